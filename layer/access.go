@@ -1,0 +1,33 @@
+package layer
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+)
+
+// Access is how layers that look at requests (routes, tap) read them without
+// knowing their protocol. A protocol package supplies one: httplayer.Access
+// reads *http.Request and *http.Response. Its methods change nothing, and are
+// safe for concurrent use.
+type Access[Req, Rsp any] interface {
+	Method(Req) string          // "GET", as sent
+	Scheme(Req) string          // "http" or "https"; "" when the request does not say
+	Authority(Req) string       // the URI's authority, else the Host header, else ""
+	Path(Req) string            // as sent, without the query
+	Source(Req) netip.AddrPort  // the client's address; zero when unknown
+	RequestHeader(Req) Fields   // never nil
+	Status(Rsp) int             // the HTTP status
+	ResponseHeader(Rsp) Fields  // never nil
+	ResponseTrailer(Rsp) Fields // never nil; empty until the response ended
+
+	// Complete is the protocol's Completion.
+	Complete(ctx context.Context, rsp Rsp, o Observer) Rsp
+}
+
+// Fields are header or trailer fields. Names are matched without regard to
+// case.
+type Fields interface {
+	Get(name string) string         // the first value, or ""
+	All() iter.Seq2[string, string] // every name and value, a pair for each value
+}

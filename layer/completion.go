@@ -1,0 +1,164 @@
+package layer
+
+import (
+	"context"
+	"io"
+	"reflect"
+	"sync"
+)
+
+// Observer hears of the life of one response.
+type Observer interface {
+	// Data is called after n > 0 bytes of the body were read. The first call
+	// is the first byte. It may still come while, or just after, End is called
+	// by a context that was cancelled.
+	Data(n int)
+
+	// End is called exactly once: with nil when the response is complete,
+	// trailers included; with the error that broke it off; with [ErrUnread]
+	// when its body was closed early; with the cause of the context when that
+	// ended first.
+	End(err error)
+}
+
+// Completion is how a protocol says where a response ends. It arranges for o
+// to hear of rsp, and returns the response to hand on. It is called once for
+// each response that came without an error, before anyone reads from it; ctx
+// is the context that the request was sent with, and when it ends, so does the
+// response.
+type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
+
+// AtReturn is the Completion of responses that are over when Call returns.
+func AtReturn[Rsp any](_ context.Context, rsp Rsp, o Observer) Rsp {
+	o.End(nil)
+	return rsp
+}
+
+// AtEnd is the Completion that every layer uses unless it is told otherwise:
+// a response that is a pointer to a struct with a field Body of type
+// [io.ReadCloser], such as *http.Response, ends with its body; any other ends
+// when Call returns.
+func AtEnd[Rsp any]() Completion[Rsp] {
+	t := reflect.TypeFor[Rsp]()
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return AtReturn[Rsp]
+	}
+	f, ok := t.Elem().FieldByName("Body")
+	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
+		return AtReturn[Rsp]
+	}
+	index := f.Index[0]
+	return func(ctx context.Context, rsp Rsp, o Observer) Rsp {
+		v := reflect.ValueOf(rsp)
+		if v.IsNil() {
+			o.End(nil)
+			return rsp
+		}
+		field := v.Elem().Field(index)
+		body, _ := field.Interface().(io.ReadCloser)
+		if body == nil {
+			o.End(nil)
+			return rsp
+		}
+		field.Set(reflect.ValueOf(ObserveBody(ctx, body, o)))
+		return rsp
+	}
+}
+
+// ObserveBody returns a body that tells o what is read from it and when it
+// ends: at an error of Read ([io.EOF] is a complete body), at Close, or when
+// ctx is done, so that nothing stays counted for a body that was abandoned.
+// Several observers of one body share one wrapper. A body that is also an
+// [io.Writer] (an upgraded connection) stays one.
+func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
+	switch b := body.(type) {
+	case *observedBody:
+		b.add(o)
+		return b
+	case *observedStream:
+		b.add(o)
+		return b
+	}
+	b := &observedBody{ReadCloser: body}
+	b.observers = append(b.first[:0], o)
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { b.end(context.Cause(ctx)) })
+		b.mu.Lock()
+		b.stop = stop
+		b.mu.Unlock()
+	}
+	if w, ok := body.(io.Writer); ok {
+		return &observedStream{b, w}
+	}
+	return b
+}
+
+type observedBody struct {
+	io.ReadCloser
+
+	// Written before the body is handed to its reader, or under mu.
+	observers []Observer
+	first     [3]Observer // room for the usual few without another allocation
+
+	mu    sync.Mutex
+	stop  func() bool
+	ended bool
+	err   error
+}
+
+func (b *observedBody) add(o Observer) {
+	b.mu.Lock()
+	if b.ended {
+		err := b.err
+		b.mu.Unlock()
+		o.End(err)
+		return
+	}
+	b.observers = append(b.observers, o)
+	b.mu.Unlock()
+}
+
+func (b *observedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		for _, o := range b.observers {
+			o.Data(n)
+		}
+	}
+	switch {
+	case err == io.EOF:
+		b.end(nil)
+	case err != nil:
+		b.end(err)
+	}
+	return n, err
+}
+
+func (b *observedBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.end(ErrUnread)
+	return err
+}
+
+func (b *observedBody) end(err error) {
+	b.mu.Lock()
+	if b.ended {
+		b.mu.Unlock()
+		return
+	}
+	b.ended, b.err = true, err
+	observers, stop := b.observers, b.stop
+	b.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	// Innermost first, as the layers would unwind.
+	for _, o := range observers {
+		o.End(err)
+	}
+}
+
+type observedStream struct {
+	*observedBody
+	io.Writer
+}

@@ -1,0 +1,138 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// recorder is an Observer that remembers.
+type recorder struct {
+	mu    sync.Mutex
+	bytes int
+	ends  []error
+}
+
+func (r *recorder) Data(n int) { r.mu.Lock(); r.bytes += n; r.mu.Unlock() }
+func (r *recorder) End(err error) {
+	r.mu.Lock()
+	r.ends = append(r.ends, err)
+	r.mu.Unlock()
+}
+
+func TestObserveBodyTellsTheEndOnce(t *testing.T) {
+	broken := errors.New("broken")
+	gone := errors.New("gone")
+	tests := map[string]struct {
+		body  io.Reader
+		use   func(io.ReadCloser, context.CancelCauseFunc)
+		bytes int
+		end   error
+	}{
+		"complete": {
+			body: strings.NewReader("hello"),
+			use: func(b io.ReadCloser, _ context.CancelCauseFunc) {
+				_, _ = io.ReadAll(b)
+				_ = b.Close()
+			},
+			bytes: 5,
+		},
+		"complete with the last bytes": {
+			body:  iotest.DataErrReader(strings.NewReader("hello")),
+			use:   func(b io.ReadCloser, _ context.CancelCauseFunc) { _, _ = b.Read(make([]byte, 10)) },
+			bytes: 5,
+		},
+		"closed early": {
+			body:  strings.NewReader("hello"),
+			use:   func(b io.ReadCloser, _ context.CancelCauseFunc) { _, _ = b.Read(make([]byte, 2)); _ = b.Close() },
+			bytes: 2,
+			end:   layer.ErrUnread,
+		},
+		"broken": {
+			body:  io.MultiReader(strings.NewReader("hel"), iotest.ErrReader(broken)),
+			use:   func(b io.ReadCloser, _ context.CancelCauseFunc) { _, _ = io.ReadAll(b); _ = b.Close() },
+			bytes: 3,
+			end:   broken,
+		},
+		"abandoned": {
+			body: strings.NewReader("hello"),
+			use:  func(_ io.ReadCloser, cancel context.CancelCauseFunc) { cancel(gone) },
+			end:  gone,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				inner, outer := &recorder{}, &recorder{}
+				b := layer.ObserveBody(ctx, io.NopCloser(tt.body), inner)
+				require.Same(t, b, layer.ObserveBody(ctx, b, outer), "one wrapper for all")
+				tt.use(b, cancel)
+				synctest.Wait()
+				for _, r := range []*recorder{inner, outer} {
+					assert.Equal(t, []error{tt.end}, r.ends)
+					assert.Equal(t, tt.bytes, r.bytes)
+				}
+				late := &recorder{}
+				layer.ObserveBody(ctx, b, late)
+				assert.Equal(t, []error{tt.end}, late.ends, "who comes late is told at once")
+			})
+		})
+	}
+}
+
+type stream struct{ io.ReadWriter }
+
+func (stream) Close() error { return nil }
+
+func TestObserveBodyKeepsTheWriterOfAnUpgradedConnection(t *testing.T) {
+	var wire strings.Builder
+	type rw struct {
+		io.Reader
+		io.Writer
+	}
+	r := &recorder{}
+	body := layer.ObserveBody(t.Context(), stream{rw{strings.NewReader("in"), &wire}}, r)
+	w, ok := body.(io.ReadWriteCloser)
+	require.True(t, ok)
+	_, err := w.Write([]byte("out"))
+	require.NoError(t, err)
+	require.Equal(t, "out", wire.String())
+	require.Same(t, body, layer.ObserveBody(t.Context(), body, &recorder{}))
+	_, err = io.ReadAll(body)
+	require.NoError(t, err)
+	require.Equal(t, 2, r.bytes)
+}
+
+func TestAtEndKnowsResponsesWithABody(t *testing.T) {
+	r := &recorder{}
+	rsp := layer.AtEnd[*response]()(t.Context(), bodyOf("hello"), r)
+	require.Empty(t, r.ends)
+	_, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, []error{nil}, r.ends)
+
+	for name, observe := range map[string]func(layer.Observer){
+		"no body":      func(o layer.Observer) { layer.AtEnd[*response]()(t.Context(), &response{}, o) },
+		"no response":  func(o layer.Observer) { layer.AtEnd[*response]()(t.Context(), nil, o) },
+		"no such type": func(o layer.Observer) { layer.AtEnd[string]()(t.Context(), "x", o) },
+		"other Body":   func(o layer.Observer) { layer.AtEnd[*struct{ Body string }]()(t.Context(), nil, o) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := &recorder{}
+			observe(r)
+			require.Equal(t, []error{nil}, r.ends)
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package layer
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Describer is a Service that can show itself. Describe returns the state of
+// this one service, with the services it made itself (endpoints, routes) as
+// Children; what it wraps is found by [Describe].
+type Describer interface {
+	Describe() Node
+}
+
+// Node is one service of a live tree. It prints as text (see String) and
+// marshals to JSON as an object with the members name, state, children and
+// next.
+type Node struct {
+	Name     string `json:"name"`
+	State    State  `json:"state,omitempty"`
+	Children []Node `json:"children,omitempty"` // made by this service
+	Next     *Node  `json:"next,omitempty"`     // wrapped by this service
+}
+
+// State is what a node says of itself, in the order in which it says it.
+type State []Attr
+
+// Attr is one item of State. A Value is a string, a number, a bool, or
+// something that prints and marshals well.
+type Attr struct {
+	Key   string
+	Value any
+}
+
+// MarshalJSON writes an object with its members in order. Values that
+// implement [fmt.Stringer], such as durations, are written as their string.
+func (s State) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, a := range s {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		value := a.Value
+		if v, ok := value.(fmt.Stringer); ok {
+			value = v.String()
+		}
+		key, err := json.Marshal(a.Key)
+		if err != nil {
+			return nil, err
+		}
+		val, err := json.Marshal(value)
+		if err != nil {
+			return nil, fmt.Errorf("state %s: %w", a.Key, err)
+		}
+		b.Write(key)
+		b.WriteByte(':')
+		b.Write(val)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// Get returns the value of the first attribute called key, or nil.
+func (s State) Get(key string) any {
+	for _, a := range s {
+		if a.Key == key {
+			return a.Value
+		}
+	}
+	return nil
+}
+
+// String prints the tree in request order, a line a node: children are
+// indented, what comes next is not.
+func (n Node) String() string {
+	var b strings.Builder
+	n.print(&b, "")
+	return b.String()
+}
+
+func (n Node) print(b *strings.Builder, indent string) {
+	for node := &n; node != nil; node = node.Next {
+		b.WriteString(indent)
+		if len(node.State) == 0 {
+			b.WriteString(node.Name)
+		} else {
+			fmt.Fprintf(b, "%-10s", node.Name)
+		}
+		for _, a := range node.State {
+			fmt.Fprintf(b, " %s=%v", a.Key, a.Value)
+		}
+		b.WriteByte('\n')
+		for _, child := range node.Children {
+			child.print(b, indent+"  ")
+		}
+	}
+}
+
+// Describe returns the live tree of svc: its own state, then that of what it
+// wraps. Services built by a [Stack] and the layers of this library are seen
+// through; a service that is not a [Describer] shows its type and ends the
+// tree. It may be called at any time.
+func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
+	if s, ok := svc.(*stacked[Req, Rsp]); ok {
+		return s.describe(Describe(s.leaf))
+	}
+	n := describeOne(svc)
+	if w, ok := svc.(interface{ Next() Service[Req, Rsp] }); ok {
+		next := Describe(w.Next())
+		n.Next = &next
+	}
+	return n
+}
+
+func describeOne(svc any) Node {
+	if d, ok := svc.(Describer); ok {
+		return d.Describe()
+	}
+	name := fmt.Sprintf("%T", svc)
+	name, _, _ = strings.Cut(name, "[")
+	return Node{Name: strings.TrimPrefix(name, "*")}
+}

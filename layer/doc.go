@@ -1,0 +1,52 @@
+// Package layer is the core of gotower: services, the layers that wrap them,
+// and the protocol-neutral layers that every client, proxy and gateway needs.
+//
+// A [Service] serves requests; a [Layer] wraps a Service in another one; a
+// [Stack] is a list of layers, written in the order in which a request meets
+// them:
+//
+//	svc := layer.NewStack[*http.Request, *http.Response]().
+//		Timeout(5 * time.Second).
+//		Queue(1000, 3*time.Second).
+//		Limit(64).
+//		Service(endpoint)
+//
+//	request ─▶ timeout ─▶ queue ─▶ limit ─▶ endpoint
+//	                      waits    refuses   serves
+//
+// # Admission
+//
+// Call admits a request or refuses it, at once and untouched: a refusal
+// matches [ErrNotReady], and whoever gets one may send the same request
+// elsewhere. Only [Queue] waits. A stack with one Queue waits there, in order
+// and for a bounded time; a stack without one sheds load. Ready is a hint for
+// accept loops, fail-over and balancers, and is never called before each
+// request.
+//
+// # Ends
+//
+// A response may be read long after Call returned. A [Completion] says where
+// it ends, so that slots, contexts and measurements are held exactly so long.
+// The default, [AtEnd], knows every response with a Body, *http.Response
+// among them.
+//
+// # Errors
+//
+// An [Error] says which layer decided, for which target and endpoint, why, and
+// how long the request had waited; it passes [errors.Is] and [errors.As]
+// through to its cause.
+//
+// # Your own layer
+//
+// Embed the inner Service and override Call. Ready is then forwarded, and a
+// layer that does nothing costs an indirect call:
+//
+//	type logged struct{ layer.Service[string, string] }
+//
+//	func (l logged) Call(ctx context.Context, req string) (string, error) {
+//		log.Println(req)
+//		return l.Service.Call(ctx, req)
+//	}
+//
+// Package layertest proves that a layer keeps these rules.
+package layer

@@ -1,0 +1,111 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+)
+
+// The kinds of error that layers return. Test for them with [errors.Is]; more
+// is said by the [Error] around them.
+var (
+	// ErrNotReady is a refusal: the request is untouched and may be sent
+	// elsewhere, or here again later.
+	ErrNotReady = errors.New("not ready")
+
+	// ErrClosed is a refusal for good: this service will never be ready again.
+	// It matches ErrNotReady too.
+	ErrClosed error = &kind{"closed", ErrNotReady}
+
+	// ErrFailFast is the refusal of a request that was queued for as long as
+	// its queue allows. It matches ErrNotReady too.
+	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
+
+	// ErrTimeout says that a layer's own time limit ran out. Whether the
+	// request was processed is not known. It matches
+	// [context.DeadlineExceeded] too.
+	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
+
+	// ErrNoRoute says that no service is there for the request.
+	ErrNoRoute = errors.New("no route")
+
+	// ErrUnread is the end of a response body that was closed before all of
+	// it was read. See [Observer].
+	ErrUnread = errors.New("response body closed before its end")
+)
+
+// kind is an error that is also another, more general one.
+type kind struct {
+	text string
+	is   error
+}
+
+func (k *kind) Error() string { return k.text }
+func (k *kind) Unwrap() error { return k.is }
+
+// Error is an error with its place. It matches its Kind and whatever Err
+// matches.
+type Error struct {
+	Layer    string        // the layer that decided: "queue", "limit", "balance"
+	Target   string        // what the stack is for ("web.default:80"), if known
+	Endpoint string        // the address that was tried, if one was
+	Reason   string        // why, in a few words: "8 of 8 in flight"
+	Waited   time.Duration // how long the request had waited in this layer
+	Kind     error         // ErrNotReady, ErrClosed, ErrFailFast, ErrTimeout or nil
+	Err      error         // the cause, if there is one
+}
+
+// Error reads from the outside in: layer, target, endpoint, kind, reason,
+// wait, cause.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.Layer)
+	for _, where := range []string{e.Target, e.Endpoint} {
+		if where != "" {
+			b.WriteString(" " + where)
+		}
+	}
+	if e.Kind != nil && e.Kind.Error() != e.Layer {
+		b.WriteString(": " + e.Kind.Error())
+	}
+	if e.Reason != "" {
+		b.WriteString(": " + e.Reason)
+	}
+	if e.Waited > 0 {
+		b.WriteString(" (waited " + e.Waited.Round(time.Microsecond).String() + ")")
+	}
+	if e.Err != nil {
+		b.WriteString(": " + e.Err.Error())
+	}
+	return b.String()
+}
+
+// Unwrap returns the kind and the cause.
+func (e *Error) Unwrap() []error {
+	switch {
+	case e.Kind == nil && e.Err == nil:
+		return nil
+	case e.Err == nil:
+		return []error{e.Kind}
+	case e.Kind == nil:
+		return []error{e.Err}
+	}
+	return []error{e.Kind, e.Err}
+}
+
+// Timeout reports whether a deadline ran out. With it and Temporary an Error is
+// a net.Error.
+func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }
+
+// Temporary reports whether the same request may succeed later: it was
+// refused, and not for good.
+func (e *Error) Temporary() bool {
+	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
+}
+
+// refuseDone is how an admission point turns away a request whose context is
+// done: untouched, and with the cause.
+func refuseDone(ctx context.Context, layer, target string) error {
+	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+}

@@ -1,0 +1,134 @@
+package layer
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/wake"
+)
+
+// line is where requests stand in front of a service that has no room. At any
+// time one of those in line has the turn: it alone waits for the service.
+type line struct {
+	capacity int
+	waiting  atomic.Int64 // in line, to be read without mu
+
+	mu    sync.Mutex
+	queue list.List // of *waiter
+	head  *waiter   // whose turn it is; nil when nobody is in line
+	last  error     // the service's last refusal
+	room  wake.Broadcast
+}
+
+// waiter is one request in line.
+type waiter struct {
+	since time.Time
+	turn  chan struct{} // receives once, when it is this waiter's turn or it failed
+
+	// With the line's mu.
+	place  *list.Element // nil when not in line
+	failed error
+	stop   context.CancelCauseFunc // ends the wait of the one whose turn it is
+}
+
+func (l *line) empty() bool   { return l.waiting.Load() == 0 }
+func (l *line) hasRoom() bool { return l.waiting.Load() < int64(l.capacity) }
+func (l *line) len() int64    { return l.waiting.Load() }
+
+// join puts w at the end, unless the line is full.
+func (l *line) join(w *waiter) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.queue.Len() >= l.capacity {
+		return false
+	}
+	w.place = l.queue.PushBack(w)
+	l.changed()
+	return true
+}
+
+// rejoin puts w, who had its turn and was refused after all, at the front.
+func (l *line) rejoin(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.turn = make(chan struct{}, 1)
+	w.place = l.queue.PushFront(w)
+	l.changed()
+}
+
+// leave takes w out and gives its turn, if it had it, to the first in line.
+func (l *line) leave(w *waiter) {
+	l.mu.Lock()
+	if w.place != nil {
+		l.queue.Remove(w.place)
+		w.place = nil
+	}
+	if l.head == w {
+		l.head = nil
+	}
+	l.changed()
+	l.mu.Unlock()
+	l.room.Wake()
+}
+
+// lead is called by w when its turn came: stop ends its wait for the service.
+func (l *line) lead(w *waiter, stop context.CancelCauseFunc) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	w.stop = stop
+	if w.failed != nil {
+		stop(w.failed)
+	}
+}
+
+// failure returns why the line failed while w stood in it, or nil.
+func (l *line) failure(w *waiter) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return w.failed
+}
+
+// fail ends the wait of everyone in line.
+func (l *line) fail(cause error) {
+	l.mu.Lock()
+	for e := l.queue.Front(); e != nil; e = l.queue.Front() {
+		w := l.queue.Remove(e).(*waiter)
+		w.place = nil
+		w.failed = cause
+		switch {
+		case w != l.head:
+			w.turn <- struct{}{}
+		case w.stop != nil:
+			w.stop(cause)
+		}
+	}
+	l.head = nil
+	l.changed()
+	l.mu.Unlock()
+	l.room.Wake()
+}
+
+// changed keeps what follows from the list: who has the turn, how many wait.
+// Call it with mu held.
+func (l *line) changed() {
+	l.waiting.Store(int64(l.queue.Len()))
+	if l.head == nil && l.queue.Len() > 0 {
+		l.head = l.queue.Front().Value.(*waiter)
+		l.head.turn <- struct{}{}
+	}
+}
+
+func (l *line) refused(err error) {
+	l.mu.Lock()
+	l.last = err
+	l.mu.Unlock()
+}
+
+func (l *line) reason() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}

@@ -1,0 +1,39 @@
+package layer
+
+// Option sets what the layers of this package have in common.
+type Option[Rsp any] interface {
+	apply(o *options[Rsp])
+}
+
+type options[Rsp any] struct {
+	target   string
+	complete Completion[Rsp]
+	failed   func(Rsp) bool
+}
+
+func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
+	var o options[Rsp]
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	if o.complete == nil {
+		o.complete = AtEnd[Rsp]()
+	}
+	return o
+}
+
+type optionFunc[Rsp any] func(*options[Rsp])
+
+func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
+
+// Until says where a response ends for this layer: where a slot is given
+// back, a context released, a time taken. The default is [AtEnd].
+func Until[Rsp any](c Completion[Rsp]) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
+}
+
+// For names the target that a layer works for, in its errors and its
+// description.
+func For[Rsp any](target string) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
+}

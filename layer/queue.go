@@ -1,0 +1,223 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+)
+
+// Queue is the one layer that waits: what inner refuses stands in line, first
+// come first served, until inner is ready again.
+//
+// Admission: up to capacity requests stand in line, for up to maxWait each.
+// Only the head of the line waits in inner's Ready; it hands that place on
+// just before its own Call, so one free slot wakes one waiter. A head that is
+// refused after all goes back to the front. Once the head has waited maxWait
+// the queue is in fail-fast: everyone in line fails, and newcomers are refused
+// at once until inner is ready again. Ready waits for room in the line.
+//
+// Cancellation: a waiter whose context ends leaves the line at once.
+//
+// Body: not touched.
+//
+// Errors: those who stood in line when it went into fail-fast get an [Error]
+// of kind [ErrFailFast]; newcomers in fail-fast, and newcomers who find the
+// line full, one of kind [ErrNotReady]. It says how long the request waited
+// and, as its cause, what it waited for: inner's last refusal. A refusal of
+// kind [ErrClosed] is not waited for.
+//
+// Cost: one atomic load while nobody waits. There is no worker goroutine.
+//
+// A capacity of 0 or less keeps no line: the layer does nothing. A maxWait of
+// 0 or less waits as long as the caller's context allows.
+func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if capacity <= 0 {
+			return next
+		}
+		return &queue[Req, Rsp]{
+			Service: next,
+			target:  o.target,
+			maxWait: maxWait,
+			line:    line{capacity: capacity},
+		}
+	}
+}
+
+type queue[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	target  string
+	maxWait time.Duration
+	line    line
+	shut    atomic.Pointer[shut] // nil while the queue is open
+}
+
+// shut is the fail-fast state.
+type shut struct {
+	since time.Time
+	cause error // inner's refusal that led to it
+}
+
+func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
+	err := Poll(q.Service)
+	if err == nil || errors.Is(err, ErrClosed) {
+		return err
+	}
+	if err := q.line.room.Wait(ctx, func() bool { return q.shut.Load() != nil || q.line.hasRoom() }); err != nil {
+		return err
+	}
+	if q.shut.Load() != nil {
+		return q.Service.Ready(ctx)
+	}
+	return nil
+}
+
+func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, refuseDone(ctx, "queue", q.target)
+	}
+	if s := q.shut.Load(); s != nil {
+		if err := Poll(q.Service); err != nil {
+			return none, q.refuseShut(s, err)
+		}
+		q.shut.CompareAndSwap(s, nil)
+	}
+	if q.line.empty() {
+		rsp, err := q.Service.Call(ctx, req)
+		if err == nil || !worthWaiting(err) {
+			return rsp, err
+		}
+		q.line.refused(err)
+	}
+	return q.wait(ctx, req)
+}
+
+// wait stands in line until a Call is admitted or there is nothing more to
+// wait for.
+func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
+	if !q.line.join(w) {
+		return none, &Error{
+			Layer: "queue", Target: q.target, Kind: ErrNotReady,
+			Reason: fmt.Sprintf("full, %d are waiting", q.line.capacity), Err: q.line.reason(),
+		}
+	}
+	for refusals := 0; ; refusals++ {
+		if err := q.reachInner(ctx, w); err != nil {
+			return none, err
+		}
+		rsp, err := q.Service.Call(ctx, req)
+		if err == nil || !worthWaiting(err) {
+			return rsp, err
+		}
+		q.line.refused(err)
+		if q.isOver(w) {
+			return none, q.failFast(w, err)
+		}
+		if refusals > 0 && backoff.Sleep(ctx, pause.Delay(refusals-1)) != nil {
+			return none, q.gone(ctx, w)
+		}
+		q.line.rejoin(w)
+	}
+}
+
+// pause keeps a waiter from spinning where inner's Ready says yes and its Call
+// says no, time after time. One such refusal is an ordinary race.
+var pause = backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
+
+// reachInner waits for w's turn, then for inner. When it returns nil, w has
+// left the line and the next in it has its turn.
+func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
+	defer q.line.leave(w) // whatever happens, a panic of inner included
+	select {
+	case <-w.turn:
+	case <-ctx.Done():
+		return q.gone(ctx, w)
+	}
+	until, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	if q.maxWait > 0 {
+		var cancel context.CancelFunc
+		until, cancel = context.WithDeadlineCause(until, w.since.Add(q.maxWait), errWaited)
+		defer cancel()
+	}
+	q.line.lead(w, stop)
+	err := q.Service.Ready(until)
+	failed := q.line.failure(w)
+	switch {
+	case failed != nil:
+		return q.tooLong(w, failed)
+	case ctx.Err() != nil:
+		return q.gone(ctx, w)
+	case err == nil, context.Cause(until) == errWaited:
+		// At the end of its wait the head tries once more: it may be lucky,
+		// and the refusal says what it waited for in vain.
+		return nil
+	default:
+		return err
+	}
+}
+
+var errWaited = errors.New("waited for as long as the queue allows")
+
+func (q *queue[Req, Rsp]) isOver(w *waiter) bool {
+	return q.maxWait > 0 && time.Since(w.since) >= q.maxWait
+}
+
+// failFast shuts the queue on behalf of w, its head.
+func (q *queue[Req, Rsp]) failFast(w *waiter, cause error) error {
+	q.shut.CompareAndSwap(nil, &shut{since: time.Now(), cause: cause})
+	q.line.fail(cause)
+	return q.tooLong(w, cause)
+}
+
+func (q *queue[Req, Rsp]) tooLong(w *waiter, cause error) error {
+	return &Error{
+		Layer: "queue", Target: q.target, Kind: ErrFailFast,
+		Reason: "nothing was ready in time", Waited: time.Since(w.since), Err: cause,
+	}
+}
+
+func (q *queue[Req, Rsp]) refuseShut(s *shut, now error) error {
+	if errors.Is(now, ErrClosed) {
+		return now
+	}
+	return &Error{
+		Layer: "queue", Target: q.target, Kind: ErrNotReady,
+		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(s.since).Round(time.Millisecond)), Err: s.cause,
+	}
+}
+
+func (q *queue[Req, Rsp]) gone(ctx context.Context, w *waiter) error {
+	reason := "the caller has gone"
+	if waitedFor := q.line.reason(); waitedFor != nil {
+		reason += "; it waited for " + waitedFor.Error()
+	}
+	return &Error{
+		Layer: "queue", Target: q.target, Kind: ErrNotReady,
+		Reason: reason, Waited: time.Since(w.since), Err: context.Cause(ctx),
+	}
+}
+
+// worthWaiting tells a refusal that may pass from one that will not, and from
+// any other error.
+func worthWaiting(err error) bool {
+	return errors.Is(err, ErrNotReady) && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrFailFast)
+}
+
+func (q *queue[Req, Rsp]) Next() Service[Req, Rsp] { return q.Service }
+
+func (q *queue[Req, Rsp]) Describe() Node {
+	state := State{{"waiting", q.line.len()}, {"capacity", q.line.capacity}, {"max_wait", q.maxWait}}
+	if s := q.shut.Load(); s != nil {
+		state = append(state, Attr{"fail_fast_for", time.Since(s.since).Round(time.Millisecond)}, Attr{"waits_for", s.cause.Error()})
+	}
+	return Node{Name: "queue", State: state}
+}

@@ -1,0 +1,316 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+)
+
+// gate is a service that lets requests through while it has permits, and
+// counts how often it was asked.
+type gate struct {
+	permits atomic.Int64
+	opened  wake.Broadcast
+	closed  atomic.Bool
+	readies atomic.Int64
+	calls   atomic.Int64
+}
+
+var errShut = &layer.Error{Layer: "gate", Kind: layer.ErrNotReady, Reason: "shut"}
+
+func (g *gate) allow(n int64) { g.permits.Add(n); g.opened.Wake() }
+func (g *gate) close()        { g.closed.Store(true); g.opened.Wake() }
+
+func (g *gate) Ready(ctx context.Context) error {
+	g.readies.Add(1)
+	if err := g.opened.Wait(ctx, func() bool { return g.closed.Load() || g.permits.Load() > 0 }); err != nil {
+		return err
+	}
+	if g.closed.Load() {
+		return layer.ErrClosed
+	}
+	return nil
+}
+
+func (g *gate) Call(_ context.Context, req int) (int, error) {
+	if g.closed.Load() {
+		return 0, layer.ErrClosed
+	}
+	for {
+		n := g.permits.Load()
+		if n <= 0 {
+			return 0, errShut
+		}
+		if g.permits.CompareAndSwap(n, n-1) {
+			g.calls.Add(1)
+			return req, nil
+		}
+	}
+}
+
+func queueOver(inner layer.Service[int, int], capacity int, maxWait time.Duration) layer.Service[int, int] {
+	return layer.NewStack[int, int](layer.For[int]("web:80")).Queue(capacity, maxWait).Service(inner)
+}
+
+func TestQueueIsFirstComeFirstServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 100, time.Minute)
+		var order []int
+		var mu sync.Mutex
+		for i := range 50 {
+			go func() {
+				_, err := q.Call(t.Context(), i)
+				assert.NoError(t, err)
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+			}()
+			synctest.Wait() // in line before the next one comes
+		}
+		for range 50 {
+			g.allow(1)
+			synctest.Wait()
+		}
+		require.Len(t, order, 50)
+		for i, got := range order {
+			require.Equal(t, i, got)
+		}
+	})
+}
+
+func TestQueueWakesOneWaiterForEachSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const waiters = 10_000
+		g := &gate{}
+		q := queueOver(g, waiters, time.Minute)
+		var wg sync.WaitGroup
+		for range waiters {
+			wg.Go(func() {
+				_, err := q.Call(t.Context(), 1)
+				assert.NoError(t, err)
+			})
+		}
+		synctest.Wait()
+		before := g.readies.Load()
+		for range waiters {
+			g.allow(1)
+			synctest.Wait()
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, g.readies.Load()-before, int64(2*waiters))
+	})
+}
+
+func TestQueueFailsFastTogetherAndSaysWhy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 100, 3*time.Second)
+		errs := make(chan error, 10)
+		for i := range 10 {
+			if i == 5 {
+				time.Sleep(time.Second)
+			}
+			go func() { _, err := q.Call(t.Context(), i); errs <- err }()
+		}
+		start := time.Now()
+		for i := range 10 {
+			err := <-errs
+			require.ErrorIs(t, err, layer.ErrFailFast)
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			require.ErrorIs(t, err, errShut, "the cause is what it waited for")
+			var e *layer.Error
+			require.ErrorAs(t, err, &e)
+			assert.Equal(t, "web:80", e.Target)
+			assert.Contains(t, []time.Duration{3 * time.Second, 2 * time.Second}, e.Waited, i)
+		}
+		assert.Equal(t, 2*time.Second, time.Since(start), "the late ones fail with the head")
+
+		_, err := q.Call(t.Context(), 1)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrFailFast, "a newcomer never stood in line")
+		require.ErrorIs(t, err, errShut)
+		assert.Equal(t, 2*time.Second, time.Since(start), "and is refused at once")
+
+		g.allow(1)
+		_, err = q.Call(t.Context(), 1)
+		require.NoError(t, err, "open again as soon as inner is ready")
+	})
+}
+
+func TestQueueHeadLeavesAndTheNextIsServed(t *testing.T) { // golang/go#37852
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, time.Minute)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("caller gone")
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := q.Call(ctx, 1); first <- err }()
+		synctest.Wait()
+		go func() { _, err := q.Call(t.Context(), 2); second <- err }()
+		synctest.Wait()
+		cancel(gone)
+		err := <-first
+		require.ErrorIs(t, err, gone)
+		require.ErrorIs(t, err, layer.ErrNotReady, "it was never sent")
+		require.ErrorContains(t, err, "shut", "it says what it waited for")
+		g.allow(1)
+		require.NoError(t, <-second)
+	})
+}
+
+func TestQueueGrantAndCancelRace(t *testing.T) {
+	for range 200 {
+		g := &gate{}
+		q := queueOver(g, 10, time.Minute)
+		ctx, cancel := context.WithCancel(t.Context())
+		first, second := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := q.Call(ctx, 1); first <- err }()
+		go func() { _, err := q.Call(t.Context(), 2); second <- err }()
+		go cancel()
+		g.allow(1)
+		if err := <-first; err == nil {
+			g.allow(1)
+		}
+		require.NoError(t, <-second, "a slot that the first did not take is the second's")
+	}
+}
+
+func TestQueueRefusesWhenFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 2, time.Minute)
+		for i := range 2 {
+			go func() { _, err := q.Call(t.Context(), i); assert.NoError(t, err) }()
+		}
+		synctest.Wait()
+		_, err := q.Call(t.Context(), 3)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorContains(t, err, "full, 2 are waiting")
+		require.ErrorIs(t, layer.Poll(q), layer.ErrNotReady)
+
+		ready := make(chan error, 1)
+		go func() { ready <- q.Ready(t.Context()) }()
+		synctest.Wait()
+		require.Empty(t, ready)
+		g.allow(1)
+		require.NoError(t, <-ready, "there is room in the line")
+		g.allow(1)
+		synctest.Wait()
+	})
+}
+
+func TestQueueDoesNotWaitForTheClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, time.Minute)
+		waiting := make(chan error, 3)
+		for i := range 3 {
+			go func() { _, err := q.Call(t.Context(), i); waiting <- err }()
+		}
+		synctest.Wait()
+		start := time.Now()
+		g.close()
+		for range 3 {
+			require.ErrorIs(t, <-waiting, layer.ErrClosed)
+		}
+		_, err := q.Call(t.Context(), 4)
+		require.ErrorIs(t, err, layer.ErrClosed)
+		require.ErrorIs(t, q.Ready(t.Context()), layer.ErrClosed)
+		require.Zero(t, time.Since(start))
+	})
+}
+
+// contrary says that it is ready and refuses all the same.
+type contrary struct{ calls atomic.Int64 }
+
+func (*contrary) Ready(context.Context) error { return nil }
+func (c *contrary) Call(context.Context, int) (int, error) {
+	c.calls.Add(1)
+	return 0, errShut
+}
+
+func TestQueueDoesNotSpinOnAServiceThatContradictsItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &contrary{}
+		_, err := queueOver(c, 10, 3*time.Second).Call(t.Context(), 1)
+		require.ErrorIs(t, err, layer.ErrFailFast)
+		assert.Less(t, c.calls.Load(), int64(100))
+	})
+}
+
+func TestQueuePassesErrorsOfInner(t *testing.T) { // tower-rs/tower#244: one error poisons the buffer
+	boom := errors.New("boom")
+	fail := true
+	q := queueOver(layer.Func[int, int](func(_ context.Context, req int) (int, error) {
+		if fail {
+			return 0, boom
+		}
+		return req, nil
+	}), 10, time.Second)
+	_, err := q.Call(t.Context(), 1)
+	require.ErrorIs(t, err, boom)
+	fail = false
+	_, err = q.Call(t.Context(), 1)
+	require.NoError(t, err)
+}
+
+func TestQueueSurvivesAPanicInReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &panicky{}
+		q := queueOver(p, 10, time.Minute)
+		first := make(chan any, 1)
+		go func() {
+			defer func() { first <- recover() }()
+			_, _ = q.Call(t.Context(), 1)
+		}()
+		require.Equal(t, "ready", <-first)
+		_, err := q.Call(t.Context(), 2)
+		require.NoError(t, err)
+	})
+}
+
+// panicky refuses its first Call and panics in its first Ready.
+type panicky struct{ readies, calls int }
+
+func (p *panicky) Ready(context.Context) error {
+	p.readies++
+	if p.readies == 1 {
+		panic("ready")
+	}
+	return nil
+}
+
+func (p *panicky) Call(context.Context, int) (int, error) {
+	p.calls++
+	if p.calls == 1 {
+		return 0, errShut
+	}
+	return 1, nil
+}
+
+func TestQueueDescribesItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{}
+		q := queueOver(g, 10, time.Second)
+		go func() { _, _ = q.Call(t.Context(), 1) }()
+		synctest.Wait()
+		assert.Contains(t, fmt.Sprint(layer.Describe(q)), "waiting=1 capacity=10 max_wait=1s")
+		time.Sleep(1500 * time.Millisecond)
+		synctest.Wait()
+		n := layer.Describe(q)
+		assert.Equal(t, 500*time.Millisecond, n.State.Get("fail_fast_for"))
+		assert.Contains(t, n.State.Get("waits_for"), "shut")
+	})
+}

@@ -1,0 +1,102 @@
+package layer
+
+import (
+	"slices"
+	"time"
+)
+
+// Stack is an ordered list of named layers, written and printed in the order
+// in which a request meets them: outermost first. A Stack is a value: each
+// method returns a new one, and two stacks may grow from the same beginning.
+// The zero Stack is empty and ready to use.
+type Stack[Req, Rsp any] struct {
+	layers []named[Req, Rsp]
+	opts   []Option[Rsp]
+}
+
+type named[Req, Rsp any] struct {
+	name  string
+	layer Layer[Req, Rsp]
+}
+
+// NewStack returns an empty stack. The options hold for every layer of this
+// package that is added to it by its own method.
+func NewStack[Req, Rsp any](opts ...Option[Rsp]) Stack[Req, Rsp] {
+	return Stack[Req, Rsp]{opts: opts}
+}
+
+// With adds a layer below those already there. A nil layer adds nothing.
+func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
+	if l != nil {
+		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
+	}
+	return s
+}
+
+// Timeout adds a [Timeout].
+func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
+	return s.With("timeout", Timeout[Req](after, s.opts...))
+}
+
+// Limit adds a [Limit].
+func (s Stack[Req, Rsp]) Limit(n int) Stack[Req, Rsp] {
+	return s.With("limit", Limit[Req](n, s.opts...))
+}
+
+// Queue adds a [Queue].
+func (s Stack[Req, Rsp]) Queue(capacity int, maxWait time.Duration) Stack[Req, Rsp] {
+	return s.With("queue", Queue[Req](capacity, maxWait, s.opts...))
+}
+
+// Metrics adds a [Metrics].
+func (s Stack[Req, Rsp]) Metrics(i Instruments) Stack[Req, Rsp] {
+	return s.With("metrics", Metrics[Req](i, s.opts...))
+}
+
+// Service puts the stack on top of leaf.
+func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
+	if len(s.layers) == 0 {
+		return leaf
+	}
+	st := &stacked[Req, Rsp]{levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf}
+	st.Service = leaf
+	for i, l := range slices.Backward(s.layers) {
+		st.Service = l.layer(st.Service)
+		st.levels[i] = level[Req, Rsp]{l.name, st.Service}
+	}
+	return st
+}
+
+// Layer returns the stack as one layer.
+func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
+
+// stacked remembers what a stack was made of, so that it can be described
+// even where a layer does not describe itself.
+type stacked[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	levels []level[Req, Rsp]
+	leaf   Service[Req, Rsp]
+}
+
+type level[Req, Rsp any] struct {
+	name string
+	svc  Service[Req, Rsp]
+}
+
+// describe puts the levels above the node of the leaf.
+func (s *stacked[Req, Rsp]) describe(leaf Node) Node {
+	next := leaf
+	for _, l := range slices.Backward(s.levels) {
+		below := next
+		if nested, ok := l.svc.(*stacked[Req, Rsp]); ok {
+			next = nested.describe(below)
+			continue
+		}
+		next = Node{Name: l.name, Next: &below}
+		if d, ok := l.svc.(Describer); ok {
+			own := d.Describe()
+			next.State, next.Children = own.State, own.Children
+		}
+	}
+	return next
+}

@@ -1,0 +1,82 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"net/netip"
+)
+
+// Resolver turns a name into a stream of updates about its endpoints.
+//
+// The sequence goes on until ctx ends or the consumer breaks; then it has
+// released all it held. An error is news, not the end: what was known stays
+// in force, and the resolver goes on trying. The one exception is an error
+// that matches [ErrUnresolvable], which is the last item.
+//
+// A Resolver is safe for concurrent use; each call of Resolve is its own
+// stream.
+type Resolver interface {
+	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
+}
+
+// Func is a function as a Resolver.
+type Func func(ctx context.Context, target string) iter.Seq2[Update, error]
+
+// Resolve calls f.
+func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
+	return f(ctx, target)
+}
+
+// ErrUnresolvable says that a resolver will never answer for a target: it is
+// not a name that this resolver knows how to resolve.
+var ErrUnresolvable = errors.New("not a name that this resolver resolves")
+
+// Kind is what an Update does.
+type Kind uint8
+
+// The kinds of Update. Updates may be redundant or out of order: adding what
+// is there, removing what is not and emptying what is empty change nothing.
+const (
+	Replace      Kind = iota + 1 // Endpoints are all there is; forget the others
+	Add                          // Endpoints were added or changed
+	Remove                       // Removed are gone
+	Empty                        // the target exists and has no endpoint
+	DoesNotExist                 // there is no such target
+)
+
+// Update is one piece of news about a target's endpoints.
+type Update struct {
+	Kind      Kind
+	Endpoints []Endpoint       // Replace, Add
+	Removed   []netip.AddrPort // Remove
+}
+
+// Endpoint is one place where a target is served.
+type Endpoint struct {
+	ID
+	Weight uint32            // share of the load; 10 000 is one unit, 0 means not said
+	Labels map[string]string // for metrics and tap ("pod", "zone"); not to be changed
+}
+
+// ID is what makes an endpoint the same endpoint: its address, and whatever
+// changes how one connects to it. It is comparable. As long as an ID stays,
+// the endpoint's connections and statistics stay.
+type ID struct {
+	Addr       netip.AddrPort
+	Protocol   Protocol // what the endpoint is known to speak
+	ServerName string   // TLS server name; "" means cleartext
+	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
+	Authority  string   // authority to send instead of the request's; "" means none
+	OpaquePort uint16   // port that takes opaque transport; 0 means none
+}
+
+// Protocol is a hint of what an endpoint speaks.
+type Protocol uint8
+
+// The protocol hints.
+const (
+	Unknown Protocol = iota // nothing is known
+	H2                      // HTTP/2
+	Opaque                  // not to be parsed
+)
