@@ -39,15 +39,10 @@ func AtReturn[Rsp any](_ context.Context, rsp Rsp, o Observer) Rsp {
 // [io.ReadCloser], such as *http.Response, ends with its body; any other ends
 // when Call returns.
 func AtEnd[Rsp any]() Completion[Rsp] {
-	t := reflect.TypeFor[Rsp]()
-	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+	index, ok := bodyField(reflect.TypeFor[Rsp]())
+	if !ok {
 		return AtReturn[Rsp]
 	}
-	f, ok := t.Elem().FieldByName("Body")
-	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
-		return AtReturn[Rsp]
-	}
-	index := f.Index[0]
 	return func(ctx context.Context, rsp Rsp, o Observer) Rsp {
 		v := reflect.ValueOf(rsp)
 		if v.IsNil() {
@@ -55,7 +50,7 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 			return rsp
 		}
 		field := v.Elem().Field(index)
-		body, _ := field.Interface().(io.ReadCloser)
+		body, _ := reflect.TypeAssert[io.ReadCloser](field)
 		if body == nil {
 			o.End(nil)
 			return rsp
@@ -63,6 +58,25 @@ func AtEnd[Rsp any]() Completion[Rsp] {
 		field.Set(reflect.ValueOf(ObserveBody(ctx, body, o)))
 		return rsp
 	}
+}
+
+// HasBody reports whether responses of this type have a body to end with, as
+// [AtEnd] sees it. Where they have none, nothing has to be made to observe
+// them with.
+func HasBody[Rsp any]() bool {
+	_, ok := bodyField(reflect.TypeFor[Rsp]())
+	return ok
+}
+
+func bodyField(t reflect.Type) (index int, ok bool) {
+	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
+		return 0, false
+	}
+	f, ok := t.Elem().FieldByName("Body")
+	if !ok || len(f.Index) != 1 || f.Type != reflect.TypeFor[io.ReadCloser]() {
+		return 0, false
+	}
+	return f.Index[0], true
 }
 
 // ObserveBody returns a body that tells o what is read from it and when it

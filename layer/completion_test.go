@@ -123,6 +123,10 @@ func TestAtEndKnowsResponsesWithABody(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []error{nil}, r.ends)
 
+	require.True(t, layer.HasBody[*response]())
+	require.False(t, layer.HasBody[response]())
+	require.False(t, layer.HasBody[string]())
+
 	for name, observe := range map[string]func(layer.Observer){
 		"no body":      func(o layer.Observer) { layer.AtEnd[*response]()(t.Context(), &response{}, o) },
 		"no response":  func(o layer.Observer) { layer.AtEnd[*response]()(t.Context(), nil, o) },

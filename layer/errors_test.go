@@ -2,7 +2,6 @@ package layer_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -67,7 +66,7 @@ func TestErrorsMatchTheirKindAndTheirCause(t *testing.T) {
 			}
 			require.EqualError(t, tt.err, tt.text)
 			var e *layer.Error
-			require.True(t, errors.As(wrapped, &e))
+			require.ErrorAs(t, wrapped, &e)
 			require.Equal(t, tt.timeout, e.Timeout())
 			require.Equal(t, tt.again, e.Temporary())
 		})

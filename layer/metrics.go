@@ -33,8 +33,9 @@ func FailedIf[Rsp any](failed func(Rsp) bool) Option[Rsp] {
 //
 // Body: a request is over when its response ended, see [Until].
 //
-// Errors: passed as they are. A request that its caller gave up, or whose body
-// the caller closed early, counts as a success: it tells nothing bad of inner.
+// Errors: passed as they are. A request that its caller cancelled, or whose
+// body the caller closed early, counts as a success: it tells nothing bad of
+// inner. One whose deadline ran out is a failure.
 //
 // Cost: the instruments, two clock readings and one allocation.
 func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -67,7 +68,7 @@ type measured[Req, Rsp any] struct {
 }
 
 func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	s := &sample[Rsp]{to: &m.to, failed: m.failed, start: time.Now()}
+	s := &sample[Rsp]{ctx: ctx, to: &m.to, failed: m.failed, start: time.Now()}
 	m.to.InFlight.Add(1)
 	handed := false
 	defer func() {
@@ -88,7 +89,7 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		m.to.InFlight.Add(-1)
 	default:
 		m.to.Requests.Add(1)
-		s.done(ctx.Err() == nil)
+		s.done(!s.cancelled())
 	}
 	return rsp, err
 }
@@ -99,6 +100,7 @@ func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 
 // sample is the Observer of one response.
 type sample[Rsp any] struct {
+	ctx    context.Context //nolint:containedctx // the request's: it tells a caller who left from inner that failed
 	to     *Instruments
 	failed func(Rsp) bool
 	rsp    Rsp
@@ -108,15 +110,14 @@ type sample[Rsp any] struct {
 func (s *sample[Rsp]) Data(int) {}
 
 func (s *sample[Rsp]) End(err error) {
-	switch {
-	case err == nil:
+	if err == nil {
 		s.done(s.failed != nil && s.failed(s.rsp))
-	case errors.Is(err, ErrUnread), errors.Is(err, context.Canceled):
-		s.done(false)
-	default:
-		s.done(true)
+	} else {
+		s.done(!errors.Is(err, ErrUnread) && !s.cancelled())
 	}
 }
+
+func (s *sample[Rsp]) cancelled() bool { return errors.Is(s.ctx.Err(), context.Canceled) }
 
 func (s *sample[Rsp]) done(failed bool) {
 	s.to.InFlight.Add(-1)

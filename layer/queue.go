@@ -64,17 +64,21 @@ type shut struct {
 }
 
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
-	err := Poll(q.Service)
-	if err == nil || errors.Is(err, ErrClosed) {
-		return err
+	for {
+		err := Poll(q.Service)
+		switch {
+		case err == nil, errors.Is(err, ErrClosed):
+			return err
+		case q.shut.Load() != nil:
+			return q.Service.Ready(ctx)
+		case q.line.hasRoom():
+			return nil
+		}
+		// Room may come because inner closed, so look again at both.
+		if err := q.line.room.Wait(ctx, func() bool { return q.shut.Load() != nil || q.line.hasRoom() }); err != nil {
+			return err
+		}
 	}
-	if err := q.line.room.Wait(ctx, func() bool { return q.shut.Load() != nil || q.line.hasRoom() }); err != nil {
-		return err
-	}
-	if q.shut.Load() != nil {
-		return q.Service.Ready(ctx)
-	}
-	return nil
 }
 
 func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -121,15 +125,18 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 		if q.isOver(w) {
 			return none, q.failFast(w, err)
 		}
-		if refusals > 0 && backoff.Sleep(ctx, pause.Delay(refusals-1)) != nil {
+		if refusals >= bearable && backoff.Sleep(ctx, pause.Delay(refusals-bearable)) != nil {
 			return none, q.gone(ctx, w)
 		}
 		q.line.rejoin(w)
 	}
 }
 
+// bearable refusals in a row are ordinary races between waiters.
+const bearable = 3
+
 // pause keeps a waiter from spinning where inner's Ready says yes and its Call
-// says no, time after time. One such refusal is an ordinary race.
+// says no, time after time.
 var pause = backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
 
 // reachInner waits for w's turn, then for inner. When it returns nil, w has

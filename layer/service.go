@@ -12,10 +12,11 @@ type Service[Req, Rsp any] interface {
 	// reserves nothing: a nil answer is a hint, and only Call decides.
 	//
 	// Ready looks at capacity before it looks at ctx, so a ctx that is
-	// already done makes it a poll (see [Poll]). It returns nil, the cause of
-	// ctx, or an error that matches [ErrClosed]: this service will never be
-	// ready again. Use it in accept loops, for fail-over, and to learn when an
-	// endpoint is back; never before each request.
+	// already done makes it a poll (see [Poll]). It returns nil; an error that
+	// matches the cause of ctx, and may say why the service is not ready; or
+	// one that matches [ErrClosed]: it will never be ready again. Use it in
+	// accept loops, for fail-over, and to learn when an endpoint is back;
+	// never before each request.
 	Ready(ctx context.Context) error
 
 	// Call admits the request and serves it, or refuses it untouched.
@@ -65,7 +66,7 @@ func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // Poll says whether svc is ready now, without waiting: nil, an error that
-// matches [ErrNotReady], or one that matches [ErrClosed].
+// matches [ErrNotReady] and may say why, or one that matches [ErrClosed].
 func Poll[Req, Rsp any](svc Service[Req, Rsp]) error {
 	return svc.Ready(polled)
 }

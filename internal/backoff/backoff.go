@@ -66,7 +66,7 @@ func (b Backoff) OrDefault() Backoff {
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 0)
 	d := b.Max
-	if n < 62 && b.Min <= b.Max>>n {
+	if b.Min <= b.Max>>n { // so Min<<n does not overflow
 		d = b.Min << n
 	}
 	// Compared as a float: the sum may not fit in a Duration.

@@ -1,0 +1,121 @@
+package gotower_test
+
+import (
+	"os/exec"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/gotower/gotower"
+
+// TestLayering holds the arrows between the packages, and the places where
+// some imports may be named. Test files may import anything.
+func TestLayering(t *testing.T) {
+	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	list.Stderr = t.Output()
+	out, err := list.Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		packages := strings.Fields(line)
+		for _, imported := range packages[1:] {
+			if rule := breach(packages[0], imported); rule != "" {
+				assert.Failf(t, "wrong import", "%s imports %s: %s", packages[0], imported, rule)
+			}
+		}
+	}
+}
+
+// breach returns the rule that pkg breaks when it imports what it imports, or
+// "".
+func breach(pkg, imported string) string {
+	arrows := map[string][]string{ // a folder, and the folders it may import from
+		"layer":    {"layer", "internal"},
+		"resolve":  {"resolve", "internal"},
+		"discover": {"discover", "layer", "resolve", "internal"},
+		"balance":  {"balance", "layer", "resolve", "discover", "internal"},
+		"profiles": {"profiles", "layer", "internal"},
+		"tap":      {"tap", "layer", "internal"},
+		"internal": {"internal"},
+	}
+	confined := map[string][]string{ // an import, and the folders that may name it
+		"net/http":                                 {"layer/httplayer", "tap/view", "examples"},
+		module + "/layer/httplayer":                {"layer", "tap/view", "examples"}, // brings net/http along
+		"github.com/stretchr/testify":              {"*test"},
+		"github.com/go-kit/kit/metrics/prometheus": {"examples"},
+		"github.com/prometheus/client_golang":      {"examples"},
+	}
+	folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
+	from, _, _ := strings.Cut(folder, "/")
+	if rest, ours := strings.CutPrefix(imported, module+"/"); ours && from != "examples" {
+		to, _, _ := strings.Cut(rest, "/")
+		if arrows[from] == nil {
+			return "a folder without arrows imports nothing of ours"
+		}
+		if !slices.Contains(arrows[from], to) {
+			return from + " imports nothing of ours but " + strings.Join(arrows[from], ", ")
+		}
+	}
+	for what, where := range confined {
+		allowed := func(place string) bool {
+			kit, _ := path.Match(place, path.Base(folder))
+			return kit || within(folder, place)
+		}
+		if within(imported, what) && !slices.ContainsFunc(where, allowed) {
+			return what + " is named only in " + strings.Join(where, ", ")
+		}
+	}
+	return ""
+}
+
+func within(name, folder string) bool {
+	return name == folder || strings.HasPrefix(name, folder+"/")
+}
+
+func TestLayeringRejects(t *testing.T) {
+	for _, tt := range []struct{ pkg, imported, rule string }{
+		{"layer", "layer/layertest", ""},
+		{"layer/httplayer", "internal/wake", ""},
+		{"layer/httplayer", "net/http/httptrace", ""},
+		{"layer/layertest", "github.com/stretchr/testify/require", ""},
+		{"tap/view", "net/http", ""},
+		{"examples/proxy", "balance", ""},
+		{"examples/proxy", "github.com/prometheus/client_golang/prometheus/promhttp", ""},
+		{"balance", "github.com/go-kit/kit/metrics", ""},
+		{"balance", "google.golang.org/grpc", ""},
+
+		{"layer", "resolve", "layer imports nothing of ours but layer, internal"},
+		{"layer/layertest", "tap", "layer imports nothing of ours but layer, internal"},
+		{"resolve/linkerd", "layer", "resolve imports nothing of ours but resolve, internal"},
+		{"discover", "balance", "discover imports nothing of ours but discover, layer, resolve, internal"},
+		{"tap", "resolve", "tap imports nothing of ours but tap, layer, internal"},
+		{"profiles", "balance", "profiles imports nothing of ours but profiles, layer, internal"},
+		{"internal/wake", "layer", "internal imports nothing of ours but internal"},
+		{"balance", "examples/demo", "balance imports nothing of ours but balance, layer, resolve, discover, internal"},
+		{"", "layer", "a folder without arrows imports nothing of ours"},
+		{"newcomer", "layer", "a folder without arrows imports nothing of ours"},
+		{"layer", "net/http", "net/http is named only in layer/httplayer, tap/view, examples"},
+		{"layer/httplayerx", "net/http", "net/http is named only in layer/httplayer, tap/view, examples"},
+		{"tap", "net/http/httptest", "net/http is named only in layer/httplayer, tap/view, examples"},
+		{"balance", "layer/httplayer", module + "/layer/httplayer is named only in layer, tap/view, examples"},
+		{"layer", "github.com/stretchr/testify/assert", "github.com/stretchr/testify is named only in *test"},
+		{
+			"layer/kitlayer", "github.com/go-kit/kit/metrics/prometheus",
+			"github.com/go-kit/kit/metrics/prometheus is named only in examples",
+		},
+		{
+			"tap", "github.com/prometheus/client_golang/prometheus",
+			"github.com/prometheus/client_golang is named only in examples",
+		},
+	} {
+		imported := tt.imported
+		if !strings.Contains(imported, ".") && !within(imported, "net") {
+			imported = module + "/" + imported
+		}
+		assert.Equal(t, tt.rule, breach(strings.TrimSuffix(module+"/"+tt.pkg, "/"), imported), "%s imports %s", tt.pkg, tt.imported)
+	}
+}
