@@ -1,0 +1,32 @@
+// Package resolve turns a name into a stream of news about the endpoints that
+// serve it.
+//
+//	                      Resolve(ctx, "web.default:80")
+//	source ──messages──▶ Resolver ──Update, error──▶ Set ──Diff──▶ what you keep
+//	                        ▲                                     per endpoint
+//	               Reconnect: when a stream
+//	               ends, back off and ask again
+//
+// A [Resolver] is a function that returns an iterator:
+//
+//	var known resolve.Set
+//	for update, err := range r.Resolve(ctx, "web.default:80") {
+//		if err != nil {
+//			log.Print(err) // news: what is known stays in force
+//			continue
+//		}
+//		diff := known.Apply(update)
+//		// open what diff.Added says, let go of what diff.Removed says
+//	}
+//
+// Updates may be redundant and reordered; a [Set] makes of them what really
+// changed. An [Endpoint] is one and the same for as long as its [ID] stays, so
+// whatever is kept for it (connections, statistics) stays too.
+//
+// A source is lost and found again without a gap: the last set stays in force
+// until the first message after a reconnect, which replaces it whole.
+// [Reconnect] gives that behaviour to any resolver whose streams may end.
+//
+// The resolvers are in packages of their own (static, linkerd). Package
+// resolvetest proves that a resolver, yours as well, keeps these promises.
+package resolve

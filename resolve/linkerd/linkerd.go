@@ -1,0 +1,111 @@
+package linkerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/resolve"
+)
+
+// scheme is what the proxy of linkerd 2.6 sends; controllers do not look at it.
+const scheme = "k8s"
+
+// Option changes what New returns.
+type Option interface{ apply(*options) }
+
+type options struct {
+	contextToken string
+	backoff      resolve.Backoff
+	log          *slog.Logger
+}
+
+type option func(*options)
+
+func (o option) apply(to *options) { o(to) }
+
+// ContextToken sets the context token of each request: what tells the
+// controller who asks, such as {"ns":"default","nodeName":"n1"}. Linkerd hands
+// it to its proxies as LINKERD2_PROXY_DESTINATION_CONTEXT. The default is none.
+func ContextToken(token string) Option {
+	return option(func(o *options) { o.contextToken = token })
+}
+
+// Backoff sets how long to wait before Get is called again. The default is
+// 100 ms to 60 s with a tenth of jitter. What is not valid is made so, as
+// [resolve.Reconnect] says.
+func Backoff(b resolve.Backoff) Option {
+	return option(func(o *options) { o.backoff = b })
+}
+
+// Logger makes the resolver log: a warning when the news of a target stop,
+// and a line when they are back. The attempts in between, and streams that end
+// cleanly, are debug lines. The default, and nil, is silence.
+func Logger(log *slog.Logger) Option {
+	return option(func(o *options) { o.log = log })
+}
+
+// New returns a Resolver that asks the destination controller at the other end
+// of conn. Its targets are names of services with an optional port, such as
+// "web.default.svc.cluster.local:80"; which names are known is up to the
+// controller. See the package's documentation for the settings of conn that
+// matter. conn stays the caller's, who closes it after the last use.
+func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
+	var o options
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	one := get{client: destination.NewDestinationClient(conn), contextToken: o.contextToken}
+	r := resolve.Reconnect(resolve.Func(one.resolve), o.backoff)
+	if o.log == nil {
+		return r
+	}
+	return logged{r, o.log}
+}
+
+// get makes one Get a stream. What is first in it, and what follows its end, is
+// the work of resolve.Reconnect; so is the end of ctx after a break, by which
+// gRPC resets the stream.
+type get struct {
+	client       destination.DestinationClient
+	contextToken string
+}
+
+func (g get) resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+	return func(yield func(resolve.Update, error) bool) {
+		updates, err := g.client.Get(ctx, &destination.GetDestination{
+			Scheme: scheme, Path: target, ContextToken: g.contextToken,
+		})
+		for err == nil {
+			var message *destination.Update
+			if message, err = updates.Recv(); err != nil {
+				break
+			}
+			if u, ok := update(message); ok && !yield(u, nil) {
+				return
+			}
+		}
+		yield(resolve.Update{}, failure(target, err))
+	}
+}
+
+// failure says what the end of a stream means.
+func failure(target string, err error) error {
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("linkerd: get %q: %w", target, stream.ErrEnded)
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		return fmt.Errorf("linkerd: get %q: %w: %w", target, resolve.ErrUnresolvable, err)
+	}
+	return fmt.Errorf("linkerd: get %q: %w", target, err)
+}

@@ -1,0 +1,165 @@
+package linkerd
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+const outageTime = 30 * time.Minute
+
+// For half an hour the controller is gone, or answers with an error, and comes
+// back with other endpoints. What is known stays in force all the time; the
+// controller is not stormed; a log has two lines.
+func TestOutageOfHalfAnHour(t *testing.T) {
+	for name, gone := range map[string]bool{"unreachable": true, "refusing": false} {
+		for _, most := range []time.Duration{10 * time.Second, time.Minute} {
+			t.Run(fmt.Sprint(name, ", max ", most), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { testOutage(t, gone, most) })
+			})
+		}
+	}
+}
+
+func testOutage(t *testing.T, gone bool, most time.Duration) {
+	var (
+		m   inMemory
+		c   controller
+		log bytes.Buffer
+		set resolve.Set
+	)
+	endpoint := func(n int) resolve.Endpoint {
+		return resolve.Endpoint{ID: resolve.ID{Addr: addr1}, Weight: uint32(n)}
+	}
+	c.set("web", endpoint(1))
+	server := m.start(t, c.get)
+	conn := &counted{ClientConnInterface: m.connect(t)}
+	r := New(conn,
+		Backoff(resolve.Backoff{Min: 100 * time.Millisecond, Max: most, Jitter: 0.1}),
+		Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))),
+	)
+	errs := 0
+	go func() {
+		for u, err := range r.Resolve(t.Context(), "web") {
+			if err != nil {
+				errs++
+				continue
+			}
+			set.Apply(u)
+		}
+	}()
+	known := func(n int) {
+		t.Helper()
+		synctest.Wait()
+		require.Equal(t, 1, set.Len())
+		require.True(t, set.Endpoints()[0].Equal(endpoint(n)))
+	}
+	time.Sleep(time.Hour)
+	known(1)
+	require.Len(t, conn.calls, 1)
+
+	start := time.Now()
+	restart := func() {}
+	if gone {
+		server.Stop()
+		restart = func() { m.start(t, c.get) }
+	}
+	c.interrupt("web", func() {
+		for range 30 {
+			time.Sleep(outageTime / 30)
+			known(1)
+		}
+		c.set("web", endpoint(2))
+		restart()
+	})
+	attempts := conn.since(start)
+	time.Sleep(most)
+	known(2)
+
+	perSecond := float64(len(attempts)) / outageTime.Seconds()
+	assert.LessOrEqual(t, perSecond, 0.2, "%d attempts", len(attempts))
+	assert.GreaterOrEqual(t, len(attempts), int(outageTime/most), "it did go on trying")
+	checkGaps(t, attempts, most)
+	assert.Equal(t, len(attempts)+1, errs, "each failure is news")
+
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	require.Len(t, lines, 2, log.String())
+	assert.Contains(t, lines[0], "level=WARN")
+	assert.Contains(t, lines[0], "target=web")
+	assert.Contains(t, lines[1], "level=INFO")
+	assert.Contains(t, lines[1], "is back")
+	assert.Contains(t, lines[1], fmt.Sprint("failures=", errs))
+}
+
+// checkGaps holds the time between attempts to min(Min·2ⁿ, Max), and a tenth.
+// The first is from the break of the stream. An attempt itself may take a
+// moment, if it has to dial.
+func checkGaps(t *testing.T, attempts []time.Duration, most time.Duration) {
+	t.Helper()
+	want, last := 100*time.Millisecond, time.Duration(0)
+	for n, at := range attempts {
+		gap := at - last
+		assert.GreaterOrEqual(t, gap, want, "attempt %d", n)
+		assert.LessOrEqual(t, gap, min(want+want/10, most)+time.Second, "attempt %d", n)
+		want, last = min(2*want, most), at
+	}
+}
+
+func TestLogIsSilentForStreamsThatEndCleanly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		var log bytes.Buffer
+		once := play{[]*destination.Update{noEndpoints(true)}, nil}
+		m.start(t, plays(once, once, once))
+		info := slog.New(slog.NewTextHandler(&log, nil))
+		listen(t, New(m.connect(t), steady, Logger(info)))
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		require.Len(t, lines, 1)
+		assert.Contains(t, lines[0], "cannot be resolved")
+		assert.Contains(t, lines[0], "not a service")
+	})
+}
+
+func TestLogTellsOfEachOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		var log bytes.Buffer
+		lost := status.Error(codes.Internal, "lost")
+		up := []*destination.Update{noEndpoints(true)}
+		m.start(t, plays(play{up, lost}, play{nil, lost}, play{nil, nil}, play{up, lost}, play{up, nil}))
+		debug := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+		listen(t, New(m.connect(t), steady, Logger(debug)))
+		var levels []string
+		for line := range strings.Lines(log.String()) {
+			_, after, _ := strings.Cut(line, "level=")
+			level, _, _ := strings.Cut(after, " ")
+			levels = append(levels, level)
+		}
+		assert.Equal(t, []string{
+			"WARN", "DEBUG", "DEBUG", "INFO", // lost, lost again, ended, back
+			"WARN", "INFO", // lost, back
+			"DEBUG", "WARN", // ended, unresolvable
+		}, levels)
+		assert.Contains(t, log.String(), "after=3s failures=2")
+	})
+}
+
+func TestNilLoggerIsSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		m.start(t, plays(play{nil, status.Error(codes.Internal, "lost")}))
+		listen(t, New(m.connect(t), steady, Logger(nil)))
+	})
+}

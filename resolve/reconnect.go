@@ -1,0 +1,61 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/stream"
+)
+
+// Backoff is how long to wait between attempts: min(Min·2ⁿ, Max) after attempt
+// n, plus up to Jitter of it at random, never above Max. The zero Backoff
+// stands for 100 ms to 60 s with a tenth of jitter.
+type Backoff = backoff.Backoff
+
+// Reconnect makes a Resolver of one whose streams may end: a source that
+// recycles its streams, or loses them. When a stream of r ends or yields an
+// error, that is passed on as news; then, after a back-off, r is asked again.
+// The back-off starts anew once a stream brought an update. An error that
+// matches [ErrUnresolvable] is the last item.
+//
+// What r says first in a stream is all there is, whatever it said in the
+// stream before: a first Add is passed on as a Replace. A first Remove, and an
+// Add of nothing, are dropped. What was known so stays in force until there is
+// something to replace it with.
+//
+// The context that r is given ends with its stream. A b that is not valid is
+// made so: what is not set is set to its default, what is out of range to the
+// nearest value in it.
+func Reconnect(r Resolver, b Backoff) Resolver {
+	b = b.OrDefault()
+	final := func(err error) bool { return errors.Is(err, ErrUnresolvable) }
+	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
+		open := func(ctx context.Context) iter.Seq2[Update, error] { return afresh(ctx, r, target) }
+		return stream.Reconnect(ctx, b, open, final)
+	})
+}
+
+// afresh is one stream of r, with its first update made to stand alone.
+func afresh(ctx context.Context, r Resolver, target string) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		awaiting := true
+		for u, err := range r.Resolve(ctx, target) {
+			if err == nil && awaiting {
+				if u.Kind == Remove || u.Kind == Add && len(u.Endpoints) == 0 {
+					continue
+				}
+				if u.Kind == Add {
+					u.Kind = Replace
+				}
+				awaiting = false
+			}
+			if !yield(u, err) {
+				return
+			}
+		}
+		yield(Update{}, fmt.Errorf("resolve %q: %w", target, stream.ErrEnded))
+	}
+}

@@ -1,0 +1,174 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/stream"
+)
+
+var errLost = errors.New("lost")
+
+type item struct {
+	update Update
+	err    error
+}
+
+// streams is a resolver that plays one list of items a stream, and after the
+// last list says that the target is unresolvable.
+type streams struct {
+	lists  [][]item
+	opened []time.Time
+}
+
+func (s *streams) Resolve(_ context.Context, target string) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		n := len(s.opened)
+		s.opened = append(s.opened, time.Now())
+		if n == len(s.lists) {
+			yield(Update{}, fmt.Errorf("%s: %w", target, ErrUnresolvable))
+			return
+		}
+		for _, item := range s.lists[n] {
+			if !yield(item.update, item.err) {
+				return
+			}
+		}
+	}
+}
+
+func news(u Update) item { return item{update: u} }
+
+func play(t *testing.T, s *streams, b Backoff) []item {
+	var got []item
+	synctest.Test(t, func(t *testing.T) {
+		for u, err := range Reconnect(s, b).Resolve(t.Context(), "web") {
+			got = append(got, item{u, err})
+		}
+	})
+	require.NotEmpty(t, got)
+	last := got[len(got)-1]
+	require.ErrorIs(t, last.err, ErrUnresolvable, "unresolvable is the last item")
+	return got[:len(got)-1]
+}
+
+func TestReconnectMakesTheFirstUpdateStandAlone(t *testing.T) {
+	add, remove := Update{Kind: Add, Endpoints: ends(a1)}, Update{Kind: Remove, Removed: []netip.AddrPort{addr(a1)}}
+	replace := Update{Kind: Replace, Endpoints: ends(a1)}
+	for name, tt := range map[string]struct{ in, want []Update }{
+		"add":            {[]Update{add, add}, []Update{replace, add}},
+		"replace":        {[]Update{replace, remove}, []Update{replace, remove}},
+		"empty":          {[]Update{{Kind: Empty}, add}, []Update{{Kind: Empty}, add}},
+		"does not exist": {[]Update{{Kind: DoesNotExist}, add}, []Update{{Kind: DoesNotExist}, add}},
+		"empty replace":  {[]Update{{Kind: Replace}, add}, []Update{{Kind: Replace}, add}},
+		"remove":         {[]Update{remove, remove, add, remove}, []Update{replace, remove}},
+		"add of nothing": {[]Update{{Kind: Add}, add, {Kind: Add}}, []Update{replace, {Kind: Add}}},
+		"nothing":        {nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var list []item
+			for _, u := range tt.in {
+				list = append(list, news(u))
+			}
+			var got []Update
+			ended := 0
+			for _, item := range play(t, &streams{lists: [][]item{list, list}}, Backoff{}) {
+				if item.err != nil {
+					require.ErrorIs(t, item.err, stream.ErrEnded)
+					require.EqualError(t, item.err, `resolve "web": stream ended`)
+					ended++
+					continue
+				}
+				got = append(got, item.update)
+			}
+			assert.Equal(t, 2, ended)
+			assert.Equal(t, append(append([]Update(nil), tt.want...), tt.want...), got, "in both streams")
+		})
+	}
+}
+
+func TestReconnectErrorsAreNewsAndEndTheirStream(t *testing.T) {
+	add := Update{Kind: Add, Endpoints: ends(a1)}
+	s := &streams{lists: [][]item{
+		{news(add), {err: errLost}, news(Update{Kind: Empty})},
+		{{err: errLost}},
+		{news(add)},
+	}}
+	var got []string
+	for _, item := range play(t, s, Backoff{}) {
+		got = append(got, fmt.Sprint(item.update.Kind, " ", item.err))
+	}
+	assert.Equal(t, []string{
+		"replace <nil>", "kind 0 lost",
+		"kind 0 lost",
+		"replace <nil>", `kind 0 resolve "web": stream ended`,
+	}, got)
+}
+
+func TestReconnectBacksOff(t *testing.T) {
+	for _, tt := range []struct {
+		b    Backoff
+		want []time.Duration
+	}{
+		{Backoff{Min: time.Second, Max: 3 * time.Second}, []time.Duration{1, 2, 3, 3, 1}},
+		{Backoff{Max: time.Minute, Min: time.Minute}, []time.Duration{60, 60, 60, 60, 60}},
+	} {
+		s := &streams{lists: [][]item{
+			{{err: errLost}}, {{err: errLost}}, {{err: errLost}}, {},
+			{news(Update{Kind: Empty}), {err: errLost}},
+		}}
+		play(t, s, tt.b)
+		for i, want := range tt.want {
+			assert.Equal(t, want*time.Second, s.opened[i+1].Sub(s.opened[i]), "%+v, wait %d", tt.b, i)
+		}
+	}
+}
+
+// A zero back-off must not become a busy loop.
+func TestReconnectWithoutBackoffUsesTheDefault(t *testing.T) {
+	s := &streams{lists: [][]item{{{err: errLost}}}}
+	play(t, s, Backoff{})
+	wait := s.opened[1].Sub(s.opened[0])
+	assert.GreaterOrEqual(t, wait, 100*time.Millisecond)
+	assert.LessOrEqual(t, wait, 110*time.Millisecond)
+}
+
+// What is known stays in force until the first update of the next stream, and
+// then nothing of it is left that this update does not say.
+func TestReconnectKeepsTheSetUntilItIsReplaced(t *testing.T) {
+	s := &streams{lists: [][]item{
+		{news(Update{Kind: Add, Endpoints: ends(a1)}), news(Update{Kind: Add, Endpoints: ends(a2)}), {err: errLost}},
+		{{err: errLost}},
+		{news(Update{Kind: Remove, Removed: []netip.AddrPort{addr(a1)}}), news(Update{Kind: Add, Endpoints: ends(a2, a3)})},
+	}}
+	var set Set
+	var lens []int
+	for _, item := range play(t, s, Backoff{}) {
+		set.Apply(item.update)
+		lens = append(lens, set.Len())
+	}
+	assert.Equal(t, []int{1, 2, 2, 2, 2, 2}, lens)
+	assert.Equal(t, ends(a2, a3), set.Endpoints())
+}
+
+func TestReconnectGivesEachStreamAContextOfItsOwn(t *testing.T) {
+	var seen []context.Context
+	r := Func(func(ctx context.Context, _ string) iter.Seq2[Update, error] {
+		seen = append(seen, ctx)
+		return func(yield func(Update, error) bool) { yield(Update{Kind: Empty}, nil) }
+	})
+	for range Reconnect(r, Backoff{}).Resolve(t.Context(), "web") {
+		break
+	}
+	require.Len(t, seen, 1)
+	require.Error(t, seen[0].Err())
+}

@@ -1,0 +1,180 @@
+package resolvetest
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// changes are the checks of what follows the first answer on one stream.
+func changes() []Check {
+	return []Check{
+		{
+			Name:  "changes",
+			Claim: "follow the source as endpoints come, go and come back",
+			run:   follow,
+		},
+		{
+			Name:  "becomes empty",
+			Claim: "say that a target has no endpoint any more, and that it has again",
+			needs: []need{needEmpty},
+			run:   func(g *rig) error { return g.vanish(g.Empty, resolve.StateEmpty) },
+		},
+		{
+			Name:  "ceases to exist",
+			Claim: "say that a target does not exist any more, and that it does again",
+			needs: []need{needAbsent},
+			run:   func(g *rig) error { return g.vanish(g.DoesNotExist, resolve.StateDoesNotExist) },
+		},
+		{
+			Name:  "labels",
+			Claim: "pass on other labels or another weight of an endpoint that stays",
+			needs: []need{needRelabel},
+			run: func(g *rig) error {
+				return g.alter(g.Relabel, func(d resolve.Diff) bool {
+					return len(d.Changed) == 1 && len(d.Added)+len(d.Removed) == 0
+				})
+			},
+		},
+		{
+			Name:  "identity",
+			Claim: "pass on another ID at the same address",
+			needs: []need{needRekey},
+			run: func(g *rig) error {
+				return g.alter(g.Rekey, func(d resolve.Diff) bool {
+					return len(d.Added) == 1 && len(d.Removed) == 1 && len(d.Changed) == 0
+				})
+			},
+		},
+		{
+			Name:  "redundant",
+			Claim: "change nothing when the source says again, in any order, what is known",
+			run:   redundant,
+		},
+		{
+			Name:  "messages",
+			Claim: "pass on increments that are redundant, reordered or about what is not there",
+			needs: []need{needSend},
+			run:   messages,
+		},
+	}
+}
+
+// follow goes through sets that grow, shrink, and have nothing in common.
+func follow(g *rig) error {
+	w, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	for _, numbers := range [][]int{{0, 1, 2}, {1}, {3, 4}, {4, 3, 2, 1, 0}, {2}, {0, 1}} {
+		g.set(numbers...)
+		if err := w.settle(resolve.StateExists, g.endpoints(numbers...)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// vanish takes all endpoints away and brings some back, twice.
+func (g *rig) vanish(how func(string), state resolve.State) error {
+	w, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		how(g.target())
+		if err := w.settle(state); err != nil {
+			return err
+		}
+		g.set(1, 2)
+		if err := w.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alter changes one of two endpoints, and then lets want judge the difference.
+func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resolve.Diff) bool) error {
+	w, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	now := []resolve.Endpoint{g.Endpoint(0), how(g.Endpoint(1))}
+	g.Set(g.target(), now...)
+	for {
+		diff, err := w.step()
+		switch {
+		case err != nil:
+			return fmt.Errorf("waiting for %v: %w", now, err)
+		case diff.Any() && !want(diff):
+			return fmt.Errorf("changing one endpoint changed %+v", diff)
+		case diff.Any():
+			return w.settle(resolve.StateExists, now...)
+		}
+	}
+}
+
+// redundant says the same thing in three ways.
+func redundant(g *rig) error {
+	w, err := g.start(0, 1, 2)
+	if err != nil {
+		return err
+	}
+	g.set(0, 1, 2)
+	g.set(2, 1, 0)
+	g.set(1, 0, 2, 1)
+	// Nothing tells when a resolver has nothing more to say. One real change
+	// does: whatever was wrong with those before would come before it.
+	g.set(0, 1, 2, 3)
+	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
+}
+
+// messages compares what the resolver makes of increments with what a Set makes
+// of them, batch by batch.
+func messages(g *rig) error {
+	add := func(n ...int) resolve.Update { return resolve.Update{Kind: resolve.Add, Endpoints: g.endpoints(n...)} }
+	remove := func(n ...int) resolve.Update {
+		u := resolve.Update{Kind: resolve.Remove}
+		for _, e := range g.endpoints(n...) {
+			u.Removed = append(u.Removed, e.Addr)
+		}
+		return u
+	}
+	w, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	var want resolve.Set
+	want.Apply(resolve.Update{Kind: resolve.Replace, Endpoints: g.endpoints(0, 1)})
+	for _, batch := range [][]resolve.Update{
+		{add(1, 2)},
+		{add(0, 1, 2), remove(7), remove(1)},
+		{remove(1), remove(1, 7), add(3)},
+		{remove(0, 2, 3), remove(0)}, // the last one goes: empty
+		{remove(4), add(4), remove(4), add(5, 4, 5)},
+		{{Kind: resolve.Empty}, {Kind: resolve.Empty}, add(1)},
+		{{Kind: resolve.DoesNotExist}, {Kind: resolve.DoesNotExist}, remove(7)},
+		{add(0), add(1), add(0)},
+	} {
+		for _, u := range batch {
+			want.Apply(u)
+			g.Send(g.target(), u)
+		}
+		// The last message of a batch may be redundant, so one that is not
+		// comes after it.
+		want.Apply(add(9))
+		g.Send(g.target(), add(9))
+		if err := w.settle(want.State(), want.Endpoints()...); err != nil {
+			return fmt.Errorf("after %v: %w", batch, err)
+		}
+		end := resolve.Update{Kind: resolve.Remove, Removed: []netip.AddrPort{g.Endpoint(9).Addr}}
+		want.Apply(end)
+		g.Send(g.target(), end)
+		if err := w.settle(want.State(), want.Endpoints()...); err != nil {
+			return fmt.Errorf("after %v, and 9 added and removed: %w", batch, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package resolvetest
+
+import (
+	"maps"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// fault is something that the suite must find.
+type fault struct {
+	says    string   // part of each error
+	finders []string // the checks that must find it; others may
+}
+
+func faults() map[string]fault {
+	return map[string]fault{
+		"no first answer":                         {"nothing came", []string{"first answer", "first answer empty", "first answer does not exist", "changes"}},
+		"waits for endpoints":                     {"nothing came", []string{"first answer empty", "first answer does not exist"}},
+		"does not exist is no answer":             {"nothing came", []string{"first answer does not exist"}},
+		"one by one":                              {"not by way of", []string{"first answer"}},
+		"ends after the first answer":             {"the sequence ended", []string{"first answer", "changes", "redundant", "two targets"}},
+		"empty as does not exist":                 {"does not exist []", []string{"first answer empty", "becomes empty", "interruption, then empty"}},
+		"does not exist as empty":                 {"empty []", []string{"first answer does not exist", "ceases to exist", "interruption, then gone"}},
+		"unresolvable in silence":                 {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
+		"unresolvable by another name":            {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
+		"unresolvable as does not exist":          {"an update (does not exist) of what cannot be resolved", []string{"unresolvable"}},
+		"unresolvable twice":                      {"after the last item came", []string{"unresolvable"}},
+		"goes on after unresolvable":              {"after the last item: nothing came", []string{"unresolvable"}},
+		"never removes":                           {"nothing came", []string{"changes"}},
+		"drops removes":                           {"nothing came", []string{"messages"}},
+		"drops empty":                             {"nothing came", []string{"becomes empty", "messages"}},
+		"drops does not exist":                    {"nothing came", []string{"ceases to exist", "messages"}},
+		"drops changed labels":                    {"nothing came", []string{"labels"}},
+		"drops changed IDs":                       {"nothing came", []string{"identity"}},
+		"empties first":                           {"empty", []string{"labels", "identity", "redundant"}},
+		"add replaces":                            {"nothing came", []string{"messages"}},
+		"errors with updates":                     {"an update or an error", []string{"first answer", "changes"}},
+		"items of nothing":                        {"an update or an error", []string{"first answer", "changes"}},
+		"final error for news":                    {"unresolvable, which it is not", []string{"first answer", "changes"}},
+		"one target for all":                      {"not by way of", []string{"two targets"}},
+		"streams end together":                    {"nothing came", []string{"two streams"}},
+		"streams share what is new":               {"nothing came", []string{"two streams", "slow consumer"}},
+		"waits for the slowest":                   {"while another consumer is slow", []string{"slow consumer"}},
+		"yields after a break":                    {"after the consumer broke", []string{"break", "two streams"}},
+		"waits after a break":                     {"did not end", []string{"break", "two streams"}},
+		"leaves a goroutine after a break":        {"unexpected goroutines", []string{"break", "break in an outage"}},
+		"leaves a goroutine":                      {"unexpected goroutines", []string{"break", "context ends between updates", "context ends in the loop", "context ends in an outage"}},
+		"ignores its context":                     {"did not end", []string{"context ends between updates", "context ends in the loop", "two streams"}},
+		"misses a context that is done before":    {"did not end", []string{"context is done before"}},
+		"misses a context that ends in the loop":  {"did not end", []string{"context ends in the loop"}},
+		"misses a context that ends in an outage": {"did not end", []string{"context ends in an outage"}},
+		"quiet when interrupted":                  {"nothing came", []string{"break in an outage"}},
+		"empties when interrupted":                {"not by way of", []string{"interruption", "interruption, then the same"}},
+		"ends when interrupted":                   {"the sequence ended", []string{"interruption", "interruption, then empty", "interruption, then the same"}},
+		"deaf after an interruption":              {"nothing came", []string{"interruption", "interruption, then empty"}},
+		"adds when back":                          {"not by way of", []string{"interruption"}},
+		"one by one when back":                    {"not by way of", []string{"interruption"}},
+		"empties when back":                       {"not by way of", []string{"interruption, then the same"}},
+		"keeps what it knew when back to nothing": {"nothing came", []string{"interruption, then empty", "interruption, then gone"}},
+	}
+}
+
+func TestSuiteAcceptsAResolverWithoutFault(t *testing.T) { Run(t, subject("")) }
+
+func TestSuiteRejectsEachFault(t *testing.T) {
+	for name, fault := range faults() {
+		t.Run(name, func(t *testing.T) {
+			for _, c := range Checks() {
+				if !slices.Contains(fault.finders, c.Name) {
+					continue
+				}
+				// In a bubble, to wait for what never comes takes no time.
+				synctest.Test(t, func(t *testing.T) {
+					skipped, err := c.try(t, subject(name))
+					require.Empty(t, skipped)
+					require.ErrorContains(t, err, fault.says, "%q does not find it", c.Name)
+				})
+			}
+		})
+	}
+}
+
+func TestEachCheckHasAFaultToFind(t *testing.T) {
+	found := map[string]bool{}
+	for _, fault := range faults() {
+		for _, name := range fault.finders {
+			found[name] = true
+		}
+	}
+	var names []string
+	for _, c := range Checks() {
+		names = append(names, c.Name)
+		assert.NotEmpty(t, c.Claim, c.Name)
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(found)), names)
+}
+
+func TestWhatASubjectCannotDoIsSkipped(t *testing.T) {
+	bare := subject("")
+	full := bare.New
+	bare.Relabel, bare.Rekey = nil, nil
+	bare.New = func(t testing.TB) (resolve.Resolver, Source) {
+		r, src := full(t)
+		return r, Source{Set: src.Set}
+	}
+	skips := map[string]string{}
+	for _, c := range Checks() {
+		skipped, err := c.try(t, bare)
+		require.NoError(t, err, c.Name)
+		if skipped != "" {
+			assert.Contains(t, skipped, c.Claim)
+			skips[c.Name] = skipped
+		}
+	}
+	for name, field := range map[string]string{
+		"first answer empty":          "Source.Empty",
+		"first answer does not exist": "Source.DoesNotExist",
+		"unresolvable":                "Source.Reject",
+		"labels":                      "Subject.Relabel",
+		"identity":                    "Subject.Rekey",
+		"messages":                    "Source.Send",
+		"interruption":                "Source.Interrupt",
+	} {
+		assert.Contains(t, skips[name], "("+field+" is nil)", name)
+	}
+	assert.NotContains(t, skips, "changes")
+	assert.NotContains(t, skips, "break")
+}

@@ -1,0 +1,109 @@
+package resolvetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// streams are the checks of several streams at once.
+func streams() []Check {
+	return []Check{
+		{
+			Name:  "two streams",
+			Claim: "give each call of Resolve a stream of its own: one ends, the other goes on",
+			run:   twoStreams,
+		},
+		{
+			Name:  "slow consumer",
+			Claim: "let a consumer that does not come back delay no other one, and get it up to date later",
+			run:   slowConsumer,
+		},
+		{
+			Name:  "two targets",
+			Claim: "keep targets apart",
+			run:   twoTargets,
+		},
+	}
+}
+
+// twoStreams has three, so that both ways of leaving are seen by one that stays.
+func twoStreams(g *rig) error {
+	first, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	second, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	third, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	if err := first.leave(); err != nil {
+		return fmt.Errorf("breaking out of the first: %w", err)
+	}
+	second.cancel()
+	if err := second.end(); err != nil {
+		return fmt.Errorf("ending the context of the second: %w", err)
+	}
+	g.set(1, 2)
+	if err := third.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
+		return fmt.Errorf("the third, after the first and the second ended: %w", err)
+	}
+	return nil
+}
+
+// slowConsumer leaves one stream alone with an item it has yielded, while
+// another one follows a hundred changes.
+func slowConsumer(g *rig) error {
+	slow, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	quick, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	for i := range 100 {
+		n := 1 + i%9
+		g.set(n)
+		if err := quick.settle(resolve.StateExists, g.Endpoint(n)); err != nil {
+			return fmt.Errorf("while another consumer is slow: %w", err)
+		}
+	}
+	g.set(0, 5)
+	for _, w := range []*watch{quick, slow} {
+		if err := w.settle(resolve.StateExists, g.endpoints(0, 5)...); err != nil {
+			return fmt.Errorf("after another consumer was slow: %w", err)
+		}
+	}
+	return nil
+}
+
+// twoTargets changes one target and then the other, and looks at the other one
+// first: what were to come from the wrong target would be there by then.
+func twoTargets(g *rig) error {
+	one, other := g.Targets[0], g.Targets[1]
+	g.Set(one, g.endpoints(0)...)
+	g.Set(other, g.endpoints(1)...)
+	watches := []*watch{g.watch(context.Background(), one), g.watch(context.Background(), other)}
+	for n, w := range watches {
+		if err := w.jump(resolve.StateExists, g.Endpoint(n)); err != nil {
+			return fmt.Errorf("%s: %w", g.Targets[n], err)
+		}
+	}
+	g.Set(one, g.endpoints(2, 3)...)
+	g.Set(other, g.endpoints(1, 4)...)
+	slices.Reverse(watches)
+	if err := watches[0].jump(resolve.StateExists, g.endpoints(1, 4)...); err != nil {
+		return fmt.Errorf("%s, as %s changed too: %w", other, one, err)
+	}
+	if err := watches[1].settle(resolve.StateExists, g.endpoints(2, 3)...); err != nil {
+		return fmt.Errorf("%s, as %s changed too: %w", one, other, err)
+	}
+	return nil
+}

@@ -1,0 +1,210 @@
+package resolvetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// watch is a consumer that goes step by step: the resolver waits in its yield
+// until the check has looked at the item and says whether to go on.
+type watch struct {
+	patience time.Duration
+	cancel   context.CancelFunc
+	items    chan item
+	more     chan bool     // the answer to the item that was taken
+	left     chan struct{} // closed when the check is over
+	ended    chan struct{} // closed when the sequence has returned
+	late     atomic.Int32  // items after the consumer broke
+
+	held   bool // an item was taken and not answered
+	closed bool
+	set    resolve.Set
+}
+
+type item struct {
+	update resolve.Update
+	err    error
+}
+
+var errEnded = errors.New("the sequence ended, though neither its context did nor the consumer broke")
+
+// watch resolves target until ctx ends.
+func (g *rig) watch(ctx context.Context, target string) *watch {
+	ctx, cancel := context.WithCancel(ctx)
+	w := &watch{
+		patience: g.Patience, cancel: cancel,
+		items: make(chan item), more: make(chan bool), left: make(chan struct{}), ended: make(chan struct{}),
+	}
+	g.watches = append(g.watches, w)
+	seq := g.resolver.Resolve(ctx, target)
+	go w.consume(seq)
+	return w
+}
+
+// start watches the first target, and waits for the state it has.
+func (g *rig) start(numbers ...int) (*watch, error) {
+	g.set(numbers...)
+	w := g.watch(context.Background(), g.target())
+	return w, w.settle(resolve.StateExists, g.endpoints(numbers...)...)
+}
+
+// consume ranges over seq, by hand: a range statement would panic where this
+// counts what comes after a break.
+func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
+	defer close(w.ended)
+	broke := false
+	seq(func(u resolve.Update, err error) bool {
+		if broke {
+			w.late.Add(1)
+			return false
+		}
+		select {
+		case w.items <- item{u, err}:
+		case <-w.left:
+			broke = true
+			return false
+		}
+		select {
+		case more := <-w.more:
+			broke = !more
+		case <-w.left:
+			broke = true
+		}
+		return !broke
+	})
+}
+
+// next answers the item before with yes and waits for another one. With none
+// before the sequence ends, ok is false.
+func (w *watch) next() (it item, ok bool, err error) {
+	w.answer(true)
+	timer := time.NewTimer(w.patience)
+	defer timer.Stop()
+	select {
+	case it = <-w.items:
+		w.held = true
+	case <-w.ended:
+		return it, false, nil
+	case <-timer.C:
+		return it, false, fmt.Errorf("nothing came in %v", w.patience)
+	}
+	known := it.update.Kind >= resolve.Replace && it.update.Kind <= resolve.DoesNotExist
+	if known == (it.err != nil) {
+		return it, true, fmt.Errorf("an item must be an update or an error: %v, %w", it.update, it.err)
+	}
+	return it, true, nil
+}
+
+func (w *watch) answer(more bool) {
+	if !w.held {
+		return
+	}
+	w.held = false
+	select {
+	case w.more <- more:
+	case <-w.left:
+	}
+}
+
+// step waits for the next update, passing over errors, and applies it.
+func (w *watch) step() (resolve.Diff, error) {
+	for {
+		it, ok, err := w.next()
+		switch {
+		case err != nil:
+			return resolve.Diff{}, err
+		case !ok:
+			return resolve.Diff{}, errEnded
+		case it.err == nil:
+			return w.set.Apply(it.update), nil
+		case errors.Is(it.err, resolve.ErrUnresolvable):
+			return resolve.Diff{}, fmt.Errorf("unresolvable, which it is not: %w", it.err)
+		}
+	}
+}
+
+// settle waits until the set is as wanted.
+func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error {
+	for !w.is(state, endpoints) {
+		if _, err := w.step(); err != nil {
+			return fmt.Errorf("waiting for %v %v, at %v %v: %w", state, endpoints, w.set.State(), w.set.Endpoints(), err)
+		}
+	}
+	return nil
+}
+
+// jump waits until the set is as wanted, which must come about in one update.
+func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
+	for {
+		diff, err := w.step()
+		switch {
+		case err != nil:
+			return fmt.Errorf("waiting for %v %v: %w", state, endpoints, err)
+		case w.is(state, endpoints):
+			return nil
+		case diff.Any():
+			return fmt.Errorf("from %v straight to %v %v, not by way of %v %v",
+				diff.Before, state, endpoints, w.set.State(), w.set.Endpoints())
+		}
+	}
+}
+
+func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
+	want := slices.Clone(endpoints)
+	slices.SortFunc(want, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
+}
+
+// end waits until the sequence has returned, with no item taken.
+func (w *watch) end() error {
+	w.answer(true)
+	return w.waitEnded()
+}
+
+// leave breaks out of the loop at the item that was taken.
+func (w *watch) leave() error {
+	if !w.held {
+		return errors.New("there is no item to break at")
+	}
+	w.answer(false)
+	return w.waitEnded()
+}
+
+func (w *watch) waitEnded() error {
+	timer := time.NewTimer(w.patience)
+	defer timer.Stop()
+	for {
+		select {
+		case <-w.items:
+			w.held = true
+			w.answer(true) // a last item may have been under way
+		case <-w.ended:
+			if n := w.late.Load(); n > 0 {
+				return fmt.Errorf("%d items were yielded after the consumer broke", n)
+			}
+			return nil
+		case <-timer.C:
+			return fmt.Errorf("the sequence did not end in %v", w.patience)
+		}
+	}
+}
+
+// close ends the stream in any way there is.
+func (w *watch) close() error {
+	if w.closed {
+		return nil
+	}
+	w.closed = true
+	w.cancel()
+	close(w.left)
+	if err := w.waitEnded(); err != nil {
+		return fmt.Errorf("at the end of the check: %w", err)
+	}
+	return nil
+}

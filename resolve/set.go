@@ -1,0 +1,144 @@
+package resolve
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+)
+
+// State is what is known of a target.
+type State uint8
+
+// The states of a target.
+const (
+	StatePending      State = iota // no answer yet
+	StateExists                    // there are endpoints
+	StateEmpty                     // the target exists and has no endpoint
+	StateDoesNotExist              // there is no such target
+)
+
+// Set is what a stream of updates amounts to: the endpoints there are now, at
+// most one for each address. The zero value is ready to use, and pending.
+//
+// A Set is for one goroutine.
+type Set struct {
+	state  State
+	byAddr map[netip.AddrPort]Endpoint
+}
+
+// Diff is what one update really changed. The lists are in the order of the
+// addresses. Apply Removed before Added: an address whose [ID] changed is in
+// both.
+type Diff struct {
+	Before, After State
+	Added         []Endpoint // their IDs are new
+	Changed       []Endpoint // as they are now: the same ID, other labels or weight
+	Removed       []Endpoint // as they were
+}
+
+// Any reports whether anything changed, be it the state alone.
+func (d Diff) Any() bool {
+	return d.Before != d.After || len(d.Added)+len(d.Changed)+len(d.Removed) > 0
+}
+
+// Apply brings the set up to date with u and returns what that changed.
+//
+// An Add or a Replace that names an address twice means the last one. An Add
+// of a known address with another ID replaces the endpoint. A Remove takes
+// whatever endpoint has the address; when none is left, the state becomes
+// StateEmpty. Before the first answer, a Remove and an Add of nothing do not
+// count as one. Labels are kept as they are, not copied.
+func (s *Set) Apply(u Update) Diff {
+	d := Diff{Before: s.state}
+	switch u.Kind {
+	case Replace:
+		named := s.put(u.Endpoints, &d)
+		for addr := range s.byAddr {
+			if _, ok := named[addr]; !ok {
+				s.drop(addr, &d)
+			}
+		}
+		s.state = StateEmpty
+	case Add:
+		s.put(u.Endpoints, &d)
+	case Remove:
+		for _, addr := range u.Removed {
+			s.drop(addr, &d)
+		}
+	case Empty:
+		s.clear(&d, StateEmpty)
+	case DoesNotExist:
+		s.clear(&d, StateDoesNotExist)
+	}
+	switch {
+	case len(s.byAddr) > 0:
+		s.state = StateExists
+	case s.state == StateExists:
+		s.state = StateEmpty
+	}
+	d.After = s.state
+	for _, list := range [][]Endpoint{d.Added, d.Changed, d.Removed} {
+		slices.SortFunc(list, byAddress)
+	}
+	return d
+}
+
+func (s *Set) clear(d *Diff, now State) {
+	for addr := range s.byAddr {
+		s.drop(addr, d)
+	}
+	s.state = now
+}
+
+// put adds and changes endpoints. It returns them by address.
+func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]Endpoint {
+	// Only the last of several with one address counts, or the diff would say
+	// what never was.
+	named := make(map[netip.AddrPort]Endpoint, len(endpoints))
+	for _, e := range endpoints {
+		named[e.Addr] = e
+	}
+	if s.byAddr == nil {
+		s.byAddr = make(map[netip.AddrPort]Endpoint, len(named))
+	}
+	for addr, e := range named {
+		old, known := s.byAddr[addr]
+		switch {
+		case !known:
+			d.Added = append(d.Added, e)
+		case old.ID != e.ID:
+			d.Removed = append(d.Removed, old)
+			d.Added = append(d.Added, e)
+		case !old.Equal(e):
+			d.Changed = append(d.Changed, e)
+		}
+		s.byAddr[addr] = e
+	}
+	return named
+}
+
+func (s *Set) drop(addr netip.AddrPort, d *Diff) {
+	if old, known := s.byAddr[addr]; known {
+		d.Removed = append(d.Removed, old)
+		delete(s.byAddr, addr)
+	}
+}
+
+// State returns what is known of the target.
+func (s *Set) State() State { return s.state }
+
+// Len returns the number of endpoints.
+func (s *Set) Len() int { return len(s.byAddr) }
+
+// Endpoints returns all endpoints in the order of their addresses. The slice
+// is the caller's.
+func (s *Set) Endpoints() []Endpoint {
+	return slices.SortedFunc(maps.Values(s.byAddr), byAddress)
+}
+
+func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
+
+// Equal reports whether e and o are the same endpoint and say the same of it.
+func (e Endpoint) Equal(o Endpoint) bool {
+	return e.ID == o.ID && e.Weight == o.Weight && maps.Equal(e.Labels, o.Labels)
+}
