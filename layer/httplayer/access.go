@@ -1,0 +1,99 @@
+package httplayer
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"net/netip"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Access is the [layer.Access] of net/http, for requests that a server
+// received and for those that a client makes. It keeps nothing and allocates
+// nothing; addresses are parsed when they are asked for.
+type Access struct{}
+
+var _ layer.Access[*http.Request, *http.Response] = Access{}
+
+// Method returns the method; that of an empty one is "GET".
+func (Access) Method(r *http.Request) string {
+	if r.Method == "" {
+		return http.MethodGet
+	}
+	return r.Method
+}
+
+// Scheme returns the scheme of the URL; for a request to a server, which has
+// none there, "https" if it came by TLS and else "http".
+func (Access) Scheme(r *http.Request) string {
+	switch {
+	case r.URL != nil && r.URL.Scheme != "":
+		return r.URL.Scheme
+	case r.TLS != nil:
+		return "https"
+	}
+	return "http"
+}
+
+// Authority returns the host of the URL, else the Host field, else "".
+func (Access) Authority(r *http.Request) string {
+	if r.URL != nil && r.URL.Host != "" {
+		return r.URL.Host
+	}
+	return r.Host
+}
+
+// Path returns the path in its escaped form, as it was sent.
+func (Access) Path(r *http.Request) string {
+	if r.URL == nil {
+		return ""
+	}
+	return r.URL.EscapedPath()
+}
+
+// Source returns the address that the request came from, IPv4 in IPv6 as
+// IPv4; the zero value for a request of our own.
+func (Access) Source(r *http.Request) netip.AddrPort {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}
+
+// RequestHeader returns a view of the request's header, without Host.
+func (Access) RequestHeader(r *http.Request) layer.Fields { return fields(r.Header) }
+
+// Status returns the status code.
+func (Access) Status(r *http.Response) int { return r.StatusCode }
+
+// ResponseHeader returns a view of the response's header.
+func (Access) ResponseHeader(r *http.Response) layer.Fields { return fields(r.Header) }
+
+// ResponseTrailer returns a view of the trailer: names that were announced
+// are not in it before they have a value.
+func (Access) ResponseTrailer(r *http.Response) layer.Fields { return fields(r.Trailer) }
+
+// Complete is [Completion].
+func (Access) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
+	return Completion(ctx, r, o)
+}
+
+// fields is a header seen as layer.Fields. A map fits into an interface
+// without an allocation.
+type fields http.Header
+
+func (f fields) Get(name string) string { return http.Header(f).Get(name) }
+
+func (f fields) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for name, values := range f {
+			for _, value := range values {
+				if !yield(name, value) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package httplayer
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Completion is the [layer.Completion] of HTTP. A response ends with its body,
+// trailers included: they can be read when End(nil) is called. One that has no
+// body (HEAD, 204, 304, a length of 0) ends at once. The body of an upgraded
+// connection (101) stays an [io.ReadWriteCloser], with its CloseWrite if it has
+// one, and ends when it is closed.
+//
+// It costs an allocation for each body, whatever the number of observers.
+func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http.Response {
+	if rsp == nil || ended(rsp) {
+		o.End(nil)
+		return rsp
+	}
+	half, _ := rsp.Body.(halfCloser)
+	rsp.Body = layer.ObserveBody(ctx, rsp.Body, o)
+	if both, ok := rsp.Body.(io.ReadWriteCloser); ok && half != nil {
+		rsp.Body = tunnel{both, half}
+	}
+	return rsp
+}
+
+// ended reports whether nothing more can come of rsp: no body, no trailers.
+// Where it cannot be told it says false; the body will say.
+func ended(rsp *http.Response) bool {
+	switch {
+	case rsp.Body == nil || rsp.Body == http.NoBody:
+		return true
+	case rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified:
+		return true
+	case rsp.Request != nil && rsp.Request.Method == http.MethodHead:
+		return true
+	case rsp.ContentLength != 0 || rsp.ProtoMajor == 0:
+		// A response made by hand may have forgotten its length.
+		return false
+	}
+	// In HTTP/2 trailers may follow a body that is said to be empty. Where
+	// nobody said so, net/http knows it from the end of the stream.
+	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
+}
+
+// halfCloser is a connection of which one direction can be ended.
+type halfCloser interface{ CloseWrite() error }
+
+// tunnel is the body of an upgraded connection: embedding alone would hide
+// that it can be closed by halves.
+type tunnel struct {
+	io.ReadWriteCloser
+	halfCloser
+}

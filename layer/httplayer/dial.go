@@ -1,0 +1,89 @@
+package httplayer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// A wire is dialled here, TLS included, and handed to net/http by the context
+// of NewClientConn. So net/http sees cleartext, and one transport does for
+// every protocol.
+type wireKey struct{}
+
+func newTransport(p protocol) *http.Transport {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			w, ok := ctx.Value(wireKey{}).(*wire)
+			if !ok {
+				return nil, errors.New("httplayer: dialled without a connection")
+			}
+			return w, nil
+		},
+		// Bodies go through as they are.
+		DisableCompression: true,
+		// As in http.DefaultTransport: then the body is sent unasked.
+		ExpectContinueTimeout: time.Second,
+		Protocols:             new(http.Protocols),
+	}
+	if p == http2 {
+		t.Protocols.SetUnencryptedHTTP2(true)
+		t.HTTP2 = &http.HTTP2Config{
+			// What one reader who does not read can make us hold. net/http
+			// would hold 4 MiB.
+			MaxReceiveBufferPerStream: 256 << 10,
+		}
+	} else {
+		t.Protocols.SetHTTP1(true)
+	}
+	return t
+}
+
+// connect makes a connection. The error of one that cannot be made is a
+// *peerError.
+func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (*http.ClientConn, *wire, error) {
+	conn, err := e.opts.dial(ctx, "tcp", e.addr)
+	if err == nil && e.opts.tls != nil {
+		conn, err = handshake(ctx, conn, e.opts.tls, p)
+	}
+	if err != nil {
+		return nil, nil, &peerError{err}
+	}
+	w := &wire{Conn: conn}
+	if secure, ok := conn.(*tls.Conn); ok {
+		state := secure.ConnectionState()
+		w.tls = &state
+	}
+	if p == http2 {
+		w.frames = newFrames()
+	} else {
+		w.greeted = e.greeted
+	}
+	// The address is for net/http's own diallers.
+	cc, err := t.NewClientConn(context.WithValue(ctx, wireKey{}, w), "http", "endpoint:80")
+	if err != nil {
+		_ = w.Close()
+		return nil, nil, &peerError{err}
+	}
+	return cc, w, nil
+}
+
+func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) (net.Conn, error) {
+	cfg = cfg.Clone()
+	cfg.NextProtos = []string{p.String()}
+	secure := tls.Client(conn, cfg)
+	err := secure.HandshakeContext(ctx)
+	if err == nil {
+		got := secure.ConnectionState().NegotiatedProtocol
+		if got == p.String() || p == http1 && got == "" {
+			return secure, nil
+		}
+		err = fmt.Errorf("tls: the server does not speak %v", p)
+	}
+	_ = conn.Close()
+	return nil, err
+}

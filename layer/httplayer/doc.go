@@ -1,0 +1,30 @@
+// Package httplayer is net/http both ways: an [http.Handler] and an
+// [http.RoundTripper] made of a [Service], and an [Endpoint] that is one, the
+// client of a single address. Between them stand the layers of package layer,
+// which know nothing of HTTP but what [Access] and [Completion] tell them.
+//
+//	net/http server → Handler ─┐
+//	                           ├→ Service → layers → Endpoint → net/http connection
+//	http.Client → RoundTripper ┘
+//
+// # Requests and responses
+//
+// A request goes through a stack as *http.Request and is never changed on the
+// way: an Endpoint sends a shallow copy that is bound to the context of Call.
+// Whoever admits a request closes its body; a refusal (an error that matches
+// [layer.ErrNotReady]) leaves it open and unread. A response lives until its
+// body was closed, and so must the context it was asked for with.
+//
+// # Connections
+//
+// An Endpoint stands on [http.Transport.NewClientConn]: a pool of HTTP/1.1
+// connections, and one HTTP/2 connection. It never sends a request twice. A
+// connection that turns out dead before a byte of the request was written is
+// replaced without a word; any later failure is the caller's to judge. What
+// can be proven, and what cannot, is said at [Endpoint].
+//
+// # Errors
+//
+// [Handler] answers in HTTP, or in gRPC, with the status that [StatusOf] gives
+// an error. They are those of linkerd's proxy.
+package httplayer

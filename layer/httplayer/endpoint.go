@@ -1,0 +1,188 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+)
+
+// Endpoint is the client of one address, on connections of its own. It is a
+// [Service], safe for concurrent use.
+//
+// Admission: HTTP/1.1 connections take one request each. The idle one that was
+// used last is used next; with none idle, Call connects, up to [MaxConns].
+// HTTP/2 has one connection, made by whoever comes first for all who come
+// meanwhile, and as many requests on it as the server's SETTINGS allow: it is
+// used only once these have come, so that even the first burst is counted
+// right. Whatever is beyond that is refused at once. A fresh Endpoint is not
+// ready; Ready connects, and so does Call. One that connected once is ready
+// without a connection too, until connecting fails.
+//
+// A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
+// HTTP/2, unless that is gRPC or [H2] was given.
+//
+// An address that cannot be reached: the request is refused, untouched, and so
+// are those that follow, at once. Ready tries again, one attempt at a time,
+// after a back-off, and keeps the connection that it made. Where nobody is in
+// Ready, the first Call after the back-off tries.
+//
+// Errors are a [layer.Error] that names the address. An Endpoint never sends a
+// request twice. It refuses one, or moves it to another connection, where
+// there is proof that the endpoint did not process it and that no byte of its
+// body was read:
+//
+//   - the connection could not be made;
+//   - an HTTP/1.1 connection was lost before one byte of the request was
+//     written (bytes are counted under net/http);
+//   - the HTTP/2 connection closed, or the server was going away, before a
+//     stream was opened;
+//   - the server reset the stream with REFUSED_STREAM, or its GOAWAY says that
+//     the stream came too late (RFC 9113, section 8.7).
+//
+// There is no proof once a byte was written to an HTTP/1.1 connection: that a
+// server closed an idle connection just as a request came may be all that
+// happened, and it may not. Such an error is no refusal; it is up to a retry
+// to know whether the request may be sent again.
+//
+// Cancellation: when the context of a request ends, before its body was
+// closed, an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
+//
+// Body: the response body must be closed, as with any [http.RoundTripper]; an
+// HTTP/1.1 connection is free again when it was read to its end. In HTTP/2,
+// Close waits for a Read of the request body that is under way
+// (golang/go#80085), so the Close of that should end its Read.
+//
+// When the context given to NewEndpoint ends, Call refuses with
+// [layer.ErrClosed], idle connections are closed, and the others are when the
+// response on them ends.
+type Endpoint struct {
+	addr   string
+	opts   endpointOptions
+	life   context.Context //nolint:containedctx // the constructor's: connections live as long as it does
+	wake   wake.Broadcast
+	link   link
+	h1     pool
+	h2     single
+	asked  [2]atomic.Bool // for HTTP/1.1, and for HTTP/2
+	lastH2 atomic.Bool    // what Ready should connect by
+	onlyH1 atomic.Bool    // the server was found not to speak HTTP/2
+	full   error          // the refusal at capacity, made once
+}
+
+// NewEndpoint returns the client of addr, "host:port". It does nothing yet.
+// The Endpoint and its connections live until ctx ends.
+func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
+	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
+	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
+	e.h1 = pool{endpoint: e, transport: newTransport(http1)}
+	e.h2 = single{endpoint: e, transport: newTransport(http2), open: make(map[*h2Conn]struct{})}
+	e.lastH2.Store(e.opts.protocol == http2)
+	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
+	context.AfterFunc(ctx, e.shut)
+	return e
+}
+
+// Call sends req by a connection of the Endpoint. See [Endpoint] for what it
+// refuses.
+func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if e.life.Err() != nil {
+		return nil, e.closedError()
+	}
+	if ctx.Err() != nil {
+		return nil, e.goneError(ctx)
+	}
+	if !e.byH2(req) {
+		return e.h1.call(ctx, req)
+	}
+	rsp, err := e.h2.call(ctx, req)
+	if err != nil && e.opts.protocol == auto && !isGRPC(req) && errors.Is(err, errNotH2) {
+		e.onlyH1.Store(true)
+		e.asked[1].Store(false)
+		e.byH2(req) // which it is not any more
+		return e.h1.call(ctx, req)
+	}
+	return rsp, err
+}
+
+// byH2 chooses the protocol, and remembers it for Ready.
+func (e *Endpoint) byH2(req *http.Request) bool {
+	h2 := e.opts.protocol == http2 || e.opts.protocol == auto && req.ProtoMajor >= 2
+	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
+		return false
+	}
+	if h2 && e.onlyH1.Load() && !isGRPC(req) {
+		h2 = false
+	}
+	if e.lastH2.Load() != h2 {
+		e.lastH2.Store(h2)
+	}
+	asked := &e.asked[0]
+	if h2 {
+		asked = &e.asked[1]
+	}
+	if !asked.Load() {
+		asked.Store(true)
+	}
+	return h2
+}
+
+// greeted is told what a server says on an HTTP/1.1 connection before it was
+// asked anything. If that is a SETTINGS frame it speaks HTTP/2, and Ready
+// connects by that from now on.
+func (e *Endpoint) greeted(p []byte) bool {
+	const frameType, settings = 3, 4
+	h2 := len(p) > frameType && p[0] == 0 && p[frameType] == settings
+	if h2 && e.opts.protocol == auto {
+		e.lastH2.Store(true)
+	}
+	return h2
+}
+
+func (e *Endpoint) scheme() string {
+	if e.opts.tls != nil {
+		return "https"
+	}
+	return "http"
+}
+
+// shut is called when the Endpoint's life ends.
+func (e *Endpoint) shut() {
+	e.h1.shut()
+	e.h2.shut()
+	e.wake.Wake()
+}
+
+// refuse is a refusal: the request is untouched.
+func (e *Endpoint) refuse(reason string, cause error) error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
+}
+
+func (e *Endpoint) goneError(ctx context.Context) error {
+	return e.refuse("the caller has gone", context.Cause(ctx))
+}
+
+func (e *Endpoint) closedError() error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
+}
+
+// failed is the error of a request that was sent, or may have been.
+func (e *Endpoint) failed(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	} else {
+		err = &peerError{err}
+	}
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
+}
+
+// unreachable is the refusal of a request for which there is no connection.
+func (e *Endpoint) unreachable(err error) error {
+	if e.life.Err() != nil {
+		return e.closedError()
+	}
+	return e.refuse("no connection", err)
+}

@@ -1,0 +1,135 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"syscall"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The gRPC codes that errors are given; see google.golang.org/grpc/codes.
+const (
+	grpcCanceled          = 1
+	grpcDeadlineExceeded  = 4
+	grpcNotFound          = 5
+	grpcPermissionDenied  = 7
+	grpcResourceExhausted = 8
+	grpcInternal          = 13
+	grpcUnavailable       = 14
+)
+
+// StatusOf returns what a client is told of err: the HTTP status, and the gRPC
+// status code for a gRPC request. They are those of linkerd's proxy
+// (app/core/src/errors/respond.rs), in this order:
+//
+//	out of time: in a queue (fail-fast), in a layer         504   4 DEADLINE_EXCEEDED
+//	refused by a layer, since no endpoint is there          503  14 UNAVAILABLE
+//	out of time while connecting, or by the caller's ctx    504   4 DEADLINE_EXCEEDED
+//	no route                                                404   5 NOT_FOUND
+//	the caller's own cancellation                           502   1 CANCELLED
+//	the endpoint failed, or could not be reached            502  14 UNAVAILABLE
+//	refused for any other reason                            503  14 UNAVAILABLE
+//	anything else                                           500  13 INTERNAL
+//
+// A stream that the endpoint reset is a 502, with the gRPC code that gRPC has
+// for the reason. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
+// a status for a caller who cancelled; nobody is left to read it.
+func StatusOf(err error) (httpStatus int, grpcCode uint32) {
+	var reset streamError
+	switch {
+	case err == nil:
+		return http.StatusOK, 0
+	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
+		return http.StatusGatewayTimeout, grpcDeadlineExceeded
+	case isShed(err):
+		return http.StatusServiceUnavailable, grpcUnavailable
+	case timedOut(err):
+		return http.StatusGatewayTimeout, grpcDeadlineExceeded
+	case errors.Is(err, layer.ErrNoRoute):
+		return http.StatusNotFound, grpcNotFound
+	case errors.Is(err, context.Canceled):
+		return http.StatusBadGateway, grpcCanceled
+	case errors.As(err, &reset):
+		return http.StatusBadGateway, reset.grpcCode()
+	case isPeer(err):
+		return http.StatusBadGateway, grpcUnavailable
+	case errors.Is(err, layer.ErrNotReady):
+		return http.StatusServiceUnavailable, grpcUnavailable
+	}
+	return http.StatusInternalServerError, grpcInternal
+}
+
+// closes reports whether an answer for err ends the client's connection, so
+// that what waits in it goes elsewhere.
+func closes(err error) bool { return !errors.Is(err, layer.ErrNoRoute) }
+
+// isShed reports whether err is a refusal by a layer that knows an endpoint to
+// be away, not by the endpoint itself: the request never got as far.
+func isShed(err error) bool {
+	var refusal *layer.Error
+	var peer *peerError
+	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && refusal.Endpoint == "" && errors.As(err, &peer)
+}
+
+func timedOut(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return true
+	}
+	// The kernel's own patience, where it is shorter than ours.
+	var op *net.OpError
+	return errors.As(err, &op) && op.Op == "dial" && op.Timeout()
+}
+
+// isPeer reports whether err came from beyond this process.
+func isPeer(err error) bool {
+	var peer *peerError
+	var op *net.OpError
+	var errno syscall.Errno
+	return errors.As(err, &peer) || errors.As(err, &op) || errors.As(err, &errno) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// peerError marks what went wrong at the endpoint or on the way there. net/http
+// has too many errors of its own to list them.
+type peerError struct{ err error }
+
+func (e *peerError) Error() string { return e.err.Error() }
+func (e *peerError) Unwrap() error { return e.err }
+
+// streamError is net/http's error for an HTTP/2 stream that was reset. That
+// type is not exported, but it converts itself, by errors.As, to any struct
+// with its fields.
+type streamError struct {
+	StreamID uint32
+	Code     uint32
+	Cause    error
+}
+
+func (e streamError) Error() string { return "HTTP/2 stream reset" }
+
+// The error codes of RFC 9113, section 7, that mean something here.
+const (
+	h2RefusedStream      = 0x7
+	h2Cancel             = 0x8
+	h2EnhanceYourCalm    = 0xb
+	h2InadequateSecurity = 0xc
+)
+
+// grpcCode is the mapping of gRPC's PROTOCOL-HTTP2.md, section "Errors".
+func (e streamError) grpcCode() uint32 {
+	switch e.Code {
+	case h2RefusedStream:
+		return grpcUnavailable
+	case h2Cancel:
+		return grpcCanceled
+	case h2EnhanceYourCalm:
+		return grpcResourceExhausted
+	case h2InadequateSecurity:
+		return grpcPermissionDenied
+	}
+	return grpcInternal
+}

@@ -1,0 +1,302 @@
+package httplayer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// statuses is the table of proxy.md §9, as far as there are such errors.
+func statuses() map[string]struct {
+	err    error
+	status int
+	code   uint32
+	closes bool
+} {
+	dial := func(cause error) error {
+		return &layer.Error{Layer: "endpoint", Endpoint: "a:1", Kind: layer.ErrNotReady,
+			Err: &peerError{&net.OpError{Op: "dial", Net: "tcp", Err: cause}}}
+	}
+	return map[string]struct {
+		err    error
+		status int
+		code   uint32
+		closes bool
+	}{
+		"fail-fast":                {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Waited: time.Second, Err: layer.ErrNotReady}, 504, 4, true},
+		"fail-fast, nobody there":  {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: dial(syscall.ECONNREFUSED)}, 504, 4, true},
+		"newcomer in fail-fast":    {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "in fail-fast", Err: dial(syscall.ECONNREFUSED)}, 503, 14, true},
+		"and the cause is slow":    {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "in fail-fast", Err: dial(context.DeadlineExceeded)}, 503, 14, true},
+		"out of time in a queue":   {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: context.DeadlineExceeded}, 504, 4, true},
+		"timeout, then refused":    {&layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: dial(syscall.ECONNREFUSED)}, 504, 4, true},
+		"timeout":                  {&layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: io.ErrUnexpectedEOF}, 504, 4, true},
+		"deadline":                 {fmt.Errorf("x: %w", context.DeadlineExceeded), 504, 4, true},
+		"connect timeout":          {dial(context.DeadlineExceeded), 504, 4, true},
+		"connect timeout, network": {dial(os.ErrDeadlineExceeded), 504, 4, true},
+		"connect timeout, kernel":  {dial(os.NewSyscallError("connect", syscall.ETIMEDOUT)), 504, 4, true},
+		"refused":                  {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8"}, 503, 14, true},
+		"closed":                   {layer.ErrClosed, 503, 14, true},
+		"does not exist":           {&layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "does not exist"}, 503, 14, true},
+		"connection refused":       {dial(syscall.ECONNREFUSED), 502, 14, true},
+		"reset":                    {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, 502, 14, true},
+		"read timeout":             {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ETIMEDOUT}, 502, 14, true},
+		"errno":                    {syscall.EPIPE, 502, 14, true},
+		"end of file":              {fmt.Errorf("x: %w", io.EOF), 502, 14, true},
+		"unexpected end":           {io.ErrUnexpectedEOF, 502, 14, true},
+		"anything of an endpoint":  {&layer.Error{Layer: "endpoint", Endpoint: "a:1", Err: &peerError{errors.New("odd")}}, 502, 14, true},
+		"caller gone":              {&layer.Error{Layer: "func", Kind: layer.ErrNotReady, Err: context.Canceled}, 502, 1, true},
+		"no route":                 {&layer.Error{Layer: "router", Kind: layer.ErrNoRoute}, 404, 5, false},
+		"no route, refused":        {fmt.Errorf("%w: %w", layer.ErrNoRoute, layer.ErrNotReady), 404, 5, false},
+		"stream refused":           {&peerError{streamError{1, h2RefusedStream, nil}}, 502, 14, true},
+		"stream cancelled":         {streamError{1, h2Cancel, nil}, 502, 1, true},
+		"calm down":                {streamError{1, h2EnhanceYourCalm, nil}, 502, 8, true},
+		"not secure enough":        {streamError{1, h2InadequateSecurity, nil}, 502, 7, true},
+		"stream broken":            {streamError{1, 1, nil}, 502, 13, true},
+		"anything else":            {errors.New("odd"), 500, 13, true},
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	for name, tt := range statuses() {
+		t.Run(name, func(t *testing.T) {
+			status, code := StatusOf(tt.err)
+			assert.Equal(t, tt.status, status)
+			assert.Equal(t, tt.code, code)
+		})
+	}
+	status, code := StatusOf(nil)
+	assert.Equal(t, 200, status)
+	assert.Zero(t, code)
+}
+
+func failing(err error, opts ...HandlerOption) http.Handler {
+	return Handler(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, err }), opts...)
+}
+
+func TestHandlerErrors(t *testing.T) {
+	for name, tt := range statuses() {
+		t.Run(name, func(t *testing.T) {
+			for _, two := range []bool{false, true} {
+				proxy := serve(t, failing(tt.err))
+				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
+				require.NoError(t, err)
+				assert.Equal(t, tt.status, rsp.StatusCode)
+				assert.Equal(t, "0", rsp.Header.Get("Content-Length"))
+				assert.Equal(t, tt.err.Error(), rsp.Header.Get("L5d-Proxy-Error"))
+				assert.Equal(t, tt.closes, rsp.Header.Get("L5d-Proxy-Connection") == "close")
+				if !two {
+					assert.Equal(t, tt.closes, rsp.Close)
+				}
+				assert.Empty(t, read(t, rsp))
+			}
+		})
+	}
+}
+
+func TestHandlerErrorsInGRPC(t *testing.T) {
+	for name, tt := range statuses() {
+		t.Run(name, func(t *testing.T) {
+			proxy := serve(t, failing(tt.err))
+			req := request(t, "POST", "http://"+proxy+"/", "body")
+			req.Header.Set("Content-Type", "application/grpc+proto")
+			rsp, err := client(t, true).Do(req)
+			require.NoError(t, err)
+			assert.Equal(t, 200, rsp.StatusCode)
+			assert.Equal(t, "application/grpc", rsp.Header.Get("Content-Type"))
+			assert.Equal(t, fmt.Sprint(tt.code), rsp.Header.Get("Grpc-Status"))
+			message, err := url.PathUnescape(rsp.Header.Get("Grpc-Message"))
+			require.NoError(t, err)
+			assert.Equal(t, tt.err.Error(), message)
+			assert.NotContains(t, rsp.Header, "Content-Length")
+			assert.Empty(t, read(t, rsp))
+			// Without HTTP/2 there is no gRPC.
+			req = request(t, "POST", "http://"+proxy+"/", "body")
+			req.Header.Set("Content-Type", "application/grpc")
+			rsp, err = client(t, false).Do(req)
+			require.NoError(t, err)
+			assert.Equal(t, tt.status, rsp.StatusCode)
+			read(t, rsp)
+		})
+	}
+}
+
+func TestHandlerWithoutInformationalHeaders(t *testing.T) {
+	proxy := serve(t, failing(errors.New("secret"), InformationalHeaders(false)))
+	for _, contentType := range []string{"text/plain", "application/grpc"} {
+		req := request(t, "POST", "http://"+proxy+"/", "")
+		req.Header.Set("Content-Type", contentType)
+		rsp, err := client(t, true).Do(req)
+		require.NoError(t, err)
+		read(t, rsp)
+		assert.NotContains(t, fmt.Sprint(rsp.Header), "secret")
+		assert.NotContains(t, rsp.Header, "L5d-Proxy-Connection")
+		assert.Equal(t, contentType == "application/grpc", rsp.Header.Get("Grpc-Status") == "13")
+	}
+}
+
+func TestHandlerErrorWithOddCharacters(t *testing.T) {
+	text := "line\r\nX-Injected: 1\x00\x7f 100% ü"
+	proxy := serve(t, failing(errors.New(text)))
+	rsp, err := client(t, false).Do(request(t, "GET", "http://"+proxy+"/", ""))
+	require.NoError(t, err)
+	read(t, rsp)
+	assert.Equal(t, "line  X-Injected: 1   100% ü", rsp.Header.Get("L5d-Proxy-Error"))
+	assert.NotContains(t, rsp.Header, "X-Injected")
+	req := request(t, "POST", "http://"+proxy+"/", "")
+	req.Header.Set("Content-Type", "application/grpc")
+	rsp, err = client(t, true).Do(req)
+	require.NoError(t, err)
+	read(t, rsp)
+	message, err := url.PathUnescape(rsp.Header.Get("Grpc-Message"))
+	require.NoError(t, err)
+	assert.Equal(t, text, message)
+}
+
+func TestHandlerUpstreamErrors(t *testing.T) {
+	// The same from end to end, as a client sees it.
+	hang := h2Server(t, 0, func(int, *rawH2) {})
+	for name, tt := range map[string]struct {
+		addr   string
+		opts   []EndpointOption
+		wrap   func(Service) Service
+		status int
+		after  int // the status of later requests, if it is another one
+	}{
+		"connection refused": {addr: refusedAddr(t), status: 502}, // tests.md A22
+		"no such host":       {addr: "nowhere.invalid:80", status: 502, opts: []EndpointOption{DialContext(noSuchHost)}},
+		"silence": {addr: "a:80", status: 504, opts: []EndpointOption{ConnectTimeout(time.Millisecond), DialContext(
+			func(ctx context.Context, network, addr string) (net.Conn, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			})}},
+		"at capacity": {addr: hang, opts: []EndpointOption{H2()}, status: 503},
+		"queued too long": {addr: refusedAddr(t), status: 504, after: 503, wrap: func(svc Service) Service {
+			return NewStack().Queue(1, time.Millisecond).Service(svc)
+		}},
+		"out of time": {addr: "a:80", status: 504, wrap: func(Service) Service {
+			return NewStack().Timeout(time.Millisecond).Service(serviceFunc(func(ctx context.Context, _ *http.Request) (*http.Response, error) {
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}))
+		}},
+		"reset": {addr: h2Server(t, 10, func(_ int, c *rawH2) { // tests.md A29
+			for s := c.request(); s != 0; s = c.request() {
+				c.reset(s, 0x2)
+			}
+		}), opts: []EndpointOption{H2()}, status: 502},
+		"limit": {addr: "a:80", status: 503, wrap: func(svc Service) Service { return NewStack().Limit(0).Service(svc) }},
+		"died":  {addr: rawServer(t, func(_ int, c net.Conn) { c.Read(make([]byte, 10)) }), status: 502},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var svc Service = endpoint(t, tt.addr, tt.opts...)
+			if tt.wrap != nil {
+				svc = tt.wrap(svc)
+			}
+			proxy := serve(t, Handler(svc))
+			for i, two := range []bool{false, true} {
+				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
+				require.NoError(t, err)
+				want := tt.status
+				if tt.after != 0 && i > 0 {
+					want = tt.after
+				}
+				assert.Equal(t, want, rsp.StatusCode, rsp.Header)
+				assert.NotEmpty(t, rsp.Header.Get("L5d-Proxy-Error"))
+				read(t, rsp)
+			}
+		})
+	}
+}
+
+func noSuchHost(_ context.Context, network, addr string) (net.Conn, error) {
+	return nil, &net.OpError{Op: "dial", Net: network, Err: &net.DNSError{Err: "no such host", Name: addr, IsNotFound: true}}
+}
+
+func TestHandlerLogs(t *testing.T) {
+	var out bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&out, nil))
+	h := failing(errors.New("odd"), Logger(logger))
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/a?secret", nil))
+	line := out.String()
+	for _, want := range []string{"WARN", "method=GET", "authority=web", "path=/a ", "status=500", "err=odd"} {
+		assert.Contains(t, line, want)
+	}
+	assert.NotContains(t, line, "secret")
+
+	out.Reset()
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil).WithContext(gone))
+	assert.Empty(t, out.String(), "who has gone is no news")
+}
+
+func TestPercentEncode(t *testing.T) {
+	for in, want := range map[string]string{
+		"": "", "plain text": "plain text", "100%": "100%25", "a\nb": "a%0Ab", "ü": "%C3%BC", "\x7f~": "%7F~", "\xff": "%FF",
+	} {
+		assert.Equal(t, want, percentEncode(in))
+	}
+}
+
+func FuzzPercentEncode(f *testing.F) {
+	for _, seed := range []string{"", "a b", "100%", "\x00ü\xff"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		encoded := percentEncode(s)
+		if strings.ContainsFunc(encoded, func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Fatalf("%q is not printable", encoded)
+		}
+		if decoded, err := url.PathUnescape(encoded); err != nil || decoded != s {
+			t.Fatalf("%q came back as %q, %v", s, decoded, err)
+		}
+	})
+}
+
+func TestGRPCTimeout(t *testing.T) {
+	for in, want := range map[string]time.Duration{
+		"1H": time.Hour, "2M": 2 * time.Minute, "30S": 30 * time.Second, "5m": 5 * time.Millisecond,
+		"99999999u": 99999999 * time.Microsecond, "0n": 0, "99999999H": 1<<63 - 1,
+	} {
+		got, ok := grpcTimeout(in)
+		assert.True(t, ok, in)
+		assert.Equal(t, want, got, in)
+	}
+	for _, in := range []string{"", "S", "1", "1s", "-1S", "+1S", "1.5S", "100000000S", "1 S", "1SS"} {
+		_, ok := grpcTimeout(in)
+		assert.False(t, ok, in)
+	}
+}
+
+func FuzzGRPCTimeout(f *testing.F) {
+	for _, seed := range []string{"1S", "99999999H", "0n", "-1m", "S"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		d, ok := grpcTimeout(s)
+		if d < 0 || !ok && d != 0 {
+			t.Fatalf("%q is %v", s, d)
+		}
+		digits := strings.TrimRight(s, "HMSmun")
+		if ok && (len(digits) != len(s)-1 || strings.Trim(digits, "0123456789") != "") {
+			t.Fatalf("%q is no timeout, but %v", s, d)
+		}
+	})
+}

@@ -1,0 +1,119 @@
+package httplayer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// hello is a server to call.
+func hello() *httptest.Server {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintf(w, "hello from %s%s", r.Host, r.URL.Path)
+	}))
+}
+
+// An http.Client over an endpoint: what it sends goes to that address, by
+// whatever name.
+func ExampleRoundTripper() {
+	srv := hello()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel() // closes the endpoint's connections
+
+	svc := httplayer.NewStack().
+		Timeout(5 * time.Second).
+		Limit(100).
+		Service(httplayer.NewEndpoint(ctx, srv.Listener.Addr().String()))
+	client := &http.Client{Transport: httplayer.RoundTripper(svc)}
+
+	rsp, err := client.Get("http://web.default/greeting")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	fmt.Println(rsp.Status, string(body), err)
+	// Output: 200 OK hello from web.default/greeting <nil>
+}
+
+// A reverse proxy is a Handler over an endpoint.
+func ExampleHandler() {
+	srv := hello()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
+	proxy := httptest.NewServer(httplayer.Handler(endpoint))
+	defer proxy.Close()
+
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, proxy.URL+"/a", http.NoBody)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	req.Host = "web.default"
+	rsp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	fmt.Println(rsp.Status, string(body), err)
+	// Output: 200 OK hello from web.default/a <nil>
+}
+
+// What a client is told when nobody listens.
+func ExampleHandler_errors() {
+	refused := func(context.Context, *http.Request) (*http.Response, error) {
+		return nil, &layer.Error{Layer: "limit", Target: "web.default:80", Kind: layer.ErrNotReady, Reason: "100 of 100 in flight"}
+	}
+	h := httplayer.Handler(layer.Func[*http.Request, *http.Response](refused))
+
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
+	fmt.Println(rec.Code, rec.Header().Get("L5d-Proxy-Error"))
+	// Output: 503 limit web.default:80: not ready: 100 of 100 in flight
+}
+
+// An endpoint connects when it is asked to, and says how it is.
+func ExampleNewEndpoint() {
+	srv := hello()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.H1(), httplayer.MaxConns(10))
+	fmt.Println("at first:", layer.Poll[*http.Request, *http.Response](endpoint))
+	fmt.Println("in time:", endpoint.Ready(ctx))
+	for _, a := range endpoint.Describe().State[1:] { // without the address
+		fmt.Print(a.Key, "=", a.Value, " ")
+	}
+	// Output:
+	// at first: not ready
+	// in time: <nil>
+	// protocol=http/1.1 connections=1 idle=1 in_flight=0 link=up
+}
+
+// The status of an error, for those who answer it themselves.
+func ExampleStatusOf() {
+	for _, err := range []error{layer.ErrFailFast, layer.ErrNotReady, io.ErrUnexpectedEOF, errors.New("odd")} {
+		status, code := httplayer.StatusOf(err)
+		fmt.Printf("%-15v %d %s, gRPC %d\n", err, status, http.StatusText(status), code)
+	}
+	// Output:
+	// fail-fast       504 Gateway Timeout, gRPC 4
+	// not ready       503 Service Unavailable, gRPC 14
+	// unexpected EOF  502 Bad Gateway, gRPC 14
+	// odd             500 Internal Server Error, gRPC 13
+}

@@ -1,0 +1,106 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// isGRPC reports whether r expects its status as gRPC.
+func isGRPC(r *http.Request) bool {
+	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+}
+
+// setStatus writes a gRPC status into a header or trailer. An empty message
+// is left out.
+func setStatus(h http.Header, code uint32, message string) {
+	h.Set("Grpc-Status", strconv.FormatUint(uint64(code), 10))
+	if message != "" {
+		h.Set("Grpc-Message", percentEncode(message))
+	}
+}
+
+// percentEncode is the encoding of grpc-message in gRPC's PROTOCOL-HTTP2.md:
+// bytes that are not printable ASCII, and %, become %XX.
+func percentEncode(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '%' {
+			fmt.Fprintf(&b, "%%%02X", c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// grpcBody is the body of a gRPC response. If it breaks off it ends all the
+// same, with a status in the trailers: without it a client would see a reset
+// and have to guess.
+type grpcBody struct {
+	io.ReadCloser
+	req   *http.Request
+	rsp   *http.Response
+	began time.Time
+	tell  bool // the client may know why
+}
+
+func (b *grpcBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || err == io.EOF { //nolint:errorlint // a Reader ends with just this value
+		return n, err
+	}
+	err = overdue(b.req, b.began, err)
+	_, code := StatusOf(err)
+	if _, reset := errors.AsType[streamError](err); code == grpcInternal && !reset {
+		code = grpcUnavailable // it is the peer who breaks off
+	}
+	message := ""
+	if b.tell {
+		message = "the response broke off: " + err.Error()
+	}
+	b.rsp.Trailer = make(http.Header, 2)
+	setStatus(b.rsp.Trailer, code, message)
+	return n, io.EOF
+}
+
+// overdue makes err a deadline that was exceeded, where the deadline of req
+// has passed and the endpoint cancelled the stream. That is how a gRPC server
+// ends a call that is late; its client, if it saw the reset, would know by its
+// own clock.
+func overdue(req *http.Request, began time.Time, err error) error {
+	reset, ok := errors.AsType[streamError](err)
+	if !ok || reset.Code != h2Cancel {
+		return err
+	}
+	timeout, ok := grpcTimeout(req.Header.Get("Grpc-Timeout"))
+	if !ok || time.Since(began) < timeout {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+}
+
+// grpcTimeout parses grpc-timeout: up to 8 digits and a unit.
+func grpcTimeout(s string) (time.Duration, bool) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, false
+	}
+	unit, ok := map[byte]time.Duration{
+		'H': time.Hour, 'M': time.Minute, 'S': time.Second,
+		'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+	}[s[len(s)-1]]
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 63)
+	if !ok || err != nil {
+		return 0, false
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64, true
+	}
+	return time.Duration(n) * unit, true
+}

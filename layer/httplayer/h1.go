@@ -1,0 +1,133 @@
+package httplayer
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+)
+
+// call sends a request by a connection of the pool.
+func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	e := p.endpoint
+	for {
+		c := p.take()
+		fresh := c == nil
+		if fresh {
+			var err error
+			if c, err = p.dial(ctx); err != nil {
+				return nil, err
+			}
+			if err = c.cc.Reserve(); err != nil {
+				p.end(c)
+				return nil, e.refuse("the new connection was lost", &peerError{err})
+			}
+		}
+		out := e.outgoing(ctx, req)
+		before := c.wire.sent.Load()
+		rsp, err := c.cc.RoundTrip(out.Request)
+		if err == nil {
+			out.admit()
+			rsp.Request, rsp.TLS = req, c.wire.tls
+			p.deliver(c, rsp)
+			return rsp, nil
+		}
+		// net/http has stopped writing before it returns an error, so what was
+		// counted is final. It closed the connection, too, unless it did not
+		// like the request.
+		p.end(c)
+		if ctx.Err() != nil || !c.wire.lost.Load() || c.wire.sent.Load() != before || !out.withdraw() {
+			out.fail()
+			return nil, e.failed(ctx, err)
+		}
+		if fresh {
+			return nil, e.refuse("the new connection was lost", &peerError{err})
+		}
+		// It died while it was idle. The next one, or else a new one, will do.
+	}
+}
+
+// deliver arranges for the connection to come back to the pool when rsp ends.
+func (p *pool) deliver(c *h1Conn, rsp *http.Response) {
+	if both, ok := rsp.Body.(io.ReadWriteCloser); ok {
+		p.keep(c)
+		rsp.Body = &h1Upgraded{ReadWriteCloser: both, pool: p, conn: c}
+		return
+	}
+	if rsp.Body == http.NoBody {
+		p.end(c)
+		return
+	}
+	body := &h1Body{ReadCloser: rsp.Body, pool: p}
+	body.conn.Store(c)
+	rsp.Body = body
+}
+
+// h1Body gives its connection back.
+type h1Body struct {
+	io.ReadCloser
+	pool *pool
+	conn atomic.Pointer[h1Conn] // nil once it was given back
+}
+
+func (b *h1Body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil {
+		b.release()
+	}
+	return n, err
+}
+
+func (b *h1Body) Close() error {
+	err := b.ReadCloser.Close()
+	b.release()
+	return err
+}
+
+func (b *h1Body) release() {
+	if c := b.conn.Swap(nil); c != nil {
+		b.pool.end(c)
+	}
+}
+
+// keep counts a connection that was upgraded for as long as its body is open:
+// as far as net/http is concerned it has ended already.
+func (p *pool) keep(c *h1Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.state == h1Gone {
+		p.conns++
+	}
+	c.state = h1Tunnel
+}
+
+// h1Upgraded is the body of an upgraded connection, which ends with it.
+type h1Upgraded struct {
+	io.ReadWriteCloser
+	pool *pool
+	conn *h1Conn
+}
+
+// CloseWrite ends what goes to the endpoint.
+func (u *h1Upgraded) CloseWrite() error {
+	if half, ok := u.ReadWriteCloser.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
+}
+
+func (u *h1Upgraded) Close() error {
+	err := u.ReadWriteCloser.Close()
+	u.pool.release(u.conn)
+	return err
+}
+
+// release strikes off a connection that was upgraded.
+func (p *pool) release(c *h1Conn) {
+	p.mu.Lock()
+	if c.state == h1Tunnel {
+		p.strike(c)
+	}
+	p.mu.Unlock()
+	p.endpoint.wake.Wake()
+}

@@ -1,0 +1,157 @@
+package httplayer
+
+import (
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+)
+
+// pool is the HTTP/1.1 connections of an Endpoint.
+type pool struct {
+	endpoint  *Endpoint
+	transport *http.Transport
+
+	mu       sync.Mutex
+	idle     []*h1Conn // the one that was used last is the last
+	conns    int       // idle, in use and being dialled
+	dialling int
+	reaper   *time.Timer
+	reaping  bool // the reaper is set
+	closed   bool
+}
+
+// h1Conn is one connection. Its state belongs to the pool.
+type h1Conn struct {
+	cc    *http.ClientConn
+	wire  *wire
+	state h1State
+	since time.Time // idle
+}
+
+type h1State int
+
+const (
+	h1Busy h1State = iota
+	h1Idle
+	h1Tunnel // upgraded: net/http has let go of it
+	h1Gone
+)
+
+// take returns an idle connection, reserved for one request, or nil.
+func (p *pool) take() *h1Conn {
+	for {
+		p.mu.Lock()
+		last := len(p.idle) - 1
+		if last < 0 {
+			p.mu.Unlock()
+			return nil
+		}
+		c := p.idle[last]
+		p.idle[last] = nil
+		p.idle = p.idle[:last]
+		c.state = h1Busy
+		p.mu.Unlock()
+		if c.cc.Reserve() == nil {
+			return c
+		}
+		p.forget(c)
+	}
+}
+
+// put makes a connection idle, and reports whether it could: it is free, and
+// can be used again.
+func (p *pool) put(c *h1Conn) bool {
+	if c.cc.Err() != nil || c.cc.Available() == 0 {
+		return false
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return false
+	}
+	if c.state == h1Busy {
+		c.state, c.since = h1Idle, time.Now()
+		p.idle = append(p.idle, c)
+		p.reapLater(p.endpoint.opts.idleTimeout)
+	}
+	p.mu.Unlock()
+	p.endpoint.wake.Wake()
+	return true
+}
+
+// end is for a connection whose response has ended. net/http frees it before
+// its reader sees the end; one that is not free by then never will be.
+func (p *pool) end(c *h1Conn) {
+	if !p.put(c) {
+		_ = c.cc.Close()
+		p.forget(c)
+	}
+}
+
+// forget strikes off a connection that is no more.
+func (p *pool) forget(c *h1Conn) {
+	p.mu.Lock()
+	if c.state == h1Gone || c.state == h1Tunnel {
+		p.mu.Unlock()
+		return
+	}
+	if i := slices.Index(p.idle, c); i >= 0 {
+		p.idle = slices.Delete(p.idle, i, i+1)
+	}
+	p.strike(c)
+	p.mu.Unlock()
+	p.endpoint.wake.Wake()
+}
+
+func (p *pool) strike(c *h1Conn) {
+	c.state = h1Gone
+	p.conns--
+}
+
+// slot makes room for one connection more, if there may be one.
+func (p *pool) slot() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.closed:
+		return p.endpoint.closedError()
+	case !p.belowLocked():
+		return p.endpoint.full
+	}
+	p.conns++
+	p.dialling++
+	return nil
+}
+
+// unslot is for a connection that was not made.
+func (p *pool) unslot() {
+	p.mu.Lock()
+	p.conns--
+	p.dialling--
+	p.mu.Unlock()
+	p.endpoint.wake.Wake()
+}
+
+func (p *pool) belowLocked() bool {
+	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
+}
+
+func (p *pool) below() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.belowLocked()
+}
+
+func (p *pool) room(up bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.idle) > 0 || up && p.belowLocked()
+}
+
+// usage is for Describe.
+func (p *pool) usage() (conns, idle, inFlight int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conns - p.dialling, len(p.idle), p.conns - p.dialling - len(p.idle)
+}

@@ -1,0 +1,200 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/singleflight"
+)
+
+// single is the HTTP/2 connection of an Endpoint: one at a time, beside those
+// that are going away.
+type single struct {
+	endpoint  *Endpoint
+	transport *http.Transport
+	flight    singleflight.Group
+	current   atomic.Pointer[h2Conn] // nil if there is none
+
+	mu     sync.Mutex
+	open   map[*h2Conn]struct{}
+	closed bool
+}
+
+// h2Conn is one connection.
+type h2Conn struct {
+	cc      *http.ClientConn
+	wire    *wire
+	limit   int         // how many streams the server allowed at first
+	retired atomic.Bool // no new streams; closed when there are none left
+}
+
+// reserve takes a slot for one stream.
+func (c *h2Conn) reserve() bool {
+	if c.cc.Reserve() != nil {
+		return false
+	}
+	if c.retired.Load() {
+		// Whoever retired it may have seen the slot and left it open.
+		c.cc.Release()
+		c.settle()
+		return false
+	}
+	return true
+}
+
+// spent reports whether a connection without room will not have any again. One
+// that has fewer streams than it was allowed, and takes no more, was marked by
+// net/http as not to be used any further.
+func (c *h2Conn) spent() bool {
+	return c.retired.Load() || c.cc.Err() != nil || c.wire.frames.goAway.Load() || c.cc.InFlight() < c.limit
+}
+
+// settle closes a retired connection that has nothing left to do.
+func (c *h2Conn) settle() {
+	if c.retired.Load() && c.cc.InFlight() == 0 {
+		_ = c.cc.Close()
+	}
+}
+
+func (s *single) retire(c *h2Conn) {
+	c.retired.Store(true)
+	s.current.CompareAndSwap(c, nil)
+	c.settle()
+}
+
+// get returns the connection, made now if need be. The attempt goes on when
+// ctx ends, for others and for later.
+func (s *single) get(ctx context.Context) (*h2Conn, error) {
+	if c := s.current.Load(); c != nil {
+		return c, nil
+	}
+	e := s.endpoint
+	if err := e.link.admit(); err != nil {
+		return nil, e.unreachable(err)
+	}
+	select {
+	case r := <-s.flight.DoChan("", s.make):
+		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
+			return c, nil
+		}
+		if e.opts.protocol == auto && errors.Is(r.Err, errNotH2) {
+			return nil, e.failed(ctx, r.Err)
+		}
+		return nil, e.unreachable(r.Err)
+	case <-ctx.Done():
+		return nil, e.goneError(ctx)
+	}
+}
+
+// probe connects in the background.
+func (s *single) probe() { s.flight.DoChan("", s.make) }
+
+// make makes the connection, unless somebody just did.
+func (s *single) make() (any, error) {
+	if c := s.current.Load(); c != nil {
+		return c, nil
+	}
+	e := s.endpoint
+	c, err := s.connect()
+	if err == nil {
+		e.onlyH1.Store(false)
+	}
+	if e.opts.protocol == auto && errors.Is(err, errNotH2) {
+		e.link.report(nil) // somebody is there, for HTTP/1.1
+	} else {
+		e.link.report(err)
+	}
+	e.wake.Wake()
+	return c, err
+}
+
+// errNotH2 is what is wrong with a server that answers, but not in HTTP/2.
+var errNotH2 = errors.New("the server does not speak HTTP/2")
+
+// connect makes a connection and waits for the server's SETTINGS. Before they
+// have come net/http would allow 100 streams, whatever the server will say.
+func (s *single) connect() (*h2Conn, error) {
+	e := s.endpoint
+	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+	defer cancel()
+	cc, w, err := e.connect(ctx, s.transport, http2)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-w.frames.ready:
+	case <-w.frames.ended:
+		_ = cc.Close()
+		return nil, &peerError{errNotH2}
+	case <-ctx.Done():
+		_ = cc.Close()
+		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
+	}
+	c := &h2Conn{cc: cc, wire: w, limit: cc.Available()}
+	return c, s.publish(c)
+}
+
+func (s *single) publish(c *h2Conn) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = c.cc.Close()
+		return context.Cause(s.endpoint.life)
+	}
+	s.open[c] = struct{}{}
+	s.mu.Unlock()
+	s.current.Store(c)
+	c.cc.SetStateHook(func(cc *http.ClientConn) { s.changed(c) })
+	return nil
+}
+
+// changed is called by net/http when a stream ended or the connection did.
+func (s *single) changed(c *h2Conn) {
+	if c.cc.Err() != nil {
+		s.retire(c)
+		s.mu.Lock()
+		delete(s.open, c)
+		s.mu.Unlock()
+	}
+	c.settle()
+	s.endpoint.wake.Wake()
+}
+
+func (s *single) shut() {
+	s.mu.Lock()
+	s.closed = true
+	conns := make([]*h2Conn, 0, len(s.open))
+	for c := range s.open {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	for _, c := range conns {
+		s.retire(c)
+	}
+}
+
+func (s *single) room(up bool) bool {
+	c := s.current.Load()
+	if c == nil || c.cc.Err() != nil {
+		return up
+	}
+	return c.cc.Available() > 0 || c.spent() && up
+}
+
+// usage is for Describe.
+func (s *single) usage() (conns, idle, inFlight int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
+		n := c.cc.InFlight()
+		if n == 0 {
+			idle++
+		}
+		inFlight += n
+	}
+	return len(s.open), idle, inFlight
+}

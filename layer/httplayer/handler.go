@@ -1,0 +1,236 @@
+package httplayer
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/http/httputil"
+	"sync"
+	"time"
+)
+
+// Handler serves requests by svc: it is a reverse proxy to wherever svc sends
+// them. It is built on [httputil.ReverseProxy], which drops hop-by-hop fields
+// and passes on trailers, 1xx responses and upgrades. Bodies flow in both
+// directions at once, over HTTP/1.1 too, and every piece is flushed. When the
+// client goes away, the context given to svc ends.
+//
+// A request reaches svc as it was received: authority, path, query and fields
+// of its own. Nothing is added, no X-Forwarded-For and no Via, and those that
+// came with it are kept; a gateway that does not trust its clients strips them
+// in a layer. An upgrade to h2c is not offered on. CONNECT is answered with
+// 501, since a reverse proxy has no tunnels. OPTIONS * comes here only if the
+// server's DisableGeneralOptionsHandler is set.
+//
+// net/http takes a client that ends its sending half of an HTTP/1.1 connection
+// for one that has gone.
+//
+// An error of svc is answered as [StatusOf] says, with an empty body and, for
+// all but a missing route, with the request to close the client's connection.
+// A gRPC request (HTTP/2 with a content type of application/grpc) gets the
+// status as gRPC instead; if its response breaks off, so that only a reset
+// would be left, it gets trailers with a status. Any other response that
+// breaks off is aborted, so that nobody takes it for complete. net/http cannot
+// pass on the code of a reset.
+//
+// The handler lives as long as svc and starts nothing. It is safe for
+// concurrent use.
+func Handler(svc Service, opts ...HandlerOption) http.Handler {
+	h := &handler{svc: svc, informational: true, log: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt.apply(h)
+	}
+	h.proxy = httputil.ReverseProxy{
+		Rewrite:       rewrite,
+		FlushInterval: headerPatience,
+		ErrorHandler:  h.fail,
+		BufferPool:    &buffers{},
+		ErrorLog:      slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
+	}
+	return h
+}
+
+// headerPatience is how long the header of a response waits for the beginning
+// of its body, so that a short response is one write. It holds where the length
+// of the body is known; other headers, and all pieces of bodies, do not wait.
+const headerPatience = 5 * time.Millisecond
+
+// HandlerOption sets how a [Handler] answers.
+type HandlerOption interface{ apply(h *handler) }
+
+type handlerOption func(*handler)
+
+func (f handlerOption) apply(h *handler) { f(h) }
+
+// InformationalHeaders says whether an answer that is an error tells its
+// client more than a status: the error as text in l5d-proxy-error and
+// grpc-message, and l5d-proxy-connection. The default is true; turn it off
+// where clients must not learn of what is inside.
+func InformationalHeaders(on bool) HandlerOption {
+	return handlerOption(func(h *handler) { h.informational = on })
+}
+
+// Logger makes a Handler log, as warnings, the errors that it answers with,
+// other than those of clients that have gone; and, at debug level, responses
+// that broke off. The default is silence.
+func Logger(l *slog.Logger) HandlerOption {
+	return handlerOption(func(h *handler) { h.log = l })
+}
+
+type handler struct {
+	svc           Service
+	informational bool
+	log           *slog.Logger
+	proxy         httputil.ReverseProxy
+}
+
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodConnect {
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusNotImplemented)
+		return
+	}
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		// An error says that this writer cannot do it; then it is half duplex.
+		_ = http.NewResponseController(w).EnableFullDuplex()
+	}
+	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy}
+	x.proxy.Transport = x
+	x.proxy.ServeHTTP(x, r)
+}
+
+// exchange is one request on its way through the proxy: the transport that it
+// leaves by, and the writer that its response comes back through.
+type exchange struct {
+	http.ResponseWriter
+	handler *handler
+	proxy   httputil.ReverseProxy
+	whole   bool  // the response has no body: all of it goes out when the handler returns
+	left    int64 // bytes of the body that are still to come; below 0 if not known
+}
+
+// Unwrap is how http.ResponseController finds what else the writer can do.
+func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+// Write passes a piece of the body on at once, if more is known to come. Where
+// the length is not known ReverseProxy sees to that.
+func (x *exchange) Write(p []byte) (int, error) {
+	n, err := x.ResponseWriter.Write(p)
+	if x.left > 0 {
+		if x.left -= int64(n); x.left > 0 && err == nil {
+			err = x.FlushError()
+		}
+	}
+	return n, err
+}
+
+// FlushError keeps a response without a body in one piece. A flush would part
+// the header from the end of the stream, and then gRPC clients find no status
+// in a response that is nothing but trailers. Nor does it flush the last piece
+// of a body whose length is known: that goes out at once, when the handler
+// returns, and a flush would cost a system call more.
+func (x *exchange) FlushError() error {
+	if x.whole || x.left == 0 {
+		return nil
+	}
+	return http.NewResponseController(x.ResponseWriter).Flush()
+}
+
+func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
+	began := time.Time{}
+	if isGRPC(req) {
+		began = time.Now()
+	}
+	rsp, err := roundTripper{x.handler.svc}.RoundTrip(req)
+	if err != nil {
+		return nil, overdue(req, began, err)
+	}
+	x.whole = ended(rsp)
+	if _, ok := rsp.Header["Content-Type"]; !ok {
+		x.Header()["Content-Type"] = nil // or the server would guess one
+	}
+	if len(rsp.Trailer) > 0 && req.ProtoMajor == 1 {
+		// HTTP/1.1 has trailers after chunks only.
+		rsp.Header.Del("Content-Length")
+	}
+	x.left = -1
+	if rsp.Header.Get("Content-Length") != "" {
+		x.left = rsp.ContentLength
+	}
+	switch {
+	case began.IsZero():
+	case x.whole:
+		x.Header()["Content-Length"] = nil // or the server would add one, which becomes metadata
+	default:
+		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tell: x.handler.informational}
+	}
+	return rsp, nil
+}
+
+// fail answers a request that has no response.
+func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, code := StatusOf(err)
+	if r.Context().Err() == nil && h.log.Enabled(r.Context(), slog.LevelWarn) {
+		h.logFailure(r.Context(), r, status, err)
+	}
+	header := w.Header()
+	if closes(err) {
+		header.Set("Connection", "close")
+		if h.informational {
+			header.Set("L5d-Proxy-Connection", "close")
+		}
+	}
+	if h.informational {
+		header.Set("L5d-Proxy-Error", printable(err.Error()))
+	}
+	if isGRPC(r) {
+		message := ""
+		if h.informational {
+			message = err.Error()
+		}
+		setStatus(header, code, message)
+		header.Set("Content-Type", "application/grpc")
+		header["Content-Length"] = nil
+		status = http.StatusOK
+	} else {
+		header.Set("Content-Length", "0")
+	}
+	w.WriteHeader(status)
+}
+
+func (h *handler) logFailure(ctx context.Context, r *http.Request, status int, err error) {
+	var a Access
+	h.log.LogAttrs(ctx, slog.LevelWarn, "request failed",
+		slog.String("method", a.Method(r)), slog.String("authority", a.Authority(r)),
+		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))
+}
+
+// printable is s as a field value.
+func printable(s string) string {
+	out := []byte(s)
+	for i, c := range out {
+		if c < ' ' || c == 0x7f {
+			out[i] = ' '
+		}
+	}
+	return string(out)
+}
+
+// buffers are what response bodies are copied with, of the size that
+// ReverseProxy would allocate for each.
+type buffers struct{ pool sync.Pool }
+
+type buffer = [32 << 10]byte
+
+func (b *buffers) Get() []byte {
+	if buf, ok := b.pool.Get().(*buffer); ok {
+		return buf[:]
+	}
+	return new(buffer)[:]
+}
+
+func (b *buffers) Put(buf []byte) {
+	if len(buf) == len(buffer{}) {
+		b.pool.Put((*buffer)(buf))
+	}
+}

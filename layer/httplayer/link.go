@@ -1,0 +1,115 @@
+package httplayer
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// link is what is known of the way to an address from the connections that
+// were attempted. While it is down there is one attempt at a time, after a
+// back-off.
+type link struct {
+	backoff  layer.Backoff
+	patience time.Duration // how long one attempt takes at most
+
+	changes atomic.Uint64 // attempts that ended
+
+	mu       sync.Mutex
+	state    linkState
+	failures int       // in a row
+	next     time.Time // unless up, when there may be an attempt
+	trying   bool      // one was allowed, and has not ended
+	err      error     // of the last attempt, nil if it succeeded
+}
+
+type linkState int
+
+const (
+	linkFresh linkState = iota // nobody tried yet
+	linkUp
+	linkDown
+)
+
+func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s] }
+
+// admit asks to connect now, for a request that is there. It says no while the
+// link is down and its back-off is not over, or somebody else is at it.
+func (l *link) admit() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != linkDown {
+		return nil
+	}
+	now := time.Now()
+	if now.Before(l.next) {
+		return l.err
+	}
+	l.allow(now)
+	return nil
+}
+
+// claim asks to connect now to find out whether it is possible. If it says no,
+// it says how long to wait before asking again.
+func (l *link) claim() (wait time.Duration, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if wait = l.next.Sub(now); wait > 0 {
+		return wait, false
+	}
+	l.allow(now)
+	return l.patience, true
+}
+
+// allow keeps others off for as long as an attempt can take; then they may
+// try, even if nobody reports.
+func (l *link) allow(now time.Time) {
+	l.trying, l.next = true, now.Add(l.patience)
+}
+
+// report takes the outcome of an attempt. Of those that fail together, begun
+// while the link was up, only the first one counts.
+func (l *link) report(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.changes.Add(1)
+	tried := l.trying
+	l.trying = false
+	switch {
+	case err == nil:
+		l.state, l.failures, l.err = linkUp, 0, nil
+	case l.state != linkDown || tried:
+		l.state, l.err = linkDown, err
+		l.next = time.Now().Add(l.backoff.Delay(l.failures))
+		l.failures++
+	}
+}
+
+func (l *link) up() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state == linkUp
+}
+
+// lastError is why there is no connection, or nil.
+func (l *link) lastError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) describe(s layer.State) layer.State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s = append(s, layer.Attr{Key: "link", Value: l.state.String()})
+	if l.state == linkDown {
+		s = append(s, layer.Attr{Key: "failures", Value: l.failures},
+			layer.Attr{Key: "retry_in", Value: max(0, time.Until(l.next).Round(time.Millisecond))},
+			layer.Attr{Key: "error", Value: fmt.Sprint(l.err)})
+	}
+	return s
+}

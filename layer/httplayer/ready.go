@@ -1,0 +1,79 @@
+package httplayer
+
+import (
+	"context"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// recheck is how often Ready looks at an Endpoint that is at capacity, beside
+// being woken. net/http calls a state hook once for changes that come close
+// together, and can miss one that was undone and done again meanwhile.
+const recheck = 100 * time.Millisecond
+
+// Ready waits until there is a connection with room, or room for one. While
+// the address cannot be reached it tries to connect; see [Endpoint].
+func (e *Endpoint) Ready(ctx context.Context) error {
+	for {
+		seen := e.link.changes.Load()
+		switch {
+		case e.life.Err() != nil:
+			return e.closedError()
+		case e.room():
+			return nil
+		case ctx.Err() != nil:
+			return e.notReady(ctx)
+		}
+		wait := recheck
+		if !e.link.up() && e.canProbe() {
+			var claimed bool
+			if wait, claimed = e.link.claim(); claimed {
+				e.probe()
+			}
+		}
+		e.await(ctx, wait, seen)
+	}
+}
+
+// notReady is the end of a wait, with what there is to say of the address.
+func (e *Endpoint) notReady(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	if err := e.link.lastError(); err != nil {
+		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: cause, Reason: "no connection", Err: err}
+	}
+	return cause
+}
+
+// await waits for d, for ctx, or until something has changed.
+func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	_ = e.wake.Wait(ctx, func() bool {
+		return e.room() || e.life.Err() != nil || e.link.changes.Load() != seen
+	})
+}
+
+// room reports whether a request would probably be admitted. If both protocols
+// are in use there must be room in both: were one enough, a Queue above would
+// find the Endpoint ready and be refused, again and again.
+func (e *Endpoint) room() bool {
+	up := e.link.up()
+	h1, h2 := e.asked[0].Load(), e.asked[1].Load()
+	if !h1 && !h2 {
+		return up
+	}
+	return (!h1 || e.h1.room(up)) && (!h2 || e.h2.room(up))
+}
+
+func (e *Endpoint) canProbe() bool { return e.lastH2.Load() || e.h1.below() }
+
+// probe connects in the background, by the protocol that was last asked for,
+// and keeps the connection.
+func (e *Endpoint) probe() {
+	if e.lastH2.Load() {
+		e.h2.probe()
+	} else {
+		e.h1.probe()
+	}
+}

@@ -1,0 +1,117 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"sync/atomic"
+)
+
+// outgoing is a request as it is given to net/http: a shallow copy, bound to
+// the context of Call, whose body can be withdrawn.
+type outgoing struct {
+	*http.Request
+	body *guard // nil if there is no body
+}
+
+func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {
+	out := outgoing{Request: req.WithContext(ctx)}
+	out.RequestURI = ""
+	if req.Header == nil {
+		out.Header = make(http.Header)
+	}
+	if req.URL != nil && (req.URL.Scheme == "" || req.URL.Host == "") {
+		out.URL = e.completed(req.URL)
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		out.body = &guard{body: req.Body}
+		out.Body = out.body
+	}
+	return out
+}
+
+// completed fills in what net/http insists on. The connection is there
+// already, so it decides nothing but the Host of a request that has none.
+func (e *Endpoint) completed(u *url.URL) *url.URL {
+	filled := *u
+	if filled.Scheme == "" {
+		filled.Scheme = e.scheme()
+	}
+	if filled.Host == "" {
+		filled.Host = e.addr
+	}
+	return &filled
+}
+
+// withdraw takes the request back from net/http, and reports whether its body
+// is as it was: not read from, and not closed.
+func (o outgoing) withdraw() bool { return o.body == nil || o.body.withdraw() }
+
+// admit lets net/http have the body for good.
+func (o outgoing) admit() {
+	if o.body != nil {
+		o.body.admit()
+	}
+}
+
+// fail is for a request that net/http was given and will not serve: as with
+// any RoundTripper its body gets closed, and net/http forgets to at times.
+func (o outgoing) fail() {
+	o.admit()
+	if o.body != nil {
+		_ = o.body.Close()
+	}
+}
+
+// guard is a request body that can be taken back until the first Read: what
+// net/http does to it before that is put off until the request is admitted.
+type guard struct {
+	body      io.ReadCloser
+	state     atomic.Uint32
+	wantClose atomic.Bool
+	closed    atomic.Bool
+}
+
+const (
+	bodyUntouched = iota
+	bodyAdmitted
+	bodyWithdrawn
+)
+
+var errWithdrawn = errors.New("httplayer: the request was withdrawn")
+
+func (g *guard) Read(p []byte) (int, error) {
+	if g.state.Load() != bodyAdmitted && !g.admit() {
+		return 0, errWithdrawn
+	}
+	return g.body.Read(p)
+}
+
+func (g *guard) Close() error {
+	g.wantClose.Store(true)
+	if g.state.Load() != bodyAdmitted {
+		return nil
+	}
+	return g.close()
+}
+
+func (g *guard) close() error {
+	if g.closed.Swap(true) {
+		return nil
+	}
+	return g.body.Close()
+}
+
+func (g *guard) admit() bool {
+	if !g.state.CompareAndSwap(bodyUntouched, bodyAdmitted) {
+		return g.state.Load() == bodyAdmitted
+	}
+	if g.wantClose.Load() {
+		_ = g.close()
+	}
+	return true
+}
+
+func (g *guard) withdraw() bool { return g.state.CompareAndSwap(bodyUntouched, bodyWithdrawn) }

@@ -1,0 +1,20 @@
+package httplayer
+
+import (
+	"net/http"
+	"slices"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Service is what every package of this library calls a service, for the
+// messages of net/http. A refusal leaves the body of a request unread and
+// open; who admits a request closes its body, as an [http.RoundTripper] would.
+type Service = layer.Service[*http.Request, *http.Response]
+
+// NewStack returns an empty stack for the messages of net/http. Its layers
+// end a response where [Completion] says; opts come after that.
+func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
+	until := layer.Until(Completion)
+	return layer.NewStack[*http.Request](slices.Insert(slices.Clone(opts), 0, until)...)
+}

@@ -1,0 +1,74 @@
+package httplayer
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+)
+
+// wire is the connection under net/http's. What net/http does not tell, it
+// sees for itself: whether anything of a request was sent, whether the peer
+// broke the connection off, and what an HTTP/2 server has announced.
+type wire struct {
+	net.Conn
+	frames  *frames              // nil in HTTP/1.1
+	tls     *tls.ConnectionState // nil in cleartext
+	greeted func(p []byte) bool  // if not nil: is what the server says unasked HTTP/2?
+	sent    atomic.Int64
+	lost    atomic.Bool // ended or broken by the peer, not by net/http
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	if w.frames != nil {
+		w.frames.processed()
+	}
+	n, err := w.Conn.Read(p)
+	if w.frames != nil {
+		w.frames.scan(p[:n])
+	}
+	if n > 0 && w.greeted != nil && w.sent.Load() == 0 && w.greeted(p[:n]) {
+		// net/http would complain to the process's log; for the connection it
+		// is the end in either case.
+		n, err = 0, io.EOF
+	}
+	if err != nil {
+		w.fail(err)
+	}
+	return n, err
+}
+
+func (w *wire) Write(p []byte) (int, error) {
+	n, err := w.Conn.Write(p)
+	w.sent.Add(int64(n))
+	if err != nil {
+		w.fail(err)
+	}
+	return n, err
+}
+
+func (w *wire) fail(err error) {
+	if !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
+		w.lost.Store(true)
+	}
+	if w.frames != nil {
+		w.frames.end()
+	}
+}
+
+func (w *wire) Close() error {
+	if w.frames != nil {
+		w.frames.end()
+	}
+	return w.Conn.Close()
+}
+
+// CloseWrite is for connections that were upgraded.
+func (w *wire) CloseWrite() error {
+	if half, ok := w.Conn.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return http.ErrNotSupported
+}

@@ -1,0 +1,200 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// doneReturns is invariant 4: when ctx ends, Ready and Call return at once
+// with its cause, and nothing stays behind.
+func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	if _, err := r.saturate(); err != nil {
+		return err
+	}
+	settle()
+	before := goroutines()
+	if err := r.readyLeaves(); err != nil {
+		return err
+	}
+	if err := r.leftSince(before); err != nil {
+		return fmt.Errorf("after Ready: %w", err)
+	}
+	if !r.layer {
+		return nil
+	}
+	r = e.rig()
+	settle()
+	before = goroutines()
+	if err := r.callLeaves(); err != nil {
+		return err
+	}
+	if err := r.leftSince(before); err != nil {
+		return fmt.Errorf("after Call: %w", err)
+	}
+	return nil
+}
+
+// readyLeaves cancels one who waits in Ready, and lets a deadline run out.
+func (r *rig[Req, Rsp]) readyLeaves() error {
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	w := r.wait(ctx)
+	settle()
+	cancel(errCancel)
+	switch {
+	case !w.returned():
+		return errors.New("Ready does not return when ctx is cancelled")
+	case !errors.Is(w.err, errCancel):
+		return fmt.Errorf("Ready returned %v, want the cause of ctx", w.err)
+	}
+	if r.maxWait > 0 {
+		// A queue that gives up on what it holds has room again.
+		return nil
+	}
+	// Polling now and then would pass the check above, but not be on time.
+	ctx, stop := context.WithTimeoutCause(r.ctx, time.Second, errCancel)
+	defer stop()
+	w = r.wait(ctx)
+	time.Sleep(time.Second)
+	switch {
+	case !w.returned() || w.after > time.Second:
+		return errors.New("Ready does not return at the deadline of ctx")
+	case !errors.Is(w.err, errCancel):
+		return fmt.Errorf("Ready returned %v at the deadline, want the cause of ctx", w.err)
+	}
+	return nil
+}
+
+// callLeaves cancels a call in flight and, where there is a queue, one that
+// waits. The first was admitted: it fails, but it was not refused.
+func (r *rig[Req, Rsp]) callLeaves() error {
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	defer cancel(nil)
+	p := r.do(ctx, plan{holds: true})
+	if p.served() == 0 || p.returned() {
+		return fmt.Errorf("a call with all capacity free is not in flight: %v", p.err)
+	}
+	cancel(errCancel)
+	settle()
+	switch {
+	case !p.returned():
+		return errors.New("Call does not return when ctx is cancelled")
+	case !errors.Is(p.err, errCancel):
+		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
+	case errors.Is(p.err, layer.ErrNotReady):
+		return fmt.Errorf("a call that was admitted failed with %w, which calls it untouched", p.err)
+	}
+	if r.queue == 0 {
+		return nil
+	}
+	r.far.Deny()
+	ctx, cancel = context.WithCancelCause(r.ctx)
+	p = r.do(ctx, plan{})
+	if p.returned() {
+		cancel(nil)
+		return fmt.Errorf("the queue does not wait: %v", p.err)
+	}
+	cancel(errCancel)
+	settle()
+	return r.refused(p, errCancel)
+}
+
+// ctxOutlives is invariant 15: the context that the inner service was given is
+// alive for as long as the body is read, and ends with the caller's.
+func ctxOutlives[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	// A context that is derived and cancelled by defer, the usual mistake, is
+	// dead when Call has returned; one that is let go at the first byte, when
+	// a part of the body was read.
+	outer, cancel := context.WithCancelCause(e.ctx)
+	defer cancel(nil)
+	for _, part := range []func(*probe[Req, Rsp]){
+		func(*probe[Req, Rsp]) {},
+		(*probe[Req, Rsp]).readSome,
+	} {
+		p := r.do(outer, plan{keep: true})
+		if err := p.well(false); err != nil {
+			return err
+		}
+		part(p)
+		settle()
+		ctx, _, _ := p.inner()
+		if ctx == nil {
+			return errLost
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the inner ctx ends before the body is closed: %w", context.Cause(ctx))
+		}
+		p.drain()
+		if p.readErr != nil || p.read != responseData(p.id) {
+			return fmt.Errorf("the body read as %q: %w", p.read, p.readErr)
+		}
+	}
+	p := r.do(outer, plan{keep: true})
+	cancel(errCancel)
+	settle()
+	if ctx, _, _ := p.inner(); !errors.Is(context.Cause(ctx), errCancel) {
+		return fmt.Errorf("while the body is read, the caller's ctx ends; the cause of the inner one is %v", context.Cause(ctx))
+	}
+	if r.far.strays() > 0 {
+		return errLost
+	}
+	return nil
+}
+
+// deadlineKept is invariant 18: the inner service never sees a later deadline
+// than the caller has set, and time in a queue counts.
+func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	deadline := time.Now().Add(time.Hour)
+	ctx, cancel := context.WithDeadline(e.ctx, deadline)
+	defer cancel()
+	p := r.do(ctx, plan{})
+	if err := p.keeps(deadline); err != nil {
+		return err
+	}
+	if r.queue == 0 {
+		return nil
+	}
+	patience := 10 * time.Second
+	if r.maxWait > 0 {
+		patience = r.maxWait / 2
+	}
+	r.far.Deny()
+	// Whoever derives a deadline when the turn comes forgets the time in line.
+	p = r.do(ctx, plan{})
+	time.Sleep(patience)
+	r.far.Allow(1)
+	settle()
+	if err := p.keeps(deadline); err != nil {
+		return fmt.Errorf("after %v in the queue: %w", patience, err)
+	}
+	ctx, cancel = context.WithTimeout(e.ctx, patience)
+	defer cancel()
+	p = r.do(ctx, plan{})
+	time.Sleep(patience)
+	settle()
+	if err := r.refused(p, context.DeadlineExceeded); err != nil {
+		return fmt.Errorf("deadline in the queue: %w", err)
+	}
+	return nil
+}
+
+func (p *probe[Req, Rsp]) keeps(deadline time.Time) error {
+	ctx, _, _ := p.inner()
+	if ctx == nil {
+		return fmt.Errorf("the call was not served: %v", p.err)
+	}
+	inner, ok := ctx.Deadline()
+	switch {
+	case !ok:
+		return errors.New("the inner service sees no deadline")
+	case inner.After(deadline):
+		return fmt.Errorf("the inner service sees a deadline %v later than the caller's", inner.Sub(deadline))
+	}
+	return nil
+}

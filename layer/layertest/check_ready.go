@@ -1,0 +1,129 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// readyPolls is the rule of design.md §2 that makes layer.Poll possible: with
+// a done context, Ready is nil if there is capacity and the cause if not.
+func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	settle()
+	if err := r.poll(); err != nil {
+		return fmt.Errorf("Poll of a ready service: %w", err)
+	}
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	cancel(errCancel)
+	if w := r.wait(ctx); !w.returned() || w.err != nil {
+		return fmt.Errorf("Ready of a ready service with a done ctx: %w", w.result())
+	}
+	if !r.fills {
+		return nil
+	}
+	if _, err := r.saturate(); err != nil {
+		return err
+	}
+	if err := r.poll(); !errors.Is(err, layer.ErrNotReady) {
+		return fmt.Errorf("Poll of a saturated service: %v, want ErrNotReady", err)
+	}
+	if w := r.wait(ctx); !w.returned() || !errors.Is(w.err, errCancel) {
+		return fmt.Errorf("Ready of a saturated service with a done ctx: %v, want the cause", w.result())
+	}
+	return nil
+}
+
+// readyReserves is invariant 2: however often Ready has said yes, all capacity
+// is still there.
+func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	n := max(r.limit, 1)
+	if r.layer {
+		r.far.Deny()
+		r.far.Allow(n)
+	}
+	// Many at a time, and again: were one of them to keep anything, those
+	// after it would wait.
+	for range 10 {
+		for _, w := range r.waiters(r.ctx, 100) {
+			if !w.returned() || w.err != nil {
+				return fmt.Errorf("Ready of a service that nobody calls: %w", w.result())
+			}
+		}
+	}
+	if !r.layer {
+		return r.serves()
+	}
+	if calls := r.far.Calls(); calls > 0 {
+		return fmt.Errorf("Ready made %d calls", calls)
+	}
+	for i := range n {
+		if p := r.do(r.ctx, plan{holds: true}); p.served() == 0 {
+			return fmt.Errorf("after 1000 times Ready, only %d of %d calls are admitted", i, n)
+		}
+	}
+	return nil
+}
+
+// readyWakes is invariant 3: capacity wakes all who wait in Ready, and also
+// those who come after it.
+func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	free, err := r.saturate()
+	if err != nil {
+		return err
+	}
+	if err := r.wakes(free); err != nil {
+		return err
+	}
+	if r.limit == 0 || r.queue > 0 {
+		return nil
+	}
+	// It may have looked at its own limit alone.
+	r = e.rig()
+	if err := r.deny(); err != nil {
+		return err
+	}
+	if err := r.wakes(func() { r.far.Allow(1) }); err != nil {
+		return fmt.Errorf("waiting for the inner service: %w", err)
+	}
+	return nil
+}
+
+func (r *rig[Req, Rsp]) wakes(free func()) error {
+	all := r.waiters(r.ctx, 100)
+	for _, w := range all {
+		if w.returned() {
+			return fmt.Errorf("Ready returned before there was capacity: %v", w.err)
+		}
+	}
+	free()
+	settle()
+	asleep := 0
+	for _, w := range all {
+		switch {
+		case !w.returned():
+			asleep++
+		case w.err != nil:
+			return fmt.Errorf("Ready, when capacity came: %w", w.err)
+		}
+	}
+	if asleep > 0 {
+		return fmt.Errorf("%d of %d who wait in Ready sleep on when there is capacity", asleep, len(all))
+	}
+	if w := r.wait(r.ctx); !w.returned() || w.err != nil {
+		return fmt.Errorf("Ready, after capacity came: %w", w.result())
+	}
+	return nil
+}
+
+// result returns the error of a waiter that may not have returned.
+func (w *waiter) result() error {
+	if !w.returned() {
+		return errWaits
+	}
+	return w.err
+}

@@ -1,0 +1,210 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// doneRefused is invariant 5: a call whose context is already done is refused
+// with the cause, even if there is capacity (golang/go#63615 shows how easily
+// that is missed), and nothing inside hears of it.
+func doneRefused[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	gone, cancel := context.WithCancelCause(e.ctx)
+	cancel(errCancel)
+	late, stop := context.WithDeadlineCause(e.ctx, time.Now().Add(-time.Second), errCancel)
+	defer stop()
+	for _, ctx := range []context.Context{gone, late} {
+		before := r.reached()
+		p := r.do(ctx, plan{})
+		if err := r.refused(p, errCancel); err != nil {
+			return fmt.Errorf("ctx done (%v): %w", ctx.Err(), err)
+		}
+		if r.reached() > before {
+			return errors.New("the inner service was called all the same")
+		}
+	}
+	return nil
+}
+
+// reached counts the requests that came to the inner service. A layer that
+// does not decide on admission may leave the refusal to that: then only those
+// count which it let in.
+func (r *rig[Req, Rsp]) reached() int {
+	switch {
+	case !r.layer && r.service.Served != nil:
+		return r.service.Served(r.svc)
+	case !r.layer:
+		return 0
+	case !r.own():
+		return len(r.far.Requests())
+	}
+	return r.far.Calls()
+}
+
+// refused returns an error unless the call returned a refusal that matches
+// cause, and the request is as it was.
+func (r *rig[Req, Rsp]) refused(p *probe[Req, Rsp], cause error) error {
+	switch {
+	case !p.returned():
+		return errors.New("the call does not return")
+	case p.err == nil:
+		return errors.New("the call is not refused")
+	case !errors.Is(p.err, layer.ErrNotReady):
+		return fmt.Errorf("the error does not match ErrNotReady: %w", p.err)
+	case cause != nil && !errors.Is(p.err, cause):
+		return fmt.Errorf("the error does not match %q: %w", cause, p.err)
+	case p.served() > 0:
+		return errors.New("refused, but the inner service has served it")
+	}
+	return r.untouched(p)
+}
+
+func (r *rig[Req, Rsp]) untouched(p *probe[Req, Rsp]) error {
+	if what := p.sent.touched(); what != "" {
+		return fmt.Errorf("the request was refused, but %s", what)
+	}
+	if hasBody[Req]() && bodyOf(p.req) != p.sent {
+		return errors.New("the request was refused, but its body was replaced")
+	}
+	if what := changed(p.req, r.request(p.id), r.request(p.id)); what != "" {
+		return fmt.Errorf("the request was refused, but its %s was changed", what)
+	}
+	return nil
+}
+
+// saturationRefuses is invariant 6: where there is no capacity, a call is
+// refused at once and says where. A queue is full when it holds what it has
+// declared; it fails what has waited for longer than it has declared.
+func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	free, err := r.saturate()
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	// More than one: a refusal must not make room for the next.
+	for range 3 {
+		p := r.do(r.ctx, plan{})
+		if !p.returned() {
+			return errors.New("a call waits where nothing is left, instead of being refused")
+		}
+		if err := r.refused(p, nil); err != nil {
+			return err
+		}
+		var where *layer.Error
+		if r.own() && (!errors.As(p.err, &where) || where.Layer == "") {
+			return fmt.Errorf("the refusal does not say which layer it comes from: %w", p.err)
+		}
+	}
+	if took := time.Since(began); took > 0 {
+		return fmt.Errorf("three refusals took %v", took)
+	}
+	free()
+	settle()
+	if err := r.serves(); err != nil {
+		return fmt.Errorf("after capacity came back: %w", err)
+	}
+	if r.queue > 0 && r.maxWait > 0 {
+		return failsFast(e)
+	}
+	return nil
+}
+
+// failsFast is the part of invariant 6 for a queue with a maximum wait: it
+// keeps to it exactly, says so, and works again afterwards.
+func failsFast[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	r.far.Deny()
+	began := time.Now()
+	p := r.do(r.ctx, plan{})
+	if p.returned() {
+		return fmt.Errorf("the queue does not wait: %v", p.err)
+	}
+	time.Sleep(r.maxWait - 1)
+	settle()
+	if p.returned() {
+		return fmt.Errorf("the queue gave up after %v, before its %v", time.Since(began), r.maxWait)
+	}
+	time.Sleep(1)
+	settle()
+	if !p.returned() {
+		return fmt.Errorf("the queue goes on waiting after %v", r.maxWait)
+	}
+	if err := r.refused(p, layer.ErrFailFast); err != nil {
+		return err
+	}
+	var where *layer.Error
+	if !errors.As(p.err, &where) || where.Waited != r.maxWait {
+		return fmt.Errorf("the refusal does not say that the call has waited for %v: %w", r.maxWait, p.err)
+	}
+	r.far.Allow(Unlimited)
+	settle()
+	if err := r.serves(); err != nil {
+		return fmt.Errorf("after the queue had failed and capacity came back: %w", err)
+	}
+	return nil
+}
+
+// refusalUntouched is invariant 7, for every way in which a call is refused:
+// no byte of the body is read, it is not closed, and nothing is changed.
+func refusalUntouched[Req, Rsp any](e env[Req, Rsp]) error {
+	gone, cancel := context.WithCancelCause(e.ctx)
+	cancel(errCancel)
+	r := e.rig()
+	if err := r.refused(r.do(gone, plan{}), errCancel); err != nil {
+		return fmt.Errorf("ctx done: %w", err)
+	}
+	if r.fills {
+		if _, err := r.saturate(); err != nil {
+			return err
+		}
+		if err := r.refused(r.do(r.ctx, plan{}), nil); err != nil {
+			return fmt.Errorf("saturated: %w", err)
+		}
+	}
+	if r.layer {
+		r = e.rig()
+		r.far.Deny()
+		if r.queue > 0 {
+			if err := r.refusedInQueue(); err != nil {
+				return err
+			}
+		} else if err := r.refused(r.do(r.ctx, plan{}), nil); err != nil {
+			return fmt.Errorf("the inner service is not ready: %w", err)
+		}
+	}
+	if r.closes {
+		r = e.rig()
+		r.close()
+		if err := r.refused(r.do(r.ctx, plan{}), layer.ErrClosed); err != nil {
+			return fmt.Errorf("closed: %w", err)
+		}
+	}
+	return nil
+}
+
+// refusedInQueue ends a wait by its ctx, and another by closing.
+func (r *rig[Req, Rsp]) refusedInQueue() error {
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	p := r.do(ctx, plan{})
+	cancel(errCancel)
+	settle()
+	if err := r.refused(p, errCancel); err != nil {
+		return fmt.Errorf("ctx done while waiting: %w", err)
+	}
+	p = r.do(r.ctx, plan{})
+	if !r.closes {
+		return nil
+	}
+	r.close()
+	settle()
+	if err := r.refused(p, layer.ErrClosed); err != nil {
+		return fmt.Errorf("closed while waiting: %w", err)
+	}
+	return nil
+}

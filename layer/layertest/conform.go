@@ -1,0 +1,125 @@
+package layertest
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Conform runs the invariants of the contract, those that the package comment
+// lists, against the service or layer that s describes. Each is a sub-test
+// with its number in the name, in a testing/synctest bubble of its own. An
+// invariant that cannot hold or fail for what s declares is skipped, with the
+// reason.
+//
+// A subject that leaves goroutines blocked for good ends the test program with
+// the bubble's panic, after the failure was reported.
+func Conform(t *testing.T, s Spec) {
+	t.Helper()
+	s.conform(t)
+}
+
+// check is one invariant. Its function returns what is wrong.
+type check[Req, Rsp any] struct {
+	number int
+	phrase string
+	run    func(env[Req, Rsp]) error
+	skip   func(declared) string // why it says nothing of such a subject
+}
+
+// checks returns the invariants by their number: 0 is from design.md §2, the
+// others are those of readiness.md §7. 16, 21 and 22 speak of retries,
+// balancers and clocks, and are proved where those are.
+func checks[Req, Rsp any]() []check[Req, Rsp] {
+	return []check[Req, Rsp]{
+		{0, "Ready looks at capacity before ctx", readyPolls[Req, Rsp], nil},
+		{1, "safe for a thousand goroutines", storm[Req, Rsp], nil},
+		{2, "Ready reserves nothing", readyReserves[Req, Rsp], nil},
+		{3, "capacity wakes everybody in Ready", readyWakes[Req, Rsp], unfilled},
+		{4, "a done ctx ends the wait with its cause", doneReturns[Req, Rsp], unfilled},
+		{5, "a done ctx reaches nothing", doneRefused[Req, Rsp], nil},
+		{6, "saturation refuses without waiting", saturationRefuses[Req, Rsp], unfilled},
+		{7, "a refusal leaves the request untouched", refusalUntouched[Req, Rsp], nil},
+		{8, "never more in flight than the limit", peakWithinLimit[Req, Rsp], opaque},
+		{9, "all capacity comes back", conserved[Req, Rsp], nil},
+		{10, "first in, first out", fifo[Req, Rsp], unqueued},
+		{11, "who stops waiting takes nobody's turn", leaverHarmless[Req, Rsp], unfilled},
+		{12, "wake-ups are bounded", wakesBounded[Req, Rsp], opaque},
+		{13, "closed is for good", closedSticky[Req, Rsp], unclosed},
+		{14, "a response ends exactly once", endsOnce[Req, Rsp], nil},
+		{15, "the inner ctx lives until the body is closed", ctxOutlives[Req, Rsp], opaqueOrBare},
+		{17, "errors and panics pass", errorsPass[Req, Rsp], opaque},
+		{18, "the inner deadline is no later than the outer", deadlineKept[Req, Rsp], opaque},
+		{19, "Ready is forwarded and transparent costs nothing", forwards[Req, Rsp], opaque},
+		{20, "making it does nothing", makingInert[Req, Rsp], nil},
+	}
+}
+
+func opaque(d declared) string {
+	if !d.layer {
+		return "there is no inner service to look at"
+	}
+	return ""
+}
+
+func opaqueOrBare(d declared) string {
+	if !d.bodies {
+		return "responses have no body"
+	}
+	return opaque(d)
+}
+
+func unfilled(d declared) string {
+	if !d.fills {
+		return "it declares no way to fill it (Fill)"
+	}
+	return ""
+}
+
+func unqueued(d declared) string {
+	if d.queue == 0 {
+		return "it declares no Queue"
+	}
+	return ""
+}
+
+func unclosed(d declared) string {
+	if !d.closes {
+		return "it declares no end (Close), or one of its own (Outlives)"
+	}
+	return ""
+}
+
+func run[Req, Rsp any](t *testing.T, s *subject[Req, Rsp]) {
+	for _, c := range checks[Req, Rsp]() {
+		t.Run(fmt.Sprintf("%02d %s", c.number, c.phrase), func(t *testing.T) {
+			if c.skip != nil {
+				if reason := c.skip(s.declared); reason != "" {
+					t.Skip(reason)
+				}
+			}
+			synctest.Test(t, func(t *testing.T) {
+				if err := c.verify(s); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// verify runs the check. It must be called in a bubble.
+func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
+	before := goroutines()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	err := c.run(env[Req, Rsp]{s, ctx})
+	cancel(errOver)
+	if left := s.leftSince(before); err == nil {
+		err = left
+	}
+	// What is left behind may be waiting for its time only; without this it
+	// would end the program.
+	time.Sleep(2 * time.Minute)
+	return err
+}

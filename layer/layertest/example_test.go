@@ -1,0 +1,91 @@
+package layertest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// TestConform is the whole test of a layer that takes any requests.
+func TestConform(t *testing.T) {
+	layertest.Conform(t, layertest.Layer{
+		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
+		Limit: 8,
+	})
+}
+
+func ExampleMock() {
+	mock := layertest.NewMock[string, string]()
+	mock.Serve(func(_ context.Context, name string) (string, error) { return "hello, " + name, nil })
+	mock.Allow(1)
+
+	for range 2 {
+		rsp, err := mock.Call(context.Background(), "gopher")
+		fmt.Printf("%q %v\n", rsp, err)
+	}
+	fmt.Println("ready again:", layer.Poll(mock) == nil)
+	// Output:
+	// "hello, gopher" <nil>
+	// "" mock: not ready: nothing allowed
+	// ready again: false
+}
+
+// A request may be held until the test has seen what it wanted to see.
+func ExampleMock_Next() {
+	mock := layertest.NewMock[string, int]()
+	mock.Allow(layertest.Unlimited)
+	svc := layer.NewStack[string, int]().Limit(1).Service(mock)
+
+	ctx := context.Background()
+	failed := make(chan error)
+	go func() {
+		_, err := svc.Call(ctx, "first")
+		failed <- err
+	}()
+	held, _ := mock.Next(ctx)
+	_, err := svc.Call(ctx, "second")
+	fmt.Println(held.Req, "is held, and the second call:", err)
+
+	held.Fail(errors.New("no such thing"))
+	fmt.Println("first call:", <-failed)
+	// Output:
+	// first is held, and the second call: limit: not ready: 1 of 1 in flight
+	// first call: no such thing
+}
+
+func ExampleNetwork() {
+	var network layertest.Network
+	l, err := network.Listen("tcp", "10.0.0.1:80")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "you asked for %s", r.URL.Path)
+	})}
+	go server.Serve(l)
+	defer server.Close()
+
+	client := &http.Client{Transport: &http.Transport{DialContext: network.DialContext}}
+	defer client.CloseIdleConnections()
+	rsp, err := client.Get("http://10.0.0.1/tea")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rsp.Body.Close()
+	body, _ := io.ReadAll(rsp.Body)
+	fmt.Println(string(body))
+
+	_, err = client.Get("http://10.0.0.2/")
+	fmt.Println(err)
+	// Output:
+	// you asked for /tea
+	// Get "http://10.0.0.2/": dial tcp 10.0.0.2:80: connect: connection refused
+}

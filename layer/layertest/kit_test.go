@@ -1,0 +1,108 @@
+package layertest
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// TestConformReports runs this program again with a layer that is wrong, and
+// looks at what Conform says.
+func TestConformReports(t *testing.T) {
+	const inside = "LAYERTEST_WRONG"
+	if os.Getenv(inside) != "" {
+		Conform(t, limiting(leaksOnPanic))
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestConformReports$", "-test.v")
+	cmd.Env = append(os.Environ(), inside+"=1")
+	out, err := cmd.CombinedOutput()
+	require.Error(t, err)
+	for number, verdict := range map[string]string{
+		"02_Ready_reserves_nothing":                 "PASS",
+		"09_all_capacity_comes_back":                "FAIL",
+		"10_first_in,_first_out":                    "SKIP",
+		"17_errors_and_panics_pass":                 "FAIL",
+		"13_closed_is_for_good":                     "PASS",
+		"08_never_more_in_flight_than_the_limit":    "PASS",
+		"07_a_refusal_leaves_the_request_untouched": "PASS",
+	} {
+		assert.Contains(t, string(out), "--- "+verdict+": TestConformReports/"+number)
+	}
+	assert.Contains(t, string(out), "it declares no Queue")
+}
+
+func TestSpecsThatSayTooLittle(t *testing.T) {
+	_, err := Layer{}.subject()
+	require.EqualError(t, err, "the spec has neither a Layer nor a New")
+	_, err = LayerOf[string, string]{Layer: func(next stringService) stringService { return next }}.subject()
+	require.EqualError(t, err, "the spec has no factory for its requests or responses")
+	_, err = Service{}.subject()
+	require.EqualError(t, err, "the spec has no New")
+	_, err = ServiceOf[string, string]{New: func(context.Context) stringService { return nil }}.subject()
+	require.EqualError(t, err, "the spec has no factory for its requests")
+}
+
+type stringService = layer.Service[string, string]
+
+func TestBodies(t *testing.T) {
+	assert.True(t, hasBody[*Request]())
+	assert.True(t, hasBody[*http.Response]())
+	assert.False(t, hasBody[Request]())
+	assert.False(t, hasBody[string]())
+	assert.False(t, hasBody[*struct{ Body string }]())
+
+	rsp, body := &http.Response{}, newRequestBody(1)
+	assert.Nil(t, bodyOf(rsp))
+	setBody(rsp, body)
+	assert.Same(t, body, bodyOf(rsp))
+	setBody(rsp, nil)
+	assert.Nil(t, rsp.Body)
+	assert.Nil(t, bodyOf[*Response](nil))
+	assert.Nil(t, bodyOf("text"))
+}
+
+func TestChanged(t *testing.T) {
+	fresh := func() *http.Request {
+		req, err := http.NewRequest(http.MethodPost, "http://web.test/a", strings.NewReader("x"))
+		require.NoError(t, err)
+		return req
+	}
+	for want, change := range map[string]func(*http.Request){
+		"":       func(r *http.Request) { r.Body = nil },
+		"Header": func(r *http.Request) { r.Header.Set("X-Seen", "1") },
+		"URL":    func(r *http.Request) { r.URL.Path = "/b" },
+		"Host":   func(r *http.Request) { r.Host = "other.test" },
+	} {
+		req := fresh()
+		change(req)
+		assert.Equal(t, want, changed(req, fresh(), fresh()))
+	}
+	assert.Equal(t, "string", changed("a", "b", "b"))
+	assert.Empty(t, changed("a", "a", "a"))
+	assert.Empty(t, changed("a", "b", "c"), "the factory never makes the same")
+}
+
+func TestGoroutines(t *testing.T) {
+	require.Nil(t, goroutines(), "outside of a bubble")
+	synctest.Test(t, func(t *testing.T) {
+		before := goroutines()
+		require.NoError(t, declared{}.leftSince(before))
+		stop := make(chan struct{})
+		go func() { <-stop }()
+		err := declared{}.leftSince(before)
+		require.ErrorContains(t, err, "1 goroutines are left behind")
+		require.ErrorContains(t, err, "kit_test.go")
+		close(stop)
+		require.NoError(t, declared{}.leftSince(before))
+	})
+}

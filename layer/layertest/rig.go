@@ -1,0 +1,221 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+var (
+	errOver   = errors.New("the check is over")
+	errCancel = errors.New("the caller changed its mind")
+	errWaits  = errors.New("it goes on waiting")
+	errLost   = errors.New("the inner service was called with a context that does not come from the caller's")
+)
+
+// subject makes the services that the checks look at.
+type subject[Req, Rsp any] struct {
+	declared
+	request  func(int) Req
+	response func(int) Rsp
+
+	apply   func(context.Context, layer.Service[Req, Rsp]) layer.Service[Req, Rsp] // of a layer
+	service ServiceOf[Req, Rsp]                                                    // of anything else
+}
+
+// env is the place of one check: inside a bubble, with a context that ends
+// when the check is over.
+type env[Req, Rsp any] struct {
+	*subject[Req, Rsp]
+	ctx context.Context
+}
+
+// rig is a new service under test with all its capacity.
+type rig[Req, Rsp any] struct {
+	env[Req, Rsp]
+	svc   layer.Service[Req, Rsp]
+	far   *far[Req, Rsp] // the inner service; nil where the checks see none
+	calls atomic.Int64
+}
+
+func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
+	r := &rig[Req, Rsp]{env: e}
+	if !e.layer {
+		r.svc = e.service.New(e.ctx)
+		return r
+	}
+	r.far = newFar[Req](e.response, e.atReturn)
+	r.far.over = e.ctx.Done()
+	// Whatever waits below a layer that does not listen to ctx ends, too.
+	context.AfterFunc(e.ctx, r.far.Close)
+	r.svc = e.apply(e.ctx, r.far)
+	return r
+}
+
+// close ends the service for good.
+func (r *rig[Req, Rsp]) close() {
+	if r.layer {
+		r.far.Close()
+	} else {
+		r.service.Close(r.svc)
+	}
+}
+
+// saturate takes all the capacity there is. What free gives back must be
+// enough for everybody who waits in Ready.
+func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
+	switch {
+	case !r.layer:
+		return r.service.Fill(r.svc), nil
+	case !r.own():
+		return func() { r.far.Allow(1) }, r.deny()
+	}
+	// The limit or the line of the layer itself.
+	held, err := r.fill(r.ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func() {
+		// A queue may take its readiness from the place in it or from what is
+		// behind it. Everything is freed, so that both are there.
+		last := len(held)
+		if r.queue == 0 {
+			last = 1
+		}
+		r.far.Allow(Unlimited)
+		for _, p := range held[:last] {
+			p.release()
+		}
+	}, nil
+}
+
+// deny leaves the inner service without capacity. What works in the background
+// may keep a picture of who is ready; refusals correct it.
+func (r *rig[Req, Rsp]) deny() error {
+	r.far.Deny()
+	if !r.background {
+		return nil
+	}
+	for range 16 {
+		if err := r.refused(r.do(r.ctx, plan{}), nil); err != nil {
+			return fmt.Errorf("the inner service is not ready: %w", err)
+		}
+	}
+	return nil
+}
+
+// fill starts as many calls as the layer has declared to take. Those within
+// its limit are held by the inner service; without a limit, that is denied,
+// and all of them wait in the queue.
+func (r *rig[Req, Rsp]) fill(ctx context.Context) ([]*probe[Req, Rsp], error) {
+	if r.limit == 0 {
+		r.far.Deny()
+	}
+	held := make([]*probe[Req, Rsp], r.limit+r.queue)
+	for i := range held {
+		held[i] = r.do(ctx, plan{holds: true})
+		if held[i].returned() {
+			return nil, fmt.Errorf("with %v, call %d was not taken: %v", r.declared, i+1, held[i].err)
+		}
+	}
+	return held, nil
+}
+
+// exact returns an error unless the layer takes just the calls that it has
+// declared, no more and no fewer. It leaves nothing in flight.
+func (r *rig[Req, Rsp]) exact() error {
+	if !r.own() {
+		return r.serves()
+	}
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	defer func() {
+		cancel(errOver)
+		settle()
+		r.far.Allow(Unlimited)
+	}()
+	if _, err := r.fill(ctx); err != nil {
+		return err
+	}
+	if p := r.do(ctx, plan{holds: true}); !p.returned() {
+		return fmt.Errorf("with %v, a call more than that is taken", r.declared)
+	}
+	return nil
+}
+
+// serves returns an error unless the service is ready and answers a call.
+func (r *rig[Req, Rsp]) serves() error {
+	if err := r.poll(); err != nil {
+		return fmt.Errorf("is not ready: %w", err)
+	}
+	return r.answer(r.ctx, plan{}).well(r.bodies && r.layer)
+}
+
+// answer makes a call that will be answered. A layer adds no time to it; what
+// is below a service may take some.
+func (r *rig[Req, Rsp]) answer(ctx context.Context, pl plan) *probe[Req, Rsp] {
+	p := r.do(ctx, pl)
+	if r.layer {
+		return p
+	}
+	select {
+	case <-p.done:
+	case <-time.After(time.Minute):
+	}
+	settle()
+	return p
+}
+
+// poll asks whether the service is ready now.
+func (r *rig[Req, Rsp]) poll() error {
+	w := start(func() error { return layer.Poll(r.svc) })
+	if !w.returned() {
+		return errWaits
+	}
+	return w.err
+}
+
+// waiter is a goroutine in Ready.
+type waiter struct {
+	done  chan struct{}
+	err   error
+	after time.Duration
+}
+
+// wait waits for readiness in a goroutine of its own.
+func (r *rig[Req, Rsp]) wait(ctx context.Context) *waiter {
+	return start(func() error { return r.svc.Ready(ctx) })
+}
+
+func (r *rig[Req, Rsp]) waiters(ctx context.Context, n int) []*waiter {
+	all := make([]*waiter, n)
+	for i := range all {
+		all[i] = r.wait(ctx)
+	}
+	settle()
+	return all
+}
+
+func start(ready func() error) *waiter {
+	w := &waiter{done: make(chan struct{})}
+	began := time.Now()
+	go func() {
+		defer close(w.done)
+		w.err = ready()
+		w.after = time.Since(began)
+	}()
+	return w
+}
+
+func (w *waiter) returned() bool {
+	settle()
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}

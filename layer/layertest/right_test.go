@@ -1,0 +1,436 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The layers of this file are right, and as plain as they can be. Those that
+// are wrong on purpose have most of their code in common with them: each
+// place where one goes wrong asks whether it should.
+
+type (
+	service    = layer.Service[*Request, *Response]
+	aLayer     = layer.Layer[*Request, *Response]
+	completion = layer.Completion[*Response]
+	fault      string
+)
+
+func refuse(kind, cause error) error {
+	return &layer.Error{Layer: "right", Kind: kind, Err: cause}
+}
+
+// pass does nothing.
+type pass struct{ service }
+
+func passes(next service) service { return pass{next} }
+
+func (p pass) Call(ctx context.Context, req *Request) (*Response, error) {
+	return p.service.Call(ctx, req)
+}
+
+// limited lets n calls be in flight.
+type limited struct {
+	service
+	n        int
+	complete completion
+	wrong    fault
+
+	mu    sync.Mutex
+	used  int
+	freed chan struct{} // closed and replaced when a slot comes free
+	woken []chan struct{}
+}
+
+const (
+	leaksOnPanic    fault = "leaks on panic"
+	leaksOnError    fault = "leaks on error"
+	leaksAbandoned  fault = "leaks abandoned bodies"
+	freesTwice      fault = "frees twice"
+	freesEarly      fault = "frees at return"
+	admitsOneMore   fault = "admits one more"
+	admitsOneLess   fault = "admits one less"
+	reservesInReady fault = "reserves in Ready"
+	wakesOne        fault = "wakes one"
+	looksAtOwnOnly  fault = "Ready does not look at the inner service"
+	admitsDone      fault = "admits a done ctx"
+	waitsWhenFull   fault = "waits when full"
+	untypedRefusal  fault = "refuses without saying where"
+	touchesBody     fault = "reads the body, then refuses"
+	changesHeader   fault = "changes a header, then refuses"
+	closesBody      fault = "closes the body, then refuses"
+	losesWake       fault = "gives the wake-up to one who has gone"
+)
+
+func limits(n int, complete completion, wrong fault) aLayer {
+	return func(next service) service {
+		switch wrong {
+		case admitsOneMore:
+			return &limited{service: next, n: n + 1, complete: complete}
+		case admitsOneLess:
+			return &limited{service: next, n: n - 1, complete: complete}
+		}
+		return &limited{service: next, n: n, complete: complete, wrong: wrong}
+	}
+}
+
+func (l *limited) Call(ctx context.Context, req *Request) (*Response, error) {
+	if ctx.Err() != nil && l.wrong != admitsDone {
+		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+	}
+	for !l.take() {
+		switch l.wrong {
+		case waitsWhenFull:
+			if err := l.Ready(ctx); err == nil {
+				continue
+			}
+		case untypedRefusal:
+			return nil, layer.ErrNotReady
+		case touchesBody:
+			req.Body.Read(make([]byte, 1))
+		case changesHeader:
+			req.Header["seen"] = "yes"
+		case closesBody:
+			req.Body.Close()
+		}
+		return nil, refuse(layer.ErrNotReady, nil)
+	}
+	s := &slot{of: l}
+	returned := false
+	defer func() {
+		if !returned && l.wrong != leaksOnPanic {
+			s.End(nil)
+		}
+	}()
+	rsp, err := l.service.Call(ctx, req)
+	returned = true
+	if err != nil {
+		if l.wrong != leaksOnError {
+			s.End(err)
+		}
+		return nil, err
+	}
+	if l.wrong == freesEarly {
+		return layer.AtReturn(ctx, rsp, s), nil
+	}
+	if l.wrong == leaksAbandoned {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return l.complete(ctx, rsp, s), nil
+}
+
+type slot struct {
+	of *limited
+}
+
+func (s *slot) Data(int) {}
+
+func (s *slot) End(error) {
+	s.of.give()
+	if s.of.wrong == freesTwice {
+		s.of.give()
+	}
+}
+
+func (l *limited) take() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.used >= l.n {
+		return false
+	}
+	l.used++
+	return true
+}
+
+func (l *limited) give() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.used--
+	if l.wrong == wakesOne || l.wrong == losesWake {
+		if len(l.woken) > 0 {
+			close(l.woken[0])
+			l.woken = l.woken[1:]
+		}
+		return
+	}
+	if l.freed != nil {
+		close(l.freed)
+		l.freed = nil
+	}
+}
+
+func (l *limited) Ready(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		if l.used < l.n {
+			if l.wrong == reservesInReady {
+				l.used++
+			}
+			if l.wrong == losesWake && len(l.woken) > 0 {
+				// Each who is woken wakes the next.
+				close(l.woken[0])
+				l.woken = l.woken[1:]
+			}
+			l.mu.Unlock()
+			if l.wrong == looksAtOwnOnly {
+				return nil
+			}
+			return l.service.Ready(ctx)
+		}
+		freed := l.freed
+		switch {
+		case l.wrong == wakesOne || l.wrong == losesWake:
+			freed = make(chan struct{})
+			l.woken = append(l.woken, freed)
+		case freed == nil:
+			freed = make(chan struct{})
+			l.freed = freed
+		}
+		l.mu.Unlock()
+		select {
+		case <-freed:
+			if l.wrong == losesWake && ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// queued lets calls wait, first in, first out. The head of the line waits for
+// the inner service, and leaves the line just before its call.
+type queued struct {
+	service
+	n       int
+	maxWait time.Duration
+	wrong   fault
+
+	mu    sync.Mutex
+	line  []*turn
+	moved chan struct{} // closed and replaced when the line gets shorter
+}
+
+type turn struct {
+	head chan struct{}
+	is   bool
+}
+
+const (
+	lastInFirstOut   fault = "last in, first out"
+	newcomersFirst   fault = "tries the inner service before it queues"
+	headLosesBaton   fault = "a head that leaves tells nobody"
+	wakesAll         fault = "wakes everybody for each turn"
+	everybodyAsks    fault = "everybody in the line asks the inner service"
+	neverGivesUp     fault = "never gives up"
+	givesUpEarly     fault = "gives up early"
+	restartsDeadline fault = "starts the deadline when the turn comes"
+	hidesWait        fault = "does not say how long"
+	holdsOneLess     fault = "holds one less"
+	holdsOneMore     fault = "holds one more"
+	ignoresCtx       fault = "waits on when ctx is done"
+)
+
+func queues(n int, maxWait time.Duration, wrong fault) aLayer {
+	switch wrong {
+	case holdsOneLess:
+		n--
+	case holdsOneMore:
+		n++
+	case neverGivesUp:
+		maxWait = time.Hour
+	case givesUpEarly:
+		maxWait /= 2
+	}
+	return func(next service) service {
+		return &queued{service: next, n: n, maxWait: maxWait, wrong: wrong}
+	}
+}
+
+func (q *queued) Call(ctx context.Context, req *Request) (*Response, error) {
+	if ctx.Err() != nil {
+		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+	}
+	if (q.empty() || q.wrong == newcomersFirst) && layer.Poll(q.service) == nil {
+		rsp, err := q.service.Call(ctx, req)
+		if !errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrClosed) || ctx.Err() != nil {
+			return rsp, err
+		}
+	}
+	t := &turn{head: make(chan struct{})}
+	if !q.join(t, false) {
+		return nil, refuse(layer.ErrNotReady, nil)
+	}
+	for {
+		if err := q.wait(ctx, t); err != nil {
+			return nil, err
+		}
+		if q.wrong == restartsDeadline {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), time.Hour)
+			defer cancel()
+		}
+		rsp, err := q.service.Call(ctx, req)
+		if !errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrClosed) || ctx.Err() != nil {
+			return rsp, err
+		}
+		q.join(t, true)
+	}
+}
+
+// wait returns nil when it is the turn of t, who has left the line then.
+func (q *queued) wait(ctx context.Context, t *turn) error {
+	began := time.Now()
+	if q.maxWait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, q.maxWait, layer.ErrFailFast)
+		defer cancel()
+	}
+	if q.wrong == ignoresCtx {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(context.WithoutCancel(ctx), time.Minute, context.Cause(ctx))
+		defer cancel()
+	}
+	select {
+	case <-q.mayAsk(t):
+	case <-ctx.Done():
+		q.leave(t, true)
+		return q.gaveUp(ctx, began)
+	}
+	err := q.service.Ready(ctx)
+	q.leave(t, err != nil)
+	switch {
+	case errors.Is(err, layer.ErrClosed):
+		return refuse(layer.ErrClosed, err)
+	case err != nil:
+		return q.gaveUp(ctx, began)
+	}
+	return nil
+}
+
+func (q *queued) gaveUp(ctx context.Context, began time.Time) error {
+	e := &layer.Error{Layer: "right", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
+	if q.wrong != hidesWait {
+		e.Waited = time.Since(began)
+	}
+	return e
+}
+
+func (q *queued) mayAsk(t *turn) <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.wrong == everybodyAsks {
+		now := make(chan struct{})
+		close(now)
+		return now
+	}
+	return t.head
+}
+
+func (q *queued) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.line) == 0
+}
+
+func (q *queued) join(t *turn, front bool) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	switch {
+	case front:
+		q.line = slices.Insert(q.line, 0, t)
+	case len(q.line) >= q.n:
+		return false
+	case q.wrong == lastInFirstOut && len(q.line) > 0:
+		q.line = slices.Insert(q.line, 1, t)
+	default:
+		q.line = append(q.line, t)
+	}
+	q.toHead()
+	return true
+}
+
+// toHead gives the turn to the first in the line.
+func (q *queued) toHead() {
+	if len(q.line) > 0 && !q.line[0].is {
+		q.line[0].is = true
+		close(q.line[0].head)
+	}
+}
+
+func (q *queued) leave(t *turn, gone bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	was := len(q.line) > 0 && q.line[0] == t
+	q.line = slices.DeleteFunc(q.line, func(u *turn) bool { return u == t })
+	if q.wrong != headLosesBaton || !gone || !was {
+		q.toHead()
+	}
+	if q.moved != nil {
+		close(q.moved)
+		q.moved = nil
+	}
+}
+
+// Ready waits for room in the line.
+func (q *queued) Ready(ctx context.Context) error {
+	for {
+		if err := layer.Poll(q.service); errors.Is(err, layer.ErrClosed) {
+			return err
+		}
+		q.mu.Lock()
+		if len(q.line) < q.n {
+			q.mu.Unlock()
+			return nil
+		}
+		if q.moved == nil {
+			q.moved = make(chan struct{})
+		}
+		moved := q.moved
+		q.mu.Unlock()
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// timed gives the inner service a context that ends after some time.
+type timed struct {
+	service
+	after time.Duration
+}
+
+func times(after time.Duration) aLayer {
+	return func(next service) service { return timed{next, after} }
+}
+
+func (t timed) Call(ctx context.Context, req *Request) (*Response, error) {
+	if ctx.Err() != nil {
+		return nil, refuse(layer.ErrNotReady, context.Cause(ctx))
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, t.after, layer.ErrTimeout)
+	returned := false
+	defer func() {
+		if !returned {
+			cancel()
+		}
+	}()
+	rsp, err := t.service.Call(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	returned = true
+	return layer.AtEnd[*Response]()(ctx, rsp, canceller(cancel)), nil
+}
+
+type canceller context.CancelFunc
+
+func (canceller) Data(int)    {}
+func (c canceller) End(error) { c() }

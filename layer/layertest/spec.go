@@ -1,0 +1,178 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Spec is what [Conform] is told of the service or layer under test: a [Layer]
+// or [LayerOf], a [Service] or [ServiceOf].
+type Spec interface {
+	conform(t *testing.T)
+}
+
+// Layer is the [LayerOf] of a layer that takes any requests:
+//
+//	layertest.Conform(t, layertest.Layer{
+//		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
+//		Limit: 8,
+//	})
+type Layer = LayerOf[*Request, *Response]
+
+// LayerOf is a layer under test and what it declares of itself. Every check
+// applies the layer to an inner service of its own.
+type LayerOf[Req, Rsp any] struct {
+	// Layer is the layer under test.
+	Layer layer.Layer[Req, Rsp]
+
+	// New is given in place of Layer by what needs a context: a balancer over
+	// endpoints which are all next, for example. What it starts ends with ctx.
+	// It may learn from refusals that next is no longer ready.
+	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+
+	// Request and Response make the i-th message, the same one each time. A
+	// message that is a pointer to a struct with a field Body of type
+	// io.ReadCloser is given a body by the checks. They may be left out for
+	// *Request and *Response.
+	Request  func(i int) Req
+	Response func(i int) Rsp
+
+	Limit   int           // the most requests it lets be in flight; 0 if it has no limit of its own
+	Queue   int           // how many requests wait in it; 0 if it refuses instead
+	MaxWait time.Duration // the longest that one waits in Queue; 0 if only ctx ends the wait
+
+	// AtReturn says that a response ends for the layer when Call returns. The
+	// default is that it ends with its body, where it has one.
+	AtReturn bool
+
+	// Ended, if not nil, returns how many responses the layer has accounted
+	// for as ended, ever. A layer that counts or measures proves with it that
+	// it does so once for each.
+	Ended func() int
+
+	// Outlives says that the layer goes on when its inner service is closed, as
+	// a balancer does, which may be given another one: it is not ready then,
+	// and not closed.
+	Outlives bool
+
+	// Transparent says that requests, contexts, responses and errors go
+	// through as they are, and that a call costs no allocation more.
+	Transparent bool
+
+	// NoAllocs says only that a call costs no allocation more, where the
+	// response has no body.
+	NoAllocs bool
+}
+
+// Service is the [ServiceOf] of a service that takes any requests.
+type Service = ServiceOf[*Request, *Response]
+
+// ServiceOf is a service under test that stands on nothing the checks could
+// see: an endpoint, a mock. It must be able to run in a testing/synctest
+// bubble; give one that speaks over connections a [Network].
+type ServiceOf[Req, Rsp any] struct {
+	// New makes a service that is ready. What it starts ends with ctx.
+	New func(ctx context.Context) layer.Service[Req, Rsp]
+
+	// Request makes the i-th request. See LayerOf.
+	Request func(i int) Req
+
+	// Fill takes all capacity that svc has, and returns a function that gives
+	// it back. It is nil for a service that is always ready.
+	Fill func(svc layer.Service[Req, Rsp]) (free func())
+
+	// Served returns how many requests svc has let in. It may be nil.
+	Served func(svc layer.Service[Req, Rsp]) int
+
+	// Close ends svc for good. It is nil for a service that does not end.
+	Close func(svc layer.Service[Req, Rsp])
+}
+
+func (s LayerOf[Req, Rsp]) conform(t *testing.T) {
+	subject, err := s.subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, subject)
+}
+
+func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
+	if s.New == nil && s.Layer != nil {
+		s.New = func(_ context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] { return s.Layer(next) }
+	}
+	s.Request, s.Response = factory(s.Request, newRequest), factory(s.Response, newResponse)
+	switch {
+	case s.New == nil:
+		return nil, errors.New("the spec has neither a Layer nor a New")
+	case s.Request == nil || s.Response == nil:
+		return nil, errors.New("the spec has no factory for its requests or responses")
+	}
+	d := declared{
+		layer: true, background: s.Layer == nil,
+		limit: s.Limit, queue: s.Queue, maxWait: s.MaxWait,
+		atReturn: s.AtReturn, transparent: s.Transparent, noAllocs: s.NoAllocs || s.Transparent,
+		ended: s.Ended, bodies: hasBody[Rsp](), fills: true, closes: !s.Outlives,
+	}
+	return &subject[Req, Rsp]{declared: d, request: s.Request, response: s.Response, apply: s.New}, nil
+}
+
+func (s ServiceOf[Req, Rsp]) conform(t *testing.T) {
+	subject, err := s.subject()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, subject)
+}
+
+func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
+	s.Request = factory(s.Request, newRequest)
+	switch {
+	case s.New == nil:
+		return nil, errors.New("the spec has no New")
+	case s.Request == nil:
+		return nil, errors.New("the spec has no factory for its requests")
+	}
+	d := declared{background: true, bodies: hasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil}
+	return &subject[Req, Rsp]{declared: d, request: s.Request, service: s}, nil
+}
+
+// factory returns the one that was given or, for messages of this package,
+// the usual one.
+func factory[T, U any](given func(int) T, usual func(int) U) func(int) T {
+	if given != nil {
+		return given
+	}
+	f, _ := any(usual).(func(int) T)
+	return f
+}
+
+func hasBody[T any]() bool {
+	_, ok := bodyField[T]()
+	return ok
+}
+
+// declared is what the checks know of their subject beforehand.
+type declared struct {
+	layer         bool // on top of an inner service that the checks see
+	background    bool // may have goroutines that end with its context
+	limit, queue  int
+	maxWait       time.Duration
+	atReturn      bool
+	transparent   bool
+	noAllocs      bool
+	ended         func() int
+	bodies        bool
+	fills, closes bool
+}
+
+// own reports whether the subject itself decides on admission.
+func (d declared) own() bool { return d.limit > 0 || d.queue > 0 }
+
+func (d declared) String() string {
+	return fmt.Sprintf("limit %d, queue %d", d.limit, d.queue)
+}

@@ -1,0 +1,185 @@
+package layertest
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The layers of this file do more than most, and keep the contract: the checks
+// must not take them for wrong.
+
+type tracerKey struct{}
+
+// traces adds something of its own to the context, and wraps errors.
+func traces(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(context.WithValue(ctx, tracerKey{}, req.ID), req)
+	if err != nil {
+		err = fmt.Errorf("request %d: %w", req.ID, err)
+	}
+	return rsp, err
+}
+
+// buffered is a body that reads ahead.
+type buffered struct {
+	*bufio.Reader
+	io.Closer
+}
+
+// buffers puts a reader of its own in front of the body.
+func buffers(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if err != nil || rsp.Body == nil {
+		return rsp, err
+	}
+	again := *rsp
+	again.Body = buffered{bufio.NewReader(rsp.Body), rsp.Body}
+	return &again, nil
+}
+
+// marks sends a copy of the request with a header more.
+func marks(next service, ctx context.Context, req *Request) (*Response, error) {
+	again := *req
+	again.Header = maps.Clone(req.Header)
+	again.Header["via"] = "test"
+	return next.Call(ctx, &again)
+}
+
+// retries sends again what was refused, once.
+func retries(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed) && ctx.Err() == nil {
+		rsp, err = next.Call(ctx, req)
+	}
+	return rsp, err
+}
+
+// guards cleans up behind a panic and lets it go on.
+func guards(next service, ctx context.Context, req *Request) (rsp *Response, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			panic(v)
+		}
+	}()
+	return next.Call(ctx, req)
+}
+
+// linked calls with a context that it can end itself, with the body.
+func linked(next service, ctx context.Context, req *Request) (*Response, error) {
+	own, cancel := context.WithCancelCause(ctx)
+	rsp, err := next.Call(own, req)
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	return layer.AtEnd[*Response]()(ctx, rsp, canceller(func() { cancel(nil) })), nil
+}
+
+// spread calls one of several that are all the same, as a balancer would that
+// has learnt of them in the background.
+func spread(ctx context.Context, next service) service {
+	var endpoints atomic.Pointer[[]service]
+	endpoints.Store(&[]service{next})
+	go func() {
+		endpoints.Store(&[]service{pass{next}, pass{next}, pass{next}})
+		<-ctx.Done()
+	}()
+	var turn atomic.Int64
+	pick := func() service {
+		all := *endpoints.Load()
+		return all[int(turn.Add(1))%len(all)]
+	}
+	return odd{
+		call:  func(ctx context.Context, req *Request) (*Response, error) { return pick().Call(ctx, req) },
+		ready: func(ctx context.Context) error { return pick().Ready(ctx) },
+	}
+}
+
+// learner believes that the inner service is ready until it is refused, and
+// then lets a goroutine wait for it. It goes on without one, as a balancer does
+// whose endpoints come and go.
+type learner struct {
+	service
+	ctx context.Context
+
+	mu    sync.Mutex
+	idle  bool
+	moved chan struct{}
+}
+
+func learns(ctx context.Context, next service) service {
+	return &learner{service: next, ctx: ctx, moved: make(chan struct{})}
+}
+
+func (l *learner) Call(ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := l.service.Call(ctx, req)
+	if ctx.Err() != nil || !errors.Is(err, layer.ErrNotReady) {
+		return rsp, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.idle {
+		l.idle = true
+		go l.wait()
+	}
+	return nil, refuse(layer.ErrNotReady, nil)
+}
+
+func (l *learner) wait() {
+	if l.service.Ready(l.ctx) != nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = false
+	close(l.moved)
+	l.moved = make(chan struct{})
+}
+
+func (l *learner) Ready(ctx context.Context) error {
+	for {
+		l.mu.Lock()
+		idle, moved := l.idle, l.moved
+		l.mu.Unlock()
+		if !idle {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// explains says more than the cause when it stops waiting.
+func explains(next service, ctx context.Context) error {
+	if err := next.Ready(ctx); err != nil {
+		return fmt.Errorf("endpoint 10.0.0.1:80: %w", err)
+	}
+	return nil
+}
+
+func TestConformUnusual(t *testing.T) {
+	for name, spec := range map[string]Layer{
+		"traces":   calling(traces),
+		"buffers":  calling(buffers),
+		"marks":    calling(marks),
+		"retries":  calling(retries),
+		"guards":   calling(guards),
+		"linked":   calling(linked),
+		"explains": asking(explains),
+		"spread":   {New: spread},
+		"learns":   {New: learns, Outlives: true},
+	} {
+		t.Run(name, func(t *testing.T) { Conform(t, spec) })
+	}
+}
