@@ -1,0 +1,238 @@
+package balance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// Balancer is a service that gives each request to one of a target's
+// endpoints.
+//
+// Admission: it refuses at once if no endpoint is ready, or if five refused
+// one request. Ready waits until an endpoint is ready.
+//
+// Cancellation: a request whose context is done is refused; the context of any
+// other is passed on as it is.
+//
+// Body: not touched. When it ends is observed, see [Until].
+//
+// Errors: a refusal is a [layer.Error] of kind [layer.ErrNotReady] that says
+// why: not resolved yet (with the resolver's last error as its cause), no
+// endpoints ([discover.ErrNoEndpoints]), no such target
+// ([discover.ErrDoesNotExist]), or none of them ready, with what the last one
+// said as its cause. It is of kind [layer.ErrClosed] when the resolver will
+// never answer ([resolve.ErrUnresolvable]) or the balancer's context has
+// ended. What an endpoint's Call returns, other than a refusal, is passed on.
+//
+// Cost: two clock readings, two or three atomic additions and a random number
+// a request, however many endpoints there are; no lock. No allocation where a
+// response is over when Call returns, else one.
+//
+// A Balancer is safe for concurrent use.
+type Balancer[Req, Rsp any] struct {
+	ready    readySet[Req, Rsp]
+	ended    atomic.Pointer[layer.Error]
+	start    time.Time // of the clock
+	decay    float64   // in ticks
+	choices  int
+	complete layer.Completion[Rsp] // nil if a response is over when Call returns
+	rtt      time.Duration
+	target   string
+	ctx      context.Context //nolint:containedctx // the parent of every wait for an endpoint
+
+	changed wake.Broadcast // an endpoint became ready, or all ended
+
+	mu       sync.Mutex
+	nodes    map[resolve.ID]*node[Req, Rsp]
+	state    resolve.State
+	err      error           // the resolver's last
+	refuser  *node[Req, Rsp] // the last one that became unready or closed
+	departed uint64          // picks of nodes that were removed
+}
+
+// New returns a balancer over the endpoints that changes tells of, such as
+// [discover.Endpoints] does for the same ctx. It ranges over changes in a
+// goroutine; when they end by themselves, the last set stays in force. Each
+// endpoint that is not ready has one more goroutine, which waits in its Ready.
+// All of them end with ctx; after that every request is refused.
+//
+// A new endpoint that is ready gets requests at once. The services' Ready
+// should keep to its contract: another error than those allowed is taken as
+// not ready, and asked for again after a pause.
+func New[Req, Rsp any](
+	ctx context.Context, target string, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
+) *Balancer[Req, Rsp] {
+	o := newOptions(opts)
+	b := &Balancer[Req, Rsp]{
+		start: time.Now(), decay: decayTicks(o.decay), choices: o.choices, complete: o.complete, rtt: o.rtt,
+		target: target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
+	}
+	b.ready.clear()
+	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
+	go func() {
+		for c := range changes {
+			if ctx.Err() != nil {
+				return
+			}
+			b.apply(c)
+		}
+	}()
+	return b
+}
+
+// Resolve returns a balancer over the endpoints that r finds for target, each
+// with a service made by mk.
+func Resolve[Req, Rsp any](
+	ctx context.Context, r resolve.Resolver, target string, mk discover.Make[Req, Rsp], opts ...Option[Rsp],
+) *Balancer[Req, Rsp] {
+	until := newOptions(opts).complete
+	if until == nil {
+		until = layer.AtReturn[Rsp]
+	}
+	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.Until(until)), opts...)
+}
+
+// Ready returns nil once an endpoint is ready, and says so itself.
+func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
+	for range maxRefusals {
+		err := b.changed.Wait(ctx, func() bool { return b.ready.len() > 0 || b.ended.Load() != nil })
+		if err != nil {
+			return err
+		}
+		if ended := b.ended.Load(); ended != nil {
+			return ended
+		}
+		if b.confirm() {
+			return nil
+		}
+	}
+	// It is only a hint. An endpoint whose polls are refused, though its Ready
+	// returns nil, must not keep anybody here.
+	return nil
+}
+
+// confirm asks one endpoint of the ready set, which knows only of the refusals
+// there have been, and takes it out if it is not ready any more.
+func (b *Balancer[Req, Rsp]) confirm() bool {
+	n := b.ready.choose(b.choices, tick(time.Since(b.start)), b.decay)
+	if n == nil {
+		return false
+	}
+	err := layer.Poll(n.service)
+	if err != nil {
+		b.refusedBy(n, err)
+	}
+	return err == nil
+}
+
+// maxRefusals bounds what one Call tries. With half of the endpoints about to
+// refuse, one request in 32 finds five of them in a row; they are then out of
+// the ready set for all others.
+const maxRefusals = 5
+
+// Call gives req to a ready endpoint.
+func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, &layer.Error{
+			Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
+			Reason: "the caller has gone", Err: context.Cause(ctx),
+		}
+	}
+	var last error
+	for range maxRefusals {
+		start := time.Since(b.start)
+		n := b.pick(tick(start))
+		if n == nil {
+			if err := b.refuse(); err != nil {
+				return none, err
+			}
+			continue // one became ready just now
+		}
+		rsp, taken, err := b.send(ctx, n, req, start)
+		if taken || ctx.Err() != nil {
+			return rsp, err
+		}
+		b.refusedBy(n, err)
+		last = said{err}
+	}
+	return none, &layer.Error{
+		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
+		Reason: fmt.Sprintf("refused %d times", maxRefusals), Err: last,
+	}
+}
+
+// pick chooses a node and counts the request there.
+func (b *Balancer[Req, Rsp]) pick(now uint32) *node[Req, Rsp] {
+	for range 3 {
+		n := b.ready.choose(b.choices, now, b.decay)
+		if n != nil && n.begin() {
+			return n
+		}
+		if n == nil && b.ready.len() == 0 {
+			return nil
+		}
+	}
+	// The set changes as fast as it is read. Nothing changes under the lock.
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n := b.ready.choose(b.choices, now, b.decay); n != nil && n.begin() {
+		return n
+	}
+	return nil
+}
+
+// send gives req to n, where it was counted, and reports whether n took it.
+func (b *Balancer[Req, Rsp]) send(
+	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
+) (rsp Rsp, taken bool, err error) {
+	handed := false
+	defer func() {
+		if !handed {
+			n.end()
+		}
+	}()
+	rsp, err = n.service.Call(ctx, req)
+	switch {
+	case err == nil && b.complete == nil:
+		b.record(n, start)
+	case err == nil:
+		handed = true
+		rsp = b.complete(ctx, rsp, &exchange[Req, Rsp]{balancer: b, node: n, ctx: ctx, start: start})
+	case errors.Is(err, layer.ErrNotReady):
+		handed = true
+		n.takeBack()
+		return rsp, false, err
+	default:
+		b.observe(ctx, n, start, err)
+	}
+	return rsp, true, err
+}
+
+// record takes the latency of a response that began at start and is here now.
+func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start time.Duration) {
+	now := time.Since(b.start)
+	n.latency.record(now-start, tick(now), b.decay)
+}
+
+// observe takes the latency of a request that ended with err and without a
+// byte. If it was the caller who left, the response would have taken longer
+// than that by an unknown time: it tells something only if that is already
+// more than was expected.
+func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, err error) {
+	now := time.Since(b.start)
+	if err != nil && ctx.Err() != nil && float64(now-start) <= n.latency.read(tick(now), b.decay) {
+		return
+	}
+	n.latency.record(now-start, tick(now), b.decay)
+}

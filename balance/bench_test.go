@@ -1,0 +1,146 @@
+package balance_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+type intChange = discover.Change[int, int]
+
+func echo(_ context.Context, req int) (int, error) { return req, nil }
+
+func intEndpoint(i int) *discover.Endpoint[int, int] {
+	return &discover.Endpoint[int, int]{
+		Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: newServer(i).addr}}, Service: layer.Func[int, int](echo),
+	}
+}
+
+// of returns a balancer over n endpoints, and what feeds it.
+func of(tb testing.TB, n int, opts ...balance.Option[int]) (b *balance.Balancer[int, int], apply func(intChange)) {
+	tb.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	feed, taken := make(chan intChange), make(chan struct{})
+	tb.Cleanup(func() { cancel(); close(feed) })
+	b = balance.New(ctx, "web", func(yield func(intChange) bool) {
+		for c := range feed {
+			if !yield(c) {
+				return
+			}
+			taken <- struct{}{}
+		}
+	}, opts...)
+	apply = func(c intChange) { feed <- c; <-taken }
+	c := intChange{State: resolve.StateExists}
+	for i := range n {
+		c.Added = append(c.Added, intEndpoint(i))
+	}
+	apply(c)
+	return b, apply
+}
+
+func TestPickAllocatesNothing(t *testing.T) {
+	b, _ := of(t, 10)
+	ctx := context.Background()
+	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))
+}
+
+// One pick, its Call of a service that does nothing, and its completion, with
+// two clock readings.
+func BenchmarkPick(b *testing.B) {
+	ctx := context.Background()
+	for _, n := range []int{2, 100, 10_000} {
+		svc, _ := of(b, n)
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := svc.Call(ctx, 1); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("n=%d/par", n), func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := svc.Call(ctx, 1); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+	b.Run("n=100/choices=4", func(b *testing.B) {
+		svc, _ := of(b, 100, balance.Choices[int](4))
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = svc.Call(ctx, 1)
+		}
+	})
+	b.Run("n=100/observed", func(b *testing.B) {
+		svc, _ := of(b, 100, balance.Until(layer.AtReturn[int]))
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = svc.Call(ctx, 1)
+		}
+	})
+}
+
+// One endpoint added or removed among n, handed over from another goroutine.
+func BenchmarkUpdate(b *testing.B) {
+	for _, n := range []int{10, 100, 10_000} {
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			_, apply := of(b, n)
+			one := []*discover.Endpoint[int, int]{intEndpoint(60_000)}
+			add := intChange{State: resolve.StateExists, Added: one}
+			remove := intChange{State: resolve.StateExists, Removed: one}
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if i%2 == 0 {
+					apply(add)
+				} else {
+					apply(remove)
+				}
+			}
+		})
+	}
+}
+
+// One endpoint that refuses and is ready again, among n: out of the ready set,
+// a goroutine, and back.
+func BenchmarkRefusal(b *testing.B) {
+	for _, n := range []int{10, 10_000} {
+		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
+			svc, apply := of(b, n)
+			c := intChange{State: resolve.StateExists}
+			for i := range n {
+				c.Removed = append(c.Removed, intEndpoint(i))
+			}
+			apply(c)
+			full := layer.Limit[int, int](0)(layer.Func[int, int](echo))
+			c = intChange{State: resolve.StateExists}
+			for i := range n {
+				e := intEndpoint(i)
+				e.Service = flapping{full}
+				c.Added = append(c.Added, e)
+			}
+			apply(c)
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = svc.Call(context.Background(), 1)
+			}
+		})
+	}
+}
+
+// flapping says that it is ready and is not.
+type flapping struct{ layer.Service[int, int] }
+
+func (flapping) Ready(context.Context) error { return nil }

@@ -1,0 +1,199 @@
+package balance
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+const ms = float64(time.Millisecond)
+
+func newEstimate(value, decay time.Duration) (e *estimate, d float64) {
+	e = &estimate{}
+	e.init(value, 0)
+	return e, decayTicks(decay)
+}
+
+// The vectors of tower's load::peak_ewma tests.
+func TestEstimateFades(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, time.Second)
+	require.InDelta(t, 10*ms, e.read(0, d), 1)
+	after := func(at time.Duration) float64 { return e.read(tick(at), d) / ms }
+	require.Greater(t, after(100*time.Millisecond), 9.0)
+	require.Less(t, after(100*time.Millisecond), 10.0)
+	require.Greater(t, after(200*time.Millisecond), 8.0)
+	require.Less(t, after(200*time.Millisecond), 9.0)
+	require.InDelta(t, 10/math.E, after(time.Second), 0.01)
+}
+
+func TestReadingChangesNothing(t *testing.T) {
+	read, d := newEstimate(30*time.Millisecond, 10*time.Second)
+	unread, _ := newEstimate(30*time.Millisecond, 10*time.Second)
+	before := read.word.Load()
+	for at := range uint32(100_000) {
+		read.read(at, d)
+	}
+	require.Equal(t, before, read.word.Load())
+	read.record(5*time.Millisecond, 5000, d)
+	unread.record(5*time.Millisecond, 5000, d)
+	require.Equal(t, unread.word.Load(), read.word.Load(), "a sample weighs the same, however often was looked")
+}
+
+func TestPeakJumps(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
+	e.record(80*time.Millisecond, 0, d)
+	require.InEpsilon(t, 80*ms, e.read(0, d), 1e-6, "in the same tick too")
+	e.record(90*time.Millisecond, 7, d)
+	require.InEpsilon(t, 90*ms, e.read(7, d), 1e-6)
+}
+
+func TestAverageComesDownSlowly(t *testing.T) {
+	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
+	at := tick(10 * time.Second)
+	e.record(10*time.Millisecond, at, d)
+	w := math.Exp(-float64(at) / d)
+	require.InEpsilon(t, 100*ms*w+10*ms*(1-w), e.read(at, d), 1e-6)
+	require.InDelta(t, 43, e.read(at, d)/ms, 0.2)
+}
+
+// A better sample within the same tick is not worth an update.
+func TestSamplesWithinOneTick(t *testing.T) {
+	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
+	e.record(10*time.Millisecond, 5, d)
+	once := e.word.Load()
+	for range 1000 {
+		e.record(10*time.Millisecond, 5, d)
+	}
+	require.Equal(t, once, e.word.Load())
+	e.record(200*time.Millisecond, 5, d)
+	require.InEpsilon(t, 200*ms, e.read(5, d), 1e-6, "a worse one is")
+}
+
+// With a decay of a day, one tick moves the value by less than a float32
+// shows; the time of many ticks must not be lost for that.
+func TestTimeAccumulates(t *testing.T) {
+	e, d := newEstimate(100*time.Millisecond, 24*time.Hour)
+	const ticks = 4_000_000 // a good hour
+	for at := range uint32(ticks) {
+		e.record(50*time.Millisecond, at, d)
+	}
+	w := math.Exp(-ticks / d)
+	require.InEpsilon(t, 100*ms*w+50*ms*(1-w), e.read(ticks, d), 0.005)
+	require.Less(t, e.read(ticks, d), 98*ms)
+}
+
+func TestClockOfASampleMayLieBehind(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
+	e.record(50*time.Millisecond, 1000, d)
+	before := e.word.Load()
+	e.record(time.Millisecond, 998, d) // began later or not: stored later
+	require.Equal(t, before, e.word.Load(), "not 52 days later")
+	e.record(60*time.Millisecond, 998, d)
+	require.InEpsilon(t, 60*ms, e.read(1000, d), 1e-6, "a peak counts")
+	require.InEpsilon(t, 60*ms, e.read(998, d), 1e-6)
+	_, age := e.load(1001)
+	require.EqualValues(t, 1, age, "its time did not go back")
+}
+
+func TestTicksWrapRound(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
+	e.init(50*time.Millisecond, math.MaxUint32-1)
+	_, age := e.load(3)
+	require.EqualValues(t, 5, age)
+	e.record(20*time.Millisecond, 3, d)
+	require.Less(t, e.read(3, d), 50*ms)
+	require.Greater(t, e.read(3, d), 49*ms)
+}
+
+// An estimate that is right, and confirmed all the time, does not fade.
+func TestConfirmedEstimateStays(t *testing.T) {
+	for _, decay := range []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
+		e, d := newEstimate(30*time.Millisecond, decay)
+		for at := range uint32(100_000) {
+			e.record(10*time.Millisecond, at, d)
+			if float64(at) > 20*d {
+				require.InEpsilon(t, 10*ms, e.read(at, d), 2e-3, "%v at %d", decay, at)
+			}
+		}
+	}
+}
+
+func TestEstimateIsNeverNothing(t *testing.T) {
+	e, d := newEstimate(time.Millisecond, time.Millisecond)
+	for at := range uint32(10_000) {
+		e.record(0, at*100, d)
+		require.Positive(t, e.read(at*100, d))
+		value, _ := e.load(at * 100)
+		require.GreaterOrEqual(t, value, float32(1))
+	}
+}
+
+// Whatever the samples are, the word says what the formula says.
+func TestEstimateAgainstTheFormula(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		decay := time.Duration(rapid.IntRange(1, 60_000).Draw(rt, "decay")) * time.Millisecond
+		e, d := newEstimate(30*time.Millisecond, decay)
+		value, at := 30*ms, uint32(0)
+		for range rapid.IntRange(1, 50).Draw(rt, "samples") {
+			now := at + uint32(rapid.IntRange(1, 30_000).Draw(rt, "ticks"))
+			sample := time.Duration(rapid.IntRange(0, int(time.Minute)).Draw(rt, "latency"))
+			if s := math.Max(float64(sample), 1); s > value {
+				value = s
+			} else {
+				w := math.Exp(-float64(now-at) / d)
+				value = value*w + s*(1-w)
+			}
+			e.record(sample, now, d)
+			at = now
+			require.InEpsilon(rt, value, e.read(now, d), 2e-3)
+		}
+	})
+}
+
+// Many at a time: within a tick the value never goes down, so none of them may
+// find it below its own sample.
+func TestNoPeakIsLost(t *testing.T) {
+	const samples = 300_000
+	e, d := newEstimate(time.Millisecond, 10*time.Second)
+	var lost atomic.Int64
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for j := range samples {
+				s := time.Duration(4*j+i+1) * time.Millisecond
+				e.record(s, 0, d)
+				if e.read(0, d) < float64(float32(s)) {
+					lost.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Zero(t, lost.Load())
+	require.InEpsilon(t, 4*samples*ms, e.read(0, d), 1e-6)
+}
+
+func BenchmarkEstimate(b *testing.B) {
+	e, d := newEstimate(30*time.Millisecond, 10*time.Second)
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		var sum float64
+		for b.Loop() {
+			sum += e.read(1000, d)
+		}
+		_ = sum
+	})
+	b.Run("record", func(b *testing.B) {
+		b.ReportAllocs()
+		var now uint32
+		for b.Loop() {
+			now++
+			e.record(time.Millisecond, now, d)
+		}
+	})
+}

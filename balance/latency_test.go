@@ -1,0 +1,233 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+const sec = time.Second
+
+// stream is a body that can be fed.
+func stream() (*response, *io.PipeWriter) {
+	r, w := io.Pipe()
+	return &response{r}, w
+}
+
+// What is in flight and what latency is taken, at each point of a response.
+func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		name    string
+		opts    []option
+		headers time.Duration // from the request to the return of Call
+		first   time.Duration // from there to the first byte; 0 means none
+		rest    time.Duration // from there to the end
+		end     error
+		want    time.Duration // the latency
+	}{
+		{"first byte", nil, sec, sec, 10 * sec, nil, 2 * sec},
+		{"first byte of what breaks", nil, sec, sec, 10 * sec, broken, 2 * sec},
+		{"empty", nil, sec, 0, 3 * sec, nil, 4 * sec},
+		{"broken without a byte", nil, sec, 0, 3 * sec, broken, 4 * sec},
+		{"at return", []option{balance.Until(layer.AtReturn[*response])}, sec, sec, sec, nil, sec},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, tt.opts...), servers(1)
+				s := ss[0]
+				rsp, w := stream()
+				s.serve = func(context.Context, string) (*response, error) { time.Sleep(tt.headers); return rsp, nil }
+				p.add(s)
+				go func() {
+					time.Sleep(tt.headers)
+					if tt.first > 0 {
+						time.Sleep(tt.first)
+						_, _ = io.WriteString(w, "x")
+					}
+					time.Sleep(tt.rest)
+					_ = w.CloseWithError(tt.end)
+				}()
+
+				rsp, err := p.Call(t.Context(), "")
+				require.NoError(t, err)
+				open := uint64(1)
+				if tt.opts != nil {
+					open = 0
+				}
+				require.Equal(t, open, p.of(s).Get("in_flight"))
+				_, err = io.Copy(io.Discard, rsp.Body)
+				require.Equal(t, tt.end, err)
+				require.EqualValues(t, 0, p.of(s).Get("in_flight"))
+				sampled := time.Now().Add(-tt.rest)
+				if tt.first == 0 {
+					sampled = time.Now()
+				}
+				faded := time.Since(sampled).Seconds() / 10 // of the decay
+				if tt.opts != nil {
+					faded = (tt.first + tt.rest).Seconds() / 10
+				}
+				require.InEpsilon(t, tt.want.Seconds(), p.ewma(s).Seconds()*math.Exp(faded), 0.002)
+			})
+		})
+	}
+}
+
+func TestInFlightUntilTheEnd(t *testing.T) {
+	for name, end := range map[string]func(rsp *response, w *io.PipeWriter, leave context.CancelFunc){
+		"end": func(rsp *response, w *io.PipeWriter, _ context.CancelFunc) {
+			_ = w.Close()
+			_, _ = io.ReadAll(rsp.Body)
+		},
+		"close":     func(rsp *response, _ *io.PipeWriter, _ context.CancelFunc) { _ = rsp.Body.Close() },
+		"abandoned": func(_ *response, _ *io.PipeWriter, leave context.CancelFunc) { leave() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t), servers(1)
+				rsp, w := stream()
+				ss[0].serve = func(context.Context, string) (*response, error) { return rsp, nil }
+				p.add(ss...)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				rsp, err := p.Call(ctx, "")
+				require.NoError(t, err)
+				time.Sleep(time.Hour)
+				require.EqualValues(t, 1, p.of(ss[0]).Get("in_flight"))
+				require.EqualValues(t, 1, p.of(ss[0]).Get("picks"))
+				end(rsp, w, leave)
+				synctest.Wait()
+				require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+				_ = rsp.Body.Close()
+				require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"), "once")
+			})
+		})
+	}
+}
+
+func TestErrorsCountLikeResponses(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].serve = func(context.Context, string) (*response, error) { time.Sleep(sec); return nil, io.ErrUnexpectedEOF }
+		p.add(ss...)
+		require.Error(t, p.send(t.Context()))
+		require.InEpsilon(t, sec, p.ewma(ss[0]), 0.001)
+		require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+	})
+}
+
+func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		waited time.Duration
+		want   time.Duration
+	}{
+		{"less than expected", 10 * time.Millisecond, 30 * time.Millisecond},
+		{"more than expected", 300 * time.Millisecond, 300 * time.Millisecond},
+	} {
+		for at, serve := range map[string]func(ctx context.Context, _ string) (*response, error){
+			"in Call": func(ctx context.Context, _ string) (*response, error) { <-ctx.Done(); return nil, ctx.Err() },
+			"before the first byte": func(context.Context, string) (*response, error) {
+				rsp, _ := stream()
+				return rsp, nil
+			},
+		} {
+			t.Run(tt.name+" "+at, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					p, ss := newPool(t, balance.Decay[*response](time.Hour)), servers(1)
+					ss[0].serve = serve
+					p.add(ss...)
+					ctx, leave := context.WithTimeout(t.Context(), tt.waited)
+					defer leave()
+					rsp, err := p.Call(ctx, "")
+					if err == nil {
+						<-ctx.Done()
+						defer rsp.Body.Close()
+					}
+					synctest.Wait()
+					require.InEpsilon(t, tt.want, p.ewma(ss[0]), 0.001)
+					require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+				})
+			})
+		}
+	}
+}
+
+// Many of them leave the estimate as it was, to fade.
+func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.Decay[*response](sec)), servers(1)
+		ss[0].serve = func(ctx context.Context, _ string) (*response, error) { <-ctx.Done(); return nil, ctx.Err() }
+		p.add(ss...)
+		for range 200 {
+			ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
+			require.Error(t, p.send(ctx))
+			leave()
+		}
+		require.InEpsilon(t, 30/math.E, p.ewma(ss[0]).Seconds()*1000, 0.01)
+	})
+}
+
+// It left after the first byte: that was on time.
+func TestCallerWhoLeavesAfterTheFirstByte(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.Decay[*response](time.Hour)), servers(1)
+		rsp, w := stream()
+		ss[0].serve = func(context.Context, string) (*response, error) { return rsp, nil }
+		p.add(ss...)
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		rsp, err := p.Call(ctx, "")
+		require.NoError(t, err)
+		go func() { time.Sleep(50 * time.Millisecond); _, _ = io.WriteString(w, "x") }()
+		_, err = rsp.Body.Read(make([]byte, 1))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		leave()
+		synctest.Wait()
+		require.InEpsilon(t, 50*time.Millisecond, p.ewma(ss[0]), 0.02)
+	})
+}
+
+func TestPanicIsNotInFlightForEver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].serve = func(context.Context, string) (*response, error) { panic("boom") }
+		p.add(ss...)
+		require.PanicsWithValue(t, "boom", func() { _ = p.send(t.Context()) })
+		require.EqualValues(t, 0, p.of(ss[0]).Get("in_flight"))
+	})
+}
+
+func TestOptions(t *testing.T) {
+	for _, tt := range []struct {
+		name        string
+		opts        []option
+		first, then time.Duration // the estimate of a new endpoint, and after a second
+	}{
+		{"defaults", nil, 30 * time.Millisecond, 27145 * time.Microsecond},
+		{"DefaultRTT", []option{balance.DefaultRTT[*response](sec)}, sec, 904837 * time.Microsecond},
+		{"DefaultRTT at least 1 ms", []option{balance.DefaultRTT[*response](0)}, time.Millisecond, 905 * time.Microsecond},
+		{"Decay", []option{balance.Decay[*response](sec)}, 30 * time.Millisecond, 11036 * time.Microsecond},
+		{"Decay at least 1 ms", []option{balance.Decay[*response](-sec)}, 30 * time.Millisecond, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, tt.opts...), servers(1)
+				p.add(ss...)
+				require.Equal(t, tt.first, p.ewma(ss[0]))
+				time.Sleep(sec)
+				require.InDelta(t, tt.then, p.ewma(ss[0]), float64(30*time.Microsecond)*float64(tt.first)/float64(30*time.Millisecond)+1000)
+			})
+		})
+	}
+}

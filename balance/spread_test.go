@@ -1,0 +1,131 @@
+package balance_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+)
+
+const every = 2 * time.Millisecond // 500 requests a second
+
+// around draws latencies from half of d to one and a half.
+func around(d time.Duration) func() time.Duration {
+	return func() time.Duration { return d/2 + rand.N(d) }
+}
+
+func TestEqualEndpointsGetEqualShares(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(5)
+		for _, s := range ss {
+			s.after(around(10 * time.Millisecond))
+		}
+		p.add(ss...)
+		p.load(t, 5000, every, ss, patient)                           // until the default is forgotten
+		for _, share := range p.load(t, 50_000, every, ss, patient) { // ten decays
+			require.InDelta(t, 0.20, share, 0.04)
+		}
+	})
+}
+
+// An endpoint that is ten times slower gets next to nothing, and its share
+// again soon after it has healed.
+func TestSlowEndpointIsAvoidedUntilItHeals(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(5)
+		for _, s := range ss {
+			s.after(around(10 * time.Millisecond))
+		}
+		ss[0].after(around(100 * time.Millisecond))
+		p.add(ss...)
+		p.load(t, 5000, every, ss, patient)
+		slow := p.load(t, 10_000, every, ss, patient)
+		require.Less(t, slow[0], 0.03)
+		require.Positive(t, slow[0], "it is tried now and then")
+
+		ss[0].after(around(10 * time.Millisecond))
+		p.load(t, 15_000, every, ss, patient) // three decays
+		healed := p.load(t, 5000, every, ss, patient)
+		require.Greater(t, healed[0], 0.15)
+	})
+}
+
+// One endpoint's callers leave after a millisecond, every other time: that is
+// no fast answer, and no slow one.
+func TestCallersWhoLeaveDoNotMoveTheShares(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(5)
+		for _, s := range ss {
+			s.after(around(10 * time.Millisecond))
+		}
+		p.add(ss...)
+		p.load(t, 5000, every, ss, patient)
+		before := p.load(t, 60_000, every, ss, patient) // twelve decays
+		leaving := p.load(t, 60_000, every, ss, func(i int) (context.Context, context.CancelFunc) {
+			if i%2 == 0 {
+				return context.WithTimeout(context.Background(), time.Millisecond)
+			}
+			return patient(i)
+		})
+		for i := range ss {
+			require.InDelta(t, before[i], leaving[i], 0.03)
+		}
+	})
+}
+
+// If a caller's leaving counted as an answer, an endpoint that nobody waits for
+// would look fast.
+func TestSlowEndpointIsNotHiddenByCallersWhoLeave(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(5)
+		for _, s := range ss {
+			s.after(around(10 * time.Millisecond))
+		}
+		ss[0].after(around(400 * time.Millisecond))
+		p.add(ss...)
+		impatient := func(int) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(context.Background(), 50*time.Millisecond)
+		}
+		p.load(t, 5000, every, ss, impatient)
+		require.Less(t, p.load(t, 10_000, every, ss, impatient)[0], 0.03)
+	})
+}
+
+func TestMoreChoicesFindTheFastOneMoreOften(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var shares []float64
+		for _, k := range []int{2, 5} {
+			p, ss := newPool(t, balance.Choices[*response](k)), servers(5)
+			for i, s := range ss {
+				s.after(around(time.Duration(10*(i+1)) * time.Millisecond))
+			}
+			p.add(ss...)
+			p.load(t, 5000, 20*time.Millisecond, ss, patient)
+			shares = append(shares, p.load(t, 5000, 20*time.Millisecond, ss, patient)[0])
+			p.finish()
+		}
+		require.Greater(t, shares[1], shares[0]+0.1)
+	})
+}
+
+// Requests that last count, however fast their first byte was.
+func TestLongStreamsAreSpread(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(4)
+		p.add(ss...)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		for range 400 {
+			_, err := p.Call(ctx, "")
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		for _, s := range ss {
+			require.InDelta(t, 100, p.of(s).Get("in_flight"), 8)
+		}
+	})
+}

@@ -1,0 +1,437 @@
+package discover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+)
+
+// kept is what a cache under test made for a key.
+type kept struct {
+	ctx   context.Context
+	key   string
+	ready func(context.Context) error
+	serve func(context.Context) (*response, error)
+}
+
+func (k *kept) Ready(ctx context.Context) error {
+	if k.ready != nil {
+		return k.ready(ctx)
+	}
+	return nil
+}
+
+func (k *kept) Call(ctx context.Context, req string) (*response, error) {
+	if k.serve != nil {
+		return k.serve(ctx)
+	}
+	return body(k.key + req), nil
+}
+
+// maker makes them and counts.
+type maker struct {
+	mu   sync.Mutex
+	made map[string][]*kept
+	on   func(key string)
+}
+
+func (m *maker) Make(ctx context.Context, key string) service {
+	if m.on != nil {
+		m.on(key)
+	}
+	k := &kept{ctx: ctx, key: key}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.made[key] = append(m.made[key], k)
+	return k
+}
+
+func (m *maker) of(key string) []*kept {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.made[key]
+}
+
+type cache = discover.Cache[string, string, *response]
+
+func inCache(t *testing.T, opts []discover.Option[*response], f func(t *testing.T, ctx context.Context, c *cache, m *maker)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		m := &maker{made: make(map[string][]*kept)}
+		f(t, ctx, discover.NewCache(ctx, m.Make, opts...), m)
+	})
+}
+
+// use calls svc and reads the response to its end.
+func use(t assert.TestingT, ctx context.Context, svc service, req string) string {
+	rsp, err := svc.Call(ctx, req)
+	if !assert.NoError(t, err) {
+		return ""
+	}
+	text, err := io.ReadAll(rsp.Body)
+	assert.NoError(t, err)
+	return string(text)
+}
+
+func TestCacheHasOneServiceForEachKey(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		unused := c.Service("a")
+		require.Empty(t, m.of("a"), "made on first use")
+		for range 3 {
+			require.Equal(t, "a1", use(t, ctx, unused, "1"))
+			require.Equal(t, "a2", use(t, ctx, c.Service("a"), "2"))
+			require.NoError(t, c.Service("b").Ready(ctx))
+		}
+		require.Len(t, m.of("a"), 1)
+		require.Len(t, m.of("b"), 1)
+	})
+}
+
+func TestCacheMakesOnceForAllCallers(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		slow := make(chan struct{})
+		m.on = func(key string) {
+			if key == "slow" {
+				<-slow
+			}
+		}
+		var served atomic.Int64
+		for range 10 {
+			go func() {
+				assert.Equal(t, "slow1", use(t, ctx, c.Service("slow"), "1"))
+				served.Add(1)
+			}()
+		}
+		synctest.Wait()
+		require.Equal(t, "other1", use(t, ctx, c.Service("other"), "1"), "one key never waits for another")
+
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		_, err := c.Service("slow").Call(short, "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, c.Service("slow").Ready(short), context.DeadlineExceeded)
+		require.ErrorIs(t, layer.Poll(c.Service("slow")), layer.ErrNotReady)
+
+		close(slow)
+		synctest.Wait()
+		require.EqualValues(t, 10, served.Load())
+		require.Len(t, m.of("slow"), 1)
+	})
+}
+
+func TestCacheDropsWhatIsIdle(t *testing.T) {
+	for _, idle := range []time.Duration{time.Minute, 10 * time.Second} {
+		var opts []discover.Option[*response]
+		if idle != time.Minute {
+			opts = append(opts, discover.Idle[*response](idle))
+		}
+		inCache(t, opts, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+			svc := c.Service("a")
+			for range 50 {
+				use(t, ctx, svc, "")
+				time.Sleep(idle * 9 / 10)
+			}
+			require.Len(t, m.of("a"), 1, "it was in use all the time")
+			use(t, ctx, svc, "")
+			time.Sleep(idle - time.Millisecond)
+			require.NoError(t, m.of("a")[0].ctx.Err())
+			require.Len(t, c.Describe().Children, 1)
+			time.Sleep(idle/8 + time.Millisecond)
+			synctest.Wait()
+			require.Error(t, m.of("a")[0].ctx.Err())
+			require.Empty(t, c.Describe().Children)
+			require.EqualValues(t, 0, c.Describe().State.Get("keys"))
+
+			require.Equal(t, "a1", use(t, ctx, svc, "1"), "whoever kept the service gets a new one")
+			require.Equal(t, "a1", use(t, ctx, c.Service("a"), "1"))
+			require.Len(t, m.of("a"), 2)
+		})
+	}
+}
+
+func TestCacheKeepsWhatIsInUse(t *testing.T) {
+	for name, hold := range map[string]func(t *testing.T, ctx context.Context, svc service, k *kept) (release func()){
+		"a call": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+			wait := make(chan struct{})
+			k.serve = func(context.Context) (*response, error) { <-wait; return nil, io.ErrUnexpectedEOF }
+			go func() { _, _ = svc.Call(ctx, "") }()
+			return func() { close(wait) }
+		},
+		"a body": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+			rsp, err := svc.Call(ctx, "")
+			require.NoError(t, err)
+			return func() { _ = rsp.Body.Close() }
+		},
+		"an abandoned body": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+			ctx, cancel := context.WithCancel(ctx)
+			_, err := svc.Call(ctx, "")
+			require.NoError(t, err)
+			return cancel
+		},
+		"a waiter in Ready": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+			wait := make(chan struct{})
+			k.ready = func(context.Context) error { <-wait; return nil }
+			go func() { assert.NoError(t, svc.Ready(ctx)) }()
+			return func() { close(wait) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+				svc := c.Service("a")
+				use(t, ctx, svc, "")
+				release := hold(t, ctx, svc, m.of("a")[0])
+				time.Sleep(time.Hour)
+				require.NoError(t, m.of("a")[0].ctx.Err())
+				release()
+				time.Sleep(59 * time.Second)
+				require.NoError(t, m.of("a")[0].ctx.Err(), "idle from then on")
+				time.Sleep(9 * time.Second)
+				require.Error(t, m.of("a")[0].ctx.Err())
+			})
+		})
+	}
+}
+
+func TestCacheIsFull(t *testing.T) {
+	inCache(t, []discover.Option[*response]{discover.Capacity[*response](2)}, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		a := c.Service("a")
+		use(t, ctx, a, "")
+		use(t, ctx, c.Service("b"), "")
+		_, err := c.Service("c").Call(ctx, "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.EqualError(t, err, "discover c: not ready: the cache is full, it holds 2 keys: no room for another key")
+		require.ErrorIs(t, layer.Poll(c.Service("c")), layer.ErrNotReady)
+		require.Empty(t, m.of("c"))
+
+		begun := time.Now()
+		waiting := make(chan time.Duration)
+		go func() {
+			assert.NoError(t, c.Service("c").Ready(ctx))
+			waiting <- time.Since(begun)
+		}()
+		for range 8 { // b is idle, a is not
+			use(t, ctx, a, "")
+			time.Sleep(10 * time.Second)
+		}
+		require.Less(t, <-waiting, 70*time.Second)
+		require.Equal(t, "c1", use(t, ctx, c.Service("c"), "1"))
+		require.Error(t, m.of("b")[0].ctx.Err())
+		require.NoError(t, m.of("a")[0].ctx.Err())
+	})
+}
+
+func TestCacheHoldsTenThousandKeys(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		for i := range 10_000 {
+			use(t, ctx, c.Service(fmt.Sprint(i)), "")
+		}
+		_, err := c.Service("one more").Call(ctx, "")
+		require.ErrorContains(t, err, "it holds 10000 keys")
+		time.Sleep(2 * time.Minute)
+		use(t, ctx, c.Service("one more"), "")
+		require.EqualValues(t, 1, c.Describe().State.Get("keys"))
+	})
+}
+
+// A service that has closed is made anew, but not for every request.
+func TestCacheDropsWhatHasClosed(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		svc := c.Service("a")
+		use(t, ctx, svc, "")
+		inFlight, err := svc.Call(ctx, "")
+		require.NoError(t, err)
+		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
+		m.of("a")[0].serve = func(context.Context) (*response, error) { return nil, closed }
+		var failures int
+		for len(m.of("a")) == 1 {
+			if _, err := svc.Call(ctx, ""); err != nil {
+				require.ErrorIs(t, err, layer.ErrClosed)
+				failures++
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		require.LessOrEqual(t, failures, 76, "within an eighth of a minute")
+		require.Positive(t, failures)
+		require.NoError(t, m.of("a")[0].ctx.Err(), "what is in flight goes on")
+		require.NoError(t, inFlight.Body.Close())
+		require.Error(t, m.of("a")[0].ctx.Err())
+		require.Equal(t, "a1", use(t, ctx, svc, "1"))
+
+		m.of("a")[1].ready = func(context.Context) error { return closed }
+		require.ErrorIs(t, layer.Poll(svc), layer.ErrClosed, "said by Ready")
+		time.Sleep(8 * time.Second)
+		require.NoError(t, layer.Poll(svc))
+		require.Len(t, m.of("a"), 3)
+	})
+}
+
+func TestCacheEndsWithItsContext(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, _ *cache, m *maker) {
+		over := errors.New("over")
+		ctx, cancel := context.WithCancelCause(ctx)
+		c := discover.NewCache(ctx, m.Make)
+		a := c.Service("a")
+		_, err := a.Call(context.Background(), "")
+		require.NoError(t, err)
+		hung := make(chan struct{})
+		m.on = func(string) { <-hung }
+		making := make(chan error)
+		go func() { _, err := c.Service("b").Call(context.Background(), ""); making <- err }()
+		synctest.Wait()
+
+		cancel(over)
+		synctest.Wait()
+		require.Error(t, m.of("a")[0].ctx.Err(), "whatever is open")
+		close(hung)
+		for _, err := range []error{<-making, callOf(a), callOf(c.Service("a")), callOf(c.Service("c")), c.Service("c").Ready(context.Background()), layer.Poll(a)} {
+			require.ErrorIs(t, err, layer.ErrClosed)
+			require.ErrorIs(t, err, over)
+		}
+		require.EqualError(t, callOf(a), "discover a: closed: the cache has ended: over")
+		require.Error(t, m.of("b")[0].ctx.Err())
+		require.EqualValues(t, 0, c.Describe().State.Get("keys"))
+		require.Empty(t, m.of("c"))
+	})
+}
+
+func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, _ *cache, m *maker) {
+		ctx, cancel := context.WithCancel(ctx)
+		c := discover.NewCache(ctx, m.Make, discover.Capacity[*response](1))
+		use(t, ctx, c.Service("a"), "")
+		waiting := make(chan error)
+		go func() { waiting <- c.Service("b").Ready(context.Background()) }()
+		synctest.Wait()
+		cancel()
+		require.ErrorIs(t, <-waiting, layer.ErrClosed)
+	})
+}
+
+func callOf(svc service) error {
+	_, err := svc.Call(context.Background(), "")
+	return err
+}
+
+func TestCacheSurvivesAPanicOfMake(t *testing.T) {
+	inCache(t, []discover.Option[*response]{discover.Capacity[*response](1)}, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		first := make(chan struct{})
+		var panicked atomic.Bool
+		m.on = func(string) {
+			if panicked.CompareAndSwap(false, true) {
+				<-first
+				panic("boom")
+			}
+		}
+		go func() { assert.PanicsWithValue(t, "boom", func() { _ = callOf(c.Service("a")) }) }()
+		synctest.Wait()
+		served := make(chan string)
+		go func() { served <- use(t, ctx, c.Service("a"), "1") }()
+		synctest.Wait()
+		close(first)
+		require.Equal(t, "a1", <-served, "who waited tries for itself, in the room that is free again")
+	})
+}
+
+func TestCacheCallerWhoHasGoneMakesNothing(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		left := errors.New("left")
+		gone, leave := context.WithCancelCause(ctx)
+		leave(left)
+		_, err := c.Service("a").Call(gone, "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, err, left)
+		require.Empty(t, m.of("a"))
+	})
+}
+
+func TestCacheShowsItsEntries(t *testing.T) {
+	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		use(t, ctx, c.Service("web"), "")
+		_, err := c.Service("api").Call(ctx, "")
+		require.NoError(t, err)
+		require.Equal(t, ""+
+			"cache      keys=2 capacity=10000 idle=1m0s\n"+
+			"  entry      key=api open=1\n"+
+			"  discover_test.kept\n"+
+			"  entry      key=web open=0\n"+
+			"  discover_test.kept\n", fmt.Sprint(c.Describe()))
+		require.Equal(t, "cache      key=api\ndiscover_test.kept\n", layer.Describe(c.Service("api")).String())
+		require.Equal(t, "cache      key=new\n", layer.Describe(c.Service("new")).String())
+	})
+}
+
+// The storm: many callers of a few keys that come and go. A key has one live
+// service at a time, and no call meets one that has ended.
+func TestCacheStorm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		var live [5]atomic.Int64
+		var late, made, twice atomic.Int64
+		mk := func(ctx context.Context, key int) service {
+			made.Add(1)
+			if live[key].Add(1) > 1 {
+				twice.Add(1)
+			}
+			context.AfterFunc(ctx, func() { live[key].Add(-1) })
+			return layer.Func[string, *response](func(context.Context, string) (*response, error) {
+				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
+				if ctx.Err() != nil {
+					late.Add(1)
+				}
+				return body(""), nil
+			})
+		}
+		c := discover.NewCache(ctx, mk, discover.Idle[*response](40*time.Millisecond), discover.Capacity[*response](4))
+		var all sync.WaitGroup
+		for range 20 {
+			mine := make([]service, len(live))
+			for key := range mine {
+				mine[key] = c.Service(key)
+			}
+			all.Go(func() {
+				for range 200 {
+					key := rand.IntN(len(live))
+					svc := mine[key]
+					if rand.IntN(2) == 0 {
+						svc = c.Service(key)
+					}
+					if rsp, err := svc.Call(ctx, ""); err == nil {
+						assert.NoError(t, rsp.Body.Close())
+					} else {
+						assert.ErrorContains(t, err, "full")
+					}
+					time.Sleep(time.Duration(rand.IntN(int(500 * time.Millisecond))))
+				}
+			})
+		}
+		all.Wait()
+		require.Zero(t, late.Load())
+		// The old one's AfterFunc may run a moment after the new one is made.
+		require.LessOrEqual(t, twice.Load(), made.Load()/10)
+		require.Greater(t, made.Load(), int64(len(live)), "they did come and go")
+		time.Sleep(time.Second)
+		for key := range live {
+			require.Zero(t, live[key].Load(), "nothing is in use, so nothing is kept")
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

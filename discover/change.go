@@ -1,0 +1,56 @@
+package discover
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// Why a target has no endpoint. A balancer's refusals match one of them where
+// it applies, so that callers may fall back to something else.
+var (
+	// ErrNoEndpoints says that the target exists and has no endpoint. Do not
+	// fall back: it is served by nothing now and may be served again.
+	ErrNoEndpoints = errors.New("the target has no endpoints")
+
+	// ErrDoesNotExist says that there is no such target. A caller may look
+	// for it elsewhere.
+	ErrDoesNotExist = errors.New("the target does not exist")
+)
+
+// Target is what an endpoint's service is made for.
+type Target struct {
+	Name     string           // what was resolved ("web.default:80")
+	Endpoint resolve.Endpoint // labels and weight are as of now; they may change later
+}
+
+// Make makes the service of one endpoint. Like every [layer.Make] it must
+// return at once; what has to wait, waits in Ready.
+//
+// ctx ends when the endpoint is gone and the last response of it has ended, or
+// when the context given to [Endpoints] ends. It is the life of the service:
+// release its connections then.
+type Make[Req, Rsp any] func(ctx context.Context, t Target) layer.Service[Req, Rsp]
+
+// Endpoint is one endpoint with its service. It is never changed; a [Change]
+// brings a new one with the same Service.
+type Endpoint[Req, Rsp any] struct {
+	resolve.Endpoint
+	Target  string
+	Service layer.Service[Req, Rsp]
+}
+
+// Change is what is new about a target's endpoints, and what is known of it.
+// An ID is in at most one of the three lists.
+type Change[Req, Rsp any] struct {
+	Added   []*Endpoint[Req, Rsp]
+	Changed []*Endpoint[Req, Rsp] // the same ID and Service, other labels or weight
+	Removed []*Endpoint[Req, Rsp] // to get nothing more
+
+	State resolve.State
+	Err   error // the last error of the resolver, nil again after its next good message
+}
+
+func (c *Change[Req, Rsp]) lists() int { return len(c.Added) + len(c.Changed) + len(c.Removed) }

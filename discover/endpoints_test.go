@@ -1,0 +1,566 @@
+package discover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// start ranges over the endpoints of "web" in the background.
+func start(ctx context.Context, src resolve.Resolver, made *endpoints) *consumer {
+	c := &consumer{}
+	go c.run(discover.Endpoints(ctx, src, "web", made.Make))
+	synctest.Wait()
+	return c
+}
+
+// bubble runs f in a synctest bubble with a context that ends before it does.
+func bubble(t *testing.T, f func(t *testing.T, ctx context.Context, src *source, made *endpoints)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer synctest.Wait()
+		defer cancel()
+		f(t, ctx, newSource(), &endpoints{})
+	})
+}
+
+func TestEndpointsYieldsWhatChanges(t *testing.T) {
+	h2 := at(1)
+	h2.Protocol = resolve.H2
+	weighty := labelled(2, "b")
+	weighty.Weight = 5
+	lost := errors.New("connection lost")
+	for _, tt := range []struct {
+		name  string
+		items []item
+		want  []string
+	}{
+		{"replace", []item{{update: replace(at(1), at(2))}, {update: replace(at(2), at(3))}}, []string{"+1 +2 exists", "+3 -1 exists"}},
+		{"add and remove", []item{{update: add(at(1))}, {update: add(at(2))}, {update: remove(1)}}, []string{"+1 exists", "+2 exists", "-1 exists"}},
+		{"labels", []item{{update: add(at(1), labelled(2, "a"))}, {update: add(labelled(2, "b"))}}, []string{"+1 +2 exists", "~2 exists"}},
+		{"weight", []item{{update: add(labelled(2, "b"))}, {update: add(weighty)}}, []string{"+2 exists", "~2 exists"}},
+		{"another identity", []item{{update: add(at(1))}, {update: add(h2)}}, []string{"+1 exists", "+1 -1 exists"}},
+		{"there and back", []item{{update: add(at(1))}, {update: remove(1)}, {update: add(at(1))}}, []string{"+1 exists", "-1 empty", "+1 exists"}},
+		{"empty", []item{{update: resolve.Update{Kind: resolve.Empty}}}, []string{"empty"}},
+		{"emptied", []item{{update: add(at(1))}, {update: resolve.Update{Kind: resolve.Empty}}}, []string{"+1 exists", "-1 empty"}},
+		{"does not exist", []item{{update: add(at(1))}, {update: resolve.Update{Kind: resolve.DoesNotExist}}}, []string{"+1 exists", "-1 does not exist"}},
+		{"redundant", []item{
+			{update: add(at(1))},
+			{update: add(at(1))},
+			{update: replace(at(1))},
+			{update: remove(7)},
+			{update: add()},
+			{update: remove(1)},
+			{update: resolve.Update{Kind: resolve.Empty}},
+		}, []string{"+1 exists", "-1 empty"}},
+		{"an error is news", []item{{err: lost}, {update: add(at(1))}, {err: lost}, {update: add(at(1))}}, []string{
+			"pending: connection lost", "+1 exists", "exists: connection lost", "exists",
+		}},
+		{"unresolvable", []item{{update: add(at(2), at(1))}, {err: fmt.Errorf("web: %w", resolve.ErrUnresolvable)}}, []string{
+			"+1 +2 exists", "-1 -2 pending: web: not a name that this resolver resolves", "over",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+				c := start(ctx, src, made)
+				for _, i := range tt.items {
+					src.items <- i
+					synctest.Wait()
+				}
+				got := c.take()
+				if c.isOver() {
+					got = append(got, "over")
+				}
+				require.Equal(t, tt.want, got)
+				require.Equal(t, []string{"web"}, src.targets)
+			})
+		})
+	}
+}
+
+func TestServiceFollowsIdentity(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(labelled(1, "a")))
+		synctest.Wait()
+		first := c.endpoint(1)
+		require.Equal(t, discover.Target{Name: "web", Endpoint: labelled(1, "a")}, made.of(1)[0].target)
+		require.Equal(t, "web", first.Target)
+
+		src.update(add(labelled(1, "b")))
+		src.update(replace(labelled(1, "b")))
+		synctest.Wait()
+		second := c.endpoint(1)
+		require.Len(t, made.of(1), 1, "labels are not identity")
+		require.Same(t, first.Service, second.Service)
+		require.Equal(t, "a", first.Labels["zone"], "what was told is never changed")
+		require.Equal(t, "b", second.Labels["zone"])
+
+		src.update(remove(1))
+		src.update(add(labelled(1, "b")))
+		synctest.Wait()
+		require.Len(t, made.of(1), 2, "what went and came back is new")
+		require.Error(t, made.of(1)[0].ctx.Err())
+		require.NoError(t, made.of(1)[1].ctx.Err())
+	})
+}
+
+func TestRemovedEndpointIsDrained(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1), at(2)))
+		synctest.Wait()
+		one, two := c.endpoint(1), c.endpoint(2)
+		reading, err := one.Service.Call(ctx, "a")
+		require.NoError(t, err)
+		waiting := make(chan struct{})
+		made.of(1)[0].serve = func(context.Context, string) (*response, error) { <-waiting; return nil, io.ErrUnexpectedEOF }
+		go func() { _, _ = one.Service.Call(ctx, "b") }()
+		synctest.Wait()
+
+		src.update(remove(1, 2))
+		synctest.Wait()
+		require.Error(t, made.of(2)[0].ctx.Err(), "nothing was open")
+		require.NoError(t, made.of(1)[0].ctx.Err(), "a body and a call are open")
+		for _, e := range []*endpoint{one, two} {
+			_, err := e.Service.Call(ctx, "c")
+			require.ErrorIs(t, err, layer.ErrClosed)
+			require.EqualError(t, err, "discover web "+e.Addr.String()+": closed: the endpoint is gone")
+			require.ErrorIs(t, e.Service.Ready(ctx), layer.ErrClosed)
+			require.ErrorIs(t, layer.Poll(e.Service), layer.ErrClosed)
+		}
+		require.Equal(t, 2, made.of(1)[0].calls)
+
+		close(waiting)
+		synctest.Wait()
+		require.NoError(t, made.of(1)[0].ctx.Err(), "a body is open")
+		text, err := io.ReadAll(reading.Body)
+		require.NoError(t, err)
+		require.Equal(t, addr(1).String(), string(text))
+		require.Error(t, made.of(1)[0].ctx.Err(), "its end was read")
+	})
+}
+
+func TestAbandonedBodyDoesNotHoldAnEndpoint(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		caller, leave := context.WithCancel(ctx)
+		_, err := c.endpoint(1).Service.Call(caller, "")
+		require.NoError(t, err)
+		src.update(remove(1))
+		synctest.Wait()
+		require.NoError(t, made.of(1)[0].ctx.Err())
+		leave()
+		synctest.Wait()
+		require.Error(t, made.of(1)[0].ctx.Err())
+	})
+}
+
+func TestPanicIsNotOpenForEver(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		made.of(1)[0].serve = func(context.Context, string) (*response, error) { panic("boom") }
+		require.PanicsWithValue(t, "boom", func() { _, _ = c.endpoint(1).Service.Call(ctx, "") })
+		src.update(remove(1))
+		synctest.Wait()
+		require.Error(t, made.of(1)[0].ctx.Err())
+	})
+}
+
+func TestCallerWhoHasGoneReachesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		left := errors.New("left")
+		gone, leave := context.WithCancelCause(ctx)
+		leave(left)
+		_, err := c.endpoint(1).Service.Call(gone, "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, err, left)
+		require.Zero(t, made.of(1)[0].calls)
+	})
+}
+
+func TestOneUpdateIsOneChange(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(replace(at(1), at(2), at(3)))
+		synctest.Wait()
+		made.block = func(discover.Target) <-chan struct{} {
+			soon := make(chan struct{})
+			time.AfterFunc(5*time.Millisecond, func() { close(soon) })
+			return soon
+		}
+		src.update(replace(at(4)))
+		time.Sleep(time.Second)
+		require.Equal(t, []string{"+1 +2 +3 exists", "+4 -1 -2 -3 exists"}, c.take())
+	})
+}
+
+// A Make that does not return must not keep in use what is gone.
+func TestMakingDoesNotBlockRemovals(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		hung := make(chan struct{})
+		made.block = func(tg discover.Target) <-chan struct{} {
+			if tg.Endpoint.Addr == addr(2) {
+				return hung
+			}
+			return nil
+		}
+		c := start(ctx, src, made)
+		src.update(replace(at(1)))
+		synctest.Wait()
+		begun := time.Now()
+		src.update(replace(at(2)))
+		time.Sleep(20 * time.Millisecond)
+		require.Equal(t, []string{"+1 exists", "-1 exists"}, c.take(), "by the same update")
+		require.Error(t, made.of(1)[0].ctx.Err())
+
+		src.update(add(at(3), at(4)))
+		synctest.Wait()
+		require.Empty(t, c.take(), "not out of patience")
+		src.update(add(labelled(2, "a"))) // changes what is not made yet
+		time.Sleep(20 * time.Millisecond)
+		require.Equal(t, []string{"+3 +4 exists"}, c.take(), "others are made meanwhile")
+		src.update(remove(3))
+		src.fail(io.ErrUnexpectedEOF)
+		synctest.Wait()
+		require.Equal(t, []string{"-3 exists"}, c.take(), "by a later one, and not even late when more comes")
+		time.Sleep(20 * time.Millisecond)
+		require.Equal(t, []string{"exists: unexpected EOF"}, c.take())
+
+		close(hung)
+		synctest.Wait()
+		require.Equal(t, []string{"+2 exists: unexpected EOF"}, c.take())
+		require.Equal(t, "a", c.endpoint(2).Labels["zone"], "as it is known now")
+		require.Less(t, time.Since(begun), time.Second)
+	})
+}
+
+func TestRemovedBeforeItWasMade(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		hung := make(chan struct{})
+		made.block = func(discover.Target) <-chan struct{} { return hung }
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		src.update(remove(1))
+		synctest.Wait()
+		require.Equal(t, []string{"exists"}, c.take())
+		src.update(add(at(1)))
+		synctest.Wait()
+		require.Equal(t, []string{"empty"}, c.take())
+		close(hung)
+		synctest.Wait()
+		require.Equal(t, []string{"+1 exists"}, c.take(), "only the one that is wanted")
+		fs := made.of(1)
+		require.Len(t, fs, 2)
+		var ended int
+		for _, f := range fs {
+			if f.ctx.Err() != nil {
+				ended++
+			}
+		}
+		require.Equal(t, 1, ended)
+		require.NoError(t, layer.Poll(c.endpoint(1).Service))
+	})
+}
+
+func TestConsumerThatBreaks(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		var kept *endpoint
+		c := &consumer{on: func(ch change) bool {
+			if len(ch.Added) > 0 {
+				kept = ch.Added[0]
+			}
+			return len(ch.Removed) == 0
+		}}
+		go c.run(discover.Endpoints(ctx, src, "web", made.Make))
+		src.update(add(at(1), at(2), at(3)))
+		synctest.Wait()
+		rsp, err := kept.Service.Call(ctx, "")
+		require.NoError(t, err)
+		src.update(remove(3))
+		synctest.Wait()
+		require.True(t, c.isOver())
+		<-src.released
+		require.Error(t, made.of(2)[0].ctx.Err())
+		require.Error(t, made.of(3)[0].ctx.Err(), "what the last change removed")
+		require.NoError(t, made.of(1)[0].ctx.Err(), "drained like any other")
+		require.NoError(t, rsp.Body.Close())
+		require.Error(t, made.of(1)[0].ctx.Err())
+	})
+}
+
+// When the range is over, so is the resolver: nothing goes on behind.
+func TestRangeEndsAfterTheResolver(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, _ *source, made *endpoints) {
+		var released bool
+		r := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+			return func(yield func(resolve.Update, error) bool) {
+				yield(add(at(1)), nil)
+				<-ctx.Done()
+				time.Sleep(time.Second) // it closes a connection
+				released = true
+			}
+		})
+		for range discover.Endpoints(ctx, r, "web", made.Make) {
+			break
+		}
+		require.True(t, released)
+	})
+}
+
+func TestContextEndsEverything(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		ctx, cancel := context.WithCancel(ctx)
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		_, err := c.endpoint(1).Service.Call(context.Background(), "")
+		require.NoError(t, err)
+		cancel()
+		synctest.Wait()
+		require.True(t, c.isOver())
+		<-src.released
+		require.Error(t, made.of(1)[0].ctx.Err(), "whatever is open")
+		_, err = c.endpoint(1).Service.Call(context.Background(), "")
+		require.ErrorIs(t, err, layer.ErrClosed)
+	})
+}
+
+func TestContextEndsWhileMaking(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		ctx, cancel := context.WithCancel(ctx)
+		hung := make(chan struct{})
+		made.block = func(discover.Target) <-chan struct{} { return hung }
+		c := start(ctx, src, made)
+		src.update(add(at(1), at(2)))
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		require.True(t, c.isOver(), "it does not wait for Make")
+		close(hung)
+		synctest.Wait() // the maker's goroutine ends: else the bubble complains
+		for _, f := range made.of(1) {
+			require.Error(t, f.ctx.Err())
+		}
+	})
+}
+
+func TestResolverThatEndsLeavesItsSet(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		close(src.items)
+		time.Sleep(time.Hour)
+		require.False(t, c.isOver())
+		require.NoError(t, layer.Poll(c.endpoint(1).Service))
+		require.NoError(t, made.of(1)[0].ctx.Err())
+	})
+}
+
+func TestEachRangeIsItsOwn(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		changes := discover.Endpoints(ctx, src, "web", made.Make)
+		var cs [2]consumer
+		for i := range cs {
+			go cs[i].run(changes)
+			synctest.Wait()
+		}
+		src.update(add(at(1)))
+		src.update(add(at(1)))
+		synctest.Wait()
+		require.Equal(t, []string{"+1 exists"}, cs[0].take())
+		require.Equal(t, []string{"+1 exists"}, cs[1].take())
+		require.Len(t, made.of(1), 2)
+	})
+}
+
+func TestUntilSaysWhatIsOpen(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := &consumer{}
+		go c.run(discover.Endpoints(ctx, src, "web", made.Make, discover.Until(layer.AtReturn[*response])))
+		src.update(add(at(1)))
+		synctest.Wait()
+		_, err := c.endpoint(1).Service.Call(ctx, "")
+		require.NoError(t, err)
+		src.update(remove(1))
+		synctest.Wait()
+		require.Error(t, made.of(1)[0].ctx.Err(), "the body does not count")
+	})
+}
+
+func TestEndpointShowsWhatIsInside(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		require.Equal(t, "fake       addr=10.0.0.1:80\n", layer.Describe(c.endpoint(1).Service).String())
+	})
+}
+
+// Whatever updates come in whatever order, the changes amount to the
+// resolver's set; every service that is not in it and has nothing open has
+// ended, and no other.
+func TestEndpointsAmountToTheSet(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, _ *source, _ *endpoints) {
+		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer synctest.Wait()
+			defer cancel()
+			src, made := newSource(), &endpoints{}
+			c := start(ctx, src, made)
+			var model resolve.Set
+			open := make(map[*fake][]*response)
+			rt.Repeat(map[string]func(*rapid.T){
+				"update": func(rt *rapid.T) {
+					u := drawUpdate(rt)
+					model.Apply(u)
+					src.update(u)
+				},
+				"error": func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },
+				"call": func(rt *rapid.T) {
+					e := c.endpoint(rapid.IntRange(0, 4).Draw(rt, "endpoint"))
+					if e == nil {
+						rt.Skip("not there")
+					}
+					rsp, err := e.Service.Call(ctx, "")
+					require.NoError(rt, err)
+					fs := made.of(int(e.Addr.Addr().As4()[3]))
+					f := fs[len(fs)-1]
+					open[f] = append(open[f], rsp)
+				},
+				"close": func(rt *rapid.T) {
+					for f, rsps := range open {
+						require.NoError(rt, rsps[0].Body.Close())
+						if open[f] = rsps[1:]; len(open[f]) == 0 {
+							delete(open, f)
+						}
+						return
+					}
+				},
+				"": func(rt *rapid.T) {
+					synctest.Wait()
+					require.Len(rt, c.now, model.Len())
+					for _, e := range model.Endpoints() {
+						require.Contains(rt, c.now, e.ID)
+						require.True(rt, e.Equal(c.now[e.ID].Endpoint))
+					}
+					require.Equal(rt, model.State(), c.last.State)
+					for _, f := range made.made {
+						_, current := c.now[f.target.Endpoint.ID]
+						fs := made.of(int(f.target.Endpoint.Addr.Addr().As4()[3]))
+						current = current && lastOf(fs, f)
+						if wanted := current || len(open[f]) > 0; wanted {
+							require.NoError(rt, f.ctx.Err())
+						} else {
+							require.Error(rt, f.ctx.Err())
+						}
+					}
+				},
+			})
+		})
+	})
+}
+
+// lastOf reports whether f is the newest of those with its ID.
+func lastOf(fs []*fake, f *fake) bool {
+	newest := f
+	for _, other := range fs {
+		if other.target.Endpoint.ID == f.target.Endpoint.ID {
+			newest = other
+		}
+	}
+	return newest == f
+}
+
+func drawUpdate(rt *rapid.T) resolve.Update {
+	u := resolve.Update{Kind: rapid.SampledFrom([]resolve.Kind{
+		resolve.Replace, resolve.Add, resolve.Add, resolve.Remove, resolve.Empty, resolve.DoesNotExist,
+	}).Draw(rt, "kind")}
+	for _, i := range rapid.SliceOfN(rapid.IntRange(0, 4), 0, 5).Draw(rt, "endpoints") {
+		e := labelled(i, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "zone"))
+		e.Protocol = rapid.SampledFrom([]resolve.Protocol{resolve.Unknown, resolve.H2}).Draw(rt, "protocol")
+		u.Endpoints = append(u.Endpoints, e)
+		u.Removed = append(u.Removed, e.Addr)
+	}
+	return u
+}
+
+// The storm: callers and removals meet. No call reaches a service whose
+// context has ended.
+func TestNoCallReachesWhatHasEnded(t *testing.T) {
+	const rounds = 300
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	src := newSource()
+	var current atomic.Pointer[endpoint]
+	var served, refused, late atomic.Int64
+	mk := func(ctx context.Context, _ discover.Target) service {
+		return layer.Func[string, *response](func(context.Context, string) (*response, error) {
+			if ctx.Err() != nil {
+				late.Add(1)
+			}
+			runtime.Gosched()
+			if ctx.Err() != nil {
+				late.Add(1)
+			}
+			served.Add(1)
+			return body("x"), nil
+		})
+	}
+	var all, callers sync.WaitGroup
+	var enough atomic.Bool
+	all.Go(func() {
+		for ch := range discover.Endpoints(ctx, src, "web", mk) {
+			for _, e := range ch.Added {
+				current.Store(e)
+			}
+		}
+	})
+	for range 8 {
+		callers.Go(func() {
+			for !enough.Load() {
+				if e := current.Load(); e != nil {
+					if rsp, err := e.Service.Call(context.Background(), ""); err == nil {
+						_ = rsp.Body.Close()
+					} else if assert.ErrorIs(t, err, layer.ErrClosed) {
+						refused.Add(1)
+					}
+				}
+				runtime.Gosched()
+			}
+		})
+	}
+	for i := range rounds {
+		src.update(replace(at(i)))
+	}
+	enough.Store(true)
+	callers.Wait()
+	cancel()
+	all.Wait()
+	require.Zero(t, late.Load())
+	require.Positive(t, served.Load())
+}
