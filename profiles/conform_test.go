@@ -1,0 +1,82 @@
+package profiles_test
+
+import (
+	"context"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/profiles"
+)
+
+type (
+	kitRequest  = *layertest.Request
+	kitResponse = *layertest.Response
+	kitService  = layer.Service[kitRequest, kitResponse]
+	kitOption   = profiles.Option[kitRequest, kitResponse]
+)
+
+// kitAccess reads the messages of layertest.
+type kitAccess struct{}
+
+func (kitAccess) Method(kitRequest) string                  { return "GET" }
+func (kitAccess) Scheme(kitRequest) string                  { return "http" }
+func (kitAccess) Authority(kitRequest) string               { return "" }
+func (kitAccess) Path(kitRequest) string                    { return "/" }
+func (kitAccess) Source(kitRequest) netip.AddrPort          { return netip.AddrPort{} }
+func (kitAccess) RequestHeader(r kitRequest) layer.Fields   { return fields(r.Header) }
+func (kitAccess) Status(kitResponse) int                    { return 200 }
+func (kitAccess) ResponseHeader(r kitResponse) layer.Fields { return fields(r.Header) }
+func (kitAccess) ResponseTrailer(kitResponse) layer.Fields  { return fields(nil) }
+func (kitAccess) Complete(ctx context.Context, r kitResponse, o layer.Observer) kitResponse {
+	return layer.AtEnd[kitResponse]()(ctx, r, o)
+}
+
+// A Router keeps the contract of a layer, whatever its profile: every target
+// is the kit's inner service.
+func TestConforms(t *testing.T) {
+	pass := profiles.PerRoute(func(_ profiles.Route, next kitService) kitService {
+		return layer.NewStack[kitRequest, kitResponse]().Service(next)
+	})
+	counted := new(ended)
+	all := profiles.Route{Name: "all", Match: profiles.All{profiles.Method("GET"), profiles.Path("/")}}
+	for _, tt := range []struct {
+		what        string
+		profile     *profiles.Profile
+		opts        []kitOption
+		transparent bool
+		ended       func() int
+	}{
+		{"default", &profiles.Profile{}, nil, true, nil},
+		{"a route without labels", &profiles.Profile{Routes: []profiles.Route{{Match: all.Match}}}, nil, true, nil},
+		{"a route", &profiles.Profile{Routes: []profiles.Route{all}}, nil, false, nil},
+		{"a stack", &profiles.Profile{Routes: []profiles.Route{all}}, []kitOption{pass}, false, nil},
+		{"a split", &profiles.Profile{Targets: two}, nil, false, nil},
+		{"a report", &profiles.Profile{}, []kitOption{counted.option()}, false, counted.count},
+		{"all of it", &profiles.Profile{Routes: []profiles.Route{all}, Targets: two}, []kitOption{pass, new(ended).option()}, false, nil},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			layertest.Conform(t, layertest.Layer{
+				New: func(ctx context.Context, next kitService) kitService {
+					src := newScript()
+					r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, tt.opts...)
+					src.send(tt.profile, nil)
+					return r
+				},
+				Transparent: tt.transparent,
+				Ended:       tt.ended,
+			})
+		})
+	}
+}
+
+// ended counts responses that a Router has reported.
+type ended struct{ n atomic.Int64 }
+
+func (e *ended) option() kitOption {
+	return profiles.OnResponse[kitRequest, kitResponse](func(*layer.Route, profiles.Class, error) { e.n.Add(1) })
+}
+
+func (e *ended) count() int { return int(e.n.Load()) }

@@ -1,0 +1,25 @@
+// Package profiles routes the requests of one destination by its profile: a
+// list of routes, a split over several targets, and classes that say which
+// responses are failures. A profile comes from a [Source], and may change at
+// any time while requests flow.
+//
+//	request ─→ Router ─ first route that matches ─→ per-route stack ─→ split ─┬─→ mk("web-v1:80")
+//	             ↑       (its labels go along)       (see PerRoute)   (weight) └─→ mk("web-v2:80")
+//	          Profile
+//	             ↑
+//	     Source.Watch(target)
+//
+// A [Router] is an ordinary [layer.Service]. It loads the compiled profile
+// once for each request, so that a request sees one profile from its start to
+// its end, and requests in flight are not disturbed by a new one. What lies
+// below a target is made by a [layer.Make]: usually a balancer, which this
+// package does not know.
+//
+// The behaviour is that of linkerd's service profiles. Where a profile has a
+// bad piece (a regular expression that does not parse, a status that does not
+// exist), that piece is left out and the rest holds; Validate says which
+// pieces those are.
+//
+// Not in this package yet: retries, retry budgets and timeouts. A [Profile]
+// carries what they need, and [PerRoute] is where they go.
+package profiles

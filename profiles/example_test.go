@@ -1,0 +1,141 @@
+package profiles_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// A router sends a tenth of the requests to the new version, and tells the
+// layers below which route a request has. Here a function stands for what is
+// usually a balancer.
+func Example() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	var source profiles.Static
+	source.Set("web:80", &profiles.Profile{
+		Routes: []profiles.Route{{
+			Name:  "GET /books/{id}",
+			Match: profiles.All{profiles.Method("GET"), profiles.Path("/books/[^/]*")},
+		}},
+		Targets: []profiles.Target{
+			{Authority: "web-v1:80", Weight: 90},
+			{Authority: "web-v2:80", Weight: 10},
+		},
+	})
+	shares := make(map[string]int)
+	web := profiles.New(ctx, "web:80", &source, access{},
+		func(authority string) layer.Service[request, *reply] {
+			return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
+				shares[authority]++
+				return &reply{status: 200, route: layer.RouteOf(ctx)}, nil
+			})
+		},
+		profiles.InitialWait[request, *reply](time.Second),
+	)
+	for range 1000 {
+		rsp, err := web.Call(ctx, request{method: "GET", path: "/books/7"})
+		if err != nil || rsp.route.Name != "GET /books/{id}" {
+			fmt.Println(rsp, err)
+		}
+	}
+	fmt.Println("most of them old:", shares["web-v1:80"] > 800)
+	fmt.Println("some of them new:", shares["web-v2:80"] > 30)
+	// Output:
+	// most of them old: true
+	// some of them new: true
+}
+
+// A stack of its own for each route, made from what the route says.
+func ExamplePerRoute() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var source profiles.Static
+	source.Set("web:80", &profiles.Profile{Routes: []profiles.Route{
+		{Name: "search", Match: profiles.Path("/search"), Timeout: 10 * time.Millisecond},
+		{Name: "report", Match: profiles.Path("/report")},
+	}})
+
+	type deadline = layer.Func[request, *reply]
+	stack := func(route profiles.Route, next layer.Service[request, *reply]) layer.Service[request, *reply] {
+		if route.Timeout == 0 {
+			return next
+		}
+		return deadline(func(ctx context.Context, req request) (*reply, error) {
+			ctx, cancel := context.WithTimeout(ctx, route.Timeout)
+			defer cancel() // these replies have no body that is read later
+			return next.Call(ctx, req)
+		})
+	}
+	slow := func(string) layer.Service[request, *reply] {
+		return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
+			select {
+			case <-time.After(20 * time.Millisecond):
+				return &reply{status: 200}, nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		})
+	}
+	web := profiles.New(ctx, "web:80", &source, access{}, slow,
+		profiles.PerRoute(stack), profiles.InitialWait[request, *reply](time.Second))
+
+	_, err := web.Call(ctx, request{method: "GET", path: "/search"})
+	fmt.Println("search:", err)
+	rsp, err := web.Call(ctx, request{method: "GET", path: "/report"})
+	fmt.Println("report:", rsp.status, err)
+	// Output:
+	// search: context deadline exceeded
+	// report: 200 <nil>
+}
+
+// Count successes and failures by route. What is counted where can be looked
+// up once for each route, as a route's pointer stays.
+func ExampleOnResponse() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var source profiles.Static
+	source.Set("web:80", &profiles.Profile{Routes: []profiles.Route{{
+		Name: "vote", Match: profiles.Path("/vote"), Labels: map[string]string{"team": "polls"},
+		Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 404, Max: 404}, Class: profiles.Failure}},
+	}}})
+	notFound := func(string) layer.Service[request, *reply] {
+		return layer.Func[request, *reply](func(context.Context, request) (*reply, error) {
+			return &reply{status: 404}, nil
+		})
+	}
+	web := profiles.New(ctx, "web:80", &source, access{}, notFound,
+		profiles.InitialWait[request, *reply](time.Second),
+		profiles.OnResponse[request, *reply](func(route *layer.Route, class profiles.Class, err error) {
+			if route == nil {
+				route = &layer.Route{Name: "(default)"}
+			}
+			fmt.Println(route.Name, route.Labels, class)
+		}))
+	_, _ = web.Call(ctx, request{method: "GET", path: "/vote"})
+	_, _ = web.Call(ctx, request{method: "GET", path: "/list"})
+	// Output:
+	// vote map[team:polls] failure
+	// (default) map[] success
+}
+
+// A profile that changes takes the next request along.
+func ExampleStatic() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var source profiles.Static
+	for p := range source.Watch(ctx, "web:80") {
+		fmt.Println(p.Targets)
+		if p.Targets != nil {
+			break
+		}
+		source.Set("web:80", &profiles.Profile{Targets: []profiles.Target{{Authority: "web-v2:80", Weight: 1}}})
+	}
+	// Output:
+	// []
+	// [{web-v2:80 1}]
+}

@@ -1,0 +1,43 @@
+package linkerd
+
+import (
+	"log/slog"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Option changes what [New] returns.
+type Option interface {
+	apply(o *options)
+}
+
+type options struct {
+	contextToken string
+	backoff      layer.Backoff
+	log          *slog.Logger
+}
+
+type optionFunc func(*options)
+
+func (f optionFunc) apply(o *options) { f(o) }
+
+// ContextToken sets the context token of each request: what tells the
+// controller who asks, such as {"ns":"default","nodeName":"n1"}. It is opaque
+// here. The default is none.
+func ContextToken(token string) Option {
+	return optionFunc(func(o *options) { o.contextToken = token })
+}
+
+// Backoff sets how long to wait before GetProfile is called again. It begins
+// anew once a stream brought a message. The default is [layer.DefaultBackoff],
+// linkerd's own. What is not valid is made so: a Min or Max that is not said is
+// the default's, a Max below Min is Min, and Jitter is held to 0 to 100.
+func Backoff(b layer.Backoff) Option {
+	return optionFunc(func(o *options) { o.backoff = b })
+}
+
+// Logger has what is left out of profiles logged to l. The default, and nil,
+// is silence.
+func Logger(l *slog.Logger) Option {
+	return optionFunc(func(o *options) { o.log = l })
+}

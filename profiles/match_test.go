@@ -1,0 +1,320 @@
+package profiles
+
+import (
+	"fmt"
+	"regexp"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func noDrop(t testing.TB) func(error) {
+	return func(err error) { assert.NoError(t, err, "nothing of this is invalid") }
+}
+
+// TestMatch has the rules of spec §4 that are about one condition.
+func TestMatch(t *testing.T) {
+	get, root := Method("GET"), Path("/")
+	for _, tt := range []struct {
+		what         string
+		match        Match
+		method, path string
+		want         bool
+	}{
+		{"all of nothing is true", All{}, "GET", "/", true},
+		{"all of nil is true", All(nil), "GET", "/", true},
+		{"any of nothing is false", Any{}, "GET", "/", false},
+		{"any of nil is false", Any(nil), "GET", "/", false},
+		{"not all of nothing", Not{All{}}, "GET", "/", false},
+		{"not any of nothing", Not{Any{}}, "GET", "/", true},
+
+		{"all: both", All{get, root}, "GET", "/", true},
+		{"all: only the first", All{get, root}, "GET", "/x", false},
+		{"all: only the second", All{get, root}, "PUT", "/", false},
+		{"any: the first", Any{get, root}, "GET", "/x", true},
+		{"any: the second", Any{get, root}, "PUT", "/", true},
+		{"any: none", Any{get, root}, "PUT", "/x", false},
+		{"all of one", All{get}, "GET", "/", true},
+		{"any of one", Any{get}, "PUT", "/", false},
+		{"not", Not{get}, "GET", "/", false},
+		{"twice negated", Not{Not{get}}, "GET", "/", true},
+
+		{"method is case-sensitive", get, "get", "/", false},
+		{"method is the whole of it", get, "GETS", "/", false},
+		{"method that nobody registered", Method("X-Y!"), "X-Y!", "/", true},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			f, err := compileMatch(tt.match, noDrop(t))
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, f(tt.method, tt.path))
+		})
+	}
+}
+
+func TestMatchInvalid(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		match Match
+		err   string
+	}{
+		{"no condition", nil, "no condition"},
+		{"not nothing", Not{}, "not: no condition"},
+		{"not invalid", Not{Path("(")}, "not: path \"(\""},
+		{"bad expression", Path("("), "missing closing )"},
+		{"look-around", Path("(?=/x)"), "invalid or unsupported Perl syntax"},
+		{"status of a request", Status{200, 200}, "profiles.Status is no condition on a request"},
+		{"empty method", Method(""), "method is empty"},
+		{"method with a space", Method("GET "), `method "GET " is not a token`},
+		{"method beyond ASCII", Method("GÉT"), `is not a token`},
+		{"a foreign kind", struct{ Match }{All{}}, "is no condition on a request"},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			_, err := compileMatch(tt.match, noDrop(t))
+			require.ErrorContains(t, err, tt.err)
+			require.EqualError(t, Route{Match: tt.match}.Validate(), err.Error())
+		})
+	}
+}
+
+// Members of All and Any that are invalid are dropped; what is left over
+// decides, and nothing left over is as good as empty.
+func TestMatchDropsInvalidMembers(t *testing.T) {
+	bad, get := Path("("), Method("GET")
+	for _, tt := range []struct {
+		what    string
+		match   Match
+		method  string
+		want    bool
+		dropped int
+	}{
+		{"all: the rest decides, true", All{bad, get}, "GET", true, 1},
+		{"all: the rest decides, false", All{get, bad}, "PUT", false, 1},
+		{"any: the rest decides, true", Any{bad, get}, "GET", true, 1},
+		{"any: the rest decides, false", Any{bad, get}, "PUT", false, 1},
+		{"all: only invalid ones", All{bad, nil, Not{}}, "GET", true, 3},
+		{"any: only invalid ones", Any{bad, nil, Not{bad}}, "GET", false, 3},
+		{"deep down", All{Any{All{bad}, bad}, get}, "GET", true, 2},
+		{"below not", Not{Any{bad}}, "GET", true, 1},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			var dropped []error
+			f, err := compileMatch(tt.match, func(err error) { dropped = append(dropped, err) })
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, f(tt.method, "/"))
+			assert.Len(t, dropped, tt.dropped)
+			for _, err := range dropped {
+				require.ErrorContains(t, err, "member of a condition: ")
+			}
+		})
+	}
+}
+
+// naive is the definition of a match, written down with as little thought as
+// possible.
+func naive(m Match, method, path string) (holds, valid bool) {
+	switch m := m.(type) {
+	case All:
+		holds = true
+		for _, member := range m {
+			if h, ok := naive(member, method, path); ok {
+				holds = holds && h
+			}
+		}
+		return holds, true
+	case Any:
+		for _, member := range m {
+			if h, ok := naive(member, method, path); ok {
+				holds = holds || h
+			}
+		}
+		return holds, true
+	case Not:
+		if m.Match == nil {
+			return false, false
+		}
+		h, ok := naive(m.Match, method, path)
+		return !h, ok
+	case Path:
+		re, err := naiveRegexp(string(m))
+		return err == nil && re.MatchString(path), err == nil
+	case Method:
+		return string(m) == method, m != "" && !strings.ContainsAny(string(m), " é")
+	}
+	return false, false
+}
+
+func naiveRegexp(s string) (*regexp.Regexp, error) {
+	s = strings.TrimSpace(s)
+	if s == "" || s[0] != '^' {
+		s = "^" + s
+	}
+	if s[len(s)-1] != '$' {
+		s += "$"
+	}
+	return regexp.Compile(s)
+}
+
+var leaves = rapid.SampledFrom([]Match{
+	nil, Status{200, 299},
+	Path(""), Path("/"), Path("/a"), Path("/a|/b"), Path("/[ab]"), Path("/.*"), Path(`\/a`), Path("(?i)/A"), Path("("), Path("[z-a]"),
+	Method("GET"), Method("PUT"), Method("get"), Method(""), Method("G T"), Method("é"),
+})
+
+func trees() *rapid.Generator[Match] {
+	return rapid.Custom(func(t *rapid.T) Match { return tree(t, rapid.IntRange(0, 4).Draw(t, "depth")) })
+}
+
+func tree(t *rapid.T, depth int) Match {
+	if depth == 0 {
+		return leaves.Draw(t, "leaf")
+	}
+	members := make([]Match, rapid.IntRange(0, 3).Draw(t, "members"))
+	for i := range members {
+		members[i] = tree(t, rapid.IntRange(0, depth-1).Draw(t, "depth"))
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "kind") {
+	case 0:
+		return All(members)
+	case 1:
+		return Any(members)
+	}
+	return Not{tree(t, depth-1)}
+}
+
+func TestMatchIsWhatItSays(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := trees().Draw(t, "tree")
+		f, err := compileMatch(m, func(error) {})
+		for _, method := range []string{"GET", "PUT", "get", ""} {
+			for _, path := range []string{"", "/", "/a", "/b", "/A", "/a/b", "/ab"} {
+				holds, valid := naive(m, method, path)
+				require.Equal(t, valid, err == nil, "%#v: %v", m, err)
+				if valid {
+					require.Equal(t, holds, f(method, path), "%#v on %s %s", m, method, path)
+				}
+			}
+		}
+	})
+}
+
+// Match trees evaluate as boolean algebra, as linkerd's own quickchecks have
+// it: a tree and its dual agree by De Morgan.
+func TestMatchDeMorgan(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		members := rapid.SliceOfN(rapid.SampledFrom([]Match{
+			Path("/"), Path("/a"), Method("GET"), All{}, Any{}, Not{Path("/a")},
+		}), 0, 4).Draw(t, "members")
+		negated := make([]Match, len(members))
+		for i, m := range members {
+			negated[i] = Not{m}
+		}
+		path := rapid.SampledFrom([]string{"/", "/a", "/b"}).Draw(t, "path")
+		for _, pair := range [][2]Match{{Not{All(members)}, Any(negated)}, {Not{Any(members)}, All(negated)}} {
+			left, err := compileMatch(pair[0], func(error) {})
+			require.NoError(t, err)
+			right, err := compileMatch(pair[1], func(error) {})
+			require.NoError(t, err)
+			require.Equal(t, left("GET", path), right("GET", path))
+		}
+	})
+}
+
+func TestMatchAllocatesNothing(t *testing.T) {
+	if raceEnabled() {
+		t.Skip("the race detector empties pools, that of package regexp too")
+	}
+	f, err := compileMatch(All{
+		Not{Method("PUT")}, Any{Path("/a"), Path("/books/[^/]*"), Path(".*/(x|y)z?")}, Method("GET"),
+	}, noDrop(t))
+	require.NoError(t, err)
+	held := true
+	allocs := testing.AllocsPerRun(100, func() { held = held && f("GET", "/books/17") && !f("GET", "/books/17/author") })
+	assert.True(t, held)
+	assert.Zero(t, allocs)
+}
+
+func raceEnabled() bool {
+	info, _ := debug.ReadBuildInfo()
+	return slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+func TestRouteIdentity(t *testing.T) {
+	route := func(change func(*Route)) string {
+		r := Route{
+			Name: "a", Match: All{Method("GET"), Path("/a")},
+			Classes: []ResponseClass{{Status{500, 599}, Failure}},
+			Labels:  map[string]string{"a": "1", "b": "2", "c": "3"},
+		}
+		change(&r)
+		return r.identity()
+	}
+	same := route(func(*Route) {})
+	assert.Equal(t, same, route(func(r *Route) {
+		r.Labels = map[string]string{"c": "3", "b": "2", "a": "1"}
+		r.Match = All{Method("GET"), Path("/a")}
+	}))
+	different := map[string]string{"": same}
+	for what, change := range map[string]func(*Route){
+		"name":         func(r *Route) { r.Name = "b" },
+		"kind of leaf": func(r *Route) { r.Match = All{Path("GET"), Path("/a")} },
+		"kind of list": func(r *Route) { r.Match = Any{Method("GET"), Path("/a")} },
+		"order":        func(r *Route) { r.Match = All{Path("/a"), Method("GET")} },
+		"quotes":       func(r *Route) { r.Match = All{Method(`GET", "/a`)} },
+		"class":        func(r *Route) { r.Classes[0].Class = Success },
+		"range":        func(r *Route) { r.Classes[0].Match = Status{501, 599} },
+		"label":        func(r *Route) { r.Labels["a"] = "0" },
+		"retryable":    func(r *Route) { r.Retryable = true },
+		"timeout":      func(r *Route) { r.Timeout = 1 },
+	} {
+		id := route(change)
+		assert.NotContains(t, different, id, what)
+		different[id] = what
+	}
+}
+
+func TestProfileValidate(t *testing.T) {
+	good := &Profile{
+		Name:    "web.default.svc.cluster.local",
+		Routes:  []Route{{Match: All{}, Classes: []ResponseClass{{Not{Status{200, 299}}, Failure}}}},
+		Targets: []Target{{"a:80", 1}, {"b:80", 0}},
+	}
+	require.NoError(t, good.Validate())
+	require.NoError(t, new(Profile).Validate())
+
+	bad := &Profile{
+		Name: "10.0.0.1",
+		Routes: []Route{
+			{Name: "first", Match: Path("(")},
+			{},
+			{Name: "third", Match: All{nil}, Classes: []ResponseClass{{Match: Status{0, 99}}}},
+		},
+		Targets:     []Target{{"10.0.0.1:80", 1}},
+		RetryBudget: &RetryBudget{},
+	}
+	err := bad.Validate()
+	require.Error(t, err)
+	assert.Equal(t, strings.Join([]string{
+		`name "10.0.0.1": not a DNS name`,
+		"route 0 \"first\": path \"(\": error parsing regexp: missing closing ): `^($`",
+		`route 1: no condition`,
+		`route "third": member of a condition: no condition`,
+		`route "third": response class 0: status 0 to 99 is not within 100 to 999`,
+		`target "10.0.0.1:80": not a DNS name`,
+		`retry budget: ttl 0s is not from 1s to 60s`,
+	}, "\n"), err.Error())
+}
+
+func ExampleProfile_Validate() {
+	p := &Profile{Routes: []Route{
+		{Name: "books", Match: Path("/books/[0-9+")},
+		{Name: "authors", Match: Path("/authors")},
+	}}
+	fmt.Println(p.Validate())
+	// Output:
+	// route 0 "books": path "/books/[0-9+": error parsing regexp: missing closing ]: `[0-9+$`
+}

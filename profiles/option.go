@@ -1,0 +1,71 @@
+package profiles
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Option sets up a [Router].
+type Option[Req, Rsp any] interface {
+	apply(o *options[Req, Rsp])
+}
+
+type options[Req, Rsp any] struct {
+	initialWait time.Duration
+	perRoute    func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+	onResponse  func(*layer.Route, Class, error)
+	log         *slog.Logger
+}
+
+type optionFunc[Req, Rsp any] func(*options[Req, Rsp])
+
+func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
+
+// InitialWait lets requests wait for the first profile, but not beyond d after
+// the Router was made; then the default profile serves until the real one
+// comes. The default, and the meaning of d <= 0, is not to wait.
+//
+// This is the one wait in a Router, and breaks the rule that only a queue
+// waits: a request that is sent by the default profile while the real one is
+// on its way may reach a target that it must not reach.
+func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
+}
+
+// PerRoute puts a stack of its own between each route and its targets: the
+// place for what a route says of timeouts and retries. stack is asked once for
+// each route; the result serves for as long as profiles have that same route.
+// It may return next, and must return at once. The default route has no stack.
+//
+// Each Call of next draws a target anew, from the profile that was in force
+// when the request came. For that the profile travels in the context: call
+// next with the context that the stack was called with, or one made from it.
+func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
+}
+
+// OnResponse has report called once for each request when it is over: when its
+// response has ended, as the Access's Complete says, or when it failed without
+// one. route is nil for the default route, and a route without name and
+// labels; the same route has the same pointer for as long as profiles have it,
+// so that what is looked up for its labels can be kept. err is what broke the
+// request or its response off, if something did.
+//
+// A response that was broken off is a failure. One that the caller did not
+// want to the end (the body closed early, the context cancelled) is judged by
+// what had come of it. Nothing is reported for a request that was refused, as
+// it may still be served elsewhere, nor for one whose caller left before there
+// was a response.
+//
+// report must be quick and safe for concurrent use.
+func OnResponse[Req, Rsp any](report func(route *layer.Route, class Class, err error)) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onResponse = report })
+}
+
+// Logger has the Router log to l: profiles that come, pieces left out of them,
+// and errors of the source. The default is to be silent.
+func Logger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.log = l })
+}

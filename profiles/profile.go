@@ -1,0 +1,145 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Profile says how to treat the requests of one destination. It is data; who
+// hands one over must not change it, or anything in it, afterwards. The zero
+// Profile is the default one: no routes, and every request goes to the target
+// that was asked for.
+type Profile struct {
+	// Name is the destination's fully qualified name, without a port. If it is
+	// a DNS name, the apex is Name at the port of the target that was asked
+	// for; otherwise the apex is that target.
+	Name string
+
+	// Routes are looked at in order, and the first one that matches is the
+	// request's route. A request that matches none has the default route: no
+	// name, no labels, no classes of its own.
+	Routes []Route
+
+	// Targets share the requests by weight. With none that is valid and has
+	// weight, all requests go to the apex.
+	Targets []Target
+
+	// OpaqueProtocol asks whoever serves connections not to look for HTTP in
+	// them. A Router, which sees requests, does not read it.
+	OpaqueProtocol bool
+
+	// Endpoint is the one place where the destination is served, if it is
+	// served at one, with its labels. It is for whoever serves connections;
+	// a Router does not read it.
+	Endpoint       netip.AddrPort
+	EndpointLabels map[string]string
+
+	// RetryBudget bounds the retries of all routes together. It is carried,
+	// not yet acted on; nil means no retries.
+	RetryBudget *RetryBudget
+}
+
+// Route is a kind of request, and how to treat it. Two routes are the same
+// when they are deeply equal; the same route keeps its state from one profile
+// to the next.
+type Route struct {
+	Name    string            // for people and metrics; may be empty
+	Match   Match             // which requests; nil is invalid
+	Classes []ResponseClass   // which responses are failures; the first that matches decides
+	Labels  map[string]string // for metrics and tap
+
+	// Retryable says that a failed request may be sent again, and Timeout how
+	// long one may take until its response begins, all tries included (0 is no
+	// limit). Both are carried, not yet acted on.
+	Retryable bool
+	Timeout   time.Duration
+}
+
+// Target is one part of a split.
+type Target struct {
+	Authority string // a DNS name and a port: "web-v2.default.svc.cluster.local:80"
+	Weight    uint32 // share of the requests; 0 is none
+}
+
+// RetryBudget bounds retries to a share of the requests. It is carried, not
+// yet acted on.
+type RetryBudget struct {
+	Ratio        float64       // retries for each request, 0 to 1000
+	MinPerSecond uint32        // retries that are always allowed, at most 2³¹−1
+	TTL          time.Duration // how long a request counts, 1 s to 60 s
+}
+
+// Validate returns an error for all that a Router would leave out of p, joined
+// from one error for each piece, or nil. A profile with such pieces works, but
+// not as its author meant.
+func (p *Profile) Validate() error {
+	var problems []error
+	drop := func(err error) { problems = append(problems, err) }
+	if _, err := p.apex(""); err != nil {
+		drop(err)
+	}
+	for i, r := range p.Routes {
+		if _, err := compileRoute(r, drop); err != nil {
+			drop(routeError(i, r, err))
+		}
+	}
+	for _, t := range p.Targets {
+		if err := t.Validate(); err != nil {
+			drop(err)
+		}
+	}
+	if p.RetryBudget != nil {
+		if err := p.RetryBudget.Validate(); err != nil {
+			drop(err)
+		}
+	}
+	return errors.Join(problems...)
+}
+
+// Validate says why a Router would leave the route out, or returns nil.
+// Classes, and members of a condition, that are invalid do not make the route
+// invalid; [Profile.Validate] finds those too.
+func (r Route) Validate() error {
+	_, err := compileMatch(r.Match, func(error) {})
+	return err
+}
+
+// Validate says which field is out of its range, or returns nil. The ranges
+// are linkerd's.
+func (b RetryBudget) Validate() error {
+	switch {
+	case b.TTL < time.Second || b.TTL > time.Minute:
+		return fmt.Errorf("retry budget: ttl %v is not from 1s to 60s", b.TTL)
+	case b.MinPerSecond > math.MaxInt32:
+		return fmt.Errorf("retry budget: min per second %d is above %d", b.MinPerSecond, math.MaxInt32)
+	case !(b.Ratio >= 0 && b.Ratio <= 1000):
+		return fmt.Errorf("retry budget: ratio %v is not from 0 to 1000", b.Ratio)
+	}
+	return nil
+}
+
+// apex is where requests go that no split sends elsewhere. The error says why
+// it is not the name.
+func (p *Profile) apex(target string) (string, error) {
+	if p.Name == "" {
+		return target, nil
+	}
+	if !isName(p.Name) {
+		return target, fmt.Errorf("name %q: not a DNS name", p.Name)
+	}
+	if _, port, err := net.SplitHostPort(target); err == nil {
+		return net.JoinHostPort(p.Name, port), nil
+	}
+	return target, nil // without a port there is nothing to go by
+}
+
+func routeError(i int, r Route, err error) error {
+	if r.Name == "" {
+		return fmt.Errorf("route %d: %w", i, err)
+	}
+	return fmt.Errorf("route %d %q: %w", i, r.Name, err)
+}

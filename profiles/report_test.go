@@ -1,0 +1,174 @@
+package profiles_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+type outcome struct {
+	route *layer.Route
+	class profiles.Class
+	err   error
+}
+
+// reporting is a router over one backend that answers with serve, and the
+// outcomes that were reported.
+func reporting(t *testing.T, serve func(ctx context.Context, req request) (*reply, error)) (*router, *[]outcome) {
+	var outcomes []outcome
+	bs := backends{prepare: func(b *backend) { b.serve = serve }}
+	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
+		{Name: "a", Match: profiles.Path("/a"), Classes: []profiles.ResponseClass{
+			{Match: profiles.Status{Min: 404, Max: 404}, Class: profiles.Failure},
+			{Match: profiles.Status{Min: 503, Max: 503}, Class: profiles.Success},
+		}},
+		{Match: profiles.Path("/unnamed"), Classes: []profiles.ResponseClass{
+			{Match: profiles.Status{Min: 200, Max: 200}, Class: profiles.Failure},
+		}},
+	}}, &bs, profiles.OnResponse[request, *reply](func(route *layer.Route, class profiles.Class, err error) {
+		outcomes = append(outcomes, outcome{route, class, err})
+	}))
+	return r, &outcomes
+}
+
+func TestOnResponse(t *testing.T) {
+	for _, tt := range []struct {
+		what  string
+		req   request
+		reply reply
+		route string
+		class profiles.Class
+	}{
+		{"class of the route", request{path: "/a"}, reply{status: 404}, "a", profiles.Failure},
+		{"class of the route, success", request{path: "/a"}, reply{status: 503}, "a", profiles.Success},
+		{"no class of the route", request{path: "/a"}, reply{status: 500}, "a", profiles.Failure},
+		{"default route", request{path: "/"}, reply{status: 404}, "", profiles.Success},
+		{"default route, 5xx", request{path: "/"}, reply{status: 503}, "", profiles.Failure},
+		{"route without name", request{path: "/unnamed"}, reply{status: 200}, "", profiles.Failure},
+		{
+			"gRPC, header", request{path: "/", contentType: "application/grpc"},
+			reply{status: 200, header: fields{"grpc-status": "14"}}, "", profiles.Failure,
+		},
+		{
+			"gRPC, trailer", request{path: "/", contentType: "application/grpc+proto"},
+			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", profiles.Failure,
+		},
+		{
+			"not gRPC", request{path: "/", contentType: "text/plain"},
+			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", profiles.Success,
+		},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			r, outcomes := reporting(t, func(context.Context, request) (*reply, error) { return &tt.reply, nil })
+			_, err := r.Call(t.Context(), tt.req)
+			require.NoError(t, err)
+			require.Len(t, *outcomes, 1)
+			got := (*outcomes)[0]
+			assert.Equal(t, tt.class, got.class)
+			assert.NoError(t, got.err)
+			if tt.route == "" {
+				assert.Nil(t, got.route)
+			} else {
+				assert.Equal(t, tt.route, got.route.Name)
+			}
+		})
+	}
+}
+
+// The class is final at the end of the stream, and reported only then.
+func TestOnResponseAtTheEnd(t *testing.T) {
+	grpc := request{path: "/", contentType: "application/grpc"}
+	for _, tt := range []struct {
+		what    string
+		req     request
+		status  int
+		trailer fields // set before the end
+		end     error
+		cancel  bool // the caller leaves before the end
+		class   profiles.Class
+	}{
+		{"complete", grpc, 200, fields{"grpc-status": "13"}, nil, false, profiles.Failure},
+		{"complete, success", grpc, 200, fields{"grpc-status": "5"}, nil, false, profiles.Success},
+		{"broken off", request{path: "/"}, 200, nil, io.ErrUnexpectedEOF, false, profiles.Failure},
+		{"broken off, though a class says success", request{path: "/a"}, 503, nil, io.ErrUnexpectedEOF, false, profiles.Failure},
+		{"deadline", request{path: "/"}, 200, nil, context.DeadlineExceeded, false, profiles.Failure},
+		{"not read to the end", request{path: "/"}, 200, nil, layer.ErrUnread, false, profiles.Success},
+		{"not read to the end, 5xx", request{path: "/"}, 500, nil, layer.ErrUnread, false, profiles.Failure},
+		{"not read to the end, trailers are not to be touched", grpc, 200, fields{"grpc-status": "13"}, layer.ErrUnread, false, profiles.Success},
+		{"the caller left", request{path: "/"}, 200, nil, errors.New("the caller's own reason"), true, profiles.Success},
+		{"the caller left a failure", request{path: "/a"}, 404, nil, context.Canceled, true, profiles.Failure},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			r, outcomes := reporting(t, func(context.Context, request) (*reply, error) {
+				return &reply{status: tt.status, open: true}, nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			rsp, err := r.Call(ctx, tt.req)
+			require.NoError(t, err)
+			assert.Empty(t, *outcomes, "not before the end")
+			rsp.trailer = tt.trailer
+			if tt.cancel {
+				cancel()
+			}
+			rsp.end(tt.end)
+			require.Len(t, *outcomes, 1)
+			assert.Equal(t, tt.class, (*outcomes)[0].class)
+			assert.Equal(t, tt.end, (*outcomes)[0].err)
+		})
+	}
+}
+
+func TestOnResponseOfErrors(t *testing.T) {
+	broken := errors.New("broken")
+	var answer error
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, outcomes := reporting(t, func(context.Context, request) (*reply, error) {
+		if errors.Is(answer, context.Canceled) {
+			cancel()
+		}
+		return nil, answer
+	})
+	answer = broken
+	_, err := r.Call(ctx, request{path: "/a"})
+	require.Same(t, broken, err)
+	require.Len(t, *outcomes, 1)
+	assert.Equal(t, outcome{&layer.Route{Name: "a"}, profiles.Failure, broken}, (*outcomes)[0])
+
+	answer = &layer.Error{Layer: "queue", Kind: layer.ErrFailFast}
+	_, err = r.Call(ctx, request{path: "/a"})
+	require.ErrorIs(t, err, layer.ErrFailFast)
+	assert.Len(t, *outcomes, 1, "a refusal is not the end of a request")
+
+	answer = context.Canceled
+	_, err = r.Call(ctx, request{path: "/a"})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Len(t, *outcomes, 1, "the caller left before there was a response")
+}
+
+// One request is reported once, however many tries its route makes of it.
+func TestOnResponseOncePerRequest(t *testing.T) {
+	reports := 0
+	var bs backends
+	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Name: "all", Match: profiles.All{}}}}, &bs,
+		profiles.OnResponse[request, *reply](func(*layer.Route, profiles.Class, error) { reports++ }),
+		profiles.PerRoute(func(_ profiles.Route, next service) service {
+			return handler(func(ctx context.Context, req request) (*reply, error) {
+				if _, err := next.Call(ctx, req); err != nil {
+					return nil, err
+				}
+				return next.Call(ctx, req)
+			})
+		}))
+	send(t, r, "GET", "/")
+	assert.Equal(t, map[string]int64{target: 2}, bs.calls())
+	assert.Equal(t, 1, reports)
+}

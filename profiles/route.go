@@ -1,0 +1,39 @@
+package profiles
+
+import (
+	"fmt"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// compiledRoute is what requests need of a Route.
+type compiledRoute struct {
+	match   matcher
+	info    *layer.Route // nil if there is nothing to say
+	classes classifier
+}
+
+// compileRoute returns an error if the route is to be left out, and tells drop
+// what is left out of it otherwise.
+func compileRoute(r Route, drop func(error)) (compiledRoute, error) {
+	inRoute := func(err error) {
+		if r.Name != "" {
+			err = fmt.Errorf("route %q: %w", r.Name, err)
+		}
+		drop(err)
+	}
+	match, err := compileMatch(r.Match, inRoute)
+	if err != nil {
+		return compiledRoute{}, err
+	}
+	c := compiledRoute{match: match, classes: compileClasses(r.Classes, inRoute)}
+	if r.Name != "" || len(r.Labels) > 0 {
+		c.info = &layer.Route{Name: r.Name, Labels: r.Labels}
+	}
+	return c, nil
+}
+
+// identity is the whole definition of a route as a map key. Every type of it
+// prints its full value, maps in order, strings quoted; so two routes have the
+// same identity if and only if they are deeply equal.
+func (r Route) identity() string { return fmt.Sprintf("%#v", r) }

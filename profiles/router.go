@@ -1,0 +1,133 @@
+package profiles
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+const layerName = "profiles"
+
+// Router is a Service that treats each request as the profile of its target
+// says: it finds the request's route, tells the layers below of it (see
+// [layer.WithRoute]) if it has a name or labels, and sends the request to one
+// of the profile's targets. Make one with [New].
+//
+// A request that every target refuses is refused.
+type Router[Req, Rsp any] struct {
+	options[Req, Rsp]
+	target string
+	source Source
+	access layer.Access[Req, Rsp]
+	mk     layer.Make[string, Req, Rsp]
+
+	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
+	watched atomic.Pointer[watched]            // never nil
+
+	mu       sync.Mutex // for those who replace current
+	services map[string]layer.Service[Req, Rsp]
+}
+
+// New returns a Router for target, and watches target's profile from source
+// until ctx ends; from then on the last profile stays in force. Before the
+// first profile, and if there is none, requests go to target.
+//
+// mk makes the service of a target, by its authority: usually a balancer with
+// a queue before it. It is asked once for each authority that a profile sends
+// requests to, for as long as the Router lives; to let go of targets that went
+// out of use is its own matter, as it is discover.Cache's.
+func New[Req, Rsp any](
+	ctx context.Context,
+	target string,
+	source Source,
+	access layer.Access[Req, Rsp],
+	mk layer.Make[string, Req, Rsp],
+	opts ...Option[Req, Rsp],
+) *Router[Req, Rsp] {
+	r := &Router[Req, Rsp]{
+		target: target, source: source, access: access, mk: mk,
+		services: make(map[string]layer.Service[Req, Rsp]),
+	}
+	for _, opt := range opts {
+		opt.apply(&r.options)
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.watched.Store(&watched{})
+	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
+	if r.initialWait <= 0 {
+		r.settle()
+	}
+	go r.watch(ctx)
+	return r
+}
+
+// Profile returns the profile in force, with all its pieces, those that are
+// left out included. It is not to be changed.
+func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
+
+// Call serves the request by the profile that is in force now, from start to
+// end.
+func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	if ctx.Err() != nil {
+		var none Rsp
+		return none, r.refuse(ctx, 0)
+	}
+	s := r.current.Load()
+	if s.provisional {
+		var err error
+		if s, err = r.await(ctx, s); err != nil {
+			var none Rsp
+			return none, err
+		}
+	}
+	var route *served[Req, Rsp]
+	if len(s.routes) > 0 {
+		route = s.match(r.access.Method(req), r.access.Path(req))
+	}
+	if route != nil && route.info != nil {
+		ctx = layer.WithRoute(ctx, route.info)
+	}
+	if r.onResponse != nil {
+		return r.report(ctx, s, route, req)
+	}
+	return r.serve(ctx, s, route, req)
+}
+
+func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
+	if route != nil && route.stack != nil {
+		return route.stack.Call(context.WithValue(ctx, r, s), req)
+	}
+	return s.split.Call(ctx, req)
+}
+
+// await waits for the first profile, or for the time that it is given.
+func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
+	start := time.Now()
+	for s.provisional {
+		select {
+		case <-s.replaced:
+			s = r.current.Load()
+		case <-ctx.Done():
+			return nil, r.refuse(ctx, time.Since(start))
+		}
+	}
+	return s, nil
+}
+
+// refuse turns away a request whose context is done.
+func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) error {
+	reason := "the caller has gone"
+	if waited > 0 {
+		reason = "no profile yet"
+	}
+	return &layer.Error{
+		Layer: layerName, Target: r.target, Kind: layer.ErrNotReady,
+		Reason: reason, Waited: waited, Err: context.Cause(ctx),
+	}
+}

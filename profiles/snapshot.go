@@ -1,0 +1,129 @@
+package profiles
+
+import (
+	"context"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// snapshot is a profile made ready for requests. It does not change once it is
+// published.
+type snapshot[Req, Rsp any] struct {
+	profile     *Profile
+	routes      []*served[Req, Rsp]
+	split       split[Req, Rsp]
+	provisional bool          // stands for a profile that is still waited for
+	replaced    chan struct{} // closed when another snapshot is in force
+}
+
+// served is a route with what serves it. It is shared by all snapshots that
+// have the route.
+type served[Req, Rsp any] struct {
+	compiledRoute
+	key   string                  // the route's identity
+	stack layer.Service[Req, Rsp] // nil: straight to the targets
+}
+
+// match returns the first route that matches, or none.
+func (s *snapshot[Req, Rsp]) match(method, path string) *served[Req, Rsp] {
+	for _, route := range s.routes {
+		if route.match(method, path) {
+			return route
+		}
+	}
+	return nil
+}
+
+// compile makes p ready. Routes that were in force before are taken over from
+// old as they are: their stacks keep their state, and their regular
+// expressions need not be compiled again.
+func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
+	s := &snapshot[Req, Rsp]{profile: p, replaced: make(chan struct{})}
+	drop := func(err error) {
+		r.log.Warn("left out of a profile", "target", r.target, "err", err)
+	}
+	before := make(map[string]*served[Req, Rsp])
+	if old != nil {
+		for _, route := range old.routes {
+			before[route.key] = route
+		}
+	}
+	for i, def := range p.Routes {
+		key := def.identity()
+		route := before[key]
+		if route == nil {
+			compiled, err := compileRoute(def, drop)
+			if err != nil {
+				drop(routeError(i, def, err))
+				continue
+			}
+			route = &served[Req, Rsp]{compiledRoute: compiled, key: key}
+			if r.perRoute != nil {
+				route.stack = r.perRoute(def, below[Req, Rsp]{r})
+			}
+			before[key] = route
+		}
+		s.routes = append(s.routes, route)
+	}
+	s.split = r.splitOf(p, drop)
+	return s
+}
+
+// splitOf returns the targets of p, or its apex if there are none.
+func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
+	apex, err := p.apex(r.target)
+	if err != nil {
+		drop(err)
+	}
+	s := split[Req, Rsp]{apex: apex}
+	for _, t := range p.Targets {
+		if t.Weight == 0 {
+			continue
+		}
+		if err := t.Validate(); err != nil {
+			drop(err)
+			continue
+		}
+		s.add(t, r.service(t.Authority))
+	}
+	if len(s.parts) == 0 {
+		s.add(Target{Authority: apex, Weight: 1}, r.service(apex))
+	}
+	return s
+}
+
+// service asks mk once for each authority, and remembers the answer for as
+// long as the Router lives. Nothing tells a service to go away; a Make that
+// starts something would start it anew each time a target comes back.
+func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
+	svc, ok := r.services[authority]
+	if !ok {
+		svc = r.mk(authority)
+		r.services[authority] = svc
+	}
+	return svc
+}
+
+// below is what a per-route stack stands on: the targets of the profile that
+// the request began with. The stack may be older than that profile, so the
+// profile comes with the request.
+type below[Req, Rsp any] struct{ router *Router[Req, Rsp] }
+
+// Ready is the Router's.
+func (b below[Req, Rsp]) Ready(ctx context.Context) error { return b.router.Ready(ctx) }
+
+// Call draws a target.
+func (b below[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	if ctx.Err() != nil {
+		var none Rsp
+		return none, b.router.refuse(ctx, 0)
+	}
+	s, ok := ctx.Value(b.router).(*snapshot[Req, Rsp])
+	if !ok {
+		s = b.router.current.Load()
+	}
+	return s.split.Call(ctx, req)
+}
+
+// Describe says where the stack ends; the targets are the Router's children.
+func (b below[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "targets"} }

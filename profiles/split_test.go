@@ -1,0 +1,255 @@
+package profiles_test
+
+import (
+	"context"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+func split(targets ...profiles.Target) *profiles.Profile { return &profiles.Profile{Targets: targets} }
+
+// shares sends n requests and checks that each authority got its share of
+// them, within six standard deviations.
+func shares(t *testing.T, r service, bs *backends, n int, want map[string]float64) {
+	t.Helper()
+	before := bs.calls()
+	for range n {
+		send(t, r, "GET", "/")
+	}
+	after := bs.calls()
+	for authority, share := range want {
+		tolerance := 6 * math.Sqrt(float64(n)*share*(1-share))
+		assert.InDelta(t, float64(n)*share, after[authority]-before[authority], tolerance, authority)
+	}
+	for authority := range after {
+		if _, wanted := want[authority]; !wanted {
+			assert.Equal(t, before[authority], after[authority], "%s has no share", authority)
+		}
+	}
+}
+
+// TestSplit has the rules of spec §8 on what entries are worth.
+func TestSplit(t *testing.T) {
+	for _, tt := range []struct {
+		what    string
+		profile *profiles.Profile
+		want    map[string]float64
+	}{
+		{"empty: apex", split(), map[string]float64{target: 1}},
+		{"all weights 0: apex", split(profiles.Target{"a:80", 0}, profiles.Target{"b:80", 0}), map[string]float64{target: 1}},
+		{"all invalid: apex", split(profiles.Target{"10.0.0.1:80", 1}, profiles.Target{"a", 1}), map[string]float64{target: 1}},
+		{
+			"all invalid: the apex of a named profile",
+			&profiles.Profile{Name: "web.local", Targets: []profiles.Target{{"[::1]:80", 1}}},
+			map[string]float64{"web.local:80": 1},
+		},
+		{"exactly 1: all of it", split(profiles.Target{"a:80", 1}), map[string]float64{"a:80": 1}},
+		{"weight 0 gets none", split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 0}), map[string]float64{"a:80": 1}},
+		{"invalid gets none", split(profiles.Target{"a:80", 1}, profiles.Target{"10.0.0.1:80", 9}), map[string]float64{"a:80": 1}},
+		{"by weight", split(profiles.Target{"a:80", 90}, profiles.Target{"b:80", 10}), map[string]float64{"a:80": 0.9, "b:80": 0.1}},
+		{
+			"several", split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"c:80", 5}),
+			map[string]float64{"a:80": 0.125, "b:80": 0.25, "c:80": 0.625},
+		},
+		{
+			"the same one twice", split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"a:80", 1}),
+			map[string]float64{"a:80": 0.5, "b:80": 0.5},
+		},
+		{
+			"great weights", split(profiles.Target{"a:80", math.MaxUint32}, profiles.Target{"b:80", math.MaxUint32}),
+			map[string]float64{"a:80": 0.5, "b:80": 0.5},
+		},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			var bs backends
+			shares(t, routerOf(t, tt.profile, &bs), &bs, 4000, tt.want)
+		})
+	}
+}
+
+var three = split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 2}, profiles.Target{"c:80", 5})
+
+// random_available of spec's "distribute": by weight and availability.
+func TestSplitSkipsThoseNotReady(t *testing.T) {
+	var bs backends
+	r := routerOf(t, three, &bs)
+	a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
+
+	c.unready.Store(true)
+	shares(t, r, &bs, 4000, map[string]float64{"a:80": 1.0 / 3, "b:80": 2.0 / 3})
+	c.unready.Store(false)
+	b.unready.Store(true)
+	shares(t, r, &bs, 4000, map[string]float64{"a:80": 1.0 / 6, "c:80": 5.0 / 6})
+	a.unready.Store(true)
+	shares(t, r, &bs, 100, map[string]float64{"c:80": 1})
+	a.unready.Store(false)
+	b.unready.Store(false)
+	shares(t, r, &bs, 4000, map[string]float64{"a:80": 0.125, "b:80": 0.25, "c:80": 0.625})
+	assert.Zero(t, a.refused.Load()+b.refused.Load()+c.refused.Load(), "those that were not ready were not asked")
+}
+
+func TestSplitPollsOneWhereAllAreReady(t *testing.T) {
+	var bs backends
+	r := routerOf(t, three, &bs)
+	for range 100 {
+		send(t, r, "GET", "/")
+	}
+	var polled int64
+	for _, b := range bs.made {
+		polled += b.polled.Load()
+	}
+	assert.EqualValues(t, 100, polled)
+}
+
+// With no target ready the draw is over all of them, and the one drawn
+// decides: here, by waiting.
+func TestSplitWithNoneReadyLeavesItToTheDrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := make(map[string]int)
+		bs := backends{}
+		mk := func(authority string) service {
+			return queue{bs.mk(authority).(*backend), func() { first[authority]++ }}
+		}
+		src := newScript()
+		r := profiles.New(t.Context(), target, src, access{}, mk)
+		src.send(three, nil)
+		a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
+		const n = 2000
+		for range n {
+			a.unready.Store(true)
+			b.unready.Store(true)
+			c.unready.Store(true)
+			began := time.Now()
+			time.AfterFunc(time.Second, func() { a.set(&a.unready, false); b.set(&b.unready, false); c.set(&c.unready, false) })
+			send(t, r, "GET", "/")
+			require.Equal(t, time.Second, time.Since(began))
+			synctest.Wait() // until all three are set
+		}
+		for authority, share := range map[string]float64{"a:80": 0.125, "b:80": 0.25, "c:80": 0.625} {
+			assert.InDelta(t, n*share, first[authority], 6*math.Sqrt(n*share*(1-share)), authority)
+		}
+	})
+}
+
+// queue waits for its backend, as a Queue above a balancer does.
+type queue struct {
+	*backend
+	drawn func()
+}
+
+func (q queue) Call(ctx context.Context, req request) (*reply, error) {
+	q.drawn()
+	if err := q.Ready(ctx); err != nil {
+		return nil, err
+	}
+	return q.backend.Call(ctx, req)
+}
+
+func TestSplitTriesTheOthersOnceWhenRefused(t *testing.T) {
+	var bs backends
+	r := routerOf(t, three, &bs)
+	a, b, c := bs.get(t, "a:80"), bs.get(t, "b:80"), bs.get(t, "c:80")
+	refused := func() int64 { return a.refused.Swap(0) + b.refused.Swap(0) + c.refused.Swap(0) }
+
+	a.refusing.Store(true)
+	c.refusing.Store(true)
+	for range 100 {
+		assert.Equal(t, "b:80", send(t, r, "GET", "/").from)
+	}
+	assert.NotZero(t, refused())
+
+	// Those who say that they are ready come before those who say they are not.
+	a.refusing.Store(false)
+	a.unready.Store(true)
+	for range 100 {
+		assert.Equal(t, "b:80", send(t, r, "GET", "/").from)
+	}
+	assert.Zero(t, a.refused.Load())
+	refused()
+
+	// Every one is asked exactly once before the request is refused.
+	b.refusing.Store(true)
+	for range 100 {
+		_, err := r.Call(t.Context(), request{})
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "profiles web:80: not ready: refused by 3 of 3 targets: backend ")
+		for _, one := range []*backend{a, b, c} {
+			assert.EqualValues(t, 1, one.refused.Load(), one.authority)
+		}
+		refused()
+	}
+}
+
+// Closed is what the request is told only if every target is.
+func TestSplitWithClosedTargets(t *testing.T) {
+	var bs backends
+	r := routerOf(t, split(two...), &bs)
+	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
+	a.closed.Store(true)
+	for range 50 {
+		assert.Equal(t, "b:80", send(t, r, "GET", "/").from)
+	}
+	b.refusing.Store(true)
+	for range 50 {
+		_, err := r.Call(t.Context(), request{})
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+	}
+	b.closed.Store(true)
+	for range 50 {
+		_, err := r.Call(t.Context(), request{})
+		require.ErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "refused by 2 of 2 targets")
+	}
+}
+
+// When the caller leaves, nobody else is bothered with its request.
+func TestSplitStopsWhenTheCallerLeaves(t *testing.T) {
+	var bs backends
+	r := routerOf(t, three, &bs)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	asked := 0
+	for _, authority := range []string{"a:80", "b:80", "c:80"} {
+		bs.get(t, authority).serve = func(context.Context, request) (*reply, error) {
+			asked++
+			cancel()
+			return nil, layer.ErrNotReady
+		}
+	}
+	_, err := r.Call(ctx, request{})
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.ErrorContains(t, err, "refused by 1 of 3 targets")
+	assert.Equal(t, 1, asked)
+}
+
+// Backends that persist keep their services, those that come back too; a
+// change of weight is immediate.
+func TestSplitUpdatesKeepServices(t *testing.T) {
+	var bs backends
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	for _, step := range []struct {
+		profile *profiles.Profile
+		want    map[string]float64
+	}{
+		{split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 1}), map[string]float64{"a:80": 0.5, "b:80": 0.5}},
+		{split(profiles.Target{"a:80", 1}, profiles.Target{"b:80", 3}), map[string]float64{"a:80": 0.25, "b:80": 0.75}},
+		{split(profiles.Target{"b:80", 1}, profiles.Target{"c:80", 1}), map[string]float64{"b:80": 0.5, "c:80": 0.5}},
+		{split(), map[string]float64{target: 1}},
+		{split(profiles.Target{"a:80", 1}), map[string]float64{"a:80": 1}},
+	} {
+		src.send(step.profile, nil)
+		shares(t, r, &bs, 1000, step.want)
+	}
+	assert.Equal(t, map[string]int{target: 1, "a:80": 1, "b:80": 1, "c:80": 1}, bs.asked)
+}
