@@ -1,0 +1,105 @@
+package tap
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/match"
+)
+
+type noop struct{ service }
+
+func (n noop) Call(ctx context.Context, c *call) (*reply, error) { return n.service.Call(ctx, c) }
+
+// endpoint answers at once, and always the same.
+type endpoint struct{ rsp *reply }
+
+func (endpoint) Ready(context.Context) error                   { return nil }
+func (e endpoint) Call(context.Context, *call) (*reply, error) { return e.rsp, nil }
+
+func bench(b *testing.B, svc service) {
+	b.Helper()
+	ctx := layer.WithRoute(context.Background(), &layer.Route{Labels: map[string]string{"route": "r"}})
+	req := get("/api/vote")
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := svc.Call(ctx, req); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkIdle(b *testing.B) {
+	inner := endpoint{&reply{status: 200}}
+	b.Run("endpoint", func(b *testing.B) { bench(b, inner) })
+	b.Run("noop", func(b *testing.B) { bench(b, noop{inner}) })
+	b.Run("tap", func(b *testing.B) { bench(b, stand(new(Registry), inner)) })
+}
+
+func BenchmarkWatched(b *testing.B) {
+	inner := endpoint{&reply{status: 200}}
+	b.Run("matching_nothing", func(b *testing.B) {
+		reg := new(Registry)
+		watch(b, reg, match.All(match.Method("GET"), match.PathPrefix("/other/")), 1, false)
+		bench(b, stand(reg, inner))
+	})
+	b.Run("matching_nothing_by_route", func(b *testing.B) {
+		reg := new(Registry)
+		watch(b, reg, match.RouteLabel("route", "other"), 1, false)
+		bench(b, stand(reg, inner))
+	})
+	b.Run("everything_never_read", func(b *testing.B) {
+		reg := new(Registry)
+		watch(b, reg, match.All(), 1<<32-1, false)
+		bench(b, stand(reg, inner))
+	})
+	for _, n := range []int{1, 10} {
+		b.Run(fmt.Sprintf("everything_drained/%d", n), func(b *testing.B) { benchDrained(b, inner, n) })
+	}
+}
+
+// benchDrained takes each watcher's events after each request, so that none is
+// dropped: what is measured is the whole cost but that of sending.
+func benchDrained(b *testing.B, inner service, n int) {
+	b.Helper()
+	reg := new(Registry)
+	watchers := make([]*watcher, n)
+	for i := range watchers {
+		watchers[i] = watch(b, reg, match.All(), 1<<32-1, false)
+	}
+	svc := stand(reg, inner)
+	req := get("/api/vote")
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = svc.Call(context.Background(), req)
+		for _, w := range watchers {
+			for unread := w.buf.Load(); len(unread.events) > 0; {
+				unread.took(<-unread.events)
+			}
+		}
+	}
+	for _, w := range watchers {
+		require.Zero(b, w.dropped.Load())
+	}
+}
+
+// BenchmarkObserve is a request and its three events over a real gRPC stream.
+func BenchmarkObserve(b *testing.B) {
+	p := listen(b, NewServer(new(Registry)), nil)
+	svc := stand(p.reg, endpoint{&reply{status: 200}})
+	stream := p.observe(b.Context(), b, all(1<<32-1))
+	req := get("/api/vote")
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = svc.Call(context.Background(), req)
+		for range 3 {
+			if _, err := stream.Recv(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}

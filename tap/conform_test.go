@@ -1,0 +1,76 @@
+package tap
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/tap/match"
+)
+
+type (
+	testReq = *layertest.Request
+	testRsp = *layertest.Response
+)
+
+// testAccess knows nothing of a request and everything of a body.
+type testAccess struct{}
+
+func (testAccess) Method(testReq) string                { return "GET" }
+func (testAccess) Scheme(testReq) string                { return "" }
+func (testAccess) Authority(testReq) string             { return "" }
+func (testAccess) Path(testReq) string                  { return "/" }
+func (testAccess) Source(testReq) netip.AddrPort        { return netip.AddrPort{} }
+func (testAccess) RequestHeader(testReq) layer.Fields   { return fields{} }
+func (testAccess) Status(testRsp) int                   { return 200 }
+func (testAccess) ResponseHeader(testRsp) layer.Fields  { return fields{} }
+func (testAccess) ResponseTrailer(testRsp) layer.Fields { return fields{} }
+func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) testRsp {
+	return layer.AtEnd[testRsp]()(ctx, r, o)
+}
+
+// The invariants of layers hold with nobody watching, with somebody who wants
+// something else, and with many who do not read.
+func TestConform(t *testing.T) {
+	tapped := func(reg *Registry) layer.Layer[testReq, testRsp] { return Layer(reg, testAccess{}) }
+	t.Run("idle", func(t *testing.T) {
+		layertest.Conform(t, layertest.Layer{Layer: tapped(new(Registry)), Transparent: true})
+	})
+	t.Run("watched in vain", func(t *testing.T) {
+		reg := new(Registry)
+		watch(t, reg, match.Method("PUT"), 1<<32-1, true)
+		layertest.Conform(t, layertest.Layer{Layer: tapped(reg), Transparent: true})
+	})
+	t.Run("watched by two who do not read", func(t *testing.T) {
+		reg := new(Registry)
+		watch(t, reg, match.All(), 1<<32-1, true)
+		w := watch(t, reg, match.All(), 1<<32-1, false)
+		layertest.Conform(t, layertest.Layer{Layer: tapped(reg)})
+		if n := w.inside.Load(); n != 0 {
+			t.Errorf("%d requests never ended", n)
+		}
+	})
+	t.Run("watched by one who reads", func(t *testing.T) {
+		layertest.Conform(t, layertest.Layer{New: func(
+			ctx context.Context, next layer.Service[testReq, testRsp],
+		) layer.Service[testReq, testRsp] {
+			reg := new(Registry)
+			c, _ := compile(match.All())
+			w, _ := reg.watch(c, 1<<32-1, true)
+			go func() {
+				defer reg.close(w)
+				for {
+					select {
+					case e := <-w.buf.Load().events:
+						w.buf.Load().took(e)
+					case <-ctx.Done():
+						return
+					}
+				}
+			}()
+			return tapped(reg)(next)
+		}})
+	})
+}

@@ -1,0 +1,103 @@
+package match
+
+import (
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+)
+
+// All holds when every one of ms does; with none, always.
+func All(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_All{All: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
+}
+
+// Any holds when one of ms does; with none, never.
+func Any(ms ...*pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Any{Any: &pb.ObserveRequest_Match_Seq{Matches: ms}}}
+}
+
+// Not holds when m does not.
+func Not(m *pb.ObserveRequest_Match) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Not{Not: m}}
+}
+
+// DestinationLabel holds when the endpoint has this label, such as
+// deployment=web. Neither may be empty.
+func DestinationLabel(key, value string) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_DestinationLabel{
+		DestinationLabel: &pb.ObserveRequest_Match_Label{Key: key, Value: value},
+	}}
+}
+
+// RouteLabel holds when the route that matched has this label. Neither may be
+// empty.
+func RouteLabel(key, value string) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_RouteLabel{
+		RouteLabel: &pb.ObserveRequest_Match_Label{Key: key, Value: value},
+	}}
+}
+
+// Method holds for this method, as sent: "GET".
+func Method(name string) *pb.ObserveRequest_Match {
+	method := &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: name}}
+	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
+		method.Type = &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_Registered(n)}
+	}
+	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Method{Method: method}})
+}
+
+// Scheme holds for this scheme, "http" or "https". A request that does not say
+// counts as http.
+func Scheme(name string) *pb.ObserveRequest_Match {
+	scheme := &http_types.Scheme{}
+	switch name {
+	case "http":
+		scheme.Type = &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}
+	case "https":
+		scheme.Type = &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTPS}
+	default:
+		scheme.Type = &http_types.Scheme_Unregistered{Unregistered: name}
+	}
+	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Scheme{Scheme: scheme}})
+}
+
+// Authority holds for just this authority, or Host: "web.example:80".
+func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
+
+// AuthorityPrefix holds for every authority that begins like this.
+func AuthorityPrefix(s string) *pb.ObserveRequest_Match { return authority(prefix(s)) }
+
+// Path holds for just this path; the query is no part of it.
+func Path(s string) *pb.ObserveRequest_Match { return path(exact(s)) }
+
+// PathPrefix holds for every path that begins like this.
+func PathPrefix(s string) *pb.ObserveRequest_Match { return path(prefix(s)) }
+
+// Headers is no condition but what goes with one, the Extract of an
+// ObserveRequest: with it, events hold header and trailer fields.
+func Headers() *pb.ObserveRequest_Extract {
+	return &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{
+		Http: &pb.ObserveRequest_Extract_Http{Extract: &pb.ObserveRequest_Extract_Http_Headers_{
+			Headers: &pb.ObserveRequest_Extract_Http_Headers{},
+		}},
+	}}
+}
+
+func authority(m *pb.ObserveRequest_Match_Http_StringMatch) *pb.ObserveRequest_Match {
+	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Authority{Authority: m}})
+}
+
+func path(m *pb.ObserveRequest_Match_Http_StringMatch) *pb.ObserveRequest_Match {
+	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Path{Path: m}})
+}
+
+func http(m *pb.ObserveRequest_Match_Http) *pb.ObserveRequest_Match {
+	return &pb.ObserveRequest_Match{Match: &pb.ObserveRequest_Match_Http_{Http: m}}
+}
+
+func exact(s string) *pb.ObserveRequest_Match_Http_StringMatch {
+	return &pb.ObserveRequest_Match_Http_StringMatch{Match: &pb.ObserveRequest_Match_Http_StringMatch_Exact{Exact: s}}
+}
+
+func prefix(s string) *pb.ObserveRequest_Match_Http_StringMatch {
+	return &pb.ObserveRequest_Match_Http_StringMatch{Match: &pb.ObserveRequest_Match_Http_StringMatch_Prefix{Prefix: s}}
+}

@@ -1,0 +1,85 @@
+package tap
+
+import (
+	"maps"
+	"net/netip"
+)
+
+// Option says where a [Layer] stands.
+type Option interface{ apply(p *place) }
+
+// Direction says on which side of the process a layer stands. It is an
+// [Option]; the zero Direction is unknown.
+type Direction int
+
+// The directions, numbered as on the wire.
+const (
+	Inbound  Direction = 1 // requests to the service of this process
+	Outbound Direction = 2 // requests of this process to others
+)
+
+// String returns "inbound", "outbound" or "unknown".
+func (d Direction) String() string {
+	switch d {
+	case Inbound:
+		return "inbound"
+	case Outbound:
+		return "outbound"
+	}
+	return "unknown"
+}
+
+func (d Direction) apply(p *place) { p.direction = d }
+
+// Destination is where the requests of a layer go: the endpoint's address and
+// its labels as discovery gave them. Inbound it is the address that was asked
+// for. A zero addr is unknown.
+func Destination(addr netip.AddrPort, labels map[string]string) Option {
+	return optionFunc(func(p *place) {
+		p.destination = plain(addr)
+		p.destinationLabels = cloned(labels)
+	})
+}
+
+// SourceLabels say what is known of all clients of a layer, such as
+// tls=loopback.
+func SourceLabels(labels map[string]string) Option {
+	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
+}
+
+type optionFunc func(*place)
+
+func (f optionFunc) apply(p *place) { f(p) }
+
+// place is what a layer knows before any request: it is shared by all its
+// events.
+type place struct {
+	direction         Direction
+	destination       netip.AddrPort
+	destinationLabels map[string]string // never nil
+	sourceLabels      map[string]string // never nil
+}
+
+func newPlace(opts []Option) *place {
+	p := &place{destinationLabels: map[string]string{}, sourceLabels: map[string]string{}}
+	for _, opt := range opts {
+		opt.apply(p)
+	}
+	return p
+}
+
+func cloned(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return maps.Clone(labels)
+}
+
+// plain makes addresses comparable: an IPv4 address that came over an IPv6
+// socket is an IPv4 address, and a zone means nothing elsewhere.
+func plain(a netip.AddrPort) netip.AddrPort {
+	if !a.Addr().IsValid() {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
+}

@@ -1,0 +1,101 @@
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+)
+
+// ServerOption says who may watch.
+type ServerOption interface{ applyServer(s *Server) }
+
+type serverOption func(*Server)
+
+func (f serverOption) applyServer(s *Server) { f(s) }
+
+// AllowIdentities lets clients of other machines watch that prove one of these
+// names by a verified certificate: a DNS name or a URI among its subject
+// alternative names, compared whole. The gRPC server must have been given
+// credentials that ask for client certificates. A client that comes by TLS is
+// then asked for its name even on this machine.
+func AllowIdentities(names ...string) ServerOption {
+	return serverOption(func(s *Server) {
+		for _, name := range names {
+			if !strings.Contains(name, "://") { // case matters in a URI, not in a name
+				name = strings.ToLower(name)
+			}
+			s.access.identities = append(s.access.identities, name)
+		}
+	})
+}
+
+// AllowRemote lets everybody watch who reaches the server. Requests hold what
+// people would not want to be read by others: use it only where something else
+// decides who may connect.
+func AllowRemote() ServerOption {
+	return serverOption(func(s *Server) { s.access.everybody = true })
+}
+
+// access decides who may watch.
+type access struct {
+	everybody  bool
+	identities []string // URIs, and DNS names in lower case
+}
+
+// permit returns why the caller may not watch, or nil.
+func (a *access) permit(ctx context.Context) error {
+	if a.everybody {
+		return nil
+	}
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return errors.New("it is not known who asks")
+	}
+	if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(a.identities) > 0 {
+		return a.permitIdentity(tls)
+	}
+	if isLocal(p) {
+		return nil
+	}
+	return fmt.Errorf("%v is not on this machine", p.Addr)
+}
+
+func (a *access) permitIdentity(tls credentials.TLSInfo) error {
+	// Only what was verified counts; a server may ask for certificates
+	// without checking them.
+	if len(tls.State.VerifiedChains) == 0 || len(tls.State.VerifiedChains[0]) == 0 {
+		return errors.New("the client has no verified certificate")
+	}
+	cert := tls.State.VerifiedChains[0][0]
+	names := slices.Clone(cert.DNSNames)
+	for i, name := range names {
+		names[i] = strings.ToLower(name)
+	}
+	for _, uri := range cert.URIs {
+		names = append(names, uri.String())
+	}
+	for _, name := range names {
+		if slices.Contains(a.identities, name) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the client is %q, which may not watch", names)
+}
+
+// isLocal reports whether a caller is on this machine.
+func isLocal(p *peer.Peer) bool {
+	if p.Addr == nil {
+		return false
+	}
+	if p.Addr.Network() == "unix" {
+		return true
+	}
+	addr, err := netip.ParseAddrPort(p.Addr.String())
+	return err == nil && addr.Addr().IsLoopback()
+}

@@ -1,0 +1,174 @@
+package tap
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+)
+
+// through sends e over the wire.
+func through(t require.TestingT, e Event) Event {
+	b, err := proto.Marshal(e.proto())
+	require.NoError(t, err)
+	m := new(pb.TapEvent)
+	require.NoError(t, proto.Unmarshal(b, m))
+	return eventOf(m)
+}
+
+func optional[T any](t *rapid.T, name string, g *rapid.Generator[T]) *T {
+	return rapid.Ptr(g, true).Draw(t, name)
+}
+
+var genEvent = rapid.Custom(func(t *rapid.T) Event {
+	labels := func(name string) map[string]string {
+		return rapid.OneOf(
+			rapid.Just[map[string]string](nil), rapid.MapOfN(rapid.String(), rapid.String(), 0, 3),
+		).Draw(t, name)
+	}
+	addr := func(name string) netip.AddrPort {
+		ip := rapid.OneOf(
+			rapid.Just(netip.Addr{}),
+			rapid.Map(rapid.SliceOfN(rapid.Byte(), 4, 4), func(b []byte) netip.Addr { return netip.AddrFrom4([4]byte(b)) }),
+			rapid.Map(rapid.SliceOfN(rapid.Byte(), 16, 16), func(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }),
+		).Draw(t, name)
+		return plain(netip.AddrPortFrom(ip, rapid.Uint16().Draw(t, name+" port")))
+	}
+	fields := func() []Field {
+		return rapid.OneOf(rapid.Just[[]Field](nil), rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Field {
+			return Field{rapid.String().Draw(t, "name"), string(rapid.SliceOf(rapid.Byte()).Draw(t, "value"))}
+		}), 0, 3)).Draw(t, "fields")
+	}
+	since := rapid.Map(rapid.Int64Range(0, int64(time.Hour)), func(n int64) time.Duration { return time.Duration(n) })
+	e := Event{
+		Direction: Direction(rapid.IntRange(0, 2).Draw(t, "direction")),
+		Source:    addr("source"), Destination: addr("destination"),
+		SourceLabels: labels("source labels"), DestinationLabels: labels("destination labels"), RouteLabels: labels("route labels"),
+	}
+	kind := rapid.IntRange(0, 3).Draw(t, "kind")
+	if kind > 0 {
+		e.ID = StreamID{rapid.Uint32().Draw(t, "base"), rapid.Uint64().Draw(t, "stream")}
+	}
+	switch kind {
+	case 1:
+		e.RequestInit = &RequestInit{
+			Method: rapid.OneOf(genMethod, rapid.String()).Draw(t, "method"), Scheme: rapid.OneOf(genScheme, rapid.String()).Draw(t, "scheme"),
+			Authority: rapid.String().Draw(t, "authority"), Path: rapid.String().Draw(t, "path"), Headers: fields(),
+		}
+	case 2:
+		e.ResponseInit = &ResponseInit{since.Draw(t, "since"), rapid.IntRange(0, 999).Draw(t, "status"), fields()}
+	case 3:
+		e.ResponseEnd = &ResponseEnd{
+			SinceRequestInit: since.Draw(t, "since"), SinceResponseInit: optional(t, "since response", since),
+			Bytes: rapid.Uint64().Draw(t, "bytes"), Trailers: fields(),
+		}
+		if e.ResponseEnd.GRPCStatus = optional(t, "grpc", rapid.Map(rapid.Uint32(), func(n uint32) codes.Code { return codes.Code(n) })); e.ResponseEnd.GRPCStatus == nil {
+			e.ResponseEnd.ResetCode = optional(t, "reset", rapid.Uint32())
+		}
+	}
+	return e
+})
+
+func TestEventRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		e := genEvent.Draw(t, "event")
+		require.Equal(t, e, through(t, e))
+	})
+}
+
+// The field numbers and meanings of wire.md §5, written down by hand.
+func TestEventOnTheWire(t *testing.T) {
+	e := Event{
+		Direction: Inbound, ID: StreamID{Base: 3, Stream: 9},
+		Source:       netip.MustParseAddrPort("10.0.0.1:4143"),
+		Destination:  netip.MustParseAddrPort("[2001:db8::1]:80"),
+		SourceLabels: map[string]string{"tls": "loopback"},
+		RequestInit:  &RequestInit{Method: "POST", Scheme: "https", Authority: "web", Path: "/p", Headers: []Field{{"a", "\xff"}}},
+	}
+	require.True(t, proto.Equal(&pb.TapEvent{
+		Source:         &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv4{Ipv4: 10<<24 | 1}}, Port: 4143},
+		SourceMeta:     &pb.TapEvent_EndpointMeta{Labels: map[string]string{"tls": "loopback"}},
+		Destination:    &netpb.TcpAddress{Ip: &netpb.IPAddress{Ip: &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{First: 0x20010db8 << 32, Last: 1}}}, Port: 80},
+		ProxyDirection: pb.TapEvent_INBOUND,
+		Event: &pb.TapEvent_Http_{Http: &pb.TapEvent_Http{Event: &pb.TapEvent_Http_RequestInit_{RequestInit: &pb.TapEvent_Http_RequestInit{
+			Id:        &pb.TapEvent_Http_StreamId{Base: 3, Stream: 9},
+			Method:    &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_POST}},
+			Scheme:    &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTPS}},
+			Authority: "web", Path: "/p",
+			Headers: &http_types.Headers{Headers: []*http_types.Headers_Header{{Name: "a", Value: []byte{0xff}}}},
+		}}}},
+	}, e.proto()))
+
+	end := Event{ResponseEnd: &ResponseEnd{SinceRequestInit: 1500 * time.Millisecond}}
+	m := end.proto().GetHttp().GetResponseEnd()
+	require.EqualValues(t, 1, m.GetSinceRequestInit().GetSeconds())
+	require.EqualValues(t, 5e8, m.GetSinceRequestInit().GetNanos())
+	require.Nil(t, m.GetSinceResponseInit(), "no response headers")
+	require.NotNil(t, m.GetEos())
+	require.Nil(t, m.GetEos().GetEnd(), "eos without a member")
+}
+
+func TestEventsWithoutUTF8CanBeSent(t *testing.T) {
+	bad := "a\xffb"
+	got := through(t, Event{
+		SourceLabels: map[string]string{bad: bad},
+		RequestInit:  &RequestInit{Method: bad, Scheme: bad, Authority: bad, Path: bad, Headers: []Field{{bad, bad}}},
+	})
+	mended := "a\uFFFDb"
+	require.Equal(t, Event{
+		SourceLabels: map[string]string{mended: mended},
+		RequestInit:  &RequestInit{Method: mended, Scheme: mended, Authority: mended, Path: mended, Headers: []Field{{mended, bad}}},
+	}, got)
+}
+
+func TestUnknownMessages(t *testing.T) {
+	require.Equal(t, Event{}, eventOf(nil))
+	require.Equal(t, Event{}, eventOf(&pb.TapEvent{Event: &pb.TapEvent_Http_{}}))
+	got := eventOf(&pb.TapEvent{
+		Source:         &netpb.TcpAddress{Port: 80},
+		Destination:    &netpb.TcpAddress{Ip: ipv4(), Port: 65536 + 80},
+		ProxyDirection: 9,
+		Event: &pb.TapEvent_Http_{Http: &pb.TapEvent_Http{Event: &pb.TapEvent_Http_RequestInit_{RequestInit: &pb.TapEvent_Http_RequestInit{
+			Method: &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: 99}},
+			Scheme: &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: 99}},
+		}}}},
+	})
+	require.Equal(t, Event{
+		Direction: 9, Destination: netip.MustParseAddrPort("10.0.0.0:80"), RequestInit: &RequestInit{},
+	}, got, "an address without an IP is dropped, a port cut to 16 bits")
+}
+
+// Whatever bytes a server sends, they become an event, and one that can be
+// sent on and stays the same.
+func FuzzEvent(f *testing.F) {
+	for _, e := range []Event{
+		{Direction: Inbound, Source: clientAddr, SourceLabels: podLabels, RequestInit: &RequestInit{Method: "PURGE", Scheme: "coap", Headers: []Field{{"a", "\xff"}}}},
+		{Destination: netip.MustParseAddrPort("[fd00::1]:1"), RouteLabels: podLabels, ResponseInit: &ResponseInit{Status: 200}},
+		{ResponseEnd: &ResponseEnd{SinceResponseInit: new(time.Second), GRPCStatus: new(codes.OK)}},
+		{ResponseEnd: &ResponseEnd{ResetCode: new(uint32(8)), Trailers: []Field{}}},
+	} {
+		b, err := proto.Marshal(e.proto())
+		require.NoError(f, err)
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m := new(pb.TapEvent)
+		if proto.Unmarshal(b, m) != nil {
+			return
+		}
+		e := eventOf(m)
+		require.GreaterOrEqual(t, e.weight(), int64(0))
+		again := through(t, e)
+		if e.RequestInit == nil && e.ResponseInit == nil && e.ResponseEnd == nil {
+			e.ID = StreamID{}
+		}
+		require.Equal(t, e, again)
+	})
+}
