@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/examples/demo/emojivoto"
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/internal/serve"
+)
+
+// The names by which the services find each other.
+const (
+	webName    = "web.emojivoto:80"
+	emojiName  = "emoji.emojivoto:8080"
+	votingName = "voting.emojivoto:8080"
+)
+
+// How fast the replicas are, and how the one that comes and goes does so.
+const (
+	quick = 2 * time.Millisecond
+	slow  = 150 * time.Millisecond
+
+	stays = 2 * time.Second
+	// drains is the time between leaving discovery and refusing requests, as
+	// a preStop hook gives it.
+	drains = 500 * time.Millisecond
+	away   = time.Second
+)
+
+// application is emojivoto: replicas with ports of their own, and the
+// controller that tells where they are.
+type application struct {
+	controller *controller.Controller
+	running    *errgroup.Group
+	log        *slog.Logger
+
+	mu    sync.Mutex
+	where map[string]map[string]controller.Endpoint // by name, then pod
+}
+
+// replica serves a pod of a service until ctx ends, and is announced until
+// then.
+func (a *application) replica(ctx context.Context, service, pod string, register func(*grpc.Server)) error {
+	var g serve.Group
+	addr := g.GRPC(pod, loopback, register, nil)
+	return a.announced(ctx, &g, service, pod, addr)
+}
+
+// announced runs g, with pod at addr known to the controller. When ctx ends
+// the pod first leaves discovery, and then drains.
+func (a *application) announced(ctx context.Context, g *serve.Group, service, pod, addr string) error {
+	if err := g.Err(); err != nil {
+		return err
+	}
+	at, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		return fmt.Errorf("%s: %w", pod, err)
+	}
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	a.running.Go(func() error { return g.Run(serving, grace, a.log) })
+	a.running.Go(func() error {
+		defer stop()
+		<-ctx.Done()
+		return a.leave(service, pod)
+	})
+	return a.join(service, pod, controller.Endpoint{Addr: at, Labels: map[string]string{"pod": pod}})
+}
+
+func (a *application) join(service, pod string, e controller.Endpoint) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.where[service] == nil {
+		a.where[service] = map[string]controller.Endpoint{}
+	}
+	a.where[service][pod] = e
+	return a.publish()
+}
+
+func (a *application) leave(service, pod string) error {
+	a.mu.Lock()
+	delete(a.where[service], pod)
+	err := a.publish()
+	a.mu.Unlock()
+	wait(context.Background(), drains)
+	return err
+}
+
+// publish tells the controller of all replicas. Call it with mu held.
+func (a *application) publish() error {
+	cfg := controller.Config{Destinations: map[string]controller.Destination{}}
+	for service, pods := range a.where {
+		d := controller.Destination{
+			Labels:  map[string]string{"namespace": "emojivoto", "deployment": deployment(service)},
+			Profile: profile(service),
+		}
+		for _, pod := range slices.Sorted(maps.Keys(pods)) {
+			d.Endpoints = append(d.Endpoints, pods[pod])
+		}
+		cfg.Destinations[service] = d
+	}
+	if err := a.controller.Set(cfg); err != nil {
+		return fmt.Errorf("controller: %w", err)
+	}
+	return nil
+}
+
+// deployment is the first part of a service's name.
+func deployment(service string) string {
+	name, _, _ := strings.Cut(service, ".")
+	return name
+}
+
+// profile names the routes of a service, for tap.
+func profile(service string) *controller.Profile {
+	switch service {
+	case webName:
+		return &controller.Profile{Routes: []controller.Route{
+			{Name: "vote", Match: controller.Match{Method: "GET", Path: "/api/vote"}},
+			{Name: "list", Match: controller.Match{Method: "GET", Path: "/api/list"}},
+		}}
+	case votingName:
+		return &controller.Profile{Routes: []controller.Route{
+			{Name: "doughnut", Match: controller.Match{Path: `/emojivoto\.v1\.VotingService/VoteDoughnut`}},
+			{Name: "vote", Match: controller.Match{Path: `/emojivoto\.v1\.VotingService/Vote.*`}},
+		}}
+	}
+	return nil
+}
+
+// backends starts the replicas of the two gRPC services.
+func (a *application) backends(ctx context.Context) error {
+	takes := func(d time.Duration) func() time.Duration { return func() time.Duration { return d } }
+	for pod, latency := range map[string]time.Duration{"emoji-0": quick, "emoji-1": quick, "emoji-2": quick, "emoji-slow": slow} {
+		if err := a.replica(ctx, emojiName, pod, func(s *grpc.Server) {
+			emojivoto.NewEmojiServer(takes(latency)).Register(s)
+		}); err != nil {
+			return err
+		}
+	}
+	tally := emojivoto.NewTally()
+	voting := func(s *grpc.Server) { emojivoto.NewVotingServer(tally, takes(quick)).Register(s) }
+	for _, pod := range []string{"voting-0", "voting-1"} {
+		if err := a.replica(ctx, votingName, pod, voting); err != nil {
+			return err
+		}
+	}
+	a.running.Go(func() error { return a.comeAndGo(ctx, "voting-2", voting) })
+	return nil
+}
+
+// comeAndGo has a voting replica join and leave, again and again.
+func (a *application) comeAndGo(ctx context.Context, pod string, register func(*grpc.Server)) error {
+	for ctx.Err() == nil {
+		present, leave := context.WithCancel(ctx)
+		err := a.replica(present, votingName, pod, register)
+		if err == nil {
+			wait(ctx, stays)
+		}
+		leave()
+		if err != nil {
+			return err
+		}
+		wait(ctx, drains+away)
+	}
+	return nil
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}

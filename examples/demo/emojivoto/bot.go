@@ -1,0 +1,137 @@
+package emojivoto
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// patience is how long the bot waits for an answer.
+	patience = 5 * time.Second
+	// inFlight is how many requests the bot has in progress at most. When that
+	// many are slow, it slows down.
+	inFlight = 64
+	// defaultRate is in requests a second.
+	defaultRate = 10
+)
+
+// Bot visits a web front and votes, like many people with one taste: about 15 %
+// of its votes are for the doughnut, the others go round the other emoji, and
+// one request in ten looks at the list or at the leaderboard. Its first
+// requests are one of each kind. The same seed makes the same requests in the
+// same order.
+type Bot struct {
+	client *http.Client
+	base   string
+	every  time.Duration
+	seed   uint64
+
+	votes, doughnuts, lists, leaderboards, failed, errors atomic.Uint64
+}
+
+// BotCounts is what a bot did.
+type BotCounts struct {
+	Votes        uint64 // doughnuts included
+	Doughnuts    uint64
+	Lists        uint64
+	Leaderboards uint64
+	Failed       uint64 // requests that were answered with status 400 or above
+	Errors       uint64 // requests without an answer
+}
+
+// NewBot returns a bot that makes rate requests a second, through client, to
+// the web front at a base URL ("http://127.0.0.1:8080"). A rate that is not
+// above 0 means 10.
+func NewBot(client *http.Client, baseURL string, rate float64, seed uint64) *Bot {
+	if !(rate > 0) {
+		rate = defaultRate
+	}
+	return &Bot{
+		client: client,
+		base:   strings.TrimSuffix(baseURL, "/"),
+		every:  max(time.Duration(float64(time.Second)/rate), 1),
+		seed:   seed,
+	}
+}
+
+// Counts returns what the bot has done so far. It may be called at any time.
+func (b *Bot) Counts() BotCounts {
+	return BotCounts{
+		Votes:        b.votes.Load(),
+		Doughnuts:    b.doughnuts.Load(),
+		Lists:        b.lists.Load(),
+		Leaderboards: b.leaderboards.Load(),
+		Failed:       b.failed.Load(),
+		Errors:       b.errors.Load(),
+	}
+}
+
+// Run makes requests until ctx ends. Those that are in progress then are not
+// cancelled, which would look like failures to whoever watches: Run waits for
+// them, at most five seconds.
+func (b *Bot) Run(ctx context.Context) {
+	plan := newPlan(b.seed)
+	slots := make(chan struct{}, inFlight)
+	ticker := time.NewTicker(b.every)
+	defer ticker.Stop()
+	var running sync.WaitGroup
+	defer running.Wait()
+	for ctx.Err() == nil {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		path := plan.next()
+		running.Go(func() {
+			defer func() { <-slots }()
+			b.visit(context.WithoutCancel(ctx), path)
+		})
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// visit makes one request, reads its answer to the end and counts both.
+func (b *Bot) visit(ctx context.Context, path string) {
+	b.count(path)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, b.base+path, http.NoBody)
+	if err != nil {
+		b.errors.Add(1)
+		return
+	}
+	rsp, err := b.client.Do(req)
+	if err != nil {
+		b.errors.Add(1)
+		return
+	}
+	defer rsp.Body.Close()
+	if _, err := io.Copy(io.Discard, rsp.Body); err != nil {
+		b.errors.Add(1)
+	} else if rsp.StatusCode >= http.StatusBadRequest {
+		b.failed.Add(1)
+	}
+}
+
+func (b *Bot) count(path string) {
+	switch path {
+	case listPath:
+		b.lists.Add(1)
+		return
+	case leaderboardPath:
+		b.leaderboards.Add(1)
+		return
+	case votePath(Doughnut):
+		b.doughnuts.Add(1)
+	}
+	b.votes.Add(1)
+}

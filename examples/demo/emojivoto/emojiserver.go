@@ -1,0 +1,65 @@
+package emojivoto
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// EmojiServer is one replica of the emoji service: it knows the catalogue. It
+// is safe for concurrent use.
+type EmojiServer struct {
+	replica
+
+	methods []grpc.MethodDesc
+	list    *structpb.ListValue
+	unicode map[string]string
+}
+
+// NewEmojiServer returns a replica that takes as long for each request as
+// delay says at that moment; nil means no time. Delay must be safe for
+// concurrent use.
+func NewEmojiServer(delay func() time.Duration) *EmojiServer {
+	s := &EmojiServer{replica: newReplica(delay), list: &structpb.ListValue{}, unicode: make(map[string]string)}
+	for _, e := range Catalogue() {
+		s.unicode[e.Shortcode] = e.Unicode
+		s.list.Values = append(s.list.Values, object(map[string]*structpb.Value{
+			"shortcode": structpb.NewStringValue(e.Shortcode),
+			"unicode":   structpb.NewStringValue(e.Unicode),
+		}))
+	}
+	s.methods = []grpc.MethodDesc{
+		unary(&s.replica, EmojiService, "ListAll", newEmpty, s.listAll),
+		unary(&s.replica, EmojiService, "FindByShortcode", newString, s.findByShortcode),
+	}
+	return s
+}
+
+// Register adds the service to a gRPC server.
+func (s *EmojiServer) Register(r grpc.ServiceRegistrar) { register(r, EmojiService, s.methods) }
+
+func (s *EmojiServer) listAll(context.Context, *emptypb.Empty) (*structpb.ListValue, error) {
+	return s.list, nil
+}
+
+func (s *EmojiServer) findByShortcode(_ context.Context, shortcode *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
+	glyph, ok := s.unicode[shortcode.GetValue()]
+	if !ok {
+		return nil, status.Errorf(codes.NotFound, "no emoji %q", shortcode.GetValue())
+	}
+	return wrapperspb.String(glyph), nil
+}
+
+func newEmpty() *emptypb.Empty { return &emptypb.Empty{} }
+
+func newString() *wrapperspb.StringValue { return &wrapperspb.StringValue{} }
+
+func object(fields map[string]*structpb.Value) *structpb.Value {
+	return structpb.NewStructValue(&structpb.Struct{Fields: fields})
+}

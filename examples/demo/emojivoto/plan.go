@@ -1,0 +1,54 @@
+package emojivoto
+
+import (
+	"math/rand/v2"
+	"net/url"
+)
+
+const (
+	listPath        = "/api/list"
+	leaderboardPath = "/api/leaderboard"
+)
+
+func votePath(shortcode string) string { return "/api/vote?choice=" + url.QueryEscape(shortcode) }
+
+// plan is what the bot requests, one after another.
+type plan struct {
+	first  []string // one request of each kind
+	others []string // votes for all but the doughnut, in a shuffled order
+	turn   int
+	random *rand.Rand
+}
+
+func newPlan(seed uint64) *plan {
+	p := &plan{
+		first:  []string{listPath, leaderboardPath, votePath(Doughnut)},
+		random: rand.New(rand.NewPCG(seed, seed)),
+	}
+	for _, e := range Catalogue() {
+		if e.Shortcode != Doughnut {
+			p.others = append(p.others, votePath(e.Shortcode))
+		}
+	}
+	p.random.Shuffle(len(p.others), func(i, j int) { p.others[i], p.others[j] = p.others[j], p.others[i] })
+	return p
+}
+
+func (p *plan) next() string {
+	if len(p.first) > 0 {
+		path := p.first[0]
+		p.first = p.first[1:]
+		return path
+	}
+	switch dice := p.random.IntN(100); {
+	case dice < 5:
+		return listPath
+	case dice < 10:
+		return leaderboardPath
+	}
+	if p.random.IntN(100) < 15 {
+		return votePath(Doughnut)
+	}
+	p.turn++
+	return p.others[p.turn%len(p.others)]
+}

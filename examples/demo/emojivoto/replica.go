@@ -1,0 +1,66 @@
+package emojivoto
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/status"
+)
+
+// replica is what all servers have: a latency and counters. The counters are
+// made before the server serves; after that only their values change.
+type replica struct {
+	delay  func() time.Duration
+	counts map[string]*atomic.Uint64
+}
+
+func newReplica(delay func() time.Duration) replica {
+	if delay == nil {
+		delay = func() time.Duration { return 0 }
+	}
+	return replica{delay: delay, counts: make(map[string]*atomic.Uint64)}
+}
+
+func (r *replica) counter(method string) *atomic.Uint64 {
+	r.counts[method] = new(atomic.Uint64)
+	return r.counts[method]
+}
+
+// pause takes as long as this replica takes, or until the caller gives up.
+func (r *replica) pause(ctx context.Context) error {
+	d := r.delay()
+	if d <= 0 {
+		return nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// Requests returns how many requests have reached this replica, failed ones
+// and those still in progress included.
+func (r *replica) Requests() uint64 {
+	var n uint64
+	for _, c := range r.counts {
+		n += c.Load()
+	}
+	return n
+}
+
+// Counts returns the same by method ("VoteRocket"), without those that were
+// never called.
+func (r *replica) Counts() map[string]uint64 {
+	counts := make(map[string]uint64)
+	for method, c := range r.counts {
+		if n := c.Load(); n > 0 {
+			counts[method] = n
+		}
+	}
+	return counts
+}

@@ -1,0 +1,48 @@
+package emojivoto
+
+import (
+	"context"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+)
+
+// The names of the gRPC services.
+const (
+	EmojiService  = "emojivoto.v1.EmojiService"
+	VotingService = "emojivoto.v1.VotingService"
+)
+
+func fullMethod(service, method string) string { return "/" + service + "/" + method }
+
+// register describes a service to gRPC, as generated code would. The handlers
+// know their server, so gRPC need not hold one.
+func register(r grpc.ServiceRegistrar, service string, methods []grpc.MethodDesc) {
+	r.RegisterService(&grpc.ServiceDesc{ServiceName: service, HandlerType: (*any)(nil), Methods: methods}, nil)
+}
+
+// unary is a method that a replica serves: it is counted, delayed, and then
+// called.
+func unary[Req, Rsp proto.Message](
+	r *replica, service, method string, message func() Req, call func(context.Context, Req) (Rsp, error),
+) grpc.MethodDesc {
+	count := r.counter(method)
+	serve := func(ctx context.Context, req any) (any, error) {
+		count.Add(1)
+		if err := r.pause(ctx); err != nil {
+			return nil, err
+		}
+		return call(ctx, req.(Req)) //nolint:errcheck,forcetypeassert // message made it
+	}
+	handle := func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		req := message()
+		if err := decode(req); err != nil {
+			return nil, err
+		}
+		if interceptor == nil {
+			return serve(ctx, req)
+		}
+		return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: fullMethod(service, method)}, serve)
+	}
+	return grpc.MethodDesc{MethodName: method, Handler: handle}
+}

@@ -1,0 +1,58 @@
+package emojivoto
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+// VotingServer is one replica of the voting service. It has a method for every
+// emoji, so that each is a path of its own to whoever watches. It is safe for
+// concurrent use.
+type VotingServer struct {
+	replica
+
+	methods []grpc.MethodDesc
+	tally   *Tally
+}
+
+// NewVotingServer returns a replica that counts in tally and takes as long for
+// each request as delay says at that moment; nil means no time. Delay must be
+// safe for concurrent use.
+func NewVotingServer(tally *Tally, delay func() time.Duration) *VotingServer {
+	s := &VotingServer{replica: newReplica(delay), tally: tally}
+	s.methods = []grpc.MethodDesc{unary(&s.replica, VotingService, "Results", newEmpty, s.results)}
+	for _, e := range Catalogue() {
+		s.methods = append(s.methods, unary(&s.replica, VotingService, VoteMethod(e.Shortcode), newEmpty, s.vote(e.Shortcode)))
+	}
+	return s
+}
+
+// Register adds the service to a gRPC server.
+func (s *VotingServer) Register(r grpc.ServiceRegistrar) { register(r, VotingService, s.methods) }
+
+func (s *VotingServer) vote(shortcode string) func(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+	return func(context.Context, *emptypb.Empty) (*emptypb.Empty, error) {
+		if shortcode == Doughnut {
+			return nil, status.Error(codes.Unknown, "ERROR")
+		}
+		s.tally.Vote(shortcode)
+		return newEmpty(), nil
+	}
+}
+
+func (s *VotingServer) results(context.Context, *emptypb.Empty) (*structpb.ListValue, error) {
+	list := &structpb.ListValue{}
+	for _, r := range s.tally.Results() {
+		list.Values = append(list.Values, object(map[string]*structpb.Value{
+			"shortcode": structpb.NewStringValue(r.Shortcode),
+			"votes":     structpb.NewNumberValue(float64(r.Votes)),
+		}))
+	}
+	return list, nil
+}

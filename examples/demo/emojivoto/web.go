@@ -1,0 +1,115 @@
+package emojivoto
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// NewWeb returns the web front. It reaches the services through the two
+// connections, which stay the caller's, and answers in JSON:
+//
+//	GET /api/list                      [{"shortcode", "unicode"}, …]
+//	GET /api/vote?choice=:rocket:      {"shortcode", "unicode"}
+//	GET /api/leaderboard               [{"shortcode", "unicode", "votes"}, …], most votes first
+//
+// An error is {"error", "code"} with the gRPC code's name: status 400 without
+// a choice, 404 for an unknown one, 500 for whatever the services fail at.
+func NewWeb(emoji, voting grpc.ClientConnInterface) http.Handler {
+	w := &web{emoji: emoji, voting: voting}
+	mux := http.NewServeMux()
+	mux.Handle("GET /api/list", answer(w.list))
+	mux.Handle("GET /api/vote", answer(w.vote))
+	mux.Handle("GET /api/leaderboard", answer(w.leaderboard))
+	return mux
+}
+
+type web struct {
+	emoji, voting grpc.ClientConnInterface
+}
+
+func (w *web) list(r *http.Request) (any, error) {
+	emoji, err := w.listAll(r.Context())
+	return emoji.AsSlice(), err
+}
+
+func (w *web) vote(r *http.Request) (any, error) {
+	shortcode := r.FormValue("choice")
+	if shortcode == "" {
+		return nil, status.Error(codes.InvalidArgument, "choice is missing")
+	}
+	unicode := newString()
+	if err := call(r.Context(), w.emoji, EmojiService, "FindByShortcode", wrapperspb.String(shortcode), unicode); err != nil {
+		return nil, err
+	}
+	if err := call(r.Context(), w.voting, VotingService, VoteMethod(shortcode), newEmpty(), newEmpty()); err != nil {
+		return nil, err
+	}
+	return map[string]string{"shortcode": shortcode, "unicode": unicode.GetValue()}, nil
+}
+
+func (w *web) leaderboard(r *http.Request) (any, error) {
+	results := &structpb.ListValue{}
+	if err := call(r.Context(), w.voting, VotingService, "Results", newEmpty(), results); err != nil {
+		return nil, err
+	}
+	emoji, err := w.listAll(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	unicode := make(map[string]*structpb.Value)
+	for _, e := range emoji.GetValues() {
+		fields := e.GetStructValue().GetFields()
+		unicode[fields["shortcode"].GetStringValue()] = fields["unicode"]
+	}
+	for _, result := range results.GetValues() {
+		fields := result.GetStructValue().GetFields()
+		fields["unicode"] = unicode[fields["shortcode"].GetStringValue()]
+	}
+	return results.AsSlice(), nil
+}
+
+func (w *web) listAll(ctx context.Context) (*structpb.ListValue, error) {
+	list := &structpb.ListValue{}
+	return list, call(ctx, w.emoji, EmojiService, "ListAll", newEmpty(), list)
+}
+
+// call makes a request and says in the error which one it was.
+func call(ctx context.Context, conn grpc.ClientConnInterface, service, method string, req, rsp proto.Message) error {
+	if err := conn.Invoke(ctx, fullMethod(service, method), req, rsp); err != nil {
+		return status.Errorf(status.Code(err), "%s: %s", method, status.Convert(err).Message())
+	}
+	return nil
+}
+
+// answer writes what a page returns.
+func answer(page func(*http.Request) (any, error)) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		body, err := page(r)
+		rw.Header().Set("Content-Type", "application/json")
+		if err != nil {
+			st := status.Convert(err)
+			rw.WriteHeader(httpStatus(st.Code()))
+			body = map[string]string{"error": st.Message(), "code": st.Code().String()}
+		}
+		// A client that has gone does not get its answer: nothing to be done.
+		_ = json.NewEncoder(rw).Encode(body)
+	})
+}
+
+func httpStatus(code codes.Code) int {
+	switch code {
+	case codes.InvalidArgument:
+		return http.StatusBadRequest
+	case codes.NotFound:
+		return http.StatusNotFound
+	}
+	return http.StatusInternalServerError
+}

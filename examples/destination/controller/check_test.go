@@ -1,0 +1,132 @@
+package controller
+
+import (
+	"math"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// The edges of what is taken. What is refused is in the tests of Parse and of
+// Set, with the words of the refusal.
+func TestChecksAtTheirEdges(t *testing.T) {
+	for name, c := range map[string]struct {
+		err error
+		ok  bool
+	}{
+		"status 100-999":          {checkStatus(100, 999), true},
+		"status 200-200":          {checkStatus(200, 200), true},
+		"status 99-200":           {checkStatus(99, 200), false},
+		"status 200-1000":         {checkStatus(200, 1000), false},
+		"ratio 0":                 {checkRatio(0), true},
+		"ratio 1000":              {checkRatio(1000), true},
+		"ratio below 0":           {checkRatio(math.Nextafter(0, -1)), false},
+		"ratio above 1000":        {checkRatio(math.Nextafter(1000, 2000)), false},
+		"ratio infinite":          {checkRatio(math.Inf(1)), false},
+		"min_per_second 0":        {checkMinPerSecond(0), true},
+		"min_per_second 2^31-1":   {checkMinPerSecond(math.MaxInt32), true},
+		"min_per_second 2^31":     {checkMinPerSecond(math.MaxInt32 + 1), false},
+		"ttl 1s":                  {checkTTL(time.Second), true},
+		"ttl 1m":                  {checkTTL(time.Minute), true},
+		"ttl below 1s":            {checkTTL(time.Second - 1), false},
+		"ttl above 1m":            {checkTTL(time.Minute + 1), false},
+		"timeout 0":               {checkTimeout(0), true},
+		"timeout below 0":         {checkTimeout(-1), false},
+		"label of 63":             {checkName(strings.Repeat("a", 63)), true},
+		"label of 64":             {checkName(strings.Repeat("a", 64)), false},
+		"name of 253":             {checkName(strings.Repeat("a.", 126) + "a"), true},
+		"name of 255":             {checkName(strings.Repeat("a.", 127) + "a"), false},
+		"name that begins with 1": {checkName("1a.2.b3"), true},
+		"no method":               {checkMethod(""), true},
+		"method of its own":       {checkMethod("x-purge!"), true},
+		"no path":                 {checkPath(""), true},
+		"path":                    {checkPath(`^/a(b|c)+\.[^/]*$`), true},
+		"path with look-ahead":    {checkPath(`/a(?=b)`), false},
+		"no identity":             {checkIdentity(""), true},
+		"URI":                     {checkIdentity("spiffe://trust.domain/ns/x"), true},
+		"URI without host":        {checkIdentity("spiffe:///x"), false},
+		"authority is an address": {checkAuthority("10.0.0.1:80"), true},
+		"authority without port":  {checkAuthority("web.test"), true},
+		"split without port":      {checkSplit(Split{Authority: "web.test"}), true},
+		"IPv6":                    {checkAddr(addr("[2001:db8::1]:65535")), true},
+		"IPv6 unspecified":        {checkAddr(addr("[::]:80")), false},
+	} {
+		if c.ok {
+			assert.NoError(t, c.err, name)
+		} else {
+			assert.Error(t, c.err, name)
+		}
+	}
+}
+
+// Addresses are integers in network order; an IPv6 address is two of them.
+func TestAddressesOnTheWire(t *testing.T) {
+	same(t, &apinet.TcpAddress{
+		Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: 0xc0a80102}}, Port: 65535,
+	}, addrMessage(addr("192.168.1.2:65535")))
+	same(t, &apinet.TcpAddress{
+		Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv6{Ipv6: &apinet.IPv6{First: 0x20010db800010002, Last: 0x0003000400050006}}}, Port: 80,
+	}, addrMessage(addr("[2001:db8:1:2:3:4:5:6]:80")))
+}
+
+// A gRPC server of one's own stops in good order once the controller has.
+func TestRegisterOnAnotherServer(t *testing.T) {
+	c := New(nil)
+	set(t, c, Config{})
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer()
+	c.Register(server)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(lis) }()
+	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	stream := get(t, pb.NewDestinationClient(conn), web)
+	same(t, none(false), recv(t, stream))
+
+	c.Stop()
+	server.GracefulStop()
+	require.NoError(t, <-ended)
+	ends(t, stream)
+	require.NoError(t, conn.Close())
+}
+
+// All who follow a name are told the same, and those who follow none of what
+// changed are told nothing.
+func TestFeed(t *testing.T) {
+	f := feed[int]{}
+	a, b, other := f.subscribe("x"), f.subscribe("x"), f.subscribe("y")
+	f.publish("x", []int{1, 2})
+	f.publish("nobody", []int{9})
+	require.Equal(t, []int{1, 2, 1, 2}, []int{<-a.queue, <-a.queue, <-b.queue, <-b.queue})
+	require.Empty(t, other.queue)
+
+	// There is room for one of two messages: none of them is queued, because
+	// half of a change is worse than a new start.
+	for i := range queueLength - 1 {
+		f.publish("x", []int{i})
+		<-b.queue
+	}
+	f.publish("x", []int{-1, -2})
+	require.Len(t, a.queue, queueLength-1)
+	require.Len(t, b.queue, 2)
+	<-a.slow
+	select {
+	case <-b.slow:
+		t.Fatal("a client that keeps up was cut off")
+	default:
+	}
+
+	f.unsubscribe("x", a) // it is gone already
+	f.unsubscribe("x", b)
+	f.unsubscribe("y", other)
+	require.Empty(t, f, "names that nobody follows are forgotten")
+}

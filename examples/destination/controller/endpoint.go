@@ -1,0 +1,72 @@
+package controller
+
+import (
+	"encoding/binary"
+	"maps"
+	"net/netip"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+)
+
+// unit is the weight of an ordinary endpoint on the wire.
+const unit = 10000
+
+// endpointMessage describes an endpoint that was checked.
+func endpointMessage(ep Endpoint) *pb.WeightedAddr {
+	msg := &pb.WeightedAddr{
+		Addr:         addrMessage(ep.Addr),
+		Weight:       ep.Weight,
+		MetricLabels: maps.Clone(ep.Labels),
+		TlsIdentity:  identityMessage(ep),
+	}
+	if msg.GetWeight() == 0 {
+		msg.Weight = unit
+	}
+	switch ep.Protocol {
+	case H2:
+		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_H2_{H2: &pb.ProtocolHint_H2{}}}
+	case Opaque:
+		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}}
+	case Unknown:
+	}
+	if ep.Authority != "" {
+		msg.AuthorityOverride = &pb.AuthorityOverride{AuthorityOverride: ep.Authority}
+	}
+	return msg
+}
+
+// identityMessage leaves out a server name that is not given: clients then take
+// the name that a DNS-like identity is.
+func identityMessage(ep Endpoint) *pb.TlsIdentity {
+	if ep.Identity == "" {
+		return nil
+	}
+	msg := &pb.TlsIdentity{}
+	if isURI(ep.Identity) {
+		msg.Strategy = &pb.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &pb.TlsIdentity_UriLikeIdentity{Uri: ep.Identity}}
+	} else {
+		msg.Strategy = &pb.TlsIdentity_DnsLikeIdentity_{DnsLikeIdentity: &pb.TlsIdentity_DnsLikeIdentity{Name: ep.Identity}}
+	}
+	if ep.ServerName != "" {
+		msg.ServerName = &pb.TlsIdentity_DnsLikeIdentity{Name: ep.ServerName}
+	}
+	return msg
+}
+
+// addrMessage writes an address as the numbers that the API wants: network
+// order, read as big-endian integers.
+func addrMessage(addr netip.AddrPort) *apinet.TcpAddress {
+	ip := &apinet.IPAddress{}
+	if addr.Addr().Is4() {
+		b := addr.Addr().As4()
+		ip.Ip = &apinet.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
+	} else {
+		b := addr.Addr().As16()
+		ip.Ip = &apinet.IPAddress_Ipv6{Ipv6: &apinet.IPv6{
+			First: binary.BigEndian.Uint64(b[:8]),
+			Last:  binary.BigEndian.Uint64(b[8:]),
+		}}
+	}
+	return &apinet.TcpAddress{Ip: ip, Port: uint32(addr.Port())}
+}

@@ -1,0 +1,161 @@
+package controller
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+// routeLabel is the label that carries a route's name.
+const routeLabel = "route"
+
+// compileProfile builds the profile of a destination, which has one in any
+// case: what is configured and has no profile still says its name, as
+// linkerd's controller does, so that clients balance over it.
+func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
+	msg := &pb.DestinationProfile{}
+	if !t.ip && !d.Absent {
+		msg.FullyQualifiedName = t.host
+	}
+	p := d.Profile
+	if p == nil {
+		return msg, nil
+	}
+	var errs []error
+	if p.Name != "" {
+		errs = append(errs, checkProfileName(p.Name))
+		msg.FullyQualifiedName = p.Name
+	}
+	msg.OpaqueProtocol = p.Opaque
+	for i, r := range p.Routes {
+		errs = append(errs, within(fmt.Sprintf("route %d (%q)", i+1, r.Name), checkRoute(r)...)...)
+		msg.Routes = append(msg.Routes, routeMessage(r))
+	}
+	for _, s := range p.Splits {
+		errs = append(errs, checkSplit(s))
+		msg.DstOverrides = append(msg.DstOverrides, &pb.WeightedDst{Authority: s.Authority, Weight: s.Weight})
+	}
+	if b := p.Budget; b != nil {
+		errs = append(errs, checkRatio(b.Ratio), checkMinPerSecond(b.MinPerSecond), checkTTL(b.TTL))
+		msg.RetryBudget = &pb.RetryBudget{
+			RetryRatio:          float32(b.Ratio),
+			MinRetriesPerSecond: b.MinPerSecond,
+			Ttl:                 durationpb.New(b.TTL),
+		}
+	}
+	return msg, errs
+}
+
+func checkProfileName(name string) error {
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return nil
+}
+
+func checkRoute(r Route) []error {
+	errs := append(checkMatch(r.Match), checkLabels(r.Labels), checkTimeout(r.Timeout))
+	if r.Name == "" {
+		errs = append(errs, errNoName)
+	}
+	if _, twice := r.Labels[routeLabel]; twice {
+		errs = append(errs, errRouteLabel)
+	}
+	for _, c := range r.Classes {
+		errs = append(errs, checkStatus(c.Min, c.Max))
+	}
+	return errs
+}
+
+var (
+	errNoName     = errors.New("the route has no name")
+	errRouteLabel = errors.New(`the label "route" is the route's name`)
+	errNoMatch    = errors.New("an empty match: give method, path, all, any or not (a path of /.* matches everything)")
+)
+
+// empty reports a match that says nothing. To clients it would be no match at
+// all, and they would drop the route.
+func (m Match) empty() bool {
+	return m.Method == "" && m.Path == "" && len(m.All) == 0 && len(m.Any) == 0 && m.Not == nil
+}
+
+func checkMatch(m Match) []error {
+	errs := []error{checkMethod(m.Method), checkPath(m.Path)}
+	if m.empty() {
+		errs = append(errs, errNoMatch)
+	}
+	for _, inner := range slices.Concat(m.All, m.Any) {
+		errs = append(errs, checkMatch(inner)...)
+	}
+	if m.Not != nil {
+		errs = append(errs, checkMatch(*m.Not)...)
+	}
+	return errs
+}
+
+// routeMessage puts the route's name among its labels, where metrics and taps
+// find it.
+func routeMessage(r Route) *pb.Route {
+	msg := &pb.Route{
+		Condition:     matchMessage(r.Match),
+		MetricsLabels: map[string]string{routeLabel: r.Name},
+		IsRetryable:   r.Retryable,
+	}
+	maps.Copy(msg.GetMetricsLabels(), r.Labels)
+	for _, c := range r.Classes {
+		msg.ResponseClasses = append(msg.ResponseClasses, &pb.ResponseClass{
+			Condition: &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: &pb.HttpStatusRange{Min: c.Min, Max: c.Max}}},
+			IsFailure: c.Failure,
+		})
+	}
+	if r.Timeout > 0 {
+		msg.Timeout = durationpb.New(r.Timeout)
+	}
+	return msg
+}
+
+// matchMessage writes a match as the API's tree, in which every node is one
+// condition: a match with several becomes an "all".
+func matchMessage(m Match) *pb.RequestMatch {
+	var parts []*pb.RequestMatch
+	if m.Method != "" {
+		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: methodMessage(m.Method)}})
+	}
+	if m.Path != "" {
+		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: m.Path}}})
+	}
+	if len(m.All) > 0 {
+		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_All{All: matchMessages(m.All)}})
+	}
+	if len(m.Any) > 0 {
+		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: matchMessages(m.Any)}})
+	}
+	if m.Not != nil {
+		parts = append(parts, &pb.RequestMatch{Match: &pb.RequestMatch_Not{Not: matchMessage(*m.Not)}})
+	}
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return &pb.RequestMatch{Match: &pb.RequestMatch_All{All: &pb.RequestMatch_Seq{Matches: parts}}}
+}
+
+func matchMessages(ms []Match) *pb.RequestMatch_Seq {
+	seq := &pb.RequestMatch_Seq{}
+	for _, m := range ms {
+		seq.Matches = append(seq.Matches, matchMessage(m))
+	}
+	return seq
+}
+
+// methodMessage enumerates the well-known methods, as clients compare them.
+func methodMessage(method string) *http_types.HttpMethod {
+	if n, ok := registered(method); ok {
+		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: n}}
+	}
+	return &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: method}}
+}

@@ -1,0 +1,122 @@
+package controller
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+)
+
+func TestSetRefusesAsAWhole(t *testing.T) {
+	routed := func(r Route) Destination { return Destination{Profile: &Profile{Routes: []Route{r}}} }
+	everything := Match{Path: "/.*"}
+	for _, c := range []struct {
+		name string
+		d    Destination
+		want string
+	}{
+		{web, Destination{Endpoints: []Endpoint{{}}}, `destination "web.test:80": endpoint 1: addr is missing`},
+		{web, Destination{Endpoints: endpointsAt("10.0.0.1:80", "[::ffff:10.0.0.1]:80")}, `destination "web.test:80": endpoint 2: addr 10.0.0.1:80 is given twice`},
+		{web, Destination{Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), Protocol: "h3"}}}, `destination "web.test:80": endpoint 1: protocol "h3" is neither "h2" nor "opaque"`},
+		{web, Destination{Labels: map[string]string{"": "x"}}, `destination "web.test:80": a label without a name`},
+		{web, Destination{Labels: map[string]string{"a": "\xff"}}, `destination "web.test:80": cannot be encoded: `},
+		{web, Destination{Absent: true, Profile: &Profile{}}, `destination "web.test:80": does not exist, and so can have no labels, endpoints or profile`},
+		{"10.0.0.1:80", Destination{Absent: true}, `destination "10.0.0.1:80": is an IP address and can have a profile only: addresses are not resolved`},
+		{"no host", Destination{}, `destination "no host" is not host:port: name "no host": ' ' is not allowed in a name`},
+		{web, routed(Route{Match: everything}), `destination "web.test:80": route 1 (""): the route has no name`},
+		{web, routed(Route{Name: "r"}), `destination "web.test:80": route 1 ("r"): an empty match: `},
+		{web, routed(Route{Name: "r", Match: Match{Not: &Match{}}}), `destination "web.test:80": route 1 ("r"): an empty match: `},
+		{web, routed(Route{Name: "r", Match: Match{All: []Match{{Method: "get"}}}}), `destination "web.test:80": route 1 ("r"): method "get": methods are case-sensitive, write GET`},
+		{web, routed(Route{Name: "r", Match: everything, Timeout: -1}), `destination "web.test:80": route 1 ("r"): timeout -1ns is negative`},
+		{web, routed(Route{Name: "r", Match: everything, Classes: []ResponseClass{{}}}), `destination "web.test:80": route 1 ("r"): status 0-0 is not a range within 100-999`},
+		{web, routed(Route{Name: "r", Match: everything, Labels: map[string]string{"route": "x"}}), `destination "web.test:80": route 1 ("r"): the label "route" is the route's name`},
+		{web, Destination{Profile: &Profile{Name: "a..b"}}, `destination "web.test:80": profile: name "a..b": nothing between two dots, or before or after one`},
+		{web, Destination{Profile: &Profile{Splits: []Split{{}}}}, `destination "web.test:80": split: "" is not host:port: the name is empty`},
+		{web, Destination{Profile: &Profile{Budget: &RetryBudget{}}}, `destination "web.test:80": ttl 0s is not from 1s to 1m`},
+	} {
+		ctrl := New(nil)
+		set(t, ctrl, one("kept.test:80", Destination{}))
+		err := ctrl.Set(Config{Destinations: map[string]Destination{"kept.test:80": {Absent: true}, c.name: c.d}})
+		require.ErrorContains(t, err, c.want)
+		require.True(t, ctrl.entries["kept.test:80"].exists(), "a refused configuration changes nothing")
+		require.Len(t, ctrl.entries, 1)
+	}
+}
+
+func TestSetSaysAllAtOnce(t *testing.T) {
+	err := New(nil).Set(Config{Destinations: map[string]Destination{
+		"b.test": {Endpoints: []Endpoint{{}, {Addr: addr("10.0.0.1:80"), Protocol: "x"}}, Profile: &Profile{Routes: []Route{{Match: Match{Path: "/"}}}}},
+		"a..b":   {},
+		"B.test": {},
+	}})
+	require.EqualError(t, err, strings.Join([]string{
+		`destination "a..b" is not host:port: name "a..b": nothing between two dots, or before or after one`,
+		`destination "b.test": endpoint 1: addr is missing`,
+		`destination "b.test": endpoint 2: protocol "x" is neither "h2" nor "opaque"`,
+		`destination "b.test": route 1 (""): the route has no name`,
+		`destination "b.test": given twice, in different spellings`,
+	}, "\n"))
+}
+
+// Nothing of a configuration is kept: who made it may go on changing it.
+func TestSetKeepsNothing(t *testing.T) {
+	c := New(nil)
+	labels := map[string]string{"a": "x"}
+	cfg := one(web, Destination{Labels: labels, Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), Labels: labels}}})
+	set(t, c, cfg)
+	before := c.entries[web].snapshot()
+	labels["a"] = "changed"
+	cfg.Destinations[web].Endpoints[0].Weight = 1
+	want := plain(1, 80)
+	want.MetricLabels = map[string]string{"a": "x"}
+	same(t, addition(map[string]string{"a": "x"}, want), before)
+	same(t, before, c.entries[web].snapshot())
+}
+
+func TestProfileMessage(t *testing.T) {
+	entries, err := compile(one("web.test:8080", Destination{Profile: &Profile{
+		Routes: []Route{{
+			Name: "vote", Labels: map[string]string{"team": "ballot"}, Retryable: true, Timeout: 1500 * time.Millisecond,
+			Match: Match{
+				Method: "GET", Path: "/vote", All: []Match{{Path: "/a"}}, Any: []Match{{Method: "PURGE"}, {Path: "/b"}},
+				Not: &Match{Path: "/c"},
+			},
+			Classes: []ResponseClass{{Min: 500, Max: 599, Failure: true}},
+		}},
+		Budget: &RetryBudget{Ratio: 0.5, MinPerSecond: 3, TTL: time.Second},
+	}}))
+	require.NoError(t, err)
+
+	path := func(p string) *pb.RequestMatch {
+		return &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: p}}}
+	}
+	method := func(m *http_types.HttpMethod) *pb.RequestMatch {
+		return &pb.RequestMatch{Match: &pb.RequestMatch_Method{Method: m}}
+	}
+	seq := func(ms ...*pb.RequestMatch) *pb.RequestMatch_Seq { return &pb.RequestMatch_Seq{Matches: ms} }
+	purge := method(&http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: "PURGE"}})
+	same(t, &pb.DestinationProfile{
+		FullyQualifiedName: "web.test",
+		Routes: []*pb.Route{{
+			Condition: &pb.RequestMatch{Match: &pb.RequestMatch_All{All: seq(
+				method(&http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_GET}}),
+				path("/vote"),
+				&pb.RequestMatch{Match: &pb.RequestMatch_All{All: seq(path("/a"))}},
+				&pb.RequestMatch{Match: &pb.RequestMatch_Any{Any: seq(purge, path("/b"))}},
+				&pb.RequestMatch{Match: &pb.RequestMatch_Not{Not: path("/c")}},
+			)}},
+			MetricsLabels: map[string]string{"route": "vote", "team": "ballot"},
+			IsRetryable:   true,
+			Timeout:       &durationpb.Duration{Seconds: 1, Nanos: 500_000_000},
+			ResponseClasses: []*pb.ResponseClass{{
+				Condition: &pb.ResponseMatch{Match: &pb.ResponseMatch_Status{Status: &pb.HttpStatusRange{Min: 500, Max: 599}}},
+				IsFailure: true,
+			}},
+		}},
+		RetryBudget: &pb.RetryBudget{RetryRatio: 0.5, MinRetriesPerSecond: 3, Ttl: durationpb.New(time.Second)},
+	}, entries["web.test:8080"].profile)
+}

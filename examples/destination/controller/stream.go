@@ -1,0 +1,87 @@
+package controller
+
+import (
+	"context"
+	"log/slog"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Get streams the endpoints of a name. See the package comment for what a
+// stream is told, and when it ends.
+func (c *Controller) Get(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.Update]) error {
+	t, err := parseTarget(req.GetPath())
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "path %v", err)
+	}
+	if t.ip {
+		return status.Errorf(codes.InvalidArgument, "path %q is an IP address, which is not resolved", req.GetPath())
+	}
+	return serve(stream.Context(), c, c.updates, "Get", t.String(), (*entry).snapshot, stream.Send)
+}
+
+// GetProfile streams the profile of a name or of an IP address.
+func (c *Controller) GetProfile(req *pb.GetDestination, stream grpc.ServerStreamingServer[pb.DestinationProfile]) error {
+	t, err := parseTarget(req.GetPath())
+	if err != nil {
+		return status.Errorf(codes.InvalidArgument, "path %v", err)
+	}
+	return serve(stream.Context(), c, c.profiles, "GetProfile", t.String(), (*entry).describe, stream.Send)
+}
+
+// serve sends what a subscription brings until the client leaves, falls
+// behind, or the controller stops.
+func serve[M any](
+	ctx context.Context, c *Controller, f feed[M], method, name string,
+	first func(*entry) M, send func(M) error,
+) error {
+	s := follow(c, f, name, first)
+	defer leave(c, f, name, s)
+	log := c.log.With(slog.String("method", method), slog.String("path", name))
+	log.DebugContext(ctx, "stream opened")
+	for {
+		// Being cut off comes before what is still queued: the sooner the
+		// client starts afresh, the better.
+		select {
+		case <-s.slow:
+			log.WarnContext(ctx, "stream ended: the client is too slow", slog.Int("queue", cap(s.queue)))
+			return status.Errorf(codes.ResourceExhausted, "%d messages behind: reconnect", cap(s.queue))
+		case <-c.stopped:
+			return status.Error(codes.Unavailable, "the controller is stopping")
+		default:
+		}
+		select {
+		case m := <-s.queue:
+			if err := send(m); err != nil {
+				return err
+			}
+		case <-s.slow:
+		case <-c.stopped:
+		case <-ctx.Done():
+			log.DebugContext(ctx, "stream closed by the client")
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// follow subscribes and, if there is a state already, queues the first
+// message in the same breath: no change is lost or told twice.
+func follow[M any](c *Controller, f feed[M], name string, first func(*entry) M) *subscription[M] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := f.subscribe(name)
+	if c.loaded {
+		s.queue <- first(c.entries[name])
+	}
+	return s
+}
+
+// leave ends a subscription.
+func leave[M any](c *Controller, f feed[M], name string, s *subscription[M]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f.unsubscribe(name, s)
+}

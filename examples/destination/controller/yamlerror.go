@@ -1,0 +1,156 @@
+package controller
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// unreadable finds the bytes that no YAML has. The YAML package refuses them
+// too, but without a line.
+func unreadable(data []byte) *FileError {
+	at := 1
+	for rest := bytes.TrimPrefix(data, []byte("\ufeff")); len(rest) > 0; {
+		r, size := utf8.DecodeRune(rest)
+		switch {
+		case r == utf8.RuneError && size == 1:
+			return &FileError{Line: at, Reason: fmt.Sprintf("byte %#x is not UTF-8", rest[0])}
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r', r == 0x7f:
+			return &FileError{Line: at, Reason: fmt.Sprintf("control character %U", r)}
+		case r == '\n':
+			at++
+		}
+		rest = rest[size:]
+	}
+	return nil
+}
+
+// decodeErrors puts the errors of the YAML package in the words of the file.
+func decodeErrors(err error) []*FileError {
+	if err == nil {
+		return nil
+	}
+	var mistakes *yaml.TypeError
+	if !errors.As(err, &mistakes) { // the aliases of the file as a whole are too much
+		return []*FileError{{Line: 1, Reason: strings.TrimPrefix(err.Error(), "yaml: ")}}
+	}
+	found := make([]*FileError, 0, len(mistakes.Errors))
+	for _, e := range mistakes.Errors {
+		at, reason := cutLine(e)
+		found = append(found, &FileError{Line: max(at, 1), Reason: rephrase(reason)})
+	}
+	return found
+}
+
+// cutLine takes the "line 7: " off a message; without one it returns 0.
+func cutLine(message string) (int, string) {
+	rest, found := strings.CutPrefix(message, "line ")
+	number, reason, colon := strings.Cut(rest, ": ")
+	n, err := strconv.Atoi(number)
+	if !found || !colon || err != nil {
+		return 0, message
+	}
+	return n, reason
+}
+
+// rephrase knows the messages of the YAML package's decoder. They name Go
+// types, which mean nothing to the writer of a file.
+func rephrase(reason string) string {
+	if m := regexp.MustCompile(`(?s)^field (.*) not found in type (\S+)$`).FindStringSubmatch(reason); m != nil {
+		return fmt.Sprintf("unknown field %q; there are %s", m[1], strings.Join(fieldsOf(m[2]), ", "))
+	}
+	if m := regexp.MustCompile(`(?s)^mapping key (".*") already defined at line (\d+)$`).FindStringSubmatch(reason); m != nil {
+		return fmt.Sprintf("%s is given twice, first in line %s", m[1], m[2])
+	}
+	if m := regexp.MustCompile(`(?s)^cannot unmarshal !!(\w+).* into (\S+)$`).FindStringSubmatch(reason); m != nil {
+		want := "a mapping"
+		if strings.HasPrefix(m[2], "[]") {
+			want = "a list"
+		}
+		return fmt.Sprintf("want %s, not %s", want, kindOf(m[1]))
+	}
+	return reason
+}
+
+// kindOf takes the short name of a tag: map, seq, or that of a scalar.
+func kindOf(tag string) string {
+	switch tag {
+	case "map":
+		return "a mapping"
+	case "seq":
+		return "a list"
+	}
+	return "a single value"
+}
+
+// syntaxError finds the line of an error that stops the YAML package. What the
+// package says is often the line where the enclosing mapping began. The line
+// that the error is on is the last one of the shortest beginning of the file
+// that fails in the same way.
+func syntaxError(err error, data []byte) *FileError {
+	_, reason := cutLine(strings.TrimPrefix(err.Error(), "yaml: "))
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	ends := make([]int, len(lines))
+	end := 0
+	for i, l := range lines {
+		end += len(l)
+		ends[i] = end
+	}
+	i := sort.Search(len(ends), func(i int) bool {
+		_, e := documents(data[:ends[i]])
+		return e != nil && e.Error() == err.Error()
+	})
+	return &FileError{Line: i + 1, Reason: reason}
+}
+
+// documents reads the documents of a file up to the first error.
+func documents(data []byte) ([]yaml.Node, error) {
+	var all []yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for {
+		var n yaml.Node
+		if err := decoder.Decode(&n); errors.Is(err, io.EOF) {
+			return all, nil
+		} else if err != nil {
+			return all, err
+		}
+		all = append(all, n)
+	}
+}
+
+// inspect finds what the decoder passes over or names no line for: the empty
+// items of lists, the empty keys of mappings, and what contains itself. within
+// holds the nodes around n.
+func inspect(n *yaml.Node, within map[*yaml.Node]bool) []*FileError {
+	var found []*FileError
+	within[n] = true
+	defer delete(within, n)
+	for i, inner := range n.Content {
+		switch {
+		case n.Kind == yaml.SequenceNode && isNull(inner):
+			found = append(found, &FileError{Line: inner.Line, Reason: "an empty item in a list"})
+		case n.Kind == yaml.MappingNode && i%2 == 0 && isNull(inner):
+			found = append(found, &FileError{Line: inner.Line, Reason: "an empty key in a mapping"})
+		case inner.Kind == yaml.AliasNode && within[inner.Alias]:
+			found = append(found, &FileError{Line: inner.Line, Reason: fmt.Sprintf("*%s is within &%[1]s itself", inner.Value)})
+		}
+		found = append(found, inspect(inner, within)...)
+	}
+	return found
+}
+
+// isNull looks behind an alias.
+func isNull(n *yaml.Node) bool {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	return n.ShortTag() == "!!null"
+}

@@ -1,0 +1,71 @@
+// Command destination is a destination controller: it serves linkerd's
+// destination API from a YAML file, which it reads again whenever it changes.
+//
+//	go run ./examples/destination -config examples/destination/destination.yaml
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// run serves until ctx ends. It prints one line once it can be connected to,
+// and logs to stderr.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")
+	config := flags.String("config", "", "YAML `file` with the destinations (required)")
+	verbose := flags.Bool("v", false, "log every stream")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return nil
+	case err != nil:
+		return fmt.Errorf("destination: %w", err)
+	case *config == "":
+		return errors.New("destination: -config is missing; see -help")
+	}
+	level := slog.LevelInfo
+	if *verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+
+	cfg, err := controller.Load(*config)
+	if err != nil {
+		return err
+	}
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("destination: %w", err)
+	}
+	fmt.Fprintf(stdout, "serving %d destinations of %s on %s\n", len(cfg.Destinations), *config, lis.Addr())
+
+	c := controller.New(log)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Watch(ctx, *config) })
+	group.Go(func() error { return c.Serve(ctx, lis) })
+	return group.Wait()
+}

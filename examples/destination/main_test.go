@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// firstLine reads the line that says what is served.
+func firstLine(t *testing.T, r io.Reader) string {
+	t.Helper()
+	line := make([]byte, 0, 128)
+	for b := make([]byte, 1); ; line = append(line, b[0]) {
+		_, err := r.Read(b)
+		require.NoError(t, err)
+		if b[0] == '\n' {
+			return string(line)
+		}
+	}
+}
+
+func TestItServesTheFileUntilItIsStopped(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-config", "destination.yaml", "-v"}, in, io.Discard)
+	}()
+	said := regexp.MustCompile(`^serving 7 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
+	require.NotNil(t, said)
+
+	conn, err := grpc.NewClient("passthrough:///"+said[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.emojivoto.svc.cluster.local:80"})
+	require.NoError(t, err)
+	u, err := stream.Recv()
+	require.NoError(t, err)
+	require.Len(t, u.GetAdd().GetAddrs(), 2)
+
+	cancel()
+	require.NoError(t, <-ended)
+	_, err = stream.Recv()
+	require.Error(t, err)
+	require.NoError(t, conn.Close())
+}
+
+func TestItRefusesToStart(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
+	for _, c := range []struct{ args, want string }{
+		{"", "destination: -config is missing; see -help"},
+		{"-nonsense", "flag provided but not defined"},
+		{"-config none.yaml", "none.yaml"},
+		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},
+		{"-config destination.yaml -listen 127.0.0.1:none", "destination: listen tcp"},
+	} {
+		err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard)
+		require.ErrorContains(t, err, c.want, c.args)
+	}
+	var help bytes.Buffer
+	require.NoError(t, run(t.Context(), []string{"-help"}, io.Discard, &help))
+	require.Contains(t, help.String(), "-config file")
+}

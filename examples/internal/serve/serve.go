@@ -1,0 +1,110 @@
+// Package serve runs the listeners of an example program, and drains them when
+// it ends.
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+// Group is a set of servers. Each is bound when it is added, so that all
+// addresses are known, and a bad one is an error, before any serves. The zero
+// Group is empty.
+type Group struct {
+	servers []server
+	err     error
+}
+
+type server struct {
+	name     string
+	listener net.Listener
+	serve    func(net.Listener) error
+	drain    func(context.Context) error
+}
+
+// readHeader is how long a client may take to send the header of a request.
+const readHeader = 10 * time.Second
+
+// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2. It
+// returns its address. A fallback is for where addr is taken.
+func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	protocols.SetUnencryptedHTTP2(true)
+	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader}
+	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: srv.Shutdown})
+}
+
+// GRPC adds a gRPC server, and calls register for its services. It returns its
+// address. Streams are let to end while it drains; stop, if not nil, is called
+// to ask them to. A fallback is for where addr is taken.
+func (g *Group) GRPC(name, addr string, register func(*grpc.Server), stop func(), fallback ...string) string {
+	srv := grpc.NewServer()
+	register(srv)
+	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
+		if stop != nil {
+			stop()
+		}
+		cut := context.AfterFunc(ctx, srv.Stop)
+		defer cut()
+		srv.GracefulStop()
+		return nil
+	}})
+}
+
+func (g *Group) add(addrs []string, s server) string {
+	var failed error
+	for _, addr := range addrs {
+		l, err := net.Listen("tcp", addr)
+		if err == nil {
+			s.listener = l
+			g.servers = append(g.servers, s)
+			return l.Addr().String()
+		}
+		failed = errors.Join(failed, fmt.Errorf("%s: %w", s.name, err))
+	}
+	g.err = errors.Join(g.err, failed)
+	return ""
+}
+
+// Err says which servers could not be bound.
+func (g *Group) Err() error { return g.err }
+
+// Run serves until ctx ends or a server fails, then drains all of them for up
+// to grace.
+func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) error {
+	if g.err != nil {
+		for _, s := range g.servers {
+			s.listener.Close()
+		}
+		return g.err
+	}
+	running, ctx := errgroup.WithContext(ctx)
+	for _, s := range g.servers {
+		log.Info("listening", "for", s.name, "addr", s.listener.Addr().String())
+		running.Go(func() error {
+			if err := s.serve(s.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("%s: %w", s.name, err)
+			}
+			return nil
+		})
+		running.Go(func() error {
+			<-ctx.Done()
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+			defer cancel()
+			if err := s.drain(limit); err != nil {
+				return fmt.Errorf("%s: requests were still open after %v: %w", s.name, grace, err)
+			}
+			return nil
+		})
+	}
+	return running.Wait()
+}

@@ -1,0 +1,92 @@
+package outbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// overrideHeader is how an application names a target other than the one that
+// it sends the request to. It goes no further than this proxy.
+const overrideHeader = "L5d-Dst-Override"
+
+// Target returns where a request is to go, as name:port: what its override
+// header says, else its authority or Host. The port is 80 unless it says
+// another.
+func Target(req *http.Request) (string, error) {
+	name, where := req.Header.Get(overrideHeader), "l5d-dst-override"
+	if name == "" {
+		name, where = httplayer.Access{}.Authority(req), "host"
+	}
+	if name == "" {
+		return "", errors.New("the request names no host")
+	}
+	host, port := name, "80"
+	if h, p, err := net.SplitHostPort(name); err == nil {
+		host, port = h, p
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return "", fmt.Errorf("%s %q: the port must be from 1 to 65535", where, name)
+	}
+	if host == "" || strings.ContainsAny(host, ":/@ \t") {
+		return "", fmt.Errorf("%s %q must be name or name:port", where, name)
+	}
+	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port, nil
+}
+
+// withoutOverride takes the override header off a request that has one. It
+// stands right above the endpoint, where a request is sent or refused, and
+// works on a copy, because a refused request goes elsewhere as it is.
+func withoutOverride(next httplayer.Service) httplayer.Service { return &override{next} }
+
+type override struct{ httplayer.Service }
+
+func (o *override) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	if _, ok := req.Header[overrideHeader]; ok {
+		bare := *req
+		bare.Header = req.Header.Clone()
+		bare.Header.Del(overrideHeader)
+		req = &bare
+	}
+	return o.Service.Call(ctx, req)
+}
+
+func (o *override) Next() httplayer.Service { return o.Service }
+
+// failed says which responses are failures in metrics: linkerd's default, 5xx
+// and the gRPC codes that tell of the server rather than answer.
+func failed(rsp *http.Response) bool {
+	code := rsp.Trailer.Get("Grpc-Status")
+	if code == "" {
+		code = rsp.Header.Get("Grpc-Status")
+	}
+	switch code {
+	case "2", "4", "7", "13", "14", "15":
+		return true
+	}
+	return rsp.StatusCode >= http.StatusInternalServerError
+}
+
+// described shows in the tree what lies behind the router: every target.
+func described(o *outbound) layer.Layer[*http.Request, *http.Response] {
+	return func(next httplayer.Service) httplayer.Service { return &targets{next, o} }
+}
+
+type targets struct {
+	httplayer.Service
+	of *outbound
+}
+
+func (t *targets) Describe() layer.Node {
+	n := t.of.logicals.Describe()
+	n.Name = "targets"
+	return n
+}

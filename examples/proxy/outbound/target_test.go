@@ -1,0 +1,54 @@
+package outbound_test
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/outbound"
+)
+
+func TestTarget(t *testing.T) {
+	tests := []struct{ host, override, want, err string }{
+		{host: "web.default", want: "web.default:80"},
+		{host: "Web.Default.:8080", want: "web.default:8080"},
+		{host: "proxy", override: "web.default:81", want: "web.default:81"},
+		{host: "127.0.0.1:4140", want: "127.0.0.1:4140"},
+		{host: "", err: "the request names no host"},
+		{host: "web:http", err: `host "web:http": the port must be from 1 to 65535`},
+		{host: "web:0", err: `host "web:0": the port must be`},
+		{host: "a", override: "web:70000", err: `l5d-dst-override "web:70000": the port must be`},
+		{host: ":80", err: `host ":80" must be name or name:port`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.host+tt.override, func(t *testing.T) {
+			req := &http.Request{Host: tt.host, URL: &url.URL{Path: "/"}, Header: http.Header{}}
+			if tt.override != "" {
+				req.Header.Set("L5d-Dst-Override", tt.override)
+			}
+			got, err := outbound.Target(req)
+			if tt.err != "" {
+				require.ErrorContains(t, err, tt.err)
+				return
+			}
+			require.NoError(t, err)
+			require.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func FuzzTarget(f *testing.F) {
+	for _, s := range []string{"web:80", "[::1]:80", "::1", "a b", "web:99999", "web:", "w/x"} {
+		f.Add(s, "")
+		f.Add("web", s)
+	}
+	f.Fuzz(func(t *testing.T, host, override string) {
+		req := &http.Request{Host: host, URL: &url.URL{}, Header: http.Header{"L5d-Dst-Override": {override}}}
+		got, err := outbound.Target(req)
+		if (err == nil) == (got == "") {
+			t.Fatalf("%q %q: %q, %v", host, override, got, err)
+		}
+	})
+}

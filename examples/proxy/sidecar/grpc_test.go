@@ -1,0 +1,166 @@
+package sidecar_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// echo is a gRPC service without generated code.
+type echo struct {
+	left chan struct{} // receives when a call of Wait sees its caller leave
+}
+
+func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
+	md, _ := metadata.FromIncomingContext(ctx)
+	_ = grpc.SetHeader(ctx, metadata.Pairs("x-head", "h"))
+	_ = grpc.SetTrailer(ctx, metadata.Pairs("x-tail", "t"))
+	switch in.GetValue() {
+	case "fail":
+		s, _ := status.New(codes.Unknown, "ERROR: ünknown").WithDetails(wrapperspb.String("detail"))
+		return nil, s.Err()
+	case "wait":
+		<-ctx.Done()
+		e.left <- struct{}{}
+		return nil, ctx.Err()
+	}
+	return wrapperspb.String(in.GetValue() + " " + md.Get("x-say")[0] + " " + md.Get(":authority")[0]), nil
+}
+
+func (e *echo) chat(stream grpc.ServerStream) error {
+	stream.SetTrailer(metadata.Pairs("x-tail", "t"))
+	for {
+		in := new(wrapperspb.StringValue)
+		switch err := stream.RecvMsg(in); {
+		case err == nil:
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			return err
+		}
+		if err := stream.SendMsg(in); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *echo) desc() *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{
+		ServiceName: "test.Echo",
+		HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(
+			_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor,
+		) (any, error) {
+			in := new(wrapperspb.StringValue)
+			if err := dec(in); err != nil {
+				return nil, err
+			}
+			return e.unary(ctx, in)
+		}}},
+		Streams: []grpc.StreamDesc{{
+			StreamName: "Chat", ServerStreams: true, ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return e.chat(stream) },
+		}},
+	}
+}
+
+// grpcTown is a gRPC server behind a proxy, and a client of it.
+func grpcTown(t *testing.T) (*echo, *grpc.ClientConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := grpc.NewServer()
+	e := &echo{left: make(chan struct{}, 1)}
+	srv.RegisterService(e.desc(), e)
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(srv.Stop)
+	ctl, _ := serveController(t, "127.0.0.1:0", at("echo.example:8080", l.Addr().String()))
+	tn := newTown(t, ctl)
+	conn, err := grpc.NewClient("passthrough:///"+tn.Addr,
+		grpc.WithAuthority("echo.example:8080"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return e, conn
+}
+
+func TestGRPCUnary(t *testing.T) {
+	_, conn := grpcTown(t)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-say", "hi")
+	var head, tail metadata.MD
+	out := new(wrapperspb.StringValue)
+	require.NoError(t, conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("hello"), out, grpc.Header(&head), grpc.Trailer(&tail)))
+	require.Equal(t, "hello hi echo.example:8080", out.GetValue())
+	require.Equal(t, []string{"h"}, head.Get("x-head"))
+	require.Equal(t, []string{"t"}, tail.Get("x-tail"))
+
+	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("fail"), out, grpc.Trailer(&tail))
+	s := status.Convert(err)
+	require.Equal(t, codes.Unknown, s.Code())
+	require.Equal(t, "ERROR: ünknown", s.Message())
+	require.Len(t, s.Details(), 1)
+	require.Equal(t, []string{"t"}, tail.Get("x-tail"), "the trailers of a failure too")
+
+	err = conn.Invoke(ctx, "/test.Echo/None", wrapperspb.String(""), out)
+	require.Equal(t, codes.Unimplemented, status.Code(err))
+}
+
+func TestGRPCBothWays(t *testing.T) {
+	_, conn := grpcTown(t)
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
+	require.NoError(t, err)
+	for _, word := range []string{"one", "two", "three"} {
+		require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
+		in := new(wrapperspb.StringValue)
+		require.NoError(t, stream.RecvMsg(in), "each answer comes before the next question")
+		require.Equal(t, word, in.GetValue())
+	}
+	require.NoError(t, stream.CloseSend())
+	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+	require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
+}
+
+func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
+	e, conn := grpcTown(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	out := new(wrapperspb.StringValue)
+	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out)
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	<-e.left
+
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
+	require.NoError(t, err)
+	require.NoError(t, stream.SendMsg(wrapperspb.String("x")))
+	require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue)))
+	ctx, cancel = context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out) }()
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code(<-done))
+	require.NoError(t, stream.SendMsg(wrapperspb.String("y")), "other streams go on")
+	require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue)))
+	require.NoError(t, stream.CloseSend())
+	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+}
+
+func TestGRPCErrorsOfTheProxy(t *testing.T) {
+	_, conn := grpcTown(t)
+	other, err := grpc.NewClient(conn.Target(), grpc.WithAuthority("127.0.0.1:9"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer other.Close()
+	err = other.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("x"), new(wrapperspb.StringValue))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorContains(t, err, "127.0.0.1:9")
+}

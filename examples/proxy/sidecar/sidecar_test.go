@@ -1,0 +1,336 @@
+package sidecar_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/proxy/outbound"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/match"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const webName = "web.example:80"
+
+// town is a controller and a proxy that asks it.
+type town struct {
+	*sidecar.Proxy
+	controllerAddr string
+}
+
+// serveController serves cfg at addr until the test, or stop, ends it.
+func serveController(t *testing.T, addr string, cfg controller.Config) (at string, stop func()) {
+	t.Helper()
+	ctl := controller.New(nil)
+	require.NoError(t, ctl.Set(cfg))
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- ctl.Serve(ctx, l) }()
+	var stopped atomic.Bool
+	stop = func() {
+		if stopped.CompareAndSwap(false, true) {
+			cancel()
+			require.NoError(t, <-done)
+		}
+	}
+	t.Cleanup(stop)
+	return l.Addr().String(), stop
+}
+
+func newTown(t *testing.T, controllerAddr string, change ...func(*sidecar.Config)) *town {
+	t.Helper()
+	const free = "127.0.0.1:0"
+	c := sidecar.Config{
+		Listen: free, Admin: free, Tap: free, Destination: controllerAddr, Grace: 5 * time.Second,
+		Outbound: outbound.Config{
+			MaxInFlight: 1000, QueueCapacity: 100, FailFast: 5 * time.Second, DiscoveryIdle: time.Minute,
+			Backoff: layer.Backoff{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond},
+		},
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	p, err := sidecar.New(c, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	return &town{Proxy: p, controllerAddr: controllerAddr}
+}
+
+// at is a configuration with name served at the addresses.
+func at(name string, addrs ...string) controller.Config {
+	var d controller.Destination
+	for i, a := range addrs {
+		d.Endpoints = append(d.Endpoints, controller.Endpoint{
+			Addr: netip.MustParseAddrPort(a), Labels: map[string]string{"pod": "pod-" + string(rune('a'+i))},
+		})
+	}
+	return controller.Config{Destinations: map[string]controller.Destination{name: d}}
+}
+
+// backend is an HTTP server that says its name.
+func backend(t *testing.T, name string) (addr string) {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Override", r.Header.Get("L5d-Dst-Override"))
+		w.Header().Set("Trailer", "X-Sum")
+		body, _ := io.ReadAll(r.Body)
+		_, _ = io.WriteString(w, name+" "+r.Host+" "+r.URL.RequestURI()+" "+string(body))
+		w.Header().Set("X-Sum", "42")
+	}))
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+// client is a standard client that sends everything to the proxy.
+func (tn *town) client(t *testing.T) *http.Client {
+	t.Helper()
+	tr := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, tn.Addr)
+	}}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+// get returns the status and the body.
+func get(t *testing.T, c *http.Client, url string) (int, string) {
+	t.Helper()
+	rsp, err := c.Get(url)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return rsp.StatusCode, string(body)
+}
+
+func TestHTTPClient(t *testing.T) {
+	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
+	c := newTown(t, ctl).client(t)
+
+	rsp, err := c.Post("http://web.example/path?q=1", "text/plain", strings.NewReader("hello"))
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "a web.example /path?q=1 hello", string(body))
+	require.Equal(t, "42", rsp.Trailer.Get("X-Sum"))
+
+	req, err := http.NewRequest(http.MethodGet, "http://other.example/", http.NoBody)
+	require.NoError(t, err)
+	req.Header.Set("L5d-Dst-Override", webName)
+	rsp, err = c.Do(req)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	body, err = io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "a other.example / ", string(body), "the host is the application's")
+	require.Empty(t, rsp.Header.Get("X-Override"), "the override goes no further")
+}
+
+func TestCurl(t *testing.T) {
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("no curl on this machine")
+	}
+	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
+	tn := newTown(t, ctl)
+	for _, version := range []string{"--http1.1", "--http2-prior-knowledge"} {
+		t.Run(version, func(t *testing.T) {
+			out, err := exec.CommandContext(t.Context(), curl, "-sS", version, "--noproxy", "*",
+				"--connect-to", "web.example:80:"+tn.Addr, "-d", "hello", "http://web.example/path").CombinedOutput()
+			require.NoError(t, err, string(out))
+			require.Equal(t, "a web.example /path hello", string(out))
+		})
+	}
+}
+
+func TestTrafficOutlivesTheController(t *testing.T) {
+	ctl, stop := serveController(t, "127.0.0.1:0", at(webName, backend(t, "old-a"), backend(t, "old-b")))
+	c := newTown(t, ctl).client(t)
+	for range 10 {
+		status, body := get(t, c, "http://web.example/")
+		require.Equal(t, http.StatusOK, status, body)
+	}
+
+	stop()
+	for range 200 {
+		status, body := get(t, c, "http://web.example/")
+		require.Equal(t, http.StatusOK, status, body)
+		require.Contains(t, body, "old-")
+	}
+
+	serveController(t, ctl, at(webName, backend(t, "new")))
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		status, body := get(t, c, "http://web.example/")
+		require.Equal(t, http.StatusOK, status, body)
+		if strings.HasPrefix(body, "new ") {
+			break
+		}
+		require.True(t, time.Now().Before(deadline), "traffic follows the controller that came back")
+	}
+	for range 50 {
+		_, body := get(t, c, "http://web.example/")
+		require.Contains(t, body, "new ", "and goes nowhere else")
+	}
+}
+
+func TestSplitMovesTraffic(t *testing.T) {
+	cfg := at(webName, backend(t, "apex"))
+	cfg.Destinations["leaf.example:80"] = at("leaf.example:80", backend(t, "leaf")).Destinations["leaf.example:80"]
+	d := cfg.Destinations[webName]
+	d.Profile = &controller.Profile{
+		Name:   "web.example",
+		Splits: []controller.Split{{Authority: "leaf.example:80", Weight: 1}},
+	}
+	cfg.Destinations[webName] = d
+	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
+	c := newTown(t, ctl).client(t)
+	for range 20 {
+		status, body := get(t, c, "http://web.example/")
+		require.Equal(t, http.StatusOK, status, body)
+		require.Equal(t, "leaf web.example / ", body)
+	}
+}
+
+func TestErrorsSayWhy(t *testing.T) {
+	cfg := at("empty.example:80")
+	dead, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, dead.Close())
+	cfg.Destinations["dead.example:80"] = at("x", dead.Addr().String()).Destinations["x"]
+	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
+	c := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.FailFast = 100 * time.Millisecond }).client(t)
+
+	tests := []struct {
+		url    string
+		status int
+		says   []string
+	}{
+		{"http://empty.example/", 504, []string{"queue empty.example:80", "fail-fast", "no endpoints"}},
+		{"http://unknown.example/", 504, []string{"unknown.example:80", "does not exist"}},
+		{"http://dead.example/", 504, []string{"dead.example:80", "connection refused"}},
+		{"http://127.0.0.1:1/", 503, []string{"127.0.0.1:1", "not a name that this resolver resolves"}},
+		{"http://web.example:0/", 404, []string{"the port must be from 1 to 65535"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.url, func(t *testing.T) {
+			rsp, err := c.Get(tt.url)
+			require.NoError(t, err)
+			defer rsp.Body.Close()
+			require.Equal(t, tt.status, rsp.StatusCode, rsp.Header.Get("L5d-Proxy-Error"))
+			for _, s := range tt.says {
+				require.Contains(t, rsp.Header.Get("L5d-Proxy-Error"), s)
+			}
+		})
+	}
+}
+
+func TestAdmin(t *testing.T) {
+	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, backend(t, "a")))
+	tn := newTown(t, ctl)
+	_, _ = get(t, tn.client(t), "http://web.example/")
+
+	admin := "http://" + tn.Admin
+	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, want := range map[string]string{
+		"/live":  "live\n",
+		"/ready": "ready\n",
+	} {
+		status, body := get(t, direct, admin+path)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, want, body)
+	}
+	_, metrics := get(t, direct, admin+"/metrics")
+	require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",target_addr="127.0.0.1:`)
+	require.Contains(t, metrics, `classification="success"`)
+	require.Contains(t, metrics, `response_latency_ms_bucket`)
+
+	_, tree := get(t, direct, admin+"/stack")
+	for _, line := range []string{"limit ", "targets ", "profiles ", "queue ", "balance ", "web.example:80"} {
+		require.Contains(t, tree, line)
+	}
+	_, text := get(t, direct, admin+"/stack?o=json")
+	var probe map[string]any
+	require.NoError(t, json.Unmarshal([]byte(text), &probe))
+	require.Equal(t, "limit", probe["name"])
+}
+
+func TestTapSeesTheEndpoint(t *testing.T) {
+	addr := backend(t, "a")
+	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, addr))
+	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.SourceLabels = map[string]string{"pod": "me"} })
+
+	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{
+		Limit: 1, Match: match.All(match.PathPrefix("/seen"), match.DestinationLabel("pod", "pod-a")),
+	})
+	require.NoError(t, err)
+	_, err = stream.Header() // sent when the tap is in place
+	require.NoError(t, err)
+
+	c := tn.client(t)
+	_, _ = get(t, c, "http://web.example/not")
+	_, _ = get(t, c, "http://web.example/seen?secret=1")
+	var events []*pb.TapEvent
+	for {
+		e, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		events = append(events, e)
+	}
+	require.Len(t, events, 3)
+	require.Equal(t, "/seen", events[0].GetHttp().GetRequestInit().GetPath())
+	require.Equal(t, "web.example", events[0].GetHttp().GetRequestInit().GetAuthority())
+	require.EqualValues(t, 200, events[1].GetHttp().GetResponseInit().GetHttpStatus())
+	require.EqualValues(t, len("a web.example /seen?secret=1 "), events[2].GetHttp().GetResponseEnd().GetResponseBytes())
+	for _, e := range events {
+		require.EqualValues(t, netip.MustParseAddrPort(addr).Port(), e.GetDestination().GetPort())
+		require.Equal(t, "pod-a", e.GetDestinationMeta().GetLabels()["pod"])
+		require.Equal(t, "me", e.GetSourceMeta().GetLabels()["pod"])
+		require.Equal(t, pb.TapEvent_OUTBOUND, e.GetProxyDirection())
+	}
+}
+
+func TestNewSaysWhichAddressIsTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, err = sidecar.New(sidecar.Config{
+		Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Tap: l.Addr().String(), Destination: "127.0.0.1:1",
+	}, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "tap: ")
+	require.ErrorContains(t, err, "in use")
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/tap"
+)
+
+func event(set func(*tap.Event)) tap.Event {
+	e := tap.Event{
+		Direction:         tap.Outbound,
+		ID:                tap.StreamID{Base: 1, Stream: 2},
+		Source:            netip.MustParseAddrPort("10.0.0.1:5000"),
+		Destination:       netip.MustParseAddrPort("10.0.0.2:80"),
+		SourceLabels:      map[string]string{"pod": "bot"},
+		DestinationLabels: map[string]string{"pod": "web-0", "tls": "true"},
+		RouteLabels:       map[string]string{"route": "vote"},
+	}
+	set(&e)
+	return e
+}
+
+func TestLine(t *testing.T) {
+	since, code, reset := 4*time.Millisecond, codes.Unknown, uint32(8)
+	tests := []struct {
+		want string
+		set  func(*tap.Event)
+	}{
+		{
+			"req id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true :method=GET :authority=web :path=/api/vote",
+			func(e *tap.Event) {
+				e.RequestInit = &tap.RequestInit{Method: "GET", Authority: "web", Path: "/api/vote"}
+			},
+		},
+		{
+			"rsp id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true :status=200 latency=1500µs",
+			func(e *tap.Event) {
+				e.ResponseInit = &tap.ResponseInit{Status: 200, SinceRequestInit: 1500 * time.Microsecond}
+			},
+		},
+		{
+			"end id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true grpc-status=Unknown duration=4000µs response-length=9B",
+			func(e *tap.Event) {
+				e.ResponseEnd = &tap.ResponseEnd{SinceResponseInit: &since, Bytes: 9, GRPCStatus: &code}
+			},
+		},
+		{
+			"end id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true reset-error=8 duration=7µs response-length=0B",
+			func(e *tap.Event) {
+				e.ResponseEnd = &tap.ResponseEnd{SinceRequestInit: 7 * time.Microsecond, ResetCode: &reset}
+			},
+		},
+		{
+			"end id=1:2 proxy=in  src=10.0.0.1:5000 dst=10.0.0.2:80 tls= duration=4000µs response-length=0B",
+			func(e *tap.Event) {
+				e.Direction = tap.Inbound
+				e.ResponseEnd = &tap.ResponseEnd{SinceResponseInit: &since}
+			},
+		},
+		{
+			"unknown proxy=??? src=10.0.0.1:5000 dst=10.0.0.2:80 tls=",
+			func(e *tap.Event) { e.Direction = 0 },
+		},
+	}
+	for _, tt := range tests {
+		require.Equal(t, tt.want, line(event(tt.set), false))
+		require.Equal(t, tt.want+" src_pod=bot dst_pod=web-0 dst_tls=true rt_route=vote", line(event(tt.set), true))
+	}
+}
+
+func TestWriteJSON(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) {
+		e.RequestInit = &tap.RequestInit{Method: "GET", Path: "/", Headers: []tap.Field{{Name: "a", Value: "b"}, {Name: "bin", Value: "\xff"}}}
+	})))
+	require.JSONEq(t, `{
+		"source": {"ip": "10.0.0.1", "port": 5000, "metadata": {"pod": "bot"}},
+		"destination": {"ip": "10.0.0.2", "port": 80, "metadata": {"pod": "web-0", "tls": "true"}},
+		"routeMeta": {"route": "vote"}, "proxyDirection": "OUTBOUND",
+		"requestInitEvent": {"id": {"base": 1, "stream": 2}, "method": "GET", "scheme": "", "authority": "", "path": "/",
+			"headers": [{"name": "a", "valueStr": "b"}, {"name": "bin", "valueBin": "/w=="}]}
+	}`, b.String())
+
+	b.Reset()
+	code := codes.OK
+	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) {
+		e.ResponseEnd = &tap.ResponseEnd{SinceRequestInit: 1500 * time.Millisecond, Bytes: 5, GRPCStatus: &code}
+	})))
+	require.Contains(t, b.String(), `"grpcStatusCode": 0`, "OK is a status too")
+	require.Contains(t, b.String(), `"nanos": 500000000`)
+	require.NotContains(t, b.String(), "resetErrorCode")
+}
