@@ -29,7 +29,7 @@ const (
 // How fast the replicas are, and how the one that comes and goes does so.
 const (
 	quick = 2 * time.Millisecond
-	slow  = 150 * time.Millisecond
+	slow  = 400 * time.Millisecond // so that it is the slow one on a busy machine too
 
 	stays = 2 * time.Second
 	// drains is the time between leaving discovery and refusing requests, as
