@@ -33,7 +33,8 @@ import (
 
 const (
 	loopback = "127.0.0.1:0"
-	grace    = 2 * time.Second
+	// net/http waits for 5 s for the first request of a connection.
+	grace = 6 * time.Second
 
 	// Where the taps of the two proxies are, if nothing else is there.
 	botTap = "127.0.0.1:4190"
@@ -91,6 +92,7 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 
 // demo is what start started.
 type demo struct {
+	client  *http.Client
 	bot     *emojivoto.Bot
 	proxies []*sidecar.Proxy
 	table   top.Table
@@ -125,8 +127,10 @@ func start(ctx context.Context, running *errgroup.Group, o options, log *slog.Lo
 	if err != nil {
 		return nil, err
 	}
+	client := httpThrough(botProxy.Addr)
 	return &demo{
-		bot:     emojivoto.NewBot(httpThrough(botProxy.Addr), "http://"+webName, o.rate, 1),
+		client:  client,
+		bot:     emojivoto.NewBot(client, "http://"+webName, o.rate, 1),
 		proxies: []*sidecar.Proxy{botProxy, webProxy},
 	}, nil
 }
@@ -150,6 +154,7 @@ func (d *demo) show(ctx context.Context, o options, out *os.File) error {
 	go func() {
 		defer close(voted)
 		d.bot.Run(ctx)
+		d.client.CloseIdleConnections() // some were never used, and the proxy would wait for them
 	}()
 	header := fmt.Sprintf("emojivoto behind gotower. Somebody's votes fail: whose? Look closer with\n"+
 		"  go run ./examples/tapctl tap --path /emojivoto.v1.VotingService/ %s\n"+

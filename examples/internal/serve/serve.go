@@ -40,7 +40,13 @@ func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) stri
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader}
-	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: srv.Shutdown})
+	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
+		err := srv.Shutdown(ctx)
+		if err != nil {
+			_ = srv.Close() // what did not end by itself
+		}
+		return err
+	}})
 }
 
 // GRPC adds a gRPC server, and calls register for its services. It returns its

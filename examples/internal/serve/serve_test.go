@@ -1,0 +1,85 @@
+package serve_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/examples/internal/serve"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const free = "127.0.0.1:0"
+
+var silent = slog.New(slog.DiscardHandler)
+
+func TestRunServesUntilItsContextEnds(t *testing.T) {
+	var g serve.Group
+	addr := g.HTTP("web", free, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hi") }))
+	asked := false
+	g.GRPC("rpc", free, func(*grpc.Server) {}, func() { asked = true })
+	require.NoError(t, g.Err())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx, time.Minute, silent) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	rsp, err := client.Get("http://" + addr)
+	require.NoError(t, err)
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Equal(t, "hi", string(body))
+	cancel()
+	require.NoError(t, <-done)
+	require.True(t, asked, "who streams is asked to end")
+}
+
+func TestRequestsThatDoNotEndAreCutOff(t *testing.T) {
+	var g serve.Group
+	entered, left := make(chan struct{}), make(chan struct{})
+	addr := g.HTTP("web", free, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		close(entered)
+		<-r.Context().Done()
+		close(left)
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx, time.Millisecond, silent) }()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	answer := make(chan error, 1)
+	go func() {
+		rsp, err := client.Get("http://" + addr)
+		if err == nil {
+			rsp.Body.Close()
+		}
+		answer <- err
+	}()
+	<-entered
+	cancel()
+	require.ErrorContains(t, <-done, "web: requests were still open after 1ms")
+	<-left
+	require.Error(t, <-answer)
+}
+
+func TestAddressesThatAreTaken(t *testing.T) {
+	l, err := net.Listen("tcp", free)
+	require.NoError(t, err)
+	defer l.Close()
+	taken := l.Addr().String()
+
+	var g serve.Group
+	require.NotEqual(t, taken, g.HTTP("web", taken, http.NotFoundHandler(), free), "there is a fallback")
+	require.NoError(t, g.Err())
+	require.Empty(t, g.GRPC("rpc", taken, func(*grpc.Server) {}, nil))
+	require.ErrorContains(t, g.Err(), "rpc: ")
+	require.ErrorContains(t, g.Run(t.Context(), time.Second, silent), "in use", "and nothing serves")
+}
