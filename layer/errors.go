@@ -27,6 +27,17 @@ var (
 	// [context.DeadlineExceeded] too.
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
+	// ErrHeadTimeout, ErrIdleTimeout and ErrTryTimeout say which limit it was:
+	// that on the head of the response, that on the silence between two pieces
+	// of its body, or that on a single try of several. They match ErrTimeout.
+	ErrHeadTimeout error = &kind{"response head timeout", ErrTimeout}
+	ErrIdleTimeout error = &kind{"idle timeout", ErrTimeout}
+	ErrTryTimeout  error = &kind{"try timeout", ErrTimeout}
+
+	// ErrInjected marks a fault that was made on purpose, so that it counts
+	// against nobody. See [Chaos].
+	ErrInjected = errors.New("injected fault")
+
 	// ErrNoRoute says that no service is there for the request.
 	ErrNoRoute = errors.New("no route")
 
@@ -52,7 +63,8 @@ type Error struct {
 	Endpoint string        // the address that was tried, if one was
 	Reason   string        // why, in a few words: "8 of 8 in flight"
 	Waited   time.Duration // how long the request had waited in this layer
-	Kind     error         // ErrNotReady, ErrClosed, ErrFailFast, ErrTimeout or nil
+	After    time.Duration // when it may be worth trying again, from then on; 0 if that is not known
+	Kind     error         // one of the kinds of this package, or nil
 	Err      error         // the cause, if there is one
 }
 
@@ -102,6 +114,20 @@ func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }
 // refused, and not for good.
 func (e *Error) Temporary() bool {
 	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
+}
+
+// RetryAfter returns how long to wait before the request is sent again, if err
+// says so: the longest of what the errors in its chain ask for.
+func RetryAfter(err error) (time.Duration, bool) {
+	var e *Error
+	if !errors.As(err, &e) {
+		return 0, false
+	}
+	after := e.After
+	if below, ok := RetryAfter(e.Err); ok {
+		after = max(after, below)
+	}
+	return after, after > 0
 }
 
 // refuseDone is how an admission point turns away a request whose context is

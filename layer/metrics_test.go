@@ -17,6 +17,18 @@ import (
 type counter float64
 
 func (c *counter) With(...string) metrics.Counter { return c }
+
+// byLabel counts for each value of one label.
+type byLabel map[string]*counter
+
+func (l byLabel) With(labels ...string) metrics.Counter {
+	if l[labels[1]] == nil {
+		l[labels[1]] = new(counter)
+	}
+	return l[labels[1]]
+}
+
+func (l byLabel) Add(float64) { panic("the label was not bound") }
 func (c *counter) Add(delta float64)              { *c += counter(delta) }
 
 type gauge float64
@@ -32,13 +44,14 @@ func (h *histogram) Observe(value float64)            { *h = append(*h, value) }
 
 func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var requests, refusals, successes, failures counter
+		var requests, refusals counter
+		responses := byLabel{}
 		var flight gauge
 		var latency histogram
 		svc := layer.Metrics[string, *response](layer.Instruments{
-			Requests: &requests, Refusals: &refusals, Successes: &successes, Failures: &failures,
+			Requests: &requests, Refusals: &refusals, Responses: responses,
 			InFlight: &flight, Latency: &latency,
-		}, layer.FailedIf(func(r *response) bool { _, bad := r.Body.(interface{ bad() }); return bad }))(
+		})(
 			layer.Func[string, *response](func(ctx context.Context, how string) (*response, error) {
 				time.Sleep(100 * time.Millisecond)
 				switch how {
@@ -58,10 +71,10 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 		rsp, err := svc.Call(t.Context(), "fine")
 		require.NoError(t, err)
 		require.EqualValues(t, 1, flight)
-		require.Zero(t, successes, "not over yet")
+		require.Zero(t, *responses["success"], "not over yet")
 		time.Sleep(time.Second)
 		_, _ = io.ReadAll(rsp.Body)
-		require.EqualValues(t, 1, successes)
+		require.EqualValues(t, 1, *responses["success"])
 		require.Equal(t, histogram{1100}, latency, "to the end of the body")
 
 		_, err = svc.Call(t.Context(), "error")
@@ -80,22 +93,28 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 
 		require.EqualValues(t, 5, requests)
 		require.EqualValues(t, 1, refusals)
-		require.EqualValues(t, 3, failures, "the error, the panic and the deadline")
-		require.EqualValues(t, 2, successes, "a caller that left tells nothing bad")
+		require.EqualValues(t, 3, *responses["failure"], "the error, the panic and the deadline")
+		require.EqualValues(t, 1, *responses["success"])
+		require.EqualValues(t, 1, *responses["ignorable"], "a caller that left tells nothing")
 		require.Zero(t, flight)
 	})
 }
 
 func TestMetricsAsksAboutTheResponseWhenItEnded(t *testing.T) {
-	var successes, failures counter
+	responses := byLabel{}
 	bad := false
-	svc := layer.Metrics[int](layer.Instruments{Successes: &successes, Failures: &failures},
-		layer.FailedIf(func(*response) bool { return bad }))(
+	svc := layer.Metrics[int](layer.Instruments{Responses: responses},
+		layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+			if bad && o.Ended {
+				return layer.Failure
+			}
+			return layer.Success
+		}))(
 		layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("x"), nil }))
 	rsp, err := svc.Call(t.Context(), 1)
 	require.NoError(t, err)
 	bad = true // as a trailer may say
 	_, _ = io.ReadAll(rsp.Body)
-	require.EqualValues(t, 1, failures)
-	require.Zero(t, successes)
+	require.EqualValues(t, 1, *responses["failure"])
+	require.Zero(t, *responses["success"])
 }

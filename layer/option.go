@@ -1,6 +1,7 @@
 package layer
 
-// Option sets what the layers of this package have in common.
+// Option sets what the layers of this package have in common. Give them to
+// [NewStack] once, for all layers of a stack, or to a single layer.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
@@ -8,7 +9,9 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	target   string
 	complete Completion[Rsp]
-	failed   func(Rsp) bool
+	classify Classifier[Rsp]
+	resend   any // a Resend[Req, Rsp]; asserted where Req is known
+	to       Instruments
 }
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
@@ -19,6 +22,10 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	if o.complete == nil {
 		o.complete = AtEnd[Rsp]()
 	}
+	if o.classify == nil {
+		o.classify = ByError[Rsp]
+	}
+	o.to = o.to.orDiscard()
 	return o
 }
 
@@ -36,4 +43,10 @@ func Until[Rsp any](c Completion[Rsp]) Option[Rsp] {
 // description.
 func For[Rsp any](target string) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
+}
+
+// Measured gives layers the instruments that they write to, each its own: see
+// [Instruments].
+func Measured[Rsp any](i Instruments) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }

@@ -14,12 +14,14 @@ import (
 // The gRPC codes that errors are given; see google.golang.org/grpc/codes.
 const (
 	grpcCanceled          = 1
+	grpcUnknown           = 2
 	grpcDeadlineExceeded  = 4
 	grpcNotFound          = 5
 	grpcPermissionDenied  = 7
 	grpcResourceExhausted = 8
 	grpcInternal          = 13
 	grpcUnavailable       = 14
+	grpcDataLoss          = 15
 )
 
 // StatusOf returns what a client is told of err: the HTTP status, and the gRPC

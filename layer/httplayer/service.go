@@ -13,8 +13,9 @@ import (
 type Service = layer.Service[*http.Request, *http.Response]
 
 // NewStack returns an empty stack for the messages of net/http. Its layers
-// end a response where [Completion] says; opts come after that.
+// end a response where [Completion] says, and judge it as [Classify] does; opts
+// come after that.
 func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
-	until := layer.Until(Completion)
-	return layer.NewStack[*http.Request](slices.Insert(slices.Clone(opts), 0, until)...)
+	protocol := []layer.Option[*http.Response]{layer.Until(Completion), layer.Classify(Classify)}
+	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
 }

@@ -24,7 +24,7 @@ func TestConformShipped(t *testing.T) {
 		R = *Response
 	)
 	var ended atomic.Int64
-	outcomes := layer.Instruments{Successes: total{&ended}, Failures: total{&ended}}
+	outcomes := layer.Instruments{Responses: total{&ended}}
 	for name, spec := range map[string]Layer{
 		"timeout":           {Layer: layer.Timeout[Q, R](time.Minute)},
 		"no timeout":        {Layer: layer.Timeout[Q, R](0), Transparent: true},

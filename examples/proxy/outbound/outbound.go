@@ -99,7 +99,7 @@ func (o *outbound) concrete(ctx context.Context, target string) httplayer.Servic
 // endpoint serves one address.
 func (o *outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	addr := t.Endpoint.Addr
-	return httplayer.NewStack(layer.FailedIf(failed)).
+	return httplayer.NewStack().
 		Metrics(o.Meter(ctx, t)).
 		With("tap", tap.Layer(o.Taps, httplayer.Access{}, tap.Outbound,
 			tap.SourceLabels(with(o.SourceLabels, "tls", "loopback")),

@@ -61,20 +61,6 @@ func (o *override) Call(ctx context.Context, req *http.Request) (*http.Response,
 
 func (o *override) Next() httplayer.Service { return o.Service }
 
-// failed says which responses are failures in metrics: linkerd's default, 5xx
-// and the gRPC codes that tell of the server rather than answer.
-func failed(rsp *http.Response) bool {
-	code := rsp.Trailer.Get("Grpc-Status")
-	if code == "" {
-		code = rsp.Header.Get("Grpc-Status")
-	}
-	switch code {
-	case "2", "4", "7", "13", "14", "15":
-		return true
-	}
-	return rsp.StatusCode >= http.StatusInternalServerError
-}
-
 // described shows in the tree what lies behind the router: every target.
 func described(o *outbound) layer.Layer[*http.Request, *http.Response] {
 	return func(next httplayer.Service) httplayer.Service { return &targets{next, o} }

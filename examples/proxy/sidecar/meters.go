@@ -68,8 +68,7 @@ func (m *meters) endpoint(ctx context.Context, t discover.Target) layer.Instrume
 	return layer.Instruments{
 		Requests:  counter{m.requests.With(labels)},
 		Refusals:  counter{m.refusals.With(labels)},
-		Successes: counter{responses.WithLabelValues("success")},
-		Failures:  counter{responses.WithLabelValues("failure")},
+		Responses: classes{responses},
 		InFlight:  gauge{m.inFlight.With(labels)},
 		Latency:   histogram{m.latency.With(labels)},
 	}
@@ -116,3 +115,17 @@ func (g gauge) With(...string) metrics.Gauge { return g }
 type histogram struct{ prometheus.Observer }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
+
+// classes is linkerd's response_total: a request that told nothing of the
+// endpoint, because its caller cancelled, is not held against it.
+type classes struct{ *prometheus.CounterVec }
+
+func (c classes) With(label ...string) metrics.Counter {
+	switch label[1] {
+	case layer.Success.String(), layer.Ignorable.String():
+		return counter{c.WithLabelValues("success")}
+	}
+	return counter{c.WithLabelValues("failure")}
+}
+
+func (c classes) Add(float64) {} // it has no series without a class

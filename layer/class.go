@@ -1,0 +1,85 @@
+package layer
+
+import (
+	"context"
+	"errors"
+)
+
+// Class is what the outcome of a request says of the service that served it.
+type Class uint8
+
+// The classes. [Failure], [Retryable] and [Throttled] are failures.
+const (
+	Ignorable Class = iota // tells nothing: cancelled by the caller, refused, injected
+	Success                // served well
+	Failure                // the service failed, and would again
+	Retryable              // the service failed; the same request may succeed if it is sent again
+	Throttled              // the service is well and asks for fewer requests; sending again later may help
+)
+
+// classes is how many there are.
+const classes = int(Throttled) + 1
+
+// String returns "ignorable", "success", "failure", "retryable" or "throttled".
+func (c Class) String() string {
+	names := [classes]string{"ignorable", "success", "failure", "retryable", "throttled"}
+	if int(c) < len(names) {
+		return names[c]
+	}
+	return "unknown"
+}
+
+// Failed reports whether the request did not get what it asked for.
+func (c Class) Failed() bool { return c >= Failure }
+
+// Again reports whether sending the same request again may help.
+func (c Class) Again() bool { return c == Retryable || c == Throttled }
+
+// Outcome is what is known of a request so far.
+type Outcome[Rsp any] struct {
+	Response Rsp   // the zero value when an error came in its place
+	Err      error // what Call returned, or what broke the response off
+	Ended    bool  // the response is complete, trailers included; false: only its head is there
+}
+
+// Classifier says what an outcome means. One classifier is given to a stack by
+// [Classify] and shared by all who judge: retries, breakers, metrics.
+//
+// It is asked when the head of a response is there (Ended is false), by those
+// who cannot wait, and once more when it ended, by those who count. It is not
+// asked about what no service is to blame for: refusals, callers who
+// cancelled, injected errors. It is safe for concurrent use and reads nothing
+// of the body.
+type Classifier[Rsp any] func(o Outcome[Rsp]) Class
+
+// Classify says what outcomes mean to the layers of a stack. By default a
+// response is a [Success] and an error a [Failure].
+func Classify[Rsp any](c Classifier[Rsp]) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
+}
+
+// ByError is the default [Classifier]: a response is a [Success] and an error a
+// [Failure], except that a time limit of a single try is [Retryable].
+func ByError[Rsp any](o Outcome[Rsp]) Class {
+	switch {
+	case o.Err == nil:
+		return Success
+	case errors.Is(o.Err, ErrTryTimeout):
+		return Retryable
+	}
+	return Failure
+}
+
+// judge is the class of an outcome for or against the service that gave it.
+// ctx is the request's as this layer got it.
+func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
+	switch {
+	case out.Err == nil:
+	case errors.Is(out.Err, ErrUnread):
+		// Whoever closes early has seen enough; so have we.
+		out.Err, out.Ended = nil, false
+	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), errors.Is(ctx.Err(), context.Canceled):
+		return Ignorable
+	}
+	return o.classify(out)
+}

@@ -1,0 +1,75 @@
+package layer
+
+import (
+	"sync/atomic"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/discard"
+)
+
+// Instruments are where layers write. Their labels are bound before they are
+// given (With of go-kit's metrics), once for each endpoint or route and never
+// for each request; the labels that are named here are bound when the layer is
+// made. What is nil is not recorded.
+//
+// The first group is written by [Metrics]; the rest by the layers named, when
+// they are given instruments by [Measured].
+type Instruments struct {
+	Requests    metrics.Counter   // admitted requests
+	Refusals    metrics.Counter   // refused by inner, untouched
+	Responses   metrics.Counter   // requests that ended; label "class": see Class
+	InFlight    metrics.Gauge     // admitted and not ended
+	HeadLatency metrics.Histogram // milliseconds from Call to the head of the response
+	Latency     metrics.Histogram // milliseconds from Call to the end of the response
+
+	Refused metrics.Counter // refused by a layer itself; label "layer": limit, rate, shed, breaker …
+	Expired metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
+
+	Waiting   metrics.Gauge     // Queue: requests in line
+	QueueWait metrics.Histogram // Queue: milliseconds in line, of those who stood in it
+	Limit     metrics.Gauge     // AdaptiveLimit: the limit as it is now
+
+	Retries metrics.Counter // Retry: tries after the first
+	Skipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback
+	Budget  metrics.Gauge   // Retry, Hedge: retries that the budget allows now
+	Hedges  metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
+
+	Trips    metrics.Counter // Breaker: times it opened
+	Tripped  metrics.Gauge   // Breaker: 1 while it is not closed
+	Connects metrics.Counter // Reconnect: attempts; label "outcome": success, failure
+
+	Injected metrics.Counter // Chaos: label "fault": delay, error
+}
+
+func (i Instruments) orDiscard() Instruments {
+	for _, c := range []*metrics.Counter{
+		&i.Requests, &i.Refusals, &i.Responses, &i.Refused, &i.Expired, &i.Retries, &i.Skipped, &i.Hedges, &i.Trips,
+		&i.Connects, &i.Injected,
+	} {
+		if *c == nil {
+			*c = discard.NewCounter()
+		}
+	}
+	for _, g := range []*metrics.Gauge{&i.InFlight, &i.Waiting, &i.Limit, &i.Budget, &i.Tripped} {
+		if *g == nil {
+			*g = discard.NewGauge()
+		}
+	}
+	for _, h := range []*metrics.Histogram{&i.HeadLatency, &i.Latency, &i.QueueWait} {
+		if *h == nil {
+			*h = discard.NewHistogram()
+		}
+	}
+	return i
+}
+
+// tally counts an event twice: for Describe, and for an instrument.
+type tally struct {
+	n  atomic.Int64
+	to metrics.Counter
+}
+
+func (t *tally) inc() {
+	t.n.Add(1)
+	t.to.Add(1)
+}

@@ -1,0 +1,66 @@
+package layer
+
+import (
+	"context"
+	"slices"
+	"sync"
+)
+
+// Tries is what a request that may be sent more than once carries down to the
+// layer that chooses an endpoint: which ones it has been to already. It is
+// safe for concurrent use, because hedges run side by side.
+type Tries struct {
+	mu   sync.Mutex
+	seen []any
+	room [4]any // for the usual few without an allocation
+}
+
+type triesKey struct{}
+
+// WithTries returns a context that carries t to the layers below.
+func WithTries(ctx context.Context, t *Tries) context.Context {
+	return context.WithValue(ctx, triesKey{}, t)
+}
+
+// TriesOf returns what ctx carries, or nil, of which every method may be
+// called: a request that is sent once has been nowhere.
+func TriesOf(ctx context.Context) *Tries {
+	t, _ := ctx.Value(triesKey{}).(*Tries)
+	return t
+}
+
+// Add says that the request was sent to endpoint, which must be comparable; a
+// pointer costs no allocation.
+func (t *Tries) Add(endpoint any) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seen == nil {
+		t.seen = t.room[:0]
+	}
+	if !slices.Contains(t.seen, endpoint) {
+		t.seen = append(t.seen, endpoint)
+	}
+}
+
+// Has reports whether the request was sent to endpoint before.
+func (t *Tries) Has(endpoint any) bool {
+	if t == nil {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Contains(t.seen, endpoint)
+}
+
+// Len is how many endpoints the request was sent to.
+func (t *Tries) Len() int {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.seen)
+}
