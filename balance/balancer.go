@@ -34,6 +34,9 @@ import (
 // never answer ([resolve.ErrUnresolvable]) or the balancer's context has
 // ended. What an endpoint's Call returns, other than a refusal, is passed on.
 //
+// A request that was sent before goes to an endpoint where it has not been, if
+// one of those that are looked at is such a one: see [layer.Tries].
+//
 // Cost: two clock readings, two or three atomic additions and a random number
 // a request, however many endpoints there are; no lock. No allocation where a
 // response is over when Call returns, else one.
@@ -150,15 +153,17 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}
 	var last error
+	tries := layer.TriesOf(ctx)
 	for range maxRefusals {
 		start := time.Since(b.start)
-		n := b.pick(tick(start))
+		n := b.pick(tick(start), tries)
 		if n == nil {
 			if err := b.refuse(); err != nil {
 				return none, err
 			}
 			continue // one became ready just now
 		}
+		tries.Add(n) // before its Call, so that a hedge that runs beside it sees it
 		rsp, taken, err := b.send(ctx, n, req, start)
 		if taken || ctx.Err() != nil {
 			return rsp, err
@@ -173,9 +178,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // pick chooses a node and counts the request there.
-func (b *Balancer[Req, Rsp]) pick(now uint32) *node[Req, Rsp] {
+func (b *Balancer[Req, Rsp]) pick(now uint32, tries *layer.Tries) *node[Req, Rsp] {
 	for range 3 {
-		n := b.ready.choose(b.choices, now, b.decay)
+		n := b.choose(now, tries)
 		if n != nil && n.begin() {
 			return n
 		}
@@ -186,10 +191,17 @@ func (b *Balancer[Req, Rsp]) pick(now uint32) *node[Req, Rsp] {
 	// The set changes as fast as it is read. Nothing changes under the lock.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n := b.ready.choose(b.choices, now, b.decay); n != nil && n.begin() {
+	if n := b.choose(now, tries); n != nil && n.begin() {
 		return n
 	}
 	return nil
+}
+
+func (b *Balancer[Req, Rsp]) choose(now uint32, tries *layer.Tries) *node[Req, Rsp] {
+	if tries.Len() > 0 {
+		return b.ready.chooseElsewhere(tries, b.choices, now, b.decay)
+	}
+	return b.ready.choose(b.choices, now, b.decay)
 }
 
 // send gives req to n, where it was counted, and reports whether n took it.

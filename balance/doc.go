@@ -22,6 +22,9 @@
 // Ready returns, and the request is offered to others; it was not touched, so
 // that this costs no retry budget.
 //
+// A request that is sent again, as a retry or a hedge, goes to an endpoint
+// where it has not been: layer.Retry and layer.Hedge say so in its context.
+//
 // Statistics follow identity: as long as an endpoint's resolve.ID stays, its
 // estimate and its in-flight count stay, whatever updates come in.
 //
