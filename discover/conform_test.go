@@ -14,12 +14,6 @@ import (
 
 type kitService = layer.Service[*layertest.Request, *layertest.Response]
 
-func TestCacheConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{New: func(ctx context.Context, next kitService) kitService {
-		return discover.NewCache(ctx, func(context.Context, string) kitService { return next }).Service("web")
-	}})
-}
-
 func TestEndpointConforms(t *testing.T) {
 	layertest.Conform(t, layertest.Layer{New: func(ctx context.Context, next kitService) (svc kitService) {
 		one := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {

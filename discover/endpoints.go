@@ -50,7 +50,7 @@ func Endpoints[Req, Rsp any](
 		defer func() {
 			w.patience.Stop()
 			for _, m := range w.members {
-				m.retire()
+				m.Retire()
 			}
 			stop()
 			for range updates { // until the resolver has released all it held
@@ -100,7 +100,7 @@ type member[Req, Rsp any] struct {
 }
 
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
-	if m.isGone() {
+	if m.IsGone() {
 		return m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
 	}
 	return m.inner.Ready(ctx)
@@ -111,14 +111,17 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
 		return none, m.refuse(layer.ErrNotReady, "the caller has gone", context.Cause(ctx))
 	}
-	if !m.begin() {
+	if !m.Begin() {
 		return none, m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
 	}
 	return m.call(ctx, req)
 }
 
 func (m *member[Req, Rsp]) refuse(kind error, reason string, cause error) error {
-	return refusal(m.target.Name, m.target.Endpoint.Addr.String(), kind, reason, cause)
+	return &layer.Error{
+		Layer: "discover", Target: m.target.Name, Endpoint: m.target.Endpoint.Addr.String(),
+		Kind: kind, Reason: reason, Err: cause,
+	}
 }
 
 // Describe is that of the service inside: the counting is not worth a line.

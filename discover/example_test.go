@@ -47,27 +47,3 @@ func ExampleEndpoints() {
 	// added: hello at 10.0.0.2:80 <nil>
 	// removed: 10.0.0.1:80
 }
-
-// A cache behind a router: one service for each target, however many requests
-// go there.
-func ExampleCache() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-
-	targets := discover.NewCache(ctx, func(_ context.Context, target string) layer.Service[string, string] {
-		fmt.Println("made", target)
-		return layer.Func[string, string](func(context.Context, string) (string, error) { return "from " + target, nil })
-	})
-	svc := layer.Router(func(req string) (string, error) { return req + ".default:80", nil }, targets.Service)
-
-	for _, req := range []string{"web", "api", "web"} {
-		rsp, err := svc.Call(ctx, req)
-		fmt.Println(rsp, err)
-	}
-	// Output:
-	// made web.default:80
-	// from web.default:80 <nil>
-	// made api.default:80
-	// from api.default:80 <nil>
-	// from web.default:80 <nil>
-}

@@ -1,24 +1,18 @@
 package discover
 
-import (
-	"time"
+import "github.com/gotower/gotower/layer"
 
-	"github.com/gotower/gotower/layer"
-)
-
-// Option sets how [Endpoints] and [NewCache] work.
+// Option sets how [Endpoints] works.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
 
 type options[Rsp any] struct {
 	complete layer.Completion[Rsp]
-	idle     time.Duration
-	capacity int
 }
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
-	o := options[Rsp]{idle: time.Minute, capacity: 10_000}
+	var o options[Rsp]
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
@@ -36,24 +30,4 @@ func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 // serves it is not let go. The default is [layer.AtEnd].
 func Until[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
-}
-
-// Idle is how long a [Cache] keeps a service that nobody uses. The default is
-// a minute; 0 or less is ignored. [Endpoints] has no use for it.
-func Idle[Rsp any](d time.Duration) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) {
-		if d > 0 {
-			o.idle = d
-		}
-	})
-}
-
-// Capacity is how many keys a [Cache] holds at most. The default is 10 000; 0
-// or less is ignored. [Endpoints] has no use for it.
-func Capacity[Rsp any](n int) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) {
-		if n > 0 {
-			o.capacity = n
-		}
-	})
 }

@@ -103,7 +103,7 @@ func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 	delete(w.members, m.target.Endpoint.ID)
 	if !m.isMade {
 		m.dropped = true
-		m.retire()
+		m.Retire()
 		return
 	}
 	w.next.Removed = append(w.next.Removed, m.now)
@@ -122,7 +122,7 @@ func (w *watch[Req, Rsp]) add(endpoints []resolve.Endpoint) {
 	added := make([]*member[Req, Rsp], len(endpoints))
 	for i, e := range endpoints {
 		m := &member[Req, Rsp]{target: Target{Name: w.target, Endpoint: e}}
-		m.ctx, m.end = context.WithCancel(w.ctx)
+		m.ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count calls it
 		m.complete = w.complete
 		m.now = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
 		w.members[e.ID] = m
@@ -152,7 +152,7 @@ func (w *watch[Req, Rsp]) tell(yield func(Change[Req, Rsp]) bool) bool {
 	w.untold, w.leaving = false, nil
 	goOn := yield(told)
 	for _, m := range leaving {
-		m.retire()
+		m.Retire()
 	}
 	return goOn
 }

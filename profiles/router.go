@@ -39,7 +39,7 @@ type Router[Req, Rsp any] struct {
 // mk makes the service of a target, by its authority: usually a balancer with
 // a queue before it. It is asked once for each authority that a profile sends
 // requests to, for as long as the Router lives; to let go of targets that went
-// out of use is its own matter, as it is discover.Cache's.
+// out of use is its own matter, as it is layer.Cache's.
 func New[Req, Rsp any](
 	ctx context.Context,
 	target string,

@@ -59,21 +59,20 @@ func New(ctx context.Context, controller grpc.ClientConnInterface, c Config) htt
 		profiles: profilesource.New(controller, profilesource.ContextToken(c.ContextToken),
 			profilesource.Backoff(c.Backoff), profilesource.Logger(c.Log)),
 	}
-	o.logicals = discover.NewCache(ctx, o.logical, discover.Idle[*http.Response](c.DiscoveryIdle))
-	o.concretes = discover.NewCache(ctx, o.concrete, discover.Idle[*http.Response](c.DiscoveryIdle))
+	o.logicals = layer.NewCache(ctx, o.logical, layer.CachePolicy{Idle: c.DiscoveryIdle})
+	o.concretes = layer.NewCache(ctx, o.concrete, layer.CachePolicy{Idle: c.DiscoveryIdle})
 
 	return httplayer.NewStack().
 		Limit(c.MaxInFlight).
-		With("targets", described(o)).
-		Service(layer.Router(Target, o.logicals.Service))
+		Service(o.logicals.Router(Target))
 }
 
 type outbound struct {
 	Config
 	resolver  resolve.Resolver
 	profiles  profiles.Source
-	logicals  *discover.Cache[string, *http.Request, *http.Response]
-	concretes *discover.Cache[string, *http.Request, *http.Response]
+	logicals  *layer.Cache[string, *http.Request, *http.Response]
+	concretes *layer.Cache[string, *http.Request, *http.Response]
 }
 
 // logical serves a target by the name that the application used: its profile

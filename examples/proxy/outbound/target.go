@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
@@ -60,19 +59,3 @@ func (o *override) Call(ctx context.Context, req *http.Request) (*http.Response,
 }
 
 func (o *override) Next() httplayer.Service { return o.Service }
-
-// described shows in the tree what lies behind the router: every target.
-func described(o *outbound) layer.Layer[*http.Request, *http.Response] {
-	return func(next httplayer.Service) httplayer.Service { return &targets{next, o} }
-}
-
-type targets struct {
-	httplayer.Service
-	of *outbound
-}
-
-func (t *targets) Describe() layer.Node {
-	n := t.of.logicals.Describe()
-	n.Name = "targets"
-	return n
-}

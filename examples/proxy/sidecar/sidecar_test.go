@@ -275,7 +275,7 @@ func TestAdmin(t *testing.T) {
 	require.Contains(t, metrics, `response_latency_ms_bucket`)
 
 	_, tree := get(t, direct, admin+"/stack")
-	for _, line := range []string{"limit ", "targets ", "profiles ", "queue ", "balance ", "web.example:80"} {
+	for _, line := range []string{"limit ", "router ", "profiles ", "queue ", "balance ", "web.example:80"} {
 		require.Contains(t, tree, line)
 	}
 	_, text := get(t, direct, admin+"/stack?o=json")

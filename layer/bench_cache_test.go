@@ -1,4 +1,4 @@
-package discover_test
+package layer_test
 
 import (
 	"context"
@@ -7,16 +7,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 )
 
-func echo(_ context.Context, req int) (int, error) { return req, nil }
-
-func fullCache(tb testing.TB) (c *discover.Cache[string, int, int], key string) {
+// cacheOfMany is a cache of a thousand keys, and the last of them.
+func cacheOfMany(tb testing.TB) (c *layer.Cache[string, int, int], key string) {
 	tb.Helper()
 	mk := func(context.Context, string) layer.Service[int, int] { return layer.Func[int, int](echo) }
-	c = discover.NewCache(tb.Context(), mk)
+	c = layer.NewCache(tb.Context(), mk, layer.CachePolicy{})
 	for i := range 1000 {
 		key = fmt.Sprintf("service-%d.default.svc.cluster.local:80", i)
 		_, err := c.Service(key).Call(tb.Context(), 1)
@@ -26,17 +24,18 @@ func fullCache(tb testing.TB) (c *discover.Cache[string, int, int], key string) 
 }
 
 func TestCacheHitAllocatesNothing(t *testing.T) {
-	c, key := fullCache(t)
+	c, key := cacheOfMany(t)
 	ctx := context.Background()
-	kept := c.Service(key)
+	kept, routed := c.Service(key), c.Router(func(int) (string, error) { return key, nil })
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		_, _ = c.Service(key).Call(ctx, 1)
 		_, _ = kept.Call(ctx, 1)
+		_, _ = routed.Call(ctx, 1)
 	}))
 }
 
-func BenchmarkCacheHit(b *testing.B) {
-	c, key := fullCache(b)
+func BenchmarkCache(b *testing.B) {
+	c, key := cacheOfMany(b)
 	ctx := context.Background()
 	b.Run("looked up", func(b *testing.B) {
 		b.ReportAllocs()
@@ -44,13 +43,7 @@ func BenchmarkCacheHit(b *testing.B) {
 			_, _ = c.Service(key).Call(ctx, 1)
 		}
 	})
-	b.Run("kept", func(b *testing.B) {
-		svc := c.Service(key)
-		b.ReportAllocs()
-		for b.Loop() {
-			_, _ = svc.Call(ctx, 1)
-		}
-	})
+	b.Run("kept", func(b *testing.B) { call(b, c.Service(key)) })
 	b.Run("parallel", func(b *testing.B) {
 		b.ReportAllocs()
 		b.RunParallel(func(pb *testing.PB) {

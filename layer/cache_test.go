@@ -1,11 +1,11 @@
-package discover_test
+package layer_test
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,71 +15,80 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 )
 
-// kept is what a cache under test made for a key.
-type kept struct {
+// cacheKept is what a cache under test made for a key.
+type cacheKept struct {
 	ctx   context.Context
 	key   string
 	ready func(context.Context) error
-	serve func(context.Context) (*response, error)
+	serve func(context.Context) (*cacheResponse, error)
 }
 
-func (k *kept) Ready(ctx context.Context) error {
+func (k *cacheKept) Ready(ctx context.Context) error {
 	if k.ready != nil {
 		return k.ready(ctx)
 	}
 	return nil
 }
 
-func (k *kept) Call(ctx context.Context, req string) (*response, error) {
+func (k *cacheKept) Call(ctx context.Context, req string) (*cacheResponse, error) {
 	if k.serve != nil {
 		return k.serve(ctx)
 	}
-	return body(k.key + req), nil
+	return cacheBody(k.key + req), nil
 }
 
-// maker makes them and counts.
-type maker struct {
+// cacheMaker makes them and counts.
+type cacheMaker struct {
 	mu   sync.Mutex
-	made map[string][]*kept
+	made map[string][]*cacheKept
 	on   func(key string)
 }
 
-func (m *maker) Make(ctx context.Context, key string) service {
+func (m *cacheMaker) Make(ctx context.Context, key string) cacheService {
 	if m.on != nil {
 		m.on(key)
 	}
-	k := &kept{ctx: ctx, key: key}
+	k := &cacheKept{ctx: ctx, key: key}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.made[key] = append(m.made[key], k)
 	return k
 }
 
-func (m *maker) of(key string) []*kept {
+func (m *cacheMaker) of(key string) []*cacheKept {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.made[key]
 }
 
-type cache = discover.Cache[string, string, *response]
+// cacheResponse has a body, so that it ends when that does.
+type cacheResponse struct{ Body io.ReadCloser }
 
-func inCache(t *testing.T, opts []discover.Option[*response], f func(t *testing.T, ctx context.Context, c *cache, m *maker)) {
+func cacheBody(text string) *cacheResponse {
+	return &cacheResponse{Body: io.NopCloser(strings.NewReader(text))}
+}
+
+type (
+	cacheService = layer.Service[string, *cacheResponse]
+	cacheOf      = layer.Cache[string, string, *cacheResponse]
+)
+
+func inCache(t *testing.T, p layer.CachePolicy, f func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
 		defer cancel()
-		m := &maker{made: make(map[string][]*kept)}
-		f(t, ctx, discover.NewCache(ctx, m.Make, opts...), m)
+		m := &cacheMaker{made: make(map[string][]*cacheKept)}
+		f(t, ctx, layer.NewCache(ctx, m.Make, p), m)
 	})
 }
 
-// use calls svc and reads the response to its end.
-func use(t assert.TestingT, ctx context.Context, svc service, req string) string {
+// cacheUse calls svc and reads the response to its end.
+func cacheUse(t assert.TestingT, ctx context.Context, svc cacheService, req string) string {
 	rsp, err := svc.Call(ctx, req)
 	if !assert.NoError(t, err) {
 		return ""
@@ -90,12 +99,12 @@ func use(t assert.TestingT, ctx context.Context, svc service, req string) string
 }
 
 func TestCacheHasOneServiceForEachKey(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		unused := c.Service("a")
 		require.Empty(t, m.of("a"), "made on first use")
 		for range 3 {
-			require.Equal(t, "a1", use(t, ctx, unused, "1"))
-			require.Equal(t, "a2", use(t, ctx, c.Service("a"), "2"))
+			require.Equal(t, "a1", cacheUse(t, ctx, unused, "1"))
+			require.Equal(t, "a2", cacheUse(t, ctx, c.Service("a"), "2"))
 			require.NoError(t, c.Service("b").Ready(ctx))
 		}
 		require.Len(t, m.of("a"), 1)
@@ -104,7 +113,7 @@ func TestCacheHasOneServiceForEachKey(t *testing.T) {
 }
 
 func TestCacheMakesOnceForAllCallers(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		slow := make(chan struct{})
 		m.on = func(key string) {
 			if key == "slow" {
@@ -114,12 +123,12 @@ func TestCacheMakesOnceForAllCallers(t *testing.T) {
 		var served atomic.Int64
 		for range 10 {
 			go func() {
-				assert.Equal(t, "slow1", use(t, ctx, c.Service("slow"), "1"))
+				assert.Equal(t, "slow1", cacheUse(t, ctx, c.Service("slow"), "1"))
 				served.Add(1)
 			}()
 		}
 		synctest.Wait()
-		require.Equal(t, "other1", use(t, ctx, c.Service("other"), "1"), "one key never waits for another")
+		require.Equal(t, "other1", cacheUse(t, ctx, c.Service("other"), "1"), "one key never waits for another")
 
 		short, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -138,18 +147,18 @@ func TestCacheMakesOnceForAllCallers(t *testing.T) {
 
 func TestCacheDropsWhatIsIdle(t *testing.T) {
 	for _, idle := range []time.Duration{time.Minute, 10 * time.Second} {
-		var opts []discover.Option[*response]
+		var p layer.CachePolicy
 		if idle != time.Minute {
-			opts = append(opts, discover.Idle[*response](idle))
+			p.Idle = idle
 		}
-		inCache(t, opts, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+		inCache(t, p, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 			svc := c.Service("a")
 			for range 50 {
-				use(t, ctx, svc, "")
+				cacheUse(t, ctx, svc, "")
 				time.Sleep(idle * 9 / 10)
 			}
 			require.Len(t, m.of("a"), 1, "it was in use all the time")
-			use(t, ctx, svc, "")
+			cacheUse(t, ctx, svc, "")
 			time.Sleep(idle - time.Millisecond)
 			require.NoError(t, m.of("a")[0].ctx.Err())
 			require.Len(t, c.Describe().Children, 1)
@@ -159,33 +168,33 @@ func TestCacheDropsWhatIsIdle(t *testing.T) {
 			require.Empty(t, c.Describe().Children)
 			require.EqualValues(t, 0, c.Describe().State.Get("keys"))
 
-			require.Equal(t, "a1", use(t, ctx, svc, "1"), "whoever kept the service gets a new one")
-			require.Equal(t, "a1", use(t, ctx, c.Service("a"), "1"))
+			require.Equal(t, "a1", cacheUse(t, ctx, svc, "1"), "whoever kept the service gets a new one")
+			require.Equal(t, "a1", cacheUse(t, ctx, c.Service("a"), "1"))
 			require.Len(t, m.of("a"), 2)
 		})
 	}
 }
 
 func TestCacheKeepsWhatIsInUse(t *testing.T) {
-	for name, hold := range map[string]func(t *testing.T, ctx context.Context, svc service, k *kept) (release func()){
-		"a call": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+	for name, hold := range map[string]func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) (release func()){
+		"a call": func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) func() {
 			wait := make(chan struct{})
-			k.serve = func(context.Context) (*response, error) { <-wait; return nil, io.ErrUnexpectedEOF }
+			k.serve = func(context.Context) (*cacheResponse, error) { <-wait; return nil, io.ErrUnexpectedEOF }
 			go func() { _, _ = svc.Call(ctx, "") }()
 			return func() { close(wait) }
 		},
-		"a body": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+		"a body": func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) func() {
 			rsp, err := svc.Call(ctx, "")
 			require.NoError(t, err)
 			return func() { _ = rsp.Body.Close() }
 		},
-		"an abandoned body": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+		"an abandoned body": func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) func() {
 			ctx, cancel := context.WithCancel(ctx)
 			_, err := svc.Call(ctx, "")
 			require.NoError(t, err)
 			return cancel
 		},
-		"a waiter in Ready": func(t *testing.T, ctx context.Context, svc service, k *kept) func() {
+		"a waiter in Ready": func(t *testing.T, ctx context.Context, svc cacheService, k *cacheKept) func() {
 			wait := make(chan struct{})
 			k.ready = func(context.Context) error { <-wait; return nil }
 			go func() { assert.NoError(t, svc.Ready(ctx)) }()
@@ -193,9 +202,9 @@ func TestCacheKeepsWhatIsInUse(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+			inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 				svc := c.Service("a")
-				use(t, ctx, svc, "")
+				cacheUse(t, ctx, svc, "")
 				release := hold(t, ctx, svc, m.of("a")[0])
 				time.Sleep(time.Hour)
 				require.NoError(t, m.of("a")[0].ctx.Err())
@@ -210,14 +219,14 @@ func TestCacheKeepsWhatIsInUse(t *testing.T) {
 }
 
 func TestCacheIsFull(t *testing.T) {
-	inCache(t, []discover.Option[*response]{discover.Capacity[*response](2)}, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{Capacity: 2}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		a := c.Service("a")
-		use(t, ctx, a, "")
-		use(t, ctx, c.Service("b"), "")
+		cacheUse(t, ctx, a, "")
+		cacheUse(t, ctx, c.Service("b"), "")
 		_, err := c.Service("c").Call(ctx, "")
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.NotErrorIs(t, err, layer.ErrClosed)
-		require.EqualError(t, err, "discover c: not ready: the cache is full, it holds 2 keys: no room for another key")
+		require.EqualError(t, err, "cache c: full: it holds 2 keys")
 		require.ErrorIs(t, layer.Poll(c.Service("c")), layer.ErrNotReady)
 		require.Empty(t, m.of("c"))
 
@@ -228,38 +237,38 @@ func TestCacheIsFull(t *testing.T) {
 			waiting <- time.Since(begun)
 		}()
 		for range 8 { // b is idle, a is not
-			use(t, ctx, a, "")
+			cacheUse(t, ctx, a, "")
 			time.Sleep(10 * time.Second)
 		}
 		require.Less(t, <-waiting, 70*time.Second)
-		require.Equal(t, "c1", use(t, ctx, c.Service("c"), "1"))
+		require.Equal(t, "c1", cacheUse(t, ctx, c.Service("c"), "1"))
 		require.Error(t, m.of("b")[0].ctx.Err())
 		require.NoError(t, m.of("a")[0].ctx.Err())
 	})
 }
 
 func TestCacheHoldsTenThousandKeys(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		for i := range 10_000 {
-			use(t, ctx, c.Service(fmt.Sprint(i)), "")
+			cacheUse(t, ctx, c.Service(fmt.Sprint(i)), "")
 		}
 		_, err := c.Service("one more").Call(ctx, "")
 		require.ErrorContains(t, err, "it holds 10000 keys")
 		time.Sleep(2 * time.Minute)
-		use(t, ctx, c.Service("one more"), "")
+		cacheUse(t, ctx, c.Service("one more"), "")
 		require.EqualValues(t, 1, c.Describe().State.Get("keys"))
 	})
 }
 
 // A service that has closed is made anew, but not for every request.
 func TestCacheDropsWhatHasClosed(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		svc := c.Service("a")
-		use(t, ctx, svc, "")
+		cacheUse(t, ctx, svc, "")
 		inFlight, err := svc.Call(ctx, "")
 		require.NoError(t, err)
 		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
-		m.of("a")[0].serve = func(context.Context) (*response, error) { return nil, closed }
+		m.of("a")[0].serve = func(context.Context) (*cacheResponse, error) { return nil, closed }
 		var failures int
 		for len(m.of("a")) == 1 {
 			if _, err := svc.Call(ctx, ""); err != nil {
@@ -273,7 +282,7 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 		require.NoError(t, m.of("a")[0].ctx.Err(), "what is in flight goes on")
 		require.NoError(t, inFlight.Body.Close())
 		require.Error(t, m.of("a")[0].ctx.Err())
-		require.Equal(t, "a1", use(t, ctx, svc, "1"))
+		require.Equal(t, "a1", cacheUse(t, ctx, svc, "1"))
 
 		m.of("a")[1].ready = func(context.Context) error { return closed }
 		require.ErrorIs(t, layer.Poll(svc), layer.ErrClosed, "said by Ready")
@@ -284,10 +293,10 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 }
 
 func TestCacheEndsWithItsContext(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, _ *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		over := errors.New("over")
 		ctx, cancel := context.WithCancelCause(ctx)
-		c := discover.NewCache(ctx, m.Make)
+		c := layer.NewCache(ctx, m.Make, layer.CachePolicy{})
 		a := c.Service("a")
 		_, err := a.Call(context.Background(), "")
 		require.NoError(t, err)
@@ -301,11 +310,11 @@ func TestCacheEndsWithItsContext(t *testing.T) {
 		synctest.Wait()
 		require.Error(t, m.of("a")[0].ctx.Err(), "whatever is open")
 		close(hung)
-		for _, err := range []error{<-making, callOf(a), callOf(c.Service("a")), callOf(c.Service("c")), c.Service("c").Ready(context.Background()), layer.Poll(a)} {
+		for _, err := range []error{<-making, cacheErr(a), cacheErr(c.Service("a")), cacheErr(c.Service("c")), c.Service("c").Ready(context.Background()), layer.Poll(a)} {
 			require.ErrorIs(t, err, layer.ErrClosed)
 			require.ErrorIs(t, err, over)
 		}
-		require.EqualError(t, callOf(a), "discover a: closed: the cache has ended: over")
+		require.EqualError(t, cacheErr(a), "cache a: closed: the cache has ended: over")
 		require.Error(t, m.of("b")[0].ctx.Err())
 		require.EqualValues(t, 0, c.Describe().State.Get("keys"))
 		require.Empty(t, m.of("c"))
@@ -313,10 +322,10 @@ func TestCacheEndsWithItsContext(t *testing.T) {
 }
 
 func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, _ *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
 		ctx, cancel := context.WithCancel(ctx)
-		c := discover.NewCache(ctx, m.Make, discover.Capacity[*response](1))
-		use(t, ctx, c.Service("a"), "")
+		c := layer.NewCache(ctx, m.Make, layer.CachePolicy{Capacity: 1})
+		cacheUse(t, ctx, c.Service("a"), "")
 		waiting := make(chan error)
 		go func() { waiting <- c.Service("b").Ready(context.Background()) }()
 		synctest.Wait()
@@ -325,13 +334,13 @@ func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
 	})
 }
 
-func callOf(svc service) error {
+func cacheErr(svc cacheService) error {
 	_, err := svc.Call(context.Background(), "")
 	return err
 }
 
 func TestCacheSurvivesAPanicOfMake(t *testing.T) {
-	inCache(t, []discover.Option[*response]{discover.Capacity[*response](1)}, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		first := make(chan struct{})
 		var panicked atomic.Bool
 		m.on = func(string) {
@@ -340,10 +349,10 @@ func TestCacheSurvivesAPanicOfMake(t *testing.T) {
 				panic("boom")
 			}
 		}
-		go func() { assert.PanicsWithValue(t, "boom", func() { _ = callOf(c.Service("a")) }) }()
+		go func() { assert.PanicsWithValue(t, "boom", func() { _ = cacheErr(c.Service("a")) }) }()
 		synctest.Wait()
 		served := make(chan string)
-		go func() { served <- use(t, ctx, c.Service("a"), "1") }()
+		go func() { served <- cacheUse(t, ctx, c.Service("a"), "1") }()
 		synctest.Wait()
 		close(first)
 		require.Equal(t, "a1", <-served, "who waited tries for itself, in the room that is free again")
@@ -351,7 +360,7 @@ func TestCacheSurvivesAPanicOfMake(t *testing.T) {
 }
 
 func TestCacheCallerWhoHasGoneMakesNothing(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 		left := errors.New("left")
 		gone, leave := context.WithCancelCause(ctx)
 		leave(left)
@@ -363,75 +372,17 @@ func TestCacheCallerWhoHasGoneMakesNothing(t *testing.T) {
 }
 
 func TestCacheShowsItsEntries(t *testing.T) {
-	inCache(t, nil, func(t *testing.T, ctx context.Context, c *cache, m *maker) {
-		use(t, ctx, c.Service("web"), "")
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
+		cacheUse(t, ctx, c.Service("web"), "")
 		_, err := c.Service("api").Call(ctx, "")
 		require.NoError(t, err)
 		require.Equal(t, ""+
-			"cache      keys=2 capacity=10000 idle=1m0s\n"+
+			"cache      keys=2 capacity=10000 idle=1m0s refused=0\n"+
 			"  entry      key=api open=1\n"+
-			"  discover_test.kept\n"+
+			"  layer_test.cacheKept\n"+
 			"  entry      key=web open=0\n"+
-			"  discover_test.kept\n", fmt.Sprint(c.Describe()))
-		require.Equal(t, "cache      key=api\ndiscover_test.kept\n", layer.Describe(c.Service("api")).String())
+			"  layer_test.cacheKept\n", fmt.Sprint(c.Describe()))
+		require.Equal(t, "cache      key=api\nlayer_test.cacheKept\n", layer.Describe(c.Service("api")).String())
 		require.Equal(t, "cache      key=new\n", layer.Describe(c.Service("new")).String())
-	})
-}
-
-// The storm: many callers of a few keys that come and go. A key has one live
-// service at a time, and no call meets one that has ended.
-func TestCacheStorm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var live [5]atomic.Int64
-		var late, made, twice atomic.Int64
-		mk := func(ctx context.Context, key int) service {
-			made.Add(1)
-			if live[key].Add(1) > 1 {
-				twice.Add(1)
-			}
-			context.AfterFunc(ctx, func() { live[key].Add(-1) })
-			return layer.Func[string, *response](func(context.Context, string) (*response, error) {
-				time.Sleep(time.Duration(rand.IntN(20)) * time.Millisecond)
-				if ctx.Err() != nil {
-					late.Add(1)
-				}
-				return body(""), nil
-			})
-		}
-		c := discover.NewCache(ctx, mk, discover.Idle[*response](40*time.Millisecond), discover.Capacity[*response](4))
-		var all sync.WaitGroup
-		for range 20 {
-			mine := make([]service, len(live))
-			for key := range mine {
-				mine[key] = c.Service(key)
-			}
-			all.Go(func() {
-				for range 200 {
-					key := rand.IntN(len(live))
-					svc := mine[key]
-					if rand.IntN(2) == 0 {
-						svc = c.Service(key)
-					}
-					if rsp, err := svc.Call(ctx, ""); err == nil {
-						assert.NoError(t, rsp.Body.Close())
-					} else {
-						assert.ErrorContains(t, err, "full")
-					}
-					time.Sleep(time.Duration(rand.IntN(int(500 * time.Millisecond))))
-				}
-			})
-		}
-		all.Wait()
-		require.Zero(t, late.Load())
-		// The old one's AfterFunc may run a moment after the new one is made.
-		require.LessOrEqual(t, twice.Load(), made.Load()/10)
-		require.Greater(t, made.Load(), int64(len(live)), "they did come and go")
-		time.Sleep(time.Second)
-		for key := range live {
-			require.Zero(t, live[key].Load(), "nothing is in use, so nothing is kept")
-		}
-		cancel()
-		synctest.Wait()
 	})
 }

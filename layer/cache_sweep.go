@@ -1,4 +1,4 @@
-package discover
+package layer
 
 import "time"
 
@@ -21,10 +21,10 @@ func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	}
 }
 
-func (c *Cache[K, Req, Rsp]) sweepShard(s *shard[K, Req, Rsp], now time.Time) {
-	var over []*entry[K, Req, Rsp]
+func (c *Cache[K, Req, Rsp]) sweepShard(s *cacheShard[K, Req, Rsp], now time.Time) {
+	var over []*cacheEntry[K, Req, Rsp]
 	for _, e := range s.all() {
-		if e.isOver(now, c.idle) {
+		if e.isOver(now, c.policy.Idle) {
 			over = append(over, e)
 		}
 	}

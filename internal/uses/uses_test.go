@@ -1,0 +1,79 @@
+package uses
+
+import (
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestCount(t *testing.T) {
+	var ended int
+	c := &Count{Ended: func() { ended++ }}
+	require.True(t, c.Begin())
+	require.True(t, c.Begin())
+	require.EqualValues(t, 2, c.Open())
+	c.Done()
+	require.False(t, c.IsGone())
+	c.Retire()
+	require.True(t, c.IsGone())
+	require.False(t, c.Begin(), "gone")
+	require.EqualValues(t, 1, c.Open(), "a Begin that failed leaves nothing")
+	require.Zero(t, ended)
+	c.Done()
+	require.Equal(t, 1, ended)
+}
+
+func TestRetireUnused(t *testing.T) {
+	var ended int
+	c := &Count{Ended: func() { ended++ }}
+	seen := c.Word()
+	require.True(t, c.Begin())
+	require.False(t, c.RetireUnused(c.Word()), "open")
+	c.Done()
+	require.False(t, c.RetireUnused(seen), "used since")
+	require.Zero(t, ended)
+	require.True(t, c.RetireUnused(c.Word()))
+	require.Equal(t, 1, ended)
+	require.False(t, c.Begin())
+}
+
+// The count of all that ever began wraps round without touching the rest.
+func TestCountWrapsRound(t *testing.T) {
+	c := &Count{Ended: func() {}}
+	c.word.Store(0xffffffff << 32)
+	require.True(t, c.Begin())
+	require.EqualValues(t, 1, c.Open())
+	require.False(t, c.IsGone())
+}
+
+// Nothing is open when Ended is called, and it is called.
+func TestCountStorm(t *testing.T) {
+	for range 200 {
+		var open, late atomic.Int64
+		ended := make(chan struct{})
+		var once sync.Once
+		c := &Count{Ended: func() {
+			late.Add(open.Load())
+			once.Do(func() { close(ended) })
+		}}
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() {
+				for c.Begin() {
+					open.Add(1)
+					runtime.Gosched()
+					open.Add(-1)
+					c.Done()
+				}
+			})
+		}
+		c.Retire()
+		<-ended
+		all.Wait()
+		require.Zero(t, late.Load())
+		require.Zero(t, c.Open())
+	}
+}

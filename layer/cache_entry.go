@@ -1,0 +1,38 @@
+package layer
+
+import (
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// cacheEntry is what a cache keeps for a key.
+type cacheEntry[K comparable, Req, Rsp any] struct {
+	cacheLife[Req, Rsp]
+	handle *cacheHandle[K, Req, Rsp]
+	closed atomic.Bool // the service said that it will never be ready again
+
+	// The sweeper's alone.
+	seen  uint64 // the word of its uses when it last looked
+	since time.Time
+}
+
+func (e *cacheEntry[K, Req, Rsp]) note(err error) {
+	if errors.Is(err, ErrClosed) {
+		e.closed.Store(true)
+	}
+}
+
+// isOver retires the entry if it is time.
+func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool {
+	word := e.Word()
+	switch {
+	case e.closed.Load():
+		e.Retire()
+		return true
+	case word != e.seen || e.Open() > 0:
+		e.seen, e.since = word, now
+		return false
+	}
+	return now.Sub(e.since) >= idle && e.RetireUnused(word)
+}

@@ -1,0 +1,81 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// cacheHandle is the service of one key, whichever entry it has. It remembers
+// the last one, so that a handle that is kept does not look it up.
+type cacheHandle[K comparable, Req, Rsp any] struct {
+	cache *Cache[K, Req, Rsp]
+	key   K
+	last  atomic.Pointer[cacheEntry[K, Req, Rsp]]
+}
+
+func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req, Rsp], error) {
+	if e := h.last.Load(); e != nil && e.Begin() {
+		return e, nil
+	}
+	e, err := h.cache.open(ctx, h.key)
+	if err == nil {
+		h.last.Store(e)
+	}
+	return e, err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
+	for {
+		e, err := h.open(ctx)
+		switch {
+		case err == nil:
+			return h.ready(ctx, e)
+		case errors.Is(err, ErrClosed):
+			return err
+		case errors.Is(err, ErrNoRoute):
+			return &Error{Layer: "cache", Kind: ErrClosed, Err: err}
+		case !errors.Is(err, errCacheFull):
+			return context.Cause(ctx)
+		}
+		if err := h.cache.freed.Wait(ctx, h.cache.hasRoom); err != nil {
+			return err
+		}
+	}
+}
+
+func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
+	defer e.Done()
+	err := e.inner.Ready(ctx)
+	e.note(err)
+	return err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, h.cache.refuseGone(ctx, h.key)
+	}
+	e, err := h.open(ctx)
+	if err != nil {
+		if errors.Is(err, errCacheFull) {
+			h.cache.refused.inc()
+		}
+		return none, err
+	}
+	rsp, err := e.call(ctx, req)
+	if err != nil {
+		e.note(err)
+	}
+	return rsp, err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
+	n := Node{Name: "cache", State: State{{"key", fmt.Sprint(h.key)}}}
+	if e := h.cache.shard(h.key).find(h.key); e != nil {
+		next := Describe(e.inner)
+		n.Next = &next
+	}
+	return n
+}

@@ -1,0 +1,36 @@
+package layer
+
+import (
+	"context"
+
+	"github.com/gotower/gotower/internal/uses"
+)
+
+// cacheLife is a service with a life: its responses count as open until they
+// ended, and its context ends once it is retired and nothing is open.
+type cacheLife[Req, Rsp any] struct {
+	uses.Count
+	inner    Service[Req, Rsp]
+	complete Completion[Rsp]
+}
+
+// call serves one request for which Begin was true.
+func (l *cacheLife[Req, Rsp]) call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	handed := false
+	defer func() {
+		if !handed {
+			l.Done()
+		}
+	}()
+	if rsp, err = l.inner.Call(ctx, req); err != nil {
+		return rsp, err
+	}
+	handed = true
+	return l.complete(ctx, rsp, l), nil
+}
+
+// Data and End make it the Observer of every response, so that none has to be
+// made for each.
+func (l *cacheLife[Req, Rsp]) Data(int) {}
+
+func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }

@@ -1,0 +1,96 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+)
+
+// open returns the entry of key with one more use begun, made if it has to be.
+func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
+	s := c.shard(key)
+	for {
+		if e := s.find(key); e != nil && e.Begin() {
+			return e, nil
+		}
+		making, mine, err := s.claim(c, key)
+		switch {
+		case err != nil:
+			return nil, err
+		case mine:
+			return c.build(s, key, making)
+		case making == nil: // made just now
+			continue
+		}
+		select {
+		case <-making:
+		case <-ctx.Done():
+			return nil, c.refuseGone(ctx, key)
+		}
+	}
+}
+
+// build makes the entry that was claimed, with one use begun.
+func (c *Cache[K, Req, Rsp]) build(
+	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
+) (e *cacheEntry[K, Req, Rsp], err error) {
+	e = &cacheEntry[K, Req, Rsp]{handle: &cacheHandle[K, Req, Rsp]{cache: c, key: key}}
+	e.handle.last.Store(e)
+	e.complete = c.complete
+	ctx, cancel := context.WithCancel(c.ctx)
+	e.Ended = cancel
+	e.Begin()
+	made := false
+	defer func() { // after a panic of mk too: those who wait try for themselves
+		if !s.settle(key, e, made) {
+			c.release(1)
+			cancel()
+			if err == nil {
+				err = c.refuseEnded(key)
+			}
+			e = nil
+		}
+		close(making)
+	}()
+	e.inner = c.mk(ctx, key)
+	if made = e.inner != nil; !made {
+		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "nothing was made for this key"}
+	}
+	return e, err
+}
+
+func (c *Cache[K, Req, Rsp]) reserve() bool {
+	if c.keys.Add(1) <= int64(c.policy.Capacity) {
+		return true
+	}
+	c.release(1)
+	return false
+}
+
+func (c *Cache[K, Req, Rsp]) release(keys int) {
+	c.keys.Add(-int64(keys))
+	c.freed.Wake()
+}
+
+func (c *Cache[K, Req, Rsp]) hasRoom() bool {
+	return c.keys.Load() < int64(c.policy.Capacity) || c.ctx.Err() != nil
+}
+
+func (c *Cache[K, Req, Rsp]) refuseGone(ctx context.Context, key K) error {
+	return refuseDone(ctx, "cache", fmt.Sprint(key))
+}
+
+func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: errCacheFull,
+		Reason: fmt.Sprintf("it holds %d keys", c.policy.Capacity),
+	}
+}
+
+func (c *Cache[K, Req, Rsp]) refuseEnded(key K) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrClosed,
+		Reason: "the cache has ended", Err: context.Cause(c.ctx),
+	}
+}
+
+var errCacheFull error = &kind{"full", ErrNotReady}

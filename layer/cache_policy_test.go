@@ -1,0 +1,63 @@
+package layer_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestCachePolicyNamesTheFieldThatIsWrong(t *testing.T) {
+	require.NoError(t, layer.CachePolicy{}.Validate())
+	require.NoError(t, layer.CachePolicy{Idle: time.Second, Capacity: 1}.Validate())
+	require.EqualError(t, layer.CachePolicy{Idle: -1}.Validate(), "cache policy: idle -1ns must be at least 0")
+	require.EqualError(t, layer.CachePolicy{Capacity: -1}.Validate(), "cache policy: capacity -1 must be at least 0")
+}
+
+func TestCachePolicyOutOfRangeIsTheDefault(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	m := &cacheMaker{made: make(map[string][]*cacheKept)}
+	for _, p := range []layer.CachePolicy{{}, {Idle: -time.Second, Capacity: -1}} {
+		state := layer.NewCache(ctx, m.Make, p).Describe().State
+		require.Equal(t, time.Minute, state.Get("idle"))
+		require.Equal(t, 10_000, state.Get("capacity"))
+	}
+}
+
+// What is made for no key is asked for again, takes no place, and is no refusal
+// that a queue would wait for.
+func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
+	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
+		asked := 0
+		c := layer.NewCache(ctx, func(ctx context.Context, key string) cacheService {
+			if asked++; key == "no" {
+				return nil
+			}
+			return m.Make(ctx, key)
+		}, layer.CachePolicy{Capacity: 1})
+		for range 3 {
+			_, err := c.Service("no").Call(ctx, "")
+			require.ErrorIs(t, err, layer.ErrNoRoute)
+			require.NotErrorIs(t, err, layer.ErrNotReady)
+			require.EqualError(t, err, "cache no: no route: nothing was made for this key")
+		}
+		require.ErrorIs(t, c.Service("no").Ready(ctx), layer.ErrClosed)
+		require.Equal(t, 4, asked)
+		require.EqualValues(t, 0, c.Describe().State.Get("keys"))
+		require.Equal(t, "yes1", cacheUse(t, ctx, c.Service("yes"), "1"))
+	})
+}
+
+func TestCacheCountsWhatItRefuses(t *testing.T) {
+	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, c *cacheOf, _ *cacheMaker) {
+		cacheUse(t, ctx, c.Service("a"), "")
+		for range 3 {
+			require.Error(t, cacheErr(c.Service("b")))
+		}
+		require.EqualValues(t, 3, c.Describe().State.Get("refused"))
+	})
+}
