@@ -78,8 +78,14 @@ func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
 	case errors.Is(out.Err, ErrUnread):
 		// Whoever closes early has seen enough; so have we.
 		out.Err, out.Ended = nil, false
-	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), errors.Is(ctx.Err(), context.Canceled):
+	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), cancelled(ctx):
 		return Ignorable
 	}
 	return o.classify(out)
+}
+
+// cancelled reports whether the caller has gone. A limit on a part of a request
+// cancels too, and says so in its cause: that is the service's fault.
+func cancelled(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
 }

@@ -106,6 +106,17 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
+// Is answers for the kind without an allocation, which Unwrap costs: refusals
+// are looked at wherever they pass.
+func (e *Error) Is(target error) bool {
+	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
+		if kind == target {
+			return true
+		}
+	}
+	return false
+}
+
 // Timeout reports whether a deadline ran out. With it and Temporary an Error is
 // a net.Error.
 func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }

@@ -2,6 +2,7 @@ package layer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"testing"
@@ -71,4 +72,14 @@ func TestErrorsMatchTheirKindAndTheirCause(t *testing.T) {
 			require.Equal(t, tt.again, e.Temporary())
 		})
 	}
+}
+
+func TestIsAllocatesNothingForItsKind(t *testing.T) {
+	var err error = &layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: io.EOF}
+	for _, kind := range []error{layer.ErrFailFast, layer.ErrNotReady} {
+		require.Zero(t, testing.AllocsPerRun(100, func() { _ = errors.Is(err, kind) }))
+	}
+	require.NotErrorIs(t, err, layer.ErrClosed)
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, &layer.Error{Layer: "x"}, layer.ErrNotReady)
 }

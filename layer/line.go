@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
+
 	"github.com/gotower/gotower/internal/wake"
 )
 
@@ -14,7 +16,8 @@ import (
 // time one of those in line has the turn: it alone waits for the service.
 type line struct {
 	capacity int
-	waiting  atomic.Int64 // in line, to be read without mu
+	waiting  atomic.Int64  // in line, to be read without mu
+	shown    metrics.Gauge // the same
 
 	mu    sync.Mutex
 	queue list.List // of *waiter
@@ -115,6 +118,7 @@ func (l *line) fail(cause error) {
 // Call it with mu held.
 func (l *line) changed() {
 	l.waiting.Store(int64(l.queue.Len()))
+	l.shown.Set(float64(l.queue.Len()))
 	if l.head == nil && l.queue.Len() > 0 {
 		l.head = l.queue.Front().Value.(*waiter)
 		l.head.turn <- struct{}{}

@@ -28,8 +28,8 @@ func (l byLabel) With(labels ...string) metrics.Counter {
 	return l[labels[1]]
 }
 
-func (l byLabel) Add(float64) { panic("the label was not bound") }
-func (c *counter) Add(delta float64)              { *c += counter(delta) }
+func (l byLabel) Add(float64)        { panic("the label was not bound") }
+func (c *counter) Add(delta float64) { *c += counter(delta) }
 
 type gauge float64
 

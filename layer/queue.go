@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
+
 	"github.com/gotower/gotower/internal/backoff"
 )
 
@@ -44,7 +46,9 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 			Service: next,
 			target:  o.target,
 			maxWait: maxWait,
-			line:    line{capacity: capacity},
+			line:    line{capacity: capacity, shown: o.to.Waiting},
+			waited:  o.to.QueueWait,
+			failed:  tally{to: o.to.Refused.With("layer", "queue")},
 		}
 	}
 }
@@ -54,6 +58,8 @@ type queue[Req, Rsp any] struct {
 	target  string
 	maxWait time.Duration
 	line    line
+	waited  metrics.Histogram    // of those who stood in line, whatever came of it
+	failed  tally                // those it turned away itself
 	shut    atomic.Pointer[shut] // nil while the queue is open
 }
 
@@ -88,6 +94,7 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	if s := q.shut.Load(); s != nil {
 		if err := Poll(q.Service); err != nil {
+			q.failed.inc()
 			return none, q.refuseShut(s, err)
 		}
 		q.shut.CompareAndSwap(s, nil)
@@ -108,28 +115,43 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
 	if !q.line.join(w) {
+		q.failed.inc()
 		return none, &Error{
 			Layer: "queue", Target: q.target, Kind: ErrNotReady,
 			Reason: fmt.Sprintf("full, %d are waiting", q.line.capacity), Err: q.line.reason(),
 		}
 	}
 	for refusals := 0; ; refusals++ {
-		if err := q.reachInner(ctx, w); err != nil {
+		err := q.reachInner(ctx, w)
+		inLine := time.Since(w.since)
+		if err != nil {
+			q.waited.Observe(milliseconds(inLine))
 			return none, err
 		}
 		rsp, err := q.Service.Call(ctx, req)
 		if err == nil || !worthWaiting(err) {
+			q.waited.Observe(milliseconds(inLine))
 			return rsp, err
 		}
 		q.line.refused(err)
-		if q.isOver(w) {
-			return none, q.failFast(w, err)
-		}
-		if refusals >= bearable && backoff.Sleep(ctx, pause.Delay(refusals-bearable)) != nil {
-			return none, q.gone(ctx, w)
+		if err := q.giveUp(ctx, w, refusals, err); err != nil {
+			q.waited.Observe(milliseconds(time.Since(w.since)))
+			return none, err
 		}
 		q.line.rejoin(w)
 	}
+}
+
+// giveUp returns why w, whose Call was refused with err, does not go back to
+// the line, or nil.
+func (q *queue[Req, Rsp]) giveUp(ctx context.Context, w *waiter, refusals int, err error) error {
+	if q.isOver(w) {
+		return q.failFast(w, err)
+	}
+	if refusals >= bearable && backoff.Sleep(ctx, pause.Delay(refusals-bearable)) != nil {
+		return q.gone(ctx, w)
+	}
+	return nil
 }
 
 // bearable refusals in a row are ordinary races between waiters.
@@ -186,6 +208,7 @@ func (q *queue[Req, Rsp]) failFast(w *waiter, cause error) error {
 }
 
 func (q *queue[Req, Rsp]) tooLong(w *waiter, cause error) error {
+	q.failed.inc()
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: ErrFailFast,
 		Reason: "nothing was ready in time", Waited: time.Since(w.since), Err: cause,
@@ -223,6 +246,9 @@ func (q *queue[Req, Rsp]) Next() Service[Req, Rsp] { return q.Service }
 
 func (q *queue[Req, Rsp]) Describe() Node {
 	state := State{{"waiting", q.line.len()}, {"capacity", q.line.capacity}, {"max_wait", q.maxWait}}
+	if n := q.failed.n.Load(); n > 0 {
+		state = append(state, Attr{"refused", n})
+	}
 	if s := q.shut.Load(); s != nil {
 		state = append(state, Attr{"fail_fast_for", time.Since(s.since).Round(time.Millisecond)}, Attr{"waits_for", s.cause.Error()})
 	}

@@ -16,61 +16,77 @@ import (
 // Body: reading a body after the deadline fails.
 //
 // Errors: once the limit has run out, what inner returned as an error comes
-// back in an [Error] of kind [ErrTimeout]. An error that inner returned for
-// another reason, the caller's own cancellation included, is passed as it is.
+// back in an [Error] of kind [ErrTimeout], and so does what reading the body
+// returns. An error that inner returned for another reason, the caller's own
+// cancellation included, is passed as it is.
 //
-// Cost: one context with a timer.
+// Cost: one allocation and one clock reading. A timer is set once somebody
+// below asks for the context's Done.
 //
 // An after of 0 or less means no limit.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
+	return limitTime[Req](after, o, hard, func() *timeLimit {
+		l := &timeLimit{name: "timeout", target: o.target, what: "limit", is: ErrTimeout}
+		l.expired.to = o.to.Expired.With("limit", "total")
+		return l
+	})
+}
+
+// HeadTimeout bounds the time until Call returns the head of the response:
+// waiting in queues below included. The rest may take as long as it likes.
+//
+// Admission: none of its own; Ready is forwarded and not bounded.
+//
+// Cancellation: the context of the request is cancelled when the limit runs
+// out. It has no deadline, since one could not be taken back once the head is
+// there: its Err is [context.Canceled], its cause matches [ErrHeadTimeout]. It
+// stays alive until the response ended.
+//
+// Body: not bounded. The body of a response that came at the very end of the
+// limit, when the request had been cancelled, is closed.
+//
+// Errors: once the limit has run out, what inner returned as an error comes
+// back in an [Error] of kind [ErrHeadTimeout].
+//
+// Cost: that of [Timeout].
+//
+// An after of 0 or less means no limit.
+func HeadTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	return limitTime[Req](after, o, soft, func() *timeLimit {
+		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrHeadTimeout}
+		l.expired.to = o.to.Expired.With("limit", "head")
+		return l
+	})
+}
+
+func limitTime[Req, Rsp any](
+	after time.Duration, o options[Rsp], kind expiryKind, limit func() *timeLimit,
+) Layer[Req, Rsp] {
+	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if after <= 0 {
 			return next
 		}
-		return &timeout[Req, Rsp]{
-			Service: next,
-			options: o,
-			after:   after,
-			over:    &kind{"limit of " + after.String() + " is over", ErrTimeout},
-		}
+		return &timeout[Req, Rsp]{Service: next, complete: o.complete, seam: seam, kind: kind, over: overrun{limit(), after}}
 	}
 }
 
 type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	options[Rsp]
-	after time.Duration
-	over  error // the cause of the contexts that this layer ends
+	complete Completion[Rsp]
+	seam     bodySeam
+	kind     expiryKind
+	over     overrun // the cause of every context that this layer ends
 }
 
 func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.after, t.over)
-	handed := false
-	defer func() {
-		if !handed {
-			cancel()
-		}
-	}()
-	rsp, err := t.Service.Call(ctx, req)
-	if err != nil {
-		if context.Cause(ctx) == t.over {
-			err = &Error{Layer: "timeout", Target: t.target, Kind: ErrTimeout, Waited: t.after, Err: err}
-		}
-		return rsp, err
-	}
-	handed = true
-	return t.complete(ctx, rsp, release(cancel)), nil
+	r := &timed{over: &t.over}
+	r.init(ctx, t.over.after, &t.over, t.kind)
+	return callTimed(t.Service, req, r, t.complete, t.seam)
 }
 
 func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
 
-func (t *timeout[Req, Rsp]) Describe() Node {
-	return Node{Name: "timeout", State: State{{"after", t.after}}}
-}
-
-// release is a context to be let go when the response ended.
-type release context.CancelFunc
-
-func (release) Data(int)    {}
-func (r release) End(error) { r() }
+func (t *timeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }

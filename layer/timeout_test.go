@@ -113,3 +113,141 @@ func TestTimeoutOfNothingIsNoLayer(t *testing.T) {
 	_, same := svc.(layer.Func[int, int])
 	require.True(t, same)
 }
+
+// plainBody ends with its context as those of HTTP/2 do: of the cause it knows
+// nothing.
+type plainBody struct{ ctx context.Context }
+
+func (b plainBody) Read([]byte) (int, error) {
+	<-b.ctx.Done()
+	return 0, b.ctx.Err()
+}
+func (plainBody) Close() error { return nil }
+
+// plain answers with a plainBody.
+var plain = layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
+	return &response{Body: plainBody{ctx}}, nil
+})
+
+func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		expired := byLabel{}
+		below := &recorder{}
+		measured := layer.Measured[*response](layer.Instruments{Expired: expired})
+		svc := layer.Timeout[int](5*time.Second, layer.For[*response]("web:80"), measured)(
+			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
+				return layer.AtEnd[*response]()(ctx, &response{Body: plainBody{ctx}}, below), nil
+			}))
+		rsp, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = rsp.Body.Read(make([]byte, 1))
+		assert.Equal(t, 5*time.Second, time.Since(start))
+		require.ErrorIs(t, err, layer.ErrTimeout)
+		require.EqualError(t, err, "timeout web:80 (waited 5s): context deadline exceeded")
+		require.NoError(t, rsp.Body.Close())
+		require.EqualValues(t, 1, *expired["total"], "once")
+		require.Len(t, below.ends, 1)
+		require.ErrorIs(t, below.ends[0], layer.ErrTimeout, "the layers below hear it too")
+		require.Equal(t, "timeout    after=5s expired=1\nlayer.Func\n", layer.Describe(svc).String())
+	})
+}
+
+func TestTimeoutNamesTheLimitThatRanOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gone := errors.New("gone")
+		for name, tt := range map[string]struct {
+			outer, inner time.Duration
+			cancel       error
+			want         string
+		}{
+			"outer":  {outer: time.Second, inner: 2 * time.Second, want: "timeout outer (waited 1s): context deadline exceeded"},
+			"inner":  {outer: 2 * time.Second, inner: time.Second, want: "timeout inner (waited 1s): context deadline exceeded"},
+			"caller": {outer: 2 * time.Second, inner: time.Second, cancel: gone, want: "context canceled"},
+		} {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			svc := layer.Timeout[int](tt.outer, layer.For[*response]("outer"))(
+				layer.Timeout[int](tt.inner, layer.For[*response]("inner"))(plain))
+			rsp, err := svc.Call(ctx, 1)
+			require.NoError(t, err)
+			if tt.cancel != nil {
+				cancel(tt.cancel)
+			}
+			_, err = io.ReadAll(rsp.Body)
+			assert.EqualError(t, err, tt.want, name)
+			cancel(nil)
+		}
+	})
+}
+
+// A body that was closed before the limit, or read to its end, is not late.
+func TestTimeoutCountsOnlyWhatRanOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		expired := byLabel{}
+		svc := layer.Timeout[int](time.Second, layer.Measured[*response](layer.Instruments{Expired: expired}))(
+			layer.Func[int, *response](func(ctx context.Context, how int) (*response, error) {
+				switch how {
+				case 0:
+					return &response{Body: plainBody{ctx}}, nil
+				case 1:
+					return bodyOf("hello"), nil
+				default:
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+			}))
+		for how, want := range []float64{0, 0, 1} {
+			rsp, err := svc.Call(t.Context(), how)
+			if err == nil && how == 1 {
+				_, err = io.ReadAll(rsp.Body)
+				require.NoError(t, err)
+			}
+			if rsp != nil {
+				require.NoError(t, rsp.Body.Close())
+			}
+			time.Sleep(time.Minute)
+			require.EqualValues(t, want, *expired["total"], how)
+		}
+		_, err := svc.Call(t.Context(), 0)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 2, *expired["total"], "abandoned")
+	})
+}
+
+func TestTimeoutIsOneAllocation(t *testing.T) {
+	svc := layer.Timeout[int, int](time.Hour)(layer.Func[int, int](echo))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(ctx, 1) }), 1.0)
+}
+
+// What is there can be read: a limit does not take it back.
+func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.Timeout[int, *response](time.Second)(
+			layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("hello"), nil }))
+		rsp, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		got, err := io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(got))
+	})
+}
+
+// What broke a body for another reason is not counted.
+func TestTimeoutDoesNotCountOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		expired := byLabel{}
+		svc := layer.Timeout[int](time.Second, layer.Measured[*response](layer.Instruments{Expired: expired}))(plain)
+		ctx, cancel := context.WithCancel(t.Context())
+		rsp, err := svc.Call(ctx, 1)
+		require.NoError(t, err)
+		cancel()
+		_, err = io.ReadAll(rsp.Body)
+		require.Equal(t, context.Canceled, err)
+		require.Zero(t, *expired["total"])
+	})
+}

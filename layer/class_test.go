@@ -1,0 +1,132 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestClass(t *testing.T) {
+	for _, tt := range []struct {
+		class         layer.Class
+		name          string
+		failed, again bool
+	}{
+		{layer.Ignorable, "ignorable", false, false},
+		{layer.Success, "success", false, false},
+		{layer.Failure, "failure", true, false},
+		{layer.Retryable, "retryable", true, true},
+		{layer.Throttled, "throttled", true, true},
+	} {
+		assert.Equal(t, tt.name, tt.class.String())
+		assert.Equal(t, tt.failed, tt.class.Failed(), tt.name)
+		assert.Equal(t, tt.again, tt.class.Again(), tt.name)
+	}
+	assert.Equal(t, "unknown", layer.Class(99).String())
+}
+
+func TestByError(t *testing.T) {
+	assert.Equal(t, layer.Success, layer.ByError(layer.Outcome[int]{Response: 1}))
+	assert.Equal(t, layer.Failure, layer.ByError(layer.Outcome[int]{Err: io.ErrUnexpectedEOF}))
+	assert.Equal(t, layer.Failure, layer.ByError(layer.Outcome[int]{Err: layer.ErrTimeout}))
+	assert.Equal(t, layer.Retryable, layer.ByError(layer.Outcome[int]{Err: fmt.Errorf("try 1: %w", layer.ErrTryTimeout)}))
+}
+
+// Who is to blame is decided once, whoever asks: here it is Metrics.
+func TestClassifierIsNotAskedWhereNobodyIsToBlame(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error
+		leave bool // the caller cancels before the answer
+		want  string
+	}{
+		"an error":        {err: io.ErrUnexpectedEOF, want: "failure"},
+		"injected":        {err: fmt.Errorf("chaos: %w", layer.ErrInjected), want: "ignorable"},
+		"the caller left": {err: context.Canceled, leave: true, want: "ignorable"},
+		"the server hung up on a caller that left": {err: io.ErrUnexpectedEOF, leave: true, want: "ignorable"},
+		"the server cancelled by itself":           {err: context.Canceled, want: "failure"},
+		"out of time":                              {err: layer.ErrTimeout, want: "failure"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			responses := byLabel{}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			svc := layer.Metrics[int, int](layer.Instruments{Responses: responses})(
+				layer.Func[int, int](func(context.Context, int) (int, error) {
+					if tt.leave {
+						cancel()
+					}
+					return 0, tt.err
+				}))
+			_, err := svc.Call(ctx, 1)
+			assert.ErrorIs(t, err, tt.err)
+			for class, n := range responses {
+				want := 0
+				if class == tt.want {
+					want = 1
+				}
+				assert.EqualValues(t, want, *n, class)
+			}
+		})
+	}
+}
+
+// A body that was closed early is what its head said: the classifier is not
+// told that it ended, so it does not miss the trailers.
+func TestClosedEarlyIsJudgedByTheHead(t *testing.T) {
+	var asked []layer.Outcome[*response]
+	svc := layer.Metrics[int](layer.Instruments{}, layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+		asked = append(asked, o)
+		return layer.Success
+	}))(layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("text"), nil }))
+	rsp, err := svc.Call(t.Context(), 1)
+	assert.NoError(t, err)
+	assert.NoError(t, rsp.Body.Close())
+	assert.Equal(t, []layer.Outcome[*response]{{Response: rsp}}, asked)
+}
+
+func TestRetryAfter(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"nil":        {nil, "0s"},
+		"plain":      {errors.New("no"), "0s"},
+		"silent":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "0s"},
+		"said":       {&layer.Error{Layer: "rate", After: 2e9}, "2s"},
+		"said below": {&layer.Error{Layer: "queue", Err: fmt.Errorf("limited: %w", &layer.Error{Layer: "rate", After: 3e9})}, "3s"},
+		"the longer": {&layer.Error{Layer: "breaker", After: 4e9, Err: &layer.Error{Layer: "rate", After: 3e9}}, "4s"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after, ok := layer.RetryAfter(tt.err)
+			assert.Equal(t, tt.want, after.String())
+			assert.Equal(t, tt.want != "0s", ok)
+		})
+	}
+}
+
+// A limit on the head cancels the context of those below it. That is not the
+// caller who left: a breaker there must see that the service is slow.
+func TestALimitAboveIsTheServicesFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		responses := byLabel{}
+		svc := layer.NewStack[int, int]().
+			With("head", layer.HeadTimeout[int, int](time.Second)).
+			Metrics(layer.Instruments{Responses: responses}).
+			Service(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+				<-ctx.Done()
+				return 0, ctx.Err()
+			}))
+		_, err := svc.Call(t.Context(), 1)
+		assert.ErrorIs(t, err, layer.ErrHeadTimeout)
+		assert.EqualValues(t, 1, *responses["failure"])
+		assert.Zero(t, *responses["ignorable"])
+	})
+}

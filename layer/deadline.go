@@ -1,0 +1,154 @@
+package layer
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// errOutOfTime is the kind of refusal of a request for which no time is left.
+// No queue waits for it to pass.
+var errOutOfTime error = &kind{"out of time", ErrFailFast}
+
+// DeadlineIn gives a request the time that its caller says is left for it:
+// read returns that, counted from now, and false if the request does not say.
+// It belongs at the top of a server's stack.
+//
+// Admission: a request whose time is over is refused.
+//
+// Cancellation: the context of the request gains a deadline, never a later
+// one than it had. It stays alive until the response ended. A request that
+// says nothing goes on with the context that it came with.
+//
+// Body: reading a body after the deadline fails.
+//
+// Errors: a refusal is an [Error] that matches [ErrNotReady],
+// [context.DeadlineExceeded] and, since waiting does not help, [ErrFailFast].
+// Once the deadline has passed, what inner returned as an error comes back in
+// an Error of kind [ErrTimeout] that says how long the caller had allowed, and
+// so does what reading the body returns.
+//
+// Cost: that of [Timeout] for a request with a deadline; else that of read.
+//
+// A nil read means no layer. What read returns may be anything: 0 or less is
+// over, and no time is too long.
+func DeadlineIn[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	seam := seamOf[Rsp]()
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if read == nil {
+			return next
+		}
+		d := &deadlineIn[Req, Rsp]{Service: next, complete: o.complete, read: read, seam: seam}
+		d.refused.to = o.to.Refused.With("layer", "deadline")
+		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
+		d.limit.expired.to = o.to.Expired.With("limit", "deadline")
+		return d
+	}
+}
+
+type deadlineIn[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	complete Completion[Rsp]
+	read     func(Req) (time.Duration, bool)
+	seam     bodySeam
+	limit    timeLimit
+	refused  tally
+}
+
+func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, refuseDone(ctx, "deadline", d.limit.target)
+	}
+	left, ok := d.read(req)
+	if !ok {
+		return d.Service.Call(ctx, req)
+	}
+	if left <= 0 {
+		d.refused.inc()
+		return none, refuseLate(d.limit.target, "the caller's time was over when the request came")
+	}
+	r := &due{limit: overrun{&d.limit, left}}
+	r.over = &r.limit
+	r.init(ctx, left, r.over, hard)
+	return callTimed(d.Service, req, &r.timed, d.complete, d.seam)
+}
+
+// due is a request with a limit of its own.
+type due struct {
+	timed
+	limit overrun
+}
+
+func (d *deadlineIn[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
+
+func (d *deadlineIn[Req, Rsp]) Describe() Node {
+	return Node{Name: "deadline in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
+}
+
+// DeadlineOut tells the next server how much time is left: write returns a
+// copy of the request that says it, and must not change the one it is given.
+// It is told what is left until the deadline of the context, minus a margin
+// for the way. It belongs at the bottom of a client's stack, next to the
+// endpoint, where no more waiting comes.
+//
+// Admission: a request for which nothing is left is refused.
+//
+// Cancellation: the context is passed as it is. Where it has no deadline, so is
+// the request.
+//
+// Body: not touched.
+//
+// Errors: a refusal is that of [DeadlineIn]. Those of inner are passed as they
+// are.
+//
+// Cost: one clock reading, and what write does.
+//
+// A nil write means no layer. A margin of less than 0 counts as 0.
+func DeadlineOut[Req, Rsp any](write func(Req, time.Duration) Req, margin time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if write == nil {
+			return next
+		}
+		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: max(margin, 0)}
+		d.refused.to = o.to.Refused.With("layer", "deadline")
+		return d
+	}
+}
+
+type deadlineOut[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	target  string
+	write   func(Req, time.Duration) Req
+	margin  time.Duration
+	refused tally
+}
+
+func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, refuseDone(ctx, "deadline", d.target)
+	}
+	at, ok := ctx.Deadline()
+	if !ok {
+		return d.Service.Call(ctx, req)
+	}
+	left := time.Until(at)
+	if left <= d.margin {
+		d.refused.inc()
+		return none, refuseLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
+	}
+	return d.Service.Call(ctx, d.write(req, left-d.margin))
+}
+
+func (d *deadlineOut[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
+
+func (d *deadlineOut[Req, Rsp]) Describe() Node {
+	return Node{Name: "deadline out", State: State{{"margin", d.margin}, {"refused", d.refused.n.Load()}}}
+}
+
+func refuseLate(target, reason string) error {
+	return &Error{Layer: "deadline", Target: target, Kind: errOutOfTime, Reason: reason, Err: context.DeadlineExceeded}
+}

@@ -1,0 +1,47 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func ExampleHeadTimeout() {
+	slow := layer.Func[string, string](func(ctx context.Context, _ string) (string, error) {
+		<-ctx.Done()
+		return "", context.Cause(ctx)
+	})
+	svc := layer.HeadTimeout[string, string](time.Millisecond, layer.For[string]("greeter"))(slow)
+
+	_, err := svc.Call(context.Background(), "ann")
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, layer.ErrHeadTimeout), errors.Is(err, layer.ErrTimeout))
+	// Output:
+	// head timeout greeter: response head timeout (waited 1ms): limit of 1ms on the head is over
+	// true true
+}
+
+// stalling sends one line, and then nothing more.
+func stalling(ctx context.Context, _ string) (*response, error) {
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { _ = w.CloseWithError(context.Cause(ctx)) })
+	go func() { _, _ = io.WriteString(w, "hello\n") }()
+	return &response{Body: r}, nil
+}
+
+func ExampleIdleTimeout() {
+	svc := layer.IdleTimeout[string, *response](time.Millisecond)(layer.Func[string, *response](stalling))
+
+	rsp, err := svc.Call(context.Background(), "ann")
+	fmt.Println(err)
+	_, err = io.ReadAll(rsp.Body)
+	fmt.Println(err)
+	_ = rsp.Body.Close()
+	// Output:
+	// <nil>
+	// idle timeout (waited 1ms): limit of 1ms on silence is over
+}

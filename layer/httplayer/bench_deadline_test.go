@@ -1,0 +1,25 @@
+package httplayer
+
+import (
+	"net/http"
+	"testing"
+	"time"
+)
+
+func BenchmarkDeadline(b *testing.B) {
+	req := &http.Request{Header: http.Header{"Grpc-Timeout": {"4999m"}, "Te": {"trailers"}, "User-Agent": {"x"}}}
+	read := ReadDeadline(GRPCTimeout, DeadlineGRPC)
+	write := WriteDeadline(GRPCTimeout, DeadlineGRPC)
+	b.Run("read", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			read(req)
+		}
+	})
+	b.Run("write", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			write(req, time.Second)
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package layer
+
+import (
+	"context"
+	"io"
+	"sync"
+	"time"
+)
+
+// IdleTimeout bounds the silence within the body of a response: how long one
+// Read of it may wait. The time between two Reads is the reader's own and does
+// not count, so that a slow reader is not punished for its pauses; a body that
+// nobody reads is for [Timeout] to end.
+//
+// Admission: none of its own; Ready is forwarded and not bounded.
+//
+// Cancellation: the context of the request is cancelled when the limit runs
+// out, with a cause that matches [ErrIdleTimeout]. It stays alive until the
+// response ended. The body has to heed it, as those of net/http do: a Read
+// that does not cannot be woken.
+//
+// Body: bounded if it is a field Body of type [io.ReadCloser] and the
+// [Completion] observes it. The stream of an upgraded connection (a body that
+// is an [io.Writer]) is not: silence is for its two ends to judge.
+//
+// Errors: a Read that waited too long fails with an [Error] of kind
+// [ErrIdleTimeout]. Those of inner are passed as they are.
+//
+// Cost: one allocation; from the first Read on, a timer that is set and
+// stopped for each.
+//
+// An after of 0 or less means no limit, and so does a response type without
+// such a field.
+func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	seam := seamOf[Rsp]()
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if after <= 0 || !seam.has {
+			return next
+		}
+		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
+		limit.expired.to = o.to.Expired.With("limit", "idle")
+		return &idleTimeout[Req, Rsp]{Service: next, complete: o.complete, seam: seam, over: overrun{limit, after}}
+	}
+}
+
+type idleTimeout[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	complete Completion[Rsp]
+	seam     bodySeam
+	over     overrun
+}
+
+func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	r := &idling{over: &t.over}
+	r.init(ctx, 0, r.over, byHand)
+	handed := false
+	defer func() {
+		if !handed {
+			r.expiry.End(nil)
+		}
+	}()
+	if rsp, err = t.Service.Call(&r.expiry, req); err != nil {
+		return rsp, err
+	}
+	handed = true
+	rsp = t.complete(&r.expiry, rsp, r)
+	if b, ok := t.seam.body(rsp).(*observedBody); ok {
+		r.body, b.ReadCloser = b.ReadCloser, r
+	}
+	return rsp, nil
+}
+
+func (t *idleTimeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
+
+func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.after) }
+
+// idling is a request under such a limit: its context, the Observer of its
+// response and the reader of the body.
+type idling struct {
+	expiry
+	body io.ReadCloser
+	over *overrun
+
+	reads   sync.Mutex
+	silence *time.Timer // nil before the first Read
+	waits   bool        // a Read does
+	late    int         // how many runs of the timer are still to come, of Reads that are over
+}
+
+func (r *idling) Read(p []byte) (int, error) {
+	r.wait()
+	n, err := r.body.Read(p)
+	r.heard()
+	if err != nil && err != io.EOF && r.expiry.expired() { //nolint:errorlint // a Reader ends with just this value
+		err = r.over.wrap(err)
+	}
+	return n, err
+}
+
+func (r *idling) Close() error { return r.body.Close() }
+
+func (r *idling) End(err error) {
+	r.heard()
+	r.expiry.End(err)
+}
+
+func (r *idling) wait() {
+	r.reads.Lock()
+	defer r.reads.Unlock()
+	r.waits = true
+	if r.silence == nil {
+		r.silence = time.AfterFunc(r.over.after, r.silent)
+	} else {
+		r.silence.Reset(r.over.after)
+	}
+}
+
+func (r *idling) heard() {
+	r.reads.Lock()
+	defer r.reads.Unlock()
+	if r.waits && !r.silence.Stop() {
+		r.late++
+	}
+	r.waits = false
+}
+
+// silent is run by the timer.
+func (r *idling) silent() {
+	r.reads.Lock()
+	if r.late > 0 {
+		r.late--
+		r.reads.Unlock()
+		return
+	}
+	r.waits = false
+	r.reads.Unlock()
+	r.over.expired.inc()
+	r.expiry.cancel(r.over)
+}

@@ -1,0 +1,36 @@
+package layer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A timer may have begun to run when the piece comes that it waited for. That
+// run ends nothing, whether it comes before or within the next Read.
+func TestIdleTimeoutForgivesATimerThatIsUnderWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := &overrun{&timeLimit{name: "idle timeout", is: ErrIdleTimeout}, time.Minute}
+		over.expired.to = Instruments{}.orDiscard().Expired
+		r := &idling{over: over}
+		r.init(t.Context(), 0, over, byHand)
+		defer r.End(nil)
+		for _, next := range []bool{false, true} {
+			r.wait()
+			r.silence.Stop() // as when it has gone off, and its function not begun
+			r.heard()
+			if next {
+				r.wait()
+			}
+			r.silent()
+			require.NoError(t, r.Err())
+		}
+		r.silent()
+		require.Error(t, r.Err())
+		require.Equal(t, over, context.Cause(r))
+		require.EqualValues(t, 1, over.expired.n.Load())
+	})
+}

@@ -1,0 +1,94 @@
+package layer
+
+import (
+	"errors"
+	"io"
+	"time"
+)
+
+// timeLimit is what the requests under a limit have in common.
+type timeLimit struct {
+	name    string // of the layer
+	target  string // what the layer works for
+	what    string // the limit, in words: what stands before its length,
+	of      string // and what stands behind it
+	is      error  // its kind
+	expired tally
+}
+
+// overrun is a limit that ran out: the cause of the contexts that it ended.
+type overrun struct {
+	*timeLimit
+	after time.Duration // how long it was
+}
+
+func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " is over" }
+func (o *overrun) Unwrap() error { return o.is }
+
+// wrap says of an error that it came after the limit ran out.
+func (o *overrun) wrap(err error) error {
+	return &Error{Layer: o.name, Target: o.target, Kind: o.is, Waited: o.after, Err: err}
+}
+
+func (l *timeLimit) node(after time.Duration) Node {
+	s := State{{"after", after}}
+	if n := l.expired.n.Load(); n > 0 {
+		s = append(s, Attr{"expired", n})
+	}
+	return Node{Name: l.name, State: s}
+}
+
+// timed is a request under a limit, in one allocation: its context, the
+// Observer of its response, and the reader of the response's body, which says
+// of an error why it came.
+type timed struct {
+	expiry
+	io.ReadCloser
+	over *overrun
+}
+
+func (r *timed) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if err != nil && err != io.EOF && r.expired() { //nolint:errorlint // a Reader ends with just this value
+		err = r.over.wrap(err)
+	}
+	return n, err
+}
+
+// End counts the limit if it was what ended the body.
+func (r *timed) End(err error) {
+	if err != nil && !errors.Is(err, ErrUnread) && r.expired() {
+		r.over.expired.inc()
+	}
+	r.expiry.End(err)
+}
+
+// callTimed calls next with the context of r, and lets that go when the
+// response ended.
+func callTimed[Req, Rsp any](next Service[Req, Rsp], req Req, r *timed, complete Completion[Rsp], seam bodySeam) (Rsp, error) {
+	handed := false
+	defer func() {
+		if !handed {
+			r.expiry.End(nil)
+		}
+	}()
+	rsp, err := next.Call(&r.expiry, req)
+	if err == nil && r.kind == soft && !r.lift() && seam.closeBody(rsp) {
+		// Nobody could read it: its context has ended.
+		var none Rsp
+		rsp, err = none, r.over
+	}
+	if err != nil {
+		if r.expired() {
+			r.over.expired.inc()
+			err = r.over.wrap(err)
+		}
+		return rsp, err
+	}
+	handed = true
+	rsp = complete(&r.expiry, rsp, r)
+	if b := seam.observed(rsp); b != nil {
+		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
+	}
+	return rsp, nil
+}
