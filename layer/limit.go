@@ -21,9 +21,11 @@ import (
 //
 // Errors: a refusal is an [Error] of kind [ErrNotReady].
 //
-// Cost: two atomic operations a request, no allocation.
+// Cost: two atomic operations a request, no allocation. A refusal costs no
+// allocation either: all refusals of one limit are the same error.
 //
-// An n of 0 or less admits nothing.
+// An n of 0 or less admits nothing. For a limit that differs from key to key
+// see [LimitBy], for one that finds its size by itself [AdaptiveLimit].
 func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -31,6 +33,7 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			Service: next,
 			options: o,
 			max:     int64(max(n, 0)),
+			refused: tally{to: o.to.Refused.With("layer", "limit")},
 			full: &Error{
 				Layer: "limit", Target: o.target, Kind: ErrNotReady,
 				Reason: fmt.Sprintf("%d of %[1]d in flight", max(n, 0)),
@@ -46,6 +49,7 @@ type limit[Req, Rsp any] struct {
 	inFlight atomic.Int64
 	freed    wake.Broadcast
 	full     *Error // shared by every refusal; never changed
+	refused  tally
 }
 
 func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
@@ -67,6 +71,7 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 		return rsp, refuseDone(ctx, "limit", l.target)
 	}
 	if !l.take() {
+		l.refused.inc()
 		return rsp, l.full
 	}
 	handed := false
@@ -108,5 +113,9 @@ func (l *limit[Req, Rsp]) End(error) {
 func (l *limit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *limit[Req, Rsp]) Describe() Node {
-	return Node{Name: "limit", State: State{{"in_flight", l.inFlight.Load()}, {"max", l.max}}}
+	state := State{{"in_flight", l.inFlight.Load()}, {"max", l.max}}
+	if n := l.refused.n.Load(); n > 0 {
+		state = append(state, Attr{"refused", n})
+	}
+	return Node{Name: "limit", State: state}
 }

@@ -146,3 +146,20 @@ func TestLimitRefusesWhoeverHasGone(t *testing.T) { // golang/go#63615
 	require.False(t, called)
 	require.NoError(t, svc.Ready(ctx), "capacity is looked at before ctx")
 }
+
+func TestLimitCountsItsRefusals(t *testing.T) {
+	refused := byLabel{}
+	svc := layer.Limit[int](0, layer.Measured[int](layer.Instruments{Refused: refused}))(layer.Func[int, int](echo))
+	require.Nil(t, layer.Describe(svc).State.Get("refused"))
+	var first error
+	for range 3 {
+		_, err := svc.Call(t.Context(), 1)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		if first == nil {
+			first = err
+		}
+		require.Same(t, first, err, "refusing costs no allocation")
+	}
+	require.EqualValues(t, 3, layer.Describe(svc).State.Get("refused"))
+	require.EqualValues(t, 3, *refused["limit"])
+}

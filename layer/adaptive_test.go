@@ -1,0 +1,219 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func limitNow[Req, Rsp any](svc layer.Service[Req, Rsp]) int64 {
+	return layer.Describe(svc).State.Get("limit").(int64)
+}
+
+func TestAdaptiveLimitIsExactForAllCallersTogether(t *testing.T) { // joshrotenberg/tower-resilience#365: it over-admits
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{Initial: 7})(
+			layer.Func[int, int](func(_ context.Context, req int) (int, error) {
+				<-hold
+				return req, nil
+			}))
+		var admitted atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				if _, err := svc.Call(t.Context(), i); err == nil {
+					admitted.Add(1)
+				} else {
+					assert.EqualError(t, err, "adaptive: not ready: 7 of 7 in flight")
+				}
+			})
+		}
+		synctest.Wait()
+		require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
+		require.EqualValues(t, 93, layer.Describe(svc).State.Get("refused"))
+		close(hold)
+		wg.Wait()
+		require.EqualValues(t, 7, admitted.Load())
+		require.Zero(t, inFlight(svc))
+	})
+}
+
+// adaptiveServer is a server with so many workers, in real goroutines.
+type adaptiveServer struct {
+	workers chan struct{}
+	takes   time.Duration
+}
+
+func (s *adaptiveServer) Ready(context.Context) error { return nil }
+
+func (s *adaptiveServer) Call(_ context.Context, req int) (int, error) {
+	s.workers <- struct{}{}
+	time.Sleep(s.takes)
+	<-s.workers
+	return req, nil
+}
+
+func TestAdaptiveLimitHoldsAServerAtItsCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var now gauge
+		svc := layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, layer.Measured[int](layer.Instruments{Limit: &now}))(
+			&adaptiveServer{workers: make(chan struct{}, 20), takes: 20 * time.Millisecond}) // 1000 a second
+		var served atomic.Int64
+		var slowest atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 6000 { // at 2000 a second
+			wg.Go(func() {
+				began := time.Now()
+				if _, err := svc.Call(t.Context(), i); err == nil {
+					served.Add(1)
+					slowest.Store(max(slowest.Load(), int64(time.Since(began))))
+				}
+			})
+			time.Sleep(500 * time.Microsecond)
+		}
+		wg.Wait()
+		assert.GreaterOrEqual(t, served.Load(), int64(2700), "of 3000 that it can serve")
+		assert.LessOrEqual(t, time.Duration(slowest.Load()), 100*time.Millisecond)
+		assert.EqualValues(t, limitNow(svc), now)
+		assert.InEpsilon(t, 20*time.Millisecond, layer.Describe(svc).State.Get("latency"), 0.001)
+	})
+}
+
+func TestAdaptiveLimitGrowsOnlyWhileItIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{})(
+			&adaptiveServer{workers: make(chan struct{}, 1000), takes: 20 * time.Millisecond})
+		callers := func(n int) {
+			for range 200 {
+				var wg sync.WaitGroup
+				for range n {
+					wg.Go(func() { _, _ = svc.Call(t.Context(), 1) })
+				}
+				wg.Wait()
+			}
+		}
+		callers(10)
+		require.EqualValues(t, 20, limitNow(svc))
+		callers(40)
+		require.Greater(t, limitNow(svc), int64(40))
+		require.Less(t, limitNow(svc), int64(100), "40 are less than half of more")
+	})
+}
+
+// Which outcomes move the limit, and where to.
+func TestAdaptiveLimitLearnsFromWhatTellsSomething(t *testing.T) {
+	tests := map[string]struct {
+		err    error
+		cancel bool
+		moves  bool
+	}{
+		"a time limit":             {err: layer.ErrTimeout, moves: true},
+		"a deadline":               {err: context.DeadlineExceeded, moves: true},
+		"throttled":                {err: errThrottled, moves: true},
+		"a failure":                {err: errors.New("boom")},
+		"refused":                  {err: layer.ErrNotReady},
+		"closed":                   {err: layer.ErrClosed},
+		"injected":                 {err: errors.Join(layer.ErrInjected, layer.ErrTimeout)},
+		"cancelled by its caller":  {err: context.Canceled, cancel: true},
+		"late, and the caller too": {err: context.DeadlineExceeded, cancel: true},
+	}
+	classify := layer.Classify[int](func(o layer.Outcome[int]) layer.Class {
+		if errors.Is(o.Err, errThrottled) {
+			return layer.Throttled
+		}
+		return layer.ByError(o)
+	})
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				svc := layer.AdaptiveLimit[context.CancelFunc](layer.AdaptivePolicy{}, classify)(
+					layer.Func[context.CancelFunc, int](func(_ context.Context, cancel context.CancelFunc) (int, error) {
+						time.Sleep(10 * time.Millisecond)
+						if tt.cancel {
+							cancel()
+						}
+						return 0, tt.err
+					}))
+				for range 100 {
+					ctx, cancel := context.WithCancel(t.Context())
+					_, err := svc.Call(ctx, cancel)
+					require.ErrorIs(t, err, tt.err)
+					cancel()
+				}
+				if tt.moves {
+					require.Less(t, limitNow(svc), int64(20))
+				} else {
+					require.EqualValues(t, 20, limitNow(svc))
+				}
+				require.Zero(t, inFlight(svc))
+			})
+		})
+	}
+}
+
+var errThrottled = errors.New("throttled")
+
+func TestAdaptiveLimitMeasuresToTheHeadAndHoldsToTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.AdaptiveLimit[int, *response](layer.AdaptivePolicy{})(
+			layer.Func[int, *response](func(context.Context, int) (*response, error) {
+				time.Sleep(10 * time.Millisecond)
+				return bodyOf("some words"), nil
+			}))
+		for range 50 {
+			rsp, err := svc.Call(t.Context(), 1)
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			require.EqualValues(t, 1, inFlight(svc))
+			_, err = io.ReadAll(rsp.Body)
+			require.NoError(t, err)
+			require.Zero(t, inFlight(svc))
+		}
+		require.InEpsilon(t, 10*time.Millisecond, layer.Describe(svc).State.Get("latency"), 0.001)
+	})
+}
+
+// Slots that are held for long leave none to a probe. It is given up, and
+// whoever waits is woken, though nobody calls.
+func TestAdaptiveLimitGivesUpAProbeThatLearnsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hold := make(chan struct{})
+		svc := layer.AdaptiveLimit[int, int](layer.AdaptivePolicy{Initial: 4})(
+			layer.Func[int, int](func(_ context.Context, req int) (int, error) {
+				if req == 0 {
+					<-hold
+				}
+				time.Sleep(10 * time.Millisecond)
+				return req, nil
+			}))
+		var wg sync.WaitGroup
+		for range 3 {
+			wg.Go(func() { _, _ = svc.Call(t.Context(), 0) })
+		}
+		synctest.Wait()
+		for limitNow(svc) >= 4 {
+			_, err := svc.Call(t.Context(), 1)
+			require.NoError(t, err)
+		}
+		require.Equal(t, true, layer.Describe(svc).State.Get("probing"))
+		require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
+		began := time.Now()
+		require.NoError(t, svc.Ready(t.Context()))
+		require.LessOrEqual(t, time.Since(began), 90*time.Millisecond, "twice four latencies: at first one is seen to end")
+		_, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		close(hold)
+		wg.Wait()
+	})
+}

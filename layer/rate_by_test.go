@@ -1,0 +1,115 @@
+package layer_test
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func rateByValue(perSecond float64, burst, keys int) layer.Service[int, int] {
+	return layer.RateLimitBy[int, int, int](func(req int) int { return req }, perSecond, burst, keys)(layer.Func[int, int](echo))
+}
+
+func TestRateLimitByIsOneForAllCallers(t *testing.T) { // tokio-rs/axum#2634: a rate for each clone
+	synctest.Test(t, func(t *testing.T) {
+		svc := rateByValue(10, 5, 0)
+		var admitted [4]atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 100 {
+			wg.Go(func() {
+				for range 20 {
+					if _, err := svc.Call(t.Context(), i%4); err == nil {
+						admitted[i%4].Add(1)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		wg.Wait()
+		for i := range admitted {
+			assert.EqualValues(t, 5+19, admitted[i].Load())
+		}
+	})
+}
+
+func TestRateLimitByForgetsWhatIsFullAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := rateByValue(1, 1, 100_000)
+		for batch := range 10 {
+			for i := range 1000 {
+				_, err := svc.Call(t.Context(), batch*1000+i)
+				require.NoError(t, err)
+			}
+			time.Sleep(time.Second)
+		}
+		known := layer.Describe(svc).State.Get("keys").(int)
+		require.LessOrEqual(t, known, 2000, "about as many as are not full, and no more for those that were")
+		require.GreaterOrEqual(t, known, 1000)
+	})
+}
+
+func TestRateLimitByAtItsCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := rateByValue(1, 2, 3)
+		for key, calls := range []int{2, 1, 2} {
+			for range calls {
+				_, err := svc.Call(t.Context(), key)
+				require.NoError(t, err)
+			}
+		}
+		_, err := svc.Call(t.Context(), 99)
+		require.EqualError(t, err, "rate_by: not ready: no place for the key, all are taken")
+		after, _ := layer.RetryAfter(err)
+		require.Equal(t, time.Second, after, "when the second is full again")
+		_, err = svc.Call(t.Context(), 1)
+		require.NoError(t, err, "those that have a place keep it")
+		_, err = svc.Call(t.Context(), 99)
+		require.Error(t, err)
+		after, _ = layer.RetryAfter(err)
+		require.Equal(t, 2*time.Second, after)
+		time.Sleep(after)
+		_, err = svc.Call(t.Context(), 99)
+		require.NoError(t, err)
+	})
+}
+
+func TestRateLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
+	refused := byLabel{}
+	svc := layer.RateLimitBy[float64](func(int) float64 { return math.NaN() }, 1, 1, 0,
+		layer.Measured[int](layer.Instruments{Refused: refused}))(layer.Func[int, int](echo))
+	_, err := svc.Call(t.Context(), 1)
+	require.EqualError(t, err, "rate_by: not ready: the key is not equal to itself")
+	require.EqualValues(t, 1, *refused["rate_by"])
+	require.Equal(t, 0, layer.Describe(svc).State.Get("keys"))
+}
+
+func TestRateLimitByOfNothingAndOfEverything(t *testing.T) {
+	none, all := rateByValue(0, 1, 8), rateByValue(math.Inf(1), 1, 8)
+	for key := range 100 {
+		_, err := none.Call(t.Context(), key)
+		require.EqualError(t, err, "rate_by: not ready: the rate is 0")
+		_, err = all.Call(t.Context(), key)
+		require.NoError(t, err)
+	}
+}
+
+func TestRateLimitByAllocatesNothingForKeysThatComeAndGo(t *testing.T) {
+	svc := rateByValue(1e9, 1, 256)
+	next := 0
+	call := func() {
+		_, _ = svc.Call(t.Context(), next)
+		next++
+	}
+	for range 10_000 {
+		call()
+	}
+	require.Zero(t, testing.AllocsPerRun(1000, call))
+}
