@@ -1,0 +1,181 @@
+package layer
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/wake"
+)
+
+// Breaker takes a service that fails out of use, and tries it again with one
+// request at a time, ever more rarely. It is the failure accrual of linkerd,
+// as readiness: put one above each endpoint, and a balancer goes elsewhere.
+//
+// Admission: while it is closed, everything passes. It trips on a number of
+// failures in a row, or on a low share of successes (see [BreakerPolicy]);
+// then it refuses. After a wait exactly one request is let through, the probe.
+// Its success closes the breaker and forgets what was counted; its failure
+// begins a longer wait. Ready waits until a probe may be sent, and while one is
+// out, for what comes of it; then for inner. There is no timer and no
+// goroutine: whoever comes first after the wait is the probe.
+//
+// Cancellation: a request whose context is done is refused. What is
+// [Ignorable] (the caller left, inner refused, a fault was injected), and a
+// panic or Goexit of inner, counts neither for nor against the service. A
+// probe that ends like that gives its place to the next request at once.
+//
+// Body: a request is judged once. A head that is a failure already counts when
+// it comes, because what follows cannot mend it; any other response is judged
+// at its end, trailers included (see [Until]). So the probe is out until its
+// response ended. Who probes with responses that never end says
+// Until(AtReturn). What belongs to requests from before the breaker changed is
+// ignored.
+//
+// Errors: a refusal is an [Error] of kind [ErrNotReady]. It says what tripped
+// the breaker, and when it will be probed, also as After.
+//
+// Cost: two atomic loads for a success, and one clock reading and one atomic
+// write more if the share of successes is watched. No allocation for responses
+// without a body, one for others. It holds no lock.
+//
+// A [Throttled] response lowers the share of successes; it neither counts in
+// nor breaks a row of failures. A probe fails by it. Fields of the policy that
+// are out of range are moved to its end; with neither rule on, the layer does
+// nothing.
+func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	p = p.orDefault()
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if p.Failures < 0 && p.Ratio == 0 {
+			return next
+		}
+		b := &breaker[Req, Rsp]{
+			Service: next,
+			options: o,
+			policy:  p,
+			bare:    breakerBare(opts),
+			trips:   tally{to: o.to.Trips},
+			refused: tally{to: o.to.Refused.With("layer", "breaker")},
+		}
+		b.now.Store(b.closed())
+		return b
+	}
+}
+
+// breakerBare reports whether every response is over when Call returns, so
+// that nobody has to watch it.
+func breakerBare[Rsp any](opts []Option[Rsp]) bool {
+	var said options[Rsp]
+	for _, opt := range opts {
+		opt.apply(&said)
+	}
+	return said.complete == nil && !HasBody[Rsp]()
+}
+
+type breaker[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	options[Rsp]
+	policy  BreakerPolicy
+	bare    bool
+	now     atomic.Pointer[breakerPeriod]
+	changed wake.Broadcast
+	trips   tally
+	refused tally
+
+	// spare is used by the next response that may have a body: those that
+	// turn out to have none give it back.
+	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
+}
+
+func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {
+	for {
+		if err := b.wait(ctx); err != nil {
+			return err
+		}
+		if err := b.Service.Ready(ctx); err != nil {
+			return err
+		}
+		if b.now.Load().admits() {
+			return nil
+		}
+	}
+}
+
+// wait waits for a closed breaker, or the moment for a probe.
+func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
+	for {
+		p := b.now.Load()
+		switch {
+		case p.admits():
+			return nil
+		case ctx.Err() != nil:
+			return b.refuse(p, context.Cause(ctx))
+		}
+		until, stop := p.untilProbe(ctx)
+		// What it returns is looked at above: capacity goes before ctx.
+		_ = b.changed.Wait(until, func() bool { return b.now.Load() != p || p.admits() })
+		stop()
+	}
+}
+
+func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, refuseDone(ctx, "breaker", b.target)
+	}
+	p := b.now.Load()
+	if p.trip != nil {
+		var err error
+		if p, err = b.probe(p); err != nil {
+			b.refused.inc()
+			return none, err
+		}
+	}
+	judged := false
+	defer func() {
+		if !judged { // a panic, or Goexit
+			b.decide(p, Ignorable, Outcome[Rsp]{})
+		}
+	}()
+	rsp, err := b.Service.Call(ctx, req)
+	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}
+	class := b.judge(ctx, out)
+	judged = true
+	if err == nil && !b.bare && !class.Failed() {
+		return b.watch(ctx, rsp, p), nil
+	}
+	if class == Success && p.clean() {
+		return rsp, err
+	}
+	b.decide(p, class, out)
+	return rsp, err
+}
+
+func (b *breaker[Req, Rsp]) Next() Service[Req, Rsp] { return b.Service }
+
+func (b *breaker[Req, Rsp]) Describe() Node {
+	p, now := b.now.Load(), time.Now()
+	state := State{{"state", p.String()}}
+	if p.trip != nil {
+		state = append(state,
+			Attr{"reason", p.trip.reason},
+			Attr{"failed_probes", p.trip.probes},
+			Attr{"next_probe", max(p.trip.probe.Sub(now), 0).Round(time.Millisecond)})
+	} else {
+		state = append(state, Attr{"failures", p.failures.Load()})
+		if p.window != nil {
+			good, all := p.window.sum(now)
+			state = append(state, Attr{"ratio", breakerRatio(good, all)}, Attr{"requests", all})
+		}
+	}
+	state = append(state, Attr{"trips", b.trips.n.Load()}, Attr{"refused", b.refused.n.Load()})
+	if b.policy.Failures > 0 {
+		state = append(state, Attr{"max_failures", b.policy.Failures})
+	}
+	if b.policy.Ratio > 0 {
+		state = append(state,
+			Attr{"min_ratio", b.policy.Ratio}, Attr{"min_requests", b.policy.Requests}, Attr{"window", b.policy.Window})
+	}
+	return Node{Name: "breaker", State: state}
+}

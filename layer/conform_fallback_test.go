@@ -1,0 +1,23 @@
+package layer_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// The checks want to see inner's errors, so the fall-back hands them on.
+func TestConformFallback(t *testing.T) {
+	type (
+		Q = *layertest.Request
+		R = *layertest.Response
+	)
+	layertest.Conform(t, layertest.Layer{
+		NoAllocs: true,
+		Layer: layer.Fallback(layer.FallbackPolicy[Q, R]{
+			To: func(_ context.Context, _ Q, o layer.Outcome[R]) (R, error) { return o.Response, o.Err },
+		}),
+	})
+}

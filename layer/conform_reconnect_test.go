@@ -1,0 +1,29 @@
+package layer_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+func TestConformReconnect(t *testing.T) {
+	type (
+		Q = *layertest.Request
+		R = *layertest.Response
+	)
+	layertest.Conform(t, layertest.Layer{
+		NoAllocs: true,
+		Outlives: true, // it connects again
+		New: func(ctx context.Context, next layer.Service[Q, R]) layer.Service[Q, R] {
+			svc := layer.Reconnect(ctx, func(context.Context) (layer.Service[Q, R], error) { return next, nil }, layer.Backoff{})
+			reconnectNow(svc)
+			return svc
+		},
+	})
+}
+
+// reconnectNow connects svc, and asks the inner service for no more than
+// whether it is ready.
+func reconnectNow[Q, R any](svc layer.Service[Q, R]) { _ = svc.Ready(context.Background()) }

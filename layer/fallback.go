@@ -1,0 +1,157 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"reflect"
+	"sync/atomic"
+)
+
+// FallbackPolicy says what a [Fallback] answers with, and when. One of To and
+// Service is given; if both are, To is used.
+type FallbackPolicy[Req, Rsp any] struct {
+	// To answers in place of what is replaced: with a default, something kept
+	// from earlier, or another error. It may look at the head of the replaced
+	// response; its body is closed by then, and that of the request may have
+	// been read in part.
+	To func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
+
+	// Service is sent the request instead. See [Fallback] for which requests.
+	Service Service[Req, Rsp]
+
+	// When says which outcomes are replaced: c is the class of o as the stack
+	// judges it. The default is every failure, injected ones included, and
+	// every refusal. It is never asked about a caller who has gone.
+	When func(c Class, o Outcome[Rsp]) bool
+}
+
+// Fallback answers in place of a service that failed or refused.
+//
+// Admission: none of its own. Ready is inner's: it says when there will be
+// more than a substitute.
+//
+// Cancellation: when the context of the request is done, nothing is replaced.
+//
+// Body: a response is replaced at its head or not at all; the one that is
+// dropped is closed before the substitute is asked for, so that what it holds
+// is free. A request goes to Service if inner refused it, for then it is
+// untouched. One that failed was sent already: it goes there only if it has no
+// body and, where the protocol can tell (see [Resending]), is idempotent.
+//
+// Errors: those of the substitute come back in an [Error] that says what they
+// stand in for. It is a refusal only if inner and the substitute both refused.
+//
+// Cost: a class for each response, no allocation.
+//
+// With neither To nor Service the layer does nothing.
+func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if p.To == nil && p.Service == nil {
+			return next
+		}
+		f := &fallback[Req, Rsp]{Service: next, options: o, policy: p}
+		f.resend, _ = o.resend.(Resend[Req, Rsp])
+		return f
+	}
+}
+
+type fallback[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	options[Rsp]
+	policy   FallbackPolicy[Req, Rsp]
+	resend   Resend[Req, Rsp] // nil if it was not given
+	replaced atomic.Int64
+}
+
+func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	again := f.policy.To != nil || f.sendsAgain(req)
+	rsp, err := f.Service.Call(ctx, req)
+	out := Outcome[Rsp]{Response: rsp, Err: err}
+	if ctx.Err() != nil || !f.replaces(ctx, out) || !again && !errors.Is(err, ErrNotReady) {
+		return rsp, err
+	}
+	if err == nil {
+		f.discard(rsp)
+	}
+	f.replaced.Add(1)
+	if f.policy.To != nil {
+		rsp, err = f.policy.To(ctx, req, out)
+	} else {
+		rsp, err = f.policy.Service.Call(ctx, req)
+	}
+	if err != nil {
+		return rsp, f.failed(ctx, out.Err, err)
+	}
+	return rsp, nil
+}
+
+// sendsAgain reports whether a request that is about to be sent could be sent
+// once more.
+func (f *fallback[Req, Rsp]) sendsAgain(req Req) bool {
+	return fallbackBody(req) == nil && (f.resend == nil || f.resend.Idempotent(req))
+}
+
+func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
+	class := f.judge(ctx, out)
+	if f.policy.When != nil {
+		return f.policy.When(class, out)
+	}
+	return class.Failed() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
+}
+
+// discard gives up a response that nobody will see.
+func (f *fallback[Req, Rsp]) discard(rsp Rsp) {
+	if f.resend != nil {
+		f.resend.Discard(rsp)
+	} else if body := fallbackBody(rsp); body != nil {
+		_ = body.Close() // nobody is left to tell
+	}
+}
+
+// failed is the error when the substitute failed, too. first is what it stood
+// in for, if that was an error.
+func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
+	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
+	if first != nil {
+		e.Reason = "in place of (" + first.Error() + ")"
+	}
+	switch {
+	case errors.Is(second, ErrNotReady) && !errors.Is(first, ErrNotReady):
+		// The first service may have done what it was asked: this is no refusal.
+		e.Err = context.Cause(ctx)
+	case errors.Is(second, ErrClosed) && !errors.Is(first, ErrClosed):
+		// The first one may be back.
+		e.Kind = ErrNotReady
+	case first != nil && errors.Is(second, first):
+		return second // handed on as it was
+	default:
+		e.Err = second
+		return e
+	}
+	e.Reason += ": " + second.Error()
+	e.After, _ = RetryAfter(second)
+	return e
+}
+
+// fallbackBody returns the body of a message that [AtEnd] would know, or nil.
+func fallbackBody[T any](message T) io.ReadCloser {
+	index, ok := bodyField(reflect.TypeFor[T]())
+	v := reflect.ValueOf(message)
+	if !ok || v.IsNil() {
+		return nil
+	}
+	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(index))
+	return body
+}
+
+func (f *fallback[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
+
+func (f *fallback[Req, Rsp]) Describe() Node {
+	n := Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}
+	if f.policy.To == nil {
+		n.Children = []Node{Describe(f.policy.Service)}
+	}
+	return n
+}

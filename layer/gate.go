@@ -1,0 +1,144 @@
+package layer
+
+import (
+	"sync/atomic"
+
+	"github.com/gotower/gotower/internal/wake"
+)
+
+// Gate lets requests through or not, as somebody else decides: a health check,
+// an operator, a judge of one's own. It is open, limited or shut. [Gated] puts
+// one into a stack; [Breaker] has one built in.
+//
+// All methods are safe for concurrent use. Passing an open gate costs one
+// atomic load.
+type Gate struct {
+	now     atomic.Pointer[gatePeriod] // nil: open, and never changed
+	changed wake.Broadcast
+}
+
+// NewGate returns a gate that is open.
+func NewGate() *Gate { return &Gate{} }
+
+// Open lets every request through.
+func (g *Gate) Open() { g.change(&gatePeriod{mode: gateOpen}) }
+
+// Limit lets n more requests through, however many were let through before,
+// and then no more. A place is not given back when its request ends: whoever
+// judges calls Limit again, opens or shuts the gate, or gives a place back with
+// [Pass.Return]. An n of 0 or less shuts the gate.
+func (g *Gate) Limit(n int) { g.change(newGateLimit(n)) }
+
+// Shut lets no request through. Those that have passed are not disturbed.
+func (g *Gate) Shut() { g.change(&gatePeriod{mode: gateShut}) }
+
+func (g *Gate) change(to *gatePeriod) {
+	g.now.Store(to)
+	g.changed.Wake()
+}
+
+// Enter asks to be let through, and does not wait. Where it returns false, the
+// request stays outside.
+func (g *Gate) Enter() (Pass, bool) {
+	p := g.now.Load()
+	if p == nil || p.enter() {
+		return Pass{g, p}, true
+	}
+	return Pass{}, false
+}
+
+func (g *Gate) hasRoom() bool {
+	p := g.now.Load()
+	return p == nil || p.hasRoom()
+}
+
+func (g *Gate) state() State {
+	p := g.now.Load()
+	if p == nil {
+		return State{{"state", gateOpen}}
+	}
+	state := State{{"state", p.mode}}
+	if p.mode == gateLimited {
+		state = append(state, Attr{"left", p.left.Load()}, Attr{"of", p.places})
+	}
+	return state
+}
+
+// Pass is what a request holds that was let through a [Gate].
+type Pass struct {
+	gate   *Gate
+	period *gatePeriod
+}
+
+// Return gives the place back, for another request. Call it at most once, when
+// the request says nothing for or against what is behind the gate. It does
+// nothing if the gate was open, or was changed since.
+func (p Pass) Return() {
+	if p.period != nil && p.period.giveBack() {
+		p.gate.changed.Wake()
+	}
+}
+
+// gateMode says which of its three states a gate is in.
+type gateMode uint8
+
+const (
+	gateOpen gateMode = iota
+	gateLimited
+	gateShut
+)
+
+func (m gateMode) String() string { return [...]string{"open", "limited", "shut"}[m] }
+
+// gatePeriod is the time between two changes of a gate. It is never used
+// again: what comes back late to a period that is over changes nothing.
+type gatePeriod struct {
+	mode   gateMode
+	places int64 // while limited
+	left   atomic.Int64
+}
+
+func newGateLimit(n int) *gatePeriod {
+	if n <= 0 {
+		return &gatePeriod{mode: gateShut}
+	}
+	p := &gatePeriod{mode: gateLimited, places: int64(n)}
+	p.left.Store(int64(n))
+	return p
+}
+
+func (p *gatePeriod) enter() bool {
+	if p.mode != gateLimited {
+		return p.mode == gateOpen
+	}
+	for {
+		n := p.left.Load()
+		if n <= 0 {
+			return false
+		}
+		if p.left.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+}
+
+// giveBack reports whether there is a place more. One that is returned twice
+// makes no more of them than there were.
+func (p *gatePeriod) giveBack() bool {
+	if p.mode != gateLimited {
+		return false
+	}
+	for {
+		n := p.left.Load()
+		if n >= p.places {
+			return false
+		}
+		if p.left.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (p *gatePeriod) hasRoom() bool {
+	return p.mode == gateOpen || p.mode == gateLimited && p.left.Load() > 0
+}

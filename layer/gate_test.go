@@ -1,0 +1,176 @@
+package layer_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestGateStates(t *testing.T) {
+	g, refused := layer.NewGate(), byLabel{}
+	svc := layer.Gated[int](g, layer.For[int]("web"), layer.Measured[int](layer.Instruments{Refused: refused}))(&breakerInner{})
+	require.NoError(t, breakerCalls(t, svc, 10), "a new gate is open")
+	require.Equal(t, "open", fmtState(svc))
+
+	g.Shut()
+	require.EqualError(t, breakerCalls(t, svc, 1), "gate web: not ready: shut")
+	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
+
+	g.Limit(2)
+	require.NoError(t, layer.Poll(svc))
+	require.NoError(t, breakerCalls(t, svc, 2))
+	require.EqualError(t, breakerCalls(t, svc, 1), "gate web: not ready: limited, and every place is taken")
+	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
+	require.Equal(t, "limited", fmtState(svc))
+	require.EqualValues(t, 0, breakerState(svc, "left"))
+	require.EqualValues(t, 2, breakerState(svc, "of"))
+
+	g.Limit(1)
+	require.NoError(t, breakerCalls(t, svc, 1), "places are counted anew")
+	require.Error(t, breakerCalls(t, svc, 1))
+	g.Open()
+	require.NoError(t, breakerCalls(t, svc, 10))
+	g.Limit(-1)
+	require.Equal(t, "shut", fmtState(svc))
+	require.EqualValues(t, 3, breakerState(svc, "refused"))
+	require.EqualValues(t, 3, *refused["gate"])
+}
+
+func fmtState(svc layer.Service[int, int]) string {
+	return breakerState(svc, "state").(interface{ String() string }).String()
+}
+
+func TestGatePlacesComeBackWhenTheJudgeSaysSo(t *testing.T) {
+	g := layer.NewGate()
+	g.Limit(1)
+	pass, ok := g.Enter()
+	require.True(t, ok)
+	_, ok = g.Enter()
+	require.False(t, ok)
+	pass.Return()
+	pass.Return()
+	second, ok := g.Enter()
+	require.True(t, ok)
+	_, ok = g.Enter()
+	require.False(t, ok, "a place that is returned twice is still one")
+
+	g.Limit(1)
+	second.Return()
+	_, ok = g.Enter()
+	require.True(t, ok)
+	_, ok = g.Enter()
+	require.False(t, ok, "a place of an earlier limit does not come back to this one")
+
+	g.Open()
+	pass, ok = g.Enter()
+	require.True(t, ok)
+	g.Shut()
+	pass.Return()
+	_, ok = g.Enter()
+	require.False(t, ok)
+	layer.Pass{}.Return()
+}
+
+func TestGateGivesBackWhatInnerRefused(t *testing.T) {
+	g, inner := layer.NewGate(), &breakerInner{}
+	svc := layer.Gated[int, int](g)(inner)
+	g.Limit(1)
+	inner.with(layer.ErrNotReady)
+	require.ErrorIs(t, breakerCalls(t, svc, 5), layer.ErrNotReady)
+	require.EqualValues(t, 5, inner.calls.Load())
+	inner.with(errBreaker)
+	require.ErrorIs(t, breakerCalls(t, svc, 1), errBreaker)
+	require.ErrorIs(t, breakerCalls(t, svc, 1), layer.ErrNotReady)
+	require.EqualValues(t, 6, inner.calls.Load())
+}
+
+func TestGateReadyWaitsForAChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := layer.NewGate()
+		svc := layer.Gated[int, int](g)(&breakerInner{})
+		for _, change := range []func(){g.Open, func() { g.Limit(3) }} {
+			g.Shut()
+			var ready atomic.Int64
+			for range 10 {
+				go func() {
+					if assert.NoError(t, svc.Ready(t.Context())) {
+						ready.Add(1)
+					}
+				}()
+			}
+			time.Sleep(time.Hour)
+			require.Zero(t, ready.Load())
+			change()
+			synctest.Wait()
+			require.EqualValues(t, 10, ready.Load())
+		}
+		g.Limit(1)
+		pass, _ := g.Enter()
+		done := make(chan error)
+		go func() { done <- svc.Ready(t.Context()) }()
+		synctest.Wait()
+		pass.Return()
+		require.NoError(t, <-done, "a place that comes back wakes those who wait")
+		g.Shut()
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errBreaker)
+		defer cancel()
+		require.ErrorIs(t, svc.Ready(ctx), errBreaker)
+	})
+}
+
+func TestGateReadyLooksAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, inner := layer.NewGate(), &breakerBusy{ready: make(chan struct{})}
+		svc := layer.Gated[int, int](g)(inner)
+		done := make(chan error, 1)
+		go func() { done <- svc.Ready(t.Context()) }()
+		synctest.Wait()
+		g.Shut()
+		close(inner.ready)
+		synctest.Wait()
+		require.Empty(t, done)
+		g.Open()
+		require.NoError(t, <-done)
+	})
+}
+
+// However it is changed in between, a limit is exact.
+func TestGateLimitIsExact(t *testing.T) {
+	g := layer.NewGate()
+	g.Limit(100)
+	var passed atomic.Int64
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 1000 {
+				if pass, ok := g.Enter(); ok {
+					if passed.Add(1)%3 == 0 {
+						passed.Add(-1)
+						pass.Return()
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	for {
+		if _, ok := g.Enter(); !ok {
+			break
+		}
+		passed.Add(1)
+	}
+	require.EqualValues(t, 100, passed.Load())
+}
+
+func TestGatedWithoutAGate(t *testing.T) {
+	inner := &breakerInner{}
+	require.Same(t, inner, layer.Gated[int, int](nil)(inner))
+}

@@ -1,0 +1,112 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+)
+
+// ensure makes sure that an attempt is under way, unless there is a connection.
+// It returns how many attempts are over.
+func (r *reconnect[Req, Rsp]) ensure() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.busy && r.link.Load() == nil && r.ctx.Err() == nil {
+		r.busy = true
+		go r.attempt(time.Until(r.next))
+	}
+	return r.attempts.Load()
+}
+
+var (
+	errReconnectExit = errors.New("connect ended its goroutine")
+	errReconnectNil  = errors.New("connect returned no service")
+)
+
+// attempt connects once, after a wait.
+func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
+	var svc Service[Req, Rsp]
+	err := errReconnectExit
+	defer func() {
+		// There is no caller whom a panic could reach.
+		if p := recover(); p != nil {
+			svc, err = nil, fmt.Errorf("connect panicked: %v", p)
+		}
+		r.finish(svc, err)
+	}()
+	if wait > 0 && backoff.Sleep(r.ctx, wait) != nil {
+		err = context.Cause(r.ctx)
+		return
+	}
+	svc, err = r.connect(r.ctx)
+	if svc == nil && err == nil {
+		err = errReconnectNil
+	}
+}
+
+func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
+	r.mu.Lock()
+	r.busy = false
+	switch {
+	case err == nil:
+		r.made.inc()
+		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, since: time.Now()})
+	case r.ctx.Err() == nil: // what is cut off says nothing
+		r.failed.inc()
+		r.failure(time.Now(), err)
+	}
+	r.attempts.Add(1)
+	r.mu.Unlock()
+	r.changed.Wake()
+}
+
+// failure begins the wait after an attempt that failed at since. It is called
+// with mu.
+func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
+	r.next = since.Add(r.backoff.Delay(r.row))
+	r.row++
+	r.cause = cause
+}
+
+// drop gives up a connection that has closed.
+func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.link.CompareAndSwap(link, nil) {
+		return
+	}
+	if link.proved.Load() || time.Since(link.since) >= r.backoff.Max {
+		r.row, r.next, r.cause = 0, time.Time{}, cause
+		return
+	}
+	r.failure(link.since, cause)
+}
+
+// refuse is the error while there is no connection. cause is that of the
+// context of one who has waited.
+func (r *reconnect[Req, Rsp]) refuse(cause error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := &Error{Layer: "reconnect", Target: r.target, Kind: ErrNotReady, Reason: "connecting", Err: cause}
+	if wait := time.Until(r.next); wait > 0 {
+		e.After = wait
+		e.Reason = "next attempt in " + wait.Round(time.Millisecond).String()
+	}
+	switch {
+	case r.cause == nil:
+	case cause != nil || errors.Is(r.cause, ErrNotReady):
+		// In words alone: that one connection has closed must not read as if
+		// this service had.
+		e.Reason += ", last error: " + r.cause.Error()
+	default:
+		e.Err = r.cause
+	}
+	return e
+}
+
+func (r *reconnect[Req, Rsp]) closed() error {
+	return &Error{Layer: "reconnect", Target: r.target, Kind: ErrClosed, Err: context.Cause(r.ctx)}
+}
