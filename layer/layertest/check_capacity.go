@@ -10,15 +10,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-const crowd = 1000 // goroutines in a storm
+const crowd = 1000 // goroutines in a storm, unless the subject says otherwise
 
 // storm is invariant 1: a thousand goroutines call, wait and leave at once.
 // The race detector looks for data races; the check, for answers that reach
 // the wrong caller and for requests that are served twice.
 func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	all := make([]*probe[Req, Rsp], 0, crowd)
-	for i := range crowd {
+	all := make([]*probe[Req, Rsp], 0, e.crowd)
+	for i := range e.crowd {
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		p := r.call(ctx, plan{takes: time.Microsecond})
 		all = append(all, p)
@@ -82,16 +82,16 @@ func (r *rig[Req, Rsp]) refusedInStorm(p *probe[Req, Rsp], left bool) error {
 func peakWithinLimit[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if r.limit == 0 {
-		for range crowd {
+		for range e.crowd {
 			r.call(r.ctx, plan{holds: true})
 		}
 		settle()
-		if n := r.far.InFlight(); n < crowd {
-			return fmt.Errorf("%d of %d calls get through, though no limit is declared", n, crowd)
+		if n := r.far.InFlight(); n < e.crowd {
+			return fmt.Errorf("%d of %d calls get through, though no limit is declared", n, e.crowd)
 		}
 		return nil
 	}
-	for i := range crowd {
+	for i := range e.crowd {
 		rng := rand.New(rand.NewPCG(uint64(i), 8))
 		go func() {
 			for range 20 {
@@ -146,7 +146,7 @@ func conserved[Req, Rsp any](e env[Req, Rsp]) error {
 	rng := rand.New(rand.NewPCG(9, 9))
 	for round := range 50 {
 		ctx, cancel := context.WithCancelCause(r.ctx)
-		all := make([]*probe[Req, Rsp], min(max(2*(r.limit+r.queue), 8), crowd))
+		all := make([]*probe[Req, Rsp], min(max(2*(r.limit+r.queue), 8), e.crowd))
 		for i := range all {
 			all[i] = r.call(ctx, endings[rng.IntN(len(endings))])
 		}

@@ -55,7 +55,7 @@ func errorsPass[Req, Rsp any](e env[Req, Rsp]) error {
 
 func (r *rig[Req, Rsp]) failed(p *probe[Req, Rsp]) error {
 	switch {
-	case !p.returned():
+	case !r.judged(p):
 		return errors.New("the inner service fails, and the call does not return")
 	case p.err == nil:
 		return errors.New("the inner service fails, and the call does not")

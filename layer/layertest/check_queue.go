@@ -87,7 +87,7 @@ func (r *rig[Req, Rsp]) newcomers() error {
 // another (golang/go#37852).
 func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	// Filling a long queue takes its time.
-	rounds := min(max(10*crowd/(e.limit+e.queue+1), 3), 100)
+	rounds := min(max(10*e.crowd/(e.limit+e.queue+1), 3), 100)
 	for round := range rounds {
 		if err := leavesReady(e, round); err != nil {
 			return err
@@ -98,7 +98,7 @@ func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	}
 	r := e.rig()
 	r.far.Deny()
-	for round := range 1000 {
+	for round := range e.crowd {
 		if err := r.leavesQueue(round); err != nil {
 			return err
 		}
@@ -220,13 +220,13 @@ func wakesBounded[Req, Rsp any](e env[Req, Rsp]) error {
 	if r.queue > 0 {
 		return r.drains(min(r.queue, herd))
 	}
-	for range crowd {
+	for range e.crowd {
 		if err := r.do(r.ctx, plan{}).well(r.bodies); err != nil {
 			return err
 		}
 	}
-	if calls, asked := r.far.Calls(), r.far.ReadyCalls(); calls > crowd || asked > crowd {
-		return fmt.Errorf("%d calls made the inner service %d calls and %d times Ready", crowd, calls, asked)
+	if calls, asked := r.far.Calls(), r.far.ReadyCalls(); calls > e.crowd || asked > e.crowd {
+		return fmt.Errorf("%d calls made the inner service %d calls and %d times Ready", e.crowd, calls, asked)
 	}
 	return nil
 }

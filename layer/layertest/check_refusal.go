@@ -50,7 +50,7 @@ func (r *rig[Req, Rsp]) reached() int {
 // cause, and the request is as it was.
 func (r *rig[Req, Rsp]) refused(p *probe[Req, Rsp], cause error) error {
 	switch {
-	case !p.returned():
+	case !r.judged(p):
 		return errors.New("the call does not return")
 	case p.err == nil:
 		return errors.New("the call is not refused")
@@ -90,7 +90,7 @@ func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
 	// More than one: a refusal must not make room for the next.
 	for range 3 {
 		p := r.do(r.ctx, plan{})
-		if !p.returned() {
+		if !r.judged(p) {
 			return errors.New("a call waits where nothing is left, instead of being refused")
 		}
 		if err := r.refused(p, nil); err != nil {
@@ -101,7 +101,7 @@ func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
 			return fmt.Errorf("the refusal does not say which layer it comes from: %w", p.err)
 		}
 	}
-	if took := time.Since(began); took > 0 {
+	if took := time.Since(began); took > 3*r.patience() {
 		return fmt.Errorf("three refusals took %v", took)
 	}
 	free()

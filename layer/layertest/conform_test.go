@@ -55,6 +55,7 @@ func TestConformRightLayers(t *testing.T) {
 		"timeout":           {Layer: times(time.Minute)},
 		"count":             {Layer: counter, Ended: ended, AtReturn: false, Transparent: false},
 		"count at return":   {Layer: counterAtReturn, Ended: endedAtReturn, AtReturn: true},
+		"tries":             resends(3, ""),
 		"background": {New: func(ctx context.Context, next service) service {
 			go func() { <-ctx.Done() }()
 			return pass{next}

@@ -33,8 +33,8 @@
 // service without Fill.
 //
 // These are the invariants. 0 is the rule of design.md §2 for Ready; the
-// others have the numbers of readiness.md §7. 16, 21 and 22 are about retries,
-// balancers and clocks, and belong to those.
+// others have the numbers of readiness.md §7. 21 and 22 are about balancers and
+// clocks, and belong to those.
 //
 //	 0  Ready looks at capacity before ctx; Poll tells ready from not ready
 //	 1  a thousand goroutines: every call is served once and gets its own answer
@@ -52,6 +52,7 @@
 //	13  closed is for good, for Ready and Call, for those who wait and who come
 //	14  a response is accounted for once, at its declared end, however the body ends
 //	15  the inner ctx lives until the body is closed, and ends with the caller's
+//	16  no more tries than declared, none after ctx is done; all but one are over, their bodies closed
 //	17  errors pass errors.Is and errors.As, none becomes a refusal; panics pass
 //	18  the inner deadline is never later than the caller's; time in a queue counts
 //	19  Ready is forwarded; a transparent layer changes nothing and allocates nothing

@@ -11,6 +11,7 @@ import (
 type far[Req, Rsp any] struct {
 	*Mock[Req, Rsp]
 	response func(int) Rsp
+	again    func(Rsp) // may be nil
 	atReturn bool
 	over     <-chan struct{} // the check is over: nothing is held any more
 
@@ -45,39 +46,56 @@ func (f *far[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error)
 		// cancellation of the caller, too.
 		return rsp, errLost
 	}
-	p.mu.Lock()
-	p.seen++
-	p.turn, p.ctx, p.got = f.turn(), ctx, req
-	p.mu.Unlock()
-	if err := p.work(ctx, f.over); err != nil {
+	pl, try := p.arrive(ctx, f.turn(), req)
+	defer func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		try.returned = true
+	}()
+	if err := p.work(ctx, f.over, pl); err != nil {
 		return rsp, err
 	}
 	// The factory may give a body of its own; only the one below is watched.
 	rsp = f.response(p.id)
 	setBody[Rsp](rsp, nil)
-	if hasBody[Rsp]() && !p.bare {
-		body := &responseBody{ctx: ctx, data: responseData(p.id), breaks: p.breaks, over: over}
+	if pl.again && f.again != nil {
+		f.again(rsp)
+	}
+	var body *responseBody
+	if hasBody[Rsp]() && !pl.bare {
+		body = &responseBody{ctx: ctx, data: responseData(p.id), breaks: pl.breaks, over: over}
 		setBody[Rsp](rsp, body)
 		open = !f.atReturn
-		p.mu.Lock()
-		p.body = body
-		p.mu.Unlock()
 	}
 	p.mu.Lock()
-	p.gave = rsp
+	try.body, p.body, p.gave = body, body, rsp
 	p.mu.Unlock()
 	return rsp, nil
 }
 
+// arrive notes one try of a call, and says what it is to meet.
+func (p *probe[Req, Rsp]) arrive(ctx context.Context, turn int, req Req) (plan, *tried) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen++
+	p.turn, p.ctx, p.got = turn, ctx, req
+	try := &tried{}
+	p.all = append(p.all, try)
+	if p.each != nil {
+		return p.each(p.seen), try
+	}
+	return p.plan, try
+}
+
 // work is what the inner service does before it has a response.
-func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}) error {
+func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl plan) error {
 	// Sleep, and no timer: timers that fire while others are stopped crash the
 	// race detector in a bubble (golang/go#78156).
-	time.Sleep(p.takes)
+	time.Sleep(pl.takes)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if p.holds {
+	if pl.holds {
 		select {
 		case <-p.released:
 		case <-over:
@@ -86,13 +104,16 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}) error 
 			return context.Cause(ctx)
 		}
 	}
+	if pl.before != nil {
+		pl.before()
+	}
 	switch {
-	case p.panics != nil:
-		panic(p.panics)
-	case p.exits:
+	case pl.panics != nil:
+		panic(pl.panics)
+	case pl.exits:
 		exit()
 	}
-	return p.fails
+	return pl.fails
 }
 
 func (f *far[Req, Rsp]) enter(known bool) {

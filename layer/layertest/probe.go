@@ -20,6 +20,16 @@ type plan struct {
 	breaks error         // the body ends with this error
 	keep   bool          // the response is left to the check; by default its caller drains and closes it,
 	reads  time.Duration // which takes so long
+	before func()        // called just before the inner service answers; may be nil
+	again  bool          // the response is one to send the request again for, where there are such
+
+	each func(try int) plan // instead of all that for the inner service, where its tries differ; from 1
+}
+
+// tried is one try of a call at the inner service.
+type tried struct {
+	returned bool          // the inner service has done with it, but for the body
+	body     *responseBody // nil if there was no response with a body
 }
 
 type probeKey struct{}
@@ -37,6 +47,7 @@ type probe[Req, Rsp any] struct {
 
 	mu   sync.Mutex // guards what the inner service saw
 	seen int        // how many times it was asked to serve this call
+	all  []*tried   // each time
 	turn int        // as which one, in the order of admission
 	ctx  context.Context
 	got  Req
@@ -145,7 +156,18 @@ func (p *probe[Req, Rsp]) served() int {
 	return p.seen
 }
 
-// inner returns what the inner service was given.
+// tries returns what became of each time that the inner service was asked.
+func (p *probe[Req, Rsp]) tries() []tried {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make([]tried, len(p.all))
+	for i, t := range p.all {
+		all[i] = *t
+	}
+	return all
+}
+
+// inner returns what the inner service was given, the last time.
 func (p *probe[Req, Rsp]) inner() (context.Context, Req, *responseBody) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

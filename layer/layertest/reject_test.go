@@ -113,6 +113,18 @@ func wrongs() []wrong {
 		{15, "lets go when Call returns", calling(newContext), "the cause of the inner one is <nil>"},
 		{15, "never ends", calling(detaches), "the cause of the inner one is <nil>"},
 
+		{16, "sends once more", resends(3, resendsOnceMore), "the inner service is called 4 times, at most 3"},
+		{16, "sends what is refused without end", resends(3, resendsBlind), "does not return"},
+		{16, "never returns", resends(3, resendsNever), "does not return"},
+		{16, "sends for one who has gone", resends(3, resendsForGone), "though ctx is done"},
+		{16, "sleeps on", resends(3, resendsAfterPause), "does not return with the cause of its ctx"},
+		{16, "does not close what it gives up", resends(3, resendsUnclosed), "3 response bodies are open"},
+		{16, "closes what it returns", resends(3, resendsClosed), "the response reads as"},
+		{16, "lets the loser go on", hedges(hedgesOn), "try 1 goes on"},
+		{16, "does not close the loser", hedges(hedgesUnclosed), "2 response bodies are open"},
+		{16, "cancels the winner", hedges(hedgesWinner), "the response reads as"},
+		{16, "waits for the loser", hedges(hedgesForFirst), "another try has answered, and the call does not return"},
+
 		{17, "prints errors", calling(prints), "does not pass errors.Is"},
 		{17, "drops the type", calling(halfChain), "does not pass errors.As"},
 		{17, "calls everything a refusal", calling(refusesLate), "the call is refused"},

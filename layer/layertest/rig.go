@@ -22,6 +22,7 @@ type subject[Req, Rsp any] struct {
 	declared
 	request  func(int) Req
 	response func(int) Rsp
+	again    func(Rsp) // nil where the subject looks at errors alone
 
 	apply   func(context.Context, layer.Service[Req, Rsp]) layer.Service[Req, Rsp] // of a layer
 	service ServiceOf[Req, Rsp]                                                    // of anything else
@@ -49,6 +50,7 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 		return r
 	}
 	r.far = newFar[Req](e.response, e.atReturn)
+	r.far.again = e.again
 	r.far.over = e.ctx.Done()
 	// Whatever waits below a layer that does not listen to ctx ends, too.
 	context.AfterFunc(e.ctx, r.far.Close)
@@ -140,7 +142,7 @@ func (r *rig[Req, Rsp]) exact() error {
 	if _, err := r.fill(ctx); err != nil {
 		return err
 	}
-	if p := r.do(ctx, plan{holds: true}); !p.returned() {
+	if p := r.do(ctx, plan{holds: true}); !r.judged(p) {
 		return fmt.Errorf("with %v, a call more than that is taken", r.declared)
 	}
 	return nil
@@ -167,6 +169,16 @@ func (r *rig[Req, Rsp]) answer(ctx context.Context, pl plan) *probe[Req, Rsp] {
 	}
 	settle()
 	return p
+}
+
+// judged waits until the subject has done with p, where that takes more than
+// one try: nothing else may take time.
+func (r *rig[Req, Rsp]) judged(p *probe[Req, Rsp]) bool {
+	if !p.returned() && r.tries > 1 {
+		time.Sleep(r.patience())
+		settle()
+	}
+	return p.returned()
 }
 
 // poll asks whether the service is ready now.

@@ -1,6 +1,7 @@
 package layertest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,20 @@ type LayerOf[Req, Rsp any] struct {
 	Queue   int           // how many requests wait in it; 0 if it refuses instead
 	MaxWait time.Duration // the longest that one waits in Queue; 0 if only ctx ends the wait
 
+	// Tries is how often it sends a request at the most: again, because that
+	// failed or was refused, or twice, because it is slow. 0 or 1 is once. It
+	// takes its time before it gives up, and returns the last refusal then.
+	Tries int
+
+	// Pause is the longest time from one try to the next, where Tries says that
+	// there may be one: a second by default.
+	Pause time.Duration
+
+	// Again makes rsp one for which the layer sends the request again. nil says
+	// that it looks at errors alone. It sends again for one that matches
+	// layer.ErrTryTimeout, if for any.
+	Again func(rsp Rsp)
+
 	// AtReturn says that a response ends for the layer when Call returns. The
 	// default is that it ends with its body, where it has one.
 	AtReturn bool
@@ -67,6 +82,9 @@ type LayerOf[Req, Rsp any] struct {
 	// NoAllocs says only that a call costs no allocation more, where the
 	// response has no body.
 	NoAllocs bool
+
+	crowd  int  // goroutines in a storm, where it need not be a large one
+	buried bool // a queue lies below its limit, and waits where inner refuses
 }
 
 // Service is the [ServiceOf] of a service that takes any requests.
@@ -113,12 +131,14 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 		return nil, errors.New("the spec has no factory for its requests or responses")
 	}
 	d := declared{
+		crowd: cmp.Or(s.crowd, crowd), buried: s.buried,
+		tries: max(s.Tries, 1), pause: cmp.Or(s.Pause, time.Second),
 		layer: true, background: s.Layer == nil,
 		limit: s.Limit, queue: s.Queue, maxWait: s.MaxWait,
 		atReturn: s.AtReturn, transparent: s.Transparent, noAllocs: s.NoAllocs || s.Transparent,
 		ended: s.Ended, bodies: hasBody[Rsp](), fills: true, closes: !s.Outlives,
 	}
-	return &subject[Req, Rsp]{declared: d, request: s.Request, response: s.Response, apply: s.New}, nil
+	return &subject[Req, Rsp]{declared: d, request: s.Request, response: s.Response, again: s.Again, apply: s.New}, nil
 }
 
 func (s ServiceOf[Req, Rsp]) conform(t *testing.T) {
@@ -137,7 +157,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	case s.Request == nil:
 		return nil, errors.New("the spec has no factory for its requests")
 	}
-	d := declared{background: true, bodies: hasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil}
+	d := declared{crowd: crowd, tries: 1, background: true, bodies: hasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil}
 	return &subject[Req, Rsp]{declared: d, request: s.Request, service: s}, nil
 }
 
@@ -158,10 +178,14 @@ func hasBody[T any]() bool {
 
 // declared is what the checks know of their subject beforehand.
 type declared struct {
+	crowd         int  // goroutines in a storm
+	buried        bool // requests that its limit admitted may wait for inner
 	layer         bool // on top of an inner service that the checks see
 	background    bool // may have goroutines that end with its context
 	limit, queue  int
 	maxWait       time.Duration
+	tries         int
+	pause         time.Duration // between two of them
 	atReturn      bool
 	transparent   bool
 	noAllocs      bool
@@ -172,6 +196,10 @@ type declared struct {
 
 // own reports whether the subject itself decides on admission.
 func (d declared) own() bool { return d.limit > 0 || d.queue > 0 }
+
+// patience is how long the subject may take over a request that fails each time
+// at once.
+func (d declared) patience() time.Duration { return time.Duration(d.tries-1) * d.pause }
 
 func (d declared) String() string {
 	return fmt.Sprintf("limit %d, queue %d", d.limit, d.queue)

@@ -1,0 +1,160 @@
+package layer_test
+
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func withdrawals(b *layer.Budget, atMost int) (n int) {
+	for n < atMost && b.Withdraw() {
+		n++
+	}
+	return n
+}
+
+func deposits(b *layer.Budget, n int) {
+	for range n {
+		b.Deposit()
+	}
+}
+
+func TestBudgetDefaults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := layer.NewBudget(0, 0, 0)
+		require.Equal(t, 100, b.Balance(), "10 a second for 10 s")
+		deposits(b, 100)
+		require.Equal(t, 120, b.Balance(), "and a fifth of the requests")
+		require.Equal(t, 120, withdrawals(b, 1000))
+		require.Zero(t, b.Balance())
+		time.Sleep(10*time.Second + 10*time.Second/64)
+		require.Equal(t, 100, b.Balance(), "after ttl nothing is left of either")
+	})
+}
+
+func TestBudgetHoldsItsParametersToTheirRanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for name, tt := range map[string]struct {
+			ttl       time.Duration
+			ratio     float64
+			perSecond int
+			deposits  int
+			want      int
+		}{
+			"as given":              {2 * time.Second, 0.5, 3, 10, 11},
+			"ttl too short":         {time.Millisecond, 0.5, 3, 10, 8},
+			"ttl too long":          {time.Hour, 0.5, 3, 10, 185},
+			"ttl below 0":           {-1, 0.5, 3, 10, 35},
+			"no ratio":              {10 * time.Second, -1, 3, 10, 30},
+			"ratio too high":        {10 * time.Second, 1e9, 3, 10, 130},
+			"ratio not a number":    {10 * time.Second, math.NaN(), 3, 10, 32},
+			"no reserve":            {10 * time.Second, 0.5, -1, 10, 5},
+			"reserve too high":      {time.Second, 0.5, math.MaxInt, 10, 1_000_005},
+			"neither":               {10 * time.Second, -1, -1, 10, 0},
+			"a share is not enough": {10 * time.Second, 0.2, -1, 4, 0},
+		} {
+			b := layer.NewBudget(tt.ttl, tt.ratio, tt.perSecond)
+			deposits(b, tt.deposits)
+			assert.Equal(t, tt.want, b.Balance(), name)
+			if tt.want == 0 {
+				assert.False(t, b.Withdraw(), name)
+			}
+		}
+	})
+}
+
+// What is paid in can be withdrawn for ttl and no longer, and what is
+// withdrawn is missing for as long.
+func TestBudgetForgetsAfterItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := layer.NewBudget(10*time.Second, 0.5, -1)
+		deposits(b, 8)
+		time.Sleep(9800 * time.Millisecond)
+		require.Equal(t, 4, b.Balance())
+		require.Equal(t, 1, withdrawals(b, 1))
+		time.Sleep(200 * time.Millisecond)
+		require.Zero(t, b.Balance())
+		deposits(b, 8)
+		require.Equal(t, 3, b.Balance(), "one is withdrawn within the last ttl")
+		time.Sleep(9700 * time.Millisecond)
+		require.Equal(t, 3, b.Balance())
+		deposits(b, 8)
+		time.Sleep(400 * time.Millisecond)
+		require.Equal(t, 4, b.Balance(), "of each only what came within the last ttl")
+		time.Sleep(24 * time.Hour)
+		require.Zero(t, b.Balance())
+	})
+}
+
+// Budget overdraft under concurrency: tower's TpsBucket reads its sum and then
+// takes from it (tower/src/retry/budget/tps_budget.rs, try_get), so callers
+// who come together may all take the last one.
+func TestBudgetIsNeverOverdrawn(t *testing.T) {
+	const callers, each, ratio = 64, 500, 0.25
+	synctest.Test(t, func(t *testing.T) { // where time stands still, so that nothing is forgotten
+		b := layer.NewBudget(time.Second, ratio, 10)
+		var granted, paid atomic.Int64
+		var all sync.WaitGroup
+		start := make(chan struct{})
+		for range callers {
+			all.Go(func() {
+				<-start
+				for range each {
+					paid.Add(1)
+					b.Deposit()
+					if b.Withdraw() {
+						granted.Add(1)
+					}
+					now := granted.Load() // before what was paid in
+					if most := ratio*float64(paid.Load()) + 10; float64(now) > most {
+						t.Errorf("%d granted of %v", now, most)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		close(start)
+		all.Wait()
+		require.EqualValues(t, ratio*callers*each+10, granted.Load()+int64(withdrawals(b, callers*each)), "and nothing is lost")
+	})
+}
+
+// The storm against the real clock: whatever the buckets do meanwhile, no
+// more is granted than was paid in.
+func TestBudgetIsNeverOverdrawnAsTimePasses(t *testing.T) {
+	b := layer.NewBudget(time.Second, 0.1, -1)
+	var granted, paid atomic.Int64
+	var all sync.WaitGroup
+	began := time.Now()
+	for range 8 {
+		all.Go(func() {
+			for time.Since(began) < 60*time.Millisecond { // several buckets
+				paid.Add(1)
+				b.Deposit()
+				if b.Withdraw() {
+					granted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.LessOrEqual(t, granted.Load(), paid.Load()/10)
+	require.Positive(t, granted.Load())
+}
+
+func TestBudgetCostsNoAllocation(t *testing.T) {
+	b := layer.NewBudget(0, 0, 0)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		b.Deposit()
+		b.Withdraw()
+		b.Balance()
+	}))
+}

@@ -1,0 +1,153 @@
+package layertest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// resending sends a request up to n times, with a pause between two tries.
+type resending struct {
+	service
+	n     int
+	wrong fault
+}
+
+const (
+	resendsOnceMore   fault = "sends once more than declared"
+	resendsForGone    fault = "sends again when its caller has gone"
+	resendsAfterPause fault = "does not notice in its pause that its caller goes"
+	resendsUnclosed   fault = "does not close what it gives up"
+	resendsClosed     fault = "closes what it hands on"
+	resendsBlind      fault = "sends refused requests without end"
+	resendsNever      fault = "does not return"
+)
+
+const pauseOfRight = 10 * time.Millisecond
+
+func resends(n int, wrong fault) Layer {
+	l := Layer{
+		Layer: func(next service) service { return &resending{next, n, wrong} },
+		Tries: n, Pause: 2 * pauseOfRight, Again: func(rsp *Response) { rsp.Header["again"] = "yes" },
+	}
+	return l
+}
+
+func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
+	var sent error
+	for try := 1; ; try++ {
+		rsp, err := r.service.Call(ctx, req)
+		refused := errors.Is(err, layer.ErrNotReady)
+		if !refused {
+			sent = err
+		}
+		if !r.again(ctx, try, rsp, err) {
+			if r.wrong == resendsClosed && err == nil && rsp.Body != nil {
+				rsp.Body.Close()
+			}
+			return rsp, err
+		}
+		if err == nil && r.wrong != resendsUnclosed {
+			rsp.Body.Close()
+		}
+		select {
+		case <-time.After(pauseOfRight):
+		case <-r.gone(ctx):
+			return nil, errors.Join(context.Cause(ctx), sent)
+		}
+		if r.wrong == resendsAfterPause && ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (r *resending) gone(ctx context.Context) <-chan struct{} {
+	if r.wrong == resendsForGone || r.wrong == resendsAfterPause {
+		return nil
+	}
+	return ctx.Done()
+}
+
+func (r *resending) again(ctx context.Context, try int, rsp *Response, err error) bool {
+	n := r.n
+	if r.wrong == resendsOnceMore {
+		n++
+	}
+	switch {
+	case ctx.Err() != nil && r.wrong != resendsForGone, errors.Is(err, layer.ErrClosed):
+		return false
+	case r.wrong == resendsBlind && errors.Is(err, layer.ErrNotReady):
+		return try < 10*n
+	case try >= n:
+		return r.wrong == resendsNever
+	}
+	return errors.Is(err, layer.ErrNotReady) || errors.Is(err, errAgain) || err == nil && rsp.Header["again"] != ""
+}
+
+// hedging sends a copy of a request that is not answered in time.
+type hedging struct {
+	service
+	wrong fault
+}
+
+const (
+	hedgesOn       fault = "lets the loser go on"
+	hedgesUnclosed fault = "does not close the loser's response"
+	hedgesWinner   fault = "cancels the winner"
+	hedgesForFirst fault = "waits for the first all the same"
+)
+
+func hedges(wrong fault) Layer {
+	return Layer{
+		Layer: func(next service) service { return &hedging{next, wrong} },
+		Tries: 2, Pause: pauseOfRight,
+	}
+}
+
+type hedged struct {
+	try int
+	rsp *Response
+	err error
+}
+
+func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
+	answers := make(chan hedged, 2)
+	var cancels []context.CancelCauseFunc
+	send := func() {
+		own, cancel := context.WithCancelCause(ctx)
+		try := len(cancels)
+		cancels = append(cancels, cancel)
+		go func() {
+			rsp, err := h.service.Call(own, req)
+			answers <- hedged{try, rsp, err}
+		}()
+	}
+	send()
+	var won hedged
+	select {
+	case won = <-answers:
+		return won.rsp, won.err
+	case <-time.After(pauseOfRight / 2):
+	}
+	send()
+	won = <-answers
+	if h.wrong == hedgesForFirst && won.try > 0 {
+		won = <-answers
+		answers <- hedged{err: errCancel}
+	}
+	for try, cancel := range cancels {
+		if h.wrong != hedgesOn && (try != won.try || h.wrong == hedgesWinner) {
+			cancel(errCancel)
+		}
+	}
+	if h.wrong != hedgesUnclosed {
+		go func() {
+			if lost := <-answers; lost.err == nil {
+				lost.rsp.Body.Close()
+			}
+		}()
+	}
+	return won.rsp, won.err
+}

@@ -1,0 +1,302 @@
+package layer_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// replaySource is the body of a request under watch.
+type replaySource struct {
+	data   io.Reader
+	gate   chan struct{} // if not nil, a Read waits for it
+	inRead atomic.Int64
+	twice  atomic.Bool // two Reads at a time
+	reads  atomic.Int64
+	closes atomic.Int64
+}
+
+func sourceOf(s string) *replaySource { return &replaySource{data: strings.NewReader(s)} }
+
+func (s *replaySource) Read(p []byte) (int, error) {
+	if s.inRead.Add(1) > 1 {
+		s.twice.Store(true)
+	}
+	defer s.inRead.Add(-1)
+	s.reads.Add(1)
+	if s.gate != nil {
+		<-s.gate
+	}
+	return s.data.Read(p)
+}
+
+func (s *replaySource) Close() error {
+	s.closes.Add(1)
+	return nil
+}
+
+func nextBody(t *testing.T, b *layer.BodyReplay) io.ReadCloser {
+	t.Helper()
+	body, ok := b.Next()
+	require.True(t, ok)
+	return body
+}
+
+func readsAs(t *testing.T, body io.Reader, want string) {
+	t.Helper()
+	got, err := io.ReadAll(body)
+	require.NoError(t, err)
+	require.Equal(t, want, string(got))
+}
+
+func readsPiece(t *testing.T, body io.Reader, want string) {
+	t.Helper()
+	piece := make([]byte, len(want))
+	_, err := io.ReadFull(body, piece)
+	require.NoError(t, err)
+	require.Equal(t, want, string(piece))
+}
+
+func TestReplayReadsTheSourceLazilyAndOnce(t *testing.T) {
+	source := sourceOf("hello, world")
+	b := layer.ReplayBody(source, 100)
+	first := nextBody(t, b)
+	require.Zero(t, source.reads.Load())
+	readsPiece(t, first, "hello")
+	second := nextBody(t, b)
+	readsPiece(t, second, "hel")
+	require.EqualValues(t, 1, source.reads.Load(), "what is kept is not read again")
+	readsAs(t, second, "lo, world")
+	readsAs(t, first, ", world")
+	third := nextBody(t, b)
+	b.End()
+	for _, body := range []io.Closer{first, second} {
+		require.NoError(t, body.Close())
+		require.NoError(t, body.Close())
+	}
+	require.Zero(t, source.closes.Load(), "the third may still be read")
+	readsAs(t, third, "hello, world")
+	require.NoError(t, third.Close())
+	require.EqualValues(t, 1, source.closes.Load())
+	require.NoError(t, b.Close())
+	require.EqualValues(t, 1, source.closes.Load())
+}
+
+func TestReplayKeepsUpToItsLimit(t *testing.T) {
+	for name, tt := range map[string]struct {
+		body  string
+		limit int64
+		again bool
+	}{
+		"less":           {"123", 4, true},
+		"just as much":   {"1234", 4, true},
+		"one byte more":  {"12345", 4, false},
+		"nothing kept":   {"1", 0, false},
+		"below nothing":  {"1", -1, false},
+		"nothing to use": {"", 0, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := layer.ReplayBody(sourceOf(tt.body), tt.limit)
+			readsAs(t, nextBody(t, b), tt.body)
+			again, ok := b.Next()
+			require.Equal(t, tt.again, ok)
+			if ok {
+				readsAs(t, again, tt.body)
+			}
+		})
+	}
+}
+
+// What nobody has read a byte of can be sent again, whatever is kept.
+func TestReplayOfAnUnreadBody(t *testing.T) {
+	b := layer.ReplayBody(sourceOf("hello"), 0)
+	nextBody(t, b).Close()
+	readsAs(t, nextBody(t, b), "hello")
+}
+
+func TestReplayOfABrokenSource(t *testing.T) {
+	broken := errors.New("broken")
+	source := &replaySource{data: io.MultiReader(strings.NewReader("he"), errReader{broken})}
+	b := layer.ReplayBody(source, 100)
+	first, second := nextBody(t, b), nextBody(t, b)
+	for _, body := range []io.Reader{first, second, first} {
+		_, err := io.ReadAll(body)
+		require.ErrorIs(t, err, broken)
+	}
+	_, ok := b.Next()
+	require.False(t, ok)
+}
+
+type errReader struct{ err error }
+
+func (r errReader) Read([]byte) (int, error) { return 0, r.err }
+
+// linkerd/linkerd2-proxy#3216: a replay body panicked when the response came
+// before the request had ended. Here the first try is still being read from
+// the source when it was answered and the second begins: that goes on with
+// what the first one's Read gets, and the first one has no more part in it.
+func TestReplayWhenTheResponseComesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf("hello, world")
+		source.gate = make(chan struct{})
+		b := layer.ReplayBody(source, 100)
+		first := nextBody(t, b)
+		piece := make(chan string, 1)
+		go func() {
+			buf := make([]byte, 5)
+			n, err := first.Read(buf)
+			assert.NoError(t, err)
+			piece <- string(buf[:n])
+		}()
+		synctest.Wait()
+		second := nextBody(t, b)
+		b.Retire()
+		b.End()
+		whole := make(chan string, 1)
+		go func() {
+			data, err := io.ReadAll(second)
+			assert.NoError(t, err)
+			whole <- string(data)
+		}()
+		synctest.Wait()
+		require.EqualValues(t, 1, source.reads.Load(), "a Read in flight is joined, not doubled")
+		close(source.gate)
+		require.Equal(t, "hello", <-piece)
+		require.Equal(t, "hello, world", <-whole)
+		require.False(t, source.twice.Load())
+		_, err := first.Read(make([]byte, 5))
+		require.Error(t, err)
+		require.NoError(t, first.Close())
+		require.Zero(t, source.closes.Load())
+		require.NoError(t, second.Close())
+		require.EqualValues(t, 1, source.closes.Load())
+	})
+}
+
+// One that was given up and gets more than the limit does not take it from the
+// one that counts.
+func TestReplayOutlivesTheLimitOfARetiredTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf(strings.Repeat("x", 50))
+		source.gate = make(chan struct{})
+		b := layer.ReplayBody(source, 10)
+		first := nextBody(t, b)
+		go first.Read(make([]byte, 30))
+		synctest.Wait()
+		second := nextBody(t, b)
+		b.Retire()
+		close(source.gate)
+		synctest.Wait()
+		readsAs(t, second, strings.Repeat("x", 50))
+		_, ok := b.Next()
+		require.False(t, ok)
+	})
+}
+
+// A reader that waits for the Read of another one leaves when it is closed.
+func TestReplayCloseEndsAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf("hello")
+		source.gate = make(chan struct{})
+		b := layer.ReplayBody(source, 100)
+		first, second := nextBody(t, b), nextBody(t, b)
+		go io.ReadAll(first)
+		synctest.Wait()
+		left := make(chan error)
+		go func() {
+			_, err := second.Read(make([]byte, 5))
+			left <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, second.Close())
+		require.Error(t, <-left)
+		close(source.gate)
+	})
+}
+
+func TestReplayLeavesTheSlowerBehindAtTheLimit(t *testing.T) {
+	b := layer.ReplayBody(sourceOf("0123456789"), 6)
+	ahead, behind := nextBody(t, b), nextBody(t, b)
+	readsPiece(t, ahead, "01234")
+	readsPiece(t, behind, "01")
+	readsAs(t, ahead, "56789")
+	_, err := behind.Read(make([]byte, 5))
+	require.ErrorContains(t, err, "another try is ahead")
+}
+
+// What is refused is untouched: its reader was never read or closed, and so
+// the source is neither.
+func TestReplayOfARefusedRequest(t *testing.T) {
+	source := sourceOf("hello")
+	b := layer.ReplayBody(source, 100)
+	nextBody(t, b)
+	b.End()
+	require.Zero(t, source.reads.Load())
+	require.Zero(t, source.closes.Load())
+}
+
+func TestReplayCloseGivesEverythingUp(t *testing.T) {
+	source := sourceOf("hello")
+	b := layer.ReplayBody(source, 100)
+	body := nextBody(t, b)
+	require.NoError(t, b.Close())
+	require.NoError(t, b.Close())
+	require.NoError(t, body.Close())
+	b.End()
+	_, err := body.Read(make([]byte, 5))
+	require.Error(t, err)
+	_, ok := b.Next()
+	require.False(t, ok)
+	require.EqualValues(t, 1, source.closes.Load())
+}
+
+func TestReplayOfASourceThatPanics(t *testing.T) {
+	b := layer.ReplayBody(io.NopCloser(panicReader{}), 100)
+	first, second := nextBody(t, b), nextBody(t, b)
+	require.Panics(t, func() { first.Read(make([]byte, 1)) })
+	_, err := second.Read(make([]byte, 1))
+	require.ErrorContains(t, err, "panicked")
+	_, ok := b.Next()
+	require.False(t, ok)
+}
+
+type panicReader struct{}
+
+func (panicReader) Read([]byte) (int, error) { panic("no") }
+
+// The storm: readers that come and go side by side, over one source.
+func TestReplayForManyReadersAtOnce(t *testing.T) {
+	want := bytes.Repeat([]byte("0123456789abcdef"), 512)
+	for range 20 {
+		source := &replaySource{data: bytes.NewReader(want)}
+		b := layer.ReplayBody(source, int64(len(want)))
+		var all sync.WaitGroup
+		for i := range 8 {
+			body := nextBody(t, b)
+			all.Go(func() {
+				defer body.Close()
+				if i%4 == 3 { // leaves in the middle
+					io.CopyN(io.Discard, body, int64(100*i))
+					return
+				}
+				got, err := io.ReadAll(body)
+				assert.NoError(t, err)
+				assert.True(t, bytes.Equal(want, got))
+			})
+		}
+		b.End()
+		all.Wait()
+		require.EqualValues(t, 1, source.closes.Load())
+		require.False(t, source.twice.Load())
+	}
+}

@@ -1,0 +1,174 @@
+package layer
+
+import (
+	"io"
+	"reflect"
+	"sync"
+	"time"
+)
+
+// resendOf is the Resend that the options name, or the default: see [Resend].
+func resendOf[Req, Rsp any](o options[Rsp]) Resend[Req, Rsp] {
+	if given, ok := o.resend.(Resend[Req, Rsp]); ok {
+		return given
+	}
+	r := bodyResend[Req, Rsp]{method: -1, request: -1, getBody: -1, response: -1}
+	if i, ok := bodyField(reflect.TypeFor[Rsp]()); ok {
+		r.response = i
+	}
+	t := reflect.TypeFor[Req]()
+	if i, ok := bodyField(t); ok {
+		r.request = i
+		r.getBody = fieldOf(t.Elem(), "GetBody", func(f reflect.Type) bool { return f == reflect.TypeFor[func() (io.ReadCloser, error)]() })
+	}
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
+		r.method = fieldOf(t.Elem(), "Method", func(f reflect.Type) bool { return f.Kind() == reflect.String })
+	}
+	return r
+}
+
+func fieldOf(t reflect.Type, name string, is func(reflect.Type) bool) int {
+	f, ok := t.FieldByName(name)
+	if !ok || len(f.Index) != 1 || !is(f.Type) {
+		return -1
+	}
+	return f.Index[0]
+}
+
+// bodyResend is the default Resend. It knows its messages by the names of their
+// fields, looked up once; -1 is a field that is not there.
+type bodyResend[Req, Rsp any] struct {
+	method, request, getBody, response int
+}
+
+// Idempotent goes by the method, where requests have one: RFC 9110, section
+// 9.2.2. What has none may always be sent again.
+func (r bodyResend[Req, Rsp]) Idempotent(req Req) bool {
+	if r.method < 0 {
+		return true
+	}
+	v := reflect.ValueOf(req)
+	if v.IsNil() {
+		return true
+	}
+	switch v.Elem().Field(r.method).String() {
+	case "", "GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE":
+		return true
+	}
+	return false
+}
+
+// Replay keeps what is read of the body, unless the request itself has a
+// GetBody that returns it anew. Every try gets a shallow copy of the request:
+// what lies below must not write to the maps and slices in it.
+func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
+	if r.request < 0 {
+		return nil
+	}
+	v := reflect.ValueOf(req)
+	if v.IsNil() {
+		return nil
+	}
+	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(r.request))
+	if body == nil {
+		return nil
+	}
+	if r.getBody >= 0 {
+		if get, _ := reflect.TypeAssert[func() (io.ReadCloser, error)](v.Elem().Field(r.getBody)); get != nil {
+			return &getBodyReplay[Req]{req: req, field: r.request, get: get}
+		}
+	}
+	again := &keptReplay[Req]{req: req, field: r.request}
+	again.init(body, limit)
+	return again
+}
+
+// After is what the error says; responses of no known protocol say nothing.
+func (r bodyResend[Req, Rsp]) After(_ Rsp, err error) (time.Duration, bool) {
+	return RetryAfter(err)
+}
+
+// What Discard reads of a body, and for how long, before it closes it. A
+// connection is worth a few packets, and no more of the caller's time.
+const (
+	discardBytes = 8 << 10
+	discardTime  = 50 * time.Millisecond
+)
+
+func (r bodyResend[Req, Rsp]) Discard(rsp Rsp) {
+	if r.response < 0 {
+		return
+	}
+	v := reflect.ValueOf(rsp)
+	if v.IsNil() {
+		return
+	}
+	if body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(r.response)); body != nil {
+		DiscardBody(body)
+	}
+}
+
+// DiscardBody gives a response body up: it reads what is left of it, up to
+// 8 KiB and for up to 50 ms, so that its connection can be used again, and
+// closes it. It is for a [Resend]'s Discard. The body may be closed while it
+// is being read.
+func DiscardBody(body io.ReadCloser) {
+	closed := sync.OnceFunc(func() { body.Close() })
+	late := time.AfterFunc(discardTime, closed)
+	defer late.Stop()
+	defer closed()
+	// One byte more than what is allowed, or the end would not be seen.
+	io.CopyN(io.Discard, body, discardBytes+1) //nolint:errcheck // whatever it was, it is over
+}
+
+// keptReplay is the Replay of a request that has but one body.
+type keptReplay[Req any] struct {
+	BodyReplay
+	req   Req
+	field int
+}
+
+func (k *keptReplay[Req]) Next() (Req, bool) {
+	body, ok := k.BodyReplay.Next()
+	if !ok {
+		return k.req, false
+	}
+	return withBody(k.req, k.field, body), true
+}
+
+// getBodyReplay is the Replay of a request that can get its body anew. The
+// first try sends it as it is.
+type getBodyReplay[Req any] struct {
+	req   Req
+	field int
+	get   func() (io.ReadCloser, error)
+
+	mu   sync.Mutex
+	sent bool
+}
+
+func (g *getBodyReplay[Req]) Next() (Req, bool) {
+	g.mu.Lock()
+	first := !g.sent
+	g.sent = true
+	g.mu.Unlock()
+	if first {
+		return g.req, true
+	}
+	body, err := g.get()
+	if err != nil {
+		return g.req, false
+	}
+	return withBody(g.req, g.field, body), true
+}
+
+func (g *getBodyReplay[Req]) End() {}
+
+// withBody returns a shallow copy of req with another body.
+func withBody[Req any](req Req, field int, body io.ReadCloser) Req {
+	again := reflect.New(reflect.TypeFor[Req]().Elem())
+	again.Elem().Set(reflect.ValueOf(req).Elem())
+	again.Elem().Field(field).Set(reflect.ValueOf(body))
+	copied, _ := reflect.TypeAssert[Req](again)
+	return copied
+}

@@ -1,0 +1,158 @@
+package layer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// tried calls req through a Retry of three tries whose inner service always
+// fails after it has read the body, and returns what it read.
+func tried[Req any](t *testing.T, req Req, body func(Req) io.ReadCloser) (read []string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.Retry(layer.RetryPolicy[Req, int]{}, layer.Classify(failuresAgain[int]))(layer.Func[Req, int](
+			func(_ context.Context, req Req) (int, error) {
+				text := ""
+				if b := body(req); b != nil {
+					data, err := io.ReadAll(b)
+					assert.NoError(t, err)
+					b.Close()
+					text = string(data)
+				}
+				read = append(read, text)
+				return 0, errServer
+			}))
+		_, err := svc.Call(t.Context(), req)
+		require.ErrorIs(t, err, errServer)
+	})
+	return read
+}
+
+func noBody[Req any](Req) io.ReadCloser { return nil }
+
+// RFC 9110, section 9.2.2.
+func TestResendGoesByTheMethod(t *testing.T) {
+	for method, want := range map[string]int{
+		"GET": 3, "HEAD": 3, "OPTIONS": 3, "TRACE": 3, "PUT": 3, "DELETE": 3, "": 3,
+		"POST": 1, "PATCH": 1, "CONNECT": 1, "get": 1, "LOCK": 1,
+	} {
+		assert.Len(t, tried(t, &retryRequest{Method: method}, noBody[*retryRequest]), want, method)
+	}
+	assert.Len(t, tried[*retryRequest](t, nil, noBody[*retryRequest]), 3)
+	type verb string
+	assert.Len(t, tried(t, &struct{ Method verb }{"POST"}, noBody[*struct{ Method verb }]), 1)
+	assert.Len(t, tried(t, &struct{ Method int }{}, noBody[*struct{ Method int }]), 3, "which is no method")
+}
+
+func TestResendOfRequestsWithoutABody(t *testing.T) {
+	assert.Len(t, tried(t, "hello", noBody[string]), 3)
+	assert.Len(t, tried(t, &retryRequest{}, noBody[*retryRequest]), 3)
+	assert.Len(t, tried(t, struct{ Body io.ReadCloser }{}, noBody[struct{ Body io.ReadCloser }]), 3)
+}
+
+// moonrhythm/parapet#240: a request that can get its body anew does not have
+// it kept, however large it is.
+func TestResendAsksGetBody(t *testing.T) {
+	type request struct {
+		Body    io.ReadCloser
+		GetBody func() (io.ReadCloser, error)
+		Header  map[string]string
+	}
+	text := strings.Repeat("x", 100<<10)
+	req := &request{Body: io.NopCloser(strings.NewReader(text))}
+	body := func(r *request) io.ReadCloser { return r.Body }
+	assert.Equal(t, []string{text}, tried(t, req, body), "larger than what is kept")
+
+	req.Body = io.NopCloser(strings.NewReader(text))
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(text)), nil }
+	assert.Equal(t, []string{text, text, text}, tried(t, req, body))
+
+	req.Body = io.NopCloser(strings.NewReader(text))
+	req.GetBody = func() (io.ReadCloser, error) { return nil, errors.New("gone") }
+	assert.Equal(t, []string{text}, tried(t, req, body))
+}
+
+func TestDiscardBody(t *testing.T) {
+	short := &closeable{Reader: strings.NewReader("short")}
+	layer.DiscardBody(short)
+	assert.True(t, short.closed)
+	_, err := short.Read(make([]byte, 1))
+	assert.Equal(t, io.EOF, err, "read to its end")
+
+	long := bytes.NewReader(make([]byte, 1<<20))
+	body := &closeable{Reader: long}
+	layer.DiscardBody(body)
+	assert.True(t, body.closed)
+	assert.Greater(t, long.Len(), 1<<20-16<<10, "traefik/traefik#1495: and no more than a little of it")
+}
+
+func TestDiscardBodyThatDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		r, w := io.Pipe()
+		defer w.Close()
+		layer.DiscardBody(r)
+		assert.Equal(t, 50*time.Millisecond, time.Since(began))
+	})
+}
+
+// A protocol's own Resend is asked in place of the default.
+func TestResendOfAProtocol(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		own := &resendOfOne{}
+		sent := 0
+		svc := layer.Retry(layer.RetryPolicy[int, int]{}, layer.Resending[int, int](own), layer.Classify(func(layer.Outcome[int]) layer.Class {
+			return layer.Throttled
+		}))(layer.Func[int, int](func(_ context.Context, req int) (int, error) {
+			sent++
+			return req, nil
+		}))
+		rsp, err := svc.Call(t.Context(), 40)
+		require.NoError(t, err)
+		assert.Equal(t, 42, rsp, "the request of the second try")
+		assert.Equal(t, 2, sent)
+		assert.Equal(t, []int{41}, own.discarded)
+		assert.Equal(t, 1, own.ended)
+	})
+}
+
+// resendOfOne counts its request up, and says after two tries that it wants no
+// more.
+type resendOfOne struct {
+	next      int
+	ended     int
+	discarded []int
+}
+
+func (r *resendOfOne) Idempotent(int) bool { return true }
+
+func (r *resendOfOne) Replay(req int, _ int64) layer.Replay[int] {
+	r.next = req
+	return r
+}
+
+func (r *resendOfOne) Next() (int, bool) {
+	r.next++
+	return r.next, true
+}
+
+func (r *resendOfOne) End()            { r.ended++ }
+func (r *resendOfOne) Discard(rsp int) { r.discarded = append(r.discarded, rsp) }
+
+func (r *resendOfOne) After(rsp int, _ error) (time.Duration, bool) {
+	if rsp > 41 {
+		return -1, true
+	}
+	return 0, false
+}

@@ -1,0 +1,164 @@
+package layer
+
+import (
+	"context"
+	"time"
+)
+
+// Retry sends a request again when it failed and a further try may help:
+// when the [Classifier] says so, when a try took too long, when it was
+// refused. Failures are sent again if the request is idempotent, within the
+// [Budget], and after a pause; refusals whatever the request is, without
+// charge, after the same pause.
+//
+// Admission: none of its own; Ready is forwarded. A request that inner refuses
+// is refused in the end, if it was never sent.
+//
+// Cancellation: a done context ends the pause and all further tries at once.
+// A pause that would pass the caller's deadline is not begun: the failure is
+// returned. Every try carries the same [Tries], so that a balancer below goes
+// to another endpoint.
+//
+// Body: that of the request is kept while it is read, see [RetryPolicy]. A
+// response that is given up is read to its end where that is near, and closed.
+// Once a response was returned there are no more tries. The context of its try
+// lives until it ended, see [Until].
+//
+// Errors: a response that is the last is returned as it is, whatever its class;
+// an error in an [Error] that says how many tries there were and why there are
+// no more. When a try was sent and a later one refused, that is no refusal. A
+// try that took too long is of kind [ErrTryTimeout].
+//
+// Cost: one allocation, and what is read of a request body is copied. With
+// PerTry, a timer and a context more. No clock is read while nothing fails.
+//
+// Retries do not multiply: below a Retry that will send the request again,
+// another one does nothing. A [Hedge] below should share its Budget. What the
+// policy says beyond its ranges is held to them; see Validate. A policy of one
+// try without PerTry does nothing.
+func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
+	o := newOptions(opts)
+	policy = policy.orDefault()
+	resend := resendOf[Req](o)
+	if policy.Requests == nil {
+		policy.Requests = resend.Idempotent
+	}
+	if policy.Outcomes == nil {
+		policy.Outcomes = func(out Outcome[Rsp]) bool { return o.classify(out).Again() }
+	}
+	whole := !HasBody[Rsp]()
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if policy.Tries == 1 && policy.PerTry == 0 {
+			return next
+		}
+		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, resend: resend, whole: whole}
+		r.tooLong = &kind{"over the limit of " + policy.PerTry.String() + " a try", ErrTryTimeout}
+		r.retries.to = o.to.Retries
+		r.expired = o.to.Expired.With("limit", "try")
+		for why := range skipNothing {
+			r.skipped[why].to = o.to.Skipped.With("reason", why.String())
+		}
+		return r
+	}
+}
+
+type retry[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	options[Rsp]
+	policy  RetryPolicy[Req, Rsp]
+	resend  Resend[Req, Rsp]
+	whole   bool  // a response is complete when Call returns it
+	tooLong error // the cause of the contexts of tries that were
+
+	retries tally
+	skipped [skipNothing]tally
+	expired interface{ Add(delta float64) }
+}
+
+func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	above := retryAbove(ctx)
+	if above.retries() {
+		return r.Service.Call(ctx, req)
+	}
+	a := &attempt{Context: ctx, budget: r.policy.Budget, again: r.policy.Requests(req)}
+	a.paid = above.paysTo(a.budget)
+	if a.again {
+		if replay := r.resend.Replay(req, r.policy.Body); replay != nil {
+			return r.replayed(a, req, replay)
+		}
+	}
+	return r.send(a, req, nil)
+}
+
+// replayed sends a request with a body.
+func (r *retry[Req, Rsp]) replayed(a *attempt, req Req, replay Replay[Req]) (Rsp, error) {
+	defer replay.End()
+	first, ok := replay.Next()
+	if !ok {
+		a.again = false
+		return r.send(a, req, nil)
+	}
+	return r.send(a, first, replay)
+}
+
+func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (Rsp, error) {
+	rsp, err := r.try(a, req)
+	if err == nil && !r.policy.Outcomes(Outcome[Rsp]{Response: rsp, Ended: r.whole}) {
+		a.pay()
+		return rsp, nil
+	}
+	s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
+	return s.run(rsp, err)
+}
+
+// try sends the request once.
+func (r *retry[Req, Rsp]) try(a *attempt, req Req) (Rsp, error) {
+	if r.policy.PerTry == 0 {
+		return r.Service.Call(a, req)
+	}
+	return r.timed(a, req)
+}
+
+// timed is a try with a limit.
+func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
+	ctx, cancel := context.WithCancelCause(a)
+	timer := time.AfterFunc(r.policy.PerTry, func() { cancel(r.tooLong) })
+	handed := false
+	defer func() {
+		if !handed {
+			timer.Stop()
+			cancel(nil)
+		}
+	}()
+	rsp, err = r.Service.Call(ctx, req)
+	inTime := timer.Stop()
+	switch {
+	case inTime && err == nil:
+		handed = true
+		return r.complete(ctx, rsp, release(func() { cancel(nil) })), nil
+	case inTime || a.Err() != nil && err != nil:
+		return rsp, err
+	case err == nil: // at the last moment, and its context is done
+		r.resend.Discard(rsp)
+		rsp = *new(Rsp)
+	}
+	r.expired.Add(1)
+	return rsp, &Error{
+		Layer: "retry", Target: r.target, Kind: ErrTryTimeout, Reason: "limit of " + r.policy.PerTry.String() + " a try", Err: err,
+	}
+}
+
+func (r *retry[Req, Rsp]) Next() Service[Req, Rsp] { return r.Service }
+
+func (r *retry[Req, Rsp]) Describe() Node {
+	state := State{{"tries", r.policy.Tries}}
+	if r.policy.PerTry > 0 {
+		state = append(state, Attr{"per_try", r.policy.PerTry})
+	}
+	skipped := int64(0)
+	for i := range r.skipped {
+		skipped += r.skipped[i].n.Load()
+	}
+	return Node{Name: "retry", State: append(state,
+		Attr{"budget", r.policy.Budget.Balance()}, Attr{"retries", r.retries.n.Load()}, Attr{"skipped", skipped})}
+}

@@ -1,0 +1,66 @@
+package layer
+
+import "context"
+
+// attempt is the context of every try of one request: the caller's, with what
+// the layers below look for. It is all that the first try has to make.
+type attempt struct {
+	context.Context //nolint:containedctx // it is a context, made of the caller's
+
+	budget *Budget
+	paid   bool // somebody above pays in to budget
+	again  bool // failures of this request are retried
+	tries  Tries
+}
+
+type retryKey struct{}
+
+// Value finds the Tries of a layer further up before its own, so that there is
+// one list of a request's endpoints, whoever sends it more than once.
+func (a *attempt) Value(key any) any {
+	switch key.(type) {
+	case retryKey:
+		return a
+	case triesKey:
+		if t := TriesOf(a.Context); t != nil {
+			return t
+		}
+		return &a.tries
+	}
+	return a.Context.Value(key)
+}
+
+// retryAbove is the attempt of the nearest Retry above, or nil, of which every
+// method may be called.
+func retryAbove(ctx context.Context) *attempt {
+	a, _ := ctx.Value(retryKey{}).(*attempt)
+	return a
+}
+
+// retries reports whether a Retry, this one or one above it, will send the
+// request again if it fails.
+func (a *attempt) retries() bool {
+	for ; a != nil; a = retryAbove(a.Context) {
+		if a.again {
+			return true
+		}
+	}
+	return false
+}
+
+// paysTo reports whether a Retry, this one or one above it, pays in to b for
+// the request. Who shares a budget with it does not pay again.
+func (a *attempt) paysTo(b *Budget) bool {
+	for ; a != nil; a = retryAbove(a.Context) {
+		if a.budget == b {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *attempt) pay() {
+	if !a.paid {
+		a.budget.Deposit()
+	}
+}

@@ -1,0 +1,122 @@
+package layer
+
+import (
+	"fmt"
+	"math"
+	"time"
+)
+
+// RetryPolicy says which requests a [Retry] sends again, when, and how often.
+// The zero RetryPolicy is ready to use: its zero fields mean the defaults.
+type RetryPolicy[Req, Rsp any] struct {
+	// Budget bounds the retries of all requests together. Give the same one to
+	// layers that are to share it. nil: NewBudget(0, 0, 0), made with the
+	// layer; there is no Retry without a budget.
+	Budget *Budget
+
+	// Tries is how often a request is sent at the most, the first time
+	// included: 1 to 100, default 3.
+	Tries int
+
+	// PerTry limits one try, up to the head of its response. What is over it is
+	// tried again. 0 is no limit.
+	PerTry time.Duration
+
+	// Backoff is the pause before the second try and those after it. The
+	// default is 25 ms to 250 ms with half of it in jitter: short, because a
+	// caller waits, and wide, because those who failed together should not come
+	// back together. A single field that is 0 gets its default, Jitter excepted.
+	Backoff Backoff
+
+	// Body is how many bytes of a request body are kept to be sent again:
+	// default 64 KiB. A request whose body is larger is not tried again once
+	// more than that was read of it. Less than 0 keeps nothing.
+	Body int64
+
+	// MaxAfter is the longest wait that a service may ask for (Retry-After,
+	// pushback): default 5 s. Who asks for more gets no retry, rather than one
+	// that comes too soon; less than 0 is none for anybody who asks.
+	MaxAfter time.Duration
+
+	// Requests reports whether req may be sent again after a try that failed.
+	// nil: the protocol's Resend.Idempotent. Requests that were refused are
+	// sent again whatever it says, because nothing has happened to them.
+	Requests func(req Req) bool
+
+	// PassRefusals returns refusals at once instead: for a Queue above, which
+	// knows better how to wait.
+	PassRefusals bool
+
+	// Outcomes reports whether another try may help. nil: where the Classifier
+	// says Retryable or Throttled. It is not asked about refusals and try
+	// timeouts, which are tried again.
+	Outcomes func(o Outcome[Rsp]) bool
+}
+
+const (
+	maxRetryTries     = 100
+	defaultRetryTries = 3
+	defaultRetryBody  = 64 << 10
+	defaultRetryAfter = 5 * time.Second
+)
+
+func defaultRetryBackoff() Backoff {
+	return Backoff{Min: 25 * time.Millisecond, Max: 250 * time.Millisecond, Jitter: 0.5}
+}
+
+// Validate returns an error that names the field that is out of range.
+func (p RetryPolicy[Req, Rsp]) Validate() error {
+	switch {
+	case p.Tries < 0 || p.Tries > maxRetryTries:
+		return fmt.Errorf("retry policy: tries %d must be from 1 to %d, or 0 for %d", p.Tries, maxRetryTries, defaultRetryTries)
+	case p.PerTry < 0:
+		return fmt.Errorf("retry policy: per try %v must be more than 0, or 0 for no limit", p.PerTry)
+	}
+	filled := retryBackoff(p.Backoff)
+	if p.Backoff.Min < 0 || p.Backoff.Max < 0 || p.Backoff.Max > 0 && p.Backoff.Max < p.Backoff.Min {
+		filled = p.Backoff
+	}
+	filled.Jitter = p.Backoff.Jitter
+	if err := filled.Validate(); err != nil {
+		return fmt.Errorf("retry policy: %w", err)
+	}
+	return nil
+}
+
+// orDefault returns p made valid, with nothing left to be looked up.
+func (p RetryPolicy[Req, Rsp]) orDefault() RetryPolicy[Req, Rsp] {
+	if p.Budget == nil {
+		p.Budget = NewBudget(0, 0, 0)
+	}
+	if p.Tries == 0 {
+		p.Tries = defaultRetryTries
+	}
+	p.Tries = min(max(p.Tries, 1), maxRetryTries)
+	p.PerTry = max(p.PerTry, 0)
+	p.Backoff = retryBackoff(p.Backoff)
+	if p.Body == 0 {
+		p.Body = defaultRetryBody
+	}
+	p.Body = min(max(p.Body, 0), math.MaxInt32) // and no int overflows
+	if p.MaxAfter == 0 {
+		p.MaxAfter = defaultRetryAfter
+	}
+	return p
+}
+
+func retryBackoff(b Backoff) Backoff {
+	def := defaultRetryBackoff()
+	if b == (Backoff{}) {
+		return def
+	}
+	if b.Min <= 0 {
+		b.Min = def.Min
+		if b.Max > 0 {
+			b.Min = min(b.Min, b.Max)
+		}
+	}
+	if b.Max <= 0 {
+		b.Max = max(def.Max, b.Min)
+	}
+	return b.OrDefault()
+}

@@ -1,0 +1,143 @@
+package layer_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Each try is told of the endpoints before it.
+func TestRetryCarriesTheTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var seen []string
+		svc := retrying(retryPolicy{}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
+			tries := layer.TriesOf(ctx)
+			seen = append(seen, fmt.Sprint(tries.Len(), tries.Has(try-1)))
+			tries.Add(try)
+			return nil, errServer
+		})
+		_, err := svc.Call(t.Context(), &retryRequest{})
+		require.Error(t, err)
+		require.Equal(t, []string{"0 false", "1 true", "2 true"}, seen)
+
+		above := new(layer.Tries)
+		svc = retrying(retryPolicy{}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
+			assert.Same(t, above, layer.TriesOf(ctx))
+			return &response{}, nil
+		})
+		_, err = svc.Call(layer.WithTries(t.Context(), above), &retryRequest{})
+		require.NoError(t, err)
+	})
+}
+
+// moonrhythm/parapet#223: retries in retries multiply. Here the outer one
+// alone sends again, and pays in once; where it would not, the inner one does.
+func TestRetryInRetryDoesNotMultiply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for method, wantOuter := range map[string]int{"GET": 2, "POST": 0} {
+			sent := 0
+			budget := layer.NewBudget(0, 1, -1)
+			budget.Deposit()
+			budget.Deposit()
+			inner := retrying(retryPolicy{
+				Budget: budget, Requests: func(*retryRequest) bool { return true },
+			}, alwaysFails(&sent))
+			outer := layer.Retry(retryPolicy{Budget: budget}, layer.Classify(failuresAgain[*response]))(inner)
+			_, err := outer.Call(t.Context(), &retryRequest{Method: method})
+			require.ErrorIs(t, err, errServer)
+			assert.Equal(t, 3, sent, method)
+			assert.EqualValues(t, wantOuter, state(outer, "retries"), method)
+			assert.EqualValues(t, 2-wantOuter, state(inner, "retries"), method)
+			assert.Equal(t, 1, budget.Balance(), "three paid in, two taken out: %s", method)
+		}
+	})
+}
+
+// Stacks that share a budget share what is in it.
+func TestRetryShareABudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := layer.NewBudget(time.Minute, -1, 1)
+		sent := 0
+		a, b := retrying(retryPolicy{Budget: budget}, alwaysFails(&sent)), retrying(retryPolicy{Budget: budget}, alwaysFails(&sent))
+		for range 100 {
+			for _, svc := range []layer.Service[*retryRequest, *response]{a, b} {
+				_, err := svc.Call(t.Context(), &retryRequest{})
+				require.Error(t, err)
+			}
+		}
+		assert.GreaterOrEqual(t, sent, 260)
+		assert.LessOrEqual(t, sent, 275)
+	})
+}
+
+// A caller that goes while a try is under way gets what that returns, and not
+// a word more.
+func TestRetryReturnsWhatItsCallerCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	given := &response{Body: &closeable{}}
+	svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
+		cancel()
+		return given, nil
+	}, layer.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Retryable }))
+	rsp, err := svc.Call(ctx, &retryRequest{})
+	require.NoError(t, err)
+	require.Same(t, given, rsp)
+	require.False(t, given.Body.(*closeable).closed)
+}
+
+// The body of a try that was given up cannot be read any more, and one that
+// was made ready and never sent is closed.
+func TestRetryRetiresTheBodiesOfEarlierTries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		source := sourceOf("hello")
+		var bodies []io.ReadCloser
+		svc := retrying(retryPolicy{}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
+			bodies = append(bodies, req.Body)
+			if try == 2 {
+				_, err := bodies[0].Read(make([]byte, 1))
+				assert.ErrorContains(t, err, "given up")
+				go func() {
+					time.Sleep(time.Millisecond)
+					cancel()
+				}()
+			}
+			return nil, errServer // and nobody closes a body
+		})
+		_, err := svc.Call(ctx, &retryRequest{Body: source})
+		require.ErrorIs(t, err, context.Canceled)
+		require.Len(t, bodies, 2)
+		require.EqualValues(t, 1, source.closes.Load())
+	})
+}
+
+// A retry that was taken out for is not put back because a later one, which
+// was free, is not waited for.
+func TestRetryPutsBackOnlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		budget := layer.NewBudget(0, 0, 0)
+		svc := retrying(retryPolicy{Budget: budget}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
+			if try == 1 {
+				return nil, errServer
+			}
+			go func() {
+				time.Sleep(time.Millisecond)
+				cancel()
+			}()
+			return nil, layer.ErrNotReady
+		})
+		_, err := svc.Call(ctx, &retryRequest{})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		require.Equal(t, 99, budget.Balance())
+	})
+}

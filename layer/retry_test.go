@@ -1,0 +1,450 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+var (
+	errServer = errors.New("server failed")
+	noBudget  = func() *layer.Budget { return layer.NewBudget(0, -1, -1) }
+)
+
+type (
+	retryPolicy = layer.RetryPolicy[*retryRequest, *response]
+	retryInner  = func(ctx context.Context, try int, req *retryRequest) (*response, error)
+)
+
+// failuresAgain classifies errors as worth another try.
+func failuresAgain[Rsp any](o layer.Outcome[Rsp]) layer.Class {
+	if o.Err != nil {
+		return layer.Retryable
+	}
+	return layer.Success
+}
+
+// retrying puts a Retry over f, which is told which try it is.
+func retrying(p retryPolicy, f retryInner, opts ...layer.Option[*response]) layer.Service[*retryRequest, *response] {
+	var tries atomic.Int64
+	opts = append([]layer.Option[*response]{layer.Classify(failuresAgain[*response])}, opts...)
+	return layer.Retry(p, opts...)(layer.Func[*retryRequest, *response](
+		func(ctx context.Context, req *retryRequest) (*response, error) { return f(ctx, int(tries.Add(1)), req) }))
+}
+
+func alwaysFails(counted *int) retryInner {
+	return func(context.Context, int, *retryRequest) (*response, error) {
+		*counted++
+		return nil, errServer
+	}
+}
+
+func state[Req, Rsp any](svc layer.Service[Req, Rsp], key string) any {
+	return layer.Describe(svc).State.Get(key)
+}
+
+func TestRetrySendsAgainUntilItWorks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		svc := retrying(retryPolicy{}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
+			if try < 3 {
+				return nil, errServer
+			}
+			return bodyOf("fine"), nil
+		})
+		rsp, err := svc.Call(t.Context(), &retryRequest{})
+		require.NoError(t, err)
+		readsAs(t, rsp.Body, "fine")
+		took := time.Since(began)
+		assert.GreaterOrEqual(t, took, 75*time.Millisecond, "25 and 50 ms")
+		assert.LessOrEqual(t, took, 113*time.Millisecond, "and half of it in jitter")
+		assert.EqualValues(t, 2, state(svc, "retries"))
+		assert.EqualValues(t, 98, state(svc, "budget"))
+		assert.EqualValues(t, 0, state(svc, "skipped"))
+	})
+}
+
+func TestRetryGivesUpAndSaysWhy(t *testing.T) {
+	soon := func(d time.Duration) func(*testing.T) context.Context {
+		return func(t *testing.T) context.Context {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			t.Cleanup(cancel)
+			return ctx
+		}
+	}
+	asks := func(d time.Duration) retryInner {
+		return func(context.Context, int, *retryRequest) (*response, error) {
+			return nil, &layer.Error{Layer: "far", After: d, Err: errServer}
+		}
+	}
+	for name, tt := range map[string]struct {
+		policy retryPolicy
+		req    *retryRequest
+		inner  retryInner
+		ctx    func(*testing.T) context.Context
+		says   string
+		reason string
+	}{
+		"tries":  {says: "retry: 3 tries (waited ", reason: "tries"},
+		"budget": {policy: retryPolicy{Budget: noBudget()}, says: "retry: 1 try; no budget: server failed", reason: "budget"},
+		"unsafe": {req: &retryRequest{Method: "POST"}, says: "server failed", reason: "unsafe"},
+		"by policy": {
+			policy: retryPolicy{Requests: func(r *retryRequest) bool { return r.Method == "POST" }},
+			says:   "server failed", reason: "unsafe",
+		},
+		"deadline":   {ctx: soon(20 * time.Millisecond), says: "retry: 1 try; no time before the deadline: server failed", reason: "deadline"},
+		"pushback":   {inner: asks(6 * time.Second), says: "retry: 1 try; told to wait for longer than allowed", reason: "pushback"},
+		"no waiting": {policy: retryPolicy{MaxAfter: -1}, inner: asks(1), says: "told to wait", reason: "pushback"},
+		"body": {
+			policy: retryPolicy{Body: 3}, req: &retryRequest{Method: "PUT", Body: io.NopCloser(strings.NewReader("1234"))},
+			inner: func(_ context.Context, _ int, req *retryRequest) (*response, error) {
+				io.ReadAll(req.Body)
+				return nil, errServer
+			},
+			says: "retry: 1 try; the request body cannot be sent again: server failed", reason: "body",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				if tt.inner == nil {
+					tt.inner = alwaysFails(new(int))
+				}
+				if tt.req == nil {
+					tt.req = &retryRequest{}
+				}
+				ctx := t.Context()
+				if tt.ctx != nil {
+					ctx = tt.ctx(t)
+				}
+				var skipped atomic.Int64
+				only := labelled{want: tt.reason, n: &skipped}
+				svc := retrying(tt.policy, tt.inner, layer.Measured[*response](layer.Instruments{Skipped: only}))
+				_, err := svc.Call(ctx, tt.req)
+				require.ErrorIs(t, err, errServer)
+				assert.ErrorContains(t, err, tt.says)
+				assert.EqualValues(t, 1, skipped.Load())
+				assert.EqualValues(t, 1, state(svc, "skipped"))
+			})
+		})
+	}
+}
+
+// A body that turns out too large costs the budget nothing.
+func TestRetryPutsBackWhatItDidNotUse(t *testing.T) {
+	budget := layer.NewBudget(0, 0, 0)
+	svc := retrying(retryPolicy{Budget: budget, Body: -1}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
+		io.ReadAll(req.Body)
+		return nil, errServer
+	})
+	_, err := svc.Call(t.Context(), &retryRequest{Body: io.NopCloser(strings.NewReader("1"))})
+	require.ErrorIs(t, err, errServer)
+	require.Equal(t, 100, budget.Balance())
+}
+
+func TestRetryReturnsTheLastResponseUntouched(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bad := layer.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Throttled })
+		var given []*response
+		svc := retrying(retryPolicy{Tries: 2}, func(context.Context, int, *retryRequest) (*response, error) {
+			given = append(given, &response{Body: &closeable{Reader: strings.NewReader("503")}})
+			return given[len(given)-1], nil
+		}, bad)
+		rsp, err := svc.Call(t.Context(), &retryRequest{})
+		require.NoError(t, err)
+		require.Len(t, given, 2)
+		assert.Same(t, given[1], rsp)
+		assert.True(t, given[0].Body.(*closeable).closed)
+		assert.False(t, given[1].Body.(*closeable).closed)
+		readsAs(t, rsp.Body, "503")
+	})
+}
+
+type closeable struct {
+	io.Reader
+	closed bool
+}
+
+func (c *closeable) Close() error {
+	c.closed = true
+	return nil
+}
+
+func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		svc := retrying(retryPolicy{}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
+			if try == 1 {
+				return nil, &layer.Error{Layer: "far", After: 3 * time.Second, Err: errServer}
+			}
+			return &response{}, nil
+		})
+		_, err := svc.Call(t.Context(), &retryRequest{})
+		require.NoError(t, err)
+		assert.Equal(t, 3*time.Second, time.Since(began))
+	})
+}
+
+// Refusals are sent again whatever the method and whatever the budget says.
+func TestRetryOfRefusalsIsFree(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
+		svc := retrying(retryPolicy{Budget: noBudget()}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
+			if try < 3 {
+				return nil, refused
+			}
+			readsAs(t, req.Body, "hello")
+			return &response{}, nil
+		})
+		_, err := svc.Call(t.Context(), &retryRequest{Method: "POST", Body: io.NopCloser(strings.NewReader("hello"))})
+		require.NoError(t, err)
+		assert.EqualValues(t, 2, state(svc, "retries"))
+	})
+}
+
+func TestRetryOfRefusalsForGood(t *testing.T) {
+	for name, refusal := range map[string]error{"closed": layer.ErrClosed, "fail-fast": layer.ErrFailFast} {
+		sent := 0
+		svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
+			sent++
+			return nil, refusal
+		})
+		_, err := svc.Call(t.Context(), &retryRequest{})
+		require.Equal(t, refusal, err, name)
+		require.Equal(t, 1, sent, name)
+	}
+}
+
+// What was sent, and then refused, is not untouched: nobody may take the
+// error for a refusal. The request body, which nobody else closes, is closed.
+func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf("hello")
+		svc := retrying(retryPolicy{}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
+			if try == 1 {
+				io.ReadAll(req.Body)
+				req.Body.Close()
+				return nil, errServer
+			}
+			return nil, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8 in flight"}
+		})
+		_, err := svc.Call(t.Context(), &retryRequest{Body: source})
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, err, errServer)
+		require.ErrorContains(t, err, "3 tries, the last refused (limit: not ready: 8 of 8 in flight)")
+		require.EqualValues(t, 1, source.closes.Load())
+	})
+}
+
+func TestRetryLeavesWithItsCaller(t *testing.T) {
+	gone := errors.New("gone home")
+	for _, tt := range []struct {
+		fails   error
+		refusal bool
+	}{{errServer, false}, {layer.ErrNotReady, true}} {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			time.AfterFunc(10*time.Millisecond, func() { cancel(gone) })
+			began, sent := time.Now(), 0
+			svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
+				sent++
+				return nil, tt.fails
+			})
+			_, err := svc.Call(ctx, &retryRequest{})
+			require.ErrorIs(t, err, gone)
+			require.Equal(t, tt.refusal, errors.Is(err, layer.ErrNotReady))
+			require.Equal(t, 10*time.Millisecond, time.Since(began))
+			require.Equal(t, 1, sent)
+		})
+	}
+}
+
+// linkerd/linkerd2#3743: a try that takes too long is tried again; the limit of
+// all tries together is the caller's, and ends them.
+func TestRetryLimitsEachTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		hangs := func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
+			if try < 3 {
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			time.Sleep(990 * time.Millisecond)
+			return &response{Body: contextBody{ctx, strings.NewReader("slow")}}, nil
+		}
+		svc := retrying(retryPolicy{PerTry: time.Second}, hangs, layer.Classify(layer.ByError[*response]))
+		rsp, err := svc.Call(t.Context(), &retryRequest{})
+		require.NoError(t, err)
+		assert.Less(t, time.Since(began), 3200*time.Millisecond)
+		time.Sleep(time.Hour) // the limit is one on the head alone
+		readsAs(t, rsp.Body, "slow")
+
+		svc = retrying(retryPolicy{PerTry: time.Second, Tries: 2}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		_, err = svc.Call(t.Context(), &retryRequest{})
+		require.ErrorIs(t, err, layer.ErrTryTimeout)
+		require.ErrorContains(t, err, "2 tries")
+
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("all together"))
+		defer cancel()
+		_, err = svc.Call(ctx, &retryRequest{})
+		require.ErrorContains(t, err, "all together")
+		require.NotErrorIs(t, err, layer.ErrTryTimeout)
+	})
+}
+
+// contextBody breaks when the context of its request ends.
+type contextBody struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (b contextBody) Read(p []byte) (int, error) {
+	if b.ctx.Err() != nil {
+		return 0, context.Cause(b.ctx)
+	}
+	return b.Reader.Read(p)
+}
+
+func (contextBody) Close() error { return nil }
+
+// failsafe-go/failsafe-go#65, #123: the context of the try whose response is
+// returned ended with Call, and the body could not be read.
+func TestRetryLeavesTheBodyReadable(t *testing.T) {
+	for _, perTry := range []time.Duration{0, time.Second} {
+		var inner context.Context
+		svc := retrying(retryPolicy{PerTry: perTry}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
+			if try == 1 {
+				return nil, errServer
+			}
+			inner = ctx
+			return &response{Body: contextBody{ctx, strings.NewReader("whole")}}, nil
+		})
+		rsp, err := svc.Call(t.Context(), &retryRequest{})
+		require.NoError(t, err)
+		readsAs(t, rsp.Body, "whole")
+		require.NoError(t, rsp.Body.Close())
+		require.Equal(t, perTry > 0, inner.Err() != nil, "a context of its own is let go at the end")
+	}
+}
+
+func TestRetrySendsTheBodyAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := sourceOf("hello")
+		req := &retryRequest{Method: "PUT", Body: source}
+		svc := retrying(retryPolicy{}, func(_ context.Context, try int, got *retryRequest) (*response, error) {
+			readsAs(t, got.Body, "hello")
+			got.Body.Close()
+			require.Equal(t, "PUT", got.Method)
+			if try < 3 {
+				return nil, errServer
+			}
+			return &response{}, nil
+		})
+		_, err := svc.Call(t.Context(), req)
+		require.NoError(t, err)
+		require.Same(t, source, req.Body, "the caller's request stays as it is")
+		require.EqualValues(t, 1, source.closes.Load())
+	})
+}
+
+func TestRetryLetsPanicsPass(t *testing.T) {
+	source := sourceOf("hello")
+	svc := retrying(retryPolicy{PerTry: time.Hour}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
+		defer req.Body.Close()
+		panic("as planned")
+	})
+	require.PanicsWithValue(t, "as planned", func() { svc.Call(t.Context(), &retryRequest{Body: source}) })
+	require.EqualValues(t, 1, source.closes.Load())
+}
+
+// labelled counts what has the label it wants.
+type labelled struct {
+	want string
+	n    *atomic.Int64
+	is   bool
+}
+
+func (c labelled) With(labels ...string) metrics.Counter {
+	c.is = c.is || slices.Contains(labels, c.want)
+	return c
+}
+
+func (c labelled) Add(delta float64) {
+	if c.is {
+		c.n.Add(int64(delta))
+	}
+}
+
+// A retry that its caller does not wait for is put back.
+func TestRetryPutsBackWhatItsCallerLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		budget := layer.NewBudget(0, 0, 0)
+		sent := 0
+		svc := retrying(retryPolicy{Budget: budget}, alwaysFails(&sent))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			time.Sleep(time.Millisecond)
+			cancel()
+		}()
+		_, err := svc.Call(ctx, &retryRequest{})
+		require.ErrorIs(t, err, context.Canceled)
+		require.ErrorContains(t, err, "the caller has gone after 1 try: server failed")
+		require.Equal(t, 1, sent)
+		require.Equal(t, 100, budget.Balance())
+	})
+}
+
+func TestRetryPolicyValidates(t *testing.T) {
+	for want, p := range map[string]retryPolicy{
+		"":                                 {},
+		"tries -1 must be":                 {Tries: -1},
+		"tries 101 must be":                {Tries: 101},
+		"per try -1ns":                     {PerTry: -1},
+		"min -1ns":                         {Backoff: layer.Backoff{Min: -1}},
+		"max 1ns must be at least min 2ns": {Backoff: layer.Backoff{Min: 2, Max: 1}},
+		"jitter -1 must be from 0 to 100":  {Backoff: layer.Backoff{Jitter: -1}},
+		"jitter 101 must be from 0 to 100": {Backoff: layer.Backoff{Min: 1, Jitter: 101}},
+	} {
+		if want == "" {
+			require.NoError(t, p.Validate())
+			continue
+		}
+		assert.ErrorContains(t, p.Validate(), want)
+	}
+	for _, b := range []layer.Backoff{{Min: time.Second}, {Max: time.Millisecond}, {Jitter: 1}, {Min: 1, Max: 2, Jitter: 3}} {
+		assert.NoError(t, retryPolicy{Backoff: b}.Validate(), "%+v", b)
+	}
+}
+
+// What is out of range is held to it.
+func TestRetryPolicyOutOfRange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for tries, want := range map[int]int{-5: 1, 0: 3, 1: 1, 2: 2, 1000: 100} {
+			sent := 0
+			svc := retrying(retryPolicy{Tries: tries, PerTry: -1, Backoff: layer.Backoff{Min: -1, Max: -1, Jitter: -1}}, alwaysFails(&sent))
+			_, err := svc.Call(t.Context(), &retryRequest{})
+			require.Error(t, err)
+			assert.Equal(t, want, sent)
+		}
+	})
+}
+
+// The whole tree says what was decided.
+func TestRetryDescribes(t *testing.T) {
+	svc := retrying(retryPolicy{Tries: 2, PerTry: time.Second}, alwaysFails(new(int)))
+	require.Equal(t, "retry      tries=2 per_try=1s budget=100 retries=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
+}
