@@ -1,0 +1,224 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/layer"
+)
+
+var errFault = errors.New("connection reset by the experiment")
+
+// turns gives the numbers in turn.
+func turns(numbers ...float64) func() float64 {
+	i := -1
+	return func() float64 { i = (i + 1) % len(numbers); return numbers[i] }
+}
+
+func TestChaosFailsItsShareOfWhatMatches(t *testing.T) {
+	injected := byLabel{}
+	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
+		Match: func(req int) bool { return req%2 == 0 },
+		Share: 0.25, Err: errFault, TTL: time.Minute, Rand: turns(0.2, 0.25, 0.5, 0.9),
+	}, layer.Measured[int](layer.Instruments{Injected: injected}), layer.For[int]("web"))(layer.Func[int, int](echo))
+	var failed []int
+	for i := range 16 {
+		got, err := svc.Call(t.Context(), i)
+		if err == nil {
+			require.Equal(t, i, got)
+			continue
+		}
+		failed = append(failed, i)
+		require.ErrorIs(t, err, layer.ErrInjected)
+		require.ErrorIs(t, err, errFault)
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		require.EqualError(t, err, "chaos web: injected fault: connection reset by the experiment")
+	}
+	require.Equal(t, []int{0, 8}, failed)
+	require.EqualValues(t, 2, *injected["error"])
+	require.Zero(t, *injected["delay"])
+	state := layer.Describe(svc).State
+	require.EqualValues(t, 2, state.Get("injected"))
+	require.InDelta(t, 0.25, state.Get("share"), 0)
+}
+
+func TestChaosDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		injected := byLabel{}
+		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
+			Share: 1, Delay: time.Second, Jitter: 2 * time.Second, TTL: time.Minute, Rand: turns(0.5, 0),
+		}, layer.Measured[int](layer.Instruments{Injected: injected}))(layer.Func[int, int](echo))
+		for _, want := range []time.Duration{2 * time.Second, time.Second} {
+			start := time.Now()
+			got, err := svc.Call(t.Context(), 7)
+			require.NoError(t, err)
+			require.Equal(t, 7, got)
+			require.Equal(t, want, time.Since(start))
+		}
+		require.EqualValues(t, 2, *injected["delay"])
+		require.EqualValues(t, 2, layer.Describe(svc).State.Get("delayed"))
+		require.EqualValues(t, 0, layer.Describe(svc).State.Get("failed"))
+	})
+}
+
+func TestChaosAbortsAfterTheDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
+			Share: 1, Delay: time.Second, Err: layer.ErrInjected, TTL: time.Minute,
+		})(layer.Func[int, int](func(context.Context, int) (int, error) { panic("it is not sent") }))
+		start := time.Now()
+		_, err := svc.Call(t.Context(), 7)
+		require.EqualError(t, err, "chaos: injected fault")
+		require.ErrorIs(t, err, layer.ErrInjected)
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+func TestChaosDelayIsCutShortByTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Delay: time.Hour, TTL: 24 * time.Hour})(layer.Func[int, int](echo))
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("enough"))
+		defer cancel()
+		start := time.Now()
+		_, err := svc.Call(ctx, 7)
+		require.Equal(t, time.Second, time.Since(start))
+		require.ErrorIs(t, err, context.Cause(ctx))
+		require.ErrorIs(t, err, layer.ErrInjected, "nobody is to blame")
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+	})
+}
+
+func TestChaosMeetsNobodyWhoHasGone(t *testing.T) {
+	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Minute})(layer.Func[int, int](echo))
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	_, err := svc.Call(ctx, 7)
+	require.ErrorIs(t, err, gone)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.NotErrorIs(t, err, layer.ErrInjected)
+	require.EqualValues(t, 0, layer.Describe(svc).State.Get("injected"))
+}
+
+func TestChaosEndsByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		matched := 0
+		chaos := layer.Chaos[int, int](layer.ChaosPolicy[int]{
+			Match: func(int) bool { matched++; return true }, Share: 1, Err: errFault, TTL: time.Minute,
+		})
+		svc := chaos(layer.Func[int, int](echo))
+		time.Sleep(time.Minute - time.Nanosecond)
+		_, err := svc.Call(t.Context(), 1)
+		require.ErrorIs(t, err, errFault)
+		require.Equal(t, time.Duration(0), layer.Describe(svc).State.Get("ends_in"), "rounded")
+
+		late := chaos(layer.Func[int, int](echo))
+		time.Sleep(time.Nanosecond)
+		for range 3 {
+			for _, svc := range []layer.Service[int, int]{svc, late} {
+				_, err = svc.Call(t.Context(), 1)
+				require.NoError(t, err, "it counts from the call of Chaos")
+			}
+		}
+		require.Equal(t, 1, matched, "once it is over, nobody is asked")
+	})
+}
+
+func TestChaosDelayEndsWithTheTimeToLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Delay: time.Hour, TTL: time.Minute})(layer.Func[int, int](echo))
+		time.Sleep(10 * time.Second)
+		start := time.Now()
+		_, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, 50*time.Second, time.Since(start))
+	})
+}
+
+func TestChaosEndsWhenTheSwitchIsThrown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kill layer.KillSwitch
+		policy := layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Hour, Kill: &kill}
+		fails := layer.Chaos[int, int](policy)(layer.Func[int, int](echo))
+		policy.Delay = time.Minute
+		waits := layer.Chaos[int, int](policy)(layer.Func[int, int](echo))
+
+		_, err := fails.Call(t.Context(), 1)
+		require.ErrorIs(t, err, errFault)
+		start := time.Now()
+		delayed := make(chan error)
+		go func() {
+			_, err := waits.Call(t.Context(), 1)
+			delayed <- err
+		}()
+		time.Sleep(time.Second)
+		require.False(t, kill.Thrown())
+		kill.Throw()
+		kill.Throw()
+		require.True(t, kill.Thrown())
+		require.NoError(t, <-delayed, "who is being delayed is spared the error too")
+		require.Equal(t, time.Second, time.Since(start))
+		_, err = fails.Call(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, time.Duration(0), layer.Describe(fails).State.Get("ends_in"))
+	})
+}
+
+func TestChaosWithoutEndInjectsNothing(t *testing.T) {
+	inner := layer.Func[int, int](echo)
+	fine := layer.ChaosPolicy[int]{Share: 0.5, Err: errFault, TTL: time.Minute}
+	require.NoError(t, fine.Validate())
+	for name, change := range map[string]func(*layer.ChaosPolicy[int]){
+		"ttl": func(p *layer.ChaosPolicy[int]) { p.TTL = 0 },
+		"err": func(p *layer.ChaosPolicy[int]) { p.Err = nil },
+	} {
+		p := fine
+		change(&p)
+		require.ErrorContains(t, p.Validate(), name)
+		require.IsType(t, inner, layer.Chaos[int, int](p)(inner), name)
+	}
+	fine.Share = 0
+	require.NoError(t, fine.Validate())
+	require.IsType(t, inner, layer.Chaos[int, int](fine)(inner))
+}
+
+func TestChaosHoldsItsPolicyToItsRanges(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := layer.ChaosPolicy[int]{
+			Share:  rapid.OneOf(rapid.Float64(), rapid.Just(math.NaN())).Draw(t, "share"),
+			Delay:  time.Duration(rapid.Int64Range(-10, 0).Draw(t, "delay")),
+			Jitter: time.Duration(rapid.Int64Range(-10, 0).Draw(t, "jitter")),
+			TTL:    time.Duration(rapid.Int64Range(-1, 1).Draw(t, "ttl")) * time.Hour,
+			Err:    errFault,
+			Rand:   func() float64 { return 0.5 },
+		}
+		svc := layer.Chaos[int, int](p)(layer.Func[int, int](echo))
+		_, err := svc.Call(context.Background(), 1)
+		require.Equal(t, p.TTL > 0 && p.Share > 0.5, err != nil)
+	})
+}
+
+func TestChaosIsHeldAgainstNobody(t *testing.T) {
+	responses := byLabel{}
+	svc := layer.NewStack[int, int]().Metrics(layer.Instruments{Responses: responses}).
+		With("chaos", layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Minute})).
+		Service(layer.Func[int, int](echo))
+	_, err := svc.Call(t.Context(), 1)
+	require.ErrorIs(t, err, errFault)
+	require.EqualValues(t, 1, *responses["ignorable"])
+	require.Zero(t, *responses["failure"])
+}
+
+func TestChaosThatRefusesIsARefusal(t *testing.T) {
+	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: layer.ErrNotReady, TTL: time.Minute})(layer.Func[int, int](echo))
+	_, err := svc.Call(t.Context(), 1)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.ErrorIs(t, err, layer.ErrInjected)
+}

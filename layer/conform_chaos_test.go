@@ -1,0 +1,30 @@
+package layer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+func TestConformChaos(t *testing.T) {
+	type (
+		Q = *layertest.Request
+		R = *layertest.Response
+	)
+	var thrown layer.KillSwitch
+	thrown.Throw()
+	on := layer.ChaosPolicy[Q]{Share: 1, Err: layer.ErrInjected, TTL: time.Hour}
+	others, killed, endless := on, on, on
+	others.Match = func(Q) bool { return false }
+	killed.Kill = &thrown
+	endless.TTL = 0
+	// What is injected fails what the kit expects to be served: there it is
+	// shown that those who meet no fault notice nothing.
+	for name, policy := range map[string]layer.ChaosPolicy[Q]{"for others": others, "killed": killed, "without end": endless} {
+		t.Run(name, func(t *testing.T) {
+			layertest.Conform(t, layertest.Layer{Layer: layer.Chaos[Q, R](policy), Transparent: true})
+		})
+	}
+}

@@ -1,0 +1,32 @@
+package layer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+func TestConformHedge(t *testing.T) {
+	type (
+		Q = *layertest.Request
+		R = *layertest.Response
+	)
+	plenty := layer.NewBudget(0, 0, 1_000_000)
+	for name, spec := range map[string]layertest.Layer{
+		"no samples": {Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{})},
+		"not yet":    {Layer: layer.Hedge[Q, R](after[Q](100 * time.Hour))},
+		"samples":    {Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinSamples: 1, Min: 100 * time.Hour})},
+		"for others": {
+			Layer:       layer.Hedge[Q, R](layer.HedgePolicy[Q]{Only: func(Q) bool { return false }}),
+			Transparent: true,
+		},
+		"copies": {
+			Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{Budget: plenty, Min: 10 * time.Millisecond, Max: 10 * time.Millisecond}),
+			Tries: 2, Pause: 10 * time.Millisecond,
+		},
+	} {
+		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+	}
+}

@@ -1,0 +1,292 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestDrainWaitsForBodiesAndRefusesNewcomers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := layer.NewDrainer()
+		svc := layer.Drain[int, *response](d)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
+			return bodyOf("some words"), nil
+		}))
+		rsp, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, d.InFlight())
+
+		var done atomic.Bool
+		go func() {
+			assert.NoError(t, d.Drain(t.Context()))
+			done.Store(true)
+		}()
+		synctest.Wait()
+		require.False(t, done.Load(), "a body is open")
+		require.True(t, d.Draining())
+
+		_, err = svc.Call(t.Context(), 2)
+		require.ErrorIs(t, err, layer.ErrClosed)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, svc.Ready(t.Context()), layer.ErrClosed)
+
+		data, err := io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		require.Equal(t, "some words", string(data), "what is open is not disturbed")
+		synctest.Wait()
+		require.True(t, done.Load())
+		require.Zero(t, d.InFlight())
+		require.NoError(t, d.Drain(t.Context()), "once more")
+	})
+}
+
+func TestDrainGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := layer.NewDrainer()
+		svc := layer.Drain[int, *response](d)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
+			return bodyOf("x"), nil
+		}))
+		a, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		b, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+
+		late := errors.New("the grace period is over")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 5*time.Second, late)
+		defer cancel()
+		err = d.Drain(ctx)
+		require.ErrorIs(t, err, late)
+		var where *layer.Error
+		require.ErrorAs(t, err, &where)
+		require.Equal(t, 5*time.Second, where.Waited)
+		require.Contains(t, err.Error(), "2 requests are still open")
+		require.NotErrorIs(t, err, layer.ErrNotReady, "it is no refusal")
+
+		require.ErrorIs(t, d.Drain(ctx), late, "a done ctx does not wait")
+		require.NoError(t, a.Body.Close())
+		require.NoError(t, b.Body.Close())
+		require.NoError(t, d.Drain(ctx), "and finds out that all is over")
+	})
+}
+
+func TestDrainBySeveralAtOnceOverSeveralStacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := layer.NewDrainer()
+		hold := make(chan struct{})
+		inner := layer.Func[int, int](func(_ context.Context, req int) (int, error) { <-hold; return req, nil })
+		l := layer.Drain[int, int](d)
+		stacks := []layer.Service[int, int]{l(inner), l(inner), layer.Drain[int, int](d)(inner)}
+		var wg sync.WaitGroup
+		for i, svc := range stacks {
+			wg.Go(func() {
+				got, err := svc.Call(t.Context(), i)
+				assert.NoError(t, err)
+				assert.Equal(t, i, got)
+			})
+		}
+		synctest.Wait()
+		var done atomic.Int64
+		for range 3 {
+			wg.Go(func() {
+				assert.NoError(t, d.Drain(t.Context()))
+				done.Add(1)
+			})
+		}
+		synctest.Wait()
+		require.Zero(t, done.Load())
+		require.EqualValues(t, 3, d.InFlight())
+		for _, svc := range stacks {
+			require.ErrorIs(t, layer.Poll(svc), layer.ErrClosed)
+		}
+		close(hold)
+		wg.Wait()
+		require.EqualValues(t, 3, done.Load())
+	})
+}
+
+// A look at the counter and a step into it that are two steps let somebody in
+// between them: sync.WaitGroup forbids an Add that races with a Wait at zero.
+func TestDrainMissesNobodyWhoComesAsItBegins(t *testing.T) {
+	for round := range 400 {
+		d := layer.NewDrainer()
+		var over, violated atomic.Bool
+		svc := layer.Drain[int, int](d)(layer.Func[int, int](func(context.Context, int) (int, error) {
+			for range 200 { // long enough for Drain to return meanwhile, if it does
+				if over.Load() {
+					violated.Store(true)
+				}
+			}
+			return 0, nil
+		}))
+		var wg sync.WaitGroup
+		var calls atomic.Int64
+		for range 2 {
+			wg.Go(func() {
+				for {
+					calls.Add(1)
+					if _, err := svc.Call(t.Context(), 0); err != nil {
+						assert.ErrorIs(t, err, layer.ErrClosed)
+						return
+					}
+				}
+			})
+		}
+		for calls.Load() < int64(round%8) {
+			runtime.Gosched()
+		}
+		require.NoError(t, d.Drain(t.Context()))
+		over.Store(true)
+		wg.Wait()
+		require.False(t, violated.Load(), "a request is inside though Drain has returned")
+		require.Zero(t, d.InFlight())
+	}
+}
+
+// drainsInReady begins to drain while it is asked.
+type drainsInReady struct {
+	layer.Service[int, int]
+	d *layer.Drainer
+}
+
+func (s drainsInReady) Ready(ctx context.Context) error { return s.d.Drain(ctx) }
+
+func TestDrainThatBeginsDuringReadyShows(t *testing.T) {
+	d := layer.NewDrainer()
+	svc := layer.Drain[int, int](d)(drainsInReady{layer.Func[int, int](echo), d})
+	require.ErrorIs(t, svc.Ready(t.Context()), layer.ErrClosed)
+}
+
+func TestDrainEndsTheWaitInReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := layer.NewDrainer()
+		svc := layer.NewStack[int, int]().With("drain", layer.Drain[int, int](d)).Limit(0).
+			Service(layer.Func[int, int](echo))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		waits := make(chan error, 2)
+		go func() { waits <- svc.Ready(t.Context()) }()
+		synctest.Wait()
+		require.NoError(t, d.Drain(t.Context()))
+		require.ErrorIs(t, <-waits, layer.ErrClosed)
+
+		other := layer.NewStack[int, int]().With("drain", layer.Drain[int, int](layer.NewDrainer())).Limit(0).
+			Service(layer.Func[int, int](echo))
+		go func() { waits <- other.Ready(ctx) }()
+		synctest.Wait()
+		gone := errors.New("gone")
+		cancel(gone)
+		require.ErrorIs(t, <-waits, gone)
+	})
+}
+
+func TestDrainCountsWhatPanicsAndWhatFails(t *testing.T) {
+	d := layer.NewDrainer()
+	boom := errors.New("boom")
+	svc := layer.Drain[string, int](d)(layer.Func[string, int](func(_ context.Context, how string) (int, error) {
+		switch how {
+		case "error":
+			return 0, boom
+		case "panic":
+			panic(how)
+		}
+		runtime.Goexit()
+		return 0, nil
+	}))
+	_, err := svc.Call(t.Context(), "error")
+	require.Equal(t, boom, err)
+	require.PanicsWithValue(t, "panic", func() { _, _ = svc.Call(t.Context(), "panic") })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = svc.Call(t.Context(), "goexit")
+	}()
+	<-done
+	require.Zero(t, d.InFlight())
+	require.NoError(t, d.Drain(t.Context()))
+}
+
+func TestDrainRefusesWhoeverHasGone(t *testing.T) {
+	gone := errors.New("gone")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gone)
+	svc := layer.Drain[int, int](layer.NewDrainer())(layer.Func[int, int](echo))
+	_, err := svc.Call(ctx, 1)
+	require.ErrorIs(t, err, gone)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.NotErrorIs(t, err, layer.ErrClosed)
+	require.NoError(t, layer.Poll(svc))
+}
+
+func TestDrainWithoutADrainerIsTheServiceItself(t *testing.T) {
+	svc := layer.Func[int, int](echo)
+	require.IsType(t, svc, layer.Drain[int, int](nil)(svc))
+	var zero layer.Drainer
+	require.NoError(t, zero.Drain(t.Context()), "the zero Drainer works")
+}
+
+func TestDrainShowsItself(t *testing.T) {
+	refused := byLabel{}
+	d := layer.NewDrainer()
+	svc := layer.Drain[int](d, layer.Measured[int](layer.Instruments{Refused: refused}), layer.For[int]("web"))(layer.Func[int, int](echo))
+	require.Equal(t, "drain      in_flight=0 draining=false refused=0\nlayer.Func\n", layer.Describe(svc).String())
+	require.NoError(t, d.Drain(t.Context()))
+	_, err := svc.Call(t.Context(), 1)
+	require.EqualError(t, err, "drain web: closed: no new requests while it drains")
+	require.Equal(t, "drain      in_flight=0 draining=true refused=1\nlayer.Func\n", layer.Describe(svc).String())
+	require.EqualValues(t, 1, *refused["drain"])
+}
+
+// The model: requests come, end and are counted; once it drains none comes.
+func TestDrainModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		d := layer.NewDrainer()
+		svc := layer.Drain[int, *response](d)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
+			return bodyOf("x"), nil
+		}))
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		var open []*response
+		draining := false
+		t.Repeat(map[string]func(*rapid.T){
+			"call": func(t *rapid.T) {
+				rsp, err := svc.Call(context.Background(), 1)
+				if draining {
+					require.ErrorIs(t, err, layer.ErrClosed)
+					return
+				}
+				require.NoError(t, err)
+				open = append(open, rsp)
+			},
+			"end": func(t *rapid.T) {
+				if len(open) == 0 {
+					t.Skip()
+				}
+				i := rapid.IntRange(0, len(open)-1).Draw(t, "which")
+				require.NoError(t, open[i].Body.Close())
+				open = append(open[:i], open[i+1:]...)
+			},
+			"drain": func(t *rapid.T) {
+				draining = true
+				err := d.Drain(done)
+				require.Equal(t, len(open) == 0, err == nil)
+			},
+			"": func(t *rapid.T) {
+				require.EqualValues(t, len(open), d.InFlight())
+				require.Equal(t, draining, d.Draining())
+				require.Equal(t, draining, errors.Is(layer.Poll(svc), layer.ErrClosed))
+			},
+		})
+	})
+}

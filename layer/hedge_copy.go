@@ -1,0 +1,83 @@
+package layer
+
+// hurry is the timer of a race: it sends the copy, in the timer's goroutine.
+func (r *hedgeRace[Req, Rsp]) hurry() {
+	c := &hedgeLeg[Req, Rsp]{done: make(chan struct{})}
+	c.init(&r.ctx, 0, nil, byHand)
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return
+	}
+	r.second = c
+	r.mu.Unlock()
+	defer func() {
+		if !c.returned {
+			c.panicked = recover()
+		}
+		r.landed(c)
+	}()
+	c.rsp, c.err = r.send(c)
+	c.class = r.assess(c, c.rsp, c.err)
+	c.returned = true
+}
+
+// send sends the copy, if there is a budget and a request for it.
+func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
+	budget := r.policy.Budget
+	granted := budget.Withdraw()
+	r.to.Budget.Set(float64(budget.Balance()))
+	if !granted {
+		return rsp, errHedgeSkipped
+	}
+	c.req = r.req
+	if r.replay != nil {
+		next, ok := r.replay.Next()
+		if !ok {
+			budget.refund()
+			return rsp, errHedgeSkipped
+		}
+		c.req = next
+	}
+	rsp, err = r.Service.Call(c, c.req)
+	if err != nil {
+		c.err = err
+		if c.refused() {
+			r.closeBody(c)
+			budget.refund()
+		}
+	}
+	return rsp, err
+}
+
+// landed is called when the copy has returned, in whatever way. A panic is an
+// answer too.
+func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp]) {
+	r.count(c)
+	r.mu.Lock()
+	late := r.over
+	c.won = !late && (!c.returned || c.wins())
+	r.over = late || c.won
+	r.mu.Unlock()
+	switch {
+	case c.won:
+		r.first.cancel(errHedgeLost)
+		if c.returned {
+			r.won.inc()
+		}
+	case late:
+		if c.returned && c.err == nil {
+			r.resend.Discard(c.rsp)
+		}
+		c.End(nil)
+	}
+	close(c.done)
+}
+
+func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
+	if c.returned && c.refused() {
+		r.skipped.inc()
+	} else {
+		r.sent.inc()
+	}
+}

@@ -1,0 +1,215 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// hedgeRace is one request and, once it has taken too long, its copy.
+type hedgeRace[Req, Rsp any] struct {
+	*hedge[Req, Rsp]
+	ctx    hedgeContext
+	req    Req
+	replay Replay[Req] // nil where req can be sent as it is
+	start  time.Duration
+	timer  *time.Timer
+	first  hedgeLeg[Req, Rsp] // runs in the caller's goroutine
+
+	mu     sync.Mutex
+	second *hedgeLeg[Req, Rsp] // the copy; nil until it is sent
+	over   bool                // it is decided whose answer counts
+}
+
+// hedgeLeg is one of the two.
+type hedgeLeg[Req, Rsp any] struct {
+	expiry // its context
+	req    Req
+	rsp    Rsp
+	err    error
+	class  Class
+
+	// Of the copy alone.
+	done     chan struct{} // closed when it has returned
+	returned bool
+	panicked any
+	won      bool
+}
+
+// errHedgeLost is why the context of the slower one ends.
+var errHedgeLost = errors.New("another copy of the request was answered first")
+
+// errHedgeSkipped stands for a copy that was not sent. It is never returned.
+var errHedgeSkipped error = &kind{"not hedged", ErrNotReady}
+
+// hedgeContext is the caller's context, with a list of the endpoints that the
+// two have been to.
+type hedgeContext struct {
+	context.Context //nolint:containedctx // the caller's: this is a context
+
+	tries Tries
+}
+
+// Value finds the Tries of a layer further up before its own, so that there is
+// one list of a request's endpoints, whoever sends it more than once.
+func (c *hedgeContext) Value(key any) any {
+	if key == (triesKey{}) {
+		if t := TriesOf(c.Context); t != nil {
+			return t
+		}
+		return &c.tries
+	}
+	return c.Context.Value(key)
+}
+
+// run sends the first.
+func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
+	f := &r.first
+	f.init(&r.ctx, 0, nil, byHand)
+	f.req = r.req
+	if replay := r.resend.Replay(r.req, r.policy.Body); replay != nil {
+		first, ok := replay.Next()
+		if !ok {
+			return r.alone(r.ctx.Context, r.req, r.start)
+		}
+		r.replay, f.req = replay, first
+	}
+	r.timer = time.AfterFunc(delay, r.hurry)
+	returned := false
+	defer func() {
+		if !returned {
+			r.abandon()
+		}
+	}()
+	f.rsp, f.err = r.Service.Call(f, f.req)
+	f.class = r.assess(f, f.rsp, f.err)
+	returned = true
+	return r.settle()
+}
+
+// settle is called when the first has returned, and finds the answer.
+func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
+	r.timer.Stop()
+	f := &r.first
+	r.mu.Lock()
+	c, lost := r.second, r.over
+	decided := c == nil || f.wins()
+	r.over = lost || decided
+	r.mu.Unlock()
+	r.account(r.ctx.Context, r.start, f.class == Success || lost && c.returned, f.err)
+	switch {
+	case lost:
+		return r.pick(c, f)
+	case decided:
+		if c != nil {
+			c.cancel(errHedgeLost)
+		}
+		return r.answer(f)
+	}
+	<-c.done
+	if c.won || c.rank() > f.rank() {
+		return r.pick(c, f)
+	}
+	return r.pick(f, c)
+}
+
+// pick returns the answer of one, and gives the other up.
+func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
+	if bad.err == nil {
+		bad.cancel(errHedgeLost)
+		r.resend.Discard(bad.rsp)
+	}
+	bad.End(nil)
+	if bad == &r.first && bad.refused() {
+		// The request was sent after all, so nobody else will close its body.
+		r.closeBody(bad)
+	}
+	if good.done != nil && !good.returned {
+		r.end()
+		good.End(nil)
+		if good.panicked == nil {
+			runtime.Goexit()
+		}
+		panic(good.panicked) //nolint:forbidigo // the copy's own, where its caller can hear it
+	}
+	return r.answer(good)
+}
+
+// answer hands out what one of the two returned.
+func (r *hedgeRace[Req, Rsp]) answer(l *hedgeLeg[Req, Rsp]) (Rsp, error) {
+	r.end()
+	if l.err != nil {
+		l.End(nil)
+		return l.rsp, l.err
+	}
+	return r.complete(l, l.rsp, l), nil
+}
+
+// end says that the request is not sent again.
+func (r *hedgeRace[Req, Rsp]) end() {
+	if r.replay != nil {
+		r.replay.End()
+	}
+}
+
+// abandon is called when the first did not return: it panicked, or ended the
+// goroutine.
+func (r *hedgeRace[Req, Rsp]) abandon() {
+	r.timer.Stop()
+	r.mu.Lock()
+	c, lost := r.second, r.over
+	r.over = true
+	r.mu.Unlock()
+	r.end()
+	r.first.End(nil)
+	switch {
+	case c == nil:
+	case lost && c.returned && c.err == nil:
+		c.cancel(errHedgeLost)
+		r.resend.Discard(c.rsp)
+	default:
+		c.cancel(errHedgeLost)
+	}
+}
+
+// closeBody closes the request body of one that was refused.
+func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
+	if r.replay == nil {
+		return
+	}
+	if body := hedgeBody(l.req); body != nil {
+		body.Close()
+	}
+}
+
+func (l *hedgeLeg[Req, Rsp]) refused() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
+
+// wins reports whether the answer is good enough not to wait for another.
+func (l *hedgeLeg[Req, Rsp]) wins() bool {
+	return l.class == Success || l.err == nil && !l.class.Failed()
+}
+
+// rank orders answers that do not win.
+func (l *hedgeLeg[Req, Rsp]) rank() int {
+	switch {
+	case l.err == nil:
+		return 2
+	case !l.refused():
+		return 1
+	}
+	return 0
+}
+
+// hedgeBody is the body of a request, if it has one.
+func hedgeBody[Req any](req Req) interface{ Close() error } {
+	index, ok := bodyField(reflect.TypeFor[Req]())
+	v := reflect.ValueOf(req)
+	if !ok || v.IsNil() {
+		return nil
+	}
+	body, _ := reflect.TypeAssert[interface{ Close() error }](v.Elem().Field(index))
+	return body
+}

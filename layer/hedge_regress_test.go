@@ -1,0 +1,349 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// wire is a body as a transport hands it out: it breaks when the context of its
+// request ends, whatever is buffered.
+type wire struct {
+	ctx    context.Context
+	left   int
+	closes *atomic.Int64
+}
+
+func (w *wire) Read(p []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		return 0, context.Cause(w.ctx)
+	}
+	if w.left == 0 {
+		return 0, io.EOF
+	}
+	n := min(len(p), w.left, 4096)
+	w.left -= n
+	return n, nil
+}
+
+func (w *wire) Close() error { w.closes.Add(1); return nil }
+
+// cristalhq/hedgedhttp#7, failsafe-go/failsafe-go#65 (under a retry) and
+// go-resty/resty#1197: the context of the winner was cancelled with that of the
+// loser, and 3 965 of 512 K bytes of its body were read.
+func TestHedgeWinnersBodyIsReadToItsEnd(t *testing.T) {
+	const size = 512 << 10
+	for _, winner := range []int64{1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			var n, closes atomic.Int64
+			var ctxs sync.Map
+			svc := layer.NewStack[int, *response]().
+				With("retry", layer.Retry[int, *response](layer.RetryPolicy[int, *response]{})).
+				With("hedge", layer.Hedge[int, *response](after[int](time.Second))).
+				Service(layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
+					i := n.Add(1)
+					ctxs.Store(i, ctx)
+					wait := 10 * time.Second
+					if i == winner {
+						wait = 2 * time.Second
+					}
+					_, err := answers(0, wait)(ctx)
+					return &response{Body: &wire{ctx, size, &closes}}, err
+				}))
+			rsp, err := svc.Call(t.Context(), 1)
+			require.NoError(t, err)
+			time.Sleep(time.Minute) // it is read late
+			winning, _ := ctxs.Load(winner)
+			losing, _ := ctxs.Load(3 - winner)
+			require.NoError(t, winning.(context.Context).Err())
+			require.ErrorIs(t, losing.(context.Context).Err(), context.Canceled)
+
+			read, err := io.Copy(io.Discard, rsp.Body)
+			require.NoError(t, err)
+			require.EqualValues(t, size, read)
+			require.NoError(t, rsp.Body.Close())
+			require.EqualValues(t, 1, closes.Load())
+			require.Error(t, winning.(context.Context).Err(), "let go with the body")
+		})
+	}
+}
+
+// failsafe-go/failsafe-go#141: without a budget for the copy, the first
+// request was cancelled as well.
+func TestHedgeWithoutBudgetLeavesTheFirstAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		policy := after[int](time.Second)
+		policy.Budget = layer.NewBudget(0, -1, -1)
+		var calls atomic.Int64
+		svc := layer.Hedge[int, int](policy)(script{answers(1, time.Minute)}.service(&calls))
+		got, err := svc.Call(t.Context(), 1)
+		require.NoError(t, err)
+		require.Equal(t, 1, got)
+		require.Equal(t, [3]int64{0, 0, 1}, hedgeNode(svc))
+	})
+}
+
+type upload struct {
+	Method string
+	Body   io.ReadCloser
+}
+
+// source is a request body that counts its ends.
+type source struct {
+	io.Reader
+	closes atomic.Int64
+}
+
+func (s *source) Close() error { s.closes.Add(1); return nil }
+
+// go-resty/resty#1211: both read from one body, and each got a part of it.
+func TestHedgeGivesEachItsOwnBody(t *testing.T) {
+	content := strings.Repeat("what is uploaded ", 100)
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		var got []string
+		var bodies atomic.Int64
+		svc := layer.Hedge[*upload, int](after[*upload](time.Second))(
+			layer.Func[*upload, int](func(ctx context.Context, req *upload) (int, error) {
+				defer req.Body.Close()
+				half := make([]byte, len(content)/2)
+				if _, err := io.ReadFull(req.Body, half); err != nil {
+					return 0, err
+				}
+				if bodies.Add(1) == 1 {
+					time.Sleep(2 * time.Second)
+				}
+				rest, err := io.ReadAll(req.Body)
+				mu.Lock()
+				defer mu.Unlock()
+				got = append(got, string(half)+string(rest))
+				return int(bodies.Load()), err
+			}))
+		body := &source{Reader: strings.NewReader(content)}
+		_, err := svc.Call(t.Context(), &upload{"PUT", body})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Equal(t, []string{content, content}, got)
+		require.EqualValues(t, 1, body.closes.Load())
+
+		bodies.Store(0)
+		got = nil
+		_, err = svc.Call(t.Context(), &upload{"POST", &source{Reader: strings.NewReader(content)}})
+		require.NoError(t, err)
+		require.Equal(t, []string{content}, got, "a POST is not sent twice")
+	})
+}
+
+func TestHedgeLeavesRequestsWithLargeBodiesAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		policy := after[*upload](time.Second)
+		policy.Body = 10
+		svc := layer.Hedge[*upload, int](policy)(
+			layer.Func[*upload, int](func(ctx context.Context, req *upload) (int, error) {
+				data, err := io.ReadAll(req.Body)
+				time.Sleep(time.Minute)
+				return len(data), errors.Join(err, req.Body.Close())
+			}))
+		body := &source{Reader: strings.NewReader(strings.Repeat("x", 5000))}
+		n, err := svc.Call(t.Context(), &upload{"PUT", body})
+		require.NoError(t, err)
+		require.Equal(t, 5000, n)
+		require.Equal(t, [3]int64{0, 0, 1}, hedgeNode(svc))
+		require.EqualValues(t, 1, body.closes.Load())
+	})
+}
+
+// Whoever takes a request closes its body; what was refused is closed by
+// nobody, unless the request was sent another time.
+func TestHedgeRequestBodiesAreClosedOnce(t *testing.T) {
+	const s = time.Second
+	for name, c := range map[string]struct {
+		first, second error
+		closes        int64
+	}{
+		"both taken":      {nil, nil, 1},
+		"copy refused":    {nil, layer.ErrNotReady, 1},
+		"first refused":   {layer.ErrNotReady, nil, 1},
+		"first, 2nd fail": {layer.ErrNotReady, errSecond, 1},
+		"both refused":    {layer.ErrNotReady, layer.ErrNotReady, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int64
+				svc := layer.Hedge[*upload, int](after[*upload](s))(
+					layer.Func[*upload, int](func(ctx context.Context, req *upload) (int, error) {
+						err := c.first
+						if n.Add(1) == 1 {
+							time.Sleep(2 * s)
+						} else {
+							err = c.second
+						}
+						if !errors.Is(err, layer.ErrNotReady) {
+							_, _ = io.ReadAll(req.Body)
+							_ = req.Body.Close()
+						}
+						return 1, err
+					}))
+				body := &source{Reader: strings.NewReader("x")}
+				_, err := svc.Call(t.Context(), &upload{"PUT", body})
+				require.Equal(t, c.closes == 0, errors.Is(err, layer.ErrNotReady))
+				time.Sleep(time.Minute)
+				require.Equal(t, c.closes, body.closes.Load())
+			})
+		})
+	}
+}
+
+// moonrhythm/parapet#223: retries and hedges that multiply.
+func TestHedgeUnderRetryDoesNotMultiply(t *testing.T) {
+	const (
+		requests = 1000
+		ratio    = 0.2
+		reserve  = 10 * 1 // in ten seconds
+	)
+	synctest.Test(t, func(t *testing.T) {
+		budget := layer.NewBudget(10*time.Second, ratio, 1)
+		policy := after[int](10 * time.Millisecond)
+		policy.Budget = budget
+		var calls atomic.Int64
+		again := layer.Classify(func(layer.Outcome[int]) layer.Class { return layer.Retryable })
+		storm := layer.NewStack[int, int]().
+			With("retry", layer.Retry(layer.RetryPolicy[int, int]{Budget: budget, Tries: 5}, again)).
+			With("hedge", layer.Hedge(policy, again)).
+			Service(layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
+				calls.Add(1)
+				if req%2 == 0 { // too soon for a copy
+					return fails(errFirst, 5*time.Millisecond)(ctx)
+				}
+				return fails(errFirst, 20*time.Millisecond)(ctx)
+			}))
+		var wg sync.WaitGroup
+		for i := range requests {
+			wg.Go(func() {
+				_, err := storm.Call(t.Context(), i)
+				assert.ErrorIs(t, err, errFirst)
+			})
+			time.Sleep(9 * time.Millisecond)
+		}
+		wg.Wait()
+		require.LessOrEqual(t, calls.Load(), int64(requests*(1+ratio)+reserve))
+		require.Greater(t, calls.Load(), int64(requests*1.1), "there were retries and hedges")
+		hedges := layer.Describe(storm).Next.State.Get("sent").(int64)
+		retries := layer.Describe(storm).State.Get("retries").(int64)
+		require.Equal(t, calls.Load(), requests+hedges+retries)
+		require.Positive(t, hedges)
+		require.Positive(t, retries)
+	})
+}
+
+// With a budget of its own, a hedge pays for itself, below a retry too.
+func TestHedgePaysOncePerRequest(t *testing.T) {
+	for name, retry := range map[string]layer.RetryPolicy[int, int]{
+		"shared": {Budget: layer.NewBudget(time.Minute, 1, -1)},
+		"own":    {Budget: layer.NewBudget(time.Minute, 1, -1)},
+		"alone":  {Tries: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				policy := after[int](time.Hour)
+				policy.Budget = layer.NewBudget(time.Minute, 1, -1)
+				if name == "shared" {
+					retry.Budget = policy.Budget
+				}
+				svc := layer.Retry[int, int](retry)(layer.Hedge[int, int](policy)(layer.Func[int, int](echo)))
+				for range 16 {
+					_, err := svc.Call(t.Context(), 1)
+					require.NoError(t, err)
+				}
+				require.Equal(t, 16, policy.Budget.Balance())
+			})
+		})
+	}
+}
+
+// Whatever comes of the two: the caller gets one answer, every response is
+// closed, every context ends, no more copies are sent than one a request.
+func TestHedgeStorm(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			var mu sync.Mutex
+			draw := func(n int) int {
+				mu.Lock()
+				defer mu.Unlock()
+				return rng.IntN(n)
+			}
+			var ctxs []context.Context
+			var opened int64
+			var closes atomic.Int64
+			policy := after[int](5 * time.Millisecond)
+			policy.Budget = layer.NewBudget(time.Second, 10, 1000)
+			svc := layer.Hedge[int, *response](policy)(layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
+				mu.Lock()
+				ctxs = append(ctxs, ctx)
+				mu.Unlock()
+				time.Sleep(time.Duration(draw(20)) * time.Millisecond)
+				switch draw(6) {
+				case 0:
+					return nil, errFirst
+				case 1:
+					return nil, layer.ErrNotReady
+				case 2:
+					panic(errSecond)
+				}
+				mu.Lock()
+				opened++
+				mu.Unlock()
+				return &response{Body: &wire{ctx, 10, &closes}}, nil
+			}))
+			const requests = 50
+			var wg sync.WaitGroup
+			for range requests {
+				wg.Go(func() {
+					defer func() {
+						if p := recover(); p != nil {
+							assert.Equal(t, errSecond, p)
+						}
+					}()
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					if draw(4) == 0 {
+						patience := time.Duration(draw(20)) * time.Millisecond
+						go func() {
+							time.Sleep(patience)
+							cancel()
+						}()
+					}
+					rsp, err := svc.Call(ctx, 1)
+					if err != nil {
+						return
+					}
+					time.Sleep(time.Duration(draw(5)) * time.Millisecond)
+					_, err = io.ReadAll(rsp.Body)
+					assert.True(t, err == nil || ctx.Err() != nil, err)
+					_ = rsp.Body.Close()
+				})
+			}
+			wg.Wait()
+			time.Sleep(time.Second)
+			synctest.Wait()
+			assert.Equal(t, opened, closes.Load(), "a response was left open, or closed twice")
+			assert.LessOrEqual(t, len(ctxs), 2*requests)
+			for _, ctx := range ctxs {
+				assert.Error(t, ctx.Err())
+			}
+		})
+	}
+}

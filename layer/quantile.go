@@ -1,0 +1,139 @@
+package layer
+
+import (
+	"math"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// quantile estimates a quantile of durations over a sliding window. Any number
+// of goroutines record and read; neither allocates, waits for another, or
+// needs a goroutine in the background.
+//
+// It is a histogram of buckets whose width grows with their distance from
+// zero, sixteen to each power of two: the estimate is the middle of the bucket
+// that holds the exact quantile, and so within 1/32 of it; 0.5 µs below 16 µs.
+// What is longer than quantileMost counts as that.
+//
+// The window is two halves. New samples go to one; when that is as old as
+// period, the other is emptied and takes its place. The estimate is made from
+// both: from the samples of at least one period and at most two.
+type quantile struct {
+	q       float64       // above 0 and below 1
+	least   int64         // samples, without which there is no estimate
+	period  time.Duration // more than 0
+	halves  [2]quantileHalf
+	current atomic.Uint32 // the half that takes samples
+
+	estimate atomic.Int64 // nanoseconds; 0 while there is none
+	seen     atomic.Int64 // samples, while there is none
+	due      atomic.Int64 // when the estimate is to be made again
+
+	mu      sync.Mutex
+	rotated time.Duration
+}
+
+type quantileHalf [quantileBuckets]atomic.Uint32
+
+const (
+	quantileBits = 4  // of a duration that choose a bucket within its power of two
+	quantileUnit = 10 // of the lowest bits do not count: 1.024 µs
+	quantileTop  = 32 // bits more do: 73 minutes
+
+	quantileBuckets = (quantileTop - quantileBits + 1) << quantileBits
+	quantileMost    = 1<<(quantileUnit+quantileTop) - 1
+
+	// quantileFresh is how old an estimate may be: to make one costs a few
+	// microseconds, and no service changes for good within a second.
+	quantileFresh = time.Second
+)
+
+// record adds a sample. now is a time since some beginning, the same for all
+// calls.
+func (q *quantile) record(now, d time.Duration) {
+	q.look(now) // first, so that it is not thrown out with the old ones
+	q.halves[q.current.Load()&1][quantileBucket(d)].Add(1)
+	if q.estimate.Load() == 0 && q.seen.Add(1) >= q.least {
+		q.due.Store(0) // there is enough for an estimate
+		q.look(now)
+	}
+}
+
+// at returns the estimate; false while there are too few samples.
+func (q *quantile) at(now time.Duration) (time.Duration, bool) {
+	q.look(now)
+	d := q.estimate.Load()
+	return time.Duration(d), d > 0
+}
+
+// look makes the estimate anew where it is due, unless somebody else does.
+func (q *quantile) look(now time.Duration) {
+	if int64(now) < q.due.Load() || !q.mu.TryLock() {
+		return
+	}
+	defer q.mu.Unlock()
+	q.due.Store(int64(now + quantileFresh))
+	if age := now - q.rotated; age >= q.period {
+		q.rotate(age >= 2*q.period)
+		q.rotated = now - age%q.period
+	}
+	q.make()
+}
+
+// rotate empties the older half, and both if nobody came for so long that the
+// newer one is too old as well. A sample that is recorded meanwhile may go to
+// either, or be lost with those of the older half.
+func (q *quantile) rotate(both bool) {
+	older := q.current.Load()&1 ^ 1
+	q.halves[older].empty()
+	if both {
+		q.halves[older^1].empty()
+	}
+	q.current.Store(older)
+}
+
+func (h *quantileHalf) empty() {
+	for i := range h {
+		h[i].Store(0)
+	}
+}
+
+func (q *quantile) make() {
+	// Counted here, so that what is recorded meanwhile cannot come between a
+	// total and its parts.
+	var counts [quantileBuckets]int64
+	total := int64(0)
+	for i := range counts {
+		counts[i] = int64(q.halves[0][i].Load()) + int64(q.halves[1][i].Load())
+		total += counts[i]
+	}
+	if total < q.least {
+		q.estimate.Store(0)
+		q.seen.Store(total)
+		return
+	}
+	rank := int64(math.Ceil(q.q * float64(total)))
+	for i, n := range &counts {
+		if rank -= n; rank <= 0 {
+			q.estimate.Store(int64(quantileMiddle(i)))
+			return
+		}
+	}
+}
+
+// quantileBucket is where d is counted. Below 2^quantileBits units a bucket is
+// a unit; above, the highest bits of d say which one it is.
+func quantileBucket(d time.Duration) int {
+	units := uint64(min(max(d, 0), quantileMost)) >> quantileUnit
+	shift := max(bits.Len64(units)-quantileBits-1, 0)
+	return shift<<quantileBits + int(units>>shift)
+}
+
+// quantileMiddle is the middle of the bucket i.
+func quantileMiddle(i int) time.Duration {
+	shift := max(i>>quantileBits-1, 0)
+	low := (i - shift<<quantileBits) << shift
+	return time.Duration(low<<quantileUnit + 1<<(shift+quantileUnit)/2)
+}
