@@ -1,0 +1,27 @@
+package layer_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func BenchmarkMap(b *testing.B) {
+	id := func(n int) int { return n }
+	leaf := layer.Func[int, int](echo)
+	for _, bb := range []struct {
+		name string
+		svc  layer.Service[int, int]
+	}{
+		{"inner", leaf},
+		{"noop", noop{leaf}},
+		{"map", layer.Map(leaf, func(n int) (int, error) { return n, nil }, func(n int) (int, error) { return n, nil })},
+		{"request", layer.MapRequest[int, int](id)(leaf)},
+		{"response", layer.MapResponse[int](id)(leaf)},
+		{"err", layer.MapErr[int, int](func(err error) error { return err })(leaf)},
+		{"then", layer.Then[int](func(_ context.Context, n int, err error) (int, error) { return n, err })(leaf)},
+	} {
+		b.Run(bb.name, func(b *testing.B) { call(b, bb.svc) })
+	}
+}

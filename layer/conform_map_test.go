@@ -1,0 +1,54 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+type (
+	mapKitRequest  = *layertest.Request
+	mapKitResponse = *layertest.Response
+)
+
+// What is changed is put back by the kit's own standards: a copy of the
+// request, the same response.
+func TestMapLayersConform(t *testing.T) {
+	for name, spec := range map[string]layertest.Layer{
+		"map_request": {NoAllocs: true, Layer: layer.MapRequest[mapKitRequest, mapKitResponse](
+			func(req mapKitRequest) mapKitRequest { return req })},
+		"map_request that copies": {Layer: layer.MapRequest[mapKitRequest, mapKitResponse](
+			func(req mapKitRequest) mapKitRequest {
+				other := *req
+				other.Header = map[string]string{"changed": "yes"}
+				return &other
+			})},
+		"map_response": {Transparent: true, Layer: layer.MapResponse[mapKitRequest](
+			func(rsp mapKitResponse) mapKitResponse { return rsp })},
+		"map_err": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
+			func(err error) error { return fmt.Errorf("wrapped: %w", err) })},
+		// What would call a served request untouched, if it could.
+		"map_err that says refused": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
+			func(err error) error { return errors.Join(layer.ErrNotReady, err) })},
+		"then": {Transparent: true, Layer: layer.Then[mapKitRequest](
+			func(_ context.Context, rsp mapKitResponse, err error) (mapKitResponse, error) { return rsp, err })},
+		"then that says closed": {Transparent: true, Layer: layer.Then[mapKitRequest](
+			func(_ context.Context, rsp mapKitResponse, err error) (mapKitResponse, error) {
+				if err != nil {
+					err = errors.Join(layer.ErrClosed, err)
+				}
+				return rsp, err
+			})},
+		"map": {NoAllocs: true, Layer: func(next layer.Service[mapKitRequest, mapKitResponse]) layer.Service[mapKitRequest, mapKitResponse] {
+			return layer.Map(next,
+				func(req mapKitRequest) (mapKitRequest, error) { return req, nil },
+				func(rsp mapKitResponse) (mapKitResponse, error) { return rsp, nil })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+	}
+}

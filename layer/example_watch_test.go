@@ -1,0 +1,40 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The time limit changes while requests are served. What is below it stays.
+func ExampleWatch() {
+	type config struct{ timeout time.Duration }
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	slow := layer.Func[string, string](func(ctx context.Context, name string) (string, error) {
+		select {
+		case <-time.After(20 * time.Millisecond):
+			return "hello " + name, nil
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	})
+	limited := layer.Limit[string, string](8)(slow)
+	svc := layer.NewWatch(ctx, config{timeout: time.Millisecond},
+		func(_ context.Context, c config) layer.Service[string, string] {
+			return layer.Timeout[string, string](c.timeout)(limited)
+		})
+
+	_, err := svc.Call(ctx, "ann")
+	fmt.Println(errors.Is(err, layer.ErrTimeout))
+	fmt.Println(svc.Set(config{timeout: time.Minute}))
+	fmt.Println(svc.Call(ctx, "ann"))
+	// Output:
+	// true
+	// <nil>
+	// hello ann <nil>
+}

@@ -1,0 +1,140 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+)
+
+// Switch sends requests to primary while it is ready. Once that has been
+// unready for as long as after says, what it refuses goes to fallback; and as
+// soon as it admits a request or says that it is ready, all goes to primary
+// again. A request that was admitted stays where it is.
+//
+// Admission: that of primary, then that of fallback. What primary refuses
+// before its time is over stays refused: a [Queue] above waits for it. A
+// primary that is closed has no time left. Ready waits for the one that a Call
+// made now would be admitted by. Primary is asked first each time, so that it
+// is kept going by the requests themselves, and nothing runs in the
+// background; a Queue belongs above the Switch, not into primary, where a
+// request would wait out its time before it is refused.
+//
+// How long primary has been unready is what its answers tell: from the first
+// refusal to the latest, with nothing admitted in between. Where requests are
+// rare, Ready of a waiter tells it too.
+//
+// Cancellation: the context is passed as it is. A refusal to a caller who has
+// gone says nothing of primary.
+//
+// Body: not touched.
+//
+// Errors: passed as they are. Where both refuse, the error is an [Error] of
+// kind [ErrNotReady] with both causes; it matches [ErrClosed] if both do.
+//
+// Cost: an atomic load while primary is ready; no allocation. While it is not,
+// two clock readings and the refusal.
+//
+// An after of 0 or less goes to fallback at once.
+func Switch[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
+	return &switched[Req, Rsp]{
+		primary: primary, fallback: fallback, after: max(after, 0),
+		target: newOptions(opts).target, begin: time.Now(),
+	}
+}
+
+type switched[Req, Rsp any] struct {
+	primary, fallback Service[Req, Rsp]
+	after             time.Duration
+	target            string
+
+	// Times are counted from begin.
+	begin   time.Time
+	since   atomic.Int64 // primary is unready from then on; 0 while it is ready
+	refused atomic.Int64 // the last time that it was found so
+	fell    atomic.Int64 // requests that fallback admitted
+}
+
+func (s *switched[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	if s.since.Load() == 0 {
+		rsp, err := s.primary.Call(ctx, req)
+		if err == nil || !errors.Is(err, ErrNotReady) {
+			return rsp, err
+		}
+		return s.fall(ctx, req, err)
+	}
+	asked := s.now()
+	rsp, err := s.primary.Call(ctx, req)
+	if err != nil && errors.Is(err, ErrNotReady) {
+		return s.fall(ctx, req, err)
+	}
+	s.admitted(asked)
+	return rsp, err
+}
+
+// fall decides on a request that primary has refused.
+func (s *switched[Req, Rsp]) fall(ctx context.Context, req Req, refusal error) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, refusal
+	}
+	if s.unready() > 0 && !errors.Is(refusal, ErrClosed) {
+		return none, refusal
+	}
+	rsp, err := s.fallback.Call(ctx, req)
+	if err != nil && errors.Is(err, ErrNotReady) {
+		return none, s.neither(refusal, err)
+	}
+	s.fell.Add(1)
+	return rsp, err
+}
+
+// neither is the refusal of both. One of them alone does not close the switch.
+func (s *switched[Req, Rsp]) neither(primary, fallback error) error {
+	e := &Error{Layer: "switch", Target: s.target, Kind: ErrNotReady, Reason: "neither primary nor fall-back"}
+	if errors.Is(primary, ErrClosed) != errors.Is(fallback, ErrClosed) {
+		primary, fallback = mapHiddenError{primary, ErrClosed}, mapHiddenError{fallback, ErrClosed}
+	}
+	e.Err = errors.Join(primary, fallback)
+	return e
+}
+
+// now is never 0, which stands for ready.
+func (s *switched[Req, Rsp]) now() int64 { return int64(time.Since(s.begin)) + 1 }
+
+// unready takes down that primary is not ready, and returns how long it may
+// still remain so.
+func (s *switched[Req, Rsp]) unready() time.Duration {
+	now := s.now()
+	s.refused.Store(now)
+	if s.since.CompareAndSwap(0, now) {
+		return s.after
+	}
+	since := s.since.Load()
+	if since == 0 { // ready again, just now
+		return s.after
+	}
+	return s.after - time.Duration(now-since)
+}
+
+// admitted takes down that primary was ready after it had been found unready:
+// not now, because the response may have taken long, but when it was asked.
+func (s *switched[Req, Rsp]) admitted(asked int64) {
+	since := s.since.Load()
+	switch {
+	case since == 0 || since > asked:
+	case s.refused.Load() > asked:
+		s.since.CompareAndSwap(since, asked)
+	default:
+		s.since.CompareAndSwap(since, 0)
+	}
+}
+
+func (s *switched[Req, Rsp]) Describe() Node {
+	p, f := Describe(s.primary), Describe(s.fallback)
+	state := State{{"after", s.after}, {"fell_back", s.fell.Load()}}
+	if since := s.since.Load(); since != 0 {
+		state = append(state, Attr{"unready_for", time.Duration(s.now() - since).Round(time.Millisecond)})
+	}
+	return Node{Name: "switch", State: state, Children: []Node{{Name: "primary", Next: &p}, {Name: "fallback", Next: &f}}}
+}

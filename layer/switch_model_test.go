@@ -1,0 +1,76 @@
+package layer_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// switchModel says in the plainest way who is to serve: the answers of primary
+// are all that can be known of it.
+type switchModel struct {
+	after     time.Duration
+	ready     bool
+	unready   bool // the last answer was no
+	since     time.Time
+	fallbacks bool
+}
+
+func (m *switchModel) call(now time.Time) string {
+	switch {
+	case m.ready:
+		m.unready = false
+		return "primary"
+	case !m.unready:
+		m.unready, m.since = true, now
+	}
+	if now.Sub(m.since) < m.after || !m.fallbacks {
+		return "refused"
+	}
+	return "fallback"
+}
+
+// Whatever happens to the two, each request goes where the model says.
+func TestSwitchModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		after := time.Duration(rapid.IntRange(0, 5).Draw(rt, "after")) * time.Second
+		steps := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(rt, "steps")
+		synctest.Test(t, func(t *testing.T) {
+			primary, fallback := switchSays("primary", true), switchSays("fallback", true)
+			svc := layer.Switch[string, string](primary, fallback, after)
+			m := &switchModel{after: after, ready: true, fallbacks: true}
+			for i, step := range steps {
+				switch step {
+				case 0:
+					primary.Deny()
+					m.ready = false
+				case 1:
+					primary.Allow(1 << 30)
+					m.ready = true
+				case 2:
+					fallback.Deny()
+					m.fallbacks = false
+				case 3:
+					fallback.Allow(1 << 30)
+					m.fallbacks = true
+				case 4, 5:
+					time.Sleep(time.Duration(i%4) * time.Second)
+				case 6: // Ready asks primary, too
+					want := m.call(time.Now()) != "refused"
+					if got := layer.Poll(svc) == nil; got != want {
+						rt.Fatalf("step %d: ready is %v, want %v", i, got, want)
+					}
+				default:
+					want := m.call(time.Now())
+					if got := switchTo(t, svc); got != want {
+						rt.Fatalf("step %d: %s, want %s", i, got, want)
+					}
+				}
+			}
+		})
+	})
+}

@@ -1,0 +1,164 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+// Watch is a service whose inner service is made of a configuration, and made
+// anew when that changes. Each request is served by one configuration from its
+// beginning to its end: those in flight finish on the old one.
+//
+// What is to survive a change (a balancer with its connections, a breaker, a
+// limit with what is in flight) is made once, outside of mk; each service that
+// mk makes stands on it, and only what a configuration decides is made anew:
+//
+//	w := layer.NewWatch(ctx, initial, func(_ context.Context, c Config) layer.Service[Req, Rsp] {
+//		return layer.NewStack[Req, Rsp]().Timeout(c.Timeout).Service(balancer)
+//	})
+//	for c := range changes {
+//		err := w.Set(c)
+//		...
+//	}
+//
+// Admission: that of the current inner service. Those who wait in Ready move
+// over to the new one at once.
+//
+// Cancellation: the context is passed as it is.
+//
+// Body: a configuration lives until the last of its responses ended, see
+// [Until].
+//
+// Errors: passed as they are, but for [ErrClosed]: the next configuration may
+// be served, so that a request which inner refuses for good is only not
+// admitted now. A Watch is closed when its context has ended.
+//
+// Cost: an atomic load and two atomic additions; no allocation but for the
+// body's Observer.
+type Watch[C, Req, Rsp any] struct {
+	options[Rsp]
+	mk      func(context.Context, C) Service[Req, Rsp]
+	equal   func(C, C) bool
+	ctx     context.Context //nolint:containedctx // the parent of every configuration's own
+	current atomic.Pointer[watchState[C, Req, Rsp]]
+	changes atomic.Int64
+
+	setting sync.Mutex
+}
+
+// NewWatch returns a service that is what mk makes of initial, until
+// [Watch.Set] changes it. mk should return at once, like every [Make]. Its
+// context ends when the configuration was replaced and its last response
+// ended, or when ctx ends. After that all calls are refused with an error that
+// matches [ErrClosed].
+//
+// Where mk returns nil for initial, there is no service yet: requests are
+// refused with an error that matches [ErrNotReady].
+func NewWatch[C comparable, Req, Rsp any](
+	ctx context.Context, initial C, mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
+) *Watch[C, Req, Rsp] {
+	return NewWatchFunc(ctx, initial, func(a, b C) bool { return a == b }, mk, opts...)
+}
+
+// NewWatchFunc is [NewWatch] for configurations that == does not compare. A
+// nil equal takes every configuration for a new one.
+func NewWatchFunc[C, Req, Rsp any](
+	ctx context.Context, initial C, equal func(a, b C) bool,
+	mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
+) *Watch[C, Req, Rsp] {
+	if equal == nil {
+		equal = func(C, C) bool { return false }
+	}
+	w := &Watch[C, Req, Rsp]{options: newOptions(opts), mk: mk, equal: equal, ctx: ctx}
+	s := w.state(initial)
+	if s.inner == nil {
+		s.inner = &watchNothing[Req, Rsp]{w.target}
+	}
+	w.current.Store(s)
+	context.AfterFunc(ctx, func() {
+		w.setting.Lock()
+		defer w.setting.Unlock()
+		w.current.Load().retire()
+	})
+	return w
+}
+
+// Set makes the service of c and serves with it from now on, unless c is equal
+// to the current configuration. Where mk panics or returns nil, what was there
+// stays; for nil there is an error. It returns an error that matches
+// [ErrClosed] when the context of w has ended.
+//
+// Set may be called at any time, but not by mk; calls take their turns. It
+// waits for mk, and for no request.
+func (w *Watch[C, Req, Rsp]) Set(c C) error {
+	w.setting.Lock()
+	defer w.setting.Unlock()
+	if w.ctx.Err() != nil {
+		return w.ended()
+	}
+	old := w.current.Load()
+	if w.equal(old.config, c) {
+		return nil
+	}
+	s := w.state(c)
+	if s.inner == nil {
+		s.Ended()
+		return &Error{Layer: "watch", Target: w.target, Err: errWatchNothing}
+	}
+	w.current.Store(s) // first: whoever finds the old one gone finds this one
+	w.changes.Add(1)
+	old.retire()
+	return nil
+}
+
+// Config returns the current configuration.
+func (w *Watch[C, Req, Rsp]) Config() C { return w.current.Load().config }
+
+// Call serves req with the current configuration.
+func (w *Watch[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	for {
+		s := w.current.Load()
+		if s.Begin() {
+			rsp, err := s.call(ctx, req)
+			if err != nil && errors.Is(err, ErrClosed) {
+				err = w.refuseClosed(err)
+			}
+			return rsp, err
+		}
+		// Replaced just now, or the end.
+		if s == w.current.Load() {
+			var none Rsp
+			return none, w.ended()
+		}
+	}
+}
+
+func (w *Watch[C, Req, Rsp]) ended() error {
+	return &Error{
+		Layer: "watch", Target: w.target, Kind: ErrClosed,
+		Reason: "its context has ended", Err: context.Cause(w.ctx),
+	}
+}
+
+// refuseClosed takes what closed the current service for what it is to those
+// above.
+func (w *Watch[C, Req, Rsp]) refuseClosed(err error) error {
+	return &Error{
+		Layer: "watch", Target: w.target, Kind: ErrNotReady,
+		Reason: "closed until the configuration changes", Err: mapHiddenError{err, ErrClosed},
+	}
+}
+
+// Describe shows the current service. It does not show the configuration,
+// which may hold what is not for everybody.
+func (w *Watch[C, Req, Rsp]) Describe() Node {
+	s := w.current.Load()
+	next := Describe(s.inner)
+	return Node{
+		Name:  "watch",
+		State: State{{"changes", w.changes.Load()}, {"open", s.Open()}},
+		Next:  &next,
+	}
+}
