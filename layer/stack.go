@@ -1,9 +1,6 @@
 package layer
 
-import (
-	"slices"
-	"time"
-)
+import "slices"
 
 // Stack is an ordered list of named layers, written and printed in the order
 // in which a request meets them: outermost first. A Stack is a value: each
@@ -31,26 +28,6 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 		s.layers = append(slices.Clip(s.layers), named[Req, Rsp]{name, l})
 	}
 	return s
-}
-
-// Timeout adds a [Timeout].
-func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("timeout", Timeout[Req](after, s.opts...))
-}
-
-// Limit adds a [Limit].
-func (s Stack[Req, Rsp]) Limit(n int) Stack[Req, Rsp] {
-	return s.With("limit", Limit[Req](n, s.opts...))
-}
-
-// Queue adds a [Queue].
-func (s Stack[Req, Rsp]) Queue(capacity int, maxWait time.Duration) Stack[Req, Rsp] {
-	return s.With("queue", Queue[Req](capacity, maxWait, s.opts...))
-}
-
-// Metrics adds a [Metrics].
-func (s Stack[Req, Rsp]) Metrics(i Instruments) Stack[Req, Rsp] {
-	return s.With("metrics", Metrics[Req](i, s.opts...))
 }
 
 // Service puts the stack on top of leaf.

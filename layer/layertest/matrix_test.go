@@ -1,0 +1,158 @@
+package layertest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// shipped are all the layers of the library, as each is declared to Conform
+// alone. What they are told to watch for (deadlines, rates, failures) is far
+// enough away for the checks to pass by.
+func shipped() map[string]Layer {
+	type (
+		Q = *Request
+		R = *Response
+		S = layer.Service[Q, R]
+	)
+	far := 10 * time.Hour
+	each := func(mk func(ctx context.Context) layer.Layer[Q, R]) Layer {
+		return Layer{New: func(ctx context.Context, next S) S { return mk(ctx)(next) }}
+	}
+	same := func(l layer.Layer[Q, R]) Layer { return Layer{Layer: l} }
+	// Refusals are left to the queue that may be above.
+	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), PassRefusals: true}
+	return map[string]Layer{
+		"timeout":      same(layer.Timeout[Q, R](far)),
+		"head timeout": same(layer.HeadTimeout[Q, R](far)),
+		"idle timeout": same(layer.IdleTimeout[Q, R](far)),
+		"deadline in":  same(layer.DeadlineIn[Q, R](func(Q) (time.Duration, bool) { return far, true })),
+		"deadline out": same(layer.DeadlineOut[Q, R](func(q Q, _ time.Duration) Q { return q }, 0)),
+
+		"limit":     {Layer: layer.Limit[Q, R](8), Limit: 8},
+		"limit by":  same(layer.LimitBy[int, Q, R](func(q Q) int { return q.ID % 3 }, 1_000_000)),
+		"adaptive":  {Layer: layer.AdaptiveLimit[Q, R](layer.AdaptivePolicy{Min: 8, Max: 8}), Limit: 8},
+		"rate":      same(layer.RateLimit[Q, R](1_000_000, 1_000_000)),
+		"rate by":   same(layer.RateLimitBy[int, Q, R](func(q Q) int { return q.ID % 3 }, 1_000_000, 1_000_000, 0)),
+		"shed":      same(layer.Shed[Q, R](layer.ShedPolicy{})),
+		"queue":     {Layer: layer.Queue[Q, R](16, 3*time.Second), Queue: 16, MaxWait: 3 * time.Second},
+		"gate":      each(func(context.Context) layer.Layer[Q, R] { return layer.Gated[Q, R](layer.NewGate()) }),
+		"drain":     each(func(context.Context) layer.Layer[Q, R] { return layer.Drain[Q, R](layer.NewDrainer()) }),
+		"breaker":   same(layer.Breaker[Q, R](layer.BreakerPolicy{Failures: 1 << 30})),
+		"retry":     {Layer: layer.Retry(retry), Tries: 3, Pause: 250 * time.Millisecond},
+		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{Min: far, Max: far})),
+		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{To: handOn})),
+		"reconnect": {Outlives: true, New: connected},
+		"switch":    same(func(next S) S { return layer.Switch(next, closed(), time.Second) }),
+		"watch":     {Outlives: true, New: watched},
+		"lazy":      same(func(next S) S { return layer.Lazy(func() (S, error) { return next, nil }) }),
+		"cache":     {New: cached},
+		"filter":    same(layer.Filter[Q, R](func(Q) error { return nil })),
+		"if":        same(layer.If(func(q Q) bool { return q.ID%2 == 0 }, layer.Timeout[Q, R](far))),
+		"map":       same(layer.MapRequest[Q, R](func(q Q) Q { other := *q; return &other })),
+		"map err":   same(layer.MapErr[Q, R](func(err error) error { return fmt.Errorf("mapped: %w", err) })),
+		"then":      same(layer.Then[Q](func(_ context.Context, rsp R, err error) (R, error) { return rsp, err })),
+		"metrics":   same(layer.Metrics[Q, R](layer.Instruments{})),
+		"trace":     same(layer.Trace[Q, R](traced)),
+		"chaos":     same(layer.Chaos[Q, R](layer.ChaosPolicy[Q]{Match: func(Q) bool { return false }, Share: 1, Delay: far, TTL: far})),
+	}
+}
+
+func closed() service {
+	m := NewMock[*Request, *Response]()
+	m.Close()
+	return m
+}
+
+func handOn(_ context.Context, _ *Request, o layer.Outcome[*Response]) (*Response, error) {
+	return o.Response, o.Err
+}
+
+func connected(ctx context.Context, next service) service {
+	svc := layer.Reconnect(ctx, func(context.Context) (service, error) { return next, nil }, layer.Backoff{})
+	_ = svc.Ready(context.Background())
+	return svc
+}
+
+func watched(ctx context.Context, next service) service {
+	return layer.NewWatch(ctx, 1, func(context.Context, int) service { return next })
+}
+
+func cached(ctx context.Context, next service) service {
+	return layer.NewCache(ctx, func(context.Context, int) service { return next }, layer.CachePolicy{}).Service(1)
+}
+
+type span struct{}
+
+func (span) Head(*Response)         {}
+func (span) End(layer.Class, error) {}
+
+func traced(ctx context.Context, _ *Request) (context.Context, layer.Span[*Response]) {
+	return ctx, span{}
+}
+
+func TestShippedLayers(t *testing.T) {
+	t.Parallel()
+	for name, spec := range shipped() {
+		t.Run(name, func(t *testing.T) { t.Parallel(); Conform(t, spec) })
+	}
+}
+
+// Every ordered pair of layers is a layer that keeps the contract. There are
+// nearly a thousand; unless GOTOWER_MATRIX is "all", as it is in CI, only those
+// with one of the two layers that wait or send again.
+func TestMatrix(t *testing.T) {
+	t.Parallel()
+	layers := shipped()
+	all := os.Getenv("GOTOWER_MATRIX") == "all"
+	for outerName, outer := range layers {
+		for innerName, inner := range layers {
+			if among := []string{"queue", "retry"}; !all && !slices.Contains(among, outerName) && !slices.Contains(among, innerName) {
+				continue
+			}
+			t.Run(outerName+" over "+innerName, func(t *testing.T) { t.Parallel(); Conform(t, over(outer, inner)) })
+		}
+	}
+}
+
+// over declares what outer over inner is.
+func over(outer, inner Layer) Layer {
+	both := Layer{
+		Limit:    max(outer.Limit, inner.Limit),
+		Queue:    outer.Queue,
+		MaxWait:  outer.MaxWait,
+		AtReturn: outer.AtReturn || inner.AtReturn,
+		Outlives: outer.Outlives || inner.Outlives,
+		Tries:    max(outer.Tries, inner.Tries),
+		Pause:    max(outer.Pause, inner.Pause),
+		buried:   outer.Limit > 0 && inner.Queue > 0,
+		crowd:    50, // a thousand times as many pairs as that
+	}
+	if outer.Layer != nil && inner.Layer != nil {
+		both.Layer = func(next service) service { return outer.Layer(inner.Layer(next)) }
+	} else {
+		both.New = func(ctx context.Context, next service) service {
+			return applied(ctx, outer, applied(ctx, inner, next))
+		}
+	}
+	if outer.Limit > 0 && inner.Limit > 0 {
+		both.Limit = min(outer.Limit, inner.Limit)
+	}
+	if outer.Limit == 0 && inner.Queue > 0 {
+		both.Queue += inner.Queue
+		both.MaxWait = max(outer.MaxWait, inner.MaxWait)
+	}
+	return both
+}
+
+func applied(ctx context.Context, l Layer, next service) service {
+	if l.New != nil {
+		return l.New(ctx, next)
+	}
+	return l.Layer(next)
+}

@@ -1,0 +1,135 @@
+package layer
+
+import (
+	"context"
+	"time"
+)
+
+// The methods below add the layers of this package, so that the type arguments
+// and the options of a stack are written once. Layers with types of their own
+// (LimitBy, RateLimitBy) are added by With.
+
+// Timeout adds a [Timeout].
+func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
+	return s.With("timeout", Timeout[Req](after, s.opts...))
+}
+
+// HeadTimeout adds a [HeadTimeout].
+func (s Stack[Req, Rsp]) HeadTimeout(after time.Duration) Stack[Req, Rsp] {
+	return s.With("head_timeout", HeadTimeout[Req](after, s.opts...))
+}
+
+// IdleTimeout adds an [IdleTimeout].
+func (s Stack[Req, Rsp]) IdleTimeout(after time.Duration) Stack[Req, Rsp] {
+	return s.With("idle_timeout", IdleTimeout[Req](after, s.opts...))
+}
+
+// DeadlineIn adds a [DeadlineIn].
+func (s Stack[Req, Rsp]) DeadlineIn(read func(Req) (left time.Duration, ok bool)) Stack[Req, Rsp] {
+	return s.With("deadline_in", DeadlineIn(read, s.opts...))
+}
+
+// DeadlineOut adds a [DeadlineOut].
+func (s Stack[Req, Rsp]) DeadlineOut(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
+	return s.With("deadline_out", DeadlineOut(write, margin, s.opts...))
+}
+
+// Limit adds a [Limit].
+func (s Stack[Req, Rsp]) Limit(n int) Stack[Req, Rsp] {
+	return s.With("limit", Limit[Req](n, s.opts...))
+}
+
+// AdaptiveLimit adds an [AdaptiveLimit].
+func (s Stack[Req, Rsp]) AdaptiveLimit(p AdaptivePolicy) Stack[Req, Rsp] {
+	return s.With("adaptive", AdaptiveLimit[Req](p, s.opts...))
+}
+
+// RateLimit adds a [RateLimit].
+func (s Stack[Req, Rsp]) RateLimit(perSecond float64, burst int) Stack[Req, Rsp] {
+	return s.With("rate", RateLimit[Req](perSecond, burst, s.opts...))
+}
+
+// Shed adds a [Shed].
+func (s Stack[Req, Rsp]) Shed(p ShedPolicy) Stack[Req, Rsp] {
+	return s.With("shed", Shed[Req](p, s.opts...))
+}
+
+// Queue adds a [Queue].
+func (s Stack[Req, Rsp]) Queue(capacity int, maxWait time.Duration) Stack[Req, Rsp] {
+	return s.With("queue", Queue[Req](capacity, maxWait, s.opts...))
+}
+
+// Gated adds a [Gated].
+func (s Stack[Req, Rsp]) Gated(g *Gate) Stack[Req, Rsp] {
+	return s.With("gate", Gated[Req](g, s.opts...))
+}
+
+// Breaker adds a [Breaker].
+func (s Stack[Req, Rsp]) Breaker(p BreakerPolicy) Stack[Req, Rsp] {
+	return s.With("breaker", Breaker[Req](p, s.opts...))
+}
+
+// Fallback adds a [Fallback].
+func (s Stack[Req, Rsp]) Fallback(p FallbackPolicy[Req, Rsp]) Stack[Req, Rsp] {
+	return s.With("fallback", Fallback(p, s.opts...))
+}
+
+// Retry adds a [Retry].
+func (s Stack[Req, Rsp]) Retry(p RetryPolicy[Req, Rsp]) Stack[Req, Rsp] {
+	return s.With("retry", Retry(p, s.opts...))
+}
+
+// Hedge adds a [Hedge].
+func (s Stack[Req, Rsp]) Hedge(p HedgePolicy[Req]) Stack[Req, Rsp] {
+	return s.With("hedge", Hedge(p, s.opts...))
+}
+
+// Metrics adds a [Metrics].
+func (s Stack[Req, Rsp]) Metrics(i Instruments) Stack[Req, Rsp] {
+	return s.With("metrics", Metrics[Req](i, s.opts...))
+}
+
+// Trace adds a [Trace].
+func (s Stack[Req, Rsp]) Trace(start func(ctx context.Context, req Req) (context.Context, Span[Rsp])) Stack[Req, Rsp] {
+	return s.With("trace", Trace(start, s.opts...))
+}
+
+// Chaos adds a [Chaos].
+func (s Stack[Req, Rsp]) Chaos(p ChaosPolicy[Req]) Stack[Req, Rsp] {
+	return s.With("chaos", Chaos(p, s.opts...))
+}
+
+// Drain adds a [Drain].
+func (s Stack[Req, Rsp]) Drain(d *Drainer) Stack[Req, Rsp] {
+	return s.With("drain", Drain[Req](d, s.opts...))
+}
+
+// Filter adds a [Filter].
+func (s Stack[Req, Rsp]) Filter(f func(Req) error) Stack[Req, Rsp] {
+	return s.With("filter", Filter(f, s.opts...))
+}
+
+// If adds a layer for some requests only, see [If].
+func (s Stack[Req, Rsp]) If(name string, pred func(Req) bool, l Layer[Req, Rsp]) Stack[Req, Rsp] {
+	return s.With("if "+name, If(pred, l))
+}
+
+// MapRequest adds a [MapRequest].
+func (s Stack[Req, Rsp]) MapRequest(f func(Req) Req) Stack[Req, Rsp] {
+	return s.With("map_request", MapRequest[Req, Rsp](f))
+}
+
+// MapResponse adds a [MapResponse].
+func (s Stack[Req, Rsp]) MapResponse(f func(Rsp) Rsp) Stack[Req, Rsp] {
+	return s.With("map_response", MapResponse[Req](f))
+}
+
+// MapErr adds a [MapErr].
+func (s Stack[Req, Rsp]) MapErr(f func(error) error) Stack[Req, Rsp] {
+	return s.With("map_err", MapErr[Req, Rsp](f))
+}
+
+// Then adds a [Then].
+func (s Stack[Req, Rsp]) Then(f func(context.Context, Rsp, error) (Rsp, error)) Stack[Req, Rsp] {
+	return s.With("then", Then[Req](f))
+}
