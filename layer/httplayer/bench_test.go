@@ -147,7 +147,7 @@ func BenchmarkRefusal(b *testing.B) {
 // BenchmarkFrames is what it costs to follow a connection: a Read of 16 KiB in
 // one frame.
 func BenchmarkFrames(b *testing.B) {
-	f := newFrames()
+	f := newFrames(func() {})
 	data := frameBytes(frameData, strings.Repeat("x", 16<<10-9))
 	b.SetBytes(int64(len(data)))
 	b.ReportAllocs()

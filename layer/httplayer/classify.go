@@ -15,25 +15,41 @@ import (
 //	other 5xx; UNKNOWN, DEADLINE_EXCEEDED,
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
 //	what came from beyond this process as an error      Retryable
+//	a [StatusError]                                     as a response with its status
 //	any other error                                     Failure
 //
 // Everything else is a Success. The gRPC status is read from the trailers once
-// the response ended, from the header before; a 200 without one is a success.
-// The failures are those of linkerd's proxy.
+// the response ended, else from the header, where a response that is nothing
+// but trailers has it; it counts for more than the HTTP status. One that is no
+// number is UNKNOWN, as in gRPC. A gRPC response that ended without a status
+// is judged by its HTTP status: a 200 is a Success, as in linkerd's proxy, whose
+// failures these are.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:
-		if errors.Is(o.Err, layer.ErrTryTimeout) || isPeer(o.Err) {
-			return layer.Retryable
-		}
-		return layer.Failure
+		return classOfError(o.Err)
 	case o.Response == nil:
 		return layer.Success
 	}
 	if code, ok := grpcStatus(o.Response, o.Ended); ok {
 		return classOfCode(code)
 	}
-	switch status := o.Response.StatusCode; {
+	return classOfStatus(o.Response.StatusCode)
+}
+
+func classOfError(err error) layer.Class {
+	var chosen *StatusError
+	switch {
+	case errors.As(err, &chosen):
+		return classOfStatus(chosen.status())
+	case errors.Is(err, layer.ErrTryTimeout), isPeer(err):
+		return layer.Retryable
+	}
+	return layer.Failure
+}
+
+func classOfStatus(status int) layer.Class {
+	switch {
 	case status == http.StatusTooManyRequests:
 		return layer.Throttled
 	case status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout:
@@ -53,7 +69,10 @@ func grpcStatus(rsp *http.Response, ended bool) (uint64, bool) {
 		return 0, false
 	}
 	code, err := strconv.ParseUint(text, 10, 32)
-	return code, err == nil
+	if err != nil {
+		code = grpcUnknown
+	}
+	return code, true
 }
 
 func classOfCode(code uint64) layer.Class {

@@ -59,7 +59,7 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 		w.tls = &state
 	}
 	if p == http2 {
-		w.frames = newFrames()
+		w.frames = newFrames(e.wake.Wake)
 	} else {
 		w.greeted = e.greeted
 	}

@@ -7,6 +7,8 @@
 //	                           ├→ Service → layers → Endpoint → net/http connection
 //	http.Client → RoundTripper ┘
 //
+// [Middleware] puts layers in front of a mux, in the same process.
+//
 // # Requests and responses
 //
 // A request goes through a stack as *http.Request and is never changed on the
@@ -25,6 +27,13 @@
 //
 // # Errors
 //
-// [Handler] answers in HTTP, or in gRPC, with the status that [StatusOf] gives
-// an error. They are those of linkerd's proxy.
+// [Handler] and [Middleware] answer in HTTP, or in gRPC, with the status that
+// [StatusOf] gives an error. They are those of linkerd's proxy. A [StatusError]
+// chooses its own.
+//
+// # Sending again
+//
+// What retries and hedges ask of HTTP, [Resend] answers: which requests may be
+// sent again, with which body, and when. [Classify] says what a response means.
+// [NewStack] gives both to the layers of a stack.
 package httplayer

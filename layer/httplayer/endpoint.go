@@ -18,7 +18,9 @@ import (
 // HTTP/2 has one connection, made by whoever comes first for all who come
 // meanwhile, and as many requests on it as the server's SETTINGS allow: it is
 // used only once these have come, so that even the first burst is counted
-// right. Whatever is beyond that is refused at once. A fresh Endpoint is not
+// right. A request holds its place until its response ended; one that was
+// cancelled, where the server has been silent since, until it is heard of
+// again. Whatever is beyond that is refused at once. A fresh Endpoint is not
 // ready; Ready connects, and so does Call. One that connected once is ready
 // without a connection too, until connecting fails.
 //

@@ -439,7 +439,6 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 			require.NoError(t, e.Ready(t.Context()))
 			prepare(e)
 			c := e.h2.current.Load()
-			require.True(t, c.reserve())
 			require.NoError(t, c.cc.Close())
 			_, err := c.cc.RoundTrip(request(t, http.MethodGet, "http://web/", ""))
 			assert.Equal(t, unsent, fateOf(err), "%v", err)
@@ -447,19 +446,23 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 	}
 }
 
-func TestEndpointH2ReserveAfterRetire(t *testing.T) {
+func TestEndpointH2RetiredInHand(t *testing.T) {
 	// Somebody has the connection in hand when it is retired.
 	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), H2())
 	require.NoError(t, e.Ready(t.Context()))
 	c := e.h2.current.Load()
+	require.True(t, c.acquire())
 	c.retired.Store(true)
-	assert.False(t, c.reserve())
-	assert.Error(t, c.cc.Err(), "who finds it retired and unused closes it")
+	assert.False(t, c.acquire())
+	e.h2.retire(c)
+	assert.NoError(t, c.cc.Err(), "somebody uses it")
+	c.End(nil)
+	assert.Error(t, c.cc.Err(), "and nobody would close it after that")
 	assert.NoError(t, get(t.Context(), e, "/length"))
 }
 
 func TestEndpointH2ConnectionLostBeforeTheStream(t *testing.T) {
-	// It closes between Reserve and RoundTrip: the request goes by the next.
+	// It closes when it was chosen already: the request goes by the next.
 	addr := serve(t, http.HandlerFunc(shapes))
 	e := endpoint(t, addr, H2())
 	require.NoError(t, e.Ready(t.Context()))
@@ -480,7 +483,7 @@ type closesFirst struct {
 }
 
 func (c *closesFirst) Value(key any) any {
-	if c.conn.cc.InFlight() > 0 {
+	if c.conn.active.Load() > 0 {
 		_ = c.conn.cc.Close()
 	}
 	return c.Context.Value(key)

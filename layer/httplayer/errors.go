@@ -19,15 +19,19 @@ const (
 	grpcNotFound          = 5
 	grpcPermissionDenied  = 7
 	grpcResourceExhausted = 8
+	grpcUnimplemented     = 12
 	grpcInternal          = 13
 	grpcUnavailable       = 14
 	grpcDataLoss          = 15
+	grpcUnauthenticated   = 16
 )
 
 // StatusOf returns what a client is told of err: the HTTP status, and the gRPC
 // status code for a gRPC request. They are those of linkerd's proxy
 // (app/core/src/errors/respond.rs), in this order:
 //
+//	a [StatusError]                                         what it says
+//	refused by a rate limit                                 429   8 RESOURCE_EXHAUSTED
 //	out of time: in a queue (fail-fast), in a layer         504   4 DEADLINE_EXCEEDED
 //	refused by a layer, since no endpoint is there          503  14 UNAVAILABLE
 //	out of time while connecting, or by the caller's ctx    504   4 DEADLINE_EXCEEDED
@@ -38,13 +42,19 @@ const (
 //	anything else                                           500  13 INTERNAL
 //
 // A stream that the endpoint reset is a 502, with the gRPC code that gRPC has
-// for the reason. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
+// for the reason. An injected fault (layer.ErrInjected) is answered as what it
+// wraps, without a cause as anything else. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
 // a status for a caller who cancelled; nobody is left to read it.
 func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 	var reset streamError
+	var chosen *StatusError
 	switch {
 	case err == nil:
 		return http.StatusOK, 0
+	case errors.As(err, &chosen):
+		return chosen.status(), chosen.grpcCode()
+	case isRate(err):
+		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded
 	case isShed(err):
@@ -66,8 +76,19 @@ func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 }
 
 // closes reports whether an answer for err ends the client's connection, so
-// that what waits in it goes elsewhere.
-func closes(err error) bool { return !errors.Is(err, layer.ErrNoRoute) }
+// that what waits in it goes elsewhere. It does not where elsewhere is no
+// better: a missing route, a rate limit, an answer that somebody chose.
+func closes(err error) bool {
+	var chosen *StatusError
+	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !errors.As(err, &chosen) && !isRate(err)
+}
+
+// isRate reports whether it is a rate limit that refused. Where a layer above
+// has something else to say of such a refusal, that counts.
+func isRate(err error) bool {
+	var refusal *layer.Error
+	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
+}
 
 // isShed reports whether err is a refusal by a layer that knows an endpoint to
 // be away, not by the endpoint itself: the request never got as far.

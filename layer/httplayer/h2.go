@@ -16,8 +16,8 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if err != nil {
 			return nil, err
 		}
-		if !c.reserve() {
-			if !c.spent() {
+		if !c.acquire() {
+			if !c.spent() && c.cc.Err() == nil {
 				return nil, e.full
 			}
 			s.retire(c)
@@ -29,8 +29,9 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if err == nil {
 			out.admit()
 			rsp.Request, rsp.TLS = req, c.wire.tls
-			return rsp, nil
+			return Completion(ctx, rsp, c), nil
 		}
+		c.End(err)
 		fate := fateOf(err)
 		if ctx.Err() != nil || fate == unknown || !out.withdraw() {
 			out.fail()

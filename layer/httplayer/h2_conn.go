@@ -24,38 +24,68 @@ type single struct {
 	closed bool
 }
 
-// h2Conn is one connection.
+// h2Conn is one connection. Its streams are counted here, not by net/http's
+// Reserve. net/http counts a stream twice while it is being reset; a RoundTrip
+// that comes then waits for a stream although it has reserved one, keeps out
+// all who come after it, and waits for ever once these have reserved the rest.
+// Without reservations it waits until the reset was written, at the longest.
 type h2Conn struct {
+	owner   *single
 	cc      *http.ClientConn
 	wire    *wire
-	limit   int         // how many streams the server allowed at first
-	retired atomic.Bool // no new streams; closed when there are none left
+	active  atomic.Int64 // requests that have not ended
+	aborted atomic.Bool  // net/http may still count some that have
+	retired atomic.Bool  // no new streams; closed when there are none left
 }
 
-// reserve takes a slot for one stream.
-func (c *h2Conn) reserve() bool {
-	if c.cc.Reserve() != nil {
-		return false
+// acquire takes a place for one stream.
+func (c *h2Conn) acquire() bool {
+	for {
+		n := c.active.Load()
+		if c.spent() || !c.allows(n) {
+			return false
+		}
+		if c.active.CompareAndSwap(n, n+1) {
+			break
+		}
 	}
 	if c.retired.Load() {
-		// Whoever retired it may have seen the slot and left it open.
-		c.cc.Release()
+		// Whoever retired it may have seen this one and left it open.
+		c.active.Add(-1)
 		c.settle()
 		return false
 	}
 	return true
 }
 
-// spent reports whether a connection without room will not have any again. One
-// that has fewer streams than it was allowed, and takes no more, was marked by
-// net/http as not to be used any further.
-func (c *h2Conn) spent() bool {
-	return c.retired.Load() || c.cc.Err() != nil || c.wire.frames.goAway.Load() || c.cc.InFlight() < c.limit
+// allows reports whether there is room for one more beside n. A stream that was
+// reset takes its place until the server gave a sign of life: were that
+// ignored, requests would wait for a server that is no more.
+func (c *h2Conn) allows(n int64) bool {
+	limit := c.wire.frames.limit.Load()
+	return n < limit && (!c.aborted.Load() || int64(c.cc.InFlight()) < limit)
 }
+
+// Data and End make a connection the observer of the responses that came by
+// it: the place of a stream comes back when its response ended.
+func (c *h2Conn) Data(int) {}
+
+func (c *h2Conn) End(err error) {
+	if err != nil {
+		c.aborted.Store(true)
+	}
+	c.active.Add(-1)
+	c.settle()
+	c.owner.endpoint.wake.Wake()
+}
+
+// spent reports whether the connection takes no new streams, whatever room
+// there is.
+func (c *h2Conn) spent() bool { return c.retired.Load() || c.wire.frames.goAway.Load() }
 
 // settle closes a retired connection that has nothing left to do.
 func (c *h2Conn) settle() {
-	if c.retired.Load() && c.cc.InFlight() == 0 {
+	if c.retired.Load() && c.active.Load() == 0 && c.cc.InFlight() == 0 {
 		_ = c.cc.Close()
 	}
 }
@@ -134,7 +164,7 @@ func (s *single) connect() (*h2Conn, error) {
 		_ = cc.Close()
 		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
 	}
-	c := &h2Conn{cc: cc, wire: w, limit: cc.Available()}
+	c := &h2Conn{owner: s, cc: cc, wire: w}
 	return c, s.publish(c)
 }
 
@@ -160,6 +190,9 @@ func (s *single) changed(c *h2Conn) {
 		delete(s.open, c)
 		s.mu.Unlock()
 	}
+	if int64(c.cc.InFlight()) <= c.active.Load() {
+		c.aborted.Store(false)
+	}
 	c.settle()
 	s.endpoint.wake.Wake()
 }
@@ -179,10 +212,10 @@ func (s *single) shut() {
 
 func (s *single) room(up bool) bool {
 	c := s.current.Load()
-	if c == nil || c.cc.Err() != nil {
+	if c == nil || c.spent() || c.cc.Err() != nil {
 		return up
 	}
-	return c.cc.Available() > 0 || c.spent() && up
+	return c.allows(c.active.Load())
 }
 
 // usage is for Describe.
@@ -190,7 +223,7 @@ func (s *single) usage() (conns, idle, inFlight int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.open {
-		n := c.cc.InFlight()
+		n := int(c.active.Load())
 		if n == 0 {
 			idle++
 		}

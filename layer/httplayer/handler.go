@@ -2,11 +2,14 @@ package httplayer
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Handler serves requests by svc: it is a reverse proxy to wherever svc sends
@@ -26,7 +29,9 @@ import (
 // for one that has gone.
 //
 // An error of svc is answered as [StatusOf] says, with an empty body and, for
-// all but a missing route, with the request to close the client's connection.
+// most, with the request to close the client's connection. A refusal that says
+// when it is worth coming back says so to the client: in Retry-After, or to
+// gRPC in grpc-retry-pushback-ms.
 // A gRPC request (HTTP/2 with a content type of application/grpc) gets the
 // status as gRPC instead; if its response breaks off, so that only a reset
 // would be left, it gets trailers with a status. Any other response that
@@ -183,7 +188,11 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if h.informational {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
-	if isGRPC(r) {
+	grpc := isGRPC(r)
+	if after, ok := layer.RetryAfter(err); ok && errors.Is(err, layer.ErrNotReady) {
+		askAfter(header, after, grpc)
+	}
+	if grpc {
 		message := ""
 		if h.informational {
 			message = err.Error()

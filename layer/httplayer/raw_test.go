@@ -20,6 +20,7 @@ const (
 	frameData     = 0x0
 	frameHeaders  = 0x1
 	frameRST      = 0x3
+	framePing     = 0x6
 	flagEndStream = 0x1
 	flagAck       = 0x1
 	flagEndHeader = 0x4

@@ -13,9 +13,11 @@ import (
 type Service = layer.Service[*http.Request, *http.Response]
 
 // NewStack returns an empty stack for the messages of net/http. Its layers
-// end a response where [Completion] says, and judge it as [Classify] does; opts
-// come after that.
+// end a response where [Completion] says, judge it as [Classify] does, and send
+// a request again as [Resend] says; opts come after that.
 func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
-	protocol := []layer.Option[*http.Response]{layer.Until(Completion), layer.Classify(Classify)}
+	protocol := []layer.Option[*http.Response]{
+		layer.Until(Completion), layer.Classify(Classify), layer.Resending[*http.Request, *http.Response](Resend{}),
+	}
 	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
 }

@@ -1,0 +1,70 @@
+package httplayer
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The slow one loses, hears of it, and the winner's body is read whole long
+// after the race (hedgedhttp#7: 3 965 bytes of 512 KiB).
+func TestE2EHedge(t *testing.T) {
+	whole := strings.Repeat("x", 512<<10)
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		gone := make(chan time.Time, 1)
+		slow := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			<-r.Context().Done()
+			gone <- time.Now()
+		}))
+		fast := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, whole) }))
+		svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}).
+			Service(spread{endpoint(t, slow, protocol), endpoint(t, fast, protocol)})
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+		require.NoError(t, err)
+		won := time.Now()
+		assert.Less(t, (<-gone).Sub(won), 50*time.Millisecond)
+		assert.Len(t, read(t, rsp), len(whole))
+	})
+}
+
+// Both get the whole of a body.
+func TestE2EHedgeWithABody(t *testing.T) {
+	body := strings.Repeat("hello", 1000)
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		letGo, got := make(chan struct{}), make(chan int, 1)
+		slow := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			b, _ := io.ReadAll(r.Body)
+			got <- len(b)
+			<-letGo
+		}))
+		svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: 20 * time.Millisecond, Max: 20 * time.Millisecond}).
+			Service(spread{endpoint(t, slow, protocol), endpoint(t, serve(t, http.HandlerFunc(echoes)), protocol)})
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", body))
+		require.NoError(t, err)
+		assert.Equal(t, body, read(t, rsp))
+		assert.Equal(t, len(body), <-got)
+		close(letGo)
+	})
+}
+
+// A POST is not sent twice because it takes long.
+func TestE2EHedgeLeavesPostsAlone(t *testing.T) {
+	b := &visited{HandlerFunc: echoes}
+	slow := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(20 * time.Millisecond)
+		say(w, "slow")
+	}))
+	svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: time.Millisecond, Max: time.Millisecond}).
+		Service(spread{endpoint(t, slow), endpoint(t, serve(t, b))})
+	rsp, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "hello"))
+	require.NoError(t, err)
+	assert.Equal(t, "slow", read(t, rsp))
+	assert.Zero(t, b.n.Load())
+}

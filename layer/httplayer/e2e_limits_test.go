@@ -1,0 +1,162 @@
+package httplayer
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// stalls sends a head, with /body a piece of a body, and then nothing.
+func stalls(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/body" {
+		say(w, "half of it")
+		flush(w)
+	}
+	<-r.Context().Done()
+}
+
+func TestE2ETimeLimits(t *testing.T) {
+	const limit = 30 * time.Millisecond
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		e := endpoint(t, serve(t, http.HandlerFunc(stalls)), protocol)
+		for name, tt := range map[string]struct {
+			stack layer.Stack[*http.Request, *http.Response]
+			path  string
+			want  error
+		}{
+			"total, before the head": {NewStack().Timeout(limit), "/head", layer.ErrTimeout},
+			"total, in the body":     {NewStack().Timeout(limit), "/body", layer.ErrTimeout},
+			"head":                   {NewStack().HeadTimeout(limit), "/head", layer.ErrHeadTimeout},
+			"silence":                {NewStack().IdleTimeout(limit), "/body", layer.ErrIdleTimeout},
+			"silence under others":   {NewStack().Timeout(time.Minute).Limit(1).IdleTimeout(limit).Limit(1), "/body", layer.ErrIdleTimeout},
+		} {
+			svc := tt.stack.Service(e)
+			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web"+tt.path, ""))
+			if tt.path == "/body" {
+				require.NoError(t, err, name)
+				var b []byte
+				b, err = io.ReadAll(rsp.Body)
+				assert.Equal(t, "half of it", string(b), name)
+				assert.NoError(t, rsp.Body.Close(), name)
+			}
+			assert.ErrorIs(t, err, tt.want, name)
+			assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+			status, _ := StatusOf(err)
+			assert.Equal(t, http.StatusGatewayTimeout, status, name)
+		}
+		// A head in time is not bounded after that.
+		svc := NewStack().HeadTimeout(time.Minute).Service(e)
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/body", ""))
+		require.NoError(t, err)
+		assert.NoError(t, rsp.Body.Close())
+		assert.Eventually(t, func() bool { return e.Describe().State.Get("in_flight") == 0 }, 5*time.Second, time.Millisecond)
+	})
+}
+
+func TestE2EBreaker(t *testing.T) {
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		var well atomic.Bool
+		server := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
+			if !well.Load() {
+				w.WriteHeader(http.StatusInternalServerError)
+			}
+			say(w, "x")
+		}}
+		svc := NewStack().Breaker(layer.BreakerPolicy{
+			Failures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond},
+		}).Service(endpoint(t, serve(t, server), protocol))
+		for range 3 {
+			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+			require.NoError(t, err)
+			read(t, rsp)
+			assert.Equal(t, 500, rsp.StatusCode)
+		}
+		_, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		assert.EqualValues(t, 3, server.n.Load(), "it is open")
+		well.Store(true)
+		require.NoError(t, svc.Ready(t.Context()), "until it is time for a probe")
+		for range 3 {
+			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+			require.NoError(t, err)
+			read(t, rsp)
+		}
+		assert.EqualValues(t, 6, server.n.Load(), "and after that it is closed")
+	})
+}
+
+// A gRPC status in the trailers trips it too; the head was a 200.
+func TestE2EBreakerSeesTrailers(t *testing.T) {
+	svc := NewStack().Breaker(layer.BreakerPolicy{Failures: 2}).
+		Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			say(w, "message")
+			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "14")
+		})), H2()))
+	for range 2 {
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "x"))
+		require.NoError(t, err)
+		read(t, rsp)
+	}
+	_, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "x"))
+	assert.ErrorIs(t, err, layer.ErrNotReady)
+}
+
+func TestE2EDrainWaitsForBodies(t *testing.T) {
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		letGo := make(chan struct{})
+		d := layer.NewDrainer()
+		svc := NewStack().Drain(d).Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			flush(w)
+			<-letGo
+			say(w, "the rest")
+		})), protocol))
+		proxy := serve(t, Handler(svc))
+		rsp, err := client(t, isH2(protocol)).Get("http://" + proxy)
+		require.NoError(t, err)
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.ErrorIs(t, d.Drain(done), context.Canceled, "a body is open")
+		assert.EqualValues(t, 1, d.InFlight())
+		refused, err := client(t, false).Get("http://" + proxy)
+		require.NoError(t, err)
+		read(t, refused)
+		assert.Equal(t, 503, refused.StatusCode)
+		assert.True(t, refused.Close)
+		close(letGo)
+		assert.Equal(t, "the rest", read(t, rsp))
+		assert.NoError(t, d.Drain(t.Context()))
+	})
+}
+
+func isH2(opt EndpointOption) bool {
+	return newEndpointOptions("", []EndpointOption{opt}).protocol == http2
+}
+
+// A slot that is bound to a body is free when that was abandoned.
+func TestE2ELimitAndAbandonedBodies(t *testing.T) {
+	protocols(t, func(t *testing.T, protocol EndpointOption) {
+		e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			say(w, strings.Repeat("x", 1<<20))
+		})), protocol)
+		svc := NewStack().Limit(1).Service(e)
+		for range 3 {
+			ctx, cancel := context.WithCancel(t.Context())
+			rsp, err := svc.Call(ctx, request(t, http.MethodGet, "http://web/", ""))
+			require.NoError(t, err)
+			_, err = svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			cancel() // and nobody closes the body
+			assert.NoError(t, svc.Ready(t.Context()))
+			_ = rsp
+		}
+	})
+}

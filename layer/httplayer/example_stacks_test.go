@@ -1,0 +1,170 @@
+package httplayer_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
+)
+
+// A client: http.Client as ever, and below it everything that a call over a
+// network needs. One budget bounds what retries and hedges add together. The
+// queue is the one place where requests wait; the breaker belongs to the single
+// endpoint, so that the balancer goes elsewhere while it is open.
+func Example_client() {
+	srv := hello()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel() // the balancer, its endpoints and their connections end with it
+
+	const target = "web.default:80"
+	endpoints, err := static.Endpoints(srv.Listener.Addr().String())
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	resolver := static.New(map[string][]resolve.Endpoint{target: endpoints})
+	budget := layer.NewBudget(10*time.Second, 0.2, 10)
+	endpoint := func(ctx context.Context, t discover.Target) httplayer.Service {
+		return httplayer.NewStack(layer.For[*http.Response](t.Name)).
+			Breaker(layer.BreakerPolicy{}).
+			Limit(64).
+			Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
+	}
+	web := httplayer.NewStack(layer.For[*http.Response](target)).
+		Timeout(10*time.Second).
+		Retry(layer.RetryPolicy[*http.Request, *http.Response]{Budget: budget, PerTry: 2 * time.Second}).
+		Queue(1000, 3*time.Second).
+		Hedge(layer.HedgePolicy[*http.Request]{Budget: budget}).
+		DeadlineOut(httplayer.WriteDeadline("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
+		Service(balance.Resolve(ctx, resolver, target, endpoint))
+
+	client := &http.Client{Transport: httplayer.RoundTripper(web)}
+	rsp, err := client.Get("http://web.default/")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	fmt.Println(rsp.Status, string(body), err)
+	fmt.Print(outline(layer.Describe(web)))
+	// Output:
+	// 200 OK hello from web.default/ <nil>
+	// timeout
+	// retry
+	// queue
+	// hedge
+	// deadline_out
+	// balance
+	//   endpoint
+	//   breaker
+	//   limit
+	//   endpoint
+}
+
+// A gateway: each host has a stack of its own, made when it is first asked for
+// and dropped when nobody has for five minutes. Nobody gets more than a hundred
+// requests a second, and who is less important is turned away first.
+func Example_gateway() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	host := func(ctx context.Context, host string) httplayer.Service {
+		return httplayer.NewStack(layer.For[*http.Response](host)).
+			Retry(layer.RetryPolicy[*http.Request, *http.Response]{}).
+			Queue(1000, time.Second).
+			Breaker(layer.UnifiedBreaker()).
+			AdaptiveLimit(layer.AdaptivePolicy{}).
+			Service(httplayer.NewEndpoint(ctx, host))
+	}
+	routes := layer.NewCache(ctx, host, layer.CachePolicy{Idle: 5 * time.Minute, Capacity: 1000}, layer.Until(httplayer.Completion))
+	client := func(r *http.Request) string { return r.RemoteAddr }
+
+	drainer := layer.NewDrainer() // drainer.Drain(ctx) on the way out
+	gateway := httplayer.NewStack().
+		Drain(drainer).
+		Timeout(time.Minute).
+		IdleTimeout(10*time.Second).
+		With("rate", layer.RateLimitBy[string, *http.Request, *http.Response](client, 100, 20, 10_000)).
+		Shed(layer.ShedPolicy{}).
+		Limit(10_000).
+		Service(routes.Router(func(r *http.Request) (string, error) { return r.Host, nil }))
+
+	srv := hello()
+	defer srv.Close()
+	req := httptest.NewRequest(http.MethodGet, srv.URL+"/greeting", http.NoBody)
+	rec := httptest.NewRecorder()
+	httplayer.Handler(gateway).ServeHTTP(rec, req)
+	fmt.Println(rec.Code, rec.Body.Len() > 0, drainer.InFlight())
+	fmt.Print(outline(layer.Describe(gateway)))
+	// Output:
+	// 200 true 0
+	// drain
+	// timeout
+	// idle_timeout
+	// rate
+	// shed
+	// limit
+	// router
+	//   route
+	//   retry
+	//   queue
+	//   breaker
+	//   adaptive
+	//   endpoint
+}
+
+// A server: what stands in front of a mux. The caller's deadline is taken over,
+// so that nobody works on what nobody waits for any more.
+func Example_server() {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /hello/{name}", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello, %s", r.PathValue("name"))
+	})
+	drainer := layer.NewDrainer()
+	stack := httplayer.NewStack().
+		Drain(drainer).
+		DeadlineIn(httplayer.ReadDeadline("Request-Timeout", httplayer.DeadlineDuration)).
+		Timeout(30 * time.Second).
+		Shed(layer.ShedPolicy{}).
+		AdaptiveLimit(layer.AdaptivePolicy{})
+	server := httplayer.Middleware(stack.Layer())(mux)
+
+	rec := httptest.NewRecorder()
+	server.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/hello/ann", http.NoBody))
+	fmt.Println(rec.Code, rec.Body)
+	fmt.Print(outline(server.(layer.Describer).Describe()))
+	// Output:
+	// 200 hello, ann
+	// drain
+	// deadline_in
+	// timeout
+	// shed
+	// adaptive
+	// handler
+}
+
+// outline is the tree of a stack without its state, which changes from one
+// moment to the next: print the Node itself to see all of it.
+func outline(n layer.Node) string { return outlined(n, "") }
+
+func outlined(n layer.Node, indent string) string {
+	text := indent + n.Name + "\n"
+	for _, child := range n.Children {
+		text += outlined(child, indent+"  ")
+	}
+	if n.Next != nil {
+		text += outlined(*n.Next, indent)
+	}
+	return text
+}

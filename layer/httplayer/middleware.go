@@ -1,0 +1,142 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Middleware puts layers in front of any [http.Handler], such as a mux: limits
+// and shedding, deadlines, drain, metrics. Each handler gets layers, and a
+// state, of its own; a [layer.Stack] is made into one layer by its Layer
+// method. The handler returned is safe for concurrent use, starts nothing, and
+// is a [layer.Describer].
+//
+// The handler below runs where net/http called, and writes to net/http's own
+// writer: it can stream, flush, hijack, send 1xx and trailers as ever. It gets
+// the context that the layers made. When it returns, the layers get its
+// response: status, header and trailer, and no body, for that has gone out.
+// So a response ends when the handler returns. A time limit ends the context
+// of a handler, which has to look at it; one on the head, or on silence, runs
+// until the handler returns too. A handler that returns when its context is
+// done, and has written nothing, has failed with the cause of that.
+//
+// An error of the layers is answered as [Handler] does (see [StatusOf]), if
+// the response has not begun; else it is aborted, so that nobody takes it for
+// complete. A response that layers put in the place of a handler that did not
+// run is sent as it is. One in the place of a response that the handler wrote
+// comes too late and is closed. The handler runs once a request: a retry or a
+// hedge here gets an error, and belongs elsewhere. Panics pass through.
+//
+// It costs two allocations a request, and one more where a layer makes a
+// context.
+func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
+	answer := &handler{informational: true, log: slog.New(slog.DiscardHandler)}
+	for _, opt := range opts {
+		opt.apply(answer)
+	}
+	return func(h http.Handler) http.Handler {
+		var svc Service = handled{h}
+		if l != nil {
+			svc = l(svc)
+		}
+		return &middleware{svc, answer}
+	}
+}
+
+type middleware struct {
+	svc    Service
+	answer *handler // for its errors
+}
+
+func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x, w := serving(w, r)
+	rsp, err := m.svc.Call(x, r)
+	switch {
+	case err == nil && rsp != nil && !x.begun.Load():
+		Handler(answered{rsp}).ServeHTTP(w, r)
+		return
+	case err == nil && rsp == nil:
+		err = errNoResponse
+	}
+	if rsp != nil && rsp.Body != nil {
+		_ = rsp.Body.Close()
+	}
+	switch {
+	case err == nil || x.hijacked:
+	case x.status == 0:
+		m.answer.fail(x.ResponseWriter, r, err)
+	default:
+		panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to abort a response
+	}
+}
+
+// Describe returns the tree of the layers.
+func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
+
+// answered is a response that is there already.
+type answered struct{ rsp *http.Response }
+
+func (a answered) Ready(context.Context) error { return nil }
+
+func (a answered) Call(context.Context, *http.Request) (*http.Response, error) { return a.rsp, nil }
+
+// handled is a handler as the Service at the bottom.
+type handled struct{ http.Handler }
+
+var errRanBefore = errors.New("httplayer: a handler runs once a request")
+
+func (h handled) Ready(context.Context) error { return nil }
+
+func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
+	x, ok := ctx.Value(servingKey{}).(*served)
+	switch {
+	case !ok:
+		return nil, errors.New("httplayer: the context is not that of the request")
+	case ctx.Err() != nil:
+		return nil, &layer.Error{Layer: "handler", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+	case x.begun.Swap(true):
+		return nil, errRanBefore
+	}
+	if ctx != context.Context(x) {
+		// What is kept with the request, and cleared away with it, is kept
+		// with the one that net/http knows.
+		own := r.WithContext(ctx)
+		defer func() { x.received.MultipartForm, x.received.Pattern = own.MultipartForm, own.Pattern }()
+		h.ServeHTTP(x.writer, own)
+	} else {
+		h.ServeHTTP(x.writer, r)
+	}
+	if ctx.Err() != nil && x.status == 0 && !x.hijacked {
+		return nil, context.Cause(ctx)
+	}
+	return x.response(), nil
+}
+
+func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
+
+// served is a request on its way through the layers: the context that leads
+// the handler to its writer, and the writer that sees what it says.
+type served struct {
+	context.Context //nolint:containedctx // it is one
+	http.ResponseWriter
+
+	received *http.Request
+	writer   http.ResponseWriter // served, with what else net/http's can do
+	begun    atomic.Bool         // the handler was called
+	hijacked bool
+	status   int // 0 until the header was written
+}
+
+type servingKey struct{}
+
+func (x *served) Value(key any) any {
+	if _, ok := key.(servingKey); ok {
+		return x
+	}
+	return x.Context.Value(key)
+}

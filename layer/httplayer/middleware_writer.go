@@ -1,0 +1,151 @@
+package httplayer
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// serving returns the exchange of a request, and a writer for it that can do
+// what w can: handlers find out by asserting interfaces. net/http has a writer
+// for HTTP/1.1 and one for HTTP/2; of any other one they get what these share,
+// and the rest by http.ResponseController.
+func serving(w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
+	_, flushes := w.(http.Flusher)
+	_, hijacks := w.(http.Hijacker)
+	_, pushes := w.(http.Pusher)
+	_, readsFrom := w.(io.ReaderFrom)
+	var x *served
+	switch {
+	case flushes && hijacks && readsFrom:
+		out := &servedByH1{servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}}
+		x = &out.served
+		x.writer = out
+	case flushes && pushes:
+		out := &servedByH2{servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}}
+		x = &out.served
+		x.writer = out
+	case flushes:
+		out := &servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}
+		x = &out.served
+		x.writer = out
+	default:
+		x = &served{Context: r.Context(), ResponseWriter: w, received: r}
+		x.writer = x
+	}
+	return x, x.writer
+}
+
+// Unwrap is how http.ResponseController finds what else the writer can do.
+func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
+
+func (x *served) WriteHeader(status int) {
+	if x.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
+		x.status = status
+	}
+	x.ResponseWriter.WriteHeader(status)
+}
+
+func (x *served) Write(p []byte) (int, error) {
+	x.implicit()
+	return x.ResponseWriter.Write(p)
+}
+
+// WriteString keeps net/http's from making a copy of s.
+func (x *served) WriteString(s string) (int, error) {
+	x.implicit()
+	return io.WriteString(x.ResponseWriter, s)
+}
+
+// implicit notes the status of a response that begins without one.
+func (x *served) implicit() {
+	if x.status == 0 {
+		x.status = http.StatusOK
+	}
+}
+
+// FlushError and Hijack are what http.ResponseController looks for before it
+// unwraps.
+func (x *served) FlushError() error {
+	x.implicit()
+	return http.NewResponseController(x.ResponseWriter).Flush()
+}
+
+func (x *served) hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	x.hijacked = x.hijacked || err == nil
+	return conn, rw, err
+}
+
+// servedFlushing is for a writer that can flush.
+type servedFlushing struct{ served }
+
+func (x *servedFlushing) Flush() { _ = x.FlushError() }
+
+// servedByH1 is for net/http's writer of HTTP/1.1.
+type servedByH1 struct{ servedFlushing }
+
+func (x *servedByH1) Hijack() (net.Conn, *bufio.ReadWriter, error) { return x.hijack() }
+
+// ReadFrom lets net/http send files without a copy.
+func (x *servedByH1) ReadFrom(src io.Reader) (int64, error) {
+	x.implicit()
+	return io.Copy(x.ResponseWriter, src)
+}
+
+// servedByH2 is for net/http's writer of HTTP/2.
+type servedByH2 struct{ servedFlushing }
+
+func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
+	pusher, ok := x.ResponseWriter.(http.Pusher)
+	if !ok {
+		return http.ErrNotSupported
+	}
+	return pusher.Push(target, opts)
+}
+
+// response is what the handler wrote, without its body.
+func (x *served) response() *http.Response {
+	r, header := x.received, x.Header()
+	rsp := &http.Response{
+		StatusCode: x.status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
+		Header: header, Body: http.NoBody, Request: r, Trailer: trailer(header),
+	}
+	switch {
+	case x.status != 0:
+	case x.hijacked:
+		rsp.StatusCode = http.StatusSwitchingProtocols
+	default:
+		rsp.StatusCode = http.StatusOK // which net/http is going to write
+	}
+	rsp.Status = http.StatusText(rsp.StatusCode)
+	return rsp
+}
+
+// trailer finds the trailers in the header of a handler that has returned:
+// those that were announced, and those with net/http's prefix. Without any it
+// is nil.
+func trailer(header http.Header) http.Header {
+	var found http.Header
+	add := func(name string, values []string) {
+		if found == nil {
+			found = make(http.Header)
+		}
+		found[http.CanonicalHeaderKey(name)] = values
+	}
+	for _, names := range header["Trailer"] {
+		for name := range strings.SplitSeq(names, ",") {
+			if values := header.Values(strings.TrimSpace(name)); len(values) > 0 {
+				add(strings.TrimSpace(name), values)
+			}
+		}
+	}
+	for key, values := range header {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
+			add(name, values)
+		}
+	}
+	return found
+}

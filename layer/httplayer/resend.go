@@ -1,0 +1,172 @@
+package httplayer
+
+import (
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Resend is the [layer.Resend] of net/http. [NewStack] gives it to the layers
+// of a stack; the zero value is ready to use, and it is safe for concurrent
+// use.
+type Resend struct{}
+
+var _ layer.Resend[*http.Request, *http.Response] = Resend{}
+
+// Idempotent reports whether the method of req is one of RFC 9110, section
+// 9.2.2 (GET, HEAD, OPTIONS, TRACE, PUT, DELETE; an empty one is GET), or req
+// carries an Idempotency-Key or X-Idempotency-Key, with or without a value, as
+// [http.Transport] has it. A gRPC call is a POST: whether it can be sent twice
+// the policy of a retry has to say.
+func (Resend) Idempotent(req *http.Request) bool {
+	switch req.Method {
+	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
+		return true
+	}
+	_, key := req.Header["Idempotency-Key"]
+	_, private := req.Header["X-Idempotency-Key"]
+	return key || private
+}
+
+// Replay returns what sends req more than once: nil if it has no body; its
+// GetBody if it has one, which costs no memory here; else a
+// [layer.ReplayBody] of up to limit bytes.
+//
+// Some requests are sent once, whatever becomes of them, and nothing of their
+// bodies is kept: those that say in Content-Length that they are above the
+// limit, that wait for 100 Continue, that upgrade their connection, and
+// CONNECT. Every other try is a shallow copy of req without GetBody, so that no
+// [http.Transport] below sends it again by itself.
+func (Resend) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
+	switch {
+	case isTunnel(req):
+		return sentOnce{}
+	case req.Body == nil || req.Body == http.NoBody:
+		return nil
+	case len(req.Header["Expect"]) > 0:
+		return sentOnce{}
+	case req.GetBody != nil:
+		return &gotAgain{req: req}
+	case req.ContentLength > max(limit, 0):
+		return sentOnce{}
+	}
+	return keptBody{layer.ReplayBody(req.Body, limit), req}
+}
+
+// isTunnel reports whether req asks for its connection to become something
+// else.
+func isTunnel(req *http.Request) bool {
+	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
+}
+
+// After returns what rsp asks for in Retry-After, if its status is 429 or 503:
+// seconds, or a date, which in the past means now. A redirection says there
+// how long to wait before another request, so it says nothing here. Of gRPC it
+// returns grpc-retry-pushback-ms, from the header of a response that is
+// nothing but trailers, or from the trailers if they have come; one that is
+// negative, no number, or said twice asks not to retry, as in gRFC A6. The
+// longer of the two wins. Of an error it is [layer.RetryAfter].
+func (Resend) After(rsp *http.Response, err error) (time.Duration, bool) {
+	if err != nil || rsp == nil {
+		return layer.RetryAfter(err)
+	}
+	values := rsp.Header["Grpc-Retry-Pushback-Ms"]
+	if len(values) == 0 {
+		values = rsp.Trailer["Grpc-Retry-Pushback-Ms"]
+	}
+	pushed, push := pushback(values)
+	if rsp.StatusCode != http.StatusTooManyRequests && rsp.StatusCode != http.StatusServiceUnavailable {
+		return pushed, push
+	}
+	after, ok := retryAfter(rsp.Header.Get("Retry-After"), time.Now())
+	switch {
+	case !ok || push && pushed < 0:
+		return pushed, push
+	default:
+		return max(after, pushed), true
+	}
+}
+
+// Discard closes rsp; what little is left of its body is read before that, see
+// [layer.DiscardBody], so that an HTTP/1.1 connection can be used again and no
+// HTTP/2 stream has to be reset. A body that stays silent, or is known to be
+// long, is not waited for.
+func (Resend) Discard(rsp *http.Response) {
+	switch {
+	case rsp == nil || rsp.Body == nil:
+	case ended(rsp), rsp.StatusCode == http.StatusSwitchingProtocols, rsp.ContentLength > worthReading:
+		_ = rsp.Body.Close()
+	default:
+		layer.DiscardBody(rsp.Body)
+	}
+}
+
+// worthReading is how long a body may be to be read for the sake of its
+// connection: as much as DiscardBody would.
+const worthReading = 8 << 10
+
+// sentOnce is the Replay of a request that is not to be touched.
+type sentOnce struct{}
+
+func (sentOnce) Next() (*http.Request, bool) { return nil, false }
+func (sentOnce) End()                        {}
+
+// keptBody is the Replay of a request with a body that can be read once.
+type keptBody struct {
+	*layer.BodyReplay
+	req *http.Request
+}
+
+func (k keptBody) Next() (*http.Request, bool) {
+	body, ok := k.BodyReplay.Next()
+	if !ok {
+		return nil, false
+	}
+	return carrying(k.req, body), true
+}
+
+// gotAgain is the Replay of a request with a GetBody.
+type gotAgain struct {
+	req *http.Request
+
+	mu   sync.Mutex
+	sent bool
+	last io.Closer // the body of the newest try, unless that is the first
+}
+
+func (g *gotAgain) Next() (*http.Request, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.sent {
+		g.sent = true
+		return carrying(g.req, g.req.Body), true
+	}
+	body, err := g.req.GetBody()
+	if err != nil {
+		return nil, false
+	}
+	g.last = body
+	return carrying(g.req, body), true
+}
+
+func (g *gotAgain) End() {}
+
+// Close is called when the newest try was refused, and nobody else will close
+// its body.
+func (g *gotAgain) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.last == nil {
+		return nil
+	}
+	return g.last.Close()
+}
+
+func carrying(req *http.Request, body io.ReadCloser) *http.Request {
+	out := req.WithContext(req.Context())
+	out.Body, out.GetBody = body, nil
+	return out
+}
