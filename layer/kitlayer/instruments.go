@@ -1,0 +1,106 @@
+package kitlayer
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/go-kit/kit/metrics"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Provider makes instruments. Every provider of go-kit's package
+// metrics/provider is one; it is not named here, because it brings the client
+// of every metrics system with it.
+type Provider interface {
+	NewCounter(name string) metrics.Counter
+	NewGauge(name string) metrics.Gauge
+	NewHistogram(name string, buckets int) metrics.Histogram
+}
+
+// buckets is how finely a provider that has buckets of its own divides them.
+const buckets = 50
+
+// Instruments has p make all instruments of the layers, once: many a provider
+// does not let a name be used twice. Their names are prefix and:
+//
+//	requests, refusals, retries, trips     counters
+//	responses_<class>                      success, failure, retryable, throttled, ignorable
+//	refused_<layer>                        limit, rate, shed, breaker …
+//	expired_<limit>                        total, head, idle, try, deadline
+//	skipped_<reason>                       budget, body, tries, unsafe, pushback
+//	hedges_<outcome>                       sent, won, skipped
+//	connects_<outcome>                     success, failure
+//	injected_<fault>                       delay, error
+//	in_flight, waiting, limit,             gauges; tripped is 0 or 1
+//	budget, tripped
+//	head_latency_ms, latency_ms,           histograms, in milliseconds
+//	queue_wait_ms
+//
+// A provider knows no labels, so their values became part of the names; such a
+// counter is made when a layer asks for it first. Labels of your own go into
+// the prefix. Where labels are wanted, fill in [layer.Instruments] by hand.
+//
+// A nil p makes nothing and the zero Instruments, which record nothing. What is
+// returned is as safe for concurrent use as p's instruments are.
+func Instruments(p Provider, prefix string) layer.Instruments {
+	if p == nil {
+		return layer.Instruments{}
+	}
+	counter := func(name string) metrics.Counter { return p.NewCounter(prefix + name) }
+	gauge := func(name string) metrics.Gauge { return p.NewGauge(prefix + name) }
+	histogram := func(name string) metrics.Histogram { return p.NewHistogram(prefix+name, buckets) }
+	labelled := func(name string) metrics.Counter {
+		return &family{provider: p, name: prefix + name, members: make(map[string]metrics.Counter)}
+	}
+	return layer.Instruments{
+		Requests:    counter("requests"),
+		Refusals:    counter("refusals"),
+		Responses:   labelled("responses"),
+		InFlight:    gauge("in_flight"),
+		HeadLatency: histogram("head_latency_ms"),
+		Latency:     histogram("latency_ms"),
+		Refused:     labelled("refused"),
+		Expired:     labelled("expired"),
+		Waiting:     gauge("waiting"),
+		QueueWait:   histogram("queue_wait_ms"),
+		Limit:       gauge("limit"),
+		Retries:     counter("retries"),
+		Skipped:     labelled("skipped"),
+		Budget:      gauge("budget"),
+		Hedges:      labelled("hedges"),
+		Trips:       counter("trips"),
+		Tripped:     gauge("tripped"),
+		Connects:    labelled("connects"),
+		Injected:    labelled("injected"),
+	}
+}
+
+// family is a counter with labels, as counters without.
+type family struct {
+	provider Provider
+	name     string
+	mu       sync.Mutex
+	members  map[string]metrics.Counter // by name
+}
+
+// With returns the counter whose name ends in the values; the keys are known
+// from the name of the family.
+func (f *family) With(labelValues ...string) metrics.Counter {
+	parts := []string{f.name}
+	for i := 1; i < len(labelValues); i += 2 {
+		parts = append(parts, labelValues[i])
+	}
+	name := strings.Join(parts, "_")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	c := f.members[name]
+	if c == nil {
+		c = f.provider.NewCounter(name)
+		f.members[name] = c
+	}
+	return c
+}
+
+// Add counts what nobody gave a label to.
+func (f *family) Add(delta float64) { f.With().Add(delta) }

@@ -1,0 +1,176 @@
+package kitlayer_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/go-kit/kit/endpoint"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/kitlayer"
+)
+
+var errBroken = errors.New("broken")
+
+func double(_ context.Context, request any) (any, error) { return 2 * request.(int), nil }
+
+func answer(v any, err error) endpoint.Endpoint {
+	return func(context.Context, any) (any, error) { return v, err }
+}
+
+func TestServiceAndBack(t *testing.T) {
+	svc := kitlayer.Service[int, int](double)
+	require.NoError(t, layer.Poll(svc))
+	rsp, err := svc.Call(t.Context(), 21)
+	require.NoError(t, err)
+	assert.Equal(t, 42, rsp)
+
+	back, err := kitlayer.Endpoint(svc)(t.Context(), 4)
+	require.NoError(t, err)
+	assert.Equal(t, 8, back)
+}
+
+func TestAnyIsAnyOnBothSides(t *testing.T) {
+	svc := kitlayer.Service[any, any](answer(nil, nil))
+	rsp, err := svc.Call(t.Context(), nil)
+	require.NoError(t, err)
+	assert.Nil(t, rsp)
+
+	back, err := kitlayer.Endpoint(svc)(t.Context(), "whatever")
+	require.NoError(t, err)
+	assert.Nil(t, back)
+}
+
+func TestAnotherTypeIsAnErrorNotAPanic(t *testing.T) {
+	var wrong *kitlayer.TypeError
+
+	_, err := kitlayer.Service[int, string](double).Call(t.Context(), 1)
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, kitlayer.TypeError{Message: "response", Want: "string", Got: "int"}, *wrong)
+	assert.NotErrorIs(t, err, layer.ErrNotReady, "the endpoint did serve it")
+
+	served := false
+	e := kitlayer.Endpoint(layer.Func[int, int](func(context.Context, int) (int, error) { served = true; return 0, nil }))
+	_, err = e(t.Context(), "1")
+	require.EqualError(t, err, "kitlayer: request is a string and not a int: give both sides the same type")
+	assert.False(t, served)
+}
+
+func TestErrorsPassAsTheyAre(t *testing.T) {
+	_, err := kitlayer.Service[int, int](answer("not an int", errBroken)).Call(t.Context(), 1)
+	assert.Equal(t, errBroken, err, "the endpoint's error and not one about its response")
+
+	rsp, err := kitlayer.Endpoint(layer.Func[int, int](func(context.Context, int) (int, error) { return 7, errBroken }))(t.Context(), 1)
+	assert.Equal(t, errBroken, err)
+	assert.Nil(t, rsp)
+}
+
+func TestDoneContextIsRefused(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := kitlayer.Service[int, int](func(context.Context, any) (any, error) {
+		t.Error("the endpoint heard of it")
+		return nil, nil
+	}).Call(ctx, 1)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// A go-kit middleware in a stack, and a layer in a go-kit chain, stand where
+// they were put.
+func TestOrder(t *testing.T) {
+	var seen []string
+	note := func(name string) endpoint.Middleware {
+		return func(next endpoint.Endpoint) endpoint.Endpoint {
+			return func(ctx context.Context, request any) (any, error) {
+				seen = append(seen, name)
+				return next(ctx, request)
+			}
+		}
+	}
+	noteLayer := func(name string) layer.Layer[int, int] { return kitlayer.Layer[int, int](note(name)) }
+
+	chain := endpoint.Chain(note("a"), kitlayer.Middleware(noteLayer("b")), note("c"))
+	_, err := chain(double)(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b", "c"}, seen)
+
+	seen = nil
+	svc := layer.NewStack[int, int]().With("a", noteLayer("a")).With("b", noteLayer("b")).Service(kitlayer.Service[int, int](double))
+	_, err = svc.Call(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, seen)
+}
+
+// A middleware that changes a message's type fails the call.
+func TestMiddlewareThatChangesTypes(t *testing.T) {
+	toText := func(next endpoint.Endpoint) endpoint.Endpoint {
+		return func(ctx context.Context, _ any) (any, error) { return next(ctx, "text") }
+	}
+	var wrong *kitlayer.TypeError
+	_, err := kitlayer.Layer[int, int](toText)(kitlayer.Service[int, int](double)).Call(t.Context(), 1)
+	require.ErrorAs(t, err, &wrong)
+	assert.Equal(t, "request", wrong.Message)
+}
+
+func TestNothingChangesNothing(t *testing.T) {
+	svc := kitlayer.Service[int, int](double)
+	rsp, err := kitlayer.Layer[int, int](nil)(svc).Call(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, 2, rsp)
+	back, err := kitlayer.Middleware[int, int](nil)(double)(t.Context(), 1)
+	require.NoError(t, err)
+	assert.Equal(t, 2, back)
+}
+
+// The limit of a layer holds across a middleware's calls, and its refusal
+// reaches go-kit's side as the error that it is.
+func TestRefusalReachesGoKit(t *testing.T) {
+	inside, leave := make(chan struct{}), make(chan struct{})
+	e := kitlayer.Middleware(layer.Limit[int, int](1))(func(context.Context, any) (any, error) {
+		close(inside)
+		<-leave
+		return 1, nil
+	})
+	done := make(chan error)
+	go func() {
+		_, err := e(context.Background(), 1)
+		done <- err
+	}()
+	<-inside
+	_, err := e(t.Context(), 2)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	close(leave)
+	require.NoError(t, <-done)
+}
+
+func TestReadyGoesThroughAMiddleware(t *testing.T) {
+	nop := func(next endpoint.Endpoint) endpoint.Endpoint { return next }
+	svc := kitlayer.Layer[int, int](nop)(layer.Limit[int, int](0)(kitlayer.Service[int, int](double)))
+	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
+}
+
+type failing struct{ err error }
+
+func (f failing) Failed() error { return f.err }
+
+func TestClassify(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		o    layer.Outcome[any]
+		want layer.Class
+	}{
+		{"a response", layer.Outcome[any]{Response: 1}, layer.Success},
+		{"nothing", layer.Outcome[any]{}, layer.Success},
+		{"a failer that did not fail", layer.Outcome[any]{Response: failing{}}, layer.Success},
+		{"a failer that failed", layer.Outcome[any]{Response: failing{errBroken}}, layer.Failure},
+		{"an error", layer.Outcome[any]{Err: errBroken}, layer.Failure},
+		{"a try's timeout", layer.Outcome[any]{Err: layer.ErrTryTimeout}, layer.Retryable},
+		{"an error with a failer", layer.Outcome[any]{Response: failing{errBroken}, Err: layer.ErrTryTimeout}, layer.Retryable},
+	} {
+		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, kitlayer.Classify(tt.o)) })
+	}
+}

@@ -1,0 +1,51 @@
+package kitlayer
+
+import (
+	"context"
+
+	"github.com/go-kit/kit/endpoint"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Service makes a service of an endpoint. It is always ready, and refuses a
+// request whose context is done: the endpoint never hears of that.
+//
+// A response of another type than Rsp is a [TypeError], and the request may
+// have been served; a response of nil is the zero Rsp. The errors of e are
+// passed as they are. It costs no allocation but that of the request as an
+// any. It is as safe for concurrent use as e is.
+func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
+	return layer.Func[Req, Rsp](func(ctx context.Context, req Req) (Rsp, error) {
+		return call[Req, Rsp](ctx, e, req)
+	})
+}
+
+func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp, error) {
+	answer, err := e(ctx, req)
+	rsp, wrong := as[Rsp]("response", answer)
+	if err != nil {
+		return rsp, err // what came with it matters less
+	}
+	return rsp, wrong
+}
+
+// Endpoint makes an endpoint of a service, for go-kit's transports and
+// middlewares. A request of another type than Req is a [TypeError], and svc
+// never sees it; a nil is the zero Req.
+//
+// The endpoint's response must be over when Call returns: go-kit has no word
+// for the end of one that is not. What svc returns is passed as it is.
+func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
+	return func(ctx context.Context, request any) (any, error) {
+		req, err := as[Req]("request", request)
+		if err != nil {
+			return nil, err
+		}
+		rsp, err := svc.Call(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		return rsp, nil
+	}
+}
