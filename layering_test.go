@@ -41,10 +41,15 @@ func breach(pkg, imported string) string {
 		"profiles": {"profiles", "layer", "internal"},
 		"tap":      {"tap", "layer", "internal"},
 		"internal": {"internal"},
+
+		// It carries discovery and balancing into gRPC, which are above layer.
+		// Nothing of ours imports it, so that no arrow comes back from there.
+		"layer/grpclayer": {"layer", "resolve", "discover", "balance", "internal"},
 	}
 	confined := map[string][]string{ // an import, and the folders that may name it
 		"net/http":                                 {"layer/httplayer", "tap/view", "examples"},
 		module + "/layer/httplayer":                {"layer", "tap/view", "examples"}, // brings net/http along
+		module + "/layer/grpclayer":                {"examples"},                      // see its arrows
 		"github.com/stretchr/testify":              {"*test"},
 		"github.com/go-kit/kit/metrics/prometheus": {"examples"},
 		"github.com/prometheus/client_golang":      {"examples"},
@@ -53,6 +58,9 @@ func breach(pkg, imported string) string {
 	from, _, _ := strings.Cut(folder, "/")
 	if rest, ours := strings.CutPrefix(imported, module+"/"); ours && from != "examples" {
 		to, _, _ := strings.Cut(rest, "/")
+		if arrows[folder] != nil {
+			from = folder
+		}
 		if arrows[from] == nil {
 			return "a folder without arrows imports nothing of ours"
 		}
@@ -87,6 +95,8 @@ func TestLayeringRejects(t *testing.T) {
 		{"examples/proxy", "github.com/prometheus/client_golang/prometheus/promhttp", ""},
 		{"balance", "github.com/go-kit/kit/metrics", ""},
 		{"balance", "google.golang.org/grpc", ""},
+		{"layer/grpclayer", "balance", ""},
+		{"examples/proxy", "layer/grpclayer", ""},
 
 		{"layer", "resolve", "layer imports nothing of ours but layer, internal"},
 		{"layer/layertest", "tap", "layer imports nothing of ours but layer, internal"},
@@ -103,6 +113,13 @@ func TestLayeringRejects(t *testing.T) {
 		{"tap", "net/http/httptest", "net/http is named only in layer/httplayer, tap/view, examples"},
 		{"balance", "layer/httplayer", module + "/layer/httplayer is named only in layer, tap/view, examples"},
 		{"layer", "github.com/stretchr/testify/assert", "github.com/stretchr/testify is named only in *test"},
+		{"balance", "layer/grpclayer", module + "/layer/grpclayer is named only in examples"},
+		{"layer/httplayer", "layer/grpclayer", module + "/layer/grpclayer is named only in examples"},
+		{"layer/httplayer", "balance", "layer imports nothing of ours but layer, internal"},
+		{
+			"layer/grpclayer", "profiles",
+			"layer/grpclayer imports nothing of ours but layer, resolve, discover, balance, internal",
+		},
 		{
 			"layer/kitlayer", "github.com/go-kit/kit/metrics/prometheus",
 			"github.com/go-kit/kit/metrics/prometheus is named only in examples",

@@ -1,0 +1,97 @@
+package grpclayer
+
+import (
+	"context"
+	"iter"
+	"net/netip"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Access is the [layer.Access] of gRPC: how routes and taps look at calls. A
+// call is what it is in HTTP/2: a POST to the path that is its method, answered
+// with 200.
+type Access struct{}
+
+var _ layer.Access[*Call, *Reply] = Access{}
+
+// Method returns "POST".
+func (Access) Method(*Call) string { return "POST" }
+
+// Scheme returns "": gRPC does not say.
+func (Access) Scheme(*Call) string { return "" }
+
+// Authority returns what the client sent, on a server, else "".
+func (Access) Authority(c *Call) string {
+	if !c.incoming {
+		return ""
+	}
+	return c.Get(":authority")
+}
+
+// Path returns the method: "/package.Service/Method".
+func (Access) Path(c *Call) string { return c.Method }
+
+// Source returns the client's address, on a server that listens on TCP.
+func (Access) Source(c *Call) netip.AddrPort {
+	if c.ctx == nil || !c.incoming {
+		return netip.AddrPort{}
+	}
+	p, ok := peer.FromContext(c.ctx)
+	if !ok || p.Addr == nil {
+		return netip.AddrPort{}
+	}
+	addr, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return addr
+}
+
+// RequestHeader returns the metadata of the call, a copy.
+func (Access) RequestHeader(c *Call) layer.Fields { return fields(c.Header()) }
+
+// Status returns 200.
+func (Access) Status(*Reply) int { return 200 }
+
+// ResponseHeader returns the header of a unary reply.
+func (Access) ResponseHeader(r *Reply) layer.Fields { return fields(r.Header) }
+
+// ResponseTrailer returns the trailer of a reply, once that ended.
+func (Access) ResponseTrailer(r *Reply) layer.Fields {
+	if r.stream != nil && r.stream.over() {
+		return fields(r.stream.Trailer())
+	}
+	return fields(r.Trailer)
+}
+
+// Complete is [Completion].
+func (Access) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
+	return Completion(ctx, r, o)
+}
+
+// fields is metadata as layers see it. Its names are in lower case.
+type fields metadata.MD
+
+func (f fields) Get(name string) string {
+	if values := f[strings.ToLower(name)]; len(values) > 0 {
+		return values[0]
+	}
+	return ""
+}
+
+func (f fields) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for name, values := range f {
+			for _, v := range values {
+				if !yield(name, v) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,213 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/resolver"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// NewBalancer makes a [balancer.Builder] of gRPC's from package balance; see
+// [Register]. It works with every resolver of gRPC's that gives IP addresses.
+//
+// Every address has a connection, which is made at once and kept. A call goes
+// to the cheaper of two that are connected and whose layers admit it. What it
+// costs is measured to the end of a unary call, and to the first message of a
+// stream that came through a [Client].
+//
+// Where no endpoint admits a call, it waits if one is about to be connected for
+// the first time, or again; else it fails with UNAVAILABLE and the reason, or,
+// if it is to wait for ready, waits until one does. An endpoint that is removed
+// gets nothing new, and finishes what it has. An address keeps its connection
+// and its statistics as long as its ID stays, other attributes or not.
+//
+// Each ClientConn has two goroutines, and one more for each endpoint that is
+// not ready. They end when the ClientConn is closed or idle.
+func NewBalancer(name string, opts ...Option) balancer.Builder {
+	return &balancerBuilder{name, newSettings(opts)}
+}
+
+type balancerBuilder struct {
+	name     string
+	settings *settings
+}
+
+// Name is the one that was given.
+func (b *balancerBuilder) Name() string { return b.name }
+
+// Build starts nothing yet.
+func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptions) balancer.Balancer {
+	t := &towerBalancer{
+		cc: cc, target: opts.Target.Endpoint(), settings: b.settings,
+		members: make(map[resolve.ID]*member), refused: make(chan struct{}, 1), queued: make(chan struct{}, 1),
+	}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.current.Store(new([]*member))
+	return t
+}
+
+type (
+	endpoint = discover.Endpoint[balancer.PickInfo, *Picked]
+	change   = discover.Change[balancer.PickInfo, *Picked]
+)
+
+// towerBalancer is a balance.Balancer inside gRPC. gRPC calls its methods, and
+// the listeners of its connections, one after the other.
+type towerBalancer struct {
+	cc       balancer.ClientConn
+	target   string
+	ctx      context.Context //nolint:containedctx // the life of all goroutines, until Close
+	cancel   context.CancelFunc
+	settings *settings
+
+	balance *balance.Balancer[balancer.PickInfo, *Picked] // nil before the first news
+	members map[resolve.ID]*member
+	state   resolve.State
+	current atomic.Pointer[[]*member] // the members, for pickers
+
+	mu     sync.Mutex
+	queue  []step
+	queued chan struct{} // something is in queue
+
+	publishing sync.Mutex
+	refused    chan struct{} // a picker had nothing to pick
+}
+
+// member is an endpoint with its connection.
+type member struct {
+	conn    *conn
+	service layer.Service[balancer.PickInfo, *Picked] // the connection's, in the layers
+	now     *endpoint                                 // for gRPC's goroutine alone
+}
+
+// UpdateClientConnState takes the addresses that there are now.
+func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
+	places, strange := placesOf(s.ResolverState)
+	t.start(s.ResolverState)
+	if targetState(s.ResolverState, len(places)) == resolve.StatePending {
+		return nil // an error follows
+	}
+	var step step
+	named := make(map[resolve.ID]struct{}, len(places))
+	for _, p := range places {
+		if _, again := named[p.ID]; again {
+			continue
+		}
+		named[p.ID] = struct{}{}
+		switch m := t.members[p.ID]; {
+		case m == nil:
+			m = t.connect(p)
+			t.members[p.ID] = m
+			step.change.Added = append(step.change.Added, m.now)
+		case !m.now.Equal(p.Endpoint):
+			m.now = &endpoint{Endpoint: p.Endpoint, Target: t.target, Service: m.service}
+			step.change.Changed = append(step.change.Changed, m.now)
+		}
+	}
+	for id, m := range t.members {
+		if _, ok := named[id]; !ok {
+			t.remove(m, &step)
+		}
+	}
+	t.state = targetState(s.ResolverState, len(places))
+	step.change.State = t.state
+	if len(strange) > 0 {
+		step.change.Err = errStrange(strange)
+	}
+	t.push(step)
+	if len(places) == 0 {
+		return balancer.ErrBadResolverState
+	}
+	return nil
+}
+
+// ResolverError is news, unless it is final.
+func (t *towerBalancer) ResolverError(err error) {
+	t.start(resolver.State{})
+	step := step{change: change{State: t.state, Err: err}}
+	if errors.Is(err, resolve.ErrUnresolvable) {
+		for _, m := range t.members {
+			t.remove(m, &step)
+		}
+	}
+	t.push(step)
+}
+
+// UpdateSubConnState is not called: every connection has a listener.
+func (t *towerBalancer) UpdateSubConnState(balancer.SubConn, balancer.SubConnState) {}
+
+// ExitIdle has nothing to do: no connection is left idle.
+func (t *towerBalancer) ExitIdle() {}
+
+// Close ends all goroutines, and waits for none.
+func (t *towerBalancer) Close() {
+	t.cancel()
+	for _, m := range t.members {
+		m.conn.close()
+	}
+}
+
+// start makes the balancer when the first news comes, with the options that
+// come with them.
+func (t *towerBalancer) start(s resolver.State) {
+	if t.balance != nil {
+		return
+	}
+	if own, ok := s.Attributes.Value(settingsKey{}).(*settings); ok {
+		t.settings = own
+	}
+	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)
+	if t.settings.introspect != nil {
+		t.settings.introspect(t.balance)
+	}
+	go t.republish()
+}
+
+// connect makes a member and begins to connect it.
+func (t *towerBalancer) connect(p place) *member {
+	c := newConn(t.target, p.addr.Addr)
+	m := &member{conn: c, service: c}
+	if t.settings.endpoint != nil {
+		m.service = t.settings.endpoint(c)
+	}
+	m.now = &endpoint{Endpoint: p.Endpoint, Target: t.target, Service: m.service}
+	//nolint:staticcheck // "deprecated" warns of more than one address; there is no other way to make one
+	sub, err := t.cc.NewSubConn([]resolver.Address{p.addr}, balancer.NewSubConnOptions{
+		HealthCheckEnabled: true,
+		StateListener:      func(s balancer.SubConnState) { t.hear(c, s) },
+	})
+	if err != nil {
+		c.set(failing, "no connection can be made", said(err))
+		return m
+	}
+	c.sub = sub
+	sub.Connect()
+	return m
+}
+
+// hear is the listener of a connection.
+func (t *towerBalancer) hear(c *conn, s balancer.SubConnState) {
+	before := c.state()
+	c.hear(s)
+	if after := c.state(); before != after {
+		if after != connected && after != gone {
+			t.cc.ResolveNow(resolver.ResolveNowOptions{})
+		}
+		t.publish()
+	}
+}
+
+// remove makes a member's end part of a step.
+func (t *towerBalancer) remove(m *member, s *step) {
+	delete(t.members, m.now.ID)
+	s.change.Removed = append(s.change.Removed, m.now)
+	s.closing = append(s.closing, m.conn)
+}

@@ -1,0 +1,51 @@
+package grpclayer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// The breaker of package layer, one for each endpoint, judges calls by their
+// codes.
+func TestBreakerForEachEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		s1 := serve(t, &n, a1)
+		serve(t, &n, a2)
+		l := layer.Breaker[pick](layer.BreakerPolicy{}, layer.Until(PickedCompletion), layer.Classify(Classify[*Picked]))
+		cc := dial(t, &n, newSource(replace(a1, a2)), EndpointLayer(l))
+
+		s1.code.Store(int32(codes.NotFound)) // the server is well
+		for range 100 {
+			_, _ = call(t.Context(), cc)
+		}
+		well := s1.calls.Load()
+		assert.Greater(t, well, int64(20))
+
+		s1.code.Store(int32(codes.Internal))
+		for range 100 {
+			if _, err := call(t.Context(), cc); err != nil {
+				require.Equal(t, codes.Internal, status.Code(err))
+			}
+		}
+		assert.Less(t, s1.calls.Load()-well, int64(10), "shut out after a few")
+
+		s1.code.Store(int32(codes.OK))
+		time.Sleep(time.Minute)
+		before := s1.calls.Load()
+		for range 100 {
+			_, err := call(t.Context(), cc)
+			require.NoError(t, err)
+		}
+		assert.Greater(t, s1.calls.Load()-before, int64(5), "and it is back")
+	})
+}

@@ -1,0 +1,90 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Client puts a layer around the calls of a client, unary and streams alike:
+// they share its limits, budgets and breakers. It is safe for concurrent use.
+type Client struct{ svc Service }
+
+// NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
+// changes nothing. A Client may serve several connections.
+func NewClient(l Layer) *Client { return &Client{applied(l)} }
+
+// UnaryClientInterceptor is [NewClient] for unary calls alone.
+func UnaryClientInterceptor(l Layer) grpc.UnaryClientInterceptor { return NewClient(l).Unary }
+
+// StreamClientInterceptor is [NewClient] for streams alone.
+func StreamClientInterceptor(l Layer) grpc.StreamClientInterceptor { return NewClient(l).Stream }
+
+// DialOptions has both kinds of calls go through the layers. They come in the
+// order in which options are given: first is outermost.
+func (c *Client) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
+}
+
+// Describe shows the layers and their state.
+func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
+
+// Unary is a [grpc.UnaryClientInterceptor]. A layer may send the call again,
+// also while it is under way; the caller gets the message, the metadata and
+// the peer of the try that won, or else of the last one. Its errors have the
+// code that [Code] gives them, and match what they matched (see [errors.Is]).
+func (c *Client) Unary(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
+) error {
+	u := &clientUnary{cc: cc, invoker: invoker, reply: reply}
+	u.opts, u.asked = split(opts)
+	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
+	rsp, err := c.svc.Call(ctx, &u.Call)
+	err = toStatus(ctx, u.deliver(rsp, err))
+	u.answer(rsp, err)
+	return err
+}
+
+// Stream is a [grpc.StreamClientInterceptor]. A layer's part of a stream, its
+// slot for example, lasts until the stream ended: see [Completion].
+func (c *Client) Stream(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	s := &clientStream{desc: desc, cc: cc, streamer: streamer, opts: opts}
+	s.Call = Call{
+		Method: method, ctx: ctx, rpc: s,
+		ClientStreams: desc.ClientStreams, ServerStreams: desc.ServerStreams,
+	}
+	rsp, err := c.svc.Call(ctx, &s.Call)
+	switch {
+	case err != nil:
+		return nil, toStatus(ctx, err)
+	case rsp == nil || rsp.stream == nil:
+		return nil, errNoStream
+	}
+	return rsp.stream, nil
+}
+
+var errNoStream = errors.New("grpclayer: a layer answered a stream with something else")
+
+type clientStream struct {
+	Call
+	desc     *grpc.StreamDesc
+	cc       *grpc.ClientConn
+	streamer grpc.Streamer
+	opts     []grpc.CallOption
+}
+
+func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	a := &attempt{Context: ctx}
+	opened, err := s.streamer(a, s.desc, s.cc, c.Method, s.opts...)
+	if err != nil {
+		cancel()
+		return nil, a.explain(err, nil)
+	}
+	return &Reply{stream: &stream{ClientStream: opened, attempt: a, cancel: cancel, single: !s.desc.ServerStreams}}, nil
+}

@@ -1,0 +1,147 @@
+package grpclayer
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/peer"
+)
+
+// clientUnary is a unary call of a client, which may be tried several times.
+//
+// gRPC decodes a response into a message that the caller owns. One try at a
+// time has the use of that; tries beside it, as hedges are, have messages of
+// their own, and the interceptor returns when nobody writes to the caller's
+// any more.
+type clientUnary struct {
+	Call
+	cc      *grpc.ClientConn
+	invoker grpc.UnaryInvoker
+	opts    []grpc.CallOption
+	asked   []grpc.CallOption // answered once, when it is known what with
+
+	reply any
+	using sync.Mutex // held by the try that decodes into reply
+	full  bool       // reply has a response; guarded by using
+
+	mu   sync.Mutex
+	last *Reply // of the try that ended last
+}
+
+// try is all that one try needs, in one piece.
+type try struct {
+	Reply
+	attempt attempt
+	room    [8]grpc.CallOption
+}
+
+func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
+	t := new(try)
+	opts := append(t.room[:0], u.opts...)
+	opts = append(opts, grpc.Header(&t.Header), grpc.Trailer(&t.Trailer))
+	if len(u.asked) > 0 {
+		t.peer = new(peer.Peer)
+		opts = append(opts, grpc.Peer(t.peer))
+	}
+	t.attempt.Context = ctx
+	err := u.invoke(&t.attempt, c, t, opts)
+	u.mu.Lock()
+	u.last = &t.Reply
+	u.mu.Unlock()
+	if err != nil {
+		return nil, t.attempt.explain(err, t.Trailer)
+	}
+	return &t.Reply, nil
+}
+
+func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
+	if u.using.TryLock() {
+		defer u.using.Unlock()
+		if !u.full {
+			t.Message = u.reply
+			err := u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
+			u.full = err == nil
+			return err
+		}
+	}
+	t.Message = fresh(u.reply)
+	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
+}
+
+// deliver sees that the caller's message has the reply, and that no try that
+// was given up still writes to it. Who gives up a try cancels it, so that the
+// wait is short.
+func (u *clientUnary) deliver(rsp *Reply, err error) error {
+	if err == nil && rsp != nil && rsp.Message == u.reply {
+		return nil
+	}
+	u.using.Lock()
+	defer u.using.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case rsp == nil:
+		return errNoReply
+	}
+	return assign(u.reply, rsp.Message)
+}
+
+// answer fills in what the caller's options asked for.
+func (u *clientUnary) answer(rsp *Reply, err error) {
+	if len(u.asked) == 0 {
+		return
+	}
+	if rsp == nil {
+		u.mu.Lock()
+		rsp = u.last
+		u.mu.Unlock()
+	}
+	for _, opt := range u.asked {
+		switch o := opt.(type) {
+		case grpc.OnFinishCallOption:
+			o.OnFinish(err)
+		case grpc.HeaderCallOption:
+			if rsp != nil {
+				*o.HeaderAddr = rsp.Header
+			}
+		case grpc.TrailerCallOption:
+			if rsp != nil {
+				*o.TrailerAddr = rsp.Trailer
+			}
+		case grpc.PeerCallOption:
+			if rsp != nil && rsp.peer != nil {
+				*o.PeerAddr = *rsp.peer
+			}
+		}
+	}
+}
+
+// split takes the options apart that ask for something: every try would
+// answer them.
+func split(opts []grpc.CallOption) (rest, asked []grpc.CallOption) {
+	for i, opt := range opts {
+		if !asks(opt) {
+			if asked != nil {
+				rest = append(rest, opt)
+			}
+			continue
+		}
+		if asked == nil {
+			rest = append(rest, opts[:i]...)
+		}
+		asked = append(asked, opt)
+	}
+	if asked == nil {
+		return opts, nil
+	}
+	return rest, asked
+}
+
+func asks(opt grpc.CallOption) bool {
+	switch opt.(type) {
+	case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,120 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Completion is the [layer.Completion] of gRPC. The reply of a unary call, and
+// anything on a server, is over when Call returns. A client's stream ends when
+// RecvMsg returned [io.EOF] (a success, trailers included) or an error, when it
+// returned the only response of a stream without a stream of responses, when
+// SendMsg failed on this side, or when ctx is done.
+//
+// As in gRPC itself, a stream that is neither read to its end nor cancelled
+// goes on, and what it holds stays held.
+//
+// Observers hear of one byte for each message: how long it was on the wire is
+// not known here.
+func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
+	if r == nil || r.stream == nil {
+		o.End(nil)
+		return r
+	}
+	r.stream.observe(ctx, o)
+	return r
+}
+
+// stream is a client's stream with those who want to hear of its end.
+type stream struct {
+	grpc.ClientStream
+	attempt *attempt
+	cancel  context.CancelFunc
+	single  bool // one response ends it
+
+	// Written before the stream is handed to its reader, or under mu.
+	observers []layer.Observer
+
+	mu    sync.Mutex
+	stop  func() bool
+	ended bool
+	err   error
+}
+
+func (s *stream) observe(ctx context.Context, o layer.Observer) {
+	s.mu.Lock()
+	if s.ended {
+		err := s.err
+		s.mu.Unlock()
+		o.End(err)
+		return
+	}
+	s.observers = append(s.observers, o)
+	first := s.stop == nil
+	s.mu.Unlock()
+	if !first || ctx.Done() == nil {
+		return
+	}
+	// The first to ask is the innermost, and its context ends with all others.
+	stop := context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
+	s.mu.Lock()
+	s.stop = stop
+	s.mu.Unlock()
+}
+
+// RecvMsg passes one message on, and the end.
+func (s *stream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	if err == nil {
+		s.attempt.data()
+		for _, o := range s.observers {
+			o.Data(1)
+		}
+	}
+	switch {
+	case err == nil && s.single, errors.Is(err, io.EOF):
+		s.end(nil)
+	case err != nil:
+		s.end(err)
+	}
+	return err
+}
+
+// SendMsg passes one message on. [io.EOF] says that RecvMsg has the reason.
+func (s *stream) SendMsg(m any) error {
+	err := s.ClientStream.SendMsg(m)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.end(err)
+	}
+	return err
+}
+
+func (s *stream) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+func (s *stream) end(err error) {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.ended, s.err = true, err
+	observers, stop := s.observers, s.stop
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	for _, o := range observers {
+		o.End(err)
+	}
+	s.cancel()
+}

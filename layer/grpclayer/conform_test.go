@@ -1,0 +1,39 @@
+package grpclayer
+
+import (
+	"context"
+	"testing"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// A connection is a service that keeps the contract.
+func TestConnConforms(t *testing.T) {
+	of := func(svc layer.Service[pick, *Picked]) *conn { return svc.(*conn) }
+	layertest.Conform(t, layertest.ServiceOf[pick, *Picked]{
+		New: func(context.Context) layer.Service[pick, *Picked] {
+			c := newConn("web", a1)
+			c.set(connected, "", nil)
+			return c
+		},
+		Request: func(int) pick { return pick{} },
+		Fill: func(svc layer.Service[pick, *Picked]) func() {
+			of(svc).set(connecting, "reconnecting", nil)
+			return func() { of(svc).set(connected, "", nil) }
+		},
+		Close: func(svc layer.Service[pick, *Picked]) { of(svc).close() },
+	})
+}
+
+// So is the end of the layers' way.
+func TestLeafConforms(t *testing.T) {
+	layertest.Conform(t, layertest.ServiceOf[*Call, *Reply]{
+		New:     func(context.Context) layer.Service[*Call, *Reply] { return leaf() },
+		Request: func(int) *Call { return &Call{Method: method, rpc: fixed{}} },
+	})
+}
+
+type fixed struct{}
+
+func (fixed) serve(context.Context, *Call) (*Reply, error) { return &Reply{}, nil }

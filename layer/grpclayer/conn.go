@@ -1,0 +1,138 @@
+package grpclayer
+
+import (
+	"context"
+	"sync/atomic"
+
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/connectivity"
+
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+)
+
+// conn is a SubConn as a service of picks. It is ready while it is connected,
+// and refuses otherwise with what gRPC said last.
+type conn struct {
+	target, addr string
+	sub          balancer.SubConn // nil if there is none
+	lost         error            // the refusal of a pick that came too late
+	health       atomic.Pointer[health]
+	changed      wake.Broadcast
+}
+
+// health is how a connection is.
+type health struct {
+	state   connState
+	refusal *layer.Error // nil if connected; never changed
+}
+
+type connState uint8
+
+const (
+	connecting connState = iota // and has not failed since it was connected
+	connected
+	failing // and goes on trying
+	gone    // for good
+)
+
+// String returns the state as Describe shows it.
+func (s connState) String() string {
+	return [...]string{"connecting", "connected", "failing", "gone"}[s]
+}
+
+func newConn(target, addr string) *conn {
+	c := &conn{target: target, addr: addr}
+	c.lost = c.refusal(layer.ErrNotReady, "the connection was lost before the call", nil)
+	c.set(connecting, "connecting", nil)
+	return c
+}
+
+func (c *conn) refusal(kind error, reason string, cause error) *layer.Error {
+	return &layer.Error{Layer: "grpc", Target: c.target, Endpoint: c.addr, Kind: kind, Reason: reason, Err: cause}
+}
+
+func (c *conn) set(state connState, reason string, cause error) {
+	h := &health{state: state}
+	switch state {
+	case connected:
+	case gone:
+		h.refusal = c.refusal(layer.ErrClosed, reason, cause)
+	default:
+		h.refusal = c.refusal(layer.ErrNotReady, reason, cause)
+	}
+	c.health.Store(h)
+	c.changed.Wake()
+}
+
+func (c *conn) state() connState { return c.health.Load().state }
+
+// hear takes what gRPC says of the SubConn. As in gRPC, one that failed counts
+// as failing until it is connected again, however often it tries.
+func (c *conn) hear(s balancer.SubConnState) {
+	now := c.state()
+	switch {
+	case now == gone:
+	case s.ConnectivityState == connectivity.Ready:
+		c.set(connected, "", nil)
+	case s.ConnectivityState == connectivity.TransientFailure:
+		c.set(failing, "connection failed", said(s.ConnectionError))
+	case s.ConnectivityState == connectivity.Shutdown:
+		c.set(gone, "the connection was shut down", nil)
+	case now == connected:
+		c.set(connecting, "reconnecting", nil)
+	}
+	if s.ConnectivityState == connectivity.Idle && now != gone {
+		c.sub.Connect()
+	}
+}
+
+// close lets calls finish that are under way, and nothing new begin.
+func (c *conn) close() {
+	c.set(gone, "the endpoint is gone", nil)
+	if c.sub != nil {
+		c.sub.Shutdown()
+	}
+}
+
+func (c *conn) Ready(ctx context.Context) error {
+	err := c.changed.Wait(ctx, func() bool { s := c.state(); return s == connected || s == gone })
+	h := c.health.Load()
+	switch {
+	case h.state == gone:
+		return h.refusal
+	case err == nil || h.refusal == nil:
+		return nil
+	}
+	return c.refusal(err, h.refusal.Reason, h.refusal.Err)
+}
+
+func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Picked, error) {
+	if ctx.Err() != nil {
+		return nil, c.refusal(layer.ErrNotReady, "the caller has gone", context.Cause(ctx))
+	}
+	if h := c.health.Load(); h.refusal != nil {
+		return nil, h.refusal
+	}
+	return &Picked{conn: c}, nil
+}
+
+func (c *conn) Describe() layer.Node {
+	h := c.health.Load()
+	n := layer.Node{Name: "grpc", State: layer.State{{Key: "state", Value: h.state.String()}}}
+	if h.refusal != nil && h.refusal.Err != nil {
+		n.State = append(n.State, layer.Attr{Key: "error", Value: h.refusal.Err.Error()})
+	}
+	return n
+}
+
+// quoted is the text of an error and no more: that a dial ran out of time says
+// nothing of the caller's time, nor has a pick the status of another call.
+type quoted struct{ error }
+
+func said(err error) error {
+	if err == nil {
+		return nil
+	}
+	return quoted{err}
+}

@@ -1,0 +1,36 @@
+package grpclayer
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// Register makes our balancer known to gRPC by a name. The registry is a
+// global of gRPC's, and not safe for concurrent use: call it once, before the
+// first client is made. What options say holds where a client's resolver says
+// nothing else; see [DialOptions].
+func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name, opts...)) }
+
+// DialOptions makes a plain client resolve names with r, balance with our
+// balancer, and have its calls go through our layers:
+//
+//	grpclayer.Register("gotower") // once
+//	cc, err := grpc.NewClient("gotower:///web.default:80",
+//		append(grpclayer.DialOptions("gotower", r), credentials)...)
+//
+// The name, in lower case, is the scheme of the target and the name of the
+// balancer; if it was not registered, [grpc.NewClient] fails and says so.
+// Two clients may have the same name and other options. A service config from
+// elsewhere wins over ours.
+func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
+	opts = append(opts, option(func(s *settings) { s.ours = true }))
+	config := fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, name)
+	return append(NewClient(newSettings(opts).calls).DialOptions(),
+		grpc.WithResolvers(NewResolver(name, r, opts...)),
+		grpc.WithDefaultServiceConfig(config),
+	)
+}

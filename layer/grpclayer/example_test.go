@@ -1,0 +1,83 @@
+package grpclayer_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer/grpclayer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// serveHealth serves gRPC's health service behind a stack of layers.
+func serveHealth() (addr netip.AddrPort, stop func()) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		fmt.Println(err)
+	}
+	front := grpclayer.NewServer(grpclayer.NewStack().Timeout(time.Second).Limit(100).Layer())
+	s := grpc.NewServer(front.ServerOptions()...)
+	healthpb.RegisterHealthServer(s, health.NewServer())
+	go func() { _ = s.Serve(l) }()
+	return netip.MustParseAddrPort(l.Addr().String()), s.Stop
+}
+
+// only is a resolver of one endpoint.
+func only(addr netip.AddrPort) resolve.Resolver {
+	return resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			e := resolve.Endpoint{ID: resolve.ID{Addr: addr}}
+			if yield(resolve.Update{Kind: resolve.Replace, Endpoints: []resolve.Endpoint{e}}, nil) {
+				<-ctx.Done()
+			}
+		}
+	})
+}
+
+// A plain gRPC client with our discovery, balancing and layers.
+func ExampleDialOptions() {
+	grpclayer.Register("gotower") // once, at the start of the program
+
+	addr, stop := serveHealth()
+	defer stop()
+	options := append(grpclayer.DialOptions("gotower", only(addr),
+		grpclayer.Calls(grpclayer.NewStack().Timeout(5*time.Second).Layer()),
+		grpclayer.EndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
+	), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	cc, err := grpc.NewClient("gotower:///web.default:80", options...)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer cc.Close()
+
+	rsp, err := healthpb.NewHealthClient(cc).Check(context.Background(), new(healthpb.HealthCheckRequest))
+	fmt.Println(rsp.GetStatus(), err)
+	// Output: SERVING <nil>
+}
+
+// A refusal by a layer is a status to gRPC, and itself to whoever asks.
+func ExampleUnaryClientInterceptor() {
+	addr, stop := serveHealth()
+	defer stop()
+	cc, err := grpc.NewClient(addr.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithUnaryInterceptor(grpclayer.UnaryClientInterceptor(grpclayer.NewStack().Limit(0).Layer())))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer cc.Close()
+
+	_, err = healthpb.NewHealthClient(cc).Check(context.Background(), new(healthpb.HealthCheckRequest))
+	fmt.Println(status.Code(err), "-", err)
+	// Output: Unavailable - limit: not ready: 0 of 0 in flight
+}

@@ -1,0 +1,62 @@
+package grpclayer
+
+import (
+	"google.golang.org/grpc/balancer"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// Option sets how our resolver and balancer work inside gRPC.
+type Option interface{ apply(s *settings) }
+
+type settings struct {
+	endpoint layer.Layer[balancer.PickInfo, *Picked]
+	balance  []balance.Option[*Picked]
+	calls    Layer
+
+	introspect func(layer.Describer)
+	ours       bool // resolver and balancer are both ours
+}
+
+type option func(*settings)
+
+func (f option) apply(s *settings) { f(s) }
+
+func newSettings(opts []Option) *settings {
+	s := new(settings)
+	for _, opt := range opts {
+		opt.apply(s)
+	}
+	s.balance = append([]balance.Option[*Picked]{balance.Until(PickedCompletion)}, s.balance...)
+	return s
+}
+
+// EndpointLayer puts l around the picks of each endpoint, with a state of its
+// own for each: a breaker, a limit. Take a stack from [NewEndpointStack], which
+// knows when a pick ends and what it means. The default is none.
+//
+// gRPC's pickers must not wait: no Queue belongs here. Nor does a layer that
+// sends again or changes the context: a pick sends nothing.
+func EndpointLayer(l layer.Layer[balancer.PickInfo, *Picked]) Option {
+	return option(func(s *settings) { s.endpoint = l })
+}
+
+// Balance sets how endpoints are chosen; see package balance for the defaults.
+func Balance(opts ...balance.Option[*Picked]) Option {
+	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
+}
+
+// Calls puts l around all calls of a client, above the balancer: time limits,
+// retries, a queue. The default is none. Only [DialOptions] looks at it.
+func Calls(l Layer) Option {
+	return option(func(s *settings) { s.calls = l })
+}
+
+// Introspect has seen called with the balancer of a ClientConn as soon as there
+// is one, and again when the ClientConn was idle and has another: its Describe
+// shows the endpoints with their layers, estimates and reasons. It must not
+// wait.
+func Introspect(seen func(balancer layer.Describer)) Option {
+	return option(func(s *settings) { s.introspect = seen })
+}

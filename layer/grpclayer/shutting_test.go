@@ -1,0 +1,53 @@
+package grpclayer
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/balancer"
+
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+)
+
+type (
+	pick     = balancer.PickInfo
+	doneInfo = balancer.DoneInfo
+)
+
+// shutting is as much of a breaker as a test needs.
+type shutting struct {
+	layer.Service[pick, *Picked]
+	open    atomic.Bool
+	changed wake.Broadcast
+}
+
+func (s *shutting) Ready(ctx context.Context) error {
+	if err := s.changed.Wait(ctx, func() bool { return !s.open.Load() }); err != nil {
+		return &layer.Error{Layer: "breaker", Kind: err, Reason: "open"}
+	}
+	return s.Service.Ready(ctx)
+}
+
+func (s *shutting) Call(ctx context.Context, p pick) (*Picked, error) {
+	if s.open.Load() {
+		return nil, &layer.Error{Layer: "breaker", Kind: layer.ErrNotReady, Reason: "open"}
+	}
+	rsp, err := s.Service.Call(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	return PickedCompletion(ctx, rsp, s), nil
+}
+
+func (s *shutting) Data(int) {}
+
+func (s *shutting) End(err error) {
+	if Classify(layer.Outcome[*Picked]{Err: err, Ended: err == nil}).Failed() && !s.open.Swap(true) {
+		time.AfterFunc(time.Second, func() {
+			s.open.Store(false)
+			s.changed.Wake()
+		})
+	}
+}

@@ -1,0 +1,119 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Code returns the status code that stands for err. What layers say is
+// translated, in this order; it is what httplayer.StatusOf says but for the
+// two lines that are marked:
+//
+//	out of time: in a queue (fail-fast), in a layer     DEADLINE_EXCEEDED
+//	refused, with a time to come back (a rate limit)    RESOURCE_EXHAUSTED (*)
+//	out of time by the caller's context                 DEADLINE_EXCEEDED
+//	no route                                            NOT_FOUND
+//	the caller's own cancellation                       CANCELLED
+//	refused for any other reason                        UNAVAILABLE
+//	an error with a status of gRPC's                    that
+//	anything else                                       UNKNOWN (*)
+//
+// UNKNOWN is what gRPC itself says of an error that it does not know, and a
+// stack changes nothing about the errors of a handler.
+func Code(err error) codes.Code {
+	var call *callError
+	switch {
+	case err == nil:
+		return codes.OK
+	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
+		return codes.DeadlineExceeded
+	case throttled(err):
+		return codes.ResourceExhausted
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded
+	case errors.Is(err, layer.ErrNoRoute):
+		return codes.NotFound
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled
+	case errors.As(err, &call):
+		return call.GRPCStatus().Code()
+	case errors.Is(err, layer.ErrNotReady):
+		return codes.Unavailable
+	}
+	st, _ := statusOf(err)
+	return st.Code()
+}
+
+// throttled reports whether the layer that speaks for all of them refused, and
+// knows when to come back. What is shut because it failed is unavailable, also
+// if it knows when it will be tried again.
+func throttled(err error) bool {
+	refusal, ok := errors.AsType[*layer.Error](err)
+	return ok && refusal.After > 0 && refusal.Layer != "breaker" && refusal.Layer != "balance" &&
+		errors.Is(err, layer.ErrNotReady)
+}
+
+// statusOf returns the status of the first error in the chain that has one,
+// and that of any other: UNKNOWN.
+func statusOf(err error) (st *status.Status, ok bool) {
+	var has interface{ GRPCStatus() *status.Status }
+	if errors.As(err, &has) && has.GRPCStatus() != nil {
+		return has.GRPCStatus(), true
+	}
+	return status.New(codes.Unknown, err.Error()), false
+}
+
+// statusError is an error of layers with the status that stands for it. Within
+// the process it stays the error that it was.
+type statusError struct {
+	error
+	st *status.Status
+}
+
+func (e *statusError) Unwrap() error              { return e.error }
+func (e *statusError) GRPCStatus() *status.Status { return e.st }
+
+// toStatus makes an error that gRPC knows the code of. One that has a status
+// itself, or is none of ours, is returned as it is.
+func toStatus(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return err
+	}
+	code := Code(err)
+	switch {
+	case code == codes.Unavailable && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		code = status.FromContextError(ctx.Err()).Code() // refused because the caller has gone, with a cause of his own
+	case code == codes.Unknown:
+		if _, ok := statusOf(err); !ok {
+			return err
+		}
+	}
+	st := status.New(code, err.Error())
+	if inner, ok := statusOf(err); ok && inner.Code() == code {
+		st = withMessage(inner, err.Error()) // with its details
+	}
+	return &statusError{err, st}
+}
+
+func withMessage(st *status.Status, message string) *status.Status {
+	p := st.Proto() // a copy
+	p.Message = message
+	return status.FromProto(p)
+}
+
+// reasonOnce adds reason to a message that does not have it yet.
+func reasonOnce(message, reason string) string {
+	if strings.Contains(message, reason) {
+		return message
+	}
+	return message + ": " + reason
+}

@@ -1,0 +1,281 @@
+package grpclayer
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+type (
+	outRequest  = pb.StreamingOutputCallRequest
+	outResponse = pb.StreamingOutputCallResponse
+	inRequest   = pb.StreamingInputCallRequest
+)
+
+// shapes are the four kinds of call, each to its end.
+var shapes = map[string]func(ctx context.Context, c pb.TestServiceClient) error{
+	"unary": func(ctx context.Context, c pb.TestServiceClient) error {
+		_, err := c.UnaryCall(ctx, new(pb.SimpleRequest))
+		return err
+	},
+	"server streams": func(ctx context.Context, c pb.TestServiceClient) error {
+		s, err := c.StreamingOutputCall(ctx, &outRequest{ResponseParameters: make([]*pb.ResponseParameters, 3)})
+		if err != nil {
+			return err
+		}
+		return readAll(s)
+	},
+	"client streams": func(ctx context.Context, c pb.TestServiceClient) error {
+		s, err := c.StreamingInputCall(ctx)
+		if err != nil {
+			return err
+		}
+		for range 3 {
+			if err := s.Send(new(inRequest)); err != nil {
+				break
+			}
+		}
+		_, err = s.CloseAndRecv()
+		return err
+	},
+	"both stream": func(ctx context.Context, c pb.TestServiceClient) error {
+		s, err := c.FullDuplexCall(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.Send(new(outRequest)); err == nil {
+			_ = s.CloseSend()
+		}
+		return readAll(s)
+	},
+}
+
+func readAll(s interface{ Recv() (*outResponse, error) }) error {
+	for {
+		if _, err := s.Recv(); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// ends counts what layers hear of the ends of replies.
+type ends struct {
+	opened, complete, failed atomic.Int64
+	data                     atomic.Int64
+}
+
+func (e *ends) Data(n int) { e.data.Add(int64(n)) }
+
+func (e *ends) End(err error) {
+	if err == nil {
+		e.complete.Add(1)
+	} else {
+		e.failed.Add(1)
+	}
+}
+
+func (e *ends) layer(next Service) Service {
+	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+		rsp, err := next.Call(ctx, c)
+		if err == nil {
+			e.opened.Add(1)
+			rsp = Completion(ctx, rsp, e)
+		}
+		return rsp, err
+	})
+}
+
+// Every shape of call goes through the same layers, on the client and on the
+// server, and gives back what it held when it is over.
+func TestAllShapes(t *testing.T) {
+	for shape, run := range shapes {
+		t.Run(shape, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n layertest.Network
+				var near ends
+				far := NewServer(NewStack().Limit(1).Timeout(time.Minute).Layer())
+				s := serve(t, &n, a1, far.ServerOptions()...)
+				cc := dial(t, &n, newSource(replace(a1)),
+					Calls(NewStack().With("ends", near.layer).Timeout(time.Minute).Limit(1).Layer()),
+					EndpointLayer(NewEndpointStack().Limit(1).Layer()))
+				c := pb.NewTestServiceClient(cc)
+				for range 5 {
+					require.NoError(t, run(t.Context(), c))
+					synctest.Wait()
+				}
+				assert.EqualValues(t, 5, near.opened.Load())
+				assert.EqualValues(t, 5, near.complete.Load())
+				assert.Zero(t, near.failed.Load())
+
+				s.code.Store(int32(codes.DataLoss))
+				err := run(t.Context(), c)
+				require.Equal(t, codes.DataLoss, status.Code(err), "%v", err)
+				assert.Equal(t, near.opened.Load()-near.complete.Load(), near.failed.Load(), "each that began has ended")
+
+				// Nothing is held any more.
+				s.code.Store(int32(codes.OK))
+				synctest.Wait()
+				require.NoError(t, run(t.Context(), c))
+			})
+		})
+	}
+}
+
+// A stream that its caller leaves behind ends with his context.
+func TestAbandonedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		var near ends
+		serve(t, &n, a1)
+		cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().With("ends", near.layer).Limit(1).Layer()))
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err := pb.NewTestServiceClient(cc).FullDuplexCall(ctx)
+		require.NoError(t, err)
+		_, err = call(t.Context(), cc)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		cancel()
+		synctest.Wait()
+		assert.EqualValues(t, 1, near.failed.Load())
+		_, err = call(t.Context(), cc)
+		require.NoError(t, err)
+	})
+}
+
+// A stream's time limit counts to its end, not to its beginning.
+func TestStreamTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		serve(t, &n, a1)
+		cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().Timeout(time.Second).Layer()))
+		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = s.Recv()
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		assert.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// A reply that is given up is cancelled at the server too.
+func TestDiscard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		s := serve(t, &n, a1)
+		discard := func(next Service) Service {
+			return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+				first, err := next.Call(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				Resend{}.Discard(first)
+				return next.Call(ctx, c)
+			})
+		}
+		cc := dial(t, &n, newSource(replace(a1)), Calls(discard))
+		both, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		synctest.Wait()
+		assert.EqualValues(t, 2, s.calls.Load())
+		assert.EqualValues(t, 1, s.open.Load())
+		require.NoError(t, both.CloseSend())
+		_, err = both.Recv()
+		require.ErrorIs(t, err, io.EOF)
+		Resend{}.Discard(nil)
+		Resend{}.Discard(&Reply{})
+	})
+}
+
+// What is served by a stack of layers: the refusal has a code and a time, and
+// says so where the client's retries look for it.
+func TestServerRefusesWithAPushback(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		slow := func(Service) Service {
+			return layer.Func[*Call, *Reply](func(context.Context, *Call) (*Reply, error) {
+				return nil, &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, After: 1500 * time.Millisecond, Reason: "too many"}
+			})
+		}
+		serve(t, &n, a1, NewServer(slow).ServerOptions()...)
+		cc := dial(t, &n, newSource(replace(a1)))
+
+		var trailer metadata.MD
+		_, err := call(t.Context(), cc, grpc.Trailer(&trailer))
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.Equal(t, "rate: not ready: too many", brief(err))
+		assert.Equal(t, []string{"1500"}, trailer.Get(pushbackKey))
+		after, ok := Resend{}.After(nil, err)
+		assert.True(t, ok)
+		assert.Equal(t, 1500*time.Millisecond, after)
+		require.NotErrorIs(t, err, layer.ErrNotReady, "another process refused: the call was sent")
+
+		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		_, err = s.Recv()
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		assert.Equal(t, []string{"1500"}, s.Trailer().Get(pushbackKey))
+	})
+}
+
+// Handlers see the context of the layers, and layers what came with the call.
+func TestServerContextAndCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		type key struct{}
+		var n layertest.Network
+		var seen []*Call
+		mark := func(next Service) Service {
+			return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+				seen = append(seen, c)
+				return next.Call(context.WithValue(ctx, key{}, "marked"), c)
+			})
+		}
+		var marks []any
+		serve(t, &n, a1, append(NewServer(mark).ServerOptions(),
+			grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+				marks = append(marks, ctx.Value(key{}))
+				return h(ctx, req)
+			}),
+			grpc.ChainStreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+				marks = append(marks, ss.Context().Value(key{}))
+				return h(srv, ss)
+			}))...)
+		cc := dial(t, &n, newSource(replace(a1)))
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "tenant", "seven")
+		for _, shape := range []string{"unary", "both stream"} {
+			require.NoError(t, shapes[shape](ctx, pb.NewTestServiceClient(cc)))
+		}
+		synctest.Wait()
+		assert.Equal(t, []any{"marked", "marked"}, marks)
+		require.Len(t, seen, 2)
+		assert.Equal(t, "/grpc.testing.TestService/UnaryCall", seen[0].Method)
+		assert.IsType(t, new(pb.SimpleRequest), seen[0].Message)
+		assert.Equal(t, "seven", seen[0].Get("tenant"))
+		assert.Equal(t, []string{"seven"}, seen[1].Header().Get("tenant"))
+		assert.True(t, seen[1].ClientStreams && seen[1].ServerStreams)
+		assert.Nil(t, seen[1].Message)
+	})
+}
+
+// A handler's errors reach the client as if there were no layers.
+func TestHandlersErrorsAreNotTouched(t *testing.T) {
+	info := &grpc.UnaryServerInfo{FullMethod: method}
+	handler := func(context.Context, any) (any, error) { return "partial", errPlain }
+	rsp, err := UnaryServerInterceptor(NewStack().Limit(1).Timeout(time.Minute).Layer())(t.Context(), nil, info, handler)
+	assert.Equal(t, errPlain, err)
+	assert.Nil(t, rsp)
+}
