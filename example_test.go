@@ -34,10 +34,12 @@ func Example() {
 
 	web := httplayer.NewStack(layer.For[*http.Response]("web.default:80")).
 		Timeout(5*time.Second).
+		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 3*time.Second).
 		Service(balance.Resolve(ctx, resolver, "web.default:80",
 			func(ctx context.Context, t discover.Target) httplayer.Service {
-				return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
+				return httplayer.NewStack().Breaker(layer.BreakerPolicy{}).
+					Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 			}))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}

@@ -14,6 +14,41 @@
 //	request ─▶ timeout ─▶ queue ─▶ limit ─▶ endpoint
 //	                      waits    refuses   serves
 //
+// # The layers
+//
+//	time         Timeout  HeadTimeout  IdleTimeout  DeadlineIn  DeadlineOut
+//	admission    Limit  LimitBy  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
+//	failure      Breaker  Gated  Fallback  Reconnect  Switch
+//	again        Retry  Hedge: both pay from a Budget
+//	composition  Router  Cache  Watch  Lazy  Map…  Then  Filter  If
+//	observation  Metrics  Trace  Chaos
+//
+// Each says under the same five headings what it admits, what it does to the
+// context, what holds for bodies, which errors it returns and what it costs.
+// None starts a goroutine or does I/O when it is applied; what works in the
+// background takes a context first and ends with it.
+//
+// # Order
+//
+// A client's stack reads, from the outside in:
+//
+//	Timeout   over everything below, the waiting included
+//	Retry     over the queue, so that a try that is refused at last is one try
+//	Queue     the one place where requests wait
+//	Hedge     below the queue: a copy never stands in line
+//	balancer  of package balance; it goes where the request has not been
+//	Breaker   of one endpoint: while it is open, that is not ready
+//	Limit     what one endpoint is given at a time
+//
+// and a server's Drain, DeadlineIn, Shed, then a limit. Package httplayer has
+// both, and a gateway, as examples that run.
+//
+// # Judgement
+//
+// A [Classifier] says what an outcome means: one for a stack, shared by Retry,
+// Breaker, Hedge, AdaptiveLimit and Metrics. Who cancelled, was refused or met
+// a fault that [Chaos] injected counts against nobody.
+//
 // # Admission
 //
 // Call admits a request or refuses it, at once and untouched: a refusal
@@ -28,7 +63,8 @@
 // A response may be read long after Call returned. A [Completion] says where
 // it ends, so that slots, contexts and measurements are held exactly so long.
 // The default, [AtEnd], knows every response with a Body, *http.Response
-// among them.
+// among them. What a protocol knows beyond that, how a request is sent again, a
+// [Resend] says.
 //
 // # Errors
 //

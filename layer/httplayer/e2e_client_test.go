@@ -26,7 +26,7 @@ func everything(budget *layer.Budget) layer.Stack[*http.Request, *http.Response]
 		Queue(100, time.Second).
 		HeadTimeout(5*time.Second).
 		IdleTimeout(5*time.Second).
-		Hedge(layer.HedgePolicy[*http.Request]{Budget: budget, MinSamples: 10}).
+		Hedge(HedgePolicy{Budget: budget, MinSamples: 10}).
 		Breaker(layer.BreakerPolicy{}).
 		RateLimit(1e6, 1e6).
 		Limit(50)

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/layer"
 )
 
 // The slow one loses, hears of it, and the winner's body is read whole long
@@ -24,7 +23,7 @@ func TestE2EHedge(t *testing.T) {
 			gone <- time.Now()
 		}))
 		fast := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, whole) }))
-		svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}).
+		svc := NewStack().Hedge(HedgePolicy{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}).
 			Service(spread{endpoint(t, slow, protocol), endpoint(t, fast, protocol)})
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 		require.NoError(t, err)
@@ -44,7 +43,7 @@ func TestE2EHedgeWithABody(t *testing.T) {
 			got <- len(b)
 			<-letGo
 		}))
-		svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: 20 * time.Millisecond, Max: 20 * time.Millisecond}).
+		svc := NewStack().Hedge(HedgePolicy{Min: 20 * time.Millisecond, Max: 20 * time.Millisecond}).
 			Service(spread{endpoint(t, slow, protocol), endpoint(t, serve(t, http.HandlerFunc(echoes)), protocol)})
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", body))
 		require.NoError(t, err)
@@ -61,7 +60,7 @@ func TestE2EHedgeLeavesPostsAlone(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		say(w, "slow")
 	}))
-	svc := NewStack().Hedge(layer.HedgePolicy[*http.Request]{Min: time.Millisecond, Max: time.Millisecond}).
+	svc := NewStack().Hedge(HedgePolicy{Min: time.Millisecond, Max: time.Millisecond}).
 		Service(spread{endpoint(t, slow), endpoint(t, serve(t, b))})
 	rsp, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "hello"))
 	require.NoError(t, err)

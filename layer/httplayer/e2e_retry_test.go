@@ -45,7 +45,7 @@ func (c *visited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // retrying is a stack of one Retry over two servers.
-func retrying(t *testing.T, protocol EndpointOption, policy layer.RetryPolicy[*http.Request, *http.Response], a, b string) Service {
+func retrying(t *testing.T, protocol EndpointOption, policy RetryPolicy, a, b string) Service {
 	t.Helper()
 	policy.Backoff = layer.Backoff{Min: time.Millisecond, Max: time.Millisecond}
 	leaf := spread{endpoint(t, a, protocol), endpoint(t, b, protocol)}
@@ -62,7 +62,7 @@ func echoes(w http.ResponseWriter, r *http.Request) {
 	pipe(w, r.Body)
 }
 
-type policy = layer.RetryPolicy[*http.Request, *http.Response]
+type policy = RetryPolicy
 
 func TestE2ERetryGoesElsewhere(t *testing.T) {
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
@@ -283,7 +283,7 @@ func TestE2EChaosWithAStatus(t *testing.T) {
 	b := &visited{HandlerFunc: echoes}
 	svc := NewStack().
 		Breaker(layer.BreakerPolicy{Failures: 1}).
-		Chaos(layer.ChaosPolicy[*http.Request]{TTL: time.Minute, Share: 1, Err: &StatusError{Code: http.StatusTeapot}}).
+		Chaos(ChaosPolicy{TTL: time.Minute, Share: 1, Err: &StatusError{Code: http.StatusTeapot}}).
 		Service(endpoint(t, serve(t, b)))
 	proxy := serve(t, Handler(svc))
 	for range 3 {

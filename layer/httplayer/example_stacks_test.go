@@ -42,9 +42,9 @@ func Example_client() {
 	}
 	web := httplayer.NewStack(layer.For[*http.Response](target)).
 		Timeout(10*time.Second).
-		Retry(layer.RetryPolicy[*http.Request, *http.Response]{Budget: budget, PerTry: 2 * time.Second}).
+		Retry(httplayer.RetryPolicy{Budget: budget, PerTry: 2 * time.Second}).
 		Queue(1000, 3*time.Second).
-		Hedge(layer.HedgePolicy[*http.Request]{Budget: budget}).
+		Hedge(httplayer.HedgePolicy{Budget: budget}).
 		DeadlineOut(httplayer.WriteDeadline("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
 		Service(balance.Resolve(ctx, resolver, target, endpoint))
 
@@ -81,7 +81,7 @@ func Example_gateway() {
 
 	host := func(ctx context.Context, host string) httplayer.Service {
 		return httplayer.NewStack(layer.For[*http.Response](host)).
-			Retry(layer.RetryPolicy[*http.Request, *http.Response]{}).
+			Retry(httplayer.RetryPolicy{}).
 			Queue(1000, time.Second).
 			Breaker(layer.UnifiedBreaker()).
 			AdaptiveLimit(layer.AdaptivePolicy{}).

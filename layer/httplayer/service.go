@@ -12,6 +12,14 @@ import (
 // open; who admits a request closes its body, as an [http.RoundTripper] would.
 type Service = layer.Service[*http.Request, *http.Response]
 
+// The policies of package layer, for the messages of net/http.
+type (
+	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
+	HedgePolicy    = layer.HedgePolicy[*http.Request]
+	FallbackPolicy = layer.FallbackPolicy[*http.Request, *http.Response]
+	ChaosPolicy    = layer.ChaosPolicy[*http.Request]
+)
+
 // NewStack returns an empty stack for the messages of net/http. Its layers
 // end a response where [Completion] says, judge it as [Classify] does, and send
 // a request again as [Resend] says; opts come after that.
