@@ -2,7 +2,9 @@ package balance_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -62,4 +64,61 @@ func BenchmarkPickElsewhere(b *testing.B) {
 		_, _ = svc.Call(ctx, 1)
 		_, _ = svc.Call(ctx, 1)
 	}
+}
+
+// An endpoint that fails each time is one try of a request, never two, and so a
+// request in front of nine good ones never fails.
+func TestRetryGoesElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool(t)
+		all := servers(10)
+		for _, s := range all[1:] {
+			s.serve = func(context.Context, string) (*response, error) {
+				time.Sleep(10 * time.Millisecond)
+				return body("well"), nil
+			}
+		}
+		all[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		p.add(all...)
+		svc := layer.NewStack[string](layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+			if errors.Is(o.Err, errBroken) {
+				return layer.Retryable
+			}
+			return layer.ByError(o)
+		})).Retry(layer.RetryPolicy[string, *response]{Tries: 2, Budget: layer.NewBudget(0, 0, 1000)}).Service(p.balancer)
+		for range 500 {
+			rsp, err := svc.Call(t.Context(), "")
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		require.Greater(t, all[0].calls.Load(), int64(10), "it was never asked, and nothing was shown")
+	})
+}
+
+var errBroken = errors.New("broken")
+
+// The copy of a slow request goes to another endpoint.
+func TestHedgeGoesElsewhere(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPool(t)
+		both := servers(2)
+		p.add(both...)
+		svc := layer.NewStack[string, *response]().
+			Hedge(layer.HedgePolicy[string]{Min: time.Second, Max: time.Second, Budget: layer.NewBudget(0, 0, 1000)}).
+			Service(p.balancer)
+		for _, s := range both {
+			s.serve = func(ctx context.Context, _ string) (*response, error) {
+				if both[0].calls.Load()+both[1].calls.Load() == 1 { // the first of the two
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return body("well"), nil
+			}
+		}
+		rsp, err := svc.Call(t.Context(), "")
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		require.EqualValues(t, 1, both[0].calls.Load())
+		require.EqualValues(t, 1, both[1].calls.Load())
+	})
 }

@@ -266,10 +266,3 @@ func (e *expiry) End(error) {
 	}
 	e.endReal(nil)
 }
-
-// release is a context of package context, to be let go when the response
-// ended.
-type release context.CancelFunc
-
-func (release) Data(int)    {}
-func (r release) End(error) { r() }

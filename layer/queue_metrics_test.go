@@ -2,22 +2,58 @@ package layer_test
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
 )
 
+// shared is an instrument for callers side by side.
+type shared struct {
+	mu   sync.Mutex
+	seen []float64
+	last float64
+}
+
+func (s *shared) With(...string) metrics.Histogram { return s }
+
+func (s *shared) Observe(value float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen, s.last = append(s.seen, value), value
+}
+
+func (s *shared) all() []float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.seen)
+}
+
+// level is a gauge that only shows what was set last.
+type level struct{ *shared }
+
+func (l level) With(...string) metrics.Gauge { return l }
+func (l level) Set(value float64)            { l.Observe(value) }
+func (l level) Add(float64)                  { panic("it is set") }
+
+func (l level) now() float64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.last
+}
+
 func TestQueueIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var waiting gauge
-		var waits histogram
+		waiting, waits := level{new(shared)}, new(shared)
 		refused := byLabel{}
-		measured := layer.Measured[int](layer.Instruments{Waiting: &waiting, QueueWait: &waits, Refused: refused})
+		measured := layer.Measured[int](layer.Instruments{Waiting: waiting, QueueWait: waits, Refused: refused})
 		svc := layer.NewStack[time.Duration](measured).Queue(2, 5*time.Second).Limit(1).Service(
 			layer.Func[time.Duration, int](func(_ context.Context, takes time.Duration) (int, error) {
 				time.Sleep(takes)
@@ -32,21 +68,22 @@ func TestQueueIsMeasured(t *testing.T) {
 			synctest.Wait()
 		}
 		send(3 * time.Second)
-		require.Zero(t, waiting)
+		require.Zero(t, waiting.now())
 		send(10 * time.Second)
 		send(time.Second)
-		require.EqualValues(t, 2, waiting)
+		require.EqualValues(t, 2, waiting.now())
 		send(0)
 		require.ErrorIs(t, <-results, layer.ErrNotReady, "the line is full")
 
 		require.NoError(t, <-results)
 		synctest.Wait()
-		require.EqualValues(t, 1, waiting)
+		require.EqualValues(t, 1, waiting.now())
 		require.ErrorIs(t, <-results, layer.ErrFailFast)
-		assert.Zero(t, waiting)
+		assert.Zero(t, waiting.now())
 		assert.EqualValues(t, 2, *refused["queue"], "one found it full, one waited in vain")
 		assert.EqualValues(t, 2, layer.Describe(svc).State.Get("refused"))
 		require.NoError(t, <-results)
-		assert.Equal(t, histogram{5000, 3000}, waits, "told when it is known what came of the wait")
+		synctest.Wait()
+		assert.Equal(t, []float64{5000, 3000}, waits.all(), "told when it is known what came of the wait")
 	})
 }

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"time"
 )
 
 // Retry sends a request again when it failed and a further try may help:
@@ -119,28 +118,27 @@ func (r *retry[Req, Rsp]) try(a *attempt, req Req) (Rsp, error) {
 	return r.timed(a, req)
 }
 
-// timed is a try with a limit.
+// timed is a try with a limit, which is lifted when the head of the response is
+// there.
 func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
-	ctx, cancel := context.WithCancelCause(a)
-	timer := time.AfterFunc(r.policy.PerTry, func() { cancel(r.tooLong) })
+	e := new(expiry)
+	e.init(a, r.policy.PerTry, r.tooLong, soft)
 	handed := false
 	defer func() {
 		if !handed {
-			timer.Stop()
-			cancel(nil)
+			e.End(nil)
 		}
 	}()
-	rsp, err = r.Service.Call(ctx, req)
-	inTime := timer.Stop()
+	rsp, err = r.Service.Call(e, req)
 	switch {
-	case inTime && err == nil:
+	case err == nil && e.lift():
 		handed = true
-		return r.complete(ctx, rsp, release(func() { cancel(nil) })), nil
-	case inTime || a.Err() != nil && err != nil:
-		return rsp, err
+		return r.complete(e, rsp, e), nil
 	case err == nil: // at the last moment, and its context is done
 		r.resend.Discard(rsp)
 		rsp = *new(Rsp)
+	case a.Err() != nil || !e.expired():
+		return rsp, err
 	}
 	r.expired.Add(1)
 	return rsp, &Error{

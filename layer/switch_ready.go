@@ -33,7 +33,7 @@ func (s *switched[Req, Rsp]) Ready(ctx context.Context) error {
 			return nil
 		case errors.Is(err, ErrClosed):
 			return s.fallback.Ready(ctx)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil && !errors.Is(err, errSwitchOver):
 			return err
 		}
 	}

@@ -297,3 +297,18 @@ func TestSwitchReadyPanicsWhereItWasAsked(t *testing.T) {
 		assert.PanicsWithValue(t, "boom", func() { _ = svc.Ready(t.Context()) })
 	})
 }
+
+// The moment when the time of primary is over may be that when ctx ends; who
+// waits is told of ctx all the same.
+func TestSwitchReadyEndsWithBothAtOnce(t *testing.T) {
+	gone := errors.New("gone")
+	for range 100 {
+		inSwitch(t, 10*time.Second, func(t *testing.T, svc layer.Service[string, string], primary, fallback *switchMock) {
+			primary.Deny()
+			fallback.Deny()
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, gone)
+			defer cancel()
+			require.ErrorIs(t, svc.Ready(ctx), gone)
+		})
+	}
+}

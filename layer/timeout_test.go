@@ -146,6 +146,7 @@ func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.EqualError(t, err, "timeout web:80 (waited 5s): context deadline exceeded")
 		require.NoError(t, rsp.Body.Close())
+		synctest.Wait() // the end of the context is told in a goroutine of its own
 		require.EqualValues(t, 1, *expired["total"], "once")
 		require.Len(t, below.ends, 1)
 		require.ErrorIs(t, below.ends[0], layer.ErrTimeout, "the layers below hear it too")
