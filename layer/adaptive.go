@@ -108,7 +108,7 @@ func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return rsp, refuseDone(ctx, "adaptive", l.target)
 	}
 	if !l.gate.take() {

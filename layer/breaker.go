@@ -121,7 +121,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 
 func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "breaker", b.target)
 	}
 	p := b.now.Load()

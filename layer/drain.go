@@ -68,7 +68,7 @@ func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return rsp, refuseDone(ctx, "drain", s.target)
 	}
 	if !s.by.enter() {

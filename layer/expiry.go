@@ -266,3 +266,23 @@ func (e *expiry) End(error) {
 	}
 	e.endReal(nil)
 }
+
+// gone is ctx.Err() != nil as an admission point asks it: has the caller left?
+// Of an expiry that nobody has armed it does not read the clock for that: every
+// layer on the way would, for a limit that has hardly begun. Whoever waits or
+// works for longer asks the context itself, and is told.
+func gone(ctx context.Context) bool {
+	for {
+		switch c := ctx.(type) {
+		case *attempt:
+			ctx = c.Context
+		case *expiry:
+			if c.state.Load() != expiryIdle {
+				return c.Err() != nil
+			}
+			ctx = c.Context
+		default:
+			return ctx.Err() != nil
+		}
+	}
+}

@@ -62,7 +62,7 @@ func (g *gated[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "gate", g.target)
 	}
 	pass, ok := g.gate.Enter()

@@ -61,7 +61,7 @@ func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return svc.Service.Call(ctx, req)
 	}
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "lazy", l.target)
 	}
 	svc, err := l.service(ctx)

@@ -67,7 +67,7 @@ func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return rsp, refuseDone(ctx, "limit", l.target)
 	}
 	if !l.take() {

@@ -61,7 +61,7 @@ type limitBy[K comparable, Req, Rsp any] struct {
 }
 
 func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return rsp, refuseDone(ctx, "limit_by", l.target)
 	}
 	key := l.key(req)

@@ -89,7 +89,7 @@ func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "queue", q.target)
 	}
 	if s := q.shut.Load(); s != nil {

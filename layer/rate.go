@@ -73,7 +73,7 @@ func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
 
 func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "rate", l.target)
 	}
 	if refusal := l.take(); refusal != nil {

@@ -80,7 +80,7 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 
 func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)

@@ -118,7 +118,7 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 
 func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return none, refuseDone(ctx, "reconnect", r.target)
 	}
 	for {

@@ -58,7 +58,7 @@ func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 
 // Call runs f, unless ctx is done.
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		var none Rsp
 		return none, refuseDone(ctx, "func", "")
 	}

@@ -67,7 +67,7 @@ type shed[Req, Rsp any] struct {
 }
 
 func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if ctx.Err() != nil {
+	if gone(ctx) {
 		return rsp, refuseDone(ctx, "shed", s.target)
 	}
 	rank := PriorityOf(ctx).rank()

@@ -12,7 +12,7 @@ import (
 type Tries struct {
 	mu   sync.Mutex
 	seen []any
-	room [4]any // for the usual few without an allocation
+	room [2]any // for the usual few without an allocation
 }
 
 type triesKey struct{}
