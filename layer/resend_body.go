@@ -75,7 +75,7 @@ func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	}
 	if r.getBody >= 0 {
 		if get, _ := reflect.TypeAssert[func() (io.ReadCloser, error)](v.Elem().Field(r.getBody)); get != nil {
-			return &getBodyReplay[Req]{req: req, field: r.request, get: get}
+			return &getBodyReplay[Req]{req: req, body: r.request, getBody: r.getBody, get: get, last: body}
 		}
 	}
 	again := &keptReplay[Req]{req: req, field: r.request}
@@ -137,29 +137,40 @@ func (k *keptReplay[Req]) Next() (Req, bool) {
 }
 
 // getBodyReplay is the Replay of a request that can get its body anew. The
-// first try sends it as it is.
+// first try sends it as it is; the copies do not say how to get another body,
+// so that nobody below sends them again by himself.
 type getBodyReplay[Req any] struct {
-	req   Req
-	field int
-	get   func() (io.ReadCloser, error)
+	req           Req
+	body, getBody int // the fields
+	get           func() (io.ReadCloser, error)
 
 	mu   sync.Mutex
 	sent bool
+	last io.ReadCloser // of the newest try
 }
 
 func (g *getBodyReplay[Req]) Next() (Req, bool) {
 	g.mu.Lock()
-	first := !g.sent
-	g.sent = true
-	g.mu.Unlock()
-	if first {
+	defer g.mu.Unlock()
+	if !g.sent {
+		g.sent = true
 		return g.req, true
 	}
 	body, err := g.get()
 	if err != nil {
 		return g.req, false
 	}
-	return withBody(g.req, g.field, body), true
+	g.last = body
+	again := withBody(g.req, g.body, body)
+	reflect.ValueOf(again).Elem().Field(g.getBody).SetZero()
+	return again, true
+}
+
+// Close closes the body that the last try did not take. See BodyReplay.Close.
+func (g *getBodyReplay[Req]) Close() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.last.Close()
 }
 
 func (g *getBodyReplay[Req]) End() {}

@@ -83,6 +83,36 @@ func TestResendAsksGetBody(t *testing.T) {
 	assert.Equal(t, []string{text}, tried(t, req, body))
 }
 
+// The copies cannot be sent again by somebody below, and the body of one that
+// was refused is closed: nobody else would.
+func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
+	type request struct {
+		Body    io.ReadCloser
+		GetBody func() (io.ReadCloser, error)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		second := &closeable{Reader: strings.NewReader("x")}
+		tries := 0
+		svc := layer.Retry(layer.RetryPolicy[*request, int]{Tries: 2}, layer.Classify(failuresAgain[int]))(
+			layer.Func[*request, int](func(_ context.Context, req *request) (int, error) {
+				if tries++; tries == 1 {
+					assert.NotNil(t, req.GetBody)
+					return 0, errServer
+				}
+				assert.Nil(t, req.GetBody)
+				return 0, layer.ErrNotReady
+			}))
+		req := &request{
+			Body:    io.NopCloser(strings.NewReader("x")),
+			GetBody: func() (io.ReadCloser, error) { return second, nil },
+		}
+		_, err := svc.Call(t.Context(), req)
+		require.ErrorIs(t, err, errServer)
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		assert.True(t, second.closed)
+	})
+}
+
 func TestDiscardBody(t *testing.T) {
 	short := &closeable{Reader: strings.NewReader("short")}
 	layer.DiscardBody(short)

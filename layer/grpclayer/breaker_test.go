@@ -20,7 +20,11 @@ func TestBreakerForEachEndpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
-		serve(t, &n, a2)
+		s2 := serve(t, &n, a2)
+		// Slower than what is expected of an endpoint that nobody has tried, so
+		// that both are tried whichever connects first.
+		s1.delay.Store(int64(40 * time.Millisecond))
+		s2.delay.Store(int64(40 * time.Millisecond))
 		l := layer.Breaker[pick](layer.BreakerPolicy{}, layer.Until(PickedCompletion), layer.Classify(Classify[*Picked]))
 		cc := dial(t, &n, newSource(replace(a1, a2)), EndpointLayer(l))
 
