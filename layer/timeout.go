@@ -2,6 +2,8 @@ package layer
 
 import (
 	"context"
+	"math/rand/v2"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,7 +23,9 @@ import (
 // cancellation included, is passed as it is.
 //
 // Cost: one allocation and one clock reading. A timer is set once somebody
-// below asks for the context's Done.
+// below asks for the context's Done; where that is the custom, the cost is that
+// of [context.WithTimeout], and an allocation more for a response that ends
+// later.
 //
 // An after of 0 or less means no limit.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -69,7 +73,10 @@ func limitTime[Req, Rsp any](
 		if after <= 0 {
 			return next
 		}
-		return &timeout[Req, Rsp]{Service: next, complete: o.complete, seam: seam, kind: kind, over: overrun{limit(), after}}
+		return &timeout[Req, Rsp]{
+			Service: next, complete: o.complete, seam: seam, kind: kind, over: overrun{limit(), after},
+			mayAsk: kind == hard && !seam.has,
+		}
 	}
 }
 
@@ -79,12 +86,49 @@ type timeout[Req, Rsp any] struct {
 	seam     bodySeam
 	kind     expiryKind
 	over     overrun // the cause of every context that this layer ends
+
+	mayAsk bool        // requests may be called with a context of package context
+	asks   atomic.Bool // the last ones looked at asked for Done
 }
 
 func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	if t.mayAsk && t.asks.Load() && rand.Uint32()%timeoutLook != 0 {
+		return t.callAsked(ctx, req)
+	}
 	r := &timed{over: &t.over}
 	r.init(ctx, t.over.after, &t.over, t.kind)
-	return callTimed(t.Service, req, r, t.complete, t.seam)
+	rsp, err := callTimed(t.Service, req, r, t.complete, t.seam)
+	if asked := r.state.Load() == expiryLive; t.mayAsk && asked != t.asks.Load() {
+		t.asks.Store(asked)
+	}
+	return rsp, err
+}
+
+// timeoutLook is one in how many requests is looked at, whether it asks for
+// Done still.
+const timeoutLook = 256
+
+// callAsked is Call where those below ask for Done, as what lies there did the
+// last time: then a context of package context from the start is cheaper than
+// one that turns into it.
+func (t *timeout[Req, Rsp]) callAsked(ctx context.Context, req Req) (Rsp, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, t.over.after, &t.over)
+	handed := false
+	defer func() {
+		if !handed {
+			cancel()
+		}
+	}()
+	rsp, err := t.Service.Call(ctx, req)
+	if err != nil {
+		if t.over.ended(ctx) {
+			t.over.expired.inc()
+			err = t.over.wrap(err)
+		}
+		return rsp, err
+	}
+	handed = true
+	return t.complete(ctx, rsp, timedAsked{&t.over, ctx, cancel}), nil
 }
 
 func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }

@@ -252,3 +252,47 @@ func TestTimeoutDoesNotCountOthers(t *testing.T) {
 		require.Zero(t, *expired["total"])
 	})
 }
+
+// Whether those below wait for the context's end, all the time, at times or no
+// more, makes no difference to anybody.
+func TestTimeoutWhoeverAsks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		expired := byLabel{}
+		svc := layer.Timeout[bool](time.Second, layer.For[int]("web:80"),
+			layer.Measured[int](layer.Instruments{Expired: expired}))(
+			layer.Func[bool, int](func(ctx context.Context, waits bool) (int, error) {
+				deadline, ok := ctx.Deadline()
+				assert.True(t, ok)
+				assert.Equal(t, time.Second, time.Until(deadline))
+				if waits {
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}
+				return 1, nil
+			}))
+		late := 0
+		for i := range 2000 {
+			waits := i%7 < 5 || i < 100
+			start := time.Now()
+			rsp, err := svc.Call(t.Context(), waits)
+			if !waits {
+				require.NoError(t, err)
+				require.Equal(t, 1, rsp)
+				continue
+			}
+			late++
+			require.Equal(t, time.Second, time.Since(start))
+			require.EqualError(t, err, "timeout web:80 (waited 1s): context deadline exceeded")
+			require.ErrorIs(t, err, layer.ErrTimeout)
+		}
+		require.EqualValues(t, late, *expired["total"])
+
+		gone := errors.New("gone")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(time.Millisecond, func() { cancel(gone) })
+		_, err := svc.Call(ctx, true)
+		require.ErrorIs(t, err, context.Canceled)
+		require.NotErrorIs(t, err, layer.ErrTimeout, "the caller's own end is not ours")
+		require.EqualValues(t, late, *expired["total"])
+	})
+}

@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"context"
 	"errors"
 	"io"
 	"time"
@@ -24,6 +25,11 @@ type overrun struct {
 
 func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " is over" }
 func (o *overrun) Unwrap() error { return o.is }
+
+// ended reports whether this limit is what ended ctx.
+func (o *overrun) ended(ctx context.Context) bool {
+	return ctx.Err() != nil && context.Cause(ctx) == error(o)
+}
 
 // wrap says of an error that it came after the limit ran out.
 func (o *overrun) wrap(err error) error {
@@ -61,6 +67,23 @@ func (r *timed) End(err error) {
 		r.over.expired.inc()
 	}
 	r.expiry.End(err)
+}
+
+// timedAsked is the Observer of a response under a limit, of which nobody reads
+// a body.
+type timedAsked struct {
+	over   *overrun
+	ctx    context.Context //nolint:containedctx // it tells who ended the response
+	cancel context.CancelFunc
+}
+
+func (timedAsked) Data(int) {}
+
+func (r timedAsked) End(err error) {
+	if err != nil && !errors.Is(err, ErrUnread) && r.over.ended(r.ctx) {
+		r.over.expired.inc()
+	}
+	r.cancel()
 }
 
 // callTimed calls next with the context of r, and lets that go when the
