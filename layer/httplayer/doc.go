@@ -36,4 +36,9 @@
 // What retries and hedges ask of HTTP, [Resend] answers: which requests may be
 // sent again, with which body, and when. [Classify] says what a response means.
 // [NewStack] gives both to the layers of a stack.
+//
+// # Stacks to begin with
+//
+// Three examples run, and print their trees: that of a client, of a gateway and
+// of a server.
 package httplayer
