@@ -49,6 +49,7 @@ type Balancer[Req, Rsp any] struct {
 	decay    float64   // in ticks
 	choices  int
 	complete layer.Completion[Rsp] // nil if a response is over when Call returns
+	failures failures[Rsp]
 	rtt      time.Duration
 	target   string
 	ctx      context.Context //nolint:containedctx // the parent of every wait for an endpoint
@@ -77,7 +78,7 @@ func New[Req, Rsp any](
 ) *Balancer[Req, Rsp] {
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
-		start: time.Now(), decay: decayTicks(o.decay), choices: o.choices, complete: o.complete, rtt: o.rtt,
+		start: time.Now(), decay: decayTicks(o.decay), choices: o.choices, complete: o.complete, failures: o.failures, rtt: o.rtt,
 		target: target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
 	b.ready.clear()
@@ -217,34 +218,45 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
-		b.record(n, start)
+		b.record(n, start, b.failures.price(ctx, layer.Outcome[Rsp]{Response: rsp, Ended: true}))
 	case err == nil:
 		handed = true
-		rsp = b.complete(ctx, rsp, &exchange[Req, Rsp]{balancer: b, node: n, ctx: ctx, start: start})
+		rsp = b.complete(ctx, rsp, b.exchange(ctx, n, start, rsp))
 	case errors.Is(err, layer.ErrNotReady):
 		handed = true
 		n.takeBack()
 		return rsp, false, err
 	default:
-		b.observe(ctx, n, start, err)
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err})
 	}
 	return rsp, true, err
 }
 
 // record takes the latency of a response that began at start and is here now.
-func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start time.Duration) {
+// One that failed counts as no less than its price, and no less than what was
+// expected.
+func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duration) {
 	now := time.Since(b.start)
-	n.latency.record(now-start, tick(now), b.decay)
+	took := now - start
+	if price > 0 {
+		took = max(took, price, time.Duration(n.latency.read(tick(now), b.decay)))
+	}
+	n.latency.record(took, tick(now), b.decay)
 }
 
-// observe takes the latency of a request that ended with err and without a
-// byte. If it was the caller who left, the response would have taken longer
-// than that by an unknown time: it tells something only if that is already
-// more than was expected.
-func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, err error) {
+// observe takes the latency of a request that ended without a byte. If it was
+// the caller who left, or whose time was over, the response would have taken
+// longer than that by an unknown time: it tells something only if that is
+// already more than was expected. One that was refused after all tells nothing.
+func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
 	now := time.Since(b.start)
-	if err != nil && ctx.Err() != nil && float64(now-start) <= n.latency.read(tick(now), b.decay) {
-		return
+	switch {
+	case out.Err != nil && ctx.Err() != nil:
+		if float64(now-start) > n.latency.read(tick(now), b.decay) {
+			b.record(n, start, 0)
+		}
+	case errors.Is(out.Err, layer.ErrNotReady):
+	default:
+		b.record(n, start, b.failures.price(ctx, out))
 	}
-	n.latency.record(now-start, tick(now), b.decay)
 }

@@ -34,12 +34,15 @@
 //	latency expected of a new endpoint    30 ms  [DefaultRTT]
 //	time in which an estimate fades to e⁻¹ 10 s   [Decay]
 //	refusals before a Call gives up       5
+//	latency that a failure counts as      5 s    [Penalty], with [Classify]
 //
 // # When a response counts
 //
 // The latency of a response is the time to the first byte of its body, or to
 // its end if that comes first; it counts as in flight until its end (see
 // [Until]). An error counts like a response, so an endpoint that fails fast
-// looks fast: put a breaker into the endpoint's stack. A caller that goes away
-// says only that the response would have taken at least as long as it waited.
+// looks fast, unless [Classify] says what a failure is: then it counts as slow.
+// Put a breaker into the endpoint's stack as well, which stops what a penalty
+// only makes rare. A caller that goes away, or whose time is over, says only
+// that the response would have taken at least as long as it waited.
 package balance

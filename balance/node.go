@@ -3,7 +3,6 @@ package balance
 import (
 	"context"
 	"sync/atomic"
-	"time"
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
@@ -98,28 +97,4 @@ func (c cost) less(o cost, decay float64) bool {
 		return c.value < o.value*fade(o.age-c.age, decay)
 	}
 	return c.value < o.value
-}
-
-// exchange observes one response.
-type exchange[Req, Rsp any] struct {
-	balancer *Balancer[Req, Rsp]
-	node     *node[Req, Rsp]
-	ctx      context.Context //nolint:containedctx // the caller's: it tells a caller who left from an endpoint that failed
-	start    time.Duration
-	sampled  atomic.Bool
-}
-
-// Data takes the latency at the first byte.
-func (x *exchange[Req, Rsp]) Data(int) {
-	if !x.sampled.Load() && x.sampled.CompareAndSwap(false, true) {
-		x.balancer.record(x.node, x.start)
-	}
-}
-
-// End takes the latency of a response without a byte.
-func (x *exchange[Req, Rsp]) End(err error) {
-	if x.sampled.CompareAndSwap(false, true) {
-		x.balancer.observe(x.ctx, x.node, x.start, err)
-	}
-	x.node.end()
 }

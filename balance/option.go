@@ -16,12 +16,14 @@ type options[Rsp any] struct {
 	rtt      time.Duration
 	decay    time.Duration
 	complete layer.Completion[Rsp] // nil if a response is over when Call returns
+	failures failures[Rsp]
 }
 
 const maxChoices = 16
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	o := options[Rsp]{choices: 2, rtt: 30 * time.Millisecond, decay: 10 * time.Second}
+	o.failures.penalty = 5 * time.Second
 	if layer.HasBody[Rsp]() {
 		o.complete = layer.AtEnd[Rsp]()
 	}

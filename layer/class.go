@@ -70,9 +70,11 @@ func ByError[Rsp any](o Outcome[Rsp]) Class {
 	return Failure
 }
 
-// judge is the class of an outcome for or against the service that gave it.
-// ctx is the request's as this layer got it.
-func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
+// Judge is the class of an outcome for or against the service that gave it:
+// [Ignorable] where nobody is to blame, else what c says. A response that was
+// closed early is judged by its head. ctx is the request's, as whoever asks got
+// it.
+func (c Classifier[Rsp]) Judge(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
 	case errors.Is(out.Err, ErrUnread):
@@ -81,7 +83,11 @@ func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
 	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), cancelled(ctx):
 		return Ignorable
 	}
-	return o.classify(out)
+	return c(out)
+}
+
+func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
+	return o.classify.Judge(ctx, out)
 }
 
 // cancelled reports whether the caller has gone. A limit on a part of a request

@@ -19,7 +19,8 @@ import (
 // A client: http.Client as ever, and below it everything that a call over a
 // network needs. One budget bounds what retries and hedges add together. The
 // queue is the one place where requests wait; the breaker belongs to the single
-// endpoint, so that the balancer goes elsewhere while it is open.
+// endpoint, so that the balancer goes elsewhere while it is open. All of them
+// judge alike: the stack of httplayer says how, and the balancer is told.
 func Example_client() {
 	srv := hello()
 	defer srv.Close()
@@ -46,7 +47,7 @@ func Example_client() {
 		Queue(1000, 3*time.Second).
 		Hedge(httplayer.HedgePolicy{Budget: budget}).
 		DeadlineOut(httplayer.WriteDeadline("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
-		Service(balance.Resolve(ctx, resolver, target, endpoint))
+		Service(balance.Resolve(ctx, resolver, target, endpoint, balance.Classify(httplayer.Classify)))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
 	rsp, err := client.Get("http://web.default/")

@@ -1,0 +1,153 @@
+package balance_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// verdicts says of responses whether they are failures: at once, or only when
+// all of them was read, as a trailer does.
+type verdicts struct{ head, trailer sync.Map }
+
+func (v *verdicts) failing(kind *sync.Map) *response {
+	rsp := body("x")
+	kind.Store(rsp, true)
+	return rsp
+}
+
+func (v *verdicts) judging() option {
+	return balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+		_, head := v.head.Load(o.Response)
+		_, trailer := v.trailer.Load(o.Response)
+		if o.Err != nil || head || trailer && o.Ended {
+			return layer.Failure
+		}
+		return layer.Success
+	})
+}
+
+// kubernetes/ingress-nginx#9882, linkerd2-proxy#4537: what fails at once draws
+// the traffic.
+func TestFailingFastDoesNotPay(t *testing.T) {
+	var v verdicts
+	for name, fails := range map[string]func() (*response, error){
+		"by an error":    func() (*response, error) { return nil, errBroken },
+		"by its head":    func() (*response, error) { return v.failing(&v.head), nil },
+		"by its trailer": func() (*response, error) { return v.failing(&v.trailer), nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				share := func(opts ...option) (failing, healed float64) {
+					p, ss := newPool(t, opts...), servers(3)
+					for _, s := range ss {
+						s.after(func() time.Duration { return 20 * time.Millisecond })
+					}
+					well := ss[0].serve
+					ss[0].serve = func(context.Context, string) (*response, error) {
+						time.Sleep(time.Millisecond)
+						return fails()
+					}
+					p.add(ss...)
+					failing = p.load(t, 2000, 5*time.Millisecond, ss, patient)[0]
+					ss[0].serve = well
+					time.Sleep(2 * time.Minute)
+					return failing, p.load(t, 2000, 5*time.Millisecond, ss, patient)[0]
+				}
+				unjudged, _ := share()
+				assert.Greater(t, unjudged, 0.5, "by its latency alone it looks best")
+				judged, healed := share(v.judging())
+				assert.Less(t, judged, 0.01)
+				assert.InDelta(t, 1.0/3, healed, 0.05, "and when it is well again it is back")
+			})
+		})
+	}
+}
+
+func TestPenalty(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts []option
+		want time.Duration
+	}{
+		"default":             {nil, 5 * time.Second},
+		"set":                 {[]option{balance.Penalty[*response](time.Second)}, time.Second},
+		"none":                {[]option{balance.Penalty[*response](-1)}, 30 * time.Millisecond}, // of a new endpoint
+		"told to wait longer": {[]option{balance.RetryAfter(after(time.Minute))}, time.Minute},
+		"told to wait less":   {[]option{balance.RetryAfter(after(time.Second))}, 5 * time.Second},
+		"told to wait for an hour": {
+			[]option{balance.RetryAfter(after(time.Hour))}, 5 * time.Minute,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, append([]option{new(verdicts).judging()}, tt.opts...)...), servers(1)
+				ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+				p.add(ss...)
+				_, err := p.Call(t.Context(), "")
+				require.ErrorIs(t, err, errBroken)
+				assert.Equal(t, tt.want, p.ewma(ss[0]).Round(time.Millisecond))
+				_, err = p.Call(t.Context(), "")
+				require.ErrorIs(t, err, errBroken)
+				assert.Equal(t, tt.want, p.ewma(ss[0]).Round(time.Millisecond), "the second makes it no better")
+			})
+		})
+	}
+}
+
+func after(d time.Duration) func(*response, error) (time.Duration, bool) {
+	return func(*response, error) (time.Duration, bool) { return d, true }
+}
+
+// kratos#3836: callers who leave, or who allow little time, are no failures of
+// the endpoint.
+func TestCallersAreNotThePenaltyOfEndpoints(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, new(verdicts).judging()), servers(1)
+		ss[0].after(func() time.Duration { return time.Second })
+		p.add(ss...)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		require.Error(t, p.send(ctx))
+		left, leave := context.WithCancel(t.Context())
+		time.AfterFunc(time.Millisecond, leave)
+		require.Error(t, p.send(left))
+		assert.LessOrEqual(t, p.ewma(ss[0]), 30*time.Millisecond)
+	})
+}
+
+// A response that was refused after all, at its end, tells nothing of latency.
+func TestRefusedLateTellsNothing(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].serve = func(context.Context, string) (*response, error) {
+			return &response{io.NopCloser(io.MultiReader(strings.NewReader(""), failing{layer.ErrNotReady}))}, nil
+		}
+		p.add(ss...)
+		before := p.ewma(ss[0])
+		rsp, err := p.Call(t.Context(), "")
+		require.NoError(t, err)
+		_, err = io.ReadAll(rsp.Body)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		assert.Equal(t, before, p.ewma(ss[0]))
+		assert.Zero(t, p.of(ss[0]).Get("in_flight"))
+	})
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+func TestJudgingAllocatesNothing(t *testing.T) {
+	b, _ := of(t, 10, balance.Classify(layer.ByError[int]))
+	ctx := context.Background()
+	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))
+}
