@@ -84,7 +84,7 @@ type due struct {
 func (d *deadlineIn[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineIn[Req, Rsp]) Describe() Node {
-	return Node{Name: "deadline in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
+	return Node{Name: "deadline_in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
 // DeadlineOut tells the next server how much time is left: write returns a
@@ -146,7 +146,7 @@ func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 func (d *deadlineOut[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineOut[Req, Rsp]) Describe() Node {
-	return Node{Name: "deadline out", State: State{{"margin", d.margin}, {"refused", d.refused.n.Load()}}}
+	return Node{Name: "deadline_out", State: State{{"margin", d.margin}, {"refused", d.refused.n.Load()}}}
 }
 
 func refuseLate(target, reason string) error {

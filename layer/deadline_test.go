@@ -87,7 +87,7 @@ func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
 			"deadline web:80: out of time: the caller's time was over when the request came: context deadline exceeded")
 	}
 	require.EqualValues(t, 3, *refused["deadline"])
-	require.Equal(t, "deadline in refused=3 expired=0\nlayer.Func\n", layer.Describe(svc).String())
+	require.Equal(t, "deadline_in refused=3 expired=0\nlayer.Func\n", layer.Describe(svc).String())
 }
 
 // Waiting does not give it more time, and it would stand in line for as long
@@ -203,7 +203,7 @@ func TestDeadlineOutRefusesWhenNothingIsLeft(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.EqualError(t, err, fmt.Sprintf(
 				"deadline: out of time: 1s are left, less than the margin of %v: context deadline exceeded", margin))
-			require.Equal(t, fmt.Sprintf("deadline out margin=%v refused=1\nlayer.Func\n", margin), layer.Describe(svc).String())
+			require.Equal(t, fmt.Sprintf("deadline_out margin=%v refused=1\nlayer.Func\n", margin), layer.Describe(svc).String())
 		}
 	})
 }

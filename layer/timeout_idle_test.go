@@ -66,7 +66,7 @@ func TestIdleTimeoutEndsASilentBody(t *testing.T) {
 		require.EqualError(t, context.Cause(inner), "limit of 1s on silence is over")
 		require.NoError(t, rsp.Body.Close())
 		require.EqualValues(t, 1, *expired["idle"])
-		require.Equal(t, "idle timeout after=1s expired=1\nlayer.Func\n", layer.Describe(svc).String())
+		require.Equal(t, "idle_timeout after=1s expired=1\nlayer.Func\n", layer.Describe(svc).String())
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -41,7 +42,7 @@ func (l *timeLimit) node(after time.Duration) Node {
 	if n := l.expired.n.Load(); n > 0 {
 		s = append(s, Attr{"expired", n})
 	}
-	return Node{Name: l.name, State: s}
+	return Node{Name: strings.ReplaceAll(l.name, " ", "_"), State: s}
 }
 
 // timed is a request under a limit, in one allocation: its context, the

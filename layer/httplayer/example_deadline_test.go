@@ -12,7 +12,7 @@ import (
 
 func ExampleReadDeadline() {
 	svc := layer.NewStack[*http.Request, *http.Response]().
-		With("deadline in", layer.DeadlineIn[*http.Request, *http.Response](
+		With("deadline_in", layer.DeadlineIn[*http.Request, *http.Response](
 			httplayer.ReadDeadline(httplayer.GRPCTimeout, httplayer.DeadlineGRPC))).
 		Service(layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 			at, _ := ctx.Deadline()
