@@ -1,0 +1,55 @@
+package file
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+func thousand() map[string][]resolve.Endpoint {
+	targets := map[string][]resolve.Endpoint{}
+	for i := range 100 {
+		var list []resolve.Endpoint
+		for n := range 10 {
+			ip := netip.AddrFrom4([4]byte{10, 0, byte(i), byte(n)})
+			list = append(list, resolve.Endpoint{
+				ID:     resolve.ID{Addr: netip.AddrPortFrom(ip, 80)},
+				Labels: map[string]string{"zone": "a", "pod": fmt.Sprint(n)},
+			})
+		}
+		targets[fmt.Sprintf("web-%d:80", i)] = list
+	}
+	return targets
+}
+
+// A look at a file that did not change: what every poll costs.
+func BenchmarkLookUnchanged(b *testing.B) {
+	path := temp(b, string(render(b, thousand())))
+	age(b, path, time.Hour)
+	s := source{path: path, max: 1 << 20}
+	first := s.look()
+	require.NoError(b, first.err)
+	b.ReportAllocs()
+	for b.Loop() {
+		if s.look() != first {
+			b.Fatal("the file was read again")
+		}
+	}
+}
+
+// A thousand endpoints in a hundred targets.
+func BenchmarkParse(b *testing.B) {
+	data := render(b, thousand())
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Parse("f", data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,244 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// The files of these tests are real; the time is that of a bubble.
+
+// follower records what a stream says.
+type follower struct {
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	said   []string
+}
+
+func follow(t *testing.T, r *Resolver, target string) *follower {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &follower{cancel: cancel}
+	go func() {
+		for u, err := range r.Resolve(ctx, target) {
+			f.mu.Lock()
+			f.said = append(f.said, words(u, err))
+			f.mu.Unlock()
+		}
+	}()
+	return f
+}
+
+func words(u resolve.Update, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	said := u.Kind.String()
+	for _, e := range u.Endpoints {
+		said += " " + e.Addr.String()
+	}
+	return said
+}
+
+// expect waits for d and takes what was said since the last time.
+func (f *follower) expect(t *testing.T, d time.Duration, want ...string) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	require.Equal(t, want, f.said)
+	f.said = nil
+}
+
+// poll is long enough for one look, and short enough for no second one.
+const poll = 500 * time.Millisecond
+
+// longAgo is the time of files of one size whose identity alone tells them
+// apart; it is long ago in a bubble as well, where it is the year 2000.
+var longAgo = time.Unix(9e8, 0)
+
+func web(addr string) string {
+	return "destinations: {web: {endpoints: [{addr: '" + addr + "'}]}}\n"
+}
+
+func temp(t testing.TB, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "targets.yaml")
+	replace(t, path, content)
+	return path
+}
+
+func age(t testing.TB, path string, by time.Duration) {
+	t.Helper()
+	when := time.Now().Add(-by)
+	require.NoError(t, os.Chtimes(path, when, when))
+}
+
+func TestARenameIsSeenAtTheNextLook(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	next := filepath.Join(filepath.Dir(path), "next")
+	require.NoError(t, os.WriteFile(next, []byte(web("10.0.0.2:80")), 0o600))
+	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
+	require.NoError(t, os.Chtimes(next, longAgo, longAgo))
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, New(path), "web")
+		f.expect(t, 0, "replace 10.0.0.1:80")
+		f.expect(t, time.Minute)
+		require.NoError(t, os.Rename(next, path))
+		f.expect(t, poll, "replace 10.0.0.2:80")
+	})
+}
+
+// The kubelet writes a new directory and swaps the link ..data onto it; the
+// mounted name is a link through ..data, and never changes itself.
+func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
+	dir := t.TempDir()
+	for version, addr := range map[string]string{"..2026_01": "10.0.0.1:80", "..2026_02": "10.0.0.2:80"} {
+		path := filepath.Join(dir, version, "targets.yaml")
+		require.NoError(t, os.Mkdir(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(web(addr)), 0o600))
+		require.NoError(t, os.Chtimes(path, longAgo, longAgo))
+	}
+	data := filepath.Join(dir, "..data")
+	require.NoError(t, os.Symlink("..2026_01", data))
+	require.NoError(t, os.Symlink(filepath.Join("..data", "targets.yaml"), filepath.Join(dir, "targets.yaml")))
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, New(filepath.Join(dir, "targets.yaml")), "web")
+		f.expect(t, 0, "replace 10.0.0.1:80")
+		require.NoError(t, os.Symlink("..2026_02", data+"_tmp"))
+		require.NoError(t, os.Rename(data+"_tmp", data))
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_01")))
+		f.expect(t, poll, "replace 10.0.0.2:80")
+	})
+}
+
+func TestOnlyAChangedTargetHasNews(t *testing.T) {
+	path := temp(t, "destinations: {a: {endpoints: [{addr: 10.0.0.1:80}, {addr: 10.0.0.2:80}]}, b: {}}")
+	synctest.Test(t, func(t *testing.T) {
+		r := New(path)
+		a, b, c := follow(t, r, "a"), follow(t, r, "b"), follow(t, r, "c")
+		a.expect(t, 0, "replace 10.0.0.1:80 10.0.0.2:80")
+		b.expect(t, 0, "empty")
+		c.expect(t, 0, "does not exist")
+
+		replace(t, path, "destinations: {c: {}, b: {exists: true}, a: {endpoints: [{addr: 10.0.0.2:80}, {addr: 10.0.0.1:80}]}}")
+		c.expect(t, poll, "empty")
+		a.expect(t, 0)
+		b.expect(t, 0)
+
+		replace(t, path, "destinations: {c: {endpoints: [{addr: 10.0.0.3:80}]}, a: {endpoints: [{addr: 10.0.0.2:80, weight: 3}]}}")
+		c.expect(t, poll, "replace 10.0.0.3:80")
+		a.expect(t, 0, "replace 10.0.0.2:80")
+		b.expect(t, 0, "does not exist")
+	})
+}
+
+func TestABadFileIsNewsOnceAndTheLastGoodOneStays(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	bad := func(line int) string {
+		return fmt.Sprintf("%s:%d: unknown field \"destination\": there is destinations", path, line)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := New(path)
+		f := follow(t, r, "web")
+		f.expect(t, 0, "replace 10.0.0.1:80")
+		replace(t, path, "destination: {}")
+		f.expect(t, poll, bad(1))
+		f.expect(t, time.Minute)
+		replace(t, path, "destination: {} # the same mistake in another content")
+		f.expect(t, time.Minute)
+		follow(t, r, "web").expect(t, 0, "replace 10.0.0.1:80", bad(1))
+		replace(t, path, "\ndestination: {}")
+		f.expect(t, poll, bad(2))
+		require.NoError(t, os.Remove(path))
+		f.expect(t, poll, "file: stat "+path+": no such file or directory")
+		f.expect(t, time.Minute)
+
+		// What was known was never taken back, but that the trouble is over is news.
+		replace(t, path, web("10.0.0.1:80"))
+		f.expect(t, poll, "replace 10.0.0.1:80")
+		f.expect(t, time.Minute)
+		replace(t, path, "destination: {}")
+		f.expect(t, poll, bad(1))
+		replace(t, path, web("10.0.0.2:80"))
+		f.expect(t, poll, "replace 10.0.0.2:80")
+	})
+}
+
+func TestAFileThatIsNotThereYet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "targets.yaml")
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, New(path), "web")
+		f.expect(t, time.Minute, "file: stat "+path+": no such file or directory")
+		replace(t, path, "destinations: {}")
+		f.expect(t, poll, "does not exist")
+		replace(t, path, web("10.0.0.1:80"))
+		f.expect(t, poll, "replace 10.0.0.1:80")
+	})
+}
+
+// The same file, as it was, is no change but for what was there in between.
+func TestAFileThatGoesAndComesBack(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
+	synctest.Test(t, func(t *testing.T) {
+		f := follow(t, New(path), "web")
+		f.expect(t, 0, "replace 10.0.0.1:80")
+		require.NoError(t, os.Rename(path, path+".away"))
+		f.expect(t, poll, "file: stat "+path+": no such file or directory")
+		require.NoError(t, os.Rename(path+".away", path))
+		f.expect(t, poll, "replace 10.0.0.1:80")
+	})
+}
+
+func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
+	content := web("10.0.0.1:80")
+	path := temp(t, content)
+	synctest.Test(t, func(t *testing.T) {
+		small := follow(t, New(path, MaxSize(int64(len(content)-1))), "web")
+		small.expect(t, 0, fmt.Sprintf("file: %s is larger than %d bytes: split it, or allow more with MaxSize", path, len(content)-1))
+		enough := follow(t, New(path, MaxSize(int64(len(content)))), "web")
+		enough.expect(t, 0, "replace 10.0.0.1:80")
+		follow(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "replace 10.0.0.1:80")
+		dir := filepath.Dir(path)
+		follow(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
+
+		require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("#", 16<<20)+"\n"), 0o600))
+		follow(t, New(path), "web").expect(t, 0, "file: "+path+" is larger than 16777216 bytes: split it, or allow more with MaxSize")
+	})
+}
+
+func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
+	r := New(temp(t, web("10.0.0.1:80")))
+	for _, target := range []string{"", "a b", "a\n", "\x00", "\xff"} {
+		items := 0
+		for _, err := range r.Resolve(t.Context(), target) {
+			require.ErrorIs(t, err, resolve.ErrUnresolvable)
+			items++
+		}
+		require.Equal(t, 1, items, "%q", target)
+	}
+}
+
+func TestNobodyOwnsAnothersSlice(t *testing.T) {
+	r := New(temp(t, web("10.0.0.1:80")))
+	for range 2 {
+		for u, err := range r.Resolve(t.Context(), "web") {
+			require.NoError(t, err)
+			require.Equal(t, "replace 10.0.0.1:80", words(u, nil))
+			u.Endpoints[0].Addr = addr("10.0.0.9:80")
+			break
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package file
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// pollers counts the goroutines that look at a file.
+func pollers() int {
+	buf := make([]byte, 1<<20)
+	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "(*Resolver).poll(")
+}
+
+func TestOneGoroutinePollsWhileSomebodyResolves(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	synctest.Test(t, func(t *testing.T) {
+		r := New(path)
+		require.Zero(t, pollers())
+		var all []*follower
+		for _, target := range []string{"web", "web", "a", "b", "c"} {
+			all = append(all, follow(t, r, target))
+			synctest.Wait()
+			require.Equal(t, 1, pollers())
+		}
+		for _, f := range all {
+			require.Equal(t, 1, pollers())
+			f.cancel()
+			synctest.Wait()
+		}
+		require.Zero(t, pollers(), "without waiting for the next tick")
+
+		again := follow(t, r, "web")
+		again.expect(t, 0, "replace 10.0.0.1:80")
+		require.Equal(t, 1, pollers())
+		again.cancel()
+		synctest.Wait()
+		require.Zero(t, pollers())
+	})
+}
+
+// What happens to the file while nobody resolves is seen before anything is said.
+func TestTheFirstAnswerAfterAPauseIsNotStale(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	synctest.Test(t, func(t *testing.T) {
+		r := New(path)
+		once := func(want ...string) {
+			t.Helper()
+			f := follow(t, r, "web")
+			f.expect(t, 0, want...)
+			f.cancel()
+			time.Sleep(time.Hour)
+		}
+		once("replace 10.0.0.1:80")
+		replace(t, path, web("10.0.0.2:80"))
+		once("replace 10.0.0.2:80")
+		// The last good content outlives the pause.
+		require.NoError(t, os.Remove(path))
+		once("replace 10.0.0.2:80", "file: stat "+path+": no such file or directory")
+		replace(t, path, "destinations: {}")
+		once("does not exist")
+	})
+}
+
+func TestAContextThatIsDoneStartsNothing(t *testing.T) {
+	r := New(temp(t, web("10.0.0.1:80")))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range r.Resolve(ctx, "web") {
+		t.Error("an item after the context was done")
+	}
+	require.Nil(t, r.state)
+}
+
+// However streams come and go, each gets its answer, and none leaves a poller.
+func TestStreamsThatComeAndGo(t *testing.T) {
+	r := New(temp(t, web("10.0.0.1:80")), PollEvery(time.Millisecond))
+	var wait sync.WaitGroup
+	for range 8 {
+		wait.Go(func() {
+			for range 200 {
+				answers := 0
+				for u, err := range r.Resolve(t.Context(), "web") {
+					assert.Equal(t, "replace 10.0.0.1:80", words(u, err))
+					answers++
+					break
+				}
+				assert.Equal(t, 1, answers)
+				runtime.Gosched()
+			}
+		})
+	}
+	wait.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	require.Zero(t, r.streams)
+}
+
+func TestALookReadsOnlyWhatMayHaveChanged(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	s := source{path: path, max: 1 << 20}
+	look := func() string {
+		c := s.look()
+		require.NoError(t, c.err)
+		return c.targets["web"][0].Addr.String()
+	}
+	inPlace := func(content string) {
+		info, err := os.Stat(path)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+		require.NoError(t, os.Chtimes(path, info.ModTime(), info.ModTime()))
+	}
+	require.Equal(t, "10.0.0.1:80", look())
+
+	// Written again within a tick of the file system's clock.
+	inPlace(web("10.0.0.2:80"))
+	require.Equal(t, "10.0.0.2:80", look())
+
+	age(t, path, time.Hour)
+	same := s.look()
+	require.Equal(t, "10.0.0.2:80", look())
+	inPlace(web("10.0.0.3:80")) // nothing but the content tells
+	require.Equal(t, "10.0.0.2:80", look())
+	require.Same(t, same, s.look())
+
+	inPlace(web("10.0.0.14:80")) // the size does
+	require.Equal(t, "10.0.0.14:80", look())
+
+	inPlace(web("10.0.0.3:80"))
+	age(t, path, 2*time.Hour)
+	require.Equal(t, "10.0.0.3:80", look())
+	parsed := s.look()
+	age(t, path, time.Hour) // read, and found to be what it was
+	require.Same(t, parsed, s.look())
+	require.NoError(t, os.WriteFile(path, []byte(web("10.0.0.10:80")), 0o600))
+	age(t, path, time.Hour)
+	require.Equal(t, "10.0.0.10:80", look())
+}
