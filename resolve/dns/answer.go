@@ -1,0 +1,188 @@
+package dns
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// answer is what a server said to one question.
+type answer struct {
+	hosts
+	srv        []dnsmessage.SRVResource
+	additional map[string]hosts // addresses that came along, by folded name
+}
+
+// hosts is what is known of a name's addresses.
+type hosts struct {
+	exists bool // there is such a name
+	addrs  []netip.Addr
+	ttl    time.Duration // how long that is good for, be it that there is nothing
+}
+
+// longest is more than any TTL is.
+const longest = math.MaxUint32 * time.Second
+
+// interpret reads the answer to q. It is an error if it is malformed, or if it
+// says that the server cannot tell.
+func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
+	var m dnsmessage.Message
+	if err := m.Unpack(msg); err != nil {
+		return answer{}, fmt.Errorf("malformed answer: %w", err)
+	}
+	rcode, err := status(m)
+	if err != nil {
+		return answer{}, err
+	}
+	name, ttl, err := canonical(q.Name, m.Answers)
+	if err != nil {
+		return answer{}, err
+	}
+	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess}}
+	if a.exists {
+		ttl = min(ttl, a.take(name, q.Type, m.Answers))
+	}
+	if len(a.addrs)+len(a.srv) > 0 {
+		a.ttl = ttl
+		a.keep(m.Additionals)
+		return a, nil
+	}
+	if a.exists && len(m.Answers) == 0 && !m.Authoritative && !m.RecursionAvailable {
+		return answer{}, errors.New("the server does not know the name, and asks nobody who does")
+	}
+	a.ttl = min(ttl, negative(m.Authorities))
+	return a, nil
+}
+
+// status is whether there is such a name, or the error that the server says.
+func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
+	rcode := m.RCode
+	for _, r := range m.Additionals {
+		if r.Header.Type == dnsmessage.TypeOPT {
+			rcode = r.Header.ExtendedRCode(rcode)
+		}
+	}
+	switch rcode {
+	case dnsmessage.RCodeSuccess, dnsmessage.RCodeNameError:
+		return rcode, nil
+	case dnsmessage.RCodeFormatError:
+		return rcode, errors.New("FORMERR")
+	case dnsmessage.RCodeServerFailure:
+		return rcode, errors.New("SERVFAIL")
+	case dnsmessage.RCodeNotImplemented:
+		return rcode, errors.New("NOTIMP")
+	case dnsmessage.RCodeRefused:
+		return rcode, errors.New("REFUSED")
+	}
+	return rcode, fmt.Errorf("RCODE %d", rcode)
+}
+
+// canonical follows the CNAMEs from name. They may be in any order.
+func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (name string, ttl time.Duration, err error) {
+	aliases := make(map[string]dnsmessage.Resource)
+	for _, r := range records {
+		if r.Header.Type == dnsmessage.TypeCNAME && r.Header.Class == dnsmessage.ClassINET {
+			aliases[fold(r.Header.Name)] = r
+		}
+	}
+	name, ttl = fold(from), longest
+	for range len(aliases) + 1 {
+		r, ok := aliases[name]
+		if !ok {
+			return name, ttl, nil
+		}
+		ttl = min(ttl, ttlOf(r.Header))
+		if c, ok := r.Body.(*dnsmessage.CNAMEResource); ok {
+			name = fold(c.CNAME)
+		}
+	}
+	return "", 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
+}
+
+// take takes the records of name that are of the kind, and returns the smallest
+// TTL of them.
+func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
+	ttl := longest
+	for _, r := range records {
+		if r.Header.Type != kind || r.Header.Class != dnsmessage.ClassINET || fold(r.Header.Name) != name {
+			continue
+		}
+		ttl = min(ttl, ttlOf(r.Header))
+		if srv, ok := r.Body.(*dnsmessage.SRVResource); ok {
+			a.srv = append(a.srv, *srv)
+		}
+		if addr, ok := address(r); ok {
+			a.addrs = append(a.addrs, addr)
+		}
+	}
+	return ttl
+}
+
+// keep keeps the addresses in the additional section, for the SRV records' sake.
+func (a *answer) keep(records []dnsmessage.Resource) {
+	if len(a.srv) == 0 {
+		return
+	}
+	a.additional = make(map[string]hosts)
+	for _, r := range records {
+		addr, ok := address(r)
+		if !ok || r.Header.Class != dnsmessage.ClassINET {
+			continue
+		}
+		name, ttl := fold(r.Header.Name), ttlOf(r.Header)
+		h, known := a.additional[name]
+		if known {
+			ttl = min(ttl, h.ttl)
+		}
+		a.additional[name] = hosts{exists: true, addrs: append(h.addrs, addr), ttl: ttl}
+	}
+}
+
+func address(r dnsmessage.Resource) (netip.Addr, bool) {
+	switch body := r.Body.(type) {
+	case *dnsmessage.AResource:
+		return netip.AddrFrom4(body.A), true
+	case *dnsmessage.AAAAResource:
+		return netip.AddrFrom16(body.AAAA).Unmap(), true
+	}
+	return netip.Addr{}, false
+}
+
+// negative is how long it is good that there is nothing: RFC 2308, section 5.
+// Without a SOA record it is not said, and must not be kept.
+func negative(authorities []dnsmessage.Resource) time.Duration {
+	for _, r := range authorities {
+		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
+			return min(ttlOf(r.Header), seconds(soa.MinTTL))
+		}
+	}
+	return 0
+}
+
+func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }
+
+// seconds reads a TTL; what has the highest bit set is 0: RFC 2181, section 8.
+func seconds(n uint32) time.Duration {
+	if n > math.MaxInt32 {
+		return 0
+	}
+	return time.Duration(n) * time.Second
+}
+
+// and is what is known of a name by two answers to two questions.
+func (h hosts) and(o hosts) hosts {
+	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
+	switch {
+	case len(h.addrs) > 0 && len(o.addrs) == 0:
+		both.ttl = h.ttl
+	case len(o.addrs) > 0 && len(h.addrs) == 0:
+		both.ttl = o.ttl
+	default:
+		both.ttl = min(h.ttl, o.ttl)
+	}
+	return both
+}

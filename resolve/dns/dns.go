@@ -1,0 +1,115 @@
+package dns
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net"
+	"slices"
+	"sync"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// Resolver asks DNS servers. It is made by [New], safe for concurrent use, holds
+// nothing that has to be closed, and must not be copied. Between two lookups
+// it has no connection; without a stream it has no goroutine.
+type Resolver struct {
+	options options
+	client  client
+
+	mu      sync.Mutex
+	flights map[target]*flight
+}
+
+var _ resolve.Resolver = (*Resolver)(nil)
+
+// New returns a Resolver that asks the servers in /etc/resolv.conf, unless an
+// option says otherwise. A file that cannot be read is news of each stream, and
+// is read again.
+func New(opts ...Option) *Resolver {
+	o := options{dial: new(net.Dialer).DialContext}
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	return &Resolver{options: o.withDefaults(), client: client{dial: o.dial}, flights: make(map[target]*flight)}
+}
+
+// Resolve yields what target resolves to, whole, and again after each change,
+// until ctx ends or the consumer breaks. For the forms of target, and for what
+// is an error, see the package's documentation.
+//
+// All streams of a target share its lookups: the first one begins them, they end
+// with the last one, and one that comes later gets the last answer at once. A
+// consumer that is slower than the changes is not told of those that are over.
+func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
+	return func(yield func(resolve.Update, error) bool) {
+		if ctx.Err() != nil {
+			return
+		}
+		t, err := parseTarget(name, r.options.namedPorts)
+		switch {
+		case err != nil:
+			yield(resolve.Update{}, err)
+		case t.literal.IsValid():
+			only := []resolve.Endpoint{{ID: resolve.ID{Addr: t.literal}}}
+			if yield(resolve.Update{Kind: resolve.Replace, Endpoints: only}, nil) {
+				<-ctx.Done()
+			}
+		default:
+			f := r.enter(t, name)
+			defer r.leave(t, f)
+			f.follow(ctx, yield)
+		}
+	}
+}
+
+func (r *Resolver) enter(t target, name string) *flight {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := r.flights[t]
+	if f == nil {
+		// It is every stream's, so it does not end with the first one's ctx.
+		ctx, cancel := context.WithCancel(context.Background())
+		f = newFlight(cancel)
+		r.flights[t] = f
+		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name) })
+	}
+	f.streams++
+	return f
+}
+
+// leave returns when what the flight held is released, if this stream was its
+// last.
+func (r *Resolver) leave(t target, f *flight) {
+	r.mu.Lock()
+	f.streams--
+	last := f.streams == 0
+	if last {
+		delete(r.flights, t)
+	}
+	r.mu.Unlock()
+	if last {
+		f.cancel()
+		<-f.ended
+	}
+}
+
+// look is one lookup of t.
+func (r *Resolver) look(ctx context.Context, t target, name string) (found, error) {
+	conf, err := r.options.config()
+	if err != nil {
+		return found{}, err
+	}
+	l := lookup{search: conf.search, families: slices.Clone(r.options.families)}
+	l.ask = func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
+		return r.client.ask(ctx, conf, name, kind)
+	}
+	f, err := l.target(ctx, t)
+	if err != nil {
+		return found{}, fmt.Errorf("dns: resolve %q: %w", name, err)
+	}
+	return f, nil
+}

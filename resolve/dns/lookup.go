@@ -1,0 +1,101 @@
+package dns
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// lookup is one lookup of a target: all the questions it takes.
+type lookup struct {
+	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
+	search   search
+	families []dnsmessage.Type
+}
+
+// found is what a lookup found: Replace, Empty or DoesNotExist.
+type found struct {
+	kind      resolve.Kind
+	endpoints []resolve.Endpoint // by address
+	ttl       time.Duration
+	final     bool // no other name is to be tried
+}
+
+func (l lookup) target(ctx context.Context, t target) (found, error) {
+	result := found{kind: resolve.DoesNotExist, ttl: longest}
+	if t.srv != "" {
+		for _, name := range l.search.names(t.srv, t.complete) {
+			f, err := l.services(ctx, name)
+			if err != nil || f.final {
+				return f, err
+			}
+			result = result.or(f)
+		}
+	}
+	if t.host != "" {
+		for _, name := range l.search.names(t.host, t.complete) {
+			h, err := l.addresses(ctx, name)
+			if err != nil {
+				return found{}, err
+			}
+			f := h.at(t.port)
+			if f.final {
+				return f, nil
+			}
+			result = result.or(f)
+		}
+	}
+	return result, nil
+}
+
+// or is what two names amount to, neither of which has endpoints.
+func (f found) or(o found) found {
+	if o.kind == resolve.Empty {
+		f.kind = resolve.Empty
+	}
+	f.ttl = min(f.ttl, o.ttl)
+	return f
+}
+
+// at makes endpoints of addresses.
+func (h hosts) at(port uint16) found {
+	f := found{kind: resolve.DoesNotExist, ttl: h.ttl}
+	if h.exists {
+		f.kind = resolve.Empty
+	}
+	for _, addr := range h.addrs {
+		f.endpoints = append(f.endpoints, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(addr, port)}})
+	}
+	if len(f.endpoints) > 0 {
+		f.kind, f.final = resolve.Replace, true
+	}
+	slices.SortFunc(f.endpoints, func(a, b resolve.Endpoint) int { return a.Addr.Compare(b.Addr) })
+	f.endpoints = slices.CompactFunc(f.endpoints, resolve.Endpoint.Equal)
+	return f
+}
+
+// addresses asks for both families at once. Both must answer.
+func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
+	answers := make([]answer, len(l.families))
+	group, ctx := errgroup.WithContext(ctx)
+	for i, kind := range l.families {
+		group.Go(func() (err error) {
+			answers[i], err = l.ask(ctx, name, kind)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return hosts{}, err
+	}
+	h := answers[0].hosts
+	for _, a := range answers[1:] {
+		h = h.and(a.hosts)
+	}
+	return h, nil
+}

@@ -1,0 +1,138 @@
+package dns
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// Option changes what New returns.
+type Option interface{ apply(*options) }
+
+type options struct {
+	file       string
+	servers    []netip.AddrPort
+	search     *search
+	timeout    time.Duration // 0 means what the file says
+	attempts   int           // 0 means what the file says
+	least      time.Duration
+	most       time.Duration
+	backoff    resolve.Backoff
+	namedPorts bool
+	families   []dnsmessage.Type
+	dial       dialFunc
+}
+
+// search is what is made of names that are not complete.
+type search struct {
+	domains []string
+	ndots   int
+}
+
+type option func(*options)
+
+func (o option) apply(to *options) { o(to) }
+
+// ResolvConf sets the file that says which servers to ask, and how, in the form
+// of resolv.conf(5). It is read at each lookup, so changes to it are followed.
+// The default is /etc/resolv.conf.
+func ResolvConf(file string) Option {
+	return option(func(o *options) { o.file = file })
+}
+
+// Servers sets the servers to ask, in that order, instead of those in the file,
+// which is then not read at all: there is no search list but that of [Search].
+// Port 0 stands for 53. None of them means those in the file, the default.
+func Servers(servers ...netip.AddrPort) Option {
+	servers = slices.Clone(servers)
+	for i, s := range servers {
+		if s.Port() == 0 {
+			servers[i] = netip.AddrPortFrom(s.Addr(), dnsPort)
+		}
+	}
+	return option(func(o *options) { o.servers = servers })
+}
+
+// Search sets the domains that are tried after a name, in that order, instead
+// of those in the file. A name with ndots dots or more is tried as it is first,
+// one with fewer is tried so last.
+func Search(ndots int, domains ...string) Option {
+	s := &search{ndots: ndots, domains: slices.Clone(domains)}
+	return option(func(o *options) { o.search = s })
+}
+
+// Timeout sets how long to wait for one answer of one server. The default, and
+// 0 or less, is what the file says, or else 2 s.
+func Timeout(d time.Duration) Option {
+	return option(func(o *options) { o.timeout = max(d, 0) })
+}
+
+// Attempts sets how often to go through the servers for one question. The
+// default, and 0 or less, is what the file says, or else 2. It is 100 at the most.
+func Attempts(n int) Option {
+	return option(func(o *options) { o.attempts = min(max(n, 0), 100) })
+}
+
+// Refresh sets the bounds of how long an answer is good for, whatever its TTL
+// is. Up to a tenth is added to it at random. The defaults, also for 0 or less,
+// are 5 s and 5 min; a most below least is least.
+func Refresh(least, most time.Duration) Option {
+	return option(func(o *options) { o.least, o.most = least, most })
+}
+
+// Backoff sets how long to wait after a lookup failed. The default is 100 ms to
+// 60 s with a tenth of jitter. What is not valid is made so, as
+// [resolve.Reconnect] says.
+func Backoff(b resolve.Backoff) Option {
+	return option(func(o *options) { o.backoff = b })
+}
+
+// NamedPorts takes targets whose port is a name: "web.example.org:http" asks
+// for the SRV records of "_http._tcp.web.example.org". The default is to refuse
+// them.
+func NamedPorts() Option {
+	return option(func(o *options) { o.namedPorts = true })
+}
+
+// IPv4Only asks for no AAAA records and takes none. The last of IPv4Only and
+// [IPv6Only] counts.
+func IPv4Only() Option {
+	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} })
+}
+
+// IPv6Only asks for no A records and takes none.
+func IPv6Only() Option {
+	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
+}
+
+func (o *options) withDefaults() options {
+	d := *o
+	if d.file == "" {
+		d.file = "/etc/resolv.conf"
+	}
+	if d.least <= 0 {
+		d.least = 5 * time.Second
+	}
+	if d.most <= 0 {
+		d.most = 5 * time.Minute
+	}
+	d.least = min(d.least, longest) // so a tenth more is a Duration still
+	d.most = min(max(d.most, d.least), longest)
+	d.backoff = d.backoff.OrDefault()
+	if d.families == nil {
+		d.families = []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
+	}
+	return d
+}
+
+// refresh is when to ask again: what came with one answer to many, from a cache
+// that they share, expires for all of them at once.
+func (o *options) refresh(ttl time.Duration) time.Duration {
+	d := min(max(ttl, o.least), o.most)
+	return d + rand.N(d/10+1)
+}

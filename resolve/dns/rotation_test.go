@@ -1,0 +1,106 @@
+package dns
+
+import (
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+func TestRotation(t *testing.T) {
+	for name, fault := range map[string]reply{
+		"silent":   {silent: true},
+		"SERVFAIL": {rcode: dnsmessage.RCodeServerFailure},
+		"REFUSED":  {rcode: dnsmessage.RCodeRefused},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				bad, good := &server{}, &server{}
+				bad.fail(always(fault))
+				good.put("web", "web.test. 60 A 10.0.0.1")
+				good.put("books", "books.test. 60 A 10.0.0.2")
+				n := network{"10.0.0.53:53": bad, "[fd00::53]:5353": good}
+				r := New(Servers(netip.MustParseAddrPort("10.0.0.53:0"), netip.MustParseAddrPort("[fd00::53]:5353")),
+					dialer(n.dial), IPv4Only())
+				start := time.Now()
+				u, err := first(t.Context(), r, "web.test:80")
+				require.NoError(t, err)
+				assert.Equal(t, "replace 10.0.0.1:80", text(u))
+				if fault.silent {
+					assert.Equal(t, 2*time.Second, time.Since(start), "the timeout of one attempt")
+				} else {
+					assert.Zero(t, time.Since(start))
+				}
+
+				// The one that failed is not where the next lookup begins.
+				bad.asked()
+				_, err = first(t.Context(), r, "books.test:80")
+				require.NoError(t, err)
+				assert.Empty(t, bad.asked())
+
+				// And when the other one fails, it is asked again.
+				bad.fail(nil)
+				bad.put("web", "web.test. 60 A 10.0.0.3")
+				good.fail(always(fault))
+				u, err = first(t.Context(), r, "web.test:80")
+				require.NoError(t, err)
+				assert.Equal(t, "replace 10.0.0.3:80", text(u))
+			})
+		})
+	}
+}
+
+// All servers, attempts times, each for the timeout; the error says which.
+func TestSilence(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, s := bubble(Timeout(time.Second), Attempts(3), IPv4Only())
+		s.fail(always(reply{silent: true}))
+		start := time.Now()
+		_, err := first(t.Context(), r, "web.test:80")
+		require.EqualError(t, err, `dns: resolve "web.test:80": A of web.test. from 10.0.0.53:53: no answer in 1s over udp`)
+		assert.Equal(t, 3*time.Second, time.Since(start))
+		assert.Len(t, s.asked(), 3)
+		require.NotErrorIs(t, err, resolve.ErrUnresolvable)
+	})
+}
+
+func TestNobodyListens(t *testing.T) {
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := netip.MustParseAddrPort(udp.LocalAddr().String())
+	udp.Close()
+	_, err = first(t.Context(), New(Servers(at), Attempts(1)), "web.test:80")
+	require.ErrorContains(t, err, "connection refused")
+}
+
+func TestErrorsOfServers(t *testing.T) {
+	for rcode, want := range map[dnsmessage.RCode]string{
+		dnsmessage.RCodeFormatError: "FORMERR", dnsmessage.RCodeServerFailure: "SERVFAIL",
+		dnsmessage.RCodeNotImplemented: "NOTIMP", dnsmessage.RCodeRefused: "REFUSED", 9: "RCODE 9",
+	} {
+		s := &server{}
+		s.fail(always(reply{rcode: rcode}))
+		_, err := first(t.Context(), New(Servers(s.loopback(t)), Attempts(2), IPv6Only()), "web.test:80")
+		require.ErrorContains(t, err, "AAAA of web.test. from 127.0.0.1:")
+		require.ErrorContains(t, err, ": "+want)
+		assert.Len(t, s.asked(), 2)
+	}
+}
+
+// Ids and ports are what one who guesses has to guess.
+func TestIDsDiffer(t *testing.T) {
+	ids := make(map[uint16]bool)
+	for range 20 {
+		q, err := newQuery("web.test.", dnsmessage.TypeA)
+		require.NoError(t, err)
+		ids[q.id] = true
+	}
+	assert.Greater(t, len(ids), 10)
+}

@@ -1,0 +1,150 @@
+package dns
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// target is what a caller asked for. It is comparable: equal ones share their
+// lookups.
+type target struct {
+	literal  netip.AddrPort // if valid, there is nothing to look up
+	srv      string         // the name of SRV records; "" means none
+	host     string         // the name of A and AAAA records, if there are no SRV records; "" means none
+	port     uint16         // of host
+	complete bool           // the search list is not for it
+}
+
+// parseTarget reads a target, of the forms in the package's documentation. The
+// error matches resolve.ErrUnresolvable.
+func parseTarget(s string, namedPorts bool) (target, error) {
+	t, err := parse(s, namedPorts)
+	if err != nil {
+		return target{}, fmt.Errorf("dns: target %q: %w: %w", s, resolve.ErrUnresolvable, err)
+	}
+	return t, nil
+}
+
+func parse(s string, namedPorts bool) (target, error) {
+	if addr, err := netip.ParseAddrPort(s); err == nil {
+		if addr.Port() == 0 {
+			return target{}, errPort
+		}
+		return target{literal: addr}, nil
+	}
+	s, service, withPort := cutLast(s, ':')
+	if _, err := netip.ParseAddr(strings.Trim(s, "[]")); err == nil || strings.ContainsAny(s, ":[]") {
+		return target{}, errors.New("an address needs a port that is a number: write 10.0.0.1:80 or [fd00::1]:80")
+	}
+	name, err := cleanName(s)
+	if err != nil {
+		return target{}, err
+	}
+	t := target{complete: strings.HasSuffix(s, ".")}
+	if !withPort {
+		t.srv = name
+		return t, nil
+	}
+	if isNumber(service) {
+		n, err := strconv.ParseUint(service, 10, 16)
+		if err != nil || n == 0 {
+			return target{}, errPort
+		}
+		t.port, t.host = uint16(n), name
+		if host, ok := serviceHost(name); ok {
+			t.srv, t.host = name, host
+		}
+		return t, nil
+	}
+	t.srv, err = named(service, name, namedPorts)
+	return t, err
+}
+
+var errPort = errors.New("the port is not a number from 1 to 65535")
+
+// cutLast cuts s at the last sep.
+func cutLast(s string, sep byte) (before, after string, found bool) {
+	i := strings.LastIndexByte(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
+
+func isNumber(s string) bool {
+	return s != "" && strings.Trim(s, "0123456789") == ""
+}
+
+// serviceHost returns the name behind _service._proto.
+func serviceHost(name string) (host string, ok bool) {
+	labels := strings.SplitN(name, ".", 3)
+	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
+		return "", false
+	}
+	return labels[2], true
+}
+
+// named is the name of the SRV records of a port that is a name.
+func named(service, name string, allowed bool) (string, error) {
+	if !isService(service) {
+		return "", errPort
+	}
+	if !allowed {
+		return "", fmt.Errorf("the port %q is a name, which the option NamedPorts would allow", service)
+	}
+	return cleanName("_" + service + "._tcp." + name)
+}
+
+// isService reports whether s can be the name of a service: RFC 6335, section
+// 5.1, but for where its hyphens are.
+func isService(s string) bool {
+	letters := 0
+	for _, c := range []byte(s) {
+		switch {
+		case 'a' <= c|0x20 && c|0x20 <= 'z':
+			letters++
+		case '0' <= c && c <= '9', c == '-':
+		default:
+			return false
+		}
+	}
+	return letters > 0 && len(s) <= 15
+}
+
+// cleanName returns a name in lower case and without a dot at its end, or says
+// why it cannot be one: RFC 1035, section 2.3.4, and of the characters those
+// that host and service names have.
+func cleanName(s string) (string, error) {
+	s = strings.TrimSuffix(s, ".")
+	switch {
+	case s == "":
+		return "", errors.New("there is no name")
+	case len(s) > 253:
+		return "", fmt.Errorf("the name has %d characters; 253 are the most", len(s))
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		switch {
+		case label == "":
+			return "", errors.New("the name has an empty label")
+		case len(label) > 63:
+			return "", fmt.Errorf("the label %q has %d characters; 63 are the most", label, len(label))
+		}
+	}
+	if i := strings.IndexFunc(s, notInName); i >= 0 {
+		return "", fmt.Errorf("the name has a character other than a-z, 0-9, - and _ at %q; write others as xn--", s[i:])
+	}
+	return strings.ToLower(s), nil
+}
+
+func notInName(c rune) bool {
+	switch {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		return false
+	}
+	return true
+}
