@@ -1,0 +1,68 @@
+package resolve_test
+
+import (
+	"context"
+	"iter"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// says is a resolver that yields the updates and an error, and ends.
+func says(updates ...resolve.Update) resolve.Resolver {
+	return resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			for _, u := range updates {
+				if !yield(u, nil) {
+					return
+				}
+			}
+			yield(resolve.Update{}, errReset)
+		}
+	})
+}
+
+func TestDedupeSaysTheLeast(t *testing.T) {
+	replace := func(addrs ...string) resolve.Update {
+		u := add(addrs...)
+		u.Kind = resolve.Replace
+		return u
+	}
+	h2, heavy := add(a1), add(a2)
+	h2.Endpoints[0].Protocol = resolve.H2
+	heavy.Endpoints[0].Weight = 7
+	both := replace(a1, a2)
+	both.Endpoints[0], both.Endpoints[1] = h2.Endpoints[0], heavy.Endpoints[0]
+	for name, tt := range map[string]struct{ in, want []resolve.Update }{
+		"first answer":      {[]resolve.Update{add(), remove(a1), add(a2, a1, a2)}, []resolve.Update{replace(a1, a2)}},
+		"the same again":    {[]resolve.Update{add(a1), replace(a1), add(a1), add(), remove(b1)}, []resolve.Update{replace(a1)}},
+		"grows":             {[]resolve.Update{add(a1), replace(b1, a2, a1)}, []resolve.Update{replace(a1), add(a2, b1)}},
+		"shrinks":           {[]resolve.Update{add(a1, a2, b1), replace(a2)}, []resolve.Update{replace(a1, a2, b1), remove(a1, b1)}},
+		"grows and shrinks": {[]resolve.Update{add(a1, a2), replace(a2, b1)}, []resolve.Update{replace(a1, a2), replace(a2, b1)}},
+		"removed to nothing": {
+			[]resolve.Update{add(a1), remove(a1), empty, replace(), gone, gone, add(a1)},
+			[]resolve.Update{replace(a1), empty, gone, replace(a1)},
+		},
+		"only part of a removal": {[]resolve.Update{add(a1, a2), remove(a1, b1)}, []resolve.Update{replace(a1, a2), remove(a1)}},
+		"another ID, and another weight": {
+			[]resolve.Update{add(a1, a2), both},
+			[]resolve.Update{replace(a1, a2), {Kind: resolve.Add, Endpoints: both.Endpoints}},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []resolve.Update
+			var errs []error
+			for u, err := range resolve.Dedupe(says(tt.in...)).Resolve(t.Context(), "web") {
+				if err != nil {
+					errs = append(errs, err)
+					continue
+				}
+				got = append(got, u)
+			}
+			assert.Equal(t, tt.want, got)
+			assert.Equal(t, []error{errReset}, errs)
+		})
+	}
+}

@@ -1,0 +1,187 @@
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// KeepPolicy says how long [KeepLastGood] trusts what it knows more than what
+// a source says after an error. The zero value holds back a total loss for
+// 30 s, and keeps a set for as long as its source is away.
+type KeepPolicy struct {
+	// Grace is how long a doubtful answer is held back. 0 means 30 s: three
+	// periods of a Kubernetes probe, in which a controller that came back too
+	// early has filled its caches. Less than 0 means not at all.
+	Grace time.Duration
+
+	// MaxLoss is the share of the endpoints, more than 0 and less than 1, that
+	// an answer may lack and still be believed. Any other value means that only
+	// the loss of all is doubtful.
+	MaxLoss float64
+
+	// MaxAge is how long a set stays in force that its source no longer
+	// confirms. 0 or less means for ever.
+	MaxAge time.Duration
+
+	// Log gets a warning when an answer is held back, one an outage, and when
+	// a set is let go. Nil means silence.
+	Log *slog.Logger
+}
+
+// Keeper is the Resolver that [KeepLastGood] returns.
+type Keeper struct {
+	source Resolver
+	policy KeepPolicy
+
+	mu    sync.Mutex // guards all watches too
+	watch map[*kept]struct{}
+}
+
+// KeepLastGood returns a Resolver that does not believe at once a source that
+// has just been away. An answer is doubtful if it is the first update after an
+// error, and says that there is no endpoint, or no target, or lacks more than
+// MaxLoss of the endpoints (in number). A lost stream that [Reconnect] opens
+// again is an error like any other.
+//
+// A doubtful answer is held back, and the last good set stays in force. What
+// the source says next is put together with it. As soon as that is no longer
+// doubtful, it is passed on as one Replace; and so it is, whatever it is, when
+// Grace is over. Another error takes a held answer back: Grace begins anew with
+// the next one. An error that matches [ErrUnresolvable] is believed.
+//
+// In steady state, with an update since the last error, nothing is held back.
+//
+// The age of a set is the time since the first error that no answer, other than
+// one that is held back, came after; while the source is well it is 0, for
+// silence then means that nothing changed. A set that has reached MaxAge is let
+// go: the held answer is passed on, or else Empty. What the source says
+// after that passes at once.
+//
+// r should go on after errors, as Reconnect does; when it ends, so does the
+// sequence.
+func KeepLastGood(r Resolver, p KeepPolicy) *Keeper {
+	if p.Grace == 0 {
+		p.Grace = 30 * time.Second
+	}
+	if !(p.MaxLoss > 0 && p.MaxLoss < 1) {
+		p.MaxLoss = 1
+	}
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Keeper{source: r, policy: p, watch: make(map[*kept]struct{})}
+}
+
+// Kept is how one stream of a [Keeper] stands.
+type Kept struct {
+	Target    string
+	State     State         // in force
+	Endpoints int           // in force
+	Age       time.Duration // how long the source has not confirmed that; 0 while it is well
+	Held      bool          // an answer is held back
+	Err       error         // the last error, while Age counts
+}
+
+// Kept returns how each stream stands that is under way, in the order of the
+// targets.
+func (k *Keeper) Kept() []Kept {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := make([]Kept, 0, len(k.watch))
+	for w := range k.watch {
+		one := Kept{
+			Target: w.target, State: w.force.State(), Endpoints: w.force.Len(),
+			Held: !w.heldAt.IsZero(), Err: w.err,
+		}
+		if !w.lostAt.IsZero() {
+			one.Age = time.Since(w.lostAt)
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b Kept) int {
+		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Age, b.Age))
+	})
+	return list
+}
+
+// Resolve passes on what the source says of target, as [KeepLastGood] tells.
+func (k *Keeper) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		w := &kept{KeepPolicy: k.policy, target: target}
+		k.enter(w)
+		defer k.leave(w)
+		messages := make(chan message)
+		defer startFeed(ctx, k.source, target, 0, messages).close()
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		for ctx.Err() == nil {
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+				if u, ok := k.due(ctx, w); ok && !yield(u, nil) {
+					return
+				}
+			case m := <-messages:
+				if !k.take(ctx, w, m, yield) {
+					return
+				}
+			}
+			k.schedule(w, timer)
+		}
+	}
+}
+
+func (k *Keeper) enter(w *kept) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.watch[w] = struct{}{}
+}
+
+func (k *Keeper) leave(w *kept) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.watch, w)
+}
+
+// take passes on what may be, and returns whether to go on.
+func (k *Keeper) take(ctx context.Context, w *kept, m message, yield func(Update, error) bool) bool {
+	if m.err != nil {
+		if m.ended {
+			if errors.Is(m.err, ErrUnresolvable) {
+				yield(Update{}, m.err)
+			}
+			return false
+		}
+		k.mu.Lock()
+		w.lost(m.err)
+		k.mu.Unlock()
+		return yield(Update{}, m.err)
+	}
+	k.mu.Lock()
+	u, ok := w.update(ctx, m.update)
+	k.mu.Unlock()
+	return !ok || yield(u, nil)
+}
+
+func (k *Keeper) due(ctx context.Context, w *kept) (Update, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return w.expire(ctx)
+}
+
+func (k *Keeper) schedule(w *kept, timer *time.Timer) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if at := w.deadline(); at.IsZero() {
+		timer.Stop()
+	} else {
+		timer.Reset(time.Until(at))
+	}
+}

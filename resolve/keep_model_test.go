@@ -1,0 +1,125 @@
+package resolve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// keepModel is a Keeper that looks at itself once a second.
+type keepModel struct {
+	policy      KeepPolicy
+	said, force model
+	lost, held  time.Duration // how long; less than 0 is not
+	waiting     bool          // for the first update after an error
+}
+
+func (m *keepModel) doubt() bool {
+	had, has := len(m.force.list), len(m.said.list)
+	return had > 0 && (has == 0 || m.policy.MaxLoss > 0 && float64(had-has)/float64(had) > m.policy.MaxLoss)
+}
+
+func (m *keepModel) believe() {
+	m.force, m.lost, m.held, m.waiting = m.said.clone(), -1, -1, false
+}
+
+func (m *keepModel) take(s step) {
+	if s.err != nil {
+		m.waiting, m.held = true, -1
+		m.lost = max(m.lost, 0)
+		return
+	}
+	m.said.apply(s.update)
+	if !m.waiting && m.held < 0 || !m.doubt() {
+		m.believe()
+		return
+	}
+	m.waiting = false
+	m.held = max(m.held, 0)
+}
+
+func (m *keepModel) second() {
+	if m.lost >= 0 {
+		m.lost += time.Second
+	}
+	if m.held >= 0 {
+		m.held += time.Second
+	}
+	old := m.policy.MaxAge > 0 && m.lost >= m.policy.MaxAge && len(m.force.list) > 0
+	switch {
+	case m.held >= m.policy.Grace, old && m.held >= 0:
+		m.believe()
+	case old:
+		m.force = model{state: StateEmpty}
+	}
+}
+
+func (m *model) clone() model { return model{state: m.state, list: m.endpoints()} }
+
+func checkKeep(t *testing.T, p KeepPolicy, steps []step) (err error) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		source := make(puppet)
+		keeper := KeepLastGood(source, p)
+		c := consume(ctx, keeper)
+		m := keepModel{policy: p, lost: -1, held: -1}
+		for n, s := range steps {
+			if s.ended {
+				continue
+			}
+			before := len(c.look().updates)
+			for range int(s.wait / time.Second) {
+				m.second()
+			}
+			if s.wait == 0 {
+				source <- s.message
+				m.take(s)
+			}
+			time.Sleep(s.wait)
+			now := c.look()
+			err = errors.Join(differs(&now.set, &m.force), m.compare(keeper.Kept()))
+			if err == nil && s.wait == 0 && len(now.updates) > before+1 {
+				err = errors.New("more than one update")
+			}
+			if err != nil {
+				err = fmt.Errorf("step %d: %w", n, err)
+				return
+			}
+		}
+	})
+	return err
+}
+
+func (m *keepModel) compare(list []Kept) error {
+	want := Kept{
+		Target: "web", State: m.force.state, Endpoints: len(m.force.list),
+		Age: max(m.lost, 0), Held: m.held >= 0,
+	}
+	if m.lost >= 0 {
+		want.Err = errLost
+	}
+	if len(list) != 1 || list[0] != want {
+		return fmt.Errorf("kept is %v, not %v", list, want)
+	}
+	return nil
+}
+
+func TestKeepLastGoodIsItsModel(t *testing.T) {
+	steps := someSteps(1)
+	rapid.Check(t, func(r *rapid.T) {
+		p := KeepPolicy{
+			Grace:   rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second}).Draw(r, "grace"),
+			MaxLoss: rapid.SampledFrom([]float64{0, 0.5}).Draw(r, "loss"),
+			MaxAge:  rapid.SampledFrom([]time.Duration{0, 10 * time.Second, time.Minute}).Draw(r, "age"),
+		}
+		if err := checkKeep(t, p, steps.Draw(r, "steps")); err != nil {
+			r.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package resolve
+
+import (
+	"context"
+	"time"
+)
+
+// kept is one stream of a Keeper.
+type kept struct {
+	KeepPolicy
+	target string
+
+	force Set  // what the consumer was told
+	said  Set  // what the source says
+	apart bool // the two may differ
+
+	lostAt  time.Time // first error since the source was believed; zero while it is well
+	heldAt  time.Time // when the doubtful answer came; zero if none is held
+	waiting bool      // for the first update after an error
+	logged  bool      // of this outage
+	err     error     // the last one
+}
+
+// lost notes an error. What is held was said before it, and counts no more.
+func (w *kept) lost(err error) {
+	w.err, w.waiting, w.heldAt = err, true, time.Time{}
+	if w.lostAt.IsZero() {
+		w.lostAt = time.Now()
+	}
+}
+
+// update returns what to pass on of u, if anything.
+func (w *kept) update(ctx context.Context, u Update) (Update, bool) {
+	w.said.Apply(u)
+	held := !w.heldAt.IsZero()
+	if (w.waiting || held) && w.doubtful() {
+		w.waiting, w.apart = false, true
+		if !held {
+			w.heldAt = time.Now()
+			w.hold(ctx)
+		}
+		return Update{}, false
+	}
+	if w.logged {
+		w.Log.InfoContext(ctx, "source of endpoints is believed again", "target", w.target,
+			"endpoints", w.said.Len(), "after", time.Since(w.lostAt))
+	}
+	if w.apart {
+		return w.believe(), true
+	}
+	w.well()
+	w.force.Apply(u)
+	return u, true
+}
+
+// doubtful compares what the source says with what is in force.
+func (w *kept) doubtful() bool {
+	good, now := w.force.Len(), w.said.Len()
+	return w.Grace > 0 && good > 0 && (now == 0 || float64(good-now) > w.MaxLoss*float64(good))
+}
+
+func (w *kept) hold(ctx context.Context) {
+	if w.logged {
+		return
+	}
+	w.logged = true
+	w.Log.WarnContext(ctx, "answer after an error is held back; the last good set stays in force",
+		"target", w.target, "said", w.said.State().String(), "endpoints_said", w.said.Len(),
+		"endpoints_kept", w.force.Len(), "grace", w.Grace, "err", w.err)
+}
+
+// believe makes what the source says what is in force.
+func (w *kept) believe() Update {
+	w.well()
+	w.apart = false
+	u := whole(&w.said)
+	w.force.Apply(u)
+	return u
+}
+
+func (w *kept) well() {
+	w.lostAt, w.heldAt, w.waiting, w.logged, w.err = time.Time{}, time.Time{}, false, false, nil
+}
+
+// deadline is when expire has something to do, or zero for never.
+func (w *kept) deadline() time.Time {
+	var at time.Time
+	if !w.heldAt.IsZero() {
+		at = w.heldAt.Add(w.Grace)
+	}
+	if w.MaxAge > 0 && !w.lostAt.IsZero() && w.force.Len() > 0 {
+		if old := w.lostAt.Add(w.MaxAge); at.IsZero() || old.Before(at) {
+			at = old
+		}
+	}
+	return at
+}
+
+// expire returns what takes the place of the set that is let go, if it is time
+// for that.
+func (w *kept) expire(ctx context.Context) (Update, bool) {
+	if at := w.deadline(); at.IsZero() || time.Now().Before(at) {
+		return Update{}, false
+	}
+	w.Log.WarnContext(ctx, "last good set is let go", "target", w.target,
+		"endpoints", w.force.Len(), "age", time.Since(w.lostAt), "err", w.err)
+	if !w.heldAt.IsZero() {
+		return w.believe(), true
+	}
+	w.apart, w.logged = true, true
+	u := Update{Kind: Empty}
+	w.force.Apply(u)
+	return u, true
+}

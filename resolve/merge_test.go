@@ -1,0 +1,72 @@
+package resolve_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+func TestMergeWaitsForAllOrTheGrace(t *testing.T) {
+	for grace, want := range map[time.Duration]string{
+		0:                "replace " + a1 + ", 0s; add " + b1 + ", 5s",
+		3 * time.Second:  "replace " + a1 + ", 3s; add " + b1 + ", 5s",
+		10 * time.Second: "replace " + a1 + " " + b1 + ", 5s",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var one, other script
+			one.send("web", add(a1))
+			other.change("web", func(*line) {})
+			time.AfterFunc(5*time.Second, func() { other.send("web", add(b1)) })
+			ctx, cancel := context.WithCancel(t.Context())
+			start := time.Now()
+			var got []string
+			time.AfterFunc(time.Minute, cancel)
+			for u, err := range resolve.MergeWithin(grace, &one, &other).Resolve(ctx, "web") {
+				j := &journal{}
+				j.write(u, err)
+				got = append(got, j.lines[0]+", "+time.Since(start).String())
+			}
+			assert.Equal(t, want, strings.Join(got, "; "), "grace %v", grace)
+			assert.Equal(t, time.Minute, time.Since(start))
+		})
+	}
+}
+
+func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var one, other script
+		one.send("web", add(a1))
+		other.send("web", add(b1))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		j := read(ctx, resolve.Merge(&one, &other), "web")
+		assert.Equal(t, []string{"replace " + a1 + " " + b1}, j.news())
+		other.cut("web")
+		assert.Equal(t, []string{
+			"merge: source 2 of 2: connection reset",
+			`merge: source 2 of 2: resolve "web": stream ended`,
+		}, j.news())
+		one.send("web", remove(a1))
+		assert.Equal(t, []string{"remove " + a1}, j.news(), "b1 stays")
+		one.change("web", func(l *line) { l.reject = true })
+		got := j.news()
+		assert.Equal(t, "end", got[1], "when all have ended")
+		assert.Contains(t, got[0], "source 1 of 2: web: not a name that this resolver resolves\nmerge: source 2")
+	})
+}
+
+func TestMergeOfNone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		j := read(ctx, resolve.Merge(), "web")
+		assert.Equal(t, []string{"does not exist"}, j.news())
+		cancel()
+		assert.Equal(t, []string{"end"}, j.news())
+	})
+}
