@@ -1,0 +1,126 @@
+package kit
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/go-kit/kit/sd"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// Instancer makes a go-kit Instancer of what r says of target. It watches the
+// target, however few listen, until ctx ends or Stop is called, which returns
+// when all is let go.
+//
+// A channel that is registered gets the current set as soon as there is one,
+// and each later one: "10.0.0.1:80" or "[fd00::1]:80", in the order of the
+// addresses. A target that is empty or does not exist has no instances. An
+// error of r is an event with that error, after which the next update is sent
+// even if it changes nothing. A channel whose reader is slow delays nobody and
+// gets the latest. When Deregister has returned, nothing more is sent, and the
+// channel may be closed. To register a channel again, or after Stop, does
+// nothing.
+func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
+	ctx, cancel := context.WithCancel(ctx)
+	i := &instancer{
+		board: newBoard(), ended: ctx.Done(), cancel: cancel,
+		listeners: make(map[chan<- sd.Event]*listener),
+	}
+	i.running.Go(func() { i.follow(ctx, r, target) })
+	return i
+}
+
+type instancer struct {
+	*board
+
+	ended   <-chan struct{}
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	stopped   bool
+	listeners map[chan<- sd.Event]*listener
+}
+
+// listener sends to one channel.
+type listener struct{ quit, done chan struct{} }
+
+func (i *instancer) follow(ctx context.Context, r resolve.Resolver, target string) {
+	var set resolve.Set
+	for u, err := range r.Resolve(ctx, target) {
+		if err != nil {
+			i.note(sd.Event{Err: err})
+			continue
+		}
+		set.Apply(u)
+		if set.State() == resolve.StatePending {
+			continue
+		}
+		instances := make([]string, 0, set.Len())
+		for _, e := range set.Endpoints() {
+			instances = append(instances, e.Addr.String())
+		}
+		i.note(sd.Event{Instances: instances})
+	}
+}
+
+// Register implements sd.Instancer.
+func (i *instancer) Register(to chan<- sd.Event) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.stopped || i.listeners[to] != nil {
+		return
+	}
+	l := &listener{quit: make(chan struct{}), done: make(chan struct{})}
+	i.listeners[to] = l
+	i.running.Go(func() { i.forward(to, l) })
+}
+
+func (i *instancer) forward(to chan<- sd.Event, l *listener) {
+	defer close(l.done)
+	var seen uint64
+	for {
+		fresh, changed := i.after(seen)
+		for _, e := range fresh {
+			seen = e.number
+			e.Instances = slices.Clone(e.Instances) // go-kit's listeners sort what they get
+			select {
+			case to <- e.Event:
+			case <-l.quit:
+				return
+			case <-i.ended:
+				return
+			}
+		}
+		select {
+		case <-changed:
+		case <-l.quit:
+			return
+		case <-i.ended:
+			return
+		}
+	}
+}
+
+// Deregister implements sd.Instancer.
+func (i *instancer) Deregister(to chan<- sd.Event) {
+	i.mu.Lock()
+	l := i.listeners[to]
+	delete(i.listeners, to)
+	i.mu.Unlock()
+	if l != nil {
+		close(l.quit)
+		<-l.done
+	}
+}
+
+// Stop implements sd.Instancer.
+func (i *instancer) Stop() {
+	i.mu.Lock()
+	i.stopped = true
+	i.mu.Unlock()
+	i.cancel()
+	i.running.Wait()
+}

@@ -1,0 +1,105 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+
+	"github.com/go-kit/kit/sd"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// New returns a Resolver of what Instancers say. Make makes one for a target;
+// it is called when the first stream of the target begins, and again, after a
+// back-off, when it returned an error, which is news; an error that matches
+// [resolve.ErrUnresolvable] is final. All streams of a target share one
+// Instancer. When the last of them ends, it is stopped; a stream that begins
+// after that has a new one made.
+//
+// An event is all there is: a Replace, or Empty. An event with an error is
+// news, and what was known stays in force. So does what is known of an instance
+// whose name could not be looked up. An instance that cannot be read is an
+// error, and the others count; if none of an event's instances can be read,
+// what was known stays. A stream that is slower than the events is told the
+// latest.
+//
+// Make may take its time: a stream that is left meanwhile does not wait for it,
+// and what it makes is then stopped at once. It may be called for different
+// targets at the same time.
+func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
+	r := &resolver{options: newOptions(opts), newInstancer: newInstancer, targets: make(map[string]*watch)}
+	return resolve.Func(r.resolve)
+}
+
+type resolver struct {
+	options
+	newInstancer func(target string) (sd.Instancer, error)
+
+	mu      sync.Mutex
+	targets map[string]*watch
+}
+
+func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+	return func(yield func(resolve.Update, error) bool) {
+		if ctx.Err() != nil {
+			return
+		}
+		w := r.enter(target)
+		defer r.leave(w)
+		read := reader{options: r.options, target: target}
+		var seen uint64
+		for ctx.Err() == nil {
+			fresh, changed := w.after(seen)
+			for _, e := range fresh {
+				seen = e.number
+				if !say(ctx, read.event(ctx, e.Event), yield) {
+					return
+				}
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// say yields news, and returns whether there may be more.
+func say(ctx context.Context, list []news, yield func(resolve.Update, error) bool) bool {
+	for _, n := range list {
+		if ctx.Err() != nil || !yield(n.update, n.err) || errors.Is(n.err, resolve.ErrUnresolvable) {
+			return false
+		}
+	}
+	return true
+}
+
+// enter joins the watch of a target, and starts it for the first one.
+func (r *resolver) enter(target string) *watch {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w := r.targets[target]
+	if w == nil {
+		w = startWatch(target, r.newInstancer, r.backoff)
+		r.targets[target] = w
+	}
+	w.streams++
+	return w
+}
+
+// leave ends the watch with its last stream, and waits for the Instancer to be
+// stopped, unless it is still being made.
+func (r *resolver) leave(w *watch) {
+	r.mu.Lock()
+	w.streams--
+	last := w.streams == 0
+	if last {
+		delete(r.targets, w.target)
+	}
+	r.mu.Unlock()
+	if last {
+		w.end()
+	}
+}

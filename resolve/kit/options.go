@@ -1,0 +1,53 @@
+package kit
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// Option changes what New returns.
+type Option interface{ apply(to *options) }
+
+type options struct {
+	parse   func(string) (resolve.Endpoint, error)
+	lookup  func(context.Context, string) ([]netip.Addr, error)
+	backoff resolve.Backoff
+}
+
+type option func(*options)
+
+func (o option) apply(to *options) { o(to) }
+
+func newOptions(opts []Option) options {
+	var o options
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	o.backoff = o.backoff.OrDefault()
+	return o
+}
+
+// Parse sets how the text of an instance is read, for sources that say more
+// than "host:port", or say it otherwise. It takes the place of [Lookup] as
+// well. Its address must have a port. It may be called by several streams at
+// the same time. The default, and nil, is "10.0.0.1:80" or "[fd00::1]:80".
+func Parse(parse func(instance string) (resolve.Endpoint, error)) Option {
+	return option(func(o *options) { o.parse = parse })
+}
+
+// Lookup sets how a host name becomes addresses; all of them are endpoints. It
+// is called for each name in each event, and not between events: names whose
+// addresses move need a resolver that follows them. It must return when ctx
+// ends. The default, and nil, takes a name for an error.
+func Lookup(lookup func(ctx context.Context, host string) ([]netip.Addr, error)) Option {
+	return option(func(o *options) { o.lookup = lookup })
+}
+
+// Backoff sets how long to wait before an Instancer that could not be made is
+// tried again. The default is 100 ms to 60 s with a tenth of jitter. What is
+// not valid is made so, as [resolve.Reconnect] says.
+func Backoff(b resolve.Backoff) Option {
+	return option(func(o *options) { o.backoff = b })
+}
