@@ -27,6 +27,19 @@
 // until the first message after a reconnect, which replaces it whole.
 // [Reconnect] gives that behaviour to any resolver whose streams may end.
 //
-// The resolvers are in packages of their own (static, linkerd). Package
-// resolvetest proves that a resolver, yours as well, keeps these promises.
+// The resolvers are in packages of their own: static, file, dns, linkerd, and
+// kit for go-kit's service discovery. Package resolvetest proves that a
+// resolver, yours as well, keeps these promises.
+//
+// # Wrappers
+//
+// Resolvers stand on each other:
+//
+//	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
+//	KeepLastGood   an answer that is empty after an outage is held back for a while
+//	Fallback       another resolver, for names that the first does not know
+//	Merge          the endpoints of several, as one set
+//	Subset, Zone   some of the endpoints: a share for each caller; those nearby
+//	Dedupe         only what changes something
+//	Reconnect      asks again when a stream ends
 package resolve
