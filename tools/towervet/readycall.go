@@ -14,12 +14,8 @@ var readyCall = &analysis.Analyzer{
 }
 
 func runReadyCall(pass *analysis.Pass) (any, error) {
-	for _, file := range productFiles(pass) {
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil {
-				checkFunc(pass, f.Body)
-			}
-		}
+	for f := range productFuncs(pass) {
+		checkFunc(pass, f.Body)
 	}
 	return nil, nil
 }

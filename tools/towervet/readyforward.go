@@ -14,21 +14,15 @@ var readyForward = &analysis.Analyzer{
 }
 
 func runReadyForward(pass *analysis.Pass) (any, error) {
-	for _, file := range productFiles(pass) {
-		for _, decl := range file.Decls {
-			f, ok := decl.(*ast.FuncDecl)
-			if !ok || f.Recv == nil || f.Body == nil || f.Name.Name != "Ready" {
-				continue
-			}
-			method, _ := pass.TypesInfo.Defs[f.Name].(*types.Func)
-			if method == nil {
-				continue
-			}
-			recv := method.Signature().Recv().Type()
-			if inner := wrapped(recv); inner != nil && isService(recv) && !asks(pass.TypesInfo, f) {
-				pass.Reportf(f.Name.Pos(), "Ready does not ask %s, which this service wraps: "+
-					"call its Ready too, or leave the method out and embed it", inner.Name())
-			}
+	for f := range productFuncs(pass) {
+		method, _ := pass.TypesInfo.Defs[f.Name].(*types.Func)
+		if method == nil || f.Recv == nil || f.Name.Name != "Ready" {
+			continue
+		}
+		recv := method.Signature().Recv().Type()
+		if inner := wrapped(recv); inner != nil && isService(recv) && !asks(pass.TypesInfo, f) {
+			pass.Reportf(f.Name.Pos(), "Ready does not ask %s, which this service wraps: "+
+				"call its Ready too, or leave the method out and embed it", inner.Name())
 		}
 	}
 	return nil, nil

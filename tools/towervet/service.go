@@ -3,7 +3,7 @@ package main
 import (
 	"go/ast"
 	"go/types"
-	"slices"
+	"iter"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -38,10 +38,19 @@ func isLayerError(obj types.Object) bool {
 		v.Parent() == v.Pkg().Scope()
 }
 
-// productFiles leaves out the tests: they ask for readiness to learn of it, and
-// make services that are wrong on purpose.
-func productFiles(pass *analysis.Pass) []*ast.File {
-	return slices.DeleteFunc(slices.Clone(pass.Files), func(f *ast.File) bool {
-		return strings.HasSuffix(pass.Fset.Position(f.Package).Filename, "_test.go")
-	})
+// productFuncs are the functions and methods outside of tests: those ask for
+// readiness to learn of it, and make services that are wrong on purpose.
+func productFuncs(pass *analysis.Pass) iter.Seq[*ast.FuncDecl] {
+	return func(yield func(*ast.FuncDecl) bool) {
+		for _, file := range pass.Files {
+			if strings.HasSuffix(pass.Fset.Position(file.Package).Filename, "_test.go") {
+				continue
+			}
+			for _, decl := range file.Decls {
+				if f, ok := decl.(*ast.FuncDecl); ok && f.Body != nil && !yield(f) {
+					return
+				}
+			}
+		}
+	}
 }
