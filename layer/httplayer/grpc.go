@@ -91,16 +91,32 @@ func grpcTimeout(s string) (time.Duration, bool) {
 	if len(s) < 2 || len(s) > 9 {
 		return 0, false
 	}
-	unit, ok := map[byte]time.Duration{
-		'H': time.Hour, 'M': time.Minute, 'S': time.Second,
-		'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
-	}[s[len(s)-1]]
+	unit := grpcUnit(s[len(s)-1])
 	n, err := strconv.ParseUint(s[:len(s)-1], 10, 63)
-	if !ok || err != nil {
+	if unit == 0 || err != nil {
 		return 0, false
 	}
 	if n > uint64(math.MaxInt64/unit) {
 		return math.MaxInt64, true
 	}
 	return time.Duration(n) * unit, true
+}
+
+// grpcUnit is the unit that a letter of grpc-timeout stands for; 0 is none.
+func grpcUnit(letter byte) time.Duration {
+	switch letter {
+	case 'H':
+		return time.Hour
+	case 'M':
+		return time.Minute
+	case 'S':
+		return time.Second
+	case 'm':
+		return time.Millisecond
+	case 'u':
+		return time.Microsecond
+	case 'n':
+		return time.Nanosecond
+	}
+	return 0
 }
