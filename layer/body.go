@@ -5,23 +5,24 @@ import (
 	"reflect"
 )
 
-// bodySeam finds the bodies of responses, where they have one.
-type bodySeam struct {
+// bodySeam finds the bodies of requests or responses, where they have one that
+// [AtEnd] would know. It is looked up when a layer is made.
+type bodySeam[T any] struct {
 	index int // of the field Body
 	has   bool
 }
 
-func seamOf[Rsp any]() bodySeam {
-	index, ok := bodyField(reflect.TypeFor[Rsp]())
-	return bodySeam{index, ok}
+func seamOf[T any]() bodySeam[T] {
+	index, ok := bodyField(reflect.TypeFor[T]())
+	return bodySeam[T]{index, ok}
 }
 
-// body returns the body of rsp, or nil.
-func (s bodySeam) body(rsp any) io.ReadCloser {
+// body returns the body of message, or nil.
+func (s bodySeam[T]) body(message T) io.ReadCloser {
 	if !s.has {
 		return nil
 	}
-	v := reflect.ValueOf(rsp)
+	v := reflect.ValueOf(message)
 	if v.IsNil() {
 		return nil
 	}
@@ -32,7 +33,7 @@ func (s bodySeam) body(rsp any) io.ReadCloser {
 // observed returns the wrapper that all observers of a response's body share,
 // if it has one. Until the response is handed on, a layer may put a reader of
 // its own under the wrapper: so it costs no second one.
-func (s bodySeam) observed(rsp any) *observedBody {
+func (s bodySeam[T]) observed(rsp T) *observedBody {
 	switch b := s.body(rsp).(type) {
 	case *observedBody:
 		return b
@@ -42,9 +43,9 @@ func (s bodySeam) observed(rsp any) *observedBody {
 	return nil
 }
 
-// closeBody closes the body of rsp, and reports whether there was one.
-func (s bodySeam) closeBody(rsp any) bool {
-	body := s.body(rsp)
+// closeBody closes the body of message, and reports whether there was one.
+func (s bodySeam[T]) closeBody(message T) bool {
+	body := s.body(message)
 	if body == nil {
 		return false
 	}

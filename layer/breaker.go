@@ -54,7 +54,6 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			Service: next,
 			options: o,
 			policy:  p,
-			bare:    breakerBare(opts),
 			trips:   tally{to: o.to.Trips},
 			refused: tally{to: o.to.Refused.With("layer", "breaker")},
 		}
@@ -63,21 +62,10 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 	}
 }
 
-// breakerBare reports whether every response is over when Call returns, so
-// that nobody has to watch it.
-func breakerBare[Rsp any](opts []Option[Rsp]) bool {
-	var said options[Rsp]
-	for _, opt := range opts {
-		opt.apply(&said)
-	}
-	return said.complete == nil && !HasBody[Rsp]()
-}
-
 type breaker[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy  BreakerPolicy
-	bare    bool
 	now     atomic.Pointer[breakerPeriod]
 	changed wake.Broadcast
 	trips   tally

@@ -51,7 +51,7 @@ type deadlineIn[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	complete Completion[Rsp]
 	read     func(Req) (time.Duration, bool)
-	seam     bodySeam
+	seam     bodySeam[Rsp]
 	limit    timeLimit
 	refused  tally
 }

@@ -3,8 +3,6 @@ package layer
 import (
 	"context"
 	"errors"
-	"io"
-	"reflect"
 	"sync/atomic"
 )
 
@@ -51,7 +49,9 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 		if p.To == nil && p.Service == nil {
 			return next
 		}
-		f := &fallback[Req, Rsp]{Service: next, options: o, policy: p}
+		f := &fallback[Req, Rsp]{
+			Service: next, options: o, policy: p, requests: seamOf[Req](), responses: seamOf[Rsp](),
+		}
 		f.resend, _ = o.resend.(Resend[Req, Rsp])
 		return f
 	}
@@ -63,6 +63,9 @@ type fallback[Req, Rsp any] struct {
 	policy   FallbackPolicy[Req, Rsp]
 	resend   Resend[Req, Rsp] // nil if it was not given
 	replaced atomic.Int64
+
+	requests  bodySeam[Req]
+	responses bodySeam[Rsp]
 }
 
 func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -90,7 +93,7 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // sendsAgain reports whether a request that is about to be sent could be sent
 // once more.
 func (f *fallback[Req, Rsp]) sendsAgain(req Req) bool {
-	return fallbackBody(req) == nil && (f.resend == nil || f.resend.Idempotent(req))
+	return f.requests.body(req) == nil && (f.resend == nil || f.resend.Idempotent(req))
 }
 
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
@@ -105,8 +108,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 func (f *fallback[Req, Rsp]) discard(rsp Rsp) {
 	if f.resend != nil {
 		f.resend.Discard(rsp)
-	} else if body := fallbackBody(rsp); body != nil {
-		_ = body.Close() // nobody is left to tell
+	} else {
+		f.responses.closeBody(rsp)
 	}
 }
 
@@ -133,17 +136,6 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	e.Reason += ": " + second.Error()
 	e.After, _ = RetryAfter(second)
 	return e
-}
-
-// fallbackBody returns the body of a message that [AtEnd] would know, or nil.
-func fallbackBody[T any](message T) io.ReadCloser {
-	index, ok := bodyField(reflect.TypeFor[T]())
-	v := reflect.ValueOf(message)
-	if !ok || v.IsNil() {
-		return nil
-	}
-	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(index))
-	return body
 }
 
 func (f *fallback[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }

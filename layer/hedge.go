@@ -53,7 +53,8 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
-			Service: next, options: o, policy: p, resend: resend, whole: !HasBody[Rsp](), made: time.Now(),
+			Service: next, options: o, policy: p, resend: resend, whole: !HasBody[Rsp](),
+			requests: seamOf[Req](), made: time.Now(),
 			latency: quantile{q: p.Quantile, least: int64(p.MinSamples), period: hedgePeriod},
 		}
 		h.sent.to = o.to.Hedges.With("outcome", "sent")
@@ -73,6 +74,8 @@ type hedge[Req, Rsp any] struct {
 	resend Resend[Req, Rsp]
 	whole  bool // a response is complete when Call returns it
 
+	requests bodySeam[Req]
+
 	made    time.Time
 	latency quantile
 
@@ -88,7 +91,7 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !ok {
 		return h.alone(ctx, req, start)
 	}
-	r := &hedgeRace[Req, Rsp]{hedge: h, ctx: hedgeContext{Context: ctx}, req: req, start: start}
+	r := &hedgeRace[Req, Rsp]{hedge: h, ctx: triesContext{Context: ctx}, req: req, start: start}
 	return r.run(delay)
 }
 

@@ -1,9 +1,7 @@
 package layer
 
 import (
-	"context"
 	"errors"
-	"reflect"
 	"runtime"
 	"sync"
 	"time"
@@ -12,7 +10,7 @@ import (
 // hedgeRace is one request and, once it has taken too long, its copy.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
-	ctx    hedgeContext
+	ctx    triesContext
 	req    Req
 	replay Replay[Req] // nil where req can be sent as it is
 	start  time.Duration
@@ -44,26 +42,6 @@ var errHedgeLost = errors.New("another copy of the request was answered first")
 
 // errHedgeSkipped stands for a copy that was not sent. It is never returned.
 var errHedgeSkipped error = &kind{"not hedged", ErrNotReady}
-
-// hedgeContext is the caller's context, with a list of the endpoints that the
-// two have been to.
-type hedgeContext struct {
-	context.Context //nolint:containedctx // the caller's: this is a context
-
-	tries Tries
-}
-
-// Value finds the Tries of a layer further up before its own, so that there is
-// one list of a request's endpoints, whoever sends it more than once.
-func (c *hedgeContext) Value(key any) any {
-	if key == (triesKey{}) {
-		if t := TriesOf(c.Context); t != nil {
-			return t
-		}
-		return &c.tries
-	}
-	return c.Context.Value(key)
-}
 
 // run sends the first.
 func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
@@ -177,11 +155,8 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 
 // closeBody closes the request body of one that was refused.
 func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
-	if r.replay == nil {
-		return
-	}
-	if body := hedgeBody(l.req); body != nil {
-		body.Close()
+	if r.replay != nil {
+		r.requests.closeBody(l.req)
 	}
 }
 
@@ -201,15 +176,4 @@ func (l *hedgeLeg[Req, Rsp]) rank() int {
 		return 1
 	}
 	return 0
-}
-
-// hedgeBody is the body of a request, if it has one.
-func hedgeBody[Req any](req Req) interface{ Close() error } {
-	index, ok := bodyField(reflect.TypeFor[Req]())
-	v := reflect.ValueOf(req)
-	if !ok || v.IsNil() {
-		return nil
-	}
-	body, _ := reflect.TypeAssert[interface{ Close() error }](v.Elem().Field(index))
-	return body
 }

@@ -9,6 +9,7 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	target   string
 	complete Completion[Rsp]
+	bare     bool // nobody said where a response ends, and it has no body: it is over when Call returns
 	classify Classifier[Rsp]
 	resend   any // a Resend[Req, Rsp]; asserted where Req is known
 	to       Instruments
@@ -20,7 +21,7 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 		opt.apply(&o)
 	}
 	if o.complete == nil {
-		o.complete = AtEnd[Rsp]()
+		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}
 	if o.classify == nil {
 		o.classify = ByError[Rsp]

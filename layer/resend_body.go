@@ -12,13 +12,9 @@ func resendOf[Req, Rsp any](o options[Rsp]) Resend[Req, Rsp] {
 	if given, ok := o.resend.(Resend[Req, Rsp]); ok {
 		return given
 	}
-	r := bodyResend[Req, Rsp]{method: -1, request: -1, getBody: -1, response: -1}
-	if i, ok := bodyField(reflect.TypeFor[Rsp]()); ok {
-		r.response = i
-	}
+	r := bodyResend[Req, Rsp]{method: -1, getBody: -1, requests: seamOf[Req](), responses: seamOf[Rsp]()}
 	t := reflect.TypeFor[Req]()
-	if i, ok := bodyField(t); ok {
-		r.request = i
+	if r.requests.has {
 		r.getBody = fieldOf(t.Elem(), "GetBody", func(f reflect.Type) bool { return f == reflect.TypeFor[func() (io.ReadCloser, error)]() })
 	}
 	if t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct {
@@ -38,7 +34,9 @@ func fieldOf(t reflect.Type, name string, is func(reflect.Type) bool) int {
 // bodyResend is the default Resend. It knows its messages by the names of their
 // fields, looked up once; -1 is a field that is not there.
 type bodyResend[Req, Rsp any] struct {
-	method, request, getBody, response int
+	method, getBody int
+	requests        bodySeam[Req]
+	responses       bodySeam[Rsp]
 }
 
 // Idempotent goes by the method, where requests have one: RFC 9110, section
@@ -62,23 +60,17 @@ func (r bodyResend[Req, Rsp]) Idempotent(req Req) bool {
 // GetBody that returns it anew. Every try gets a shallow copy of the request:
 // what lies below must not write to the maps and slices in it.
 func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
-	if r.request < 0 {
-		return nil
-	}
-	v := reflect.ValueOf(req)
-	if v.IsNil() {
-		return nil
-	}
-	body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(r.request))
+	body := r.requests.body(req)
 	if body == nil {
 		return nil
 	}
 	if r.getBody >= 0 {
-		if get, _ := reflect.TypeAssert[func() (io.ReadCloser, error)](v.Elem().Field(r.getBody)); get != nil {
-			return &getBodyReplay[Req]{req: req, body: r.request, getBody: r.getBody, get: get, last: body}
+		field := reflect.ValueOf(req).Elem().Field(r.getBody)
+		if get, _ := reflect.TypeAssert[func() (io.ReadCloser, error)](field); get != nil {
+			return &getBodyReplay[Req]{req: req, body: r.requests.index, getBody: r.getBody, get: get, last: body}
 		}
 	}
-	again := &keptReplay[Req]{req: req, field: r.request}
+	again := &keptReplay[Req]{req: req, field: r.requests.index}
 	again.init(body, limit)
 	return again
 }
@@ -96,14 +88,7 @@ const (
 )
 
 func (r bodyResend[Req, Rsp]) Discard(rsp Rsp) {
-	if r.response < 0 {
-		return
-	}
-	v := reflect.ValueOf(rsp)
-	if v.IsNil() {
-		return
-	}
-	if body, _ := reflect.TypeAssert[io.ReadCloser](v.Elem().Field(r.response)); body != nil {
+	if body := r.responses.body(rsp); body != nil {
 		DiscardBody(body)
 	}
 }

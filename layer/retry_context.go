@@ -5,29 +5,20 @@ import "context"
 // attempt is the context of every try of one request: the caller's, with what
 // the layers below look for. It is all that the first try has to make.
 type attempt struct {
-	context.Context //nolint:containedctx // it is a context, made of the caller's
+	triesContext
 
 	budget *Budget
 	paid   bool // somebody above pays in to budget
 	again  bool // failures of this request are retried
-	tries  Tries
 }
 
 type retryKey struct{}
 
-// Value finds the Tries of a layer further up before its own, so that there is
-// one list of a request's endpoints, whoever sends it more than once.
 func (a *attempt) Value(key any) any {
-	switch key.(type) {
-	case retryKey:
+	if key == (retryKey{}) {
 		return a
-	case triesKey:
-		if t := TriesOf(a.Context); t != nil {
-			return t
-		}
-		return &a.tries
 	}
-	return a.Context.Value(key)
+	return a.triesContext.Value(key)
 }
 
 // retryAbove is the attempt of the nearest Retry above, or nil, of which every

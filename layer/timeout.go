@@ -83,7 +83,7 @@ func limitTime[Req, Rsp any](
 type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	complete Completion[Rsp]
-	seam     bodySeam
+	seam     bodySeam[Rsp]
 	kind     expiryKind
 	over     overrun // the cause of every context that this layer ends
 

@@ -47,7 +47,7 @@ func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[R
 type idleTimeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	complete Completion[Rsp]
-	seam     bodySeam
+	seam     bodySeam[Rsp]
 	over     overrun
 }
 

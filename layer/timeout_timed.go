@@ -89,7 +89,9 @@ func (r timedAsked) End(err error) {
 
 // callTimed calls next with the context of r, and lets that go when the
 // response ended.
-func callTimed[Req, Rsp any](next Service[Req, Rsp], req Req, r *timed, complete Completion[Rsp], seam bodySeam) (Rsp, error) {
+func callTimed[Req, Rsp any](
+	next Service[Req, Rsp], req Req, r *timed, complete Completion[Rsp], seam bodySeam[Rsp],
+) (Rsp, error) {
 	handed := false
 	defer func() {
 		if !handed {

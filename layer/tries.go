@@ -29,6 +29,26 @@ func TriesOf(ctx context.Context) *Tries {
 	return t
 }
 
+// triesContext is the context of what may send a request more than once: the
+// caller's, with a list of the endpoints that the request has been to. That of
+// a layer further up goes before its own, so that there is one list, whoever
+// sends the request again.
+type triesContext struct {
+	context.Context //nolint:containedctx // it is a context, made of the caller's
+
+	tries Tries
+}
+
+func (c *triesContext) Value(key any) any {
+	if key == (triesKey{}) {
+		if t := TriesOf(c.Context); t != nil {
+			return t
+		}
+		return &c.tries
+	}
+	return c.Context.Value(key)
+}
+
 // Add says that the request was sent to endpoint, which must be comparable; a
 // pointer costs no allocation.
 func (t *Tries) Add(endpoint any) {
