@@ -91,7 +91,8 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !ok {
 		return h.alone(ctx, req, start)
 	}
-	r := &hedgeRace[Req, Rsp]{hedge: h, ctx: triesContext{Context: ctx}, req: req, start: start}
+	r := &hedgeRace[Req, Rsp]{hedge: h, req: req, start: start}
+	r.ctx.follow(ctx)
 	return r.run(delay)
 }
 

@@ -79,7 +79,8 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if above.retries() {
 		return r.Service.Call(ctx, req)
 	}
-	a := &attempt{triesContext: triesContext{Context: ctx}, budget: r.policy.Budget, again: r.policy.Requests(req)}
+	a := &attempt{budget: r.policy.Budget, again: r.policy.Requests(req)}
+	a.follow(ctx)
 	a.paid = above.paysTo(a.budget)
 	if a.again {
 		if replay := r.resend.Replay(req, r.policy.Body); replay != nil {

@@ -15,19 +15,9 @@ type Tries struct {
 	room [2]any // for the usual few without an allocation
 }
 
-type triesKey struct{}
-
-// WithTries returns a context that carries t to the layers below.
-func WithTries(ctx context.Context, t *Tries) context.Context {
-	return context.WithValue(ctx, triesKey{}, t)
-}
-
 // TriesOf returns what ctx carries, or nil, of which every method may be
 // called: a request that is sent once has been nowhere.
-func TriesOf(ctx context.Context) *Tries {
-	t, _ := ctx.Value(triesKey{}).(*Tries)
-	return t
-}
+func TriesOf(ctx context.Context) *Tries { return HintsOf(ctx).Tries }
 
 // triesContext is the context of what may send a request more than once: the
 // caller's, with a list of the endpoints that the request has been to. That of
@@ -37,14 +27,20 @@ type triesContext struct {
 	context.Context //nolint:containedctx // it is a context, made of the caller's
 
 	tries Tries
+	hints Hints
+}
+
+// follow makes it the context of a request that comes with ctx.
+func (c *triesContext) follow(ctx context.Context) {
+	c.Context, c.hints = ctx, HintsOf(ctx)
+	if c.hints.Tries == nil {
+		c.hints.Tries = &c.tries
+	}
 }
 
 func (c *triesContext) Value(key any) any {
-	if key == (triesKey{}) {
-		if t := TriesOf(c.Context); t != nil {
-			return t
-		}
-		return &c.tries
+	if key == (hintsKey{}) {
+		return &c.hints
 	}
 	return c.Context.Value(key)
 }

@@ -1,0 +1,55 @@
+package layer
+
+import "context"
+
+// Hints are what a request carries down to the layer that chooses an endpoint.
+// They are one value of the context, so that a request that carries none costs
+// one look.
+type Hints struct {
+	Tries       *Tries       // where it has been; nil: it is sent once
+	Explanation *Explanation // who wants to know how the choice was made; nil: nobody
+	Affinity    uint64       // requests that are alike have the same
+	HasAffinity bool
+}
+
+type hintsKey struct{}
+
+// HintsOf returns what ctx carries. The zero value is that of a request that
+// carries nothing.
+func HintsOf(ctx context.Context) Hints {
+	if h, _ := ctx.Value(hintsKey{}).(*Hints); h != nil {
+		return *h
+	}
+	return Hints{}
+}
+
+func withHints(ctx context.Context, h Hints) context.Context {
+	return context.WithValue(ctx, hintsKey{}, &h)
+}
+
+// WithTries returns a context that carries t to the layers below.
+func WithTries(ctx context.Context, t *Tries) context.Context {
+	h := HintsOf(ctx)
+	h.Tries = t
+	return withHints(ctx, h)
+}
+
+// WithAffinity returns a context whose request should go where others with the
+// same key go: a hash of a user, a session or a cache key. Balancers that pick by
+// consistent hashing follow it, others do not.
+func WithAffinity(ctx context.Context, key uint64) context.Context {
+	h := HintsOf(ctx)
+	h.Affinity, h.HasAffinity = key, true
+	return withHints(ctx, h)
+}
+
+// Explain returns a context in which every layer that makes a choice for the
+// request says how, and the explanation that it says it to. It costs the layers
+// some allocations: ask for the requests that are of interest.
+func Explain(ctx context.Context) (context.Context, *Explanation) {
+	h := HintsOf(ctx)
+	if h.Explanation == nil {
+		h.Explanation = new(Explanation)
+	}
+	return withHints(ctx, h), h.Explanation
+}

@@ -1,0 +1,73 @@
+package layer_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestHintsAreOneValue(t *testing.T) {
+	require.Zero(t, layer.HintsOf(t.Context()))
+	tries := new(layer.Tries)
+	ctx := layer.WithAffinity(layer.WithTries(t.Context(), tries), 7)
+	ctx, why := layer.Explain(ctx)
+	require.Equal(t, layer.Hints{Tries: tries, Explanation: why, Affinity: 7, HasAffinity: true}, layer.HintsOf(ctx))
+	again, same := layer.Explain(ctx)
+	require.Same(t, why, same, "who asks twice hears the same")
+	require.Same(t, tries, layer.TriesOf(again))
+}
+
+// What a request carries comes through the layers that send it again.
+func TestHintsComeThroughRetryAndHedge(t *testing.T) {
+	var got layer.Hints
+	leaf := layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+		got = layer.HintsOf(ctx)
+		return 0, nil
+	})
+	for name, svc := range map[string]layer.Service[int, int]{
+		"retry": layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{}).Service(leaf),
+		"hedge": layer.NewStack[int, int]().Hedge(layer.HedgePolicy[int]{}).Service(leaf),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, why := layer.Explain(layer.WithAffinity(t.Context(), 7))
+			_, err := svc.Call(ctx, 1)
+			require.NoError(t, err)
+			require.Same(t, why, got.Explanation)
+			require.True(t, got.HasAffinity)
+			require.EqualValues(t, 7, got.Affinity)
+		})
+	}
+}
+
+func TestExplanation(t *testing.T) {
+	var none *layer.Explanation
+	none.Add(layer.Node{Name: "nobody hears it"})
+	require.Empty(t, none.Choices())
+	require.Empty(t, none.String())
+
+	_, why := layer.Explain(t.Context())
+	text, err := json.Marshal(why)
+	require.NoError(t, err)
+	require.JSONEq(t, `[]`, string(text))
+	why.Add(layer.Node{Name: "router", State: layer.State{{Key: "route", Value: "vote"}}})
+	why.Choices()[0].Name = "mine"
+	text, err = json.Marshal(why)
+	require.NoError(t, err)
+	require.JSONEq(t, `[{"name":"router","state":{"route":"vote"}}]`, string(text))
+}
+
+func ExampleExplain() {
+	choose := layer.Func[string, string](func(ctx context.Context, req string) (string, error) {
+		layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "coin", State: layer.State{{Key: "side", Value: "heads"}}})
+		return req, nil
+	})
+	ctx, why := layer.Explain(context.Background())
+	_, _ = choose.Call(ctx, "which?")
+	fmt.Print(why)
+	// Output: coin       side=heads
+}
