@@ -31,12 +31,39 @@
 // kit for go-kit's service discovery. Package resolvetest proves that a
 // resolver, yours as well, keeps these promises.
 //
+// # Outages
+//
+// What a source says decides, and nothing else does. Of itself that means:
+//
+//   - A source that is lost, refuses, fails, falls silent, or says what cannot
+//     be read, has said nothing: the last set stays in force, for ever.
+//   - What it says when it is back replaces the last set, whole and at once:
+//     others, fewer, none that were there before, Empty, DoesNotExist.
+//   - Only [ErrUnresolvable] is an end.
+//   - A source that answers and breaks off again and again is asked about six
+//     times a minute at the most, see [Reconnect].
+//
+// A program that is to outlive its control plane puts [KeepLastGood] around it,
+// and that means:
+//
+//   - An answer without endpoints, be it Empty or DoesNotExist, that is the
+//     first one after an outage is believed only after Grace, 30 s; so is one
+//     that lacks more than MaxLoss of the endpoints, where that is set.
+//   - A set that is not confirmed is let go after MaxAge, where that is set. Its
+//     age can be seen.
+//   - A target that nobody asked for is not forgotten, but for a day: asked for
+//     again in an outage, it has the set that it had.
+//
+// What was lost, doubled or reordered on the way is made up for when a source
+// is next asked for all there is: at the stream limits of package linkerd, after
+// the TTL in package dns, when package file looks again.
+//
 // # Wrappers
 //
 // Resolvers stand on each other:
 //
 //	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
-//	KeepLastGood   an answer that is empty after an outage is held back for a while
+//	KeepLastGood   what was good outlives outages; an empty answer after one is held back
 //	Fallback       another resolver, for names that the first does not know
 //	Merge          the endpoints of several, as one set
 //	Subset, Zone   some of the endpoints: a share for each caller; those nearby

@@ -29,6 +29,12 @@ type KeepPolicy struct {
 	// confirms. 0 or less means for ever.
 	MaxAge time.Duration
 
+	// Remember is how long the set of a target is remembered after its last
+	// stream ended, so that it is there when the target is asked for again while
+	// the source is away. 0 means 24 h. Less than 0 means not at all. Of more
+	// than 100 000 endpoints, those that were left first are forgotten.
+	Remember time.Duration
+
 	// Log gets a warning when an answer is held back, one an outage, and when
 	// a set is let go. Nil means silence.
 	Log *slog.Logger
@@ -39,8 +45,9 @@ type Keeper struct {
 	source Resolver
 	policy KeepPolicy
 
-	mu    sync.Mutex // guards all watches too
-	watch map[*kept]struct{}
+	mu     sync.Mutex // guards all watches too
+	watch  map[*kept]struct{}
+	memory memory
 }
 
 // KeepLastGood returns a Resolver that does not believe at once a source that
@@ -57,6 +64,13 @@ type Keeper struct {
 //
 // In steady state, with an update since the last error, nothing is held back.
 //
+// A stream begins with an answer of its source. If an error comes first, or
+// nothing for a second, it begins with the set of another stream of the target,
+// or with the one that is remembered of an earlier stream (see Remember); the
+// first answer of the source is then one after an error. So a target that was
+// idle, and whose balancer was let go, is served in an outage as well. The
+// streams must be of the same Keeper for that.
+//
 // The age of a set is the time since the first error that no answer, other than
 // one that is held back, came after; while the source is well it is 0, for
 // silence then means that nothing changed. A set that has reached MaxAge is let
@@ -68,6 +82,9 @@ type Keeper struct {
 func KeepLastGood(r Resolver, p KeepPolicy) *Keeper {
 	if p.Grace == 0 {
 		p.Grace = 30 * time.Second
+	}
+	if p.Remember == 0 {
+		p.Remember = 24 * time.Hour
 	}
 	if !(p.MaxLoss > 0 && p.MaxLoss < 1) {
 		p.MaxLoss = 1
@@ -113,7 +130,7 @@ func (k *Keeper) Kept() []Kept {
 // Resolve passes on what the source says of target, as [KeepLastGood] tells.
 func (k *Keeper) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
-		w := &kept{KeepPolicy: k.policy, target: target}
+		w := &kept{KeepPolicy: k.policy, target: target, recallAt: time.Now().Add(recallAfter)}
 		k.enter(w)
 		defer k.leave(w)
 		messages := make(chan message)
@@ -148,38 +165,59 @@ func (k *Keeper) leave(w *kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.watch, w)
+	k.remember(w)
 }
 
 // take passes on what may be, and returns whether to go on.
 func (k *Keeper) take(ctx context.Context, w *kept, m message, yield func(Update, error) bool) bool {
-	if m.err != nil {
-		if m.ended {
-			if errors.Is(m.err, ErrUnresolvable) {
-				yield(Update{}, m.err)
-			}
-			return false
-		}
-		k.mu.Lock()
-		w.lost(m.err)
-		k.mu.Unlock()
-		return yield(Update{}, m.err)
+	switch {
+	case m.ended && errors.Is(m.err, ErrUnresolvable):
+		k.giveUp(w)
+		yield(Update{}, m.err)
+		return false
+	case m.ended:
+		return false
 	}
+	u, ok := k.apply(ctx, w, m)
+	return (!ok || yield(u, nil)) && (m.err == nil || yield(Update{}, m.err))
+}
+
+// apply returns what to pass on of a message, but for its error.
+func (k *Keeper) apply(ctx context.Context, w *kept, m message) (Update, bool) {
 	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m.err != nil {
+		w.lost(m.err)
+		return k.recall(w)
+	}
 	u, ok := w.update(ctx, m.update)
-	k.mu.Unlock()
-	return !ok || yield(u, nil)
+	if ok {
+		k.memory.drop(w.target) // the stream knows better
+	}
+	return u, ok
+}
+
+// giveUp forgets a target that will never be resolved.
+func (k *Keeper) giveUp(w *kept) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w.force = Set{}
+	k.memory.drop(w.target)
 }
 
 func (k *Keeper) due(ctx context.Context, w *kept) (Update, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if at := w.recallAt; !at.IsZero() && !time.Now().Before(at) {
+		return k.recall(w)
+	}
 	return w.expire(ctx)
 }
 
 func (k *Keeper) schedule(w *kept, timer *time.Timer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if at := w.deadline(); at.IsZero() {
+	if at := sooner(w.deadline(), w.recallAt); at.IsZero() {
 		timer.Stop()
 	} else {
 		timer.Reset(time.Until(at))

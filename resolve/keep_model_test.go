@@ -123,3 +123,24 @@ func TestKeepLastGoodIsItsModel(t *testing.T) {
 		}
 	})
 }
+
+// The memory is bounded: what was left first is forgotten first.
+func TestMemoryIsBounded(t *testing.T) {
+	var m memory
+	for _, target := range []string{"a", "b", "c", "d", "b", "e"} {
+		m.put(memo{target: target, endpoints: make([]Endpoint, 30_000), left: time.Now()}, time.Hour)
+	}
+	var known []string
+	for _, target := range []string{"a", "b", "c", "d", "e"} {
+		if len(m.get(target, time.Hour).endpoints) > 0 {
+			known = append(known, target)
+		}
+	}
+	if got := fmt.Sprint(known, m.endpoints, m.order.Len()); got != "[b d e] 90000 3" {
+		t.Fatal(got)
+	}
+	m.put(memo{target: "f", left: time.Now().Add(time.Hour)}, time.Hour)
+	if len(m.byTarget) != 1 || m.endpoints != 0 {
+		t.Fatalf("what is too old stays: %d", m.endpoints)
+	}
+}

@@ -14,6 +14,8 @@ type kept struct {
 	said  Set  // what the source says
 	apart bool // the two may differ
 
+	recallAt time.Time // when to begin with what is remembered; zero if that is over
+
 	lostAt  time.Time // first error since the source was believed; zero while it is well
 	heldAt  time.Time // when the doubtful answer came; zero if none is held
 	waiting bool      // for the first update after an error
@@ -32,6 +34,10 @@ func (w *kept) lost(err error) {
 // update returns what to pass on of u, if anything.
 func (w *kept) update(ctx context.Context, u Update) (Update, bool) {
 	w.said.Apply(u)
+	if w.apart && w.said.State() == StatePending {
+		return Update{}, false // no answer yet
+	}
+	w.recallAt = time.Time{}
 	held := !w.heldAt.IsZero()
 	if (w.waiting || held) && w.doubtful() {
 		w.waiting, w.apart = false, true
@@ -84,16 +90,22 @@ func (w *kept) well() {
 
 // deadline is when expire has something to do, or zero for never.
 func (w *kept) deadline() time.Time {
-	var at time.Time
+	var held, old time.Time
 	if !w.heldAt.IsZero() {
-		at = w.heldAt.Add(w.Grace)
+		held = w.heldAt.Add(w.Grace)
 	}
 	if w.MaxAge > 0 && !w.lostAt.IsZero() && w.force.Len() > 0 {
-		if old := w.lostAt.Add(w.MaxAge); at.IsZero() || old.Before(at) {
-			at = old
-		}
+		old = w.lostAt.Add(w.MaxAge)
 	}
-	return at
+	return sooner(held, old)
+}
+
+// sooner returns the earlier of two times, of which a zero one is never.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // expire returns what takes the place of the set that is let go, if it is time

@@ -18,8 +18,10 @@ type Backoff = backoff.Backoff
 // Reconnect makes a Resolver of one whose streams may end: a source that
 // recycles its streams, or loses them. When a stream of r ends or yields an
 // error, that is passed on as news; then, after a back-off, r is asked again.
-// The back-off starts anew once a stream brought an update. An error that
-// matches [ErrUnresolvable] is the last item.
+// The back-off starts anew once a stream brought an update and lasted 10 s, or
+// as long as Max if that is less: a source that answers and hangs up at once
+// is not well, and is not stormed. An error that matches [ErrUnresolvable] is
+// the last item.
 //
 // What r says first in a stream is all there is, whatever it said in the
 // stream before: a first Add is passed on as a Replace. A first Remove, and an

@@ -21,6 +21,7 @@ var errLost = errors.New("lost")
 type item struct {
 	update Update
 	err    error
+	wait   time.Duration // before it
 }
 
 // streams is a resolver that plays one list of items a stream, and after the
@@ -39,6 +40,7 @@ func (s *streams) Resolve(_ context.Context, target string) iter.Seq2[Update, er
 			return
 		}
 		for _, item := range s.lists[n] {
+			time.Sleep(item.wait)
 			if !yield(item.update, item.err) {
 				return
 			}
@@ -52,7 +54,7 @@ func play(t *testing.T, s *streams, b Backoff) []item {
 	var got []item
 	synctest.Test(t, func(t *testing.T) {
 		for u, err := range Reconnect(s, b).Resolve(t.Context(), "web") {
-			got = append(got, item{u, err})
+			got = append(got, item{update: u, err: err})
 		}
 	})
 	require.NotEmpty(t, got)
@@ -115,21 +117,45 @@ func TestReconnectErrorsAreNewsAndEndTheirStream(t *testing.T) {
 }
 
 func TestReconnectBacksOff(t *testing.T) {
-	for _, tt := range []struct {
-		b    Backoff
-		want []time.Duration
+	fails, empty := []item{{err: errLost}}, news(Update{Kind: Empty})
+	lasts := func(d time.Duration) []item { return []item{empty, {err: errLost, wait: d}} }
+	for name, tt := range map[string]struct {
+		b     Backoff
+		lists [][]item
+		want  []time.Duration // between the end of a stream and the next one
 	}{
-		{Backoff{Min: time.Second, Max: 3 * time.Second}, []time.Duration{1, 2, 3, 3, 1}},
-		{Backoff{Max: time.Minute, Min: time.Minute}, []time.Duration{60, 60, 60, 60, 60}},
+		"it grows to max": {
+			Backoff{Min: time.Second, Max: 3 * time.Second}, [][]item{fails, fails, {}, fails}, []time.Duration{1, 2, 3, 3},
+		},
+		"it starts anew": {
+			Backoff{Min: time.Second, Max: time.Minute},
+			[][]item{fails, fails, lasts(10 * time.Second), fails}, []time.Duration{1, 2, 1, 2},
+		},
+		"max is less than ten seconds": {
+			Backoff{Min: time.Second, Max: 3 * time.Second},
+			[][]item{fails, fails, lasts(3 * time.Second), fails}, []time.Duration{1, 2, 1, 2},
+		},
+		"it was too short": {
+			Backoff{Min: time.Second, Max: time.Minute},
+			[][]item{lasts(0), lasts(0), {empty}, lasts(9 * time.Second), fails}, []time.Duration{1, 2, 4, 8, 16},
+		},
+		"it brought nothing": {
+			Backoff{Min: time.Second, Max: time.Minute},
+			[][]item{fails, {{err: errLost, wait: time.Hour}}, fails}, []time.Duration{1, 2, 4},
+		},
+		"min is max": {Backoff{Max: time.Minute, Min: time.Minute}, [][]item{fails, fails, lasts(0)}, []time.Duration{60, 60, 60}},
 	} {
-		s := &streams{lists: [][]item{
-			{{err: errLost}}, {{err: errLost}}, {{err: errLost}}, {},
-			{news(Update{Kind: Empty}), {err: errLost}},
-		}}
-		play(t, s, tt.b)
-		for i, want := range tt.want {
-			assert.Equal(t, want*time.Second, s.opened[i+1].Sub(s.opened[i]), "%+v, wait %d", tt.b, i)
-		}
+		t.Run(name, func(t *testing.T) {
+			s := &streams{lists: tt.lists}
+			play(t, s, tt.b)
+			for i, want := range tt.want {
+				ended := s.opened[i]
+				for _, item := range tt.lists[i] {
+					ended = ended.Add(item.wait)
+				}
+				assert.Equal(t, want*time.Second, s.opened[i+1].Sub(ended), "wait %d", i)
+			}
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
 )
@@ -13,9 +14,14 @@ import (
 // without an error. That is routine: servers recycle their streams.
 var ErrEnded = errors.New("stream ended")
 
+// settled is how long a stream must last for the back-off to start anew. Ten
+// seconds bound the attempts to a tenth a second, whatever the other side does.
+const settled = 10 * time.Second
+
 // Reconnect reads from open again and again until ctx ends or the consumer
 // breaks. Between two streams it backs off; the back-off starts anew once a
-// stream brought a message. What open yields as an error, and [ErrEnded], is
+// stream brought a message and lasted 10 s, or as long as b.Max if that is
+// less: who answers and hangs up at once is not well, and is not stormed. What open yields as an error, and [ErrEnded], is
 // passed on as news; an error for which final is true is passed on and ends
 // the sequence.
 //
@@ -30,12 +36,14 @@ func Reconnect[T any](
 ) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
+		enough := min(settled, b.Max)
 		for failures := 0; ctx.Err() == nil; failures++ {
+			start := time.Now()
 			brought, broke, err := follow(ctx, open, yield)
 			if broke || ctx.Err() != nil {
 				return
 			}
-			if brought {
+			if brought && time.Since(start) >= enough {
 				failures = 0
 			}
 			if !yield(none, err) || final(err) {

@@ -28,6 +28,7 @@ func isFinal(err error) bool { return errors.Is(err, errFinal) }
 type script struct {
 	messages []int
 	end      error
+	lasts    time.Duration
 }
 
 // scripted plays one script an open and then ends for good.
@@ -52,6 +53,7 @@ func (s *scripted) open(ctx context.Context) iter.Seq2[int, error] {
 				return
 			}
 		}
+		time.Sleep(s.scripts[n].lasts)
 		if s.scripts[n].end != nil && !yield(0, s.scripts[n].end) {
 			return
 		}
@@ -91,18 +93,18 @@ func TestReconnectPassesOnItemsAndEnds(t *testing.T) {
 	})
 }
 
-func TestReconnectBacksOffAndStartsAnewAfterAMessage(t *testing.T) {
+func TestReconnectBacksOffAndStartsAnewWhenAStreamSettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{start: time.Now(), scripts: []script{
-			{end: errLost}, {end: errLost}, {}, {end: errLost}, {end: errLost},
-			{messages: []int{1}}, {end: errLost},
+			{end: errLost}, {end: errLost}, {}, {end: errLost}, {messages: []int{1}, lasts: 7 * time.Second},
+			{messages: []int{1}, lasts: 8 * time.Second}, {end: errLost},
 		}}
 		collect(Reconnect(t.Context(), steady, s.open, isFinal))
 		sec := time.Second
 		assert.Equal(t, []time.Duration{
-			0, 1 * sec, 3 * sec, 7 * sec, 15 * sec, 23 * sec, // 1, 2, 4, 8, 8
-			24 * sec, // the message made it 1 again
-			26 * sec,
+			0, 1 * sec, 3 * sec, 7 * sec, 15 * sec, 30 * sec, // 1, 2, 4, 8, 7 and 8: it was too short
+			39 * sec, // 8, and it is 1 again
+			41 * sec,
 		}, s.opened)
 	})
 }

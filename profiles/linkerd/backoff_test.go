@@ -111,14 +111,15 @@ func (s *oneMessage) CloseSend() error  { return nil }
 
 func (s *oneMessage) RecvMsg(any) error {
 	if s.sent {
+		time.Sleep(10 * time.Second)
 		return status.Error(codes.Unavailable, "over")
 	}
 	s.sent = true
 	return nil
 }
 
-// The back-off begins anew once a stream brought a message: here with every
-// third.
+// The back-off begins anew once a stream brought a message and lasted
+// ten seconds: here with every third.
 func TestBackoffBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &replaying{refusing{began: time.Now()}}
@@ -133,7 +134,7 @@ func TestBackoffBeginsAnew(t *testing.T) {
 		}
 		assert.Equal(t, 2, messages)
 		// 1 s and 2 s after failures; the stream that worked starts over at 1 s.
-		assert.Equal(t, []time.Duration{0, 1, 3, 4, 6, 10, 11}, inSeconds(conn.tried))
+		assert.Equal(t, []time.Duration{0, 1, 3, 14, 16, 20, 31}, inSeconds(conn.tried))
 	})
 }
 

@@ -29,7 +29,7 @@ func ContextToken(token string) Option {
 }
 
 // Backoff sets how long to wait before GetProfile is called again. It begins
-// anew once a stream brought a message. The default is [layer.DefaultBackoff],
+// anew once a stream brought a message and lasted 10 s. The default is [layer.DefaultBackoff],
 // linkerd's own. What is not valid is made so: a Min or Max that is not said is
 // the default's, a Max below Min is Min, and Jitter is held to 0 to 100.
 func Backoff(b layer.Backoff) Option {

@@ -119,6 +119,7 @@ func (c *counted) since(start time.Time) (calls []time.Duration) {
 type controller struct {
 	mu      sync.Mutex
 	targets map[string]*served
+	garble  func(*destination.Update) []*destination.Update // what tell sends instead of a message
 }
 
 type served struct {
@@ -240,7 +241,11 @@ func (c *controller) tell(name string, updates ...resolve.Update) {
 	for _, u := range updates {
 		t.known.Apply(u)
 		for f := range t.feeds {
-			f.queue = append(f.queue, message(u))
+			sent := []*destination.Update{message(u)}
+			if c.garble != nil {
+				sent = c.garble(sent[0])
+			}
+			f.queue = append(f.queue, sent...)
 			f.signal()
 		}
 	}

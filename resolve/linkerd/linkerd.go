@@ -26,6 +26,7 @@ type Option interface{ apply(*options) }
 type options struct {
 	contextToken string
 	backoff      resolve.Backoff
+	limits       Limits
 	log          *slog.Logger
 }
 
@@ -64,7 +65,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	for _, opt := range opts {
 		opt.apply(&o)
 	}
-	one := get{client: destination.NewDestinationClient(conn), contextToken: o.contextToken}
+	one := get{client: destination.NewDestinationClient(conn), contextToken: o.contextToken, limits: o.limits}
 	r := resolve.Reconnect(resolve.Func(one.resolve), o.backoff)
 	if o.log == nil {
 		return r
@@ -78,30 +79,53 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 type get struct {
 	client       destination.DestinationClient
 	contextToken string
+	limits       Limits // 0 is none
 }
 
 func (g get) resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
-		updates, err := g.client.Get(ctx, &destination.GetDestination{
-			Scheme: scheme, Path: target, ContextToken: g.contextToken,
-		})
-		for err == nil {
-			var message *destination.Update
-			if message, err = updates.Recv(); err != nil {
-				break
-			}
-			if u, ok := update(message); ok && !yield(u, nil) {
-				return
+		w := g.limits.begin(ctx)
+		defer w.stop()
+		err := g.read(w, target, func(u resolve.Update) bool { return yield(u, nil) })
+		if err != nil {
+			yield(resolve.Update{}, failure(target, err))
+		}
+	}
+}
+
+// read returns why the stream ended; nil if the consumer broke.
+func (g get) read(w *watchdog, target string, yield func(resolve.Update) bool) error {
+	if err := w.wait(); err != nil {
+		return err
+	}
+	updates, err := g.client.Get(w.ctx, &destination.GetDestination{
+		Scheme: scheme, Path: target, ContextToken: g.contextToken,
+	})
+	if err != nil {
+		return w.cause(err)
+	}
+	for {
+		if err := w.wait(); err != nil {
+			return err
+		}
+		message, err := updates.Recv()
+		if err != nil {
+			return w.cause(err)
+		}
+		w.pause()
+		if u, ok := update(message); ok {
+			w.silent = false
+			if !yield(u) {
+				return nil
 			}
 		}
-		yield(resolve.Update{}, failure(target, err))
 	}
 }
 
 // failure says what the end of a stream means.
 func failure(target string, err error) error {
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("linkerd: get %q: %w", target, stream.ErrEnded)
+		err = stream.ErrEnded
 	}
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.FailedPrecondition:

@@ -1,0 +1,171 @@
+package linkerd
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/resolve"
+)
+
+// ends is what a consumer hears of the ends of streams, and when.
+type ends struct {
+	at   []time.Duration
+	errs []error
+	sets int // that came whole
+}
+
+// follow resolves for d. What it is told, it thinks about for think.
+func follow(t *testing.T, r resolve.Resolver, d, think time.Duration) (e ends) {
+	start := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	for u, err := range r.Resolve(ctx, "web") {
+		switch {
+		case err != nil:
+			e.at, e.errs = append(e.at, time.Since(start)), append(e.errs, err)
+		case u.Kind == resolve.Replace:
+			e.sets++
+		}
+		time.Sleep(think)
+	}
+	return e
+}
+
+// repeats is a controller that sends m at once and then every so often; 0 is
+// never.
+func repeats(m *destination.Update, every time.Duration) func(*destination.GetDestination, getStream) error {
+	return func(_ *destination.GetDestination, to getStream) error {
+		for {
+			if m != nil {
+				if err := to.Send(m); err != nil {
+					return err
+				}
+			}
+			var again <-chan time.Time
+			if every > 0 {
+				again = time.After(every)
+			}
+			select {
+			case <-again:
+			case <-to.Context().Done():
+				return to.Context().Err()
+			}
+		}
+	}
+}
+
+func TestStreamLimits(t *testing.T) {
+	web := addMessage(tcp(addr1))
+	none := Limits{Initial: -1, Idle: -1, Lifetime: -1}
+	for name, tt := range map[string]struct {
+		limits      Limits
+		get         func(*destination.GetDestination, getStream) error
+		think       time.Duration
+		least, most time.Duration // when the first stream ends; 0 is never
+		code        codes.Code    // of its end, or else it is routine
+	}{
+		"silence":             {get: repeats(nil, 0), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"nothing to be read":  {get: repeats(addMessage(nowhere), time.Second), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"no news":             {get: repeats(web, 0), least: 5 * time.Minute, most: 330 * time.Second},
+		"news all the time":   {get: repeats(web, time.Minute), least: time.Hour, most: 66 * time.Minute},
+		"a slow consumer":     {get: repeats(web, time.Minute), think: 10 * time.Minute, least: time.Hour, most: 76 * time.Minute},
+		"silence is allowed":  {limits: none, get: repeats(nil, 0)},
+		"idleness is allowed": {limits: none, get: repeats(web, 0)},
+		"old age is allowed":  {limits: none, get: repeats(web, time.Minute)},
+		"only old age is not": {limits: Limits{Initial: -1, Idle: -1}, get: repeats(nil, 0), least: time.Hour, most: 66 * time.Minute},
+		"too short": {
+			limits: Limits{Idle: 1, Lifetime: 1}, get: repeats(web, time.Second), least: 10 * time.Second, most: 11 * time.Second,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var m inMemory
+				m.start(t, tt.get)
+				got := follow(t, New(m.connect(t), StreamLimits(tt.limits)), 3*time.Hour, tt.think)
+				if tt.least == 0 {
+					assert.Empty(t, got.errs)
+					return
+				}
+				require.NotEmpty(t, got.errs)
+				assert.GreaterOrEqual(t, got.at[0], tt.least)
+				assert.LessOrEqual(t, got.at[0], tt.most)
+				for _, err := range got.errs {
+					if tt.code != codes.OK {
+						require.Equal(t, tt.code, status.Code(err), err)
+						continue
+					}
+					require.ErrorIs(t, err, stream.ErrEnded)
+				}
+				if tt.code == codes.OK && tt.think == 0 && tt.limits.Initial == 0 {
+					assert.Equal(t, len(got.errs)+1, got.sets, "each stream brings all there is")
+				}
+			})
+		})
+	}
+}
+
+// Without the option there is no limit.
+func TestNoStreamLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		m.start(t, repeats(nil, 0))
+		assert.Empty(t, follow(t, New(m.connect(t)), 100*time.Hour, 0).errs)
+	})
+}
+
+// Streams that began together do not all end together.
+func TestStreamLimitsAreSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		m.start(t, repeats(addMessage(tcp(addr1)), 0))
+		r := New(m.connect(t), StreamLimits(Limits{Idle: -1}))
+		at := make(chan time.Duration)
+		for range 100 {
+			go func() { at <- follow(t, r, 2*time.Hour, 0).at[0] }()
+		}
+		seconds := map[time.Duration]bool{}
+		for range 100 {
+			seconds[(<-at).Truncate(10*time.Second)] = true
+		}
+		assert.Greater(t, len(seconds), 20, "of 36 spans of ten seconds")
+	})
+}
+
+// A controller that takes streams, answers and hangs up at once is not stormed,
+// and neither is one that says nothing.
+func TestBadControllersAreNotStormed(t *testing.T) {
+	web := addMessage(tcp(addr1))
+	for name, get := range map[string]func(*destination.GetDestination, getStream) error{
+		"answers and ends": func(_ *destination.GetDestination, to getStream) error { return to.Send(web) },
+		"answers and fails": func(_ *destination.GetDestination, to getStream) error {
+			_ = to.Send(web)
+			return status.Error(codes.Unavailable, "overloaded")
+		},
+		"ends":          func(*destination.GetDestination, getStream) error { return nil },
+		"fails":         func(*destination.GetDestination, getStream) error { return status.Error(codes.NotFound, "who?") },
+		"says nothing":  repeats(nil, 0),
+		"says nonsense": repeats(addMessage(nowhere), time.Second),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var m inMemory
+				m.start(t, get)
+				conn := &counted{ClientConnInterface: m.connect(t)}
+				most := resolve.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.1}
+				start := time.Now()
+				follow(t, New(conn, Backoff(most), StreamLimits(Limits{})), time.Hour, 0)
+				assert.LessOrEqual(t, float64(len(conn.since(start)))/time.Hour.Seconds(), 0.2)
+				assert.Greater(t, len(conn.since(start)), 240, "it goes on trying")
+			})
+		})
+	}
+}
