@@ -27,7 +27,12 @@ type Target struct {
 }
 
 // Make makes the service of one endpoint. Like every [layer.Make] it must
-// return at once; what has to wait, waits in Ready.
+// return at once; what has to wait, waits in Ready. One that does not return
+// within 10 ms holds up neither removals nor the other services of its update.
+//
+// The services of one update are made one after the other, in the order of
+// their addresses, unless one takes too long; those of several updates may be
+// made at the same time. For an endpoint that has gone meanwhile, none is made.
 //
 // ctx ends when the endpoint is gone and the last response of it has ended, or
 // when the context given to [Endpoints] ends. It is the life of the service:
@@ -43,7 +48,8 @@ type Endpoint[Req, Rsp any] struct {
 }
 
 // Change is what is new about a target's endpoints, and what is known of it.
-// An ID is in at most one of the three lists.
+// An ID is in at most one of the three lists; an address may be in Added and in
+// Removed, when one endpoint takes the place of another.
 type Change[Req, Rsp any] struct {
 	Added   []*Endpoint[Req, Rsp]
 	Changed []*Endpoint[Req, Rsp] // the same ID and Service, other labels or weight

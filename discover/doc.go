@@ -9,8 +9,13 @@
 // [Endpoints] turns the updates of a resolver into a sequence of changes. State
 // follows identity: as long as an endpoint's [resolve.ID] stays, its service
 // stays, and with it its connections and whatever a consumer keeps for it. An
-// endpoint that went is drained: it gets nothing new, finishes what it has,
-// and only then does the context end that its service was made with.
+// endpoint whose ID changed, at the same address, serves until the service of
+// the new ID is ready, within bounds: see [Overlap]. An endpoint that went is
+// drained: it gets nothing new, finishes what it has, and only then does the
+// context end that its service was made with.
+//
+// Nothing waits for a service but what is its own: a Make or a Ready that hangs
+// keeps no endpoint from coming or going, not even its own from going.
 //
 // One resolution for each target, however many requests go there, is a
 // [layer.Cache] of balancers:

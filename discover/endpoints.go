@@ -4,17 +4,9 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"time"
 
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
-
-// patience is how long the rest of an update waits for the services that the
-// same update asks for. A Make returns at once, so that one update is one
-// change and replacing all endpoints leaves no gap; one that does not return
-// must not keep endpoints in use that are gone.
-const patience = 10 * time.Millisecond
 
 // Endpoints resolves target and yields what changes about its endpoints, each
 // with a service made by mk. Updates that change nothing yield nothing.
@@ -25,6 +17,10 @@ const patience = 10 * time.Millisecond
 // it removes all endpoints and is the last one. A resolver that ends by itself
 // leaves the last set in force.
 //
+// An endpoint whose [resolve.ID] changed serves on until the one that takes its
+// place is ready: see [Overlap]. Then one Change removes it and adds the other.
+// There is at most one endpoint for each address.
+//
 // A consumer sends nothing to a removed endpoint after it took the Change; from
 // then on that endpoint's Call refuses with an error that matches
 // [layer.ErrClosed]. What is in flight goes on: the context of the endpoint's
@@ -33,7 +29,9 @@ const patience = 10 * time.Millisecond
 //
 // The sequence may be ranged over several times, also at once: each time it
 // resolves anew and makes services of its own. While it is ranged over it has
-// one goroutine, and one more while mk runs.
+// one goroutine, one more while mk makes the services of an update, another for
+// each mk that does not return, and one for each service that is to take the
+// place of another and is not ready.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk Make[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
@@ -42,16 +40,10 @@ func Endpoints[Req, Rsp any](
 		resolving, stop := context.WithCancel(ctx)
 		updates := make(chan news)
 		go read(resolving, r, target, updates)
-		w := &watch[Req, Rsp]{
-			ctx: ctx, stopped: resolving.Done(), target: target, mk: mk, complete: o.complete,
-			members: make(map[resolve.ID]*member[Req, Rsp]), made: make(chan *member[Req, Rsp]),
-		}
-		w.patience = time.NewTimer(patience)
+		w := newWatch(ctx, target, mk, o)
+		w.stopped = resolving.Done()
 		defer func() {
-			w.patience.Stop()
-			for _, m := range w.members {
-				m.Retire()
-			}
+			w.release()
 			stop()
 			for range updates { // until the resolver has released all it held
 			}
@@ -86,43 +78,3 @@ func read(ctx context.Context, r resolve.Resolver, target string, out chan<- new
 
 // isFinal says that nothing will ever come after err.
 func isFinal(err error) bool { return errors.Is(err, resolve.ErrUnresolvable) }
-
-// member is one endpoint for as long as its ID stays. It is the endpoint's
-// Service.
-type member[Req, Rsp any] struct {
-	counted[Req, Rsp]
-	ctx    context.Context //nolint:containedctx // the life of the service, handed to Make
-	target Target
-
-	now     *Endpoint[Req, Rsp] // what is known of it; the watch's alone
-	isMade  bool                // the watch's alone
-	dropped bool                // removed before it was made; the watch's alone
-}
-
-func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
-	if m.IsGone() {
-		return m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
-	}
-	return m.inner.Ready(ctx)
-}
-
-func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
-	if ctx.Err() != nil {
-		return none, m.refuse(layer.ErrNotReady, "the caller has gone", context.Cause(ctx))
-	}
-	if !m.Begin() {
-		return none, m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
-	}
-	return m.call(ctx, req)
-}
-
-func (m *member[Req, Rsp]) refuse(kind error, reason string, cause error) error {
-	return &layer.Error{
-		Layer: "discover", Target: m.target.Name, Endpoint: m.target.Endpoint.Addr.String(),
-		Kind: kind, Reason: reason, Err: cause,
-	}
-}
-
-// Describe is that of the service inside: the counting is not worth a line.
-func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }

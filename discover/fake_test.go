@@ -8,8 +8,10 @@ import (
 	"net/netip"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -93,9 +95,10 @@ type endpoints struct {
 	mu    sync.Mutex
 	made  []*fake
 	block func(discover.Target) <-chan struct{} // what Make waits for, if it is not nil
+	shut  atomic.Bool                           // those that are made now are not ready
 }
 
-// fake answers with its own address; hold makes it wait.
+// fake answers with its own address.
 type fake struct {
 	ctx    context.Context
 	target discover.Target
@@ -103,7 +106,13 @@ type fake struct {
 	ready  func(ctx context.Context) error
 	calls  int
 	mu     sync.Mutex
+
+	shut, closed atomic.Bool // for Ready alone
+	moved        wake.Broadcast
 }
+
+func (f *fake) open()  { f.shut.Store(false); f.moved.Wake() }
+func (f *fake) close() { f.closed.Store(true); f.moved.Wake() }
 
 func (e *endpoints) Make(ctx context.Context, t discover.Target) service {
 	if e.block != nil {
@@ -112,6 +121,7 @@ func (e *endpoints) Make(ctx context.Context, t discover.Target) service {
 		}
 	}
 	f := &fake{ctx: ctx, target: t}
+	f.shut.Store(e.shut.Load())
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.made = append(e.made, f)
@@ -134,6 +144,12 @@ func (e *endpoints) of(i int) []*fake {
 func (f *fake) Ready(ctx context.Context) error {
 	if f.ready != nil {
 		return f.ready(ctx)
+	}
+	if err := f.moved.Wait(ctx, func() bool { return !f.shut.Load() || f.closed.Load() }); err != nil {
+		return err
+	}
+	if f.closed.Load() {
+		return layer.ErrClosed
 	}
 	return nil
 }
@@ -178,6 +194,7 @@ type consumer struct {
 	last    change
 	now     map[resolve.ID]*endpoint
 	over    bool
+	twice   []netip.AddrPort  // had two endpoints at a time
 	on      func(change) bool // called before the change is applied; false breaks
 }
 
@@ -195,6 +212,13 @@ func (c *consumer) run(changes iter.Seq[change]) {
 		}
 		for _, e := range ch.Removed {
 			delete(c.now, e.ID)
+		}
+		addrs := make(map[netip.AddrPort]bool)
+		for id := range c.now {
+			if addrs[id.Addr] {
+				c.twice = append(c.twice, id.Addr)
+			}
+			addrs[id.Addr] = true
 		}
 		c.mu.Unlock()
 	}
@@ -216,6 +240,18 @@ func (c *consumer) isOver() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.over
+}
+
+// at returns what the consumer has at an address, or nil.
+func (c *consumer) at(i int) *endpoint {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id, e := range c.now {
+		if id.Addr == addr(i) {
+			return e
+		}
+	}
+	return nil
 }
 
 func (c *consumer) endpoint(i int) *endpoint {

@@ -1,0 +1,68 @@
+package discover
+
+import (
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// patience is how long what an update changed waits for the services that the
+// same update asks for. A Make returns at once, so that one update is one
+// change and replacing all endpoints leaves no gap; one that does not return
+// must not keep endpoints in use that are gone, nor others from being made.
+const patience = 10 * time.Millisecond
+
+// makeAll makes one service after the other. If one takes too long, another
+// goroutine makes the rest.
+func (w *watch[Req, Rsp]) makeAll(members []*member[Req, Rsp]) {
+	for i, m := range members {
+		if m.ctx.Err() != nil {
+			continue // it has gone, and nobody waits for it
+		}
+		rest := members[i+1:]
+		var relay *time.Timer
+		if len(rest) > 0 {
+			relay = time.AfterFunc(patience, func() { w.makeAll(rest) })
+		}
+		w.make(m)
+		relayed := relay != nil && !relay.Stop()
+		select {
+		case w.made <- m:
+		case <-w.stopped:
+			return
+		}
+		if relayed {
+			return
+		}
+	}
+}
+
+// make makes one service, and asks one that succeeds another whether it is
+// ready already, so that the two change places at once.
+func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
+	m.inner = w.mk(m.ctx, m.target)
+	if m.heir {
+		m.fit = isSettled(layer.Poll(m.inner))
+	}
+}
+
+// enter tells of a service that was made, or waits until it may succeed
+// another.
+func (w *watch[Req, Rsp]) enter(m *member[Req, Rsp]) {
+	if m.batch == w.batch {
+		w.making--
+	}
+	there := w.members[m.now.Addr]
+	switch {
+	case there == nil || there.latest() != m:
+		return // it has gone meanwhile
+	case there == m:
+		w.next.Added = append(w.next.Added, m.now)
+	case m.fit:
+		m.isMade = true
+		w.succeed(there)
+	default:
+		w.wait(m)
+	}
+	m.isMade = true
+}
