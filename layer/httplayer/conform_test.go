@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -69,6 +70,7 @@ func TestEndpointConforms(t *testing.T) {
 	const capacity = 3
 	for name, opts := range map[string][]EndpointOption{
 		"http1": {H1(), MaxConns(capacity)},
+		"aged":  {H1(), MaxConns(capacity), MaxConnAge(time.Second)},
 		"h2":    {H2()},
 		"auto":  {MaxConns(capacity)},
 	} {

@@ -1,11 +1,17 @@
 package httplayer
 
-import "github.com/gotower/gotower/layer"
+import (
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
 
 // Describe returns the state of the Endpoint: its address and protocol;
 // connections, those of them that are idle, and requests in flight; and what
 // is known of the way to the address: fresh (nobody tried), up or, with the
-// last error and the back-off, down.
+// last error and the back-off, down. With [MaxConnAge] there is the age of the
+// oldest connection that takes requests, how many gave up their place because
+// of theirs, and, while it cannot be made, what is wrong with the successor.
 func (e *Endpoint) Describe() layer.Node {
 	conns1, idle1, flight1 := e.h1.usage()
 	conns2, idle2, flight2 := e.h2.usage()
@@ -16,5 +22,24 @@ func (e *Endpoint) Describe() layer.Node {
 		{Key: "idle", Value: idle1 + idle2},
 		{Key: "in_flight", Value: flight1 + flight2},
 	}
+	if e.opts.maxAge > 0 {
+		state = e.describeAge(state)
+	}
 	return layer.Node{Name: "endpoint", State: e.link.describe(state)}
+}
+
+func (e *Endpoint) describeAge(s layer.State) layer.State {
+	one, any1 := e.h1.age()
+	two, any2 := e.h2.age()
+	if any1 || any2 {
+		s = append(s, layer.Attr{Key: "age", Value: max(one, two).Round(time.Millisecond)})
+	}
+	s = append(s, layer.Attr{Key: "aged_out", Value: int(e.h1.heirs.agedOut.Load() + e.h2.heirs.agedOut.Load())})
+	for _, err := range []error{e.h1.heirs.lastError(), e.h2.heirs.lastError()} {
+		if err != nil {
+			s = append(s, layer.Attr{Key: "successor_error", Value: err.Error()})
+			break
+		}
+	}
+	return s
 }

@@ -23,7 +23,8 @@
 // connections, and one HTTP/2 connection. It never sends a request twice. A
 // connection that turns out dead before a byte of the request was written is
 // replaced without a word; any later failure is the caller's to judge. What
-// can be proven, and what cannot, is said at [Endpoint].
+// can be proven, and what cannot, is said at [Endpoint]. Where an address stands
+// for many servers, [MaxConnAge] has connections made anew now and then.
 //
 // # Errors
 //

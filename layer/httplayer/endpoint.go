@@ -32,6 +32,16 @@ import (
 // after a back-off, and keeps the connection that it made. Where nobody is in
 // Ready, the first Call after the back-off tries.
 //
+// Age: with [MaxConnAge], the first request that finds a connection too old
+// goes by it all the same, and has a successor made in the background. When
+// that is there, an HTTP/2 connection takes no new streams, finishes those it
+// has (see [MaxConnAgeGrace]), and is closed; an HTTP/1.1 connection is closed
+// at once if it is idle, and else after its response. If the successor cannot be
+// made, or would take no requests, the old connection serves on, and it is tried
+// again after the back-off. So no request waits, fails or is refused because of
+// it. There is one successor in the making at a time. A connection that gets no
+// requests is left as it is, and so is one that was upgraded.
+//
 // Errors are a [layer.Error] that names the address. An Endpoint never sends a
 // request twice. It refuses one, or moves it to another connection, where
 // there is proof that the endpoint did not process it and that no byte of its
@@ -80,10 +90,11 @@ type Endpoint struct {
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
 	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
-	e.h1 = pool{endpoint: e, transport: newTransport(http1)}
+	e.h1 = pool{endpoint: e, transport: newTransport(http1), open: make(map[*h1Conn]struct{})}
 	e.h2 = single{endpoint: e, transport: newTransport(http2), open: make(map[*h2Conn]struct{})}
 	e.lastH2.Store(e.opts.protocol == http2)
 	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
+	e.h1.heirs.backoff, e.h2.heirs.backoff = e.opts.backoff, e.opts.backoff
 	context.AfterFunc(ctx, e.shut)
 	return e
 }

@@ -117,3 +117,20 @@ func ExampleStatusOf() {
 	// unexpected EOF  502 Bad Gateway, gRPC 14
 	// odd             500 Internal Server Error, gRPC 13
 }
+
+// An address that stands for many servers: connections are made anew now and
+// then, so that those which come up get their share.
+func ExampleMaxConnAge() {
+	srv := hello()
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.MaxConnAge(5*time.Minute))
+	fmt.Println(endpoint.Ready(ctx))
+	state := endpoint.Describe().State
+	fmt.Println(state.Get("connections"), "open,", state.Get("aged_out"), "replaced")
+	// Output:
+	// <nil>
+	// 1 open, 0 replaced
+}

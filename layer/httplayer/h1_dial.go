@@ -23,7 +23,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}
 	out := make(chan dialled)
 	go func() {
-		c, err := p.open()
+		c, err := p.make()
 		p.report(err)
 		select {
 		case out <- dialled{c, err}:
@@ -51,7 +51,7 @@ func (p *pool) probe() {
 		return
 	}
 	go func() {
-		c, err := p.open()
+		c, err := p.make()
 		if err == nil {
 			p.end(c)
 		}
@@ -64,24 +64,38 @@ func (p *pool) report(err error) {
 	p.endpoint.wake.Wake()
 }
 
-// open makes the connection that a slot was taken for.
-func (p *pool) open() (*h1Conn, error) {
+// make makes the connection that a slot was taken for.
+func (p *pool) make() (*h1Conn, error) {
+	c, err := p.connect()
+	if err != nil {
+		p.unslot()
+		return nil, err
+	}
+	p.mu.Lock()
+	p.dialling--
+	p.open[c] = struct{}{}
+	p.mu.Unlock()
+	p.watch(c)
+	return c, nil
+}
+
+// connect makes a connection that is not counted yet.
+func (p *pool) connect() (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
 	defer cancel()
 	cc, w, err := e.connect(ctx, p.transport, http1)
 	if err != nil {
-		p.unslot()
 		return nil, err
 	}
-	c := &h1Conn{cc: cc, wire: w}
-	p.mu.Lock()
-	p.dialling--
-	p.mu.Unlock()
-	cc.SetStateHook(func(cc *http.ClientConn) {
+	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge)}, nil
+}
+
+// watch has a connection struck off when it is no more.
+func (p *pool) watch(c *h1Conn) {
+	c.cc.SetStateHook(func(cc *http.ClientConn) {
 		if cc.Err() != nil {
 			p.forget(c)
 		}
 	})
-	return c, nil
 }

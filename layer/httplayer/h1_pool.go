@@ -12,7 +12,10 @@ type pool struct {
 	endpoint  *Endpoint
 	transport *http.Transport
 
+	heirs succession
+
 	mu       sync.Mutex
+	open     map[*h1Conn]struct{}
 	idle     []*h1Conn // the one that was used last is the last
 	conns    int       // idle, in use and being dialled
 	dialling int
@@ -25,8 +28,10 @@ type pool struct {
 type h1Conn struct {
 	cc    *http.ClientConn
 	wire  *wire
+	age   age
 	state h1State
 	since time.Time // idle
+	old   bool      // another has taken its place: not to be used again
 }
 
 type h1State int
@@ -43,7 +48,7 @@ func (p *pool) take() *h1Conn {
 	for {
 		p.mu.Lock()
 		last := len(p.idle) - 1
-		if last < 0 {
+		if last < 0 || !p.usableLocked() {
 			p.mu.Unlock()
 			return nil
 		}
@@ -53,6 +58,9 @@ func (p *pool) take() *h1Conn {
 		c.state = h1Busy
 		p.mu.Unlock()
 		if c.cc.Reserve() == nil {
+			if c.age.over() {
+				p.renew(c)
+			}
 			return c
 		}
 		p.forget(c)
@@ -66,18 +74,22 @@ func (p *pool) put(c *h1Conn) bool {
 		return false
 	}
 	p.mu.Lock()
-	if p.closed {
+	if p.closed || c.old {
 		p.mu.Unlock()
 		return false
 	}
 	if c.state == h1Busy {
-		c.state, c.since = h1Idle, time.Now()
-		p.idle = append(p.idle, c)
-		p.reapLater(p.endpoint.opts.idleTimeout)
+		p.idleLocked(c)
 	}
 	p.mu.Unlock()
 	p.endpoint.wake.Wake()
 	return true
+}
+
+func (p *pool) idleLocked(c *h1Conn) {
+	c.state, c.since = h1Idle, time.Now()
+	p.idle = append(p.idle, c)
+	p.reapLater(p.endpoint.opts.idleTimeout)
 }
 
 // end is for a connection whose response has ended. net/http frees it before
@@ -107,6 +119,7 @@ func (p *pool) forget(c *h1Conn) {
 func (p *pool) strike(c *h1Conn) {
 	c.state = h1Gone
 	p.conns--
+	delete(p.open, c)
 }
 
 // slot makes room for one connection more, if there may be one.
@@ -137,6 +150,12 @@ func (p *pool) belowLocked() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns < p.endpoint.opts.maxConns
 }
 
+// usableLocked reports whether an idle connection may be used. While an old one
+// is in use its successor may be one above the bound.
+func (p *pool) usableLocked() bool {
+	return p.endpoint.opts.maxConns <= 0 || p.conns-len(p.idle) < p.endpoint.opts.maxConns
+}
+
 func (p *pool) below() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,7 +165,7 @@ func (p *pool) below() bool {
 func (p *pool) room(up bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.idle) > 0 || up && p.belowLocked()
+	return len(p.idle) > 0 && p.usableLocked() || up && p.belowLocked()
 }
 
 // usage is for Describe.

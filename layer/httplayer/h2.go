@@ -16,6 +16,9 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if err != nil {
 			return nil, err
 		}
+		if c.age.over() {
+			s.renew(c)
+		}
 		if !c.acquire() {
 			if !c.spent() && c.cc.Err() == nil {
 				return nil, e.full

@@ -1,12 +1,10 @@
 package httplayer
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/singleflight"
 )
@@ -18,6 +16,7 @@ type single struct {
 	transport *http.Transport
 	flight    singleflight.Group
 	current   atomic.Pointer[h2Conn] // nil if there is none
+	heirs     succession
 
 	mu     sync.Mutex
 	open   map[*h2Conn]struct{}
@@ -33,9 +32,11 @@ type h2Conn struct {
 	owner   *single
 	cc      *http.ClientConn
 	wire    *wire
+	age     age
 	active  atomic.Int64 // requests that have not ended
 	aborted atomic.Bool  // net/http may still count some that have
 	retired atomic.Bool  // no new streams; closed when there are none left
+	cut     *time.Timer  // ends the grace, of the owner's mu; nil if there is none
 }
 
 // acquire takes a place for one stream.
@@ -83,10 +84,15 @@ func (c *h2Conn) End(err error) {
 // there is.
 func (c *h2Conn) spent() bool { return c.retired.Load() || c.wire.frames.goAway.Load() }
 
-// settle closes a retired connection that has nothing left to do.
+// settle closes a retired connection that has nothing left to do. Where only
+// streams are left that were reset, it does not wait for word of them for ever.
 func (c *h2Conn) settle() {
-	if c.retired.Load() && c.active.Load() == 0 && c.cc.InFlight() == 0 {
+	switch {
+	case !c.retired.Load() || c.active.Load() > 0:
+	case c.cc.InFlight() == 0:
 		_ = c.cc.Close()
+	case c.aborted.Load():
+		c.owner.cutLater(c, patienceWithSilence)
 	}
 }
 
@@ -96,98 +102,13 @@ func (s *single) retire(c *h2Conn) {
 	c.settle()
 }
 
-// get returns the connection, made now if need be. The attempt goes on when
-// ctx ends, for others and for later.
-func (s *single) get(ctx context.Context) (*h2Conn, error) {
-	if c := s.current.Load(); c != nil {
-		return c, nil
-	}
-	e := s.endpoint
-	if err := e.link.admit(); err != nil {
-		return nil, e.unreachable(err)
-	}
-	select {
-	case r := <-s.flight.DoChan("", s.make):
-		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
-			return c, nil
-		}
-		if e.opts.protocol == auto && errors.Is(r.Err, errNotH2) {
-			return nil, e.failed(ctx, r.Err)
-		}
-		return nil, e.unreachable(r.Err)
-	case <-ctx.Done():
-		return nil, e.goneError(ctx)
-	}
-}
-
-// probe connects in the background.
-func (s *single) probe() { s.flight.DoChan("", s.make) }
-
-// make makes the connection, unless somebody just did.
-func (s *single) make() (any, error) {
-	if c := s.current.Load(); c != nil {
-		return c, nil
-	}
-	e := s.endpoint
-	c, err := s.connect()
-	if err == nil {
-		e.onlyH1.Store(false)
-	}
-	if e.opts.protocol == auto && errors.Is(err, errNotH2) {
-		e.link.report(nil) // somebody is there, for HTTP/1.1
-	} else {
-		e.link.report(err)
-	}
-	e.wake.Wake()
-	return c, err
-}
-
-// errNotH2 is what is wrong with a server that answers, but not in HTTP/2.
-var errNotH2 = errors.New("the server does not speak HTTP/2")
-
-// connect makes a connection and waits for the server's SETTINGS. Before they
-// have come net/http would allow 100 streams, whatever the server will say.
-func (s *single) connect() (*h2Conn, error) {
-	e := s.endpoint
-	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
-	defer cancel()
-	cc, w, err := e.connect(ctx, s.transport, http2)
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case <-w.frames.ready:
-	case <-w.frames.ended:
-		_ = cc.Close()
-		return nil, &peerError{errNotH2}
-	case <-ctx.Done():
-		_ = cc.Close()
-		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
-	}
-	c := &h2Conn{owner: s, cc: cc, wire: w}
-	return c, s.publish(c)
-}
-
-func (s *single) publish(c *h2Conn) error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		_ = c.cc.Close()
-		return context.Cause(s.endpoint.life)
-	}
-	s.open[c] = struct{}{}
-	s.mu.Unlock()
-	s.current.Store(c)
-	c.cc.SetStateHook(func(cc *http.ClientConn) { s.changed(c) })
-	return nil
-}
-
 // changed is called by net/http when a stream ended or the connection did.
 func (s *single) changed(c *h2Conn) {
 	if c.cc.Err() != nil {
 		s.retire(c)
 		s.mu.Lock()
 		delete(s.open, c)
+		c.spare()
 		s.mu.Unlock()
 	}
 	if int64(c.cc.InFlight()) <= c.active.Load() {
@@ -202,6 +123,7 @@ func (s *single) shut() {
 	s.closed = true
 	conns := make([]*h2Conn, 0, len(s.open))
 	for c := range s.open {
+		c.spare()
 		conns = append(conns, c)
 	}
 	s.mu.Unlock()

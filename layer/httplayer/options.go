@@ -17,6 +17,8 @@ type endpointOptions struct {
 	maxConns       int
 	idleTimeout    time.Duration
 	connectTimeout time.Duration
+	maxAge         time.Duration
+	grace          time.Duration
 	backoff        layer.Backoff
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
@@ -53,8 +55,10 @@ func H2() EndpointOption {
 }
 
 // MaxConns bounds the HTTP/1.1 connections of an Endpoint, those being dialled
-// and those upgraded included; at n the next request is refused. The default,
-// and any n below 1, means no bound. HTTP/2 has its own: one connection, and
+// and those upgraded included; at n the next request is refused. Beside them
+// there may be the one that is to take the place of another, see [MaxConnAge];
+// requests are n at the most all the same. The default, and any n below 1,
+// means no bound. HTTP/2 has its own: one connection, and
 // as many streams as the server allows.
 func MaxConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
@@ -65,6 +69,32 @@ func MaxConns(n int) EndpointOption {
 // An HTTP/2 connection is kept for as long as it works.
 func IdleTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.idleTimeout = d })
+}
+
+// MaxConnAge is how old a connection may become before a new one takes its
+// place; see "Age" at [Endpoint]. Each connection draws its own limit, from a
+// tenth below d to a tenth above, as gRPC's MAX_CONNECTION_AGE does, so that
+// those which were made together do not end together.
+//
+// The default, and a d of 0 or less, is no limit, as in linkerd's proxy: where
+// an address stands for one process, or somebody tells of new ones, a new
+// connection leads to where the old one did, for the price of a handshake.
+// Give one where an address stands for many, as that of a Kubernetes Service or
+// a load balancer does: an HTTP/2 connection stays with the process that it was
+// given, whatever others come up. Start from 5 minutes: they have their share
+// within about that time. A d below a second counts as a second.
+func MaxConnAge(d time.Duration) EndpointOption {
+	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
+}
+
+// MaxConnAgeGrace is how long an HTTP/2 connection that was too old may go on
+// with the streams that it has when its successor took its place. After that it
+// is closed, and what is still open on it fails as on a connection that was
+// lost. The default, and a d of 0 or less, is for as long as they take: without
+// this option no request ever fails for the age of a connection. Without
+// [MaxConnAge] it means nothing.
+func MaxConnAgeGrace(d time.Duration) EndpointOption {
+	return endpointOption(func(o *endpointOptions) { o.grace = d })
 }
 
 // ConnectTimeout bounds the making of a connection: TCP, TLS, and the server's
@@ -97,6 +127,7 @@ func TLS(cfg *tls.Config) EndpointOption {
 const (
 	defaultIdleTimeout    = 3 * time.Second
 	defaultConnectTimeout = time.Second
+	leastMaxAge           = time.Second
 )
 
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
@@ -109,6 +140,9 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	}
 	if o.connectTimeout <= 0 {
 		o.connectTimeout = defaultConnectTimeout
+	}
+	if o.maxAge > 0 {
+		o.maxAge = max(o.maxAge, leastMaxAge)
 	}
 	o.backoff = o.backoff.OrDefault()
 	if o.tls != nil && o.tls.ServerName == "" {

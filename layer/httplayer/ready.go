@@ -25,6 +25,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return e.notReady(ctx)
 		}
+		e.h2.refresh()
 		wait := recheck
 		if !e.link.up() && e.canProbe() {
 			var claimed bool

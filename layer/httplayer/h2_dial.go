@@ -1,0 +1,109 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+)
+
+// get returns the connection, made now if need be. The attempt goes on when
+// ctx ends, for others and for later.
+func (s *single) get(ctx context.Context) (*h2Conn, error) {
+	if c := s.current.Load(); c != nil {
+		return c, nil
+	}
+	e := s.endpoint
+	if err := e.link.admit(); err != nil {
+		return nil, e.unreachable(err)
+	}
+	select {
+	case r := <-s.flight.DoChan("", s.first):
+		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
+			return c, nil
+		}
+		if e.opts.protocol == auto && errors.Is(r.Err, errNotH2) {
+			return nil, e.failed(ctx, r.Err)
+		}
+		return nil, e.unreachable(r.Err)
+	case <-ctx.Done():
+		return nil, e.goneError(ctx)
+	}
+}
+
+// probe connects in the background.
+func (s *single) probe() { s.flight.DoChan("", s.first) }
+
+func (s *single) first() (any, error) { return s.make(nil) }
+
+// make makes the connection, unless somebody just did; it takes the place of
+// old. While old serves, its failure is nobody's.
+func (s *single) make(old *h2Conn) (any, error) {
+	if c := s.current.Load(); c != nil && c != old {
+		return c, nil
+	}
+	e := s.endpoint
+	c, err := s.connect(old)
+	switch {
+	case err == nil:
+		e.onlyH1.Store(false)
+		e.link.report(nil)
+	case old != nil && s.current.Load() == old:
+		return nil, err
+	case e.opts.protocol == auto && errors.Is(err, errNotH2):
+		e.link.report(nil) // somebody is there, for HTTP/1.1
+	default:
+		e.link.report(err)
+	}
+	e.wake.Wake()
+	return c, err
+}
+
+// errNotH2 is what is wrong with a server that answers, but not in HTTP/2.
+var errNotH2 = errors.New("the server does not speak HTTP/2")
+
+// connect makes a connection and waits for the server's SETTINGS. Before they
+// have come net/http would allow 100 streams, whatever the server will say. It
+// takes the place of old, unless that is the better one.
+func (s *single) connect(old *h2Conn) (*h2Conn, error) {
+	e := s.endpoint
+	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+	defer cancel()
+	cc, w, err := e.connect(ctx, s.transport, http2)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-w.frames.ready:
+	case <-w.frames.ended:
+		_ = cc.Close()
+		return nil, &peerError{errNotH2}
+	case <-ctx.Done():
+		_ = cc.Close()
+		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
+	}
+	c := &h2Conn{owner: s, cc: cc, wire: w, age: newAge(e.opts.maxAge)}
+	if old != nil && s.current.Load() == old && c.useless() {
+		_ = cc.Close()
+		return nil, &peerError{errUseless}
+	}
+	err = s.publish(c)
+	if old != nil && err == nil {
+		s.supersede(old)
+	}
+	return c, err
+}
+
+func (s *single) publish(c *h2Conn) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		_ = c.cc.Close()
+		return context.Cause(s.endpoint.life)
+	}
+	s.open[c] = struct{}{}
+	s.mu.Unlock()
+	s.current.Store(c)
+	c.cc.SetStateHook(func(cc *http.ClientConn) { s.changed(c) })
+	return nil
+}
