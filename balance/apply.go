@@ -29,7 +29,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 		}
 		for _, e := range c.Changed {
 			if n := b.nodes[e.ID]; n != nil {
-				n.endpoint.Store(e)
+				b.know(n, e)
 			}
 		}
 		// After what was added, so that a whole new set leaves no gap.
@@ -39,15 +39,16 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 			}
 		}
 		b.state, b.err = c.State, c.Err
+		b.recall()
 	}
 	b.mu.Unlock()
 	b.changed.Wake()
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
-	n := &node[Req, Rsp]{id: e.ID, service: e.Service, reason: layer.Poll(e.Service)}
-	n.endpoint.Store(e)
-	n.latency.init(b.rtt, tick(time.Since(b.start)))
+	n := &node[Req, Rsp]{service: e.Service, reason: layer.Poll(e.Service)}
+	n.id, n.born, n.node = e.ID, b.now(), n
+	n.info.Store(e)
 	return n
 }
 
@@ -55,21 +56,64 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 // keeps its node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
-		old.endpoint.Store(n.endpoint.Load())
+		b.know(old, n.info.Load())
 		return
 	}
 	b.nodes[n.id] = n
+	b.meters.added.Add(1)
+	n.state.Store(unready)
+	b.know(n, n.info.Load())
 	if n.reason == nil {
-		b.ready.add(n)
+		b.join(n)
 		return
 	}
 	b.setAside(n, n.reason)
+}
+
+// know takes what a resolver says of an endpoint that changes nothing about
+// how to reach it. Who has a place in a set for its weight or its zone gets
+// another one.
+func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *discover.Endpoint[Req, Rsp]) {
+	n.info.Store(e)
+	isFar := b.zone != "" && e.Labels["zone"] != b.zone
+	moves := n.state.Load() == ready && (isFar != n.far || n.weighs(e.Weight))
+	if moves {
+		b.leave(n)
+	}
+	n.far = isFar
+	if n.setWeight(e.Weight) {
+		b.group.weighted.Store(true)
+	}
+	if moves {
+		b.join(n)
+	}
+}
+
+// join puts a node into its ready set.
+func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
+	n.state.Store(ready)
+	b.group.set(&n.endpoint).add(&n.endpoint)
+	b.picker.joined(&n.endpoint)
+	b.count()
+}
+
+// leave takes a node out of it, before its state says so.
+func (b *Balancer[Req, Rsp]) leave(n *node[Req, Rsp]) {
+	b.group.set(&n.endpoint).remove(&n.endpoint)
+	b.picker.left(&n.endpoint)
+}
+
+func (b *Balancer[Req, Rsp]) count() {
+	ready := b.group.len()
+	b.meters.ready.Set(float64(ready))
+	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
 // setAside makes a node that is not in the ready set wait until it is ready, or
 // not even that.
 func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
 	n.reason, b.refuser = reason, n
+	defer b.count()
 	if errors.Is(reason, layer.ErrClosed) {
 		n.state.Store(closed)
 		return
@@ -87,8 +131,9 @@ func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
 	if n.state.Load() != ready {
 		return // another request was refused before this one
 	}
-	b.ready.remove(n)
+	b.leave(n)
 	b.setAside(n, reason)
+	b.recall()
 }
 
 // await waits until n is ready, and puts it back. It ends when n is removed.
@@ -111,8 +156,7 @@ func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
 	if n.state.Load() == unready {
 		n.stop()
 		if n.reason = err; err == nil {
-			n.state.Store(ready)
-			b.ready.add(n)
+			b.join(n)
 		} else {
 			n.state.Store(closed)
 			b.refuser = n
@@ -128,11 +172,13 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	delete(b.nodes, n.id)
 	switch n.state.Swap(removed) {
 	case ready:
-		b.ready.remove(n)
+		b.leave(n)
 	case unready:
 		n.stop()
 	}
 	b.departed += n.picks()
+	b.meters.gone.Add(1)
+	b.count()
 	if b.refuser == n {
 		b.refuser = nil
 	}

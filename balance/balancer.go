@@ -43,15 +43,18 @@ import (
 //
 // A Balancer is safe for concurrent use.
 type Balancer[Req, Rsp any] struct {
-	ready    readySet[Req, Rsp]
+	group    *group
+	picker   picker
 	ended    atomic.Pointer[layer.Error]
-	start    time.Time // of the clock
-	decay    float64   // in ticks
-	choices  int
+	start    time.Time             // of the clock
 	complete layer.Completion[Rsp] // nil if a response is over when Call returns
+	sample   Sample
 	failures failures[Rsp]
-	rtt      time.Duration
+	jury     *jury // nil if nothing is ejected
+	meters   meters
 	target   string
+	pickName string
+	zone     string
 	ctx      context.Context //nolint:containedctx // the parent of every wait for an endpoint
 
 	changed wake.Broadcast // an endpoint became ready, or all ended
@@ -78,10 +81,15 @@ func New[Req, Rsp any](
 ) *Balancer[Req, Rsp] {
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
-		start: time.Now(), decay: decayTicks(o.decay), choices: o.choices, complete: o.complete, failures: o.failures, rtt: o.rtt,
-		target: target, ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
+		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
+		failures: o.failures, meters: o.to.bind(), target: target, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
+		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
-	b.ready.clear()
+	b.failures.usual = &b.group.usual
+	b.picker = o.policy.Pick.on(b.group)
+	if b.jury = newJury(o.policy.Ejection, o.failures.classify != nil); b.jury != nil {
+		go b.preside(ctx)
+	}
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
 	go func() {
 		for c := range changes {
@@ -109,7 +117,7 @@ func Resolve[Req, Rsp any](
 // Ready returns nil once an endpoint is ready, and says so itself.
 func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 	for range maxRefusals {
-		err := b.changed.Wait(ctx, func() bool { return b.ready.len() > 0 || b.ended.Load() != nil })
+		err := b.changed.Wait(ctx, func() bool { return b.group.len() > 0 || b.ended.Load() != nil })
 		if err != nil {
 			return err
 		}
@@ -128,10 +136,11 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 // confirm asks one endpoint of the ready set, which knows only of the refusals
 // there have been, and takes it out if it is not ready any more.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	n := b.ready.choose(b.choices, tick(time.Since(b.start)), b.decay)
-	if n == nil {
+	e := b.picker.pick(query{now: b.now()})
+	if e == nil {
 		return false
 	}
+	n := nodeOf[Req, Rsp](e)
 	err := layer.Poll(n.service)
 	if err != nil {
 		b.refusedBy(n, err)
@@ -154,17 +163,18 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}
 	var last error
-	tries := layer.TriesOf(ctx)
+	hints := layer.HintsOf(ctx)
 	for range maxRefusals {
 		start := time.Since(b.start)
-		n := b.pick(tick(start), tries)
+		n := b.pick(tick(start), hints)
 		if n == nil {
 			if err := b.refuse(); err != nil {
+				b.meters.refused.Add(1)
 				return none, err
 			}
 			continue // one became ready just now
 		}
-		tries.Add(n) // before its Call, so that a hedge that runs beside it sees it
+		hints.Tries.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
 		rsp, taken, err := b.send(ctx, n, req, start)
 		if taken || ctx.Err() != nil {
 			return rsp, err
@@ -172,6 +182,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		b.refusedBy(n, err)
 		last = said{err}
 	}
+	b.meters.refused.Add(1)
 	return none, &layer.Error{
 		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
 		Reason: fmt.Sprintf("refused %d times", maxRefusals), Err: last,
@@ -179,31 +190,42 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // pick chooses a node and counts the request there.
-func (b *Balancer[Req, Rsp]) pick(now uint32, tries *layer.Tries) *node[Req, Rsp] {
+func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.Hints) *node[Req, Rsp] {
+	q := query{now: now, affinity: hints.Affinity, hasAffinity: hints.HasAffinity, tries: hints.Tries}
+	if hints.Explanation == nil {
+		return b.begin(q)
+	}
+	q.why = new(looks)
+	n := b.begin(q)
+	b.explain(hints.Explanation, q, n)
+	return n
+}
+
+func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 	for range 3 {
-		n := b.choose(now, tries)
-		if n != nil && n.begin() {
-			return n
+		e := b.picker.pick(q)
+		if e != nil && e.begin() {
+			return nodeOf[Req, Rsp](e)
 		}
-		if n == nil && b.ready.len() == 0 {
+		if e == nil && b.group.len() == 0 {
 			return nil
 		}
 	}
 	// The set changes as fast as it is read. Nothing changes under the lock.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n := b.choose(now, tries); n != nil && n.begin() {
-		return n
+	if e := b.picker.pick(q); e != nil && e.begin() {
+		return nodeOf[Req, Rsp](e)
 	}
 	return nil
 }
 
-func (b *Balancer[Req, Rsp]) choose(now uint32, tries *layer.Tries) *node[Req, Rsp] {
-	if tries.Len() > 0 {
-		return b.ready.chooseElsewhere(tries, b.choices, now, b.decay)
-	}
-	return b.ready.choose(b.choices, now, b.decay)
+func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
+	n, _ := e.node.(*node[Req, Rsp]) // there are no others
+	return n
 }
+
+func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
 // send gives req to n, where it was counted, and reports whether n took it.
 func (b *Balancer[Req, Rsp]) send(
@@ -218,7 +240,7 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
-		b.record(n, start, b.failures.price(ctx, layer.Outcome[Rsp]{Response: rsp, Ended: true}))
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true})
 	case err == nil:
 		handed = true
 		rsp = b.complete(ctx, rsp, b.exchange(ctx, n, start, rsp))
@@ -230,33 +252,4 @@ func (b *Balancer[Req, Rsp]) send(
 		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err})
 	}
 	return rsp, true, err
-}
-
-// record takes the latency of a response that began at start and is here now.
-// One that failed counts as no less than its price, and no less than what was
-// expected.
-func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duration) {
-	now := time.Since(b.start)
-	took := now - start
-	if price > 0 {
-		took = max(took, price, time.Duration(n.latency.read(tick(now), b.decay)))
-	}
-	n.latency.record(took, tick(now), b.decay)
-}
-
-// observe takes the latency of a request that ended without a byte. If it was
-// the caller who left, or whose time was over, the response would have taken
-// longer than that by an unknown time: it tells something only if that is
-// already more than was expected. One that was refused after all tells nothing.
-func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
-	now := time.Since(b.start)
-	switch {
-	case out.Err != nil && ctx.Err() != nil:
-		if float64(now-start) > n.latency.read(tick(now), b.decay) {
-			b.record(n, start, 0)
-		}
-	case errors.Is(out.Err, layer.ErrNotReady):
-	default:
-		b.record(n, start, b.failures.price(ctx, out))
-	}
 }

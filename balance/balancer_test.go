@@ -166,7 +166,7 @@ func TestRefusalIsOfferedToOthers(t *testing.T) {
 			require.Equal(t, "server: not ready: shut", state.Get("reason"))
 			require.EqualValues(t, 0, state.Get("picks"), "it did not take a request")
 			require.EqualValues(t, 0, state.Get("in_flight"))
-			require.Equal(t, 30*time.Millisecond, state.Get("ewma"), "a refusal says nothing of its latency")
+			require.Equal(t, false, state.Get("known"), "a refusal says nothing of its latency")
 			s.open(true)
 			synctest.Wait()
 			require.Equal(t, "ready", p.of(s).Get("state"))

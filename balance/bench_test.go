@@ -56,7 +56,7 @@ func TestPickAllocatesNothing(t *testing.T) {
 // two clock readings.
 func BenchmarkPick(b *testing.B) {
 	ctx := context.Background()
-	for _, n := range []int{2, 100, 10_000} {
+	for _, n := range []int{2, 16, 100, 10_000, 100_000} {
 		svc, _ := of(b, n)
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
@@ -77,8 +77,8 @@ func BenchmarkPick(b *testing.B) {
 			})
 		})
 	}
-	b.Run("n=100/choices=4", func(b *testing.B) {
-		svc, _ := of(b, 100, balance.Choices[int](4))
+	b.Run("n=100/choices=2", func(b *testing.B) {
+		svc, _ := of(b, 100, balance.With[int](balance.Policy{Pick: balance.Choices(2)}))
 		b.ReportAllocs()
 		for b.Loop() {
 			_, _ = svc.Call(ctx, 1)

@@ -1,8 +1,6 @@
 package balance
 
 import (
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -11,52 +9,59 @@ import (
 // Describe shows the endpoints in the order of their addresses, each with its
 // stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
+	nodes, states := b.survey()
 	b.mu.Lock()
-	nodes := slices.Collect(maps.Values(b.nodes))
-	reasons := make(map[*node[Req, Rsp]]error)
 	picks := b.departed
-	for _, n := range nodes {
-		reasons[n] = n.reason
-		picks += n.picks()
-	}
 	state := layer.State{
 		{Key: "target", Value: b.target},
 		{Key: "state", Value: b.state},
+		{Key: "pick", Value: b.pickName},
+		{Key: "cost", Value: b.group.cost.String()},
 		{Key: "endpoints", Value: len(nodes)},
-		{Key: "ready", Value: b.ready.len()},
-		{Key: "picks", Value: picks},
+		{Key: "ready", Value: b.group.len()},
 	}
-	if b.err != nil {
-		state = append(state, layer.Attr{Key: "error", Value: b.err.Error()})
-	}
+	state = append(state, b.jury.attributes()...)
+	err := b.err
 	b.mu.Unlock()
+	for _, s := range states {
+		picks += s.Picks
+	}
+	state = append(state, layer.Attr{Key: "picks", Value: picks})
+	if err != nil {
+		state = append(state, layer.Attr{Key: "error", Value: err.Error()})
+	}
 	if ended := b.ended.Load(); ended != nil {
 		state = append(state, layer.Attr{Key: "closed", Value: ended.Error()})
 	}
-
-	slices.SortFunc(nodes, func(a, c *node[Req, Rsp]) int { return a.id.Addr.Compare(c.id.Addr) })
 	d := layer.Node{Name: "balance", State: state}
-	for _, n := range nodes {
-		d.Children = append(d.Children, b.describe(n, reasons[n]))
+	for i, n := range nodes {
+		next := layer.Describe(n.service)
+		d.Children = append(d.Children, layer.Node{Name: "endpoint", State: states[i].attributes(), Next: &next})
 	}
 	return d
 }
 
-func (b *Balancer[Req, Rsp]) describe(n *node[Req, Rsp], reason error) layer.Node {
-	ewma := time.Duration(n.latency.read(tick(time.Since(b.start)), b.decay))
+func (s EndpointState) attributes() layer.State {
 	state := layer.State{
-		{Key: "addr", Value: n.id.Addr},
-		{Key: "state", Value: stateName(n.state.Load())},
-		{Key: "ewma", Value: ewma.Round(time.Microsecond)},
-		{Key: "in_flight", Value: n.inFlight()},
-		{Key: "picks", Value: n.picks()},
+		{Key: "addr", Value: s.ID.Addr},
+		{Key: "state", Value: s.State},
+		{Key: "ewma", Value: s.Latency.Round(time.Microsecond)},
 	}
-	if labels := n.endpoint.Load().Labels; len(labels) > 0 {
-		state = append(state, layer.Attr{Key: "labels", Value: labels})
+	if !s.Known {
+		state = append(state, layer.Attr{Key: "known", Value: false})
 	}
-	if reason != nil {
-		state = append(state, layer.Attr{Key: "reason", Value: reason.Error()})
+	state = append(state, layer.Attr{Key: "in_flight", Value: s.InFlight}, layer.Attr{Key: "picks", Value: s.Picks})
+	if s.Weight != 1 {
+		state = append(state, layer.Attr{Key: "weight", Value: s.Weight})
 	}
-	next := layer.Describe(n.service)
-	return layer.Node{Name: "endpoint", State: state, Next: &next}
+	if s.Far {
+		state = append(state, layer.Attr{Key: "far", Value: true})
+	}
+	if len(s.Labels) > 0 {
+		state = append(state, layer.Attr{Key: "labels", Value: s.Labels})
+	}
+	if s.Reason != nil {
+		state = append(state, layer.Attr{Key: "reason", Value: s.Reason.Error()})
+	}
+	return state
 }

@@ -7,25 +7,33 @@ import (
 )
 
 // estimate is a peak EWMA of latencies. With E the value and T the time of the
-// last sample, and D the decay:
+// last sample, D the decay, and M the median of all endpoints' values now:
 //
-//	read at t:      E · e^(−(t−T)/D), and nothing changes
+//	read at t:      M + (E−M) · e^(−(t−T)/D), and nothing changes
 //	sample s at t:  if s > E:  E ← s                       (the peak)
 //	                else:      w = e^(−(t−T)/D)
 //	                           E ← E·w + s·(1−w)           (the average)
 //	                T ← t
 //
-// These are the figures of tower's load::peak_ewma, with one difference. tower
-// writes the faded value back whenever it is read, so that a sample that comes
-// after a read weighs next to nothing, and how fast an endpoint is forgiven
-// depends on how often others looked at it. Here a read is pure, as in
+// The samples are those of tower's load::peak_ewma; the reading differs, twice.
+//
+// tower writes the faded value back whenever it is read, so that a sample that
+// comes after a read weighs next to nothing, and how fast an endpoint is
+// forgiven depends on how often others looked at it. Here a read is pure, as in
 // linkerd's load-biaser: T is moved by samples alone.
+//
+// In both of them the value fades to nothing, so that whatever was not used for
+// a while becomes the best of all, and the slower of two endpoints gets more
+// requests the fewer there are. Here it fades to what is usual: knowledge that
+// grows old makes an endpoint like its peers, not better. SIMULATION.md has the
+// figures. An endpoint of which nothing is known has no value and is like its
+// peers from the start.
 //
 // Value and time are one word, so that a sample that meets another is taken
 // again and none is lost:
 //
 //	bits 63..32  T, in ticks since the balancer began
-//	bits 31..0   E, in ns, as a float32 (exact to 6·10⁻⁸)
+//	bits 31..0   E, in ns, as a float32 (exact to 6·10⁻⁸); 0 if there was no sample
 //
 // A tick is 2^20 ns, about a millisecond; the count wraps round after 52 days.
 // An endpoint without a sample for that long looks fresh: it fades once more.
@@ -59,11 +67,10 @@ func tick(d time.Duration) uint32 { return uint32(d >> tickShift) }
 // decayTicks is D in ticks.
 func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) }
 
-func (e *estimate) init(value time.Duration, now uint32) { e.word.Store(pack(float32(value), now)) }
-
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// load returns E and how long ago, in ticks, it was that.
+// load returns E and how long ago, in ticks, it was that. E is 0 if there was
+// no sample.
 func (e *estimate) load(now uint32) (value float32, age uint32) {
 	word := e.word.Load()
 	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
@@ -77,12 +84,6 @@ func since(now, at uint32) uint32 {
 	return age
 }
 
-// read returns the faded value in ns.
-func (e *estimate) read(now uint32, decay float64) float64 {
-	value, age := e.load(now)
-	return float64(value) * fade(age, decay)
-}
-
 func fade(age uint32, decay float64) float64 {
 	if age == 0 {
 		return 1
@@ -90,27 +91,31 @@ func fade(age uint32, decay float64) float64 {
 	return math.Exp(-float64(age) / decay)
 }
 
-// record takes one sample. A latency of nothing counts as 1 ns: an estimate of
-// 0 would cost nothing however many requests are in flight.
-func (e *estimate) record(sample time.Duration, now uint32, decay float64) {
+// record takes one sample, and reports whether it was the first. A latency of
+// nothing counts as 1 ns: an estimate of 0 would cost nothing however many
+// requests are in flight.
+func (e *estimate) record(sample time.Duration, now uint32, decay float64) (first bool) {
 	s := float32(max(sample, 1))
 	for {
 		old := e.word.Load()
 		value, at := math.Float32frombits(uint32(old)), uint32(old>>32)
+		if value == 0 {
+			at = now
+		}
 		age := since(now, at)
 		at += age
 		if s > value {
-			value = s
+			first, value = value == 0, s
 		} else {
 			w := fade(age, decay)
 			average := float64(value)*w + float64(s)*(1-w)
 			if float64(value)-average < step*float64(value) && float64(age) < decay/patience {
-				return
+				return false
 			}
 			value = float32(average)
 		}
 		if e.word.CompareAndSwap(old, pack(value, at)) {
-			return
+			return first
 		}
 	}
 }

@@ -13,17 +13,26 @@ import (
 
 const ms = float64(time.Millisecond)
 
+// read is what the formula says, exactly; see group.expected.
+func (e *estimate) read(now uint32, decay, usual float64) float64 {
+	value, age := e.load(now)
+	if value == 0 {
+		return usual
+	}
+	return usual + (float64(value)-usual)*fade(age, decay)
+}
+
 func newEstimate(value, decay time.Duration) (e *estimate, d float64) {
 	e = &estimate{}
-	e.init(value, 0)
+	e.word.Store(pack(float32(value), 0))
 	return e, decayTicks(decay)
 }
 
-// The vectors of tower's load::peak_ewma tests.
+// The vectors of tower's load::peak_ewma tests, where nothing is usual.
 func TestEstimateFades(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, time.Second)
-	require.InDelta(t, 10*ms, e.read(0, d), 1)
-	after := func(at time.Duration) float64 { return e.read(tick(at), d) / ms }
+	require.InDelta(t, 10*ms, e.read(0, d, 0), 1)
+	after := func(at time.Duration) float64 { return e.read(tick(at), d, 0) / ms }
 	require.Greater(t, after(100*time.Millisecond), 9.0)
 	require.Less(t, after(100*time.Millisecond), 10.0)
 	require.Greater(t, after(200*time.Millisecond), 8.0)
@@ -31,12 +40,39 @@ func TestEstimateFades(t *testing.T) {
 	require.InDelta(t, 10/math.E, after(time.Second), 0.01)
 }
 
+// With peers, it fades to what is usual there, from above and from below.
+func TestEstimateFadesToWhatIsUsual(t *testing.T) {
+	e, d := newEstimate(10*time.Millisecond, time.Second)
+	for usual, want := range map[float64]float64{4 * ms: 4 + 6/math.E, 40 * ms: 40 - 30/math.E, 10 * ms: 10} {
+		require.InDelta(t, want, e.read(tick(time.Second), d, usual)/ms, 0.01)
+		require.InEpsilon(t, usual, e.read(tick(time.Minute), d, usual), 1e-6)
+	}
+}
+
+func TestUnknownIsUsual(t *testing.T) {
+	var e estimate
+	require.InDelta(t, 7*ms, e.read(12345, 1000, 7*ms), 0)
+	require.True(t, e.record(3*time.Millisecond, 12345, 1000))
+	require.InDelta(t, 3*ms, e.read(12345, 1000, 7*ms), 1)
+	require.False(t, e.record(5*time.Millisecond, 12346, 1000))
+	require.InDelta(t, 5*ms, e.read(12346, 1000, 7*ms), 1)
+}
+
+func TestHalved(t *testing.T) {
+	require.Equal(t, float32(1), halved(0))
+	for x := float32(0); x < 130; x += 0.0137 {
+		want := math.Exp2(-float64(x))
+		require.InDelta(t, want, halved(x), 2e-4*want+1e-36)
+	}
+	require.Zero(t, halved(math.MaxFloat32))
+}
+
 func TestReadingChangesNothing(t *testing.T) {
 	read, d := newEstimate(30*time.Millisecond, 10*time.Second)
 	unread, _ := newEstimate(30*time.Millisecond, 10*time.Second)
 	before := read.word.Load()
 	for at := range uint32(100_000) {
-		read.read(at, d)
+		read.read(at, d, 0)
 	}
 	require.Equal(t, before, read.word.Load())
 	read.record(5*time.Millisecond, 5000, d)
@@ -47,9 +83,9 @@ func TestReadingChangesNothing(t *testing.T) {
 func TestPeakJumps(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
 	e.record(80*time.Millisecond, 0, d)
-	require.InEpsilon(t, 80*ms, e.read(0, d), 1e-6, "in the same tick too")
+	require.InEpsilon(t, 80*ms, e.read(0, d, 0), 1e-6, "in the same tick too")
 	e.record(90*time.Millisecond, 7, d)
-	require.InEpsilon(t, 90*ms, e.read(7, d), 1e-6)
+	require.InEpsilon(t, 90*ms, e.read(7, d, 0), 1e-6)
 }
 
 func TestAverageComesDownSlowly(t *testing.T) {
@@ -57,8 +93,8 @@ func TestAverageComesDownSlowly(t *testing.T) {
 	at := tick(10 * time.Second)
 	e.record(10*time.Millisecond, at, d)
 	w := math.Exp(-float64(at) / d)
-	require.InEpsilon(t, 100*ms*w+10*ms*(1-w), e.read(at, d), 1e-6)
-	require.InDelta(t, 43, e.read(at, d)/ms, 0.2)
+	require.InEpsilon(t, 100*ms*w+10*ms*(1-w), e.read(at, d, 0), 1e-6)
+	require.InDelta(t, 43, e.read(at, d, 0)/ms, 0.2)
 }
 
 // A better sample within the same tick is not worth an update.
@@ -71,7 +107,7 @@ func TestSamplesWithinOneTick(t *testing.T) {
 	}
 	require.Equal(t, once, e.word.Load())
 	e.record(200*time.Millisecond, 5, d)
-	require.InEpsilon(t, 200*ms, e.read(5, d), 1e-6, "a worse one is")
+	require.InEpsilon(t, 200*ms, e.read(5, d, 0), 1e-6, "a worse one is")
 }
 
 // With a decay of a day, one tick moves the value by less than a float32
@@ -83,8 +119,8 @@ func TestTimeAccumulates(t *testing.T) {
 		e.record(50*time.Millisecond, at, d)
 	}
 	w := math.Exp(-ticks / d)
-	require.InEpsilon(t, 100*ms*w+50*ms*(1-w), e.read(ticks, d), 0.005)
-	require.Less(t, e.read(ticks, d), 98*ms)
+	require.InEpsilon(t, 100*ms*w+50*ms*(1-w), e.read(ticks, d, 0), 0.005)
+	require.Less(t, e.read(ticks, d, 0), 98*ms)
 }
 
 func TestClockOfASampleMayLieBehind(t *testing.T) {
@@ -94,20 +130,20 @@ func TestClockOfASampleMayLieBehind(t *testing.T) {
 	e.record(time.Millisecond, 998, d) // began later or not: stored later
 	require.Equal(t, before, e.word.Load(), "not 52 days later")
 	e.record(60*time.Millisecond, 998, d)
-	require.InEpsilon(t, 60*ms, e.read(1000, d), 1e-6, "a peak counts")
-	require.InEpsilon(t, 60*ms, e.read(998, d), 1e-6)
+	require.InEpsilon(t, 60*ms, e.read(1000, d, 0), 1e-6, "a peak counts")
+	require.InEpsilon(t, 60*ms, e.read(998, d, 0), 1e-6)
 	_, age := e.load(1001)
 	require.EqualValues(t, 1, age, "its time did not go back")
 }
 
 func TestTicksWrapRound(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
-	e.init(50*time.Millisecond, math.MaxUint32-1)
+	e.word.Store(pack(float32(50*ms), math.MaxUint32-1))
 	_, age := e.load(3)
 	require.EqualValues(t, 5, age)
 	e.record(20*time.Millisecond, 3, d)
-	require.Less(t, e.read(3, d), 50*ms)
-	require.Greater(t, e.read(3, d), 49*ms)
+	require.Less(t, e.read(3, d, 0), 50*ms)
+	require.Greater(t, e.read(3, d, 0), 49*ms)
 }
 
 // An estimate that is right, and confirmed all the time, does not fade.
@@ -117,7 +153,7 @@ func TestConfirmedEstimateStays(t *testing.T) {
 		for at := range uint32(100_000) {
 			e.record(10*time.Millisecond, at, d)
 			if float64(at) > 20*d {
-				require.InEpsilon(t, 10*ms, e.read(at, d), 2e-3, "%v at %d", decay, at)
+				require.InEpsilon(t, 10*ms, e.read(at, d, 0), 2e-3, "%v at %d", decay, at)
 			}
 		}
 	}
@@ -127,7 +163,7 @@ func TestEstimateIsNeverNothing(t *testing.T) {
 	e, d := newEstimate(time.Millisecond, time.Millisecond)
 	for at := range uint32(10_000) {
 		e.record(0, at*100, d)
-		require.Positive(t, e.read(at*100, d))
+		require.Positive(t, e.read(at*100, d, 0))
 		value, _ := e.load(at * 100)
 		require.GreaterOrEqual(t, value, float32(1))
 	}
@@ -150,7 +186,7 @@ func TestEstimateAgainstTheFormula(t *testing.T) {
 			}
 			e.record(sample, now, d)
 			at = now
-			require.InEpsilon(rt, value, e.read(now, d), 2e-3)
+			require.InEpsilon(rt, value, e.read(now, d, 0), 2e-3)
 		}
 	})
 }
@@ -167,7 +203,7 @@ func TestNoPeakIsLost(t *testing.T) {
 			for j := range samples {
 				s := time.Duration(4*j+i+1) * time.Millisecond
 				e.record(s, 0, d)
-				if e.read(0, d) < float64(float32(s)) {
+				if e.read(0, d, 0) < float64(float32(s)) {
 					lost.Add(1)
 				}
 			}
@@ -175,7 +211,7 @@ func TestNoPeakIsLost(t *testing.T) {
 	}
 	all.Wait()
 	require.Zero(t, lost.Load())
-	require.InEpsilon(t, 4*samples*ms, e.read(0, d), 1e-6)
+	require.InEpsilon(t, 4*samples*ms, e.read(0, d, 0), 1e-6)
 }
 
 func BenchmarkEstimate(b *testing.B) {
@@ -184,7 +220,7 @@ func BenchmarkEstimate(b *testing.B) {
 		b.ReportAllocs()
 		var sum float64
 		for b.Loop() {
-			sum += e.read(1000, d)
+			sum += e.read(1000, d, 0)
 		}
 		_ = sum
 	})

@@ -2,6 +2,7 @@ package balance
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +15,7 @@ type exchange[Req, Rsp any] struct {
 	node     *node[Req, Rsp]
 	ctx      context.Context //nolint:containedctx // the caller's: it tells a caller who left from an endpoint that failed
 	start    time.Duration
-	price    time.Duration // of a response whose head says that it failed
+	head     verdict // of a response whose head says that it failed
 	rsp      Rsp
 	sampled  atomic.Bool
 }
@@ -22,16 +23,28 @@ type exchange[Req, Rsp any] struct {
 func (b *Balancer[Req, Rsp]) exchange(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, rsp Rsp,
 ) *exchange[Req, Rsp] {
-	return &exchange[Req, Rsp]{
+	x := &exchange[Req, Rsp]{
 		balancer: b, node: n, ctx: ctx, start: start, rsp: rsp,
-		price: b.failures.price(ctx, layer.Outcome[Rsp]{Response: rsp}),
+		head: b.failures.judge(ctx, layer.Outcome[Rsp]{Response: rsp}),
+	}
+	if b.sample == Head {
+		x.take()
+	}
+	return x
+}
+
+// take takes the latency, once.
+func (x *exchange[Req, Rsp]) take() {
+	if !x.sampled.Load() && x.sampled.CompareAndSwap(false, true) {
+		x.balancer.record(x.node, x.start, x.head.price)
+		x.node.streams.Add(1)
 	}
 }
 
 // Data takes the latency at the first byte.
 func (x *exchange[Req, Rsp]) Data(int) {
-	if !x.sampled.Load() && x.sampled.CompareAndSwap(false, true) {
-		x.balancer.record(x.node, x.start, x.price)
+	if x.balancer.sample != End {
+		x.take()
 	}
 }
 
@@ -44,10 +57,56 @@ func (x *exchange[Req, Rsp]) End(err error) {
 		x.balancer.observe(x.ctx, x.node, x.start, out)
 		return
 	}
-	if x.price > 0 || err != nil && x.ctx.Err() != nil {
-		return
+	x.node.streams.Add(-1)
+	v := x.head
+	if !v.failed && (err == nil || x.ctx.Err() == nil) {
+		if v = x.balancer.failures.judge(x.ctx, out); v.price > 0 {
+			x.balancer.record(x.node, x.start, v.price)
+		}
 	}
-	if late := x.balancer.failures.price(x.ctx, out); late > 0 {
-		x.balancer.record(x.node, x.start, late)
+	x.balancer.note(x.node, v)
+}
+
+// observe takes the latency of a request that ended without a byte. If it was
+// the caller who left, or whose time was over, the response would have taken
+// longer than that by an unknown time: it tells something only if that is
+// already more than was expected. One that was refused after all tells nothing.
+func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
+	switch {
+	case out.Err != nil && ctx.Err() != nil:
+		now := time.Since(b.start)
+		if now-start > b.expected(&n.endpoint, tick(now)) {
+			b.record(n, start, 0)
+		}
+	case errors.Is(out.Err, layer.ErrNotReady):
+	default:
+		v := b.failures.judge(ctx, out)
+		b.record(n, start, v.price)
+		b.note(n, v)
+	}
+}
+
+func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
+	return time.Duration(b.group.expected(e, now, float32(b.group.usual.read())))
+}
+
+// record takes the latency of a response that began at start and is here now.
+// One that failed counts as no less than its price, and no less than what was
+// expected.
+func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duration) {
+	now := time.Since(b.start)
+	took := now - start
+	if price > 0 {
+		took = max(took, price, b.expected(&n.endpoint, tick(now)))
+	}
+	first := n.latency.record(took, tick(now), b.group.decay)
+	n.prove()
+	b.group.refresh(&n.endpoint, tick(now), first)
+}
+
+// note tells those who compare endpoints how a response was.
+func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
+	if b.jury != nil && b.jury.hear(&n.endpoint, v.failed) {
+		b.trip(n)
 	}
 }

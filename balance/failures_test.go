@@ -78,11 +78,11 @@ func TestPenalty(t *testing.T) {
 		opts []option
 		want time.Duration
 	}{
-		"default":             {nil, 5 * time.Second},
-		"set":                 {[]option{balance.Penalty[*response](time.Second)}, time.Second},
-		"none":                {[]option{balance.Penalty[*response](-1)}, 30 * time.Millisecond}, // of a new endpoint
+		"linkerd's":           {[]option{balance.With[*response](balance.Policy{Penalty: 5 * time.Second})}, 5 * time.Second},
+		"set":                 {[]option{balance.With[*response](balance.Policy{Penalty: time.Second})}, time.Second},
+		"none":                {[]option{balance.With[*response](balance.Policy{Penalty: -1})}, 0}, // what it took
 		"told to wait longer": {[]option{balance.RetryAfter(after(time.Minute))}, time.Minute},
-		"told to wait less":   {[]option{balance.RetryAfter(after(time.Second))}, 5 * time.Second},
+		"told to wait less":   {[]option{balance.With[*response](balance.Policy{Penalty: 5 * time.Second}), balance.RetryAfter(after(time.Second))}, 5 * time.Second},
 		"told to wait for an hour": {
 			[]option{balance.RetryAfter(after(time.Hour))}, 5 * time.Minute,
 		},
@@ -101,6 +101,27 @@ func TestPenalty(t *testing.T) {
 			})
 		})
 	}
+}
+
+// By default, a failure counts as twenty times what is usual, and no more than
+// 5 s however often all fail.
+func TestPenaltyIsRelative(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, new(verdicts).judging()), servers(3)
+		for _, s := range ss {
+			s.after(func() time.Duration { return 10 * time.Millisecond })
+		}
+		p.add(ss...)
+		p.load(t, 100, 100*time.Millisecond, ss, patient)
+		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		p.load(t, 10, 100*time.Millisecond, ss, patient)
+		assert.InDelta(t, 200*time.Millisecond, p.ewma(ss[0]), float64(20*time.Millisecond), "some of it has faded")
+		ss[1].serve, ss[2].serve = ss[0].serve, ss[0].serve
+		p.load(t, 1000, 100*time.Millisecond, ss, patient)
+		for _, s := range ss {
+			assert.InDelta(t, 5*time.Second, p.ewma(s), float64(time.Second))
+		}
+	})
 }
 
 func after(d time.Duration) func(*response, error) (time.Duration, bool) {

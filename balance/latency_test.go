@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,6 +15,8 @@ import (
 )
 
 const sec = time.Second
+
+func sampled(at balance.Sample) option { return balance.With[*response](balance.Policy{Sample: at}) }
 
 // stream is a body that can be fed.
 func stream() (*response, *io.PipeWriter) {
@@ -40,6 +41,9 @@ func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
 		{"empty", nil, sec, 0, 3 * sec, nil, 4 * sec},
 		{"broken without a byte", nil, sec, 0, 3 * sec, broken, 4 * sec},
 		{"at return", []option{balance.Until(layer.AtReturn[*response])}, sec, sec, sec, nil, sec},
+		{"head, in flight to the end", []option{sampled(balance.Head)}, sec, sec, 10 * sec, nil, sec},
+		{"end", []option{sampled(balance.End)}, sec, sec, 10 * sec, nil, 12 * sec},
+		{"end of what breaks", []option{sampled(balance.End)}, sec, sec, 10 * sec, broken, 12 * sec},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -61,22 +65,14 @@ func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
 				rsp, err := p.Call(t.Context(), "")
 				require.NoError(t, err)
 				open := uint64(1)
-				if tt.opts != nil {
+				if tt.name == "at return" {
 					open = 0
 				}
 				require.Equal(t, open, p.of(s).Get("in_flight"))
 				_, err = io.Copy(io.Discard, rsp.Body)
 				require.Equal(t, tt.end, err)
 				require.EqualValues(t, 0, p.of(s).Get("in_flight"))
-				sampled := time.Now().Add(-tt.rest)
-				if tt.first == 0 {
-					sampled = time.Now()
-				}
-				faded := time.Since(sampled).Seconds() / 10 // of the decay
-				if tt.opts != nil {
-					faded = (tt.first + tt.rest).Seconds() / 10
-				}
-				require.InEpsilon(t, tt.want.Seconds(), p.ewma(s).Seconds()*math.Exp(faded), 0.002)
+				require.InEpsilon(t, tt.want.Seconds(), p.ewma(s).Seconds(), 1e-6)
 			})
 		})
 	}
@@ -143,7 +139,7 @@ func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
 		} {
 			t.Run(tt.name+" "+at, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					p, ss := newPool(t, balance.Decay[*response](time.Hour)), servers(1)
+					p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: time.Hour})), servers(1)
 					ss[0].serve = serve
 					p.add(ss...)
 					ctx, leave := context.WithTimeout(t.Context(), tt.waited)
@@ -162,25 +158,26 @@ func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
 	}
 }
 
-// Many of them leave the estimate as it was, to fade.
+// Many of them leave the estimate as it was.
 func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.Decay[*response](sec)), servers(1)
+		p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: sec})), servers(1)
+		p.add(ss[0].after(func() time.Duration { return 20 * time.Millisecond }))
+		require.NoError(t, p.send(t.Context()))
 		ss[0].serve = func(ctx context.Context, _ string) (*response, error) { <-ctx.Done(); return nil, ctx.Err() }
-		p.add(ss...)
 		for range 200 {
 			ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
 			require.Error(t, p.send(ctx))
 			leave()
 		}
-		require.InEpsilon(t, 30/math.E, p.ewma(ss[0]).Seconds()*1000, 0.01)
+		require.Equal(t, 20*time.Millisecond, p.ewma(ss[0]))
 	})
 }
 
 // It left after the first byte: that was on time.
 func TestCallerWhoLeavesAfterTheFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.Decay[*response](time.Hour)), servers(1)
+		p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: time.Hour})), servers(1)
 		rsp, w := stream()
 		ss[0].serve = func(context.Context, string) (*response, error) { return rsp, nil }
 		p.add(ss...)
@@ -208,25 +205,29 @@ func TestPanicIsNotInFlightForEver(t *testing.T) {
 	})
 }
 
-func TestOptions(t *testing.T) {
+func TestTimesOfThePolicy(t *testing.T) {
 	for _, tt := range []struct {
 		name        string
-		opts        []option
-		first, then time.Duration // the estimate of a new endpoint, and after a second
+		policy      balance.Policy
+		first, then time.Duration // what is expected at first; and, of an endpoint that took a second, after an instant one a second later
 	}{
-		{"defaults", nil, 30 * time.Millisecond, 27145 * time.Microsecond},
-		{"DefaultRTT", []option{balance.DefaultRTT[*response](sec)}, sec, 904837 * time.Microsecond},
-		{"DefaultRTT at least 1 ms", []option{balance.DefaultRTT[*response](0)}, time.Millisecond, 905 * time.Microsecond},
-		{"Decay", []option{balance.Decay[*response](sec)}, 30 * time.Millisecond, 11036 * time.Microsecond},
-		{"Decay at least 1 ms", []option{balance.Decay[*response](-sec)}, 30 * time.Millisecond, 0},
+		{"defaults", balance.Policy{}, 30 * time.Millisecond, 904837 * time.Microsecond},
+		{"DefaultRTT", balance.Policy{DefaultRTT: sec}, sec, 904837 * time.Microsecond},
+		{"DefaultRTT at least 1 ms", balance.Policy{DefaultRTT: -1}, time.Millisecond, 904837 * time.Microsecond},
+		{"Decay", balance.Policy{Decay: sec}, 30 * time.Millisecond, 367879 * time.Microsecond},
+		{"Decay at least 1 ms", balance.Policy{Decay: -sec}, 30 * time.Millisecond, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, tt.opts...), servers(1)
-				p.add(ss...)
+				p, ss := newPool(t, balance.With[*response](tt.policy)), servers(1)
+				took := sec
+				p.add(ss[0].after(func() time.Duration { return took }))
 				require.Equal(t, tt.first, p.ewma(ss[0]))
+				require.NoError(t, p.send(t.Context()))
+				took = 0
 				time.Sleep(sec)
-				require.InDelta(t, tt.then, p.ewma(ss[0]), float64(30*time.Microsecond)*float64(tt.first)/float64(30*time.Millisecond)+1000)
+				require.NoError(t, p.send(t.Context()))
+				require.InDelta(t, tt.then, p.ewma(ss[0]), float64(time.Millisecond))
 			})
 		})
 	}

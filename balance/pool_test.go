@@ -47,7 +47,7 @@ type server struct {
 }
 
 func newServer(i int) *server {
-	s := &server{addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}), 80)}
+	s := &server{addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}), 80)}
 	s.isOpen.Store(true)
 	return s
 }

@@ -41,7 +41,7 @@ func (b *Balancer[Req, Rsp]) look() (*node[Req, Rsp], error) {
 	if ended := b.ended.Load(); ended != nil {
 		return nil, ended
 	}
-	if b.ready.len() > 0 {
+	if b.group.len() > 0 {
 		return nil, nil //nolint:nilnil // pick again
 	}
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady}

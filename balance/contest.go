@@ -1,0 +1,65 @@
+package balance
+
+import "math"
+
+// contest finds the cheapest of the endpoints that enter, whatever is asked of
+// it: weights, a cost of one's own, why.
+type contest struct {
+	*group
+	query
+
+	usual    float32
+	weighted bool
+	chance   uint64
+
+	best     *endpoint
+	cost     float32
+	weight   float32
+	inFlight uint64
+	equals   float32 // the weight of all that were as good, the best included
+}
+
+// alike is by how much the costs of two endpoints with as many requests in
+// flight may differ without telling anything: what is expected of two that are
+// equal differs by as much, after the last few peaks.
+const alike = 1.5
+
+// enter compares e with the best so far. Where weights differ, of those that are
+// alike each is as likely as its weight says, whatever the order; where they do
+// not, costOf sees to that.
+func (t *contest) enter(e *endpoint) {
+	t.chance = nextChance(t.chance)
+	its, busy, share, at := float32(0), e.inFlight(), float32(1), part(t.chance)
+	if t.weighted {
+		its, share = t.costOf(e, t.now, t.usual, 0), t.group.weight(e, t.now)
+	} else {
+		its = t.costOf(e, t.now, t.usual, at)
+	}
+	if t.why != nil {
+		t.why.saw(e, reading{its, busy, share, its >= dear})
+	}
+	switch {
+	case t.best == nil:
+	case t.weighted && busy == t.inFlight && its < t.cost*alike && t.cost < its*alike:
+		t.equals += share
+		if at*t.equals < share {
+			t.best, t.cost, t.weight = e, its, share
+		}
+		return
+	case its*t.weight >= t.cost*share: // its/share ≥ cost/weight, without dividing
+		return
+	}
+	t.best, t.cost, t.weight, t.inFlight, t.equals = e, its, share, busy, share
+}
+
+// result is the best, and what it costs for its weight.
+func (t *contest) result() (*endpoint, float32) {
+	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
+}
+
+// nextChance is a step of Knuth's MMIX generator: what one random number can
+// still give, in its upper bits.
+func nextChance(c uint64) uint64 { return c*6364136223846793005 + 1442695040888963407 }
+
+// part is a number from 0 to 1.
+func part(chance uint64) float32 { return float32(chance>>40) / (1 << 24) }

@@ -1,0 +1,154 @@
+package balance
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// Ejection takes endpoints out that fail more than their peers do, for a while.
+// The zero value takes none out.
+//
+// What fails is for [Classify] to say. Without it nothing is a failure, and an
+// Ejection does nothing. Nor does it take part in what an endpoint refuses:
+// that is not ready, and comes back when it is.
+//
+// Each balancer judges by its own traffic and shares nothing with others. Two
+// clients of one target may disagree, and one with few requests knows little.
+//
+// There are two rules, on by Consecutive and by Interval. The first is for an
+// endpoint that is broken: it acts within a few responses. The second is for
+// one that is worse than the others; it needs traffic to compare. It compares
+// as Envoy does, and gRPC by its proposal A50: an endpoint is an outlier if the
+// share s of its responses that were good is below the mean m of these shares
+// by more than each of
+//
+//	Deviations · σ, where σ is the standard deviation of the shares
+//	Difference
+//	5 · √((m(1−m)+1/N)/N), what chance makes of its N responses
+//
+// The first alone, which is all that Envoy and gRPC have, ejects for 99.9 % where
+// the others have 100 % (envoyproxy/envoy#18752, #37723), and, where a tenth of
+// all requests fails everywhere, whoever had no luck. Where all endpoints do
+// equally badly, none is an outlier.
+//
+// Where the endpoint is chosen by its latency, the penalty of a failure alone
+// keeps nearly all requests away from it, so that there is hardly anything left
+// to eject for. An Ejection is for the other picks and costs ([Hash],
+// [RoundRobin], [Random], [Pending]), and for those who want it to be seen and
+// counted.
+//
+// An endpoint that is out gets no requests; those that it has go on. When its
+// time is over its Ready is asked, and it gets one request, then two, four and
+// eight at a time, until four were answered. For each Interval (10 s if that is
+// 0) but the first that passes until it is ejected again, it counts as once
+// less in a row. An endpoint that is removed and comes back starts anew.
+type Ejection struct {
+	// Consecutive is after how many failures in a row an endpoint is taken out
+	// at once. 0 is never; 5 is what Envoy does.
+	Consecutive int
+
+	// Interval is how often the endpoints are compared with each other, up to
+	// an hour. 0 is never; 10 s is what Envoy and gRPC do.
+	Interval time.Duration
+
+	// Deviations is by how many standard deviations the share of an endpoint's
+	// good responses must be below the mean of all. 1.9 if it is 0.
+	Deviations float64
+
+	// Difference is by how much that share must be below the mean, however
+	// alike the endpoints are. From 0 to 1; 0.05 if it is 0: what costs fewer
+	// requests than one in twenty is better left to retries than to the peers,
+	// which would have to bear the load.
+	Difference float64
+
+	// Requests is how many responses an endpoint must have given in an interval
+	// to be compared. 100 if it is 0. Of fewer than twenty, chance explains
+	// nearly everything.
+	Requests int
+
+	// Endpoints is how many such endpoints there must be. 5 if it is 0: of
+	// fewer, no single one can be below by 1.9 deviations.
+	Endpoints int
+
+	// Time is for how long an endpoint is taken out the first time; the second
+	// time in a row it is twice that, then three times, and so on. Up to a
+	// tenth less, at random, so that the endpoints that went at once do not come
+	// back at once. 30 s if it is 0.
+	Time time.Duration
+
+	// MaxTime is the longest of these times. 5 minutes if it is 0, or Time if
+	// that is more.
+	MaxTime time.Duration
+
+	// Floor is the share of all endpoints, whatever their state, below which
+	// those that are ready never fall by ejection; nor below one endpoint. Where
+	// more of them fail it is not for the endpoints to blame, and the few that
+	// are left would not bear it: those that should go are spared. Where others
+	// become unready, so that those that are ready fall below it, ejected ones
+	// come back early, those that were out longest first. So there is always
+	// an endpoint to try unless all refuse.
+	//
+	// From 0 to 1; ½ if it is 0. With 1 nothing is taken out, and what is
+	// spared tells what would have been.
+	Floor float64
+}
+
+// Validate returns an error that names every field that is out of range.
+func (e Ejection) Validate() error {
+	var errs []error
+	check := func(ok bool, field string, value any, want string) {
+		if !ok {
+			errs = append(errs, fmt.Errorf("balance: ejection: %s is %v, want %s", field, value, want))
+		}
+	}
+	const count, length = "0 or more", "0, or at least 1ms"
+	check(e.Consecutive >= 0, "Consecutive", e.Consecutive, count)
+	check(e.Interval == 0 || e.Interval >= time.Millisecond && e.Interval <= maxInterval, "Interval", e.Interval, length+" and at most 1h")
+	check(e.Deviations >= 0, "Deviations", e.Deviations, "0 for the default, or more")
+	check(e.Difference >= 0 && e.Difference <= 1, "Difference", e.Difference, "from 0, for the default, to 1")
+	check(e.Requests >= 0, "Requests", e.Requests, count)
+	check(e.Endpoints >= 0, "Endpoints", e.Endpoints, count)
+	check(e.Time == 0 || e.Time >= time.Millisecond, "Time", e.Time, length)
+	check(e.MaxTime == 0 || e.MaxTime >= max(e.orDefault().Time, time.Millisecond), "MaxTime", e.MaxTime, "0, or at least Time")
+	check(e.Floor >= 0 && e.Floor <= 1, "Floor", e.Floor, "from 0, for the default, to 1")
+	return errors.Join(errs...)
+}
+
+// maxInterval bounds what an interval can count: see conduct.
+const maxInterval = time.Hour
+
+func (e Ejection) orDefault() Ejection {
+	e.Consecutive = min(max(e.Consecutive, 0), math.MaxInt32)
+	if e.Interval > 0 {
+		e.Interval = min(max(e.Interval, time.Millisecond), maxInterval)
+	}
+	e.Interval = max(e.Interval, 0)
+	e.Deviations = positive(e.Deviations, 1.9, math.Inf(1))
+	e.Difference = positive(e.Difference, 0.05, 1)
+	e.Floor = positive(e.Floor, 0.5, 1)
+	if e.Requests <= 0 {
+		e.Requests = 100
+	}
+	if e.Endpoints <= 0 {
+		e.Endpoints = 5
+	}
+	if e.Time <= 0 {
+		e.Time = 30 * time.Second
+	}
+	e.Time = max(e.Time, time.Millisecond)
+	if e.MaxTime <= 0 {
+		e.MaxTime = 5 * time.Minute
+	}
+	e.MaxTime = max(e.MaxTime, e.Time)
+	return e
+}
+
+// positive is x up to most, or def if x is not a number above 0.
+func positive(x, def, most float64) float64 {
+	if !(x > 0) {
+		return def
+	}
+	return min(x, most)
+}

@@ -1,0 +1,98 @@
+package balance_test
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/balance"
+)
+
+func TestComparisonEjects(t *testing.T) {
+	for name, tt := range map[string]struct {
+		e        balance.Ejection
+		n        int
+		requests int           // each gets
+		goodOf   func(int) int // of a thousand, by endpoint
+		out      int           // how many
+	}{
+		"half of one's":         {balance.Ejection{}, 10, 200, except(500, 1), 1},
+		"all of one's, of five": {balance.Ejection{}, 5, 100, except(0, 1), 1},
+		"of four":               {balance.Ejection{}, 4, 200, except(0, 1), 0},
+		"of four, if told so":   {balance.Ejection{Endpoints: 4, Deviations: 1.5}, 4, 200, except(0, 1), 1},
+		"too few requests":      {balance.Ejection{}, 10, 99, except(0, 1), 0},
+		"everywhere alike":      {balance.Ejection{}, 10, 200, except(500, 10), 0},
+		"envoy#18752":           {balance.Ejection{}, 10, 1000, except(999, 1), 0},
+		"envoy#37723":           {balance.Ejection{}, 20, 300, except(990, 1), 0},
+		"if told so":            {balance.Ejection{Difference: 0.01}, 20, 300, except(970, 1), 1},
+		"a tenth":               {balance.Ejection{}, 10, 300, except(900, 1), 1},
+		"two":                   {balance.Ejection{}, 12, 200, except(0, 2), 2},
+		"more than may go":      {balance.Ejection{Floor: 0.95}, 12, 200, except(0, 2), 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				tt.e.Interval = 10 * time.Second
+				p, ss := newPool(t, inTurn(tt.e)...), servers(tt.n)
+				for i, s := range ss {
+					answers := 0
+					s.fail(func() bool { // as evenly as it can be
+						bad := 1000 - tt.goodOf(i)
+						answers += bad
+						if answers >= 1000 {
+							answers -= 1000
+							return true
+						}
+						return false
+					})
+				}
+				p.add(ss...)
+				p.sends(t, tt.n*tt.requests)
+				assert.Equal(t, tt.n, p.Describe().State.Get("ready"), "not before the interval is over")
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				assert.Equal(t, tt.out, strings.Count(p.states(ss), "ejected"))
+				assert.Equal(t, tt.out, strings.Count(p.states(ss[:max(tt.out, 1)]), "ejected"), "and it is those")
+			})
+		})
+	}
+}
+
+// except is that all answers are good, but for the first k endpoints.
+func except(good, k int) func(int) int {
+	return func(i int) int {
+		if i < k {
+			return good
+		}
+		return 1000
+	}
+}
+
+func TestOutlierSaysWhy(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Interval: time.Second})...), servers(5)
+		ss[0].fail(always)
+		p.add(ss...)
+		p.sends(t, 500)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.Equal(t, "0 of 100 responses were good, 80.0 % on average of 5 endpoints", p.sentence(t, ss[0]).Cause)
+	})
+}
+
+// What an interval counts is forgotten at its end.
+func TestIntervalsAreApart(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Interval: time.Second})...), servers(5)
+		ss[0].fail(always)
+		p.add(ss...)
+		for range 5 {
+			p.sends(t, 5*60)
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		assert.Equal(t, 5, p.Describe().State.Get("ready"))
+	})
+}

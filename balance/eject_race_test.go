@@ -1,0 +1,118 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// Requests fail, are refused and end, endpoints come and go, and those that are
+// ejected come back, all at once. Whenever one looks, the floor holds, and
+// nothing is refused while there is an endpoint to try.
+func TestJuryUnderFire(t *testing.T) {
+	b, apply := of(t, 10,
+		balance.With[int](balance.Policy{Pick: balance.RoundRobin(), Penalty: -1, Ejection: balance.Ejection{
+			Consecutive: 2, Interval: time.Millisecond, Requests: 1, Endpoints: 2, Time: time.Millisecond, MaxTime: 2 * time.Millisecond,
+		}}),
+		balance.Classify(layer.ByError[int]))
+	var shut atomic.Bool
+	c := intChange{State: resolve.StateExists}
+	for i := range 10 {
+		c.Removed = append(c.Removed, intEndpoint(i))
+		e := intEndpoint(i)
+		e.ID.Addr = newServer(100 + i).addr
+		limit := layer.Limit[int, int](2)(layer.Func[int, int](func(context.Context, int) (int, error) {
+			if shut.Load() || i < 7 && rand.Uint32()%2 == 0 {
+				return 0, errBroken
+			}
+			return 0, nil
+		}))
+		e.Service = limit
+		c.Added = append(c.Added, e)
+	}
+	apply(c)
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			for range 5000 {
+				if _, err := b.Call(context.Background(), 0); errors.Is(err, layer.ErrNotReady) {
+					assert.NoError(t, b.Ready(context.Background()))
+				}
+			}
+		})
+	}
+	all.Go(func() {
+		for i := range 300 {
+			one := []*discover.Endpoint[int, int]{intEndpoint(i % 3)}
+			apply(intChange{State: resolve.StateExists, Added: one})
+			shut.Store(i%50 < 10)
+			look(t, b)
+			apply(intChange{State: resolve.StateExists, Removed: one})
+		}
+	})
+	all.Wait()
+	shut.Store(false)
+	require.EventuallyWithT(t, func(t *assert.CollectT) {
+		assert.Equal(t, 10, b.Describe().State.Get("ready"), "everybody comes back")
+	}, 5*time.Second, time.Millisecond)
+	assert.NotZero(t, b.Describe().State.Get("ejections"))
+}
+
+func look(t *testing.T, b *balance.Balancer[int, int]) {
+	states := make(map[string]int)
+	snapshot := b.Snapshot()
+	for _, s := range snapshot {
+		states[s.State]++
+	}
+	if states["ejected"] > 0 {
+		assert.GreaterOrEqual(t, 2*states["ready"], len(snapshot), fmt.Sprint(states))
+	}
+}
+
+func TestHearingAllocatesNothing(t *testing.T) {
+	b, _ := of(t, 10, balance.With[int](balance.Policy{Ejection: balance.Ejection{Consecutive: 5, Interval: time.Hour}}),
+		balance.Classify(layer.ByError[int]))
+	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(context.Background(), 1) }))
+}
+
+// What an ejection adds to a request that goes well.
+func BenchmarkEjection(b *testing.B) {
+	for _, bench := range []struct {
+		name string
+		e    balance.Ejection
+	}{
+		{"none", balance.Ejection{}},
+		{"consecutive", balance.Ejection{Consecutive: 5}},
+		{"interval", balance.Ejection{Interval: 10 * time.Second}},
+		{"both", balance.Ejection{Consecutive: 5, Interval: 10 * time.Second}},
+	} {
+		svc, _ := of(b, 100, balance.With[int](balance.Policy{Ejection: bench.e}), balance.Classify(layer.ByError[int]))
+		b.Run(bench.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = svc.Call(context.Background(), 1)
+			}
+		})
+		b.Run(bench.name+"/par", func(b *testing.B) {
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					_, _ = svc.Call(context.Background(), 1)
+				}
+			})
+		})
+	}
+}

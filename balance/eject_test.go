@@ -1,0 +1,192 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// inTurn gives each endpoint as many requests as any other, so that what is
+// seen is the ejection's doing alone.
+func inTurn(e balance.Ejection) []option {
+	return []option{
+		balance.With[*response](balance.Policy{Pick: balance.RoundRobin(), Penalty: -1, Ejection: e}),
+		balance.Classify(layer.ByError[*response]),
+	}
+}
+
+// fail makes a server fail as long as f says so.
+func (s *server) fail(f func() bool) *server {
+	s.serve = func(context.Context, string) (*response, error) {
+		if f() {
+			return nil, errBroken
+		}
+		return body("x"), nil
+	}
+	return s
+}
+
+func always() bool { return true }
+
+func never() bool { return false }
+
+// send makes n requests, and returns how many were refused.
+func (p *pool) sends(t *testing.T, n int) (refused int) {
+	t.Helper()
+	for range n {
+		if err := p.send(t.Context()); errors.Is(err, layer.ErrNotReady) {
+			refused++
+		}
+	}
+	return refused
+}
+
+func (p *pool) states(ss []*server) string {
+	states := make([]string, len(ss))
+	for i, s := range ss {
+		states[i], _ = p.of(s).Get("state").(string)
+	}
+	return strings.Join(states, "/")
+}
+
+func (p *pool) sentence(t *testing.T, s *server) *balance.EjectedError {
+	t.Helper()
+	var why *balance.EjectedError
+	for _, e := range p.Snapshot() {
+		if e.ID.Addr == s.addr {
+			require.ErrorAs(t, e.Reason, &why)
+		}
+	}
+	require.NotNil(t, why)
+	return why
+}
+
+func TestFailuresInARowEject(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(3)
+		ss[0].fail(always)
+		p.add(ss...)
+		p.sends(t, 6)
+		assert.Equal(t, "ready/ready/ready", p.states(ss))
+		p.sends(t, 1)
+		require.Equal(t, "ejected/ready/ready", p.states(ss))
+		assert.Zero(t, p.sends(t, 30))
+		assert.EqualValues(t, 3, ss[0].calls.Load(), "it gets nothing more")
+
+		why := p.sentence(t, ss[0])
+		assert.Equal(t, "3 failures in a row", why.Cause)
+		assert.Equal(t, 1, why.Times)
+		require.ErrorIs(t, why, layer.ErrNotReady)
+		assert.Equal(t, "ejected until "+why.Until.UTC().Format(time.RFC3339)+": 3 failures in a row", p.of(ss[0]).Get("reason"))
+		left := time.Until(why.Until)
+		assert.True(t, 27*time.Second <= left && left <= 30*time.Second, left)
+		d := p.Describe().State
+		assert.Equal(t, []any{1, uint64(1), uint64(0), uint64(0)}, []any{d.Get("ejected"), d.Get("ejections"), d.Get("spared"), d.Get("recalled")})
+
+		ss[0].fail(never)
+		time.Sleep(left - 1)
+		synctest.Wait()
+		assert.Equal(t, "ejected/ready/ready", p.states(ss))
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		assert.Equal(t, "ready/ready/ready", p.states(ss))
+		assert.Nil(t, p.of(ss[0]).Get("reason"))
+		p.sends(t, 9)
+		assert.EqualValues(t, 6, ss[0].calls.Load())
+	})
+}
+
+func TestSuccessBreaksTheRow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(3)
+		n := 0
+		ss[0].fail(func() bool { n++; return n%3 != 0 })
+		p.add(ss...)
+		p.sends(t, 300)
+		assert.Equal(t, "ready/ready/ready", p.states(ss))
+	})
+}
+
+func TestEjectionNeedsAPolicyAndAClassifier(t *testing.T) {
+	policy := balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 1, Interval: time.Second}}
+	for name, opts := range map[string][]option{
+		"no classifier": {balance.With[*response](policy)},
+		"no rule":       inTurn(balance.Ejection{Time: time.Hour}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, opts...), servers(5)
+				ss[0].fail(always)
+				p.add(ss...)
+				p.sends(t, 1000)
+				time.Sleep(2 * time.Second)
+				assert.Equal(t, 5, p.Describe().State.Get("ready"))
+				assert.Nil(t, p.Describe().State.Get("ejections"))
+			})
+		})
+	}
+}
+
+func TestTimesInARow(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2, MaxTime: 100 * time.Second})...), servers(3)
+		ss[0].fail(always)
+		p.add(ss...)
+		again := func() *balance.EjectedError {
+			p.sends(t, 6)
+			return p.sentence(t, ss[0])
+		}
+		for i, want := range []time.Duration{30, 60, 90, 100, 100} {
+			why := again()
+			assert.Equal(t, min(i+1, 4), why.Times)
+			assert.LessOrEqual(t, time.Until(why.Until), want*time.Second)
+			assert.GreaterOrEqual(t, time.Until(why.Until), want*time.Second*9/10)
+			time.Sleep(time.Until(why.Until))
+			synctest.Wait()
+			require.Equal(t, "ready", p.of(ss[0]).Get("state"))
+		}
+		ss[0].fail(never)
+		p.sends(t, 6)
+		time.Sleep(30 * time.Second) // two intervals of 10 s, and the first one
+		ss[0].fail(always)
+		assert.Equal(t, 3, again().Times)
+	})
+}
+
+// What was in flight when an endpoint went goes on, and tells nothing of it
+// when it is back.
+func TestInFlightGoesOn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2})...), servers(2)
+		pr, pw := io.Pipe()
+		ss[0].serve = func(context.Context, string) (*response, error) { return &response{pr}, nil }
+		p.add(ss...)
+		rsp, err := p.Call(t.Context(), "")
+		require.NoError(t, err)
+		ss[0].fail(always)
+		p.sends(t, 5)
+		require.Equal(t, "ejected/ready", p.states(ss))
+		assert.EqualValues(t, 1, p.of(ss[0]).Get("in_flight"))
+		go func() { _, _ = io.WriteString(pw, "late"); _ = pw.CloseWithError(errBroken) }()
+		text, err := io.ReadAll(rsp.Body)
+		require.ErrorIs(t, err, errBroken)
+		assert.Equal(t, "late", string(text))
+		assert.Zero(t, p.of(ss[0]).Get("in_flight"))
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		p.sends(t, 2)
+		assert.Equal(t, "ready/ready", p.states(ss), "one failure since it is back")
+		p.sends(t, 2)
+		assert.Equal(t, "ejected/ready", p.states(ss))
+	})
+}

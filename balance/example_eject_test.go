@@ -1,0 +1,51 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+)
+
+// One of three endpoints fails. After three failures in a row it is out, and
+// who asks is told why.
+func ExampleEjection() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+
+	broken := func(ctx context.Context, t discover.Target) layer.Service[string, string] {
+		if t.Endpoint.Addr.Addr().String() == "10.0.0.2" {
+			return layer.Func[string, string](func(context.Context, string) (string, error) {
+				return "", errors.New("internal error")
+			})
+		}
+		return hello(ctx, t)
+	}
+	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", broken,
+		balance.With[string](balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 3}}),
+		balance.Classify(layer.ByError[string]))
+	_ = svc.Ready(ctx)
+
+	failed := 0
+	for range 100 {
+		if _, err := svc.Call(ctx, "world"); err != nil {
+			failed++
+		}
+	}
+	fmt.Println(failed, "of 100 failed")
+	for _, e := range svc.Snapshot() {
+		fmt.Println(e.ID.Addr, e.State)
+		if why := new(balance.EjectedError); errors.As(e.Reason, &why) {
+			fmt.Println("  after", why.Cause)
+		}
+	}
+	// Output:
+	// 3 of 100 failed
+	// 10.0.0.1:80 ready
+	// 10.0.0.2:80 ejected
+	//   after 3 failures in a row
+	// 10.0.0.3:80 ready
+}

@@ -1,0 +1,110 @@
+package balance
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// looks are the endpoints that were looked at for one choice. A nil looks takes
+// nothing.
+type looks struct{ seen []look }
+
+type look struct {
+	*endpoint
+	reading
+}
+
+func (l *looks) saw(e *endpoint, r reading) {
+	if l != nil {
+		l.seen = append(l.seen, look{e, r})
+	}
+}
+
+// look looks at e only if somebody wants to know.
+func (l *looks) look(g *group, e *endpoint, now uint32) {
+	if l != nil && e != nil {
+		l.saw(e, g.read(e, now))
+	}
+}
+
+// maxOut bounds how many endpoints that were not to choose from are named.
+const maxOut = 16
+
+// explain says how the choice was made.
+func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
+	d := layer.Node{Name: "balance", State: layer.State{
+		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
+	}}
+	if chosen != nil {
+		d.State = append(d.State, layer.Attr{Key: "chosen", Value: chosen.id.Addr})
+	}
+	if q.hasAffinity {
+		d.State = append(d.State, layer.Attr{Key: "affinity", Value: fmt.Sprintf("%016x", q.affinity)})
+	}
+	for _, s := range q.why.seen {
+		d.Children = append(d.Children, b.explainLook(s, q, chosen != nil && s.endpoint == &chosen.endpoint))
+	}
+	d.Children = append(d.Children, b.explainOut()...)
+	to.Add(d)
+}
+
+func (b *Balancer[Req, Rsp]) explainLook(s look, q query, chosen bool) layer.Node {
+	verdict := "passed over"
+	switch {
+	case chosen:
+		verdict = "chosen"
+	case s.reading.full:
+		verdict = "unknown, and tried out by others"
+	case q.tries.Has(s.endpoint):
+		verdict = "tried before"
+	}
+	state := layer.State{
+		{Key: "addr", Value: s.id.Addr}, {Key: "verdict", Value: verdict}, {Key: "cost", Value: b.showCost(s.reading.cost)},
+		{Key: "latency", Value: b.expected(s.endpoint, q.now).Round(time.Microsecond)},
+		{Key: "in_flight", Value: s.reading.inFlight},
+	}
+	if s.reading.weight != 1 {
+		state = append(state, layer.Attr{Key: "weight", Value: s.reading.weight})
+	}
+	if s.far {
+		state = append(state, layer.Attr{Key: "far", Value: true})
+	}
+	return layer.Node{Name: "endpoint", State: state}
+}
+
+// showCost shows a latency times requests as a time, and any other cost as it
+// is.
+func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
+	switch {
+	case cost >= dear:
+		return "none"
+	case b.group.cost.of == nil:
+		return time.Duration(cost).Round(time.Microsecond).String()
+	}
+	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
+}
+
+// explainOut says of the endpoints that were not to choose from why not.
+func (b *Balancer[Req, Rsp]) explainOut() []layer.Node {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var out []layer.Node
+	for _, n := range b.nodes {
+		if len(out) == maxOut {
+			break
+		}
+		if state := n.state.Load(); state != ready {
+			d := layer.Node{Name: "endpoint", State: layer.State{
+				{Key: "addr", Value: n.id.Addr}, {Key: "verdict", Value: stateName(state)},
+			}}
+			if n.reason != nil {
+				d.State = append(d.State, layer.Attr{Key: "reason", Value: n.reason.Error()})
+			}
+			out = append(out, d)
+		}
+	}
+	return out
+}

@@ -1,0 +1,99 @@
+package balance_test
+
+import (
+	"encoding/json"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+func TestExplain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{Zone: "a"})), servers(5)
+		ss[3].open(false)
+		ss[4].close()
+		c := change{State: resolve.StateExists}
+		for i, zone := range []string{"a", "a", "b", "a", "a"} {
+			e := ss[i].labelled(map[string]string{"zone": zone})
+			e.Weight = uint32(10_000 * (1 + i))
+			c.Added = append(c.Added, e)
+		}
+		p.apply(c)
+		synctest.Wait()
+		ss[0].after(func() time.Duration { return 10 * time.Millisecond })
+		ss[1].after(func() time.Duration { return 500 * time.Millisecond })
+		p.load(t, 100, time.Second, ss, patient)
+
+		ctx, why := layer.Explain(t.Context())
+		require.NoError(t, p.send(ctx))
+		said := why.Choices()
+		require.Len(t, said, 1)
+		require.Equal(t, ss[0].addr, said[0].State.Get("chosen"))
+		verdicts := make(map[any]any)
+		for _, child := range said[0].Children {
+			verdicts[child.State.Get("addr")] = child.State.Get("verdict")
+		}
+		require.Equal(t, map[any]any{
+			ss[0].addr: "chosen", ss[1].addr: "passed over", ss[2].addr: "passed over", ss[3].addr: "unready", ss[4].addr: "closed",
+		}, verdicts)
+		require.Equal(t, true, said[0].Children[2].State.Get("far"))
+		require.Contains(t, why.String(), "balance    target=web pick=cheapest of 5, of all up to 16 cost=peak ewma chosen=10.0.0.1:80\n")
+		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 verdict=closed reason=server: closed: shut\n")
+		text, err := json.Marshal(why)
+		require.NoError(t, err)
+		require.Contains(t, string(text), `"verdict":"chosen"`)
+	})
+}
+
+// Each try of a request is a choice, and what was tried is out of the next one.
+func TestExplainRetries(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(2)
+		p.add(ss...)
+		ctx, why := layer.Explain(layer.WithTries(t.Context(), new(layer.Tries)))
+		require.NoError(t, p.send(ctx))
+		require.NoError(t, p.send(ctx))
+		require.NoError(t, p.send(ctx))
+		said := why.Choices()
+		require.Len(t, said, 3)
+		assert.NotEqual(t, said[0].State.Get("chosen"), said[1].State.Get("chosen"))
+		assert.Len(t, said[1].Children, 2)
+		assert.Contains(t, said[1].String(), "verdict=tried before")
+	})
+}
+
+func TestExplainRefusal(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].open(false)
+		p.add(ss...)
+		ctx, why := layer.Explain(t.Context())
+		require.ErrorIs(t, p.send(ctx), layer.ErrNotReady)
+		require.Nil(t, why.Choices()[0].State.Get("chosen"))
+		require.Contains(t, why.String(), "verdict=unready reason=")
+	})
+}
+
+func TestSnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(2)
+		ss[1].open(false)
+		p.add(ss...)
+		require.NoError(t, p.send(t.Context()))
+		time.Sleep(time.Minute)
+		s := p.Snapshot()
+		require.Len(t, s, 2)
+		require.Equal(t, ss[0].addr, s[0].ID.Addr)
+		require.Equal(t, []any{"ready", true, uint64(0), uint64(1), 1.0}, []any{s[0].State, s[0].Known, s[0].InFlight, s[0].Picks, s[0].Weight})
+		require.Equal(t, []any{"unready", false, uint64(0)}, []any{s[1].State, s[1].Known, s[1].Picks})
+		require.ErrorIs(t, s[1].Reason, layer.ErrNotReady)
+		require.InDelta(t, time.Minute, s[0].Age, float64(10*time.Millisecond))
+	})
+}

@@ -1,0 +1,154 @@
+package balance
+
+import (
+	"math"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// group is the endpoints of a balancer, as those who choose one see them.
+type group struct {
+	sets      [2]readySet // the near, then the far
+	usual     usual
+	decay     float64 // in ticks
+	halvings  float32 // a tick
+	cost      Cost
+	slowStart uint32 // in ticks
+	farther   float32
+	weighted  atomic.Bool // some endpoint is not like the others
+	random    func() uint64
+}
+
+const (
+	near = 0
+	far  = 1
+)
+
+func newGroup(p Policy, random func() uint64) *group {
+	g := &group{
+		decay: decayTicks(p.Decay), halvings: float32(math.Log2E / decayTicks(p.Decay)), cost: p.Cost,
+		slowStart: tick(p.SlowStart), farther: float32(p.Spill), random: random,
+	}
+	if random == nil {
+		g.random = rand.Uint64
+	}
+	g.weighted.Store(g.slowStart > 0)
+	g.usual.init(p.DefaultRTT)
+	for i := range g.sets {
+		g.sets[i].clear()
+	}
+	return g
+}
+
+func (g *group) len() int { return g.sets[near].len() + g.sets[far].len() }
+
+func (g *group) set(e *endpoint) *readySet {
+	if e.far {
+		return &g.sets[far]
+	}
+	return &g.sets[near]
+}
+
+// query is one request that looks for an endpoint.
+type query struct {
+	now         uint32
+	affinity    uint64
+	hasAffinity bool
+	tries       *layer.Tries
+	why         *looks // nil: nobody asks
+}
+
+// dear is more than any latency in ns, and times all requests still a number.
+const dear = 1e29
+
+// costOf says what one more request would cost at e, where usual is what is
+// usual: for each request that waits, the latency that is expected, and for each
+// response that goes on, what is usual. Of a stream nobody waits for the latency
+// any more; if it counted as such, an endpoint that was a little slower than
+// others would have to have fewer streams in proportion.
+//
+// The request itself counts for one to two, by a part that is drawn at random
+// from 0 to 1. Of endpoints that have nothing to do, the best by a little would
+// get everything else, although what is expected of two that are equal differs
+// by as much as half of it after the last few peaks; the more requests are in
+// flight, the less it matters.
+//
+// An endpoint that is full is dearer than any that is not; should all be so, the
+// one with the fewest is the cheapest.
+func (g *group) costOf(e *endpoint, now uint32, usual, part float32) float32 {
+	waiting, streams := e.load()
+	requests := float32(waiting+1) + part
+	switch {
+	case e.full(waiting):
+		return dear * float32(waiting+1)
+	case g.cost.of != nil:
+		l := Load{
+			InFlight: int(max(waiting+streams, 0)), Streaming: int(max(streams, 0)),
+			Latency: time.Duration(g.expected(e, now, usual)),
+		}
+		all := float32(l.InFlight + 1)
+		return float32(g.cost.of(l)) * (all + part) / all
+	}
+	return g.expected(e, now, usual)*requests + float32(streams)*usual
+}
+
+// forgiving is how many times as fast what is known of an endpoint fades while
+// it is not trusted yet, or in its slow start: if it was slow because it is new,
+// it gets no faster without requests.
+const forgiving = 10
+
+// expected is the latency in ns that is expected of e, as estimate has it, to
+// within a thousandth.
+func (g *group) expected(e *endpoint, now uint32, usual float32) float32 {
+	value, age := e.latency.load(now)
+	if value == 0 {
+		return usual
+	}
+	rate := g.halvings
+	if e.proven.Load() < trusted || since(now, e.born) < g.slowStart {
+		rate *= forgiving
+	}
+	left := halved(float32(age) * rate)
+	return value*left + usual*(1-left)
+}
+
+// reading is what an endpoint was like when it was looked at.
+type reading struct {
+	cost     float32
+	inFlight uint64
+	weight   float32
+	full     bool // for now, because not enough is known of it
+}
+
+// read looks at e for those who do not look at many.
+func (g *group) read(e *endpoint, now uint32) reading {
+	waiting, _ := e.load()
+	return reading{g.costOf(e, now, float32(g.usual.read()), 0), e.inFlight(), g.weight(e, now), e.full(waiting)}
+}
+
+// halved returns 2^(−x) for x ≥ 0, to within 2·10⁻⁴: the power of two by its
+// bits, what is left by a polynomial.
+func halved(x float32) float32 {
+	if x >= 120 {
+		return 0
+	}
+	whole := uint32(x)
+	part := x - float32(whole)
+	p := 1 - part*(0.6915984-part*(0.2311610-part*0.0395626)) // the least squares with 1 at 0 and ½ at 1
+	return math.Float32frombits(math.Float32bits(p) - whole<<23)
+}
+
+// slowest is the least part of its weight that an endpoint starts with.
+const slowest = 0.1
+
+// weight is that of e; in the time of its slow start, a growing part of it.
+func (g *group) weight(e *endpoint, now uint32) float32 {
+	w := math.Float32frombits(e.weight.Load())
+	if age := since(now, e.born); age < g.slowStart {
+		w *= max(slowest, float32(age)/float32(g.slowStart))
+	}
+	return w
+}

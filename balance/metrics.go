@@ -1,0 +1,53 @@
+package balance
+
+import (
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/discard"
+)
+
+// Instruments are where a balancer writes. The labels of the target are bound
+// before they are given; those that are named here when the balancer is made,
+// and none for each request. What is nil is not recorded.
+type Instruments struct {
+	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
+	Updates   metrics.Counter // endpoints that changed; label "op": Add, Remove
+	Refusals  metrics.Counter // requests that no endpoint took
+	Ejections metrics.Counter // endpoints taken out; label "cause": consecutive, outlier
+	Spared    metrics.Counter // endpoints that were not, because of the floor
+	Recalled  metrics.Counter // endpoints that came back before their time, because of the floor
+}
+
+func (i Instruments) orDiscard() Instruments {
+	for _, c := range []*metrics.Counter{&i.Updates, &i.Refusals, &i.Ejections, &i.Spared, &i.Recalled} {
+		if *c == nil {
+			*c = discard.NewCounter()
+		}
+	}
+	if i.Endpoints == nil {
+		i.Endpoints = discard.NewGauge()
+	}
+	return i
+}
+
+// meters are the Instruments of one balancer with all labels bound.
+type meters struct {
+	ready, pending       metrics.Gauge
+	added, gone          metrics.Counter
+	refused              metrics.Counter
+	consecutive, outlier metrics.Counter
+	spared, recalled     metrics.Counter
+}
+
+func (i Instruments) bind() meters {
+	return meters{
+		ready:       i.Endpoints.With("endpoint_state", "ready"),
+		pending:     i.Endpoints.With("endpoint_state", "pending"),
+		added:       i.Updates.With("op", "Add"),
+		gone:        i.Updates.With("op", "Remove"),
+		refused:     i.Refusals,
+		consecutive: i.Ejections.With("cause", "consecutive"),
+		outlier:     i.Ejections.With("cause", "outlier"),
+		spared:      i.Spared,
+		recalled:    i.Recalled,
+	}
+}

@@ -1,0 +1,171 @@
+package balance
+
+import (
+	"fmt"
+	"math"
+)
+
+// Pick is a rule that chooses among the ready endpoints. The zero value is the
+// default: the cheapest of all where there are at most sixteen, else of five.
+//
+// Two choices, the habit of the trade, give an endpoint at most 2/n of the
+// requests and at least C(k,2)/C(n,2) of them to the k slowest: where capacities
+// differ, half of the requests can be late that need not be. Five come within a
+// few per cent of the best that is possible, and for a few endpoints looking at
+// all costs no more. SIMULATION.md has the figures.
+type Pick struct {
+	name  string
+	start func(g *group) picker
+}
+
+// picker is a Pick at work for one balancer. It may be asked while the set
+// changes, and returns nil then, or if there is nothing to choose from. What
+// changes are made to the set, joined and left tell under the balancer's mutex.
+type picker interface {
+	pick(q query) *endpoint
+	joined(e *endpoint)
+	left(e *endpoint)
+}
+
+const (
+	scanned    = 16 // endpoints of which the default looks at all
+	someOf     = 5  // those that it looks at where there are more
+	maxChoices = 64
+)
+
+// Choices takes the cheapest of k endpoints that are drawn at random, all
+// different, from 1 to 64; what is below or above is taken as that.
+func Choices(k int) Pick {
+	k = min(max(k, 1), maxChoices)
+	return Pick{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
+}
+
+// Scan takes the cheapest of all: the best there is, at a cost that grows with
+// the number of endpoints.
+func Scan() Pick {
+	return Pick{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
+}
+
+// String describes the rule.
+func (p Pick) String() string {
+	if p.start == nil {
+		return fmt.Sprintf("cheapest of %d, of all up to %d", someOf, scanned)
+	}
+	return p.name
+}
+
+func (p Pick) on(g *group) picker {
+	if p.start == nil {
+		return choices{group: g, few: scanned, k: someOf}
+	}
+	return p.start(g)
+}
+
+// choices looks at all endpoints where they are few, else at k.
+type choices struct {
+	*group
+	few, k int
+}
+
+func (choices) joined(*endpoint) {}
+func (choices) left(*endpoint)   {}
+
+// pick prefers the near endpoints to the far ones, unless these are cheaper by
+// more than the journey is worth.
+func (c choices) pick(q query) *endpoint {
+	here, cost := c.among(&c.sets[near], q)
+	if c.sets[far].len() == 0 {
+		return here
+	}
+	there, farCost := c.among(&c.sets[far], q)
+	if here == nil || there != nil && farCost*c.farther < cost {
+		return there
+	}
+	return here
+}
+
+// among lets some endpoints of a set compete: all if they are few, else k.
+func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
+	s := r.slots.Load()
+	n := int(s.n.Load())
+	if n == 0 {
+		return nil, 0
+	}
+	k := min(c.k, n)
+	if n <= c.few {
+		k = n
+	}
+	random := c.random()
+	w := newWalk(random, n)
+	if q.tries.Len() > 0 {
+		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, random); best != nil {
+			return best, cost
+		}
+		q.tries = nil
+	}
+	if c.cost.of != nil || q.why != nil || c.weighted.Load() {
+		return c.cheapest(s, w, k, k, q, random)
+	}
+	return c.cheapestPlain(s, w, k, q.now, random)
+}
+
+// maxWalk bounds how many endpoints are looked at for a request that was sent
+// before. Few requests are sent more than three times, so that it has been to
+// all of sixteen only where there are hardly more.
+const maxWalk = 16
+
+// cheapest walks along up to far endpoints, until it has looked at k of them
+// where the request has not been, and returns the one that costs least for its
+// weight.
+func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint64) (best *endpoint, cost float32) {
+	t := contest{group: g, query: q, usual: float32(g.usual.read()), weighted: g.weighted.Load(), chance: chance}
+	tried := q.tries.Len() > 0
+	for ; far > 0 && k > 0; far-- {
+		e := s.at[w.next()].Load()
+		if e == nil {
+			continue
+		}
+		if tried && q.tries.Has(e) {
+			q.why.look(g, e, q.now)
+			continue
+		}
+		t.enter(e)
+		k--
+	}
+	return t.result()
+}
+
+// cheapestPlain is cheapest where all endpoints weigh the same, the cost is the
+// usual one and nobody asks why: the inner loop of nearly every pick, with
+// costOf and expected written out, so that nothing is called. A comparison of
+// costs that are drawn at random cannot be foreseen by a processor: costs are
+// compared by their bits, which have the same order, so that it need not be.
+func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64) (best *endpoint, cost float32) {
+	usual, halvings := float32(g.usual.read()), g.halvings
+	least := uint32(math.MaxUint32)
+	for ; k > 0; k-- {
+		e := s.at[w.next()].Load()
+		if e == nil {
+			continue
+		}
+		waiting, streams := e.load()
+		its := usual
+		if value, age := e.latency.load(now); value != 0 {
+			rate := halvings
+			if e.proven.Load() < trusted {
+				rate *= forgiving
+			}
+			left := halved(float32(age) * rate)
+			its = value*left + usual*(1-left)
+		}
+		chance = nextChance(chance)
+		its = its*(float32(waiting+1)+part(chance)) + float32(streams)*usual
+		if e.full(waiting) {
+			its = dear * float32(waiting+1)
+		}
+		if bits := math.Float32bits(its); bits < least {
+			least, best = bits, e
+		}
+	}
+	return best, math.Float32frombits(least)
+}

@@ -1,0 +1,298 @@
+package balance
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+func TestChoiceOfTwo(t *testing.T) {
+	pick := func(g *group) *endpoint { return Choices(2).on(g).pick(query{}) }
+	require.Nil(t, pick(groupOf()))
+	one := nodes(time.Second)
+	require.Same(t, one[0], pick(groupOf(one...)))
+
+	two := nodes(2*time.Millisecond, time.Millisecond)
+	for range 1000 {
+		require.Same(t, two[1], pick(groupOf(two...)), "both are looked at")
+	}
+
+	// Two different ones of three: the best is among them in two of three
+	// cases, the worst never wins. With one, or with two that may be the
+	// same, or with three, the shares would be others.
+	three := nodes(1*time.Millisecond, 2*time.Millisecond, 4*time.Millisecond)
+	require.InDeltaSlice(t, []float64{2.0 / 3, 1.0 / 3, 0}, shares(groupOf(three...), three, Choices(2)), 0.02)
+}
+
+func TestMoreChoices(t *testing.T) {
+	five := nodes(1*time.Millisecond, 2*time.Millisecond, 4*time.Millisecond, 8*time.Millisecond, 16*time.Millisecond)
+	g := groupOf(five...)
+	require.InDeltaSlice(t, []float64{0.6, 0.3, 0.1, 0, 0}, shares(g, five, Choices(3)), 0.02)
+	require.InDeltaSlice(t, []float64{0.8, 0.2, 0, 0, 0}, shares(g, five, Choices(4)), 0.02)
+	for _, all := range []Pick{Choices(5), Choices(99), Scan(), {}} {
+		require.InDelta(t, 1, shares(g, five, all)[0], 1e-9, all.String())
+	}
+}
+
+// The default looks at all of sixteen, and at five of more.
+func TestDefaultChoices(t *testing.T) {
+	for n, want := range map[int]float64{2: 1, 16: 1, 20: 5.0 / 20, 40: 5.0 / 40} {
+		latencies := make([]time.Duration, n)
+		for i := range latencies {
+			latencies[i] = time.Second
+		}
+		latencies[n/2] = time.Millisecond
+		ns := nodes(latencies...)
+		require.InDelta(t, want, shares(groupOf(ns...), ns, Pick{})[n/2], 0.02, "of %d", n)
+	}
+}
+
+// Of equals each is as likely as the others, wherever they stand: next to each
+// other, or with dearer ones between them.
+func TestEqualsAreChosenEqually(t *testing.T) {
+	for _, dearer := range [][]int{{}, {0, 1, 2}, {1, 3, 5}, {0, 4, 5}} {
+		latencies := make([]time.Duration, 8)
+		for i := range latencies {
+			latencies[i] = time.Millisecond
+			if slices.Contains(dearer, i) {
+				latencies[i] = time.Second
+			}
+		}
+		ns := nodes(latencies...)
+		for _, p := range []Pick{Scan(), {}, Choices(8), Random(), RoundRobin()} {
+			for i, share := range shares(groupOf(ns...), ns, p) {
+				want := 1.0 / float64(8-len(dearer))
+				switch blind := p.name == "random" || p.name == "round robin"; {
+				case blind:
+					want = 1.0 / 8
+				case slices.Contains(dearer, i):
+					want = 0
+				}
+				require.InDelta(t, want, share, 0.02, "%v: node %d, dearer %v", p, i, dearer)
+			}
+		}
+	}
+	ns := nodes(make([]time.Duration, 16)...)
+	for _, k := range []int{1, 2, 3} {
+		for i, share := range shares(groupOf(ns...), ns, Choices(k)) {
+			require.InDelta(t, 1.0/16, share, 0.01, "node %d, %d choices", i, k)
+		}
+	}
+}
+
+// Of those that are alike each gets as much as its weight says; where they are
+// not, the weight divides the cost.
+func TestWeights(t *testing.T) {
+	ns := nodes(time.Millisecond, time.Millisecond, time.Millisecond, 4*time.Millisecond)
+	for i, w := range []uint32{0, 30_000, 60_000, 0} {
+		ns[i].setWeight(w)
+	}
+	g := groupOf(ns...)
+	g.weighted.Store(true)
+	require.InDeltaSlice(t, []float64{.1, .3, .6, 0}, shares(g, ns, Pick{}), 0.02)
+	ns[3].setWeight(5 * 60_000)
+	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Pick{}), 0.02, "4 ms / 30 is the cheapest")
+}
+
+func TestSlowStart(t *testing.T) {
+	ns := nodes(time.Millisecond, time.Millisecond)
+	g := groupOf(ns...)
+	g.slowStart = 1000
+	g.weighted.Store(true)
+	ns[1].born = 5000
+	share := func(now uint32) float64 {
+		const draws = 30_000
+		var young float64
+		for range draws {
+			if (Pick{}).on(g).pick(query{now: now}) == ns[1] {
+				young += 1.0 / draws
+			}
+		}
+		return young
+	}
+	require.InDelta(t, 0.1/1.1, share(5000), 0.02, "a tenth of its weight")
+	require.InDelta(t, 0.5/1.5, share(5500), 0.02)
+	require.InDelta(t, 0.5, share(6000), 0.02)
+}
+
+// A far endpoint has to be cheaper by more than the journey is worth.
+func TestZones(t *testing.T) {
+	ns := nodes(4*time.Millisecond, 5*time.Millisecond, 2100*time.Microsecond)
+	g := groupOf(ns[0])
+	g.sets[far].add(ns[1])
+	g.sets[far].add(ns[2])
+	g.farther = 4
+	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Pick{}), 0.001, "up to 8 ms here, 8.4 there")
+	for range 4 {
+		require.True(t, ns[0].begin())
+	}
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Pick{}), 0.001, "20 ms here, up to 16.8 there")
+	for _, p := range []Pick{RoundRobin(), Random()} {
+		require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, p), 0.001, "%v", p)
+	}
+	g.sets[near].remove(ns[0])
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Pick{}), 0.001)
+	require.InDeltaSlice(t, []float64{0, .5, .5}, shares(g, ns, Random()), 0.02)
+}
+
+// An endpoint that is not known yet gets one request, and when that was
+// answered two at a time, four and eight; if all are so, that stops nobody.
+func TestProbesAreBounded(t *testing.T) {
+	ns := nodes(time.Minute, 0)
+	ns[1] = &endpoint{}
+	ns[1].setWeight(0)
+	g := groupOf(ns...)
+	g.usual.init(time.Millisecond)
+	for i, want := range []uint64{1, 2, 4, 8} {
+		for range 100 {
+			require.True(t, Pick{}.on(g).pick(query{}).begin())
+		}
+		require.Equal(t, want, ns[1].inFlight())
+		for range want {
+			ns[1].end()
+		}
+		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay))
+		ns[1].prove()
+	}
+	for range 100 {
+		require.True(t, Pick{}.on(g).pick(query{}).begin())
+	}
+	require.EqualValues(t, 100, ns[1].inFlight(), "now it is like any other")
+
+	unknown := &endpoint{}
+	unknown.setWeight(0)
+	g = groupOf(unknown)
+	for range 100 {
+		require.True(t, Pick{}.on(g).pick(query{}).begin())
+	}
+}
+
+// The loop that is written out says what the other one does.
+func TestPlainIsCheapest(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 20).Draw(rt, "n")
+		g := groupOf()
+		g.usual.init(time.Duration(rapid.IntRange(1, 1e9).Draw(rt, "usual")))
+		g.decay, g.halvings = 1000, math.Log2E/1000
+		const now = 10_000
+		for range n {
+			e := &endpoint{}
+			e.setWeight(0)
+			busy := rapid.IntRange(0, 5).Draw(rt, "in flight")
+			e.work.Store(uint64(busy))
+			e.streams.Store(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
+			e.proven.Store(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, trusted}).Draw(rt, "samples")))
+			if e.proven.Load() > 0 {
+				at := uint32(rapid.IntRange(0, now).Draw(rt, "at"))
+				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
+			}
+			g.sets[near].add(e)
+		}
+		k, random := rapid.IntRange(1, n).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
+		s := g.sets[near].slots.Load()
+		plain, cost := g.cheapestPlain(s, newWalk(random, n), k, now, random)
+		looked := &looks{}
+		other, same := g.cheapest(s, newWalk(random, n), k, k, query{now: now, why: looked}, random)
+		require.Same(rt, plain, other)
+		require.InEpsilon(rt, cost, same, 1e-6)
+		require.Len(rt, looked.seen, k)
+		for _, l := range looked.seen {
+			require.GreaterOrEqual(rt, l.cost, cost)
+			require.Equal(rt, l.cost >= dear, l.reading.full)
+			if l.proven.Load() < trusted {
+				continue // fades faster
+			}
+			quick := g.expected(l.endpoint, now, float32(g.usual.read()))
+			require.InEpsilon(rt, l.latency.read(now, g.decay, g.usual.read()), quick, 1e-3)
+		}
+	})
+}
+
+// Every place is visited once, whatever the random number is.
+func TestWalkGoesEverywhere(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 300).Draw(rt, "n")
+		w := newWalk(rapid.Uint64().Draw(rt, "random"), n)
+		seen := make([]bool, n)
+		for range n {
+			i := w.next()
+			require.False(rt, seen[i])
+			seen[i] = true
+		}
+	})
+}
+
+func TestWalkIsEven(t *testing.T) {
+	for _, n := range []int{2, 3, 7, 17} {
+		pairs := make(map[[2]int]int)
+		const draws = 100_000
+		for range draws {
+			w := newWalk(rand.Uint64(), n)
+			pairs[[2]int{w.next(), w.next()}]++
+		}
+		require.Len(t, pairs, n*(n-1))
+		for pair, count := range pairs {
+			require.InDelta(t, 1/float64(n*(n-1)), float64(count)/draws, 0.01, "%v of %d", pair, n)
+		}
+	}
+}
+
+// What is usual is what those in use take, however many there are that are
+// avoided.
+func TestUsual(t *testing.T) {
+	ns := nodes(5*time.Millisecond, 7*time.Millisecond, 9*time.Millisecond)
+	g := groupOf(append(ns, &endpoint{})...)
+	g.refresh(ns[0], usualEvery, false)
+	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms)
+	ns[1].latency.record(time.Second, usualEvery, g.decay)
+	ns[2].latency.record(time.Second, usualEvery, g.decay)
+	g.refresh(ns[0], usualEvery+1, false)
+	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms, "not so often")
+	g.refresh(ns[0], usualEvery+1, true)
+	require.InDelta(t, 1000*ms, g.usual.read(), 1, "but when an endpoint becomes known")
+
+	g.decay, g.halvings = 1000, math.Log2E/1000
+	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
+	g.refresh(ns[0], 3000, false)
+	require.InDelta(t, 5*ms, g.usual.read(), 1, "nobody uses the other two")
+	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, float32(g.usual.read())), 1, "and so they come back")
+}
+
+func TestCosts(t *testing.T) {
+	ns := nodes(10*time.Millisecond, time.Millisecond)
+	for range 2 {
+		ns[1].begin()
+	}
+	chosen := func(c Cost) int {
+		g := newGroup(Policy{Cost: c}.orDefault(), nil)
+		g.sets[near].add(ns[0])
+		g.sets[near].add(ns[1])
+		return slices.Index(ns, Pick{}.on(g).pick(query{}))
+	}
+	require.Equal(t, 1, chosen(PeakEWMA()), "3 ms and 10 ms")
+	require.Equal(t, 0, chosen(Pending()), "2 and 0 in flight")
+	require.Equal(t, 0, chosen(CostOf("odd", func(l Load) float64 { return 1 / float64(l.Latency) })))
+}
+
+func TestCostCountsWhatIsInFlight(t *testing.T) {
+	ns := nodes(10*time.Millisecond, 25*time.Millisecond)
+	g := groupOf(ns...)
+	for range 70 {
+		require.True(t, Choices(2).on(g).pick(query{}).begin())
+	}
+	require.InDelta(t, 50, ns[0].inFlight(), 1, "10·50 costs as much as 25·20")
+	ns[0].work.Store(5*(given-1) + 5)
+	require.EqualValues(t, 5, ns[0].inFlight())
+	ns[0].end()
+	require.EqualValues(t, 4, ns[0].inFlight())
+	require.EqualValues(t, 5, ns[0].picks())
+	require.True(t, ns[0].begin())
+	ns[0].takeBack()
+	require.EqualValues(t, 4, ns[0].inFlight())
+	require.EqualValues(t, 5, ns[0].picks(), "a request that was refused does not count")
+}

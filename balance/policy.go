@@ -1,0 +1,126 @@
+package balance
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Policy says how a [Balancer] chooses. The zero value is the default of
+// everything; a value out of range is taken as the nearest one that is allowed.
+type Policy struct {
+	// Pick is how many endpoints are looked at, or another rule: [Choices],
+	// [Scan], [Hash], [RoundRobin], [Random].
+	Pick Pick
+
+	// Cost is what makes one endpoint better than another: [PeakEWMA],
+	// [Pending], or [CostOf].
+	Cost Cost
+
+	// Sample is when the latency of a response is taken. The default is
+	// [FirstByte]. When a response stops being in flight is said apart, by
+	// [Until].
+	Sample Sample
+
+	// DefaultRTT is the latency that is expected of endpoints as long as
+	// nothing is known of any: 30 ms if it is 0, at least 1 ms. An endpoint
+	// that joins others is expected to be like them.
+	DefaultRTT time.Duration
+
+	// Decay is the time constant of the moving average, and of the time in
+	// which what is known of an endpoint fades until it is like its peers. 10 s
+	// if it is 0, at least 1 ms.
+	Decay time.Duration
+
+	// Penalty is the latency that a failure counts as, where [Classify] says
+	// what one is. 0 is twenty times what is usual among the endpoints, up to
+	// 5 s, which is what linkerd's load biaser takes always; less than 0 is
+	// none. An endpoint that failed is tried again when what is known of it has
+	// faded to what others cost.
+	Penalty time.Duration
+
+	// SlowStart is the time in which a new endpoint comes to its full share,
+	// from a tenth of it: for services that are slow at first, with cold caches
+	// or before their code is compiled. 0 is none. It is a part of the weight,
+	// and what is known of the endpoint fades ten times as fast meanwhile, so
+	// that it is not left cold because it was slow.
+	SlowStart time.Duration
+
+	// Zone is where this balancer is. Endpoints with another value of the label
+	// "zone", or without it, are far. "" makes no difference between them.
+	Zone string
+
+	// Spill is how many times as dear the cheapest near endpoint must be as the
+	// cheapest far one for a request to go there. 4 if it is 0, at least 1: a
+	// near endpoint has three requests in flight before a far one is worth it.
+	Spill float64
+
+	// Ejection takes endpoints out that fail more than their peers do. The zero
+	// value does not.
+	Ejection Ejection
+}
+
+// Validate returns an error that names every field that is out of range, with
+// its value and the range.
+func (p Policy) Validate() error {
+	var errs []error
+	bad := func(field string, value any, want string) {
+		errs = append(errs, fmt.Errorf("balance: policy: %s is %v, want %s", field, value, want))
+	}
+	for field, d := range map[string]time.Duration{"DefaultRTT": p.DefaultRTT, "Decay": p.Decay} {
+		if d != 0 && d < time.Millisecond {
+			bad(field, d, "0 for the default, or at least 1ms")
+		}
+	}
+	if p.SlowStart < 0 || p.SlowStart > longestStart {
+		bad("SlowStart", p.SlowStart, fmt.Sprintf("0 for none, or up to %v", longestStart))
+	}
+	if p.Spill != 0 && !(p.Spill >= 1) {
+		bad("Spill", p.Spill, "0 for the default, or at least 1")
+	}
+	if p.Sample > End {
+		bad("Sample", p.Sample, "FirstByte, Head or End")
+	}
+	if err := p.Ejection.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+const longestStart = 24 * time.Hour
+
+func (p Policy) orDefault() Policy {
+	if p.DefaultRTT == 0 {
+		p.DefaultRTT = 30 * time.Millisecond
+	}
+	if p.Decay == 0 {
+		p.Decay = 10 * time.Second
+	}
+	if p.Spill == 0 {
+		p.Spill = 4
+	}
+	p.DefaultRTT = max(p.DefaultRTT, time.Millisecond)
+	p.Decay = max(p.Decay, time.Millisecond)
+	p.SlowStart = min(max(p.SlowStart, 0), longestStart)
+	if !(p.Spill >= 1) {
+		p.Spill = 1
+	}
+	p.Sample = min(p.Sample, End)
+	p.Ejection = p.Ejection.orDefault()
+	return p
+}
+
+// Sample is the point of a response at which its latency is taken.
+type Sample uint8
+
+// The points. An error in place of a response is taken when it comes.
+const (
+	FirstByte Sample = iota // the first byte of the body, or its end if that comes first
+	Head                    // when Call returns: for connections, and for responses whose body the caller is slow to read
+	End                     // the end of the response, as Until has it
+)
+
+// String returns "first byte", "head" or "end".
+func (s Sample) String() string {
+	return [...]string{"first byte", "head", "end"}[min(s, End)]
+}

@@ -1,0 +1,48 @@
+package balance
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// EndpointState is what a balancer knows of an endpoint at a moment.
+type EndpointState struct {
+	ID       resolve.ID
+	State    string            // ready, unready, ejected, closed
+	Reason   error             // why it is not ready
+	Latency  time.Duration     // what is expected of it
+	Known    bool              // there was a response; if not, Latency is what is usual
+	InFlight uint64            // requests that it has now
+	Picks    uint64            // requests that it was given
+	Weight   float64           // 1 is one unit
+	Far      bool              // it is in another zone than the balancer
+	Age      time.Duration     // since it was added
+	Labels   map[string]string // not to be changed
+}
+
+// Snapshot returns the endpoints, in the order of their addresses.
+func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
+	_, states := b.survey()
+	return states
+}
+
+// survey is the nodes and their states, in the order of their addresses.
+func (b *Balancer[Req, Rsp]) survey() ([]*node[Req, Rsp], []EndpointState) {
+	now := b.now()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return a.id.Addr.Compare(c.id.Addr) })
+	states := make([]EndpointState, len(nodes))
+	for i, n := range nodes {
+		states[i] = EndpointState{
+			ID: n.id, State: stateName(n.state.Load()), Reason: n.reason,
+			Latency: b.expected(&n.endpoint, now), Known: n.latency.word.Load() != 0,
+			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), Far: n.far,
+			Age: time.Duration(since(now, n.born)) << tickShift, Labels: n.info.Load().Labels,
+		}
+	}
+	return nodes, states
+}
