@@ -1,0 +1,234 @@
+package balance_test
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	wire "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/linkerd"
+)
+
+type getStream = grpc.ServerStreamingServer[destination.Update]
+
+// mood is how a control plane is. The zero mood is well.
+type mood struct {
+	lost    bool           // what is sent to it does not arrive
+	refuses bool           // nobody listens
+	accept  func(net.Conn) // instead of speaking gRPC
+	answer  func(says *destination.Update, to getStream) error
+}
+
+// plane is a destination controller on a network in memory, and the one
+// connection to it.
+type plane struct {
+	destination.UnimplementedDestinationServer
+	network layertest.Network
+	stop    func()
+	conn    *grpc.ClientConn
+	dials   atomic.Int64
+
+	mu     sync.Mutex
+	mood   mood
+	says   *destination.Update
+	opened map[string]int // streams, by target
+
+	live map[string]bool // endpoints in use
+}
+
+const (
+	planeAt = "10.9.9.9:8086"
+	// mostDial is gRPC's longest pause between dials, but for a fifth at random.
+	mostDial = 10 * time.Second
+)
+
+// says is the first message of a stream: these endpoints.
+func says(addrs ...string) *destination.Update {
+	set := &destination.WeightedAddrSet{}
+	for _, a := range addrs {
+		tcp := &wire.TcpAddress{Port: 80} // without an IP it cannot be read
+		if ip, err := netip.ParseAddr(a); err == nil {
+			b := ip.As4()
+			n := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+			tcp.Ip = &wire.IPAddress{Ip: &wire.IPAddress_Ipv4{Ipv4: n}}
+		}
+		set.Addrs = append(set.Addrs, &destination.WeightedAddr{Addr: tcp})
+	}
+	return &destination.Update{Update: &destination.Update_Add{Add: set}}
+}
+
+func saysNothing(exists bool) *destination.Update {
+	return &destination.Update{Update: &destination.Update_NoEndpoints{NoEndpoints: &destination.NoEndpoints{Exists: exists}}}
+}
+
+func newPlane(t *testing.T, first *destination.Update) *plane {
+	p := &plane{stop: func() {}, opened: map[string]int{}, live: map[string]bool{}}
+	p.become(t, mood{}, first)
+	var err error
+	p.conn, err = grpc.NewClient("passthrough:///"+planeAt,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(p.dial),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 5 * time.Minute}), // the least that servers allow
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1.6, Jitter: 0.2, MaxDelay: mostDial},
+			MinConnectTimeout: mostDial,
+		}),
+		grpc.WithStreamInterceptor(p.count),
+	)
+	require.NoError(t, err)
+	return p
+}
+
+func (p *plane) close() {
+	_ = p.conn.Close()
+	p.stop()
+}
+
+// become changes the mood, and what there is to say. What was open breaks,
+// unless that is lost too.
+func (p *plane) become(t *testing.T, m mood, says *destination.Update) {
+	p.mu.Lock()
+	p.mood, p.says = m, says
+	p.mu.Unlock()
+	if m.lost {
+		return
+	}
+	p.stop()
+	p.stop = func() {}
+	if m.refuses {
+		return
+	}
+	l, err := p.network.Listen("tcp", planeAt)
+	require.NoError(t, err)
+	var done sync.WaitGroup
+	if m.accept == nil {
+		server := grpc.NewServer()
+		destination.RegisterDestinationServer(server, p)
+		done.Go(func() { _ = server.Serve(l) })
+		p.stop = func() { server.Stop(); done.Wait() }
+		return
+	}
+	done.Go(func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			defer conn.Close()
+			m.accept(conn)
+		}
+	})
+	p.stop = func() { _ = l.Close(); done.Wait() }
+}
+
+func (p *plane) now() (mood, *destination.Update) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mood, p.says
+}
+
+func (p *plane) Get(_ *destination.GetDestination, to getStream) error {
+	m, says := p.now()
+	if m.answer != nil {
+		return m.answer(says, to)
+	}
+	return sayAndStay(says, to)
+}
+
+func sayAndStay(says *destination.Update, to getStream) error {
+	if err := to.Send(says); err != nil {
+		return err
+	}
+	<-to.Context().Done()
+	return to.Context().Err()
+}
+
+func fails(code codes.Code) mood {
+	return mood{answer: func(*destination.Update, getStream) error { return status.Error(code, "out of order") }}
+}
+
+func (p *plane) dial(ctx context.Context, _ string) (net.Conn, error) {
+	p.dials.Add(1)
+	conn, err := p.network.DialContext(ctx, "tcp", planeAt)
+	return leaky{conn, p}, err
+}
+
+// leaky is a connection that what is sent gets lost on.
+type leaky struct {
+	net.Conn
+	to *plane
+}
+
+func (l leaky) Write(b []byte) (int, error) {
+	if m, _ := l.to.now(); m.lost {
+		return len(b), nil
+	}
+	return l.Conn.Write(b)
+}
+
+type targetKey struct{}
+
+func (p *plane) count(
+	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, next grpc.Streamer, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	p.mu.Lock()
+	p.opened[ctx.Value(targetKey{}).(string)]++
+	p.mu.Unlock()
+	return next(ctx, desc, cc, method, opts...)
+}
+
+// serve makes the service of an endpoint; its response says which. It counts as
+// live until the balancer lets it go.
+func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[string, string] {
+	at := t.Endpoint.Addr.Addr().String()
+	p.mu.Lock()
+	p.live[at] = true
+	p.mu.Unlock()
+	context.AfterFunc(ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.live, at)
+	})
+	return layer.Func[string, string](func(context.Context, string) (string, error) { return at, nil })
+}
+
+// services are what a program makes of it: a balancer for each target, let go
+// when it is idle for a minute. A request names its target, a response is where
+// it was served.
+func (p *plane) services(ctx context.Context, r resolve.Resolver) layer.Service[string, string] {
+	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[string, string] {
+		return balance.Resolve(ctx, r, target, p.serve)
+	}, layer.CachePolicy{Idle: time.Minute})
+	return layer.NewStack[string, string]().Queue(10, 3*time.Second).
+		Service(targets.Router(func(target string) (string, error) { return target, nil }))
+}
+
+// source resolves by the controller.
+func (p *plane) source(b resolve.Backoff) resolve.Resolver {
+	source := linkerd.New(p.conn, linkerd.Backoff(b), linkerd.StreamLimits(linkerd.Limits{}))
+	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		return source.Resolve(context.WithValue(ctx, targetKey{}, target), target)
+	})
+}
+
+func (p *plane) attempts() map[string]int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.opened)
+}
