@@ -1,0 +1,66 @@
+package balance
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// member returns endpoint i, with an address of its own and a weight in units
+// of resolve.
+func member(i int, weight uint32) *endpoint {
+	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
+	e := &endpoint{id: resolve.ID{Addr: netip.AddrPortFrom(addr, 80)}}
+	e.proven.Store(trusted)
+	e.setWeight(weight)
+	return e
+}
+
+func members(n int) []*endpoint {
+	es := make([]*endpoint, n)
+	for i := range es {
+		es[i] = member(i, unit)
+	}
+	return es
+}
+
+// hashOf returns a Hash over endpoints, with random numbers that are the same
+// each time.
+func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
+	tb.Helper()
+	i := 0
+	g := newGroup(Policy{}.orDefault(), func() uint64 { i++; return place(1, i) })
+	h, ok := Hash(bound).on(g).(*hashing)
+	if !ok {
+		tb.Fatal("not a hashing")
+	}
+	for _, e := range es {
+		h.join(e)
+	}
+	return h
+}
+
+// join and leave are as the balancer does it.
+func (h *hashing) join(e *endpoint) {
+	e.state.Store(ready)
+	h.set(e).add(e)
+	h.joined(e)
+}
+
+func (h *hashing) leave(e *endpoint) {
+	e.state.Store(removed)
+	h.set(e).remove(e)
+	h.left(e)
+}
+
+func keyed(key uint64) query { return query{affinity: key, hasAffinity: true} }
+
+// owners is who has each of the keys below n.
+func (h *hashing) owners(n int) []*endpoint {
+	es := make([]*endpoint, n)
+	for key := range es {
+		es[key] = h.pick(keyed(uint64(key)))
+	}
+	return es
+}
