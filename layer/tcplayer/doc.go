@@ -1,0 +1,52 @@
+// Package tcplayer is connections as services: made by an [Endpoint], chosen by
+// a balancer, served by [Forward] and [Serve].
+//
+//	listener → Serve → Server … Forward → Service … balancer → Endpoint → dial
+//	                     │         │
+//	                     │         └ copies both ways until both ends closed
+//	                     └ limits, drains, measures connections being served
+//
+// # Two services
+//
+// A [Service] makes connections: it takes a small [Request] and returns a
+// net.Conn. A [Server] serves them: it takes an accepted net.Conn and returns
+// the [Traffic] when it is over.
+//
+// A balancer, a queue and whatever else chooses where a connection goes stand
+// in the first. There, Call is the connecting and nothing else. So its latency
+// is that of the endpoint and not of what is said later; an address that cannot
+// be reached is a refusal, with nothing yet read from the client, and a balancer
+// goes elsewhere without a retry budget; and what a connection counts as after
+// that is up to a [layer.Completion]. Were serving and connecting one service,
+// a balancer would see connections that take an hour.
+//
+// What is about connections that are there already, such as how many are served
+// at a time, stands in the second, where a connection is a request that is over
+// when Call returns.
+//
+// # When a connection counts
+//
+//	layer.AtReturn[net.Conn]  while it is being made, as in linkerd's proxy
+//	[UntilClosed]             until it is closed, or broken
+//
+// Either is given to a balancer as balance.Until, to a layer as [layer.Until].
+// The first spreads connects, and says nothing of those that stay. The second
+// spreads open connections: take it where they are long and their number is
+// the load.
+//
+// Under UntilClosed a connection is closed when the context of its Call ends;
+// otherwise that context bounds the connecting alone, as it does in
+// net.Dialer. So a layer that ends the context when its response is over must
+// hold UntilClosed if one below it does: above such a balancer, a
+// [layer.Timeout] that goes by layer.AtReturn, its default here, would close
+// each connection at once. [NewStack] gives UntilClosed to all its layers. Its
+// HeadTimeout bounds the connecting, its Timeout the connection's life, its
+// Limit is on open connections.
+//
+// # Ends
+//
+// A connection belongs to who got it from Call, and is closed by that. Whoever
+// admits an accepted connection closes it; a refusal leaves it open and unread.
+// Where one end of a forwarded connection breaks, the other is reset, not
+// closed in good order: nobody takes the half of an answer for all of it.
+package tcplayer

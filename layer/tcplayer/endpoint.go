@@ -1,0 +1,188 @@
+package tcplayer
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/layer"
+)
+
+// Endpoint makes connections to one address. It is a [Service], safe for
+// concurrent use, and it is ready until connecting fails.
+//
+// Admission: Call connects. If that fails, TLS included, the request is
+// refused, and so are those that follow, at once, until a back-off is over.
+// Then there is one trial at a time. Ready makes it, if somebody waits there:
+// it connects, and closes that connection, so that no request pays for finding
+// out. Where nobody waits in Ready, the first Call is the trial. Only those
+// trials connect to a server without saying anything.
+//
+// Cancellation: when the context of a Call ends while it connects, the request
+// is refused. The attempt goes on until [ConnectTimeout], to learn whether the
+// address can be reached; what comes of it is closed. A connection that was
+// returned has nothing more to do with the context, see [UntilClosed].
+//
+// Body: there is none; the connection belongs to the caller, who closes it.
+//
+// Errors: each one is a refusal, a [layer.Error] that names the address, says
+// what went wrong last, and in After how long it will be left alone.
+//
+// Cost: that of a dial, and a goroutine while it lasts. A refusal in a back-off
+// is one allocation and one lock.
+//
+// When the context given to NewEndpoint ends, attempts end and Call refuses with
+// [layer.ErrClosed]. Connections that were made live on: they are their
+// callers', and an endpoint that is taken out of a set goes without breaking
+// what it serves.
+type Endpoint struct {
+	addr string
+	opts endpointOptions
+	life context.Context //nolint:containedctx // the constructor's: attempts live no longer than it does
+	wake wake.Broadcast
+	link link
+
+	connecting, made atomic.Int64
+}
+
+// NewEndpoint returns a Service that connects to addr, "host:port". It does
+// nothing yet. It lives until ctx ends.
+func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
+	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
+	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
+	context.AfterFunc(ctx, e.wake.Wake)
+	return e
+}
+
+// Call connects.
+func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
+	switch {
+	case e.life.Err() != nil:
+		return nil, e.closedError()
+	case ctx.Err() != nil:
+		return nil, e.refuse("the caller has gone", 0, context.Cause(ctx))
+	}
+	trial, wait, err := e.link.admit()
+	if err != nil {
+		return nil, e.refuse("no connection", wait, err)
+	}
+	out := make(chan attempt)
+	go e.attempt(trial, out, ctx.Done())
+	select {
+	case a := <-out:
+		switch {
+		case a.err == nil:
+			return a.conn, nil
+		case e.life.Err() != nil:
+			return nil, e.closedError()
+		}
+		return nil, e.refuse("no connection", 0, a.err)
+	case <-ctx.Done():
+		return nil, e.refuse("the caller has gone", 0, context.Cause(ctx))
+	}
+}
+
+// attempt is a connection that was just made, or the error.
+type attempt struct {
+	conn net.Conn
+	err  error
+}
+
+// attempt connects for a request whose caller may go.
+func (e *Endpoint) attempt(trial bool, out chan<- attempt, gone <-chan struct{}) {
+	conn, err := e.connect(trial)
+	select {
+	case out <- attempt{conn, err}:
+	case <-gone:
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
+// probe connects to find out whether that is possible.
+func (e *Endpoint) probe() {
+	if conn, err := e.connect(true); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// connect makes a connection, and tells the link and all who wait.
+func (e *Endpoint) connect(trial bool) (net.Conn, error) {
+	e.connecting.Add(1)
+	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
+	conn, err := e.dial(ctx)
+	cancel()
+	e.connecting.Add(-1)
+	if err == nil {
+		e.made.Add(1)
+	}
+	if e.link.report(trial, err) {
+		e.wake.Wake()
+	}
+	return conn, err
+}
+
+func (e *Endpoint) dial(ctx context.Context) (net.Conn, error) {
+	conn, err := e.opts.dial(ctx, "tcp", e.addr)
+	if err != nil || e.opts.tls == nil {
+		return conn, err
+	}
+	secure := tls.Client(conn, e.opts.tls)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return secure, nil
+}
+
+// Ready returns nil unless the address is known not to be reached. Then it waits
+// and tries; see [Endpoint].
+func (e *Endpoint) Ready(ctx context.Context) error {
+	for {
+		seen := e.link.changes.Load()
+		switch {
+		case e.life.Err() != nil:
+			return e.closedError()
+		case !e.link.down.Load():
+			return nil
+		case ctx.Err() != nil:
+			return &layer.Error{
+				Layer: "endpoint", Endpoint: e.addr, Kind: context.Cause(ctx), Reason: "no connection", Err: e.link.lastError(),
+			}
+		}
+		trial, wait := e.link.claim()
+		if trial {
+			go e.probe()
+		}
+		e.await(ctx, wait, seen)
+	}
+}
+
+// await waits for d, for ctx, or until something has changed.
+func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
+	ctx, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
+	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
+}
+
+// refuse is a refusal: nothing was sent.
+func (e *Endpoint) refuse(reason string, after time.Duration, cause error) error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, After: after, Err: cause}
+}
+
+func (e *Endpoint) closedError() error {
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
+}
+
+// Describe returns the address, how many connections are being made and were
+// made, and whether the link is up or, with the last error and the back-off,
+// down.
+func (e *Endpoint) Describe() layer.Node {
+	return layer.Node{Name: "endpoint", State: e.link.describe(layer.State{
+		{Key: "addr", Value: e.addr}, {Key: "connecting", Value: e.connecting.Load()}, {Key: "made", Value: e.made.Load()},
+	})}
+}

@@ -1,0 +1,133 @@
+package tcplayer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/static"
+)
+
+// echo listens on an address of this machine, and sends back what comes.
+func echo() net.Listener {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			go func() {
+				defer conn.Close()
+				_, _ = io.Copy(conn, conn)
+			}()
+		}
+	}()
+	return l
+}
+
+// ask sends a word to addr and returns the answer.
+func ask(addr, word string) string {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err.Error()
+	}
+	defer conn.Close()
+	_, _ = io.WriteString(conn, word)
+	_ = conn.(*net.TCPConn).CloseWrite()
+	answer, _ := io.ReadAll(conn)
+	return string(answer)
+}
+
+// A balancer for TCP: each connection goes to one of three servers. One of them
+// is down, which no client notices: what cannot be reached refuses, and the
+// balancer takes another.
+func Example() {
+	one, two, three := echo(), echo(), echo()
+	defer one.Close()
+	defer two.Close()
+	servers, _ := static.Endpoints(one.Addr().String(), two.Addr().String(), three.Addr().String())
+	three.Close()
+
+	ctx, cancel := context.WithCancel(context.Background())
+	balancer := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), "db",
+		func(ctx context.Context, t discover.Target) tcplayer.Service {
+			return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
+		},
+		balance.Until(layer.AtReturn[net.Conn])) // a connection counts while it is being made
+	connect := tcplayer.NewStack().Queue(10_000, 3*time.Second).Service(balancer)
+	serve := layer.NewStack[net.Conn, tcplayer.Traffic]().Limit(1000).Service(tcplayer.Forward(connect))
+
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	served := make(chan error)
+	go func() { served <- tcplayer.Serve(ctx, l, serve) }()
+
+	answered := 0
+	for range 20 {
+		if ask(l.Addr().String(), "hello") == "hello" {
+			answered++
+		}
+	}
+	fmt.Println(answered, "of 20 answered")
+	cancel()
+	fmt.Println("served:", <-served)
+	// Output:
+	// 20 of 20 answered
+	// served: <nil>
+}
+
+// Where connections are long, each counts for as long as it is open, for the
+// balancer and for the limit on each server alike.
+func ExampleUntilClosed() {
+	server := echo()
+	defer server.Close()
+	servers, _ := static.Endpoints(server.Addr().String())
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	connect := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), "db",
+		func(ctx context.Context, t discover.Target) tcplayer.Service {
+			return tcplayer.NewStack().Limit(1).Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
+		},
+		balance.Until(tcplayer.UntilClosed))
+
+	_ = connect.Ready(ctx)
+	first, err := connect.Call(ctx, tcplayer.Request{})
+	fmt.Println(err)
+	_, err = connect.Call(ctx, tcplayer.Request{})
+	fmt.Println(errors.Is(err, layer.ErrNotReady))
+
+	first.Close()
+	_ = connect.Ready(ctx)
+	second, err := connect.Call(ctx, tcplayer.Request{})
+	fmt.Println(err)
+	second.Close()
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}
+
+// An address that cannot be reached refuses, and says why.
+func ExampleNewEndpoint() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	down := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("connection refused") }
+	e := tcplayer.NewEndpoint(ctx, "10.0.0.1:5432", tcplayer.DialContext(down))
+
+	_, err := e.Call(ctx, tcplayer.Request{})
+	fmt.Println(err)
+	_, err = e.Call(ctx, tcplayer.Request{})
+	after, _ := layer.RetryAfter(err)
+	fmt.Println(after > 0)
+	// Output:
+	// endpoint 10.0.0.1:5432: not ready: no connection: connection refused
+	// true
+}

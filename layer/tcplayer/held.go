@@ -1,0 +1,208 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// UntilClosed is the [layer.Completion] of connections that count until they
+// are over. It returns a connection that tells o what is read from it, and when
+// it ends:
+//
+//   - with nil at Close, once the peer's end was read, or when the peer's end
+//     was read and CloseWrite was called;
+//   - with [layer.ErrUnread] at a Close before that;
+//   - with the error of a Read or Write, unless that is a deadline of the
+//     holder's own, or net.ErrClosed;
+//   - with the cause of ctx when that ends. The connection is reset then, and
+//     its Read and Write return the cause.
+//
+// Whatever ended it, its holder must close it; a second Close does nothing and
+// returns nil.
+//
+// It has ReadFrom, WriteTo and CloseWrite and uses those that conn has, so
+// that the kernel still copies between two TCP connections. What WriteTo moves
+// is told in two parts, a first one when it comes and the rest at the end.
+// An error of the two may be the other side's, and does not end anything.
+// CloseWrite without one below is [errors.ErrUnsupported]. NetConn returns conn.
+//
+// Several observers of one connection share one such wrapper.
+func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
+	if conn == nil {
+		o.End(nil)
+		return nil
+	}
+	if h, ok := conn.(*held); ok {
+		h.add(o)
+		return h
+	}
+	h := &held{Conn: conn}
+	h.observers = append(h.first[:0], o)
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { h.breakOff(context.Cause(ctx)) })
+		h.mu.Lock()
+		h.stop = stop
+		h.mu.Unlock()
+	}
+	return h
+}
+
+// held is a connection that is observed.
+type held struct {
+	net.Conn
+
+	// Written before the connection is handed to its holder, or under mu.
+	observers []layer.Observer
+	first     [3]layer.Observer // room for the usual few without another allocation
+
+	heard  atomic.Bool           // a first byte came
+	closed atomic.Bool           // by the holder
+	broken atomic.Pointer[error] // the cause of the context that ended it
+
+	mu      sync.Mutex
+	stop    func() bool
+	readEnd bool // the peer's end was read
+	sentEnd bool // CloseWrite was called
+	ended   bool
+	err     error
+}
+
+func (h *held) add(o layer.Observer) {
+	h.mu.Lock()
+	if h.ended {
+		err := h.err
+		h.mu.Unlock()
+		o.End(err)
+		return
+	}
+	h.observers = append(h.observers, o)
+	h.mu.Unlock()
+}
+
+func (h *held) Read(p []byte) (int, error) {
+	n, err := h.Conn.Read(p)
+	h.data(n)
+	switch {
+	case err == nil:
+	case errors.Is(err, io.EOF):
+		h.half(&h.readEnd)
+	default:
+		err = h.failed(err)
+	}
+	return n, err
+}
+
+func (h *held) Write(p []byte) (int, error) {
+	n, err := h.Conn.Write(p)
+	if err != nil {
+		err = h.failed(err)
+	}
+	return n, err
+}
+
+func (h *held) Close() error {
+	if h.closed.Swap(true) {
+		return nil
+	}
+	err := h.Conn.Close()
+	if h.broken.Load() != nil {
+		return nil
+	}
+	h.mu.Lock()
+	whole := h.readEnd
+	h.mu.Unlock()
+	if whole {
+		h.end(nil)
+	} else {
+		h.end(layer.ErrUnread)
+	}
+	return err
+}
+
+// data tells of n bytes that were read.
+func (h *held) data(n int) {
+	if n <= 0 {
+		return
+	}
+	if !h.heard.Load() {
+		h.heard.Store(true)
+	}
+	for _, o := range h.observers {
+		o.Data(n)
+	}
+}
+
+// half notes that one direction is over. With both over, so is the connection.
+func (h *held) half(which *bool) {
+	h.mu.Lock()
+	*which = true
+	both := h.readEnd && h.sentEnd
+	h.mu.Unlock()
+	if both {
+		h.end(nil)
+	}
+}
+
+// failed ends the connection for an error that says so, and returns the one to
+// hand on.
+func (h *held) failed(err error) error {
+	switch {
+	case h.broken.Load() != nil:
+		return h.why(err)
+	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrDeadlineExceeded):
+	default:
+		h.end(err)
+	}
+	return err
+}
+
+// why says of an error that it came because the context had ended.
+func (h *held) why(err error) error {
+	if cause := h.broken.Load(); cause != nil && err != nil {
+		return &brokenError{*cause}
+	}
+	return err
+}
+
+// breakOff ends the connection because its context has ended. Once its holder
+// hears of it, the observers have.
+func (h *held) breakOff(cause error) {
+	h.broken.Store(&cause)
+	h.end(cause)
+	reset(h.Conn)
+}
+
+func (h *held) end(err error) {
+	h.mu.Lock()
+	if h.ended {
+		h.mu.Unlock()
+		return
+	}
+	h.ended, h.err = true, err
+	observers, stop := h.observers, h.stop
+	h.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	// Innermost first, as the layers would unwind.
+	for _, o := range observers {
+		o.End(err)
+	}
+}
+
+// brokenError is what a connection returns after its context has ended. It is
+// no timeout, even if its cause is a deadline: that would look like one which
+// the holder set, who would try again.
+type brokenError struct{ cause error }
+
+func (e *brokenError) Error() string   { return "connection closed: " + e.cause.Error() }
+func (e *brokenError) Unwrap() []error { return []error{e.cause, net.ErrClosed} }
+func (e *brokenError) Timeout() bool   { return false }
+func (e *brokenError) Temporary() bool { return false }

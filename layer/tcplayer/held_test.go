@@ -1,0 +1,243 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// seen is what an observer heard.
+type seen struct {
+	mu    sync.Mutex
+	bytes int
+	calls int
+	ends  []error
+}
+
+func (s *seen) Data(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.bytes += n
+	s.calls++
+}
+
+func (s *seen) End(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ends = append(s.ends, err)
+}
+
+func (s *seen) ended() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ends
+}
+
+// heard returns how many bytes were told, and in how many calls.
+func (s *seen) heard() (bytes, calls int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.bytes, s.calls
+}
+
+// tcpPair is the two ends of a connection over the loopback.
+func tcpPair(t testing.TB) (near, far *net.TCPConn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	a, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	b, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a.(*net.TCPConn), b.(*net.TCPConn)
+}
+
+func TestUntilClosedEnds(t *testing.T) {
+	one := make([]byte, 1)
+	for name, tt := range map[string]struct {
+		do   func(near net.Conn, far *net.TCPConn)
+		ends []error
+	}{
+		"not at first":     {func(net.Conn, *net.TCPConn) {}, nil},
+		"closed unread":    {func(near net.Conn, _ *net.TCPConn) { near.Close() }, []error{layer.ErrUnread}},
+		"closed twice":     {func(near net.Conn, _ *net.TCPConn) { near.Close(); near.Close() }, []error{layer.ErrUnread}},
+		"their end":        {func(near net.Conn, far *net.TCPConn) { far.Close(); near.Read(one) }, nil},
+		"our end":          {func(near net.Conn, _ *net.TCPConn) { closeWrite(near) }, nil},
+		"their end, close": {func(near net.Conn, far *net.TCPConn) { far.Close(); near.Read(one); near.Close() }, []error{nil}},
+		"both ends": {func(near net.Conn, far *net.TCPConn) {
+			closeWrite(near)
+			far.Close()
+			near.Read(one)
+		}, []error{nil}},
+		"both ends, other order, close": {func(near net.Conn, far *net.TCPConn) {
+			far.CloseWrite()
+			near.Read(one)
+			closeWrite(near)
+			near.Close()
+		}, []error{nil}},
+		"reset": {func(near net.Conn, far *net.TCPConn) {
+			reset(far)
+			near.Read(one)
+			near.Close()
+		}, []error{syscall.ECONNRESET}},
+		"written to a reset one": {func(near net.Conn, far *net.TCPConn) {
+			reset(far)
+			for _, err := near.Write(one); err == nil; {
+				_, err = near.Write(one)
+			}
+		}, []error{syscall.ECONNRESET}},
+		"the holder's deadline": {func(near net.Conn, _ *net.TCPConn) {
+			near.SetDeadline(time.Unix(1, 0))
+			near.Read(one)
+			near.Write(one)
+		}, nil},
+		"read after close": {func(near net.Conn, _ *net.TCPConn) {
+			near.Close()
+			near.Read(one)
+		}, []error{layer.ErrUnread}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s seen
+			near, far := tcpPair(t)
+			tt.do(UntilClosed(t.Context(), near, &s), far)
+			require.Len(t, s.ended(), len(tt.ends))
+			for i, want := range tt.ends {
+				assert.ErrorIs(t, s.ended()[i], want)
+			}
+		})
+	}
+}
+
+// timedOut is what the kernel says of a peer that does not answer any more. It
+// looks like a deadline and is the end.
+type timedOut struct{ net.Conn }
+
+func (timedOut) Read([]byte) (int, error) {
+	return 0, &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ETIMEDOUT)}
+}
+
+func TestUntilClosedEndsWhenThePeerIsLost(t *testing.T) {
+	var s seen
+	near, _ := tcpPair(t)
+	_, err := UntilClosed(t.Context(), timedOut{near}, &s).Read(nil)
+	require.ErrorIs(t, err, syscall.ETIMEDOUT)
+	require.Len(t, s.ended(), 1)
+	assert.ErrorIs(t, s.ended()[0], syscall.ETIMEDOUT)
+}
+
+func TestUntilClosedOfNothing(t *testing.T) {
+	var s seen
+	assert.Nil(t, UntilClosed(t.Context(), nil, &s))
+	assert.Equal(t, []error{nil}, s.ended())
+}
+
+func TestUntilClosedEndsWithItsContext(t *testing.T) {
+	why := fmt.Errorf("enough: %w", context.DeadlineExceeded)
+	for name, read := range map[string]func(net.Conn) error{
+		"Read":     func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err },
+		"WriteTo":  func(c net.Conn) error { _, err := io.Copy(io.Discard, c); return err },
+		"ReadFrom": func(c net.Conn) error { _, err := io.Copy(c, forever{}); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			var s seen
+			near, far := tcpPair(t)
+			conn := UntilClosed(ctx, near, &s)
+			failed := make(chan error)
+			go func() { failed <- read(conn) }()
+			time.AfterFunc(time.Millisecond, func() { cancel(why) })
+			err := <-failed
+			require.ErrorIs(t, err, why)
+			require.ErrorIs(t, err, net.ErrClosed)
+			var network net.Error
+			require.ErrorAs(t, err, &network)
+			assert.False(t, network.Timeout(), "it would be taken for a deadline of the holder's own")
+			_, err = io.Copy(io.Discard, far)
+			require.ErrorIs(t, err, syscall.ECONNRESET, "the peer must not take it for an end in good order")
+			require.NoError(t, conn.Close())
+			assert.Equal(t, []error{why}, s.ended())
+		})
+	}
+}
+
+type forever struct{}
+
+func (forever) Read(p []byte) (int, error) { return len(p), nil }
+
+func TestUntilClosedOfAContextThatIsDone(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	near, _ := tcpPair(t)
+	first, second := make(told, 1), make(told, 1)
+	conn := UntilClosed(ctx, near, first)
+	assert.Same(t, conn, UntilClosed(ctx, conn, second))
+	require.ErrorIs(t, <-first, context.Canceled)
+	require.ErrorIs(t, <-second, context.Canceled)
+}
+
+// told is an observer that waits for the end.
+type told chan error
+
+func (told) Data(int)        {}
+func (t told) End(err error) { t <- err }
+
+// order notes which observer ended when.
+type order struct {
+	seen
+	n   int
+	all *[]int
+}
+
+func (o *order) End(err error) {
+	*o.all = append(*o.all, o.n)
+	o.seen.End(err)
+}
+
+func TestUntilClosedIsShared(t *testing.T) {
+	var all []int
+	observers := make([]*order, 5)
+	near, far := tcpPair(t)
+	conn := UntilClosed(t.Context(), near, &seen{})
+	for i := range observers {
+		observers[i] = &order{n: i, all: &all}
+		require.Same(t, conn, UntilClosed(t.Context(), conn, observers[i]))
+	}
+	io.WriteString(far, "hello")
+	far.Close()
+	io.ReadAll(struct{ io.Reader }{conn})
+	conn.Close()
+	assert.Equal(t, []int{0, 1, 2, 3, 4}, all, "innermost first")
+	for _, o := range observers {
+		assert.Equal(t, 5, o.bytes)
+		assert.Equal(t, []error{nil}, o.ended())
+	}
+	var late seen
+	UntilClosed(t.Context(), conn, &late)
+	assert.Equal(t, []error{nil}, late.ended())
+}
+
+func TestCloseWriteWhereThereIsNone(t *testing.T) {
+	a, b := net.Pipe()
+	defer b.Close()
+	conn := UntilClosed(t.Context(), a, &seen{})
+	defer conn.Close()
+	require.ErrorIs(t, closeWrite(conn), errors.ErrUnsupported)
+	assert.Same(t, a, conn.(interface{ NetConn() net.Conn }).NetConn())
+}

@@ -1,0 +1,143 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/layer"
+)
+
+// Serve accepts connections from l and gives each to svc, in a goroutine of its
+// own, until ctx ends. Then it closes l, lets the connections that are open end
+// by themselves for as long as [Grace] allows, and returns when all are over. It
+// does the same once l fails for good. If ctx has ended already, nothing is
+// accepted.
+//
+// Admission: that of svc, whose layers bound how many are served at a time
+// (Limit) or wait for room (Queue). A connection that is refused is reset at
+// once, so that its client sees an error and not an empty answer.
+//
+// Cancellation: the context of a Call has the values of ctx, but does not end
+// with it: it ends when the grace is over, with a cause that matches
+// [layer.ErrTimeout]. svc must return then; Serve waits for it.
+//
+// Body: svc closes what it admits; what it left open is closed after Call.
+//
+// Errors: nil when ctx ended and no connection had to be broken off; else an
+// [layer.Error] that says how many were, or why nothing more could be accepted.
+// An error of Accept that passes (no file descriptor left) is logged, and
+// accepting goes on after a pause of 5 ms to 1 s. What svc returns is logged.
+//
+// Cost: a goroutine for each connection. A panic of svc is not caught.
+func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
+	s := newServer(svc, opts)
+	s.at = l.Addr().String()
+	serving, cut := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cut(nil)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+
+	err := s.accept(ctx, serving, l)
+	_ = l.Close()
+	return errors.Join(err, s.drain(cut))
+}
+
+type server struct {
+	svc   Server
+	at    string
+	grace time.Duration
+	log   *slog.Logger
+
+	conns sync.WaitGroup
+	open  atomic.Int64
+}
+
+// acceptBackoff is that of net/http.
+func acceptBackoff() backoff.Backoff {
+	return backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
+}
+
+// accept returns nil when ctx has ended.
+func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
+	pause := acceptBackoff()
+	for failures := 0; ctx.Err() == nil; {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			failures = 0
+			s.open.Add(1)
+			s.conns.Go(func() { s.serve(serving, conn) })
+		case ctx.Err() != nil: // l was closed here
+		case !passes(err):
+			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
+			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "accept", Err: err}
+		default:
+			s.log.WarnContext(ctx, "a connection could not be accepted", "listener", s.at, "error", err)
+			_ = backoff.Sleep(ctx, pause.Delay(failures))
+			failures++
+		}
+	}
+	return nil
+}
+
+// passes reports whether accepting may work again later.
+func passes(err error) bool {
+	for _, e := range []error{syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+func (s *server) serve(ctx context.Context, conn net.Conn) {
+	defer s.open.Add(-1)
+	defer conn.Close()
+	traffic, err := s.svc.Call(ctx, conn)
+	switch {
+	case errors.Is(err, layer.ErrNotReady):
+		reset(conn)
+		s.log.DebugContext(ctx, "connection refused", "client", conn.RemoteAddr(), "error", err)
+	case err != nil:
+		s.log.DebugContext(ctx, "connection broken off", "client", conn.RemoteAddr(),
+			"sent", traffic.Sent, "received", traffic.Received, "error", err)
+	}
+}
+
+// drain waits until all connections are over. Once the grace is, it cuts those
+// that are left, and says how many they were.
+func (s *server) drain(cut context.CancelCauseFunc) error {
+	over := make(chan struct{})
+	go func() {
+		s.conns.Wait()
+		close(over)
+	}()
+	timer := time.NewTimer(s.grace)
+	defer timer.Stop()
+	select {
+	case <-over:
+		return nil
+	case <-timer.C:
+	}
+	left := s.open.Load()
+	if left == 0 {
+		<-over
+		return nil
+	}
+	err := &layer.Error{
+		Layer: "serve", Endpoint: s.at, Kind: layer.ErrTimeout, Waited: s.grace,
+		Reason: fmt.Sprintf("%d connections were still open, and broken off", left),
+	}
+	cut(err)
+	<-over
+	return err
+}

@@ -1,0 +1,40 @@
+package tcplayer
+
+import (
+	"log/slog"
+	"time"
+)
+
+// ServeOption sets how [Serve] works.
+type ServeOption interface{ apply(s *server) }
+
+type serveOption func(*server)
+
+func (f serveOption) apply(s *server) { f(s) }
+
+// Grace is how long connections that are open may go on once ctx has ended. The
+// default is 2 min, as in linkerd's proxy; with a d of 0 or less they are broken
+// off at once.
+func Grace(d time.Duration) ServeOption {
+	return serveOption(func(s *server) { s.grace = max(d, 0) })
+}
+
+// Logger is where Serve says what went wrong: an Accept that failed at level Warn
+// or, for good, Error; a connection that was refused or broken off at Debug.
+// The default, and nil, is nowhere.
+func Logger(l *slog.Logger) ServeOption {
+	return serveOption(func(s *server) { s.log = l })
+}
+
+const defaultGrace = 2 * time.Minute
+
+func newServer(svc Server, opts []ServeOption) *server {
+	s := &server{svc: svc, grace: defaultGrace}
+	for _, opt := range opts {
+		opt.apply(s)
+	}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	return s
+}

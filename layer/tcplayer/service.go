@@ -1,0 +1,83 @@
+package tcplayer
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Service makes connections. Who gets one closes it.
+type Service = layer.Service[Request, net.Conn]
+
+// Server serves connections that somebody else made. Call returns when the
+// connection is over and closed. A refusal leaves it open, and nothing was read
+// from it.
+type Server = layer.Service[net.Conn, Traffic]
+
+// Request asks for a connection. Its zero value is one that nobody else is
+// behind.
+type Request struct {
+	// Client is the address of the one for whom the connection is, as where a
+	// limit or a consistent hash goes by client. It is not valid if that has
+	// no IP address.
+	Client netip.AddrPort
+
+	// Server is the address at which Client asked for it.
+	Server netip.AddrPort
+}
+
+// Traffic is what went over a connection that is over.
+type Traffic struct {
+	Sent     int64 // bytes from the client to the server
+	Received int64 // bytes from the server to the client
+}
+
+// NewStack returns an empty stack for services that make connections. Its
+// layers hold a connection [UntilClosed], and those that send a request again
+// connect anew ([Resend]); opts come after that.
+func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
+	protocol := []layer.Option[net.Conn]{layer.Until(UntilClosed), layer.Resending[Request, net.Conn](Resend{})}
+	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
+}
+
+// Resend is what layers that send a request more than once are told of
+// connections: asking for one twice does no harm, and one that lost a race is
+// closed.
+type Resend struct{}
+
+var _ layer.Resend[Request, net.Conn] = Resend{}
+
+// Idempotent returns true.
+func (Resend) Idempotent(Request) bool { return true }
+
+// Replay returns nil: a Request can be sent as it is.
+func (Resend) Replay(Request, int64) layer.Replay[Request] { return nil }
+
+// After says nothing: a connection does not ask to wait.
+func (Resend) After(net.Conn, error) (time.Duration, bool) { return 0, false }
+
+// Discard closes conn.
+func (Resend) Discard(conn net.Conn) {
+	if conn != nil {
+		_ = conn.Close()
+	}
+}
+
+// requestOf is the Request for a connection that was accepted.
+func requestOf(conn net.Conn) Request {
+	return Request{Client: addrPort(conn.RemoteAddr()), Server: addrPort(conn.LocalAddr())}
+}
+
+// addrPort returns addr with an IPv4 address as such, even where the socket is
+// one of IPv6.
+func addrPort(addr net.Addr) netip.AddrPort {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return netip.AddrPort{}
+	}
+	ap := tcp.AddrPort()
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+}

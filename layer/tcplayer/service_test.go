@@ -1,0 +1,90 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// In a stack of this package a limit on time that ends the connecting does not
+// end the connection, and one on all of it does.
+func TestStackHoldsConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		p.open(t)
+		e := p.endpoint(t.Context())
+		svc := NewStack().Timeout(time.Minute).HeadTimeout(time.Second).Limit(1).Service(e)
+		conn, err := svc.Call(t.Context(), Request{})
+		require.NoError(t, err)
+		far, err := p.l.Accept()
+		require.NoError(t, err)
+		time.Sleep(30 * time.Second)
+		go conn.Write([]byte("x"))
+		_, err = far.Read(make([]byte, 1))
+		require.NoError(t, err)
+		_, err = svc.Call(t.Context(), Request{})
+		require.ErrorIs(t, err, layer.ErrNotReady)
+
+		start := time.Now()
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorIs(t, err, layer.ErrTimeout)
+		assert.Equal(t, 30*time.Second, time.Since(start))
+		require.NoError(t, conn.Close())
+		conn, err = svc.Call(t.Context(), Request{})
+		require.NoError(t, err)
+		conn.Close()
+	})
+}
+
+// A connection that lost a race is closed.
+func TestStackHedges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var (
+			mu   sync.Mutex
+			made []net.Conn
+		)
+		svc := NewStack().Hedge(layer.HedgePolicy[Request]{Min: time.Second, Max: time.Second}).Service(layer.Func[Request, net.Conn](
+			func(context.Context, Request) (net.Conn, error) {
+				near, far := net.Pipe()
+				mu.Lock()
+				takes := []time.Duration{3 * time.Second, time.Second}[len(made)]
+				made = append(made, far)
+				mu.Unlock()
+				time.Sleep(takes)
+				return near, nil
+			}))
+		conn, err := svc.Call(t.Context(), Request{})
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Len(t, made, 2)
+		for i, open := range []bool{false, true} {
+			made[i].SetReadDeadline(time.Now().Add(time.Second))
+			_, err = made[i].Read(make([]byte, 1))
+			assert.Equal(t, open, errors.Is(err, os.ErrDeadlineExceeded), "%d: %v", i, err)
+		}
+		conn.Close()
+	})
+}
+
+func TestResend(t *testing.T) {
+	near, far := net.Pipe()
+	var r Resend
+	assert.True(t, r.Idempotent(Request{}))
+	assert.Nil(t, r.Replay(Request{}, 1))
+	_, says := r.After(near, nil)
+	assert.False(t, says)
+	r.Discard(nil)
+	r.Discard(near)
+	_, err := far.Write([]byte("x"))
+	assert.Error(t, err)
+}
