@@ -53,6 +53,7 @@ func breach(pkg, imported string) string {
 		"github.com/stretchr/testify":              {"*test"},
 		"github.com/go-kit/kit/metrics/prometheus": {"examples"},
 		"github.com/prometheus/client_golang":      {"examples"},
+		"k8s.io":                                   {"resolve/k8s"},
 	}
 	folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
 	from, _, _ := strings.Cut(folder, "/")
@@ -95,6 +96,8 @@ func TestLayeringRejects(t *testing.T) {
 		{"examples/proxy", "github.com/prometheus/client_golang/prometheus/promhttp", ""},
 		{"balance", "github.com/go-kit/kit/metrics", ""},
 		{"balance", "google.golang.org/grpc", ""},
+		{"resolve/k8s", "k8s.io/client-go/kubernetes", ""},
+		{"examples/proxy", "k8s.io/api/core/v1", "k8s.io is named only in resolve/k8s"},
 		{"layer/grpclayer", "balance", ""},
 		{"examples/proxy", "layer/grpclayer", ""},
 

@@ -1,0 +1,53 @@
+package k8s
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// String is the name of a kind in a Role.
+func (k kind) String() string {
+	if k == services {
+		return "services"
+	}
+	return "endpointslices"
+}
+
+// group is the API group of a kind in a Role.
+func (k kind) group() string {
+	if k == services {
+		return ""
+	}
+	return "discovery.k8s.io"
+}
+
+// failure says what went wrong with a verb, and what to do about it if that is
+// known.
+func failure(of object, k kind, verb string, err error) error {
+	if advice := advice(of, k, err); advice != "" {
+		return fmt.Errorf("k8s: %v: %s %v: %s: %w", of, verb, k, advice, err)
+	}
+	return fmt.Errorf("k8s: %v: %s %v: %w", of, verb, k, err)
+}
+
+func advice(of object, k kind, err error) string {
+	switch {
+	case apierrors.IsForbidden(err):
+		return fmt.Sprintf("not allowed: the client's account needs a Role in namespace %s "+
+			"with the verbs list and watch on the resource %v of the API group %q", of.namespace, k, k.group())
+	case apierrors.IsUnauthorized(err):
+		return "not logged in: the API server does not accept the client's credentials; they may have expired"
+	case apierrors.IsNotFound(err) && k == endpointSlices:
+		return "the API server has no discovery.k8s.io/v1, which Kubernetes has since 1.21"
+	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
+		return "the API server does not remember what was read last; all is read anew"
+	case apierrors.IsTooManyRequests(err):
+		return "the API server is overloaded, or limits this client"
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("no answer in %v", listTimeout)
+	}
+	return ""
+}

@@ -1,0 +1,50 @@
+package k8s
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// follower notes what a stream says, in a bubble.
+type follower struct {
+	cancel context.CancelFunc
+	ended  chan struct{}
+	said   []string
+	errs   []error
+}
+
+func follows(t *testing.T, r resolve.Resolver, target string) *follower {
+	ctx, cancel := context.WithCancel(t.Context())
+	f := &follower{cancel: cancel, ended: make(chan struct{})}
+	go func() {
+		defer close(f.ended)
+		for u, err := range r.Resolve(ctx, target) {
+			if err != nil {
+				f.said = append(f.said, err.Error())
+				f.errs = append(f.errs, err)
+				continue
+			}
+			f.said = append(f.said, words(u))
+		}
+	}()
+	return f
+}
+
+// expect looks at what was said since the last time, once nothing moves any more.
+func (f *follower) expect(t *testing.T, want ...string) {
+	t.Helper()
+	synctest.Wait()
+	require.Equal(t, want, f.said)
+	f.said = nil
+}
+
+// stop ends the stream and waits for that.
+func (f *follower) stop() {
+	f.cancel()
+	<-f.ended
+}

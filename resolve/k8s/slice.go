@@ -1,0 +1,129 @@
+package k8s
+
+import (
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// h2c is the appProtocol of cleartext HTTP/2 by prior knowledge (KEP-3726).
+const h2c = "kubernetes.io/h2c"
+
+// endpointSlice is what counts of an EndpointSlice. It does not change, but is
+// replaced; its maps are shared with the streams.
+type endpointSlice struct {
+	name     string
+	kind     discoveryv1.AddressType
+	ports    []slicePort
+	backends []backend
+	unread   []string // addresses that are none
+}
+
+type slicePort struct {
+	name     string
+	number   uint16 // 0 if there is none: any
+	protocol resolve.Protocol
+}
+
+// backend is one endpoint of a slice, on all of its ports.
+type backend struct {
+	addr     netip.Addr
+	ready    bool
+	draining bool // not ready, but serving while it terminates
+	zones    []string
+	labels   map[string]string
+}
+
+// readSlice boils an object of a Service down, and returns its name. It returns
+// nil for another object.
+func readSlice(obj any, service string) (name string, s *endpointSlice) {
+	o, ok := obj.(*discoveryv1.EndpointSlice)
+	if !ok || o.Labels[discoveryv1.LabelServiceName] != service {
+		return "", nil
+	}
+	s = &endpointSlice{name: o.Name, kind: o.AddressType}
+	for _, p := range o.Ports {
+		if deref(p.Protocol, corev1.ProtocolTCP) != corev1.ProtocolTCP {
+			continue
+		}
+		port := slicePort{name: deref(p.Name, ""), number: portNumber(deref(p.Port, 0))}
+		if deref(p.AppProtocol, "") == h2c {
+			port.protocol = resolve.H2
+		}
+		s.ports = append(s.ports, port)
+	}
+	if s.kind == discoveryv1.AddressTypeFQDN {
+		return o.Name, s
+	}
+	s.backends = make([]backend, 0, len(o.Endpoints))
+	for i := range o.Endpoints {
+		s.add(&o.Endpoints[i], o.Namespace, service)
+	}
+	return o.Name, s
+}
+
+// add takes the first address: what others would mean is not defined, and
+// kube-proxy takes the first too.
+func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) {
+	if len(e.Addresses) == 0 {
+		return
+	}
+	addr, err := netip.ParseAddr(e.Addresses[0])
+	if err != nil {
+		s.unread = append(s.unread, e.Addresses[0])
+		return
+	}
+	b := backend{
+		addr:   addr.Unmap(),
+		ready:  deref(e.Conditions.Ready, true),
+		labels: labelsOf(e, namespace, service),
+	}
+	b.draining = !b.ready && deref(e.Conditions.Serving, true) && deref(e.Conditions.Terminating, false)
+	if e.Hints != nil {
+		for _, z := range e.Hints.ForZones {
+			b.zones = append(b.zones, z.Name)
+		}
+	}
+	s.backends = append(s.backends, b)
+}
+
+// labelsOf makes the labels of one endpoint, for all of its ports and streams.
+func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]string {
+	m := map[string]string{"namespace": namespace, "service": service}
+	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {
+		m["pod"] = ref.Name
+	}
+	if node := deref(e.NodeName, ""); node != "" {
+		m["node"] = node
+	}
+	if zone := deref(e.Zone, ""); zone != "" {
+		m["zone"] = zone
+	}
+	return m
+}
+
+func deref[T any](p *T, otherwise T) T {
+	if p == nil {
+		return otherwise
+	}
+	return *p
+}
+
+// port returns the port to connect to, or false if the slice has none.
+func (s *endpointSlice) port(c choice) (slicePort, bool) {
+	if c.direct {
+		return slicePort{number: c.number}, true
+	}
+	for _, p := range s.ports {
+		if p.name == c.name {
+			if p.number == 0 {
+				p.number = c.number
+			}
+			return p, true
+		}
+	}
+	return slicePort{}, false
+}

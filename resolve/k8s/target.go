@@ -1,0 +1,133 @@
+package k8s
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// target is what a caller asked for.
+type target struct {
+	object
+	port portRef
+}
+
+// object names a Service. It is comparable: all targets of a Service share what
+// is watched of it.
+type object struct{ namespace, name string }
+
+func (o object) String() string { return o.name + "." + o.namespace }
+
+// portRef is a port of a Service as a target has it: a number, or else a name.
+type portRef struct {
+	number uint16
+	name   string
+}
+
+func (p portRef) String() string {
+	if p.number != 0 {
+		return strconv.Itoa(int(p.number))
+	}
+	return strconv.Quote(p.name)
+}
+
+// parseTarget reads a target, of the forms in the package's documentation. The
+// error matches resolve.ErrUnresolvable.
+func parseTarget(s, namespace, domain string) (target, error) {
+	t, err := parse(s, namespace, domain)
+	if err != nil {
+		return target{}, fmt.Errorf("k8s: target %q: %w: %w", s, resolve.ErrUnresolvable, err)
+	}
+	return t, nil
+}
+
+func parse(s, namespace, domain string) (t target, err error) {
+	host, port, withPort := cutLast(s, ':')
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || strings.ContainsAny(host, ":[]") {
+		return t, errors.New("an IP address is not the name of a Service; write name.namespace:80")
+	}
+	if !withPort {
+		return t, errors.New("there is no port: add the number of a Service's port, as in :80, or its name, as in :http")
+	}
+	if t.object, err = parseHost(strings.ToLower(host), namespace, domain); err != nil {
+		return t, err
+	}
+	for _, part := range []struct{ what, label string }{
+		{"name of the Service", t.name}, {"namespace", t.namespace},
+	} {
+		if why := notLabel(part.label); why != "" {
+			return t, fmt.Errorf("the %s %q %s", part.what, part.label, why)
+		}
+	}
+	t.port, err = parsePort(strings.ToLower(port))
+	return t, err
+}
+
+// parseHost takes a name apart. What it returns may still be no names.
+func parseHost(host, namespace, domain string) (object, error) {
+	short, rooted := strings.CutSuffix(host, ".")
+	short, whole := strings.CutSuffix(short, ".svc."+domain)
+	if rooted && !whole {
+		return object{}, fmt.Errorf("a dot at the end is for a whole name, as name.namespace.svc.%s. is", domain)
+	}
+	labels := strings.Split(short, ".")
+	switch n := len(labels); {
+	case n == 3 && labels[2] == "svc" && !whole:
+		return object{name: labels[0], namespace: labels[1]}, nil
+	case n == 2:
+		return object{name: labels[0], namespace: labels[1]}, nil
+	case n == 1 && !whole && namespace == "":
+		return object{}, errors.New("there is no namespace: write name.namespace, or set one with the option Namespace")
+	case n == 1 && !whole:
+		return object{name: labels[0], namespace: namespace}, nil
+	}
+	return object{}, fmt.Errorf("not the name of a Service: write name.namespace or name.namespace.svc.%s; "+
+		"for another domain of the cluster, set the option ClusterDomain", domain)
+}
+
+// parsePort takes digits for a number, though a name could be that too.
+func parsePort(s string) (portRef, error) {
+	if s != "" && strings.Trim(s, "0123456789") == "" {
+		n, err := strconv.ParseUint(s, 10, 16)
+		if err != nil || n == 0 {
+			return portRef{}, fmt.Errorf("the port %s is not from 1 to 65535", s)
+		}
+		return portRef{number: uint16(n)}, nil
+	}
+	if why := notLabel(s); why != "" {
+		return portRef{}, fmt.Errorf("the port %q is neither a number nor a name: as a name it %s", s, why)
+	}
+	return portRef{name: s}, nil
+}
+
+// notLabel says why s is not a DNS label in lower case, as Kubernetes has them
+// (RFC 1123, section 2.1), or "".
+func notLabel(s string) string {
+	switch {
+	case s == "":
+		return "is empty"
+	case len(s) > 63:
+		return fmt.Sprintf("has %d characters; 63 are the most", len(s))
+	case s[0] == '-' || s[len(s)-1] == '-':
+		return "begins or ends with a hyphen"
+	}
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return fmt.Sprintf("has the character %q; there may be a-z, 0-9 and -", c)
+		}
+	}
+	return ""
+}
+
+// cutLast cuts s at the last sep.
+func cutLast(s string, sep byte) (before, after string, found bool) {
+	i := strings.LastIndexByte(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+1:], true
+}
