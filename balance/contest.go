@@ -29,12 +29,12 @@ const alike = 1.5
 // not, costOf sees to that.
 func (t *contest) enter(e *endpoint) {
 	t.chance = nextChance(t.chance)
-	its, busy, share, at := float32(0), e.inFlight(), float32(1), part(t.chance)
+	at := part(t.chance)
+	noise, share := at, float32(1)
 	if t.weighted {
-		its, share = t.costOf(e, t.now, t.usual, 0), t.group.weight(e, t.now)
-	} else {
-		its = t.costOf(e, t.now, t.usual, at)
+		noise, share = 0, t.group.weight(e, t.now)
 	}
+	its, busy := t.costOf(e, t.now, t.usual, noise), e.inFlight()
 	if t.why != nil {
 		t.why.saw(e, reading{its, busy, share, its >= dear})
 	}

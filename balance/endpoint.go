@@ -18,7 +18,7 @@ type endpoint struct {
 	work    atomic.Uint64
 	latency estimate
 	state   atomic.Uint32
-	proven  atomic.Uint32 // samples so far, as far as they matter: see probes
+	proven  atomic.Uint32 // samples so far, as far as they matter: see full
 	weight  atomic.Uint32 // the bits of a float32, 1 for one unit
 	streams atomic.Int32  // of those in flight, the responses whose latency was taken
 	node    any           // the *node that it is a part of
@@ -116,25 +116,37 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// What is known of an endpoint after its first samples is little: it may be slow
-// only because it is new. After tried samples it may have any number of requests
-// waiting; after trusted ones, what is known of it fades no faster than of
-// others. A new endpoint that is slow for good costs so many slow responses.
+// What is known of an endpoint after its first samples is little. Until it gave
+// tried of them, few requests may wait for it at a time. One that joined others,
+// of which something was known, may be slow only because it is new: until it
+// gave trusted samples, what is known of it fades faster. If it is slow for good,
+// that costs so many slow responses; where all are new, as the first set is,
+// none is behind the others, and they are not owed.
+//
+// Both are counted in proven, which begins at 0 for one that joined, and at
+// founder for one of the first set, and ends at proof.
 const (
 	tried   = 4
 	trusted = 10
+	founder = 16 // and above: trusted
+	proof   = founder + tried
 )
 
 // full reports whether e has as many requests waiting as it may while not enough
 // is known of it: one until its first response, then two, four and eight.
 func (e *endpoint) full(waiting int32) bool {
-	p := e.proven.Load()
+	p := e.proven.Load() % founder
 	return p < tried && waiting >= 1<<p
 }
 
 // prove counts a sample towards trust.
 func (e *endpoint) prove() {
-	if p := e.proven.Load(); p < trusted {
+	p := e.proven.Load()
+	switch p {
+	case proof:
+	case trusted - 1:
+		e.proven.CompareAndSwap(p, proof)
+	default:
 		e.proven.CompareAndSwap(p, p+1)
 	}
 }

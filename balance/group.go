@@ -108,7 +108,7 @@ func (g *group) expected(e *endpoint, now uint32, usual float32) float32 {
 		return usual
 	}
 	rate := g.halvings
-	if e.proven.Load() < trusted || since(now, e.born) < g.slowStart {
+	if e.proven.Load() < founder || since(now, e.born) < g.slowStart {
 		rate *= forgiving
 	}
 	left := halved(float32(age) * rate)

@@ -152,7 +152,7 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64
 		its := usual
 		if value, age := e.latency.load(now); value != 0 {
 			rate := halvings
-			if e.proven.Load() < trusted {
+			if e.proven.Load() < founder {
 				rate *= forgiving
 			}
 			left := halved(float32(age) * rate)

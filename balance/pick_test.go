@@ -186,7 +186,7 @@ func TestPlainIsCheapest(t *testing.T) {
 			busy := rapid.IntRange(0, 5).Draw(rt, "in flight")
 			e.work.Store(uint64(busy))
 			e.streams.Store(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
-			e.proven.Store(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, trusted}).Draw(rt, "samples")))
+			e.proven.Store(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, founder, founder + 1, proof}).Draw(rt, "samples")))
 			if e.proven.Load() > 0 {
 				at := uint32(rapid.IntRange(0, now).Draw(rt, "at"))
 				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
@@ -204,7 +204,7 @@ func TestPlainIsCheapest(t *testing.T) {
 		for _, l := range looked.seen {
 			require.GreaterOrEqual(rt, l.cost, cost)
 			require.Equal(rt, l.cost >= dear, l.reading.full)
-			if l.proven.Load() < trusted {
+			if l.proven.Load() < founder {
 				continue // fades faster
 			}
 			quick := g.expected(l.endpoint, now, float32(g.usual.read()))

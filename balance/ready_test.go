@@ -21,7 +21,7 @@ func nodes(latencies ...time.Duration) []*endpoint {
 	for i, l := range latencies {
 		ns[i] = &endpoint{}
 		ns[i].latency.word.Store(pack(float32(l), 0))
-		ns[i].proven.Store(trusted)
+		ns[i].proven.Store(proof)
 		ns[i].setWeight(0)
 	}
 	return ns

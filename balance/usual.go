@@ -20,7 +20,10 @@ import (
 // sample and a few that are drawn at random: it only has to be of the right
 // size, and the median of 15 lies between the quartiles of all in 95 of 100
 // cases.
-type usual struct{ word atomic.Uint64 } // as of estimate
+type usual struct {
+	word     atomic.Uint64 // as of estimate
+	measured atomic.Bool
+}
 
 const (
 	usualOf    = 15
@@ -28,6 +31,9 @@ const (
 )
 
 func (u *usual) init(d time.Duration) { u.word.Store(pack(float32(d), 0)) }
+
+// known reports whether there was a sample.
+func (u *usual) known() bool { return u.measured.Load() }
 
 func (u *usual) read() float64 { return float64(math.Float32frombits(uint32(u.word.Load()))) }
 
@@ -57,6 +63,7 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 		}
 	}
 	if len(heard) > 0 {
+		g.usual.measured.Store(true)
 		g.usual.word.CompareAndSwap(word, pack(float32(median(heard)), now))
 	}
 }

@@ -1,0 +1,35 @@
+package simulation
+
+import "testing"
+
+// TestOursIsAsGoodAsTheBestPeer holds the default to what the best peer
+// reaches in each scenario, figure by figure, to a scan of all, and to what is
+// asked of the scenario.
+func TestOursIsAsGoodAsTheBestPeer(t *testing.T) {
+	for _, sc := range scenarios(true) {
+		t.Run(sc.name, func(t *testing.T) {
+			if raced && sc.rate*sc.length.Seconds() > 15_000 {
+				t.Skip("too long for the race detector")
+			}
+			o := outcome{sc: sc}
+			for _, c := range contenders() {
+				var r result
+				if !c.ours || c.name == ourDefault || c.name == ourScan && sc.backends <= 100 {
+					r = measure(&sc, run(t, &sc, c, seeds()[0]))
+				}
+				o.results = append(o.results, r)
+			}
+			check(t, &o)
+		})
+	}
+}
+
+func check(t *testing.T, o *outcome) {
+	t.Helper()
+	for _, c := range o.claims() {
+		value, ok := c.met(o.of(ourDefault))
+		if !ok {
+			t.Errorf("%s: %s, it is %.2f", c.what, c.bound, value)
+		}
+	}
+}
