@@ -1,0 +1,47 @@
+package balance_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"net/netip"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// zoned resolves every target to one address in each of the zones.
+func zoned(zones ...string) resolve.Resolver {
+	update := resolve.Update{Kind: resolve.Replace}
+	for i, zone := range zones {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), 80)
+		update.Endpoints = append(update.Endpoints, resolve.Endpoint{ID: resolve.ID{Addr: addr}, Labels: map[string]string{"zone": zone}})
+	}
+	return resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			yield(update, nil)
+			<-ctx.Done()
+		}
+	})
+}
+
+// Why did this request go there? Of three endpoints, of which nothing is known
+// yet and one is in another zone, each counts the request for one to two; here
+// chance is a number that is always the same.
+func Example_explain() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	svc := balance.Resolve(ctx, zoned("a", "a", "b"), "web:80", hello,
+		balance.With[string](balance.Policy{Zone: "a"}), balance.Source[string](func() uint64 { return 4 }))
+	_ = svc.Ready(ctx)
+
+	ctx, why := layer.Explain(ctx)
+	_, _ = svc.Call(ctx, "world")
+	fmt.Print(why)
+	// Output:
+	// balance    target=web:80 pick=cheapest of 5, of all up to 16 cost=peak ewma chosen=10.0.0.1:80
+	//   endpoint   addr=10.0.0.1:80 verdict=chosen cost=43.746ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.2:80 verdict=passed over cost=51.976ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.3:80 verdict=passed over cost=43.746ms latency=30ms in_flight=0 far=true
+}
