@@ -39,6 +39,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 			}
 		}
 		b.state, b.err = c.State, c.Err
+		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed))
 		b.recall()
 	}
 	b.mu.Unlock()
@@ -63,7 +64,6 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 		return
 	}
 	b.nodes[n.id] = n
-	b.meters.added.Add(1)
 	n.state.Store(unready)
 	b.know(n, n.info.Load())
 	if n.reason == nil {
@@ -180,7 +180,6 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 		n.stop()
 	}
 	b.departed += n.picks()
-	b.meters.gone.Add(1)
 	b.count()
 	if b.refuser == n {
 		b.refuser = nil

@@ -10,7 +10,7 @@ import (
 // and none for each request. What is nil is not recorded.
 type Instruments struct {
 	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
-	Updates   metrics.Counter // endpoints that changed; label "op": Add, Remove
+	Updates   metrics.Counter // label "op": Reset, for each time that all endpoints were told; else for each endpoint: Add, Remove
 	Refusals  metrics.Counter // requests that no endpoint took
 	Ejections metrics.Counter // endpoints taken out; label "cause": consecutive, outlier
 	Spared    metrics.Counter // endpoints that were not, because of the floor
@@ -32,7 +32,7 @@ func (i Instruments) orDiscard() Instruments {
 // meters are the Instruments of one balancer with all labels bound.
 type meters struct {
 	ready, pending       metrics.Gauge
-	added, gone          metrics.Counter
+	reset, added, gone   metrics.Counter
 	refused              metrics.Counter
 	consecutive, outlier metrics.Counter
 	spared, recalled     metrics.Counter
@@ -42,6 +42,7 @@ func (i Instruments) bind() meters {
 	return meters{
 		ready:       i.Endpoints.With("endpoint_state", "ready"),
 		pending:     i.Endpoints.With("endpoint_state", "pending"),
+		reset:       i.Updates.With("op", "Reset"),
 		added:       i.Updates.With("op", "Add"),
 		gone:        i.Updates.With("op", "Remove"),
 		refused:     i.Refusals,
@@ -49,5 +50,18 @@ func (i Instruments) bind() meters {
 		outlier:     i.Ejections.With("cause", "outlier"),
 		spared:      i.Spared,
 		recalled:    i.Recalled,
+	}
+}
+
+// updated counts a change by the rules of linkerd's proxy: a message with all
+// endpoints once, if it changed anything, any other for each endpoint.
+func (m *meters) updated(reset bool, added, changed, removed int) {
+	switch {
+	case added+changed+removed == 0:
+	case reset:
+		m.reset.Add(1)
+	default:
+		m.added.Add(float64(added + changed))
+		m.gone.Add(float64(removed))
 	}
 }

@@ -141,10 +141,12 @@ func TestMeasured(t *testing.T) {
 		ss[2].open(false)
 		p.add(ss...)
 		p.remove(ss[0])
+		p.apply(change{State: resolve.StateExists, Reset: true})
+		p.apply(change{State: resolve.StateExists, Reset: true, Changed: []*endpoint{ss[1].labelled(map[string]string{"zone": "b"})}})
 		all := make(map[any]any)
 		values.Range(func(k, v any) bool { all[k] = v; return true })
 		require.Equal(t, map[any]any{
-			"refusals ": 1.0, "updates op=Add": 4.0, "updates op=Remove": 1.0,
+			"refusals ": 1.0, "updates op=Add": 4.0, "updates op=Remove": 1.0, "updates op=Reset": 1.0,
 			"endpoints endpoint_state=ready": 2.0, "endpoints endpoint_state=pending": 1.0,
 		}, all)
 		ss[2].open(true)

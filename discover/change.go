@@ -55,6 +55,9 @@ type Change[Req, Rsp any] struct {
 	Changed []*Endpoint[Req, Rsp] // the same ID and Service, other labels or weight
 	Removed []*Endpoint[Req, Rsp] // to get nothing more
 
+	// Reset says that the resolver said all there is, and not what is new.
+	Reset bool
+
 	State resolve.State
 	Err   error // the last error of the resolver, nil again after its next good message
 }

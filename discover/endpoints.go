@@ -55,6 +55,7 @@ func Endpoints[Req, Rsp any](
 // news is one item of a resolver: what an update changed, or an error.
 type news struct {
 	diff resolve.Diff
+	all  bool // it was all there is, and not what is new
 	err  error
 }
 
@@ -67,6 +68,7 @@ func read(ctx context.Context, r resolve.Resolver, target string, out chan<- new
 		n := news{err: err}
 		if err == nil {
 			n.diff = set.Apply(update)
+			n.all = update.Kind != resolve.Add && update.Kind != resolve.Remove
 		}
 		select {
 		case out <- n:

@@ -94,6 +94,24 @@ func TestEndpointsYieldsWhatChanges(t *testing.T) {
 	}
 }
 
+func TestChangesSayWhetherAllWasSaid(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		var resets []bool
+		go func() {
+			for c := range discover.Endpoints(ctx, src, "web", made.Make) {
+				resets = append(resets, c.Reset)
+			}
+		}()
+		for _, u := range []resolve.Update{replace(at(1)), add(at(2)), replace(at(1), at(2)), remove(2), {Kind: resolve.DoesNotExist}} {
+			src.update(u)
+			synctest.Wait()
+		}
+		src.fail(errors.New("lost"))
+		synctest.Wait()
+		require.Equal(t, []bool{true, false, false, true, false}, resets, "what changed nothing is not told")
+	})
+}
+
 func TestServiceFollowsIdentity(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)

@@ -137,7 +137,7 @@ func (w *watch[Req, Rsp]) take(n news) {
 		}
 		return
 	}
-	w.next.State = n.diff.After
+	w.next.State, w.next.Reset = n.diff.After, n.all
 	w.add(n.diff.Added)
 	for _, e := range n.diff.Removed {
 		// If it has another ID by now, that was added, and has seen to it.
