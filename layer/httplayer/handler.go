@@ -95,13 +95,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNotImplemented)
 		return
 	}
-	if r.ProtoMajor == 1 && r.ContentLength != 0 {
-		// An error says that this writer cannot do it; then it is half duplex.
-		_ = http.NewResponseController(w).EnableFullDuplex()
-	}
 	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy}
 	x.proxy.Transport = x
+	if r.ProtoMajor == 1 && r.ContentLength != 0 {
+		x.received = &received{ReadCloser: r.Body}
+		r = r.WithContext(r.Context()) // the server looks at its own
+		r.Body = x.received
+	}
 	x.proxy.ServeHTTP(x, r)
+	x.finish(r)
 }
 
 // exchange is one request on its way through the proxy: the transport that it
@@ -112,6 +114,9 @@ type exchange struct {
 	proxy   httputil.ReverseProxy
 	whole   bool  // the response has no body: all of it goes out when the handler returns
 	left    int64 // bytes of the body that are still to come; below 0 if not known
+
+	received *received // the body of an HTTP/1.1 request, if it has one
+	duplex   bool      // its response may begin before it ends
 }
 
 // Unwrap is how http.ResponseController finds what else the writer can do.
@@ -149,6 +154,12 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	rsp, err := roundTripper{x.handler.svc}.RoundTrip(req)
 	if err != nil {
 		return nil, overdue(req, began, err)
+	}
+	if x.received != nil {
+		// Only now: where there is no response, the server first reads what is
+		// left of a body, or gives up the connection. An error says that this
+		// writer cannot do it; then it is half duplex.
+		x.duplex = http.NewResponseController(x.ResponseWriter).EnableFullDuplex() == nil
 	}
 	x.whole = ended(rsp)
 	if _, ok := rsp.Header["Content-Type"]; !ok {

@@ -1,0 +1,113 @@
+package httplayer_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// lines is a log that can be read.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// early answers without a look at the body.
+func early(text string, length int64) httplayer.Service {
+	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode: http.StatusRequestEntityTooLarge, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader(text)), ContentLength: length, Request: req,
+		}, nil
+	})
+}
+
+// A body that nobody read is no harm to the connection: the next request on it
+// is served, or it is closed, and the server does not panic.
+func TestBodyThatWasNotRead(t *testing.T) {
+	refuses := layer.NewStack[*http.Request, *http.Response]().RateLimit(1e-9, 1).Service(early("", 0))
+	for name, tt := range map[string]struct {
+		svc  httplayer.Service
+		size int
+		kept bool // the connection
+	}{
+		"refused":                    {refuses, 10, true},
+		"answered early":             {early("too large", 9), 10, true},
+		"answered early, in chunks":  {early("too large", -1), 10, true},
+		"answered early, and large":  {early("too large", 9), 1 << 20, false},
+		"answered early, no content": {early("", 0), 10, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said lines
+			srv := httptest.NewUnstartedServer(httplayer.Handler(tt.svc))
+			srv.Config.ErrorLog = log.New(&said, "", 0)
+			srv.Start()
+			defer srv.Close()
+			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+			require.NoError(t, err)
+			defer conn.Close()
+			answers := bufio.NewReader(conn)
+			for i := range 5 {
+				_, err = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: %d\r\n\r\n%s", tt.size, strings.Repeat("x", tt.size))
+				if err != nil && !tt.kept {
+					break
+				}
+				require.NoError(t, err)
+				rsp, err := http.ReadResponse(answers, nil)
+				if err != nil && i > 0 && !tt.kept {
+					break
+				}
+				require.NoError(t, err, "request %d: %s", i, &said)
+				_, err = io.Copy(io.Discard, rsp.Body)
+				require.NoError(t, err)
+				require.GreaterOrEqual(t, rsp.StatusCode, 400)
+			}
+			require.Empty(t, said.String())
+		})
+	}
+}
+
+// A client that has its answer and does not go on with its body is let go.
+func TestBodyThatDoesNotCome(t *testing.T) {
+	var said lines
+	srv := httptest.NewUnstartedServer(httplayer.Handler(early("too large", 9)))
+	srv.Config.ErrorLog = log.New(&said, "", 0)
+	srv.Start()
+	defer srv.Close()
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nonly this")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Second)))
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err, "the server closes")
+	require.Contains(t, string(text), "too large")
+	require.Empty(t, said.String())
+}
