@@ -2,6 +2,7 @@ package resolve
 
 import (
 	"container/list"
+	"slices"
 	"time"
 )
 
@@ -73,7 +74,11 @@ func (k *Keeper) remember(w *kept) {
 	switch {
 	case k.policy.Remember < 0:
 	case w.force.Len() > 0:
-		k.memory.put(memo{w.target, w.force.Endpoints(), w.good(), time.Now()}, k.policy.Remember)
+		n := memo{w.target, w.force.Endpoints(), w.good(), time.Now()}
+		if other := k.memory.get(w.target, k.policy.Remember); other.good.After(n.good) {
+			n.endpoints, n.good = other.endpoints, other.good // of a stream that ended before, and knew better
+		}
+		k.memory.put(n, k.policy.Remember)
 	case w.force.State() != StatePending && w.lostAt.IsZero():
 		k.memory.drop(w.target)
 	}
@@ -103,7 +108,7 @@ func (k *Keeper) recall(w *kept) (Update, bool) {
 func (w *kept) recall(n memo) Update {
 	w.apart, w.waiting = true, true
 	w.lostAt = n.good
-	u := Update{Kind: Replace, Endpoints: n.endpoints}
+	u := Update{Kind: Replace, Endpoints: slices.Clone(n.endpoints)} // the consumer may do with it what it likes
 	w.force.Apply(u)
 	return u
 }

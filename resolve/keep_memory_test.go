@@ -170,3 +170,44 @@ func TestKeepLastGoodTellsTheOtherStreams(t *testing.T) {
 		assert.NotContains(t, visit(t, o.keeper, "books", time.Minute), "replace", "of another target nothing is known")
 	})
 }
+
+// What a consumer does with an update is nothing to other streams.
+func TestKeepLastGoodRemembersACopy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := moody{[]resolve.Update{many(2)}}
+		keeper := resolve.KeepLastGood(&m, resolve.KeepPolicy{})
+		visit(t, keeper, "web", 0)
+		m.begins = nil
+		for u := range keeper.Resolve(t.Context(), "web") {
+			clear(u.Endpoints)
+			assert.Equal(t, "replace 10.0.0.0:80 10.0.0.1:80", read(t.Context(), keeper, "web").news()[0])
+			break
+		}
+	})
+}
+
+// Of two streams of a target, the one that ends last may know less.
+func TestKeepLastGoodRemembersWhatWasGoodLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		streams := 0
+		source := func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+			streams++
+			n := streams
+			return func(yield func(resolve.Update, error) bool) {
+				if (n > 2 || yield(many(n), nil)) && (n == 2 || yield(resolve.Update{}, errReset)) {
+					<-ctx.Done()
+				}
+			}
+		}
+		keeper := resolve.KeepLastGood(resolve.Func(source), resolve.KeepPolicy{})
+		ctx, cancel := context.WithCancel(t.Context())
+		lost := read(ctx, keeper, "web")
+		assert.Equal(t, "replace 10.0.0.0:80", lost.news()[0])
+		time.Sleep(time.Minute)
+		const good = "replace 10.0.0.0:80 10.0.0.1:80"
+		assert.Equal(t, good, visit(t, keeper, "web", time.Second))
+		cancel()
+		lost.news()
+		assert.Equal(t, good, strings.Split(visit(t, keeper, "web", 0), ", ")[0])
+	})
+}

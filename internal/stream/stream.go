@@ -21,9 +21,9 @@ const settled = 10 * time.Second
 // Reconnect reads from open again and again until ctx ends or the consumer
 // breaks. Between two streams it backs off; the back-off starts anew once a
 // stream brought a message and lasted 10 s, or as long as b.Max if that is
-// less: who answers and hangs up at once is not well, and is not stormed. What open yields as an error, and [ErrEnded], is
-// passed on as news; an error for which final is true is passed on and ends
-// the sequence.
+// less: who answers and hangs up at once is not well, and is not stormed. What
+// open yields as an error, and [ErrEnded], is passed on as news; an error for
+// which final is true is passed on and ends the sequence.
 //
 // The context given to open ends with its stream, so that an open which ties
 // all it holds to that context leaves nothing behind. An error ends its stream,

@@ -80,7 +80,14 @@ func (h *held) CloseWrite() error {
 // NetConn returns the connection below.
 func (h *held) NetConn() net.Conn { return h.Conn }
 
+// closeWrite ends one direction. TLS cannot say so before it has shaken hands:
+// like its Write, that waits for it.
 func closeWrite(conn net.Conn) error {
+	if secure, ok := conn.(interface{ Handshake() error }); ok {
+		if err := secure.Handshake(); err != nil {
+			return err
+		}
+	}
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

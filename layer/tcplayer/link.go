@@ -45,10 +45,13 @@ func (l *link) admit() (trial bool, wait time.Duration, err error) {
 }
 
 // claim asks for the trial without a request. If it says no, it says how long
-// to wait before asking again.
+// to wait before asking again: not at all if the link came up meanwhile.
 func (l *link) claim() (trial bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if !l.down.Load() {
+		return false, 0
+	}
 	now := time.Now()
 	if wait = l.next.Sub(now); wait > 0 {
 		return false, wait

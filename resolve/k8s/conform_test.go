@@ -38,8 +38,10 @@ func (c *cluster) set(target string, endpoints ...resolve.Endpoint) {
 			to.NodeName = new(e.Labels["node"])
 		}))
 	}
-	c.put(h2)
+	// An endpoint that stops to speak HTTP/2 is in both slices for a while, as when
+	// it is moved by Kubernetes, and not in none.
 	c.put(other)
+	c.put(h2)
 }
 
 func (c *cluster) interrupt(_ string, meanwhile func()) {

@@ -65,8 +65,9 @@
 // 800 ms, then twice as long up to 30 s, with up to as much again at random
 // ([Backoff]); a watch of 10 s makes that start anew. The first update once all
 // watches stand again says the whole set, even if that is as it was. A list that
-// takes 30 s has failed. Nothing of this is logged here; client-go itself traces
-// a list that takes more than 10 s to klog.
+// takes 30 s has failed, and so has a watch that ends within a second and told
+// of nothing. Nothing of this is logged here; client-go itself traces a list that
+// takes more than 10 s to klog.
 //
 // # What it needs
 //

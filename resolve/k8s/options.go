@@ -74,8 +74,8 @@ func Zone(own string) Option {
 // Backoff sets how long to wait before a list or a watch that failed is tried
 // again. The zero value, the default, means what client-go has: 800 ms, doubled
 // each time up to 30 s, and up to as much again at random. What is not valid is
-// made so, as [resolve.Reconnect] says; but where a Reflector tries again by
-// itself, Jitter comes on top of Max.
+// made so, as [resolve.Reconnect] says; but after a watch that the API server
+// ends because it is overloaded, Jitter comes on top of Max.
 func Backoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }

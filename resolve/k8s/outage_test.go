@@ -63,6 +63,7 @@ func TestAnOutage(t *testing.T) {
 		f.expect(t, "replace 10.0.0.1:80 10.0.0.2:80")
 
 		for range 2 {
+			time.Sleep(time.Minute)
 			c.cut(nil, always(syscall.ECONNREFUSED))
 			time.Sleep(time.Minute)
 			synctest.Wait()

@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// settled is how long a watch must last for the back-off to start anew.
+	// settled is the most of what lasting returns.
 	settled = 10 * time.Second
 	// doublings are enough for any Max: a Duration has 63 bits.
 	doublings = 63
@@ -62,15 +62,18 @@ func (w *watcher) reflect(
 ) {
 	from.failed = func(verb string, err error) { w.fail(k, failure(w.object, k, verb, err)) }
 	from.works = func() { w.works(k) }
-	from.running = &w.running
+	from.running, from.backoff = &w.running, b
 	silent := klog.Logger{}
-	// For a watch that is refused before it begins, which a Reflector tries again
-	// by itself.
+	// For a watch that ends because the API server is overloaded, which a
+	// Reflector begins anew by itself.
 	again := wait.Backoff{Duration: b.Min, Cap: b.Max, Factor: 2, Jitter: b.Jitter, Steps: doublings}
 	r := cache.NewReflectorWithOptions(from, example, to, cache.ReflectorOptions{
 		Logger: &silent, Name: w.object.String(), Backoff: &again,
 	})
-	w.running.Go(func() { follow(ctx, r.ListAndWatchWithContext, b) })
+	w.running.Go(func() {
+		follow(ctx, r.ListAndWatchWithContext, b)
+		from.settle()
+	})
 }
 
 // follow lists and watches until ctx ends. It is the loop of Reflector.Run
@@ -78,11 +81,10 @@ func (w *watcher) reflect(
 // all of the process; the source has told the streams already. The back-off
 // starts anew after a watch that lasted.
 func follow(ctx context.Context, listAndWatch func(context.Context) error, b resolve.Backoff) {
-	enough := min(settled, b.Max)
 	for failures := 0; ctx.Err() == nil; failures++ {
 		start := time.Now()
 		_ = listAndWatch(ctx)
-		if time.Since(start) >= enough {
+		if time.Since(start) >= lasting(b) {
 			failures = 0
 		}
 		if backoff.Sleep(ctx, b.Delay(failures)) != nil {
@@ -90,6 +92,9 @@ func follow(ctx context.Context, listAndWatch func(context.Context) error, b res
 		}
 	}
 }
+
+// lasting is how long a watch must last for a back-off to start anew.
+func lasting(b resolve.Backoff) time.Duration { return min(settled, b.Max) }
 
 func (w *watcher) serviceSource(client kubernetes.Interface) *source {
 	api := client.CoreV1().Services(w.object.namespace)

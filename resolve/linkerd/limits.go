@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"time"
 
@@ -95,7 +96,10 @@ func (l Limits) begin(ctx context.Context) *watchdog {
 }
 
 // later adds up to a tenth.
-func later(d time.Duration) time.Duration { return d + rand.N(d/10+1) }
+func later(d time.Duration) time.Duration {
+	d = min(d, math.MaxInt64/2) // so that there is room for it
+	return d + rand.N(d/10+1)
+}
 
 // wait has ctx end at the next limit from now on. It is an error if that is
 // over: a stream that always has more to say must end as well.

@@ -1,0 +1,68 @@
+package tcplayer
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A server that ends at once may do so before the client has shaken hands. The
+// client is told all the same, and may go on sending.
+func TestForwardPassesAnEndOnBeforeTheHandshake(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+
+	raw, accepted := tcpPair(t)
+	made, server := tcpPair(t)
+	require.NoError(t, server.CloseWrite())
+	front := tls.Server(accepted, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}})
+	done := make(chan error, 1)
+	passed := &ends{Conn: made, end: make(chan struct{})}
+	go func() {
+		_, err := Forward(to(passed)).Call(t.Context(), front)
+		done <- err
+	}()
+	<-passed.end // the server's end was read, and the client has said nothing yet
+
+	client := tls.Client(raw, &tls.Config{InsecureSkipVerify: true})
+	require.NoError(t, client.SetDeadline(time.Now().Add(10*time.Second)))
+	_, err = client.Write([]byte("question"))
+	require.NoError(t, err)
+	rest, err := io.ReadAll(client)
+	require.NoError(t, err, "the client hears of the server's end")
+	assert.Empty(t, rest)
+	require.NoError(t, client.CloseWrite())
+	got, err := io.ReadAll(server)
+	require.NoError(t, err)
+	assert.Equal(t, "question", string(got))
+	require.NoError(t, <-done)
+}
+
+// ends is a connection that tells when its peer's end was read.
+type ends struct {
+	net.Conn
+	end chan struct{}
+}
+
+func (c *ends) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		close(c.end)
+	}
+	return n, err
+}
+
+func (c *ends) CloseWrite() error { return closeWrite(c.Conn) }
