@@ -48,7 +48,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
 	n := &node[Req, Rsp]{service: e.Service, reason: layer.Poll(e.Service)}
-	n.id, n.born, n.node = e.ID, b.now(), n
+	n.id, n.born, n.node = e.ID, time.Since(b.start), n
 	if !b.group.usual.known() {
 		n.proven.Store(founder)
 	}

@@ -134,9 +134,10 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 // confirm asks one endpoint of the ready set, which knows only of the refusals
-// there have been, and takes it out if it is not ready any more.
+// there have been, and takes it out if it is not ready any more. It is the
+// cheapest one whatever the rule: to ask must not take the turn of a request.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	e := b.picker.pick(query{now: b.now()})
+	e := choices{group: b.group, few: scanned, k: someOf}.pick(query{now: b.now()})
 	if e == nil {
 		return false
 	}
@@ -242,8 +243,9 @@ func (b *Balancer[Req, Rsp]) send(
 	case err == nil && b.complete == nil:
 		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true})
 	case err == nil:
+		x := b.exchange(ctx, n, start, rsp) // asks the classifier, which may panic
 		handed = true
-		rsp = b.complete(ctx, rsp, b.exchange(ctx, n, start, rsp))
+		rsp = b.complete(ctx, rsp, x)
 	case errors.Is(err, layer.ErrNotReady):
 		handed = true
 		n.takeBack()

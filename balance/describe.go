@@ -9,8 +9,8 @@ import (
 // Describe shows the endpoints in the order of their addresses, each with its
 // stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
-	nodes, states := b.survey()
 	b.mu.Lock()
+	nodes, states := b.survey()
 	picks := b.departed
 	state := layer.State{
 		{Key: "target", Value: b.target},

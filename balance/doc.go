@@ -45,9 +45,10 @@
 // The latency of a response is the time to the first byte of its body, or to
 // its end if that comes first ([Policy].Sample); it counts as in flight until its
 // end ([Until]). An error counts like a response, so an endpoint that fails fast
-// looks fast, unless [Classify] says what a failure is: then it counts as slow. A
-// caller that goes away, or whose time is over, says only that the response would
-// have taken at least as long as it waited.
+// looks fast, unless [Classify] says what a failure is: then it counts as slow,
+// and from the second in a row as busy, too. A caller that goes away, or whose
+// time is over, says only that the response would have taken at least as long as
+// it waited.
 //
 // Connections are balanced like requests: a service whose response is a net.Conn
 // has the latency of its connects with Sample: Head, and counts those under way

@@ -41,9 +41,10 @@ import (
 //
 // An endpoint that is out gets no requests; those that it has go on. When its
 // time is over its Ready is asked, and it gets one request, then two, four and
-// eight at a time, until four were answered. For each Interval (10 s if that is
-// 0) but the first that passes until it is ejected again, it counts as once
-// less in a row. An endpoint that is removed and comes back starts anew.
+// eight at a time, until four were answered; or what it had before, where costs
+// do not matter. For each Interval (10 s if that is 0) but the first that passes
+// until it is ejected again, it counts as once less in a row. An endpoint that is
+// removed and comes back starts anew.
 type Ejection struct {
 	// Consecutive is after how many failures in a row an endpoint is taken out
 	// at once. 0 is never; 5 is what Envoy does.

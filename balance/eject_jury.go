@@ -59,7 +59,7 @@ func newJury(p Ejection, classified bool) *jury {
 	if !classified || p.Consecutive == 0 && p.Interval == 0 {
 		return nil
 	}
-	most := (int64(p.MaxTime) + int64(p.Time) - 1) / int64(p.Time)
+	most := (int64(p.MaxTime)-1)/int64(p.Time) + 1 // rounded up
 	return &jury{policy: p, most: int(min(most, math.MaxInt32)), sooner: make(chan struct{}, 1)}
 }
 

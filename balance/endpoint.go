@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"sync/atomic"
+	"time"
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
@@ -23,7 +24,10 @@ type endpoint struct {
 	streams atomic.Int32  // of those in flight, the responses whose latency was taken
 	node    any           // the *node that it is a part of
 
-	born    uint32 // the tick when it was added
+	born    time.Duration // when it was added, since the balancer began
+	fails   atomic.Uint32 // in a row
+	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures; 0 if it has none of that
+	warm    atomic.Bool   // its slow start is over, which ticks alone forget: they wrap round
 	conduct conduct
 	id      resolve.ID
 
@@ -137,6 +141,42 @@ const (
 func (e *endpoint) full(waiting int32) bool {
 	p := e.proven.Load() % founder
 	return p < tried && waiting >= 1<<p
+}
+
+// judged takes whether a response was a failure that costs something. An
+// endpoint is failing after the second in a row: what a few requests do not get
+// everywhere makes none of them so.
+func (e *endpoint) judged(bad bool) {
+	if bad {
+		if e.fails.Add(1) > 1 {
+			e.latency.mark(true)
+		}
+		return
+	}
+	if e.fails.Load() != 0 {
+		e.fails.Store(0)
+	}
+	e.latency.mark(false)
+}
+
+// fine notes what was expected of e before a failure had its price.
+func (e *endpoint) fine(expected time.Duration) {
+	e.fined.CompareAndSwap(0, math.Float32bits(float32(max(expected, 1))))
+}
+
+// pay takes a good response where failures have had their price, until what is
+// expected is a latency again. Of two that meet one does not count.
+func (e *endpoint) pay(took, expected time.Duration) {
+	old := e.fined.Load()
+	if old == 0 {
+		return
+	}
+	paid := uint32(0)
+	if 2*took < expected {
+		was := math.Float32frombits(old)
+		paid = math.Float32bits(max(was+(float32(took)-was)/8, 1))
+	}
+	e.fined.CompareAndSwap(old, paid)
 }
 
 // prove counts a sample towards trust.

@@ -33,7 +33,8 @@ import (
 // again and none is lost:
 //
 //	bits 63..32  T, in ticks since the balancer began
-//	bits 31..0   E, in ns, as a float32 (exact to 6·10⁻⁸); 0 if there was no sample
+//	bit 31       whether the endpoint is failing: see endpoint.judged
+//	bits 30..0   E, in ns, as a float32 (exact to 6·10⁻⁸); 0 if there was no sample
 //
 // A tick is 2^20 ns, about a millisecond; the count wraps round after 52 days.
 // An endpoint without a sample for that long looks fresh: it fades once more.
@@ -56,6 +57,9 @@ const (
 	// step is the least part of itself by which E moves on its way down: 64 of
 	// a float32's own steps, so that rounding distorts a move by less than 1 %.
 	step = 1.0 / (1 << 18)
+	// longestSample is what a longer one counts as, so that whatever is made of
+	// an estimate is still a time.
+	longestSample = 24 * time.Hour
 	// patience is the part of the decay for which T waits for E to move. What
 	// is lost then is below step · 1024, 0.4 % of E, in a whole decay.
 	patience = 1024
@@ -69,11 +73,24 @@ func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) 
 
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// load returns E and how long ago, in ticks, it was that. E is 0 if there was
-// no sample.
-func (e *estimate) load(now uint32) (value float32, age uint32) {
+// failing is the bit of a word that says so: that of the sign, which E has no
+// use for.
+const failing = 1 << 31
+
+// load returns E, how long ago, in ticks, it was that, and whether the endpoint
+// is failing. E is 0 if there was no sample.
+func (e *estimate) load(now uint32) (value float32, age uint32, fails bool) {
 	word := e.word.Load()
-	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
+	return math.Float32frombits(uint32(word) &^ failing), since(now, uint32(word>>32)), word&failing != 0
+}
+
+// mark says whether the endpoint is failing from now on. No sample changes that.
+func (e *estimate) mark(fails bool) {
+	for old := e.word.Load(); old&failing != 0 != fails; old = e.word.Load() {
+		if e.word.CompareAndSwap(old, old^failing) {
+			return
+		}
+	}
 }
 
 func since(now, at uint32) uint32 {
@@ -93,12 +110,12 @@ func fade(age uint32, decay float64) float64 {
 
 // record takes one sample, and reports whether it was the first. A latency of
 // nothing counts as 1 ns: an estimate of 0 would cost nothing however many
-// requests are in flight.
+// requests are in flight. One of more than a day counts as a day.
 func (e *estimate) record(sample time.Duration, now uint32, decay float64) (first bool) {
-	s := float32(max(sample, 1))
+	s := float32(min(max(sample, 1), longestSample))
 	for {
 		old := e.word.Load()
-		value, at := math.Float32frombits(uint32(old)), uint32(old>>32)
+		value, at := math.Float32frombits(uint32(old)&^failing), uint32(old>>32)
 		if value == 0 {
 			at = now
 		}
@@ -114,7 +131,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64) (firs
 			}
 			value = float32(average)
 		}
-		if e.word.CompareAndSwap(old, pack(value, at)) {
+		if e.word.CompareAndSwap(old, pack(value, at)|old&failing) {
 			return first
 		}
 	}

@@ -96,16 +96,25 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
-	if price > 0 {
-		took = max(took, price, b.expected(&n.endpoint, tick(now)))
+	switch {
+	case price > 0:
+		expected := b.expected(&n.endpoint, tick(now))
+		n.fine(expected)
+		b.group.usual.fined.Store(true)
+		took = max(took, price, expected)
+	case b.group.usual.fined.Load() && n.fined.Load() != 0:
+		n.pay(took, b.expected(&n.endpoint, tick(now)))
 	}
 	first := n.latency.record(took, tick(now), b.group.decay)
 	n.prove()
 	b.group.refresh(&n.endpoint, tick(now), first)
 }
 
-// note tells those who compare endpoints how a response was.
+// note tells the endpoint and those who compare endpoints how a response was.
 func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
+	if b.failures.classify != nil {
+		n.judged(v.price > 0)
+	}
 	if b.jury != nil && b.jury.hear(&n.endpoint, v.failed) {
 		b.trip(n)
 	}

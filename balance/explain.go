@@ -17,10 +17,18 @@ type look struct {
 	reading
 }
 
+// saw takes how an endpoint was when it was looked at last.
 func (l *looks) saw(e *endpoint, r reading) {
-	if l != nil {
-		l.seen = append(l.seen, look{e, r})
+	if l == nil {
+		return
 	}
+	for i := range l.seen {
+		if l.seen[i].endpoint == e {
+			l.seen[i].reading = r
+			return
+		}
+	}
+	l.seen = append(l.seen, look{e, r})
 }
 
 // look looks at e only if somebody wants to know.
@@ -44,13 +52,17 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 	if q.hasAffinity {
 		d.State = append(d.State, layer.Attr{Key: "affinity", Value: fmt.Sprintf("%016x", q.affinity)})
 	}
+	b.mu.Lock()
 	for _, s := range q.why.seen {
 		d.Children = append(d.Children, b.explainLook(s, q, chosen != nil && s.endpoint == &chosen.endpoint))
 	}
 	d.Children = append(d.Children, b.explainOut()...)
+	b.mu.Unlock()
 	to.Add(d)
 }
 
+// explainLook says of an endpoint that was looked at what was made of it. The
+// mutex is held.
 func (b *Balancer[Req, Rsp]) explainLook(s look, q query, chosen bool) layer.Node {
 	verdict := "passed over"
 	switch {
@@ -68,6 +80,9 @@ func (b *Balancer[Req, Rsp]) explainLook(s look, q query, chosen bool) layer.Nod
 	}
 	if s.reading.weight != 1 {
 		state = append(state, layer.Attr{Key: "weight", Value: s.reading.weight})
+	}
+	if _, _, fails := s.latency.load(q.now); fails {
+		state = append(state, layer.Attr{Key: "failing", Value: true})
 	}
 	if s.far {
 		state = append(state, layer.Attr{Key: "far", Value: true})
@@ -87,10 +102,9 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
 }
 
-// explainOut says of the endpoints that were not to choose from why not.
+// explainOut says of the endpoints that were not to choose from why not. The
+// mutex is held.
 func (b *Balancer[Req, Rsp]) explainOut() []layer.Node {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	var out []layer.Node
 	for _, n := range b.nodes {
 		if len(out) == maxOut {

@@ -62,7 +62,11 @@ type query struct {
 }
 
 // dear is more than any latency in ns, and times all requests still a number.
-const dear = 1e29
+// A cost of one's own is less than that.
+const (
+	dear    = 1e29
+	dearest = dear / 16
+)
 
 // costOf says what one more request would cost at e, where usual is what is
 // usual: for each request that waits, the latency that is expected, and for each
@@ -90,9 +94,14 @@ func (g *group) costOf(e *endpoint, now uint32, usual, part float32) float32 {
 			Latency: time.Duration(g.expected(e, now, usual)),
 		}
 		all := float32(l.InFlight + 1)
-		return float32(g.cost.of(l)) * (all + part) / all
+		its := float32(g.cost.of(l))
+		if !(its < dearest) { // or no number at all
+			its = dearest
+		}
+		return its * (all + part) / all
 	}
-	return g.expected(e, now, usual)*requests + float32(streams)*usual
+	latency, asIf := g.expects(e, now, usual)
+	return latency*(requests+asIf) + float32(streams)*usual
 }
 
 // forgiving is how many times as fast what is known of an endpoint fades while
@@ -101,18 +110,34 @@ func (g *group) costOf(e *endpoint, now uint32, usual, part float32) float32 {
 const forgiving = 10
 
 // expected is the latency in ns that is expected of e, as estimate has it, to
-// within a thousandth.
+// within a thousandth of it, or of what is usual if that is more.
 func (g *group) expected(e *endpoint, now uint32, usual float32) float32 {
-	value, age := e.latency.load(now)
+	latency, _ := g.expects(e, now, usual)
+	return latency
+}
+
+// expects is what is expected of e: the latency, and for how many requests it
+// counts beside those that it has.
+func (g *group) expects(e *endpoint, now uint32, usual float32) (latency, asIf float32) {
+	value, age, fails := e.latency.load(now)
 	if value == 0 {
-		return usual
+		return usual, 0
 	}
 	rate := g.halvings
-	if e.proven.Load() < founder || since(now, e.born) < g.slowStart {
+	if _, starts := g.starts(e, now); starts || e.proven.Load() < founder {
 		rate *= forgiving
 	}
 	left := halved(float32(age) * rate)
-	return value*left + usual*(1-left)
+	if fails {
+		asIf = g.asIf(left)
+	}
+	return value*left + usual*(1-left), asIf
+}
+
+// asIf is what is left of usual.asIf where left of the latency is. It fades
+// three times as fast, so that it delays no new try where little is in flight.
+func (g *group) asIf(left float32) float32 {
+	return left * left * left * math.Float32frombits(g.usual.asIf.Load())
 }
 
 // reading is what an endpoint was like when it was looked at.
@@ -147,8 +172,20 @@ const slowest = 0.1
 // weight is that of e; in the time of its slow start, a growing part of it.
 func (g *group) weight(e *endpoint, now uint32) float32 {
 	w := math.Float32frombits(e.weight.Load())
-	if age := since(now, e.born); age < g.slowStart {
+	if age, starts := g.starts(e, now); starts {
 		w *= max(slowest, float32(age)/float32(g.slowStart))
 	}
 	return w
+}
+
+// starts reports whether e is in its slow start, and for how long it has been.
+func (g *group) starts(e *endpoint, now uint32) (age uint32, yes bool) {
+	if g.slowStart == 0 || e.warm.Load() {
+		return 0, false
+	}
+	if age = since(now, tick(e.born)); age < g.slowStart {
+		return age, true
+	}
+	e.warm.Store(true)
+	return age, false
 }

@@ -71,14 +71,24 @@ func (choices) joined(*endpoint) {}
 func (choices) left(*endpoint)   {}
 
 // pick prefers the near endpoints to the far ones, unless these are cheaper by
-// more than the journey is worth.
+// more than the journey is worth, or the request has been to the near ones.
 func (c choices) pick(q query) *endpoint {
 	here, cost := c.among(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
 		return here
 	}
 	there, farCost := c.among(&c.sets[far], q)
-	if here == nil || there != nil && farCost*c.farther < cost {
+	switch again := q.tries.Has(here); {
+	case here == nil:
+		return there
+	case there == nil:
+		return here
+	case again != q.tries.Has(there):
+		if again {
+			return there
+		}
+		return here
+	case farCost*c.farther < cost:
 		return there
 	}
 	return here
@@ -149,17 +159,20 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64
 			continue
 		}
 		waiting, streams := e.load()
-		its := usual
-		if value, age := e.latency.load(now); value != 0 {
+		chance = nextChance(chance)
+		its, requests := usual, float32(waiting+1)+part(chance)
+		if value, age, fails := e.latency.load(now); value != 0 {
 			rate := halvings
 			if e.proven.Load() < founder {
 				rate *= forgiving
 			}
 			left := halved(float32(age) * rate)
 			its = value*left + usual*(1-left)
+			if fails {
+				requests += g.asIf(left)
+			}
 		}
-		chance = nextChance(chance)
-		its = its*(float32(waiting+1)+part(chance)) + float32(streams)*usual
+		its = its*requests + float32(streams)*usual
 		if e.full(waiting) {
 			its = dear * float32(waiting+1)
 		}

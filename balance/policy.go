@@ -23,7 +23,7 @@ type Policy struct {
 	Sample Sample
 
 	// DefaultRTT is the latency that is expected of endpoints as long as
-	// nothing is known of any: 30 ms if it is 0, at least 1 ms. An endpoint
+	// nothing is known of any: 30 ms if it is 0, at least 1 ms, at most a day. An endpoint
 	// that joins others is expected to be like them.
 	DefaultRTT time.Duration
 
@@ -36,7 +36,10 @@ type Policy struct {
 	// what one is. 0 is twenty times what is usual among the endpoints, up to
 	// 5 s, which is what linkerd's load biaser takes always; less than 0 is
 	// none. An endpoint that failed is tried again when what is known of it has
-	// faded to what others cost.
+	// faded to what others cost. From the second failure in a row to its next
+	// good response it costs as if many more requests waited there than at
+	// others, so that it is not the cheapest because failures are quick; unless
+	// more than half of the endpoints are failing.
 	Penalty time.Duration
 
 	// SlowStart is the time in which a new endpoint comes to its full share,
@@ -67,10 +70,12 @@ func (p Policy) Validate() error {
 	bad := func(field string, value any, want string) {
 		errs = append(errs, fmt.Errorf("balance: policy: %s is %v, want %s", field, value, want))
 	}
-	for field, d := range map[string]time.Duration{"DefaultRTT": p.DefaultRTT, "Decay": p.Decay} {
-		if d != 0 && d < time.Millisecond {
-			bad(field, d, "0 for the default, or at least 1ms")
-		}
+	const short = "0 for the default, or at least 1ms"
+	if p.DefaultRTT != 0 && p.DefaultRTT < time.Millisecond {
+		bad("DefaultRTT", p.DefaultRTT, short)
+	}
+	if p.Decay != 0 && p.Decay < time.Millisecond {
+		bad("Decay", p.Decay, short)
 	}
 	if p.SlowStart < 0 || p.SlowStart > longestStart {
 		bad("SlowStart", p.SlowStart, fmt.Sprintf("0 for none, or up to %v", longestStart))
@@ -99,7 +104,7 @@ func (p Policy) orDefault() Policy {
 	if p.Spill == 0 {
 		p.Spill = 4
 	}
-	p.DefaultRTT = max(p.DefaultRTT, time.Millisecond)
+	p.DefaultRTT = min(max(p.DefaultRTT, time.Millisecond), longestSample)
 	p.Decay = max(p.Decay, time.Millisecond)
 	p.SlowStart = min(max(p.SlowStart, 0), longestStart)
 	if !(p.Spill >= 1) {

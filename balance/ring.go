@@ -115,7 +115,7 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 			continue
 		}
 		last = e
-		h.look(e, q)
+		q.why.look(h.group, e, q.now)
 		switch {
 		case q.tries.Has(e):
 			tried = true
@@ -144,23 +144,10 @@ func (h *hashing) anywhere(q query) *endpoint {
 		if e.state.Load() != ready {
 			continue
 		}
-		h.look(e, q)
+		q.why.look(h.group, e, q.now)
 		if !q.tries.Has(e) && h.hasRoom(e, q.now) {
 			return e
 		}
 	}
 	return nil
-}
-
-// look is for who wants to know what was looked at: each once.
-func (h *hashing) look(e *endpoint, q query) {
-	if q.why == nil {
-		return
-	}
-	for _, l := range q.why.seen {
-		if l.endpoint == e {
-			return
-		}
-	}
-	q.why.saw(e, h.read(e, q.now))
 }

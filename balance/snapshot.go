@@ -25,23 +25,24 @@ type EndpointState struct {
 
 // Snapshot returns the endpoints, in the order of their addresses.
 func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	_, states := b.survey()
 	return states
 }
 
-// survey is the nodes and their states, in the order of their addresses.
+// survey is the nodes and their states, in the order of their addresses. The
+// mutex is held.
 func (b *Balancer[Req, Rsp]) survey() ([]*node[Req, Rsp], []EndpointState) {
-	now := b.now()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return a.id.Addr.Compare(c.id.Addr) })
+	now := time.Since(b.start)
+	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return compareIDs(a.id, c.id) })
 	states := make([]EndpointState, len(nodes))
 	for i, n := range nodes {
 		states[i] = EndpointState{
 			ID: n.id, State: stateName(n.state.Load()), Reason: n.reason,
-			Latency: b.expected(&n.endpoint, now), Known: n.latency.word.Load() != 0,
+			Latency: b.expected(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
 			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), Far: n.far,
-			Age: time.Duration(since(now, n.born)) << tickShift, Labels: n.info.Load().Labels,
+			Age: now - n.born, Labels: n.info.Load().Labels,
 		}
 	}
 	return nodes, states

@@ -16,6 +16,10 @@ import (
 // that say what is usual: else, where most fail and are avoided, what is known
 // of them would never fade, and they would not be tried again.
 //
+// The price of failures is left out: it is a multiple of what is usual, and would
+// become one of itself, until, where now and then a request fails, it was all
+// that is known of any endpoint.
+//
 // It is taken anew by the first sample after a while, from the endpoint of the
 // sample and a few that are drawn at random: it only has to be of the right
 // size, and the median of 15 lies between the quartiles of all in 95 of 100
@@ -23,6 +27,8 @@ import (
 type usual struct {
 	word     atomic.Uint64 // as of estimate
 	measured atomic.Bool
+	fined    atomic.Bool   // some endpoint was: until then, nobody fetches its memory to see
+	asIf     atomic.Uint32 // the bits of a float32: see asIf
 }
 
 const (
@@ -38,7 +44,11 @@ func (u *usual) known() bool { return u.measured.Load() }
 func (u *usual) read() float64 { return float64(math.Float32frombits(uint32(u.word.Load()))) }
 
 // opinion is what one endpoint says is usual.
-type opinion struct{ latency, weight float64 }
+type opinion struct {
+	latency, weight float64
+	waiting         int32
+	fails           bool
+}
 
 // refresh takes the median anew if it is old, or if now is the first time that
 // something is known of e.
@@ -64,19 +74,47 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	}
 	if len(heard) > 0 {
 		g.usual.measured.Store(true)
+		g.usual.asIf.Store(math.Float32bits(asIf(heard)))
 		g.usual.word.CompareAndSwap(word, pack(float32(median(heard)), now))
 	}
 }
 
-// hear adds what is expected of e, if it is known.
+// hear adds what is expected of e, but for the price of failures, if it is known.
 func (g *group) hear(heard []opinion, e *endpoint, now uint32) []opinion {
-	value, age := e.latency.load(now)
+	value, age, fails := e.latency.load(now)
 	if value == 0 {
 		return heard
 	}
+	if g.usual.fined.Load() {
+		if without := e.fined.Load(); without != 0 {
+			value = math.Float32frombits(without)
+		}
+	}
 	w := max(fade(age, g.decay), math.SmallestNonzeroFloat32)
 	usual := g.usual.read()
-	return append(heard, opinion{usual + (float64(value)-usual)*w, w})
+	waiting, _ := e.load()
+	return append(heard, opinion{usual + (float64(value)-usual)*w, w, max(waiting, 0), fails})
+}
+
+// asIf is how many requests wait at an endpoint that is failing, as far as its
+// cost goes: some, and several times as many as wait at one that is not. What
+// fails at once has nobody waiting, and would be the cheapest by that where its
+// peers have many, or where the penalty is not much more than what is usual,
+// because they are slow or fail now and then themselves. Where more than half
+// are failing it is not for the endpoints to blame, and nothing is added.
+func asIf(heard []opinion) float32 {
+	const atLeast, times = 50, 10
+	var waiting, well int
+	for _, o := range heard {
+		if !o.fails {
+			well++
+			waiting += int(o.waiting)
+		}
+	}
+	if 2*well < len(heard) {
+		return 0
+	}
+	return atLeast + times*float32(waiting)/float32(well)
 }
 
 // median returns the least latency such that what is up to it has half of the

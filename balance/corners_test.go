@@ -1,0 +1,195 @@
+package balance_test
+
+import (
+	"context"
+	"math"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// Whoever asks Ready before each Call, as a queue does, gets every endpoint.
+func TestReadyTakesNoTurn(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{Pick: balance.RoundRobin()})), servers(4)
+		p.add(ss...)
+		for range 40 {
+			require.NoError(t, p.Ready(t.Context()))
+			require.NoError(t, p.send(t.Context()))
+		}
+		for _, s := range ss {
+			assert.EqualValues(t, 10, s.calls.Load())
+		}
+	})
+}
+
+// A request that has been to all that are near goes to a far one, and the
+// other way round, whatever they cost.
+func TestSentAgainLeavesTheZone(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{Zone: "a"})), servers(2)
+		p.apply(change{State: resolve.StateExists, Added: []*endpoint{
+			ss[0].labelled(map[string]string{"zone": "a"}), ss[1].labelled(map[string]string{"zone": "b"}),
+		}})
+		for range 10 {
+			tries := new(layer.Tries)
+			ctx := layer.WithTries(t.Context(), tries)
+			for range 3 {
+				require.NoError(t, p.send(ctx))
+			}
+			require.Equal(t, 2, tries.Len())
+		}
+		require.EqualValues(t, 20, ss[0].calls.Load(), "the first try, and the third")
+	})
+}
+
+func TestClassifierPanics(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.Classify(func(layer.Outcome[*response]) layer.Class { panic("unforeseen") })), servers(1)
+		p.add(ss...)
+		require.Panics(t, func() { _, _ = p.Call(t.Context(), "") })
+		require.Zero(t, p.Snapshot()[0].InFlight)
+	})
+}
+
+func TestNoLongestTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, new(verdicts).judging(), balance.With[*response](balance.Policy{
+			Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 2, Time: time.Second, MaxTime: math.MaxInt64},
+		})), servers(4)
+		p.add(ss...)
+		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		for range 8 {
+			_ = p.send(t.Context())
+		}
+		require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.Equal(t, "ready", p.of(ss[0]).Get("state"))
+	})
+}
+
+func TestEndlessLatencies(t *testing.T) {
+	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: math.MaxInt64}} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t, new(verdicts).judging(), balance.With[*response](policy)), servers(1)
+			ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+			p.add(ss...)
+			require.ErrorIs(t, p.send(t.Context()), errBroken)
+			require.InDelta(t, 24*time.Hour, p.ewma(ss[0]), float64(time.Minute))
+		})
+	}
+}
+
+// Ticks wrap round after 52 days. An endpoint is then no younger than it was,
+// and does not start once more.
+func TestOldEndpointIsNotNew(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{SlowStart: time.Hour})), servers(2)
+		p.add(ss[0])
+		time.Sleep(2 * time.Hour)
+		require.NoError(t, p.send(t.Context()))
+		p.add(ss[1])
+		const days = time.Duration(1<<32) << 20
+		time.Sleep(days - 2*time.Hour + time.Minute)
+		require.InDelta(t, days+time.Minute, p.Snapshot()[0].Age, float64(time.Second))
+		for range 1000 {
+			require.NoError(t, p.send(t.Context()))
+		}
+		require.InDelta(t, 500, ss[1].calls.Load(), 100)
+	})
+}
+
+// What was looked at twice is shown once.
+func TestExplainsEachOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(2)
+		p.add(ss...)
+		ctx, why := layer.Explain(layer.WithTries(t.Context(), new(layer.Tries)))
+		for range 3 {
+			require.NoError(t, p.send(ctx))
+		}
+		require.Len(t, why.Choices()[2].Children, 2)
+	})
+}
+
+// With the race detector.
+func TestExplainWhileZonesChange(t *testing.T) {
+	b, apply := of(t, 4, balance.With[int](balance.Policy{Zone: "a"}))
+	var all sync.WaitGroup
+	defer all.Wait()
+	done := make(chan struct{})
+	all.Go(func() {
+		defer close(done)
+		for i := range 2000 {
+			e := intEndpoint(0)
+			e.Labels = map[string]string{"zone": string(rune('a' + i%2))}
+			apply(intChange{State: resolve.StateExists, Changed: []*discover.Endpoint[int, int]{e}})
+		}
+	})
+	for {
+		ctx, _ := layer.Explain(t.Context())
+		_, err := b.Call(ctx, 1)
+		require.NoError(t, err)
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// No request is counted twice while its endpoint goes.
+func TestDescribesOneMoment(t *testing.T) {
+	const n = 1000
+	b, apply := of(t, n)
+	for range n {
+		_, err := b.Call(t.Context(), 1)
+		require.NoError(t, err)
+	}
+	var all sync.WaitGroup
+	done := make(chan struct{})
+	all.Go(func() {
+		defer close(done)
+		for i := range n - 1 {
+			apply(intChange{State: resolve.StateExists, Removed: []*discover.Endpoint[int, int]{intEndpoint(i)}})
+		}
+	})
+	defer all.Wait()
+	for {
+		s := b.Describe().State
+		require.EqualValues(t, n, s.Get("picks"))
+		require.Equal(t, s.Get("endpoints"), s.Get("ready"))
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// A cost that is no number, or without end, is dear and not cheap.
+func TestCostsThatAreNone(t *testing.T) {
+	for _, odd := range []float64{math.NaN(), math.Inf(1), 1e30, math.MaxFloat64} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t, balance.With[*response](balance.Policy{Cost: balance.CostOf("odd", func(l balance.Load) float64 {
+				if l.Latency > 50*time.Millisecond {
+					return odd
+				}
+				return float64(l.InFlight + 1)
+			})})), servers(3)
+			ss[0].after(func() time.Duration { return 100 * time.Millisecond })
+			p.add(ss...)
+			assert.Less(t, p.load(t, 100, 300*time.Millisecond, ss, patient)[0], 0.1, "%v", odd)
+		})
+	}
+}
