@@ -10,11 +10,12 @@ import (
 // knowing their protocol. A protocol package supplies one: httplayer.Access
 // reads *http.Request and *http.Response. Its methods change nothing, and are
 // safe for concurrent use.
-type Access[Req, Rsp any] interface {
+type Access[Req, Rsp any] interface { //nolint:interfacebloat // it is what there is to see of a message
 	Method(Req) string          // "GET", as sent
 	Scheme(Req) string          // "http" or "https"; "" when the request does not say
 	Authority(Req) string       // the URI's authority, else the Host header, else ""
 	Path(Req) string            // as sent, without the query
+	Query(Req) string           // as sent, without the '?'; "" if there is none
 	Source(Req) netip.AddrPort  // the client's address; zero when unknown
 	RequestHeader(Req) Fields   // never nil
 	Status(Rsp) int             // the HTTP status
@@ -26,7 +27,9 @@ type Access[Req, Rsp any] interface {
 }
 
 // Fields are header or trailer fields. Names are matched without regard to
-// case.
+// case. Fields that keep the values of a name together should have a method
+// Values(name string) []string as well, as [net/http.Header] has: without it,
+// finding those after the first takes a walk over all, and an allocation.
 type Fields interface {
 	Get(name string) string         // the first value, or ""
 	All() iter.Seq2[string, string] // every name and value, a pair for each value

@@ -147,6 +147,7 @@ func (b *Budget) advance(epoch int64) {
 		b.epoch++
 		out := b.bucket(b.epoch)
 		b.withdrawn -= out.withdrawn
+		b.paidIn -= out.paidIn // 0, but for the first one after a jump
 		*out = budgetBucket{}
 		old := b.bucket(b.epoch + 1) // the oldest but one above: budgetBuckets before
 		b.paidIn -= old.paidIn

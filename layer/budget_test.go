@@ -158,3 +158,21 @@ func TestBudgetCostsNoAllocation(t *testing.T) {
 		b.Balance()
 	}))
 }
+
+// However long nobody asked for, nothing older than ttl pays for anything.
+func TestBudgetForgetsOverAnyPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bucket = time.Minute / 64
+		for first := range 66 {
+			for pause := 65; pause < 200; pause++ {
+				b := layer.NewBudget(time.Minute, 1, -1)
+				time.Sleep(time.Duration(first) * bucket)
+				require.Zero(t, b.Balance())
+				deposits(b, 8)
+				require.Equal(t, 8, b.Balance())
+				time.Sleep(time.Duration(pause) * bucket)
+				require.Zero(t, b.Balance(), "%d buckets after those in bucket %d", pause, first)
+			}
+		}
+	})
+}

@@ -35,6 +35,23 @@ func (c Class) Failed() bool { return c >= Failure }
 // Again reports whether sending the same request again may help.
 func (c Class) Again() bool { return c == Retryable || c == Throttled }
 
+// ClassOfGRPC is what a gRPC status code says of the server: UNAVAILABLE is
+// [Retryable], RESOURCE_EXHAUSTED [Throttled], and UNKNOWN, DEADLINE_EXCEEDED,
+// PERMISSION_DENIED, INTERNAL and DATA_LOSS are [Failure]. With any other the
+// server did what it is there for: [Success]. Those are the failures of
+// linkerd's proxy, but for RESOURCE_EXHAUSTED, which is none there.
+func ClassOfGRPC(code uint32) Class {
+	switch code {
+	case 14:
+		return Retryable
+	case 8:
+		return Throttled
+	case 2, 4, 7, 13, 15:
+		return Failure
+	}
+	return Success
+}
+
 // Outcome is what is known of a request so far.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value when an error came in its place

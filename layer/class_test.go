@@ -130,3 +130,17 @@ func TestALimitAboveIsTheServicesFault(t *testing.T) {
 		assert.Zero(t, *responses["ignorable"])
 	})
 }
+
+func TestClassOfGRPC(t *testing.T) {
+	want := map[uint32]layer.Class{
+		2: layer.Failure, 4: layer.Failure, 7: layer.Failure, 8: layer.Throttled,
+		13: layer.Failure, 14: layer.Retryable, 15: layer.Failure,
+	}
+	for code := range uint32(40) {
+		class, failure := want[code]
+		if !failure {
+			class = layer.Success
+		}
+		assert.Equal(t, class, layer.ClassOfGRPC(code), "%d", code)
+	}
+}

@@ -54,6 +54,7 @@ func (access) Method(r request) string               { return r.method }
 func (access) Scheme(request) string                 { return "http" }
 func (access) Authority(request) string              { return "web:80" }
 func (access) Path(r request) string                 { return r.path }
+func (access) Query(request) string                  { return "" }
 func (access) Source(request) netip.AddrPort         { return netip.AddrPort{} }
 func (access) RequestHeader(r request) layer.Fields  { return r.contentType }
 func (access) Status(r *reply) int                   { return r.status }

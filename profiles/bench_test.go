@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
@@ -32,8 +33,13 @@ func benchRouter(b *testing.B, p *profiles.Profile, opts ...option) *router {
 
 func bench(b *testing.B, p *profiles.Profile, opts ...option) {
 	b.Helper()
+	benchPath(b, p, "/api/v1/the-last-one-of-them-all", opts...)
+}
+
+func benchPath(b *testing.B, p *profiles.Profile, path string, opts ...option) {
+	b.Helper()
 	r := benchRouter(b, p, opts...)
-	req := request{method: "GET", path: "/api/v1/the-last-one-of-them-all"}
+	req := request{method: "GET", path: path}
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -43,14 +49,33 @@ func bench(b *testing.B, p *profiles.Profile, opts ...option) {
 	}
 }
 
-// BenchmarkMatch finds the last of n routes, the worst case of looking at them
-// in order.
+// BenchmarkMatch finds the last of n routes. "anywhere" are expressions that
+// begin in no certain way, which no index can do anything about.
 func BenchmarkMatch(b *testing.B) {
-	for _, n := range []int{1, 10, 100, 1000} {
-		literal := func(i int) profiles.Path { return profiles.Path(fmt.Sprintf("/api/v1/thing%d", i)) }
-		regex := func(i int) profiles.Path { return profiles.Path(fmt.Sprintf("/api/[^/]*/thing%d", i)) }
-		b.Run(fmt.Sprintf("literal/%d", n), func(b *testing.B) { bench(b, &profiles.Profile{Routes: routesOf(n, literal)}) })
-		b.Run(fmt.Sprintf("regex/%d", n), func(b *testing.B) { bench(b, &profiles.Profile{Routes: routesOf(n, regex)}) })
+	for _, kind := range []struct {
+		name, path string
+		match      func(i int) profiles.Match
+	}{
+		{"literal", "/api/v1/thing%d", func(i int) profiles.Match { return profiles.Path(fmt.Sprintf("/api/v1/thing%d", i)) }},
+		{"prefix", "/api/v1/thing%d/a/b", func(i int) profiles.Match { return profiles.PathPrefix(fmt.Sprintf("/api/v1/thing%d", i)) }},
+		{"open", "/api/v1/thing%d/a/b", func(i int) profiles.Match { return profiles.Path(fmt.Sprintf("/api/v1/thing%d/.*", i)) }},
+		{"segment", "/api/users/7/thing%d", func(i int) profiles.Match { return profiles.Path(fmt.Sprintf("/api/users/[^/]*/thing%d", i)) }},
+		{"grpc", "/books.v1.Books/Get%d", func(i int) profiles.Match {
+			return profiles.GRPC{Service: "books.v1.Books", Method: fmt.Sprintf("Get%d", i)}
+		}},
+		{"regex", "/api/users/7/thing%d", func(i int) profiles.Match { return profiles.Path(fmt.Sprintf("/api/users/[0-9]+/thing%d", i)) }},
+		{"anywhere", "/api/users/7/thing%d", func(i int) profiles.Match { return profiles.Path(fmt.Sprintf(".*/thing%d", i)) }},
+	} {
+		for _, n := range []int{10, 100, 1000} {
+			routes := make([]profiles.Route, n)
+			for i := range routes {
+				// As many digits in each, as a longer path is no slower match.
+				routes[i].Match = profiles.All{profiles.Method("GET"), kind.match(1000 + i)}
+			}
+			b.Run(fmt.Sprintf("%s/%d", kind.name, n), func(b *testing.B) {
+				benchPath(b, &profiles.Profile{Routes: routes}, fmt.Sprintf(kind.path, 1000+n-1))
+			})
+		}
 	}
 }
 
@@ -69,9 +94,14 @@ func BenchmarkRouter(b *testing.B) {
 		bench(b, &profiles.Profile{Routes: ten, Targets: halves},
 			profiles.PerRoute(func(_ profiles.Route, next service) service { return next }))
 	})
+	b.Run("routes=10,standard", func(b *testing.B) {
+		acting := routesOf(10, literal)
+		acting[9].Retryable, acting[9].Timeout = true, time.Minute
+		bench(b, &profiles.Profile{Routes: acting, RetryBudget: budget()}, standard())
+	})
 	b.Run("routes=10,onresponse", func(b *testing.B) {
 		bench(b, &profiles.Profile{Routes: ten},
-			profiles.OnResponse[request, *reply](func(*layer.Route, profiles.Class, error) {}))
+			profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
 	})
 	b.Run("parallel", func(b *testing.B) {
 		r := benchRouter(b, &profiles.Profile{Routes: ten, Targets: halves})

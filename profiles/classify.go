@@ -9,27 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Class says whether a request succeeded.
-type Class uint8
-
-// The classes.
-const (
-	Success Class = iota
-	Failure
-)
-
-// String returns "success" or "failure", as metrics have it.
-func (c Class) String() string {
-	if c == Failure {
-		return "failure"
-	}
-	return "success"
-}
-
-// ResponseClass puts the responses that match into a class.
+// ResponseClass says of the responses that match whether they are failures.
 type ResponseClass struct {
-	Match Match // made of Status, All, Any and Not
-	Class Class
+	Match   Match // made of Status, All, Any and Not
+	Failure bool
 }
 
 // Validate says why a Router would leave the class out, or returns nil.
@@ -49,13 +32,13 @@ type classifier []statusClass
 
 type statusClass struct {
 	holds func(status int) bool
-	class Class
+	class layer.Class
 }
 
 // verdict is what the head of a response says of its class.
 type verdict struct {
-	class Class
-	open  bool // a gRPC status in the trailers decides, if there is one
+	class layer.Class // Success or Failure
+	open  bool        // a gRPC status in the trailers decides, if there is one
 }
 
 func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
@@ -64,10 +47,7 @@ func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
 			return verdict{class: k.class}
 		}
 	}
-	byStatus := Success
-	if status >= 500 && status <= 599 {
-		byStatus = Failure
-	}
+	byStatus := classOf(status >= 500 && status <= 599)
 	if len(c) == 0 && !grpc {
 		return verdict{class: byStatus}
 	}
@@ -75,13 +55,13 @@ func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
 		return verdict{class: class}
 	}
 	if len(c) == 0 {
-		return verdict{class: Success, open: true}
+		return verdict{class: layer.Success, open: true}
 	}
 	return verdict{class: byStatus, open: true}
 }
 
 // end is the class of a response that came whole.
-func (v verdict) end(trailer layer.Fields) Class {
+func (v verdict) end(trailer layer.Fields) layer.Class {
 	if v.open {
 		if class, ok := grpcClass(trailer); ok {
 			return class
@@ -95,22 +75,23 @@ func isGRPC(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/grpc")
 }
 
-// grpcFailures has a bit for each gRPC status that is a failure of the server
-// rather than an answer: UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
-// INTERNAL, UNAVAILABLE and DATA_LOSS.
-const grpcFailures = 1<<2 | 1<<4 | 1<<7 | 1<<13 | 1<<14 | 1<<15
-
 // grpcClass reads the gRPC status from header or trailer fields. One that is
-// not a number is as good as none.
-func grpcClass(fields layer.Fields) (Class, bool) {
+// not a number is as good as none. RESOURCE_EXHAUSTED is a success, as in
+// linkerd's proxy: no retry would help.
+func grpcClass(fields layer.Fields) (layer.Class, bool) {
 	code, err := strconv.ParseUint(fields.Get("grpc-status"), 10, 32)
 	if err != nil {
-		return Success, false
+		return layer.Success, false
 	}
-	if grpcFailures&(1<<code) != 0 {
-		return Failure, true
+	class := layer.ClassOfGRPC(uint32(code))
+	return classOf(class.Failed() && class != layer.Throttled), true
+}
+
+func classOf(failure bool) layer.Class {
+	if failure {
+		return layer.Failure
 	}
-	return Success, true
+	return layer.Success
 }
 
 func compileClasses(classes []ResponseClass, drop func(error)) classifier {
@@ -121,7 +102,7 @@ func compileClasses(classes []ResponseClass, drop func(error)) classifier {
 			drop(fmt.Errorf("response class %d: %w", i, err))
 			continue
 		}
-		c = append(c, statusClass{holds, k.Class})
+		c = append(c, statusClass{holds, classOf(k.Failure)})
 	}
 	return c
 }

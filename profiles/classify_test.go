@@ -27,51 +27,51 @@ func grpcStatus(code string) fieldMap { return fieldMap{"grpc-status": code} }
 
 // TestClassify has the tables of spec §5.
 func TestClassify(t *testing.T) {
-	notFound := ResponseClass{Status{404, 404}, Failure}
+	notFound := ResponseClass{Status{404, 404}, true}
 	for _, tt := range []struct {
 		what            string
 		classes         []ResponseClass
 		grpc            bool
 		status          int
 		header, trailer fieldMap
-		want            Class
+		want            layer.Class
 	}{
-		{"no classes: 200", nil, false, 200, nil, nil, Success},
-		{"no classes: 404", nil, false, 404, nil, nil, Success},
-		{"no classes: 499", nil, false, 499, nil, nil, Success},
-		{"no classes: 500", nil, false, 500, nil, nil, Failure},
-		{"no classes: 599", nil, false, 599, nil, nil, Failure},
-		{"no classes: 600", nil, false, 600, nil, nil, Success},
-		{"no classes: HTTP does not look at grpc-status", nil, false, 200, grpcStatus("2"), grpcStatus("2"), Success},
+		{"no classes: 200", nil, false, 200, nil, nil, layer.Success},
+		{"no classes: 404", nil, false, 404, nil, nil, layer.Success},
+		{"no classes: 499", nil, false, 499, nil, nil, layer.Success},
+		{"no classes: 500", nil, false, 500, nil, nil, layer.Failure},
+		{"no classes: 599", nil, false, 599, nil, nil, layer.Failure},
+		{"no classes: 600", nil, false, 600, nil, nil, layer.Success},
+		{"no classes: HTTP does not look at grpc-status", nil, false, 200, grpcStatus("2"), grpcStatus("2"), layer.Success},
 
-		{"gRPC: in the header", nil, true, 200, grpcStatus("2"), nil, Failure},
-		{"gRPC: in the trailers", nil, true, 200, nil, grpcStatus("2"), Failure},
-		{"gRPC: the header wins", nil, true, 200, grpcStatus("0"), grpcStatus("2"), Success},
-		{"gRPC: absent at the end", nil, true, 200, nil, nil, Success},
-		{"gRPC: absent at the end, whatever the HTTP status", nil, true, 503, nil, nil, Success},
-		{"gRPC: no number is none", nil, true, 200, grpcStatus("two"), grpcStatus("-2"), Success},
-		{"gRPC: the HTTP status says nothing", nil, true, 500, nil, grpcStatus("0"), Success},
+		{"gRPC: in the header", nil, true, 200, grpcStatus("2"), nil, layer.Failure},
+		{"gRPC: in the trailers", nil, true, 200, nil, grpcStatus("2"), layer.Failure},
+		{"gRPC: the header wins", nil, true, 200, grpcStatus("0"), grpcStatus("2"), layer.Success},
+		{"gRPC: absent at the end", nil, true, 200, nil, nil, layer.Success},
+		{"gRPC: absent at the end, whatever the HTTP status", nil, true, 503, nil, nil, layer.Success},
+		{"gRPC: no number is none", nil, true, 200, grpcStatus("two"), grpcStatus("-2"), layer.Success},
+		{"gRPC: the HTTP status says nothing", nil, true, 500, nil, grpcStatus("0"), layer.Success},
 
-		{"class: match", []ResponseClass{notFound}, false, 404, nil, nil, Failure},
-		{"class: a match is before gRPC", []ResponseClass{{Status{200, 299}, Success}}, true, 200, grpcStatus("2"), grpcStatus("2"), Success},
-		{"class: first match wins", []ResponseClass{{Status{500, 504}, Success}, {Status{500, 599}, Failure}}, false, 503, nil, nil, Success},
-		{"class: second match", []ResponseClass{{Status{500, 504}, Success}, {Status{500, 599}, Failure}}, false, 505, nil, nil, Failure},
-		{"class: both ends are in it", []ResponseClass{{Status{400, 404}, Failure}}, false, 404, nil, nil, Failure},
-		{"class: lower end", []ResponseClass{{Status{400, 404}, Failure}}, false, 400, nil, nil, Failure},
-		{"class: beyond its end", []ResponseClass{{Status{400, 404}, Failure}}, false, 405, nil, nil, Success},
-		{"class: a range that is empty", []ResponseClass{{Status{404, 400}, Failure}}, false, 404, nil, nil, Success},
+		{"class: match", []ResponseClass{notFound}, false, 404, nil, nil, layer.Failure},
+		{"class: a match is before gRPC", []ResponseClass{{Status{200, 299}, false}}, true, 200, grpcStatus("2"), grpcStatus("2"), layer.Success},
+		{"class: first match wins", []ResponseClass{{Status{500, 504}, false}, {Status{500, 599}, true}}, false, 503, nil, nil, layer.Success},
+		{"class: second match", []ResponseClass{{Status{500, 504}, false}, {Status{500, 599}, true}}, false, 505, nil, nil, layer.Failure},
+		{"class: both ends are in it", []ResponseClass{{Status{400, 404}, true}}, false, 404, nil, nil, layer.Failure},
+		{"class: lower end", []ResponseClass{{Status{400, 404}, true}}, false, 400, nil, nil, layer.Failure},
+		{"class: beyond its end", []ResponseClass{{Status{400, 404}, true}}, false, 405, nil, nil, layer.Success},
+		{"class: a range that is empty", []ResponseClass{{Status{404, 400}, true}}, false, 404, nil, nil, layer.Success},
 
-		{"none matched: 5xx", []ResponseClass{notFound}, false, 500, nil, nil, Failure},
-		{"none matched: 200", []ResponseClass{notFound}, false, 200, nil, nil, Success},
-		{"none matched: gRPC status in the header, even for HTTP", []ResponseClass{notFound}, false, 200, grpcStatus("13"), nil, Failure},
-		{"none matched: gRPC status in the trailers", []ResponseClass{notFound}, true, 200, nil, grpcStatus("13"), Failure},
-		{"none matched: gRPC status before 5xx", []ResponseClass{notFound}, true, 500, nil, grpcStatus("0"), Success},
-		{"none matched: no gRPC status, 5xx", []ResponseClass{notFound}, true, 502, nil, nil, Failure},
+		{"none matched: 5xx", []ResponseClass{notFound}, false, 500, nil, nil, layer.Failure},
+		{"none matched: 200", []ResponseClass{notFound}, false, 200, nil, nil, layer.Success},
+		{"none matched: gRPC status in the header, even for HTTP", []ResponseClass{notFound}, false, 200, grpcStatus("13"), nil, layer.Failure},
+		{"none matched: gRPC status in the trailers", []ResponseClass{notFound}, true, 200, nil, grpcStatus("13"), layer.Failure},
+		{"none matched: gRPC status before 5xx", []ResponseClass{notFound}, true, 500, nil, grpcStatus("0"), layer.Success},
+		{"none matched: no gRPC status, 5xx", []ResponseClass{notFound}, true, 502, nil, nil, layer.Failure},
 
-		{"all", []ResponseClass{{All{Status{400, 499}, Not{Status{404, 404}}}, Failure}}, false, 400, nil, nil, Failure},
-		{"all, one does not hold", []ResponseClass{{All{Status{400, 499}, Not{Status{404, 404}}}, Failure}}, false, 404, nil, nil, Success},
-		{"any", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, Failure}}, false, 410, nil, nil, Failure},
-		{"any, none holds", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, Failure}}, false, 409, nil, nil, Success},
+		{"all", []ResponseClass{{All{Status{400, 499}, Not{Status{404, 404}}}, true}}, false, 400, nil, nil, layer.Failure},
+		{"all, one does not hold", []ResponseClass{{All{Status{400, 499}, Not{Status{404, 404}}}, true}}, false, 404, nil, nil, layer.Success},
+		{"any", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, true}}, false, 410, nil, nil, layer.Failure},
+		{"any, none holds", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, true}}, false, 409, nil, nil, layer.Success},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			c := compileClasses(tt.classes, noDrop(t))
@@ -83,9 +83,9 @@ func TestClassify(t *testing.T) {
 func TestClassifyGRPCCodes(t *testing.T) {
 	failures := map[int]bool{2: true, 4: true, 7: true, 13: true, 14: true, 15: true}
 	for code := range 100 {
-		want := Success
+		want := layer.Success
 		if failures[code] {
-			want = Failure
+			want = layer.Failure
 		}
 		status := grpcStatus(strconv.Itoa(code))
 		assert.Equal(t, want, classifier(nil).head(true, 200, status).end(none), "%d in the header", code)
@@ -125,17 +125,17 @@ func TestClassifyDropsInvalid(t *testing.T) {
 			require.ErrorContains(t, ResponseClass{Match: tt.match}.Validate(), tt.err)
 			var dropped []error
 			c := compileClasses([]ResponseClass{
-				{Match: tt.match, Class: Failure},
-				{Match: Any{tt.match, Status{418, 418}}, Class: Failure},
+				{Match: tt.match, Failure: true},
+				{Match: Any{tt.match, Status{418, 418}}, Failure: true},
 			}, func(err error) { dropped = append(dropped, err) })
 			require.Len(t, c, 1, "the second class has a valid member")
-			assert.Equal(t, Failure, c.head(false, 418, none).end(none))
+			assert.Equal(t, layer.Failure, c.head(false, 418, none).end(none))
 			assert.NotEmpty(t, dropped)
 		})
 	}
 	// Without a valid class the defaults of a route without classes hold.
-	c := compileClasses([]ResponseClass{{All{}, Failure}}, func(error) {})
-	assert.Equal(t, Success, c.head(false, 200, grpcStatus("2")).end(none))
+	c := compileClasses([]ResponseClass{{All{}, true}}, func(error) {})
+	assert.Equal(t, layer.Success, c.head(false, 200, grpcStatus("2")).end(none))
 	assert.NoError(t, ResponseClass{Match: Status{100, 999}}.Validate())
 }
 
@@ -205,9 +205,4 @@ func TestClassifyIsWhatItSays(t *testing.T) {
 			}
 		}
 	})
-}
-
-func TestClassString(t *testing.T) {
-	assert.Equal(t, "success", Success.String())
-	assert.Equal(t, "failure", Failure.String())
 }

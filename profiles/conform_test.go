@@ -25,6 +25,7 @@ func (kitAccess) Method(kitRequest) string                  { return "GET" }
 func (kitAccess) Scheme(kitRequest) string                  { return "http" }
 func (kitAccess) Authority(kitRequest) string               { return "" }
 func (kitAccess) Path(kitRequest) string                    { return "/" }
+func (kitAccess) Query(kitRequest) string                   { return "" }
 func (kitAccess) Source(kitRequest) netip.AddrPort          { return netip.AddrPort{} }
 func (kitAccess) RequestHeader(r kitRequest) layer.Fields   { return fields(r.Header) }
 func (kitAccess) Status(kitResponse) int                    { return 200 }
@@ -76,7 +77,7 @@ func TestConforms(t *testing.T) {
 type ended struct{ n atomic.Int64 }
 
 func (e *ended) option() kitOption {
-	return profiles.OnResponse[kitRequest, kitResponse](func(*layer.Route, profiles.Class, error) { e.n.Add(1) })
+	return profiles.OnResponse[kitRequest, kitResponse](func(*layer.Route, layer.Class, error) { e.n.Add(1) })
 }
 
 func (e *ended) count() int { return int(e.n.Load()) }

@@ -14,6 +14,9 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 	if s.profile.Name != "" {
 		n.State = append(n.State, layer.Attr{Key: "name", Value: s.profile.Name})
 	}
+	if s.budget != nil {
+		n.State = append(n.State, layer.Attr{Key: "retry_budget", Value: s.budget.Balance()})
+	}
 	for _, route := range s.routes {
 		if route.stack == nil {
 			continue

@@ -4,7 +4,7 @@
 // any time while requests flow.
 //
 //	request ─→ Router ─ first route that matches ─→ per-route stack ─→ split ─┬─→ mk("web-v1:80")
-//	             ↑       (its labels go along)       (see PerRoute)   (weight) └─→ mk("web-v2:80")
+//	             ↑       (its labels go along)       (see Standard)   (weight) └─→ mk("web-v2:80")
 //	          Profile
 //	             ↑
 //	     Source.Watch(target)
@@ -20,6 +20,8 @@
 // exist), that piece is left out and the rest holds; Validate says which
 // pieces those are.
 //
-// Not in this package yet: retries, retry budgets and timeouts. A [Profile]
-// carries what they need, and [PerRoute] is where they go.
+// What a route says of retries, time and load acts through [Standard], by the
+// layers of package layer; [PerRoute] is for stacks of one's own. All retries
+// and hedges of a profile are taken from its one [RetryBudget]. A route, and a
+// budget, that a new profile has as the old one had it keeps its state.
 package profiles

@@ -101,7 +101,7 @@ func ExampleOnResponse() {
 	var source profiles.Static
 	source.Set("web:80", &profiles.Profile{Routes: []profiles.Route{{
 		Name: "vote", Match: profiles.Path("/vote"), Labels: map[string]string{"team": "polls"},
-		Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 404, Max: 404}, Class: profiles.Failure}},
+		Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 404, Max: 404}, Failure: true}},
 	}}})
 	notFound := func(string) layer.Service[request, *reply] {
 		return layer.Func[request, *reply](func(context.Context, request) (*reply, error) {
@@ -110,7 +110,7 @@ func ExampleOnResponse() {
 	}
 	web := profiles.New(ctx, "web:80", &source, access{}, notFound,
 		profiles.InitialWait[request, *reply](time.Second),
-		profiles.OnResponse[request, *reply](func(route *layer.Route, class profiles.Class, err error) {
+		profiles.OnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
 			if route == nil {
 				route = &layer.Route{Name: "(default)"}
 			}
@@ -121,6 +121,37 @@ func ExampleOnResponse() {
 	// Output:
 	// vote map[team:polls] failure
 	// (default) map[] success
+}
+
+// A route that is retryable sends a failed request again, within the profile's
+// budget.
+func ExampleStandard() {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var source profiles.Static
+	source.Set("web:80", &profiles.Profile{
+		Routes: []profiles.Route{{
+			Name: "list", Match: profiles.Path("/list"), Retryable: true, Timeout: time.Second,
+		}},
+		RetryBudget: &profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second},
+	})
+	tries := 0
+	flaky := func(string) layer.Service[request, *reply] {
+		return layer.Func[request, *reply](func(context.Context, request) (*reply, error) {
+			if tries++; tries < 3 {
+				return &reply{status: 503}, nil
+			}
+			return &reply{status: 200}, nil
+		})
+	}
+	// For HTTP: profiles.Standard(httplayer.Resend{}, httplayer.Classify).
+	web := profiles.New(ctx, "web:80", &source, access{}, flaky,
+		profiles.Standard(resend{}, layer.ByError[*reply]),
+		profiles.InitialWait[request, *reply](time.Second))
+	rsp, _ := web.Call(ctx, request{method: "GET", path: "/list"})
+	fmt.Println(rsp.status, "after", tries, "tries")
+	// Output:
+	// 200 after 3 tries
 }
 
 // A profile that changes takes the next request along.

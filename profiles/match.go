@@ -1,14 +1,9 @@
 package profiles
 
-import (
-	"errors"
-	"fmt"
-	"strings"
-)
-
-// Match is a condition: a tree whose leaves are [Path] and [Method] where it
-// is about requests, and [Status] where it is about responses. [All], [Any]
-// and [Not] join leaves of either kind; a leaf of the other kind is invalid.
+// Match is a condition: a tree whose leaves are [Path], [PathPrefix], [Method],
+// [Header], [Query], [Host] and [GRPC] where it is about requests, and [Status]
+// where it is about responses. [All], [Any] and [Not] join leaves of either
+// kind; a leaf of the other kind is invalid.
 //
 // Invalid members of All and Any are left out of them. A Not of something
 // invalid is invalid itself. A tree must not contain itself.
@@ -41,102 +36,54 @@ type (
 	// class have no meaning, and a repeat count is at most 1000.
 	Path string
 
+	// PathPrefix holds for paths whose first segments it is: "/a" for "/a",
+	// "/a/" and "/a/b", and not for "/ab". A '/' at its end makes no
+	// difference. It begins with '/', has no query, and is compared with the
+	// path as that was sent, percent signs and all.
+	PathPrefix string
+
 	// Method is the method of a request, exactly as sent. It must be a token
 	// as HTTP defines it.
 	Method string
+
+	// Header holds if one of the values of the request header field does.
+	// Name must be a token; its case does not matter. The host of a request
+	// is not among its header fields.
+	Header struct {
+		Name  string
+		Value Text
+	}
+
+	// Query holds if one of the values of the query parameter does. Names and
+	// values are compared decoded, as net/url does it: '+' is a space, and
+	// parameters that are badly encoded are not there. Name must not be empty.
+	Query struct {
+		Name  string
+		Value Text
+	}
+
+	// Host is a condition on the authority of a request, without the port and
+	// the brackets of an IPv6 address. The case of letters does not matter.
+	// Present holds if the request says its host.
+	Host struct{ Value Text }
+
+	// GRPC holds for paths "/Service/Method" of two segments. An empty Service
+	// or Method stands for any; Service is with its package, "books.v1.Books".
+	GRPC struct{ Service, Method string }
 
 	// Status holds if the status of a response is from Min to Max, both
 	// included. Both must be from 100 to 999; there is no open end.
 	Status struct{ Min, Max int }
 )
 
-func (All) isMatch()    {}
-func (Any) isMatch()    {}
-func (Not) isMatch()    {}
-func (Path) isMatch()   {}
-func (Method) isMatch() {}
-func (Status) isMatch() {}
-
-// matcher is a compiled condition on a request. It takes strings rather than a
-// pointer to some view of the request, which would have to live on the heap.
-type matcher func(method, path string) bool
-
-var errNoCondition = errors.New("no condition")
-
-// compileMatch returns the condition as a function, or why it is invalid.
-// Members that are left out are told to drop.
-func compileMatch(m Match, drop func(error)) (matcher, error) {
-	switch m := m.(type) {
-	case nil:
-		return nil, errNoCondition
-	case All:
-		return matchAll(compileMembers(m, drop)), nil
-	case Any:
-		return matchAny(compileMembers(m, drop)), nil
-	case Not:
-		f, err := compileMatch(m.Match, drop)
-		if err != nil {
-			return nil, fmt.Errorf("not: %w", err)
-		}
-		return func(method, path string) bool { return !f(method, path) }, nil
-	case Path:
-		return m.compile()
-	case Method:
-		return m.compile()
-	}
-	return nil, fmt.Errorf("%T is no condition on a request", m)
-}
-
-func compileMembers(members []Match, drop func(error)) []matcher {
-	fs := make([]matcher, 0, len(members))
-	for _, m := range members {
-		f, err := compileMatch(m, drop)
-		if err != nil {
-			drop(fmt.Errorf("member of a condition: %w", err))
-			continue
-		}
-		fs = append(fs, f)
-	}
-	return fs
-}
-
-func matchAll(fs []matcher) matcher {
-	if len(fs) == 1 {
-		return fs[0]
-	}
-	return func(method, path string) bool {
-		for _, f := range fs {
-			if !f(method, path) {
-				return false
-			}
-		}
-		return true
-	}
-}
-
-func matchAny(fs []matcher) matcher {
-	if len(fs) == 1 {
-		return fs[0]
-	}
-	return func(method, path string) bool {
-		for _, f := range fs {
-			if f(method, path) {
-				return true
-			}
-		}
-		return false
-	}
-}
-
-func (m Method) compile() (matcher, error) {
-	want := string(m)
-	if want == "" {
-		return nil, errors.New("method is empty")
-	}
-	for i := range len(want) {
-		if c := want[i]; !isAlphanumeric(c) && !strings.ContainsRune("!#$%&'*+-.^_`|~", rune(c)) {
-			return nil, fmt.Errorf("method %q is not a token", want)
-		}
-	}
-	return func(method, _ string) bool { return method == want }, nil
-}
+func (All) isMatch()        {}
+func (Any) isMatch()        {}
+func (Not) isMatch()        {}
+func (Path) isMatch()       {}
+func (PathPrefix) isMatch() {}
+func (Method) isMatch()     {}
+func (Header) isMatch()     {}
+func (Query) isMatch()      {}
+func (Host) isMatch()       {}
+func (GRPC) isMatch()       {}
+func (Status) isMatch()     {}

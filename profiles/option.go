@@ -15,7 +15,9 @@ type Option[Req, Rsp any] interface {
 type options[Req, Rsp any] struct {
 	initialWait time.Duration
 	perRoute    func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
-	onResponse  func(*layer.Route, Class, error)
+	standard    *standard[Req, Rsp] // nil: routes do not act
+	measured    func(Route) (requests, tries layer.Instruments)
+	onResponse  func(*layer.Route, layer.Class, error)
 	log         *slog.Logger
 }
 
@@ -34,14 +36,15 @@ func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
 }
 
-// PerRoute puts a stack of its own between each route and its targets: the
-// place for what a route says of timeouts and retries. stack is asked once for
-// each route; the result serves for as long as profiles have that same route.
-// It may return next, and must return at once. The default route has no stack.
+// PerRoute puts a stack of its own between each route and its targets, for what
+// [Standard] does not do. stack is asked once for each route; the result serves
+// for as long as profiles have that same route. It may return next, and must
+// return at once. The default route has no stack.
 //
-// Each Call of next draws a target anew, from the profile that was in force
-// when the request came. For that the profile travels in the context: call
-// next with the context that the stack was called with, or one made from it.
+// With Standard, next is what that makes of the route. Each Call of it draws a
+// target anew, from the profile that was in force when the request came. For
+// that the profile travels in the context: call next with the context that the
+// stack was called with, or one made from it.
 func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
 }
@@ -60,7 +63,7 @@ func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]
 // was a response.
 //
 // report must be quick and safe for concurrent use.
-func OnResponse[Req, Rsp any](report func(route *layer.Route, class Class, err error)) Option[Req, Rsp] {
+func OnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onResponse = report })
 }
 

@@ -1,12 +1,38 @@
 package profiles
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
 	"strings"
-	"unicode/utf8"
 )
+
+// pathIs is a path that is a fixed string: comparing those is many times
+// cheaper than running a regular expression.
+type pathIs struct {
+	want, source string
+}
+
+func (p pathIs) holds(f facts) bool { return f.path == p.want }
+func (pathIs) needs() needs         { return 0 }
+func (p pathIs) String() string     { return fmt.Sprintf("path %q", p.source) }
+
+// pathMatches is a path for which it takes a regular expression.
+type pathMatches struct {
+	re     *regexp.Regexp
+	key    key    // what the paths that match look like
+	suffix string // what they end with: ".*/x" would be slow to find that out
+	source string
+}
+
+func (p *pathMatches) holds(f facts) bool {
+	return strings.HasSuffix(f.path, p.suffix) && p.re.MatchString(f.path)
+}
+
+func (*pathMatches) needs() needs     { return 0 }
+func (p *pathMatches) String() string { return fmt.Sprintf("path %q", p.source) }
 
 func (p Path) compile() (matcher, error) {
 	pattern := anchor(string(p))
@@ -14,16 +40,27 @@ func (p Path) compile() (matcher, error) {
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
-	// Most paths of most profiles are fixed strings, and comparing those is
-	// many times cheaper than running a regular expression.
-	if want, ok := literal(tree); ok {
-		return func(_, path string) bool { return path == want }, nil
+	steps, begun, ended := flatten(tree)
+	if begun && ended {
+		if s, ok := segmentsOf(steps); ok && len(s.holes) == 0 && !s.open {
+			return pathIs{s.head, string(p)}, nil
+		} else if ok {
+			s.source = string(p)
+			return s, nil
+		}
 	}
 	re, err := regexp.Compile(pattern)
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
-	return func(_, path string) bool { return re.MatchString(path) }, nil
+	m := &pathMatches{re: re, source: string(p), key: key{open: true, parts: []string{""}}}
+	if begun {
+		m.key = keyOf(steps, ended)
+	}
+	if n := len(steps); ended && n > 0 {
+		m.suffix, _ = literal(steps[n-1])
+	}
+	return m, nil
 }
 
 // anchor ties a pattern to both ends of the path. It looks at the characters
@@ -40,25 +77,82 @@ func anchor(pattern string) string {
 	return pattern
 }
 
-// literal returns the one string that the expression matches, if it is
-// anchored at both ends with nothing but a literal between.
-func literal(tree *syntax.Regexp) (string, bool) {
-	tree = tree.Simplify()
-	last := len(tree.Sub) - 1
-	if tree.Op != syntax.OpConcat || tree.Sub[0].Op != syntax.OpBeginText || tree.Sub[last].Op != syntax.OpEndText {
-		return "", false
+// flatten returns the parts of an expression that match one after the other,
+// without the anchors at its ends, and whether it has those.
+func flatten(tree *syntax.Regexp) (steps []*syntax.Regexp, begun, ended bool) {
+	steps = appendSteps(nil, tree.Simplify())
+	for ; len(steps) > 0 && steps[0].Op == syntax.OpBeginText; begun = true {
+		steps = steps[1:]
 	}
-	var b strings.Builder
-	for _, sub := range tree.Sub[1:last] {
-		if sub.Op != syntax.OpLiteral || sub.Flags&syntax.FoldCase != 0 {
-			return "", false
-		}
-		for _, r := range sub.Rune {
-			if r == utf8.RuneError {
-				return "", false // it matches any byte that is not UTF-8, too
-			}
-			b.WriteRune(r)
-		}
+	for ; len(steps) > 0 && steps[len(steps)-1].Op == syntax.OpEndText; ended = true {
+		steps = steps[:len(steps)-1]
 	}
-	return b.String(), true
+	return steps, begun, ended
+}
+
+func appendSteps(steps []*syntax.Regexp, tree *syntax.Regexp) []*syntax.Regexp {
+	switch tree.Op {
+	case syntax.OpEmptyMatch:
+	case syntax.OpCapture, syntax.OpConcat:
+		for _, sub := range tree.Sub {
+			steps = appendSteps(steps, sub)
+		}
+	default:
+		steps = append(steps, tree)
+	}
+	return steps
+}
+
+// pathBegins is a compiled PathPrefix.
+type pathBegins string
+
+func (p PathPrefix) compile() (matcher, error) {
+	switch {
+	case !strings.HasPrefix(string(p), "/"):
+		return nil, fmt.Errorf("path prefix %q does not begin with '/'", string(p))
+	case strings.ContainsAny(string(p), "?#"):
+		return nil, fmt.Errorf("path prefix %q is more than a path", string(p))
+	}
+	return pathBegins(strings.TrimSuffix(string(p), "/")), nil
+}
+
+func (p pathBegins) holds(f facts) bool {
+	rest, ok := strings.CutPrefix(f.path, string(p))
+	if !ok || rest == "" {
+		return ok && p != ""
+	}
+	return rest[0] == '/'
+}
+
+func (pathBegins) needs() needs     { return 0 }
+func (p pathBegins) String() string { return fmt.Sprintf("path prefix %q", string(p)+"/") }
+
+// grpcCall is a compiled GRPC.
+type grpcCall struct{ service, method string }
+
+func (g GRPC) compile() (matcher, error) {
+	if strings.ContainsAny(g.Service, "/?") || strings.ContainsAny(g.Method, "/?") {
+		return nil, fmt.Errorf("gRPC service %q, method %q: a name has a '/' or '?'", g.Service, g.Method)
+	}
+	if strings.TrimSpace(g.Service) != g.Service || strings.TrimSpace(g.Method) != g.Method {
+		return nil, errors.New("gRPC: space around the name of a service or method")
+	}
+	return grpcCall{g.Service, g.Method}, nil
+}
+
+func (g grpcCall) holds(f facts) bool {
+	if !strings.HasPrefix(f.path, "/") {
+		return false
+	}
+	service, method, ok := strings.Cut(f.path[1:], "/")
+	if !ok || service == "" || method == "" || strings.IndexByte(method, '/') >= 0 {
+		return false
+	}
+	return (g.service == "" || g.service == service) && (g.method == "" || g.method == method)
+}
+
+func (grpcCall) needs() needs { return 0 }
+
+func (g grpcCall) String() string {
+	return fmt.Sprintf("gRPC service %q, method %q", cmp.Or(g.service, "*"), cmp.Or(g.method, "*"))
 }

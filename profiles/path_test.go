@@ -1,7 +1,6 @@
 package profiles
 
 import (
-	"regexp/syntax"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -45,16 +44,23 @@ func TestPath(t *testing.T) {
 		{"(?i)/1", []string{"/1"}, []string{"/2"}},
 		{"/ä", []string{"/ä"}, []string{"/a"}},
 		{"/\ufffd", []string{"/\ufffd", "/\xff"}, []string{"/"}},
+		{"/a/.*", []string{"/a/", "/a/b/c", "/a/\xff"}, []string{"/a", "/a/b\nc"}},
+		{"(?s)/a/.*", []string{"/a/b\nc"}, []string{"/a"}},
+		{"/a/.+", []string{"/a/b"}, []string{"/a/"}},
+		{`/[ab]\$`, []string{"/a$", "/a$/b"}, []string{"/a"}},
 		{"(?m)/a", []string{"/a", "/a\n/b"}, []string{"/b\n/a"}},
 	} {
 		t.Run(tt.pattern, func(t *testing.T) {
 			f, err := Path(tt.pattern).compile()
 			require.NoError(t, err)
+			x := newIndex()
+			x.add(0, f)
 			for _, path := range tt.yes {
-				assert.True(t, f("GET", path), "%q", path)
+				assert.Contains(t, x.candidates("GET", path), int32(0), "%q", path)
+				assert.True(t, f.holds(on("GET", path)), "%q", path)
 			}
 			for _, path := range tt.no {
-				assert.False(t, f("GET", path), "%q", path)
+				assert.False(t, f.holds(on("GET", path)), "%q", path)
 			}
 		})
 	}
@@ -66,21 +72,25 @@ func TestPathLiteral(t *testing.T) {
 		"/a":                            "/a",
 		"^/a$":                          "/a",
 		"":                              "",
-		"/emojivoto.v1.VotingService/V": "", // '.' is any character
+		"/emojivoto.v1.VotingService/V": "no", // '.' is any character
 		`/emojivoto\.v1\.Voting/V`:      "/emojivoto.v1.Voting/V",
 		`\Q/a+b\E`:                      "/a+b",
 		"/a[.]b":                        "/a.b",
-		"(?i)/a":                        "",
-		"/a|/b":                         "",
-		`/a\$`:                          "",
-		"/a*":                           "",
-		"(/a)":                          "",
+		"(/a)":                          "/a",
+		"(^/(a)$)":                      "/a",
+		"(?i)/a":                        "no",
+		"/a|/b":                         "no",
+		`/a\$`:                          "no",
+		"/a*":                           "no",
+		"/a/[^/]*":                      "no",
 	} {
-		tree, err := syntax.Parse(anchor(pattern), syntax.Perl)
+		m, err := Path(pattern).compile()
 		require.NoError(t, err)
-		got, ok := literal(tree)
-		assert.Equal(t, want, got, pattern)
-		assert.Equal(t, want != "" || pattern == "", ok, pattern)
+		got, ok := m.(pathIs)
+		assert.Equal(t, want != "no", ok, pattern)
+		if ok {
+			assert.Equal(t, want, got.want, pattern)
+		}
 	}
 }
 
@@ -98,9 +108,9 @@ func FuzzPath(f *testing.F) {
 		re, naiveErr := naiveRegexp(pattern)
 		require.Equal(t, naiveErr == nil, err == nil, "%q: %v, %v", pattern, err, naiveErr)
 		if err == nil {
-			require.Equal(t, re.MatchString(path), match("GET", path), "%q on %q", pattern, path)
+			require.Equal(t, re.MatchString(path), match.holds(on("GET", path)), "%q on %q", pattern, path)
 			// What the pattern itself would match, if it is a literal.
-			require.Equal(t, re.MatchString(pattern), match("GET", pattern), "%q on itself", pattern)
+			require.Equal(t, re.MatchString(pattern), match.holds(on("GET", pattern)), "%q on itself", pattern)
 		}
 	})
 }

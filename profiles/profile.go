@@ -38,25 +38,53 @@ type Profile struct {
 	Endpoint       netip.AddrPort
 	EndpointLabels map[string]string
 
-	// RetryBudget bounds the retries of all routes together. It is carried,
-	// not yet acted on; nil means no retries.
+	// RetryBudget bounds the retries and the hedges of all routes together; nil
+	// means none of either.
 	RetryBudget *RetryBudget
 }
 
 // Route is a kind of request, and how to treat it. Two routes are the same
 // when they are deeply equal; the same route keeps its state from one profile
 // to the next.
+//
+// What follows Labels is acted on by [Standard], or by whatever else is given
+// to [PerRoute]. There 0 is none, and so is a value that is out of its range.
 type Route struct {
 	Name    string            // for people and metrics; may be empty
 	Match   Match             // which requests; nil is invalid
 	Classes []ResponseClass   // which responses are failures; the first that matches decides
 	Labels  map[string]string // for metrics and tap
 
-	// Retryable says that a failed request may be sent again, and Timeout how
-	// long one may take until its response begins, all tries included (0 is no
-	// limit). Both are carried, not yet acted on.
-	Retryable bool
-	Timeout   time.Duration
+	// Timeout is how long a request may take until the head of its response,
+	// all tries and all waiting included.
+	Timeout time.Duration
+
+	// TryTimeout is the same for a single try. What is over it is tried again
+	// if the route is Retryable, else it is a failure.
+	TryTimeout time.Duration
+
+	// Retryable says that a request that failed may be sent again, whatever its
+	// method, as far as the profile's RetryBudget goes. MaxRetries bounds the
+	// retries of one request, 0 to 99; 0 leaves that to the budget and Timeout.
+	Retryable  bool
+	MaxRetries int
+
+	// Hedge is how long to wait for the head of a response before the request
+	// is sent a second time, to another endpoint. Copies are taken from the
+	// RetryBudget. Where the route is not Retryable, requests are copied if
+	// their protocol has them as idempotent.
+	Hedge time.Duration
+
+	// Limit is how many requests may be on their way at a time, to the end of
+	// their responses, and Rate how many may begin. What is beyond is refused.
+	Limit int
+	Rate  Rate
+}
+
+// Rate is a number of requests a second.
+type Rate struct {
+	PerSecond float64 // 0 is no limit
+	Burst     int     // how many at once; 0 is those of one second, and one at least
 }
 
 // Target is one part of a split.
@@ -65,8 +93,14 @@ type Target struct {
 	Weight    uint32 // share of the requests; 0 is none
 }
 
-// RetryBudget bounds retries to a share of the requests. It is carried, not
-// yet acted on.
+// RetryBudget bounds retries to a share of the requests, as [layer.Budget] does:
+// in any TTL at most Ratio × those requests + MinPerSecond × TTL. Requests count
+// if their route is Retryable or hedged. A profile that has the same RetryBudget
+// as the one before it has the same account, too.
+//
+// linkerd does its sums in whole numbers and tenths of the TTL; these are exact,
+// and never allow more. A Ratio above 10 acts as 10, and a MinPerSecond above a
+// million as a million.
 type RetryBudget struct {
 	Ratio        float64       // retries for each request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, at most 2³¹−1
@@ -86,6 +120,9 @@ func (p *Profile) Validate() error {
 		if _, err := compileRoute(r, drop); err != nil {
 			drop(routeError(i, r, err))
 		}
+		for _, err := range r.outOfRange() {
+			drop(routeError(i, r, err))
+		}
 	}
 	for _, t := range p.Targets {
 		if err := t.Validate(); err != nil {
@@ -101,8 +138,8 @@ func (p *Profile) Validate() error {
 }
 
 // Validate says why a Router would leave the route out, or returns nil.
-// Classes, and members of a condition, that are invalid do not make the route
-// invalid; [Profile.Validate] finds those too.
+// Classes, members of a condition and limits that are invalid do not make the
+// route invalid; [Profile.Validate] finds those too.
 func (r Route) Validate() error {
 	_, err := compileMatch(r.Match, func(error) {})
 	return err

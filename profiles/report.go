@@ -25,7 +25,7 @@ func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], ro
 		}), nil
 	case errors.Is(err, layer.ErrNotReady), cancelled(ctx):
 	default:
-		r.onResponse(info, Failure, err)
+		r.onResponse(info, layer.Failure, err)
 	}
 	return rsp, err
 }
@@ -45,7 +45,7 @@ func (e *ending[Req, Rsp]) Data(int) {}
 // End reports the class. Trailers are read only where the response came whole;
 // elsewhere whoever receives it may still be writing them.
 func (e *ending[Req, Rsp]) End(err error) {
-	class := Failure
+	class := layer.Failure
 	switch {
 	case err == nil:
 		class = e.verdict.end(e.router.access.ResponseTrailer(e.rsp))

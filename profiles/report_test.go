@@ -15,7 +15,7 @@ import (
 
 type outcome struct {
 	route *layer.Route
-	class profiles.Class
+	class layer.Class
 	err   error
 }
 
@@ -26,13 +26,13 @@ func reporting(t *testing.T, serve func(ctx context.Context, req request) (*repl
 	bs := backends{prepare: func(b *backend) { b.serve = serve }}
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
 		{Name: "a", Match: profiles.Path("/a"), Classes: []profiles.ResponseClass{
-			{Match: profiles.Status{Min: 404, Max: 404}, Class: profiles.Failure},
-			{Match: profiles.Status{Min: 503, Max: 503}, Class: profiles.Success},
+			{Match: profiles.Status{Min: 404, Max: 404}, Failure: true},
+			{Match: profiles.Status{Min: 503, Max: 503}},
 		}},
 		{Match: profiles.Path("/unnamed"), Classes: []profiles.ResponseClass{
-			{Match: profiles.Status{Min: 200, Max: 200}, Class: profiles.Failure},
+			{Match: profiles.Status{Min: 200, Max: 200}, Failure: true},
 		}},
-	}}, &bs, profiles.OnResponse[request, *reply](func(route *layer.Route, class profiles.Class, err error) {
+	}}, &bs, profiles.OnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
 		outcomes = append(outcomes, outcome{route, class, err})
 	}))
 	return r, &outcomes
@@ -44,25 +44,25 @@ func TestOnResponse(t *testing.T) {
 		req   request
 		reply reply
 		route string
-		class profiles.Class
+		class layer.Class
 	}{
-		{"class of the route", request{path: "/a"}, reply{status: 404}, "a", profiles.Failure},
-		{"class of the route, success", request{path: "/a"}, reply{status: 503}, "a", profiles.Success},
-		{"no class of the route", request{path: "/a"}, reply{status: 500}, "a", profiles.Failure},
-		{"default route", request{path: "/"}, reply{status: 404}, "", profiles.Success},
-		{"default route, 5xx", request{path: "/"}, reply{status: 503}, "", profiles.Failure},
-		{"route without name", request{path: "/unnamed"}, reply{status: 200}, "", profiles.Failure},
+		{"class of the route", request{path: "/a"}, reply{status: 404}, "a", layer.Failure},
+		{"class of the route, success", request{path: "/a"}, reply{status: 503}, "a", layer.Success},
+		{"no class of the route", request{path: "/a"}, reply{status: 500}, "a", layer.Failure},
+		{"default route", request{path: "/"}, reply{status: 404}, "", layer.Success},
+		{"default route, 5xx", request{path: "/"}, reply{status: 503}, "", layer.Failure},
+		{"route without name", request{path: "/unnamed"}, reply{status: 200}, "", layer.Failure},
 		{
 			"gRPC, header", request{path: "/", contentType: "application/grpc"},
-			reply{status: 200, header: fields{"grpc-status": "14"}}, "", profiles.Failure,
+			reply{status: 200, header: fields{"grpc-status": "14"}}, "", layer.Failure,
 		},
 		{
 			"gRPC, trailer", request{path: "/", contentType: "application/grpc+proto"},
-			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", profiles.Failure,
+			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", layer.Failure,
 		},
 		{
 			"not gRPC", request{path: "/", contentType: "text/plain"},
-			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", profiles.Success,
+			reply{status: 200, trailer: fields{"grpc-status": "14"}}, "", layer.Success,
 		},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
@@ -92,18 +92,18 @@ func TestOnResponseAtTheEnd(t *testing.T) {
 		trailer fields // set before the end
 		end     error
 		cancel  bool // the caller leaves before the end
-		class   profiles.Class
+		class   layer.Class
 	}{
-		{"complete", grpc, 200, fields{"grpc-status": "13"}, nil, false, profiles.Failure},
-		{"complete, success", grpc, 200, fields{"grpc-status": "5"}, nil, false, profiles.Success},
-		{"broken off", request{path: "/"}, 200, nil, io.ErrUnexpectedEOF, false, profiles.Failure},
-		{"broken off, though a class says success", request{path: "/a"}, 503, nil, io.ErrUnexpectedEOF, false, profiles.Failure},
-		{"deadline", request{path: "/"}, 200, nil, context.DeadlineExceeded, false, profiles.Failure},
-		{"not read to the end", request{path: "/"}, 200, nil, layer.ErrUnread, false, profiles.Success},
-		{"not read to the end, 5xx", request{path: "/"}, 500, nil, layer.ErrUnread, false, profiles.Failure},
-		{"not read to the end, trailers are not to be touched", grpc, 200, fields{"grpc-status": "13"}, layer.ErrUnread, false, profiles.Success},
-		{"the caller left", request{path: "/"}, 200, nil, errors.New("the caller's own reason"), true, profiles.Success},
-		{"the caller left a failure", request{path: "/a"}, 404, nil, context.Canceled, true, profiles.Failure},
+		{"complete", grpc, 200, fields{"grpc-status": "13"}, nil, false, layer.Failure},
+		{"complete, success", grpc, 200, fields{"grpc-status": "5"}, nil, false, layer.Success},
+		{"broken off", request{path: "/"}, 200, nil, io.ErrUnexpectedEOF, false, layer.Failure},
+		{"broken off, though a class says success", request{path: "/a"}, 503, nil, io.ErrUnexpectedEOF, false, layer.Failure},
+		{"deadline", request{path: "/"}, 200, nil, context.DeadlineExceeded, false, layer.Failure},
+		{"not read to the end", request{path: "/"}, 200, nil, layer.ErrUnread, false, layer.Success},
+		{"not read to the end, 5xx", request{path: "/"}, 500, nil, layer.ErrUnread, false, layer.Failure},
+		{"not read to the end, trailers are not to be touched", grpc, 200, fields{"grpc-status": "13"}, layer.ErrUnread, false, layer.Success},
+		{"the caller left", request{path: "/"}, 200, nil, errors.New("the caller's own reason"), true, layer.Success},
+		{"the caller left a failure", request{path: "/a"}, 404, nil, context.Canceled, true, layer.Failure},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			r, outcomes := reporting(t, func(context.Context, request) (*reply, error) {
@@ -141,7 +141,7 @@ func TestOnResponseOfErrors(t *testing.T) {
 	_, err := r.Call(ctx, request{path: "/a"})
 	require.Same(t, broken, err)
 	require.Len(t, *outcomes, 1)
-	assert.Equal(t, outcome{&layer.Route{Name: "a"}, profiles.Failure, broken}, (*outcomes)[0])
+	assert.Equal(t, outcome{&layer.Route{Name: "a"}, layer.Failure, broken}, (*outcomes)[0])
 
 	answer = &layer.Error{Layer: "queue", Kind: layer.ErrFailFast}
 	_, err = r.Call(ctx, request{path: "/a"})
@@ -159,7 +159,7 @@ func TestOnResponseOncePerRequest(t *testing.T) {
 	reports := 0
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Name: "all", Match: profiles.All{}}}}, &bs,
-		profiles.OnResponse[request, *reply](func(*layer.Route, profiles.Class, error) { reports++ }),
+		profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) { reports++ }),
 		profiles.PerRoute(func(_ profiles.Route, next service) service {
 			return handler(func(ctx context.Context, req request) (*reply, error) {
 				if _, err := next.Call(ctx, req); err != nil {

@@ -9,6 +9,7 @@ import (
 // compiledRoute is what requests need of a Route.
 type compiledRoute struct {
 	match   matcher
+	needs   needs
 	info    *layer.Route // nil if there is nothing to say
 	classes classifier
 }
@@ -26,14 +27,9 @@ func compileRoute(r Route, drop func(error)) (compiledRoute, error) {
 	if err != nil {
 		return compiledRoute{}, err
 	}
-	c := compiledRoute{match: match, classes: compileClasses(r.Classes, inRoute)}
+	c := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute)}
 	if r.Name != "" || len(r.Labels) > 0 {
 		c.info = &layer.Route{Name: r.Name, Labels: r.Labels}
 	}
 	return c, nil
 }
-
-// identity is the whole definition of a route as a map key. Every type of it
-// prints its full value, maps in order, strings quoted; so two routes have the
-// same identity if and only if they are deeply equal.
-func (r Route) identity() string { return fmt.Sprintf("%#v", r) }

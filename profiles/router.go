@@ -58,6 +58,7 @@ func New[Req, Rsp any](
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	r.addStandard()
 	r.watched.Store(&watched{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
 	if r.initialWait <= 0 {
@@ -88,7 +89,10 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	var route *served[Req, Rsp]
 	if len(s.routes) > 0 {
-		route = s.match(r.access.Method(req), r.access.Path(req))
+		route = s.match(r.access, req)
+	}
+	if why := layer.HintsOf(ctx).Explanation; why != nil {
+		r.explain(why, s, route, req)
 	}
 	if route != nil && route.info != nil {
 		ctx = layer.WithRoute(ctx, route.info)

@@ -11,7 +11,9 @@ import (
 type snapshot[Req, Rsp any] struct {
 	profile     *Profile
 	routes      []*served[Req, Rsp]
+	index       *index
 	split       split[Req, Rsp]
+	budget      *layer.Budget // for retries and hedges; nil: there are none
 	provisional bool          // stands for a profile that is still waited for
 	replaced    chan struct{} // closed when another snapshot is in force
 }
@@ -24,21 +26,11 @@ type served[Req, Rsp any] struct {
 	stack layer.Service[Req, Rsp] // nil: straight to the targets
 }
 
-// match returns the first route that matches, or none.
-func (s *snapshot[Req, Rsp]) match(method, path string) *served[Req, Rsp] {
-	for _, route := range s.routes {
-		if route.match(method, path) {
-			return route
-		}
-	}
-	return nil
-}
-
 // compile makes p ready. Routes that were in force before are taken over from
 // old as they are: their stacks keep their state, and their regular
 // expressions need not be compiled again.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
-	s := &snapshot[Req, Rsp]{profile: p, replaced: make(chan struct{})}
+	s := &snapshot[Req, Rsp]{profile: p, index: newIndex(), replaced: make(chan struct{})}
 	drop := func(err error) {
 		r.log.Warn("left out of a profile", "target", r.target, "err", err)
 	}
@@ -48,21 +40,23 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 			before[route.key] = route
 		}
 	}
+	var key []byte
 	for i, def := range p.Routes {
-		key := def.identity()
-		route := before[key]
+		key = def.appendIdentity(key[:0])
+		route := before[string(key)]
 		if route == nil {
 			compiled, err := compileRoute(def, drop)
 			if err != nil {
 				drop(routeError(i, def, err))
 				continue
 			}
-			route = &served[Req, Rsp]{compiledRoute: compiled, key: key}
+			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key)}
 			if r.perRoute != nil {
 				route.stack = r.perRoute(def, below[Req, Rsp]{r})
 			}
-			before[key] = route
+			before[route.key] = route
 		}
+		s.index.add(int32(len(s.routes)), route.match)
 		s.routes = append(s.routes, route)
 	}
 	s.split = r.splitOf(p, drop)

@@ -33,6 +33,9 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return s.parts[0].svc.Call(ctx, req)
 	}
 	i := s.draw()
+	if why := layer.HintsOf(ctx).Explanation; why != nil {
+		s.explain(why, i)
+	}
 	rsp, err := s.parts[i].svc.Call(ctx, req)
 	if err == nil || !errors.Is(err, layer.ErrNotReady) {
 		return rsp, err
@@ -92,6 +95,9 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 			i = s.drawFrom(func(i int) bool { return !asked[i] })
 		}
 		asked[i] = true
+		if why := layer.HintsOf(ctx).Explanation; why != nil {
+			s.explain(why, i)
+		}
 		rsp, err := s.parts[i].svc.Call(ctx, req)
 		if err == nil || !errors.Is(err, layer.ErrNotReady) {
 			return rsp, err

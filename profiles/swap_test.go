@@ -130,7 +130,7 @@ func TestUnchangedRoutesKeepTheirStacks(t *testing.T) {
 		return profiles.Route{
 			Name: "kept", Match: profiles.All{profiles.Method("GET"), profiles.Path("/kept")},
 			Labels:  map[string]string{"a": "1"},
-			Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 500, Max: 599}, Class: profiles.Failure}},
+			Classes: []profiles.ResponseClass{{Match: profiles.Status{Min: 500, Max: 599}, Failure: true}},
 		}
 	}
 	changed := func(after time.Duration) profiles.Route {
@@ -193,7 +193,7 @@ func TestStorm(t *testing.T) {
 	defer cancel()
 	r := profiles.New(ctx, target, &src, access{}, bs.mk,
 		profiles.PerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }),
-		profiles.OnResponse[request, *reply](func(*layer.Route, profiles.Class, error) {}))
+		profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
 	var group sync.WaitGroup
 	for range 500 {
 		group.Go(func() {

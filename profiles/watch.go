@@ -96,6 +96,8 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 // swap is called with mu held.
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
-	r.current.Store(r.compile(p, old))
+	s := r.compile(p, old)
+	s.budget = r.account(p, old)
+	r.current.Store(s)
 	close(old.replaced)
 }

@@ -22,6 +22,7 @@ func (testAccess) Method(testReq) string                { return "GET" }
 func (testAccess) Scheme(testReq) string                { return "" }
 func (testAccess) Authority(testReq) string             { return "" }
 func (testAccess) Path(testReq) string                  { return "/" }
+func (testAccess) Query(testReq) string                 { return "" }
 func (testAccess) Source(testReq) netip.AddrPort        { return netip.AddrPort{} }
 func (testAccess) RequestHeader(testReq) layer.Fields   { return fields{} }
 func (testAccess) Status(testRsp) int                   { return 200 }

@@ -25,6 +25,7 @@ func (verse) Method(string) string                { return "GET" }
 func (verse) Scheme(string) string                { return "http" }
 func (verse) Authority(string) string             { return "verse.example" }
 func (verse) Path(path string) string             { return path }
+func (verse) Query(string) string                 { return "" }
 func (verse) Source(string) netip.AddrPort        { return netip.MustParseAddrPort("10.0.0.9:41000") }
 func (verse) RequestHeader(string) layer.Fields   { return none{} }
 func (verse) Status(string) int                   { return 200 }

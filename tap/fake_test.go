@@ -65,6 +65,7 @@ func (a fakeAccess) Method(c *call) string              { a.method.Add(1); retur
 func (a fakeAccess) Scheme(c *call) string              { a.scheme.Add(1); return c.scheme }
 func (a fakeAccess) Authority(c *call) string           { a.authority.Add(1); return c.authority }
 func (a fakeAccess) Path(c *call) string                { a.path.Add(1); return c.path }
+func (a fakeAccess) Query(*call) string                 { return "" }
 func (a fakeAccess) Source(c *call) netip.AddrPort      { a.source.Add(1); return c.source }
 func (a fakeAccess) RequestHeader(c *call) layer.Fields { a.header.Add(1); return c.header }
 func (a fakeAccess) Status(r *reply) int                { a.status.Add(1); return r.status }

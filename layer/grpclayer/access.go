@@ -36,6 +36,9 @@ func (Access) Authority(c *Call) string {
 // Path returns the method: "/package.Service/Method".
 func (Access) Path(c *Call) string { return c.Method }
 
+// Query returns "": calls have none.
+func (Access) Query(*Call) string { return "" }
+
 // Source returns the client's address, on a server that listens on TCP.
 func (Access) Source(c *Call) netip.AddrPort {
 	if c.ctx == nil || !c.incoming {
@@ -83,6 +86,9 @@ func (f fields) Get(name string) string {
 	}
 	return ""
 }
+
+// Values returns all values of name; they are not to be changed.
+func (f fields) Values(name string) []string { return f[strings.ToLower(name)] }
 
 func (f fields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {

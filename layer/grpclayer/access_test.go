@@ -21,7 +21,9 @@ func TestAccess(t *testing.T) {
 	assert.Equal(t, "web", a.Authority(c))
 	assert.Empty(t, a.Scheme(c))
 	assert.Equal(t, a1, a.Source(c).String())
+	assert.Empty(t, a.Query(c))
 	assert.Equal(t, "v", a.RequestHeader(c).Get("K"))
+	assert.Equal(t, []string{"v"}, a.RequestHeader(c).(interface{ Values(name string) []string }).Values("K"))
 	assert.Equal(t, map[string]string{":authority": "web", "k": "v"}, maps.Collect(a.RequestHeader(c).All()))
 
 	r := &Reply{Header: metadata.Pairs("h", "1"), Trailer: metadata.Pairs("t", "2")}

@@ -3,8 +3,6 @@ package grpclayer
 import (
 	"errors"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/gotower/gotower/layer"
 )
 
@@ -28,13 +26,5 @@ func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	case errors.Is(o.Err, layer.ErrTryTimeout):
 		return layer.Retryable
 	}
-	switch Code(o.Err) {
-	case codes.Unavailable:
-		return layer.Retryable
-	case codes.ResourceExhausted:
-		return layer.Throttled
-	case codes.Unknown, codes.DeadlineExceeded, codes.PermissionDenied, codes.Internal, codes.DataLoss:
-		return layer.Failure
-	}
-	return layer.Success
+	return layer.ClassOfGRPC(uint32(Code(o.Err)))
 }

@@ -52,6 +52,14 @@ func (Access) Path(r *http.Request) string {
 	return r.URL.EscapedPath()
 }
 
+// Query returns the query of the URL as it was sent.
+func (Access) Query(r *http.Request) string {
+	if r.URL == nil {
+		return ""
+	}
+	return r.URL.RawQuery
+}
+
 // Source returns the address that the request came from, IPv4 in IPv6 as
 // IPv4; the zero value for a request of our own.
 func (Access) Source(r *http.Request) netip.AddrPort {
@@ -85,6 +93,9 @@ func (Access) Complete(ctx context.Context, r *http.Response, o layer.Observer) 
 type fields http.Header
 
 func (f fields) Get(name string) string { return http.Header(f).Get(name) }
+
+// Values returns all values of name; they are not to be changed.
+func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
 
 func (f fields) All() iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {

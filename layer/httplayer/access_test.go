@@ -47,6 +47,9 @@ func TestAccessOfRequests(t *testing.T) {
 			assert.Empty(t, a.RequestHeader(tt.req).Get("Host"))
 		})
 	}
+	assert.Equal(t, "q=1", Access{}.Query(fromServer))
+	assert.Empty(t, Access{}.Query(byTLS))
+	assert.Empty(t, Access{}.Query(bare))
 	assert.Equal(t, netip.AddrPort{}, Access{}.Source(&http.Request{RemoteAddr: "@"}), "a Unix socket")
 }
 
@@ -59,6 +62,9 @@ func TestAccessOfResponses(t *testing.T) {
 	}
 	assert.Equal(t, 418, a.Status(rsp))
 	assert.Equal(t, "1", a.ResponseHeader(rsp).Get("x-two"))
+	values, ok := a.ResponseHeader(rsp).(interface{ Values(name string) []string })
+	require.True(t, ok)
+	assert.Equal(t, []string{"1", "2"}, values.Values("x-two"))
 	var pairs []string
 	for name, value := range a.ResponseHeader(rsp).All() {
 		pairs = append(pairs, name+"="+value)
@@ -86,6 +92,7 @@ func TestAccessAllocatesNothing(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
 		_ = a.Method(req) + a.Scheme(req)[:0] + a.Authority(req)[:0] + a.Path(req)[:0]
 		_ = a.Source(req)
+		_ = a.Query(req)
 		_ = a.RequestHeader(req).Get("X")
 		_ = a.ResponseHeader(rsp).Get("X")
 		_ = a.ResponseTrailer(rsp).Get("X")

@@ -32,7 +32,7 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 		return layer.Success
 	}
 	if code, ok := grpcStatus(o.Response, o.Ended); ok {
-		return classOfCode(code)
+		return layer.ClassOfGRPC(code)
 	}
 	return classOfStatus(o.Response.StatusCode)
 }
@@ -60,7 +60,7 @@ func classOfStatus(status int) layer.Class {
 	return layer.Success
 }
 
-func grpcStatus(rsp *http.Response, ended bool) (uint64, bool) {
+func grpcStatus(rsp *http.Response, ended bool) (uint32, bool) {
 	text := rsp.Header.Get("Grpc-Status")
 	if ended && rsp.Trailer.Get("Grpc-Status") != "" {
 		text = rsp.Trailer.Get("Grpc-Status")
@@ -72,17 +72,5 @@ func grpcStatus(rsp *http.Response, ended bool) (uint64, bool) {
 	if err != nil {
 		code = grpcUnknown
 	}
-	return code, true
-}
-
-func classOfCode(code uint64) layer.Class {
-	switch code {
-	case grpcUnavailable:
-		return layer.Retryable
-	case grpcResourceExhausted:
-		return layer.Throttled
-	case grpcUnknown, grpcDeadlineExceeded, grpcPermissionDenied, grpcInternal, grpcDataLoss:
-		return layer.Failure
-	}
-	return layer.Success
+	return uint32(code), true
 }

@@ -22,7 +22,6 @@ const (
 	grpcUnimplemented     = 12
 	grpcInternal          = 13
 	grpcUnavailable       = 14
-	grpcDataLoss          = 15
 	grpcUnauthenticated   = 16
 )
 

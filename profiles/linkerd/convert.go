@@ -63,10 +63,7 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 		Retryable: r.GetIsRetryable(),
 	}
 	for i, c := range r.GetResponseClasses() {
-		class := profiles.ResponseClass{Match: convertResponseMatch(c.GetCondition(), drop)}
-		if c.GetIsFailure() {
-			class.Class = profiles.Failure
-		}
+		class := profiles.ResponseClass{Match: convertResponseMatch(c.GetCondition(), drop), Failure: c.GetIsFailure()}
 		if err := class.Validate(); err != nil {
 			drop(fmt.Errorf("response class %d: %w", i, err))
 			continue

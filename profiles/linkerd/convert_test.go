@@ -111,10 +111,10 @@ func TestConvert(t *testing.T) {
 			},
 			Classes: []profiles.ResponseClass{
 				{
-					Match: profiles.All{profiles.Status{Min: 500, Max: 599}, profiles.Not{Match: profiles.Status{Min: 503, Max: 503}}},
-					Class: profiles.Failure,
+					Match:   profiles.All{profiles.Status{Min: 500, Max: 599}, profiles.Not{Match: profiles.Status{Min: 503, Max: 503}}},
+					Failure: true,
 				},
-				{Match: profiles.Any{profiles.Status{Min: 200, Max: 200}}, Class: profiles.Success},
+				{Match: profiles.Any{profiles.Status{Min: 200, Max: 200}}},
 			},
 			Labels:    map[string]string{"route": "GET /a", "team": "web"},
 			Retryable: true,

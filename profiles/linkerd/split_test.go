@@ -34,6 +34,7 @@ func (get) Method(string) string                { return "GET" }
 func (get) Scheme(string) string                { return "http" }
 func (get) Authority(string) string             { return apex }
 func (get) Path(p string) string                { return p }
+func (get) Query(string) string                 { return "" }
 func (get) Source(string) netip.AddrPort        { return netip.AddrPort{} }
 func (get) RequestHeader(string) layer.Fields   { return none{} }
 func (get) Status(served) int                   { return 200 }

@@ -1,9 +1,9 @@
 // Package outbound is the path of a request through the proxy. Read New from
 // top to bottom; each function below is the next stretch of the way.
 //
-//	limit ─▶ router ─▶ profile ─▶ queue ─▶ balancer ─▶ metrics ─▶ tap ─▶ endpoint
-//	         target    route,     bounded  p2c, peak              live    one
-//	         by name   split      wait     EWMA                   events  address
+//	limit ─▶ router ─▶ profile ─▶ retry, ─▶ queue ─▶ balancer ─▶ metrics ─▶ tap ─▶ endpoint
+//	         target    route,     timeout   bounded  p2c, peak              live    one
+//	         by name   split      by route  wait     EWMA                   events  address
 package outbound
 
 import (
@@ -44,6 +44,13 @@ type Config struct {
 	Taps  *tap.Registry
 	Meter func(ctx context.Context, t discover.Target) layer.Instruments // until ctx ends
 	Log   *slog.Logger                                                   // not nil
+
+	// RouteMeter counts the requests of a target's route, and their tries,
+	// until ctx ends.
+	RouteMeter func(ctx context.Context, target string, route profiles.Route) (requests, tries layer.Instruments)
+
+	// BalancerMeter counts the endpoints of a target, until ctx ends.
+	BalancerMeter func(ctx context.Context, target string) balance.Instruments
 }
 
 // New returns the path. What it keeps up in the background (watches of the
@@ -52,10 +59,20 @@ func New(ctx context.Context, controller grpc.ClientConnInterface, c Config) htt
 	if c.Meter == nil {
 		c.Meter = func(context.Context, discover.Target) layer.Instruments { return layer.Instruments{} }
 	}
+	if c.RouteMeter == nil {
+		c.RouteMeter = func(context.Context, string, profiles.Route) (requests, tries layer.Instruments) {
+			return layer.Instruments{}, layer.Instruments{}
+		}
+	}
+	if c.BalancerMeter == nil {
+		c.BalancerMeter = func(context.Context, string) balance.Instruments { return balance.Instruments{} }
+	}
 	o := &outbound{
 		Config: c,
-		resolver: destination.New(controller, destination.ContextToken(c.ContextToken),
-			destination.Backoff(c.Backoff), destination.Logger(c.Log)),
+		resolver: resolve.KeepLastGood(
+			destination.New(controller, destination.ContextToken(c.ContextToken), destination.StreamLimits(destination.Limits{}),
+				destination.Backoff(c.Backoff), destination.Logger(c.Log)),
+			resolve.KeepPolicy{}),
 		profiles: profilesource.New(controller, profilesource.ContextToken(c.ContextToken),
 			profilesource.Backoff(c.Backoff), profilesource.Logger(c.Log)),
 	}
@@ -76,9 +93,14 @@ type outbound struct {
 }
 
 // logical serves a target by the name that the application used: its profile
-// finds the route, and splits the traffic.
+// finds the route, says how long a request may take and whether one that failed
+// is sent again, and splits the traffic.
 func (o *outbound) logical(ctx context.Context, target string) httplayer.Service {
 	return profiles.New(ctx, target, o.profiles, httplayer.Access{}, o.concretes.Service,
+		profiles.Standard(httplayer.Resend{}, httplayer.Classify),
+		profiles.Measured[*http.Request, *http.Response](func(route profiles.Route) (requests, tries layer.Instruments) {
+			return o.RouteMeter(ctx, target, route)
+		}),
 		profiles.InitialWait[*http.Request, *http.Response](initialProfile),
 		profiles.Logger[*http.Request, *http.Response](o.Log))
 }
@@ -92,7 +114,8 @@ const initialProfile = 500 * time.Millisecond
 func (o *outbound) concrete(ctx context.Context, target string) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](target)).
 		Queue(o.QueueCapacity, o.FailFast).
-		Service(balance.Resolve(ctx, o.resolver, target, o.endpoint))
+		Service(balance.Resolve(ctx, o.resolver, target, o.endpoint,
+			balance.Measured[*http.Response](o.BalancerMeter(ctx, target))))
 }
 
 // endpoint serves one address.

@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gotower/gotower/examples/destination/controller"
 )
 
 // echo is a gRPC service without generated code.
@@ -76,7 +78,7 @@ func (e *echo) desc() *grpc.ServiceDesc {
 }
 
 // grpcTown is a gRPC server behind a proxy, and a client of it.
-func grpcTown(t *testing.T) (*echo, *grpc.ClientConn) {
+func grpcTown(t *testing.T, routes ...controller.Route) (*echo, *grpc.ClientConn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -85,7 +87,11 @@ func grpcTown(t *testing.T) (*echo, *grpc.ClientConn) {
 	srv.RegisterService(e.desc(), e)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
-	ctl, _ := serveController(t, "127.0.0.1:0", at("echo.example:8080", l.Addr().String()))
+	cfg := at("echo.example:8080", l.Addr().String())
+	d := cfg.Destinations["echo.example:8080"]
+	d.Profile = &controller.Profile{Routes: routes}
+	cfg.Destinations["echo.example:8080"] = d
+	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
 	tn := newTown(t, ctl)
 	conn, err := grpc.NewClient("passthrough:///"+tn.Addr,
 		grpc.WithAuthority("echo.example:8080"), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -163,4 +169,14 @@ func TestGRPCErrorsOfTheProxy(t *testing.T) {
 	err = other.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("x"), new(wrapperspb.StringValue))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "127.0.0.1:9")
+}
+
+func TestGRPCTimeoutOfARoute(t *testing.T) {
+	e, conn := grpcTown(t, controller.Route{
+		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: 50 * time.Millisecond,
+	})
+	err := conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("wait"), new(wrapperspb.StringValue))
+	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	require.ErrorContains(t, err, "head timeout")
+	<-e.left
 }

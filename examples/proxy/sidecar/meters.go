@@ -9,8 +9,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
 )
 
 // meters are the proxy's metrics, by linkerd's names.
@@ -21,16 +23,20 @@ type meters struct {
 	refusals  *prometheus.CounterVec
 	inFlight  *prometheus.GaugeVec
 	latency   *prometheus.HistogramVec
+	routes    *routeMeters
+	targets   *targetMeters
 
 	mu    sync.Mutex
-	users map[seriesKey]int // endpoints that write to a series, or did lately
+	users map[any]int // endpoints and routes that write to a series, or did lately
 }
 
 func newMeters() *meters {
 	labels := []string{"direction", "authority", "target_addr"}
 	m := &meters{
 		registry: prometheus.NewRegistry(),
-		users:    map[seriesKey]int{},
+		routes:   newRouteMeters(),
+		targets:  newTargetMeters(),
+		users:    map[any]int{},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "request_total", Help: "Requests sent to an endpoint.",
 		}, labels),
@@ -46,24 +52,37 @@ func newMeters() *meters {
 		//nolint:promlinter // the name is linkerd's
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "response_latency_ms", Help: "Milliseconds from a request to the end of its response.",
-			Buckets: []float64{
-				1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500,
-				1000, 2000, 3000, 4000, 5000, 10_000, 20_000, 30_000, 40_000, 50_000,
-			},
+			Buckets: latencyBuckets(),
 		}, labels),
 	}
+	m.routes.register(m.registry)
+	m.targets.register(m.registry)
 	m.registry.MustRegister(m.requests, m.responses, m.refusals, m.inFlight, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
+// latencyBuckets are linkerd's.
+func latencyBuckets() []float64 {
+	return []float64{
+		1, 2, 3, 4, 5, 10, 20, 30, 40, 50, 100, 200, 300, 400, 500,
+		1000, 2000, 3000, 4000, 5000, 10_000, 20_000, 30_000, 40_000, 50_000,
+	}
+}
+
 // endpoint binds the instruments of one endpoint. Its series are dropped a
 // while after ctx ended, unless the endpoint is back by then.
 func (m *meters) endpoint(ctx context.Context, t discover.Target) layer.Instruments {
-	k := seriesKey{t.Name, t.Endpoint.Addr.String()}
+	type key struct{ authority, addr string }
+	k := key{t.Name, t.Endpoint.Addr.String()}
 	labels := prometheus.Labels{"direction": "outbound", "authority": k.authority, "target_addr": k.addr}
-	m.hold(k)
-	context.AfterFunc(ctx, func() { m.letGo(k, labels) })
+	m.hold(ctx, k, func() {
+		m.requests.Delete(labels)
+		m.refusals.Delete(labels)
+		m.inFlight.Delete(labels)
+		m.latency.Delete(labels)
+		m.responses.DeletePartialMatch(labels)
+	})
 	responses := m.responses.MustCurryWith(labels)
 	return layer.Instruments{
 		Requests:  counter{m.requests.With(labels)},
@@ -74,32 +93,41 @@ func (m *meters) endpoint(ctx context.Context, t discover.Target) layer.Instrume
 	}
 }
 
-// retainIdle is how long the series of an endpoint that is gone are shown, so
-// that a scrape sees its last values: linkerd's METRICS_RETAIN_IDLE.
-const retainIdle = 10 * time.Minute
-
-type seriesKey struct{ authority, addr string }
-
-func (m *meters) hold(k seriesKey) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.users[k]++
+// route binds the instruments of one route. Its series are dropped a while
+// after ctx ended, unless the target is back by then.
+func (m *meters) route(ctx context.Context, target string, route profiles.Route) (requests, tries layer.Instruments) {
+	type key struct{ dst, route string }
+	labels := prometheus.Labels{"direction": "outbound", "dst": target, "rt_route": route.Name}
+	m.hold(ctx, key{target, route.Name}, func() { m.routes.drop(labels) })
+	return m.routes.bind(labels)
 }
 
-func (m *meters) letGo(k seriesKey, labels prometheus.Labels) {
-	time.AfterFunc(retainIdle, func() {
+// balancer binds the instruments of one target's balancer, as endpoint does.
+func (m *meters) balancer(ctx context.Context, target string) balance.Instruments {
+	type key struct{ balanced string }
+	m.hold(ctx, key{target}, func() { m.targets.drop(target) })
+	return m.targets.bind(target)
+}
+
+// retainIdle is how long the series of what is gone are shown, so that a scrape
+// sees their last values: linkerd's METRICS_RETAIN_IDLE.
+const retainIdle = 10 * time.Minute
+
+// hold calls drop when nobody has used the series of key for retainIdle. It is
+// in use until ctx ends.
+func (m *meters) hold(ctx context.Context, key any, drop func()) {
+	m.mu.Lock()
+	m.users[key]++
+	m.mu.Unlock()
+	letGo := func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.users[k]--; m.users[k] > 0 {
-			return
+		if m.users[key]--; m.users[key] == 0 {
+			delete(m.users, key)
+			drop()
 		}
-		delete(m.users, k)
-		m.requests.Delete(labels)
-		m.refusals.Delete(labels)
-		m.inFlight.Delete(labels)
-		m.latency.Delete(labels)
-		m.responses.DeletePartialMatch(labels)
-	})
+	}
+	context.AfterFunc(ctx, func() { time.AfterFunc(retainIdle, letGo) })
 }
 
 // counter, gauge and histogram are Prometheus' instruments as go-kit's. Their

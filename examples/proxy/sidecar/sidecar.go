@@ -43,7 +43,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 		return nil, err
 	}
 	taps, meters := new(tap.Registry), newMeters()
-	c.Outbound.Taps, c.Outbound.Meter, c.Outbound.Log = taps, meters.endpoint, log
+	c.Outbound.Taps, c.Outbound.Log = taps, log
+	c.Outbound.Meter, c.Outbound.RouteMeter, c.Outbound.BalancerMeter = meters.endpoint, meters.route, meters.balancer
 
 	// What the path does in the background ends after the last request.
 	background, end := context.WithCancel(context.Background())

@@ -273,6 +273,8 @@ func TestAdmin(t *testing.T) {
 	require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",target_addr="127.0.0.1:`)
 	require.Contains(t, metrics, `classification="success"`)
 	require.Contains(t, metrics, `response_latency_ms_bucket`)
+	require.Regexp(t, `outbound_http_balancer_endpoints{dst="web.example:80",endpoint_state="ready"} [1-9]`, metrics)
+	require.Contains(t, metrics, `outbound_http_balancer_p2c_updates_total{dst="web.example:80",op="`)
 
 	_, tree := get(t, direct, admin+"/stack")
 	for _, line := range []string{"limit ", "router ", "profiles ", "queue ", "balance ", "web.example:80"} {

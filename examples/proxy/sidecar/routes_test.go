@@ -1,0 +1,112 @@
+package sidecar_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+)
+
+// flaky is a backend that answers each path once with 503, and then with the
+// body that it was sent; on /slow it does not answer while anybody waits.
+func flaky(t *testing.T) (addr string, came *atomic.Int64) {
+	t.Helper()
+	came = new(atomic.Int64)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		switch n := came.Add(1); {
+		case r.URL.Path == "/slow":
+			<-r.Context().Done()
+		case r.URL.Path == "/never" || n%2 == 1:
+			w.Header().Set("Retry-After", "60")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			_, _ = w.Write(body)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String(), came
+}
+
+// routed is the controller's file for a destination with routes.
+func routed(t *testing.T, addr string) controller.Config {
+	t.Helper()
+	cfg, err := controller.Parse("test.yaml", []byte(`
+destinations:
+  web.example:80:
+    endpoints: [{addr: "`+addr+`"}]
+    profile:
+      routes:
+        - {name: slow, match: {path: /slow}, timeout: 50ms, retryable: true}
+        - {name: once, match: {path: /once}}
+        - {name: any, match: {path: /.*}, retryable: true}
+      retry_budget: {ratio: 0.1, min_per_second: 1, ttl: 10s}
+`))
+	require.NoError(t, err)
+	return cfg
+}
+
+func TestRoutesAct(t *testing.T) {
+	addr, came := flaky(t)
+	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
+	tn := newTown(t, ctl)
+	c := tn.client(t)
+
+	status, _ := get(t, c, "http://web.example/again")
+	require.Equal(t, http.StatusOK, status, "the second try succeeded")
+	require.EqualValues(t, 2, came.Load())
+
+	rsp, err := c.Post("http://web.example/again", "text/plain", strings.NewReader("hello"))
+	require.NoError(t, err)
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Equal(t, http.StatusOK, rsp.StatusCode)
+	require.Equal(t, "hello", string(body), "a body is sent again")
+	require.EqualValues(t, 4, came.Load())
+
+	status, _ = get(t, c, "http://web.example/once")
+	require.Equal(t, http.StatusServiceUnavailable, status, "the route is not retryable")
+	require.EqualValues(t, 5, came.Load())
+
+	began := time.Now()
+	rsp, err = c.Get("http://web.example/slow")
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Equal(t, http.StatusGatewayTimeout, rsp.StatusCode)
+	require.Contains(t, rsp.Header.Get("L5d-Proxy-Error"), "head timeout")
+	require.True(t, rsp.Close, "the client is asked to close its connection")
+	require.Less(t, time.Since(began), 5*time.Second)
+	require.EqualValues(t, 6, came.Load())
+
+	// 10 retries in 10 seconds, and one for every ten requests: two are spent.
+	status, _ = get(t, c, "http://web.example/never")
+	require.Equal(t, http.StatusServiceUnavailable, status, "the last response as it is")
+	require.EqualValues(t, 6+1+8, came.Load())
+
+	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	_, metrics := get(t, admin, "http://"+tn.Admin+"/metrics")
+	const every = `direction="outbound",dst="web.example:80",rt_route="any"`
+	for _, line := range []string{
+		`route_request_total{` + every + `} 3`,
+		`route_response_total{classification="success",` + every + `} 2`,
+		`route_response_total{classification="failure",` + every + `} 1`,
+		`route_actual_request_total{` + every + `} 13`,
+		`route_actual_response_total{classification="failure",` + every + `} 11`,
+		`route_retryable_total{` + every + `,skipped=""} 10`,
+		`route_retryable_total{` + every + `,skipped="no_budget"} 1`,
+		`route_timeout_total{direction="outbound",dst="web.example:80",limit="head",rt_route="slow"} 1`,
+		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",rt_route="slow"} 1`,
+	} {
+		require.Contains(t, metrics, line)
+	}
+	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
+	require.Contains(t, tree, "retry_budget=0")
+}

@@ -1,0 +1,245 @@
+package profiles
+
+import (
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// httpFields has its values by name, as protocols with a map have.
+type httpFields http.Header
+
+func (f httpFields) Get(name string) string         { return http.Header(f).Get(name) }
+func (f httpFields) Values(name string) []string    { return http.Header(f).Values(name) }
+func (f httpFields) All() iter.Seq2[string, string] { return pairsOf(f).All() }
+
+// pairs are fields that have no method Values, with names in any case.
+type pairs [][2]string
+
+func pairsOf(f httpFields) pairs {
+	var ps pairs
+	for name, values := range f {
+		for _, v := range values {
+			ps = append(ps, [2]string{strings.ToLower(name), v})
+		}
+	}
+	return ps
+}
+
+func (ps pairs) Get(name string) string {
+	for _, p := range ps {
+		if strings.EqualFold(p[0], name) {
+			return p[1]
+		}
+	}
+	return ""
+}
+
+func (ps pairs) All() iter.Seq2[string, string] {
+	return func(yield func(string, string) bool) {
+		for _, p := range ps {
+			if !yield(p[0], p[1]) {
+				return
+			}
+		}
+	}
+}
+
+func compiled(t testing.TB, m Match) matcher {
+	t.Helper()
+	c, err := compileMatch(m, noDrop(t))
+	require.NoError(t, err)
+	return c
+}
+
+func TestHeader(t *testing.T) {
+	header := httpFields{
+		"X-Tenant": {"blue", "green"},
+		"X-Empty":  {""},
+		"X-Late":   {"", "there"},
+	}
+	for _, tt := range []struct {
+		what string
+		name string
+		text Text
+		want bool
+	}{
+		{"the first value", "x-tenant", Exact("blue"), true},
+		{"another value", "X-TENANT", Exact("green"), true},
+		{"no value", "x-tenant", Exact("red"), false},
+		{"case of the value", "x-tenant", Exact("Blue"), false},
+		{"begin of the second", "x-tenant", Prefix("gr"), true},
+		{"begin of none", "x-tenant", Prefix("re"), false},
+		{"expression", "x-tenant", Regex("g.*n"), true},
+		{"expression is anchored", "x-tenant", Regex("lu|ree"), false},
+		{"expression is grouped", "x-tenant", Regex("lu|green"), true},
+		{"present", "x-tenant", Present{}, true},
+		{"absent", "x-other", Present{}, false},
+		{"absent is not empty", "x-other", Exact(""), false},
+		{"absent matches no expression", "x-other", Regex(".*"), false},
+		{"present and empty", "x-empty", Present{}, true},
+		{"empty", "x-empty", Exact(""), true},
+		{"empty, and an expression", "x-empty", Regex(""), true},
+		{"after an empty one", "x-late", Exact("there"), true},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			m := compiled(t, Header{tt.name, tt.text})
+			require.Equal(t, needHeader, m.needs())
+			for what, fields := range map[string]layer.Fields{"by name": header, "pairs": pairsOf(header)} {
+				assert.Equal(t, tt.want, m.holds(facts{header: fields}), what)
+			}
+		})
+	}
+}
+
+func TestHost(t *testing.T) {
+	for _, tt := range []struct {
+		text    Text
+		yes, no []string
+	}{
+		{Exact("Books.example"), []string{"books.example", "BOOKS.EXAMPLE:80", "books.example:"}, []string{"", ":80", "books.example.", "xbooks.example"}},
+		{Exact("::1"), []string{"[::1]", "[::1]:80"}, []string{"[::2]:80", "[::1]x"}},
+		{Prefix("API."), []string{"api.example:80", "Api."}, []string{"api", "www.api.example"}},
+		{Regex("(api|www)[.]example"), []string{"api.example", "WWW.example:1"}, []string{"api.example.org", "x.www.example"}},
+		{Present{}, []string{"a", "a:80"}, []string{"", ":80"}},
+	} {
+		m := compiled(t, Host{tt.text})
+		require.Equal(t, needAuthority, m.needs())
+		for _, authority := range tt.yes {
+			assert.True(t, m.holds(facts{authority: authority}), "%v: %q", m, authority)
+		}
+		for _, authority := range tt.no {
+			assert.False(t, m.holds(facts{authority: authority}), "%v: %q", m, authority)
+		}
+	}
+}
+
+func TestQuery(t *testing.T) {
+	for _, tt := range []struct {
+		match   Query
+		yes, no []string
+	}{
+		{Query{"v", Exact("1")}, []string{"v=1", "a=b&v=1", "v=2&v=1", "%76=%31", "&&v=1&"}, []string{"", "v", "v=", "v=11", "V=1", "xv=1", "v=1;", "v=1%"}},
+		{Query{"v", Exact("")}, []string{"v", "v=", "v=1&v"}, []string{"", "v=1", "vv"}},
+		{Query{"a b", Exact("c+d e")}, []string{"a+b=c%2Bd+e", "a%20b=c%2bd%20e"}, []string{"a+b=c+d+e"}},
+		{Query{"v", Prefix("é")}, []string{"v=%C3%A9t", "v=é"}, []string{"v=%C3", "v=e", "v=%C3%A9%"}},
+		{Query{"v", Regex("a|b b")}, []string{"v=a", "v=b+b", "v=%61"}, []string{"v=ab", "v=b", "v=%zz"}},
+		{Query{"v", Present{}}, []string{"v", "v=", "v=1", "a&v&b", "v==="}, []string{"", "a", "v=%", "v=%4", "v=;"}},
+	} {
+		m := compiled(t, tt.match)
+		require.Equal(t, needQuery, m.needs())
+		for _, query := range tt.yes {
+			assert.True(t, m.holds(facts{query: query}), "%v: %q", m, query)
+		}
+		for _, query := range tt.no {
+			assert.False(t, m.holds(facts{query: query}), "%v: %q", m, query)
+		}
+	}
+}
+
+// FuzzQuery: a parameter is there if net/url says so.
+func FuzzQuery(f *testing.F) {
+	for _, seed := range [][3]string{
+		{"a=1&b=2", "a", "1"}, {"a=%31", "a", "1"}, {"a=+", "a", " "}, {"a;b=1", "b", "1"}, {"a=%", "a", "%"}, {"a&a=", "a", ""},
+	} {
+		f.Add(seed[0], seed[1], seed[2])
+	}
+	f.Fuzz(func(t *testing.T, query, name, want string) {
+		if name == "" {
+			return
+		}
+		values, _ := url.ParseQuery(query)
+		var exact, prefix, regex bool
+		for _, v := range values[name] {
+			exact = exact || v == want
+			prefix = prefix || strings.HasPrefix(v, want)
+			regex = regex || strings.Contains(v, "a")
+		}
+		fs := facts{query: query}
+		require.Equal(t, exact, compiled(t, Query{name, Exact(want)}).holds(fs))
+		require.Equal(t, regex, compiled(t, Query{name, Regex("(?s).*a.*")}).holds(fs))
+		require.Equal(t, values.Has(name), compiled(t, Query{name, Present{}}).holds(fs))
+		if want != "" {
+			require.Equal(t, prefix, compiled(t, Query{name, Prefix(want)}).holds(fs))
+		}
+	})
+}
+
+func TestGRPC(t *testing.T) {
+	for _, tt := range []struct {
+		match   GRPC
+		yes, no []string
+	}{
+		{GRPC{"books.Books", "Get"}, []string{"/books.Books/Get"}, []string{"/books.Books/List", "/books.Books/Get/", "/x/Get", "books.Books/Get", "/books.Books", ""}},
+		{GRPC{"books.Books", ""}, []string{"/books.Books/Get", "/books.Books/List"}, []string{"/books.Books/", "/books.Books", "/books.Booksy/Get", "/books.Books/Get/x"}},
+		{GRPC{"", "Get"}, []string{"/books.Books/Get", "/x/Get"}, []string{"//Get", "/Get", "/a/b/Get", "/x/Gets"}},
+		{GRPC{}, []string{"/a/b"}, []string{"", "/", "/a", "/a/", "//b", "/a/b/c", "/a/b/"}},
+	} {
+		m := compiled(t, tt.match)
+		for _, path := range tt.yes {
+			assert.True(t, m.holds(facts{path: path}), "%v: %q", m, path)
+		}
+		for _, path := range tt.no {
+			assert.False(t, m.holds(facts{path: path}), "%v: %q", m, path)
+		}
+	}
+}
+
+func TestPathPrefix(t *testing.T) {
+	for _, tt := range []struct {
+		match   PathPrefix
+		yes, no []string
+	}{
+		{"/a", []string{"/a", "/a/", "/a/b", "/a//"}, []string{"/ab", "/", "", "a", "/A", "/b/a"}},
+		{"/a/", []string{"/a", "/a/", "/a/b"}, []string{"/ab"}},
+		{"/a/b", []string{"/a/b", "/a/b/c"}, []string{"/a", "/a/bc"}},
+		{"/", []string{"/", "/a", "//"}, []string{"", "*"}},
+		{"/a.*", []string{"/a.*", "/a.*/b"}, []string{"/ab", "/a"}},
+	} {
+		m := compiled(t, tt.match)
+		for _, path := range tt.yes {
+			assert.True(t, m.holds(facts{path: path}), "%v: %q", m, path)
+		}
+		for _, path := range tt.no {
+			assert.False(t, m.holds(facts{path: path}), "%v: %q", m, path)
+		}
+	}
+}
+
+func TestLeafInvalid(t *testing.T) {
+	type foreign struct{ Text }
+	for _, tt := range []struct {
+		match Match
+		err   string
+	}{
+		{Header{"", Present{}}, `header "": the name is not a token`},
+		{Header{":path", Present{}}, `header ":path": the name is not a token`},
+		{Header{"x-a", nil}, `header "x-a": no value: Present holds for any`},
+		{Header{"x-a", Prefix("")}, `header "x-a": prefix is empty`},
+		{Header{"x-a", Regex("(")}, `header "x-a": regex "(": error parsing regexp: missing closing )`},
+		{Header{"x-a", Regex("a)|(b")}, `header "x-a": regex "a)|(b": error parsing regexp: unexpected )`},
+		{Header{"x-a", foreign{}}, `header "x-a": profiles.foreign is no condition on a value`},
+		{Query{"", Present{}}, "query: the name of the parameter is empty"},
+		{Query{"q", nil}, `query parameter "q": no value`},
+		{Host{nil}, "host: no value"},
+		{Host{Exact("")}, `host "" is not a host`},
+		{Host{Exact("a:80")}, `host "a:80" is not a host: it has no port`},
+		{Host{Exact("[::1]")}, "no brackets"},
+		{GRPC{"/a", "b"}, `gRPC service "/a", method "b": a name has a '/'`},
+		{GRPC{"a", "b/c"}, `a name has a '/'`},
+		{GRPC{" a", ""}, "gRPC: space around the name"},
+		{PathPrefix(""), `path prefix "" does not begin with '/'`},
+		{PathPrefix("a"), `path prefix "a" does not begin with '/'`},
+		{PathPrefix("/a?b"), `path prefix "/a?b" is more than a path`},
+	} {
+		_, err := compileMatch(tt.match, noDrop(t))
+		require.ErrorContains(t, err, tt.err)
+	}
+}

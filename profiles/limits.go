@@ -1,0 +1,69 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+)
+
+// maxRetries is how often layer.Retry sends a request again at the most.
+const maxRetries = 99
+
+// outOfRange returns an error for each limit of the route that does not hold
+// because it is out of its range.
+func (r Route) outOfRange() []error {
+	var problems []error
+	notBelow := func(what string, d time.Duration) {
+		if d < 0 {
+			problems = append(problems, fmt.Errorf("%s %v is below 0", what, d))
+		}
+	}
+	notBelow("timeout", r.Timeout)
+	notBelow("try timeout", r.TryTimeout)
+	notBelow("hedge", r.Hedge)
+	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
+		problems = append(problems, fmt.Errorf("max retries %d is not from 0 to %d", r.MaxRetries, maxRetries))
+	}
+	if r.Limit < 0 {
+		problems = append(problems, fmt.Errorf("limit %d is below 0", r.Limit))
+	}
+	if err := r.Rate.Validate(); err != nil {
+		problems = append(problems, err)
+	}
+	return problems
+}
+
+// inRange is the route without the limits that are out of their range.
+func (r Route) inRange() Route {
+	r.Timeout, r.TryTimeout, r.Hedge = max(r.Timeout, 0), max(r.TryTimeout, 0), max(r.Hedge, 0)
+	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
+		r.MaxRetries = 0
+	}
+	r.Limit = max(r.Limit, 0)
+	if r.Rate.Validate() != nil {
+		r.Rate = Rate{}
+	}
+	return r
+}
+
+// Validate says which field is out of its range, or returns nil.
+func (r Rate) Validate() error {
+	switch {
+	case !(r.PerSecond >= 0 && r.PerSecond <= math.MaxFloat64):
+		return fmt.Errorf("rate: %v a second is not a number from 0", r.PerSecond)
+	case r.Burst < 0:
+		return fmt.Errorf("rate: burst %d is below 0", r.Burst)
+	case r.Burst > 0 && r.PerSecond == 0:
+		return errors.New("rate: a burst without a number a second")
+	}
+	return nil
+}
+
+// burst is how many requests may begin at once.
+func (r Rate) burst() int {
+	if r.Burst > 0 {
+		return r.Burst
+	}
+	return int(min(max(math.Ceil(r.PerSecond), 1), math.MaxInt32))
+}

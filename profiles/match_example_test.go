@@ -1,0 +1,43 @@
+package profiles_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// The first route whose condition holds is the request's. Who asks for an
+// explanation hears why those before it were not.
+func ExampleMatch() {
+	var source profiles.Static
+	source.Set("books:80", &profiles.Profile{Routes: []profiles.Route{
+		{Name: "canary", Match: profiles.All{
+			profiles.PathPrefix("/books"),
+			profiles.Header{Name: "x-canary", Value: profiles.Present{}},
+		}},
+		{Name: "search", Match: profiles.All{
+			profiles.Path("/books"),
+			profiles.Query{Name: "q", Value: profiles.Present{}},
+		}},
+		{Name: "orders", Match: profiles.GRPC{Service: "orders.v1.Orders"}},
+		{Name: "author", Match: profiles.Path("/books/[^/]+/author")},
+	}})
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	books := profiles.New(ctx, "books:80", &source, access{}, func(string) service {
+		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200}, nil })
+	}, profiles.InitialWait[request, *reply](time.Second))
+
+	asked, why := layer.Explain(ctx)
+	_, _ = books.Call(asked, request{method: "GET", path: "/books/7/author"})
+	fmt.Print(why)
+	// Output:
+	// profiles   target=books:80 route=author
+	//   route      route=canary failed=header "X-Canary" is present
+	//   route      route=search failed=path "/books"
+	//   route      route=orders failed=gRPC service "orders.v1.Orders", method "*"
+}

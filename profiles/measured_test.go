@@ -1,0 +1,92 @@
+package profiles_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// counters are instruments that the test reads.
+type counters struct{ requests, tries layer.Instruments }
+
+func newCounters() *counters {
+	some := func() layer.Instruments {
+		return layer.Instruments{
+			Requests: new(counter), Responses: labelled{}, Skipped: labelled{},
+			Retries: new(counter), Expired: labelled{}, Refused: labelled{},
+		}
+	}
+	return &counters{some(), some()}
+}
+
+func (c *counters) option() option {
+	return profiles.Measured[request, *reply](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
+}
+
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) With(...string) metrics.Counter { return c }
+func (c *counter) Add(delta float64)              { c.n.Add(int64(delta)) }
+
+func count(c metrics.Counter) int64 { return c.(*counter).n.Load() }
+
+// labelled is a counter for each value of a label.
+type labelled map[string]*counter
+
+func (l labelled) With(label ...string) metrics.Counter {
+	if l[label[1]] == nil {
+		l[label[1]] = new(counter)
+	}
+	return l[label[1]]
+}
+
+func (l labelled) Add(float64) {}
+
+func of(c metrics.Counter, label string) int64 { return count(c.(labelled)[label]) }
+
+func TestNoBudgetLeft(t *testing.T) {
+	c := newCounters()
+	r, bs := serving(t, retryable(), status(503), c.option())
+	assert.EqualValues(t, 11, tries(t, r, bs, get))
+	assert.EqualValues(t, 1, of(c.requests.Skipped, "budget"))
+	assert.EqualValues(t, 1, tries(t, r, bs, get))
+	assert.EqualValues(t, 2, of(c.requests.Skipped, "budget"))
+	assert.EqualValues(t, 10, count(c.requests.Retries))
+}
+
+// A request is counted once, and each of its tries.
+func TestMeasured(t *testing.T) {
+	c := newCounters()
+	left := 3
+	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
+		if left--; left >= 0 {
+			return &reply{status: 500}, nil
+		}
+		return &reply{status: 200}, nil
+	}, c.option())
+	send(t, r, "GET", "/")
+	assert.EqualValues(t, 1, count(c.requests.Requests))
+	assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
+	assert.EqualValues(t, 0, of(c.requests.Responses, "failure"))
+	assert.EqualValues(t, 4, count(c.tries.Requests))
+	assert.EqualValues(t, 3, of(c.tries.Responses, "failure"))
+	assert.EqualValues(t, 1, of(c.tries.Responses, "success"))
+}
+
+func TestMeasuredOfATimeout(t *testing.T) {
+	c := newCounters()
+	p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
+	r, _ := serving(t, p, hang, c.option())
+	_, err := r.Call(t.Context(), get)
+	require.ErrorIs(t, err, layer.ErrTimeout)
+	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
+	assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+}

@@ -1,0 +1,169 @@
+package profiles_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// received is what a backend saw of one try.
+type received struct {
+	body    string
+	length  int64
+	header  http.Header
+	trailer http.Header
+}
+
+// webTown is a router over a real server, which answers with the status that
+// the path says until it was asked as often as the query says.
+func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request, *http.Response], func() []received) {
+	t.Helper()
+	var mu sync.Mutex
+	var came []received
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		mu.Lock()
+		came = append(came, received{string(body), r.ContentLength, r.Header, r.Trailer})
+		n := len(came)
+		mu.Unlock()
+		switch fails, _ := strconv.Atoi(r.URL.Query().Get("fails")); {
+		case r.URL.Path == "/reset" && n <= fails:
+			panic(http.ErrAbortHandler)
+		case n <= fails:
+			w.WriteHeader(http.StatusInternalServerError)
+		default:
+			_, _ = w.Write(body)
+		}
+	}))
+	ctx, cancel := context.WithCancel(t.Context())
+	var source profiles.Static
+	source.Set(target, p)
+	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
+	t.Cleanup(func() {
+		cancel()
+		srv.Close()
+	})
+	return r, func() []received {
+		mu.Lock()
+		defer mu.Unlock()
+		return came
+	}
+}
+
+// streamed is a request whose body is read once, as that of a proxy.
+func streamed(t *testing.T, url string, body io.Reader, length int64) *http.Request {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://web"+url, io.NopCloser(body))
+	require.NoError(t, err)
+	req.ContentLength = length
+	if length == 0 {
+		req.Body = http.NoBody
+	}
+	return req
+}
+
+func TestRetryBody(t *testing.T) {
+	const limit = 64 << 10
+	long := strings.Repeat("x", limit)
+	for _, tt := range []struct {
+		what   string
+		body   string
+		length int64 // -1: chunks
+		again  bool
+	}{
+		{"none", "", 0, true},
+		{"small", "hello", 5, true},
+		{"in chunks", "hello", -1, true},
+		{"64 KiB", long, limit, true},
+		{"64 KiB in chunks", long, -1, true},
+		{"a byte more", long + "x", limit + 1, false},
+		{"a byte more in chunks", long + "x", -1, false},
+	} {
+		t.Run(tt.what, func(t *testing.T) {
+			r, came := webTown(t, retryable())
+			rsp, err := r.Call(t.Context(), streamed(t, "/?fails=1", strings.NewReader(tt.body), tt.length))
+			require.NoError(t, err)
+			answer, err := io.ReadAll(rsp.Body)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			tries := came()
+			if !tt.again {
+				assert.Equal(t, 500, rsp.StatusCode)
+				assert.Len(t, tries, 1)
+				assert.Len(t, tries[0].body, len(tt.body), "it is sent whole all the same")
+				return
+			}
+			assert.Equal(t, 200, rsp.StatusCode)
+			assert.True(t, bytes.Equal([]byte(tt.body), answer))
+			require.Len(t, tries, 2)
+			assert.Equal(t, tries[0], tries[1], "body, length and header of a retry are those of the request")
+			assert.Equal(t, tt.length, tries[1].length)
+		})
+	}
+}
+
+func TestRetryTrailers(t *testing.T) {
+	r, came := webTown(t, retryable())
+	req := streamed(t, "/?fails=1", strings.NewReader("hello"), -1)
+	req.Trailer = http.Header{"X-Sum": {"42"}}
+	rsp, err := r.Call(t.Context(), req)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Len(t, came(), 2)
+	for _, try := range came() {
+		assert.Equal(t, "42", try.trailer.Get("X-Sum"))
+	}
+}
+
+// What goes wrong at an endpoint is a 502 in linkerd, and so a failure.
+func TestRetryOfABrokenConnection(t *testing.T) {
+	r, came := webTown(t, retryable())
+	rsp, err := r.Call(t.Context(), streamed(t, "/reset?fails=2", strings.NewReader("hello"), 5))
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, 200, rsp.StatusCode)
+	assert.Len(t, came(), 3)
+}
+
+// The timeout ends with the head of a response.
+func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
+	more := make(chan struct{})
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = http.NewResponseController(w).Flush()
+		<-more
+		_, _ = io.WriteString(w, "late")
+	}))
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var source profiles.Static
+	const limit = 50 * time.Millisecond
+	source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
+	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
+	rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
+	require.NoError(t, err)
+	time.AfterFunc(2*limit, func() { close(more) })
+	_, err = r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
+	require.ErrorContains(t, err, "1 of 1 in flight", "the limit holds to the end of the body")
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "late", string(body))
+}

@@ -1,0 +1,120 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+)
+
+// Text is a condition on the value of a header field, a query parameter or a
+// host: an [Exact], a [Prefix], a [Regex] or [Present].
+type Text interface {
+	isText()
+}
+
+// The kinds of Text.
+type (
+	// Exact holds for this value alone; it may be empty.
+	Exact string
+
+	// Prefix holds for values that begin with it. It must not be empty: that
+	// is what [Present] is for.
+	Prefix string
+
+	// Regex is a regular expression of package regexp for the whole value. It
+	// is anchored at both ends with a group around it, so "a|b" is one of the
+	// two; [Path] has its own rules.
+	Regex string
+
+	// Present holds for any value, an empty one included.
+	Present struct{}
+)
+
+func (Exact) isText()   {}
+func (Prefix) isText()  {}
+func (Regex) isText()   {}
+func (Present) isText() {}
+
+type textKind uint8
+
+const (
+	textPresent textKind = iota
+	textExact
+	textPrefix
+	textRegex
+)
+
+// text is a compiled Text.
+type text struct {
+	kind textKind
+	want string // of an Exact or a Prefix; a Regex as it was given
+	re   *regexp.Regexp
+}
+
+// compileText returns the condition made ready; fold has it ignore case.
+func compileText(t Text, fold bool) (text, error) {
+	switch t := t.(type) {
+	case nil:
+		return text{}, errors.New("no value: Present holds for any")
+	case Exact:
+		return text{kind: textExact, want: string(t)}, nil
+	case Prefix:
+		if t == "" {
+			return text{}, errors.New("prefix is empty: Present holds for any value")
+		}
+		return text{kind: textPrefix, want: string(t)}, nil
+	case Regex:
+		re, err := t.compile(fold)
+		return text{kind: textRegex, want: string(t), re: re}, err
+	case Present:
+		return text{}, nil
+	}
+	return text{}, fmt.Errorf("%T is no condition on a value", t)
+}
+
+// compile parses the expression on its own before it is put in a group: one
+// such as "a)|(b" would break out of it, and "\Qa" would swallow its end.
+func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
+	flags := syntax.Perl
+	if fold {
+		flags |= syntax.FoldCase
+	}
+	tree, err := syntax.Parse(string(r), flags)
+	if err != nil {
+		return nil, fmt.Errorf("regex %q: %w", string(r), err)
+	}
+	re, err := regexp.Compile("^(?:" + tree.String() + ")$")
+	if err != nil {
+		return nil, fmt.Errorf("regex %q: %w", string(r), err)
+	}
+	return re, nil
+}
+
+func (t text) holds(s string) bool {
+	switch t.kind {
+	case textExact:
+		return s == t.want
+	case textPrefix:
+		return strings.HasPrefix(s, t.want)
+	case textRegex:
+		return t.re.MatchString(s)
+	case textPresent:
+	}
+	return true
+}
+
+// String says what is asked for.
+func (t text) String() string {
+	switch t.kind {
+	case textExact:
+		return fmt.Sprintf("is %q", t.want)
+	case textPrefix:
+		return fmt.Sprintf("begins with %q", t.want)
+	case textRegex:
+		return fmt.Sprintf("matches %q", t.want)
+	case textPresent:
+	}
+	return "is present"
+}
