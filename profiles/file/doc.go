@@ -1,0 +1,101 @@
+// Package file has profiles from YAML or JSON files, and follows the files as
+// they change.
+//
+//	web.yaml  ◀┐
+//	api.yaml  ◀┼─ stat, twice a second ── Source ──▶ each Watch: the profile of
+//	shop.yaml ◀┘    while somebody watches   ▲       its target, if that changed
+//	     │                                   │
+//	     └── read and parse what changed ────┘
+//
+// A [Source] follows one file, or those of a directory. A file may have several
+// documents, each of them in one of two forms. When a file goes bad, what it
+// last said when it was good stays in force.
+//
+// # ServiceProfiles of linkerd
+//
+// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read
+// as linkerd's controller and proxy do it: what "linkerd profile" and flagger
+// write, and "kubectl get serviceprofiles -o yaml" prints, works as it is.
+// metadata.name is the target, on all of its ports; of two with one name the
+// namespace decides (see [Namespace]). Without a retryBudget it is 20 %, 10 a
+// second, 10 s. What linkerd refuses is a mistake. What linkerd takes and then
+// leaves out without a word (an expression that does not parse, a status range
+// with one end, an address in a split) is left out, and told: in
+// [Set.Warnings], and to a [Logger].
+//
+// # The short form
+//
+// A document without apiVersion and kind is in a form that says all that a
+// [profiles.Profile] can. Only target is required, and match in a route:
+//
+//	target: web.default.svc.cluster.local    # or a list; with :port for that one alone; or an IP address
+//	name: web.default.svc.cluster.local      # left out: the target, if it is a name
+//	routes:                                  # the first one that matches
+//	- name: vote
+//	  match: {method: GET, path: /api/vote}  # several fields: all of them
+//	  labels: {team: ballot}                 # for metrics and tap
+//	  timeout: 1s                            # to the head of the response, tries included
+//	  tryTimeout: 300ms                      # of one try
+//	  retry: true                            # may be sent again
+//	  maxRetries: 3                          # left out: what the budget and the timeout allow
+//	  hedge: 50ms                            # a second copy when there is no answer by then
+//	  limit: 100                             # on their way at a time
+//	  rate: {perSecond: 50, burst: 10}       # or rate: 50
+//	  successes: [404]                       # before the failures
+//	  failures: [500-599, 429]
+//	- name: rest
+//	  match: {pathPrefix: /}
+//	split:                                   # weights; without :port, the target's
+//	  web-v1.default.svc.cluster.local: 90
+//	  web-v2.default.svc.cluster.local: 10
+//	retryBudget: {ratio: 0.2, minPerSecond: 10, ttl: 10s}   # these are the defaults
+//	opaque: false                            # true: nobody looks for HTTP
+//	endpoint: {addr: "10.0.0.1:80", labels: {zone: a}}      # if served at one place
+//
+// A match has these fields, where a list is any of its members, and a text is
+// exact, or one of {exact: x}, {prefix: x}, {regex: x} and {present: true}:
+//
+//	method: [GET, HEAD]
+//	path: /a/b                      # exact
+//	pathPrefix: /a                  # /a and /a/b, not /ab
+//	pathRegex: /a/[^/]*|/b          # the whole path, with a group around it
+//	host: {prefix: img.}            # without the port; case does not matter
+//	header: {x-user: ada, x-canary: {present: true}}
+//	query: {page: "1"}
+//	grpc: {service: shop.v1.Shop, method: Buy}      # or one of the two
+//	all: [{...}, {...}]             # all: [] holds always
+//	any: [{...}, {...}]
+//	not: {...}
+//
+// Where successes and failures do not say enough, classes do, in their order:
+//
+//	classes:
+//	- match: {any: [{status: 404}, {not: {status: [200-299, 304]}}]}
+//	  failure: true
+//
+// A document {} is a file that has no profile. A short form wins over a
+// ServiceProfile of the same target, and one with a port over one without.
+//
+// # Mistakes
+//
+// Unknown fields, what is given twice, two profiles for one target, aliases and
+// tags of YAML, resources of other kinds and whatever could not work are
+// mistakes. So is a file without content, since it is more likely about to be
+// written than meant. Each mistake is an [*Error] with its line, column and
+// field, and all of a file's come at once; those in the YAML itself are told
+// alone. Of two files that have a profile for one target, the first by name has
+// it, and that is an error too.
+//
+// # Changes
+//
+// The files are looked at twice a second ([PollEvery]): what a path leads to,
+// its size and its time. A rename onto it and a swapped symbolic link are seen,
+// so a Kubernetes ConfigMap that is mounted as a volume is (one mounted with a
+// subPath is never changed). A profile that is no longer in its file, and one
+// whose file went from its directory, is gone: its target has the default
+// profile. A path that leads nowhere is an error, and all that was known stays.
+//
+// Replace a file by a rename: one that is written in place may be read half
+// written, and that half be in force until the next look. A network file system
+// may show a change later than it was made.
+package file

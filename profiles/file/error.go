@@ -1,0 +1,56 @@
+package file
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Error is one mistake in a file, or one piece of it that is left out.
+// The error of [Parse], and of a stream while a file is wrong, joins one for
+// each mistake.
+type Error struct {
+	File   string // as it was named to [New] or [Parse], or its path in the directory
+	Line   int    // from 1
+	Column int    // from 1; 0 if only the line is known
+	Field  string // "spec.routes[2].timeout"; empty for the whole document
+	Value  string // as it is written; empty if it is not a single value
+	Reason string // what is wrong and what is wanted
+}
+
+// Error reads like a compiler's message: file:line:column: field "value": reason.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(e.File + ":" + strconv.Itoa(e.Line) + ":")
+	if e.Column > 0 {
+		b.WriteString(strconv.Itoa(e.Column) + ":")
+	}
+	if e.Field != "" {
+		b.WriteString(" " + e.Field)
+		if e.Value != "" {
+			b.WriteString(" " + strconv.Quote(e.Value))
+		}
+		b.WriteString(":")
+	}
+	b.WriteString(" " + e.Reason)
+	return b.String()
+}
+
+// inOrder sorts notes by where they are.
+func inOrder(notes []*Error) {
+	slices.SortStableFunc(notes, func(a, b *Error) int {
+		if a.Line != b.Line {
+			return a.Line - b.Line
+		}
+		return a.Column - b.Column
+	})
+}
+
+func join(notes []*Error) error {
+	errs := make([]error, 0, len(notes))
+	for _, e := range notes {
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,407 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+// The files of these tests are real; the time is that of a bubble.
+
+// watcher records what a Watch says.
+type watcher struct {
+	cancel context.CancelFunc
+	mu     sync.Mutex
+	said   []string
+}
+
+func watch(t *testing.T, s *Source, target string) *watcher {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watcher{cancel: cancel}
+	go func() {
+		for p, err := range s.Watch(ctx, target) {
+			w.mu.Lock()
+			w.said = append(w.said, words(p, err))
+			w.mu.Unlock()
+		}
+	}()
+	return w
+}
+
+// words is the names of the routes, or "default".
+func words(p *profiles.Profile, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	said := []string{}
+	for _, r := range p.Routes {
+		said = append(said, r.Name)
+	}
+	if len(said) == 0 {
+		return "default"
+	}
+	return strings.Join(said, " ")
+}
+
+// expect waits for d and takes what was said since the last time.
+func (w *watcher) expect(t *testing.T, d time.Duration, want ...string) {
+	t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(t, want, w.said)
+	w.said = nil
+}
+
+// poll is long enough for one look, and short enough for no second one.
+const poll = 500 * time.Millisecond
+
+// longAgo is the time of files of one size whose identity alone tells them
+// apart; it is long ago in a bubble as well, where it is the year 2000.
+var longAgo = time.Unix(9e8, 0)
+
+// web is a file of a profile for web with one route.
+func web(route string) string { return profile("web", route) }
+
+func profile(target, route string) string {
+	return "{target: " + target + ", routes: [{name: " + route + ", match: {method: GET}}]}\n"
+}
+
+func temp(t testing.TB, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	replace(t, path, content)
+	return path
+}
+
+// replace writes content to path as one should: beside it, and then by a rename.
+func replace(t testing.TB, path, content string) {
+	t.Helper()
+	beside := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	require.NoError(t, os.WriteFile(beside, []byte(content), 0o600))
+	require.NoError(t, os.Rename(beside, path))
+}
+
+func noFile(path string) string { return "file: stat " + path + ": no such file or directory" }
+
+func TestARenameIsSeenAtTheNextLook(t *testing.T) {
+	path := temp(t, web("a"))
+	next := filepath.Join(filepath.Dir(path), "next")
+	require.NoError(t, os.WriteFile(next, []byte(web("b")), 0o600))
+	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
+	require.NoError(t, os.Chtimes(next, longAgo, longAgo))
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, New(path), "web:80")
+		w.expect(t, 0, "a")
+		w.expect(t, time.Minute)
+		require.NoError(t, os.Rename(next, path))
+		w.expect(t, poll, "b")
+	})
+}
+
+// The kubelet writes a new directory and swaps the link ..data onto it; the
+// mounted names are links through ..data. Both ways to say where the profiles
+// are see it.
+func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
+	dir := t.TempDir()
+	for version, files := range map[string]map[string]string{
+		"..2026_01": {"web.yaml": web("a"), "gone.yaml": profile("gone", "x")},
+		"..2026_02": {"web.yaml": web("b"), "new.json": `{"target": "new", "routes": [{"name": "y", "match": {"method": "GET"}}]}`},
+	} {
+		require.NoError(t, os.Mkdir(filepath.Join(dir, version), 0o700))
+		for name, content := range files {
+			path := filepath.Join(dir, version, name)
+			require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+			require.NoError(t, os.Chtimes(path, longAgo, longAgo))
+		}
+	}
+	link := func(name string) {
+		require.NoError(t, os.Symlink(filepath.Join("..data", name), filepath.Join(dir, name)))
+	}
+	data := filepath.Join(dir, "..data")
+	require.NoError(t, os.Symlink("..2026_01", data))
+	link("web.yaml")
+	link("gone.yaml")
+	synctest.Test(t, func(t *testing.T) {
+		all := New(dir)
+		one := watch(t, New(filepath.Join(dir, "web.yaml")), "web:80")
+		inDir, gone, fresh := watch(t, all, "web:80"), watch(t, all, "gone:80"), watch(t, all, "new:80")
+		one.expect(t, 0, "a")
+		inDir.expect(t, 0, "a")
+		gone.expect(t, 0, "x")
+		fresh.expect(t, 0, "default")
+
+		require.NoError(t, os.Symlink("..2026_02", data+"_tmp"))
+		require.NoError(t, os.Rename(data+"_tmp", data))
+		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_01")))
+		one.expect(t, poll, "b")
+		inDir.expect(t, 0, "b")
+		gone.expect(t, 0, "default") // by now its link leads nowhere
+		require.NoError(t, os.Remove(filepath.Join(dir, "gone.yaml")))
+		link("new.json")
+		fresh.expect(t, poll, "y")
+		inDir.expect(t, 0)
+		gone.expect(t, 0)
+	})
+}
+
+func TestTruncatedAndWrittenAgain(t *testing.T) {
+	path := temp(t, web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, New(path), "web:80")
+		w.expect(t, 0, "a")
+		require.NoError(t, os.Truncate(path, 0))
+		w.expect(t, poll, path+":1: there is nothing in the file; for no profile, write {}")
+		require.NoError(t, os.WriteFile(path, []byte(web("b")), 0o600))
+		w.expect(t, poll, "b")
+		require.NoError(t, os.WriteFile(path, []byte(web("c")), 0o600)) // of the same size
+		w.expect(t, poll, "c")
+	})
+}
+
+func TestOnlyAChangedProfileIsNews(t *testing.T) {
+	path := temp(t, web("a")+"---\n"+profile("api", "x"))
+	synctest.Test(t, func(t *testing.T) {
+		s := New(path)
+		w, api, other := watch(t, s, "web:80"), watch(t, s, "API."), watch(t, s, "other:80")
+		w.expect(t, 0, "a")
+		api.expect(t, 0, "x")
+		other.expect(t, 0, "default")
+
+		replace(t, path, "# Another order.\n"+profile("api", "y")+"---\n"+web("a"))
+		api.expect(t, poll, "y")
+		w.expect(t, 0)
+
+		// One goes away, one comes.
+		replace(t, path, web("b")+"---\n"+profile("other:80", "z"))
+		w.expect(t, poll, "b")
+		api.expect(t, 0, "default")
+		other.expect(t, 0, "z")
+		replace(t, path, "{}")
+		w.expect(t, poll, "default")
+		api.expect(t, 0)
+		other.expect(t, 0, "default")
+	})
+}
+
+func TestABadFileIsNewsOnceAndTheLastGoodProfileStays(t *testing.T) {
+	path := temp(t, web("a"))
+	bad := func(line string) string {
+		return path + ":" + line + ": targets: unknown field: there are endpoint, name, opaque, retryBudget, routes, split, target\n" +
+			path + ":" + line + ": target: missing: write the name of the service: web.default.svc.cluster.local"
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := New(path)
+		w := watch(t, s, "web:80")
+		w.expect(t, 0, "a")
+		replace(t, path, "targets: web")
+		w.expect(t, poll, bad("1:1"))
+		w.expect(t, time.Minute)
+		replace(t, path, "targets: web # the same mistakes in another content")
+		w.expect(t, time.Minute)
+		watch(t, s, "web:80").expect(t, 0, "a", bad("1:1"))
+		watch(t, s, "other:80").expect(t, 0, "default", bad("1:1")) // as far as is known
+		replace(t, path, "\ntargets: web")
+		w.expect(t, poll, bad("2:1"))
+		require.NoError(t, os.Remove(path))
+		w.expect(t, poll, noFile(path))
+		w.expect(t, time.Minute)
+
+		// What was known was never taken back, but that the trouble is over is news.
+		replace(t, path, web("a"))
+		w.expect(t, poll, "a")
+		w.expect(t, time.Minute)
+	})
+}
+
+func TestAFileThatIsNotThereYet(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "web.yaml")
+	synctest.Test(t, func(t *testing.T) {
+		s := New(path)
+		w, other := watch(t, s, "web:80"), watch(t, s, "other:80")
+		w.expect(t, time.Minute, noFile(path))
+		other.expect(t, 0, noFile(path)) // not the default: what it will have is not known
+		replace(t, path, web("a"))
+		w.expect(t, poll, "a")
+		other.expect(t, 0, "default")
+	})
+}
+
+func TestADirectory(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, content string) { replace(t, filepath.Join(dir, name), content) }
+	put("b.yaml", web("b"))
+	put("c.yml", "target:\n")
+	put("ignored.txt", "}")
+	put(".hidden.yaml", "}")
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "sub.yaml"), 0o700))
+	c := filepath.Join(dir, "c.yml") + ":1:8: target: missing: write the name of the service: web.default.svc.cluster.local"
+	synctest.Test(t, func(t *testing.T) {
+		s := New(dir)
+		w, other := watch(t, s, "web:80"), watch(t, s, "other:80")
+		w.expect(t, 0, "b", c)
+		other.expect(t, 0, c) // it may be in the bad file
+		put("c.yml", profile("other", "x"))
+		other.expect(t, poll, "x")
+		w.expect(t, 0, "b")
+
+		// Each file keeps its own last good content.
+		put("c.yml", "target:\n")
+		w.expect(t, poll, c)
+		other.expect(t, 0, c)
+		put("b.yaml", web("b2"))
+		w.expect(t, poll, "b2")
+		other.expect(t, 0)
+
+		// The first file by name has the target.
+		put("d.yaml", "")
+		empty := filepath.Join(dir, "d.yaml") + ":1: there is nothing in the file; for no profile, write {}"
+		w.expect(t, poll, c+"\n"+empty)
+		other.expect(t, 0, c+"\n"+empty)
+		require.NoError(t, os.Remove(filepath.Join(dir, "d.yaml")))
+		w.expect(t, poll, c)
+		other.expect(t, 0, c)
+		put("c.yml", profile("other", "x"))
+		w.expect(t, poll, "b2")
+		other.expect(t, 0, "x")
+		put("a.json", `{"target": "web"}`)
+		twice := filepath.Join(dir, "b.yaml") + ":1:10: target \"web\": another profile for web, which has the one in " +
+			filepath.Join(dir, "a.json") + ":1: take one out"
+		w.expect(t, poll, "default", twice)
+		other.expect(t, 0, twice)
+		require.NoError(t, os.Remove(filepath.Join(dir, "a.json")))
+		w.expect(t, poll, "b2")
+		other.expect(t, 0, "x")
+
+		require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
+		w.expect(t, poll, "default")
+		put("b.yaml", web("b2"))
+		w.expect(t, poll, "b2")
+		require.NoError(t, os.RemoveAll(dir))
+		w.expect(t, poll, noFile(dir))
+		other.expect(t, 0, noFile(dir))
+		w.expect(t, time.Minute)
+	})
+}
+
+func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
+	path := temp(t, web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		watch(t, New(path, MaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with MaxSize")
+		watch(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "a")
+		watch(t, New("/dev/null"), "web").expect(t, 0, "file: /dev/null is not a regular file (Dc---------)")
+	})
+}
+
+func TestANameThatNoFileCanHaveIsFinal(t *testing.T) {
+	s := New(temp(t, web("a")))
+	for _, target := range []string{"", "a b", "web:http", "web:0", "web:65536", "a:b:80", "\xff", ":80", "*.example.com:80"} {
+		items := 0
+		for p, err := range s.Watch(t.Context(), target) {
+			require.ErrorIs(t, err, profiles.ErrNoProfile)
+			require.Nil(t, p)
+			items++
+		}
+		require.Equal(t, 1, items, "%q", target)
+	}
+}
+
+func TestAContextThatIsDoneSaysNothing(t *testing.T) {
+	s := New(temp(t, web("a")))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, target := range []string{"web", ""} {
+		for range s.Watch(ctx, target) {
+			t.Error("an item after the context was done")
+		}
+	}
+}
+
+func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
+	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}]\n"))
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		s := New(path, Logger(slog.New(slog.NewTextHandler(&out, nil))))
+		w := watch(t, s, "web.ns.svc.cluster.local:80")
+		w.expect(t, time.Minute, "default")
+		watch(t, s, "b").expect(t, time.Minute, "default")
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		require.Len(t, lines, 2)
+		assert.Contains(t, lines[0], `level=WARN msg="left out of a profile" err="`+path+":6:33: spec.routes[0].condition: nothing")
+		assert.Contains(t, lines[1], "missing closing )")
+		replace(t, path, sp("  routes: [{name: b, condition: {pathRegex: '('}}, {name: c, condition: {method: GET}}]\n"))
+		w.expect(t, poll, "c")
+		assert.Equal(t, 4, strings.Count(out.String(), "\n"))
+
+		out.Reset()
+		in := watch(t, New(filepath.Dir(path), Logger(slog.New(slog.NewTextHandler(&out, nil)))), "b")
+		in.expect(t, 0, "default")
+		require.Equal(t, 2, strings.Count(out.String(), "\n"))
+		replace(t, filepath.Join(filepath.Dir(path), "another.yaml"), profile("b", "x"))
+		in.expect(t, poll, "x")
+		require.Equal(t, 2, strings.Count(out.String(), "\n"), "of the file that did not change nothing is said again")
+	})
+}
+
+func TestTheClientsNamespaceIsAnOption(t *testing.T) {
+	path := temp(t, sp("  routes: [{name: theirs, condition: {method: GET}}]\n"))
+	data, err := os.ReadFile(path)
+	require.NoError(t, err)
+	replace(t, path, string(data)+"---\n"+strings.Replace(strings.Replace(string(data), "theirs", "mine", 1), "metadata:", "metadata:\n  namespace: client", 1))
+	synctest.Test(t, func(t *testing.T) {
+		watch(t, New(path), "web.ns.svc.cluster.local").expect(t, 0, "theirs")
+		watch(t, New(path, Namespace("client")), "web.ns.svc.cluster.local").expect(t, 0, "mine")
+	})
+}
+
+// A context that ends while the profile is looked at ends the stream before
+// the error that goes with it.
+func TestNothingIsSaidAfterTheEnd(t *testing.T) {
+	path := temp(t, web("a"))
+	s := New(path)
+	for range s.Watch(t.Context(), "web") {
+		break // what is good is known now
+	}
+	replace(t, path, "}")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	items := 0
+	for p, err := range s.Watch(ctx, "web") {
+		require.NoError(t, err)
+		require.Equal(t, "a", words(p, nil))
+		cancel()
+		items++
+	}
+	require.Equal(t, 1, items)
+}
+
+// A router in front of it all: a change of the file is a change of the route.
+func TestARouterFollowsAFile(t *testing.T) {
+	path := temp(t, web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		r := newRouter(t, New(path), "web:80")
+		require.Equal(t, "a", call(t, r, "GET /"))
+		replace(t, path, web("b"))
+		time.Sleep(poll)
+		synctest.Wait()
+		require.Equal(t, "b", call(t, r, "GET /"))
+		replace(t, path, "}")
+		time.Sleep(poll)
+		synctest.Wait()
+		require.Equal(t, "b", call(t, r, "GET /"))
+	})
+}

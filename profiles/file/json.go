@@ -1,0 +1,49 @@
+package file
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// asYAML rewrites what strings of JSON may have and the YAML package does not
+// know: \/, a character in two \u escapes, and a bare U+007F. Lines stay what
+// they are; columns behind such a thing do not. What is not JSON is returned as
+// it is.
+func asYAML(data []byte) []byte {
+	if !bytes.ContainsAny(data, "\\\x7f") || !json.Valid(data) {
+		return data
+	}
+	out := make([]byte, 0, len(data))
+	for len(data) > 0 {
+		switch c := surrogates(data); {
+		case c != utf8.RuneError:
+			out, data = utf8.AppendRune(out, c), data[12:]
+		case data[0] == 0x7f:
+			out, data = append(out, `\u007f`...), data[1:]
+		case data[0] != '\\':
+			out, data = append(out, data[0]), data[1:]
+		case data[1] == '/':
+			out, data = append(out, '/'), data[2:]
+		default: // an escape that both know
+			out, data = append(out, data[:2]...), data[2:]
+		}
+	}
+	return out
+}
+
+// surrogates returns the character that is written as two \u escapes at the
+// beginning of text, or utf8.RuneError.
+func surrogates(text []byte) rune {
+	if len(text) < 12 || text[0] != '\\' || text[1] != 'u' || text[6] != '\\' || text[7] != 'u' {
+		return utf8.RuneError
+	}
+	high, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	low, err2 := strconv.ParseUint(string(text[8:12]), 16, 16)
+	if err != nil || err2 != nil {
+		return utf8.RuneError
+	}
+	return utf16.DecodeRune(rune(high), rune(low))
+}

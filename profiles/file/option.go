@@ -1,0 +1,64 @@
+package file
+
+import (
+	"log/slog"
+	"math"
+	"time"
+)
+
+// Option changes what [New] returns.
+type Option interface{ apply(*options) }
+
+type options struct {
+	every     time.Duration
+	max       int64 // bytes
+	namespace string
+	log       *slog.Logger
+}
+
+type option func(*options)
+
+func (o option) apply(to *options) { o(to) }
+
+// PollEvery sets how often the files are looked at while somebody watches. A
+// look at a file that did not change is one stat. The default, and what is not
+// positive, is 500 ms.
+func PollEvery(d time.Duration) Option {
+	return option(func(o *options) { o.every = d })
+}
+
+// MaxSize sets the size in bytes above which a file is refused. Reading takes
+// up to some hundred times the file's size of memory for a moment. The default,
+// and what is not positive, is 16 MiB.
+func MaxSize(bytes int64) Option {
+	return option(func(o *options) { o.max = bytes })
+}
+
+// Namespace says in which namespace of Kubernetes the program is: a
+// ServiceProfile in it wins over the one in the service's namespace, as with
+// linkerd's controller, and those in other namespaces do not count. The default
+// is none: the one in the service's namespace wins over all others.
+func Namespace(name string) Option {
+	return option(func(o *options) { o.namespace = name })
+}
+
+// Logger has what linkerd would leave out of a ServiceProfile, and is left out
+// here, logged to l each time that such a file has changed. The default, and
+// nil, is silence.
+func Logger(l *slog.Logger) Option {
+	return option(func(o *options) { o.log = l })
+}
+
+func (o options) orDefault() options {
+	if o.every <= 0 {
+		o.every = 500 * time.Millisecond
+	}
+	if o.max <= 0 {
+		o.max = 16 << 20
+	}
+	o.max = min(o.max, math.MaxInt64-1) // one byte more is read, to see that there is more
+	if o.log == nil {
+		o.log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}

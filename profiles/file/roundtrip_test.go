@@ -1,0 +1,185 @@
+package file
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+type object map[string]any
+
+// draw helps to draw a profile and, beside it, how the short form writes it.
+type draw struct{ *rapid.T }
+
+func (d draw) int(low, high int) int { return rapid.IntRange(low, high).Draw(d.T, "n") }
+
+func (d draw) pick(from ...string) string { return rapid.SampledFrom(from).Draw(d.T, "word") }
+
+func (d draw) duration() (time.Duration, string) {
+	t := time.Duration(d.int(0, 100000)) * time.Microsecond
+	return t, t.String()
+}
+
+func (d draw) text() (profiles.Text, any) {
+	s := d.pick("a", "B.c", "true", "007", "é{", "~")
+	switch d.int(0, 4) {
+	case 0:
+		return profiles.Exact(s), s
+	case 1:
+		return profiles.Exact(s), object{"exact": s}
+	case 2:
+		return profiles.Prefix(s), object{"prefix": s}
+	case 3:
+		return profiles.Regex(s), object{"regex": s}
+	}
+	return profiles.Present{}, object{"present": true}
+}
+
+// leaf draws one condition on requests.
+func (d draw) leaf() (profiles.Match, object) {
+	switch d.int(0, 7) {
+	case 0:
+		method := d.pick("GET", "POST", "get", "PROPFIND")
+		return profiles.Method(method), object{"method": method}
+	case 1:
+		path := d.pick("/", "/a.b", "/a|b", "/^x$", `/\d`, "/ ", "/%2F")
+		return profiles.Path("^" + regexp.QuoteMeta(path) + "$"), object{"path": path}
+	case 2:
+		prefix := d.pick("/", "/a", "/a/b/")
+		return profiles.PathPrefix(prefix), object{"pathPrefix": prefix}
+	case 3:
+		regex := d.pick("/a|/b", "^/x$", "/[^/]*")
+		return profiles.Path("^(?:" + regex + ")$"), object{"pathRegex": regex}
+	case 4:
+		text, written := d.text()
+		return profiles.Host{Value: text}, object{"host": written}
+	case 5:
+		text, written := d.text()
+		return profiles.Header{Name: "x-a", Value: text}, object{"header": object{"x-a": written}}
+	case 6:
+		text, written := d.text()
+		return profiles.Query{Name: "q[]", Value: text}, object{"query": object{"q[]": written}}
+	}
+	return profiles.GRPC{Service: "a.v1.B", Method: "C"}, object{"grpc": object{"service": "a.v1.B", "method": "C"}}
+}
+
+func (d draw) status() (profiles.Match, object) {
+	low := d.int(100, 999)
+	if d.int(0, 1) == 0 {
+		return profiles.Status{Min: low, Max: low}, object{"status": low}
+	}
+	high := d.int(low, 999)
+	return profiles.Status{Min: low, Max: high}, object{"status": fmt.Sprintf("%d-%d", low, high)}
+}
+
+// tree draws a condition with leaves of one kind; it has at least one member.
+func (d draw) tree(depth int, leaf func() (profiles.Match, object)) (profiles.Match, object) {
+	kind := d.int(0, 3)
+	if depth == 0 || kind == 0 {
+		return leaf()
+	}
+	if kind == 1 {
+		m, written := d.tree(depth-1, leaf)
+		return profiles.Not{Match: m}, object{"not": written}
+	}
+	var members []profiles.Match
+	var list []object
+	for range d.int(1, 3) {
+		m, written := d.tree(depth-1, leaf)
+		members, list = append(members, m), append(list, written)
+	}
+	if kind == 2 {
+		return profiles.All(members), object{"all": list}
+	}
+	return profiles.Any(members), object{"any": list}
+}
+
+func (d draw) route() (profiles.Route, object) {
+	var r profiles.Route
+	o := object{}
+	r.Name = d.pick("a", "GET /", "0")
+	r.Match, o["match"] = d.tree(3, d.leaf)
+	r.Labels = map[string]string{"team": d.pick("x", "y: z", "")}
+	r.Timeout, o["timeout"] = d.duration()
+	r.TryTimeout, o["tryTimeout"] = d.duration()
+	r.Hedge, o["hedge"] = d.duration()
+	r.Retryable = d.int(0, 1) == 1
+	r.MaxRetries, r.Limit = d.int(0, 99), d.int(0, 1000)
+	r.Rate = profiles.Rate{PerSecond: float64(d.int(1, 100)) / 8, Burst: d.int(0, 3)}
+	o["name"], o["labels"], o["retry"], o["maxRetries"], o["limit"] = r.Name, r.Labels, r.Retryable, r.MaxRetries, r.Limit
+	o["rate"] = object{"perSecond": r.Rate.PerSecond, "burst": r.Rate.Burst}
+	var classes []object
+	for range d.int(1, 3) {
+		m, written := d.tree(2, d.status)
+		c := profiles.ResponseClass{Match: m, Failure: d.int(0, 1) == 1}
+		r.Classes = append(r.Classes, c)
+		classes = append(classes, object{"match": written, "failure": c.Failure})
+	}
+	o["classes"] = classes
+	return r, o
+}
+
+func (d draw) profile() (profiles.Profile, object) {
+	p := profiles.Profile{
+		Name: d.pick("web.ns", "API_1."), OpaqueProtocol: d.int(0, 1) == 1,
+		Targets:        []profiles.Target{{Authority: "web-v2:81", Weight: uint32(d.int(0, 1000))}},
+		Endpoint:       netip.AddrPortFrom(netip.MustParseAddr(d.pick("10.0.0.1", "fd00::1")), uint16(d.int(1, 65535))),
+		EndpointLabels: map[string]string{"zone": d.pick("a", "b")},
+		RetryBudget: &profiles.RetryBudget{
+			Ratio: float64(d.int(0, 8000)) / 8, MinPerSecond: uint32(d.int(0, 100)), TTL: time.Duration(d.int(1, 60)) * time.Second,
+		},
+	}
+	var routes []object
+	for range d.int(1, 4) {
+		r, o := d.route()
+		p.Routes, routes = append(p.Routes, r), append(routes, o)
+	}
+	return p, object{
+		"target": "web.ns:80", "name": p.Name, "opaque": p.OpaqueProtocol, "routes": routes,
+		"split":       object{"web-v2:81": p.Targets[0].Weight},
+		"endpoint":    object{"addr": p.Endpoint, "labels": p.EndpointLabels},
+		"retryBudget": object{"ratio": p.RetryBudget.Ratio, "minPerSecond": p.RetryBudget.MinPerSecond, "ttl": p.RetryBudget.TTL.String()},
+	}
+}
+
+// The short form says all that a Profile can.
+func TestWhatTheShortFormSaysIsWhatIsRead(t *testing.T) {
+	said := map[string]bool{} // the fields that had a value once
+	rapid.Check(t, func(t *rapid.T) {
+		want, written := draw{t}.profile()
+		data, err := json.Marshal(written)
+		require.NoError(t, err)
+		s, err := Parse("f", data)
+		require.NoError(t, err, "%s", data)
+		got := s.Profile("web.ns:80")
+		require.Equal(t, &want, got, "%s", data)
+		require.NoError(t, got.Validate())
+		note(said, reflect.ValueOf(want))
+		for _, r := range got.Routes {
+			note(said, reflect.ValueOf(r))
+		}
+	})
+	for _, of := range []reflect.Type{reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route]()} {
+		for field := range of.Fields() {
+			name := of.Name() + "." + field.Name
+			require.True(t, said[name], "the short form has nothing for %s: let it, in short.go and above", name)
+		}
+	}
+}
+
+func note(said map[string]bool, v reflect.Value) {
+	for i := range v.NumField() {
+		if !v.Field(i).IsZero() {
+			said[v.Type().Name()+"."+v.Type().Field(i).Name] = true
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"path/filepath"
+	"strings"
+
+	"github.com/gotower/gotower/internal/follow"
+	"github.com/gotower/gotower/profiles"
+)
+
+// Source has the profiles of a file, or of the files of a directory. It is safe
+// for concurrent use, and must not be copied. It holds nothing that has to be
+// closed: its one goroutine, which looks at the files, runs only while somebody
+// watches. Between that it keeps nothing but what was last good.
+type Source struct {
+	namespace string
+	poller    *follow.Poller[state]
+}
+
+var _ profiles.Source = (*Source)(nil)
+
+// New returns a Source of the file at path, or of the files in the directory at
+// path that end in .yaml, .yml or .json and do not begin with a dot; a relative
+// path is taken from the directory the process is in at each look. Nothing is
+// touched before Watch is called. To refuse a bad file at the start of a
+// program, call [Parse] on its content first.
+func New(path string, opts ...Option) *Source {
+	var o options
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	o = o.orDefault()
+	m := &merger{log: o.log, tree: follow.Tree[*Set]{Path: path, Max: o.max, Wanted: isProfileFile, Parse: Parse}}
+	return &Source{namespace: o.namespace, poller: follow.NewPoller(o.every, m.look)}
+}
+
+func isProfileFile(name string) bool {
+	switch filepath.Ext(name) {
+	case ".yaml", ".yml", ".json":
+		return !strings.HasPrefix(name, ".")
+	}
+	return false
+}
+
+// Watch yields the profile of target, and again after each change of it, until
+// ctx ends or the consumer breaks. A target that no file names has the default
+// profile, and may come to have another; one whose profile went away has the
+// default one again.
+//
+// Files that cannot be read or have mistakes are an error, yielded once for as
+// long as it stays the same, with an [*Error] in it for each mistake. What each
+// of them said when it was last good stays in force. Where that is not known,
+// and no other file names the target, there is nothing but the error until it
+// is. Once all files are good again the profile is yielded anew, even if nothing
+// changed.
+//
+// A consumer that is slower than the changes is not told of those that are
+// over. What is neither a name nor an address, with a port or without, is
+// final: [profiles.ErrNoProfile].
+func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
+	return func(yield func(*profiles.Profile, error) bool) {
+		host, port, ok := splitTarget(target)
+		if !ok && ctx.Err() == nil {
+			yield(nil, fmt.Errorf("file: target %q: %w: neither a name nor an address", target, profiles.ErrNoProfile))
+		}
+		if !ok {
+			return
+		}
+		v := view{host: host, port: port, namespace: s.namespace}
+		for st := range s.poller.States(ctx) {
+			// The profile comes before the error: it serves while a file is bad.
+			if p := v.profile(st); p != nil && !yield(p, nil) {
+				return
+			}
+			if err := v.news(st); err != nil && (ctx.Err() != nil || !yield(nil, err)) {
+				return
+			}
+		}
+	}
+}
