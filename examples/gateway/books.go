@@ -1,0 +1,56 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+// shelf is what a version answers.
+type shelf struct {
+	Version string   `json:"version"`
+	Books   []string `json:"books,omitempty"`
+	Bytes   int64    `json:"bytes,omitempty"`
+}
+
+// books is one version of the service behind the gateway.
+func books(version string) http.Handler {
+	var asked atomic.Int64
+	list := func(w http.ResponseWriter, _ *http.Request) {
+		answer(w, http.StatusOK, shelf{Version: version, Books: []string{"Middlemarch", "Emma"}})
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /books", list)
+	mux.HandleFunc("GET /books/flaky", func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1)%2 == 1 {
+			http.Error(w, "not this time", http.StatusServiceUnavailable)
+			return
+		}
+		list(w, r)
+	})
+	mux.HandleFunc("GET /books/slow", func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(5 * time.Second):
+			list(w, r)
+		case <-r.Context().Done():
+		}
+	})
+	mux.HandleFunc("POST /books", func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		answer(w, http.StatusCreated, shelf{Version: version, Bytes: n})
+	})
+	return mux
+}
+
+func answer(w http.ResponseWriter, status int, s shelf) {
+	text, err := json.Marshal(s)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(text, '\n'))
+}

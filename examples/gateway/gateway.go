@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"html/template"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/resolve"
+)
+
+// gateway is the path of a request, which reads from top to bottom:
+//
+//	mux ─┬─ /           what there is
+//	     └─ /books ──▶ auth ─▶ explain ─▶ profile ─────▶ queue ─▶ balance ─▶ breaker ─▶ endpoint
+//	                                      route: retry,  bounded  cheapest   opens      one
+//	                                      timeout; split wait                           address
+type gateway struct {
+	books    httplayer.Service
+	explains explanations
+	resolver resolve.Resolver
+	log      *slog.Logger
+}
+
+// target is what the profile is for.
+const target = "books.example:80"
+
+// newGateway makes the path. What it keeps up in the background lives as long as
+// ctx.
+func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Resolver, key string, log *slog.Logger) *gateway {
+	g := &gateway{resolver: resolver, log: log}
+	g.books = httplayer.NewStack(layer.For[*http.Response](target)).
+		With("auth", bearer(key)).
+		With("explain", g.explains.layer).
+		Service(profiles.New(ctx, target, source, httplayer.Access{}, g.backend(ctx),
+			profiles.InitialWait[*http.Request, *http.Response](time.Second),
+			profiles.Standard(httplayer.Resend{}, httplayer.Classify),
+			profiles.Logger[*http.Request, *http.Response](log)))
+	return g
+}
+
+// backend serves a target of the split by its endpoints. Here, and only here,
+// requests wait.
+func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
+	return func(target string) httplayer.Service {
+		return httplayer.NewStack(layer.For[*http.Response](target)).
+			Queue(1000, 2*time.Second).
+			Service(balance.Resolve(ctx, g.resolver, target, endpoint, balance.Classify(httplayer.Classify)))
+	}
+}
+
+// endpoint serves one address.
+func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
+	return httplayer.NewStack(layer.For[*http.Response](t.Name)).
+		Breaker(layer.BreakerPolicy{}).
+		Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
+}
+
+// clients is what clients see.
+func (g *gateway) clients() http.Handler {
+	mux := http.NewServeMux()
+	books := httplayer.Handler(g.books, httplayer.Logger(g.log))
+	mux.Handle("/books", books)
+	mux.Handle("/books/", books)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		http.Error(w, "no such page: "+r.URL.Path+"; there is /books, for those who have a token", http.StatusNotFound)
+	})
+	return mux
+}
+
+// admin is what the operator sees: the live tree of services, and what the
+// requests with the header X-Explain went through.
+func (g *gateway) admin() http.Handler {
+	page := template.Must(template.New("admin").Parse(pageText))
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		if err := page.Execute(w, map[string]any{"Tree": layer.Describe(g.books).String(), "Explained": g.explains.latest()}); err != nil {
+			g.log.Warn("admin page", "err", err)
+		}
+	})
+	return mux
+}
+
+const pageText = `<!doctype html>
+<meta charset="utf-8"><meta name="viewport" content="width=device-width"><meta http-equiv="refresh" content="2">
+<title>gateway</title>
+<style>:root{color-scheme:light dark}body{font:15px system-ui;margin:2em}pre{overflow:auto;font:13px ui-monospace,monospace}</style>
+<h1>gateway</h1>
+<h2>The path of a request</h2><pre>{{.Tree}}</pre>
+<h2>Explained</h2>
+{{range .Explained}}<h3>{{.Request}}</h3><pre>{{.Why}}</pre>{{else}}<p>Send a request with the header <code>X-Explain: 1</code>.{{end}}
+`
