@@ -147,9 +147,10 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint64) (
 
 // cheapestPlain is cheapest where all endpoints weigh the same, the cost is the
 // usual one and nobody asks why: the inner loop of nearly every pick, with
-// costOf and expected written out, so that nothing is called. A comparison of
-// costs that are drawn at random cannot be foreseen by a processor: costs are
-// compared by their bits, which have the same order, so that it need not be.
+// costOf and expects written out for an endpoint that has proven itself, so that
+// nothing is called. A comparison of costs that are drawn at random cannot be
+// foreseen by a processor: costs are compared by their bits, which have the same
+// order, so that it need not be.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64) (best *endpoint, cost float32) {
 	usual, halvings := float32(g.usual.read()), g.halvings
 	least := uint32(math.MaxUint32)
@@ -158,23 +159,19 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64
 		if e == nil {
 			continue
 		}
-		waiting, streams := e.load()
 		chance = nextChance(chance)
-		its, requests := usual, float32(waiting+1)+part(chance)
-		if value, age, fails := e.latency.load(now); value != 0 {
-			rate := halvings
-			if e.proven.Load() < founder {
-				rate *= forgiving
-			}
-			left := halved(float32(age) * rate)
-			its = value*left + usual*(1-left)
+		var its float32
+		if e.proven.Load() == proof {
+			waiting, streams := e.load()
+			value, age, fails := e.latency.load(now)
+			left := halved(float32(age) * halvings)
+			requests := float32(waiting+1) + part(chance)
 			if fails {
 				requests += g.asIf(left)
 			}
-		}
-		its = its*requests + float32(streams)*usual
-		if e.full(waiting) {
-			its = dear * float32(waiting+1)
+			its = (value*left+usual*(1-left))*requests + float32(streams)*usual
+		} else {
+			its = g.costOf(e, now, usual, part(chance))
 		}
 		if bits := math.Float32bits(its); bits < least {
 			least, best = bits, e
