@@ -34,6 +34,10 @@ var (
 	ErrIdleTimeout error = &kind{"idle timeout", ErrTimeout}
 	ErrTryTimeout  error = &kind{"try timeout", ErrTimeout}
 
+	// ErrTryRefused says that a request was sent, and that a later try, which
+	// was to help, was refused. It is no refusal: the request is not untouched.
+	ErrTryRefused = errors.New("refused on a further try")
+
 	// ErrInjected marks a fault that was made on purpose, so that it counts
 	// against nobody. See [Chaos].
 	ErrInjected = errors.New("injected fault")

@@ -25,8 +25,9 @@ import (
 //
 // Errors: a response that is the last is returned as it is, whatever its class;
 // an error in an [Error] that says how many tries there were and why there are
-// no more. When a try was sent and a later one refused, that is no refusal. A
-// try that took too long is of kind [ErrTryTimeout].
+// no more. When a try was sent and a later one refused, that is no refusal, but
+// of kind [ErrTryRefused], or [ErrTimeout] if it was fail-fast. A try that took
+// too long is of kind [ErrTryTimeout].
 //
 // Cost: one allocation, and what is read of a request body is copied. With
 // PerTry, a timer and a context more. No clock is read while nothing fails.

@@ -202,8 +202,12 @@ func (s *retrying[Req, Rsp]) last(err error, refused bool, why skip) error {
 		// Something was sent, so nobody may take this for a refusal.
 		after, _ := RetryAfter(err)
 		s.letGo()
+		kind := ErrTryRefused
+		if errors.Is(err, ErrFailFast) {
+			kind = ErrTimeout
+		}
 		return &Error{
-			Layer: "retry", Target: s.target, Waited: s.waited, After: after, Err: s.failed,
+			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, After: after, Err: s.failed,
 			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), err),
 		}
 	case s.tries == 1 && why.say() == "":

@@ -242,6 +242,7 @@ func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 		_, err := svc.Call(t.Context(), &retryRequest{Body: source})
 		require.NotErrorIs(t, err, layer.ErrNotReady)
 		require.ErrorIs(t, err, errServer)
+		require.ErrorIs(t, err, layer.ErrTryRefused)
 		require.ErrorContains(t, err, "3 tries, the last refused (limit: not ready: 8 of 8 in flight)")
 		require.EqualValues(t, 1, source.closes.Load())
 	})

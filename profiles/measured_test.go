@@ -81,6 +81,17 @@ func TestMeasured(t *testing.T) {
 	assert.EqualValues(t, 1, of(c.tries.Responses, "success"))
 }
 
+// route_retryable_total is about routes that are retryable.
+func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
+	c := newCounters()
+	p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = false, time.Millisecond })
+	r, _ := serving(t, p, hang, c.option())
+	_, err := r.Call(t.Context(), get)
+	require.ErrorIs(t, err, layer.ErrTryTimeout)
+	assert.Empty(t, c.requests.Skipped)
+	assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+}
+
 func TestMeasuredOfATimeout(t *testing.T) {
 	c := newCounters()
 	p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })

@@ -60,7 +60,7 @@ func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]
 // want to the end (the body closed early, the context cancelled) is judged by
 // what had come of it. Nothing is reported for a request that was refused, as
 // it may still be served elsewhere, nor for one whose caller left before there
-// was a response.
+// was a response. One whose time ran out while it waited is a failure.
 //
 // report must be quick and safe for concurrent use.
 func OnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {

@@ -23,7 +23,7 @@ func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], ro
 			router: r, ctx: ctx, rsp: rsp, route: info,
 			verdict: classes.head(grpc, r.access.Status(rsp), r.access.ResponseHeader(rsp)),
 		}), nil
-	case errors.Is(err, layer.ErrNotReady), cancelled(ctx):
+	case errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrTimeout), cancelled(ctx):
 	default:
 		r.onResponse(info, layer.Failure, err)
 	}
@@ -56,5 +56,8 @@ func (e *ending[Req, Rsp]) End(err error) {
 }
 
 // cancelled reports whether the caller left of its own will; a deadline that
-// ran out is somebody's failure.
-func cancelled(ctx context.Context) bool { return errors.Is(ctx.Err(), context.Canceled) }
+// ran out is somebody's failure, and so is a limit above, which cancels with
+// that as its cause.
+func cancelled(ctx context.Context) bool {
+	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
+}

@@ -122,9 +122,13 @@ func (a *acting[Req, Rsp]) judges() bool {
 }
 
 func (a *acting[Req, Rsp]) options(classify layer.Classifier[Rsp]) []layer.Option[Rsp] {
+	to := a.requests
+	if !a.route.Retryable {
+		to.Skipped = nil // Retry is there for its TryTimeout alone: nothing is left undone
+	}
 	return []layer.Option[Rsp]{
 		layer.For[Rsp](a.target), layer.Until(a.access.Complete), layer.Resending(a.standard.resend),
-		layer.Classify(classify), layer.Measured[Rsp](a.requests),
+		layer.Classify(classify), layer.Measured[Rsp](to),
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -138,6 +139,35 @@ func TestRetryOfABrokenConnection(t *testing.T) {
 	require.NoError(t, rsp.Body.Close())
 	assert.Equal(t, 200, rsp.StatusCode)
 	assert.Len(t, came(), 3)
+}
+
+// What the client sees is what refused the retry, and yet the request is not
+// untouched.
+func TestARetryThatIsRefused(t *testing.T) {
+	for kind, want := range map[error]int{layer.ErrNotReady: 503, layer.ErrClosed: 503, layer.ErrFailFast: 504} {
+		first := true
+		r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
+			if first {
+				first = false
+				return &reply{status: 500}, nil
+			}
+			return nil, &layer.Error{Layer: "queue", Kind: kind}
+		})
+		_, err := r.Call(t.Context(), get)
+		status, _ := httplayer.StatusOf(err)
+		assert.Equal(t, want, status, "%v", kind)
+		assert.NotErrorIs(t, err, layer.ErrNotReady)
+	}
+}
+
+// A URL without a path is sent with the path "/".
+func TestRouteOfAnEmptyPath(t *testing.T) {
+	r, came := webTown(t, retryable(func(r *profiles.Route) { r.Match = profiles.PathPrefix("/") }))
+	rsp, err := r.Call(t.Context(), streamed(t, "?fails=1", strings.NewReader("hello"), 5))
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, 200, rsp.StatusCode)
+	assert.Len(t, came(), 2)
 }
 
 // The timeout ends with the head of a response.

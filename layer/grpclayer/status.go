@@ -20,7 +20,7 @@ import (
 //	out of time by the caller's context                 DEADLINE_EXCEEDED
 //	no route                                            NOT_FOUND
 //	the caller's own cancellation                       CANCELLED
-//	refused for any other reason                        UNAVAILABLE
+//	refused for any other reason, or on a further try   UNAVAILABLE
 //	an error with a status of gRPC's                    that
 //	anything else                                       UNKNOWN (*)
 //
@@ -43,7 +43,7 @@ func Code(err error) codes.Code {
 		return codes.Canceled
 	case errors.As(err, &call):
 		return call.GRPCStatus().Code()
-	case errors.Is(err, layer.ErrNotReady):
+	case errors.Is(err, layer.ErrNotReady), errors.Is(err, layer.ErrTryRefused):
 		return codes.Unavailable
 	}
 	st, _ := statusOf(err)

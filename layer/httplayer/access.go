@@ -44,12 +44,16 @@ func (Access) Authority(r *http.Request) string {
 	return r.Host
 }
 
-// Path returns the path in its escaped form, as it was sent.
+// Path returns the path in its escaped form, as it is sent: an empty one is "/",
+// but for CONNECT, which has none.
 func (Access) Path(r *http.Request) string {
 	if r.URL == nil {
 		return ""
 	}
-	return r.URL.EscapedPath()
+	if path := r.URL.EscapedPath(); path != "" || r.Method == http.MethodConnect {
+		return path
+	}
+	return "/"
 }
 
 // Query returns the query of the URL as it was sent.

@@ -35,6 +35,8 @@ func TestAccessOfRequests(t *testing.T) {
 		"absolute":    {absolute, "GET", "http", "other:81", "/", "192.0.2.1:1234"},
 		"client":      {ours, "GET", "https", "web.default:8443", "/x%20y", "invalid AddrPort"},
 		"star":        {&http.Request{Method: "OPTIONS", URL: &url.URL{Path: "*"}}, "OPTIONS", "http", "", "*", "invalid AddrPort"},
+		"empty path":  {&http.Request{URL: &url.URL{Host: "web"}}, "GET", "http", "web", "/", "invalid AddrPort"},
+		"connect":     {&http.Request{Method: "CONNECT", URL: &url.URL{Host: "web:443"}}, "CONNECT", "http", "web:443", "", "invalid AddrPort"},
 		"bare":        {bare, "GET", "http", "", "", "invalid AddrPort"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -33,6 +33,7 @@ const (
 //	refused by a rate limit                                 429   8 RESOURCE_EXHAUSTED
 //	out of time: in a queue (fail-fast), in a layer         504   4 DEADLINE_EXCEEDED
 //	refused by a layer, since no endpoint is there          503  14 UNAVAILABLE
+//	failed, and refused when it was sent again              503  14 UNAVAILABLE
 //	out of time while connecting, or by the caller's ctx    504   4 DEADLINE_EXCEEDED
 //	no route                                                404   5 NOT_FOUND
 //	the caller's own cancellation                           502   1 CANCELLED
@@ -56,7 +57,7 @@ func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded
-	case isShed(err):
+	case isShed(err), errors.Is(err, layer.ErrTryRefused):
 		return http.StatusServiceUnavailable, grpcUnavailable
 	case timedOut(err):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded

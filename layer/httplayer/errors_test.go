@@ -54,6 +54,7 @@ func statuses() map[string]struct {
 		"refused":                  {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8"}, 503, 14, true},
 		"closed":                   {layer.ErrClosed, 503, 14, true},
 		"does not exist":           {&layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "does not exist"}, 503, 14, true},
+		"failed, then refused":     {&layer.Error{Layer: "retry", Kind: layer.ErrTryRefused, Err: &peerError{io.EOF}}, 503, 14, true},
 		"connection refused":       {dial(syscall.ECONNREFUSED), 502, 14, true},
 		"reset":                    {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, 502, 14, true},
 		"read timeout":             {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ETIMEDOUT}, 502, 14, true},

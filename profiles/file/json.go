@@ -11,11 +11,13 @@ import (
 // asYAML rewrites what strings of JSON may have and the YAML package does not
 // know: \/, a character in two \u escapes, and a bare U+007F. Lines stay what
 // they are; columns behind such a thing do not. What is not JSON is returned as
-// it is.
+// it is. A byte order mark before it, as Windows writes it, does not count.
 func asYAML(data []byte) []byte {
-	if !bytes.ContainsAny(data, "\\\x7f") || !json.Valid(data) {
+	text := bytes.TrimPrefix(data, []byte("\ufeff"))
+	if !bytes.ContainsAny(text, "\\\x7f") || !json.Valid(text) {
 		return data
 	}
+	data = text
 	out := make([]byte, 0, len(data))
 	for len(data) > 0 {
 		switch c := surrogates(data); {

@@ -141,6 +141,7 @@ func TestJSON(t *testing.T) {
 	require.Len(t, s.Profile("web").Routes, 1)
 	assert.Equal(t, "😀/\x7f\\ä\n", s.Profile("web").Routes[0].Name)
 	assert.Equal(t, profiles.Path("^/a$"), s.Profile("web").Routes[0].Match)
+	parse(t, "\ufeff{\"target\": \"web\", \"routes\": [{\"match\": {\"path\": \"\\/a\"}}]}") // as Windows writes it
 	requireMistakes(t, "{\"target\": \"web\",\n\"name\": \"\\ud83d\"}", "f:2: found invalid Unicode character escape code")
 }
 
