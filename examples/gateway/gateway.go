@@ -65,7 +65,7 @@ func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 // clients is what clients see.
 func (g *gateway) clients() http.Handler {
 	mux := http.NewServeMux()
-	books := httplayer.Handler(g.books, httplayer.Logger(g.log))
+	books := httplayer.Handler(g.books, httplayer.Logger(g.log), httplayer.InformationalHeaders(false))
 	mux.Handle("/books", books)
 	mux.Handle("/books/", books)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

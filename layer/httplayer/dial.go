@@ -53,7 +53,7 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	if err != nil {
 		return nil, nil, &peerError{err}
 	}
-	w := &wire{Conn: conn}
+	w := &wire{Conn: conn, over: make(chan struct{})}
 	if secure, ok := conn.(*tls.Conn); ok {
 		state := secure.ConnectionState()
 		w.tls = &state

@@ -64,7 +64,8 @@ import (
 // closed, an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
 //
 // Body: the response body must be closed, as with any [http.RoundTripper]; an
-// HTTP/1.1 connection is free again when it was read to its end. In HTTP/2,
+// HTTP/1.1 connection is free again when it was read to its end. The body of a
+// request that failed may still be in a Read when Call returns. In HTTP/2,
 // Close waits for a Read of the request body that is under way
 // (golang/go#80085), so the Close of that should end its Read.
 //

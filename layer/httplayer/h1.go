@@ -25,7 +25,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		}
 		out := e.outgoing(ctx, req)
 		before := c.wire.sent.Load()
-		rsp, err := c.cc.RoundTrip(out.Request)
+		rsp, err := c.roundTrip(out)
 		if err == nil {
 			out.admit()
 			rsp.Request, rsp.TLS = req, c.wire.tls

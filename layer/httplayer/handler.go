@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
-	"sync"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -102,7 +101,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(r.Context()) // the server looks at its own
 		r.Body = x.received
 	}
+	returned := false
+	defer func() {
+		if !returned {
+			x.abandon()
+		}
+	}()
 	x.proxy.ServeHTTP(x, r)
+	returned = true
 	x.finish(r)
 }
 
@@ -234,23 +240,4 @@ func printable(s string) string {
 		}
 	}
 	return string(out)
-}
-
-// buffers are what response bodies are copied with, of the size that
-// ReverseProxy would allocate for each.
-type buffers struct{ pool sync.Pool }
-
-type buffer = [32 << 10]byte
-
-func (b *buffers) Get() []byte {
-	if buf, ok := b.pool.Get().(*buffer); ok {
-		return buf[:]
-	}
-	return new(buffer)[:]
-}
-
-func (b *buffers) Put(buf []byte) {
-	if len(buf) == len(buffer{}) {
-		b.pool.Put((*buffer)(buf))
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 )
 
@@ -18,7 +19,9 @@ type wire struct {
 	tls     *tls.ConnectionState // nil in cleartext
 	greeted func(p []byte) bool  // if not nil: is what the server says unasked HTTP/2?
 	sent    atomic.Int64
-	lost    atomic.Bool // ended or broken by the peer, not by net/http
+	lost    atomic.Bool   // ended or broken by the peer, not by net/http
+	over    chan struct{} // closed when it is, by whomever; nil if nobody asks
+	ends    sync.Once
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -53,12 +56,20 @@ func (w *wire) fail(err error) {
 	if !errors.Is(err, net.ErrClosed) && !errors.Is(err, io.ErrClosedPipe) {
 		w.lost.Store(true)
 	}
+	w.end()
 	if w.frames != nil {
 		w.frames.end()
 	}
 }
 
+func (w *wire) end() {
+	if w.over != nil {
+		w.ends.Do(func() { close(w.over) })
+	}
+}
+
 func (w *wire) Close() error {
+	w.end()
 	if w.frames != nil {
 		w.frames.end()
 	}

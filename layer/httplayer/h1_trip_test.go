@@ -1,0 +1,64 @@
+package httplayer
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A client that pauses in its body keeps nobody from the error of a try, from
+// its time limit, or from another try.
+func TestClientPausesInItsBody(t *testing.T) {
+	for name, tt := range map[string]struct {
+		silent bool // the endpoint does not close
+		svc    func(Service) Service
+		status int
+	}{
+		"error":   {false, func(s Service) Service { return s }, http.StatusBadGateway},
+		"timeout": {true, func(s Service) Service { return NewStack().Timeout(100 * time.Millisecond).Service(s) }, http.StatusGatewayTimeout},
+		"retry":   {false, func(s Service) Service { return NewStack().Retry(RetryPolicy{}).Service(s) }, http.StatusNoContent},
+		"per try": {true, func(s Service) Service {
+			return NewStack().Retry(RetryPolicy{PerTry: 100 * time.Millisecond}).Service(s)
+		}, http.StatusNoContent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var tries atomic.Int32
+			up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				again := tries.Add(1) > 1
+				_, err := io.ReadFull(r.Body, make([]byte, 3))
+				assert.NoError(t, err)
+				conn, _, err := http.NewResponseController(w).Hijack()
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer conn.Close()
+				switch {
+				case again:
+					_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+				case tt.silent:
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			}))
+			srv := httptest.NewServer(Handler(tt.svc(endpoint(t, up))))
+			defer srv.Close()
+			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+			require.NoError(t, err)
+			defer conn.Close()
+			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			_, err = io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nabc")
+			require.NoError(t, err)
+			rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			require.NoError(t, err)
+			rsp.Body.Close()
+			require.Equal(t, tt.status, rsp.StatusCode)
+		})
+	}
+}

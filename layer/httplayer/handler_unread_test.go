@@ -1,0 +1,171 @@
+package httplayer_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// hasty reads some of the body, and then answers with the path: in chunks, or
+// with a length.
+func hasty(some int64, chunked bool) httplayer.Service {
+	return layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
+		if req.Body != nil {
+			_, _ = io.CopyN(io.Discard, req.Body, some)
+		}
+		text := req.URL.Path
+		rsp := &http.Response{
+			StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+			Body: io.NopCloser(strings.NewReader(text)), ContentLength: -1, Request: req,
+		}
+		if !chunked {
+			rsp.ContentLength = int64(len(text))
+			rsp.Header.Set("Content-Length", strconv.Itoa(len(text)))
+		}
+		return rsp, nil
+	})
+}
+
+// exchanged sends text on a connection of its own, and returns what was
+// answered until the server closed it.
+func exchanged(t *testing.T, h http.Handler, text string) (answers []string) {
+	t.Helper()
+	var said lines
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ErrorLog = log.New(&said, "", 0)
+	srv.Start()
+	defer srv.Close()
+	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		_, _ = io.WriteString(conn, text) // which the server may not let end
+	}()
+	in := bufio.NewReader(conn)
+	for {
+		rsp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			require.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the server closes")
+			break
+		}
+		if rsp.StatusCode == http.StatusContinue {
+			continue
+		}
+		body, err := io.ReadAll(rsp.Body)
+		if err != nil {
+			body = append(body, " broken off"...)
+		}
+		answers = append(answers, string(body))
+	}
+	conn.Close()
+	<-sent
+	require.Empty(t, said.String())
+	return answers
+}
+
+const last = "GET /next HTTP/1.1\r\nHost: web\r\nConnection: close\r\n\r\n"
+
+// What is left of a body is never taken for a request, and a whole response
+// always arrives.
+func TestRestOfABody(t *testing.T) {
+	t.Parallel()
+	post := func(version, fields, body string) string {
+		return "POST /first HTTP/" + version + "\r\nHost: web\r\n" + fields + "\r\n\r\n" + body + last
+	}
+	chunks := func(size int, trailer string) string {
+		return post("1.1", "Transfer-Encoding: chunked", fmt.Sprintf("%x\r\n%s\r\n0\r\n%s\r\n", size, strings.Repeat("x", size), trailer))
+	}
+	sized := func(size int) string {
+		return post("1.1", "Content-Length: "+strconv.Itoa(size), strings.Repeat("x", size))
+	}
+	const most = 256 << 10 // what net/http reads
+	smuggled := "GET /smuggled HTTP/1.1\r\nHost: web\r\nX: " + strings.Repeat("x", 8<<10) + "\r\n"
+	for name, tt := range map[string]struct {
+		text string
+		kept bool
+	}{
+		"trailer":               {chunks(3, "X: 1\r\n"), true},
+		"bad trailer":           {chunks(3, "no trailer\r\n"+last), false},
+		"trailer that is long":  {chunks(3, smuggled), false},
+		"bad chunk":             {post("1.1", "Transfer-Encoding: chunked", "3\r\nabcd\r\n"), false},
+		"expects 100, 1.1":      {post("1.1", "Expect: 100-continue\r\nContent-Length: 10", "0123456789"), false},
+		"expects 100, 1.0":      {post("1.0", "Connection: keep-alive\r\nExpect: 100-continue\r\nContent-Length: 10", "0123456789"), false},
+		"just short enough":     {sized(most), true},
+		"too long":              {sized(most + 6), false},
+		"chunks, short enough":  {chunks(most-1, ""), true},
+		"chunks, too long":      {chunks(most+6, ""), false},
+		"does not come to that": {"POST /first HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nonly this", false},
+	} {
+		for some, chunked := range map[int64]bool{0: true, 5: false} { // some of the body was read before
+			t.Run(fmt.Sprint(name, " ", some), func(t *testing.T) {
+				t.Parallel()
+				want := []string{"/first"}
+				if tt.kept {
+					want = append(want, "/next")
+				}
+				require.Equal(t, want, exchanged(t, httplayer.Handler(hasty(some, chunked)), tt.text))
+			})
+		}
+	}
+}
+
+// A layer's answer in front of a handler is no different.
+func TestRestOfABodyBeforeMiddleware(t *testing.T) {
+	t.Parallel()
+	answers := func(httplayer.Service) httplayer.Service { return hasty(5, true) }
+	h := httplayer.Middleware(answers)(http.NotFoundHandler())
+	text := "POST /first HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nno trailer\r\n" + last + last
+	require.Equal(t, []string{"/first"}, exchanged(t, h, text))
+}
+
+// torn is a response body that breaks off.
+type torn struct{ io.Reader }
+
+func (torn) Close() error { return nil }
+
+func (b torn) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+// A response that breaks off is aborted at once, also where the client does
+// not go on with its body before it knows.
+func TestResponseBreaksOffBeforeTheBodyEnds(t *testing.T) {
+	t.Parallel()
+	for _, reads := range []bool{false, true} {
+		svc := layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
+			if reads {
+				go func() { _, _ = io.Copy(io.Discard, req.Body) }() // as an endpoint does
+			}
+			return &http.Response{
+				StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{},
+				Body: torn{strings.NewReader("some")}, ContentLength: -1, Request: req,
+			}, nil
+		})
+		began := time.Now()
+		text := "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nonly this"
+		require.Equal(t, []string{"some broken off"}, exchanged(t, httplayer.Handler(svc), text))
+		require.Less(t, time.Since(began), 10*time.Second)
+	}
+}
