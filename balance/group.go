@@ -171,7 +171,7 @@ const slowest = 0.1
 
 // weight is that of e; in the time of its slow start, a growing part of it.
 func (g *group) weight(e *endpoint, now uint32) float32 {
-	w := math.Float32frombits(e.weight.Load())
+	w := float32(e.plainWeight())
 	if age, starts := g.starts(e, now); starts {
 		w *= max(slowest, float32(age)/float32(g.slowStart))
 	}

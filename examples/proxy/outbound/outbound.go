@@ -2,8 +2,8 @@
 // top to bottom; each function below is the next stretch of the way.
 //
 //	limit ─▶ router ─▶ profile ─▶ retry, ─▶ queue ─▶ balancer ─▶ metrics ─▶ tap ─▶ endpoint
-//	         target    route,     timeout   bounded  p2c, peak              live    one
-//	         by name   split      by route  wait     EWMA                   events  address
+//	         target    route,     timeout   bounded  cheapest,              live    one
+//	         by name   split      by route  wait     peak EWMA              events  address
 package outbound
 
 import (
