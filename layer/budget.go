@@ -83,15 +83,21 @@ func (b *Budget) Deposit() {
 // Withdraw asks to send one request once more, as a retry or a hedge, and
 // reports whether the budget allows it.
 func (b *Budget) Withdraw() bool {
+	_, granted := b.withdraw()
+	return granted
+}
+
+// withdraw says in which bucket it was entered, for refund.
+func (b *Budget) withdraw() (epoch int64, granted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.look()
 	if float64(b.withdrawn+1) > b.allowed() {
-		return false
+		return 0, false
 	}
 	b.withdrawn++
 	b.bucket(b.epoch).withdrawn++
-	return true
+	return b.epoch, true
 }
 
 // Balance is how many withdrawals would be granted now.
@@ -102,15 +108,16 @@ func (b *Budget) Balance() int {
 	return int(max(b.allowed()-float64(b.withdrawn), 0))
 }
 
-// refund takes back a withdrawal that was not used. One of an earlier bucket
-// stays: that errs on the stricter side.
-func (b *Budget) refund() {
+// refund takes back a withdrawal that was not used. It must be that very one:
+// were it a younger one's entry that goes, that would be forgotten too early.
+func (b *Budget) refund(epoch int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if last := b.bucket(b.epoch); last.withdrawn > 0 {
-		last.withdrawn--
-		b.withdrawn--
+	if epoch <= b.epoch-int64(len(b.buckets)) {
+		return // it is out of the sums by now
 	}
+	b.bucket(epoch).withdrawn--
+	b.withdrawn--
 }
 
 func (b *Budget) allowed() float64 { return b.ratio*float64(b.paidIn) + b.reserve }

@@ -21,7 +21,7 @@
 //	failure      Breaker  Gated  Fallback  Reconnect  Switch
 //	again        Retry  Hedge: both pay from a Budget
 //	composition  Router  Cache  Watch  Lazy  Map…  Then  Filter  If
-//	observation  Metrics  Trace  Chaos
+//	observation  Metrics  Trace  Chaos  Mirror
 //
 // Each says under the same five headings what it admits, what it does to the
 // context, what holds for bodies, which errors it returns and what it costs.

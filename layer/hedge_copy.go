@@ -25,26 +25,29 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 // send sends the copy, if there is a budget and a request for it.
 func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	budget := r.policy.Budget
-	granted := budget.Withdraw()
+	entry, granted := budget.withdraw()
 	r.to.Budget.Set(float64(budget.Balance()))
 	if !granted {
+		r.explain("no budget")
 		return rsp, errHedgeSkipped
 	}
 	c.req = r.req
 	if r.replay != nil {
 		next, ok := r.replay.Next()
 		if !ok {
-			budget.refund()
+			budget.refund(entry)
+			r.explain("the request body cannot be sent again")
 			return rsp, errHedgeSkipped
 		}
 		c.req = next
 	}
+	r.explain("")
 	rsp, err = r.Service.Call(c, c.req)
 	if err != nil {
 		c.err = err
 		if c.refused() {
 			r.closeBody(c)
-			budget.refund()
+			budget.refund(entry)
 		}
 	}
 	return rsp, err
@@ -61,10 +64,10 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp]) {
 	r.mu.Unlock()
 	switch {
 	case c.won:
-		r.first.cancel(errHedgeLost)
 		if c.returned {
-			r.won.inc()
+			r.won.inc() // first: the caller does not wait for this goroutine
 		}
+		r.first.cancel(errHedgeLost)
 	case late:
 		if c.returned && c.err == nil {
 			r.resend.Discard(c.rsp)
@@ -80,4 +83,22 @@ func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
 	} else {
 		r.sent.inc()
 	}
+}
+
+// explain tells whoever asked that the copy is sent now, or why it is not.
+func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
+	to := r.ctx.hints.Explanation
+	if to == nil {
+		return
+	}
+	n := Node{Name: "hedge"}
+	if r.target != "" {
+		n.State = append(n.State, Attr{"target", r.target})
+	}
+	n.State = append(n.State, Attr{"after", r.now() - r.start})
+	if skipped != "" {
+		n.State = append(n.State, Attr{"skipped", skipped})
+	}
+	n.State = append(n.State, Attr{"budget", r.policy.Budget.Balance()})
+	to.Add(n)
 }

@@ -39,12 +39,13 @@ type Instruments struct {
 	Connects metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
 	Injected metrics.Counter // Chaos: label "fault": delay, error
+	Mirrored metrics.Counter // Mirror: label "outcome": answered, failed, refused, full (not sent), skipped (not copied)
 }
 
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{
 		&i.Requests, &i.Refusals, &i.Responses, &i.Refused, &i.Expired, &i.Retries, &i.Skipped, &i.Hedges, &i.Trips,
-		&i.Connects, &i.Injected,
+		&i.Connects, &i.Injected, &i.Mirrored,
 	} {
 		if *c == nil {
 			*c = discard.NewCounter()

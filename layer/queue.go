@@ -18,7 +18,8 @@ import (
 // Admission: up to capacity requests stand in line, for up to maxWait each.
 // Only the head of the line waits in inner's Ready; it hands that place on
 // just before its own Call, so one free slot wakes one waiter. A head that is
-// refused after all goes back to the front. Once the head has waited maxWait
+// refused after all, because the one right behind it was quicker in that moment,
+// goes back to the front. Once the head has waited maxWait
 // the queue is in fail-fast: everyone in line fails, and newcomers are refused
 // at once until inner is ready again. Ready waits for room in the line.
 //

@@ -6,6 +6,9 @@ import "time"
 // [Hedge]) ask of a protocol. The default knows requests and responses that
 // are pointers to structs with a field Body of type [io.ReadCloser]; of
 // anything else it says that it may be sent as it is, any number of times.
+//
+// One may have more methods than these: those of [Peek], and Outline(rsp Rsp)
+// string, by which an [Explanation] names a response in a few words.
 type Resend[Req, Rsp any] interface {
 	// Idempotent reports whether sending req twice has the effect of sending
 	// it once.

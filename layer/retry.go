@@ -20,20 +20,23 @@ import (
 //
 // Body: that of the request is kept while it is read, see [RetryPolicy]. A
 // response that is given up is read to its end where that is near, and closed.
-// Once a response was returned there are no more tries. The context of its try
-// lives until it ended, see [Until].
+// Once a response was returned there are no more tries; one of which the trailers
+// may tell of a failure can be held back for them, see [RetryPolicy.Peek]. The
+// context of its try lives until it ended, see [Until].
 //
 // Errors: a response that is the last is returned as it is, whatever its class;
 // an error in an [Error] that says how many tries there were and why there are
 // no more. When a try was sent and a later one refused, that is no refusal, but
-// of kind [ErrTryRefused], or [ErrTimeout] if it was fail-fast. A try that took
-// too long is of kind [ErrTryTimeout].
+// of kind [ErrTryRefused], or [ErrTimeout] if it was fail-fast. What the refused
+// one had taken from the Budget is given back. A try that took too long is of
+// kind [ErrTryTimeout].
 //
 // Cost: one allocation, and what is read of a request body is copied. With
 // PerTry, a timer and a context more. No clock is read while nothing fails.
 //
 // Retries do not multiply: below a Retry that will send the request again,
-// another one does nothing. A [Hedge] below should share its Budget. What the
+// another one does no more than to limit its try by PerTry. A [Hedge] below should
+// share its Budget. What the
 // policy says beyond its ranges is held to them; see Validate. A policy of one
 // try without PerTry does nothing.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -52,6 +55,9 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 			return next
 		}
 		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, resend: resend, whole: whole}
+		if policy.Peek != nil {
+			r.peek, _ = resend.(Peek[Rsp])
+		}
 		r.tooLong = &kind{"over the limit of " + policy.PerTry.String() + " a try", ErrTryTimeout}
 		r.retries.to = o.to.Retries
 		r.expired = o.to.Expired.With("limit", "try")
@@ -67,8 +73,9 @@ type retry[Req, Rsp any] struct {
 	options[Rsp]
 	policy  RetryPolicy[Req, Rsp]
 	resend  Resend[Req, Rsp]
-	whole   bool  // a response is complete when Call returns it
-	tooLong error // the cause of the contexts of tries that were
+	peek    Peek[Rsp] // nil: a response is judged by its head
+	whole   bool      // a response is complete when Call returns it
+	tooLong error     // the cause of the contexts of tries that were
 
 	retries tally
 	skipped [skipNothing]tally
@@ -78,7 +85,7 @@ type retry[Req, Rsp any] struct {
 func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	above := retryAbove(ctx)
 	if above.retries() {
-		return r.Service.Call(ctx, req)
+		return r.once(ctx, req)
 	}
 	a := &attempt{budget: r.policy.Budget, again: r.policy.Requests(req)}
 	a.follow(ctx)
@@ -89,6 +96,16 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}
 	return r.send(a, req, nil)
+}
+
+// once sends a request that somebody above will send again.
+func (r *retry[Req, Rsp]) once(ctx context.Context, req Req) (Rsp, error) {
+	if r.policy.PerTry == 0 {
+		return r.Service.Call(ctx, req)
+	}
+	a := &attempt{}
+	a.follow(ctx)
+	return r.timed(a, req)
 }
 
 // replayed sends a request with a body.
@@ -104,12 +121,13 @@ func (r *retry[Req, Rsp]) replayed(a *attempt, req Req, replay Replay[Req]) (Rsp
 
 func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (Rsp, error) {
 	rsp, err := r.try(a, req)
-	if err == nil && !r.policy.Outcomes(Outcome[Rsp]{Response: rsp, Ended: r.whole}) {
+	got := r.look(a, replay, 1, rsp, err)
+	if err == nil && a.hints.Explanation == nil && !r.policy.Outcomes(got.outcome()) {
 		a.pay()
-		return rsp, nil
+		return got.ahead, nil
 	}
 	s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
-	return s.run(rsp, err)
+	return s.run(got)
 }
 
 // try sends the request once.

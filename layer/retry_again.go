@@ -57,30 +57,36 @@ type retrying[Req, Rsp any] struct {
 	failed error         // of those, what the last one returned
 	waited time.Duration // between tries
 
-	charged bool // the next try was taken from the budget
+	charged bool  // the budget has paid for a try that was not sent yet
+	entry   int64 // where it says so
 }
 
 // run takes the outcome of the first try, and makes the others.
-func (s *retrying[Req, Rsp]) run(rsp Rsp, err error) (Rsp, error) {
+func (s *retrying[Req, Rsp]) run(got answer[Rsp]) (Rsp, error) {
 	for {
-		refused := errors.Is(err, ErrNotReady)
-		if !refused {
-			s.count(err)
+		got.refused = errors.Is(got.err, ErrNotReady)
+		switch {
+		case !got.refused:
+			s.count(got.err)
+		case s.unreached(got.err):
+			got.unreached, s.charged = true, false // it was that try's
 		}
-		pause, why, again := s.weigh(rsp, err, refused)
+		pause, why, again := s.weigh(got)
+		s.explain(got, why, again)
 		if !again {
-			return rsp, s.last(err, refused, why)
+			s.giveBack()
+			return got.ahead, s.last(got, why)
 		}
-		if err == nil {
-			s.resend.Discard(rsp)
+		if got.err == nil {
+			s.resend.Discard(got.ahead)
 		}
-		if gone := s.wait(pause, err); gone != nil {
+		if gone := s.wait(pause, got.err); gone != nil {
 			return *new(Rsp), gone
 		}
 		s.tries++
-		s.charged = false
 		s.retries.inc()
-		rsp, err = s.try(s.ctx, s.req)
+		rsp, err := s.try(s.ctx, s.req)
+		got = s.look(s.ctx, s.replay, s.tries, rsp, err)
 	}
 }
 
@@ -91,22 +97,22 @@ func (s *retrying[Req, Rsp]) count(err error) {
 		s.sent = true
 		s.ctx.pay()
 	}
-	s.failed = err
+	s.failed, s.charged = err, false
 }
 
 // weigh decides on another try, and makes the request ready for it.
-func (s *retrying[Req, Rsp]) weigh(rsp Rsp, err error, refused bool) (pause time.Duration, why skip, again bool) {
-	if s.ctx.Err() != nil || !s.mayHelp(rsp, err, refused) {
+func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
+	if s.ctx.Err() != nil || !s.mayHelp(got) {
 		return 0, skipNothing, false
 	}
-	pause, why = s.pause(rsp, err)
+	pause, why = s.pause(got.rsp, got.err)
 	switch {
 	case s.tries >= s.policy.Tries:
 		why = skipTries
-	case !refused && !s.ctx.again:
+	case !got.refused && !s.ctx.again:
 		why = skipUnsafe
-	case why == skipNothing && !refused:
-		why = s.takeOut()
+	case why == skipNothing && (!got.refused || got.unreached):
+		why = s.takeOut(got.refused)
 	}
 	if why != skipNothing {
 		s.skipped[why].inc()
@@ -116,14 +122,14 @@ func (s *retrying[Req, Rsp]) weigh(rsp Rsp, err error, refused bool) (pause time
 }
 
 // mayHelp reports whether the same request might fare better.
-func (s *retrying[Req, Rsp]) mayHelp(rsp Rsp, err error, refused bool) bool {
+func (s *retrying[Req, Rsp]) mayHelp(got answer[Rsp]) bool {
 	switch {
-	case refused:
-		return !s.policy.PassRefusals && !errors.Is(err, ErrClosed) && !errors.Is(err, ErrFailFast)
-	case errors.Is(err, ErrTryTimeout):
+	case got.refused:
+		return got.unreached || !s.policy.PassRefusals && !forGood(got.err)
+	case errors.Is(got.err, ErrTryTimeout):
 		return true
 	}
-	return s.policy.Outcomes(Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && s.whole})
+	return s.policy.Outcomes(got.outcome())
 }
 
 // pause is how long to wait before the next try: the back-off, or what the
@@ -144,21 +150,19 @@ func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	return pause, skipNothing
 }
 
-// takeOut withdraws from the budget, and gets the body for the next try.
-func (s *retrying[Req, Rsp]) takeOut() skip {
-	budget := s.policy.Budget
-	granted := budget.Withdraw()
-	s.charged = granted
-	s.to.Budget.Set(float64(budget.Balance()))
-	if !granted {
+// takeOut withdraws from the budget, and gets the body for the next try, unless
+// the last one left it as it was.
+func (s *retrying[Req, Rsp]) takeOut(untouched bool) skip {
+	s.entry, s.charged = s.policy.Budget.withdraw()
+	s.to.Budget.Set(float64(s.policy.Budget.Balance()))
+	switch {
+	case !s.charged:
 		return skipBudget
-	}
-	if s.replay == nil {
+	case untouched || s.replay == nil:
 		return skipNothing
 	}
 	next, ok := s.replay.Next()
 	if !ok {
-		budget.refund()
 		return skipBody
 	}
 	s.req = next
@@ -166,6 +170,15 @@ func (s *retrying[Req, Rsp]) takeOut() skip {
 		r.Retire()
 	}
 	return skipNothing
+}
+
+// giveBack returns to the budget what was taken for a try that was not sent.
+func (s *retrying[Req, Rsp]) giveBack() {
+	if s.charged {
+		s.charged = false
+		s.policy.Budget.refund(s.entry)
+		s.to.Budget.Set(float64(s.policy.Budget.Balance()))
+	}
 }
 
 // wait pauses, unless the caller goes.
@@ -179,9 +192,7 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	if cause == nil {
 		return nil
 	}
-	if s.charged {
-		s.policy.Budget.refund()
-	}
+	s.giveBack()
 	gone := &Error{Layer: "retry", Target: s.target, Reason: "the caller has gone after " + s.howMany(), Waited: s.waited, Err: cause}
 	if after != nil {
 		gone.Reason += ": " + after.Error()
@@ -194,26 +205,30 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 }
 
 // last is the error to return when there are no more tries.
-func (s *retrying[Req, Rsp]) last(err error, refused bool, why skip) error {
+func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 	switch {
-	case err == nil:
+	case got.err == nil:
 		return nil
-	case refused && s.sent:
+	case got.refused && s.sent:
 		// Something was sent, so nobody may take this for a refusal.
-		after, _ := RetryAfter(err)
+		after, _ := RetryAfter(got.err)
 		s.letGo()
 		kind := ErrTryRefused
-		if errors.Is(err, ErrFailFast) {
+		if errors.Is(got.err, ErrFailFast) {
 			kind = ErrTimeout
 		}
 		return &Error{
 			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, After: after, Err: s.failed,
-			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), err),
+			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), got.err),
 		}
 	case s.tries == 1 && why.say() == "":
-		return err
+		return got.err
 	}
-	return &Error{Layer: "retry", Target: s.target, Reason: s.howMany() + why.say(), Waited: s.waited, Err: err}
+	e := &Error{Layer: "retry", Target: s.target, Reason: s.howMany() + why.say(), Waited: s.waited, Err: got.err}
+	if below := (*Error)(nil); got.unreached && errors.As(got.err, &below) {
+		e.Endpoint = below.Endpoint // it is still that one which refuses
+	}
+	return e
 }
 
 // letGo closes the request body that the last try did not take.

@@ -47,6 +47,22 @@ type RetryPolicy[Req, Rsp any] struct {
 	// knows better how to wait.
 	PassRefusals bool
 
+	// Unreached reports of a refusal that it is tried again although PassRefusals
+	// is set: a connection that could not be made, where nobody stands above who
+	// knows of another one. Such a try is taken from the Budget as if it had been
+	// sent, and comes when the refusal says that it is worth it, within MaxAfter.
+	// It is not asked about [ErrClosed] and [ErrFailFast]. nil: there are none.
+	Unreached func(refusal error) bool
+
+	// Peek reports whether the trailers of rsp, of which nothing but the head is
+	// there, may tell of a failure. Then the response is held back until the first
+	// piece of its body is there, as linkerd's proxy does, and it is judged with
+	// its trailers if they came with it. That needs a Resend with a [Peek]. It is
+	// not done for the last try, nor while the request's body is still being sent,
+	// nor where that was too large to be kept, if its [Replay] tells so by a method
+	// Whole() bool. nil: responses are judged by their heads.
+	Peek func(rsp Rsp) bool
+
 	// Outcomes reports whether another try may help. nil: where the Classifier
 	// says Retryable or Throttled. It is not asked about refusals and try
 	// timeouts, which are tried again.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -58,6 +59,30 @@ func TestRetryInRetryDoesNotMultiply(t *testing.T) {
 			assert.EqualValues(t, 2-wantOuter, state(inner, "retries"), method)
 			assert.Equal(t, 1, budget.Balance(), "three paid in, two taken out: %s", method)
 		}
+	})
+}
+
+// A limit on a try is one for a try of somebody above, too, which goes on to the
+// next when it is over.
+func TestRetryInRetryLimitsItsTry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		inner := retrying(retryPolicy{PerTry: time.Second}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
+			if sent++; sent == 2 {
+				return &response{Body: io.NopCloser(strings.NewReader(""))}, nil
+			}
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		outer := layer.Retry(retryPolicy{}, layer.Classify(failuresAgain[*response]))(inner)
+		began := time.Now()
+		rsp, err := outer.Call(t.Context(), &retryRequest{Method: "GET"})
+		require.NoError(t, err)
+		assert.Less(t, time.Since(began), 2*time.Second)
+		assert.Equal(t, 2, sent)
+		assert.EqualValues(t, 1, state(outer, "retries"))
+		assert.EqualValues(t, 0, state(inner, "retries"))
+		require.NoError(t, rsp.Body.Close())
 	})
 }
 
@@ -119,8 +144,8 @@ func TestRetryRetiresTheBodiesOfEarlierTries(t *testing.T) {
 	})
 }
 
-// A retry that was taken out for is not put back because a later one, which
-// was free, is not waited for.
+// A retry that was taken out for and refused is put back, and that once, although
+// a later one is not waited for either.
 func TestRetryPutsBackOnlyOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -138,6 +163,6 @@ func TestRetryPutsBackOnlyOnce(t *testing.T) {
 		_, err := svc.Call(ctx, &retryRequest{})
 		require.ErrorIs(t, err, context.Canceled)
 		require.NotErrorIs(t, err, layer.ErrNotReady)
-		require.Equal(t, 99, budget.Balance())
+		require.Equal(t, 100, budget.Balance())
 	})
 }

@@ -99,6 +99,13 @@ func (s Stack[Req, Rsp]) Chaos(p ChaosPolicy[Req]) Stack[Req, Rsp] {
 	return s.With("chaos", Chaos(p, s.opts...))
 }
 
+// Mirror adds a [Mirror].
+func (s Stack[Req, Rsp]) Mirror(
+	ctx context.Context, to Service[Req, Rsp], edit Edit[Req, Rsp], p MirrorPolicy[Req],
+) Stack[Req, Rsp] {
+	return s.With("mirror", Mirror(ctx, to, edit, p, s.opts...))
+}
+
 // Drain adds a [Drain].
 func (s Stack[Req, Rsp]) Drain(d *Drainer) Stack[Req, Rsp] {
 	return s.With("drain", Drain[Req](d, s.opts...))

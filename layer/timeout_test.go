@@ -51,10 +51,10 @@ func TestTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		svc := layer.Timeout[int, int](time.Minute)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+			cancel(gone)
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
 		}))
-		go cancel(gone)
 		_, err := svc.Call(ctx, 1)
 		require.Equal(t, gone, err)
 	})

@@ -25,10 +25,12 @@ func (Access) Method(*Call) string { return "POST" }
 // Scheme returns "": gRPC does not say.
 func (Access) Scheme(*Call) string { return "" }
 
-// Authority returns what the client sent, on a server, else "".
+// Authority returns what the client sent, on a server. On a client it is the
+// target without its scheme, which is what gRPC sends unless it is told
+// otherwise.
 func (Access) Authority(c *Call) string {
 	if !c.incoming {
-		return ""
+		return authorityOf(c.conn())
 	}
 	return c.Get(":authority")
 }
@@ -44,36 +46,56 @@ func (Access) Source(c *Call) netip.AddrPort {
 	if c.ctx == nil || !c.incoming {
 		return netip.AddrPort{}
 	}
-	p, ok := peer.FromContext(c.ctx)
-	if !ok || p.Addr == nil {
-		return netip.AddrPort{}
+	if p, ok := peer.FromContext(c.ctx); ok {
+		return addrPort(p.Addr)
 	}
-	addr, err := netip.ParseAddrPort(p.Addr.String())
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return addr
+	return netip.AddrPort{}
 }
 
 // RequestHeader returns the metadata of the call, a copy.
 func (Access) RequestHeader(c *Call) layer.Fields { return fields(c.Header()) }
 
+// RequestOverHTTP2 returns true.
+func (Access) RequestOverHTTP2(*Call) bool { return true }
+
+// ResponseOverHTTP2 returns true.
+func (Access) ResponseOverHTTP2(*Reply) bool { return true }
+
 // Status returns 200.
 func (Access) Status(*Reply) int { return 200 }
 
-// ResponseHeader returns the header of a unary reply.
-func (Access) ResponseHeader(r *Reply) layer.Fields { return fields(r.Header) }
-
-// ResponseTrailer returns the trailer of a reply, once that ended.
-func (Access) ResponseTrailer(r *Reply) layer.Fields {
-	if r.stream != nil && r.stream.over() {
-		return fields(r.stream.Trailer())
+// ResponseHeader returns the header of a reply: that of a client's unary call,
+// and that of a stream once it began. What a server's unary handler sets is not
+// known here.
+func (Access) ResponseHeader(r *Reply) layer.Fields {
+	if r.stream != nil && r.stream.begun.Load() {
+		header, _ := r.stream.ClientStream.Header() // it is there
+		return fields(header)
 	}
-	return fields(r.Trailer)
+	return fields(r.Header)
 }
 
-// Complete is [Completion].
+// ResponseTrailer returns the trailer of a reply, once that ended, and the
+// status as the field grpc-status.
+func (Access) ResponseTrailer(r *Reply) layer.Fields {
+	switch {
+	case r.stream == nil:
+		return (*ending)(r)
+	case r.stream.over():
+		return &ending{Trailer: r.stream.Trailer(), status: r.status}
+	}
+	return fields(nil)
+}
+
+// Complete is [Completion], but that it tells o how long messages are, as they
+// would be on the wire without compression.
 func (Access) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
+	switch {
+	case r != nil && r.stream != nil:
+		o = sized{o}
+	case r != nil && r.Message != nil:
+		o.Data(sizeOf(r.Message))
+	}
 	return Completion(ctx, r, o)
 }
 

@@ -46,14 +46,14 @@ func (a *attempt) data() {
 
 // explain makes of the error that gRPC gave one that says why, and what is
 // known of the request: see [callError].
-func (a *attempt) explain(err error, trailer metadata.MD) error {
+func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	r := a.refusal.Load()
 	pushback := trailer.Get(pushbackKey)
 	switch {
 	case r != nil && !a.sent.Load():
 		return &callError{err: err, refusal: r.err}
-	case len(pushback) > 0:
-		return &callError{err: err, pushback: pushback}
+	case len(header) > 0 || len(trailer) > 0:
+		return &callError{err: err, pushback: pushback, header: header, trailer: trailer}
 	}
 	return err
 }
@@ -63,6 +63,16 @@ type callError struct {
 	err      error
 	refusal  error    // our balancer's, if nothing was sent; then it is one
 	pushback []string // when the server wants to see the call again
+
+	header, trailer metadata.MD // of the answer, if there was one
+}
+
+// bare is the error without an answer of which it says nothing more.
+func (e *callError) bare() error {
+	if e.refusal == nil && len(e.pushback) == 0 {
+		return e.err
+	}
+	return e
 }
 
 func (e *callError) Error() string {

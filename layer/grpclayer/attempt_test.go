@@ -33,10 +33,10 @@ func TestExplain(t *testing.T) {
 	late := status.Error(codes.DeadlineExceeded, "context deadline exceeded")
 	why := &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "0 of 3 endpoints ready"}
 	a := new(attempt)
-	assert.Equal(t, late, a.explain(late, nil), "not refused")
+	assert.Equal(t, late, a.explain(late, nil, nil), "not refused")
 
 	a.refusal.Store(&refusal{why})
-	err := a.explain(late, nil)
+	err := a.explain(late, nil, nil)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorIs(t, err, late)
 	require.EqualError(t, err, "rpc error: code = DeadlineExceeded desc = context deadline exceeded: "+
@@ -45,12 +45,12 @@ func TestExplain(t *testing.T) {
 	assert.Equal(t, codes.DeadlineExceeded, Code(&layer.Error{Layer: "retry", Err: err}), "also inside of others")
 
 	told := status.Error(codes.Unavailable, "latest balancer error: "+why.Error())
-	assert.Equal(t, told.Error(), a.explain(told, nil).Error(), "not twice")
+	assert.Equal(t, told.Error(), a.explain(told, nil, nil).Error(), "not twice")
 
 	a.sent.Store(true)
-	require.NotErrorIs(t, a.explain(late, nil), layer.ErrNotReady)
+	require.NotErrorIs(t, a.explain(late, nil, nil), layer.ErrNotReady)
 
-	err = a.explain(late, metadata.Pairs(pushbackKey, "7"))
+	err = a.explain(late, nil, metadata.Pairs(pushbackKey, "7"))
 	assert.Equal(t, late.Error(), err.Error())
 	require.ErrorIs(t, err, late)
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))

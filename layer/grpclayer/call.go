@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 
@@ -82,6 +83,7 @@ type Reply struct {
 	Header, Trailer metadata.MD
 
 	stream *stream    // of a client; nil where the reply is over
+	status codes.Code // that it ended with
 	peer   *peer.Peer // if the caller asked for it
 }
 

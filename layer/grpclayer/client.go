@@ -84,7 +84,7 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	opened, err := s.streamer(a, s.desc, s.cc, c.Method, s.opts...)
 	if err != nil {
 		cancel()
-		return nil, a.explain(err, nil)
+		return nil, a.explain(err, nil, nil)
 	}
 	return &Reply{stream: &stream{ClientStream: opened, attempt: a, cancel: cancel, single: !s.desc.ServerStreams}}, nil
 }

@@ -50,7 +50,7 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	u.last = &t.Reply
 	u.mu.Unlock()
 	if err != nil {
-		return nil, t.attempt.explain(err, t.Trailer)
+		return nil, t.attempt.explain(err, t.Header, t.Trailer)
 	}
 	return &t.Reply, nil
 }

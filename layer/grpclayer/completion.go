@@ -5,8 +5,10 @@ import (
 	"errors"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -40,6 +42,9 @@ type stream struct {
 
 	// Written before the stream is handed to its reader, or under mu.
 	observers []layer.Observer
+	begins    []func()
+
+	begun atomic.Bool // the header is there
 
 	mu    sync.Mutex
 	stop  func() bool
@@ -71,19 +76,56 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 // RecvMsg passes one message on, and the end.
 func (s *stream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
+	if err == nil || errors.Is(err, io.EOF) {
+		s.begin()
+	}
 	if err == nil {
 		s.attempt.data()
 		for _, o := range s.observers {
-			o.Data(1)
+			tell(o, m)
 		}
 	}
 	switch {
 	case err == nil && s.single, errors.Is(err, io.EOF):
 		s.end(nil)
 	case err != nil:
-		s.end(err)
+		s.end(s.answered(err))
 	}
 	return err
+}
+
+// answered is err with what the server said, if it did.
+func (s *stream) answered(err error) error {
+	trailer := s.Trailer()
+	header, _ := s.ClientStream.Header() // it is there, or never will be
+	if len(header) == 0 && len(trailer) == 0 {
+		return err
+	}
+	return &callError{err: err, header: header, trailer: trailer}
+}
+
+// Header waits for the header.
+func (s *stream) Header() (metadata.MD, error) {
+	md, err := s.ClientStream.Header()
+	if err == nil && md != nil {
+		s.begin()
+	}
+	return md, err
+}
+
+// begin notes that the header is there.
+func (s *stream) begin() {
+	if s.begun.Load() {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.begun.Swap(true) {
+		return
+	}
+	for _, f := range s.begins {
+		f()
+	}
 }
 
 // SendMsg passes one message on. [io.EOF] says that RecvMsg has the reason.

@@ -3,6 +3,7 @@ package grpclayer
 import (
 	"context"
 	"strconv"
+	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
@@ -98,6 +99,11 @@ type serverStream struct {
 	srv     any
 	stream  grpc.ServerStream
 	handler grpc.StreamHandler
+
+	hear            []hearer // written before the handler is called
+	mu              sync.Mutex
+	header, trailer metadata.MD // if somebody hears
+	begun, over     bool
 }
 
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
@@ -105,10 +111,14 @@ func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	if ctx != ss.Context() {
 		ss = &withContext{ss, ctx}
 	}
+	if len(s.hear) > 0 {
+		ss = &heardStream{ss, s}
+		defer s.end()
+	}
 	if err := s.handler(s.srv, ss); err != nil {
 		return nil, err
 	}
-	return &Reply{}, nil
+	return &Reply{Header: s.header, Trailer: s.trailer}, nil
 }
 
 // withContext is a stream whose handler sees the layers' context.

@@ -85,6 +85,9 @@ func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
+	if call, ok := err.(*callError); ok { //nolint:errorlint // one that is wrapped says more
+		return call.bare()
+	}
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err
 	}

@@ -67,25 +67,42 @@ func (Access) Query(r *http.Request) string {
 // Source returns the address that the request came from, IPv4 in IPv6 as
 // IPv4; the zero value for a request of our own.
 func (Access) Source(r *http.Request) netip.AddrPort {
-	ap, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
-		return netip.AddrPort{}
-	}
-	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
+	return addrPortOf(r.RemoteAddr)
 }
 
 // RequestHeader returns a view of the request's header, without Host.
 func (Access) RequestHeader(r *http.Request) layer.Fields { return fields(r.Header) }
 
-// Status returns the status code.
-func (Access) Status(r *http.Response) int { return r.StatusCode }
+// RequestOverHTTP2 reports whether r is, or was when it was received, HTTP/2's.
+func (Access) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
+
+// ResponseOverHTTP2 reports whether r came by HTTP/2.
+func (Access) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
+
+// Status returns the status code, 0 for no response.
+func (Access) Status(r *http.Response) int {
+	if r == nil {
+		return 0
+	}
+	return r.StatusCode
+}
 
 // ResponseHeader returns a view of the response's header.
-func (Access) ResponseHeader(r *http.Response) layer.Fields { return fields(r.Header) }
+func (Access) ResponseHeader(r *http.Response) layer.Fields {
+	if r == nil {
+		return fields(nil)
+	}
+	return fields(r.Header)
+}
 
 // ResponseTrailer returns a view of the trailer: names that were announced
 // are not in it before they have a value.
-func (Access) ResponseTrailer(r *http.Response) layer.Fields { return fields(r.Trailer) }
+func (Access) ResponseTrailer(r *http.Response) layer.Fields {
+	if r == nil {
+		return fields(nil)
+	}
+	return fields(r.Trailer)
+}
 
 // Complete is [Completion].
 func (Access) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {

@@ -16,6 +16,7 @@ import (
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
 //	what came from beyond this process as an error      Retryable
 //	a [StatusError]                                     as a response with its status
+//	a request body that could not be read               Ignorable
 //	any other error                                     Failure
 //
 // Everything else is a Success. The gRPC status is read from the trailers once
@@ -39,7 +40,10 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 
 func classOfError(err error) layer.Class {
 	var chosen *StatusError
+	var body *bodyError
 	switch {
+	case errors.As(err, &body):
+		return layer.Ignorable
 	case errors.As(err, &chosen):
 		return classOfStatus(chosen.status())
 	case errors.Is(err, layer.ErrTryTimeout), isPeer(err):

@@ -34,6 +34,8 @@ func ended(rsp *http.Response) bool {
 	switch {
 	case rsp.Body == nil || rsp.Body == http.NoBody:
 		return true
+	case rsp.StatusCode == http.StatusSwitchingProtocols:
+		return false // net/http says that its length is 0
 	case rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified:
 		return true
 	case rsp.Request != nil && rsp.Request.Method == http.MethodHead:

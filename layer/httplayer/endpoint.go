@@ -30,7 +30,8 @@ import (
 // An address that cannot be reached: the request is refused, untouched, and so
 // are those that follow, at once. Ready tries again, one attempt at a time,
 // after a back-off, and keeps the connection that it made. Where nobody is in
-// Ready, the first Call after the back-off tries.
+// Ready, the first Call after the back-off tries; a refusal says as its After
+// when that is.
 //
 // Age: with [MaxConnAge], the first request that finds a connection too old
 // goes by it all the same, and has a successor made in the background. When
@@ -183,20 +184,22 @@ func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// failed is the error of a request that was sent, or may have been.
+// failed is the error of a request that was sent, or may have been. err says
+// whose fault it is.
 func (e *Endpoint) failed(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
-	} else {
-		err = &peerError{err}
 	}
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
-// unreachable is the refusal of a request for which there is no connection.
+// unreachable is the refusal of a request for which there is no connection, nor
+// an attempt to make one before its After.
 func (e *Endpoint) unreachable(err error) error {
 	if e.life.Err() != nil {
 		return e.closedError()
 	}
-	return e.refuse("no connection", err)
+	return &layer.Error{
+		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: "no connection", After: e.link.wait(), Err: err,
+	}
 }

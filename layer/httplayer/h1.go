@@ -38,7 +38,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		p.end(c)
 		if ctx.Err() != nil || !c.wire.lost.Load() || c.wire.sent.Load() != before || !out.withdraw() {
 			out.fail()
-			return nil, e.failed(ctx, err)
+			return nil, e.failed(ctx, out.blame(err))
 		}
 		if fresh {
 			return nil, e.refuse("the new connection was lost", &peerError{err})

@@ -38,7 +38,7 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		fate := fateOf(err)
 		if ctx.Err() != nil || fate == unknown || !out.withdraw() {
 			out.fail()
-			return nil, e.failed(ctx, err)
+			return nil, e.failed(ctx, out.blame(err))
 		}
 		if fate == unprocessed {
 			return nil, e.refuse("not processed", &peerError{err})

@@ -206,7 +206,8 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
-	if after, ok := layer.RetryAfter(err); ok && errors.Is(err, layer.ErrNotReady) {
+	refused := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrTryRefused)
+	if after, ok := layer.RetryAfter(err); ok && refused {
 		askAfter(header, after, grpc)
 	}
 	if grpc {

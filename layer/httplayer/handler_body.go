@@ -1,7 +1,9 @@
 package httplayer
 
 import (
+	"errors"
 	"io"
+	"net"
 	"net/http"
 	"reflect"
 	"strings"
@@ -25,10 +27,29 @@ func (r *received) Read(p []byte) (int, error) {
 	defer r.mu.Unlock()
 	n, err := r.ReadCloser.Read(p)
 	r.read += int64(n)
-	if err == io.EOF {
+	switch {
+	case err == io.EOF:
 		r.ended.Store(true)
+	case malformed(err):
+		err = &malformedError{err}
 	}
 	return n, err
+}
+
+// malformed reports whether err says that a body is none, and not that it did
+// not come.
+func malformed(err error) bool {
+	var network net.Error
+	var large *http.MaxBytesError
+	return err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, http.ErrBodyReadAfterClose) &&
+		!errors.As(err, &network) && !errors.As(err, &large)
+}
+
+// malformedError is the client's fault.
+type malformedError struct{ error }
+
+func (e *malformedError) Unwrap() []error {
+	return []error{&StatusError{Code: http.StatusBadRequest}, e.error}
 }
 
 // Close waits for a Read that is under way.

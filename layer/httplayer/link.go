@@ -102,6 +102,16 @@ func (l *link) lastError() error {
 	return l.err
 }
 
+// wait is how long there will be no attempt, for those who are not in Ready.
+func (l *link) wait() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state != linkDown {
+		return 0
+	}
+	return max(time.Until(l.next), 0)
+}
+
 func (l *link) describe(s layer.State) layer.State {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -129,7 +129,8 @@ type served struct {
 	writer   http.ResponseWriter // served, with what else net/http's can do
 	begun    atomic.Bool         // the handler was called
 	hijacked bool
-	status   int // 0 until the header was written
+	status   int      // 0 until the header was written
+	hear     []hearer // written before the handler is called
 }
 
 type servingKey struct{}

@@ -44,25 +44,31 @@ func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 func (x *served) WriteHeader(status int) {
 	if x.status == 0 && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		x.status = status
+		x.begin()
 	}
 	x.ResponseWriter.WriteHeader(status)
 }
 
 func (x *served) Write(p []byte) (int, error) {
 	x.implicit()
-	return x.ResponseWriter.Write(p)
+	n, err := x.ResponseWriter.Write(p)
+	x.data(int64(n), p[:max(n, 0)])
+	return n, err
 }
 
 // WriteString keeps net/http's from making a copy of s.
 func (x *served) WriteString(s string) (int, error) {
 	x.implicit()
-	return io.WriteString(x.ResponseWriter, s)
+	n, err := io.WriteString(x.ResponseWriter, s)
+	x.dataString(n, s)
+	return n, err
 }
 
 // implicit notes the status of a response that begins without one.
 func (x *served) implicit() {
 	if x.status == 0 {
 		x.status = http.StatusOK
+		x.begin()
 	}
 }
 
@@ -92,7 +98,9 @@ func (x *servedByH1) Hijack() (net.Conn, *bufio.ReadWriter, error) { return x.hi
 // ReadFrom lets net/http send files without a copy.
 func (x *servedByH1) ReadFrom(src io.Reader) (int64, error) {
 	x.implicit()
-	return io.Copy(x.ResponseWriter, src)
+	n, err := io.Copy(x.ResponseWriter, src)
+	x.data(n, nil)
+	return n, err
 }
 
 // servedByH2 is for net/http's writer of HTTP/2.

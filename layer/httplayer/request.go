@@ -27,6 +27,9 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {
 	}
 	if req.Body != nil && req.Body != http.NoBody {
 		out.body = &guard{body: req.Body}
+		if req.ContentLength > 0 {
+			out.body.sized, out.body.left = true, req.ContentLength
+		}
 		out.Body = out.body
 	}
 	return out
@@ -65,13 +68,34 @@ func (o outgoing) fail() {
 	}
 }
 
+// blame is err, with which net/http gave the request up, as what it is: the
+// endpoint's fault, or that of whoever was to give the body.
+func (o outgoing) blame(err error) error {
+	if o.body != nil {
+		if broken := o.body.broken.Load(); broken != nil {
+			return &bodyError{*broken}
+		}
+	}
+	return &peerError{err}
+}
+
+// bodyError says that the body of a request could not be read to its end. It
+// says nothing of the endpoint.
+type bodyError struct{ err error }
+
+func (e *bodyError) Error() string { return "the body of the request broke off: " + e.err.Error() }
+func (e *bodyError) Unwrap() error { return e.err }
+
 // guard is a request body that can be taken back until the first Read: what
 // net/http does to it before that is put off until the request is admitted.
 type guard struct {
 	body      io.ReadCloser
+	left      int64 // of it, if it is sized
+	sized     bool
 	state     atomic.Uint32
 	wantClose atomic.Bool
 	closed    atomic.Bool
+	broken    atomic.Pointer[error] // what Read failed with by itself
 }
 
 const (
@@ -80,13 +104,26 @@ const (
 	bodyWithdrawn
 )
 
-var errWithdrawn = errors.New("httplayer: the request was withdrawn")
+var (
+	errWithdrawn = errors.New("httplayer: the request was withdrawn")
+	errLength    = errors.New("httplayer: it is not as long as ContentLength says")
+)
 
 func (g *guard) Read(p []byte) (int, error) {
 	if g.state.Load() != bodyAdmitted && !g.admit() {
 		return 0, errWithdrawn
 	}
-	return g.body.Read(p)
+	n, err := g.body.Read(p)
+	g.left -= int64(n)
+	why := err
+	if g.sized && (g.left < 0 || g.left > 0 && errors.Is(err, io.EOF)) {
+		why = errLength
+	}
+	// Once net/http closed it, a Read fails for that.
+	if why != nil && !errors.Is(why, io.EOF) && !g.wantClose.Load() {
+		g.broken.CompareAndSwap(nil, &why)
+	}
+	return n, err
 }
 
 func (g *guard) Close() error {

@@ -21,6 +21,7 @@ func TestHandlerSaysWhenToComeBack(t *testing.T) {
 	}{
 		"refused":            {refusal, "2", "1200", ""},
 		"queued":             {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: refusal}, "2", "1200", ""},
+		"refused on a retry": {&layer.Error{Layer: "retry", Kind: layer.ErrTryRefused, After: 1200 * time.Millisecond}, "2", "1200", ""},
 		"without a time":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "", "", ""},
 		"not a refusal":      {&layer.Error{Layer: "retry", After: time.Second, Err: errors.New("odd")}, "", "", ""},
 		"without a word why": {refusal, "2", "1200", "quiet"},

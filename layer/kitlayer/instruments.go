@@ -28,10 +28,11 @@ const buckets = 50
 //	responses_<class>                      success, failure, retryable, throttled, ignorable
 //	refused_<layer>                        limit, rate, shed, breaker …
 //	expired_<limit>                        total, head, idle, try, deadline
-//	skipped_<reason>                       budget, body, tries, unsafe, pushback
+//	skipped_<reason>                       budget, body, tries, unsafe, pushback, deadline
 //	hedges_<outcome>                       sent, won, skipped
 //	connects_<outcome>                     success, failure
 //	injected_<fault>                       delay, error
+//	mirrored_<outcome>                     answered, failed, refused, full, skipped
 //	in_flight, waiting, limit,             gauges; tripped is 0 or 1
 //	budget, tripped
 //	head_latency_ms, latency_ms,           histograms, in milliseconds
@@ -73,6 +74,7 @@ func Instruments(p Provider, prefix string) layer.Instruments {
 		Tripped:     gauge("tripped"),
 		Connects:    labelled("connects"),
 		Injected:    labelled("injected"),
+		Mirrored:    labelled("mirrored"),
 	}
 }
 

@@ -60,6 +60,7 @@ func shipped() map[string]Layer {
 		"metrics":   same(layer.Metrics[Q, R](layer.Instruments{})),
 		"trace":     same(layer.Trace[Q, R](traced)),
 		"chaos":     same(layer.Chaos[Q, R](layer.ChaosPolicy[Q]{Match: func(Q) bool { return false }, Share: 1, Delay: far, TTL: far})),
+		"mirror":    each(mirrored),
 	}
 }
 

@@ -1,6 +1,7 @@
 package tcplayer
 
 import (
+	"context"
 	"io"
 	"net"
 	"testing"
@@ -111,3 +112,49 @@ func (nothing) End(error) {}
 type endless struct{ net.Conn }
 
 func (endless) Read(p []byte) (int, error) { return len(p), nil }
+
+// BenchmarkDetect is what looking costs a connection whose first bytes are
+// there.
+func BenchmarkDetect(b *testing.B) {
+	near, far := tcpPair(b)
+	if _, err := io.WriteString(far, "GET / HTTP/1.1\r\nHost: web.default\r\n\r\n"); err != nil {
+		b.Fatal(err)
+	}
+	one := serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{}, nil })
+	d := Detect(Protocols{HTTP1: one})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := d.Call(b.Context(), near); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkForwardDetected moves a megabyte from a client to a server at a time,
+// after a look at the connection.
+func BenchmarkForwardDetected(b *testing.B) {
+	for name, before := range map[string]func(Server) Server{
+		"plain":       func(s Server) Server { return s },
+		"detected":    func(s Server) Server { return Detect(Protocols{Opaque: s}) },
+		"transparent": func(s Server) Server { return Transparent(Fixed(ofServer), Detect(Protocols{Opaque: s}), nil) },
+		"in process":  func(s Server) Server { return s },
+	} {
+		b.Run(name, func(b *testing.B) {
+			client, accepted := tcpPair(b)
+			made, server := tcpPair(b)
+			var opts []ForwardOption
+			if name == "in process" {
+				opts = append(opts, IdleTimeout(time.Minute))
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = before(Forward(to(made), opts...)).Call(b.Context(), accepted)
+			}()
+			move(b, client, server)
+			client.Close()
+			server.Close()
+			<-done
+		})
+	}
+}

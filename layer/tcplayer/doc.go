@@ -24,6 +24,20 @@
 // at a time, stands in the second, where a connection is a request that is over
 // when Call returns.
 //
+// # What a proxy asks first
+//
+//	listener → Serve → Transparent → DetectTLS → Detect → a Server of yours, Forward
+//	                   │             │           └ HTTP/1, HTTP/2 or neither, by its first bytes
+//	                   │             └ ends here, if it asks for our name
+//	                   └ the address that the client wanted; nothing that is for ourselves
+//
+// Each is a Server that chooses among others, and each may be left out. What was
+// looked at is there to be read again. On Linux it was never taken: the socket
+// is handed on as it was accepted, unless it got addresses, and the kernel still
+// copies. The address that a client wanted ([Redirected], [Fixed],
+// [ProxyProtocol]) is the LocalAddr of the connection from there on, through TLS
+// and into net/http, and the Server of a [Request].
+//
 // # When a connection counts
 //
 //	layer.AtReturn[net.Conn]  while it is being made, as in linkerd's proxy

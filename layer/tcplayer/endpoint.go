@@ -128,8 +128,15 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 
 func (e *Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	conn, err := e.opts.dial(ctx, "tcp", e.addr)
-	if err != nil || e.opts.tls == nil {
-		return conn, err
+	if err != nil {
+		return nil, err
+	}
+	if err := e.opts.sockets.set(conn); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	if e.opts.tls == nil {
+		return conn, nil
 	}
 	secure := tls.Client(conn, e.opts.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {

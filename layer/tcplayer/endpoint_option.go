@@ -17,6 +17,7 @@ type endpointOptions struct {
 	backoff        layer.Backoff
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
+	sockets        sockets
 }
 
 type endpointOption func(*endpointOptions)

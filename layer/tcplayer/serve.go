@@ -21,6 +21,10 @@ import (
 // does the same once l fails for good. If ctx has ended already, nothing is
 // accepted.
 //
+// It begins to accept once svc is ready, so that clients of a process that is
+// starting wait instead of being refused. It does not ask again: those who are to
+// wait later on, for a limit say, are held by a Queue in svc.
+//
 // Admission: that of svc, whose layers bound how many are served at a time
 // (Limit) or wait for room (Queue). A connection that is refused is reset at
 // once, so that its client sees an error and not an empty answer.
@@ -34,7 +38,8 @@ import (
 // Errors: nil when ctx ended and no connection had to be broken off; else an
 // [layer.Error] that says how many were, or why nothing more could be accepted.
 // An error of Accept that passes (no file descriptor left) is logged, and
-// accepting goes on after a pause of 5 ms to 1 s. What svc returns is logged.
+// accepting goes on after a pause of 5 ms to 1 s. A svc that closes before it
+// is ready ends Serve with that. What svc returns is logged.
 //
 // Cost: a goroutine for each connection. A panic of svc is not caught.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
@@ -55,6 +60,7 @@ type server struct {
 	at    string
 	grace time.Duration
 	log   *slog.Logger
+	sockets
 
 	conns sync.WaitGroup
 	open  atomic.Int64
@@ -68,6 +74,9 @@ func acceptBackoff() backoff.Backoff {
 // accept returns nil when ctx has ended.
 func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	pause := acceptBackoff()
+	if err := s.await(ctx); err != nil {
+		return err
+	}
 	for failures := 0; ctx.Err() == nil; {
 		conn, err := l.Accept()
 		switch {
@@ -88,6 +97,34 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	return nil
 }
 
+// stillWaiting is how often Serve says that it is not accepting yet, as in
+// linkerd's proxy.
+const stillWaiting = 15 * time.Second
+
+// await waits for svc. It returns an error only if svc is closed.
+func (s *server) await(ctx context.Context) error {
+	for ctx.Err() == nil {
+		waiting, cancel := context.WithTimeout(ctx, stillWaiting)
+		err := s.svc.Ready(waiting)
+		closed := errors.Is(err, layer.ErrClosed)
+		if err != nil && !closed {
+			<-waiting.Done() // it is already, unless svc does not keep to its contract
+		}
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil: // which may have closed svc, too
+		case closed:
+			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
+			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "not ready", Err: err}
+		default:
+			s.log.WarnContext(ctx, "no connections are accepted yet: what serves them is not ready", "listener", s.at, "error", err)
+		}
+	}
+	return nil
+}
+
 // passes reports whether accepting may work again later.
 func passes(err error) bool {
 	for _, e := range []error{syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM} {
@@ -102,6 +139,11 @@ func passes(err error) bool {
 func (s *server) serve(ctx context.Context, conn net.Conn) {
 	defer s.open.Add(-1)
 	defer conn.Close()
+	if err := s.set(conn); err != nil {
+		reset(conn)
+		s.log.WarnContext(ctx, "a connection could not be set up", "client", conn.RemoteAddr(), "error", err)
+		return
+	}
 	traffic, err := s.svc.Call(ctx, conn)
 	switch {
 	case errors.Is(err, layer.ErrNotReady):

@@ -6,11 +6,11 @@ import (
 )
 
 // ServeOption sets how [Serve] works.
-type ServeOption interface{ apply(s *server) }
+type ServeOption interface{ applyServe(s *server) }
 
 type serveOption func(*server)
 
-func (f serveOption) apply(s *server) { f(s) }
+func (f serveOption) applyServe(s *server) { f(s) }
 
 // Grace is how long connections that are open may go on once ctx has ended. The
 // default is 2 min, as in linkerd's proxy; with a d of 0 or less they are broken
@@ -20,7 +20,7 @@ func Grace(d time.Duration) ServeOption {
 }
 
 // Logger is where Serve says what went wrong: an Accept that failed at level Warn
-// or, for good, Error; a connection that was refused or broken off at Debug.
+// or, for good, Error; every 15 s that svc is not ready, at Warn; a connection that was refused or broken off at Debug.
 // The default, and nil, is nowhere.
 func Logger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
@@ -31,7 +31,7 @@ const defaultGrace = 2 * time.Minute
 func newServer(svc Server, opts []ServeOption) *server {
 	s := &server{svc: svc, grace: defaultGrace}
 	for _, opt := range opts {
-		opt.apply(s)
+		opt.applyServe(s)
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

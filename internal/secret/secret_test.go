@@ -1,0 +1,18 @@
+package secret
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestField(t *testing.T) {
+	for name, want := range map[string]bool{
+		"authorization": true, "cookie": true, "set-cookie": true, "proxy-authorization": true,
+		"grpcgateway-authorization": true, "grpcgateway-cookie": true, "x-forwarded-authorization": true,
+		"authorization-bin": true, "trailer:authorization": true, "trailer:set-cookie": true, "": false, "-": false, "authorization-mode": false, "cookies": false,
+		"www-authenticate": false, "x-authorizations": false, "bin": false, "-bin": false,
+	} {
+		require.Equal(t, want, Field(name), name)
+	}
+}

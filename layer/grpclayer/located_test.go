@@ -1,0 +1,122 @@
+package grpclayer
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"maps"
+	"net"
+	"net/netip"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+func TestAuthorityOfAClient(t *testing.T) {
+	for target, want := range map[string]string{
+		"10.0.0.1:80":               "10.0.0.1:80",
+		"web.default:80":            "web.default:80",
+		"dns:///web.default:80":     "web.default:80",
+		"dns://1.1.1.1/web:80":      "web:80",
+		"passthrough:///[::1]:5000": "[::1]:5000",
+		"unix:///run/web.sock":      "localhost",
+		"unix:run/web.sock":         "localhost",
+	} {
+		cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		require.NoError(t, err)
+		for _, rpc := range []rpc{&clientUnary{cc: cc}, &clientStream{cc: cc}} {
+			c := &Call{ctx: t.Context(), rpc: rpc}
+			assert.Equal(t, want, Access{}.Authority(c), target)
+			at, _ := netip.ParseAddrPort(want)
+			assert.Equal(t, at, Access{}.Located(t.Context(), c), target)
+		}
+		require.NoError(t, cc.Close())
+	}
+}
+
+func TestLocatedOnAServer(t *testing.T) {
+	from := func(p *peer.Peer) *Call { return &Call{incoming: true, ctx: peer.NewContext(t.Context(), p)} }
+	mapped := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80"))
+	c := from(&peer.Peer{Addr: mapped, LocalAddr: mapped})
+	assert.Equal(t, "10.0.0.1:80", Access{}.Located(t.Context(), c).String())
+	assert.Equal(t, "10.0.0.1:80", Access{}.Source(c).String())
+	for _, c := range []*Call{
+		{}, {incoming: true, ctx: t.Context()}, from(&peer.Peer{}), from(&peer.Peer{LocalAddr: &net.UnixAddr{Name: "x"}}), {ctx: t.Context()},
+	} {
+		assert.False(t, Access{}.Located(t.Context(), c).IsValid())
+	}
+}
+
+func TestSourceLabels(t *testing.T) {
+	at := func(s string) net.Addr { return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(s)) }
+	secure := func(c *x509.Certificate) credentials.AuthInfo {
+		var chains [][]*x509.Certificate
+		if c != nil {
+			chains = [][]*x509.Certificate{{c}}
+		}
+		return credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: chains}}
+	}
+	type labels = map[string]string
+	for name, tt := range map[string]struct {
+		peer *peer.Peer
+		want labels
+	}{
+		"loopback": {&peer.Peer{Addr: at("127.0.0.1:1")}, labels{"tls": "loopback"}},
+		"remote":   {&peer.Peer{Addr: at("10.0.0.1:1")}, labels{"tls": "no_tls_from_remote"}},
+		"a socket": {&peer.Peer{Addr: &net.UnixAddr{Name: "x"}}, nil},
+		"TLS":      {&peer.Peer{Addr: at("127.0.0.1:1"), AuthInfo: secure(nil)}, labels{"tls": "true"}},
+		"nameless": {&peer.Peer{AuthInfo: secure(new(x509.Certificate))}, labels{"tls": "true"}},
+		"name":     {&peer.Peer{AuthInfo: secure(&x509.Certificate{DNSNames: []string{"web"}})}, labels{"tls": "true", "client_id": "web"}},
+		"URI goes first": {
+			&peer.Peer{AuthInfo: secure(&x509.Certificate{DNSNames: []string{"web"}, URIs: []*url.URL{{Scheme: "spiffe", Host: "x"}}})},
+			labels{"tls": "true", "client_id": "spiffe://x"},
+		},
+	} {
+		c := &Call{incoming: true, ctx: peer.NewContext(t.Context(), tt.peer)}
+		assert.Equal(t, tt.want, Access{}.SourceLabels(c), name)
+	}
+	assert.Nil(t, Access{}.SourceLabels(&Call{ctx: t.Context()}), "a client")
+	assert.Nil(t, Access{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "nobody knows")
+}
+
+// The status is where HTTP/2 has it.
+func TestTrailerHasTheStatus(t *testing.T) {
+	var a Access
+	for _, tt := range []struct {
+		reply *Reply
+		want  map[string]string
+	}{
+		{&Reply{}, map[string]string{"grpc-status": "0"}},
+		{&Reply{status: codes.NotFound, Trailer: metadata.Pairs("sum", "1")}, map[string]string{"grpc-status": "5", "sum": "1"}},
+		{&Reply{Trailer: metadata.Pairs("grpc-status", "7")}, map[string]string{"grpc-status": "7"}},
+	} {
+		got := a.ResponseTrailer(tt.reply)
+		assert.Equal(t, tt.want, maps.Collect(got.All()))
+		assert.Equal(t, tt.want["grpc-status"], got.Get("Grpc-Status"))
+		assert.Empty(t, got.Get("x"))
+		for range got.All() {
+			break
+		}
+	}
+}
+
+// What the caller of gRPC gets is gRPC's own error, as if there were no layers.
+func TestAnsweredErrorIsGRPCsOwn(t *testing.T) {
+	inner := status.Error(codes.NotFound, "no such thing")
+	err := new(attempt).explain(inner, nil, metadata.Pairs("content-type", "application/grpc"))
+	require.ErrorIs(t, err, inner)
+	assert.Equal(t, inner, toStatus(t.Context(), err))
+	rsp, ok := Access{}.Answer(t.Context(), new(Call), err)
+	require.True(t, ok)
+	assert.Equal(t, codes.NotFound, rsp.status)
+	_, ok = Access{}.Answer(t.Context(), new(Call), inner)
+	assert.False(t, ok, "nobody said so")
+}

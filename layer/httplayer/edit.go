@@ -1,0 +1,135 @@
+package httplayer
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Edit is the [layer.Edit] of net/http. The zero value is ready to use.
+type Edit struct{}
+
+var _ layer.Edit[*http.Request, *http.Response] = Edit{}
+
+// Request returns a shallow copy of req with a header of its own. Host, if it
+// is set, takes the place of the Host of req and of its URL. A User-Agent that
+// is removed is not replaced by that of net/http.
+func (Edit) Request(req *http.Request, c layer.FieldChanges) *http.Request {
+	if c.Empty() {
+		return req
+	}
+	out := req.WithContext(req.Context())
+	if out.Header = req.Header.Clone(); out.Header == nil {
+		out.Header = make(http.Header)
+	}
+	change(out.Header, c)
+	if slices.ContainsFunc(c.Remove, func(name string) bool { return strings.EqualFold(name, "User-Agent") }) {
+		out.Header["User-Agent"] = nil // how net/http is told to send none
+	}
+	if host := out.Header.Get("Host"); host != "" {
+		out.Header.Del("Host")
+		out.Host, out.URL = host, elsewhere(req.URL, host)
+	}
+	return out
+}
+
+// elsewhere is u at another host, if it says one.
+func elsewhere(u *url.URL, host string) *url.URL {
+	if u == nil || u.Host == "" {
+		return u
+	}
+	moved := *u
+	moved.Host = host
+	return &moved
+}
+
+// Response changes the header of rsp.
+func (Edit) Response(rsp *http.Response, c layer.FieldChanges) *http.Response {
+	if c.Empty() {
+		return rsp
+	}
+	if rsp.Header == nil {
+		rsp.Header = make(http.Header)
+	}
+	change(rsp.Header, c)
+	return rsp
+}
+
+func change(h http.Header, c layer.FieldChanges) {
+	for _, f := range c.Add {
+		h.Add(f.Name, f.Value)
+	}
+	for _, f := range c.Set {
+		h.Set(f.Name, f.Value)
+	}
+	for _, name := range c.Remove {
+		h.Del(name)
+	}
+}
+
+// Reply makes a response with a text for a person; one to HEAD has its length
+// only. A gRPC request gets a gRPC status in a response that is nothing but a
+// header, with HTTP status 200: the one that gRPC has for the HTTP status, if
+// none is chosen. It is one by its content type, if it came by HTTP/2, or is a
+// request of our own, whose protocol nobody knows yet.
+//
+// The body of a request of our own is closed, as an [http.RoundTripper] has to;
+// that of a request that a server received is the server's. A status that is
+// none is 500.
+func (Edit) Reply(req *http.Request, a layer.Answer) *http.Response {
+	own := req.RequestURI == ""
+	if own && req.Body != nil {
+		_ = req.Body.Close()
+	}
+	h := make(http.Header, len(a.Header)+4)
+	for _, f := range a.Header {
+		h.Add(f.Name, f.Value)
+	}
+	rsp := &http.Response{
+		StatusCode: a.Status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: h, Body: http.NoBody, Request: req,
+	}
+	if req.ProtoMajor == 2 {
+		rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
+	}
+	if a.Status < 200 || a.Status > 999 {
+		rsp.StatusCode = http.StatusInternalServerError
+	}
+	if isGRPC(req) || own && strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc") {
+		replyGRPC(rsp, a)
+	} else {
+		replyText(rsp, a.Message)
+	}
+	rsp.Status = strings.TrimSpace(strconv.Itoa(rsp.StatusCode) + " " + http.StatusText(rsp.StatusCode))
+	return rsp
+}
+
+func replyGRPC(rsp *http.Response, a layer.Answer) {
+	chosen := StatusError{Code: rsp.StatusCode, GRPC: a.GRPC}
+	setStatus(rsp.Header, chosen.grpcCode(), a.Message)
+	rsp.Header.Set("Content-Type", "application/grpc")
+	rsp.StatusCode = http.StatusOK
+	rsp.Proto, rsp.ProtoMajor, rsp.ProtoMinor = "HTTP/2.0", 2, 0
+}
+
+func replyText(rsp *http.Response, text string) {
+	if rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified {
+		return
+	}
+	rsp.ContentLength = int64(len(text))
+	rsp.Header.Set("Content-Length", strconv.Itoa(len(text)))
+	if text == "" {
+		return
+	}
+	// A text may quote what a client sent: nobody is to take it for a page.
+	rsp.Header.Set("Content-Type", "text/plain; charset=utf-8")
+	rsp.Header.Set("X-Content-Type-Options", "nosniff")
+	if rsp.Request.Method != http.MethodHead {
+		rsp.Body = io.NopCloser(strings.NewReader(text))
+	}
+}

@@ -1,0 +1,43 @@
+package httplayer
+
+import (
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// A response whose trailers come while its head is being judged: they are not
+// looked at, because net/http is writing them.
+func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
+	late := func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		flush(w)
+		say(w, "busy")
+		flush(w)
+		select {
+		case <-time.After(peekPatience): // just too late
+		case <-r.Context().Done():
+		}
+		for _, name := range []string{"A", "B", "C", "D", "Grpc-Retry-Pushback-Ms"} {
+			w.Header().Set(http.TrailerPrefix+name, "1")
+		}
+	}
+	p := layer.RetryPolicy[*http.Request, *http.Response]{
+		Tries: 20, Backoff: layer.Backoff{Min: 1, Max: 1}, Peek: func(*http.Response) bool { return true },
+		Budget: layer.NewBudget(0, 10, 1000),
+		Outcomes: func(o layer.Outcome[*http.Response]) bool {
+			_ = len(o.Response.Trailer)
+			return true
+		},
+	}
+	svc := NewStack().Retry(p).Service(endpoint(t, serve(t, http.HandlerFunc(late)), H2()))
+	for range 5 {
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+		require.NoError(t, err)
+		require.Equal(t, "busy", read(t, rsp))
+	}
+}

@@ -1,0 +1,39 @@
+package httplayer
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/url"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSourceLabels(t *testing.T) {
+	proven := func(cert *x509.Certificate) *tls.ConnectionState {
+		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}, PeerCertificates: []*x509.Certificate{cert}}
+	}
+	name := &x509.Certificate{DNSNames: []string{"web.shop", "other"}}
+	uri := &x509.Certificate{DNSNames: []string{"web.shop"}, URIs: []*url.URL{{Scheme: "spiffe", Host: "x", Path: "/web"}}}
+	type labels = map[string]string
+	for what, tt := range map[string]struct {
+		from string
+		tls  *tls.ConnectionState
+		want labels
+	}{
+		"by TLS":                  {"10.0.0.1:80", &tls.ConnectionState{}, labels{"tls": "true"}},
+		"by TLS, from here":       {"127.0.0.1:80", &tls.ConnectionState{}, labels{"tls": "true"}},
+		"a name":                  {"10.0.0.1:80", proven(name), labels{"tls": "true", "client_id": "web.shop"}},
+		"a URI goes before":       {"10.0.0.1:80", proven(uri), labels{"tls": "true", "client_id": "spiffe://x/web"}},
+		"a certificate of nobody": {"10.0.0.1:80", proven(&x509.Certificate{}), labels{"tls": "true"}},
+		"not verified":            {"10.0.0.1:80", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{name}}, labels{"tls": "true"}},
+		"in clear":                {"10.0.0.1:80", nil, labels{"tls": "no_tls_from_remote"}},
+		"in clear, from here":     {"[::1]:80", nil, labels{"tls": "loopback"}},
+		"our own":                 {"", nil, nil},
+	} {
+		t.Run(what, func(t *testing.T) {
+			require.Equal(t, tt.want, Access{}.SourceLabels(&http.Request{RemoteAddr: tt.from, TLS: tt.tls}))
+		})
+	}
+}

@@ -1,0 +1,34 @@
+package httplayer
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// A body that is not as long as its request says is not the endpoint's fault.
+func TestABodyOfAnotherLengthIsNotTheEndpointsFault(t *testing.T) {
+	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {H2()}} {
+		for what, length := range map[string]int64{"short": 10, "long": 2} {
+			if what == "short" && name == "HTTP/2" {
+				continue // net/http sends it as it is
+			}
+			t.Run(name+" "+what, func(t *testing.T) {
+				e := endpoint(t, addr, opts...)
+				req, err := http.NewRequest(http.MethodPost, "http://"+addr+"/", io.NopCloser(strings.NewReader("half")))
+				require.NoError(t, err)
+				req.ContentLength = length
+				_, err = e.Call(t.Context(), req)
+				require.Error(t, err)
+				require.ErrorIs(t, err, errLength)
+				require.Equal(t, layer.Ignorable, Classify(layer.Outcome[*http.Response]{Err: err}))
+			})
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package httplayer
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Transport puts layers around the transport of an [http.Client], as
+// [Middleware] does for a handler:
+//
+//	client.Transport = httplayer.Transport(stack.Layer(), client.Transport)
+//
+// A nil next is [http.DefaultTransport]. It is called with the context that the
+// layers made. Its errors are no refusals, for it may have sent the request; a
+// request whose context is done is refused. The result is safe for concurrent
+// use, starts nothing, and is a [layer.Describer].
+func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTripper) http.RoundTripper {
+	if next == nil {
+		next = http.DefaultTransport //nolint:forbidigo // nil means that to an http.Client, too
+	}
+	var svc Service = transport{next}
+	if l != nil {
+		svc = l(svc)
+	}
+	return &wrapped{roundTripper{svc}, next}
+}
+
+type wrapped struct {
+	roundTripper
+	next http.RoundTripper
+}
+
+// CloseIdleConnections is for [http.Client.CloseIdleConnections].
+func (w *wrapped) CloseIdleConnections() {
+	if c, ok := w.next.(interface{ CloseIdleConnections() }); ok {
+		c.CloseIdleConnections()
+	}
+}
+
+// Describe returns the tree of the layers.
+func (w *wrapped) Describe() layer.Node { return layer.Describe(w.svc) }
+
+// transport is a transport as the Service at the bottom.
+type transport struct{ http.RoundTripper }
+
+func (transport) Ready(context.Context) error { return nil }
+
+func (t transport) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
+	if ctx.Err() != nil {
+		return nil, &layer.Error{Layer: "transport", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+	}
+	if ctx != r.Context() {
+		r = r.WithContext(ctx)
+	}
+	return t.RoundTrip(r)
+}
+
+func (transport) Describe() layer.Node { return layer.Node{Name: "transport"} }

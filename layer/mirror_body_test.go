@@ -1,0 +1,109 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// HTTP/2 closes a body while it is being read.
+func TestForkBodyClosedDuringRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, w := io.Pipe()
+		var got []bool
+		body := layer.ForkBody(r, -1, 100, func(_ []byte, ok bool) { got = append(got, ok) })
+		ended := make(chan error)
+		go func() {
+			_, err := io.ReadAll(body)
+			ended <- err
+		}()
+		_, err := w.Write([]byte("hello"))
+		require.NoError(t, err)
+		synctest.Wait()
+		require.Empty(t, got)
+		require.NoError(t, body.Close())
+		require.ErrorIs(t, <-ended, io.ErrClosedPipe)
+		require.NoError(t, body.Close())
+		require.Equal(t, []bool{false}, got)
+	})
+}
+
+// Whoever comes first decides, and once.
+func TestForkBodyEndsOnce(t *testing.T) {
+	for range 200 {
+		var calls atomic.Int32
+		body := layer.ForkBody(io.NopCloser(strings.NewReader("hello")), -1, 100, func(kept []byte, ok bool) {
+			calls.Add(1)
+			if ok && string(kept) != "hello" || !ok && kept != nil {
+				panic("kept " + string(kept))
+			}
+		})
+		var group sync.WaitGroup
+		group.Go(func() { _, _ = io.Copy(io.Discard, body) })
+		group.Go(func() { _ = body.Close() })
+		group.Wait()
+		require.EqualValues(t, 1, calls.Load())
+	}
+}
+
+// A reader that breaks its contract is nobody's but its reader's surprise.
+func TestForkBodyOfAnOddReader(t *testing.T) {
+	odd := errors.New("odd")
+	for _, n := range []int{-1, 9} {
+		body := layer.ForkBody(oddReader{n, odd}, -1, 100, func(kept []byte, ok bool) { require.False(t, ok) })
+		got, err := body.Read(make([]byte, 4))
+		require.Equal(t, n, got)
+		require.Equal(t, odd, err)
+		require.NoError(t, body.Close())
+	}
+}
+
+type oddReader struct {
+	n   int
+	err error
+}
+
+func (o oddReader) Read([]byte) (int, error) { return o.n, o.err }
+func (oddReader) Close() error               { return nil }
+
+// What will not be sent is not kept either.
+func TestMirrorKeepsNothingInVain(t *testing.T) {
+	mirroring(t, func(t *testing.T, _ context.Context) {
+		life, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		to := &shadow{serve: func(ctx context.Context, _ *layertest.Request) (*layertest.Response, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		}}
+		edit := &counting{}
+		svc := layer.Mirror(life, to, edit, mirrorPolicy{InFlight: 1})(kitFunc(reads))
+		ask(t, svc, withText("sent"))
+		synctest.Wait()
+		ask(t, svc, withText("no room"))
+		require.Equal(t, 1, edit.forks)
+		cancel()
+		synctest.Wait()
+		ask(t, svc, withText("too late"))
+		require.Equal(t, 1, edit.forks)
+	})
+}
+
+type counting struct {
+	forking
+	forks int
+}
+
+func (c *counting) Fork(req *layertest.Request, limit int64, whole func(*layertest.Request, bool)) *layertest.Request {
+	c.forks++
+	return c.forking.Fork(req, limit, whole)
+}

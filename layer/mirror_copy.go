@@ -1,0 +1,115 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+)
+
+// mirroring is what all services that a Mirror was put on have in common.
+type mirroring[Req, Rsp any] struct {
+	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
+	to     Service[Req, Rsp]
+	edit   Edit[Req, Rsp]
+	policy MirrorPolicy[Req]
+	resend Resend[Req, Rsp]
+	target string
+
+	inFlight                                 atomic.Int64
+	answered, failed, refused, full, skipped tally
+	last                                     atomic.Pointer[string] // what went wrong last
+}
+
+// wants decides whether a request is to be copied. One that comes while there
+// is no room is not: its body need not be kept.
+func (m *mirroring[Req, Rsp]) wants(req Req) bool {
+	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
+		return false
+	}
+	if m.policy.Share < 1 && m.policy.Rand() >= m.policy.Share {
+		return false
+	}
+	if m.inFlight.Load() >= int64(m.policy.InFlight) {
+		m.full.inc()
+		return false
+	}
+	return true
+}
+
+// skip counts a request of which there is no copy, and why if that was a panic.
+func (m *mirroring[Req, Rsp]) skip(panicked any) {
+	m.skipped.inc()
+	if panicked != nil {
+		m.note(fmt.Errorf("panic: %v", panicked))
+	}
+}
+
+func (m *mirroring[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
+
+// mirrored is one request that may be copied. Two things must happen before it
+// is: inner has not refused it, and its body was read to the end.
+type mirrored[Req, Rsp any] struct {
+	*mirroring[Req, Rsp]
+	route  *Route
+	copied Req
+	so     atomic.Int32 // things that have happened
+}
+
+// whole is called by edit.Fork, on the goroutine of whoever reads the body.
+func (c *mirrored[Req, Rsp]) whole(copied Req, ok bool) {
+	if !ok {
+		c.skip(nil)
+		return
+	}
+	c.copied = copied
+	c.happened()
+}
+
+// happened sends the copy at the second call.
+func (c *mirrored[Req, Rsp]) happened() {
+	if c.so.Add(1) != 2 || c.life.Err() != nil {
+		return
+	}
+	if c.inFlight.Add(1) > int64(c.policy.InFlight) {
+		c.inFlight.Add(-1)
+		c.full.inc()
+		return
+	}
+	go c.send()
+}
+
+// send is a copy's goroutine. What comes of it is counted, whatever it is.
+func (c *mirrored[Req, Rsp]) send() {
+	outcome := &c.failed
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			c.note(fmt.Errorf("panic: %v", panicked))
+		}
+		c.inFlight.Add(-1)
+		outcome.inc()
+	}()
+	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
+		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
+	})
+	defer cancel()
+	ctx = WithPriority(ctx, PriorityBulk)
+	if c.route != nil {
+		ctx = WithRoute(ctx, c.route)
+	}
+	req := c.copied
+	if c.policy.Change != nil {
+		req = c.policy.Change(req)
+	}
+	rsp, err := c.to.Call(ctx, req)
+	switch {
+	case err == nil:
+		c.resend.Discard(rsp)
+		outcome = &c.answered
+	case errors.Is(err, ErrNotReady):
+		c.note(err)
+		outcome = &c.refused
+	default:
+		c.note(err)
+	}
+}

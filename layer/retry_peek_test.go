@@ -1,0 +1,162 @@
+package layer_test
+
+import (
+	"context"
+	"io"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// verse is a response that says how it ended only when it was looked into.
+type verse struct {
+	failed, ahead bool
+	Body          io.ReadCloser // that it ends with
+}
+
+type fate struct{ peeked, discarded int }
+
+// versed is a Resend with a Peek.
+type versed struct {
+	fate  *fate
+	whole bool
+}
+
+func (versed) Idempotent(*retryRequest) bool { return true }
+
+func (versed) Replay(req *retryRequest, limit int64) layer.Replay[*retryRequest] {
+	if req.Body == nil {
+		return nil
+	}
+	return keptAgain{layer.ReplayBody(req.Body, limit)}
+}
+
+func (versed) After(*verse, error) (time.Duration, bool) { return 0, false }
+
+func (r versed) Discard(v *verse) {
+	if v.ahead {
+		r.fate.discarded++
+	}
+}
+
+func (r versed) Peek(_ context.Context, v *verse) (*verse, bool) {
+	r.fate.peeked++
+	return &verse{ahead: true}, r.whole
+}
+
+func (versed) Outline(*verse) string { return "a verse" }
+
+type keptAgain struct{ *layer.BodyReplay }
+
+func (k keptAgain) Next() (*retryRequest, bool) {
+	body, ok := k.BodyReplay.Next()
+	return &retryRequest{Body: body}, ok
+}
+
+// peeking is a Retry over a service that fails twice, in its trailers.
+func peeking(r versed, policy layer.RetryPolicy[*retryRequest, *verse], inner func(req *retryRequest)) layer.Service[*retryRequest, *verse] {
+	n := 0
+	if policy.Tries == 0 {
+		policy.Tries = 5
+	}
+	policy.Backoff = layer.Backoff{Min: 1, Max: 1}
+	policy.Outcomes = func(o layer.Outcome[*verse]) bool { return o.Ended && o.Response.failed }
+	if policy.Peek == nil {
+		policy.Peek = func(v *verse) bool { return !v.ahead }
+	}
+	classify := layer.Classify(func(o layer.Outcome[*verse]) layer.Class {
+		if o.Ended && o.Response.failed {
+			return layer.Failure
+		}
+		return layer.Success
+	})
+	return layer.Retry(policy, layer.Resending[*retryRequest](r), classify)(layer.Func[*retryRequest, *verse](
+		func(_ context.Context, req *retryRequest) (*verse, error) {
+			inner(req)
+			n++
+			return &verse{failed: n <= 2}, nil
+		}))
+}
+
+func readAll(req *retryRequest) {
+	if req.Body != nil {
+		_, _ = io.ReadAll(req.Body)
+	}
+}
+
+func TestRetryPeeks(t *testing.T) {
+	unread := func(*retryRequest) {}
+	for name, tt := range map[string]struct {
+		whole             bool
+		policy            layer.RetryPolicy[*retryRequest, *verse]
+		body              string
+		inner             func(*retryRequest)
+		peeked, discarded int
+		ahead             bool
+	}{
+		"a failure in the trailers":   {whole: true, inner: unread, peeked: 3, discarded: 2, ahead: true},
+		"which come too late":         {inner: unread, peeked: 1, ahead: true},
+		"not of the last try":         {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Tries: 2}, inner: unread, peeked: 1, discarded: 1},
+		"with a body that was sent":   {whole: true, body: "x", inner: readAll, peeked: 3, discarded: 2, ahead: true},
+		"with a body that was not":    {whole: true, body: "x", inner: unread},
+		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Body: 3}, body: "four", inner: readAll},
+		"where nobody asks for it":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Peek: func(*verse) bool { return false }}, inner: unread},
+		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Requests: func(*retryRequest) bool { return false }}, inner: unread},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := versed{new(fate), tt.whole}
+				req := &retryRequest{}
+				if tt.body != "" {
+					req.Body = io.NopCloser(strings.NewReader(tt.body))
+				}
+				rsp, err := peeking(r, tt.policy, tt.inner).Call(t.Context(), req)
+				require.NoError(t, err)
+				assert.Equal(t, tt.ahead, rsp.ahead)
+				assert.Equal(t, fate{tt.peeked, tt.discarded}, *r.fate)
+			})
+		})
+	}
+}
+
+func TestRetryExplains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := versed{new(fate), true}
+		ctx, why := layer.Explain(t.Context())
+		_, err := peeking(r, layer.RetryPolicy[*retryRequest, *verse]{}, readAll).Call(ctx, &retryRequest{})
+		require.NoError(t, err)
+		assert.Equal(t, `retry      try=2 because=failure: a verse budget=99
+retry      try=3 because=failure: a verse budget=98
+retry      tries=3 budget=98
+`, why.String())
+	})
+}
+
+func TestRetryExplainsWhyNot(t *testing.T) {
+	for name, tt := range map[string]struct {
+		policy retryPolicy
+		inner  retryInner
+		want   string
+	}{
+		"fine":   {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) { return bodyOf(""), nil }, "retry      target=web:80 tries=1 budget=100\n"},
+		"budget": {retryPolicy{Budget: noBudget()}, alwaysFails(new(int)), "retry      target=web:80 tries=1 failed=server failed skipped=budget budget=0\n"},
+		"tries":  {retryPolicy{Tries: 2}, alwaysFails(new(int)), "retry      target=web:80 try=2 because=server failed budget=99\nretry      target=web:80 tries=2 failed=server failed skipped=tries budget=99\n"},
+		"refused": {retryPolicy{PassRefusals: true}, func(context.Context, int, *retryRequest) (*response, error) {
+			return nil, layer.ErrNotReady
+		}, "retry      target=web:80 tries=1 budget=100\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, why := layer.Explain(t.Context())
+				_, _ = retrying(tt.policy, tt.inner, layer.For[*response]("web:80")).Call(ctx, &retryRequest{})
+				assert.Equal(t, tt.want, why.String())
+			})
+		})
+	}
+}

@@ -1,0 +1,50 @@
+package tcplayer
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// What looks at connections keeps the contract of what it gives them to, with
+// connections that can be given back: here those that have an address.
+func TestDetectConforms(t *testing.T) {
+	type svc = *endable[net.Conn, Traffic]
+	for name, look := range map[string]func(Server) Server{
+		"detect": func(s Server) Server { return Detect(Protocols{Opaque: s}) },
+		"all": func(s Server) Server {
+			return Transparent(Fixed(ofServer), DetectTLS(nil, Names(), TLSServers{Clear: Detect(Protocols{Opaque: s})}), nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var network layertest.Network
+			client := func(int) net.Conn {
+				l, err := network.Listen("tcp", "10.0.0.2:0")
+				if err != nil {
+					panic(err)
+				}
+				defer l.Close()
+				near, _ := network.DialContext(context.Background(), "tcp", l.Addr().String())
+				io.WriteString(near, "hello")
+				closeWrite(near)
+				far, _ := l.Accept()
+				return Addressed(far, netip.AddrPort{}, netip.AddrPort{})
+			}
+			layertest.Conform(t, layertest.ServiceOf[net.Conn, Traffic]{
+				New: func(ctx context.Context) Server {
+					h := newHome(ctx)
+					live, end := context.WithCancel(ctx)
+					return &endable[net.Conn, Traffic]{look(Forward(h.endpoint(live, h.DialContext))), h, end}
+				},
+				Request: client,
+				Fill:    func(s Server) func() { return fill(s.(svc).home, s, client(0)) },
+				Served:  func(s Server) int { return int(s.(svc).served.Load()) },
+				Close:   func(s Server) { s.(svc).end() },
+			})
+		})
+	}
+}

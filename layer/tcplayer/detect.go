@@ -1,0 +1,140 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Protocols are the servers that [Detect] chooses from. Where HTTP1 or HTTP2 is
+// nil, Opaque serves that protocol too; where Opaque is nil, what it would have
+// to serve is reset.
+type Protocols struct {
+	HTTP1, HTTP2, Opaque Server
+}
+
+// Detect is the [Server] that looks at the first bytes of a client, and gives the
+// connection to the server of the protocol that they are of, see [ProtocolOf].
+// It looks once, at what is there when anything is, up to 1 024 bytes. A client
+// that says nothing for 10 s ([DetectTimeout]) is taken for opaque ([IfSilent]):
+// that is what it costs a protocol in which the server speaks first, unless the
+// connection is known for one ([SkipDetect]).
+//
+// The server that is chosen reads everything from the first byte. On Linux a
+// TCP connection comes to it as it was accepted, since the kernel lets its bytes
+// be seen without taking them; any other comes in a wrapper that gives back what
+// was read, with half-close and the kernel's copying kept.
+//
+// Admission: that of the server that is chosen. A refusal leaves the connection
+// open and unread; where that cannot be, since bytes were taken, it is reset, and
+// the error is none of kind [layer.ErrNotReady]. Ready waits until one of the
+// servers is.
+//
+// Cancellation: ctx ends the wait for the first byte, too. The connection is
+// reset then.
+//
+// Body: a read deadline that the connection had is gone afterwards.
+//
+// Errors: those of the server; or a [layer.Error] with [layer.ErrNoRoute], or
+// [io.ErrUnexpectedEOF] from a client that left without a word.
+//
+// Cost: 1 KiB and two system calls for each connection.
+func Detect(to Protocols, opts ...DetectOption) Server {
+	d := &detect{to: to, detectOptions: newDetectOptions(opts)}
+	d.choice = newChoice(to.HTTP1, to.HTTP2, to.Opaque)
+	return d
+}
+
+// most is what Detect looks at, as linkerd's proxy does.
+const most = 1 << 10
+
+type detect struct {
+	choice
+	detectOptions
+	to Protocols
+}
+
+func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+	switch {
+	case ctx.Err() != nil:
+		return Traffic{}, gone(ctx, "detect")
+	case d.skips(ctx, conn):
+		return d.give(ctx, conn, conn, Opaque)
+	}
+	once := func([]byte) bool { return true }
+	first, next, err := look(ctx, conn, glance{most: most, within: d.timeout, enough: once})
+	protocol := d.silent
+	switch {
+	case err == nil:
+		protocol = ProtocolOf(first)
+	case ctx.Err() == nil && lateness(err):
+	case errors.Is(err, io.EOF):
+		_ = conn.Close()
+		return Traffic{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
+	default:
+		reset(conn)
+		return Traffic{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
+	}
+	return d.give(ctx, conn, next, protocol)
+}
+
+func (d *detect) give(ctx context.Context, conn, next net.Conn, p Protocol) (Traffic, error) {
+	svc := d.to.Opaque
+	switch {
+	case p == HTTP1 && d.to.HTTP1 != nil:
+		svc = d.to.HTTP1
+	case p == HTTP2 && d.to.HTTP2 != nil:
+		svc = d.to.HTTP2
+	}
+	return handOver(ctx, "detect", svc, conn, next)
+}
+
+// Describe shows the servers.
+func (d *detect) Describe() layer.Node {
+	return d.describe("detect", []string{"http1", "http2", "opaque"}, d.to.HTTP1, d.to.HTTP2, d.to.Opaque)
+}
+
+// gone is the refusal of a connection whose context is done.
+func gone(ctx context.Context, at string) error {
+	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+}
+
+// handOver has next, which is conn after somebody looked at it, served by svc.
+func handOver(ctx context.Context, at string, svc Server, conn, next net.Conn) (Traffic, error) {
+	if svc == nil {
+		reset(next)
+		return Traffic{}, &layer.Error{Layer: at, Kind: layer.ErrNoRoute, Reason: "nothing serves such connections"}
+	}
+	t, err := svc.Call(ctx, next)
+	if errors.Is(err, layer.ErrNotReady) && spent(conn, next) {
+		return t, spentError(at, next, err)
+	}
+	return t, err
+}
+
+// spent reports whether bytes of conn are in wrappers that next has and conn
+// has not.
+func spent(conn, next net.Conn) bool {
+	holders, _ := conn.(*front)
+	for {
+		f, ok := next.(*front)
+		switch {
+		case !ok || f == holders:
+			return false
+		case f.took:
+			return true
+		}
+		next = f.Conn
+	}
+}
+
+// spentError resets a connection that was refused after something was read of
+// it, and returns the error for that. It matches nothing that err does: who
+// was given the connection cannot give it to somebody else.
+func spentError(at string, conn net.Conn, err error) error {
+	reset(conn)
+	return &layer.Error{Layer: at, Reason: "refused after its first bytes were read", Err: errors.New(err.Error())}
+}

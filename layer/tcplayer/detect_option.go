@@ -1,0 +1,58 @@
+package tcplayer
+
+import (
+	"context"
+	"net"
+	"time"
+)
+
+// DetectOption sets how [Detect], [DetectTLS] and [ProxyProtocol] look at
+// connections.
+type DetectOption interface{ apply(o *detectOptions) }
+
+type detectOptions struct {
+	timeout time.Duration
+	silent  Protocol
+	skip    func(ctx context.Context, conn net.Conn) bool
+}
+
+type detectOption func(*detectOptions)
+
+func (f detectOption) apply(o *detectOptions) { f(o) }
+
+// DetectTimeout is how long to wait for what a client says first. The default
+// is 10 s, as in linkerd's proxy; a d of 0 or less means that too.
+func DetectTimeout(d time.Duration) DetectOption {
+	return detectOption(func(o *detectOptions) { o.timeout = d })
+}
+
+// IfSilent is what a client is taken for that says nothing in time, by [Detect].
+// The default is Opaque.
+func IfSilent(p Protocol) DetectOption {
+	return detectOption(func(o *detectOptions) { o.silent = p })
+}
+
+// SkipDetect says of which connections nothing is to be looked at, such as those
+// to ports where the server speaks first; see [OriginalDst]. They are opaque, in
+// clear, and without a header of the PROXY protocol. It is called once for each
+// connection and must return at once. The default, and nil, is of none.
+func SkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
+	return detectOption(func(o *detectOptions) { o.skip = skip })
+}
+
+const defaultDetectTimeout = 10 * time.Second
+
+func newDetectOptions(opts []DetectOption) detectOptions {
+	var o detectOptions
+	for _, opt := range opts {
+		opt.apply(&o)
+	}
+	if o.timeout <= 0 {
+		o.timeout = defaultDetectTimeout
+	}
+	return o
+}
+
+func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
+	return o.skip != nil && o.skip(ctx, conn)
+}

@@ -1,0 +1,241 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// named is a Server that says its name, and then what it reads, to the end.
+func named(name string) Server {
+	return serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+		defer conn.Close()
+		_, _ = io.WriteString(conn, name+": ")
+		n, err := io.Copy(conn, conn)
+		return Traffic{Sent: n}, err
+	})
+}
+
+func all3() Protocols {
+	return Protocols{HTTP1: named("one"), HTTP2: named("two"), Opaque: named("opaque")}
+}
+
+// refusing is a Server that refuses.
+func refusing() Server {
+	return serverFunc(func(context.Context, net.Conn) (Traffic, error) {
+		return Traffic{}, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full"}
+	})
+}
+
+func TestDetect(t *testing.T) {
+	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+		for said, want := range map[string]string{
+			"GET / HTTP/1.1\r\n\r\n":       "one",
+			preface + "\r\n\r\nSM\r\n\r\n": "two",
+			"GET":                          "opaque",
+			strings.Repeat("\x00", 5000):   "opaque",
+			"GET /" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\n\r\n": "one",
+		} {
+			client, accepted := pair()
+			done := make(chan error, 1)
+			go func() {
+				_, err := Detect(all3()).Call(t.Context(), accepted)
+				done <- err
+			}()
+			go func() {
+				io.WriteString(client, said)
+				client.CloseWrite()
+			}()
+			got, err := io.ReadAll(client)
+			require.NoError(t, err)
+			assert.Equal(t, want+": "+said, string(got))
+			require.NoError(t, <-done)
+		}
+	})
+}
+
+// A TCP connection is handed on as it was accepted.
+func TestDetectLeavesTheConnection(t *testing.T) {
+	client, accepted := tcpPair(t)
+	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
+	var got net.Conn
+	keep := serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) { got = conn; return Traffic{Sent: 1}, nil })
+	traffic, err := Detect(Protocols{Opaque: keep}).Call(t.Context(), accepted)
+	require.NoError(t, err)
+	assert.Equal(t, Traffic{Sent: 1}, traffic)
+	assert.Same(t, accepted, got)
+	_, err = io.ReadFull(got, make([]byte, 18))
+	require.NoError(t, err)
+}
+
+func TestDetectSilence(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts []DetectOption
+		want string
+		wait time.Duration
+	}{
+		"default":  {nil, "opaque: ", 10 * time.Second},
+		"set":      {[]DetectOption{DetectTimeout(time.Second)}, "opaque: ", time.Second},
+		"not set":  {[]DetectOption{DetectTimeout(-1), SkipDetect(nil)}, "opaque: ", 10 * time.Second},
+		"policy":   {[]DetectOption{IfSilent(HTTP1)}, "one: ", 10 * time.Second},
+		"skipped":  {[]DetectOption{SkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
+		"not that": {[]DetectOption{SkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				client, accepted := net.Pipe()
+				done := make(chan error)
+				go func() {
+					_, err := Detect(all3(), tt.opts...).Call(t.Context(), accepted)
+					done <- err
+				}()
+				start := time.Now()
+				got := make([]byte, len(tt.want))
+				_, err := io.ReadFull(client, got)
+				require.NoError(t, err)
+				assert.Equal(t, tt.want, string(got))
+				assert.Equal(t, tt.wait, time.Since(start))
+				time.Sleep(time.Hour)
+				require.NoError(t, say(client), "the limit is on the first byte")
+				client.Close()
+				<-done
+			})
+		})
+	}
+}
+
+func TestDetectOfTheKernelIsLate(t *testing.T) {
+	client, accepted := tcpPair(t)
+	go Detect(all3(), DetectTimeout(10*time.Millisecond)).Call(t.Context(), accepted)
+	got := make([]byte, len("opaque: "))
+	_, err := io.ReadFull(client, got)
+	require.NoError(t, err)
+	assert.Equal(t, "opaque: ", string(got))
+	require.NoError(t, say(client))
+	client.CloseWrite()
+	_, err = io.ReadAll(client)
+	require.NoError(t, err)
+}
+
+func TestDetectEnds(t *testing.T) {
+	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+		why := errors.New("enough")
+		for name, tt := range map[string]struct {
+			to   Protocols
+			do   func(client *net.TCPConn, cancel context.CancelCauseFunc)
+			want error
+			text string
+			ends error
+		}{
+			"without a word": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
+				io.ErrUnexpectedEOF, "detect: the client left without a word: unexpected EOF", nil},
+			"reset": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { reset(c) },
+				syscall.ECONNRESET, "detect: no first byte: read tcp", net.ErrClosed},
+			"context": {all3(), func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
+				why, "detect: no first byte: enough", syscall.ECONNRESET},
+			"nobody": {Protocols{HTTP1: named("one")}, func(c *net.TCPConn, _ context.CancelCauseFunc) { io.WriteString(c, "*1\r\n") },
+				layer.ErrNoRoute, "detect: no route: nothing serves such connections", syscall.ECONNRESET},
+		} {
+			t.Run(name, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				client, accepted := pair()
+				time.AfterFunc(time.Millisecond, func() { tt.do(client, cancel) })
+				_, err := Detect(tt.to).Call(ctx, accepted)
+				require.ErrorIs(t, err, tt.want)
+				require.ErrorContains(t, err, tt.text)
+				assert.NotErrorIs(t, err, layer.ErrNotReady)
+				_, err = io.ReadAll(client)
+				if tt.ends == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, tt.ends)
+				}
+			})
+		}
+	})
+}
+
+// A refusal leaves the connection as it was, where that can be done.
+func TestDetectRefuses(t *testing.T) {
+	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+		client, accepted := pair()
+		io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
+		_, err := Detect(Protocols{HTTP1: refusing()}).Call(t.Context(), accepted)
+		require.ErrorContains(t, err, "limit: not ready: full")
+		if _, unseen := accepted.(halves); unseen {
+			assert.NotErrorIs(t, err, layer.ErrNotReady)
+			require.ErrorContains(t, err, "detect: refused after its first bytes were read: ")
+			_, err = client.Read(make([]byte, 1))
+			require.ErrorIs(t, err, syscall.ECONNRESET)
+			return
+		}
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		got := make([]byte, 18)
+		_, err = io.ReadFull(accepted, got)
+		require.NoError(t, err)
+		assert.Equal(t, "GET / HTTP/1.1\r\n\r\n", string(got))
+
+		gone, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err = Detect(all3()).Call(gone, accepted)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}
+
+func TestDetectIsReadyWhenOneIs(t *testing.T) {
+	type mock = layertest.Mock[net.Conn, Traffic]
+	synctest.Test(t, func(t *testing.T) {
+		one, two, other := &mock{}, &mock{}, &mock{}
+		d := Detect(Protocols{HTTP1: one, HTTP2: two, Opaque: other})
+		require.ErrorIs(t, layer.Poll(d), layer.ErrNotReady)
+		for _, m := range []*mock{one, two, other} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			require.ErrorIs(t, d.Ready(ctx), context.DeadlineExceeded)
+			cancel()
+			time.AfterFunc(time.Second, func() { m.Allow(1) })
+			start := time.Now()
+			require.NoError(t, d.Ready(t.Context()))
+			assert.Equal(t, time.Second, time.Since(start))
+			require.NoError(t, layer.Poll(d))
+			m.Deny()
+		}
+		one.Close()
+		other.Close()
+		time.AfterFunc(time.Second, func() { two.Allow(1) })
+		require.NoError(t, d.Ready(t.Context()))
+		two.Deny()
+		time.AfterFunc(time.Second, two.Close)
+		require.ErrorIs(t, d.Ready(t.Context()), layer.ErrClosed)
+		require.ErrorIs(t, layer.Poll(d), layer.ErrClosed)
+
+		lone := &mock{}
+		require.ErrorIs(t, layer.Poll(Detect(Protocols{Opaque: lone})), layer.ErrNotReady)
+		require.NoError(t, layer.Poll(Detect(Protocols{})))
+	})
+}
+
+func TestDetectDescribes(t *testing.T) {
+	d := Detect(Protocols{HTTP1: Forward(to(nil)), Opaque: Forward(to(nil))})
+	assert.Equal(t, `detect
+  http1
+    forward
+      layer.Func
+  opaque
+    forward
+      layer.Func
+`, layer.Describe(d).String())
+}

@@ -1,0 +1,179 @@
+package tcplayer
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// TLSServers are the servers that [DetectTLS] chooses from. What one that is nil
+// would have to serve is reset.
+type TLSServers struct {
+	Local Server // what asked for one of our names by TLS, in clear from here
+	Pass  Server // TLS for other names, or for none: as it came
+	Clear Server // all that is not TLS
+}
+
+// DetectTLS is the [Server] that tells TLS by what a client says first, and by
+// the name that it asks for (SNI) whether it is for us: then TLS ends here, by
+// cfg, and what is inside goes to Local, which finds the client's certificates
+// with [TLSState]. Other TLS is passed on unchanged. Whether a name is ours is
+// what local says, to which it is given in lower case; see [Names]. With a nil
+// local none is; with a nil cfg, handshakes for those that are fail.
+//
+// It looks at up to 8 192 bytes, over several records if need be; TLS of which
+// no name was found by then is passed on. A client that has not said enough
+// after 10 s ([DetectTimeout]) is reset, and so is one that then takes as long to
+// shake hands. How its ClientHello reads is in the context of Local and Pass,
+// see [HelloOf].
+//
+// Admission: that of the server that is chosen. A refusal leaves the connection
+// open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
+// until one of the servers is.
+//
+// Cancellation: ctx ends the looking and the shaking of hands. The connection is
+// reset then, or closed.
+//
+// Body: a read deadline that the connection had is gone afterwards.
+//
+// Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
+// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] from a client that left without a
+// word, or what crypto/tls says.
+//
+// Cost: up to 16 KiB and two system calls for each connection, and what TLS
+// costs.
+func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
+	if local == nil {
+		local = Names()
+	}
+	if cfg == nil {
+		cfg = &tls.Config{} // crypto/tls refuses each client, where with nil it panics
+	}
+	return &detectTLS{
+		choice: newChoice(to.Local, to.Pass, to.Clear), detectOptions: newDetectOptions(opts),
+		to: to, local: local, cfg: cfg,
+	}
+}
+
+// Names says of a name whether it is one of names, in any case.
+func Names(names ...string) func(name string) bool {
+	ours := make(map[string]bool, len(names))
+	for _, name := range names {
+		ours[strings.ToLower(name)] = true
+	}
+	return func(name string) bool { return ours[name] }
+}
+
+// mostHello is what DetectTLS looks at, as linkerd's proxy does.
+const mostHello = 8 << 10
+
+type detectTLS struct {
+	choice
+	detectOptions
+	to    TLSServers
+	local func(name string) bool
+	cfg   *tls.Config
+}
+
+func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+	switch {
+	case ctx.Err() != nil:
+		return Traffic{}, gone(ctx, "tls")
+	case d.skips(ctx, conn):
+		return handOver(ctx, "tls", d.to.Clear, conn, conn)
+	}
+	told := func(seen []byte) bool {
+		_, err := ParseClientHello(seen)
+		return !errors.Is(err, io.ErrUnexpectedEOF)
+	}
+	first, next, err := look(ctx, conn, glance{most: mostHello, within: d.timeout, enough: told})
+	hello, unsure := ParseClientHello(first)
+	switch {
+	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
+		return handOver(ctx, "tls", d.to.Clear, conn, next)
+	case err != nil:
+		return Traffic{}, d.unheard(conn, err)
+	case errors.Is(unsure, ErrNotTLS):
+		return handOver(ctx, "tls", d.to.Clear, conn, next)
+	}
+	ctx = context.WithValue(ctx, helloKey{}, &hello)
+	if unsure != nil || !d.local(strings.ToLower(hello.ServerName)) {
+		return handOver(ctx, "tls", d.to.Pass, conn, next)
+	}
+	return d.terminate(ctx, next)
+}
+
+// unheard ends a connection whose client has not said enough.
+func (d *detectTLS) unheard(conn net.Conn, err error) error {
+	e := &layer.Error{Layer: "tls", Reason: "no ClientHello", Err: err}
+	switch {
+	case errors.Is(err, io.EOF):
+		_ = conn.Close()
+		e.Err = io.ErrUnexpectedEOF
+		return e
+	case lateness(err):
+		e.Kind, e.Waited = layer.ErrTimeout, d.timeout
+	}
+	reset(conn)
+	return e
+}
+
+func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, error) {
+	if d.to.Local == nil {
+		return handOver(ctx, "tls", nil, conn, conn)
+	}
+	secure := tls.Server(conn, d.cfg)
+	within, cancel := context.WithTimeout(ctx, d.timeout)
+	err := secure.HandshakeContext(within)
+	late := within.Err() != nil && ctx.Err() == nil
+	cancel()
+	if err != nil {
+		e := &layer.Error{Layer: "tls", Reason: "handshake", Err: err}
+		if late {
+			e.Kind, e.Waited = layer.ErrTimeout, d.timeout
+		}
+		_ = conn.Close() // in good order: the client is to read why
+		return Traffic{}, e
+	}
+	t, err := d.to.Local.Call(ctx, secure)
+	if errors.Is(err, layer.ErrNotReady) {
+		return t, spentError("tls", secure, err)
+	}
+	return t, err
+}
+
+// Describe shows the servers.
+func (d *detectTLS) Describe() layer.Node {
+	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Local, d.to.Pass, d.to.Clear)
+	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
+	return n
+}
+
+type helloKey struct{}
+
+// HelloOf returns what the client said by whose TLS connection a [DetectTLS]
+// above came to a decision.
+func HelloOf(ctx context.Context) (ClientHello, bool) {
+	hello, ok := ctx.Value(helloKey{}).(*ClientHello)
+	if !ok {
+		return ClientHello{}, false
+	}
+	return *hello, true
+}
+
+// TLSState returns the state of the TLS connection that conn is, or is a wrapper
+// of. It looks through wrappers that have NetConn.
+func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
+	for ; conn != nil; conn = below(conn) {
+		if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
+			return secure.ConnectionState(), true
+		}
+	}
+	return tls.ConnectionState{}, false
+}

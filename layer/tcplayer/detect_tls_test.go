@@ -1,0 +1,227 @@
+package tcplayer
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// identity is a certificate for name, and who trusts it.
+func identity(t testing.TB, name string) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	cert, err := selfSigned(name)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	roots.AddCert(cert.Leaf)
+	return &tls.Config{Certificates: []tls.Certificate{cert}}, roots
+}
+
+func TestDetectTLS(t *testing.T) {
+	ours, roots := identity(t, "web.default")
+	theirs, trust := identity(t, "other.default")
+	ours.NextProtos = []string{"transport.l5d.io/v1"}
+	behind := serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) { // TLS that passed through ends here
+		hello, _ := HelloOf(ctx)
+		return named("pass "+hello.ServerName).Call(ctx, tls.Server(conn, theirs))
+	})
+	local := serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) {
+		hello, _ := HelloOf(ctx)
+		state, ok := TLSState(UntilClosed(ctx, conn, &seen{}))
+		assert.True(t, ok)
+		return named("local "+hello.ServerName+" "+state.NegotiatedProtocol).Call(ctx, conn)
+	})
+	svc := DetectTLS(ours, Names("WEB.default"), TLSServers{Local: local, Pass: behind, Clear: named("clear")})
+	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+		for want, wrap := range map[string]func(net.Conn) net.Conn{
+			"clear: hello": func(c net.Conn) net.Conn { return c },
+			"pass other.default: hello": func(c net.Conn) net.Conn {
+				return tls.Client(c, &tls.Config{ServerName: "other.default", RootCAs: trust})
+			},
+			"local Web.Default transport.l5d.io/v1: hello": func(c net.Conn) net.Conn {
+				return tls.Client(c, &tls.Config{ServerName: "Web.Default", RootCAs: roots, NextProtos: ours.NextProtos})
+			},
+			"local web.default : hello": func(c net.Conn) net.Conn {
+				cfg := &tls.Config{ServerName: "web.default", RootCAs: roots, NextProtos: nil}
+				return tls.Client(&dribble{c, 100}, cfg)
+			},
+		} {
+			t.Run(want, func(t *testing.T) {
+				client, accepted := pair()
+				done := make(chan error, 1)
+				go func() {
+					_, err := svc.Call(t.Context(), accepted)
+					done <- err
+				}()
+				conn := wrap(client)
+				io.WriteString(conn, "hello")
+				require.NoError(t, closeWrite(conn))
+				got, err := io.ReadAll(conn)
+				require.NoError(t, err)
+				assert.Equal(t, want, string(got))
+				require.NoError(t, <-done)
+			})
+		}
+	})
+	_, ok := TLSState(nil)
+	assert.False(t, ok)
+	_, ok = HelloOf(t.Context())
+	assert.False(t, ok)
+}
+
+func TestDetectTLSEnds(t *testing.T) {
+	ours, _ := identity(t, "web.default")
+	hello := helloOf(t, &tls.Config{ServerName: "web.default"})
+	why := errors.New("enough")
+	every := TLSServers{Local: named("local"), Pass: named("pass"), Clear: named("clear")}
+	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+		for name, tt := range map[string]struct {
+			to   TLSServers
+			said []byte
+			do   func(client *net.TCPConn, cancel context.CancelCauseFunc)
+			want error
+			text string
+			ends error
+		}{
+			"without a word": {every, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
+				io.ErrUnexpectedEOF, "tls: no ClientHello: unexpected EOF", nil},
+			"silence":          {every, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
+			"half a hello":     {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
+			"half a handshake": {every, hello, nil, layer.ErrTimeout, "tls: timeout: handshake (waited 20ms)", nil},
+			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
+				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
+			"nobody here":  {TLSServers{Pass: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"nobody":       {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+		} {
+			t.Run(name, func(t *testing.T) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				client, accepted := pair()
+				client.Write(tt.said)
+				if tt.do != nil {
+					time.AfterFunc(time.Millisecond, func() { tt.do(client, cancel) })
+				}
+				_, err := DetectTLS(ours, Names("web.default"), tt.to, DetectTimeout(20*time.Millisecond)).Call(ctx, accepted)
+				require.ErrorIs(t, err, tt.want)
+				require.ErrorContains(t, err, tt.text)
+				assert.NotErrorIs(t, err, layer.ErrNotReady)
+				_, err = io.ReadAll(client)
+				if tt.ends == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, tt.ends)
+				}
+			})
+		}
+	})
+}
+
+// What has ended in the middle of a ClientHello is no TLS, and is passed on.
+func TestDetectTLSOfHalfAHello(t *testing.T) {
+	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
+	big := made("\x12\x34" + sized(2, string(make([]byte, 12000)))) // its name may be behind that
+	for want, said := range map[string][]byte{"clear: ": hello, "pass: ": big} {
+		ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
+			client, accepted := pair()
+			go DetectTLS(nil, nil, TLSServers{Pass: named("pass"), Clear: named("clear")}).Call(t.Context(), accepted)
+			go func() {
+				client.Write(said)
+				client.CloseWrite()
+			}()
+			got, err := io.ReadAll(client)
+			require.NoError(t, err)
+			assert.Equal(t, want+string(said), string(got))
+		})
+	}
+}
+
+func TestDetectTLSRefuses(t *testing.T) {
+	ours, roots := identity(t, "web.default")
+	client, accepted := tcpPair(t)
+	to := TLSServers{Local: refusing(), Pass: refusing(), Clear: refusing()}
+	_, err := client.Write(made(sni("other")))
+	require.NoError(t, err)
+	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+
+	client, accepted = tcpPair(t)
+	hands := make(chan error, 1)
+	go func() {
+		hands <- tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots}).Handshake()
+	}()
+	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	require.ErrorContains(t, err, "tls: refused after its first bytes were read: limit: not ready: full")
+	assert.NotErrorIs(t, err, layer.ErrNotReady)
+	<-hands
+
+	client, accepted = tcpPair(t)
+	go func() { hands <- tls.Client(client, &tls.Config{ServerName: "web.default"}).Handshake() }()
+	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	require.ErrorContains(t, err, "tls: handshake: remote error: tls: ")
+	require.Error(t, <-hands, "it does not trust us")
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = DetectTLS(ours, Names(), to).Call(gone, accepted)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+}
+
+// One client that stalls does not keep others.
+func TestDetectTLSWaitsForEachByItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		svc := DetectTLS(nil, Names(), TLSServers{Clear: named("clear")})
+		end, done := serving(t, &p, svc)
+		silent := p.dial(t)
+		synctest.Wait()
+		start := time.Now()
+		conn := p.dial(t)
+		io.WriteString(conn, "x")
+		got := make([]byte, len("clear: x"))
+		_, err := io.ReadFull(conn, got)
+		require.NoError(t, err)
+		assert.Equal(t, "clear: x", string(got))
+		assert.Zero(t, time.Since(start))
+		_, err = silent.Read(got)
+		require.Error(t, err)
+		assert.Equal(t, 10*time.Second, time.Since(start))
+		conn.Close()
+		end()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestDetectTLSSkips(t *testing.T) {
+	client, accepted := tcpPair(t)
+	toMail := func(_ context.Context, conn net.Conn) bool {
+		dst, _ := OriginalDst(conn)
+		return dst.Port() == 25
+	}
+	mail := Addressed(accepted, netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:25"))
+	go DetectTLS(nil, nil, TLSServers{Clear: named("clear")}, SkipDetect(toMail)).Call(t.Context(), mail)
+	client.CloseWrite()
+	got, err := io.ReadAll(client)
+	require.NoError(t, err)
+	assert.Equal(t, "clear: ", string(got))
+}
+
+func TestDetectTLSDescribes(t *testing.T) {
+	m := &layertest.Mock[net.Conn, Traffic]{}
+	d := DetectTLS(nil, nil, TLSServers{Local: Forward(to(nil)), Pass: m})
+	assert.Equal(t, "tls        timeout=10s\n  local\n    forward\n      layer.Func\n  pass\n    layertest.Mock\n", layer.Describe(d).String())
+	require.ErrorIs(t, layer.Poll(DetectTLS(nil, nil, TLSServers{Pass: m})), layer.ErrNotReady)
+}

@@ -1,0 +1,96 @@
+package tcplayer_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// saying is a Server that reads all, and answers what it is and what it read.
+func saying(what string) tcplayer.Server {
+	return layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+		defer conn.Close()
+		got, err := io.ReadAll(conn)
+		fmt.Fprintf(conn, "%s, %d bytes for %v", what, len(got), conn.LocalAddr())
+		return tcplayer.Traffic{Sent: int64(len(got))}, err
+	})
+}
+
+// started serves connections until stop, which returns when all are over.
+func started(svc tcplayer.Server) (addr string, stop func()) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	ctx, end := context.WithCancel(context.Background())
+	served := make(chan error)
+	go func() { served <- tcplayer.Serve(ctx, l, svc) }()
+	return l.Addr().String(), func() {
+		end()
+		<-served
+	}
+}
+
+// How a proxy takes a connection: the address that it was for, then whether it is
+// TLS for us, then what is spoken inside. Here all are for one address; behind
+// rules of iptables, Redirected takes the place of Fixed.
+func ExampleDetect() {
+	db := netip.MustParseAddrPort("10.0.0.7:5432")
+	detect := tcplayer.Detect(tcplayer.Protocols{
+		HTTP1:  saying("HTTP/1"),
+		HTTP2:  saying("HTTP/2"),
+		Opaque: saying("opaque"),
+	})
+	addr, stop := started(tcplayer.Transparent(tcplayer.Fixed(db), detect, nil))
+	defer stop()
+
+	fmt.Println(ask(addr, "GET / HTTP/1.1\r\nHost: web\r\n\r\n"))
+	fmt.Println(ask(addr, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))
+	fmt.Println(ask(addr, "*1\r\n$4\r\nPING\r\n"))
+	// Output:
+	// HTTP/1, 29 bytes for 10.0.0.7:5432
+	// HTTP/2, 24 bytes for 10.0.0.7:5432
+	// opaque, 14 bytes for 10.0.0.7:5432
+}
+
+// A name that is not ours passes, still encrypted, to whoever has its key.
+func ExampleDetectTLS() {
+	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, io.EOF }}
+	pass := layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+		hello, _ := tcplayer.HelloOf(ctx)
+		fmt.Println("TLS for", hello.ServerName)
+		return tcplayer.Traffic{}, conn.Close()
+	})
+	addr, stop := started(tcplayer.DetectTLS(cfg, tcplayer.Names("web.default"),
+		tcplayer.TLSServers{Pass: pass, Clear: saying("in clear")}))
+
+	_, err := tls.Dial("tcp", addr, &tls.Config{ServerName: "db.default"})
+	fmt.Println("the client was served:", err == nil)
+	answer := ask(addr, "hello")
+	fmt.Println(answer[:len("in clear, 5 bytes")])
+	stop()
+	// Output:
+	// TLS for db.default
+	// the client was served: false
+	// in clear, 5 bytes
+}
+
+// A load balancer in front says who the client is. What is served sees the
+// connection as if there were none.
+func ExampleProxyProtocol() {
+	from := layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+		fmt.Println(conn.RemoteAddr(), "asked for", conn.LocalAddr())
+		return tcplayer.Traffic{}, conn.Close()
+	})
+	addr, stop := started(tcplayer.Transparent(tcplayer.ProxyProtocol(), from, nil))
+	ask(addr, "PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n")
+	stop()
+	// Output:
+	// 192.0.2.1:56324 asked for 198.51.100.1:443
+}

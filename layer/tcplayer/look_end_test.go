@@ -1,0 +1,126 @@
+package tcplayer
+
+import (
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// atOnce is a connection whose first bytes come with an error, as they may from
+// any io.Reader, and come from a tls.Conn that has the end behind them.
+type atOnce struct {
+	net.Conn
+	text string
+	err  error
+}
+
+func (a *atOnce) Read(p []byte) (int, error) {
+	n := copy(p, a.text)
+	a.text = a.text[n:]
+	if a.text == "" {
+		return n, a.err
+	}
+	return n, nil
+}
+
+// A client that says all it has to say, and that nothing more comes, in one
+// piece is a client like others.
+func TestLookAtWhatComesWithItsEnd(t *testing.T) {
+	request := "GET / HTTP/1.1\r\n\r\n"
+	for name, tt := range map[string]struct {
+		first string
+		svc   Server
+		want  string
+	}{
+		"detect": {request, Detect(all3()), "one: " + request},
+		"tls":    {request, DetectTLS(nil, nil, TLSServers{Clear: named("clear")}), "clear: " + request},
+		"proxy":  {"PROXY UNKNOWN\r\n" + request, Transparent(ProxyProtocol(), refusing(), named("direct")), "direct: " + request},
+	} {
+		for _, end := range []error{io.EOF, errors.New("broken")} {
+			t.Run(name+" "+end.Error(), func(t *testing.T) {
+				client, accepted := tcpPair(t)
+				go tt.svc.Call(t.Context(), &atOnce{accepted, tt.first, end})
+				got, err := io.ReadAll(client)
+				require.NoError(t, err)
+				assert.Equal(t, tt.want, string(got))
+			})
+		}
+	}
+}
+
+// TLS 1.2 finds the client's good-bye when it reads what is before it.
+func TestDetectInTLSWithItsEnd(t *testing.T) {
+	cfg, roots := identity(t, "web.default")
+	client, accepted := tcpPair(t)
+	inside := tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots, MaxVersion: tls.VersionTLS12})
+	hands := make(chan error, 1)
+	go func() { hands <- inside.Handshake() }()
+	secure := tls.Server(accepted, cfg)
+	require.NoError(t, secure.Handshake())
+	require.NoError(t, <-hands)
+	_, err := io.WriteString(inside, "GET / HTTP/1.0\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, inside.CloseWrite())
+	go Detect(all3()).Call(t.Context(), secure)
+	got, err := io.ReadAll(inside)
+	require.NoError(t, err)
+	assert.Equal(t, "one: GET / HTTP/1.0\r\n\r\n", string(got))
+}
+
+// TLS goes on after a client that said nothing for a while.
+func TestDetectSilenceInTLS(t *testing.T) {
+	cfg, roots := identity(t, "web.default")
+	client, accepted := tcpPair(t)
+	svc := DetectTLS(cfg, Names("web.default"), TLSServers{Local: Detect(all3(), DetectTimeout(10*time.Millisecond))})
+	done := make(chan error, 1)
+	go func() {
+		_, err := svc.Call(t.Context(), accepted)
+		done <- err
+	}()
+	inside := tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots})
+	_, err := io.ReadFull(inside, make([]byte, len("opaque: ")))
+	require.NoError(t, err)
+	require.NoError(t, say(inside))
+	require.NoError(t, inside.CloseWrite())
+	_, err = io.ReadAll(inside)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+}
+
+// Without a certificate each client is refused, and the process lives.
+func TestDetectTLSWithoutConfig(t *testing.T) {
+	client, accepted := tcpPair(t)
+	_, err := client.Write(helloOf(t, &tls.Config{ServerName: "web.default"}))
+	require.NoError(t, err)
+	_, err = DetectTLS(nil, Names("web.default"), TLSServers{Local: named("local")}).Call(t.Context(), accepted)
+	require.EqualError(t, err, "tls: handshake: tls: no certificates configured")
+}
+
+// What somebody read before is looked at no further than what is read now.
+func TestDetectLooksNoFurther(t *testing.T) {
+	request := "GET /" + strings.Repeat("a", most) + " HTTP/9\r\n\r\n"
+	header := v2(0x20, 0, strings.Repeat(tlv, 300)) // takes a look of 4 096 bytes
+	pieces := map[string]func(net.Conn) net.Conn{
+		"kernel": func(c net.Conn) net.Conn { return c },
+		"read":   func(c net.Conn) net.Conn { return halves{hidden{c}} },
+	}
+	for name, wrap := range pieces {
+		t.Run(name, func(t *testing.T) {
+			client, accepted := tcpPair(t)
+			_, err := io.WriteString(client, header+request)
+			require.NoError(t, err)
+			require.NoError(t, client.CloseWrite())
+			go Transparent(ProxyProtocol(), refusing(), Detect(all3())).Call(t.Context(), wrap(accepted))
+			got, err := io.ReadAll(client)
+			require.NoError(t, err)
+			assert.Equal(t, "one: "+request, string(got))
+		})
+	}
+}

@@ -1,0 +1,145 @@
+package tcplayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+)
+
+// ProxyProtocol is the [Origin] of connections from a proxy or a load balancer
+// that says first who made them and to which address, by version 1 or 2 of the
+// PROXY protocol. The header is read, and no byte more. A connection whose
+// header has no address (LOCAL, UNKNOWN, UNSPEC, a Unix socket) keeps its own:
+// such are health checks.
+//
+// Every connection must have a header; what [SkipDetect] says has none keeps its
+// own addresses. So only those who are trusted to say the truth should reach the
+// listener. A header has 10 s to come ([DetectTimeout]), and may be of 4 096
+// bytes, with whatever else it carries (TLV), which is not looked at.
+func ProxyProtocol(opts ...DetectOption) Origin {
+	o := newDetectOptions(opts)
+	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
+		if o.skips(ctx, conn) {
+			return conn, nil
+		}
+		whole := func(seen []byte) bool {
+			_, err := parseProxyHeader(seen)
+			return !errors.Is(err, io.ErrUnexpectedEOF)
+		}
+		first, next, err := look(ctx, conn, glance{most: mostProxyHeader, within: o.timeout, enough: whole})
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
+			return nil, fmt.Errorf("PROXY protocol: %w", err)
+		}
+		h, err := parseProxyHeader(first)
+		if err == nil {
+			_, err = io.ReadFull(next, make([]byte, h.size))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("PROXY protocol: %w", err)
+		}
+		f := &front{Conn: next, took: true}
+		if h.client.IsValid() {
+			f.client, f.server = net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.server)
+		}
+		return f, nil
+	}
+}
+
+// mostProxyHeader bounds what is held of a client that is not known yet.
+const mostProxyHeader = 4 << 10
+
+// proxyHeader is what a header of the PROXY protocol says, and its length. The
+// addresses are not valid if it has none.
+type proxyHeader struct {
+	client, server netip.AddrPort
+	size           int
+}
+
+var errNoProxyHeader = errors.New("the connection does not begin with a header")
+
+// parseProxyHeader reads what b begins with. The error is io.ErrUnexpectedEOF
+// if more is needed to tell.
+func parseProxyHeader(b []byte) (proxyHeader, error) {
+	switch {
+	case begins(b, proxyV1):
+		return parseProxyV1(b)
+	case begins(b, proxyV2):
+		return parseProxyV2(b)
+	}
+	return proxyHeader{}, errNoProxyHeader
+}
+
+// begins reports whether b begins with s, as far as it goes.
+func begins(b []byte, s string) bool {
+	n := min(len(b), len(s))
+	return string(b[:n]) == s[:n]
+}
+
+const (
+	proxyV2      = "\r\n\r\n\x00\r\nQUIT\n"
+	proxyV2Fixed = len(proxyV2) + 4 // command, family, two of length
+
+	proxyV2Local  = 0x20
+	proxyV2Proxy  = 0x21
+	proxyV2Unspec = 0x00
+	proxyV2TCP4   = 0x11
+	proxyV2TCP6   = 0x21
+	proxyV2Unix   = 0x31
+)
+
+// parseProxyV2 reads the binary form (2.2 of the specification).
+func parseProxyV2(b []byte) (proxyHeader, error) {
+	if len(b) < proxyV2Fixed {
+		return proxyHeader{}, io.ErrUnexpectedEOF
+	}
+	command, family := b[len(proxyV2)], b[len(proxyV2)+1]
+	if command != proxyV2Local && command != proxyV2Proxy {
+		return proxyHeader{}, fmt.Errorf("version and command %#02x", command)
+	}
+	body := octets{rest: b[len(proxyV2)+2:]}
+	length := body.number(2)
+	h := proxyHeader{size: proxyV2Fixed + length}
+	if h.size > mostProxyHeader {
+		return proxyHeader{}, fmt.Errorf("a header of %d bytes, more than %d", h.size, mostProxyHeader)
+	}
+	if len(b) < h.size {
+		return proxyHeader{}, io.ErrUnexpectedEOF
+	}
+	body.rest = body.rest[:length]
+	if command == proxyV2Local {
+		return h, nil
+	}
+	switch family {
+	case proxyV2Unspec, proxyV2Unix:
+		return h, nil
+	case proxyV2TCP4:
+		h.client, h.server = body.pair(4)
+	case proxyV2TCP6:
+		h.client, h.server = body.pair(16)
+	default:
+		return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
+	}
+	if body.short {
+		return proxyHeader{}, fmt.Errorf("%d bytes are too short for its addresses", length)
+	}
+	return h, nil
+}
+
+// pair takes two addresses of that width, and then two ports.
+func (o *octets) pair(width int) (client, server netip.AddrPort) {
+	from, to := o.address(width), o.address(width)
+	client = netip.AddrPortFrom(from, uint16(o.number(2)))
+	server = netip.AddrPortFrom(to, uint16(o.number(2)))
+	return client, server
+}
+
+func (o *octets) address(width int) netip.Addr {
+	ip, _ := netip.AddrFromSlice(o.take(width))
+	return ip.Unmap()
+}

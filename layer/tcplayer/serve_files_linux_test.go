@@ -1,0 +1,77 @@
+package tcplayer
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fewFiles is set in the process that may have few open files.
+const fewFiles = "TCPLAYER_TEST_FEW_FILES"
+
+// A process that has no file descriptor left accepts again once it has: nobody
+// who has connected meanwhile is lost.
+func TestServeSurvivesWithoutFiles(t *testing.T) {
+	if os.Getenv(fewFiles) != "" {
+		serveWithFewFiles(t)
+		return
+	}
+	const clients = 40
+	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestServeSurvivesWithoutFiles$", "-test.timeout=20s")
+	child.Env = append(os.Environ(), fewFiles+"=1")
+	stop, err := child.StdinPipe()
+	require.NoError(t, err)
+	out, err := child.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, child.Start())
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	at := lines.Text()
+
+	conns := make([]net.Conn, clients)
+	for i := range conns {
+		conns[i], err = net.Dial("tcp", at)
+		require.NoError(t, err)
+		require.NoError(t, conns[i].SetDeadline(time.Now().Add(10*time.Second)))
+	}
+	for !strings.Contains(lines.Text(), "too many open files") && lines.Scan() {
+		t.Log(lines.Text())
+	}
+	assert.Contains(t, lines.Text(), "a connection could not be accepted")
+	go io.Copy(io.Discard, out)
+	for i, conn := range conns {
+		require.NoError(t, say(conn), "client %d", i)
+		conn.Close()
+	}
+	stop.Close()
+	require.NoError(t, child.Wait())
+}
+
+func serveWithFewFiles(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	open, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	few := uint64(len(open) + 8)
+	require.NoError(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: few, Max: few}))
+	fmt.Println(l.Addr())
+	ctx, end := context.WithCancel(t.Context())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
+	}()
+	require.NoError(t, Serve(ctx, l, holding(), Logger(slog.New(slog.NewTextHandler(os.Stdout, nil)))))
+}

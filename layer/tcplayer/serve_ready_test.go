@@ -1,0 +1,110 @@
+package tcplayer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// gated is a Server that holds connections, with a readiness of its own.
+type gated struct {
+	Server
+	ready *layertest.Mock[net.Conn, Traffic]
+}
+
+func (g gated) Ready(ctx context.Context) error { return g.ready.Ready(ctx) }
+
+func newGated() gated { return gated{holding(), layertest.NewMock[net.Conn, Traffic]()} }
+
+// Clients of a process that is starting wait, however long that takes, and are
+// not turned away later because it is busy.
+func TestServeWaitsUntilItIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		var log bytes.Buffer
+		g := newGated()
+		end, done := serving(t, &p, g, Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		early := p.dial(t)
+		time.Sleep(40 * time.Second)
+		synctest.Wait()
+		assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("no connections are accepted yet")), "after 15 and 30 s")
+		g.ready.Allow(1)
+		require.NoError(t, say(early))
+		synctest.Wait()
+		assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("level=WARN")))
+		g.ready.Deny()
+		late := p.dial(t)
+		require.NoError(t, say(late))
+		early.Close()
+		late.Close()
+		end()
+		require.NoError(t, <-done)
+	})
+}
+
+func TestServeEndsBeforeItIsReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		end, done := serving(t, &p, newGated())
+		synctest.Wait()
+		end()
+		require.NoError(t, <-done)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		g := newGated()
+		_, done := serving(t, &p, g)
+		time.AfterFunc(time.Minute, g.ready.Close)
+		err := <-done
+		require.ErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "serve "+addr+": not ready: ")
+	})
+}
+
+// Where one context ends both, that is no failure of what is not ready yet.
+func TestServeEndsTogetherWithWhatItWaitsFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		var p place
+		p.open(t)
+		refused := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
+		e := NewEndpoint(ctx, addr, DialContext(refused))
+		_, err := e.Call(ctx, Request{})
+		require.Error(t, err)
+		done := make(chan error)
+		var log bytes.Buffer
+		go func() { done <- Serve(ctx, p.l, Forward(e), Logger(slog.New(slog.NewTextHandler(&log, nil)))) }()
+		synctest.Wait()
+		end()
+		require.NoError(t, <-done)
+		assert.Empty(t, log.String())
+	})
+}
+
+// broken says at once that it is not ready, and does not wait.
+type broken struct{ Server }
+
+func (broken) Ready(context.Context) error { return errors.New("no") }
+
+func TestServeDoesNotAskTooOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p place
+		var log bytes.Buffer
+		end, done := serving(t, &p, broken{holding()}, Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		time.Sleep(time.Minute + time.Second)
+		end()
+		require.NoError(t, <-done)
+		assert.Equal(t, 4, bytes.Count(log.Bytes(), []byte("no connections are accepted yet")))
+	})
+}

@@ -1,0 +1,76 @@
+package tcplayer
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// option is what the kernel has of conn.
+func option(t *testing.T, conn net.Conn, level, name int) int {
+	t.Helper()
+	raw, err := socket(conn).(*net.TCPConn).SyscallConn()
+	require.NoError(t, err)
+	var value int
+	require.NoError(t, raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), level, name) }))
+	require.NoError(t, err)
+	return value
+}
+
+func TestSocketOptions(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	kept := KeepAlive(net.KeepAliveConfig{Enable: true, Idle: 7 * time.Second, Interval: 3 * time.Second, Count: 2})
+	accepted := make(chan net.Conn, 1)
+	release := make(chan struct{})
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- Serve(ctx, l, serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+			accepted <- conn
+			<-release
+			return Traffic{}, nil
+		}), kept, UserTimeout(30*time.Second))
+	}()
+	made, err := NewEndpoint(t.Context(), l.Addr().String(), kept, UserTimeout(time.Microsecond)).Call(t.Context(), Request{})
+	require.NoError(t, err)
+	for conn, timeout := range map[net.Conn]int{<-accepted: 30_000, made: 1} {
+		assert.Equal(t, timeout, option(t, conn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+		assert.Equal(t, 7, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE))
+		assert.Equal(t, 3, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL))
+		assert.Equal(t, 2, option(t, conn, unix.IPPROTO_TCP, unix.TCP_KEEPCNT))
+		assert.Equal(t, 1, option(t, conn, unix.SOL_SOCKET, unix.SO_KEEPALIVE))
+		assert.Equal(t, 1, option(t, conn, unix.IPPROTO_TCP, unix.TCP_NODELAY))
+	}
+	made.Close()
+	close(release)
+	plain, _ := tcpPair(t)
+	none := sockets{}
+	require.NoError(t, none.set(plain))
+	UserTimeout(-1).apply(&endpointOptions{sockets: none})
+	require.NoError(t, none.set(plain))
+	assert.Zero(t, option(t, plain, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
+	end()
+	require.NoError(t, <-done)
+}
+
+func TestSocketOptionsThatFail(t *testing.T) {
+	closed, _ := tcpPair(t)
+	closed.Close()
+	for _, opt := range []SocketOption{KeepAlive(net.KeepAliveConfig{Enable: true}), UserTimeout(time.Second)} {
+		dial := func(context.Context, string, string) (net.Conn, error) { return closed, nil }
+		_, err := NewEndpoint(t.Context(), addr, opt, DialContext(dial)).Call(t.Context(), Request{})
+		require.ErrorIs(t, err, net.ErrClosed)
+
+		s := newServer(holding(), []ServeOption{opt})
+		s.serve(t.Context(), closed) // returns
+		a, b := net.Pipe()
+		b.Close()
+		require.NoError(t, s.sockets.set(a), "of what is no TCP connection")
+	}
+}
