@@ -29,7 +29,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 		}
 		for _, e := range c.Changed {
 			if n := b.nodes[e.ID]; n != nil {
-				b.know(n, e)
+				b.know(n, &e.Endpoint)
 			}
 		}
 		// After what was added, so that a whole new set leaves no gap.
@@ -47,12 +47,12 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
-	n := &node[Req, Rsp]{service: e.Service, reason: layer.Poll(e.Service)}
-	n.id, n.born, n.node = e.ID, time.Since(b.start), n
+	n := &node[Req, Rsp]{service: e.Service}
+	n.record = &record{id: e.ID, info: &e.Endpoint, reason: layer.Poll(e.Service), born: time.Since(b.start)}
+	n.node = n
 	if !b.group.usual.known() {
-		n.proven.Store(founder)
+		n.status.setProven(founder)
 	}
-	n.info.Store(e)
 	return n
 }
 
@@ -60,12 +60,12 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 // keeps its node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
-		b.know(old, n.info.Load())
+		b.know(old, n.info)
 		return
 	}
 	b.nodes[n.id] = n
-	n.state.Store(unready)
-	b.know(n, n.info.Load())
+	n.status.setState(unready)
+	b.know(n, n.info)
 	if n.reason == nil {
 		b.join(n)
 		return
@@ -76,10 +76,10 @@ func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 // know takes what a resolver says of an endpoint that changes nothing about
 // how to reach it. Who has a place in a set for its weight or its zone gets
 // another one.
-func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *discover.Endpoint[Req, Rsp]) {
-	n.info.Store(e)
+func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *resolve.Endpoint) {
+	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone
-	moves := n.state.Load() == ready && (isFar != n.far || n.weighs(e.Weight))
+	moves := n.status.state() == ready && (isFar != n.far || n.weighs(e.Weight))
 	if moves {
 		b.leave(n)
 	}
@@ -94,7 +94,7 @@ func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *discover.Endpoint[Req, R
 
 // join puts a node into its ready set.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
-	n.state.Store(ready)
+	n.status.setState(ready)
 	b.group.set(&n.endpoint).add(&n.endpoint)
 	b.picker.joined(&n.endpoint)
 	b.count()
@@ -118,12 +118,12 @@ func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
 	n.reason, b.refuser = reason, n
 	defer b.count()
 	if errors.Is(reason, layer.ErrClosed) {
-		n.state.Store(closed)
+		n.status.setState(closed)
 		return
 	}
-	n.state.Store(unready)
+	n.status.setState(unready)
 	var ctx context.Context
-	ctx, n.stop = context.WithCancel(b.ctx) //nolint:gosec // await and remove call it
+	ctx, n.stop = context.WithCancel(b.ctx)
 	go b.await(ctx, n)
 }
 
@@ -131,7 +131,7 @@ func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
 func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n.state.Load() != ready {
+	if n.status.state() != ready {
 		return // another request was refused before this one
 	}
 	b.leave(n)
@@ -156,12 +156,12 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 // has closed.
 func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
-	if n.state.Load() == unready {
+	if n.status.state() == unready {
 		n.stop()
 		if n.reason = err; err == nil {
 			b.join(n)
 		} else {
-			n.state.Store(closed)
+			n.status.setState(closed)
 			b.refuser = n
 		}
 	}
@@ -173,7 +173,7 @@ var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter
 
 func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	delete(b.nodes, n.id)
-	switch n.state.Swap(removed) {
+	switch n.status.setState(removed) {
 	case ready:
 		b.leave(n)
 	case unready:

@@ -3,6 +3,7 @@ package balance_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -52,12 +53,26 @@ func TestPickAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))
 }
 
+// known is of with endpoints of which something is known.
+func known(b *testing.B, n int, opts ...balance.Option[int]) *balance.Balancer[int, int] {
+	b.Helper()
+	svc, _ := of(b, n, opts...)
+	for range 8 * n {
+		_, _ = svc.Call(context.Background(), 1)
+	}
+	runtime.GC()
+	return svc
+}
+
 // One pick, its Call of a service that does nothing, and its completion, with
 // two clock readings.
 func BenchmarkPick(b *testing.B) {
 	ctx := context.Background()
-	for _, n := range []int{2, 16, 100, 10_000, 100_000} {
-		svc, _ := of(b, n)
+	accrual := []balance.Option[int]{
+		balance.Classify[int](layer.ByError[int]), balance.With[int](balance.Policy{Ejection: balance.Ejection{Consecutive: 5}}),
+	}
+	for _, n := range []int{2, 10, 16, 100, 10_000, 100_000} {
+		svc := known(b, n)
 		b.Run(fmt.Sprintf("n=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
@@ -77,15 +92,24 @@ func BenchmarkPick(b *testing.B) {
 			})
 		})
 	}
+	for _, n := range []int{2, 100, 100_000} {
+		svc := known(b, n, accrual...)
+		b.Run(fmt.Sprintf("n=%d/accrual", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = svc.Call(ctx, 1)
+			}
+		})
+	}
 	b.Run("n=100/choices=2", func(b *testing.B) {
-		svc, _ := of(b, 100, balance.With[int](balance.Policy{Pick: balance.Choices(2)}))
+		svc := known(b, 100, balance.With[int](balance.Policy{Pick: balance.Choices(2)}))
 		b.ReportAllocs()
 		for b.Loop() {
 			_, _ = svc.Call(ctx, 1)
 		}
 	})
 	b.Run("n=100/observed", func(b *testing.B) {
-		svc, _ := of(b, 100, balance.Until(layer.AtReturn[int]))
+		svc := known(b, 100, balance.Until(layer.AtReturn[int]))
 		b.ReportAllocs()
 		for b.Loop() {
 			_, _ = svc.Call(ctx, 1)

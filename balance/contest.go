@@ -29,12 +29,12 @@ const alike = 1.5
 // not, costOf sees to that.
 func (t *contest) enter(e *endpoint) {
 	t.chance = nextChance(t.chance)
-	at := part(t.chance)
-	noise, share := at, float32(1)
+	itself := onePart(t.chance)
+	at, share := itself-1, float32(1)
 	if t.weighted {
-		noise, share = 0, t.group.weight(e, t.now)
+		itself, share = 1, t.group.weight(e, t.now)
 	}
-	its, busy := t.costOf(e, t.now, t.usual, noise), e.inFlight()
+	its, busy := t.costOf(e, t.now, t.usual, itself), e.inFlight()
 	if t.why != nil {
 		t.why.saw(e, reading{its, busy, share, its >= dear})
 	}
@@ -61,5 +61,5 @@ func (t *contest) result() (*endpoint, float32) {
 // still give, in its upper bits.
 func nextChance(c uint64) uint64 { return c*6364136223846793005 + 1442695040888963407 }
 
-// part is a number from 0 to 1.
-func part(chance uint64) float32 { return float32(chance>>40) / (1 << 24) }
+// onePart is a number from 1 to 2: the bits of a float32 above its exponent's.
+func onePart(chance uint64) float32 { return math.Float32frombits(uint32(chance>>41) | 127<<23) }

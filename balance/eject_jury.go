@@ -76,9 +76,11 @@ func (j *jury) hear(e *endpoint, bad bool) (tripped bool) {
 		return false
 	}
 	if bad {
-		return e.conduct.row.Add(1) == uint32(j.policy.Consecutive)
+		row := e.conduct.row.Add(1)
+		e.status.mark()
+		return row == uint32(j.policy.Consecutive)
 	}
-	if e.conduct.row.Load() != 0 {
+	if e.status.marked() && e.conduct.row.Load() != 0 {
 		e.conduct.row.Store(0)
 	}
 	return false
@@ -123,7 +125,7 @@ func (j *jury) acquit(e *endpoint, now time.Duration) {
 	c.back, c.sentence = now, nil
 	c.tally.Store(0)
 	c.row.Store(0)
-	e.proven.Store(0)
+	e.status.setProven(0)
 	if i := slices.Index(j.out, e); i >= 0 {
 		j.out = slices.Delete(j.out, i, i+1)
 	}
@@ -132,7 +134,7 @@ func (j *jury) acquit(e *endpoint, now time.Duration) {
 // stillOut forgets the endpoints that were removed while they were out, and
 // returns those that are out, the first one first.
 func (j *jury) stillOut() []*endpoint {
-	j.out = slices.DeleteFunc(j.out, func(e *endpoint) bool { return e.state.Load() != ejected })
+	j.out = slices.DeleteFunc(j.out, func(e *endpoint) bool { return e.status.state() != ejected })
 	return j.out
 }
 

@@ -16,7 +16,7 @@ func drawStandings(rt *rapid.T) []standing {
 	s := make([]standing, rapid.IntRange(0, 20).Draw(rt, "endpoints"))
 	for i := range s {
 		all := rapid.Uint64Range(1, 2000).Draw(rt, "all")
-		s[i] = standing{endpoint: new(endpoint), all: all, good: rapid.Uint64Range(0, all).Draw(rt, "good")}
+		s[i] = standing{endpoint: unknown(), all: all, good: rapid.Uint64Range(0, all).Draw(rt, "good")}
 		s[i].id.Addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
 	}
 	return s
@@ -80,7 +80,7 @@ func TestChanceEjectsNobody(t *testing.T) {
 			for range intervals {
 				s := make([]standing, 20)
 				for i := range s {
-					s[i] = standing{endpoint: new(endpoint), all: uint64(p.Requests)}
+					s[i] = standing{endpoint: unknown(), all: uint64(p.Requests)}
 					for range s[i].all {
 						if random.Float64() < good {
 							s[i].good++
@@ -144,9 +144,9 @@ func TestEjectionValidate(t *testing.T) {
 // The counters of an interval hold what the longest one may bring.
 func TestTallyHoldsAnHour(t *testing.T) {
 	j := newJury(Ejection{Interval: time.Hour}.orDefault(), true)
-	var e endpoint
+	e := unknown()
 	e.conduct.tally.Store((1<<32-2)<<32 | (1<<32 - 2))
-	j.hear(&e, true)
+	j.hear(e, true)
 	tally := e.conduct.tally.Load()
 	assert.EqualValues(t, 1<<32-1, tally>>32)
 	assert.EqualValues(t, 1<<32-1, tally&(1<<32-1))
@@ -159,7 +159,7 @@ func BenchmarkNote(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			svc := &Balancer[int, int]{jury: newJury(e.orDefault(), true)}
-			n := new(node[int, int])
+			n := &node[int, int]{endpoint: *unknown()}
 			for b.Loop() {
 				svc.note(n, verdict{})
 			}

@@ -60,7 +60,7 @@ func (b *Balancer[Req, Rsp]) compare() {
 		tally := n.conduct.tally.Swap(0)
 		s := standing{endpoint: &n.endpoint, all: tally >> 32}
 		s.good = s.all - min(tally&(1<<32-1), s.all)
-		if n.state.Load() == ready && s.all >= uint64(j.policy.Requests) {
+		if n.status.state() == ready && s.all >= uint64(j.policy.Requests) {
 			j.standings = append(j.standings, s)
 		}
 	}
@@ -85,7 +85,7 @@ func (b *Balancer[Req, Rsp]) trip(n *node[Req, Rsp]) {
 // eject takes a node out of the ready set if enough are left, and reports
 // whether it did.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
-	if n.state.Load() != ready {
+	if n.status.state() != ready {
 		return false // it is out already, for this or for another reason
 	}
 	if b.group.len() <= b.jury.floor(len(b.nodes)) {
@@ -94,7 +94,7 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 		return false
 	}
 	b.leave(n)
-	n.state.Store(ejected)
+	n.status.setState(ejected)
 	term := b.jury.condemn(&n.endpoint, time.Since(b.start), b.group.random())
 	n.conduct.sentence = &EjectedError{Cause: cause, Until: time.Now().Add(term), Times: n.conduct.times}
 	n.reason = n.conduct.sentence
@@ -117,7 +117,7 @@ func (b *Balancer[Req, Rsp]) release() {
 	for i, n := range due {
 		reason := layer.Poll(n.service) // the caller's code, so not under the lock
 		b.mu.Lock()
-		if n.state.Load() == ejected && n.conduct.sentence == served[i] {
+		if n.status.state() == ejected && n.conduct.sentence == served[i] {
 			b.readmit(n, reason)
 		}
 		b.mu.Unlock()

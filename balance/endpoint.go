@@ -6,10 +6,18 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
+
+// node is an endpoint with its service: all that a request touches of it as a
+// rule. It is 64 bytes, a cache line of its own: with many endpoints, a pick
+// costs as much as the lines that it has to fetch, and two endpoints in one line
+// would be in each other's way.
+type node[Req, Rsp any] struct {
+	service layer.Service[Req, Rsp]
+	endpoint
+}
 
 // endpoint is what is known of an endpoint by those who choose one, for as long
 // as its ID stays.
@@ -18,34 +26,25 @@ type endpoint struct {
 	// wrap round) and how many of them are in flight (bits 27..0).
 	work    atomic.Uint64
 	latency estimate
-	state   atomic.Uint32
-	proven  atomic.Uint32 // samples so far, as far as they matter: see full
+	status  status
 	weight  atomic.Uint32 // the bits of a float32, 1 for one unit
-	streams atomic.Int32  // of those in flight, the responses whose latency was taken
 	node    any           // the *node that it is a part of
+	*record
+}
 
+// record is what else is known of an endpoint. What a request that goes well
+// would need of it is in the status, so that none fetches it.
+type record struct {
 	born    time.Duration // when it was added, since the balancer began
-	fails   atomic.Uint32 // in a row
-	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures; 0 if it has none of that
-	warm    atomic.Bool   // its slow start is over, which ticks alone forget: they wrap round
+	fails   atomic.Uint32 // in a row; status.marked if there are any
+	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures, likewise; 0 if it has none of that
 	conduct conduct
 	id      resolve.ID
 
 	// Guarded by the balancer's mutex.
-	slot int  // in its ready set
-	far  bool // which of them that is
-}
-
-// node is an endpoint with its service. What a request needs comes first, in
-// one cache line where lines are of 64 bytes: with many endpoints, a pick costs
-// as much as the lines that it has to fetch.
-type node[Req, Rsp any] struct {
-	service layer.Service[Req, Rsp]
-	endpoint
-
-	info atomic.Pointer[discover.Endpoint[Req, Rsp]] // as it is known now
-
-	// Guarded by the balancer's mutex.
+	slot   int                // in its ready set
+	far    bool               // which of them that is
+	info   *resolve.Endpoint  // as it is known now
 	reason error              // why it is not ready
 	stop   context.CancelFunc // ends the wait for it to be ready
 }
@@ -55,24 +54,11 @@ const (
 	inFlightMask = 1<<28 - 1
 )
 
-// The states of an endpoint. They change under the balancer's mutex.
-const (
-	ready   uint32 = iota // in a ready set
-	unready               // a goroutine waits in its Ready
-	ejected               // it failed more than others: it waits for its time
-	closed                // it will never be ready again
-	removed               // it is not an endpoint any more
-)
-
-func stateName(state uint32) string {
-	return [...]string{"ready", "unready", "ejected", "closed", "removed"}[min(state, removed)]
-}
-
 // begin counts one more request, if the endpoint is ready. One that was removed
 // before is seen to be.
 func (e *endpoint) begin() bool {
 	e.work.Add(given)
-	if e.state.Load() == ready {
+	if e.status.state() == ready {
 		return true
 	}
 	e.takeBack()
@@ -91,7 +77,7 @@ func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 // are here and go on. While one comes to be the other, either may be off by one,
 // and below 0.
 func (e *endpoint) load() (waiting, streams int32) {
-	streams = e.streams.Load()
+	streams = e.status.streams()
 	return int32(e.inFlight()) - streams, streams
 }
 
@@ -138,8 +124,10 @@ const (
 
 // full reports whether e has as many requests waiting as it may while not enough
 // is known of it: one until its first response, then two, four and eight.
-func (e *endpoint) full(waiting int32) bool {
-	p := e.proven.Load() % founder
+func (e *endpoint) full(waiting int32) bool { return full(e.status.proven(), waiting) }
+
+func full(proven uint32, waiting int32) bool {
+	p := proven % founder
 	return p < tried && waiting >= 1<<p
 }
 
@@ -151,9 +139,10 @@ func (e *endpoint) judged(bad bool) {
 		if e.fails.Add(1) > 1 {
 			e.latency.mark(true)
 		}
+		e.status.mark()
 		return
 	}
-	if e.fails.Load() != 0 {
+	if e.status.marked() && e.fails.Load() != 0 {
 		e.fails.Store(0)
 	}
 	e.latency.mark(false)
@@ -161,7 +150,9 @@ func (e *endpoint) judged(bad bool) {
 
 // fine notes what was expected of e before a failure had its price.
 func (e *endpoint) fine(expected time.Duration) {
-	e.fined.CompareAndSwap(0, math.Float32bits(float32(max(expected, 1))))
+	if e.fined.CompareAndSwap(0, math.Float32bits(float32(max(expected, 1)))) {
+		e.status.mark()
+	}
 }
 
 // pay takes a good response where failures have had their price, until what is
@@ -169,7 +160,7 @@ func (e *endpoint) fine(expected time.Duration) {
 func (e *endpoint) pay(took, expected time.Duration) {
 	old := e.fined.Load()
 	if old == 0 {
-		return
+		return // another one paid the last of it
 	}
 	paid := uint32(0)
 	if 2*took < expected {
@@ -179,14 +170,20 @@ func (e *endpoint) pay(took, expected time.Duration) {
 	e.fined.CompareAndSwap(old, paid)
 }
 
-// prove counts a sample towards trust.
-func (e *endpoint) prove() {
-	p := e.proven.Load()
-	switch p {
-	case proof:
-	case trusted - 1:
-		e.proven.CompareAndSwap(p, proof)
-	default:
-		e.proven.CompareAndSwap(p, p+1)
+// isFined reports whether what is expected of e has the price of failures in it.
+func (e *endpoint) isFined() bool { return e.status.marked() && e.fined.Load() != 0 }
+
+// settle takes the mark away once nothing bad is left in the record. What comes
+// in between is seen by the second look, or marks it after that.
+func (e *endpoint) settle() {
+	if e.clean() {
+		e.status.unmark()
+		if !e.clean() {
+			e.status.mark()
+		}
 	}
+}
+
+func (r *record) clean() bool {
+	return r.fails.Load()|r.fined.Load()|r.conduct.row.Load() == 0
 }

@@ -93,12 +93,9 @@ func (e *estimate) mark(fails bool) {
 	}
 }
 
+// since is now − at, and 0 if at is late.
 func since(now, at uint32) uint32 {
-	age := now - at
-	if age > math.MaxUint32-late {
-		return 0
-	}
-	return age
+	return max(now+late-at, late) - late
 }
 
 func fade(age uint32, decay float64) float64 {
@@ -106,6 +103,16 @@ func fade(age uint32, decay float64) float64 {
 		return 1
 	}
 	return math.Exp(-float64(age) / decay)
+}
+
+// lost is 1 − fade. Where little is lost, as nearly always, the series is as good
+// as a float32 can tell.
+func lost(age uint32, decay float64) float64 {
+	x := float64(age) / decay
+	if x < 1.0/64 {
+		return x * (1 - x*(1.0/2-x*(1.0/6)))
+	}
+	return 1 - math.Exp(-x)
 }
 
 // record takes one sample, and reports whether it was the first. A latency of
@@ -121,15 +128,17 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64) (firs
 		}
 		age := since(now, at)
 		at += age
-		if s > value {
+		switch {
+		case s > value:
 			first, value = value == 0, s
-		} else {
-			w := fade(age, decay)
-			average := float64(value)*w + float64(s)*(1-w)
-			if float64(value)-average < step*float64(value) && float64(age) < decay/patience {
+		case age == 0:
+			return false
+		default:
+			down := (float64(value) - float64(s)) * lost(age, decay)
+			if down < step*float64(value) && float64(age) < decay/patience {
 				return false
 			}
-			value = float32(average)
+			value = float32(float64(value) - down)
 		}
 		if e.word.CompareAndSwap(old, pack(value, at)|old&failing) {
 			return first

@@ -37,7 +37,7 @@ func (b *Balancer[Req, Rsp]) exchange(
 func (x *exchange[Req, Rsp]) take() {
 	if !x.sampled.Load() && x.sampled.CompareAndSwap(false, true) {
 		x.balancer.record(x.node, x.start, x.head.price)
-		x.node.streams.Add(1)
+		x.node.status.stream(1)
 	}
 }
 
@@ -57,7 +57,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 		x.balancer.observe(x.ctx, x.node, x.start, out)
 		return
 	}
-	x.node.streams.Add(-1)
+	x.node.status.stream(-1)
 	v := x.head
 	if !v.failed && (err == nil || x.ctx.Err() == nil) {
 		if v = x.balancer.failures.judge(x.ctx, out); v.price > 0 {
@@ -78,7 +78,7 @@ func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], sta
 		if now-start > b.expected(&n.endpoint, tick(now)) {
 			b.record(n, start, 0)
 		}
-	case errors.Is(out.Err, layer.ErrNotReady):
+	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
 	default:
 		v := b.failures.judge(ctx, out)
 		b.record(n, start, v.price)
@@ -100,13 +100,14 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duratio
 	case price > 0:
 		expected := b.expected(&n.endpoint, tick(now))
 		n.fine(expected)
-		b.group.usual.fined.Store(true)
 		took = max(took, price, expected)
-	case b.group.usual.fined.Load() && n.fined.Load() != 0:
+	case n.isFined():
 		n.pay(took, b.expected(&n.endpoint, tick(now)))
 	}
 	first := n.latency.record(took, tick(now), b.group.decay)
-	n.prove()
+	if n.status.proven() != proof {
+		n.status.prove()
+	}
 	b.group.refresh(&n.endpoint, tick(now), first)
 }
 
@@ -117,5 +118,8 @@ func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
 	}
 	if b.jury != nil && b.jury.hear(&n.endpoint, v.failed) {
 		b.trip(n)
+	}
+	if n.status.marked() {
+		n.settle()
 	}
 }

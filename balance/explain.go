@@ -110,7 +110,7 @@ func (b *Balancer[Req, Rsp]) explainOut() []layer.Node {
 		if len(out) == maxOut {
 			break
 		}
-		if state := n.state.Load(); state != ready {
+		if state := n.status.state(); state != ready {
 			d := layer.Node{Name: "endpoint", State: layer.State{
 				{Key: "addr", Value: n.id.Addr}, {Key: "verdict", Value: stateName(state)},
 			}}

@@ -102,11 +102,11 @@ func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
 		return nil, 0
 	}
 	k := min(c.k, n)
-	if n <= c.few {
-		k = n
-	}
 	random := c.random()
 	w := newWalk(random, n)
+	if n <= c.few {
+		k, w.stride = n, 1 // of all, the order does not matter, and this one can be foreseen
+	}
 	if q.tries.Len() > 0 {
 		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, random); best != nil {
 			return best, cost
@@ -146,33 +146,52 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint64) (
 }
 
 // cheapestPlain is cheapest where all endpoints weigh the same, the cost is the
-// usual one and nobody asks why: the inner loop of nearly every pick, with
-// costOf and expects written out for an endpoint that has proven itself, so that
-// nothing is called. A comparison of costs that are drawn at random cannot be
-// foreseen by a processor: costs are compared by their bits, which have the same
-// order, so that it need not be.
+// usual one and nobody asks why: the inner loop of nearly every pick, with costOf
+// and expects written out, so that nothing is called and the loads of one
+// endpoint do not wait for those of another. What is drawn at random cannot be
+// foreseen by a processor: there is no branch where the walk turns, nor for which
+// cost is less. Costs are compared by their bits, which have the same order.
 func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64) (best *endpoint, cost float32) {
 	usual, halvings := float32(g.usual.read()), g.halvings
 	least := uint32(math.MaxUint32)
+	at, first, i, n := s.at, w.start, w.at, w.n
+	back := w.stride - n
 	for ; k > 0; k-- {
-		e := s.at[w.next()].Load()
+		e := at[i].Load()
+		i += back
+		i += n & (i >> 63)
+		if i == first {
+			i = again(i, n)
+			first = i
+		}
 		if e == nil {
 			continue
 		}
 		chance = nextChance(chance)
-		var its float32
-		if e.proven.Load() == proof {
-			waiting, streams := e.load()
-			value, age, fails := e.latency.load(now)
-			left := halved(float32(age) * halvings)
-			requests := float32(waiting+1) + part(chance)
-			if fails {
-				requests += g.asIf(left)
+		status := e.status.word.Load()
+		streams := streamsOf(status)
+		waiting := int32(e.inFlight()) - streams
+		requests := float32(waiting) + onePart(chance)
+		value, age, fails := e.latency.load(now)
+		x := float32(age) * halvings
+		if status&(provenMask<<provenShift) != proof<<provenShift {
+			switch p := provenOf(status); {
+			case full(p, waiting):
+				value, x, fails = dear, 0, false
+			case value == 0:
+				value = usual
+			case p < founder:
+				x *= forgiving
 			}
-			its = (value*left+usual*(1-left))*requests + float32(streams)*usual
-		} else {
-			its = g.costOf(e, now, usual, part(chance))
 		}
+		left := halvedFresh(x)
+		if x >= fresh {
+			left = halvedOld(x)
+		}
+		if fails {
+			requests += g.asIf(left)
+		}
+		its := (value*left+usual*(1-left))*requests + float32(streams)*usual
 		if bits := math.Float32bits(its); bits < least {
 			least, best = bits, e
 		}

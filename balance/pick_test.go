@@ -144,8 +144,7 @@ func TestZones(t *testing.T) {
 // answered two at a time, four and eight; if all are so, that stops nobody.
 func TestProbesAreBounded(t *testing.T) {
 	ns := nodes(time.Minute, 0)
-	ns[1] = &endpoint{}
-	ns[1].setWeight(0)
+	ns[1] = unknown()
 	g := groupOf(ns...)
 	g.usual.init(time.Millisecond)
 	for i, want := range []uint64{1, 2, 4, 8} {
@@ -157,16 +156,14 @@ func TestProbesAreBounded(t *testing.T) {
 			ns[1].end()
 		}
 		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay))
-		ns[1].prove()
+		ns[1].status.prove()
 	}
 	for range 100 {
 		require.True(t, Pick{}.on(g).pick(query{}).begin())
 	}
 	require.EqualValues(t, 100, ns[1].inFlight(), "now it is like any other")
 
-	unknown := &endpoint{}
-	unknown.setWeight(0)
-	g = groupOf(unknown)
+	g = groupOf(unknown())
 	for range 100 {
 		require.True(t, Pick{}.on(g).pick(query{}).begin())
 	}
@@ -182,13 +179,12 @@ func TestPlainIsCheapest(t *testing.T) {
 		g.decay, g.halvings = 1000, math.Log2E/1000
 		const now = 10_000
 		for range n {
-			e := &endpoint{}
-			e.setWeight(0)
+			e := unknown()
 			busy := rapid.IntRange(0, 5).Draw(rt, "in flight")
 			e.work.Store(uint64(busy))
-			e.streams.Store(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
-			e.proven.Store(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, founder, founder + 1, proof}).Draw(rt, "samples")))
-			if e.proven.Load() > 0 {
+			e.status.stream(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
+			e.status.setProven(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, founder, founder + 1, proof}).Draw(rt, "samples")))
+			if e.status.proven() > 0 {
 				at := uint32(rapid.IntRange(0, now).Draw(rt, "at"))
 				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
 				e.latency.mark(rapid.Bool().Draw(rt, "fails"))
@@ -206,7 +202,7 @@ func TestPlainIsCheapest(t *testing.T) {
 		for _, l := range looked.seen {
 			require.GreaterOrEqual(rt, l.cost, cost)
 			require.Equal(rt, l.cost >= dear, l.reading.full)
-			if l.proven.Load() < founder {
+			if l.status.proven() < founder {
 				continue // fades faster
 			}
 			quick := g.expected(l.endpoint, now, float32(g.usual.read()))
@@ -249,7 +245,7 @@ func TestWalkIsEven(t *testing.T) {
 // avoided.
 func TestUsual(t *testing.T) {
 	ns := nodes(5*time.Millisecond, 7*time.Millisecond, 9*time.Millisecond)
-	g := groupOf(append(ns, &endpoint{})...)
+	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], usualEvery, false)
 	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms)
 	ns[1].latency.record(time.Second, usualEvery, g.decay)

@@ -74,10 +74,16 @@ func (w *walk) next() int {
 		w.at -= w.n
 	}
 	if w.at == w.start { // round, and perhaps not everywhere yet
-		if w.at++; w.at == w.n {
-			w.at = 0
-		}
+		w.at = again(w.at, w.n)
 		w.start = w.at
+	}
+	return i
+}
+
+// again is where to go on after a round that began at i, of n places.
+func again(i, n int) int {
+	if i++; i == n {
+		return 0
 	}
 	return i
 }

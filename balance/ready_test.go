@@ -19,12 +19,18 @@ const day = 24 * time.Hour
 func nodes(latencies ...time.Duration) []*endpoint {
 	ns := make([]*endpoint, len(latencies))
 	for i, l := range latencies {
-		ns[i] = &endpoint{}
+		ns[i] = unknown()
 		ns[i].latency.word.Store(pack(float32(l), 0))
-		ns[i].proven.Store(proof)
-		ns[i].setWeight(0)
+		ns[i].status.setProven(proof)
 	}
 	return ns
+}
+
+// unknown makes one of which nothing is known.
+func unknown() *endpoint {
+	e := &endpoint{record: &record{}}
+	e.setWeight(0)
+	return e
 }
 
 // groupOf returns a group of nodes that are all near and known.
@@ -51,11 +57,11 @@ func shares(g *group, ns []*endpoint, p Pick) []float64 {
 func TestOnlyReadyNodesBegin(t *testing.T) {
 	n := nodes(time.Millisecond)[0]
 	for _, state := range []uint32{unready, closed, removed} {
-		n.state.Store(state)
+		n.status.setState(state)
 		require.False(t, n.begin(), stateName(state))
 		require.Zero(t, n.work.Load())
 	}
-	n.state.Store(ready)
+	n.status.setState(ready)
 	require.True(t, n.begin())
 	require.EqualValues(t, 1, n.inFlight())
 }
@@ -105,7 +111,7 @@ func TestReadySetStorm(t *testing.T) {
 	g := groupOf(ns[:10]...)
 	s := &g.sets[near]
 	for _, n := range ns[10:] {
-		n.state.Store(removed)
+		n.status.setState(removed)
 	}
 	var stop atomic.Bool
 	var readers sync.WaitGroup
@@ -128,13 +134,13 @@ func TestReadySetStorm(t *testing.T) {
 		}
 		if i := rand.IntN(len(in) + len(out)); i < len(in) {
 			n := in[i]
-			n.state.Store(removed)
+			n.status.setState(removed)
 			s.remove(n)
 			out, in = append(out, n), slices.Delete(in, i, i+1)
 		} else {
 			i -= len(in)
 			n := out[i]
-			n.state.Store(ready)
+			n.status.setState(ready)
 			s.add(n)
 			in, out = append(in, n), slices.Delete(out, i, i+1)
 		}

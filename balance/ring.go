@@ -111,7 +111,7 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 		if e == nil {
 			break
 		}
-		if e == last || e.state.Load() != ready {
+		if e == last || e.status.state() != ready {
 			continue
 		}
 		last = e
@@ -141,7 +141,7 @@ func (h *hashing) anywhere(q query) *endpoint {
 		if e == nil {
 			return nil
 		}
-		if e.state.Load() != ready {
+		if e.status.state() != ready {
 			continue
 		}
 		q.why.look(h.group, e, q.now)

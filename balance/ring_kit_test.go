@@ -11,9 +11,9 @@ import (
 // of resolve.
 func member(i int, weight uint32) *endpoint {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
-	e := &endpoint{id: resolve.ID{Addr: netip.AddrPortFrom(addr, 80)}}
+	e := &endpoint{record: &record{id: resolve.ID{Addr: netip.AddrPortFrom(addr, 80)}}}
 	e.latency.word.Store(pack(1e6, 0))
-	e.proven.Store(proof)
+	e.status.setProven(proof)
 	e.setWeight(weight)
 	return e
 }
@@ -44,13 +44,13 @@ func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
 
 // join and leave are as the balancer does it.
 func (h *hashing) join(e *endpoint) {
-	e.state.Store(ready)
+	e.status.setState(ready)
 	h.set(e).add(e)
 	h.joined(e)
 }
 
 func (h *hashing) leave(e *endpoint) {
-	e.state.Store(removed)
+	e.status.setState(removed)
 	h.set(e).remove(e)
 	h.left(e)
 }

@@ -79,11 +79,11 @@ func TestUnreadyIsSkipped(t *testing.T) {
 func TestMiddleOfAChange(t *testing.T) {
 	es := members(2)
 	h := hashOf(t, 0, es...)
-	es[0].state.Store(removed)
+	es[0].status.setState(removed)
 	for _, e := range h.owners(100) {
 		require.Same(t, es[1], e)
 	}
-	es[1].state.Store(removed)
+	es[1].status.setState(removed)
 	require.Nil(t, h.pick(keyed(1)))
 	require.Nil(t, hashOf(t, 0).pick(keyed(1)))
 	require.Nil(t, hashOf(t, 0).pick(query{}))

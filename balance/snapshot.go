@@ -39,10 +39,10 @@ func (b *Balancer[Req, Rsp]) survey() ([]*node[Req, Rsp], []EndpointState) {
 	states := make([]EndpointState, len(nodes))
 	for i, n := range nodes {
 		states[i] = EndpointState{
-			ID: n.id, State: stateName(n.state.Load()), Reason: n.reason,
+			ID: n.id, State: stateName(n.status.state()), Reason: n.reason,
 			Latency: b.expected(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
 			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), Far: n.far,
-			Age: now - n.born, Labels: n.info.Load().Labels,
+			Age: now - n.born, Labels: n.info.Labels,
 		}
 	}
 	return nodes, states

@@ -27,7 +27,6 @@ import (
 type usual struct {
 	word     atomic.Uint64 // as of estimate
 	measured atomic.Bool
-	fined    atomic.Bool   // some endpoint was: until then, nobody fetches its memory to see
 	asIf     atomic.Uint32 // the bits of a float32: see asIf
 }
 
@@ -51,10 +50,12 @@ type opinion struct {
 }
 
 // refresh takes the median anew if it is old, or if now is the first time that
-// something is known of e.
+// something is known of e; of many endpoints, of one in a tick.
 func (g *group) refresh(e *endpoint, now uint32, first bool) {
 	word := g.usual.word.Load()
-	if !first && since(now, uint32(word>>32)) < usualEvery {
+	age := since(now, uint32(word>>32))
+	news := first && (age > 0 || g.len() <= usualOf)
+	if age < usualEvery && !news {
 		return
 	}
 	var room [usualOf + 1]opinion
@@ -85,10 +86,8 @@ func (g *group) hear(heard []opinion, e *endpoint, now uint32) []opinion {
 	if value == 0 {
 		return heard
 	}
-	if g.usual.fined.Load() {
-		if without := e.fined.Load(); without != 0 {
-			value = math.Float32frombits(without)
-		}
+	if e.isFined() {
+		value = math.Float32frombits(e.fined.Load())
 	}
 	w := max(fade(age, g.decay), math.SmallestNonzeroFloat32)
 	usual := g.usual.read()

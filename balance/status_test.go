@@ -1,0 +1,90 @@
+package balance
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+type nothing struct{}
+
+func (nothing) Ready(context.Context) error            { return nil }
+func (nothing) Call(context.Context, int) (int, error) { return 0, nil }
+
+// The parts of the word do not disturb each other.
+func TestStatusAgainstAModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		var s status
+		var state, samples uint32
+		var streams int32
+		var bad, warm bool
+		rt.Repeat(map[string]func(*rapid.T){
+			"state": func(rt *rapid.T) {
+				next := rapid.Uint32Range(ready, removed).Draw(rt, "state")
+				require.Equal(rt, state, s.setState(next))
+				state = next
+			},
+			"samples": func(rt *rapid.T) {
+				samples = rapid.SampledFrom([]uint32{0, founder}).Draw(rt, "samples")
+				s.setProven(samples)
+			},
+			"prove": func(*rapid.T) {
+				s.prove()
+				if samples++; samples == trusted || samples > proof {
+					samples = proof
+				}
+			},
+			"stream": func(rt *rapid.T) {
+				n := rapid.Int32Range(-1, 1).Draw(rt, "more")
+				s.stream(n)
+				streams += n
+			},
+			"mark":   func(*rapid.T) { s.mark(); bad = true },
+			"unmark": func(*rapid.T) { s.unmark(); bad = false },
+			"warm":   func(*rapid.T) { s.warmUp(); warm = true },
+			"": func(rt *rapid.T) {
+				require.Equal(rt, state, s.state())
+				require.Equal(rt, samples, s.proven())
+				require.Equal(rt, streams, s.streams())
+				require.Equal(rt, bad, s.marked())
+				require.Equal(rt, warm, s.warm())
+			},
+		})
+	})
+}
+
+// Whatever is bad in a record has its mark once all is quiet, however responses
+// meet; and once all is well it has none.
+func TestMarkTellsOfTheRecord(t *testing.T) {
+	j := newJury(Ejection{Consecutive: 1 << 20}.orDefault(), true)
+	respond := func(e *endpoint, bad bool, expected time.Duration) {
+		e.judged(bad)
+		j.hear(e, bad)
+		if bad {
+			e.fine(expected)
+		} else if e.isFined() {
+			e.pay(1, expected)
+		}
+		e.settle()
+	}
+	for range 200 {
+		e := unknown()
+		var all sync.WaitGroup
+		for i := range 4 {
+			all.Go(func() {
+				for range 20 {
+					respond(e, i%2 == 0, 1000)
+				}
+			})
+		}
+		all.Wait()
+		require.True(t, e.clean() || e.status.marked())
+		respond(e, false, 1)
+		require.True(t, e.clean())
+		require.False(t, e.status.marked())
+	}
+}

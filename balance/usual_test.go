@@ -1,0 +1,34 @@
+package balance
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Where all endpoints are new, as the first set is, each first sample is news.
+// Of many it would be so all the time: one in a tick is enough.
+func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
+	for _, n := range []int{usualOf, usualOf + 1} {
+		ns := make([]*endpoint, n)
+		for i := range ns {
+			ns[i] = unknown()
+		}
+		g := groupOf(ns...)
+		learn := func(i int, now uint32) {
+			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decay))
+		}
+		learn(0, 1)
+		require.InDelta(t, 1*ms, g.usual.read(), 1)
+		learn(2, 1)
+		learn(3, 1)
+		if n <= usualOf {
+			require.InDelta(t, 3*ms, g.usual.read(), 1)
+			continue
+		}
+		require.InDelta(t, 1*ms, g.usual.read(), 1)
+		learn(4, 2)
+		require.Greater(t, g.usual.read(), 2*ms)
+	}
+}
