@@ -9,6 +9,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 type noop struct{ service }
@@ -38,6 +39,7 @@ func BenchmarkIdle(b *testing.B) {
 	b.Run("endpoint", func(b *testing.B) { bench(b, inner) })
 	b.Run("noop", func(b *testing.B) { bench(b, noop{inner}) })
 	b.Run("tap", func(b *testing.B) { bench(b, stand(new(Registry), inner)) })
+	b.Run("explain", func(b *testing.B) { bench(b, Explain[*call, *reply](new(Registry))(inner)) })
 }
 
 func BenchmarkWatched(b *testing.B) {
@@ -50,6 +52,22 @@ func BenchmarkWatched(b *testing.B) {
 	b.Run("matching_nothing_by_route", func(b *testing.B) {
 		reg := new(Registry)
 		watch(b, reg, match.RouteLabel("route", "other"), 1, false)
+		bench(b, stand(reg, inner))
+	})
+	b.Run("matching_nothing_by_header", func(b *testing.B) {
+		reg := new(Registry)
+		watchOn(b, reg, &tappb.WatchRequest{Headers: []*tappb.HeaderMatch{having("X-Team", true)}})
+		svc := Layer[*call, *reply](reg, namedAccess{newAccess(), byName(fields{{"A", "b"}})})(inner)
+		bench(b, svc)
+	})
+	b.Run("none_of_a_sample", func(b *testing.B) {
+		reg := new(Registry)
+		watchOn(b, reg, &tappb.WatchRequest{Sample: 1e-18})
+		bench(b, stand(reg, inner))
+	})
+	b.Run("kept_back_and_let_go", func(b *testing.B) {
+		reg := new(Registry)
+		watchOn(b, reg, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}})
 		bench(b, stand(reg, inner))
 	})
 	b.Run("everything_never_read", func(b *testing.B) {

@@ -1,26 +1,108 @@
 package tap
 
 import (
+	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/gotower/gotower/internal/secret"
 	"github.com/gotower/gotower/layer"
 )
 
 // redacted is what is shown for the value of a secret.
-const redacted = "[redacted]"
+const redacted = secret.Withheld
 
-// capture copies fields for an event, in their order, without secrets. The
-// result is never nil.
-func (r *Registry) capture(fields layer.Fields) []Field {
+// OverHTTP2 is what an [layer.Access] may have besides, to say which messages
+// are HTTP/2's: httplayer.Access has it. Of those, header fields are shown as
+// they are sent, :method, :scheme, :authority and :path or :status first.
+type OverHTTP2[Req, Rsp any] interface {
+	RequestOverHTTP2(req Req) bool
+	ResponseOverHTTP2(rsp Rsp) bool
+}
+
+// requestFields are the header fields of a request, for an event.
+func (x *exchange[Req, Rsp]) requestFields(r *Registry, req Req) []Field {
 	out := []Field{}
+	if a, ok := x.access.(OverHTTP2[Req, Rsp]); ok && a.RequestOverHTTP2(req) {
+		init := x.init.plain
+		path := init.Path
+		if query := x.access.Query(req); query != "" {
+			path += "?" + query
+		}
+		out = r.pseudo(out, ":method", init.Method)
+		if path != "" { // else it is CONNECT, which has neither
+			out = r.pseudo(out, ":scheme", init.Scheme)
+		}
+		out = r.pseudo(out, ":authority", init.Authority)
+		out = r.pseudo(out, ":path", path)
+	}
+	return r.capture(out, x.access.RequestHeader(req))
+}
+
+// responseFields are the header fields of a response, for an event.
+func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, head layer.Fields) []Field {
+	out := []Field{}
+	if a, ok := x.access.(OverHTTP2[Req, Rsp]); ok && a.ResponseOverHTTP2(rsp) {
+		out = r.pseudo(out, ":status", strconv.Itoa(x.response.plain.Status))
+	}
+	return r.capture(out, head)
+}
+
+func (r *Registry) pseudo(to []Field, name, value string) []Field {
+	if value == "" {
+		return to
+	}
+	return append(to, Field{name, r.shownValue(name, value)})
+}
+
+// capture copies fields for an event, without secrets, to what is there
+// already. They stay in their order; fields that have none, those of net/http,
+// are put in that of their names. The result is never nil.
+func (r *Registry) capture(to []Field, fields layer.Fields) []Field {
+	first := len(to)
 	for name, value := range fields.All() {
 		name = strings.ToLower(name)
-		if r.secret(name) {
-			value = redacted
+		if first > 0 && strings.HasPrefix(name, ":") {
+			continue // it is there
 		}
-		out = append(out, Field{name, value})
+		to = append(to, Field{name, r.shownValue(name, value)})
 	}
-	return out
+	if _, unordered := fields.(named); unordered {
+		slices.SortStableFunc(to[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
+	}
+	return to
+}
+
+// shownValue is the value of a field as watchers see it.
+func (r *Registry) shownValue(name, value string) string {
+	if mask := r.mask(name); mask != nil {
+		return mask(value)
+	}
+	return value
+}
+
+// mask returns what makes of a value of a field what may be seen, nil where all
+// of it may. Name is in lower case.
+func (r *Registry) mask(name string) func(string) string {
+	switch name {
+	case "host", ":authority":
+		if !r.secret(name) {
+			return withoutUser
+		}
+	case ":path", "location", "content-location", "referer", "refresh",
+		"x-forwarded-uri", "x-original-uri", "x-original-url", "x-rewrite-url", "x-envoy-original-path":
+		switch _, said := r.secrets[name]; {
+		case said:
+		case r.showsQueries():
+			return withoutUserInfo
+		default:
+			return withoutQuery
+		}
+	}
+	if r.secret(name) {
+		return func(string) string { return redacted }
+	}
+	return nil
 }
 
 // secret reports whether the value of a field is withheld. What the options
@@ -29,11 +111,39 @@ func (r *Registry) secret(name string) bool {
 	if hide, said := r.secrets[name]; said {
 		return hide
 	}
-	switch name {
-	case "authorization", "cookie", "proxy-authorization", "set-cookie":
-		return true
+	return secret.Field(name)
+}
+
+// showsQueries reports whether somebody said Reveal("query").
+func (r *Registry) showsQueries() bool {
+	hide, said := r.secrets["query"]
+	return said && !hide
+}
+
+// withoutUser is an authority without user information: it may hold a password.
+func withoutUser(authority string) string {
+	return authority[strings.LastIndexByte(authority, '@')+1:]
+}
+
+// withoutQuery is a URI, or some text that ends in one, with what may be secret
+// in it withheld: user information, the query and the fragment.
+func withoutQuery(uri string) string {
+	if i := strings.IndexAny(uri, "?#"); i >= 0 && i+1 < len(uri) {
+		uri = uri[:i+1] + redacted
 	}
-	return false
+	return withoutUserInfo(uri)
+}
+
+func withoutUserInfo(uri string) string {
+	if i := strings.Index(uri, "//"); i == 0 || i > 0 && uri[i-1] == ':' {
+		host := uri[i+2:]
+		end := len(host)
+		if slash := strings.IndexAny(host, "/?#"); slash >= 0 {
+			end = slash
+		}
+		uri = uri[:i+2] + withoutUser(host[:end]) + host[end:]
+	}
+	return uri
 }
 
 func isEmpty(fields layer.Fields) bool {

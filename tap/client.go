@@ -23,26 +23,35 @@ import (
 func Observe(
 	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts ...grpc.CallOption,
 ) iter.Seq2[Event, error] {
+	return stream(ctx, "observe", eventOf, func(ctx context.Context) (grpc.ServerStreamingClient[pb.TapEvent], error) {
+		return pb.NewTapClient(conn).Observe(ctx, req, opts...)
+	})
+}
+
+// stream is the sequence of the events of a call, which is made by each range.
+func stream[M any](
+	ctx context.Context, name string, eventOf func(*M) Event,
+	call func(context.Context) (grpc.ServerStreamingClient[M], error),
+) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		calling, cancel := context.WithCancel(ctx)
 		defer cancel()
-		err := observe(calling, conn, req, opts, func(e Event) bool { return yield(e, nil) })
+		err := receive(calling, call, func(m *M) bool { return yield(eventOf(m), nil) })
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
-			yield(Event{}, fmt.Errorf("tap: observe: %w", context.Cause(ctx)))
+			yield(Event{}, fmt.Errorf("tap: %s: %w", name, context.Cause(ctx)))
 		default:
-			yield(Event{}, fmt.Errorf("tap: observe: %w", err))
+			yield(Event{}, fmt.Errorf("tap: %s: %w", name, err))
 		}
 	}
 }
 
-// observe returns nil at the end of the stream, and when each had enough.
-func observe(
-	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts []grpc.CallOption,
-	each func(Event) bool,
+// receive returns nil at the end of the stream, and when each had enough.
+func receive[M any](
+	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
-	stream, err := pb.NewTapClient(conn).Observe(ctx, req, opts...)
+	stream, err := call(ctx)
 	if err != nil {
 		return err
 	}
@@ -53,7 +62,7 @@ func observe(
 			return nil
 		case err != nil:
 			return err
-		case !each(eventOf(m)):
+		case !each(m):
 			return nil
 		}
 	}

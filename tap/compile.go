@@ -4,10 +4,14 @@ import (
 	"fmt"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/protobuf/proto"
 )
 
 // maxConditions bounds what one watcher can make every request pay for.
-const maxConditions = 1000
+const (
+	maxConditions = 1000
+	maxMatchBytes = 64 << 10
+)
 
 // invalid is a match that cannot be compiled. where is a path into the
 // message, outermost first.
@@ -25,6 +29,9 @@ func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	if m.GetMatch() == nil {
 		return nil, bad("", "missing")
 	}
+	if proto.Size(m) > maxMatchBytes {
+		return nil, errTooLarge
+	}
 	k := compiler{left: maxConditions}
 	c, err := k.match("", m)
 	if err != nil {
@@ -32,6 +39,8 @@ func compile(m *pb.ObserveRequest_Match) (*condition, error) {
 	}
 	return &c, nil
 }
+
+var errTooLarge = bad("", "more than %d KiB", maxMatchBytes>>10)
 
 type compiler struct{ left int }
 

@@ -9,12 +9,13 @@ import (
 // so that [holds] can be generic over the request and needs no allocation.
 type condition struct {
 	op     op
-	subs   []condition  // of all, any and not
-	key    string       // of a label
-	text   string       // the value to compare with
-	starts bool         // it is enough if the value starts with text
-	prefix netip.Prefix // of an address, or else
-	lo, hi uint16       // its ports, both included
+	subs   []condition         // of all, any and not
+	key    string              // of a label, or the name of a header field
+	text   string              // the value to compare with
+	starts bool                // it is enough if the value starts with text
+	mask   func(string) string // what of the value may be known; nil is all
+	prefix netip.Prefix        // of an address, or else
+	lo, hi uint16              // its ports, both included
 }
 
 type op uint8
@@ -31,6 +32,8 @@ const (
 	opMethod
 	opAuthority
 	opPath
+	opHeader
+	opHeaderPresent
 )
 
 // holds reports whether a request meets c, reading from left to right and no
@@ -64,7 +67,7 @@ func holdsItself[Req, Rsp any](c *condition, v *view[Req, Rsp]) bool {
 	case opSource:
 		return c.address(v.source())
 	case opDestination:
-		return c.address(v.place.destination)
+		return c.address(v.destination())
 	case opDestinationLabel:
 		// Keys and values are never empty, so a missing label does not match.
 		return v.place.destinationLabels[c.key] == c.text
@@ -79,6 +82,10 @@ func holdsItself[Req, Rsp any](c *condition, v *view[Req, Rsp]) bool {
 		return a != "" && c.string(a)
 	case opPath:
 		return c.string(v.path())
+	case opHeader:
+		return c.field(v.access.RequestHeader(v.req))
+	case opHeaderPresent:
+		return c.present(v.access.RequestHeader(v.req))
 	default:
 		return false
 	}

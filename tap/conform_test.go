@@ -8,6 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 type (
@@ -53,13 +54,23 @@ func TestConform(t *testing.T) {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
+	t.Run("watched by one with all wishes", func(t *testing.T) {
+		reg := NewRegistry(Bodies(100, asItIs))
+		w := watchOn(t, reg, &tappb.WatchRequest{
+			Response: &tappb.ResponseMatch{Failures: true}, Sample: .9, Fields: true, Explain: true, BodyBytes: 9,
+		})
+		layertest.Conform(t, layertest.Layer{Layer: tapped(reg)})
+		if n := w.inside.Load() + w.buf.Load().held.Load(); n != 0 {
+			t.Errorf("%d requests never ended", n)
+		}
+	})
 	t.Run("watched by one who reads", func(t *testing.T) {
 		layertest.Conform(t, layertest.Layer{New: func(
 			ctx context.Context, next layer.Service[testReq, testRsp],
 		) layer.Service[testReq, testRsp] {
 			reg := new(Registry)
 			c, _ := compile(match.All())
-			w, _ := reg.watch(c, 1<<32-1, true)
+			w, _ := reg.watch(terms{match: c, limit: 1<<32 - 1, fields: true})
 			go func() {
 				defer reg.close(w)
 				for {

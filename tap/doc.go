@@ -12,9 +12,23 @@
 // is told of in three events, a [RequestInit] before it is forwarded, a
 // [ResponseInit] and a [ResponseEnd].
 //
-// A [Server] lets others watch over gRPC: it speaks linkerd's
-// io.linkerd.proxy.tap.Tap. [Observe] is the client of any process that does;
-// package match writes the conditions.
+// A [Server] lets others watch over gRPC. It speaks linkerd's
+// io.linkerd.proxy.tap.Tap, and [Observe] is the client of any process that
+// does; package match writes the conditions. It also serves a service of
+// gotower's own, of package tappb, with more to ask for: conditions on header fields
+// and on the response, a share of the requests, a time, bodies, and how a
+// request was routed and balanced (see [Explain]). [Watch] is its client, and
+// [Registry.Watch] is the same in the process.
+//
+// One line puts a tap into a program that has nothing else of this module:
+//
+//	a handler       httplayer.Middleware(tap.Layer(reg, httplayer.Access{}, tap.Inbound))(handler)
+//	an http.Client  httplayer.Transport(tap.Layer(reg, httplayer.Access{}, tap.Outbound), client.Transport)
+//	a gRPC server   grpclayer.NewServer(tap.Layer(reg, grpclayer.Access{}, tap.Inbound)).ServerOptions()
+//	a gRPC client   grpclayer.NewClient(tap.Layer(reg, grpclayer.Access{}, tap.Outbound)).DialOptions()
+//	connections     tap.Connections(reg)(service), tap.Accepted(reg)(server)
+//
+// and [Serve] serves who watches, where there is no gRPC server for [NewServer].
 //
 // # What a watcher sees
 //
@@ -25,16 +39,29 @@
 // elsewhere) is told apart by reset code 7, which is HTTP/2's REFUSED_STREAM
 // and means just that.
 //
+// A call of gRPC that fails has a response as well, if the other side gave it
+// the status that it failed with. The bytes of gRPC are those of its messages
+// without compression. A connection is shown to who watches by gotower's own
+// service, see [Connections].
+//
 // # What a watcher costs
 //
-// Every watcher has a buffer of 400 events and 768 KiB of text. What does not
-// fit is dropped and counted, for this watcher alone. A request whose
-// RequestInit does not fit is not tapped at all, though it counts toward the
-// limit of the watcher.
+// Every watcher has a buffer of 400 events and 768 KiB of text, bodies and
+// explanations. What does not fit is dropped and counted, for this watcher
+// alone. A request whose RequestInit does not fit is not tapped at all, though
+// it counts toward the limit of the watcher, and as one event that was dropped.
+// What is kept back until the response is known takes from the same buffer.
 //
 // # Secrets
 //
 // Header fields are sent only to who asked for them. The values of
-// Authorization, Cookie, Proxy-Authorization and Set-Cookie are replaced,
-// unless the registry was told to [Reveal] them.
+// Authorization and Cookie, and of fields that are called after them, such as
+// Proxy-Authorization and Set-Cookie, are replaced, unless the registry was told
+// to [Reveal] them; they cannot be compared with, either. User information in a
+// URI is never shown. Its query and its fragment are replaced in :path, Location,
+// Content-Location, Referer, Refresh and what proxies call the URI that they got,
+// unless it was told to Reveal("query"), and are in no path of a [RequestInit].
+// Bodies are shown only if the registry was given a hook that sees them first,
+// see [Bodies]. What layers say of their choices is shown without what of all
+// this is in the request.
 package tap

@@ -5,11 +5,14 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/layer"
 )
 
-// Event is one thing that happened to one tapped request. Of RequestInit,
-// ResponseInit and ResponseEnd one is set; none is when a server told of
-// something that this package does not know.
+// Event is one thing that happened to one tapped request, or connection. Of
+// RequestInit, ResponseInit, ResponseEnd, Open and Close one is set; none is
+// where Dropped is, and when a server told of something that this package does
+// not know.
 //
 // Events share their maps, slices and pointers with each other. Change none.
 type Event struct {
@@ -26,6 +29,13 @@ type Event struct {
 	RequestInit  *RequestInit
 	ResponseInit *ResponseInit
 	ResponseEnd  *ResponseEnd
+
+	Open  *ConnectionOpen
+	Close *ConnectionClose
+
+	// Dropped is how many events did not fit since the last time it was said.
+	// An event that says it says nothing else.
+	Dropped uint64
 }
 
 // StreamID tells tapped requests apart. It is the same in all events of one
@@ -69,6 +79,30 @@ type ResponseEnd struct {
 	ResetCode *uint32
 
 	Trailers []Field
+
+	// What follows comes to those alone who asked for it, see [Registry.Watch].
+	Explanation               []layer.Node // how the request was routed and balanced
+	RequestBody, ResponseBody *Body
+}
+
+// Body is what was read of a body.
+type Body struct {
+	Data []byte
+	Cut  bool // there was more
+
+	contentType string // for the hook; nothing is shown before it has seen it
+}
+
+// ConnectionOpen says that a connection was made.
+type ConnectionOpen struct{}
+
+// ConnectionClose says that a connection is over, or that it could not be made:
+// then there was no ConnectionOpen, and SinceOpen is how long that was tried.
+type ConnectionClose struct {
+	SinceOpen time.Duration
+	Sent      uint64 // bytes to the destination
+	Received  uint64 // bytes from it
+	Err       string // what broke it off, or why it could not be made; else ""
 }
 
 // Field is one header or trailer field. Headers and Trailers are nil when
@@ -82,8 +116,30 @@ type Field struct {
 const fieldOverhead = 32
 
 // weight is about how many bytes of text an event keeps alive: what comes from
-// the request, and may be large.
+// the request, and may be large. Each request has source labels of its own only
+// where it came from elsewhere.
 func (e *Event) weight() int64 {
+	if e.Direction == Inbound {
+		return e.own() + weighLabels(e.SourceLabels)
+	}
+	return e.own()
+}
+
+func weighLabels(labels map[string]string) int64 {
+	if len(labels) == 0 {
+		return 0
+	}
+	n := int64(labelsOverhead)
+	for k, v := range labels {
+		n += int64(len(k) + len(v))
+	}
+	return n
+}
+
+// labelsOverhead is what a map of a few labels takes besides their text.
+const labelsOverhead = 320
+
+func (e *Event) own() int64 {
 	switch {
 	case e.RequestInit != nil:
 		r := e.RequestInit
@@ -91,9 +147,40 @@ func (e *Event) weight() int64 {
 	case e.ResponseInit != nil:
 		return weigh(e.ResponseInit.Headers)
 	case e.ResponseEnd != nil:
-		return weigh(e.ResponseEnd.Trailers)
+		r := e.ResponseEnd
+		return weigh(r.Trailers) + weighNodes(r.Explanation) + r.RequestBody.weight() + r.ResponseBody.weight()
+	case e.Close != nil:
+		return int64(len(e.Close.Err))
 	}
 	return 0
+}
+
+func (b *Body) weight() int64 {
+	if b == nil {
+		return 0
+	}
+	return int64(cap(b.Data) + len(b.contentType))
+}
+
+// nodeOverhead is what a node takes besides its text.
+const nodeOverhead = 96
+
+func weighNodes(nodes []layer.Node) (n int64) {
+	for i := range nodes {
+		node := &nodes[i]
+		n += int64(nodeOverhead + len(node.Name))
+		for _, a := range node.State {
+			n += int64(fieldOverhead + len(a.Key))
+			if s, ok := a.Value.(string); ok {
+				n += int64(len(s))
+			}
+		}
+		n += weighNodes(node.Children)
+		if node.Next != nil {
+			n += weighNodes([]layer.Node{*node.Next})
+		}
+	}
+	return n
 }
 
 func weigh(fields []Field) (n int64) {

@@ -52,7 +52,7 @@ func Example() {
 	)(layer.Func[string, string](endpoint))
 
 	server := grpc.NewServer()
-	pb.RegisterTapServer(server, tap.NewServer(registry))
+	tap.NewServer(registry).Register(server)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		log.Fatal(err)

@@ -13,30 +13,36 @@ import (
 // made at most twice, with fields and without, however many watch.
 type exchange[Req, Rsp any] struct {
 	access layer.Access[Req, Rsp]
-	ctx    context.Context //nolint:containedctx // the request's; asked why a response broke off
-	common Event           // what all events have
+	answer func(err error) (Rsp, bool) // nil: an error is no response
+	ctx    context.Context             //nolint:containedctx // the request's; asked why a response broke off
+	common Event                       // what all events have
 	seats  []seat
 	first  [1]seat // room for one watcher without another allocation
+	bodied bool    // one of them wants bodies
 
-	start      time.Time
-	init       *RequestInit
-	initFields *RequestInit // made for the first watcher that asks for fields
+	counted      []counted // in the sinks that were told of the begin
+	firstCounted [1]counted
 
-	rsp        Rsp
-	responded  time.Time // zero until there are response headers
-	headStatus string    // grpc-status among them
-	bytes      atomic.Uint64
+	start       time.Time
+	init        made[RequestInit]
+	rsp         Rsp
+	responded   time.Time // zero until there are response headers
+	response    made[ResponseInit]
+	headStatus  string // grpc-status among them
+	bytes       atomic.Uint64
+	explanation []layer.Node // nil until one is wanted
+	secrets     []string     // of the request, which an explanation may repeat
 }
 
-// seat is an exchange's place in the stream of one watcher.
-type seat struct {
-	*watcher
-	stream uint64
-}
+// made is a part of events: as all see it, and as those who ask for fields do,
+// which is made for the first of them.
+type made[T any] struct{ plain, full *T }
 
-func (s seat) send(e Event) bool {
-	e.ID = StreamID{Base: s.base, Stream: s.stream}
-	return s.watcher.send(e)
+func (m *made[T]) of(fields bool) *T {
+	if fields && m.full != nil {
+		return m.full
+	}
+	return m.plain
 }
 
 func newExchange[Req, Rsp any](v *view[Req, Rsp]) *exchange[Req, Rsp] {
@@ -44,42 +50,81 @@ func newExchange[Req, Rsp any](v *view[Req, Rsp]) *exchange[Req, Rsp] {
 		access: v.access,
 		ctx:    v.ctx,
 		start:  time.Now(),
-		init:   &RequestInit{Method: v.method(), Scheme: v.scheme(), Authority: v.authority(), Path: v.path()},
 		common: Event{
 			Direction:         v.place.direction,
 			Source:            v.source(),
-			Destination:       v.place.destination,
-			SourceLabels:      v.place.sourceLabels,
+			Destination:       v.destination(),
+			SourceLabels:      v.sourceLabels(),
 			DestinationLabels: v.place.destinationLabels,
 			RouteLabels:       v.route(),
 		},
 	}
-	x.seats = x.first[:0]
+	x.init.plain = newRequestInit(v)
+	x.seats, x.counted = x.first[:0], x.firstCounted[:0]
+	x.answer = v.answer()
 	return x
+}
+
+// newRequestInit copies, in one piece: what it is made of may be small parts of a
+// line with a long query, which events would keep alive.
+func newRequestInit[Req, Rsp any](v *view[Req, Rsp]) *RequestInit {
+	method, scheme, authority, path := v.method(), v.scheme(), v.authority(), v.path()
+	all := method + scheme + authority + path
+	next := func(s string) string {
+		s, all = all[:len(s)], all[len(s):]
+		return s
+	}
+	return &RequestInit{Method: next(method), Scheme: next(scheme), Authority: next(authority), Path: next(path)}
 }
 
 // show tells w of the request. If w has no room for that, the request is not
 // tapped for w: a stream without a beginning helps nobody.
 func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
-	stream, ok := w.enter()
-	if !ok {
-		return
+	if w.fields && x.init.full == nil {
+		x.init.full = new(*x.init.plain)
+		x.init.full.Headers = x.requestFields(w.reg, req)
 	}
 	e := x.common
-	e.RequestInit = x.init
-	if w.fields {
-		if x.initFields == nil {
-			x.initFields = new(*x.init)
-			x.initFields.Headers = w.reg.capture(x.access.RequestHeader(req))
-		}
-		e.RequestInit = x.initFields
-	}
-	s := seat{w, stream}
-	if !s.send(e) {
-		w.leave()
+	e.RequestInit = x.init.of(w.fields)
+	s := seat{watcher: w}
+	if !s.begin(e) {
 		return
 	}
+	if w.explain && x.secrets == nil {
+		x.secrets = x.secretsOf(w.reg, req)
+	}
+	if w.body > 0 {
+		s.bodies = newBodies(w, x.access.RequestHeader(req))
+		x.bodied = true
+	}
 	x.seats = append(x.seats, s)
+}
+
+// count tells a sink of the request, in the same words whether somebody watches
+// or not.
+func (x *exchange[Req, Rsp]) count(c *counter, place *place) {
+	about := x.common
+	about.SourceLabels = place.sourceLabels
+	if one := c.sink.begin(&about, x.init.plain); one != nil {
+		x.counted = append(x.counted, one)
+	}
+}
+
+// readRequest is told what is read of the body of the request.
+func (x *exchange[Req, Rsp]) readRequest(at int64, p []byte) {
+	for i := range x.seats {
+		if b := x.seats[i].bodies; b != nil {
+			b.request.take(at, p)
+		}
+	}
+}
+
+func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
+	for i := range x.seats {
+		if b := x.seats[i].bodies; b != nil {
+			b.response.take(at, p)
+		}
+	}
 }
 
 // respond tells of the response headers.
@@ -88,27 +133,47 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	head := x.access.ResponseHeader(rsp)
 	// Kept for the end: by then other layers may be changing the headers.
 	x.headStatus = head.Get("grpc-status")
-	plain := &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.access.Status(rsp)}
-	var full *ResponseInit
-	for _, s := range x.seats {
-		e := x.common
-		e.ResponseInit = plain
-		if s.fields {
-			if full == nil {
-				full = new(*plain)
-				full.Headers = s.reg.capture(head)
-			}
-			e.ResponseInit = full
+	x.response.plain = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.access.Status(rsp)}
+	for i := range x.seats {
+		s := &x.seats[i]
+		if s.fields && x.response.full == nil {
+			x.response.full = new(*x.response.plain)
+			x.response.full.Headers = x.responseFields(s.reg, rsp, head)
 		}
-		s.send(e)
+		if s.bodies != nil {
+			s.bodies.response.contentType = contentType(head)
+		}
+		e := x.common
+		e.ResponseInit = x.response.of(s.fields)
+		s.respond(e)
+	}
+}
+
+// begin is respond for a response that Call returned before it began.
+func (x *exchange[Req, Rsp]) begin() { x.respond(x.rsp) }
+
+// early is told of what is written of the body of a response before Call
+// returns it.
+func (x *exchange[Req, Rsp]) early(n int, p []byte) {
+	end := x.bytes.Add(uint64(n))
+	if x.bodied && p != nil {
+		x.readResponse(int64(end)-int64(n), p)
 	}
 }
 
 // Data counts.
 func (x *exchange[Req, Rsp]) Data(n int) { x.bytes.Add(uint64(n)) }
 
-// End tells of the end of a response that had headers.
+// End tells of the end of a response.
 func (x *exchange[Req, Rsp]) End(err error) {
+	if err != nil && x.answer != nil {
+		if rsp, ok := x.answer(err); ok {
+			x.rsp, err = rsp, nil
+			if x.responded.IsZero() {
+				x.respond(rsp)
+			}
+		}
+	}
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
 	var trailer layer.Fields
@@ -125,29 +190,17 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
-// fail tells of the end of a request that had no response.
-func (x *exchange[Req, Rsp]) fail(err error) {
-	x.finish(&ResponseEnd{ResetCode: resetCode(x.ctx, err)}, nil)
+// broken tells of an error of Call.
+func (x *exchange[Req, Rsp]) broken(err error) {
+	if x.answer != nil || !x.responded.IsZero() {
+		x.End(err)
+		return
+	}
+	x.fail(err)
 }
 
-func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Fields) {
-	now := time.Now()
-	plain.SinceRequestInit = now.Sub(x.start)
-	if !x.responded.IsZero() {
-		plain.SinceResponseInit = new(now.Sub(x.responded))
-	}
-	var full *ResponseEnd
-	for _, s := range x.seats {
-		e := x.common
-		e.ResponseEnd = plain
-		if s.fields && trailer != nil {
-			if full == nil {
-				full = new(*plain)
-				full.Trailers = s.reg.capture(trailer)
-			}
-			e.ResponseEnd = full
-		}
-		s.send(e)
-		s.leave()
-	}
+// fail tells of the end of a request that had no response, or none that is
+// known to have ended.
+func (x *exchange[Req, Rsp]) fail(err error) {
+	x.finish(&ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}, nil)
 }

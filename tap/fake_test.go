@@ -120,7 +120,7 @@ func watch(t testing.TB, reg *Registry, m *pb.ObserveRequest_Match, limit uint32
 	t.Helper()
 	c, err := compile(m)
 	require.NoError(t, err)
-	w, err := reg.watch(c, limit, fields)
+	w, err := reg.watch(terms{match: c, limit: uint64(limit), fields: fields})
 	require.NoError(t, err)
 	t.Cleanup(func() { reg.close(w) })
 	return w

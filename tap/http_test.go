@@ -16,6 +16,7 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // web is a client, a tap, and a real server.
@@ -89,6 +90,7 @@ func TestInboundHTTP1(t *testing.T) {
 		require.Equal(t, Inbound, e.Direction)
 		require.Equal(t, mustAddr("127.0.0.1:4242"), e.Source)
 		require.Equal(t, w.addr, e.Destination)
+		require.Equal(t, map[string]string{"tls": "loopback"}, e.SourceLabels)
 	}
 	require.Equal(t, &RequestInit{
 		Method: "GET", Scheme: "http", Authority: w.addr.String(), Path: "/a%2Fb",
@@ -174,4 +176,22 @@ func TestHTTP2Resets(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, uint32(8), *w.seen()[2].ResponseEnd.ResetCode)
 	})
+}
+
+// A service that returns neither is as wrong as without a tap, and not more.
+func TestNeitherAResponseNorAnError(t *testing.T) {
+	reg := NewRegistry(Bodies(10, asItIs))
+	svc := Layer(reg, httplayer.Access{})(layer.Func[*http.Request, *http.Response](
+		func(context.Context, *http.Request) (*http.Response, error) { return nil, nil }))
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	c := countAll(t, reg, nil)
+	rsp, err := svc.Call(t.Context(), r)
+	require.NoError(t, err)
+	require.Nil(t, rsp)
+	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true, BodyBytes: 5, Explain: true})
+	rsp, err = svc.Call(t.Context(), r)
+	require.NoError(t, err)
+	require.Nil(t, rsp)
+	require.Equal(t, "qre", kinds(events(w)))
+	require.EqualValues(t, 2, only(t, c).GetCount())
 }

@@ -31,8 +31,13 @@ func Layer[Req, Rsp any](reg *Registry, access layer.Access[Req, Rsp], opts ...O
 		reg = new(Registry)
 	}
 	place := newPlace(opts)
+	along, _ := access.(Along[Req, Rsp])
+	early, _ := access.(Early[Req, Rsp])
+	late, _ := access.(Late[Rsp])
 	return func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-		return &tapped[Req, Rsp]{Service: next, reg: reg, access: access, place: place}
+		return &tapped[Req, Rsp]{
+			Service: next, reg: reg, access: access, along: along, early: early, late: late, place: place,
+		}
 	}
 }
 
@@ -40,37 +45,36 @@ type tapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg    *Registry
 	access layer.Access[Req, Rsp]
+	along  Along[Req, Rsp] // nil: bodies cannot be shown
+	early  Early[Req, Rsp] // nil: no response begins before Call returns it
+	late   Late[Rsp]       // nil: nor later
 	place  *place
 }
 
 func (t *tapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	watchers := t.reg.active.Load()
-	if watchers == nil {
+	present := t.reg.active.Load()
+	if present == nil {
 		return t.Service.Call(ctx, req)
 	}
-	return t.watched(ctx, req, *watchers)
+	return t.watched(ctx, req, present)
 }
 
 // watched is apart from Call so that Call stays small.
-func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, watchers []*watcher) (rsp Rsp, err error) {
+func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audience) (rsp Rsp, err error) {
 	if ctx.Err() != nil {
 		return t.Service.Call(ctx, req)
 	}
-	v := view[Req, Rsp]{access: t.access, place: t.place, ctx: ctx, req: req}
-	var x *exchange[Req, Rsp]
-	for _, w := range watchers {
-		if w.full() || !holds(w.match, &v) {
-			continue
-		}
-		if x == nil {
-			x = newExchange(&v)
-		}
-		x.show(w, req)
+	x := t.look(ctx, req, present)
+	if x == nil {
+		return t.count(ctx, req, present.counters)
 	}
-	if x == nil || len(x.seats) == 0 {
-		return t.Service.Call(ctx, req)
+	if t.early != nil {
+		t.early.Early(ctx, req, x.respond, x.early)
 	}
-
+	along := t.along != nil && x.bodied
+	if along {
+		req = t.along.AlongRequest(req, x.readRequest)
+	}
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
@@ -80,11 +84,63 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, watchers []*wat
 	rsp, err = t.Service.Call(ctx, req)
 	returned = true
 	if err != nil {
-		x.fail(err)
+		x.broken(err)
 		return rsp, err
 	}
-	x.respond(rsp)
+	t.came(x, rsp)
+	if along {
+		rsp = t.along.AlongResponse(rsp, x.readResponse)
+	}
 	return t.access.Complete(ctx, rsp, x), nil
+}
+
+// came tells of a response, which may have begun before, or begin later.
+func (t *tapped[Req, Rsp]) came(x *exchange[Req, Rsp], rsp Rsp) {
+	x.rsp = rsp
+	if x.responded.IsZero() && (t.late == nil || !t.late.Late(rsp, x.begin)) {
+		x.respond(rsp)
+	}
+}
+
+// look shows the request to those who want to see it, and then to those who
+// count, too. It returns nil if there are none of the former: what is but
+// counted needs no events.
+func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
+	if len(present.watchers) == 0 {
+		return nil
+	}
+	v := view[Req, Rsp]{access: t.access, place: t.place, ctx: ctx, req: req}
+	var x *exchange[Req, Rsp]
+	for _, w := range present.watchers {
+		if !wants(w, &v) {
+			continue
+		}
+		if x == nil {
+			x = newExchange(&v)
+		}
+		x.show(w, req)
+	}
+	if x == nil || len(x.seats) == 0 {
+		return nil
+	}
+	for _, c := range present.counters {
+		if holds(c.match, &v) {
+			x.count(c, t.place)
+		}
+	}
+	return x
+}
+
+// wants reports whether w is to be shown a request.
+func wants[Req, Rsp any](w *watcher, v *view[Req, Rsp]) bool {
+	if w.full() || w.pace.spent() || w.sample > 0 && v.draw(w.reg.random) >= w.sample || !holds(w.match, v) {
+		return false
+	}
+	if w.clogged() {
+		w.miss() // without the cost of an event that would not fit
+		return false
+	}
+	return true
 }
 
 // Next returns the inner service, for [layer.Describe].

@@ -54,7 +54,7 @@ func TestNobodyWatchesAgainIsIdle(t *testing.T) {
 	reg := new(Registry)
 	c, err := compile(match.All())
 	require.NoError(t, err)
-	w, err := reg.watch(c, 1, false)
+	w, err := reg.watch(terms{match: c, limit: 1})
 	require.NoError(t, err)
 	require.NotNil(t, reg.active.Load())
 	reg.close(w)

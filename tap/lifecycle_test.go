@@ -54,7 +54,7 @@ func TestAFullWatcherCostsNothing(t *testing.T) {
 func TestDoneAtTheRightInstant(t *testing.T) {
 	const together, rounds = 3, 5000
 	for range rounds {
-		w := &watcher{limit: 2, filled: make(chan struct{}), done: make(chan struct{})}
+		w := &watcher{terms: terms{limit: 2}, filled: make(chan struct{}), done: make(chan struct{})}
 		var ready atomic.Int32
 		var all sync.WaitGroup
 		for range together {
@@ -83,11 +83,11 @@ func TestTooManyTaps(t *testing.T) {
 	require.NoError(t, err)
 	a := watch(t, reg, match.All(), 1, false)
 	watchAll(t, reg)
-	_, err = reg.watch(c, 1, false)
-	require.EqualError(t, err, "too many active taps: 2 of 2")
+	_, err = reg.watch(terms{match: c, limit: 1})
+	require.EqualError(t, err, "tap: too many active taps: 2 of 2")
 	send(t, stand(reg, respond("x")), get("/"))
 	reg.refresh()
-	_, err = reg.watch(c, 1, false)
+	_, err = reg.watch(terms{match: c, limit: 1})
 	require.Error(t, err, "one that is full still has its buffer")
 	reg.close(a)
 	watchAll(t, reg)
@@ -140,7 +140,7 @@ func TestWatcherIsAsItsModel(t *testing.T) {
 		reg := NewRegistry(Capacity(1, m.buffer))
 		c, err := compile(match.Method("GET"))
 		require.NoError(rt, err)
-		w, err := reg.watch(c, uint32(m.limit), false)
+		w, err := reg.watch(terms{match: c, limit: uint64(m.limit)})
 		require.NoError(rt, err)
 		svc := stand(reg, respond("x"))
 		var open []*reply
@@ -223,7 +223,7 @@ func TestStorm(t *testing.T) {
 	for o := range observers {
 		watching.Go(func() {
 			for r := range rounds {
-				w, err := reg.watch(c, uint32(20+r), o%2 == 0)
+				w, err := reg.watch(terms{match: c, limit: uint64(20 + r), fields: o%2 == 0})
 				if err != nil {
 					t.Error(err)
 					return
@@ -262,7 +262,7 @@ func checkStreams(t *testing.T, w *watcher, over <-chan struct{}, leaveEarly boo
 				return
 			}
 		case <-w.done:
-			_ = drain(unread.events, func(e Event) error { check(e); return nil })
+			_ = w.reader(false, func(e Event) error { check(e); return nil }).rest()
 			for s, got := range state {
 				if w.dropped.Load() == 0 && !strings.HasSuffix(got, "e") {
 					t.Errorf("stream %d has no end: %s", s, got)

@@ -42,7 +42,7 @@ func Destination(addr netip.AddrPort, labels map[string]string) Option {
 }
 
 // SourceLabels say what is known of all clients of a layer, such as
-// tls=loopback.
+// tls=loopback. They go before what an access that is [Labelled] says of one.
 func SourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }

@@ -31,7 +31,7 @@ func listen(t testing.TB, srv *Server, wrap func(net.Listener) net.Listener, opt
 			return err
 		}))
 	p.grpc = grpc.NewServer(opts...)
-	pb.RegisterTapServer(p.grpc, srv)
+	srv.Register(p.grpc)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	if wrap != nil {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/gotower/gotower/layer"
 )
 
@@ -14,18 +16,29 @@ import (
 // process. The zero Registry is ready to use; it must not be copied. It is
 // safe for concurrent use, starts no goroutine, and needs no closing.
 type Registry struct {
-	// active is all that a request looks at: nil while nobody watches. The
-	// slice is replaced and never changed.
-	active atomic.Pointer[[]*watcher]
+	// active is all that a request looks at: nil while nobody watches. What it
+	// points to is replaced and never changed.
+	active atomic.Pointer[audience]
 
 	maxTaps   int
 	maxEvents int
 	secrets   map[string]bool // by lower-case name, what the options said
+	maxBody   int
+	redact    func(contentType string, body []byte) []byte // nil: no bodies
+	random    func() float64                               // nil is math/rand's
 
 	mu       sync.Mutex
 	watchers []*watcher // all that were not closed, active or full
+	counters []*counter
 	nextBase uint32
 	dropped  uint64 // by watchers that are gone
+}
+
+// audience is who wants to see requests.
+type audience struct {
+	watchers []*watcher
+	counters []*counter
+	explain  bool // one of them asks for it
 }
 
 // Defaults of a Registry, as linkerd's proxy has them.
@@ -62,8 +75,9 @@ func Redact(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, true) })
 }
 
-// Reveal shows the values of fields that are withheld by default. A later
-// option overrides an earlier one.
+// Reveal shows the values of fields that are withheld by default, and with the
+// name "query" the queries and fragments of URIs. A later option overrides an
+// earlier one.
 func Reveal(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, false) })
 }
@@ -74,23 +88,27 @@ func (r *Registry) say(names []string, hide bool) {
 	}
 }
 
-// watch adds a watcher. Whoever adds one must close it.
-func (r *Registry) watch(match *condition, limit uint32, fields bool) (*watcher, error) {
+// watch adds a watcher. Whoever adds one must close it. The error is a refusal.
+func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	most := orDefault(r.maxTaps, defaultMaxTaps)
-	if len(r.watchers) >= most {
-		return nil, fmt.Errorf("too many active taps: %d of %d", len(r.watchers), most)
+	if err := r.admit(); err != nil {
+		return nil, err
 	}
-	w := &watcher{
-		reg: r, base: r.nextBase, limit: uint64(limit), match: match, fields: fields,
-		filled: make(chan struct{}), done: make(chan struct{}),
-	}
-	w.buf.Store(newBuffer(orDefault(r.maxEvents, defaultMaxEvents)))
+	w := newWatcher(r, t)
 	r.nextBase++ // wraps
 	r.watchers = append(r.watchers, w)
 	r.publish()
 	return w, nil
+}
+
+// admit is called with mu held, before somebody is let in.
+func (r *Registry) admit() error {
+	most := orDefault(r.maxTaps, defaultMaxTaps)
+	if n := len(r.watchers) + len(r.counters); n >= most {
+		return refuse(codes.ResourceExhausted, fmt.Errorf("too many active taps: %d of %d", n, most))
+	}
+	return nil
 }
 
 // refresh spares requests the look at watchers that are full. Their events
@@ -102,29 +120,32 @@ func (r *Registry) refresh() {
 }
 
 // close drops a watcher and all that it did not read. Requests in flight go on
-// and find nobody to tell.
+// and find nobody to tell. It may be called more than once.
 func (r *Registry) close(w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	w.buf.Store(nil)
-	r.dropped += w.dropped.Load()
-	r.watchers = slices.DeleteFunc(r.watchers, func(other *watcher) bool { return other == w })
+	if i := slices.Index(r.watchers, w); i >= 0 {
+		r.dropped += w.dropped.Load()
+		r.watchers = slices.Delete(r.watchers, i, i+1)
+	}
 	r.publish()
 }
 
 // publish is called with mu held.
 func (r *Registry) publish() {
-	var active []*watcher
+	a := audience{counters: slices.Clone(r.counters)}
 	for _, w := range r.watchers {
 		if !w.full() {
-			active = append(active, w)
+			a.watchers = append(a.watchers, w)
+			a.explain = a.explain || w.explain
 		}
 	}
-	if active == nil {
+	if len(a.watchers) == 0 && len(a.counters) == 0 {
 		r.active.Store(nil)
 		return
 	}
-	r.active.Store(&active)
+	r.active.Store(&a)
 }
 
 // Describe says how many watch, how many of their events were dropped since
@@ -135,17 +156,10 @@ func (r *Registry) Describe() layer.Node {
 	n := layer.Node{Name: "tap"}
 	dropped := r.dropped
 	for _, w := range r.watchers {
-		lost := w.dropped.Load()
-		dropped += lost
-		n.Children = append(n.Children, layer.Node{Name: "watcher", State: layer.State{
-			{Key: "base", Value: w.base},
-			{Key: "seen", Value: min(w.seen.Load(), w.limit)},
-			{Key: "limit", Value: w.limit},
-			{Key: "in_flight", Value: w.inside.Load()},
-			{Key: "dropped", Value: lost},
-		}})
+		dropped += w.dropped.Load()
+		n.Children = append(n.Children, w.describe())
 	}
-	n.State = layer.State{{Key: "watching", Value: len(r.watchers)}, {Key: "dropped", Value: dropped}}
+	n.State = layer.State{{Key: "watching", Value: len(r.watchers) + len(r.counters)}, {Key: "dropped", Value: dropped}}
 	return n
 }
 

@@ -102,10 +102,10 @@ func TestReceiverGone(t *testing.T) {
 func TestReceiverGoneWhileARequestLooks(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
-	watchers := *reg.active.Load()
+	present := reg.active.Load()
 	reg.close(w)
 	svc := stand(reg, respond("x")).(*tapped[*call, *reply])
-	_, err := svc.watched(t.Context(), get("/"), watchers)
+	_, err := svc.watched(t.Context(), get("/"), present)
 	require.NoError(t, err)
 	require.Zero(t, w.inside.Load())
 }

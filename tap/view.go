@@ -2,8 +2,8 @@ package tap
 
 import (
 	"context"
+	"math/rand/v2"
 	"net/netip"
-	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -19,8 +19,9 @@ type view[Req, Rsp any] struct {
 
 	known                          field
 	methodV, schemeV, hostV, pathV string
-	sourceV                        netip.AddrPort
+	sourceV, destinationV          netip.AddrPort
 	routeV                         map[string]string
+	drawV                          float64
 }
 
 type field uint8
@@ -31,7 +32,9 @@ const (
 	fieldAuthority
 	fieldPath
 	fieldSource
+	fieldDestination
 	fieldRoute
+	fieldDraw
 )
 
 // fresh reports whether f is read for the first time.
@@ -57,13 +60,9 @@ func (v *view[Req, Rsp]) scheme() string {
 	return v.schemeV
 }
 
-// authority is without user information: it may hold a password.
 func (v *view[Req, Rsp]) authority() string {
 	if v.fresh(fieldAuthority) {
-		v.hostV = v.access.Authority(v.req)
-		if at := strings.LastIndexByte(v.hostV, '@'); at >= 0 {
-			v.hostV = v.hostV[at+1:]
-		}
+		v.hostV = withoutUser(v.access.Authority(v.req))
 	}
 	return v.hostV
 }
@@ -82,6 +81,28 @@ func (v *view[Req, Rsp]) source() netip.AddrPort {
 	return v.sourceV
 }
 
+func (v *view[Req, Rsp]) destination() netip.AddrPort {
+	if v.place.destination.IsValid() {
+		return v.place.destination
+	}
+	if v.fresh(fieldDestination) {
+		if at, ok := v.access.(Located[Req]); ok {
+			v.destinationV = plain(at.Located(v.ctx, v.req))
+		}
+	}
+	return v.destinationV
+}
+
+// answer is what finds the response that an error stands for, or nil.
+func (v *view[Req, Rsp]) answer() func(error) (Rsp, bool) {
+	a, ok := v.access.(Answering[Req, Rsp])
+	if !ok {
+		return nil
+	}
+	ctx, req := v.ctx, v.req
+	return func(err error) (Rsp, bool) { return a.Answer(ctx, req, err) }
+}
+
 // route returns nil when no route matched.
 func (v *view[Req, Rsp]) route() map[string]string {
 	if v.fresh(fieldRoute) {
@@ -93,4 +114,16 @@ func (v *view[Req, Rsp]) route() map[string]string {
 		}
 	}
 	return v.routeV
+}
+
+// draw is a number from 0 to 1, the same for all who look at the request, so
+// that those who watch a tenth of the requests watch the same.
+func (v *view[Req, Rsp]) draw(random func() float64) float64 {
+	if v.fresh(fieldDraw) {
+		if random == nil {
+			random = rand.Float64
+		}
+		v.drawV = random()
+	}
+	return v.drawV
 }

@@ -1,0 +1,174 @@
+package tap
+
+import (
+	"strings"
+	"sync"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Along is what an [layer.Access] may have besides, for watchers that ask for
+// bodies: httplayer.Access has it.
+type Along[Req, Rsp any] interface {
+	// AlongRequest returns req with a body that tells read what is read from
+	// it: p, which begins at this many bytes into the body, and which read does
+	// not keep. A body that is sent again begins at 0 again. Nothing is read or
+	// waited for to that end, and req itself stays as it is.
+	AlongRequest(req Req, read func(at int64, p []byte)) Req
+
+	// AlongResponse does it for a response. It may be changed in place.
+	AlongResponse(rsp Rsp, read func(at int64, p []byte)) Rsp
+}
+
+// maxBodies bounds what Bodies allows: two of them fit into the buffer of a
+// watcher.
+const maxBodies = 256 << 10
+
+// Bodies lets watchers ask for the bodies of requests and responses, of which
+// up to maxBytes are kept, 256 KiB at most. Without it, or with a redact that is
+// nil, who asks for bodies is turned away.
+//
+// Redact returns what may be shown. It is given all that was kept of a body,
+// which may end in the middle of something, as it went over the wire: what it
+// cannot make sense of it should withhold, and so what is compressed. Of a
+// content type it is told the first 256 bytes. It may change and keep what it is
+// given, runs on the watcher's side and not in the way of a request, and for
+// several watchers at once. If it panics, the body is withheld.
+func Bodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
+	return registryOption(func(r *Registry) {
+		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
+		if maxBytes <= 0 {
+			r.redact = nil
+		}
+	})
+}
+
+// shown is e as the watcher may see it: bodies go through the hook, and are cut
+// only then, so that no watcher cuts them where the hook would miss something.
+func (w *watcher) shown(e Event) Event {
+	if e.ResponseEnd == nil || e.ResponseEnd.RequestBody == nil && e.ResponseEnd.ResponseBody == nil {
+		return e
+	}
+	end := *e.ResponseEnd
+	end.RequestBody = w.reg.redacted(end.RequestBody, w.body)
+	end.ResponseBody = w.reg.redacted(end.ResponseBody, w.body)
+	e.ResponseEnd = &end
+	return e
+}
+
+func (r *Registry) redacted(b *Body, most int) (out *Body) {
+	if b == nil {
+		return nil
+	}
+	defer func() {
+		if recover() != nil {
+			out = &Body{Cut: true}
+		}
+	}()
+	out = &Body{Data: r.redact(b.contentType, b.Data), Cut: b.Cut}
+	if len(out.Data) > most {
+		out.Data, out.Cut = out.Data[:most:most], true
+	}
+	return out
+}
+
+// excerpt is the beginning of a body, for one watcher. Its bytes take room in
+// the buffer of the watcher from the moment on when they are read.
+type excerpt struct {
+	w           *watcher
+	room        *buffer
+	contentType string
+
+	mu   sync.Mutex
+	data []byte
+	cut  bool
+	over bool
+}
+
+// take is told what was read. It may come late: when a request is over,
+// somebody may still be reading its body.
+func (x *excerpt) take(at int64, p []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	have := int64(len(x.data))
+	if x.over || at > have || at+int64(len(p)) <= have {
+		return // what was left out before, or sent again
+	}
+	if x.w.buf.Load() == nil {
+		x.end()
+		return
+	}
+	p = p[have-at:]
+	most := x.w.reg.maxBody - len(x.data)
+	if len(p) > most {
+		p, x.cut = p[:most], true
+	}
+	if !x.grow(len(p)) {
+		x.end()
+		x.cut = true
+		return
+	}
+	x.data = append(x.data, p...)
+}
+
+// grow makes room for n more bytes, if the buffer has it.
+func (x *excerpt) grow(n int) bool {
+	size := len(x.data) + n
+	if size <= cap(x.data) {
+		return true
+	}
+	size = min(max(size, 2*cap(x.data), 512), x.w.reg.maxBody)
+	if !x.room.reserve(int64(size - cap(x.data))) {
+		return false
+	}
+	x.data = append(make([]byte, 0, size), x.data...)
+	return true
+}
+
+// end is called with mu held, and gives back what was taken.
+func (x *excerpt) end() {
+	x.room.release(int64(cap(x.data)))
+	x.data, x.over = nil, true
+}
+
+// body ends the excerpt. It returns nil when there is nothing to show.
+func (x *excerpt) body() *Body {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	data := x.data
+	x.end()
+	if len(data) == 0 && !x.cut {
+		return nil
+	}
+	return &Body{Data: data, Cut: x.cut, contentType: x.contentType}
+}
+
+// bodies are those of one request, for one watcher.
+type bodies struct{ request, response excerpt }
+
+func newBodies(w *watcher, header layer.Fields) *bodies {
+	room := w.buf.Load()
+	if room == nil {
+		return nil
+	}
+	b := &bodies{request: excerpt{w: w, room: room}, response: excerpt{w: w, room: room}}
+	b.request.contentType = contentType(header)
+	return b
+}
+
+// drop gives back what bodies take that will not be shown.
+func (b *bodies) drop() {
+	if b == nil {
+		return
+	}
+	for _, x := range []*excerpt{&b.request, &b.response} {
+		x.mu.Lock()
+		x.end()
+		x.mu.Unlock()
+	}
+}
+
+// contentType is kept for as long as the body is, so there is an end to it.
+func contentType(header layer.Fields) string {
+	return strings.Clone(cut(header.Get("content-type")))
+}

@@ -1,0 +1,314 @@
+package tap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// tcpServer serves each connection with serve.
+func tcpServer(t testing.TB, serve func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+			serve(conn.(*net.TCPConn))
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().String()
+}
+
+// answer reads a question to its end, and answers.
+func answer(conn *net.TCPConn) {
+	_, _ = io.ReadAll(conn)
+	_, _ = io.WriteString(conn, "four")
+}
+
+func ask(t testing.TB, conn net.Conn, question string) string {
+	t.Helper()
+	_, err := io.WriteString(conn, question)
+	require.NoError(t, err)
+	require.NoError(t, conn.(interface{ CloseWrite() error }).CloseWrite())
+	b, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	return string(b)
+}
+
+func connect(t testing.TB, svc tcplayer.Service) net.Conn {
+	t.Helper()
+	conn, err := svc.Call(t.Context(), tcplayer.Request{Client: clientAddr})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func TestConnectionIsShown(t *testing.T) {
+	addr := tcpServer(t, answer)
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	svc := Connections(reg, Destination(mustAddr(addr), podLabels), SourceLabels(hostLabels))(tcplayer.NewEndpoint(t.Context(), addr))
+	ctx := layer.WithRoute(t.Context(), &layer.Route{Labels: map[string]string{"route": "db"}})
+	conn, err := svc.Call(ctx, tcplayer.Request{Client: clientAddr})
+	require.NoError(t, err)
+	opened := readAll(w)
+	require.Len(t, opened, 1)
+	require.NotNil(t, opened[0].Open)
+	require.Equal(t, "four", ask(t, conn, "two and two"))
+	require.Empty(t, readAll(w), "it is over when its holder says so")
+	require.NoError(t, conn.Close())
+	_ = conn.Close()
+	closed := readAll(w)
+	require.Len(t, closed, 1)
+	for _, e := range []Event{opened[0], closed[0]} {
+		require.Equal(t, Outbound, e.Direction)
+		require.Equal(t, clientAddr, e.Source)
+		require.Equal(t, mustAddr(addr), e.Destination)
+		require.Equal(t, podLabels, e.DestinationLabels)
+		require.Equal(t, hostLabels, e.SourceLabels)
+		require.Equal(t, map[string]string{"route": "db"}, e.RouteLabels)
+		require.Equal(t, opened[0].ID, e.ID)
+	}
+	end := *closed[0].Close
+	require.Positive(t, end.SinceOpen)
+	end.SinceOpen = 0
+	require.Equal(t, ConnectionClose{Sent: 11, Received: 4}, end)
+}
+
+// Nothing stands between two TCP connections that nobody watches, and nothing
+// that is in the kernel's way between two that somebody does.
+func TestConnectionKeepsItsType(t *testing.T) {
+	addr := tcpServer(t, answer)
+	reg := new(Registry)
+	svc := Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr))
+	require.IsType(t, new(net.TCPConn), connect(t, svc))
+
+	w := watch(t, reg, match.All(), 9, false)
+	stop, err := reg.attach(w.match, newTable(false))
+	require.NoError(t, err)
+	defer stop()
+	require.IsType(t, new(net.TCPConn), connect(t, svc), "linkerd's Observe and Top do not know of connections")
+	require.Empty(t, events(w))
+
+	none := watchOn(t, reg, &tappb.WatchRequest{Match: match.Path("/")})
+	require.IsType(t, new(net.TCPConn), connect(t, svc), "nor does who wants requests")
+	require.Empty(t, readAll(none))
+
+	watchOn(t, reg, &tappb.WatchRequest{})
+	conn := connect(t, svc)
+	require.IsType(t, new(net.TCPConn), conn.(interface{ NetConn() net.Conn }).NetConn())
+	require.NoError(t, conn.SetReadDeadline(time.Now().Add(-time.Second)))
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+}
+
+// seen says what the reader was that a copy came from.
+type seenCopy struct {
+	*net.TCPConn
+	from *string
+}
+
+func (s seenCopy) ReadFrom(r io.Reader) (int64, error) {
+	*s.from = fmt.Sprintf("%T", r)
+	return s.TCPConn.ReadFrom(r)
+}
+
+func TestCopiesStayInTheKernel(t *testing.T) {
+	for _, way := range []string{"to it", "from it"} {
+		t.Run(way, func(t *testing.T) {
+			var from string
+			hello := tcpServer(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "hello") })
+			read := make(chan string, 1)
+			sink := tcpServer(t, func(c *net.TCPConn) { b, _ := io.ReadAll(c); read <- string(b) })
+			dial := func(addr string) *net.TCPConn {
+				c, err := net.Dial("tcp", addr)
+				require.NoError(t, err)
+				t.Cleanup(func() { _ = c.Close() })
+				return c.(*net.TCPConn)
+			}
+			reg := new(Registry)
+			w := watchOn(t, reg, &tappb.WatchRequest{})
+			watched := func(c net.Conn) net.Conn {
+				return connect(t, Connections(reg)(layer.Func[tcplayer.Request, net.Conn](
+					func(context.Context, tcplayer.Request) (net.Conn, error) { return c, nil })))
+			}
+			var src, dst net.Conn = dial(hello), seenCopy{dial(sink), &from}
+			want := ConnectionClose{Sent: 5}
+			if way == "to it" {
+				dst = watched(dst)
+			} else {
+				src, want = watched(src), ConnectionClose{Received: 5}
+			}
+			n, err := io.Copy(dst, src)
+			require.NoError(t, err)
+			require.EqualValues(t, 5, n)
+			require.Equal(t, "net.tcpConnWithoutWriteTo", from, "which TCPConn.ReadFrom knows to splice")
+			require.NoError(t, src.Close())
+			require.NoError(t, dst.Close())
+			require.Equal(t, "hello", <-read)
+			all := readAll(w)
+			require.Len(t, all, 2)
+			all[1].Close.SinceOpen = 0
+			require.Equal(t, want, *all[1].Close)
+		})
+	}
+}
+
+func TestConnectionThatCannotBeMade(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{Limit: 2})
+	down := func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, errors.New("no route to host") }
+	svc := Connections(reg, Destination(serverAddr, nil))(layer.Func[tcplayer.Request, net.Conn](down))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := svc.Call(gone, tcplayer.Request{})
+	require.Error(t, err)
+	for range 2 {
+		_, err = svc.Call(t.Context(), tcplayer.Request{Client: clientAddr})
+		require.EqualError(t, err, "no route to host")
+	}
+	all := readAll(w)
+	require.Len(t, all, 2, "and nothing of who had gone")
+	for i, e := range all {
+		require.Nil(t, e.Open)
+		require.Equal(t, "no route to host", e.Close.Err)
+		require.Equal(t, serverAddr, e.Destination)
+		require.EqualValues(t, i, e.ID.Stream)
+	}
+	require.True(t, isDone(w))
+}
+
+// Whoever breaks a connection off, it is said.
+func TestConnectionThatBreaks(t *testing.T) {
+	reg := new(Registry)
+	closing := func(t *testing.T, serve func(*net.TCPConn), breaks func(net.Conn)) *ConnectionClose {
+		t.Helper()
+		w := watchOn(t, reg, &tappb.WatchRequest{})
+		conn := connect(t, Connections(reg)(tcplayer.NewEndpoint(t.Context(), tcpServer(t, serve))))
+		breaks(conn)
+		_ = conn.Close()
+		all := readAll(w)
+		require.Len(t, all, 2)
+		return all[1].Close
+	}
+	hold := func(c *net.TCPConn) { _, _ = io.Copy(io.Discard, c) }
+	t.Run("the peer", func(t *testing.T) {
+		end := closing(t, func(c *net.TCPConn) { _, _ = c.Read(make([]byte, 1)); _ = c.SetLinger(0) }, func(c net.Conn) {
+			_, _ = io.WriteString(c, "hello")
+			_, err := c.Read(make([]byte, 1))
+			require.Error(t, err)
+		})
+		require.Contains(t, end.Err, "connection reset by peer")
+		require.EqualValues(t, 5, end.Sent)
+	})
+	t.Run("this side", func(t *testing.T) {
+		end := closing(t, hold, func(c net.Conn) { _ = c.(*watchedConn).NetConn().Close() })
+		require.Equal(t, "reset on this side", end.Err)
+	})
+	t.Run("nobody", func(t *testing.T) {
+		end := closing(t, hold, func(c net.Conn) {
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(-time.Second)))
+			_, err := c.Read(make([]byte, 1))
+			require.Error(t, err)
+		})
+		require.Empty(t, end.Err, "a deadline breaks nothing")
+	})
+}
+
+// A copy that is under way when the connection is closed counts.
+func TestCloseDuringACopy(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	addr := tcpServer(t, func(c *net.TCPConn) {
+		_, _ = io.WriteString(c, "hello")
+		_, _ = io.Copy(io.Discard, c)
+	})
+	conn := connect(t, Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr)))
+	out, in := io.Pipe()
+	copied := make(chan struct{})
+	go func() {
+		defer close(copied)
+		_, _ = conn.(io.WriterTo).WriteTo(in)
+	}()
+	_, err := io.ReadFull(out, make([]byte, 5))
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	<-copied
+	all := readAll(w)
+	require.Len(t, all, 2)
+	require.EqualValues(t, 5, all[1].Close.Received)
+}
+
+func TestAcceptedConnectionIsShown(t *testing.T) {
+	addr := tcpServer(t, answer)
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error)
+	svc := Accepted(reg)(tcplayer.Forward(Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr))))
+	go func() { served <- tcplayer.Serve(ctx, l, svc) }()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.Equal(t, "four", ask(t, conn, "two and two"))
+	require.NoError(t, conn.Close())
+	cancel()
+	require.NoError(t, <-served)
+
+	got := map[Direction][]Event{}
+	for _, e := range readAll(w) {
+		got[e.Direction] = append(got[e.Direction], e)
+	}
+	for direction, to := range map[Direction]string{Inbound: l.Addr().String(), Outbound: addr} {
+		require.Len(t, got[direction], 2, direction)
+		end := got[direction][1]
+		require.Equal(t, mustAddr(conn.LocalAddr().String()), end.Source)
+		require.Equal(t, mustAddr(to), end.Destination)
+		end.Close.SinceOpen = 0
+		require.Equal(t, ConnectionClose{Sent: 11, Received: 4}, *end.Close, direction)
+	}
+}
+
+func TestAcceptedConnectionThatIsRefused(t *testing.T) {
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{})
+	refusal := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "1 of 1 in flight"}
+	svc := Accepted(reg)(layer.Func[net.Conn, tcplayer.Traffic](func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+		return tcplayer.Traffic{}, refusal
+	}))
+	here, there := net.Pipe()
+	defer here.Close()
+	defer there.Close()
+	_, err := svc.Call(t.Context(), here)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	all := readAll(w)
+	require.Len(t, all, 2)
+	require.Equal(t, refusal.Error(), all[1].Close.Err)
+	require.False(t, all[1].Source.IsValid())
+
+	svc = Accepted(reg)(layer.Func[net.Conn, tcplayer.Traffic](func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+		panic("oops")
+	}))
+	require.Panics(t, func() { _, _ = svc.Call(t.Context(), here) })
+	all = readAll(w)
+	require.Len(t, all, 2)
+	require.Equal(t, "the server panicked", all[1].Close.Err)
+	require.Zero(t, w.inside.Load())
+}

@@ -1,0 +1,40 @@
+package tap
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+func TestDescribeOverGRPC(t *testing.T) {
+	tree := layer.Node{
+		Name: "balance", State: layer.State{{Key: "target", Value: "web"}, {Key: "wait", Value: 3 * time.Millisecond}},
+		Children: []layer.Node{{Name: "endpoint", Next: &layer.Node{Name: "tap", Next: &layer.Node{Name: "leaf\xff"}}}},
+		Next:     &layer.Node{Name: "then"},
+	}
+	p := listen(t, NewServer(nil, Describing(func() layer.Node { return tree })), nil)
+	rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
+	require.NoError(t, err)
+	got := nodesOf(rsp.GetNodes())
+	require.Equal(t, []layer.Node{
+		{
+			Name: "balance", State: layer.State{{Key: "target", Value: "web"}, {Key: "wait", Value: "3ms"}},
+			Children: []layer.Node{{Name: "endpoint", Children: []layer.Node{{Name: "tap", Children: []layer.Node{{Name: "leaf\uFFFD"}}}}}},
+		},
+		{Name: "then"},
+	}, got, "what is wrapped comes next at the top, and else as the last child")
+	require.NotNil(t, tree.Next, "the tree is not changed")
+}
+
+func TestDescribeWithoutATree(t *testing.T) {
+	p := listen(t, NewServer(nil), nil)
+	_, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
+	require.Equal(t, codes.FailedPrecondition, status.Code(err))
+	require.Equal(t, "tap: this process does not show its layers, see tap.Describing", status.Convert(err).Message())
+}

@@ -1,0 +1,81 @@
+package tap_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+func ExampleRegistry_Top() {
+	reg := tap.NewRegistry()
+	service := tap.Layer(reg, httplayer.Access{}, tap.Outbound,
+		tap.Destination(netip.MustParseAddrPort("10.1.2.3:8080"), map[string]string{"pod": "web-1"}),
+	)(layer.Func[*http.Request, *http.Response](func(_ context.Context, req *http.Request) (*http.Response, error) {
+		status := http.StatusOK
+		if req.URL.Path == "/broken" {
+			status = http.StatusBadGateway
+		}
+		return &http.Response{StatusCode: status, Body: http.NoBody}, nil
+	}))
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			for _, path := range []string{"/", "/", "/broken"} {
+				req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web"+path, http.NoBody)
+				if rsp, err := service.Call(ctx, req); err == nil {
+					_ = rsp.Body.Close()
+				}
+			}
+			<-time.After(time.Millisecond)
+		}
+	}()
+
+	for top, err := range reg.Top(ctx, &tappb.TopRequest{Every: durationpb.New(100 * time.Millisecond)}) {
+		if err != nil {
+			fmt.Println(err)
+			break
+		}
+		for _, row := range top.GetRows() {
+			success := 100 * row.GetSuccesses() / row.GetCount()
+			fmt.Println(row.GetDestination(), row.GetMethod(), row.GetPath(), fmt.Sprint(success, "%"), row.GetP99().AsDuration() < time.Second)
+		}
+		break
+	}
+	cancel()
+	<-done
+	// Output:
+	// web-1 GET / 100% true
+	// web-1 GET /broken 0% true
+}
+
+func ExampleRows() {
+	// Of a proxy that shows events and has no rows.
+	events := []tap.Event{
+		{RequestInit: &tap.RequestInit{Method: "GET", Path: "/api"}, ID: tap.StreamID{Stream: 0}},
+		{RequestInit: &tap.RequestInit{Method: "GET", Path: "/api"}, ID: tap.StreamID{Stream: 1}},
+		{ResponseInit: &tap.ResponseInit{Status: 200}, ID: tap.StreamID{Stream: 0}},
+		{ResponseEnd: &tap.ResponseEnd{SinceRequestInit: 30 * time.Millisecond}, ID: tap.StreamID{Stream: 0}},
+	}
+	rows := tap.NewRows(nil)
+	for _, e := range events {
+		rows.Add("web-1", e)
+	}
+	for _, row := range rows.Top().GetRows() {
+		fmt.Println(row.GetPath(), row.GetCount(), "ended,", row.GetOpen(), "open, worst", row.GetWorst().AsDuration())
+	}
+	// Output:
+	// /api 1 ended, 1 open, worst 30ms
+}

@@ -1,0 +1,142 @@
+package tap
+
+import (
+	"context"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// choosing is a layer that says how it chooses, if somebody asks.
+func choosing(says string, asked *int) layer.Layer[*call, *reply] {
+	return func(next service) service {
+		return serve(func(ctx context.Context, c *call) (*reply, error) {
+			if why := layer.HintsOf(ctx).Explanation; why != nil {
+				*asked++
+				why.Add(layer.Node{
+					Name: "choice", State: layer.State{{Key: "of", Value: says}, {Key: "n", Value: *asked}},
+					Children: []layer.Node{{Name: "other"}},
+				})
+			}
+			return next.Call(ctx, c)
+		})
+	}
+}
+
+func TestExplain(t *testing.T) {
+	p := listen(t, NewServer(new(Registry)), nil)
+	asked := 0
+	svc := Explain[*call, *reply](p.reg)(choosing("the endpoint", &asked)(stand(p.reg, respond("x"))))
+	send(t, svc, get("/"))
+	plain := watchOn(t, p.reg, &tappb.WatchRequest{})
+	send(t, svc, get("/"))
+	require.Zero(t, asked, "one who watches and does not ask makes nobody explain")
+	require.Nil(t, readAll(plain)[2].ResponseEnd.Explanation)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	stream := p.watch(ctx, t, &tappb.WatchRequest{Explain: true})
+	send(t, svc, get("/"))
+	require.Equal(t, 1, asked)
+	got := []Event{recvWatch(t, stream), recvWatch(t, stream), recvWatch(t, stream)}
+	require.Equal(t, []layer.Node{{
+		Name: "choice", State: layer.State{{Key: "of", Value: "the endpoint"}, {Key: "n", Value: "1"}},
+		Children: []layer.Node{{Name: "other"}},
+	}}, got[2].ResponseEnd.Explanation)
+	require.Nil(t, readAll(plain)[2].ResponseEnd.Explanation)
+
+	cancel()
+	<-p.ended
+	send(t, svc, get("/"))
+	require.Equal(t, 1, asked, "nobody asks any more")
+}
+
+func TestExplainEndsAtTheLimit(t *testing.T) {
+	reg := new(Registry)
+	asked := 0
+	svc := Explain[*call, *reply](reg)(choosing("x", &asked)(stand(reg, respond("x"))))
+	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
+	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true, Limit: 1})
+	require.Equal(t, "explain    on=true\nlayer.Func\n", layer.Describe(svc).String())
+	send(t, svc, get("/"))
+	reg.refresh()
+	send(t, svc, get("/"))
+	require.Equal(t, 1, asked)
+	require.Equal(t, "qre", kinds(events(w)))
+	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
+}
+
+// Who asked in the program hears what they would have heard, and so does who
+// watches.
+func TestExplainSharesWithWhoAsked(t *testing.T) {
+	reg := new(Registry)
+	asked := 0
+	svc := Explain[*call, *reply](reg)(choosing("x", &asked)(stand(reg, respond("x"))))
+	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
+	ctx, why := layer.Explain(t.Context())
+	_, err := svc.Call(ctx, get("/"))
+	require.NoError(t, err)
+	require.Len(t, why.Choices(), 1)
+	require.NotEmpty(t, w)
+}
+
+func TestIdleExplainLooksAtNothing(t *testing.T) {
+	for name, reg := range map[string]*Registry{"nil": nil, "idle": new(Registry), "watched": new(Registry)} {
+		if name == "watched" {
+			watch(t, reg, match.All(), 1, true)
+		}
+		want := &reply{}
+		svc := Explain[*call, *reply](reg)(serve(func(context.Context, *call) (*reply, error) { return want, nil }))
+		var ctx context.Context = mute{context.Background(), t}
+		req := get("/")
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if got, _ := svc.Call(ctx, req); got != want {
+				t.Error("not passed through")
+			}
+		}))
+	}
+}
+
+func TestExplainConforms(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		reg := new(Registry)
+		if on {
+			watchOn(t, reg, &tappb.WatchRequest{Explain: true})
+		}
+		layertest.Conform(t, layertest.Layer{Layer: Explain[testReq, testRsp](reg), Transparent: !on})
+	}
+}
+
+// Explanations take room in the buffer, as all text does.
+func TestMemoryOfExplanations(t *testing.T) {
+	reg := new(Registry)
+	svc := Explain[*call, *reply](reg)(serve(func(ctx context.Context, c *call) (*reply, error) {
+		layer.HintsOf(ctx).Explanation.Add(layer.Node{
+			Name: "big", Next: &layer.Node{Name: strings.Repeat("n", 10<<10)},
+			Children: []layer.Node{{State: layer.State{{Key: "k", Value: strings.Repeat("v", 10<<10)}}}},
+		})
+		return stand(reg, serve(func(context.Context, *call) (*reply, error) { return &reply{}, nil })).Call(ctx, c)
+	}))
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
+	for range 200 {
+		_, err := svc.Call(t.Context(), get("/"))
+		require.NoError(t, err)
+	}
+	require.Less(t, heap()-before, int64(1<<20))
+	require.Positive(t, w.dropped.Load())
+	require.NotEmpty(t, events(w))
+	require.EqualValues(t, maxText, w.buf.Load().room.Load())
+}

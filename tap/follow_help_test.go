@@ -1,0 +1,136 @@
+package tap
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// running is a process with a gRPC server on 127.0.0.1 that can be stopped.
+type running struct {
+	addr string
+	reg  *Registry
+	srv  *Server
+	stop func()
+}
+
+// serving registers what a process serves.
+type serving struct {
+	reg      *Registry
+	srv      *Server
+	register func(*grpc.Server)
+	opts     []grpc.ServerOption
+}
+
+// ours is a process with gotower's tap.
+func ours(reg *Registry) serving {
+	srv := NewServer(reg)
+	return serving{reg: reg, srv: srv, register: func(g *grpc.Server) { srv.Register(g) }}
+}
+
+// linkerds is a process with linkerd's tap only.
+func linkerds(reg *Registry) serving {
+	srv := NewServer(reg)
+	return serving{reg: reg, srv: srv, register: func(g *grpc.Server) { pb.RegisterTapServer(g, srv) }}
+}
+
+// tapless is a process without a tap.
+func tapless() serving { return serving{register: func(*grpc.Server) {}} }
+
+// hanging is a process that takes every call and answers none.
+func hanging() serving {
+	s := tapless()
+	s.opts = []grpc.ServerOption{grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	})}
+	return s
+}
+
+// start starts a process, at addr if that is not "".
+func start(t testing.TB, addr string, s serving) *running {
+	t.Helper()
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	g := grpc.NewServer(s.opts...)
+	s.register(g)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(l)
+	}()
+	p := &running{addr: l.Addr().String(), reg: s.reg, srv: s.srv, stop: func() { g.Stop(); <-done }}
+	t.Cleanup(p.stop)
+	return p
+}
+
+// vacant is an address at which nothing listens.
+func vacant(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+func (p *running) dial(t testing.TB) *grpc.ClientConn {
+	t.Helper()
+	return dial(t, p.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+}
+
+// process is p as one that is followed.
+func (p *running) process(t testing.TB, name string) Process {
+	t.Helper()
+	return Process{Name: name, Conn: p.dial(t)}
+}
+
+// at is a process that may not be there.
+func at(t testing.TB, addr, name string) Process {
+	t.Helper()
+	return (&running{addr: addr}).process(t, name)
+}
+
+// quickly has the tests not wait.
+func quickly() FollowOption { return Backoff(time.Millisecond, 5*time.Millisecond) }
+
+// traffic sends requests until the test ends, or the function is called.
+func traffic(t testing.TB, reg *Registry, path string) (stop func()) {
+	t.Helper()
+	svc := stand(reg, endpoint{&reply{status: 200}})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for tick := time.NewTicker(2 * time.Millisecond); ; {
+			_, _ = svc.Call(ctx, get(path))
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
+}
+
+// foreign is a stream of somebody from elsewhere.
+type foreign struct {
+	grpc.ServerStreamingServer[tappb.TopResponse]
+	ctx context.Context
+}
+
+func (f foreign) Context() context.Context { return f.ctx }

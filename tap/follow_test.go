@@ -1,0 +1,314 @@
+package tap
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// bounded is a context that ends long after a test should have.
+func bounded(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Second, errors.New("the test took too long"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestFollowMergesProcesses(t *testing.T) {
+	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
+	traffic(t, a.reg, "/a")
+	traffic(t, b.reg, "/b")
+	paths := map[string]string{}
+	for seen, err := range Follow(bounded(t), []Process{a.process(t, "one"), b.process(t, "two")}, nil, quickly()) {
+		require.NoError(t, err)
+		if r := seen.Event.RequestInit; r != nil {
+			paths[seen.From] = r.Path
+		}
+		if len(paths) == 2 {
+			break
+		}
+	}
+	require.Equal(t, map[string]string{"one": "/a", "two": "/b"}, paths)
+	require.Eventually(t, func() bool { return a.reg.active.Load() == nil && b.reg.active.Load() == nil },
+		5*time.Second, time.Millisecond, "nothing is left behind")
+}
+
+// A process that restarts is news, and is found again; the other goes on.
+func TestFollowARestart(t *testing.T) {
+	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
+		t.Run(name, func(t *testing.T) {
+			a := start(t, "", serve(new(Registry)))
+			b := start(t, "", ours(new(Registry)))
+			stop := traffic(t, a.reg, "/before")
+			traffic(t, b.reg, "/b")
+			var news error
+			between := false
+			for seen, err := range Follow(bounded(t), []Process{a.process(t, "a"), b.process(t, "b")}, nil, quickly()) {
+				if err != nil {
+					require.Equal(t, "a", seen.From)
+					require.Equal(t, Event{}, seen.Event)
+					news = err
+					continue
+				}
+				between = between || news != nil && seen.From == "b"
+				r := seen.Event.RequestInit
+				if r != nil && r.Path == "/before" && news == nil {
+					stop()
+					a.stop()
+				}
+				if between && a.reg != nil {
+					restarted := start(t, a.addr, serve(new(Registry)))
+					traffic(t, restarted.reg, "/after")
+					a.reg = nil
+				}
+				if r != nil && r.Path == "/after" {
+					break
+				}
+			}
+			require.ErrorContains(t, news, "a: tap: ")
+			require.Equal(t, codes.Unavailable, status.Code(news))
+			require.True(t, between)
+		})
+	}
+}
+
+func TestFollowAProcessThatAppearsLate(t *testing.T) {
+	addr := vacant(t)
+	errs, started := 0, false
+	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil, quickly()) {
+		if err == nil {
+			break
+		}
+		require.ErrorContains(t, err, "late: ")
+		require.Equal(t, codes.Unavailable, status.Code(err), err.Error())
+		if errs++; errs > 2 && !started {
+			started = true
+			traffic(t, start(t, addr, ours(new(Registry))).reg, "/")
+		}
+	}
+	require.True(t, started)
+}
+
+// Who refuses is told of once; the others go on.
+func TestFollowARefusal(t *testing.T) {
+	strict := start(t, "", ours(new(Registry)))
+	liberal := start(t, "", ours(NewRegistry(Bodies(10, func(_ string, b []byte) []byte { return b }))))
+	traffic(t, liberal.reg, "/")
+	refusals, seenAny := 0, 0
+	processes := []Process{strict.process(t, "strict"), liberal.process(t, "liberal")}
+	for seen, err := range Follow(bounded(t), processes, &tappb.WatchRequest{BodyBytes: 1}, quickly()) {
+		if err != nil {
+			require.ErrorContains(t, err, "strict: tap: watch: ")
+			require.Equal(t, codes.PermissionDenied, status.Code(err))
+			refusals++
+			continue
+		}
+		require.Equal(t, "liberal", seen.From)
+		if seenAny++; seenAny > 30 && refusals > 0 {
+			break
+		}
+	}
+	require.Equal(t, 1, refusals)
+
+	t.Run("of all", func(t *testing.T) {
+		var errs []error
+		for _, err := range Follow(bounded(t), processes, &tappb.WatchRequest{Match: match.Method("")}, quickly()) {
+			errs = append(errs, err)
+		}
+		require.Len(t, errs, 2)
+		require.Equal(t, codes.InvalidArgument, status.Code(errs[0]))
+	})
+}
+
+// What linkerd's tap cannot do is refused, and not left out.
+func TestFollowLinkerdCannot(t *testing.T) {
+	p := start(t, "", linkerds(new(Registry)))
+	for want, req := range map[string]*tappb.WatchRequest{
+		"conditions on headers":   {Headers: []*tappb.HeaderMatch{{Name: "a", Value: &tappb.HeaderMatch_Present{Present: true}}}},
+		"conditions on responses": {Response: &tappb.ResponseMatch{Failures: true}},
+		"samples":                 {Sample: 0.5},
+	} {
+		t.Run(want, func(t *testing.T) {
+			n := 0
+			for _, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req, quickly()) {
+				n++
+				require.EqualError(t, err, "proxy: tap: this process has linkerd's tap only, which has no "+want)
+			}
+			require.Equal(t, 1, n)
+		})
+	}
+}
+
+func TestFollowLinkerdWithFields(t *testing.T) {
+	p := start(t, "", linkerds(new(Registry)))
+	traffic(t, p.reg, "/")
+	req := &tappb.WatchRequest{Fields: true, Explain: true, BodyBytes: 10, Sample: 1, Match: match.Path("/")}
+	for seen, err := range Follow(bounded(t), []Process{p.process(t, "proxy")}, req, quickly()) {
+		require.NoError(t, err)
+		if seen.Event.RequestInit != nil {
+			require.NotNil(t, seen.Event.RequestInit.Headers)
+			break
+		}
+	}
+}
+
+// A process that takes the connection or the call and never answers is news
+// after a while.
+func TestFollowAProcessThatHangs(t *testing.T) {
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
+	require.NoError(t, err)
+	defer silent.Close()
+	for name, p := range map[string]Process{
+		"the connection": at(t, silent.Addr().String(), "p"),
+		"the call":       start(t, "", hanging()).process(t, "p"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			begun, n := time.Now(), 0
+			for _, err := range Follow(bounded(t), []Process{p}, nil, quickly(), Patience(30*time.Millisecond)) {
+				require.ErrorContains(t, err, "p: tap: watch: ")
+				require.ErrorContains(t, err, "no answer for more than 30ms")
+				require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+				if n++; n == 2 {
+					break
+				}
+			}
+			require.GreaterOrEqual(t, time.Since(begun), 60*time.Millisecond)
+		})
+	}
+}
+
+// Patience is for the answer, and not for the first request.
+func TestFollowAProcessThatIsIdle(t *testing.T) {
+	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "", serve(new(Registry)))
+			ctx, cancel := context.WithTimeoutCause(t.Context(), 250*time.Millisecond, errors.New("enough"))
+			defer cancel()
+			var errs []error
+			for _, err := range Follow(ctx, []Process{p.process(t, "p")}, nil, quickly(), Patience(100*time.Millisecond)) {
+				errs = append(errs, err)
+			}
+			require.Len(t, errs, 1)
+			require.EqualError(t, errs[0], "tap: follow: enough")
+		})
+	}
+}
+
+func TestFollowAProcessWithoutATap(t *testing.T) {
+	p := start(t, "", tapless())
+	n := 0
+	for _, err := range Follow(bounded(t), []Process{p.process(t, "web")}, nil, quickly()) {
+		require.ErrorIs(t, err, errNoTap)
+		require.ErrorContains(t, err, "web: it serves neither gotower's tap nor linkerd's")
+		require.Equal(t, codes.Unimplemented, status.Code(err))
+		if n++; n == 2 {
+			break // it is asked again: it may be another one by then
+		}
+	}
+}
+
+// The limit holds over a restart, and ends the sequence.
+func TestFollowALimit(t *testing.T) {
+	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "", serve(new(Registry)))
+			svc := stand(p.reg, endpoint{&reply{status: 200}})
+			var inits, errs int
+			soon := func(reg *Registry) { // a request, once somebody watches
+				require.Eventually(t, func() bool { return reg.active.Load() != nil }, 5*time.Second, time.Millisecond)
+				_, _ = svc.Call(t.Context(), get("/"))
+			}
+			go soon(p.reg)
+			for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{Limit: 3}, quickly()) {
+				if err != nil {
+					errs++
+				}
+				if seen.Event.ResponseEnd != nil && inits == 1 {
+					p.stop()
+					p = start(t, p.addr, serve(new(Registry)))
+					svc = stand(p.reg, endpoint{&reply{status: 200}})
+					go func() {
+						soon(p.reg)
+						_, _ = svc.Call(t.Context(), get("/"))
+						_, _ = svc.Call(t.Context(), get("/"))
+					}()
+				}
+				if seen.Event.RequestInit != nil {
+					inits++
+				}
+			}
+			require.Equal(t, 3, inits)
+			require.Positive(t, errs)
+		})
+	}
+}
+
+func TestFollowForAWhile(t *testing.T) {
+	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, "", serve(new(Registry)))
+			traffic(t, p.reg, "/")
+			begun, n := time.Now(), 0
+			req := &tappb.WatchRequest{Duration: durationpb.New(60 * time.Millisecond)}
+			for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, req, quickly()) {
+				require.NoError(t, err)
+				n++
+			}
+			require.Positive(t, n)
+			require.GreaterOrEqual(t, time.Since(begun), 60*time.Millisecond)
+			require.Less(t, time.Since(begun), 5*time.Second)
+		})
+	}
+}
+
+func TestFollowNobody(t *testing.T) {
+	for range Follow(t.Context(), nil, nil) {
+		t.Fatal("there is nothing to see")
+	}
+}
+
+func TestFollowAProcessWithoutAConnection(t *testing.T) {
+	n := 0
+	for _, err := range Follow(bounded(t), []Process{{Name: "p"}}, nil) {
+		n++
+		require.ErrorContains(t, err, "the process has no connection")
+	}
+	require.Equal(t, 1, n)
+}
+
+func TestFollowOptions(t *testing.T) {
+	o := newFollowOptions(nil)
+	require.Equal(t, 100, o.rps)
+	require.Equal(t, 10*time.Second, o.patience)
+	require.Equal(t, 100*time.Millisecond, o.backoff.Min)
+	require.Equal(t, 10*time.Second, o.backoff.Max)
+	require.NoError(t, o.backoff.Validate())
+	for _, tt := range []struct {
+		rps, of int
+		each    uint32
+		every   time.Duration
+	}{
+		{100, 1, 100, time.Second},
+		{100, 3, 33, time.Second},
+		{100, 100, 1, time.Second},
+		{100, 250, 1, 2500 * time.Millisecond},
+		{-1, 2, 50, time.Second},
+	} {
+		o := newFollowOptions([]FollowOption{MaxRPS(tt.rps), Backoff(time.Minute, 0), Patience(-1)})
+		each, every := o.share(tt.of)
+		require.Equal(t, tt.each, each)
+		require.Equal(t, tt.every, every)
+		require.LessOrEqual(t, float64(each)*float64(tt.of)/every.Seconds(), float64(o.rps))
+		require.Equal(t, time.Minute, o.backoff.Max)
+	}
+}

@@ -1,0 +1,199 @@
+package tap
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// byPath is the rows with their paths.
+func byPath(m *tappb.TopResponse) map[string]*tappb.Row {
+	rows := map[string]*tappb.Row{}
+	for _, r := range m.GetRows() {
+		rows[r.GetPath()] = r
+	}
+	return rows
+}
+
+// Rows of several processes become one answer: of one that counts, of one that
+// only has linkerd's tap, and of one that nobody can reach.
+func TestFollowTop(t *testing.T) {
+	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
+	traffic(t, a.reg, "/a")
+	traffic(t, b.reg, "/b")
+	processes := []Process{a.process(t, "a"), b.process(t, "b"), at(t, vacant(t), "c")}
+	errs, seenBoth := 0, false
+	for m, err := range FollowTop(bounded(t), processes, often(), Backoff(10*time.Millisecond, time.Second), MaxRPS(30)) {
+		if err != nil {
+			require.ErrorContains(t, err, "c: tap: top: ")
+			require.Nil(t, m)
+			errs++
+			continue
+		}
+		rows := byPath(m)
+		if rows["/a"].GetCount() > 0 && rows["/b"].GetCount() > 0 {
+			seenBoth = true
+			require.LessOrEqual(t, rows["/b"].GetCount(), uint64(30/3*(1+m.GetSpan().AsDuration()/time.Second)))
+			require.Equal(t, rows["/a"].GetCount(), rows["/a"].GetSuccesses())
+			require.Equal(t, "web-1", rows["/b"].GetDestination())
+			break
+		}
+	}
+	require.True(t, seenBoth)
+	require.Positive(t, errs)
+}
+
+// A process that is gone takes its rows along, and comes back with new ones.
+func TestFollowTopARestart(t *testing.T) {
+	a := start(t, "", ours(new(Registry)))
+	stop := traffic(t, a.reg, "/before")
+	phase := 0
+	for m, err := range FollowTop(bounded(t), []Process{a.process(t, "a")}, often(), quickly()) {
+		rows := byPath(m)
+		switch {
+		case phase == 0 && rows["/before"].GetCount() > 0:
+			stop()
+			a.stop()
+			phase++
+		case phase == 1 && err != nil:
+			require.Equal(t, codes.Unavailable, status.Code(err))
+			phase++
+		case phase == 2 && err == nil:
+			require.Empty(t, m.GetRows())
+			traffic(t, start(t, a.addr, ours(new(Registry))).reg, "/after")
+			phase++
+		case phase == 3 && rows["/after"].GetCount() > 0:
+			require.Nil(t, rows["/before"])
+			return
+		}
+	}
+	t.Fatalf("it ended in phase %d", phase)
+}
+
+func TestFollowTopRefuses(t *testing.T) {
+	collect := func(p []Process, req *tappb.TopRequest) (errs []error) {
+		for m, err := range FollowTop(bounded(t), p, req, quickly()) {
+			require.Nil(t, m)
+			errs = append(errs, err)
+		}
+		return errs
+	}
+	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
+	processes := []Process{a.process(t, "a"), b.process(t, "b")}
+	errs := collect(processes, &tappb.TopRequest{Every: durationpb.New(1)})
+	require.Len(t, errs, 1)
+	require.Equal(t, codes.InvalidArgument, status.Code(errs[0]))
+	errs = collect(processes, &tappb.TopRequest{Headers: []*tappb.HeaderMatch{
+		{Name: "cookie", Value: &tappb.HeaderMatch_Exact{Exact: "a"}},
+	}})
+	require.Len(t, errs, 2)
+	text := errors.Join(errs...).Error()
+	require.Contains(t, text, "a: tap: top: rpc error: code = PermissionDenied")
+	require.Contains(t, text, "b: tap: this process has linkerd's tap only, which has no conditions on headers")
+}
+
+// A process that answers once and then never again.
+func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
+	p := start(t, "", serving{register: func(g *grpc.Server) { tappb.RegisterTapServer(g, silent{}) }})
+	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(30*time.Millisecond)) {
+		if err == nil {
+			continue
+		}
+		require.EqualError(t, err, "p: tap: top: rpc error: code = DeadlineExceeded desc = no answer for more than 30ms")
+		return
+	}
+}
+
+// Patience is with the process, and not with who reads.
+func TestFollowTopWithAReaderThatIsSlow(t *testing.T) {
+	p := start(t, "", ours(new(Registry)))
+	n := 0
+	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(150*time.Millisecond)) {
+		require.NoError(t, err)
+		if n++; n == 1 {
+			time.Sleep(600 * time.Millisecond)
+		}
+		if n == 4 {
+			break
+		}
+	}
+}
+
+type silent struct{ tappb.UnimplementedTapServer }
+
+func (silent) Top(_ *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
+	_ = stream.Send(&tappb.TopResponse{})
+	<-stream.Context().Done()
+	return nil
+}
+
+func TestFollowTopEndsWithItsContext(t *testing.T) {
+	p := start(t, "", ours(new(Registry)))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 150*time.Millisecond, errors.New("enough"))
+	defer cancel()
+	var last error
+	for _, err := range FollowTop(ctx, []Process{p.process(t, "p")}, often(), quickly()) {
+		require.NoError(t, last)
+		last = err
+	}
+	require.EqualError(t, last, "tap: top: enough")
+	require.Eventually(t, func() bool { return p.reg.active.Load() == nil }, 5*time.Second, time.Millisecond)
+}
+
+func TestFollowTopNobody(t *testing.T) {
+	for range FollowTop(t.Context(), nil, nil) {
+		t.Fatal("there is nothing to see")
+	}
+}
+
+// Rows that are alike are added up, and none of what was received changes.
+func TestMerging(t *testing.T) {
+	ms := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Millisecond) }
+	a := &tappb.TopResponse{Span: ms(1000), Omitted: 2, Rows: []*tappb.Row{
+		{
+			Source: "x", Destination: "y", Method: "GET", Path: "/", Route: "r1", Authority: "first", Count: 10, Successes: 9, Rate: 1.5, Open: 1,
+			P50: ms(10), P95: ms(20), P99: ms(30), Best: ms(5), Worst: ms(40), Last: ms(11),
+		},
+		{Path: "/", Method: "GET", Direction: pb.TapEvent_OUTBOUND, Destination: "y", Count: 1},
+		{Path: "/", Method: "GET", Direction: pb.TapEvent_INBOUND, Source: "x", Count: 1},
+		{Source: "x", Route: "vote", Count: 4},
+		{Source: "x", Path: "/open", Open: 3},
+	}}
+	b := &tappb.TopResponse{Span: ms(3000), Omitted: 1, Rows: []*tappb.Row{
+		{
+			Source: "x", Destination: "y", Method: "GET", Path: "/", Route: "r2", Authority: "second", Count: 20, Successes: 20, Rate: 2, Open: 2,
+			P50: ms(12), P95: ms(18), P99: ms(31), Best: ms(4), Worst: ms(39), Last: ms(12),
+		},
+		{Path: "/", Method: "GET", Direction: pb.TapEvent_OUTBOUND, Destination: "y", Count: 2},
+		{Source: "x", Route: "other", Count: 3},
+		{Source: "x", Path: "/open", Count: 2, P50: ms(1), P95: ms(1), P99: ms(1), Best: ms(1), Worst: ms(1), Last: ms(1)},
+	}}
+	before := a.String() + b.String()
+	m := newMerging()
+	m.add("pa", a)
+	m.add("pb", b)
+	m.add("pc", nil)
+	got := m.top(5)
+	want := &tappb.TopResponse{Span: ms(3000), Omitted: 2 + 1 + 2, Rows: []*tappb.Row{
+		{
+			Source: "x", Destination: "y", Method: "GET", Path: "/", Route: "r1", Authority: "first", Count: 30, Successes: 29, Rate: 3.5, Open: 3,
+			P50: ms(12), P95: ms(20), P99: ms(31), Best: ms(4), Worst: ms(40), Last: ms(12),
+		},
+		{Source: "x", Route: "vote", Count: 4},
+		{Source: "x", Route: "other", Count: 3},
+		{Source: "pb", Path: "/", Method: "GET", Direction: pb.TapEvent_OUTBOUND, Destination: "y", Count: 2},
+		{Source: "x", Path: "/open", Count: 2, Open: 3, P50: ms(1), P95: ms(1), P99: ms(1), Best: ms(1), Worst: ms(1), Last: ms(1)},
+	}}
+	require.Equal(t, want.String(), got.String())
+	require.Equal(t, before, a.String()+b.String())
+}

@@ -1,0 +1,103 @@
+package tap
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// What makes no sense is refused whatever tap the process has, and not asked
+// for again and again.
+func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
+	for name, req := range map[string]*tappb.WatchRequest{
+		"negative duration": {Duration: durationpb.New(-time.Second)},
+		"invalid duration":  {Duration: &durationpb.Duration{Seconds: 1, Nanos: 2e9}},
+		"NaN":               {Sample: math.NaN()},
+		"more than all":     {Sample: 1.5},
+		"less than none":    {Sample: -1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, s := range []serving{ours(new(Registry)), linkerds(new(Registry))} {
+				var errs []error
+				for _, err := range Follow(bounded(t), []Process{start(t, "", s).process(t, "p")}, req, quickly()) {
+					errs = append(errs, err)
+				}
+				require.Len(t, errs, 1)
+				require.Equal(t, codes.InvalidArgument, status.Code(errs[0]), errs[0])
+			}
+		})
+	}
+}
+
+// For ever is not at once.
+func TestFollowWithNoEndOfPatience(t *testing.T) {
+	p := start(t, "", ours(new(Registry)))
+	n := 0
+	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(math.MaxInt64)) {
+		require.NoError(t, err)
+		if n++; n == 3 {
+			break
+		}
+	}
+}
+
+func TestFollowManyRequests(t *testing.T) {
+	p := start(t, "", linkerds(new(Registry)))
+	traffic(t, p.reg, "/")
+	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil, quickly(), MaxRPS(1<<32)) {
+		require.NoError(t, err)
+		break
+	}
+}
+
+// Of a process that has no rate of its own, no more is asked.
+func TestFollowLinkerdAtARate(t *testing.T) {
+	o := newFollowOptions(nil)
+	each, _ := o.share(2)
+	require.EqualValues(t, 50, each)
+	p := start(t, "", linkerds(new(Registry)))
+	traffic(t, p.reg, "/")
+	begun, inits := time.Now(), 0
+	for seen, err := range Follow(bounded(t), []Process{p.process(t, "p")}, &tappb.WatchRequest{MaxRps: 5, Limit: 8}, quickly()) {
+		require.NoError(t, err)
+		if seen.Event.RequestInit != nil {
+			inits++
+		}
+	}
+	require.Equal(t, 8, inits)
+	require.GreaterOrEqual(t, time.Since(begun), 900*time.Millisecond, "five in the first second")
+}
+
+// A connection is one of what the limit counts, however often it is told of.
+func TestQuotaCountsConnections(t *testing.T) {
+	q := newQuota(&tappb.WatchRequest{Limit: 5})
+	id := StreamID{1, 0}
+	for _, e := range []Event{
+		{ID: id, Open: &ConnectionOpen{}}, {ID: id, Close: &ConnectionClose{}}, // one
+		{ID: StreamID{1, 1}, Close: &ConnectionClose{}}, // that could not be made
+		{ID: StreamID{1, 2}, RequestInit: &RequestInit{}}, {ID: StreamID{1, 2}, ResponseInit: &ResponseInit{}},
+		{ID: StreamID{1, 2}, ResponseEnd: &ResponseEnd{}}, {Dropped: 3},
+	} {
+		q.count(e)
+	}
+	require.EqualValues(t, 2, q.rest().GetLimit())
+	q.count(Event{ID: StreamID{2, 0}, Close: &ConnectionClose{}})
+	q.count(Event{ID: StreamID{2, 1}, Open: &ConnectionOpen{}})
+	require.Nil(t, q.rest())
+}
+
+// One process that counts wrongly does not spoil the rows of all.
+func TestMergingRatesThatAreNone(t *testing.T) {
+	m := newMerging()
+	for _, rate := range []float64{math.NaN(), 2, math.Inf(1), -7, math.NaN(), 3} {
+		m.add("p", &tappb.TopResponse{Rows: []*tappb.Row{{Path: "/", Rate: rate}}})
+	}
+	require.InDelta(t, 5, m.top(0).GetRows()[0].GetRate(), 0)
+}

@@ -1,0 +1,64 @@
+package tap
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// labelledAccess knows the client of each request.
+type labelledAccess struct{ fakeAccess }
+
+func (labelledAccess) SourceLabels(c *call) map[string]string {
+	if c.path == "/unknown" {
+		return nil
+	}
+	return map[string]string{"tls": "true", "client_id": c.path}
+}
+
+// podAccess knows more of clients than their address.
+type podAccess struct{ fakeAccess }
+
+func (podAccess) SourceLabels(*call) map[string]string { return map[string]string{"pod": "client-1"} }
+
+// A request is in the same row whether somebody watches or not.
+func TestRowsAreNamedAlikeWatchedOrNot(t *testing.T) {
+	reg := new(Registry)
+	c := countAll(t, reg, nil)
+	svc := Layer[*call, *reply](reg, podAccess{newAccess()}, Inbound)(respond("x"))
+	send(t, svc, get("/"))
+	watchAll(t, reg)
+	send(t, svc, get("/"))
+	require.EqualValues(t, 2, only(t, c).GetCount())
+}
+
+// Spec §4, the labels of source_meta and destination_meta.
+func TestLabels(t *testing.T) {
+	type labels = map[string]string
+	for name, tt := range map[string]struct {
+		opts        []Option
+		path        string
+		source, dst labels
+	}{
+		"inbound":                       {[]Option{Inbound}, "/web", labels{"tls": "true", "client_id": "/web"}, labels{}},
+		"inbound, more is known of all": {[]Option{Inbound, SourceLabels(labels{"tls": "passthru", "sni": "x"})}, "/web", labels{"tls": "passthru", "sni": "x", "client_id": "/web"}, labels{}},
+		"inbound, nothing is known":     {[]Option{Inbound, SourceLabels(labels{"a": "b"})}, "/unknown", labels{"a": "b"}, labels{}},
+		"inbound, destination":          {[]Option{Inbound, Destination(netip.AddrPort{}, labels{"tls": "loopback"})}, "/unknown", labels{}, labels{"tls": "loopback"}},
+		"outbound":                      {[]Option{Outbound, SourceLabels(hostLabels), Destination(serverAddr, podLabels)}, "/web", hostLabels, podLabels},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reg := new(Registry)
+			w := watchOn(t, reg, &tappb.WatchRequest{})
+			send(t, Layer[*call, *reply](reg, labelledAccess{newAccess()}, tt.opts...)(respond("x")), get(tt.path))
+			got := events(w)
+			require.Equal(t, "qre", kinds(got))
+			for _, e := range got {
+				require.Equal(t, tt.source, e.SourceLabels)
+				require.Equal(t, tt.dst, e.DestinationLabels)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package tap
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// outcome is a condition on how a request ended. All that is set must hold.
+type outcome struct {
+	lo, hi   int      // HTTP status; 0 is any
+	statuses []uint32 // of gRPC; none is any
+	failures bool
+	slower   time.Duration // than this; less than 0 is any
+}
+
+// outcomeOf returns nil for no condition.
+func outcomeOf(m *tappb.ResponseMatch) (*outcome, error) {
+	if m == nil {
+		return nil, nil //nolint:nilnil // both are right
+	}
+	lo, hi := m.GetMinStatus(), m.GetMaxStatus()
+	switch {
+	case lo == 0 && hi != 0, lo != 0 && hi == 0:
+		return nil, errors.New("response: min_status and max_status: one without the other")
+	case lo > hi:
+		return nil, fmt.Errorf("response: min_status %d is above max_status %d", lo, hi)
+	case len(m.GetGrpcStatus()) > maxStatuses:
+		return nil, fmt.Errorf("response.grpc_status: more than %d", maxStatuses)
+	case hi > maxStatus:
+		return nil, fmt.Errorf("response.max_status: %d is not a status", hi)
+	}
+	o := &outcome{
+		lo: int(lo), hi: int(hi), statuses: slices.Clone(m.GetGrpcStatus()), failures: m.GetFailures(), slower: -1,
+	}
+	if d := m.GetSlowerThan(); d != nil {
+		if o.slower = d.AsDuration(); !d.IsValid() || o.slower < 0 {
+			return nil, errors.New("response.slower_than: less than nothing")
+		}
+	}
+	return o, nil
+}
+
+const (
+	maxStatus   = 999 // of HTTP
+	maxStatuses = 100 // of gRPC, which has 17
+)
+
+// holds reports whether a request with this end meets o. Status is 0 when there
+// was no response.
+func (o *outcome) holds(status int, end *ResponseEnd) bool {
+	switch {
+	case o.hi > 0 && (status < o.lo || status > o.hi):
+	case len(o.statuses) > 0 && (end.GRPCStatus == nil || !slices.Contains(o.statuses, uint32(*end.GRPCStatus))):
+	case o.failures && end.SinceResponseInit != nil && !end.Failed(status):
+	case end.SinceRequestInit <= o.slower:
+	default:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,140 @@
+package tap
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"path/filepath"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+)
+
+// serveOn starts Serve, and returns where.
+func serveOn(t *testing.T, addr string, reg *Registry, opts ...ServerOption) (at string, stop func() error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	where, ended := make(chan net.Addr, 1), make(chan error, 1)
+	go func() {
+		ended <- Serve(ctx, addr, reg, append(opts, Listening(func(a net.Addr) { where <- a }))...)
+		close(ended)
+	}()
+	stop = func() error {
+		cancel()
+		return <-ended
+	}
+	t.Cleanup(func() { _ = stop() })
+	select {
+	case a := <-where:
+		return a.String(), stop
+	case err := <-ended:
+		require.NoError(t, err)
+	}
+	return "", stop
+}
+
+func TestServe(t *testing.T) {
+	reg := new(Registry)
+	for name, addr := range map[string]string{
+		"127.0.0.1": "127.0.0.1:0", "localhost": "localhost:0", "a socket": "unix:" + filepath.Join(t.TempDir(), "tap"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			at, stop := serveOn(t, addr, reg)
+			if name == "a socket" {
+				at = addr
+			} else {
+				at = "passthrough:///" + at
+			}
+			conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			require.NoError(t, err)
+			defer conn.Close()
+			stream, err := pb.NewTapClient(conn).Observe(t.Context(), all(2))
+			require.NoError(t, err)
+			_, err = stream.Header()
+			require.NoError(t, err)
+			send(t, stand(reg, respond("x")), get("/"))
+			require.NotNil(t, recv(t, stream).RequestInit)
+			began := time.Now()
+			require.NoError(t, stop())
+			require.Less(t, time.Since(began), stopPatience)
+			_, err = wireEnd(t, stream)
+			require.Equal(t, codes.Unavailable, status.Code(err))
+			require.Nil(t, reg.active.Load())
+		})
+	}
+}
+
+func TestServeRefuses(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer taken.Close()
+	creds := Credentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}))
+	for name, tt := range map[string]struct {
+		addr string
+		opts []ServerOption
+		want string
+	}{
+		"every address": {":4190", nil, "tap: serve on :4190: other machines can reach this address: " +
+			"listen on 127.0.0.1, or say by Credentials and AllowIdentities who may watch"},
+		"any":                 {"0.0.0.0:0", nil, "other machines can reach this address"},
+		"any of IPv6":         {"[::]:0", nil, "other machines can reach this address"},
+		"another address":     {"192.0.2.1:4190", nil, "other machines can reach this address"},
+		"a name":              {"example.com:4190", nil, "other machines can reach this address"},
+		"names alone":         {"0.0.0.0:0", []ServerOption{AllowIdentities("x")}, "AllowIdentities needs Credentials"},
+		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "Credentials need AllowIdentities"},
+		"not an address":      {"4190", nil, "an address is host:port, such as 127.0.0.1:4190"},
+		"taken":               {taken.Addr().String(), nil, "something listens there already: take another port"},
+		"not on this machine": {"192.0.2.1:0", []ServerOption{AllowRemote()}, "cannot assign requested address"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.ErrorContains(t, Serve(t.Context(), tt.addr, nil, tt.opts...), tt.want)
+		})
+	}
+}
+
+func TestServeBeyondThisMachine(t *testing.T) {
+	ca := newAuthority(t)
+	creds := Credentials(credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{ca.issue(t, dnsName("proxy"))},
+		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool, MinVersion: tls.VersionTLS13,
+	}))
+	at, _ := serveOn(t, "0.0.0.0:0", nil, creds, AllowIdentities("ops"))
+	_, port, err := net.SplitHostPort(at)
+	require.NoError(t, err)
+	for name, want := range map[string]codes.Code{"ops": codes.OK, "web": codes.Unauthenticated} {
+		conn := dial(t, net.JoinHostPort("127.0.0.1", port), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+			RootCAs: ca.pool, Certificates: []tls.Certificate{ca.issue(t, dnsName(name))}, MinVersion: tls.VersionTLS13,
+		})))
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := pb.NewTapClient(conn).Observe(ctx, all(1))
+		require.NoError(t, err)
+		if want == codes.OK {
+			md, err := stream.Header()
+			require.NoError(t, err)
+			require.NotNil(t, md)
+		} else {
+			_, err = stream.Recv()
+			require.Equal(t, want, status.Code(err))
+		}
+		cancel()
+	}
+}
+
+func TestServeOfAContextThatIsOver(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	done := make(chan error)
+	go func() { done <- Serve(ctx, "127.0.0.1:0", nil) }()
+	select {
+	case <-done: // what it says of that is up to the operating system
+	case <-time.After(5 * time.Second):
+		t.Fatal("it does not end")
+	}
+}

@@ -1,0 +1,288 @@
+package tap
+
+import (
+	"math"
+	"net/netip"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+var namelessEvent = Event{Direction: Outbound, Source: clientAddr, Destination: serverAddr}
+
+// one is the only row of t.
+func one(tb testing.TB, t *table) *tappb.Row {
+	tb.Helper()
+	m := t.answer(time.Now(), 0)
+	require.Len(tb, m.GetRows(), 1)
+	return m.GetRows()[0]
+}
+
+// Spec §9: what a row is named by.
+func TestRowNames(t *testing.T) {
+	pods := Event{
+		Direction: Inbound, Source: clientAddr, Destination: serverAddr,
+		SourceLabels: map[string]string{"pod": "curl-1"}, DestinationLabels: podLabels,
+		RouteLabels: map[string]string{"route": "vote"},
+	}
+	init := &RequestInit{Method: "GET", Scheme: "http", Authority: "web:80", Path: "/api"}
+	for name, tt := range map[string]struct {
+		about   Event
+		byRoute bool
+		want    *tappb.Row
+	}{
+		"pods": {pods, false, &tappb.Row{
+			Source: "curl-1", Destination: "web-1", Method: "GET", Path: "/api", Route: "vote", Authority: "web:80",
+			Direction: pb.TapEvent_INBOUND,
+		}},
+		"addresses without ports": {namelessEvent, false, &tappb.Row{
+			Source: "10.0.0.1", Destination: "10.1.2.3", Method: "GET", Path: "/api", Authority: "web:80", Direction: pb.TapEvent_OUTBOUND,
+		}},
+		"nothing known": {Event{}, false, &tappb.Row{Method: "GET", Path: "/api", Authority: "web:80"}},
+		"by route": {pods, true, &tappb.Row{
+			Source: "curl-1", Destination: "web-1", Route: "vote", Authority: "web:80", Direction: pb.TapEvent_INBOUND,
+		}},
+		"by no route": {namelessEvent, true, &tappb.Row{
+			Source: "10.0.0.1", Destination: "10.1.2.3", Route: "[DEFAULT]", Authority: "web:80", Direction: pb.TapEvent_OUTBOUND,
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows := newTable(tt.byRoute)
+			rows.begin(&tt.about, init)
+			tt.want.Open = 1
+			require.Equal(t, tt.want.String(), one(t, rows).String())
+		})
+	}
+}
+
+// Spec §9: which requests are the same row, and which are not.
+func TestRowKey(t *testing.T) {
+	base := namelessEvent
+	for name, tt := range map[string]struct {
+		change  func(e *Event, r *RequestInit)
+		same    bool
+		byRoute bool // whether it is the same by route
+	}{
+		"port":        {func(e *Event, _ *RequestInit) { e.Source = netip.AddrPortFrom(e.Source.Addr(), 1) }, true, true},
+		"authority":   {func(_ *Event, r *RequestInit) { r.Authority = "other" }, true, true},
+		"scheme":      {func(_ *Event, r *RequestInit) { r.Scheme = "https" }, true, true},
+		"route":       {func(e *Event, _ *RequestInit) { e.RouteLabels = map[string]string{"route": "r"} }, true, false},
+		"method":      {func(_ *Event, r *RequestInit) { r.Method = "PUT" }, false, true},
+		"path":        {func(_ *Event, r *RequestInit) { r.Path = "/other" }, false, true},
+		"source":      {func(e *Event, _ *RequestInit) { e.Source = mustAddr("10.0.0.2:1") }, false, false},
+		"destination": {func(e *Event, _ *RequestInit) { e.DestinationLabels = podLabels }, false, false},
+		"direction":   {func(e *Event, _ *RequestInit) { e.Direction = Inbound }, false, false},
+		"back":        {func(e *Event, _ *RequestInit) { e.Source, e.Destination = e.Destination, e.Source }, false, false},
+		"long path":   {func(_ *Event, r *RequestInit) { r.Path += "!" }, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, byRoute := range []bool{false, true} {
+				rows := newTable(byRoute)
+				path := strings.Repeat("/a", maxRowText/2)
+				about, init := base, RequestInit{Method: "GET", Path: path}
+				rows.begin(&about, &init)
+				tt.change(&about, &init)
+				rows.begin(&about, &init)
+				want := 2
+				if byRoute && tt.byRoute || !byRoute && tt.same {
+					want = 1
+				}
+				require.Len(t, rows.answer(time.Now(), 0).GetRows(), want, "by route: %v", byRoute)
+			}
+		})
+	}
+}
+
+// Spec §9: what a success is.
+func TestSuccess(t *testing.T) {
+	for name, tt := range map[string]struct {
+		end    ResponseEnd
+		status int
+		want   bool
+	}{
+		"200":                  {ResponseEnd{}, 200, true},
+		"499":                  {ResponseEnd{}, 499, true},
+		"500":                  {ResponseEnd{}, 500, false},
+		"no response":          {ResponseEnd{}, 0, false},
+		"reset":                {ResponseEnd{ResetCode: new(uint32(8))}, 200, false},
+		"reset without error":  {ResponseEnd{ResetCode: new(uint32(0))}, 200, false},
+		"grpc ok":              {ResponseEnd{GRPCStatus: new(codes.OK)}, 200, true},
+		"grpc ok of a 503":     {ResponseEnd{GRPCStatus: new(codes.OK)}, 503, false},
+		"grpc not found":       {ResponseEnd{GRPCStatus: new(codes.NotFound)}, 200, true},
+		"grpc unimplemented":   {ResponseEnd{GRPCStatus: new(codes.Unimplemented)}, 200, true},
+		"grpc exhausted":       {ResponseEnd{GRPCStatus: new(codes.ResourceExhausted)}, 200, true},
+		"grpc unknown":         {ResponseEnd{GRPCStatus: new(codes.Unknown)}, 200, false},
+		"grpc deadline":        {ResponseEnd{GRPCStatus: new(codes.DeadlineExceeded)}, 200, false},
+		"grpc internal":        {ResponseEnd{GRPCStatus: new(codes.Internal)}, 200, false},
+		"grpc unavailable":     {ResponseEnd{GRPCStatus: new(codes.Unavailable)}, 200, false},
+		"grpc data loss":       {ResponseEnd{GRPCStatus: new(codes.DataLoss)}, 200, false},
+		"grpc without meaning": {ResponseEnd{GRPCStatus: new(codes.Code(99))}, 200, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows := newTable(false)
+			rows.row(&namelessEvent, &RequestInit{}).end(&tt.end, tt.status)
+			r := one(t, rows)
+			require.EqualValues(t, 1, r.GetCount())
+			require.Equal(t, tt.want, r.GetSuccesses() == 1)
+		})
+	}
+}
+
+func TestRowTimes(t *testing.T) {
+	rows := newTable(false)
+	for _, ms := range []int{30, 10, 20} {
+		rows.row(&namelessEvent, &RequestInit{}).end(&ResponseEnd{SinceRequestInit: time.Duration(ms) * time.Millisecond}, 200)
+	}
+	rows.row(&namelessEvent, &RequestInit{})
+	r := one(t, rows)
+	require.EqualValues(t, 3, r.GetCount())
+	require.EqualValues(t, 1, r.GetOpen())
+	require.Equal(t, 10*time.Millisecond, r.GetBest().AsDuration())
+	require.Equal(t, 30*time.Millisecond, r.GetWorst().AsDuration())
+	require.Equal(t, 20*time.Millisecond, r.GetLast().AsDuration())
+	require.InEpsilon(t, 20*time.Millisecond, r.GetP50().AsDuration(), 0.05)
+	require.InEpsilon(t, 30*time.Millisecond, r.GetP99().AsDuration(), 0.05)
+}
+
+func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
+	rows := newTable(false)
+	rows.row(&namelessEvent, &RequestInit{})
+	r := one(t, rows)
+	require.Zero(t, r.GetCount())
+	for _, d := range []*durationpb.Duration{r.GetP50(), r.GetP95(), r.GetP99(), r.GetBest(), r.GetWorst(), r.GetLast()} {
+		require.Nil(t, d)
+	}
+}
+
+// Rows are bounded in number, and in what their texts take.
+func TestRowsAreBounded(t *testing.T) {
+	t.Run("number", func(t *testing.T) {
+		rows := newTable(false)
+		fill(rows, maxRows+500)
+		m := rows.answer(time.Now(), 2*maxRows)
+		require.Len(t, m.GetRows(), maxRows+1)
+		require.Zero(t, m.GetOmitted())
+		i := slices.IndexFunc(m.GetRows(), func(r *tappb.Row) bool { return r.GetPath() == "(other)" })
+		require.GreaterOrEqual(t, i, 0)
+		other := m.GetRows()[i]
+		require.Empty(t, other.GetMethod()+other.GetSource()+other.GetDestination())
+		var want uint64
+		for i := maxRows; i < maxRows+500; i++ {
+			want += uint64(i%7) + 1
+		}
+		require.Equal(t, want, other.GetCount())
+		fill(rows, 1) // a row that is there takes more
+		require.Equal(t, want, total(rows.other))
+	})
+	t.Run("text", func(t *testing.T) {
+		rows := newTable(false)
+		for i := range maxRows {
+			path := strings.Repeat(string(rune('a'+i%26)), 100+i) // cut to 256
+			rows.row(&namelessEvent, &RequestInit{Path: string(rune('a'+i/26)) + path})
+		}
+		n := 0
+		for r := range rows.all {
+			n += len(r.key.path) + len(r.key.method) + len(r.authority) + len(r.route)
+			require.LessOrEqual(t, len(r.key.path), maxRowText)
+		}
+		require.Less(t, n, maxTableText+100)
+		require.Greater(t, n, maxTableText/2, "the room was used")
+		require.Positive(t, rows.other.began.Load())
+	})
+	t.Run("memory", func(t *testing.T) {
+		require.LessOrEqual(t, reflect.TypeFor[row]().Size(), uintptr(1024))
+	})
+}
+
+// Spec §9: the rows with the most requests first, and the same order for ever.
+func TestRowOrder(t *testing.T) {
+	rows := newTable(false)
+	for path, n := range map[string]int{"/c": 1, "/b": 1, "/a": 1, "/most": 3, "/none": 0} {
+		r := rows.row(&namelessEvent, &RequestInit{Path: path})
+		for range n {
+			r.end(&ResponseEnd{}, 200)
+		}
+	}
+	paths := func(m *tappb.TopResponse) (all []string) {
+		for _, r := range m.GetRows() {
+			all = append(all, r.GetPath())
+		}
+		return all
+	}
+	require.Equal(t, []string{"/most", "/a", "/b", "/c", "/none"}, paths(rows.answer(time.Now(), 0)))
+	m := rows.answer(time.Now(), 2)
+	require.Equal(t, []string{"/most", "/a"}, paths(m))
+	require.EqualValues(t, 3, m.GetOmitted())
+}
+
+func TestTextThatIsNotUTF8(t *testing.T) {
+	rows := newTable(false)
+	bad := "a\xff"
+	rows.begin(&Event{SourceLabels: map[string]string{"pod": bad}, RouteLabels: map[string]string{"route": bad}},
+		&RequestInit{Method: bad, Path: bad, Authority: bad})
+	r := one(t, rows)
+	require.Equal(t, strings.Repeat("a\uFFFD", 5), r.GetSource()+r.GetMethod()+r.GetPath()+r.GetAuthority()+r.GetRoute())
+}
+
+// The estimate of a quantile is within 5 % of what is there.
+func TestQuantileError(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		samples := rapid.SliceOfN(rapid.Int64Range(int64(time.Microsecond), int64(4*time.Minute)), 1, 200).Draw(t, "samples")
+		var h histogram
+		for _, s := range samples {
+			h.add(time.Duration(s))
+		}
+		slices.Sort(samples)
+		var c counts
+		h.read(&c)
+		for _, q := range []float64{0.01, 0.5, 0.95, 0.99, 1} {
+			want := float64(samples[max(int(math.Ceil(q*float64(len(samples)))), 1)-1])
+			got := c.quantile(q, time.Duration(samples[0]), time.Duration(samples[len(samples)-1]))
+			assert.InEpsilon(t, want, float64(got), 0.05, "quantile %v", q)
+		}
+	})
+}
+
+func TestQuantileBeyondItsBuckets(t *testing.T) {
+	for _, d := range []time.Duration{0, 1, 999, time.Hour, math.MaxInt64} {
+		var h histogram
+		h.add(d)
+		var c counts
+		h.read(&c)
+		require.Equal(t, d, c.quantile(0.5, d, d))
+	}
+	require.Equal(t, time.Duration(0), new(counts).quantile(0.5, 0, 0))
+}
+
+// A bucket is halved before it overflows; the count goes on.
+func TestHistogramNeverOverflows(t *testing.T) {
+	rows := newTable(false)
+	r := rows.row(&namelessEvent, &RequestInit{})
+	r.best.Store(0)
+	r.times[0].Store(foldAt + 5)
+	r.times[bucketOf(time.Second)].Store(7)
+	r.began.Store(foldAt + 12)
+	for range 3 {
+		n, _ := r.ended()
+		require.EqualValues(t, foldAt+12, n)
+	}
+	require.EqualValues(t, foldAt/2+3, r.times[0].Load())
+	require.EqualValues(t, 4, r.times[bucketOf(time.Second)].Load())
+	require.Zero(t, one(t, rows).GetOpen())
+}
+
+func total(r *row) uint64 {
+	n, _ := r.ended()
+	return n
+}
