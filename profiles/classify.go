@@ -1,7 +1,6 @@
 package profiles
 
 import (
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,13 +10,13 @@ import (
 
 // ResponseClass says of the responses that match whether they are failures.
 type ResponseClass struct {
-	Match   Match // made of Status, All, Any and Not
+	Match   Match // made of Status, GRPCStatus, Trailer, All, Any and Not
 	Failure bool
 }
 
 // Validate says why a Router would leave the class out, or returns nil.
 func (c ResponseClass) Validate() error {
-	_, err := compileStatus(c.Match, func(error) {})
+	_, err := compileResponse(c.Match, func(error) {})
 	return err
 }
 
@@ -28,10 +27,13 @@ func (c ResponseClass) Validate() error {
 // which may come as late as in the trailers (none at all is a success), any
 // other by whether the HTTP status is 5xx. A route with classes of which none
 // matches: by the gRPC status if there is one, else by the HTTP status.
-type classifier []statusClass
+//
+// A class of which only the trailers say whether it matches is open until the
+// end of the response; until then those after it decide.
+type classifier []responseClass
 
-type statusClass struct {
-	holds func(status int) bool
+type responseClass struct {
+	responseMatcher
 	class layer.Class
 }
 
@@ -39,29 +41,55 @@ type statusClass struct {
 type verdict struct {
 	class layer.Class // Success or Failure
 	open  bool        // a gRPC status in the trailers decides, if there is one
+
+	// What the trailers say comes first, where it is asked for.
+	undecided classifier // from the first class that is not decided
+	status    int
 }
 
 func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
-	for _, k := range c {
-		if k.holds(status) {
-			return verdict{class: k.class}
+	v := verdict{status: status}
+	for i, k := range c {
+		switch k.holds(response{status: status, header: header}) {
+		case open:
+			if v.undecided == nil {
+				v.undecided = c[i:]
+			}
+		case yes:
+			v.class = k.class
+			return v
+		case no:
 		}
 	}
 	byStatus := classOf(status >= 500 && status <= 599)
 	if len(c) == 0 && !grpc {
-		return verdict{class: byStatus}
+		v.class = byStatus
+		return v
 	}
-	if class, ok := grpcClass(header); ok {
-		return verdict{class: class}
+	class, decided := grpcClass(header)
+	switch {
+	case decided:
+		v.class = class
+	case len(c) == 0:
+		v.class, v.open = layer.Success, true
+	default:
+		v.class, v.open = byStatus, true
 	}
-	if len(c) == 0 {
-		return verdict{class: layer.Success, open: true}
-	}
-	return verdict{class: byStatus, open: true}
+	return v
 }
+
+// awaits reports whether the trailers may change the class.
+func (v verdict) awaits() bool { return v.open || v.undecided != nil }
 
 // end is the class of a response that came whole.
 func (v verdict) end(trailer layer.Fields) layer.Class {
+	// With a class undecided there is no gRPC status in the header, and nothing
+	// else of it is asked for.
+	for _, k := range v.undecided {
+		if k.holds(response{status: v.status, trailer: trailer}) == yes {
+			return k.class
+		}
+	}
 	if v.open {
 		if class, ok := grpcClass(trailer); ok {
 			return class
@@ -75,16 +103,22 @@ func isGRPC(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/grpc")
 }
 
-// grpcClass reads the gRPC status from header or trailer fields. One that is
-// not a number is as good as none. RESOURCE_EXHAUSTED is a success, as in
-// linkerd's proxy: no retry would help.
+// grpcClass reads the gRPC status from header or trailer fields.
+// RESOURCE_EXHAUSTED is a success, as in linkerd's proxy: no retry would help.
 func grpcClass(fields layer.Fields) (layer.Class, bool) {
-	code, err := strconv.ParseUint(fields.Get("grpc-status"), 10, 32)
-	if err != nil {
+	code, ok := grpcCode(fields)
+	if !ok {
 		return layer.Success, false
 	}
-	class := layer.ClassOfGRPC(uint32(code))
+	class := layer.ClassOfGRPC(code)
 	return classOf(class.Failed() && class != layer.Throttled), true
+}
+
+// grpcCode is the gRPC status in header or trailer fields. One that is not a
+// number is as good as none.
+func grpcCode(fields layer.Fields) (uint32, bool) {
+	code, err := strconv.ParseUint(fields.Get("grpc-status"), 10, 32)
+	return uint32(code), err == nil
 }
 
 func classOf(failure bool) layer.Class {
@@ -97,61 +131,12 @@ func classOf(failure bool) layer.Class {
 func compileClasses(classes []ResponseClass, drop func(error)) classifier {
 	var c classifier
 	for i, k := range classes {
-		holds, err := compileStatus(k.Match, drop)
+		m, err := compileResponse(k.Match, drop)
 		if err != nil {
 			drop(fmt.Errorf("response class %d: %w", i, err))
 			continue
 		}
-		c = append(c, statusClass{holds, classOf(k.Failure)})
+		c = append(c, responseClass{m, classOf(k.Failure)})
 	}
 	return c
-}
-
-// compileStatus is compileMatch for responses. All and Any without a valid
-// member are invalid here, which is how linkerd has it.
-func compileStatus(m Match, drop func(error)) (func(status int) bool, error) {
-	switch m := m.(type) {
-	case nil:
-		return nil, errNoCondition
-	case All:
-		return compileStatuses(m, false, drop)
-	case Any:
-		return compileStatuses(m, true, drop)
-	case Not:
-		f, err := compileStatus(m.Match, drop)
-		if err != nil {
-			return nil, fmt.Errorf("not: %w", err)
-		}
-		return func(status int) bool { return !f(status) }, nil
-	case Status:
-		if m.Min < 100 || m.Min > 999 || m.Max < 100 || m.Max > 999 {
-			return nil, fmt.Errorf("status %d to %d is not within 100 to 999", m.Min, m.Max)
-		}
-		return func(status int) bool { return m.Min <= status && status <= m.Max }, nil
-	}
-	return nil, fmt.Errorf("%T is no condition on a response", m)
-}
-
-// compileStatuses joins members: the first whose answer is decisive ends it.
-func compileStatuses(members []Match, decisive bool, drop func(error)) (func(status int) bool, error) {
-	var fs []func(int) bool
-	for _, m := range members {
-		f, err := compileStatus(m, drop)
-		if err != nil {
-			drop(fmt.Errorf("member of a response class: %w", err))
-			continue
-		}
-		fs = append(fs, f)
-	}
-	if len(fs) == 0 {
-		return nil, errors.New("no valid member")
-	}
-	return func(status int) bool {
-		for _, f := range fs {
-			if f(status) == decisive {
-				return decisive
-			}
-		}
-		return !decisive
-	}, nil
 }

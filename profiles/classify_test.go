@@ -139,7 +139,7 @@ func TestClassifyDropsInvalid(t *testing.T) {
 	assert.NoError(t, ResponseClass{Match: Status{100, 999}}.Validate())
 }
 
-// naiveStatus is compileStatus by its definition.
+// naiveStatus is compileResponse by its definition.
 func naiveStatus(m Match, status int) (holds, valid bool) {
 	switch m := m.(type) {
 	case All, Any:
@@ -196,12 +196,12 @@ func TestClassifyIsWhatItSays(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := draw(t, 4)
-		f, err := compileStatus(m, func(error) {})
+		f, err := compileResponse(m, func(error) {})
 		for _, status := range statuses {
 			holds, valid := naiveStatus(m, status)
 			require.Equal(t, valid, err == nil, "%#v", m)
 			if valid {
-				require.Equal(t, holds, f(status), "%#v of %d", m, status)
+				require.Equal(t, truthOf(holds), f.holds(response{status: status}), "%#v of %d", m, status)
 			}
 		}
 	})

@@ -24,4 +24,8 @@
 // layers of package layer; [PerRoute] is for stacks of one's own. All retries
 // and hedges of a profile are taken from its one [RetryBudget]. A route, and a
 // budget, that a new profile has as the old one had it keeps its state.
+//
+// A [Router] serves requests. Whoever serves connections asks [Profile.Dispatch]
+// first: whether they may be looked into, and where they go. A Router over
+// connections (layer/tcplayer) draws a split once for each of them.
 package profiles

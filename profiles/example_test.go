@@ -144,9 +144,9 @@ func ExampleStandard() {
 			return &reply{status: 200}, nil
 		})
 	}
-	// For HTTP: profiles.Standard(httplayer.Resend{}, httplayer.Classify).
+	// For HTTP: profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify).
 	web := profiles.New(ctx, "web:80", &source, access{}, flaky,
-		profiles.Standard(resend{}, layer.ByError[*reply]),
+		profiles.Standard(resend{}, nil, layer.ByError[*reply]),
 		profiles.InitialWait[request, *reply](time.Second))
 	rsp, _ := web.Call(ctx, request{method: "GET", path: "/list"})
 	fmt.Println(rsp.status, "after", tries, "tries")

@@ -1,6 +1,7 @@
 package profiles_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -45,6 +46,57 @@ func TestExplain(t *testing.T) {
 split      target=web:80 drawn=b:80
   target     authority=a:80 weight=1 ready=false
   target     authority=b:80 weight=1 ready=true
+`, why.String())
+}
+
+// What a route lets somebody in by is not said to who asks why.
+func TestExplainWithholdsSecrets(t *testing.T) {
+	var bs backends
+	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
+		{Name: "admin", Match: profiles.Header{Name: "Authorization", Value: profiles.Exact("Bearer s3cret")}},
+		{Match: profiles.Header{Name: "cookie", Value: profiles.Prefix("s3cret")}},
+		{Name: "known", Match: profiles.Header{Name: "cookie", Value: profiles.Present{}}},
+	}}, &bs)
+	ctx, why := layer.Explain(t.Context())
+	_, err := r.Call(ctx, request{method: "GET", path: "/"})
+	require.NoError(t, err)
+	require.NotContains(t, why.String(), "s3cret")
+	require.Contains(t, why.String(), `route=admin failed=header "Authorization" [redacted]`)
+	require.Contains(t, why.String(), `route=header "Cookie" [redacted] failed=header "Cookie" [redacted]`)
+	require.Contains(t, why.String(), `failed=header "Cookie" is present`)
+}
+
+// Of the tries is said why each was made, and what is left in the budget.
+func TestExplainTries(t *testing.T) {
+	left := 2
+	r, _ := serving(t, retryable(), func(context.Context, request) (*reply, error) {
+		if left--; left == 1 {
+			return &reply{status: 200, header: fields{"grpc-status": "14"}}, nil
+		}
+		if left == 0 {
+			return nil, errPeer
+		}
+		return &reply{status: 200}, nil
+	})
+	ctx, why := layer.Explain(t.Context())
+	_, err := r.Call(ctx, request{method: "POST", path: "/", contentType: "application/grpc"})
+	require.NoError(t, err)
+	assert.Equal(t, `profiles   target=web:80 route=r
+retry      target=web:80 try=2 because=failure: status 200, gRPC status 14 budget=9
+retry      target=web:80 try=3 because=peer budget=8
+retry      target=web:80 tries=3 budget=8
+`, why.String())
+}
+
+func TestExplainWhyThereIsNoOtherTry(t *testing.T) {
+	p := retryable(func(r *profiles.Route) { r.MaxRetries = 1 })
+	r, _ := serving(t, p, status(503))
+	ctx, why := layer.Explain(t.Context())
+	_, err := r.Call(ctx, get)
+	require.NoError(t, err)
+	assert.Equal(t, `profiles   target=web:80 route=r
+retry      target=web:80 try=2 because=failure: status 503 budget=9
+retry      target=web:80 tries=2 failed=failure: status 503 skipped=tries budget=9
 `, why.String())
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gotower/gotower/internal/secret"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -75,8 +76,15 @@ func (h headerHas) holdsForOne(fields layer.Fields) bool {
 	return false
 }
 
-func (headerHas) needs() needs     { return needHeader }
-func (h headerHas) String() string { return fmt.Sprintf("header %q %v", h.name, h.value) }
+func (headerHas) needs() needs { return needHeader }
+
+// String says nothing that somebody could be let in by.
+func (h headerHas) String() string {
+	if h.value.kind != textPresent && secret.Field(strings.ToLower(h.name)) {
+		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
+	}
+	return fmt.Sprintf("header %q %v", h.name, h.value)
+}
 
 type hostIs text
 

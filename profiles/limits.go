@@ -10,8 +10,8 @@ import (
 // maxRetries is how often layer.Retry sends a request again at the most.
 const maxRetries = 99
 
-// outOfRange returns an error for each limit of the route that does not hold
-// because it is out of its range.
+// outOfRange returns an error for each piece of the route, apart from its
+// condition and classes, that does not hold because it is out of its range.
 func (r Route) outOfRange() []error {
 	var problems []error
 	notBelow := func(what string, d time.Duration) {
@@ -31,10 +31,10 @@ func (r Route) outOfRange() []error {
 	if err := r.Rate.Validate(); err != nil {
 		problems = append(problems, err)
 	}
-	return problems
+	return append(append(problems, r.changeProblems()...), mirrorProblems(r.Mirrors)...)
 }
 
-// inRange is the route without the limits that are out of their range.
+// inRange is the route without those pieces.
 func (r Route) inRange() Route {
 	r.Timeout, r.TryTimeout, r.Hedge = max(r.Timeout, 0), max(r.TryTimeout, 0), max(r.Hedge, 0)
 	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
@@ -44,7 +44,8 @@ func (r Route) inRange() Route {
 	if r.Rate.Validate() != nil {
 		r.Rate = Rate{}
 	}
-	return r
+	r.Mirrors = validMirrors(r.Mirrors)
+	return r.validChanges()
 }
 
 // Validate says which field is out of its range, or returns nil.

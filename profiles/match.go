@@ -1,9 +1,9 @@
 package profiles
 
 // Match is a condition: a tree whose leaves are [Path], [PathPrefix], [Method],
-// [Header], [Query], [Host] and [GRPC] where it is about requests, and [Status]
-// where it is about responses. [All], [Any] and [Not] join leaves of either
-// kind; a leaf of the other kind is invalid.
+// [Header], [Query], [Host] and [GRPC] where it is about requests, and [Status],
+// [GRPCStatus] and [Trailer] where it is about responses. [All], [Any] and [Not]
+// join leaves of either kind; a leaf of the other kind is invalid.
 //
 // Invalid members of All and Any are left out of them. A Not of something
 // invalid is invalid itself. A tree must not contain itself.
@@ -74,6 +74,19 @@ type (
 	// Status holds if the status of a response is from Min to Max, both
 	// included. Both must be from 100 to 999; there is no open end.
 	Status struct{ Min, Max int }
+
+	// GRPCStatus holds if the gRPC status of a response is from Min to Max, both
+	// included, and at most 16. It is in the trailers, or, of a response that has
+	// nothing else, in the header, which comes first.
+	GRPCStatus struct{ Min, Max uint32 }
+
+	// Trailer holds if one of the values of the trailer field of a response
+	// does. Name must be a token; its case does not matter. Of a response whose
+	// gRPC status is in the header the header is the trailers.
+	Trailer struct {
+		Name  string
+		Value Text
+	}
 )
 
 func (All) isMatch()        {}
@@ -87,3 +100,5 @@ func (Query) isMatch()      {}
 func (Host) isMatch()       {}
 func (GRPC) isMatch()       {}
 func (Status) isMatch()     {}
+func (GRPCStatus) isMatch() {}
+func (Trailer) isMatch()    {}

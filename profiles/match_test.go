@@ -200,8 +200,8 @@ func TestProfileValidate(t *testing.T) {
 		`name "10.0.0.1": not a DNS name`,
 		"route 0 \"first\": path \"(\": error parsing regexp: missing closing ): `^($`",
 		`route 1: no condition`,
-		`route "third": member of a condition: no condition`,
-		`route "third": response class 0: status 0 to 99 is not within 100 to 999`,
+		`route 2 "third": member of a condition: no condition`,
+		`route 2 "third": response class 0: status 0 to 99 is not within 100 to 999`,
 		`target "10.0.0.1:80": not a DNS name`,
 		`retry budget: ttl 0s is not from 1s to 60s`,
 	}, "\n"), err.Error())

@@ -2,6 +2,7 @@ package profiles_test
 
 import (
 	"context"
+	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ type counters struct{ requests, tries layer.Instruments }
 func newCounters() *counters {
 	some := func() layer.Instruments {
 		return layer.Instruments{
-			Requests: new(counter), Responses: labelled{}, Skipped: labelled{},
+			Requests: new(counter), Refusals: new(counter), Responses: labelled{}, Skipped: labelled{},
 			Retries: new(counter), Expired: labelled{}, Refused: labelled{},
 		}
 	}
@@ -29,6 +30,12 @@ func newCounters() *counters {
 
 func (c *counters) option() option {
 	return profiles.Measured[request, *reply](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
+}
+
+func (c *counters) forHTTP() httpOption {
+	return profiles.Measured[*http.Request, *http.Response](func(profiles.Route) (requests, tries layer.Instruments) {
+		return c.requests, c.tries
+	})
 }
 
 type counter struct{ n atomic.Int64 }
@@ -81,15 +88,31 @@ func TestMeasured(t *testing.T) {
 	assert.EqualValues(t, 1, of(c.tries.Responses, "success"))
 }
 
-// route_retryable_total is about routes that are retryable.
+// route_retryable_total is about routes that are retryable, and there are none
+// without a budget.
 func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
-	c := newCounters()
+	for _, retries := range []bool{false, true} {
+		c := newCounters()
+		p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = retries, time.Millisecond })
+		if retries {
+			p.RetryBudget = nil
+		}
+		r, _ := serving(t, p, hang, c.option())
+		_, err := r.Call(t.Context(), get)
+		require.ErrorIs(t, err, layer.ErrTryTimeout)
+		assert.Empty(t, c.requests.Skipped)
+		assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+	}
+}
+
+// One who sends requests again himself does not lift the limit on a try.
+func TestTryTimeoutBelowARetry(t *testing.T) {
 	p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = false, time.Millisecond })
-	r, _ := serving(t, p, hang, c.option())
-	_, err := r.Call(t.Context(), get)
+	r, bs := serving(t, p, hang)
+	svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{Tries: 2})(r)
+	_, err := svc.Call(t.Context(), get)
 	require.ErrorIs(t, err, layer.ErrTryTimeout)
-	assert.Empty(t, c.requests.Skipped)
-	assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+	assert.EqualValues(t, 2, bs.calls()[target])
 }
 
 func TestMeasuredOfATimeout(t *testing.T) {

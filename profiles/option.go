@@ -15,6 +15,7 @@ type Option[Req, Rsp any] interface {
 type options[Req, Rsp any] struct {
 	initialWait time.Duration
 	perRoute    func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+	forward     layer.Make[*Endpoint, Req, Rsp]
 	standard    *standard[Req, Rsp] // nil: routes do not act
 	measured    func(Route) (requests, tries layer.Instruments)
 	onResponse  func(*layer.Route, layer.Class, error)

@@ -5,8 +5,9 @@ import (
 	"fmt"
 	"math"
 	"net"
-	"net/netip"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Profile says how to treat the requests of one destination. It is data; who
@@ -29,14 +30,13 @@ type Profile struct {
 	Targets []Target
 
 	// OpaqueProtocol asks whoever serves connections not to look for HTTP in
-	// them. A Router, which sees requests, does not read it.
+	// them: see [Dispatch]. For a Router, which sees requests, it changes nothing.
 	OpaqueProtocol bool
 
 	// Endpoint is the one place where the destination is served, if it is
-	// served at one, with its labels. It is for whoever serves connections;
-	// a Router does not read it.
-	Endpoint       netip.AddrPort
-	EndpointLabels map[string]string
+	// served at one. A profile with a Name is not: see [Profile.Dispatch]. A
+	// Router reads it with [Forward].
+	Endpoint *Endpoint
 
 	// RetryBudget bounds the retries and the hedges of all routes together; nil
 	// means none of either.
@@ -79,6 +79,20 @@ type Route struct {
 	// their responses, and Rate how many may begin. What is beyond is refused.
 	Limit int
 	Rate  Rate
+
+	// RequestHeader changes the header of requests as they are forwarded, and
+	// ResponseHeader that of responses, answers of Redirect and Faults included.
+	// Matches see a request as it came.
+	RequestHeader  layer.FieldChanges
+	ResponseHeader layer.FieldChanges
+
+	// Redirect, if there is one, is the answer to every request that is not
+	// where it points to already: no other is forwarded. Of faults the first
+	// whose share a request falls into is its own. Mirrors get copies of the
+	// requests, once for each and not for each try.
+	Redirect *Redirect
+	Faults   []Fault
+	Mirrors  []Mirror
 }
 
 // Rate is a number of requests a second.
@@ -117,8 +131,8 @@ func (p *Profile) Validate() error {
 		drop(err)
 	}
 	for i, r := range p.Routes {
-		if _, err := compileRoute(r, drop); err != nil {
-			drop(routeError(i, r, err))
+		if _, err := compileRoute(i, r, drop); err != nil {
+			drop(err)
 		}
 		for _, err := range r.outOfRange() {
 			drop(routeError(i, r, err))
@@ -126,6 +140,11 @@ func (p *Profile) Validate() error {
 	}
 	for _, t := range p.Targets {
 		if err := t.Validate(); err != nil {
+			drop(err)
+		}
+	}
+	if p.Endpoint != nil {
+		if err := p.Endpoint.Validate(); err != nil {
 			drop(err)
 		}
 	}
@@ -138,7 +157,7 @@ func (p *Profile) Validate() error {
 }
 
 // Validate says why a Router would leave the route out, or returns nil.
-// Classes, members of a condition and limits that are invalid do not make the
+// Classes, members of a condition, and all that Standard acts on do not make the
 // route invalid; [Profile.Validate] finds those too.
 func (r Route) Validate() error {
 	_, err := compileMatch(r.Match, func(error) {})

@@ -1,10 +1,6 @@
 package profiles
 
-import (
-	"fmt"
-
-	"github.com/gotower/gotower/layer"
-)
+import "github.com/gotower/gotower/layer"
 
 // compiledRoute is what requests need of a Route.
 type compiledRoute struct {
@@ -14,18 +10,13 @@ type compiledRoute struct {
 	classes classifier
 }
 
-// compileRoute returns an error if the route is to be left out, and tells drop
-// what is left out of it otherwise.
-func compileRoute(r Route, drop func(error)) (compiledRoute, error) {
-	inRoute := func(err error) {
-		if r.Name != "" {
-			err = fmt.Errorf("route %q: %w", r.Name, err)
-		}
-		drop(err)
-	}
+// compileRoute returns an error if the route, number i, is to be left out, and
+// tells drop what is left out of it otherwise.
+func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
+	inRoute := func(err error) { drop(routeError(i, r, err)) }
 	match, err := compileMatch(r.Match, inRoute)
 	if err != nil {
-		return compiledRoute{}, err
+		return compiledRoute{}, routeError(i, r, err)
 	}
 	c := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute)}
 	if r.Name != "" || len(r.Labels) > 0 {

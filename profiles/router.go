@@ -21,6 +21,7 @@ const layerName = "profiles"
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
+	life   context.Context //nolint:containedctx // what was given to New: copies of requests end with it
 	source Source
 	access layer.Access[Req, Rsp]
 	mk     layer.Make[string, Req, Rsp]
@@ -28,8 +29,9 @@ type Router[Req, Rsp any] struct {
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
 	watched atomic.Pointer[watched]            // never nil
 
-	mu       sync.Mutex // for those who replace current
-	services map[string]layer.Service[Req, Rsp]
+	mu        sync.Mutex // for those who replace current
+	services  map[string]layer.Service[Req, Rsp]
+	forwarded forwarded[Req, Rsp]
 }
 
 // New returns a Router for target, and watches target's profile from source
@@ -49,7 +51,7 @@ func New[Req, Rsp any](
 	opts ...Option[Req, Rsp],
 ) *Router[Req, Rsp] {
 	r := &Router[Req, Rsp]{
-		target: target, source: source, access: access, mk: mk,
+		target: target, life: ctx, source: source, access: access, mk: mk,
 		services: make(map[string]layer.Service[Req, Rsp]),
 	}
 	for _, opt := range opts {

@@ -79,7 +79,7 @@ func TestLogSaysWhatIsLeftOut(t *testing.T) {
 	}, &bs, log.option())
 	assert.Equal(t, []string{
 		`route 0 "a": no condition`,
-		`route "b": member of a condition: no condition`,
+		`route 1 "b": member of a condition: no condition`,
 		`name "bad name": not a DNS name`,
 		`target "10.0.0.1:80": not a DNS name`,
 	}, log.errors("left out of a profile"))

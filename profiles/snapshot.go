@@ -45,9 +45,9 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		key = def.appendIdentity(key[:0])
 		route := before[string(key)]
 		if route == nil {
-			compiled, err := compileRoute(def, drop)
+			compiled, err := compileRoute(i, def, drop)
 			if err != nil {
-				drop(routeError(i, def, err))
+				drop(err)
 				continue
 			}
 			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key)}
@@ -63,8 +63,12 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	return s
 }
 
-// splitOf returns the targets of p, or its apex if there are none.
+// splitOf returns the targets of p, or its apex if there are none; or the
+// endpoint that all goes to.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
+	if s, ok := r.forwardOf(p, drop); ok {
+		return s
+	}
 	apex, err := p.apex(r.target)
 	if err != nil {
 		drop(err)

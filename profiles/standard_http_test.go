@@ -54,7 +54,7 @@ func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request,
 	source.Set(target, p)
 	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
 	t.Cleanup(func() {
 		cancel()
 		srv.Close()
@@ -186,7 +186,7 @@ func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
 	source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
 	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
 	rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
 	require.NoError(t, err)
 	time.AfterFunc(2*limit, func() { close(more) })

@@ -30,7 +30,7 @@ func (r resend) Discard(*reply) {
 }
 
 func standardWith(discarded *atomic.Int64) option {
-	return profiles.Standard(resend{discarded}, errClass)
+	return profiles.Standard(resend{discarded}, nil, errClass)
 }
 
 func standard() option { return standardWith(nil) }

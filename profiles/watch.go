@@ -98,6 +98,7 @@ func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	s := r.compile(p, old)
 	s.budget = r.account(p, old)
+	r.keepFaults(p)
 	r.current.Store(s)
 	close(old.replaced)
 }

@@ -10,14 +10,12 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"math"
 	"net/http"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
-	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -28,7 +26,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/examples/tapctl/top"
 	"github.com/gotower/gotower/tap"
-	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 const (
@@ -95,7 +93,6 @@ type demo struct {
 	client  *http.Client
 	bot     *emojivoto.Bot
 	proxies []*sidecar.Proxy
-	table   top.Table
 }
 
 // start starts controller, application and proxies. They serve until ctx ends;
@@ -142,53 +139,60 @@ func httpThrough(proxy string) *http.Client {
 	}}
 }
 
-// show has the bot vote until ctx ends, and shows the table.
+// show has the bot vote until ctx ends or somebody quits, and shows the table.
 func (d *demo) show(ctx context.Context, o options, out *os.File) error {
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	watchers, watching := errgroup.WithContext(watching)
-	for _, p := range d.proxies {
-		watchers.Go(func() error { return d.watch(watching, p.Tap) })
+	processes, closeAll, err := d.taps()
+	if err != nil {
+		return err
 	}
+	defer closeAll()
+	voting, stop := context.WithCancel(ctx)
 	voted := make(chan struct{})
 	go func() {
 		defer close(voted)
-		d.bot.Run(ctx)
+		d.bot.Run(voting)
 		d.client.CloseIdleConnections() // some were never used, and the proxy would wait for them
 	}()
-	header := fmt.Sprintf("emojivoto behind gotower. Somebody's votes fail: whose? Look closer with\n"+
-		"  go run ./examples/tapctl tap --path /emojivoto.v1.VotingService/ %s\n"+
-		"  curl http://%s/stack", d.proxies[1].Tap, d.proxies[1].Admin)
-	var err error
-	if o.output != "json" {
-		err = top.Live(ctx, out, &d.table, header)
+	config := top.Config{
+		Title: "emojivoto behind gotower",
+		Note: fmt.Sprintf("Somebody's votes fail: whose? Look closer with\n"+
+			"  go run ./examples/tapctl tap --path /emojivoto.v1.VotingService/ %s\n"+
+			"  a browser: http://%s/view/", d.proxies[1].Tap, d.proxies[1].Admin),
+		Processes: processes,
+		Request:   &tappb.TopRequest{},
 	}
-	<-voted
-	rows := d.table.Rows()
-	stop()
-	err = errors.Join(err, watchers.Wait())
+	show := top.Live
 	if o.output == "json" {
-		return errors.Join(err, top.WriteJSON(out, rows))
+		show = func(ctx context.Context, _ *os.File, c top.Config) ([]*tappb.Row, error) { return top.Collect(ctx, c) }
 	}
-	return errors.Join(err, top.Write(out, rows, 0, 0))
+	rows, err := show(ctx, out, config)
+	stop()
+	<-voted
+	switch {
+	case err != nil:
+		return err
+	case o.output == "json":
+		return top.WriteJSON(out, rows, top.Columns{})
+	}
+	return top.Write(out, rows, top.Columns{})
 }
 
-// watch adds all that the proxy with this tap sees to the table.
-func (d *demo) watch(ctx context.Context, addr string) error {
-	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return fmt.Errorf("tap %s: %w", addr, err)
-	}
-	defer conn.Close()
-	req := &pb.ObserveRequest{Limit: math.MaxUint32, Match: match.All()}
-	for e, err := range tap.Observe(ctx, conn, req) {
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			return err
+// taps returns the proxies as what can be followed.
+func (d *demo) taps() (all []tap.Process, closeAll func(), err error) {
+	var conns []*grpc.ClientConn
+	closeAll = func() {
+		for _, c := range conns {
+			c.Close()
 		}
-		d.table.Add(addr, e)
 	}
-	return nil
+	for _, p := range d.proxies {
+		conn, err := grpc.NewClient("passthrough:///"+p.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			closeAll()
+			return nil, nil, fmt.Errorf("tap %s: %w", p.Tap, err)
+		}
+		conns = append(conns, conn)
+		all = append(all, tap.Process{Name: p.Tap, Conn: conn})
+	}
+	return all, closeAll, nil
 }

@@ -20,6 +20,7 @@ import (
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
 	p, err := sidecar.New(sidecar.Config{
 		Listen: loopback, Admin: loopback, Tap: tapAddr, Fallback: true,
+		Title:       "demo: proxy of " + pod,
 		Destination: controllerAddr,
 		Grace:       grace,
 		Outbound: outbound.Config{

@@ -13,16 +13,19 @@ type shelf struct {
 	Version string   `json:"version"`
 	Books   []string `json:"books,omitempty"`
 	Bytes   int64    `json:"bytes,omitempty"`
+	From    string   `json:"from,omitempty"` // who sent the request, if that is said
 }
 
 // books is one version of the service behind the gateway.
 func books(version string) http.Handler {
 	var asked atomic.Int64
-	list := func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, http.StatusOK, shelf{Version: version, Books: []string{"Middlemarch", "Emma"}})
+	list := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("X-Shelf", "7") // nobody's business out there
+		answer(w, http.StatusOK, shelf{Version: version, Books: []string{"Middlemarch", "Emma"}, From: r.Header.Get("X-From")})
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /books", list)
+	mux.HandleFunc("GET /books/shaky", list)
 	mux.HandleFunc("GET /books/flaky", func(w http.ResponseWriter, r *http.Request) {
 		if asked.Add(1)%2 == 1 {
 			http.Error(w, "not this time", http.StatusServiceUnavailable)

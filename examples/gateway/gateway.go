@@ -40,7 +40,7 @@ func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Re
 		With("explain", g.explains.layer).
 		Service(profiles.New(ctx, target, source, httplayer.Access{}, g.backend(ctx),
 			profiles.InitialWait[*http.Request, *http.Response](time.Second),
-			profiles.Standard(httplayer.Resend{}, httplayer.Classify),
+			profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
 			profiles.Logger[*http.Request, *http.Response](log)))
 	return g
 }

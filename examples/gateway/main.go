@@ -4,7 +4,8 @@
 //
 //	go run ./examples/gateway
 //
-// Without -backend it starts two versions of a small service to stand behind it.
+// Without -backend it starts three versions of a small service to stand behind
+// it.
 // gateway.go is the path of a request.
 package main
 
@@ -50,18 +51,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	profile := flags.String("profile", "examples/gateway/gateway.yaml", "`file` with the routes and the split")
 	key := flags.String("key", "sesame", "what clients must send as a bearer `token`")
 	backends := make(table)
-	flags.Var(backends, "backend", "`name:port=ip:port,...` of a target of the split; may be repeated; without it, two are started here")
+	flags.Var(backends, "backend", "`name:port=ip:port,...` of a target of the split; may be repeated; without it, three are started here")
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
 		return fmt.Errorf("gateway: %w", err)
 	}
+	if err := checkProfile(*profile); err != nil {
+		return fmt.Errorf("gateway: %w", err)
+	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 
 	var servers serve.Group
 	if len(backends) == 0 {
-		for _, version := range []string{"v1", "v2"} {
+		for _, version := range []string{"v1", "v2", "next"} {
 			addr := servers.HTTP("books "+version, "127.0.0.1:0", books(version))
 			if err := backends.Set("books-" + version + ".example:80=" + addr); err != nil {
 				return errors.Join(err, servers.Err())
@@ -75,6 +79,26 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		fmt.Fprintf(stdout, "clients: http://%s/books  admin: http://%s/\n", at, page)
 	}
 	return servers.Run(ctx, grace, log)
+}
+
+// checkProfile refuses what is wrong from the start. Later the gateway goes on
+// with the last file that was good, but at the start there is none.
+func checkProfile(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("no profile: %w: start it in the top folder of the repository, or say with -profile where the file is", err)
+	}
+	set, err := file.Parse(path, text)
+	if err != nil {
+		return fmt.Errorf("bad profile:\n%w", err)
+	}
+	if set.Profile(target) == nil {
+		return fmt.Errorf("%s has no profile for %s, only for %v: it would not know where requests are to go", path, target, set.Targets())
+	}
+	return nil
 }
 
 // table is the backends by their names.

@@ -27,7 +27,7 @@ type started struct {
 	client         *http.Client
 }
 
-func start(t *testing.T) *started {
+func start(t *testing.T, args ...string) *started {
 	t.Helper()
 	profile := filepath.Join(t.TempDir(), "gateway.yaml")
 	text, err := os.ReadFile("gateway.yaml")
@@ -37,19 +37,23 @@ func start(t *testing.T) *started {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-profile", profile}, in, io.Discard)
+		own := []string{"-listen", "127.0.0.1:0", "-admin", "127.0.0.1:0", "-profile", profile}
+		ended <- run(ctx, append(own, args...), in, io.Discard)
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	require.NoError(t, err)
 	said := regexp.MustCompile(`^clients: (http://\S+)/books  admin: (http://\S+)\n$`).FindStringSubmatch(line)
 	require.NotNil(t, said, line)
 	transport := &http.Transport{}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	return &started{clients: said[1], admin: said[2], profile: profile, client: &http.Client{Transport: transport}}
+	return &started{clients: said[1], admin: strings.TrimSuffix(said[2], "/"), profile: profile, client: client}
 }
 
 // get returns the status and the body.

@@ -10,6 +10,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/outbound"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles/linkerd"
 )
 
 // config is what the environment says.
@@ -20,10 +21,12 @@ type config struct {
 
 // variables is the help text, in the order of config.
 const variables = `  OUTBOUND_LISTEN_ADDR                    ip:port for HTTP/1.1 and h2c (127.0.0.1:4140)
-  ADMIN_LISTEN_ADDR                       ip:port for /live /ready /metrics /stack (127.0.0.1:4191)
+  ADMIN_LISTEN_ADDR                       ip:port for /live /ready /metrics /stack /view/ (127.0.0.1:4191)
   CONTROL_LISTEN_ADDR                     ip:port for tap; loopback clients only (127.0.0.1:4190)
   DESTINATION_SVC_ADDR                    host:port of the destination controller, in clear; required
   DESTINATION_CONTEXT                     context token for the controller ("")
+  DESTINATION_PROFILE_SUFFIXES            name,... of which profiles are asked for, all that is below them (.)
+  DESTINATION_PROFILE_NETWORKS            network,... likewise, for targets that are addresses ("")
   SHUTDOWN_GRACE_PERIOD                   how long open requests may take to end (2m)
   LOG_FORMAT                              plain or json (plain)
   OUTBOUND_MAX_IN_FLIGHT                  requests at a time (100000)
@@ -51,7 +54,11 @@ func readConfig(lookup func(string) (string, bool)) (config, error) {
 			Destination: e.require("DESTINATION_SVC_ADDR", "host:port of a destination controller"),
 			Grace:       e.duration("SHUTDOWN_GRACE_PERIOD", 2*time.Minute),
 			Outbound: outbound.Config{
-				ContextToken:   e.text("DESTINATION_CONTEXT", ""),
+				ContextToken: e.text("DESTINATION_CONTEXT", ""),
+				Profiled: []linkerd.Option{
+					linkerd.Names(read(e, "DESTINATION_PROFILE_SUFFIXES", []string{"."}, parseNames)...),
+					linkerd.Networks(read(e, "DESTINATION_PROFILE_NETWORKS", nil, parseNetworks)...),
+				},
 				MaxInFlight:    e.number("OUTBOUND_MAX_IN_FLIGHT", 100_000),
 				QueueCapacity:  e.number("OUTBOUND_HTTP_QUEUE_CAPACITY", 10_000),
 				FailFast:       e.duration("OUTBOUND_HTTP_FAILFAST_TIMEOUT", 3*time.Second),

@@ -59,6 +59,8 @@ func TestConfigReportsEveryProblemAtOnce(t *testing.T) {
 		"OUTBOUND_CONNECT_EXP_BACKOFF_JITTER":    "-1",
 		"OUTBOUND_CONNECT_EXP_BACKOFF_MIN":       "2m",
 		"TAP_LABELS":                             "web",
+		"DESTINATION_PROFILE_SUFFIXES":           "a.example, *.example",
+		"DESTINATION_PROFILE_NETWORKS":           "10.0.0.0/8,10.0.0.0",
 	}))
 	for _, problem := range []string{
 		`DESTINATION_SVC_ADDR is not set`,
@@ -70,6 +72,8 @@ func TestConfigReportsEveryProblemAtOnce(t *testing.T) {
 		`OUTBOUND_CONNECT_EXP_BACKOFF_JITTER="-1": must be a number from 0 to 100`,
 		`OUTBOUND_CONNECT_EXP_BACKOFF_*: backoff: max 1m0s must be at least min 2m0s`,
 		`TAP_LABELS="web": "web" must be key=value`,
+		`DESTINATION_PROFILE_SUFFIXES="a.example, *.example": "*.example" must be a DNS name`,
+		`DESTINATION_PROFILE_NETWORKS="10.0.0.0/8,10.0.0.0": "10.0.0.0" must be a network`,
 	} {
 		require.ErrorContains(t, err, problem)
 	}

@@ -123,3 +123,34 @@ func parseLabels(s string) (map[string]string, error) {
 	}
 	return labels, nil
 }
+
+// parseNames reads "svc.cluster.local.,example.com"; nothing is no name.
+func parseNames(s string) ([]string, error) {
+	names := []string{}
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		if strings.ContainsAny(item, ":/* ") || strings.HasPrefix(item, ".") && item != "." {
+			return nil, fmt.Errorf("%q must be a DNS name without a port, or \".\" for all", item)
+		}
+		names = append(names, item)
+	}
+	return names, nil
+}
+
+// parseNetworks reads "10.0.0.0/8,fd00::/8".
+func parseNetworks(s string) ([]netip.Prefix, error) {
+	var networks []netip.Prefix
+	for item := range strings.SplitSeq(s, ",") {
+		if item = strings.TrimSpace(item); item == "" {
+			continue
+		}
+		n, err := netip.ParsePrefix(item)
+		if err != nil {
+			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", item)
+		}
+		networks = append(networks, n)
+	}
+	return networks, nil
+}

@@ -1,15 +1,16 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
-	"unicode/utf8"
 
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -34,6 +35,14 @@ func line(e tap.Event, wide bool) string {
 		fmt.Fprintf(&b, "rsp %s %s :status=%d latency=%dµs", id, where, r.Status, r.SinceRequestInit.Microseconds())
 	case e.ResponseEnd != nil:
 		fmt.Fprintf(&b, "end %s %s%s", id, where, ending(e.ResponseEnd))
+	case e.Open != nil:
+		fmt.Fprintf(&b, "open %s %s", id, where)
+	case e.Close != nil:
+		c := e.Close
+		fmt.Fprintf(&b, "close %s %s duration=%dµs sent=%dB received=%dB", id, where, c.SinceOpen.Microseconds(), c.Sent, c.Received)
+		if c.Err != "" {
+			fmt.Fprintf(&b, " error=%q", c.Err)
+		}
 	default:
 		fmt.Fprintf(&b, "unknown %s", where)
 	}
@@ -42,7 +51,7 @@ func line(e tap.Event, wide bool) string {
 		labels(&b, "dst", e.DestinationLabels)
 		labels(&b, "rt", e.RouteLabels)
 	}
-	return b.String()
+	return text.Clean(b.String())
 }
 
 func ending(r *tap.ResponseEnd) string {
@@ -74,121 +83,44 @@ func labels(b *strings.Builder, prefix string, l map[string]string) {
 	}
 }
 
-// jsonEvent is an event in the format of `linkerd viz tap -o json`.
-type jsonEvent struct {
-	Source         jsonPeer          `json:"source"`
-	Destination    jsonPeer          `json:"destination"`
-	RouteMeta      map[string]string `json:"routeMeta,omitempty"`
-	ProxyDirection string            `json:"proxyDirection,omitempty"`
-	RequestInit    *jsonRequestInit  `json:"requestInitEvent,omitempty"`
-	ResponseInit   *jsonResponseInit `json:"responseInitEvent,omitempty"`
-	ResponseEnd    *jsonResponseEnd  `json:"responseEndEvent,omitempty"`
-}
-
-type jsonPeer struct {
-	IP       string            `json:"ip"`
-	Port     uint16            `json:"port"`
-	Metadata map[string]string `json:"metadata,omitempty"`
-}
-
-type jsonID struct {
-	Base   uint32 `json:"base"`
-	Stream uint64 `json:"stream"`
-}
-
-type jsonDuration struct {
-	Seconds int64 `json:"seconds"`
-	Nanos   int64 `json:"nanos"`
-}
-
-type jsonHeader struct {
-	Name string  `json:"name"`
-	Str  *string `json:"valueStr,omitempty"`
-	Bin  []byte  `json:"valueBin,omitempty"`
-}
-
-type jsonRequestInit struct {
-	ID        jsonID       `json:"id"`
-	Method    string       `json:"method"`
-	Scheme    string       `json:"scheme"`
-	Authority string       `json:"authority"`
-	Path      string       `json:"path"`
-	Headers   []jsonHeader `json:"headers,omitempty"`
-}
-
-type jsonResponseInit struct {
-	ID               jsonID       `json:"id"`
-	SinceRequestInit jsonDuration `json:"sinceRequestInit"`
-	HTTPStatus       int          `json:"httpStatus"`
-	Headers          []jsonHeader `json:"headers,omitempty"`
-}
-
-type jsonResponseEnd struct {
-	ID                jsonID        `json:"id"`
-	SinceRequestInit  jsonDuration  `json:"sinceRequestInit"`
-	SinceResponseInit *jsonDuration `json:"sinceResponseInit,omitempty"`
-	ResponseBytes     uint64        `json:"responseBytes"`
-	Trailers          []jsonHeader  `json:"trailers,omitempty"`
-	GRPCStatusCode    *uint32       `json:"grpcStatusCode,omitempty"`
-	ResetErrorCode    *uint32       `json:"resetErrorCode,omitempty"`
-}
-
-// writeJSON writes one event as an indented object.
-func writeJSON(w io.Writer, e tap.Event) error {
-	out := jsonEvent{
-		Source:      jsonPeer{IP: ip(e.Source), Port: e.Source.Port(), Metadata: e.SourceLabels},
-		Destination: jsonPeer{IP: ip(e.Destination), Port: e.Destination.Port(), Metadata: e.DestinationLabels},
-		RouteMeta:   e.RouteLabels,
+// writeMore prints what an event has beyond its line: bodies, and how the
+// request was routed and balanced.
+func writeMore(w io.Writer, e tap.Event) error {
+	if e.ResponseEnd == nil {
+		return nil
 	}
-	if e.Direction != 0 {
-		out.ProxyDirection = strings.ToUpper(e.Direction.String())
+	var b strings.Builder
+	writeBody(&b, "request-body", e.ResponseEnd.RequestBody)
+	writeBody(&b, "response-body", e.ResponseEnd.ResponseBody)
+	for _, n := range e.ResponseEnd.Explanation {
+		writeNode(&b, "    ", n)
 	}
-	id := jsonID(e.ID)
-	if r := e.RequestInit; r != nil {
-		out.RequestInit = &jsonRequestInit{id, r.Method, r.Scheme, r.Authority, r.Path, headers(r.Headers)}
-	}
-	if r := e.ResponseInit; r != nil {
-		out.ResponseInit = &jsonResponseInit{id, duration(int64(r.SinceRequestInit)), r.Status, headers(r.Headers)}
-	}
-	if r := e.ResponseEnd; r != nil {
-		end := &jsonResponseEnd{
-			ID: id, SinceRequestInit: duration(int64(r.SinceRequestInit)),
-			ResponseBytes: r.Bytes, Trailers: headers(r.Trailers), ResetErrorCode: r.ResetCode,
-		}
-		if r.SinceResponseInit != nil {
-			d := duration(int64(*r.SinceResponseInit))
-			end.SinceResponseInit = &d
-		}
-		if r.GRPCStatus != nil {
-			code := uint32(*r.GRPCStatus)
-			end.GRPCStatusCode = &code
-		}
-		out.ResponseEnd = end
-	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
-func ip(a netip.AddrPort) string {
-	if !a.IsValid() {
-		return ""
+func writeBody(b *strings.Builder, name string, body *tap.Body) {
+	if body == nil {
+		return
 	}
-	return a.Addr().String()
+	more := ""
+	if body.Cut {
+		more = " …"
+	}
+	fmt.Fprintf(b, "    %s=%s%s\n", name, strconv.Quote(string(body.Data)), more)
 }
 
-func duration(ns int64) jsonDuration {
-	return jsonDuration{ns / 1_000_000_000, ns % 1_000_000_000}
-}
-
-func headers(fields []tap.Field) []jsonHeader {
-	out := make([]jsonHeader, 0, len(fields))
-	for _, f := range fields {
-		if utf8.ValidString(f.Value) {
-			out = append(out, jsonHeader{Name: f.Name, Str: &f.Value})
-		} else {
-			out = append(out, jsonHeader{Name: f.Name, Bin: []byte(f.Value)})
-		}
+// writeNode prints what a layer said, and those below it.
+func writeNode(b *strings.Builder, indent string, n layer.Node) {
+	parts := append(make([]string, 0, 1+len(n.State)), n.Name)
+	for _, a := range n.State {
+		parts = append(parts, fmt.Sprintf("%s=%v", a.Key, a.Value))
 	}
-	return out
+	fmt.Fprintf(b, "%s%s\n", indent, text.Clean(strings.Join(parts, " ")))
+	for _, c := range n.Children {
+		writeNode(b, indent+"  ", c)
+	}
+	if n.Next != nil {
+		writeNode(b, indent, *n.Next)
+	}
 }

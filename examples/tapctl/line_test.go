@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -64,6 +65,22 @@ func TestLine(t *testing.T) {
 			},
 		},
 		{
+			"open id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true",
+			func(e *tap.Event) { e.Open = &tap.ConnectionOpen{} },
+		},
+		{
+			`close id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true duration=3000000µs sent=5B received=7B error="reset\x1b"`,
+			func(e *tap.Event) {
+				e.Close = &tap.ConnectionClose{SinceOpen: 3 * time.Second, Sent: 5, Received: 7, Err: "reset\x1b"}
+			},
+		},
+		{
+			`req id=1:2 proxy=out src=10.0.0.1:5000 dst=10.0.0.2:80 tls=true :method=GET\x1b[2J :authority=web\n :path=/\u202e`,
+			func(e *tap.Event) {
+				e.RequestInit = &tap.RequestInit{Method: "GET\x1b[2J", Authority: "web\n", Path: "/\u202e"}
+			},
+		},
+		{
 			"unknown proxy=??? src=10.0.0.1:5000 dst=10.0.0.2:80 tls=",
 			func(e *tap.Event) { e.Direction = 0 },
 		},
@@ -95,4 +112,43 @@ func TestWriteJSON(t *testing.T) {
 	require.Contains(t, b.String(), `"grpcStatusCode": 0`, "OK is a status too")
 	require.Contains(t, b.String(), `"nanos": 500000000`)
 	require.NotContains(t, b.String(), "resetErrorCode")
+}
+
+// What linkerd's tap does not have has members of its own.
+func TestWriteJSONBeyondLinkerds(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) { e.Open = &tap.ConnectionOpen{} })))
+	require.Contains(t, b.String(), `"openEvent": {`)
+	b.Reset()
+	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) {
+		e.Close = &tap.ConnectionClose{SinceOpen: time.Second, Sent: 5, Received: 7, Err: "reset"}
+	})))
+	require.Contains(t, b.String(), `"received": 7`)
+	require.Contains(t, b.String(), `"error": "reset"`)
+
+	end := event(func(e *tap.Event) {
+		e.ResponseEnd = &tap.ResponseEnd{
+			RequestBody:  &tap.Body{Data: []byte("a\x1b\n"), Cut: true},
+			ResponseBody: &tap.Body{Data: []byte("\xff")},
+			Explanation: []layer.Node{{
+				Name: "balance", State: layer.State{{Key: "pick", Value: "p2c"}}, Children: []layer.Node{{Name: "endpoint"}}, Next: &layer.Node{Name: "queue"},
+			}},
+		}
+	})
+	b.Reset()
+	require.NoError(t, writeJSON(&b, end))
+	require.Contains(t, b.String(), `"valueBin": "/w=="`)
+	require.Contains(t, b.String(), `"cut": true`)
+	require.Contains(t, b.String(), `"pick": "p2c"`)
+	b.Reset()
+	require.NoError(t, writeMore(&b, end))
+	require.Equal(t, ""+
+		"    request-body=\"a\\x1b\\n\" …\n"+
+		"    response-body=\"\\xff\"\n"+
+		"    balance pick=p2c\n"+
+		"      endpoint\n"+
+		"    queue\n", b.String())
+	b.Reset()
+	require.NoError(t, writeMore(&b, event(func(e *tap.Event) { e.RequestInit = &tap.RequestInit{} })))
+	require.Empty(t, b.String())
 }

@@ -1,5 +1,5 @@
-// Command tapctl shows live requests of any process that serves linkerd's tap
-// API, such as examples/proxy.
+// Command tapctl shows live requests of any process that serves tap: linkerd's
+// proxy, examples/proxy, or any program with one tap.Layer.
 package main
 
 import (
@@ -8,22 +8,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
-
-	"github.com/gotower/gotower/examples/tapctl/top"
-	"github.com/gotower/gotower/tap"
+	"text/tabwriter"
 )
-
-const usage = `tapctl shows live requests.
-
-  tapctl tap [flags] [host:port ...]   each request, response and end as it happens
-  tapctl top [flags] [host:port ...]   a table of them, by source, destination, method and path
-
-host:port is the tap port of a proxy, 127.0.0.1:4190 if none is given; several are merged.
-`
 
 const exitUsage = 2
 
@@ -31,12 +21,14 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err == nil || errors.Is(err, flag.ErrHelp) {
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
 		return
-	}
-	fmt.Fprintln(os.Stderr, "tapctl:", err)
-	if errors.As(err, new(usageError)) {
+	case errors.As(err, new(usageError)):
+		fmt.Fprintln(os.Stderr, "tapctl:", err)
 		os.Exit(exitUsage)
+	case !errors.Is(err, errUnfit): // which was said already
+		fmt.Fprintln(os.Stderr, "tapctl:", err)
 	}
 	os.Exit(1)
 }
@@ -46,105 +38,163 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// command is what the command line asks for.
+// command is one of tapctl's. The new ones take flags, which are checked, and
+// then run until they are done or ctx ends.
 type command struct {
-	name     string // tap or top
-	targets  []string
-	filter   filter
-	output   string
-	duration time.Duration
+	name, does string
+	example    string
+	more       string
+	new        func() runner
+}
+
+type runner interface {
+	flags(f *flag.FlagSet)
+	check() error
+	run(ctx context.Context, on terminal) error
+}
+
+// terminal is what a command works on.
+type terminal struct {
+	out     *os.File
+	err     io.Writer
+	targets []string
+}
+
+// commands are all there are, in the order in which people need them.
+func commands() []command {
+	return []command{
+		{
+			name: "tap", does: "each request, response and end as it happens",
+			example: "tapctl tap --path /api/ --failures --explain 127.0.0.1:4190",
+			more: "Lines are those of linkerd viz tap. Conditions on responses and on header fields, --sample, --body and --explain\n" +
+				"need gotower's own service; linkerd's proxy does not have it.",
+			new: func() runner { return &tapCommand{} },
+		},
+		{
+			name: "top", does: "a live table by source, destination, method and path",
+			example: "tapctl top 127.0.0.1:4190 127.0.0.1:4290",
+			more: "On a terminal: select a row with the arrows, enter shows its requests, enter again one of them; ? shows all keys.\n" +
+				"Anywhere else the table is printed every 5 s, or once (--once), or as JSON at the end (-o json).",
+			new: func() runner { return &topCommand{} },
+		},
+		{
+			name: "check", does: "what is wrong, and what to do about it",
+			example: "tapctl check 127.0.0.1:4190",
+			more:    "It ends with status 1 if something is wrong (×). What one can do without is a warning (‼).",
+			new:     func() runner { return &checkCommand{} },
+		},
+		{
+			name: "stat", does: "success rate, rate and latency of each destination",
+			example: "tapctl stat --for 10s 127.0.0.1:4190",
+			new:     func() runner { return &statCommand{} },
+		},
+		{
+			name: "endpoints", does: "the endpoints that the balancers know, and their state",
+			example: "tapctl endpoints 127.0.0.1:4190",
+			more:    "The process must describe its layers: tap.Describing.",
+			new:     func() runner { return &endpointsCommand{} },
+		},
+		{
+			name: "profile", does: "a ServiceProfile of the requests that are seen",
+			example: "tapctl profile --for 60s 127.0.0.1:4190 > profile.yaml",
+			new:     func() runner { return &profileCommand{} },
+		},
+	}
 }
 
 func run(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
-	c, err := parse(args, stderr)
-	if err != nil {
-		return err
-	}
-	if c.duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, c.duration)
-		defer cancel()
-	}
-	if c.name == "top" {
-		return c.showTop(ctx, stdout)
-	}
-	c.filter.headers = c.output == "json"
-	return observe(ctx, c.targets, c.filter, func(_ string, e tap.Event) error {
-		if c.output == "json" {
-			return writeJSON(stdout, e)
-		}
-		_, err := fmt.Fprintln(stdout, line(e, c.output == "wide"))
-		return err
-	})
-}
-
-func parse(args []string, stderr io.Writer) (command, error) {
 	if len(args) == 0 {
 		args = []string{""}
 	}
-	c := command{name: args[0]}
-	switch c.name {
-	case "tap", "top":
-	case "help", "-h", "--help":
-		fmt.Fprint(stderr, usage)
-		return c, flag.ErrHelp
-	default:
-		fmt.Fprint(stderr, usage)
-		return c, usageError{errors.New("say tap or top")}
+	if name := args[0]; name == "help" || name == "-h" || name == "--help" {
+		if len(args) > 1 && name == "help" {
+			return run(ctx, []string{args[1], "--help"}, stdout, stderr)
+		}
+		usage(stdout)
+		return flag.ErrHelp
 	}
-	flags := c.flags(stderr)
-	if err := flags.Parse(args[1:]); err != nil {
-		return c, usageError{err}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return c.start(ctx, args[1:], stdout, stderr)
+		}
 	}
-	if c.targets = flags.Args(); len(c.targets) == 0 {
-		c.targets = []string{"127.0.0.1:4190"}
+	usage(stderr)
+	if args[0] == "" {
+		return usageError{errors.New("say what to do")}
 	}
-	return c, c.check()
+	return usageError{fmt.Errorf("%q is no command", args[0])}
 }
 
-func (c *command) flags(stderr io.Writer) *flag.FlagSet {
-	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.StringVar(&c.filter.method, "method", "", "only this method")
-	flags.StringVar(&c.filter.path, "path", "", "only paths that begin like this")
-	flags.StringVar(&c.filter.authority, "authority", "", "only this authority")
-	flags.StringVar(&c.filter.scheme, "scheme", "", "only this scheme")
-	flags.StringVar(&c.filter.to, "to", "", "only endpoints with this label, as `kind/name`: pod/voting-0")
-	flags.UintVar(&c.filter.maxRPS, "max-rps", 100, "at most so many requests a second, over all targets")
-	flags.DurationVar(&c.duration, "for", 0, "stop after this time (0: when interrupted)")
-	flags.StringVar(&c.output, "o", "", "`format`: json; for tap also wide")
-	return flags
+// start reads the command line, and runs the command.
+func (c command) start(ctx context.Context, args []string, stdout *os.File, stderr io.Writer) error {
+	r := c.new()
+	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
+	f.SetOutput(io.Discard) // mistakes are told once, at the end
+	r.flags(f)
+	targets, err := parse(f, args)
+	if errors.Is(err, flag.ErrHelp) {
+		c.help(stdout, f)
+		return err
+	}
+	if err == nil {
+		err = errors.Join(r.check(), checkTargets(targets))
+	}
+	if err != nil {
+		return usageError{fmt.Errorf("%w (tapctl %s --help says what there is)", err, c.name)}
+	}
+	if len(targets) == 0 {
+		targets = []string{"127.0.0.1:4190"}
+	}
+	return r.run(ctx, terminal{stdout, stderr, targets})
 }
 
-func (c *command) check() error {
-	switch {
-	case c.output == "", c.output == "json", c.output == "wide" && c.name == "tap":
-	default:
-		return usageError{fmt.Errorf("-o %s: no such format", c.output)}
+// parse takes flags before targets, behind them, and between.
+func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
+	for {
+		if err := f.Parse(args); err != nil {
+			return nil, err
+		}
+		if f.NArg() == 0 {
+			return targets, nil
+		}
+		targets, args = append(targets, f.Arg(0)), f.Args()[1:]
 	}
-	if _, err := c.filter.match(); err != nil {
-		return usageError{err}
+}
+
+func checkTargets(targets []string) error {
+	for _, t := range targets {
+		if _, _, err := net.SplitHostPort(t); err != nil {
+			return fmt.Errorf("%q is no target: write host:port", t)
+		}
 	}
 	return nil
 }
 
-// showTop shows the table while it grows; as JSON, once at the end.
-func (c *command) showTop(ctx context.Context, stdout *os.File) error {
-	var table top.Table
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	observed := make(chan error, 1)
-	go func() {
-		err := observe(ctx, c.targets, c.filter, func(from string, e tap.Event) error {
-			table.Add(from, e)
-			return nil
-		})
-		cancel(err)
-		observed <- err
-	}()
-	if c.output == "json" {
-		<-ctx.Done()
-		return errors.Join(<-observed, top.WriteJSON(stdout, table.Rows()))
+func (c command) help(w io.Writer, f *flag.FlagSet) {
+	fmt.Fprintf(w, "tapctl %s shows %s.\n\n  %s\n\n", c.name, c.does, c.example)
+	if c.more != "" {
+		fmt.Fprintf(w, "%s\n\n", c.more)
 	}
-	return errors.Join(top.Live(ctx, stdout, &table, ""), <-observed)
+	fmt.Fprintf(w, "tapctl %s [flags] [host:port ...]\n\n", c.name)
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	f.VisitAll(func(one *flag.Flag) {
+		dashes := "--"
+		if len(one.Name) == 1 {
+			dashes = "-"
+		}
+		value, does := flag.UnquoteUsage(one)
+		if d := one.DefValue; d != "" && d != "0" && d != "0s" && d != "false" {
+			does += " (default " + d + ")"
+		}
+		fmt.Fprintf(table, "  %s%s %s\t%s\n", dashes, one.Name, value, does)
+	})
+	_ = table.Flush()
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "tapctl shows live requests.\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  tapctl %-9s  %s\n", c.name, c.does)
+	}
+	fmt.Fprint(w, "\nThen come flags (tapctl COMMAND --help) and targets: the tap ports of processes, 127.0.0.1:4190 if none is given.\n")
 }

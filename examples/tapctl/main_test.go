@@ -3,14 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
-	"flag"
+	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,113 +33,135 @@ type tapped struct {
 	svc  httplayer.Service
 }
 
-func newTapped(t *testing.T) *tapped {
+// How a tapped process serves tap.
+type serving func(to *grpc.Server, reg *tap.Registry)
+
+// ours has gotower's service, and describes a balancer with two endpoints.
+func ours(to *grpc.Server, reg *tap.Registry) {
+	tap.NewServer(reg, tap.Describing(func() layer.Node {
+		endpoint := func(addr, state string, more ...layer.Attr) layer.Node {
+			return layer.Node{Name: "endpoint", State: append(layer.State{
+				{Key: "addr", Value: addr}, {Key: "state", Value: state}, {Key: "ewma", Value: 12 * time.Millisecond},
+				{Key: "in_flight", Value: 1}, {Key: "picks", Value: 42},
+			}, more...)}
+		}
+		return layer.Node{Name: "router", Next: &layer.Node{
+			Name: "balance", State: layer.State{{Key: "target", Value: "web.default:80"}},
+			Children: []layer.Node{
+				endpoint("10.0.0.1:80", "ready", layer.Attr{Key: "labels", Value: map[string]string{"pod": "web-0", "zone": "a"}}),
+				endpoint("10.0.0.2:80", "ejected", layer.Attr{Key: "reason", Value: "7 of 10 failed"}, layer.Attr{Key: "known", Value: false}),
+			},
+		}}
+	})).Register(to)
+}
+
+func linkerds(to *grpc.Server, reg *tap.Registry) { pb.RegisterTapServer(to, tap.NewServer(reg)) }
+
+func newTapped(t *testing.T, serve serving) *tapped {
 	t.Helper()
-	reg := new(tap.Registry)
+	reg := tap.NewRegistry(tap.Bodies(1000, func(_ string, b []byte) []byte { return b }))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()
-	pb.RegisterTapServer(srv, tap.NewServer(reg))
+	serve(srv, reg)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
-	answer := layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
+	answer := layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
+		layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "balance", State: layer.State{{Key: "chosen", Value: "10.0.0.1:80"}}})
+		if req.URL.Path == "/broken" {
+			return nil, errors.New("broken")
+		}
 		w := httptest.NewRecorder()
+		w.Header().Set("Set-Cookie", "id="+secret)
 		w.WriteHeader(http.StatusTeapot)
-		return w.Result(), nil
+		_, err := io.WriteString(w, "short\x1b[2J")
+		return w.Result(), err
 	})
 	return &tapped{addr: l.Addr().String(), svc: httplayer.NewStack().
+		With("explain", tap.Explain[*http.Request, *http.Response](reg)).
 		With("tap", tap.Layer(reg, httplayer.Access{}, tap.Outbound,
-			tap.Destination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0"}))).
+			tap.Destination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0", "namespace": "default"}))).
 		Service(answer)}
 }
 
+// secret is what no command shows, in whatever field it is sent.
+const secret = "hush-hush"
+
 // send makes requests until ctx ends.
-func (p *tapped) send(ctx context.Context, path string) {
+func (p *tapped) send(ctx context.Context) {
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for ctx.Err() == nil {
-		req := httptest.NewRequest(http.MethodGet, "http://web.default"+path, http.NoBody)
+	for i := 0; ctx.Err() == nil; i++ {
+		path := "/seen/" + string(rune('a'+i%3))
+		if i%5 == 0 {
+			path = "/broken"
+		}
+		req := httptest.NewRequest(http.MethodGet, "http://web.default"+path+"?token="+secret, http.NoBody)
+		req.Header.Set("X-Who", "me")
+		for _, name := range []string{"Cookie", "Authorization", "Proxy-Authorization"} {
+			req.Header.Set(name, "Basic "+secret)
+		}
 		if rsp, err := p.svc.Call(ctx, req); err == nil {
+			_, _ = io.Copy(io.Discard, rsp.Body)
 			rsp.Body.Close()
 		}
 		<-tick.C
 	}
 }
 
-// output runs the command while requests are sent, and returns what it
-// printed.
-func output(t *testing.T, p *tapped, args ...string) string {
+// result is what a command came to.
+type result struct {
+	out, warnings string
+	err           error
+}
+
+// try runs a command until it ends by itself.
+func try(t *testing.T, args ...string) result {
 	t.Helper()
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	require.NoError(t, err)
 	defer out.Close()
+	var stderr safe
+	err = run(t.Context(), args, out, &stderr)
+	data, readErr := os.ReadFile(out.Name())
+	require.NoError(t, readErr)
+	return result{string(data), stderr.String(), err}
+}
+
+// with does it while requests are sent to p, and has it watched.
+func (p *tapped) with(t *testing.T, args ...string) result {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	sent := make(chan struct{})
-	go func() {
-		defer close(sent)
-		p.send(ctx, "/seen")
-	}()
-	err = run(t.Context(), append(args, p.addr), out, &bytes.Buffer{})
-	cancel()
-	<-sent
-	require.NoError(t, err)
-	data, err := os.ReadFile(out.Name())
-	require.NoError(t, err)
-	return string(data)
+	var sending sync.WaitGroup
+	sending.Go(func() { p.send(ctx) })
+	defer sending.Wait()
+	defer cancel()
+	return try(t, append(args, p.addr)...)
 }
 
-func TestTap(t *testing.T) {
-	p := newTapped(t)
-	text := output(t, p, "tap", "--for", "300ms", "--path", "/seen", "--to", "pod/web-0")
-	require.Contains(t, text, "dst=10.0.0.1:80 tls= :method=GET :authority=web.default :path=/seen\n")
-	require.Contains(t, text, " :status=418 latency=")
-	require.Contains(t, text, "response-length=0B\n")
-	require.LessOrEqual(t, strings.Count(text, "req "), 100, "no more than a second's share")
-
-	require.Empty(t, output(t, p, "tap", "--for", "100ms", "--path", "/other"))
-	require.Contains(t, output(t, p, "tap", "--for", "300ms", "-o", "json", "--max-rps", "1"), `"httpStatus": 418`)
+// safe is a buffer for several goroutines.
+type safe struct {
+	mu sync.Mutex
+	b  bytes.Buffer
 }
 
-func TestTop(t *testing.T) {
-	p := newTapped(t)
-	require.Contains(t, output(t, p, "top", "--for", "300ms", "-o", "json"), `"destination": "web-0"`)
+func (s *safe) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
 }
 
-func TestErrorsHelp(t *testing.T) {
+func (s *safe) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// vacant is an address at which nobody listens.
+func vacant(t *testing.T) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	nothing := l.Addr().String()
-	require.NoError(t, l.Close())
-	err = run(t.Context(), []string{"tap", nothing}, nil, &bytes.Buffer{})
-	require.ErrorContains(t, err, nothing+": nothing serves tap there")
-
-	l, err = net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	srv := grpc.NewServer()
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Stop()
-	devNull, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	require.NoError(t, err)
-	defer devNull.Close()
-	err = run(t.Context(), []string{"top", "-o", "json", l.Addr().String()}, devNull, &bytes.Buffer{})
-	require.ErrorContains(t, err, "a gRPC server is there, but no tap")
-}
-
-func TestUsage(t *testing.T) {
-	for text, args := range map[string][]string{
-		"say tap or top":      {},
-		"-o yaml: no such":    {"tap", "-o", "yaml"},
-		"-o wide: no such":    {"top", "-o", "wide"},
-		`--to "web" must be`:  {"tap", "--to", "web"},
-		"flag provided but":   {"tap", "--nope"},
-		"invalid value \"x\"": {"tap", "--for", "x"},
-	} {
-		var stderr bytes.Buffer
-		err := run(t.Context(), args, nil, &stderr)
-		require.ErrorContains(t, err, text)
-		require.ErrorAs(t, err, new(usageError), text)
-	}
-	var stderr bytes.Buffer
-	require.ErrorIs(t, run(t.Context(), []string{"help"}, nil, &stderr), flag.ErrHelp)
-	require.Contains(t, stderr.String(), "tapctl tap [flags]")
+	defer l.Close()
+	return l.Addr().String()
 }

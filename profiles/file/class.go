@@ -60,14 +60,32 @@ func (v value) shortClasses() []profiles.ResponseClass {
 }
 
 func shortResponses() conditions {
-	return conditions{drop: fail, leaves: func(add func(profiles.Match)) fields {
-		return fields{"status": func(v value) {
-			add(v.anyOf(func(v value) profiles.Match {
-				if s, ok := v.status(); ok {
+	c := conditions{drop: fail}
+	c.leaves = func(add func(profiles.Match)) fields {
+		return fields{
+			"status": func(v value) {
+				add(v.anyOf(func(v value) profiles.Match {
+					if s, ok := v.status(); ok {
+						return s
+					}
+					return nil
+				}))
+			},
+			"grpc": func(v value) {
+				add(v.anyOf(func(v value) profiles.Match {
+					var s profiles.GRPCStatus
+					wrong := len(v.wrong)
+					into(&s, aGRPCStatus+", or a range such as 13-15", parseGRPCRange)(v)
+					if len(v.wrong) > wrong {
+						return nil
+					}
 					return s
-				}
-				return nil
-			}))
-		}}
-	}}
+				}))
+			},
+			"trailer": named(add, func(v value, name string, t profiles.Text) profiles.Match {
+				return v.leaf(c, profiles.Trailer{Name: name, Value: t})
+			}),
+		}
+	}
+	return c
 }

@@ -150,7 +150,7 @@ func checkLeaf(m profiles.Match) string {
 	switch m := m.(type) {
 	case profiles.Path:
 		regex = string(m)
-	case profiles.Status:
+	case profiles.Status, profiles.Trailer:
 		return reason((profiles.ResponseClass{Match: m}).Validate())
 	}
 	if _, err := syntax.Parse(regex, syntax.Perl); err != nil {

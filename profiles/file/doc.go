@@ -50,7 +50,6 @@
 //	  web-v2.default.svc.cluster.local: 10
 //	retryBudget: {ratio: 0.2, minPerSecond: 10, ttl: 10s}   # these are the defaults
 //	opaque: false                            # true: nobody looks for HTTP
-//	endpoint: {addr: "10.0.0.1:80", labels: {zone: a}}      # if served at one place
 //
 // A match has these fields, where a list is any of its members, and a text is
 // exact, or one of {exact: x}, {prefix: x}, {regex: x} and {present: true}:
@@ -72,6 +71,40 @@
 //	classes:
 //	- match: {any: [{status: 404}, {not: {status: [200-299, 304]}}]}
 //	  failure: true
+//	- match: {grpc: [UNAVAILABLE, 13-15], trailer: {x-partial: {present: true}}}
+//	  failure: true
+//
+// What else a route may have changes requests and responses, answers in place
+// of the targets, or sends copies:
+//
+//	requestHeader:                   # as it is forwarded: first add, then set, then remove
+//	  add: {x-seen: [a, b]}          # one field more each
+//	  set: {x-from: web}             # in place of those that there are
+//	  remove: [x-debug, x-trace]
+//	responseHeader: {remove: server}
+//	redirect:                        # what is left out stays as it was asked for
+//	  {status: 308, scheme: https, host: www.example.com, port: 8443, oldPrefix: /v1, newPrefix: /v2}   # or path: /new
+//	faults:                          # the first one that a request falls into is its own
+//	- {share: 1%, status: 503, grpc: UNAVAILABLE, ttl: 10m}        # ttl: from when it is first seen
+//	- {share: 0.1, delay: 100ms, jitter: 50ms, ttl: 10m}
+//	mirrors:                         # what they answer is dropped
+//	- {target: web-v3.default.svc.cluster.local, share: 10%, body: 64KiB, inFlight: 100}
+//
+// A fault must say which share and how long. The body of a mirror is the largest
+// that is copied, 64 KiB if it is left out; with 0 requests that have one are
+// not.
+//
+// A target that is served at one place has that instead of name and split:
+//
+//	endpoint:
+//	  addr: "10.0.0.1:80"
+//	  labels: {zone: a}
+//	  weight: 10000                  # for those who put it beside others; 10000 is one
+//	  protocol: h2                   # or opaque
+//	  serverName: web.default        # of TLS, with
+//	  identity: web.default          # who is expected there
+//	  authority: web.default         # to send in place of the request's
+//	  opaquePort: 4143
 //
 // A document {} is a file that has no profile. A short form wins over a
 // ServiceProfile of the same target, and one with a port over one without.

@@ -31,6 +31,7 @@ const defaultPort = 80
 func (e *entry) with(port uint16) *profiles.Profile {
 	p := e.profile
 	p.OpaqueProtocol = p.OpaqueProtocol || e.opaquePorts[port]
+	p.Routes = mirrored(p.Routes, port)
 	for _, t := range e.split {
 		t.Authority = withPort(t.Authority, port)
 		p.Targets = append(p.Targets, t)

@@ -357,6 +357,26 @@ func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
 	})
 }
 
+// Who mends a mistake by making another one is told of that, too.
+func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
+	path := temp(t, web("good"))
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		w := watch(t, New(path, Logger(slog.New(slog.NewTextHandler(&out, nil)))), "web")
+		w.expect(t, 0, "good")
+		replace(t, path, "target: web\nname: a/b\n")
+		w.expect(t, poll, path+`:2:7: name "a/b": want a DNS name without a port`)
+		require.Empty(t, out.String(), "whoever watches is told")
+		replace(t, path, "target: web\nname: 'a b'\n")
+		w.expect(t, poll, path+`:2:7: name "a b": want a DNS name without a port`)
+		require.Equal(t, 1, strings.Count(out.String(), "\n"))
+		require.Contains(t, out.String(), `level=WARN msg="the profiles are wrong in another way" err="`+path+":2:7: name")
+		replace(t, path, web("mended"))
+		w.expect(t, poll, "mended")
+		require.Equal(t, 1, strings.Count(out.String(), "\n"))
+	})
+}
+
 func TestTheClientsNamespaceIsAnOption(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: theirs, condition: {method: GET}}]\n"))
 	data, err := os.ReadFile(path)

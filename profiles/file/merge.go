@@ -31,8 +31,12 @@ func (m *merger) look() *state {
 	if view == m.seen {
 		return m.latest
 	}
+	before := m.latest
 	m.seen, m.latest = view, merge(view)
 	m.warn(view)
+	if before != nil && before.err != nil && m.latest.err != nil && before.err.Error() != m.latest.err.Error() {
+		m.log.Warn("the profiles are wrong in another way", "err", m.latest.err)
+	}
 	return m.latest
 }
 

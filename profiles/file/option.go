@@ -43,8 +43,9 @@ func Namespace(name string) Option {
 }
 
 // Logger has what linkerd would leave out of a ServiceProfile, and is left out
-// here, logged to l each time that such a file has changed. The default, and
-// nil, is silence.
+// here, logged to l each time that such a file has changed. So are mistakes that
+// come in the place of others: to a [profiles.Router] they are one outage, of
+// which it tells the beginning and the end. The default, and nil, is silence.
 func Logger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -57,7 +58,6 @@ routes:
 split: {web-v1.default.svc.cluster.local:80: 90, web-v2.default.svc.cluster.local: 10, web-v3.default.svc.cluster.local: 0}
 retryBudget: {ratio: 0.5, minPerSecond: 3, ttl: 20s}
 opaque: true
-endpoint: {addr: 10.0.0.1:80, labels: {zone: a}}
 ---
 target: [WEB.default.svc.cluster.local.:8080, 10.96.0.10:80, "[fd00::1]:80"]
 name: web.default.svc.cluster.local
@@ -117,7 +117,6 @@ name: web.default.svc.cluster.local
 		},
 		RetryBudget:    &profiles.RetryBudget{Ratio: 0.5, MinPerSecond: 3, TTL: 20 * time.Second},
 		OpaqueProtocol: true,
-		Endpoint:       netip.MustParseAddrPort("10.0.0.1:80"), EndpointLabels: map[string]string{"zone": "a"},
 	}, s.Profile("Web.default.svc.cluster.local.:81"))
 
 	named := &profiles.Profile{
@@ -168,5 +167,33 @@ func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
 	classes := strings.ReplaceAll("\n"+documentedBlock(t, "classes:"), "\n", "\n  ")
 	route := parse(t, "target: web\nroutes:\n- match:"+match+classes).Profile("web").Routes[0]
 	require.Len(t, route.Match, 12, "each of the eleven fields, one of them with two headers")
-	require.Len(t, route.Classes, 1)
+	require.Len(t, route.Classes, 2)
+	require.Equal(t, profiles.All{
+		profiles.Any{profiles.GRPCStatus{Min: 14, Max: 14}, profiles.GRPCStatus{Min: 13, Max: 15}},
+		profiles.Trailer{Name: "x-partial", Value: profiles.Present{}},
+	}, route.Classes[1].Match)
+
+	changes := strings.ReplaceAll("\n"+documentedBlock(t, "requestHeader:"), "\n", "\n  ")
+	route = parse(t, "target: web:81\nroutes:\n- match: {pathPrefix: /}"+changes).Profile("web:81").Routes[0]
+	require.Equal(t, layer.FieldChanges{
+		Add:    []layer.FieldPair{{Name: "x-seen", Value: "a"}, {Name: "x-seen", Value: "b"}},
+		Set:    []layer.FieldPair{{Name: "x-from", Value: "web"}},
+		Remove: []string{"x-debug", "x-trace"},
+	}, route.RequestHeader)
+	require.Equal(t, layer.FieldChanges{Remove: []string{"server"}}, route.ResponseHeader)
+	require.Equal(t, &profiles.Redirect{
+		Status: 308, Scheme: "https", Host: "www.example.com", Port: 8443, OldPrefix: "/v1", NewPrefix: "/v2",
+	}, route.Redirect)
+	require.Equal(t, []profiles.Fault{
+		{Share: 0.01, Status: 503, GRPC: 14, TTL: 10 * time.Minute},
+		{Share: 0.1, Delay: 100 * time.Millisecond, Jitter: 50 * time.Millisecond, TTL: 10 * time.Minute},
+	}, route.Faults)
+	require.Equal(t, []profiles.Mirror{
+		{Authority: "web-v3.default.svc.cluster.local:81", Share: 0.1, Body: 64 << 10, InFlight: 100},
+	}, route.Mirrors)
+
+	require.Equal(t, &profiles.Endpoint{
+		Addr: netip.MustParseAddrPort("10.0.0.1:80"), Labels: map[string]string{"zone": "a"}, Weight: 10000,
+		Protocol: profiles.H2Protocol, ServerName: "web.default", Identity: "web.default", Authority: "web.default", OpaquePort: 4143,
+	}, parse(t, "target: web\n"+documentedBlock(t, "endpoint:")).Profile("web").Endpoint)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -73,6 +74,17 @@ func (d draw) leaf() (profiles.Match, object) {
 }
 
 func (d draw) status() (profiles.Match, object) {
+	switch d.int(0, 5) {
+	case 0:
+		s := profiles.GRPCStatus{Min: uint32(d.int(0, 10)), Max: uint32(d.int(10, 16))}
+		if d.int(0, 1) == 0 {
+			return s, object{"grpc": fmt.Sprintf("%d-%d", s.Min, s.Max)}
+		}
+		return s, object{"grpc": grpcNames()[s.Min] + "-" + grpcNames()[s.Max]}
+	case 1:
+		text, written := d.text()
+		return profiles.Trailer{Name: "x-t", Value: text}, object{"trailer": object{"x-t": written}}
+	}
 	low := d.int(100, 999)
 	if d.int(0, 1) == 0 {
 		return profiles.Status{Min: low, Max: low}, object{"status": low}
@@ -125,15 +137,28 @@ func (d draw) route() (profiles.Route, object) {
 		classes = append(classes, object{"match": written, "failure": c.Failure})
 	}
 	o["classes"] = classes
+	r.RequestHeader, o["requestHeader"] = d.changes()
+	r.ResponseHeader, o["responseHeader"] = d.changes()
+	d.answers(&r, o)
 	return r, o
+}
+
+func (d draw) endpoint() (*profiles.Endpoint, object) {
+	e := &profiles.Endpoint{
+		Addr:   netip.AddrPortFrom(netip.MustParseAddr(d.pick("10.0.0.1", "fd00::1")), uint16(d.int(1, 65535))),
+		Labels: map[string]string{"zone": d.pick("a", "b")}, Weight: uint32(d.int(1, 20000)), Protocol: profiles.H2Protocol,
+		ServerName: "web.ns", Identity: d.pick("web.ns", "spiffe://root/ns/web"), Authority: d.pick("web", "web:80"), OpaquePort: 4143,
+	}
+	return e, object{
+		"addr": e.Addr, "labels": e.Labels, "weight": e.Weight, "protocol": "h2",
+		"serverName": e.ServerName, "identity": e.Identity, "authority": e.Authority, "opaquePort": e.OpaquePort,
+	}
 }
 
 func (d draw) profile() (profiles.Profile, object) {
 	p := profiles.Profile{
 		Name: d.pick("web.ns", "API_1."), OpaqueProtocol: d.int(0, 1) == 1,
-		Targets:        []profiles.Target{{Authority: "web-v2:81", Weight: uint32(d.int(0, 1000))}},
-		Endpoint:       netip.AddrPortFrom(netip.MustParseAddr(d.pick("10.0.0.1", "fd00::1")), uint16(d.int(1, 65535))),
-		EndpointLabels: map[string]string{"zone": d.pick("a", "b")},
+		Targets: []profiles.Target{{Authority: "web-v2:81", Weight: uint32(d.int(0, 1000))}},
 		RetryBudget: &profiles.RetryBudget{
 			Ratio: float64(d.int(0, 8000)) / 8, MinPerSecond: uint32(d.int(0, 100)), TTL: time.Duration(d.int(1, 60)) * time.Second,
 		},
@@ -143,12 +168,18 @@ func (d draw) profile() (profiles.Profile, object) {
 		r, o := d.route()
 		p.Routes, routes = append(p.Routes, r), append(routes, o)
 	}
-	return p, object{
+	o := object{
 		"target": "web.ns:80", "name": p.Name, "opaque": p.OpaqueProtocol, "routes": routes,
 		"split":       object{"web-v2:81": p.Targets[0].Weight},
-		"endpoint":    object{"addr": p.Endpoint, "labels": p.EndpointLabels},
 		"retryBudget": object{"ratio": p.RetryBudget.Ratio, "minPerSecond": p.RetryBudget.MinPerSecond, "ttl": p.RetryBudget.TTL.String()},
 	}
+	if d.int(0, 1) == 1 { // everything goes there: nothing else says where
+		p.Endpoint, o["endpoint"] = d.endpoint()
+		p.Name, p.Targets = "", nil
+		delete(o, "name")
+		delete(o, "split")
+	}
+	return p, o
 }
 
 // The short form says all that a Profile can.
@@ -164,11 +195,24 @@ func TestWhatTheShortFormSaysIsWhatIsRead(t *testing.T) {
 		require.Equal(t, &want, got, "%s", data)
 		require.NoError(t, got.Validate())
 		note(said, reflect.ValueOf(want))
+		if want.Endpoint != nil {
+			note(said, reflect.ValueOf(*want.Endpoint))
+		}
 		for _, r := range got.Routes {
 			note(said, reflect.ValueOf(r))
+			note(said, reflect.ValueOf(r.RequestHeader))
+			note(said, reflect.ValueOf(r.Faults[0]))
+			note(said, reflect.ValueOf(r.Mirrors[0]))
+			if r.Redirect != nil {
+				note(said, reflect.ValueOf(*r.Redirect))
+			}
 		}
 	})
-	for _, of := range []reflect.Type{reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route]()} {
+	for _, of := range []reflect.Type{
+		reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route](), reflect.TypeFor[profiles.Endpoint](),
+		reflect.TypeFor[layer.FieldChanges](), reflect.TypeFor[profiles.Redirect](), reflect.TypeFor[profiles.Fault](),
+		reflect.TypeFor[profiles.Mirror](),
+	} {
 		for field := range of.Fields() {
 			name := of.Name() + "." + field.Name
 			require.True(t, said[name], "the short form has nothing for %s: let it, in short.go and above", name)

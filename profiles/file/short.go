@@ -36,9 +36,10 @@ func (v value) short() []*entry {
 		return nil // {} is how a file says that it has none
 	}
 	v.require("target", "the name of the service: web.default.svc.cluster.local")
+	v.oneEndpoint()
 	for _, t := range targets {
 		t.split, t.profile = e.split, e.profile
-		if t.profile.Name == "" && isDNSName(t.host) {
+		if t.profile.Name == "" && t.profile.Endpoint == nil && isDNSName(t.host) {
 			t.profile.Name = t.host
 		}
 	}
@@ -99,17 +100,6 @@ func (e *entry) shortBudget(v value) {
 	e.profile.RetryBudget = b
 }
 
-func (e *entry) endpoint(v value) {
-	v.read(fields{
-		"addr": into(&e.profile.Endpoint, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
-			addr, err := netip.ParseAddrPort(s)
-			return addr, err == nil && addr.Port() != 0
-		}),
-		"labels": labels(&e.profile.EndpointLabels),
-	})
-	v.require("addr", "where it is: 10.0.0.1:80")
-}
-
 func (e *entry) shortRoutes(v value) {
 	for _, item := range v.items() {
 		if item.isNull() {
@@ -123,19 +113,24 @@ func (e *entry) shortRoutes(v value) {
 func (v value) shortRoute() (r profiles.Route) {
 	var successes, failures, classes []profiles.ResponseClass
 	v.read(fields{
-		"name":       anyText(&r.Name),
-		"match":      func(v value) { r.Match = v.condition(shortRequests()) },
-		"labels":     labels(&r.Labels),
-		"timeout":    duration(&r.Timeout),
-		"tryTimeout": duration(&r.TryTimeout),
-		"retry":      boolean(&r.Retryable),
-		"maxRetries": count(&r.MaxRetries, 99),
-		"hedge":      duration(&r.Hedge),
-		"limit":      count(&r.Limit, math.MaxInt32),
-		"rate":       rate(&r.Rate),
-		"successes":  func(v value) { successes = v.statusClasses(false) },
-		"failures":   func(v value) { failures = v.statusClasses(true) },
-		"classes":    func(v value) { classes = v.shortClasses() },
+		"name":           anyText(&r.Name),
+		"match":          func(v value) { r.Match = v.condition(shortRequests()) },
+		"labels":         labels(&r.Labels),
+		"timeout":        duration(&r.Timeout),
+		"tryTimeout":     duration(&r.TryTimeout),
+		"retry":          boolean(&r.Retryable),
+		"maxRetries":     count(&r.MaxRetries, 99),
+		"hedge":          duration(&r.Hedge),
+		"limit":          count(&r.Limit, math.MaxInt32),
+		"rate":           rate(&r.Rate),
+		"successes":      func(v value) { successes = v.statusClasses(false) },
+		"failures":       func(v value) { failures = v.statusClasses(true) },
+		"classes":        func(v value) { classes = v.shortClasses() },
+		"requestHeader":  requestHeader(&r.RequestHeader),
+		"responseHeader": responseHeader(&r.ResponseHeader),
+		"redirect":       redirect(&r.Redirect),
+		"faults":         faults(&r.Faults),
+		"mirrors":        mirrors(&r.Mirrors),
 	})
 	v.require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
 	if item, ok := v.field("classes"); ok && len(successes)+len(failures) > 0 {

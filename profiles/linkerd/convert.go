@@ -36,12 +36,11 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 		p.Targets = append(p.Targets, target)
 	}
 	if e := m.GetEndpoint(); e != nil {
-		addr, err := convertAddr(e.GetAddr())
+		endpoint, err := convertEndpoint(e)
 		if err != nil {
 			drop(fmt.Errorf("endpoint: %w", err))
-		} else {
-			p.Endpoint, p.EndpointLabels = addr, e.GetMetricLabels()
 		}
+		p.Endpoint = endpoint
 	}
 	if b := m.GetRetryBudget(); b != nil {
 		budget, err := convertBudget(b)

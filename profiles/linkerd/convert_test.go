@@ -92,7 +92,18 @@ func whole() *destination.DestinationProfile {
 			{Authority: "v1.default.svc.cluster.local:80", Weight: 9}, {Authority: "v2:80", Weight: 0},
 		},
 		Endpoint: &destination.WeightedAddr{
-			Addr: ipv4(0x0a000001, 8080), MetricLabels: map[string]string{"pod": "web-1"},
+			Addr: ipv4(0x0a000001, 8080), MetricLabels: map[string]string{"pod": "web-1"}, Weight: 10000,
+			TlsIdentity: &destination.TlsIdentity{
+				Strategy: &destination.TlsIdentity_UriLikeIdentity_{
+					UriLikeIdentity: &destination.TlsIdentity_UriLikeIdentity{Uri: "spiffe://root/ns/web"},
+				},
+				ServerName: &destination.TlsIdentity_DnsLikeIdentity{Name: "sni"},
+			},
+			ProtocolHint: &destination.ProtocolHint{
+				Protocol:        &destination.ProtocolHint_H2_{H2: &destination.ProtocolHint_H2{}},
+				OpaqueTransport: &destination.ProtocolHint_OpaqueTransport{InboundPort: 4143},
+			},
+			AuthorityOverride: &destination.AuthorityOverride{AuthorityOverride: "web:80"},
 		},
 	}
 }
@@ -120,10 +131,12 @@ func TestConvert(t *testing.T) {
 			Retryable: true,
 			Timeout:   1500 * time.Millisecond,
 		}},
-		RetryBudget:    &profiles.RetryBudget{Ratio: 0.25, MinPerSecond: 10, TTL: 10 * time.Second},
-		Targets:        []profiles.Target{{Authority: "v1.default.svc.cluster.local:80", Weight: 9}, {Authority: "v2:80"}},
-		Endpoint:       netip.MustParseAddrPort("10.0.0.1:8080"),
-		EndpointLabels: map[string]string{"pod": "web-1"},
+		RetryBudget: &profiles.RetryBudget{Ratio: 0.25, MinPerSecond: 10, TTL: 10 * time.Second},
+		Targets:     []profiles.Target{{Authority: "v1.default.svc.cluster.local:80", Weight: 9}, {Authority: "v2:80"}},
+		Endpoint: &profiles.Endpoint{
+			Addr: netip.MustParseAddrPort("10.0.0.1:8080"), Labels: map[string]string{"pod": "web-1"}, Weight: 10000,
+			Protocol: profiles.H2Protocol, ServerName: "sni", Identity: "spiffe://root/ns/web", Authority: "web:80", OpaquePort: 4143,
+		},
 	}, got)
 	assert.Equal(t, &profiles.Profile{}, convert(new(destination.DestinationProfile), nil))
 }
@@ -241,7 +254,7 @@ func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
 		{
 			"endpoint without address",
 			func(m *destination.DestinationProfile) { m.GetEndpoint().GetAddr().Ip = nil },
-			func(p *profiles.Profile) { p.Endpoint, p.EndpointLabels = netip.AddrPort{}, nil },
+			func(p *profiles.Profile) { p.Endpoint = nil },
 			"endpoint: no IP address",
 		},
 		{
@@ -340,6 +353,9 @@ func FuzzProfile(f *testing.F) {
 			require.Error(t, err)
 			dropped++
 		})
+		if p.Endpoint != nil {
+			require.NoError(t, p.Endpoint.Validate())
+		}
 		for _, r := range p.Routes {
 			require.NoError(t, r.Validate())
 			require.GreaterOrEqual(t, r.Timeout, time.Duration(0))

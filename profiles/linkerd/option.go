@@ -12,6 +12,7 @@ type Option interface {
 }
 
 type options struct {
+	gate
 	contextToken string
 	backoff      layer.Backoff
 	log          *slog.Logger

@@ -43,6 +43,11 @@ func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 
 // Watch yields the profiles of target as they come. See [profiles.Source].
 func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
+	if !s.opens(target) {
+		return func(yield func(*profiles.Profile, error) bool) {
+			yield(nil, fmt.Errorf("linkerd: %q is not among the names and networks that have profiles: %w", target, profiles.ErrNoProfile))
+		}
+	}
 	open := func(ctx context.Context) iter.Seq2[*profiles.Profile, error] { return s.stream(ctx, target) }
 	final := func(err error) bool { return errors.Is(err, profiles.ErrNoProfile) }
 	return stream.Reconnect(ctx, s.backoff, open, final)

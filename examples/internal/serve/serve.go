@@ -34,12 +34,16 @@ type server struct {
 const readHeader = 10 * time.Second
 
 // HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2. It
-// returns its address. A fallback is for where addr is taken.
+// returns its address. A fallback is for where addr is taken. A handler with
+// responses that do not end has a method Shutdown, which asks them to.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
 	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader}
+	if endless, ok := h.(interface{ Shutdown() }); ok {
+		srv.RegisterOnShutdown(endless.Shutdown)
+	}
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {

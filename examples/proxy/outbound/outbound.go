@@ -4,6 +4,12 @@
 //	limit ─▶ router ─▶ profile ─▶ retry, ─▶ queue ─▶ balancer ─▶ metrics ─▶ tap ─▶ endpoint
 //	         target    route,     timeout   bounded  cheapest,              live    one
 //	         by name   split      by route  wait     peak EWMA              events  address
+//
+// Where the profile names the one endpoint that a target is served at, there is
+// no balancer. A profile that calls a target opaque changes nothing: what comes
+// here are requests, taken apart already. Connections that are to be forwarded
+// as they are need a listener that knows where they were going to; package
+// profiles has Dispatch for it, and layer/tcplayer the rest.
 package outbound
 
 import (
@@ -11,6 +17,7 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -37,9 +44,10 @@ type Config struct {
 	PoolIdle       time.Duration // how long an HTTP/1.1 connection is kept unused
 	Backoff        layer.Backoff // between attempts to connect, to endpoints and to the controller
 
-	ContextToken string            // for the controller
-	SourceLabels map[string]string // what tap shows of the clients of this proxy
-	Quiet        bool              // no l5d-proxy-error in answers
+	ContextToken string                 // for the controller
+	Profiled     []profilesource.Option // of which targets profiles are asked for: Names and Networks
+	SourceLabels map[string]string      // what tap shows of the clients of this proxy
+	Quiet        bool                   // no l5d-proxy-error in answers
 
 	Taps  *tap.Registry
 	Meter func(ctx context.Context, t discover.Target) layer.Instruments // until ctx ends
@@ -73,13 +81,16 @@ func New(ctx context.Context, controller grpc.ClientConnInterface, c Config) htt
 			destination.New(controller, destination.ContextToken(c.ContextToken), destination.StreamLimits(destination.Limits{}),
 				destination.Backoff(c.Backoff), destination.Logger(c.Log)),
 			resolve.KeepPolicy{}),
-		profiles: profilesource.New(controller, profilesource.ContextToken(c.ContextToken),
-			profilesource.Backoff(c.Backoff), profilesource.Logger(c.Log)),
+		profiles: profilesource.New(controller, slices.Concat(c.Profiled, []profilesource.Option{
+			profilesource.ContextToken(c.ContextToken), profilesource.Backoff(c.Backoff), profilesource.Logger(c.Log),
+		})...),
 	}
 	o.logicals = layer.NewCache(ctx, o.logical, layer.CachePolicy{Idle: c.DiscoveryIdle})
 	o.concretes = layer.NewCache(ctx, o.concrete, layer.CachePolicy{Idle: c.DiscoveryIdle})
+	o.forwards = layer.NewCache(ctx, o.forwarded, layer.CachePolicy{Idle: c.DiscoveryIdle})
 
 	return httplayer.NewStack().
+		With("explain", tap.Explain[*http.Request, *http.Response](c.Taps)).
 		Limit(c.MaxInFlight).
 		Service(o.logicals.Router(Target))
 }
@@ -90,6 +101,7 @@ type outbound struct {
 	profiles  profiles.Source
 	logicals  *layer.Cache[string, *http.Request, *http.Response]
 	concretes *layer.Cache[string, *http.Request, *http.Response]
+	forwards  *layer.Cache[place, *http.Request, *http.Response]
 }
 
 // logical serves a target by the name that the application used: its profile
@@ -97,7 +109,8 @@ type outbound struct {
 // is sent again, and splits the traffic.
 func (o *outbound) logical(ctx context.Context, target string) httplayer.Service {
 	return profiles.New(ctx, target, o.profiles, httplayer.Access{}, o.concretes.Service,
-		profiles.Standard(httplayer.Resend{}, httplayer.Classify),
+		profiles.Forward(o.forward(target)),
+		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
 		profiles.Measured[*http.Request, *http.Response](func(route profiles.Route) (requests, tries layer.Instruments) {
 			return o.RouteMeter(ctx, target, route)
 		}),

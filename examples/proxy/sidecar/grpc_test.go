@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,7 +22,8 @@ import (
 
 // echo is a gRPC service without generated code.
 type echo struct {
-	left chan struct{} // receives when a call of Wait sees its caller leave
+	left  chan struct{} // receives when a call of Wait sees its caller leave
+	fails atomic.Int64  // how many calls of flaky are to fail still
 }
 
 func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrapperspb.StringValue, error) {
@@ -32,6 +34,11 @@ func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrappers
 	case "fail":
 		s, _ := status.New(codes.Unknown, "ERROR: ünknown").WithDetails(wrapperspb.String("detail"))
 		return nil, s.Err()
+	case "flaky":
+		_ = grpc.SendHeader(ctx, nil) // so that the status has to come in trailers
+		if e.fails.Add(-1) >= 0 {
+			return nil, status.Error(codes.Unavailable, "away")
+		}
 	case "wait":
 		<-ctx.Done()
 		e.left <- struct{}{}
@@ -89,7 +96,7 @@ func grpcTown(t *testing.T, routes ...controller.Route) (*echo, *grpc.ClientConn
 	t.Cleanup(srv.Stop)
 	cfg := at("echo.example:8080", l.Addr().String())
 	d := cfg.Destinations["echo.example:8080"]
-	d.Profile = &controller.Profile{Routes: routes}
+	d.Profile = &controller.Profile{Routes: routes, Budget: &controller.RetryBudget{MinPerSecond: 1, TTL: 10 * time.Second}}
 	cfg.Destinations["echo.example:8080"] = d
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
 	tn := newTown(t, ctl)
@@ -179,4 +186,42 @@ func TestGRPCTimeoutOfARoute(t *testing.T) {
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 	require.ErrorContains(t, err, "head timeout")
 	<-e.left
+}
+
+func retryableEcho() controller.Route {
+	return controller.Route{Name: "echo", Match: controller.Match{Path: "/test.Echo/.*"}, Retryable: true}
+}
+
+func TestGRPCRetryByTrailers(t *testing.T) {
+	e, conn := grpcTown(t, retryableEcho())
+	e.fails.Store(3)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-say", "hi")
+	out := new(wrapperspb.StringValue)
+	var tail metadata.MD
+	require.NoError(t, conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("flaky"), out, grpc.Trailer(&tail)))
+	require.Equal(t, "flaky hi echo.example:8080", out.GetValue())
+	require.Equal(t, []string{"t"}, tail.Get("x-tail"))
+
+	e.fails.Store(100)
+	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("flaky"), out, grpc.Trailer(&tail))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Equal(t, "away", status.Convert(err).Message(), "the last response as it is")
+	require.Equal(t, []string{"t"}, tail.Get("x-tail"))
+	require.EqualValues(t, 100-1-7, e.fails.Load(), "10 retries in 10 seconds, of which 3 were spent")
+}
+
+// A route that is retryable holds no conversation up.
+func TestGRPCBothWaysOnARetryableRoute(t *testing.T) {
+	_, conn := grpcTown(t, retryableEcho())
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
+	require.NoError(t, err)
+	for _, word := range []string{"one", "two", "three"} {
+		require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
+		in := new(wrapperspb.StringValue)
+		require.NoError(t, stream.RecvMsg(in))
+		require.Equal(t, word, in.GetValue())
+	}
+	require.NoError(t, stream.CloseSend())
+	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+	require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
 }

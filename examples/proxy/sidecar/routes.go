@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/multi"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
@@ -54,6 +55,7 @@ func (r *routeMeters) bind(labels prometheus.Labels) (requests, tries layer.Inst
 	retryable := r.retryable.MustCurryWith(labels)
 	requests = layer.Instruments{
 		Requests:  counter{r.requests.With(labels)},
+		Refusals:  refusals(r.requests, r.responses, labels),
 		Responses: classes{r.responses.MustCurryWith(labels)},
 		Latency:   histogram{r.latency.With(labels)},
 		Retries:   counter{retryable.WithLabelValues("")},
@@ -62,9 +64,17 @@ func (r *routeMeters) bind(labels prometheus.Labels) (requests, tries layer.Inst
 	}
 	tries = layer.Instruments{
 		Requests:  counter{r.tries.With(labels)},
+		Refusals:  refusals(r.tries, r.answers, labels),
 		Responses: classes{r.answers.MustCurryWith(labels)},
 	}
 	return requests, tries
+}
+
+// refusals counts what was refused below (fail-fast, no endpoint) as a request
+// and a failure: nobody above sends it again, and its client gets a 503 or 504.
+func refusals(requests, responses *prometheus.CounterVec, labels prometheus.Labels) metrics.Counter {
+	failures := responses.MustCurryWith(labels).WithLabelValues("failure")
+	return multi.NewCounter(counter{requests.With(labels)}, counter{failures})
 }
 
 // skipped is linkerd's label for why there was no retry.

@@ -8,26 +8,31 @@ import (
 	"log/slog"
 	"time"
 
-	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/examples/proxy/outbound"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/view"
 )
 
 // Config is what a proxy has to be told.
 type Config struct {
 	Listen      string // ip:port for HTTP/1.1 and h2c
-	Admin       string // ip:port for /live /ready /metrics /stack
+	Admin       string // ip:port for /live /ready /metrics /stack /view/
 	Tap         string // ip:port for io.linkerd.proxy.tap.Tap, to loopback clients
+	Title       string // what the page of admin calls this proxy
 	Fallback    bool   // any port of loopback will do where one of these is taken
 	Destination string // host:port of the destination controller, in clear
 
 	Grace    time.Duration // how long open requests may take to end
 	Outbound outbound.Config
 }
+
+// eventRate is a thousand requests a second, for three hundredths of a
+// processor. Who watches more has Top.
+const eventRate = 3000
 
 // Proxy is bound to its addresses, and serves while Run runs.
 type Proxy struct {
@@ -55,12 +60,13 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 		fallback = []string{"127.0.0.1:0"}
 	}
 	var g serve.Group
-	tapServer := tap.NewServer(taps)
+	describe := func() layer.Node { return layer.Describe(svc) }
+	tapServer := tap.NewServer(taps, tap.Describing(describe), tap.EventRate(eventRate))
+	page := view.New(view.Config{Registry: taps, Describe: describe, Title: c.Title})
 	p := &Proxy{
 		Addr:  g.HTTP("requests", c.Listen, outbound.Handler(svc, c.Outbound), fallback...),
-		Admin: g.HTTP("admin", c.Admin, admin(meters, func() layer.Node { return layer.Describe(svc) }), fallback...),
-		Tap: g.GRPC("tap", c.Tap, func(s *grpc.Server) { pb.RegisterTapServer(s, tapServer) },
-			tapServer.Shutdown, fallback...),
+		Admin: g.HTTP("admin", c.Admin, admin(meters, page, describe), fallback...),
+		Tap:   g.GRPC("tap", c.Tap, func(s *grpc.Server) { tapServer.Register(s) }, tapServer.Shutdown, fallback...),
 	}
 	p.run = func(ctx context.Context) error {
 		defer controller.Close()

@@ -40,7 +40,7 @@ type town struct {
 }
 
 // serveController serves cfg at addr until the test, or stop, ends it.
-func serveController(t *testing.T, addr string, cfg controller.Config) (at string, stop func()) {
+func serveController(t testing.TB, addr string, cfg controller.Config) (at string, stop func()) {
 	t.Helper()
 	ctl := controller.New(nil)
 	require.NoError(t, ctl.Set(cfg))
@@ -60,7 +60,7 @@ func serveController(t *testing.T, addr string, cfg controller.Config) (at strin
 	return l.Addr().String(), stop
 }
 
-func newTown(t *testing.T, controllerAddr string, change ...func(*sidecar.Config)) *town {
+func newTown(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) *town {
 	t.Helper()
 	const free = "127.0.0.1:0"
 	c := sidecar.Config{
@@ -97,7 +97,7 @@ func at(name string, addrs ...string) controller.Config {
 }
 
 // backend is an HTTP server that says its name.
-func backend(t *testing.T, name string) (addr string) {
+func backend(t testing.TB, name string) (addr string) {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Override", r.Header.Get("L5d-Dst-Override"))
@@ -111,7 +111,7 @@ func backend(t *testing.T, name string) (addr string) {
 }
 
 // client is a standard client that sends everything to the proxy.
-func (tn *town) client(t *testing.T) *http.Client {
+func (tn *town) client(t testing.TB) *http.Client {
 	t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, network, tn.Addr)
@@ -283,7 +283,7 @@ func TestAdmin(t *testing.T) {
 	_, text := get(t, direct, admin+"/stack?o=json")
 	var probe map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &probe))
-	require.Equal(t, "limit", probe["name"])
+	require.Equal(t, "explain", probe["name"])
 }
 
 func TestTapSeesTheEndpoint(t *testing.T) {

@@ -1,82 +1,156 @@
 package top
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
-	"strings"
 	"time"
 
 	"golang.org/x/term"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
-// How often the table is shown: on a terminal, and where it is a log.
+// How often the table changes on a terminal, and is printed elsewhere, if
+// Config does not say.
 const (
-	Refresh  = 100 * time.Millisecond
+	Refresh  = 500 * time.Millisecond
 	Interval = 5 * time.Second
+
+	least = 100 * time.Millisecond // that may be asked for
 )
 
-// Live shows the table on out until ctx ends: on a terminal in place, anywhere
-// else again every few seconds. header, if there is one, stands above it.
-func Live(ctx context.Context, out *os.File, t *Table, header string) error {
-	every, show := Interval, func() error { return log(out, t, header) }
-	if term.IsTerminal(int(out.Fd())) {
-		fmt.Fprint(out, enterScreen)
-		defer fmt.Fprint(out, leaveScreen)
-		every, show = Refresh, func() error { return redraw(out, t, header) }
+// Columns are what a table shows: those of `linkerd viz top`, and more.
+type Columns struct {
+	HideSources bool // add up what differs by the source alone
+	Routes      bool // rows by route; the request must ask for them
+	Wide        bool // quantiles, rates and open requests as well
+}
+
+// Config is what to show. The zero value shows nothing of nobody.
+type Config struct {
+	Columns
+
+	Title     string // in one line, what is watched
+	Note      string // lines above the table, if there is room
+	Processes []tap.Process
+	Request   *tappb.TopRequest // its Every and Rows are chosen here
+	MaxRPS    int               // requests a second that all processes are asked to show; 0 is 100
+	Every     time.Duration     // how often it changes; 0 is Refresh or Interval
+
+	// Advise adds to an error what to do about it. It may be nil.
+	Advise func(error) error
+
+	// Warn is told of errors where there is no screen to show them on. It may
+	// be nil.
+	Warn func(error)
+}
+
+func (c *Config) advised(err error) error {
+	if c.Advise != nil {
+		return c.Advise(err)
 	}
-	tick := time.NewTicker(every)
-	defer tick.Stop()
-	for {
-		if err := show(); err != nil {
+	return err
+}
+
+// Live shows the table on out until ctx ends or somebody quits: on a terminal
+// as a program with keys, which has the terminal to itself until Live returns;
+// anywhere else again every few seconds. It returns the last rows.
+func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
+	if OnScreen(out) {
+		return onScreen(ctx, out, c)
+	}
+	return printed(ctx, out, c)
+}
+
+// OnScreen reports whether out is a terminal that Live can draw on.
+func OnScreen(out *os.File) bool {
+	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
+}
+
+// Collect returns the rows that there are when ctx ends.
+func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
+	return c.each(ctx, least, func([]*tappb.Row) error { return nil })
+}
+
+// printed prints the table again and again. Answers come more often than that,
+// so that the last is of the end.
+func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
+	every := cmp.Or(c.Every, Interval)
+	next := time.Now().Add(every)
+	often := min(every, Refresh)
+	if end, ok := ctx.Deadline(); ok {
+		often = max(least, min(often, time.Until(end)/10))
+	}
+	return c.each(ctx, often, func(rows []*tappb.Row) error {
+		if len(rows) == 0 || time.Now().Before(next) {
+			return nil // a table of nothing tells nothing
+		}
+		next = next.Add(every)
+		if c.Note != "" {
+			fmt.Fprintln(out, c.Note)
+		}
+		if err := Write(out, rows, c.Columns); err != nil {
 			return err
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return nil
+		_, err := fmt.Fprintln(out)
+		return err
+	})
+}
+
+// each calls show with every answer, until ctx ends or no process is left to
+// ask. It returns the rows of the last.
+func (c *Config) each(ctx context.Context, every time.Duration, show func([]*tappb.Row) error) ([]*tappb.Row, error) {
+	var rows []*tappb.Row
+	var refused []error
+	for answer, err := range c.answers(ctx, every) {
+		switch {
+		case ctx.Err() != nil:
+			return rows, nil
+		case err != nil:
+			err = c.advised(err)
+			if Refused(err) {
+				refused = append(refused, err)
+			}
+			if c.Warn != nil && len(refused) < len(c.Processes) { // else it is returned
+				c.Warn(err)
+			}
+		default:
+			rows = answer.GetRows()
+			if err := show(rows); err != nil {
+				return rows, err
+			}
 		}
 	}
+	return rows, errors.Join(refused...)
 }
 
-// The control sequences of a terminal that Live uses.
-const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // other screen, no cursor
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
-	home        = "\x1b[H"
-	clearLine   = "\x1b[K"
-	clearBelow  = "\x1b[J"
-)
-
-func redraw(out *os.File, t *Table, header string) error {
-	width, height, err := term.GetSize(int(out.Fd()))
-	if err != nil {
-		width, height = 0, 0
+// Refused reports whether a process said no, for good, so that it is not asked
+// again.
+func Refused(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
+		return true
 	}
-	var b strings.Builder
-	if header != "" {
-		b.WriteString(header + "\n\n")
-	}
-	lines := strings.Count(b.String(), "\n")
-	if err := Write(&b, t.Rows(), width, max(2, height-lines-1)); err != nil {
-		return err
-	}
-	_, err = io.WriteString(out, home+strings.ReplaceAll(b.String(), "\n", clearLine+"\r\n")+clearBelow)
-	return err
+	return false
 }
 
-func log(out io.Writer, t *Table, header string) error {
-	rows := t.Rows()
-	if len(rows) == 0 {
-		return nil // a table of nothing tells nothing
+// answers follows the processes.
+func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*tappb.TopResponse, error] {
+	req := &tappb.TopRequest{}
+	if c.Request != nil {
+		req = proto.CloneOf(c.Request)
 	}
-	if header != "" {
-		fmt.Fprintln(out, header)
-	}
-	if err := Write(out, rows, 0, 0); err != nil {
-		return err
-	}
-	_, err := fmt.Fprintln(out)
-	return err
+	const all = 1000 // as many as a process counts
+	req.Every, req.Rows = durationpb.New(every), all
+	return tap.FollowTop(ctx, c.Processes, req, tap.MaxRPS(c.MaxRPS))
 }

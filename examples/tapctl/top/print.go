@@ -2,100 +2,107 @@ package top
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"strings"
-	"time"
-	"unicode/utf8"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
-// The columns of `linkerd viz top`; the first four may shrink or grow.
-const (
-	sourceWidth = 23
-	targetWidth = 23
-	methodWidth = 10
-	pathWidth   = 37
-	fixedWidth  = 6 + 3*7 + 13 // Count, Best, Worst, Last, Success Rate and the gaps between
-)
-
-// Write prints the rows as a table of at most width columns and height lines;
-// 0 is no bound, and then no path is cut.
-func Write(w io.Writer, rows []Row, width, height int) error {
-	path := pathWidth
-	if width == 0 {
-		for _, r := range rows {
-			path = max(path, utf8.RuneCountInString(r.Path))
+// Write prints the rows as a table, of which nothing is cut.
+func Write(w io.Writer, rows []*tappb.Row, c Columns) error {
+	if c.HideSources {
+		rows = withoutSources(rows)
+	}
+	g := &grid{}
+	all := columns(shown{hideSources: c.HideSources, routes: c.Routes, direction: bothDirections(rows), wide: c.Wide})
+	for _, c := range all {
+		g.columns = append(g.columns, gridColumn{title: c.title, right: c.right, width: c.width})
+	}
+	for _, r := range rows {
+		cells := make([]cell, 0, len(all))
+		for _, c := range all {
+			cells = append(cells, cell{text: c.value(r)})
 		}
-	} else {
-		path = max(10, width-sourceWidth-targetWidth-methodWidth-fixedWidth-4)
+		g.cells = append(g.cells, cells)
 	}
 	var b strings.Builder
-	line := func(source, destination, method, at, count, best, worst, last, rate string) {
-		fmt.Fprintf(&b, "%-*s %-*s %-*s %-*s %6s %6s %6s %6s %12s\n",
-			sourceWidth, fit(source, sourceWidth), targetWidth, fit(destination, targetWidth),
-			methodWidth, fit(method, methodWidth), path, fit(at, path), count, best, worst, last, rate)
+	widths := g.widths(0)
+	head := make([]cell, len(g.columns))
+	for i, c := range g.columns {
+		head[i] = cell{text: c.title}
 	}
-	line("Source", "Destination", "Method", "Path", "Count", "Best", "Worst", "Last", "Success Rate")
-	for i, r := range rows {
-		if height > 0 && i >= height-1 {
-			break
-		}
-		line(r.Source, r.Destination, r.Method, r.Path, strconv.Itoa(r.Count),
-			short(r.Best), short(r.Worst), short(r.Last), fmt.Sprintf("%.2f%%", 100*r.SuccessRate()))
+	for _, cells := range append([][]cell{head}, g.cells...) {
+		b.WriteString(g.line(cells, widths, window{}, plain) + "\n")
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// fit cuts s to n runes, and says that it did.
-func fit(s string, n int) string {
-	r := []rune(s)
-	if len(r) <= n {
-		return s
+// bothDirections reports whether rows are of requests to a process and of
+// requests by one.
+func bothDirections(rows []*tappb.Row) bool {
+	for _, r := range rows {
+		if r.GetDirection() != rows[0].GetDirection() {
+			return true
+		}
 	}
-	return string(r[:n-1]) + "…"
+	return false
 }
 
-// short prints a duration in the largest unit that leaves it above 1, without
-// decimals.
-func short(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
-		return fmt.Sprintf("%dµs", d.Round(time.Microsecond).Microseconds())
-	case d < time.Second:
-		return fmt.Sprintf("%dms", d.Round(time.Millisecond).Milliseconds())
-	}
-	return fmt.Sprintf("%.0fs", d.Seconds())
+// row is a row as JSON, with the columns of `linkerd viz top`. Times are in
+// milliseconds.
+type row struct {
+	Source      string  `json:"source"`
+	Destination string  `json:"destination"`
+	Method      string  `json:"method"`
+	Path        string  `json:"path"`
+	Count       uint64  `json:"count"`
+	Best        float64 `json:"best_ms"`
+	Worst       float64 `json:"worst_ms"`
+	Last        float64 `json:"last_ms"`
+	SuccessRate float64 `json:"success_rate"`
 }
 
-// WriteJSON prints the rows as an array of objects.
-func WriteJSON(w io.Writer, rows []Row) error {
-	if rows == nil {
-		rows = []Row{}
+// wideRow is all of it.
+type wideRow struct {
+	row
+
+	Route     string  `json:"route"`
+	Authority string  `json:"authority"`
+	Direction string  `json:"direction"`
+	Open      uint64  `json:"open"`
+	Rate      float64 `json:"rps"`
+	P50       float64 `json:"p50_ms"`
+	P95       float64 `json:"p95_ms"`
+	P99       float64 `json:"p99_ms"`
+}
+
+// WriteJSON prints the rows of which a request has ended as an array of
+// objects.
+func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
+	if c.HideSources {
+		rows = withoutSources(rows)
+	}
+	out := []any{}
+	for _, r := range rows {
+		if r.GetCount() == 0 {
+			continue
+		}
+		narrow := row{
+			r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetCount(),
+			milliseconds(r.GetBest()), milliseconds(r.GetWorst()), milliseconds(r.GetLast()),
+			float64(r.GetSuccesses()) / float64(r.GetCount()),
+		}
+		if !c.Wide && !c.Routes {
+			out = append(out, narrow)
+			continue
+		}
+		out = append(out, wideRow{
+			narrow, r.GetRoute(), r.GetAuthority(), direction(r), r.GetOpen(), r.GetRate(),
+			milliseconds(r.GetP50()), milliseconds(r.GetP95()), milliseconds(r.GetP99()),
+		})
 	}
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
-	return enc.Encode(rows)
-}
-
-// MarshalJSON writes times in milliseconds.
-func (r Row) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		Source      string  `json:"source"`
-		Destination string  `json:"destination"`
-		Method      string  `json:"method"`
-		Path        string  `json:"path"`
-		Count       int     `json:"count"`
-		Best        float64 `json:"best_ms"`
-		Worst       float64 `json:"worst_ms"`
-		Last        float64 `json:"last_ms"`
-		SuccessRate float64 `json:"success_rate"`
-	}{r.Source, r.Destination, r.Method, r.Path, r.Count, ms(r.Best), ms(r.Worst), ms(r.Last), r.SuccessRate()})
-}
-
-// ms is d in milliseconds, to the microsecond.
-func ms(d time.Duration) float64 {
-	return math.Round(float64(d)/float64(time.Microsecond)) / 1000
+	return enc.Encode(out)
 }

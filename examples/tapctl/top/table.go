@@ -1,152 +1,226 @@
-// Package top adds up tap events into the table that `tapctl top` and the demo
-// show: a row for each source, destination, method and path.
 package top
 
 import (
-	"cmp"
-	"net/http"
-	"net/netip"
-	"slices"
-	"sync"
+	"fmt"
+	"strings"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
-	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Row is what was seen of the requests that share its first four fields.
-type Row struct {
-	Source      string // the "pod" label of the client, or its IP
-	Destination string // the "pod" label of the endpoint, or its IP
-	Method      string
-	Path        string
+// table is the screen of rows.
+type table struct {
+	title   string
+	columns Columns
+	answer  *tappb.TopResponse
+	rows    []*tappb.Row // of answer, or added up
 
-	Count             int
-	Successes         int
-	Best, Worst, Last time.Duration // from the request to the end of the response
+	sort    string // the title of a column; "" is the order in which they came
+	reverse bool
+	filter  string
+	typing  bool // the filter
+	paused  *tappb.TopResponse
+	cursor  cursor
+	left    int  // columns of the screen that are scrolled out
+	chosen  bool // somebody said whether it is wide
 }
 
-// SuccessRate is from 0 to 1.
-func (r Row) SuccessRate() float64 { return float64(r.Successes) / float64(max(r.Count, 1)) }
-
-// Table adds up events. It is safe for concurrent use. The zero value is
-// ready.
-type Table struct {
-	mu   sync.Mutex
-	rows map[key]*Row
-	open map[stream]*exchange
+func newTable(c Config) table {
+	return table{title: text.Clean(c.Title), columns: c.Columns, chosen: c.Wide, sort: "Count"}
 }
 
-type key struct{ source, destination, method, path string }
-
-// stream tells requests apart: each process counts for itself.
-type stream struct {
-	from string
-	id   tap.StreamID
-}
-
-// exchange is a request whose end was not seen yet.
-type exchange struct {
-	key    key
-	status int
-}
-
-// maxOpen bounds what is kept of requests whose end never comes, because its
-// event was dropped.
-const maxOpen = 100_000
-
-// Add takes one event that came from the process called from.
-func (t *Table) Add(from string, e tap.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.rows == nil {
-		t.rows, t.open = map[key]*Row{}, map[stream]*exchange{}
+// take shows new rows, unless somebody looks at those there are.
+func (t *table) take(answer *tappb.TopResponse) {
+	if t.paused != nil {
+		t.paused = answer
+		return
 	}
-	id := stream{from, e.ID}
-	switch {
-	case e.RequestInit != nil:
-		if len(t.open) >= maxOpen {
-			for some := range t.open {
-				delete(t.open, some)
-				break
+	t.answer = answer
+	t.refresh()
+}
+
+func (t *table) refresh() {
+	t.rows = t.answer.GetRows()
+	if t.columns.HideSources {
+		t.rows = withoutSources(t.rows)
+	}
+}
+
+func (t *table) empty() bool { return len(t.visible(0)) == 0 }
+
+// all returns the columns on a screen of this width.
+func (t *table) all(width int) []column {
+	wide := t.columns.Wide
+	if !t.chosen {
+		wide = width >= 120
+	}
+	return columns(shown{
+		hideSources: t.columns.HideSources, routes: t.columns.Routes, direction: bothDirections(t.rows), wide: wide,
+	})
+}
+
+// visible is the rows that are to be seen, in order.
+func (t *table) visible(width int) []*tappb.Row {
+	what := strings.ToLower(t.filter)
+	rows := make([]*tappb.Row, 0, len(t.rows))
+	for _, r := range t.rows {
+		if what == "" || strings.Contains(strings.ToLower(haystack(r)), what) {
+			rows = append(rows, r)
+		}
+	}
+	for _, c := range t.all(max(width, 1000)) {
+		if c.title == t.sort {
+			sorted(rows, &c, t.reverse)
+		}
+	}
+	return rows
+}
+
+func keys(rows []*tappb.Row) []string {
+	all := make([]string, len(rows))
+	for i, r := range rows {
+		all[i] = key(r)
+	}
+	return all
+}
+
+// selected is the row under the cursor, nil if there is none.
+func (t *table) selected(height int) *tappb.Row {
+	rows := t.visible(0)
+	t.cursor.place(keys(rows), height-1)
+	if len(rows) == 0 {
+		return nil
+	}
+	return rows[t.cursor.at]
+}
+
+// press is a key. The height is that of the table with its head.
+func (t *table) press(key string, height int) {
+	if by, ok := step(key, height-1); ok {
+		t.cursor.move(by, keys(t.visible(0)))
+		return
+	}
+	if by, ok := sideways(key); ok {
+		t.left = max(0, t.left+by) // lines bounds it
+		return
+	}
+	switch key {
+	case "p", "space":
+		t.pause()
+	case "/":
+		t.typing = true
+	case "esc":
+		t.filter = ""
+	case "h":
+		t.columns.HideSources = !t.columns.HideSources
+		t.refresh()
+	case "w":
+		t.columns.Wide, t.chosen = !t.columns.Wide, true
+	case "r":
+		t.reverse = !t.reverse
+	case "1", "2", "3", "4", "5", "6", "7", "8", "9":
+		t.sortBy(int(key[0] - '1'))
+	}
+}
+
+func (t *table) pause() {
+	if t.paused == nil {
+		t.paused = t.answer
+		if t.paused == nil {
+			t.paused = &tappb.TopResponse{}
+		}
+		return
+	}
+	t.answer, t.paused = t.paused, nil
+	t.refresh()
+}
+
+// sortBy sorts by the column with this number of those that are always there;
+// a second time it is the other way round.
+func (t *table) sortBy(n int) {
+	all := columns(shown{hideSources: t.columns.HideSources, routes: t.columns.Routes})
+	if n >= len(all) {
+		return
+	}
+	t.reverse = t.sort == all[n].title && !t.reverse
+	t.sort = all[n].title
+}
+
+// lines draws the table into so many lines, of which one is the head.
+func (t *table) lines(width, height int) drawn {
+	rows := t.visible(width)
+	t.cursor.place(keys(rows), height-1)
+	g := t.grid(rows, width)
+	t.left = max(0, min(t.left, g.span(width)-width))
+	body := g.lines(window{width: width, height: height, left: t.left, first: t.cursor.first, selected: t.cursor.at})
+	help := []string{"q quit", "? help", "↑↓ select", "enter requests", "/ filter", "p pause", "1-9 sort", "a d scroll", "w more columns"}
+	return drawn{t.title, t.counts(rows), help, body}
+}
+
+func (t *table) grid(rows []*tappb.Row, width int) *grid {
+	g := &grid{}
+	all := t.all(width)
+	for _, c := range all {
+		column := gridColumn{title: c.title, right: c.right, width: c.tight, least: c.least}
+		if c.title == "Success Rate" && width < 120 {
+			column.title, column.width = "Success", 7
+		}
+		if c.title == t.sort {
+			column.mark = '▾'
+			if t.reverse {
+				column.mark = '▴'
 			}
 		}
-		t.open[id] = &exchange{key: key{
-			source:      name(e.SourceLabels, e.Source),
-			destination: name(e.DestinationLabels, e.Destination),
-			method:      e.RequestInit.Method,
-			path:        e.RequestInit.Path,
-		}}
-	case e.ResponseInit != nil:
-		if x := t.open[id]; x != nil {
-			x.status = e.ResponseInit.Status
+		g.columns = append(g.columns, column)
+	}
+	for _, r := range rows {
+		cells := make([]cell, len(all))
+		for i, c := range all {
+			cells[i] = cell{text: c.value(r)}
 		}
-	case e.ResponseEnd != nil:
-		if x := t.open[id]; x != nil {
-			delete(t.open, id)
-			t.end(x, e.ResponseEnd)
-		}
+		cells[len(cells)-1].style = successStyle(r)
+		g.cells = append(g.cells, cells)
 	}
+	return g
 }
 
-func (t *Table) end(x *exchange, e *tap.ResponseEnd) {
-	if x.status == 0 && e.ResetCode != nil && *e.ResetCode == refusedStream {
-		return // it was not sent there, and is counted where it was
+func successStyle(r *tappb.Row) style {
+	switch n, good := r.GetCount(), r.GetSuccesses(); {
+	case n == good:
+		return plain
+	case float64(good) >= 0.95*float64(n):
+		return some
 	}
-	r := t.rows[x.key]
-	if r == nil {
-		r = &Row{Source: x.key.source, Destination: x.key.destination, Method: x.key.method, Path: x.key.path, Best: e.SinceRequestInit}
-		t.rows[x.key] = r
-	}
-	r.Count++
-	r.Last = e.SinceRequestInit
-	r.Best, r.Worst = min(r.Best, r.Last), max(r.Worst, r.Last)
-	if succeeded(x.status, e) {
-		r.Successes++
-	}
+	return failing
 }
 
-// refusedStream is HTTP/2's code for a request that was not processed.
-const refusedStream = 7
-
-func succeeded(status int, e *tap.ResponseEnd) bool {
-	if e.ResetCode != nil || status == 0 || status >= http.StatusInternalServerError {
-		return false
+// counts is the second line: how much there is in these rows.
+func (t *table) counts(rows []*tappb.Row) string {
+	if t.answer == nil {
+		return ""
 	}
-	if e.GRPCStatus == nil {
-		return true
+	var ended, good, open uint64
+	var rate float64
+	for _, r := range rows {
+		ended, good, open, rate = ended+r.GetCount(), good+r.GetSuccesses(), open+r.GetOpen(), rate+r.GetRate()
 	}
-	switch *e.GRPCStatus {
-	case codes.Unknown, codes.DeadlineExceeded, codes.Internal, codes.Unavailable, codes.DataLoss:
-		return false
-	default:
-		return true
+	var parts []string
+	if t.paused != nil {
+		parts = append(parts, "PAUSED")
 	}
-}
-
-func name(labels map[string]string, addr netip.AddrPort) string {
-	switch {
-	case labels["pod"] != "":
-		return labels["pod"]
-	case addr.IsValid():
-		return addr.Addr().String()
+	if t.filter == "" {
+		parts = append(parts, text.Plural(uint64(len(rows)), "row"))
+	} else {
+		parts = append(parts, fmt.Sprintf("%d of %s with %s", len(rows), text.Plural(uint64(len(t.rows)), "row"), text.Clean(t.filter)))
 	}
-	return "?"
-}
-
-// Rows returns the rows, the most frequent first.
-func (t *Table) Rows() []Row {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	rows := make([]Row, 0, len(t.rows))
-	for _, r := range t.rows {
-		rows = append(rows, *r)
+	parts = append(parts, text.Plural(ended, "request"), text.Rate(rate)+"/s")
+	if ended > 0 {
+		parts = append(parts, text.Percent(good, ended)+" good")
 	}
-	slices.SortFunc(rows, func(a, b Row) int {
-		return cmp.Or(
-			cmp.Compare(b.Count, a.Count), cmp.Compare(a.Source, b.Source), cmp.Compare(a.Destination, b.Destination),
-			cmp.Compare(a.Path, b.Path), cmp.Compare(a.Method, b.Method))
-	})
-	return rows
+	parts = append(parts, fmt.Sprintf("%d open", open), "in "+t.answer.GetSpan().AsDuration().Round(time.Second).String())
+	if n := t.answer.GetOmitted(); n > 0 {
+		parts = append(parts, text.Plural(n, "row")+" left out")
+	}
+	return strings.Join(parts, "  ")
 }

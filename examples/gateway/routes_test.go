@@ -1,0 +1,140 @@
+package main
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// send returns the answer, with its body read.
+func (s *started) send(t *testing.T, method, path, body string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, s.clients+path, strings.NewReader(body))
+	require.NoError(t, err)
+	req.Header.Set("Authorization", "Bearer sesame")
+	rsp, err := s.client.Do(req)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return rsp, string(text)
+}
+
+// replace puts another text into the file of the running gateway.
+func (s *started) replace(t *testing.T, old, by string) {
+	t.Helper()
+	text, err := os.ReadFile(s.profile)
+	require.NoError(t, err)
+	require.Contains(t, string(text), old)
+	require.NoError(t, os.WriteFile(s.profile+".new", []byte(strings.ReplaceAll(string(text), old, by)), 0o600))
+	require.NoError(t, os.Rename(s.profile+".new", s.profile))
+}
+
+func TestHeadersAreChanged(t *testing.T) {
+	s := start(t)
+	rsp, body := s.send(t, http.MethodGet, "/books", "")
+	assert.Contains(t, body, `"from":"gateway"`)
+	assert.Equal(t, "max-age=5", rsp.Header.Get("Cache-Control"))
+	assert.Empty(t, rsp.Header.Get("X-Shelf"))
+	for _, path := range []string{"/books", "/books/flaky", "/books/shaky"} {
+		for _, method := range []string{http.MethodGet, http.MethodHead} {
+			rsp, _ = s.send(t, method, path, "")
+			assert.Empty(t, rsp.Header.Get("X-Shelf"), "%s %s", method, path)
+		}
+	}
+}
+
+func TestWhatHasMovedIsRedirected(t *testing.T) {
+	s := start(t)
+	rsp, _ := s.send(t, http.MethodGet, "/books/v1/emma?page=2", "")
+	assert.Equal(t, http.StatusPermanentRedirect, rsp.StatusCode)
+	assert.Equal(t, s.clients+"/books/emma?page=2", rsp.Header.Get("Location"))
+	rsp, _ = s.send(t, http.MethodGet, "/books/v10", "")
+	assert.Equal(t, http.StatusNotFound, rsp.StatusCode, "another segment, and no such book")
+}
+
+// Half of the requests fail until the time of the fault is over.
+func TestAFaultEndsByItself(t *testing.T) {
+	s := start(t)
+	s.replace(t, "  - {share: 20%, delay: 300ms, ttl: 10m}\n", "")
+	require.Eventually(t, func() bool { // until the file was read
+		failed := 0
+		for range 200 {
+			if rsp, _ := s.send(t, http.MethodGet, "/books/shaky", ""); rsp.StatusCode == http.StatusServiceUnavailable {
+				failed++
+			}
+		}
+		return failed >= 60 && failed <= 140 // more than five standard deviations
+	}, 10*time.Second, time.Millisecond)
+
+	s.replace(t, "share: 50%, status: 503, ttl: 10m", "share: 100%, status: 599, ttl: 700ms")
+	all := func(status int) func() bool {
+		return func() bool {
+			for range 5 {
+				if rsp, _ := s.send(t, http.MethodGet, "/books/shaky", ""); rsp.StatusCode != status {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	require.Eventually(t, all(599), 10*time.Second, time.Millisecond)
+	require.Eventually(t, all(http.StatusOK), 10*time.Second, time.Millisecond)
+}
+
+// The next version gets copies of new books, but not of large ones.
+func TestNewBooksAreCopied(t *testing.T) {
+	copies := make(chan string, 10)
+	next := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		copies <- r.Method + " " + r.URL.Path + " for " + r.Header.Get("Mirrored-From") + ": " + string(body)
+		w.WriteHeader(http.StatusInternalServerError)
+	}))
+	defer next.Close()
+	args := []string{"-backend", "books-next.example:80=" + next.Listener.Addr().String()}
+	for _, version := range []string{"v1", "v2"} {
+		srv := httptest.NewServer(books(version))
+		defer srv.Close()
+		args = append(args, "-backend", "books-"+version+".example:80="+srv.Listener.Addr().String())
+	}
+	s := start(t, args...)
+	rsp, body := s.send(t, http.MethodPost, "/books", strings.Repeat("x", 5000))
+	assert.Equal(t, http.StatusCreated, rsp.StatusCode)
+	assert.Contains(t, body, `"bytes":5000`)
+	rsp, body = s.send(t, http.MethodPost, "/books", "Persuasion")
+	assert.Equal(t, http.StatusCreated, rsp.StatusCode)
+	assert.Contains(t, body, `"bytes":10`)
+	assert.Equal(t, "POST /books for books.example:80: Persuasion", <-copies)
+	assert.Empty(t, copies)
+	_, page := s.get(t, http.MethodGet, s.admin+"/")
+	assert.Regexp(t, `mirror[^\n]*share=1`, page)
+}
+
+// What is wrong from the start is an error that says what to do.
+func TestABadProfileAtTheStart(t *testing.T) {
+	dir := t.TempDir()
+	for text, want := range map[string]string{
+		"":                                      "no profile: open ",
+		"target: books.example\nroute: []\n":    "bad profile:\n",
+		"target: shelves.example\nroutes: []\n": "has no profile for books.example:80, only for [shelves.example]",
+	} {
+		path := filepath.Join(dir, "none.yaml")
+		if text != "" {
+			path = filepath.Join(dir, "gateway.yaml")
+			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		}
+		err := run(t.Context(), []string{"-profile", path}, io.Discard, io.Discard)
+		require.ErrorContains(t, err, want)
+		if text == "" {
+			require.ErrorContains(t, err, "say with -profile where the file is")
+		}
+	}
+}

@@ -1,0 +1,179 @@
+// Command init redirects the TCP connections of a network namespace to a proxy
+// that runs in it, by rules of iptables; run it as root, once, before the
+// applications start.
+//
+//	go run ./examples/init -p 4143 -o 4140 -u 2102 --simulate
+//
+// It takes the flags of linkerd's proxy-init. Package redirect beside it makes
+// the rules.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/gotower/gotower/examples/init/redirect"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "init:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out, errs io.Writer) error {
+	s, err := parse(args, errs)
+	if err != nil {
+		return err
+	}
+	log, err := s.logger(errs)
+	if err != nil {
+		return err
+	}
+	mode, err := redirect.ParseMode(s.mode, s.binary)
+	if err != nil {
+		return err
+	}
+	if s.save != "" && s.binary == "" {
+		log.Warn("--firewall-save-bin-path is not used: the binary follows from --iptables-mode")
+	}
+	for _, list := range [][]string{s.InboundIgnore, s.OutboundIgnore} {
+		_, bad := redirect.Ports(list)
+		for _, err := range bad {
+			log.Warn("an entry of a list of ports is left out", "error", err)
+		}
+	}
+	if s.Loops() {
+		log.Warn("without --proxy-uid or --proxy-gid the proxy's own connections are redirected, too: to itself, in a loop")
+	}
+	families := []redirect.Family{redirect.IPv4, redirect.IPv6}
+	if !s.ipv6 {
+		families = families[:1]
+	}
+	p := redirect.Program{
+		Mode: mode, Families: families, Netns: s.netns, CloseWait: s.closeWait, Simulate: s.simulate,
+		Log: log, Out: out, LookPath: exec.LookPath, Run: command,
+	}
+	return p.Redirect(ctx, s.Config)
+}
+
+// command runs a command, and returns what it says; of one that fails, what it
+// complains of.
+func command(ctx context.Context, argv []string) ([]byte, error) {
+	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output() //nolint:gosec // iptables, with arguments of our own
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		return failed.Stderr, err
+	}
+	return out, err
+}
+
+type settings struct {
+	redirect.Config
+
+	simulate, ipv6 bool
+	netns          string
+	closeWait      int
+	mode           string
+	binary, save   string
+	format, level  string
+}
+
+func parse(args []string, errs io.Writer) (settings, error) {
+	var s settings
+	f := flag.NewFlagSet("init", flag.ContinueOnError)
+	f.SetOutput(errs)
+	both := func(short, long, usage string, add func(name, usage string)) {
+		add(long, usage)
+		add(short, "short for --"+long)
+	}
+	number := func(to *int) func(name, usage string) {
+		return func(name, usage string) { f.IntVar(to, name, -1, usage) }
+	}
+	both("p", "incoming-proxy-port", "`port` of the proxy for what comes in", number(&s.IncomingPort))
+	both("o", "outgoing-proxy-port", "`port` of the proxy for what goes out", number(&s.OutgoingPort))
+	both("u", "proxy-uid", "`uid` of the proxy, which is not redirected", number(&s.UID))
+	both("g", "proxy-gid", "`gid` of the proxy, which is not redirected", number(&s.GID))
+	both("r", "ports-to-redirect", "`ports`: only these are redirected on their way in", func(n, u string) {
+		f.Func(n, u, func(v string) (err error) { s.PortsToRedirect, err = numbers(s.PortsToRedirect, v); return err })
+	})
+	both("w", "use-wait-flag", "wait for the lock of xtables", func(n, u string) { f.BoolVar(&s.Wait, n, false, u) })
+	for name, list := range map[string]*[]string{
+		"inbound-ports-to-ignore": &s.InboundIgnore, "outbound-ports-to-ignore": &s.OutboundIgnore, "subnets-to-ignore": &s.SubnetsToIgnore,
+	} {
+		f.Func(name, "comma-separated `list` of what is not redirected", func(v string) error {
+			*list = append(*list, entries(v)...)
+			return nil
+		})
+	}
+	f.BoolVar(&s.simulate, "simulate", false, "print the commands, and run none")
+	f.BoolVar(&s.ipv6, "ipv6", true, "redirect IPv6, too")
+	f.StringVar(&s.netns, "netns", "", "`path` of the network namespace; none is this one")
+	f.IntVar(&s.closeWait, "timeout-close-wait-secs", 0, "`seconds` that half-closed connections are remembered for; 0 changes nothing")
+	f.StringVar(&s.mode, "iptables-mode", "", "legacy, nft or plain; none follows from --firewall-bin-path")
+	f.StringVar(&s.binary, "firewall-bin-path", "", "iptables-legacy, iptables-nft or iptables; --iptables-mode is better")
+	f.StringVar(&s.save, "firewall-save-bin-path", "", "follows from the mode, and is not used")
+	f.StringVar(&s.format, "log-format", "plain", "plain or json")
+	f.StringVar(&s.level, "log-level", "info", "debug, info, warn or error")
+	if err := f.Parse(args); err != nil {
+		return s, err
+	}
+	if f.NArg() > 0 {
+		return s, fmt.Errorf("%q is no flag", f.Arg(0))
+	}
+	return s, nil
+}
+
+// entries are those of a list with commas; one of no text has none.
+func entries(list string) (all []string) {
+	if strings.TrimSpace(list) == "" {
+		return nil
+	}
+	for text := range strings.SplitSeq(list, ",") {
+		all = append(all, strings.TrimSpace(text))
+	}
+	return all
+}
+
+// numbers adds those of a list with commas.
+func numbers(to []int, list string) ([]int, error) {
+	for text := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil {
+			return nil, fmt.Errorf("%q is no port", text)
+		}
+		to = append(to, n)
+	}
+	return to, nil
+}
+
+func (s settings) logger(w io.Writer) (*slog.Logger, error) {
+	var opts slog.HandlerOptions
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(s.level)); err != nil {
+		return nil, fmt.Errorf("--log-level: %q is none of debug, info, warn and error", s.level)
+	}
+	opts.Level = level
+	switch s.format {
+	case "plain":
+		return slog.New(slog.NewTextHandler(w, &opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(w, &opts)), nil
+	}
+	return nil, fmt.Errorf("--log-format: %q is neither plain nor json", s.format)
+}

@@ -1,0 +1,140 @@
+package redirect
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// The chains that the rules are in.
+const (
+	RedirectChain = "PROXY_INIT_REDIRECT"
+	OutputChain   = "PROXY_INIT_OUTPUT"
+)
+
+// Family is which of the two tables is meant.
+type Family bool
+
+// The families.
+const (
+	IPv4 Family = false
+	IPv6 Family = true
+)
+
+// Existing is what is there before.
+type Existing struct {
+	Redirect, Output         bool // the chains
+	RedirectJump, OutputJump bool // the rules that lead to them
+}
+
+// Parse reads what iptables-save says of the nat table.
+func Parse(dump string) (e Existing) {
+	for line := range strings.Lines(dump) {
+		line = strings.TrimSpace(line)
+		jumps := func(from, to string) bool {
+			rest, ok := strings.CutPrefix(line, "-A "+from+" ")
+			return ok && strings.Contains(" "+rest+" ", " -j "+to+" ")
+		}
+		e.Redirect = e.Redirect || strings.HasPrefix(line, ":"+RedirectChain+" ")
+		e.Output = e.Output || strings.HasPrefix(line, ":"+OutputChain+" ")
+		e.RedirectJump = e.RedirectJump || jumps("PREROUTING", RedirectChain)
+		e.OutputJump = e.OutputJump || jumps("OUTPUT", OutputChain)
+	}
+	return e
+}
+
+// Rule is the arguments of one run of iptables, behind "-t nat".
+type Rule []string
+
+// Rules returns what leads from what is there to what c asks for, whatever is
+// there: carried out a second time they change nothing. Of the subnets to ignore
+// those of the family are used.
+func Rules(c Config, family Family, e Existing) (rules []Rule) {
+	add := func(tag string, args ...string) {
+		if tag != "" {
+			args = append(args, "-m", "comment", "--comment", "proxy-init/"+tag)
+		}
+		if c.Wait {
+			args = append(args, "-w")
+		}
+		rules = append(rules, args)
+	}
+	add("", begin(e.Redirect), RedirectChain)
+	ignorePorts(add, RedirectChain, c.InboundIgnore)
+	for _, s := range c.SubnetsToIgnore {
+		if p, err := netip.ParsePrefix(s); err == nil && Family(p.Addr().Is6()) == family {
+			add("ignore-subnet-"+s, "-A", RedirectChain, "-p", "all", "-j", "RETURN", "-s", s)
+		}
+	}
+	in := strconv.Itoa(c.IncomingPort)
+	for _, port := range c.PortsToRedirect {
+		p := strconv.Itoa(port)
+		add("redirect-port-"+p+"-to-proxy-port",
+			"-A", RedirectChain, "-p", "tcp", "--destination-port", p, "-j", "REDIRECT", "--to-port", in)
+	}
+	if len(c.PortsToRedirect) == 0 {
+		add("redirect-all-incoming-to-proxy-port", "-A", RedirectChain, "-p", "tcp", "-j", "REDIRECT", "--to-port", in)
+	}
+	if !e.RedirectJump {
+		add("install-proxy-init-prerouting", "-A", "PREROUTING", "-j", RedirectChain)
+	}
+	output(add, c, e)
+	return rules
+}
+
+func output(add func(tag string, args ...string), c Config, e Existing) {
+	add("", begin(e.Output), OutputChain)
+	if c.UID > 0 {
+		add("ignore-proxy-user-id", "-A", OutputChain, "-m", "owner", "--uid-owner", strconv.Itoa(c.UID), "-j", "RETURN")
+	}
+	if c.GID > 0 {
+		add("ignore-proxy-group-id", "-A", OutputChain, "-m", "owner", "--gid-owner", strconv.Itoa(c.GID), "-j", "RETURN")
+	}
+	add("ignore-loopback", "-A", OutputChain, "-o", "lo", "-j", "RETURN")
+	ignorePorts(add, OutputChain, c.OutboundIgnore)
+	add("redirect-all-outgoing-to-proxy-port",
+		"-A", OutputChain, "-p", "tcp", "-j", "REDIRECT", "--to-port", strconv.Itoa(c.OutgoingPort))
+	if !e.OutputJump {
+		add("install-proxy-init-output", "-A", "OUTPUT", "-j", OutputChain)
+	}
+}
+
+// begin empties a chain, or makes it.
+func begin(exists bool) string {
+	if exists {
+		return "-F"
+	}
+	return "-N"
+}
+
+func ignorePorts(add func(tag string, args ...string), chain string, entries []string) {
+	ports, _ := Ports(entries)
+	for _, list := range chunks(ports) {
+		add("ignore-port-"+list, "-A", chain, "-p", "tcp", "--match", "multiport", "--dports", list, "-j", "RETURN")
+	}
+}
+
+func jump(verb, from, to, tag string) Rule {
+	return Rule{verb, from, "-j", to, "-m", "comment", "--comment", "proxy-init/install-proxy-init-" + tag}
+}
+
+// Cleanup returns what takes away what is there.
+func Cleanup(e Existing) (rules []Rule) {
+	for _, r := range []struct {
+		is   bool
+		args Rule
+	}{
+		// First the jumps: a chain that is led to cannot be deleted.
+		{e.RedirectJump, jump("-D", "PREROUTING", RedirectChain, "prerouting")},
+		{e.OutputJump, jump("-D", "OUTPUT", OutputChain, "output")},
+		{e.Output, Rule{"-F", OutputChain}},
+		{e.Redirect, Rule{"-F", RedirectChain}},
+		{e.Output, Rule{"-X", OutputChain}},
+		{e.Redirect, Rule{"-X", RedirectChain}},
+	} {
+		if r.is {
+			rules = append(rules, r.args)
+		}
+	}
+	return rules
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+)
+
+// advised is an error with what to do about it.
+type advised struct {
+	advice string
+	err    error
+}
+
+func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice) }
+
+func (a *advised) Unwrap() error { return a.err }
+
+// advise says what to do about errors that people meet, and leaves out what
+// only gRPC wants to know.
+func advise(err error) error {
+	var s interface{ GRPCStatus() *status.Status }
+	if !errors.As(err, &s) {
+		return err
+	}
+	st := s.GRPCStatus()
+	why := advice(st.Code(), st.Message())
+	if why == "" {
+		return err
+	}
+	said := reason(st.Message())
+	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
+		said = name + ": " + said
+	}
+	return &advised{why, &short{said, err}}
+}
+
+// short is an error that says less.
+type short struct {
+	text string
+	err  error
+}
+
+func (s *short) Error() string { return s.text }
+
+func (s *short) Unwrap() error { return s.err }
+
+// reason is what somebody else than gRPC said, in one line.
+func reason(said string) string {
+	if _, desc, ok := strings.Cut(said, `desc = "`); ok {
+		if s, err := strconv.Unquote(`"` + strings.TrimSuffix(desc, `"`) + `"`); err == nil {
+			said = s
+		}
+	}
+	said = strings.TrimPrefix(said, "transport: Error while dialing: ")
+	return text.Clean(strings.TrimPrefix(said, "tap: "))
+}
+
+func advice(code codes.Code, said string) string {
+	switch code {
+	case codes.Unavailable:
+		if strings.Contains(said, "preface") {
+			return "Something is there, but it does not speak gRPC: is this the tap port, and not the port for requests?"
+		}
+		return "Nothing serves tap there: is the program running, and is this its tap port" +
+			" (LINKERD2_PROXY_CONTROL_LISTEN_ADDR, 4190 by default)?"
+	case codes.Unimplemented:
+		return "A gRPC server is there, but no tap: is this the tap port, and not the port for requests? Is tap on?"
+	case codes.Unauthenticated:
+		return "You may not watch there: in clear, tap answers on its own machine alone. Go there," +
+			" or in a cluster: kubectl port-forward POD 4190"
+	case codes.PermissionDenied:
+		if strings.Contains(said, "bod") {
+			return "Leave --body out, or have the program show bodies: tap.NewRegistry(tap.Bodies(max, redact))."
+		}
+		return "The value of that header field is a secret there: ask whether it is present (--header NAME), or leave it out."
+	case codes.ResourceExhausted:
+		return "Too many watch it already: end another tap first."
+	case codes.DeadlineExceeded:
+		return "Something is there but does not answer as tap does: is it a gRPC server, and is this its tap port?"
+	case codes.FailedPrecondition:
+		return "The program has to tell its tap.Server what to describe: tap.Describing(func() layer.Node { … })."
+	}
+	return ""
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// waits is how long a test waits for what must come at last.
+const waits = 10 * time.Second
+
+// The program as it is built and run.
+func TestBinary(t *testing.T) {
+	bin := filepath.Join(t.TempDir(), "tapctl")
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Run("exit status", func(t *testing.T) { testExitStatus(t, bin) })
+	t.Run("on a terminal", func(t *testing.T) { testOnATerminal(t, bin) })
+}
+
+func testExitStatus(t *testing.T, bin string) {
+	p := newTapped(t, ours)
+	for _, tt := range []struct {
+		status int
+		says   string
+		args   []string
+	}{
+		{0, "", []string{"--help"}},
+		{0, "", []string{"tap", "--for", "100ms", p.addr}},
+		{0, "", []string{"check", "--wait", "10ms", p.addr}},
+		{1, "", []string{"check", vacant(t)}},
+		{1, "tapctl: ", []string{"top", "--once", vacant(t)}},
+		{2, "tapctl: ", []string{"tap", "--nope"}},
+		{2, "tapctl: ", nil},
+	} {
+		cmd := exec.CommandContext(t.Context(), bin, tt.args...)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		err := cmd.Run()
+		require.Equal(t, tt.status, cmd.ProcessState.ExitCode(), "%v: %v", tt.args, err)
+		require.Equal(t, tt.says != "", strings.Contains(stderr.String(), "tapctl: "), "%v: %s", tt.args, stderr.String())
+	}
+}
+
+// pty is a pseudo terminal, of which what is written to it is kept.
+type pty struct {
+	master, slave *os.File
+	seen          safe
+	read          sync.WaitGroup
+}
+
+func openPTY(t *testing.T, columns, lines uint16) *pty {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		t.Skip("there are no pseudo terminals here: ", err)
+	}
+	require.NoError(t, err)
+	require.NoError(t, unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	slave, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	p := &pty{master: master, slave: slave}
+	p.resize(t, columns, lines)
+	p.read.Go(func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := master.Read(buf)
+			p.seen.Write(buf[:n])
+			if err != nil {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		slave.Close()
+		p.read.Wait()
+		master.Close()
+	})
+	return p
+}
+
+func (p *pty) resize(t *testing.T, columns, lines uint16) {
+	t.Helper()
+	require.NoError(t, unix.IoctlSetWinsize(int(p.master.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: lines}))
+}
+
+// sees waits until all of this was written to the terminal since the last time.
+func (p *pty) sees(t *testing.T, all ...string) {
+	t.Helper()
+	for _, what := range all {
+		require.Eventually(t, func() bool { return strings.Contains(p.seen.String(), what) }, waits, 10*time.Millisecond, what)
+	}
+	p.seen.mu.Lock()
+	p.seen.b.Reset()
+	p.seen.mu.Unlock()
+}
+
+func (p *pty) types(t *testing.T, keys string) {
+	t.Helper()
+	_, err := p.master.WriteString(keys)
+	require.NoError(t, err)
+}
+
+// Rows, the requests of one, one request and back, another size; and however it
+// ends, the terminal is as it was.
+func testOnATerminal(t *testing.T, bin string) {
+	p := newTapped(t, ours)
+	ctx, cancel := context.WithCancel(t.Context())
+	var sending sync.WaitGroup
+	sending.Go(func() { p.send(ctx) })
+	defer sending.Wait()
+	defer cancel()
+	for name, end := range map[string]func(*testing.T, *pty, *os.Process){
+		"q":       func(t *testing.T, p *pty, _ *os.Process) { p.types(t, "q") },
+		"ctrl-c":  func(t *testing.T, p *pty, _ *os.Process) { p.types(t, "\x03") },
+		"SIGTERM": func(t *testing.T, _ *pty, p *os.Process) { require.NoError(t, p.Signal(syscall.SIGTERM)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			term := openPTY(t, 100, 24)
+			before, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
+			require.NoError(t, err)
+			cmd := exec.CommandContext(t.Context(), bin, "top", p.addr)
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = term.slave, term.slave, term.slave
+			cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=")
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+			require.NoError(t, cmd.Start())
+
+			term.sees(t, "/seen/a")
+			if name == "q" {
+				walk(t, term)
+			}
+			end(t, term, cmd.Process)
+			require.NoError(t, cmd.Wait())
+			after, err := unix.IoctlGetTermios(int(term.slave.Fd()), unix.TCGETS)
+			require.NoError(t, err)
+			require.Equal(t, before, after)
+			term.sees(t, "\x1b[?1049l")
+		})
+	}
+}
+
+func walk(t *testing.T, term *pty) {
+	t.Helper()
+	term.types(t, "/seen/c\r\r")
+	term.sees(t, "Took", "418")
+	term.types(t, "\r")
+	term.sees(t, "why there", "chosen=10.0.0.1:80")
+	term.types(t, "\x1b")
+	term.sees(t, "Took")
+	term.types(t, "\x1b")
+	term.sees(t, "Best")
+	term.resize(t, 140, 40)
+	term.sees(t, "P99")
+}

@@ -1,0 +1,363 @@
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/profiles/file"
+	"github.com/gotower/gotower/tap"
+)
+
+func TestTap(t *testing.T) {
+	for name, serve := range map[string]serving{"ours": ours, "linkerds": linkerds} {
+		t.Run(name, func(t *testing.T) {
+			p := newTapped(t, serve)
+			r := p.with(t, "tap", "--for", "300ms", "--path", "/seen/a", "--to", "pod/web-0", "--to-namespace", "default", "--scheme", "http",
+				"--authority", "web.default", "--method", "GET")
+			require.NoError(t, r.err)
+			require.Contains(t, r.out, "dst=10.0.0.1:80 tls= :method=GET :authority=web.default :path=/seen/a\n")
+			require.Contains(t, r.out, " :status=418 latency=")
+			require.Contains(t, r.out, "response-length=9B\n")
+			require.NotContains(t, r.out, "/seen/b")
+			require.NotContains(t, r.out, "namespace")
+
+			r = p.with(t, "tap", "--for", "300ms", "--max-rps", "2", "-o", "wide")
+			require.NoError(t, r.err)
+			require.LessOrEqual(t, strings.Count(r.out, "req "), 4, "a second may have turned")
+			require.Contains(t, r.out, " dst_namespace=default dst_pod=web-0")
+
+			r = p.with(t, "tap", "--for", "100ms", "--path", "/other")
+			require.NoError(t, r.err)
+			require.Empty(t, r.out)
+
+			r = p.with(t, "tap", "-o", "json", "--limit", "1", "--path", "/seen")
+			require.NoError(t, r.err)
+			require.Contains(t, r.out, `"httpStatus": 418`)
+			require.Contains(t, r.out, `"name": "x-who"`)
+			require.Contains(t, r.out, "[redacted]")
+			require.NotContains(t, r.out, secret)
+			require.NotContains(t, r.out, "\x1b")
+		})
+	}
+}
+
+// Secrets are withheld by who has them; and nothing that is not printable goes
+// out.
+func TestSecretsStay(t *testing.T) {
+	p := newTapped(t, ours)
+	for _, args := range [][]string{
+		{"tap", "--limit", "20"},
+		{"tap", "--limit", "20", "-o", "wide", "--explain", "--body", "1000", "--header", "authorization"},
+		{"tap", "--limit", "20", "-o", "json", "--explain", "--body", "1000", "--header", "cookie"},
+		{"top", "--for", "300ms", "-o", "json"},
+		{"top", "--for", "300ms", "--once", "-o", "wide"},
+		{"profile", "--for", "300ms"},
+	} {
+		r := p.with(t, args...)
+		require.NoError(t, r.err)
+		require.NotEmpty(t, r.out)
+		require.NotContains(t, r.out+r.warnings, secret, args)
+		require.NotContains(t, r.out+r.warnings, "\x1b", args)
+	}
+}
+
+// What gotower's own service has, and what is said where it is missing.
+func TestTapBeyondLinkerds(t *testing.T) {
+	p, q := newTapped(t, ours), newTapped(t, linkerds)
+	for _, tt := range []struct {
+		args []string
+		want []string
+		not  string
+	}{
+		{[]string{"--status", "418", "--body", "4", "--explain"}, []string{
+			"418", "    balance chosen=10.0.0.1:80\n", `    response-body="shor" …`,
+		}, "/broken"},
+		{[]string{"--status", "4xx", "-o", "json", "--explain", "--body", "100"}, []string{
+			`"chosen": "10.0.0.1:80"`, `"valueStr": "short\u001b[2J"`,
+		}, "/broken"},
+		{[]string{"--failures"}, []string{":path=/broken", "end "}, "/seen"},
+		{[]string{"--slower", "1ns"}, []string{"end "}, "unknown"},
+		{[]string{"--header", "x-who=me", "--header", "cookie"}, []string{":path=/seen"}, "secret"},
+		{[]string{"--sample", "0.5"}, []string{":path=/"}, "unknown"},
+	} {
+		args := append([]string{"tap", "--limit", "9"}, tt.args...)
+		r := p.with(t, args...)
+		require.NoError(t, r.err, tt.args)
+		for _, want := range tt.want {
+			require.Contains(t, r.out, want, tt.args)
+		}
+		require.NotContains(t, r.out, tt.not, tt.args)
+
+		r = q.with(t, args...)
+		require.ErrorContains(t, r.err, q.addr+": it has linkerd's tap alone, which has no ", tt.args)
+		require.ErrorContains(t, r.err, tt.args[0])
+	}
+	r := p.with(t, "tap", "--for", "100ms", vacant(t))
+	require.NoError(t, r.err, "one of them is there")
+	require.Contains(t, r.warnings, "Nothing serves tap there")
+	require.Contains(t, r.out, ":path=/")
+	r = p.with(t, "tap", "--for", "300ms", "--failures", q.addr)
+	require.NoError(t, r.err, "one of them can")
+	require.Contains(t, r.warnings, "tapctl: "+q.addr+": it has linkerd's tap alone")
+	require.Contains(t, r.out, ":path=/broken")
+	require.Equal(t, 1, strings.Count(r.warnings, "linkerd's tap alone"), r.warnings)
+}
+
+func TestTop(t *testing.T) {
+	p, q := newTapped(t, ours), newTapped(t, linkerds)
+	for _, target := range []*tapped{p, q} {
+		r := target.with(t, "top", "--for", "500ms", "-o", "json", "--path", "/seen/a")
+		require.NoError(t, r.err)
+		var rows []map[string]any
+		require.NoError(t, json.Unmarshal([]byte(r.out), &rows), r.out)
+		require.Len(t, rows, 1)
+		require.Equal(t, "web-0", rows[0]["destination"])
+		require.Equal(t, "/seen/a", rows[0]["path"])
+		require.Positive(t, rows[0]["p99_ms"])
+	}
+	r := p.with(t, "top", "--for", "500ms", "--once", "--routes", "--hide-sources", "-o", "wide")
+	require.NoError(t, r.err)
+	lines := strings.Split(r.out, "\n")
+	require.Len(t, lines, 3, r.out)
+	require.Contains(t, lines[0], "Destination             Route ")
+	require.Contains(t, lines[1], "web-0                   [DEFAULT]")
+
+	r = p.with(t, "top", "--for", "300ms", "--header", "x-who=me", "--path", "/broken")
+	require.NoError(t, r.err)
+	require.Contains(t, r.out, "0.00%", "printed at the end")
+	require.ErrorContains(t, q.with(t, "top", "--header", "x-who=me").err, "(--header)")
+	r = p.with(t, "top", "--once", "--for", "200ms", "--path", "/nothing")
+	require.NoError(t, r.err)
+	require.Empty(t, r.out)
+	require.Contains(t, r.warnings, "no such request in")
+	require.Contains(t, r.warnings, "tapctl check")
+}
+
+func TestStat(t *testing.T) {
+	p := newTapped(t, ours)
+	r := p.with(t, "stat", "--for", "500ms")
+	require.NoError(t, r.err)
+	lines := strings.Split(r.out, "\n")
+	require.Equal(t, []string{"DESTINATION", "DIRECTION", "SUCCESS", "RPS", "P50", "P95", "P99", "OPEN", "REQUESTS"}, strings.Fields(lines[0]))
+	require.Equal(t, []string{"web-0", "outbound"}, strings.Fields(lines[1])[:2])
+	require.Len(t, lines, 3, "one row, whatever the paths: %s", r.out)
+
+	for _, serve := range []serving{ours, linkerds} {
+		r = newTapped(t, serve).with(t, "stat", "--for", "500ms", "-o", "json")
+		require.NoError(t, r.err)
+		var rows []stat
+		require.NoError(t, json.Unmarshal([]byte(r.out), &rows))
+		require.Len(t, rows, 1)
+		require.InDelta(t, 0.8, *rows[0].SuccessRate, 0.1)
+		require.Positive(t, rows[0].P50)
+		require.Positive(t, rows[0].Requests)
+	}
+	r = try(t, "stat", "--for", "200ms", p.addr)
+	require.NoError(t, r.err)
+	require.Contains(t, r.warnings, "no such request in 200ms")
+}
+
+func TestEndpoints(t *testing.T) {
+	p := newTapped(t, ours)
+	r := try(t, "endpoints", p.addr)
+	require.NoError(t, r.err)
+	require.Equal(t, ""+
+		"TARGET          ADDRESS      POD    STATE    LATENCY  OPEN  PICKS  REASON\n"+
+		"web.default:80  10.0.0.1:80  web-0  ready    12ms     1     42     -\n"+
+		"web.default:80  10.0.0.2:80  -      ejected  -        1     42     7 of 10 failed\n", r.out)
+	require.Contains(t, try(t, "endpoints", "-o", "wide", p.addr).out, "zone:a]")
+
+	nothing := vacant(t)
+	r = try(t, "endpoints", "-o", "json", p.addr, nothing)
+	require.ErrorContains(t, r.err, nothing+": ")
+	var all []endpoint
+	require.NoError(t, json.Unmarshal([]byte(r.out), &all))
+	require.Len(t, all, 2)
+	require.Equal(t, p.addr, all[0].From)
+
+	require.ErrorContains(t, try(t, "endpoints", newTapped(t, linkerds).addr).err, "but no tap")
+	bare := newTapped(t, func(to *grpc.Server, reg *tap.Registry) { tap.NewServer(reg).Register(to) })
+	require.ErrorContains(t, try(t, "endpoints", bare.addr).err, "tap.Describing")
+}
+
+func TestProfile(t *testing.T) {
+	for _, serve := range []serving{ours, linkerds} {
+		p := newTapped(t, serve)
+		r := p.with(t, "profile", "--for", "300ms", "--path", "/seen")
+		require.NoError(t, r.err)
+		require.Contains(t, r.out, "name: web.default\n")
+		set, err := file.Parse("seen.yaml", []byte(r.out))
+		require.NoError(t, err)
+		require.Empty(t, set.Warnings)
+		require.Equal(t, 3, strings.Count(r.out, "pathRegex"))
+		require.ErrorContains(t, try(t, "profile", "--for", "100ms", p.addr).err, "no request for a service by its name in 100ms")
+	}
+}
+
+func TestCheck(t *testing.T) {
+	r := newTapped(t, ours).with(t, "check")
+	require.NoError(t, r.err)
+	require.Equal(t, 6, strings.Count(r.out, "√ "), r.out)
+	require.Contains(t, r.out, "Status check results are √\n")
+
+	p := newTapped(t, linkerds)
+	r = try(t, "check", "--wait", "50ms", p.addr)
+	require.NoError(t, r.err, "what is missing one can do without")
+	require.Contains(t, r.out, "‼ it counts by itself, and matches responses\n    it has linkerd's tap alone\n    tap and top work")
+	require.Contains(t, r.out, "‼ requests go through it\n    none in 50ms\n    Send one through it.")
+	require.Contains(t, r.out, "Status check results are √ with 3 warnings\n")
+
+	r = try(t, "check", vacant(t), p.addr, "--wait", "50ms")
+	require.ErrorIs(t, r.err, errUnfit)
+	require.Contains(t, r.out, "× something listens there\n")
+	require.Contains(t, r.out, "√ it serves tap, and you may watch\n", "the other is looked at as well")
+	require.Contains(t, r.out, "Status check results are ×\n")
+}
+
+// A process whose taps are all taken says so, to check and to tap.
+func TestNoRoom(t *testing.T) {
+	full := newTapped(t, func(to *grpc.Server, _ *tap.Registry) {
+		reg := tap.NewRegistry(tap.Capacity(1, 0))
+		tap.NewServer(reg).Register(to)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range reg.Watch(t.Context(), nil) {
+			}
+		}()
+		t.Cleanup(func() { <-done })
+	})
+	require.Eventually(t, func() bool {
+		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it has room for another watcher\n    ")
+	}, waits, waits/100)
+	r := try(t, "tap", "--for", "200ms", full.addr)
+	require.Contains(t, r.warnings, "Too many watch it already")
+}
+
+// Errors that people meet, each with a sentence that helps.
+func TestErrorsHelp(t *testing.T) {
+	nothing := vacant(t)
+	serve := func(srv interface{ Serve(net.Listener) error }) string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = srv.Serve(l)
+		}()
+		t.Cleanup(func() {
+			l.Close()
+			if s, ok := srv.(*grpc.Server); ok {
+				s.Stop()
+			} else if s, ok := srv.(*http.Server); ok {
+				s.Close()
+			}
+			<-done
+		})
+		return l.Addr().String()
+	}
+	bare := serve(grpc.NewServer())
+	web := serve(&http.Server{Handler: http.NotFoundHandler()})
+	refusing := grpc.NewServer(grpc.StreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
+		return status.Error(codes.Unauthenticated, "10.0.0.9 is not on this machine")
+	}))
+	tap.NewServer(nil).Register(refusing)
+	remote := serve(refusing)
+	p := newTapped(t, func(to *grpc.Server, _ *tap.Registry) { tap.NewServer(new(tap.Registry)).Register(to) })
+	for _, command := range []string{"tap", "top", "stat", "profile"} {
+		for target, want := range map[string]string{
+			nothing: "connect: connection refused. Nothing serves tap there",
+			bare:    "A gRPC server is there, but no tap",
+			web:     "Something is there, but it does not speak gRPC",
+			remote:  "10.0.0.9 is not on this machine. You may not watch there",
+		} {
+			err := try(t, command, target).err
+			require.ErrorContains(t, err, target+": ", command)
+			require.ErrorContains(t, err, want, command)
+			require.NotContains(t, err.Error(), "rpc error", "what only gRPC wants to know")
+		}
+	}
+	for args, want := range map[string]string{
+		"--body 7":                "Leave --body out",
+		"--header authorization=": "ask whether it is present (--header NAME)",
+	} {
+		r := try(t, append(append([]string{"tap"}, strings.Fields(args)...), p.addr)...)
+		require.ErrorContains(t, r.err, want)
+		require.Empty(t, r.warnings, "said once")
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for text, args := range map[string][]string{
+		"say what to do":                {},
+		`"nope" is no command`:          {"nope"},
+		"-o yaml: no such":              {"tap", "-o", "yaml"},
+		"-o xml: no such":               {"top", "-o", "xml"},
+		"-o wide: no such":              {"stat", "-o", "wide"},
+		"-o csv: no such":               {"endpoints", "-o", "csv"},
+		`--to "web" must be`:            {"tap", "--to", "web"},
+		"flag provided but":             {"tap", "--nope"},
+		"invalid value \"x\"":           {"tap", "--for", "x"},
+		`--header "=a" must be`:         {"top", "--header", "=a"},
+		`--status "abc" must be`:        {"tap", "--status", "abc"},
+		`--status "500-400" must be`:    {"tap", "--status", "500-400"},
+		"--status 500: there can be":    {"tap", "--status", "404", "--status", "500"},
+		"--sample 2: it must be":        {"tap", "--sample", "2"},
+		"--max-rps 0: it must be":       {"tap", "--max-rps", "0"},
+		"--every 1ms: it must be":       {"top", "--every", "1ms"},
+		"--for 0s: it must be more":     {"stat", "--for", "0s"},
+		"--for -1s: it must be more":    {"profile", "--for", "-1s"},
+		"--wait 0s: it must be more":    {"check", "--wait", "0s"},
+		`"localhost" is no target: wri`: {"top", "localhost"},
+	} {
+		r := try(t, args...)
+		require.ErrorContains(t, r.err, text)
+		require.ErrorAs(t, r.err, new(usageError), text)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	r := try(t, "help")
+	require.ErrorIs(t, r.err, flag.ErrHelp)
+	for _, c := range commands() {
+		require.Contains(t, r.out, "tapctl "+c.name)
+		for _, args := range [][]string{{c.name, "--help"}, {"help", c.name}} {
+			h := try(t, args...)
+			require.ErrorIs(t, h.err, flag.ErrHelp)
+			require.Contains(t, h.out, c.does)
+			require.Contains(t, h.out, c.example)
+		}
+	}
+	require.Contains(t, try(t, "tap", "--help").out, "  --path prefix ")
+	readme, err := os.ReadFile(filepath.Join("README.md"))
+	require.NoError(t, err)
+	for _, c := range commands() {
+		require.Contains(t, string(readme), fmt.Sprintf("tapctl %-9s", c.name))
+	}
+}
+
+func TestStatusFlag(t *testing.T) {
+	m, err := (&responses{status: []string{"5xx", "Unavailable", "deadlineexceeded"}}).match()
+	require.NoError(t, err)
+	require.EqualValues(t, 500, m.GetMinStatus())
+	require.EqualValues(t, 599, m.GetMaxStatus())
+	require.Equal(t, []uint32{uint32(codes.Unavailable), uint32(codes.DeadlineExceeded)}, m.GetGrpcStatus())
+	lo, hi, err := httpStatus("400-499")
+	require.NoError(t, err)
+	require.Equal(t, [2]uint32{400, 499}, [2]uint32{lo, hi})
+	m, err = (&responses{}).match()
+	require.NoError(t, err)
+	require.Nil(t, m)
+}

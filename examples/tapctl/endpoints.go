@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// endpoint is one endpoint of a balancer, as the process describes it.
+type endpoint struct {
+	From   string            `json:"from"` // the process
+	Target string            `json:"target"`
+	Addr   string            `json:"addr"`
+	State  map[string]string `json:"state"`
+}
+
+// endpointsCommand prints the endpoints that each target knows, with what its
+// balancers think of them.
+type endpointsCommand struct {
+	output string
+}
+
+func (c *endpointsCommand) flags(f *flag.FlagSet) {
+	f.StringVar(&c.output, "o", "", "`format`: wide, with all that is known; json")
+}
+
+func (c *endpointsCommand) check() error {
+	switch c.output {
+	case "", "wide", "json":
+		return nil
+	}
+	return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
+}
+
+func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
+	var all []endpoint
+	var errs []error
+	for _, target := range on.targets {
+		described, err := describe(ctx, target)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, n := range described.GetNodes() {
+			all = appendEndpoints(all, target, "", n)
+		}
+	}
+	if len(all) == 0 && len(errs) == len(on.targets) {
+		return errors.Join(errs...)
+	}
+	return errors.Join(append(errs, c.print(on, all))...)
+}
+
+func (c *endpointsCommand) print(on terminal, all []endpoint) error {
+	if c.output == "json" {
+		enc := json.NewEncoder(on.out)
+		enc.SetIndent("", "  ")
+		return enc.Encode(append([]endpoint{}, all...))
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(on.err, "tapctl: no endpoints: nobody has asked for a target yet, or the program has no balancer")
+		return err
+	}
+	w := tabwriter.NewWriter(on.out, 0, 0, 2, ' ', 0)
+	head := "TARGET\tADDRESS\tPOD\tSTATE\tLATENCY\tOPEN\tPICKS\tREASON"
+	if c.output == "wide" {
+		head += "\tMORE"
+	}
+	many := len(on.targets) > 1
+	if many {
+		head = "PROCESS\t" + head
+	}
+	fmt.Fprintln(w, head)
+	for _, e := range all {
+		s := e.State
+		line := []string{e.Target, e.Addr, pod(s), s["state"], latency(s), s["in_flight"], s["picks"], s["reason"]}
+		if c.output == "wide" {
+			line = append(line, rest(s))
+		}
+		if many {
+			line = append([]string{e.From}, line...)
+		}
+		for i := range line {
+			if line[i] = text.Clean(line[i]); line[i] == "" {
+				line[i] = "-"
+			}
+		}
+		fmt.Fprintln(w, strings.Join(line, "\t"))
+	}
+	return w.Flush()
+}
+
+// pod is the label of this name, if there is one.
+func pod(state map[string]string) string {
+	_, after, _ := strings.Cut(" "+strings.TrimPrefix(state["labels"], "map["), " pod:")
+	name, _, _ := strings.Cut(after, " ")
+	return strings.TrimSuffix(name, "]")
+}
+
+// latency is what the balancer expects, if it has seen any.
+func latency(state map[string]string) string {
+	if state["known"] == "false" {
+		return ""
+	}
+	return state["ewma"]
+}
+
+func describe(ctx context.Context, target string) (*tappb.DescribeResponse, error) {
+	conn, err := dial(target)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	r, err := tappb.NewTapClient(conn).Describe(ctx, &tappb.DescribeRequest{})
+	if err != nil {
+		return nil, advise(fmt.Errorf("%s: %w", target, err))
+	}
+	return r, nil
+}
+
+// appendEndpoints finds the endpoints below n; target is that of the nearest
+// node above that has one.
+func appendEndpoints(all []endpoint, from, target string, n *tappb.Node) []endpoint {
+	state := map[string]string{}
+	for _, a := range n.GetState() {
+		state[a.GetKey()] = a.GetValue()
+	}
+	if n.GetName() == "endpoint" && state["addr"] != "" {
+		return append(all, endpoint{From: from, Target: target, Addr: state["addr"], State: state})
+	}
+	if t := state["target"]; t != "" {
+		target = t
+	}
+	for _, c := range n.GetChildren() {
+		all = appendEndpoints(all, from, target, c)
+	}
+	return all
+}
+
+// rest is what has no column.
+func rest(state map[string]string) string {
+	var parts []string
+	for k, v := range state {
+		switch k {
+		case "addr", "state", "ewma", "in_flight", "picks", "reason", "known":
+		default:
+			parts = append(parts, k+"="+v)
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, " ")
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/gotower/gotower/examples/tapctl/top"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// follow calls each with what is seen until ctx ends, or nobody is left to
+// watch, which is an error if all have refused. maxRPS is shared among them.
+func follow(
+	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.Seen) error,
+) error {
+	req.MaxRps = uint32(max(maxRPS/len(all), 1))
+	var refused []error
+	for seen, err := range tap.Follow(ctx, all, req, tap.MaxRPS(maxRPS)) {
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil:
+			if err := each(seen); err != nil {
+				return err
+			}
+		case top.Refused(err):
+			if refused = append(refused, advise(err)); len(refused) == len(all) {
+				return errors.Join(refused...)
+			}
+			warn(advise(err))
+		default:
+			warn(advise(err))
+		}
+	}
+	return nil
+}

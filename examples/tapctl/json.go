@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/netip"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap"
+)
+
+// jsonEvent is an event in the format of `linkerd viz tap -o json`.
+type jsonEvent struct {
+	Source         jsonPeer          `json:"source"`
+	Destination    jsonPeer          `json:"destination"`
+	RouteMeta      map[string]string `json:"routeMeta,omitempty"`
+	ProxyDirection string            `json:"proxyDirection,omitempty"`
+	RequestInit    *jsonRequestInit  `json:"requestInitEvent,omitempty"`
+	ResponseInit   *jsonResponseInit `json:"responseInitEvent,omitempty"`
+	ResponseEnd    *jsonResponseEnd  `json:"responseEndEvent,omitempty"`
+
+	// What linkerd's tap does not have.
+	Open  *jsonOpen  `json:"openEvent,omitempty"`
+	Close *jsonClose `json:"closeEvent,omitempty"`
+}
+
+type jsonOpen struct {
+	ID jsonID `json:"id"`
+}
+
+type jsonClose struct {
+	ID        jsonID       `json:"id"`
+	SinceOpen jsonDuration `json:"sinceOpen"`
+	Sent      uint64       `json:"sent"`
+	Received  uint64       `json:"received"`
+	Error     string       `json:"error,omitempty"`
+}
+
+type jsonBody struct {
+	Str *string `json:"valueStr,omitempty"`
+	Bin []byte  `json:"valueBin,omitempty"`
+	Cut bool    `json:"cut,omitempty"`
+}
+
+type jsonPeer struct {
+	IP       string            `json:"ip"`
+	Port     uint16            `json:"port"`
+	Metadata map[string]string `json:"metadata,omitempty"`
+}
+
+type jsonID struct {
+	Base   uint32 `json:"base"`
+	Stream uint64 `json:"stream"`
+}
+
+type jsonDuration struct {
+	Seconds int64 `json:"seconds"`
+	Nanos   int64 `json:"nanos"`
+}
+
+type jsonHeader struct {
+	Name string  `json:"name"`
+	Str  *string `json:"valueStr,omitempty"`
+	Bin  []byte  `json:"valueBin,omitempty"`
+}
+
+type jsonRequestInit struct {
+	ID        jsonID       `json:"id"`
+	Method    string       `json:"method"`
+	Scheme    string       `json:"scheme"`
+	Authority string       `json:"authority"`
+	Path      string       `json:"path"`
+	Headers   []jsonHeader `json:"headers,omitempty"`
+}
+
+type jsonResponseInit struct {
+	ID               jsonID       `json:"id"`
+	SinceRequestInit jsonDuration `json:"sinceRequestInit"`
+	HTTPStatus       int          `json:"httpStatus"`
+	Headers          []jsonHeader `json:"headers,omitempty"`
+}
+
+type jsonResponseEnd struct {
+	ID                jsonID        `json:"id"`
+	SinceRequestInit  jsonDuration  `json:"sinceRequestInit"`
+	SinceResponseInit *jsonDuration `json:"sinceResponseInit,omitempty"`
+	ResponseBytes     uint64        `json:"responseBytes"`
+	Trailers          []jsonHeader  `json:"trailers,omitempty"`
+	GRPCStatusCode    *uint32       `json:"grpcStatusCode,omitempty"`
+	ResetErrorCode    *uint32       `json:"resetErrorCode,omitempty"`
+
+	Explanation  []layer.Node `json:"explanation,omitempty"`
+	RequestBody  *jsonBody    `json:"requestBody,omitempty"`
+	ResponseBody *jsonBody    `json:"responseBody,omitempty"`
+}
+
+// writeJSON writes one event as an indented object.
+func writeJSON(w io.Writer, e tap.Event) error {
+	out := jsonEvent{
+		Source:      jsonPeer{IP: ip(e.Source), Port: e.Source.Port(), Metadata: e.SourceLabels},
+		Destination: jsonPeer{IP: ip(e.Destination), Port: e.Destination.Port(), Metadata: e.DestinationLabels},
+		RouteMeta:   e.RouteLabels,
+	}
+	if e.Direction != 0 {
+		out.ProxyDirection = strings.ToUpper(e.Direction.String())
+	}
+	id := jsonID(e.ID)
+	if r := e.RequestInit; r != nil {
+		out.RequestInit = &jsonRequestInit{id, r.Method, r.Scheme, r.Authority, r.Path, headers(r.Headers)}
+	}
+	if r := e.ResponseInit; r != nil {
+		out.ResponseInit = &jsonResponseInit{id, duration(int64(r.SinceRequestInit)), r.Status, headers(r.Headers)}
+	}
+	if e.ResponseEnd != nil {
+		out.ResponseEnd = jsonEnd(id, e.ResponseEnd)
+	}
+	if e.Open != nil {
+		out.Open = &jsonOpen{id}
+	}
+	if c := e.Close; c != nil {
+		out.Close = &jsonClose{id, duration(int64(c.SinceOpen)), c.Sent, c.Received, c.Err}
+	}
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+func jsonEnd(id jsonID, r *tap.ResponseEnd) *jsonResponseEnd {
+	end := &jsonResponseEnd{
+		ID: id, SinceRequestInit: duration(int64(r.SinceRequestInit)),
+		ResponseBytes: r.Bytes, Trailers: headers(r.Trailers), ResetErrorCode: r.ResetCode,
+		Explanation: r.Explanation, RequestBody: body(r.RequestBody), ResponseBody: body(r.ResponseBody),
+	}
+	if r.SinceResponseInit != nil {
+		end.SinceResponseInit = new(duration(int64(*r.SinceResponseInit)))
+	}
+	if r.GRPCStatus != nil {
+		end.GRPCStatusCode = new(uint32(*r.GRPCStatus))
+	}
+	return end
+}
+
+func body(b *tap.Body) *jsonBody {
+	switch {
+	case b == nil:
+		return nil
+	case utf8.Valid(b.Data):
+		return &jsonBody{Str: new(string(b.Data)), Cut: b.Cut}
+	}
+	return &jsonBody{Bin: b.Data, Cut: b.Cut}
+}
+
+func ip(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.Addr().String()
+}
+
+func duration(ns int64) jsonDuration {
+	return jsonDuration{ns / 1_000_000_000, ns % 1_000_000_000}
+}
+
+func headers(fields []tap.Field) []jsonHeader {
+	out := make([]jsonHeader, 0, len(fields))
+	for _, f := range fields {
+		if utf8.ValidString(f.Value) {
+			out = append(out, jsonHeader{Name: f.Name, Str: &f.Value})
+		} else {
+			out = append(out, jsonHeader{Name: f.Name, Bin: []byte(f.Value)})
+		}
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package learn
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"sigs.k8s.io/yaml"
+)
+
+// Write writes a ServiceProfile of linkerd for each service that was seen, as
+// YAML documents, each with a comment on what it rests on. It returns how many
+// there are.
+func (p *Profiles) Write(w io.Writer) (int, error) {
+	n := 0
+	for _, name := range slices.Sorted(maps.Keys(p.hosts)) {
+		text, err := p.hosts[name].document(name)
+		if err != nil {
+			return n, err
+		}
+		if text == nil {
+			continue
+		}
+		if n++; n > 1 {
+			text = append([]byte("---\n"), text...)
+		}
+		if _, err := w.Write(text); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// The parts of a ServiceProfile that are written.
+type (
+	serviceProfile struct {
+		APIVersion string   `json:"apiVersion"`
+		Kind       string   `json:"kind"`
+		Metadata   metadata `json:"metadata"`
+		Spec       spec     `json:"spec"`
+	}
+	metadata struct {
+		Name      string `json:"name"`
+		Namespace string `json:"namespace,omitempty"`
+	}
+	spec struct {
+		Routes []routeSpec `json:"routes"`
+	}
+	routeSpec struct {
+		Name      string    `json:"name"`
+		Condition condition `json:"condition"`
+	}
+	condition struct {
+		Method    string `json:"method"`
+		PathRegex string `json:"pathRegex"`
+	}
+)
+
+// document returns nil if nothing was seen.
+func (h *host) document(name string) ([]byte, error) {
+	doc := serviceProfile{APIVersion: "linkerd.io/v1alpha2", Kind: "ServiceProfile", Metadata: metadata{name, namespace(name)}}
+	total := &route{}
+	h.root.each(nil, func(path []string, method string, r *route) {
+		text, pattern := written(path)
+		doc.Spec.Routes = append(doc.Spec.Routes, routeSpec{Name: method + " " + text, Condition: condition{method, pattern}})
+		total.count, total.failed, total.worst = total.count+r.count, total.failed+r.failed, max(total.worst, r.worst)
+	})
+	if len(doc.Spec.Routes) == 0 {
+		return nil, nil
+	}
+	body, err := yaml.Marshal(doc)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "# %d routes of %d requests that were seen: %d failed, the slowest took %v.\n",
+		len(doc.Spec.Routes), total.count, total.failed, total.worst.Round(time.Millisecond))
+	b.WriteString("# What nobody asked for meanwhile is missing. Say isRetryable and timeout where they are right.\n")
+	b.Write(body)
+	return b.Bytes(), nil
+}
+
+// namespace is that of a name in a cluster, web.default.svc.cluster.local.
+func namespace(name string) string {
+	if labels := strings.Split(name, "."); len(labels) > 2 && labels[2] == "svc" {
+		return labels[1]
+	}
+	return ""
+}
+
+// written is a path for people, and as an expression.
+func written(path []string) (text, pattern string) {
+	var t, p strings.Builder
+	for _, segment := range path {
+		if segment == wildcard {
+			t.WriteString("/{id}")
+			p.WriteString("/[^/]*")
+			continue
+		}
+		t.WriteString("/" + segment)
+		p.WriteString("/" + regexp.QuoteMeta(segment))
+	}
+	return t.String(), p.String()
+}

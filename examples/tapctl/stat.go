@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/examples/tapctl/top"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// statCommand shows one table by destination.
+type statCommand struct {
+	filter   filter
+	output   string
+	duration time.Duration
+}
+
+func (c *statCommand) flags(f *flag.FlagSet) {
+	c.filter.flags(f)
+	f.StringVar(&c.output, "o", "", "`format`: json")
+	f.DurationVar(&c.duration, "for", 10*time.Second, "`time` to count")
+}
+
+func (c *statCommand) check() error {
+	if c.output != "" && c.output != "json" {
+		return fmt.Errorf("-o %s: no such format; there is json", c.output)
+	}
+	if c.duration <= 0 {
+		return fmt.Errorf("--for %v: it must be more than nothing", c.duration)
+	}
+	return c.filter.check()
+}
+
+func (c *statCommand) run(ctx context.Context, on terminal) error {
+	all, closeAll, err := processes(on.targets)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	config, err := c.filter.config(on, all)
+	if err != nil {
+		return err
+	}
+	if err := reachable(ctx, all, c.filter.own(), config.Warn); err != nil {
+		return err
+	}
+	config.Request.ByDestination = true
+	ctx, cancel := bounded(ctx, c.duration)
+	defer cancel()
+	rows, err := top.Collect(ctx, config)
+	switch {
+	case err != nil:
+		return err
+	case c.output == "json":
+		return writeStatJSON(on.out, rows)
+	case len(rows) == 0:
+		noRequest(on, c.duration)
+		return nil
+	}
+	return writeStat(on.out, rows)
+}
+
+func writeStat(out io.Writer, rows []*tappb.Row) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DESTINATION\tDIRECTION\tSUCCESS\tRPS\tP50\tP95\tP99\tOPEN\tREQUESTS")
+	for _, r := range rows {
+		took := func(d time.Duration) string {
+			if r.GetCount() == 0 {
+				return "-"
+			}
+			return text.Duration(d)
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\n",
+			text.Clean(cmp.Or(r.GetDestination(), r.GetPath(), "?")), strings.ToLower(r.GetDirection().String()),
+			text.Percent(r.GetSuccesses(), r.GetCount()), text.Rate(r.GetRate()),
+			took(r.GetP50().AsDuration()), took(r.GetP95().AsDuration()), took(r.GetP99().AsDuration()),
+			r.GetOpen(), text.Count(r.GetCount()))
+	}
+	return w.Flush()
+}
+
+// stat is a row as JSON.
+type stat struct {
+	Destination string   `json:"destination"`
+	Direction   string   `json:"direction"`
+	Requests    uint64   `json:"requests"`
+	SuccessRate *float64 `json:"success_rate"` // null if none has ended
+	Rate        float64  `json:"rps"`
+	P50         float64  `json:"p50_ms"`
+	P95         float64  `json:"p95_ms"`
+	P99         float64  `json:"p99_ms"`
+	Open        uint64   `json:"open"`
+}
+
+func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
+	ms := func(d time.Duration) float64 { return float64(d.Round(time.Microsecond).Microseconds()) / 1000 }
+	all := make([]stat, 0, len(rows))
+	for _, r := range rows {
+		s := stat{
+			Destination: r.GetDestination(), Direction: strings.ToLower(r.GetDirection().String()),
+			Requests: r.GetCount(), Rate: r.GetRate(), Open: r.GetOpen(),
+			P50: ms(r.GetP50().AsDuration()), P95: ms(r.GetP95().AsDuration()), P99: ms(r.GetP99().AsDuration()),
+		}
+		if r.GetCount() > 0 {
+			s.SuccessRate = new(float64(r.GetSuccesses()) / float64(r.GetCount()))
+		}
+		all = append(all, s)
+	}
+	enc := json.NewEncoder(out)
+	enc.SetIndent("", "  ")
+	return enc.Encode(all)
+}

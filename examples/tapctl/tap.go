@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// tapCommand shows events.
+type tapCommand struct {
+	filter    filter
+	responses responses
+	output    string
+	duration  time.Duration
+	limit     uint64
+	sample    float64
+	body      uint
+	explain   bool
+}
+
+func (c *tapCommand) flags(f *flag.FlagSet) {
+	c.filter.flags(f)
+	c.responses.flags(f)
+	f.StringVar(&c.output, "o", "", "`format`: wide, with all labels; json, with header fields as well")
+	f.DurationVar(&c.duration, "for", 0, "stop after this `time`")
+	f.Uint64Var(&c.limit, "limit", 0, "stop after `n` requests of each target")
+	f.Float64Var(&c.sample, "sample", 0, "only this `share` of the requests: 0.01")
+	f.UintVar(&c.body, "body", 0, "show up to `n` bytes of each body, if the program allows it")
+	f.BoolVar(&c.explain, "explain", false, "show how each request was routed and balanced")
+}
+
+func (c *tapCommand) check() error {
+	switch c.output {
+	case "", "wide", "json":
+	default:
+		return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
+	}
+	if c.sample < 0 || c.sample > 1 {
+		return fmt.Errorf("--sample %v: it must be from 0 to 1", c.sample)
+	}
+	if _, err := c.responses.match(); err != nil {
+		return err
+	}
+	return c.filter.check()
+}
+
+// request is what to ask for, and own what of it linkerd's tap does not have.
+func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) {
+	m, err := c.filter.match()
+	if err != nil {
+		return nil, "", err
+	}
+	response, err := c.responses.match()
+	if err != nil {
+		return nil, "", err
+	}
+	req = &tappb.WatchRequest{
+		Match: m, Headers: c.filter.headerMatches(), Response: response,
+		Limit: c.limit, Sample: c.sample, Fields: c.output == "json", BodyBytes: uint32(min(c.body, 1<<20)), Explain: c.explain,
+	}
+	if c.duration > 0 {
+		req.Duration = durationpb.New(c.duration) // the process ends it, with what is open then
+	}
+	switch own = c.filter.own(); {
+	case own != "":
+	case response != nil:
+		own = "conditions on responses (--status, --failures, --slower)"
+	case c.sample > 0 && c.sample < 1:
+		own = "samples (--sample)"
+	case c.body > 0:
+		own = "bodies (--body)"
+	case c.explain:
+		own = "explanations (--explain)"
+	}
+	return req, own, nil
+}
+
+// quiet is how long nothing may be seen until that is said.
+const quiet = 5 * time.Second
+
+func (c *tapCommand) run(ctx context.Context, on terminal) error {
+	req, own, err := c.request()
+	if err != nil {
+		return err
+	}
+	all, closeAll, err := processes(on.targets)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	warn := warner(on.err)
+	if err := reachable(ctx, all, own, warn); err != nil {
+		return err
+	}
+	nothing := time.AfterFunc(quiet, func() {
+		fmt.Fprintln(on.err, "tapctl: no such request yet; if there should be one, tapctl check says why it is not seen")
+	})
+	defer nothing.Stop()
+	if c.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // one may be away at that time
+		defer cancel()
+	}
+	return follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.Seen) error {
+		if n := seen.Event.Dropped; n > 0 {
+			warn(fmt.Errorf("%s: %s dropped: more than can be told; ask for less, or --sample", seen.From, text.Plural(n, "event")))
+			return nil
+		}
+		nothing.Stop()
+		return c.print(on, seen.Event)
+	})
+}
+
+func (c *tapCommand) print(on terminal, e tap.Event) error {
+	if c.output == "json" {
+		return writeJSON(on.out, e)
+	}
+	if _, err := fmt.Fprintln(on.out, line(e, c.output == "wide")); err != nil {
+		return err
+	}
+	return writeMore(on.out, e)
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// patience is how long a target may take to answer a question.
+const patience = 3 * time.Second
+
+// dial returns a connection in clear. It connects when it is used.
+func dial(target string) (*grpc.ClientConn, error) {
+	again := backoff.DefaultConfig
+	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, patience
+	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: patience}))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; write host:port", target, err)
+	}
+	return conn, nil
+}
+
+// processes returns the targets as what can be followed. close closes their
+// connections.
+func processes(targets []string) (all []tap.Process, closeAll func(), err error) {
+	var conns []*grpc.ClientConn
+	closeAll = func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}
+	for _, t := range targets {
+		conn, err := dial(t)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		conns = append(conns, conn)
+		all = append(all, tap.Process{Name: t, Conn: conn})
+	}
+	return all, closeAll, nil
+}
+
+// reachable asks all processes whether they serve tap. Those that do not are
+// told of by warn, and may come later; it is an error if there are no others.
+// own says that linkerd's tap will not do for what is named.
+func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
+	errs := make([]error, len(all))
+	var asked sync.WaitGroup
+	for i, p := range all {
+		asked.Go(func() {
+			if err := ask(ctx, p.Conn, own); err != nil {
+				errs[i] = advise(fmt.Errorf("%s: %w", p.Name, err))
+			}
+		})
+	}
+	asked.Wait()
+	bad := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if len(bad) == len(all) && ctx.Err() == nil {
+		return errors.Join(bad...)
+	}
+	for _, err := range bad {
+		if ctx.Err() == nil {
+			warn(err)
+		}
+	}
+	return nil
+}
+
+// ask asks a process whether it serves gotower's tap or linkerd's.
+func ask(ctx context.Context, conn grpc.ClientConnInterface, own string) error {
+	err := servesOwn(ctx, conn)
+	if status.Code(err) != codes.Unimplemented {
+		return err
+	}
+	if err := servesLinkerds(ctx, conn); err != nil || own == "" {
+		return err
+	}
+	return fmt.Errorf("it has linkerd's tap alone, which has no %s; without that it can be watched."+
+		" (A program of gotower has both by tap.Server.Register)", own)
+}
+
+// servesOwn asks for a share that is none, which gotower's service says.
+func servesOwn(ctx context.Context, conn grpc.ClientConnInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stream, err := tappb.NewTapClient(conn).Watch(ctx, &tappb.WatchRequest{Sample: -1})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return expected(err)
+}
+
+// servesLinkerds asks for nothing: linkerd's tap says that a limit must be
+// positive.
+func servesLinkerds(ctx context.Context, conn grpc.ClientConnInterface) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	stream, err := pb.NewTapClient(conn).Observe(ctx, &pb.ObserveRequest{Match: match.All()})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	return expected(err)
+}
+
+// expected returns nil for what a server says that knows what it is asked.
+func expected(err error) error {
+	switch {
+	case err == nil:
+		return errors.New("it takes what it should not")
+	case status.Code(err) == codes.InvalidArgument:
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/top"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// topCommand shows the table.
+type topCommand struct {
+	filter   filter
+	columns  top.Columns
+	output   string
+	once     bool
+	duration time.Duration
+	every    time.Duration
+}
+
+func (c *topCommand) flags(f *flag.FlagSet) {
+	c.filter.flags(f)
+	f.BoolVar(&c.columns.HideSources, "hide-sources", false, "add up what differs by its source alone")
+	f.BoolVar(&c.columns.Routes, "routes", false, "a row for each route, not for each method and path")
+	f.StringVar(&c.output, "o", "", "`format`: wide, with open requests, rate and quantiles; json, once at the end")
+	f.BoolVar(&c.once, "once", false, "print the table once, after the time of --for or 5 s")
+	f.DurationVar(&c.duration, "for", 0, "stop after this `time`")
+	f.DurationVar(&c.every, "every", 0, "`time` between two tables: 500ms on a terminal, 5s elsewhere")
+}
+
+func (c *topCommand) check() error {
+	switch c.output {
+	case "", "wide", "json":
+	default:
+		return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
+	}
+	if c.every != 0 && c.every < 100*time.Millisecond {
+		return fmt.Errorf("--every %v: it must be at least 100ms", c.every)
+	}
+	c.columns.Wide = c.output == "wide"
+	if c.once && c.duration == 0 {
+		c.duration = top.Interval
+	}
+	return c.filter.check()
+}
+
+func (c *topCommand) run(ctx context.Context, on terminal) error {
+	all, closeAll, err := processes(on.targets)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	config, err := c.filter.config(on, all)
+	if err != nil {
+		return err
+	}
+	if err := reachable(ctx, all, c.filter.own(), config.Warn); err != nil {
+		return err
+	}
+	config.Columns = c.columns
+	config.Request.ByRoute = c.columns.Routes
+	config.Every = c.every
+	ctx, cancel := bounded(ctx, c.duration)
+	defer cancel()
+	return c.show(ctx, on, config)
+}
+
+func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) error {
+	once := c.once || c.output == "json"
+	show := top.Live
+	if once {
+		show = func(ctx context.Context, _ *os.File, config top.Config) ([]*tappb.Row, error) {
+			return top.Collect(ctx, config)
+		}
+	}
+	began := time.Now()
+	rows, err := show(ctx, on.out, config)
+	switch {
+	case err != nil:
+		return err
+	case c.output == "json":
+		config.Wide = true
+		return top.WriteJSON(on.out, rows, config.Columns)
+	case !once && top.OnScreen(on.out):
+		return nil
+	case len(rows) == 0:
+		noRequest(on, time.Since(began).Round(time.Second))
+		return nil
+	}
+	return top.Write(on.out, rows, config.Columns)
+}
+
+// config is what top and stat show with these conditions.
+func (f *filter) config(on terminal, all []tap.Process) (top.Config, error) {
+	m, err := f.match()
+	if err != nil {
+		return top.Config{}, err
+	}
+	title := strings.Join(append([]string{strings.Join(on.targets, " ")}, f.conditions()...), "  ")
+	return top.Config{
+		Title: title, Processes: all, MaxRPS: f.maxRPS,
+		Request: &tappb.TopRequest{Match: m, Headers: f.headerMatches()},
+		Advise:  advise, Warn: warner(on.err),
+	}, nil
+}
+
+// conditions are those that were given, for people.
+func (f *filter) conditions() []string {
+	var all []string
+	for _, c := range []struct{ name, value string }{
+		{"method", f.method}, {"path", f.path}, {"authority", f.authority}, {"scheme", f.scheme},
+		{"to", f.to}, {"to-namespace", f.toNamespace}, {"header", strings.Join(f.headers, ",")},
+	} {
+		if c.value != "" {
+			all = append(all, c.name+"="+c.value)
+		}
+	}
+	return all
+}
+
+func bounded(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if d > 0 {
+		return context.WithTimeout(ctx, d)
+	}
+	return context.WithCancel(ctx)
+}
+
+// noRequest says what an empty answer means.
+func noRequest(on terminal, waited time.Duration) {
+	fmt.Fprintf(on.err, "tapctl: no such request in %v; if there were some, tapctl check says why they are not seen\n", waited)
+}

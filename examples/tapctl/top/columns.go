@@ -1,0 +1,193 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// column is one thing to know of a row.
+type column struct {
+	title string
+	width int // in a table that is printed, as `linkerd viz top` has it
+	tight int // on a screen
+	least int // that it may shrink to; 0: it does not
+	right bool
+	value func(*tappb.Row) string
+	// before orders the rows that one looks for first before others.
+	before func(a, b *tappb.Row) int
+}
+
+// shown is which columns to show.
+type shown struct {
+	hideSources, routes bool
+	direction           bool // there are rows of both
+	wide                bool // with more than `linkerd viz top` has
+}
+
+// columns are those to show, from left to right.
+func columns(s shown) []column {
+	var all []column
+	if !s.hideSources {
+		all = append(all, named("Source", 23, 6, (*tappb.Row).GetSource))
+	}
+	all = append(all, named("Destination", 23, 11, (*tappb.Row).GetDestination))
+	if s.direction {
+		all = append(all, named("Dir", 3, 3, direction))
+	}
+	if s.routes {
+		all = append(all, named("Route", 47, 12, (*tappb.Row).GetRoute))
+	} else {
+		all = append(all, named("Method", 10, 6, (*tappb.Row).GetMethod), named("Path", 37, 12, (*tappb.Row).GetPath))
+	}
+	all = append(all, number("Count", 6, func(r *tappb.Row) float64 { return float64(r.GetCount()) },
+		func(r *tappb.Row) string { return strconv.FormatUint(r.GetCount(), 10) }))
+	if s.wide {
+		all = append(all,
+			number("Open", 5, func(r *tappb.Row) float64 { return float64(r.GetOpen()) },
+				func(r *tappb.Row) string { return strconv.FormatUint(r.GetOpen(), 10) }),
+			number("RPS", 5, (*tappb.Row).GetRate, func(r *tappb.Row) string { return text.Rate(r.GetRate()) }))
+	}
+	all = append(all, latency("Best", (*tappb.Row).GetBest))
+	if s.wide {
+		all = append(all, latency("P50", (*tappb.Row).GetP50), latency("P95", (*tappb.Row).GetP95), latency("P99", (*tappb.Row).GetP99))
+	}
+	return append(all, latency("Worst", (*tappb.Row).GetWorst), latency("Last", (*tappb.Row).GetLast), successRate())
+}
+
+func named(title string, width, least int, value func(*tappb.Row) string) column {
+	clean := func(r *tappb.Row) string { return text.Clean(value(r)) }
+	return column{title, width, least, least, false, clean, func(a, b *tappb.Row) int { return cmp.Compare(value(a), value(b)) }}
+}
+
+func number(title string, width int, value func(*tappb.Row) float64, show func(*tappb.Row) string) column {
+	return column{title, width, width, 0, true, show, func(a, b *tappb.Row) int { return cmp.Compare(value(b), value(a)) }}
+}
+
+func latency(title string, value func(*tappb.Row) *durationpb.Duration) column {
+	took := func(r *tappb.Row) float64 {
+		if r.GetCount() == 0 {
+			return -1
+		}
+		return float64(value(r).AsDuration())
+	}
+	c := number(title, 6, took, func(r *tappb.Row) string {
+		if r.GetCount() == 0 {
+			return "-"
+		}
+		return text.Duration(value(r).AsDuration())
+	})
+	c.tight = 5
+	return c
+}
+
+// successRate has those that fail most first.
+func successRate() column {
+	share := func(r *tappb.Row) float64 {
+		if r.GetCount() == 0 {
+			return 2
+		}
+		return float64(r.GetSuccesses()) / float64(r.GetCount())
+	}
+	return column{
+		"Success Rate", 12, 12, 0, true,
+		func(r *tappb.Row) string { return text.Percent(r.GetSuccesses(), r.GetCount()) },
+		func(a, b *tappb.Row) int { return cmp.Compare(share(a), share(b)) },
+	}
+}
+
+func direction(r *tappb.Row) string {
+	switch r.GetDirection() {
+	case pb.TapEvent_INBOUND:
+		return "in"
+	case pb.TapEvent_OUTBOUND:
+		return "out"
+	default:
+		return "?"
+	}
+}
+
+// key is what makes rows different ones on a screen.
+func key(r *tappb.Row) string {
+	return fmt.Sprintf("%q %q %q %q %q %d", r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), byRoute(r), r.GetDirection())
+}
+
+// byRoute is the route of a row that is one by route. Others have that of their
+// first request.
+func byRoute(r *tappb.Row) string {
+	if r.GetPath() == "" {
+		return r.GetRoute()
+	}
+	return ""
+}
+
+// sorted puts rows in the order of c. Rows that are alike stay in theirs, which
+// is the same each time that they come.
+func sorted(rows []*tappb.Row, c *column, reverse bool) {
+	slices.SortStableFunc(rows, func(a, b *tappb.Row) int {
+		if reverse {
+			return c.before(b, a)
+		}
+		return c.before(a, b)
+	})
+}
+
+// withoutSources adds up the rows that differ by nothing else.
+func withoutSources(rows []*tappb.Row) []*tappb.Row {
+	sums := map[string]*tappb.Row{}
+	var out []*tappb.Row
+	for _, r := range rows {
+		r := &tappb.Row{
+			Destination: r.GetDestination(), Method: r.GetMethod(), Path: r.GetPath(), Route: r.GetRoute(),
+			Authority: r.GetAuthority(), Direction: r.GetDirection(),
+			Count: r.GetCount(), Successes: r.GetSuccesses(), Rate: r.GetRate(), Open: r.GetOpen(),
+			P50: r.GetP50(), P95: r.GetP95(), P99: r.GetP99(), Best: r.GetBest(), Worst: r.GetWorst(), Last: r.GetLast(),
+		}
+		if sum := sums[key(r)]; sum != nil {
+			add(sum, r)
+			continue
+		}
+		sums[key(r)] = r
+		out = append(out, r)
+	}
+	slices.SortStableFunc(out, func(a, b *tappb.Row) int { return cmp.Compare(b.GetCount(), a.GetCount()) })
+	return out
+}
+
+// add adds r to sum, with quantiles that are no better than the true ones.
+func add(sum, r *tappb.Row) {
+	if sum.GetCount() == 0 || r.GetCount() > 0 && less(r.GetBest(), sum.GetBest()) {
+		sum.Best = r.GetBest()
+	}
+	sum.P50, sum.P95, sum.P99 = later(sum.GetP50(), r.GetP50()), later(sum.GetP95(), r.GetP95()), later(sum.GetP99(), r.GetP99())
+	sum.Worst = later(sum.GetWorst(), r.GetWorst())
+	if sum.GetLast() == nil {
+		sum.Last = r.GetLast()
+	}
+	sum.Count += r.GetCount()
+	sum.Successes += r.GetSuccesses()
+	sum.Rate += r.GetRate()
+	sum.Open += r.GetOpen()
+}
+
+func less(a, b *durationpb.Duration) bool { return a.AsDuration() < b.AsDuration() }
+
+func later(a, b *durationpb.Duration) *durationpb.Duration {
+	if less(a, b) {
+		return b
+	}
+	return a
+}
+
+// milliseconds is d to the microsecond.
+func milliseconds(d *durationpb.Duration) float64 {
+	return float64(d.AsDuration().Round(time.Microsecond).Microseconds()) / 1000
+}

@@ -1,0 +1,38 @@
+package top
+
+import (
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// haystack is what a filter looks at.
+func haystack(r *tappb.Row) string {
+	return strings.Join([]string{r.GetSource(), r.GetDestination(), r.GetMethod(), r.GetPath(), r.GetRoute(), r.GetAuthority()}, "\n")
+}
+
+// write is a key while the filter is typed; typed is the text of it.
+func (t *table) write(key, typed string) {
+	switch key {
+	case "enter":
+		t.typing = false
+	case "esc":
+		t.typing, t.filter = false, ""
+	case "backspace":
+		_, n := utf8.DecodeLastRuneInString(t.filter)
+		t.filter = t.filter[:len(t.filter)-n]
+	case "ctrl+u":
+		t.filter = ""
+	default:
+		t.paste(typed)
+	}
+}
+
+// paste adds to the filter while it is typed.
+func (t *table) paste(s string) {
+	const most = 200
+	if t.typing && len(t.filter)+len(s) <= most {
+		t.filter += strings.ReplaceAll(s, "\n", " ")
+	}
+}

@@ -1,0 +1,121 @@
+package top
+
+import (
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+)
+
+// grid is a table on a screen: a head, and rows of cells.
+type grid struct {
+	columns []gridColumn
+	cells   [][]cell
+}
+
+type gridColumn struct {
+	title string
+	right bool
+	width int  // at least
+	least int  // if more than 0, it shrinks down to that where space is short
+	mark  rune // after the title, if it is not 0
+}
+
+type cell struct {
+	text  string
+	style style
+}
+
+func (c gridColumn) head() string {
+	if c.mark != 0 {
+		return c.title + string(c.mark)
+	}
+	return c.title
+}
+
+// widths returns what each column takes: what it holds, less where width is
+// short. Width 0 is no bound.
+func (g *grid) widths(width int) []int {
+	widths := make([]int, len(g.columns))
+	total := max(0, len(widths)-1)
+	for i, c := range g.columns {
+		widths[i] = max(c.width, text.Width(c.head()))
+		for _, row := range g.cells {
+			widths[i] = max(widths[i], text.Width(row[i].text))
+		}
+		total += widths[i]
+	}
+	for width > 0 && total > width {
+		widest := -1
+		for i, c := range g.columns {
+			if c.least > 0 && widths[i] > max(c.least, c.width) && (widest < 0 || widths[i] > widths[widest]) {
+				widest = i
+			}
+		}
+		if widest < 0 {
+			break // the rest is seen by scrolling
+		}
+		widths[widest]--
+		total--
+	}
+	return widths
+}
+
+// window is the part of a grid that is shown.
+type window struct {
+	width, height int // in cells of a screen; the head counts
+	left          int // columns of the screen that are scrolled out
+	first         int // row
+	selected      int // row, -1 for none
+}
+
+// lines renders the part of g that is in w, the head first.
+func (g *grid) lines(w window) []string {
+	widths := g.widths(w.width)
+	head := make([]cell, len(g.columns))
+	for i, c := range g.columns {
+		head[i] = cell{text: c.head()}
+	}
+	lines := []string{heading.of(g.line(head, widths, w, plain))}
+	for i := w.first; i < len(g.cells) && len(lines) < w.height; i++ {
+		base := plain
+		if i == w.selected {
+			base = selection
+		}
+		lines = append(lines, g.line(g.cells[i], widths, w, base))
+	}
+	return lines
+}
+
+// span is how wide the whole grid is.
+func (g *grid) span(width int) int {
+	total := max(0, len(g.columns)-1)
+	for _, w := range g.widths(width) {
+		total += w
+	}
+	return total
+}
+
+// line renders cells as they are seen through w.
+func (g *grid) line(cells []cell, widths []int, w window, base style) string {
+	var b strings.Builder
+	for i, c := range cells {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		s := text.Pad(text.Fit(c.text, widths[i]), widths[i], g.columns[i].right)
+		if c.style != plain {
+			s = c.style.within(s, base)
+		}
+		b.WriteString(s)
+	}
+	line := b.String()
+	if w.width > 0 {
+		line = ansi.Cut(line, w.left, w.left+w.width)
+	}
+	if base == plain {
+		return strings.TrimRight(line, " ")
+	}
+	return base.of(text.Pad(line, w.width, false))
+}

@@ -1,0 +1,111 @@
+package top
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap"
+)
+
+// page is lines of at most width columns.
+type page struct {
+	width int
+	lines []string
+}
+
+func (p *page) blank() { p.lines = append(p.lines, "") }
+
+// put adds what is said of something; what does not fit goes on in the next
+// line.
+func (p *page) put(what, said string) {
+	const names = 11
+	head := text.Pad(what, names, false)
+	space := strings.Repeat(" ", names)
+	for i, l := range wrap(said, max(20, p.width-names)) {
+		if i > 0 {
+			head = space
+		}
+		p.lines = append(p.lines, strings.TrimRight(text.Fit(head+l, p.width), " "))
+	}
+}
+
+func (p *page) fields(fields []tap.Field) {
+	const names = 24
+	for _, f := range fields {
+		line := "  " + text.Pad(text.Clean(f.Name), names, false) + " " + text.Clean(f.Value)
+		p.lines = append(p.lines, text.Fit(line, p.width))
+	}
+}
+
+// node adds what a layer said, and those below it.
+func (p *page) node(depth int, n layer.Node) {
+	parts := make([]string, 0, len(n.State))
+	for _, a := range n.State {
+		value := fmt.Sprint(a.Value)
+		if d, ok := a.Value.(time.Duration); ok {
+			value = text.Exact(d)
+		}
+		parts = append(parts, a.Key+"="+value)
+	}
+	indent := strings.Repeat("  ", depth)
+	head := indent + text.Pad(text.Clean(n.Name), 10, false) + " "
+	for _, l := range wrap(text.Clean(strings.Join(parts, " ")), max(20, p.width-text.Width(head))) {
+		p.lines = append(p.lines, strings.TrimRight(text.Fit(head+l, p.width), " "))
+		head = strings.Repeat(" ", text.Width(head))
+	}
+	for _, c := range n.Children {
+		p.node(depth+1, c)
+	}
+	if n.Next != nil {
+		p.node(depth, *n.Next)
+	}
+}
+
+func (p *page) ending(r *record) {
+	end := r.end
+	said := fmt.Sprintf("%s after %s", text.Bytes(end.Bytes), text.Exact(end.SinceRequestInit))
+	if end.SinceResponseInit != nil {
+		said += fmt.Sprintf(", %s of that for the body", text.Exact(*end.SinceResponseInit))
+	}
+	if end.GRPCStatus != nil {
+		said += fmt.Sprintf(", grpc-status %v", *end.GRPCStatus)
+	}
+	if end.ResetCode != nil {
+		said += ", reset " + end.Reset()
+	}
+	p.put("end", said)
+	if r.failed() {
+		last := len(p.lines) - 1
+		p.lines[last] = failing.of(p.lines[last])
+	}
+	p.fields(end.Trailers)
+	p.blank()
+	if len(end.Explanation) == 0 {
+		p.put("why there", "nothing was said: there is no tap.Explain above it, or it is linkerd's proxy")
+		return
+	}
+	p.put("why there", "")
+	for _, n := range end.Explanation {
+		p.node(1, n)
+	}
+}
+
+func addr(known bool, s string) string {
+	if !known {
+		return "?"
+	}
+	return s
+}
+
+func labels(l map[string]string) string {
+	parts := make([]string, 0, len(l))
+	for _, k := range slices.Sorted(maps.Keys(l)) {
+		parts = append(parts, k+"="+l[k])
+	}
+	return strings.Join(parts, " ")
+}

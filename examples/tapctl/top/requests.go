@@ -1,0 +1,225 @@
+package top
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// maxRequests bounds the list.
+const maxRequests = 500
+
+// requests is the screen of the live requests of a row.
+type requests struct {
+	number int // of the seenMsgs
+	row    rowOf
+	stop   func()
+
+	all      []*record // the oldest first
+	byID     map[seenID]*record
+	count    uint64 // of all that were seen
+	dropped  uint64
+	failures bool // show what failed alone
+	frozen   []*record
+	paused   bool
+	cursor   cursor
+	left     int
+}
+
+type seenID struct {
+	from string
+	id   tap.StreamID
+}
+
+// record is what is known of a request.
+type record struct {
+	seenID
+
+	at        time.Time
+	key       string
+	direction tap.Direction
+	first     tap.Event // with its RequestInit
+	response  *tap.ResponseInit
+	end       *tap.ResponseEnd
+}
+
+func newRequests(number int, row *tappb.Row, anySource bool) *requests {
+	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
+}
+
+// ask is what to watch.
+func (q *requests) ask(c *Config) *tappb.WatchRequest {
+	return &tappb.WatchRequest{
+		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
+		MaxRps: uint32(max(cmp.Or(c.MaxRPS, 100)/max(len(c.Processes), 1), 1)),
+	}
+}
+
+func (q *requests) take(msg seenMsg) {
+	q.dropped += uint64(msg.lost)
+	for _, s := range msg.seen {
+		q.add(s.Seen, s.at)
+	}
+}
+
+func (q *requests) add(s tap.Seen, at time.Time) {
+	e, id := s.Event, seenID{s.From, s.Event.ID}
+	q.dropped += e.Dropped
+	switch {
+	case e.RequestInit != nil:
+		if !q.row.has(s.From, e) {
+			return
+		}
+		q.count++
+		r := &record{seenID: id, at: at, key: strconv.FormatUint(q.count, 10), direction: e.Direction, first: e}
+		q.all, q.byID[id] = append(q.all, r), r
+		if len(q.all) > maxRequests {
+			if old := q.all[0]; q.byID[old.seenID] == old { // and not a later one of a process that restarted
+				delete(q.byID, old.seenID)
+			}
+			q.all = q.all[1:]
+		}
+	case e.ResponseInit != nil:
+		if r := q.byID[id]; r != nil {
+			r.response = e.ResponseInit
+		}
+	case e.ResponseEnd != nil:
+		if r := q.byID[id]; r != nil {
+			r.end = e.ResponseEnd
+		}
+	}
+}
+
+// visible is what is to be seen, the newest first.
+func (q *requests) visible() []*record {
+	all := q.all
+	if q.paused {
+		all = q.frozen
+	}
+	var out []*record
+	for _, r := range slices.Backward(all) {
+		if !q.failures || r.failed() {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func recordKeys(all []*record) []string {
+	keys := make([]string, len(all))
+	for i, r := range all {
+		keys[i] = r.key
+	}
+	return keys
+}
+
+func (q *requests) selected(height int) *record {
+	all := q.visible()
+	q.cursor.place(recordKeys(all), height-1)
+	if len(all) == 0 {
+		return nil
+	}
+	return all[q.cursor.at]
+}
+
+func (q *requests) press(key string, height int) {
+	if by, ok := step(key, height-1); ok {
+		q.cursor.move(by, recordKeys(q.visible()))
+		return
+	}
+	if by, ok := sideways(key); ok {
+		q.left = max(0, q.left+by) // lines bounds it
+		return
+	}
+	switch key {
+	case "p", "space":
+		q.paused = !q.paused
+		q.frozen = slices.Clone(q.all)
+	case "f":
+		q.failures = !q.failures
+	}
+}
+
+func (q *requests) lines(width, height int) drawn {
+	all := q.visible()
+	q.cursor.place(recordKeys(all), height-1)
+	g := q.grid(all)
+	q.left = max(0, min(q.left, g.span(width)-width))
+	body := g.lines(window{width: width, height: height, left: q.left, first: q.cursor.first, selected: q.cursor.at})
+	if len(all) == 0 {
+		body = append(body, "", "  "+q.nothing())
+	}
+	help := []string{"esc back", "↑↓ select", "enter look at it", "f failures only", "p pause", "? help", "q quit"}
+	return drawn{q.row.title(), q.counts(len(all)), help, body}
+}
+
+// grid has what is not the same for all requests of the row.
+func (q *requests) grid(all []*record) *grid {
+	g := &grid{columns: []gridColumn{{title: "Time", width: 12}, {title: "Source", least: 10}, {title: "Destination", least: 11}}}
+	paths := !q.row.onePath()
+	if paths {
+		g.columns = append(g.columns, gridColumn{title: "Method", least: 6}, gridColumn{title: "Path", least: 12})
+	}
+	g.columns = append(g.columns, gridColumn{title: "Status", width: 12, least: 12},
+		gridColumn{title: "Took", right: true, width: 8}, gridColumn{title: "Size", right: true, width: 7})
+	for _, r := range all {
+		g.cells = append(g.cells, r.cells(paths))
+	}
+	return g
+}
+
+func (q *requests) nothing() string {
+	if q.failures && len(q.all) > 0 {
+		return "None of these failed. f shows all again."
+	}
+	return "Waiting for the next request of this row …"
+}
+
+func (q *requests) counts(visible int) string {
+	parts := []string{text.Plural(q.count, "request")}
+	if q.count > maxRequests {
+		parts[0] += fmt.Sprintf(", the last %d", maxRequests)
+	}
+	if q.failures {
+		parts = append(parts, fmt.Sprintf("%d failed", visible))
+	}
+	if q.dropped > 0 {
+		parts = append(parts, text.Plural(q.dropped, "event")+" dropped: more than could be shown")
+	}
+	line := strings.Join(parts, "  ")
+	if q.paused {
+		line = "PAUSED  " + line
+	}
+	return line
+}
+
+func (r *record) cells(path bool) []cell {
+	init := r.first.RequestInit
+	took, size := "", ""
+	if r.end != nil {
+		took, size = text.Exact(r.end.SinceRequestInit), text.Bytes(r.end.Bytes)
+	}
+	look := plain
+	switch {
+	case r.end == nil:
+		look = faint
+	case r.failed():
+		look = failing
+	}
+	cells := []cell{
+		{text: r.at.Format("15:04:05.000")},
+		{text: text.Clean(peer(r.first.SourceLabels, r.first.Source))},
+		{text: text.Clean(peer(r.first.DestinationLabels, r.first.Destination))},
+	}
+	if path {
+		cells = append(cells, cell{text: text.Clean(init.Method)}, cell{text: text.Clean(init.Path)})
+	}
+	return append(cells, cell{text: r.status(), style: look}, cell{text: took}, cell{text: size})
+}

@@ -1,0 +1,74 @@
+package top
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// Every request that a row counts is one of the row, and none of another: rows
+// are made by tap, and has must agree.
+func TestRowsHaveTheirRequests(t *testing.T) {
+	long := "/" + strings.Repeat("x", 300)
+	addr := netip.MustParseAddrPort
+	events := []tap.Event{
+		{Direction: tap.Outbound, Source: addr("10.0.0.1:5"), Destination: addr("10.0.0.2:80"), RequestInit: &tap.RequestInit{Method: "GET", Path: "/"}},
+		{Direction: tap.Inbound, Source: addr("10.0.0.1:5"), Destination: addr("10.0.0.2:80"), RequestInit: &tap.RequestInit{Method: "GET", Path: "/"}},
+		{Direction: tap.Outbound, Source: addr("10.0.0.1:5"), Destination: addr("[::1]:80"), RequestInit: &tap.RequestInit{Method: "GET", Path: "/"}},
+		{Direction: tap.Outbound, Destination: addr("10.0.0.2:80"), RequestInit: &tap.RequestInit{Method: "GET", Path: "/"}},
+		{Direction: tap.Inbound, Source: addr("10.0.0.1:5"), RequestInit: &tap.RequestInit{Method: "GET", Path: "/"}},
+		{Direction: tap.Outbound, DestinationLabels: map[string]string{"pod": "web-0"}, RequestInit: &tap.RequestInit{Method: "POST", Path: long}},
+		{
+			Direction: tap.Outbound, SourceLabels: map[string]string{"pod": "bot"}, DestinationLabels: map[string]string{"pod": "web-0"},
+			RouteLabels: map[string]string{"route": "vote"}, RequestInit: &tap.RequestInit{Method: "GET", Path: "/vote"},
+		},
+	}
+	for _, routes := range []bool{false, true} {
+		for i, e := range events {
+			rows := tap.NewRows(&tappb.TopRequest{ByRoute: routes})
+			rows.Add("me", e)
+			row := rows.Top().GetRows()[0]
+			for j, other := range events {
+				require.Equal(t, i == j, rowOf{row: row}.has("me", other), "%d %d %v", i, j, row)
+			}
+			require.False(t, rowOf{row: row}.has("other", e) && (i == 3 || i == 4), "the process is part of the name")
+		}
+	}
+	require.True(t, rowOf{row: &tappb.Row{Path: "(other)"}}.has("me", events[5]))
+	a := &tappb.Row{Source: "?", Destination: "10.0.0.2", Direction: 2, Method: "GET", Path: "/"}
+	require.True(t, rowOf{a, true}.has("me", events[0]))
+	require.False(t, rowOf{a, false}.has("me", events[0]))
+}
+
+// What is asked of a process never leaves out a request of the row.
+func TestWhatIsAskedFor(t *testing.T) {
+	long := "/" + strings.Repeat("x", 255)
+	for _, tt := range []struct {
+		row       *tappb.Row
+		anySource bool
+		want      []*pb.ObserveRequest_Match
+	}{
+		{&tappb.Row{Source: "10.0.0.1", Destination: "fe80::1", Method: "GET", Path: "/a", Route: "of the first"}, false, []*pb.ObserveRequest_Match{
+			match.Destination(netip.MustParsePrefix("fe80::1/128")), match.Source(netip.MustParsePrefix("10.0.0.1/32")),
+			match.Method("GET"), match.Path("/a"),
+		}},
+		{&tappb.Row{Source: "10.0.0.1", Method: "GET", Path: "/a"}, true, []*pb.ObserveRequest_Match{match.Method("GET"), match.Path("/a")}},
+		{&tappb.Row{Source: "bot", Destination: "web-0", Route: "vote"}, false, []*pb.ObserveRequest_Match{match.RouteLabel("route", "vote")}},
+		{&tappb.Row{Destination: "web-0", Route: "[DEFAULT]"}, false, nil},
+		{&tappb.Row{Path: "(other)"}, false, nil},
+		{&tappb.Row{Method: "GET", Path: long}, false, []*pb.ObserveRequest_Match{match.Method("GET"), match.PathPrefix(long)}},
+	} {
+		base := match.Scheme("http")
+		got := rowOf{tt.row, tt.anySource}.match(base)
+		require.True(t, proto.Equal(match.All(append([]*pb.ObserveRequest_Match{base}, tt.want...)...), got), "%v: %v", tt.row, got)
+	}
+	require.True(t, proto.Equal(match.All(), rowOf{row: &tappb.Row{}}.match(nil)))
+}

@@ -1,0 +1,140 @@
+package top
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// What a model is told beside keys and sizes.
+type (
+	rowsMsg struct{ answer *tappb.TopResponse }
+	newsMsg struct{ err error } // what went wrong with a process
+
+	// seenMsg is events of the requests that were asked for by this number.
+	seenMsg struct {
+		number int
+		seen   []seenAt
+		lost   int // that came faster than they could be shown
+	}
+)
+
+// seenAt is an event, and when it came.
+type seenAt struct {
+	tap.Seen
+
+	at time.Time
+}
+
+// onScreen runs the program.
+func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f := &follower{ctx: ctx, config: c}
+	m := newModel(c, f)
+	p := tea.NewProgram(m, tea.WithOutput(out), tea.WithoutSignalHandler())
+	f.send = p.Send
+	f.running.Go(f.rows)
+	f.running.Go(func() {
+		<-ctx.Done()
+		p.Quit()
+	})
+	_, err := p.Run()
+	cancel()
+	f.running.Wait()
+	if err != nil {
+		return nil, fmt.Errorf("the terminal: %w", err)
+	}
+	return m.latest.GetRows(), nil
+}
+
+// follower tells a program what the processes show.
+type follower struct {
+	ctx     context.Context //nolint:containedctx // it is that of the program's one run
+	config  Config
+	send    func(tea.Msg)
+	running sync.WaitGroup
+}
+
+func (f *follower) rows() {
+	for answer, err := range f.config.answers(f.ctx, cmp.Or(f.config.Every, Refresh)) {
+		switch {
+		case f.ctx.Err() != nil:
+			return
+		case err != nil:
+			f.send(newsMsg{f.config.advised(err)})
+		default:
+			f.send(rowsMsg{answer})
+		}
+	}
+}
+
+// watch shows requests by seenMsgs with this number, until stop is called.
+func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
+	ctx, cancel := context.WithCancel(f.ctx)
+	b := &batch{}
+	f.running.Go(func() {
+		defer cancel()
+		for seen, err := range tap.Follow(ctx, f.config.Processes, req, tap.MaxRPS(f.config.MaxRPS)) {
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				f.send(newsMsg{f.config.advised(err)})
+			default:
+				b.add(seen)
+			}
+		}
+	})
+	f.running.Go(func() {
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				if seen, lost := b.take(); len(seen) > 0 {
+					f.send(seenMsg{number, seen, lost})
+				}
+			}
+		}
+	})
+	return cancel
+}
+
+// batch is events that the screen has not been told yet: so many a time as
+// people could not read one by one.
+type batch struct {
+	mu   sync.Mutex
+	seen []seenAt
+	lost int
+}
+
+const maxBatch = 10_000
+
+func (b *batch) add(s tap.Seen) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.seen) >= maxBatch {
+		b.lost++
+		return
+	}
+	b.seen = append(b.seen, seenAt{s, time.Now()})
+}
+
+func (b *batch) take() (seen []seenAt, lost int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen, lost = b.seen, b.lost
+	b.seen, b.lost = nil, 0
+	return seen, lost
+}

@@ -1,0 +1,138 @@
+package top
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	tea "charm.land/bubbletea/v2"
+	"github.com/charmbracelet/x/ansi"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+)
+
+// View draws what lies on top.
+func (m *model) View() tea.View {
+	v := tea.NewView(strings.Join(m.lines(), "\n"))
+	v.AltScreen = true
+	v.WindowTitle = "tapctl top"
+	return v
+}
+
+// body is how many lines there are between header, news and keys. It has its own
+// head.
+func (m *model) body() int { return max(1, m.height-3-len(m.note())-1-len(m.newsLines())) }
+
+// note is what the configuration has to say, where there is room for it.
+func (m *model) note() []string {
+	lines := strings.Split(m.config.Note, "\n")
+	if m.config.Note == "" || m.requests != nil || m.help || m.height < 18+len(lines) {
+		return nil
+	}
+	return lines
+}
+
+// drawn is what a screen shows: what it is of and how much, its keys, and the
+// lines between.
+type drawn struct {
+	title, counts string
+	keys, body    []string
+}
+
+func (m *model) lines() []string {
+	if m.width < 1 || m.height < 1 {
+		return nil
+	}
+	d, height := m.screen(), m.body()
+	lines := append(make([]string, 0, m.height), m.top(d.title), text.Fit(d.counts, m.width))
+	lines = append(append(lines, m.note()...), "")
+	end := len(lines) + height
+	lines = append(lines, d.body[:min(len(d.body), height)]...)
+	for len(lines) < end {
+		lines = append(lines, "")
+	}
+	lines = append(lines, m.newsLines()...)
+	if m.table.typing && m.requests == nil && !m.help {
+		lines = append(lines, text.Fit("/"+text.Clean(m.table.filter)+"▏", m.width))
+	} else {
+		lines = append(lines, faint.of(text.Fill(d.keys, m.width)))
+	}
+	for i, l := range lines {
+		lines[i] = ansi.Truncate(l, m.width, "") // nothing may wrap, on the narrowest of screens
+	}
+	return lines[max(0, len(lines)-m.height):] // on a very low one the end is of more use
+}
+
+// screen draws what lies on top.
+func (m *model) screen() drawn {
+	switch {
+	case m.help:
+		return drawn{title: "keys", keys: []string{"any key goes back"}, body: helpLines(m.width)}
+	case m.detail != nil:
+		return m.detail.lines(m.width, m.body())
+	case m.requests != nil:
+		return m.requests.lines(m.width, m.body())
+	}
+	d := m.table.lines(m.width, m.body())
+	if m.table.empty() {
+		d.body = append(d.body, m.nothing()...)
+	}
+	return d
+}
+
+// top is the first line.
+func (m *model) top(title string) string {
+	name := "tapctl top"
+	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)
+}
+
+// newsLines say what is wrong, if something is.
+func (m *model) newsLines() []string {
+	if m.news == nil || m.now().Sub(m.newsAt) > newsLast {
+		return nil
+	}
+	lines := wrap(text.Clean(m.news.Error()), m.width)
+	if most := max(1, min(3, m.height/6)); len(lines) > most {
+		lines = lines[:most]
+	}
+	for i, l := range lines {
+		lines[i] = failing.of(l)
+	}
+	return lines
+}
+
+// nothing says what an empty table means.
+func (m *model) nothing() []string {
+	if m.table.filter != "" && len(m.table.rows) > 0 {
+		return []string{"", "  No row has " + text.Clean(m.table.filter) + " in it. esc shows all again."}
+	}
+	if m.latest == nil {
+		return []string{"", "  Asking " + text.Clean(m.config.Title) + " …"}
+	}
+	if len(m.newsLines()) > 0 {
+		return []string{"", "  No row. What is wrong stands below; it is tried again all the time."}
+	}
+	lines := []string{"", fmt.Sprintf("  No request yet, after %v.", m.latest.GetSpan().AsDuration().Round(time.Second))}
+	for _, l := range wrap("Rows appear with the first request. If none does though there are some, tapctl check says why.", m.width-2) {
+		lines = append(lines, "  "+l)
+	}
+	return lines
+}
+
+// wrap breaks s at spaces into lines of at most width columns.
+func wrap(s string, width int) []string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(s) {
+		switch {
+		case line == "":
+			line = word
+		case text.Width(line)+1+text.Width(word) <= width:
+			line += " " + word
+		default:
+			lines = append(lines, text.Fit(line, width))
+			line = word
+		}
+	}
+	return append(lines, text.Fit(line, width))
+}

@@ -1,0 +1,245 @@
+package profiles_test
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// answers is the Edit of the test's protocol. What it cannot do is not asked
+// for.
+type answers struct{ layer.Edit[request, *reply] }
+
+func (answers) Reply(req request, a layer.Answer) *reply {
+	header := fields{"says": a.Message}
+	if req.contentType != "" {
+		header["grpc-status"] = strconv.Itoa(int(a.GRPC))
+	}
+	for _, f := range a.Header {
+		header[f.Name] = f.Value
+	}
+	return &reply{status: a.Status, from: "here", header: header}
+}
+
+func answering() option { return profiles.Standard(resend{}, answers{}, errClass) }
+
+// failing is a profile with one route, which has the faults.
+func failing(faults ...profiles.Fault) *profiles.Profile {
+	return &profiles.Profile{Routes: []profiles.Route{{Name: "r", Match: profiles.Path("/.*"), Faults: faults}}}
+}
+
+func abort(share float64, status int) profiles.Fault {
+	return profiles.Fault{Share: share, Status: status, TTL: time.Hour}
+}
+
+// bubbled is a router for a bubble, which ends with the test.
+func bubbled(t *testing.T, src profiles.Source, serve func(context.Context, request) (*reply, error), opts ...option) (*router, *backends) {
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	bs := &backends{prepare: func(b *backend) { b.serve = serve }}
+	return profiles.New(ctx, target, src, access{}, bs.mk, append([]option{answering()}, opts...)...), bs
+}
+
+func TestFaultAnswers(t *testing.T) {
+	c := newCounters()
+	p := failing(profiles.Fault{Share: 1, Status: 503, GRPC: 8, TTL: time.Hour})
+	p.Routes[0].Retryable, p.RetryBudget = true, budget()
+	r, bs := serving(t, p, nil, answering(), c.option())
+	rsp := send(t, r, "GET", "/")
+	assert.Equal(t, 503, rsp.status)
+	assert.Equal(t, "injected fault", rsp.header["says"])
+	rsp, err := r.Call(t.Context(), request{method: "POST", path: "/", contentType: "application/grpc"})
+	require.NoError(t, err)
+	assert.Equal(t, "8", rsp.header["grpc-status"])
+	assert.Empty(t, bs.calls(), "nobody was asked, and nothing is tried again")
+	assert.EqualValues(t, 2, count(c.requests.Requests))
+	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
+	assert.EqualValues(t, 1, of(c.requests.Responses, "success"), "RESOURCE_EXHAUSTED is none in linkerd")
+	assert.Zero(t, count(c.tries.Requests))
+}
+
+// Shares come one after the other, so that each is what it says.
+func TestFaultShares(t *testing.T) {
+	const n = 10_000
+	p := failing(abort(0.2, 501), abort(0, 502), abort(0.3, 503))
+	r, _ := serving(t, p, nil, answering())
+	got := make(map[int]float64)
+	for range n {
+		got[send(t, r, "GET", "/").status]++
+	}
+	for status, share := range map[int]float64{501: 0.2, 503: 0.3, 200: 0.5} {
+		assert.InDelta(t, share, got[status]/n, 0.03, "%d: six deviations", status)
+	}
+	assert.Zero(t, got[502])
+}
+
+// An instance for each request that meets it.
+func TestFaultDelays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounters()
+		injected := labelled{}
+		c.requests.Injected = injected
+		src := new(profiles.Static)
+		src.Set(target, failing(
+			profiles.Fault{Share: 0.5, Delay: time.Second, TTL: time.Hour},
+			profiles.Fault{Share: 0.5, Delay: 2 * time.Second, Status: 500, TTL: time.Hour},
+		))
+		r, _ := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second))
+		seen := make(map[int]bool)
+		for range 100 {
+			began := time.Now()
+			rsp := send(t, r, "GET", "/")
+			want := time.Second
+			if rsp.status == 500 {
+				want *= 2
+			}
+			assert.Equal(t, want, time.Since(began))
+			seen[rsp.status] = true
+		}
+		assert.Len(t, seen, 2)
+		assert.NotZero(t, of(injected, "delay"))
+		assert.NotZero(t, of(injected, "error"))
+	})
+}
+
+func TestFaultJitters(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := new(profiles.Static)
+		src.Set(target, failing(profiles.Fault{Share: 1, Jitter: time.Second, TTL: time.Hour}))
+		r, _ := bubbled(t, src, nil, profiles.InitialWait[request, *reply](time.Second))
+		seen := make(map[time.Duration]bool)
+		for range 10 {
+			began := time.Now()
+			send(t, r, "GET", "/")
+			seen[time.Since(began)] = true
+			assert.LessOrEqual(t, time.Since(began), time.Second)
+		}
+		assert.Greater(t, len(seen), 5)
+	})
+}
+
+// A delay is as a slow target would be: the route's timeout ends it, and it
+// counts as that. Limits on a try are below.
+func TestTimeoutCoversTheDelayOfAFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, retryable := range []bool{true, false} {
+			c := newCounters()
+			p := failing(profiles.Fault{Share: 1, Delay: time.Minute, TTL: time.Hour})
+			p.Routes[0].Timeout, p.Routes[0].TryTimeout = 2*time.Second, time.Second
+			p.Routes[0].Retryable, p.RetryBudget = retryable, budget()
+			src := new(profiles.Static)
+			src.Set(target, p)
+			var reported []layer.Class
+			r, bs := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second),
+				profiles.OnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) { reported = append(reported, class) }))
+			began := time.Now()
+			_, err := r.Call(t.Context(), get)
+			require.ErrorIs(t, err, layer.ErrHeadTimeout)
+			require.NotErrorIs(t, err, layer.ErrNotReady)
+			assert.Equal(t, 2*time.Second, time.Since(began))
+			assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
+			assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+			assert.Equal(t, []layer.Class{layer.Failure}, reported)
+			assert.Empty(t, bs.calls())
+		}
+	})
+}
+
+func TestFaultDelayEndsWithTheCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounters()
+		src := new(profiles.Static)
+		src.Set(target, failing(profiles.Fault{Share: 1, Delay: time.Minute, TTL: time.Hour}))
+		r, _ := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second))
+		ctx, cancel := context.WithCancelCause(t.Context())
+		gone := errors.New("gone")
+		time.AfterFunc(time.Second, func() { cancel(gone) })
+		began := time.Now()
+		_, err := r.Call(ctx, get)
+		require.ErrorIs(t, err, gone)
+		require.EqualError(t, err, "fault web:80: gone during the injected delay: gone")
+		assert.Equal(t, time.Second, time.Since(began))
+		assert.EqualValues(t, 1, of(c.requests.Responses, "ignorable"), "nobody is to blame")
+	})
+}
+
+func TestFaultsAreDescribed(t *testing.T) {
+	r, _ := serving(t, failing(abort(0.5, 503), abort(0.25, 500)), nil, answering())
+	text := layer.Describe[request, *reply](r).String()
+	assert.Contains(t, text, "faults")
+	assert.Regexp(t, `fault +share=0.5 delay=0s status=503 ends_in=(1h0m0s|59m59.*s) injected=0`, text)
+	assert.Regexp(t, `fault +share=0.25 `, text)
+}
+
+func TestFaultIsExplained(t *testing.T) {
+	r, _ := serving(t, failing(abort(1, 503)), nil, answering())
+	ctx, why := layer.Explain(t.Context())
+	_, err := r.Call(ctx, get)
+	require.NoError(t, err)
+	assert.Regexp(t, `fault +status=503 share=1`, why.String())
+}
+
+// A delay is, as long as the fault lasts.
+func TestDelayIsExplained(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := new(profiles.Static)
+		src.Set(target, failing(profiles.Fault{Share: 1, Delay: time.Second, TTL: time.Minute}))
+		r, _ := bubbled(t, src, nil, profiles.InitialWait[request, *reply](time.Second))
+		ctx, why := layer.Explain(t.Context())
+		_, err := r.Call(ctx, get)
+		require.NoError(t, err)
+		assert.Regexp(t, `fault +status=0 share=1 delay=1s`, why.String())
+
+		time.Sleep(time.Minute)
+		ctx, why = layer.Explain(t.Context())
+		_, err = r.Call(ctx, get)
+		require.NoError(t, err)
+		assert.NotContains(t, why.String(), "fault")
+	})
+}
+
+func TestFaultValidate(t *testing.T) {
+	fine := abort(0.1, 503)
+	require.NoError(t, fine.Validate())
+	for why, change := range map[string]func(*profiles.Fault){
+		"share -1":               func(f *profiles.Fault) { f.Share = -1 },
+		"share 1.5":              func(f *profiles.Fault) { f.Share = 1.5 },
+		"delay -1ns":             func(f *profiles.Fault) { f.Delay = -1 },
+		"jitter -1ns":            func(f *profiles.Fault) { f.Jitter = -1 },
+		"status 200":             func(f *profiles.Fault) { f.Status = 200 },
+		"status 600":             func(f *profiles.Fault) { f.Status = 600 },
+		"gRPC status 17":         func(f *profiles.Fault) { f.GRPC = 17 },
+		"without a status":       func(f *profiles.Fault) { f.Status, f.GRPC = 0, 14 },
+		"a delay or a status":    func(f *profiles.Fault) { f.Status = 0 },
+		"must end by itself":     func(f *profiles.Fault) { f.TTL = 0 },
+		"ttl -1ns is not above ": func(f *profiles.Fault) { f.TTL = -1 },
+	} {
+		f := fine
+		change(&f)
+		require.ErrorContains(t, f.Validate(), why)
+		require.ErrorContains(t, failing(abort(0, 500), f).Validate(), `route 0 "r": fault 1: `)
+	}
+	tenth := abort(0.1, 503)
+	all := failing(tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth)
+	require.NoError(t, all.Validate())
+	require.ErrorContains(t, failing(abort(0.8, 500), abort(0.3, 503)).Validate(), "fault 1: share 0.3 is more than those before leave")
+	require.NoError(t, failing(abort(0.3, 500), abort(0.7, 503)).Validate())
+}
+
+// What is left out leaves the others as they are.
+func TestFaultsThatAreLeftOut(t *testing.T) {
+	l := newLog()
+	bad := profiles.Fault{Share: 1, Status: 500}
+	r, _ := serving(t, failing(bad, abort(1, 503)), nil, answering(), l.option())
+	assert.Equal(t, 503, send(t, r, "GET", "/").status)
+	assert.Equal(t, []string{"fault 0: ttl 0s is not above 0: a fault that nobody ends must end by itself"}, l.attrs("left out of a profile", "err"))
+}

@@ -1,0 +1,162 @@
+package profiles_test
+
+import (
+	"context"
+	"maps"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/profiles"
+)
+
+// one is a profile with one route, for everything.
+func one(r profiles.Route) *profiles.Profile {
+	r.Match = profiles.All{}
+	return &profiles.Profile{Routes: []profiles.Route{r}}
+}
+
+func TestRedirectAnswers(t *testing.T) {
+	c := newCounters()
+	p := one(profiles.Route{Redirect: &profiles.Redirect{Scheme: "https", Host: "b", Status: 308}, Retryable: true})
+	p.RetryBudget = budget()
+	r, bs := serving(t, p, nil, answering(), c.option())
+	rsp := send(t, r, "GET", "/a")
+	assert.Equal(t, 308, rsp.status)
+	assert.Equal(t, fields{"Location": "https://b/a", "says": "redirected to https://b/a"}, rsp.header)
+	assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
+	rsp, err := r.Call(t.Context(), request{method: "POST", path: "/a", contentType: "application/grpc"})
+	require.NoError(t, err)
+	assert.Equal(t, "5", rsp.header["grpc-status"], "as in linkerd")
+	assert.EqualValues(t, 2, count(c.requests.Requests))
+	assert.EqualValues(t, 2, of(c.requests.Responses, "success"))
+	assert.Empty(t, bs.calls())
+	assert.Zero(t, count(c.tries.Requests))
+}
+
+// A place that is where the request came to would only send it round.
+func TestRedirectToTheSamePlaceForwards(t *testing.T) {
+	r, bs := serving(t, one(profiles.Route{Redirect: &profiles.Redirect{OldPrefix: "/v1", NewPrefix: "/v2"}}), nil, answering())
+	assert.Equal(t, 302, send(t, r, "GET", "/v1/a").status)
+	assert.Equal(t, 200, send(t, r, "GET", "/v2/a").status)
+	assert.EqualValues(t, 1, bs.calls()[target])
+}
+
+// Of a request that never reaches a target nothing below is asked.
+func TestRedirectIsAboveFaultsAndBelowLimits(t *testing.T) {
+	route := profiles.Route{
+		Redirect: &profiles.Redirect{Host: "b"}, Faults: []profiles.Fault{abort(1, 503)}, Rate: profiles.Rate{PerSecond: 1e-9},
+	}
+	r, bs := serving(t, one(route), nil, answering())
+	for _, b := range bs.made {
+		b.set(&b.unready, true)
+	}
+	assert.Equal(t, 302, send(t, r, "GET", "/").status)
+	_, err := r.Call(t.Context(), get)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+}
+
+func TestRedirectIsExplainedAndDescribed(t *testing.T) {
+	r, _ := serving(t, one(profiles.Route{Redirect: &profiles.Redirect{Host: "::1", Port: 81}}), nil, answering())
+	ctx, why := layer.Explain(t.Context())
+	_, err := r.Call(ctx, get)
+	require.NoError(t, err)
+	assert.Regexp(t, `redirect +status=302 says=redirected to http://\[::1\]:81/`, why.String())
+	assert.Regexp(t, `redirect +status=302 from=http://host/path to=http://\[::1\]:81/path`, layer.Describe[request, *reply](r).String())
+	r, _ = serving(t, one(profiles.Route{Redirect: &profiles.Redirect{OldPrefix: "/v1/", NewPrefix: "/v2"}}), nil, answering())
+	assert.Regexp(t, `from=http://host/v1/path to=http://host/v2/path`, layer.Describe[request, *reply](r).String())
+}
+
+// Without an Edit what takes one does nothing, and says so; a delay takes none.
+func TestWithoutAnEdit(t *testing.T) {
+	l := newLog()
+	changes := layer.FieldChanges{Set: []layer.FieldPair{{Name: "a", Value: "b"}}}
+	slow := profiles.Fault{Share: 0.5, Delay: 1, TTL: 1}
+	r, _ := serving(t, one(profiles.Route{
+		RequestHeader: changes, ResponseHeader: changes, Redirect: &profiles.Redirect{Host: "b"},
+		Faults: []profiles.Fault{slow, abort(0.5, 503)},
+	}), nil, l.option())
+	assert.Equal(t, 200, send(t, r, "GET", "/").status)
+	var want []string
+	for _, what := range []string{"request header", "response header", "redirect", "fault 1"} {
+		want = append(want, what+": it takes a layer.Edit, and Standard was given none")
+	}
+	assert.Equal(t, want, l.attrs("left out of a profile", "err"))
+	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
+}
+
+func TestChangesThatAreLeftOut(t *testing.T) {
+	pairs := func(name string) []layer.FieldPair {
+		return []layer.FieldPair{{Name: name, Value: "x"}, {Name: "X-Fine"}}
+	}
+	route := profiles.Route{
+		Name:           "r",
+		RequestHeader:  layer.FieldChanges{Set: pairs("Connection"), Add: pairs("a b")},
+		ResponseHeader: layer.FieldChanges{Set: pairs("host"), Remove: []string{"Trailer"}},
+		Redirect:       &profiles.Redirect{Status: 200},
+	}
+	err := one(route).Validate()
+	for _, want := range []string{
+		`route 0 "r": request header: set "Connection": it belongs to the connection`,
+		`route 0 "r": request header: add "a b": not a name`,
+		`route 0 "r": response header: set "host": a response has none`,
+		`route 0 "r": response header: remove "Trailer"`,
+		`route 0 "r": redirect: status 200`,
+	} {
+		require.ErrorContains(t, err, want)
+	}
+	l := newLog()
+	r, _ := serving(t, one(route), nil, answering(), l.option())
+	assert.Len(t, l.attrs("left out of a profile", "err"), 5)
+	assert.NotContains(t, layer.Describe[request, *reply](r).String(), "redirect")
+}
+
+// kitEdit changes the messages of layertest.
+type kitEdit struct {
+	layer.Edit[kitRequest, kitResponse]
+}
+
+func (kitEdit) Request(req kitRequest, c layer.FieldChanges) kitRequest {
+	out := *req
+	out.Header = map[string]string{c.Set[0].Name: c.Set[0].Value}
+	maps.Copy(out.Header, req.Header)
+	return &out
+}
+
+func (kitEdit) Response(rsp kitResponse, c layer.FieldChanges) kitResponse {
+	rsp.Header = map[string]string{c.Set[0].Name: c.Set[0].Value}
+	return rsp
+}
+
+// Where nothing is answered here, a route that might is a layer like any other.
+func TestChangesConform(t *testing.T) {
+	set := layer.FieldChanges{Set: []layer.FieldPair{{Name: "x-kit", Value: "1"}}}
+	for i, route := range []profiles.Route{
+		{RequestHeader: set},
+		{ResponseHeader: set},
+		{Redirect: &profiles.Redirect{Path: "/"}}, // where they are
+		{Faults: []profiles.Fault{abort(0, 503), {Delay: 1, TTL: 1}}},
+		{RequestHeader: set, ResponseHeader: set, Redirect: &profiles.Redirect{Path: "/"}, Faults: []profiles.Fault{abort(0, 503)}},
+	} {
+		t.Run(strconv.Itoa(i), func(t *testing.T) { layertest.Conform(t, conforming(route)) })
+	}
+}
+
+// hosted is kitAccess with an authority.
+type hosted struct{ kitAccess }
+
+func (hosted) Authority(kitRequest) string { return "web" }
+
+func conforming(route profiles.Route) layertest.Layer {
+	return layertest.Layer{New: func(ctx context.Context, next kitService) kitService {
+		src := newScript()
+		r := profiles.New(ctx, target, src, hosted{}, func(string) kitService { return next },
+			profiles.Standard[kitRequest, kitResponse](nil, kitEdit{}, layer.ByError[kitResponse]))
+		src.send(one(route), nil)
+		return r
+	}}
+}

@@ -1,0 +1,146 @@
+package profiles_test
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/profiles"
+)
+
+// kitStandard is what Standard asks of a protocol, for the messages of layertest.
+type kitStandard struct{ kitAccess }
+
+// Status is that of a failure where the kit asks for another try.
+func (kitStandard) Status(r kitResponse) int {
+	if r.Header["again"] != "" {
+		return 503
+	}
+	return 200
+}
+
+func (kitStandard) Idempotent(kitRequest) bool                     { return true }
+func (kitStandard) After(kitResponse, error) (time.Duration, bool) { return 0, false }
+
+func (kitStandard) Discard(r kitResponse) {
+	if r.Body != nil {
+		layer.DiscardBody(r.Body)
+	}
+}
+
+func (kitStandard) Replay(r kitRequest, limit int64) layer.Replay[kitRequest] {
+	if r.Body == nil {
+		return nil
+	}
+	return kitReplay{layer.ReplayBody(r.Body, limit), r}
+}
+
+func (kitStandard) Request(r kitRequest, c layer.FieldChanges) kitRequest {
+	out := *r
+	out.Header = maps.Clone(r.Header)
+	for _, f := range c.Set {
+		out.Header[f.Name] = f.Value
+	}
+	return &out
+}
+
+func (kitStandard) Response(r kitResponse, c layer.FieldChanges) kitResponse {
+	for _, f := range c.Set {
+		r.Header[f.Name] = f.Value
+	}
+	return r
+}
+
+func (kitStandard) Reply(kitRequest, layer.Answer) kitResponse { panic("not asked for") }
+
+func (kitStandard) Fork(r kitRequest, limit int64, whole func(kitRequest, bool)) kitRequest {
+	copied := &layertest.Request{ID: r.ID, Header: maps.Clone(r.Header)}
+	if r.Body == nil {
+		whole(copied, true)
+		return r
+	}
+	out := *r
+	out.Body = layer.ForkBody(r.Body, -1, limit, func(kept []byte, ok bool) {
+		copied.Body = io.NopCloser(bytes.NewReader(kept))
+		whole(copied, ok)
+	})
+	return &out
+}
+
+type kitReplay struct {
+	*layer.BodyReplay
+	req kitRequest
+}
+
+func (k kitReplay) Next() (kitRequest, bool) {
+	body, ok := k.BodyReplay.Next()
+	if !ok {
+		return k.req, false
+	}
+	out := *k.req
+	out.Body = body
+	return &out, true
+}
+
+// The stacks of routes keep the contract, too, but for their limits, of which a
+// Router's Ready knows nothing.
+func TestStandardConforms(t *testing.T) {
+	const pause = time.Millisecond
+	marked := func(r kitResponse) { r.Header["again"] = "yes" }
+	for name, tt := range map[string]struct {
+		route  profiles.Route
+		tries  int
+		pause  time.Duration
+		again  func(kitResponse)
+		counts bool
+	}{
+		"timeout":     {route: profiles.Route{Timeout: time.Hour}},
+		"measured":    {counts: true},
+		"try timeout": {route: profiles.Route{TryTimeout: time.Hour}},
+		"retries":     {route: profiles.Route{Retryable: true, MaxRetries: 2}, tries: 3, pause: pause, again: marked},
+		"hedge":       {route: profiles.Route{Hedge: 10 * time.Millisecond}, tries: 2, pause: 10 * time.Millisecond},
+		"mirror":      {route: profiles.Route{Mirrors: []profiles.Mirror{{Authority: "shadow:80"}}}},
+		"header": {route: profiles.Route{
+			RequestHeader:  layer.FieldChanges{Set: pairs("added", "1")},
+			ResponseHeader: layer.FieldChanges{Set: pairs("added", "1")},
+		}},
+		"fault of others": {route: profiles.Route{Faults: []profiles.Fault{{Delay: time.Hour, TTL: time.Hour}}}},
+		"all": {
+			route: profiles.Route{
+				Timeout: time.Hour, TryTimeout: time.Hour, Retryable: true, MaxRetries: 2, Hedge: 100 * time.Hour,
+				Mirrors:       []profiles.Mirror{{Authority: "shadow:80"}},
+				RequestHeader: layer.FieldChanges{Set: pairs("added", "1")},
+			},
+			tries: 3, pause: pause, again: marked, counts: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.route.Match = profiles.All{}
+			layertest.Conform(t, layertest.Layer{
+				New: func(ctx context.Context, next kitService) kitService {
+					src := newScript()
+					opts := []kitOption{profiles.Standard(kitStandard{}, kitStandard{}, layer.ByError[kitResponse])}
+					if tt.counts {
+						opts = append(opts, tallied[kitRequest, kitResponse](new(tallies)))
+					}
+					r := profiles.New(ctx, target, src, kitStandard{}, func(authority string) kitService {
+						if authority == "shadow:80" {
+							return layer.Func[kitRequest, kitResponse](func(context.Context, kitRequest) (kitResponse, error) { return nil, layer.ErrNotReady })
+						}
+						return next
+					}, opts...)
+					src.send(&profiles.Profile{
+						Routes: []profiles.Route{tt.route}, RetryBudget: &profiles.RetryBudget{MinPerSecond: 1_000_000, TTL: time.Second},
+					}, nil)
+					return r
+				},
+				Tries: tt.tries, Pause: tt.pause, Again: tt.again,
+			})
+		})
+	}
+}

@@ -1,0 +1,104 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"reflect"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Endpoint is the one place where a destination is served, such as the pod
+// whose address was asked for.
+type Endpoint struct {
+	Addr   netip.AddrPort
+	Labels map[string]string // for metrics and tap ("pod", "zone")
+	Weight uint32            // 10 000 is one unit, 0 means not said; for those who put it beside others
+
+	Protocol   Protocol // what it is known to speak
+	ServerName string   // TLS server name; "" means cleartext
+	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
+	Authority  string   // authority to send instead of the request's; "" means none
+	OpaquePort uint16   // port that takes opaque transport; 0 means none
+}
+
+// Protocol is a hint of what an [Endpoint] speaks.
+type Protocol uint8
+
+// The protocol hints.
+const (
+	UnknownProtocol Protocol = iota // nothing is known
+	H2Protocol                      // HTTP/2
+	OpaqueProtocol                  // not to be parsed
+)
+
+// String returns the address.
+func (e *Endpoint) String() string { return e.Addr.String() }
+
+// Validate says why nobody can be forwarded to e as it says, or returns nil.
+func (e *Endpoint) Validate() error {
+	switch {
+	case !e.Addr.IsValid() || e.Addr.Port() == 0:
+		return fmt.Errorf("endpoint %v: want an IP address and a port", e.Addr)
+	case e.Protocol > OpaqueProtocol:
+		return fmt.Errorf("endpoint %v: protocol %d is not known", e.Addr, e.Protocol)
+	case (e.ServerName == "") != (e.Identity == ""):
+		return fmt.Errorf("endpoint %v: a TLS server name and an identity go together", e.Addr)
+	case !isAuthority(e.Authority):
+		return fmt.Errorf("endpoint %v: authority %q is not a host, with a port or without", e.Addr, e.Authority)
+	}
+	return nil
+}
+
+// isAuthority reports whether s can be sent as it is, as whoever sends it does
+// that: in place of the request's Host.
+func isAuthority(s string) bool {
+	return s == "" || layer.FieldChanges{Set: []layer.FieldPair{{Name: "Host", Value: s}}}.Validate() == nil
+}
+
+// Forward has requests go to the profile's [Endpoint] where [Profile.Dispatch]
+// says [ToEndpoint]: without a split, and without a balancer unless mk makes
+// one. The routes act there as elsewhere; linkerd's proxy, whose controller
+// sends no routes with an endpoint, would not look at them.
+//
+// mk is asked once for each endpoint that is not deeply equal to that of the
+// profile before, so that a service is kept while its endpoint stays; to let go
+// of those that went out of use is its own matter. An endpoint that is not
+// valid is left out. Without this option a Router does not look at endpoints.
+func Forward[Req, Rsp any](mk layer.Make[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
+}
+
+// forwarded is the endpoint that requests went to last.
+type forwarded[Req, Rsp any] struct {
+	endpoint *Endpoint
+	svc      layer.Service[Req, Rsp]
+}
+
+// forwardOf returns the split that has nothing but p's endpoint, or false if
+// requests do not go there. It is called with mu held.
+func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req, Rsp], ok bool) {
+	if r.forward == nil || p.Endpoint == nil {
+		return s, false
+	}
+	if err := p.Endpoint.Validate(); err != nil {
+		drop(err)
+		return s, false
+	}
+	d := p.Dispatch(r.target)
+	if d.To != ToEndpoint {
+		return s, false
+	}
+	if r.forwarded.endpoint == nil || !reflect.DeepEqual(r.forwarded.endpoint, d.Endpoint) {
+		svc := r.forward(d.Endpoint)
+		if svc == nil {
+			drop(errors.New("endpoint: nothing was made to forward to it"))
+			return s, false
+		}
+		r.forwarded = forwarded[Req, Rsp]{d.Endpoint, svc}
+	}
+	s.apex = d.Authority
+	s.add(Target{Authority: d.Authority, Weight: 1}, r.forwarded.svc)
+	return s, true
+}

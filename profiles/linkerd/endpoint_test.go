@@ -1,0 +1,91 @@
+package linkerd
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+func dnsName(name string) *destination.TlsIdentity_DnsLikeIdentity {
+	return &destination.TlsIdentity_DnsLikeIdentity{Name: name}
+}
+
+func asDNS(name string, serverName *destination.TlsIdentity_DnsLikeIdentity) *destination.TlsIdentity {
+	return &destination.TlsIdentity{
+		Strategy:   &destination.TlsIdentity_DnsLikeIdentity_{DnsLikeIdentity: dnsName(name)},
+		ServerName: serverName,
+	}
+}
+
+func asURI(uri string, serverName *destination.TlsIdentity_DnsLikeIdentity) *destination.TlsIdentity {
+	return &destination.TlsIdentity{
+		Strategy:   &destination.TlsIdentity_UriLikeIdentity_{UriLikeIdentity: &destination.TlsIdentity_UriLikeIdentity{Uri: uri}},
+		ServerName: serverName,
+	}
+}
+
+// Who is expected at an endpoint: a server name and an identity, or nobody.
+func TestEndpointIdentity(t *testing.T) {
+	const uri = "spiffe://root/ns/web"
+	for what, tt := range map[string]struct {
+		in   *destination.TlsIdentity
+		want [2]string // server name and identity
+	}{
+		"none":                        {nil, [2]string{}},
+		"no strategy":                 {&destination.TlsIdentity{ServerName: dnsName("sni")}, [2]string{}},
+		"name":                        {asDNS("web.ns", nil), [2]string{"web.ns", "web.ns"}},
+		"name with a server name":     {asDNS("web.ns", dnsName("sni")), [2]string{"sni", "web.ns"}},
+		"empty name":                  {asDNS("", dnsName("sni")), [2]string{}},
+		"URI without a server name":   {asURI(uri, nil), [2]string{}},
+		"URI":                         {asURI(uri, dnsName("sni")), [2]string{"sni", uri}},
+		"empty URI":                   {asURI("", dnsName("sni")), [2]string{}},
+		"a bad name is not cleartext": {asDNS("no name!", nil), [2]string{"no name!", "no name!"}},
+	} {
+		e, err := convertEndpoint(&destination.WeightedAddr{Addr: ipv4(0x0a000001, 80), TlsIdentity: tt.in})
+		require.NoError(t, err)
+		assert.Equal(t, tt.want, [2]string{e.ServerName, e.Identity}, what)
+		require.NoError(t, e.Validate())
+	}
+}
+
+// What cannot be used of an endpoint is not there.
+func TestEndpointHints(t *testing.T) {
+	at := netip.MustParseAddrPort("10.0.0.1:80")
+	transport := func(port uint32) *destination.ProtocolHint {
+		return &destination.ProtocolHint{
+			Protocol:        &destination.ProtocolHint_Opaque_{Opaque: &destination.ProtocolHint_Opaque{}},
+			OpaqueTransport: &destination.ProtocolHint_OpaqueTransport{InboundPort: port},
+		}
+	}
+	for what, tt := range map[string]struct {
+		in   *destination.WeightedAddr
+		want profiles.Endpoint
+	}{
+		"nothing":             {&destination.WeightedAddr{}, profiles.Endpoint{}},
+		"an empty hint":       {&destination.WeightedAddr{ProtocolHint: &destination.ProtocolHint{}}, profiles.Endpoint{}},
+		"opaque":              {&destination.WeightedAddr{ProtocolHint: transport(1)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 1}},
+		"the highest port":    {&destination.WeightedAddr{ProtocolHint: transport(65534)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 65534}},
+		"a port that is none": {&destination.WeightedAddr{ProtocolHint: transport(65535)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol}},
+		"weight and labels":   {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, profiles.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
+		"an authority":        {authorityOverride("[::1]:80"), profiles.Endpoint{Authority: "[::1]:80"}},
+		"not an authority":    {authorityOverride("a/b"), profiles.Endpoint{}},
+		"nor this":            {authorityOverride("user@a"), profiles.Endpoint{}},
+	} {
+		tt.in.Addr, tt.want.Addr = ipv4(0x0a000001, 80), at
+		got, err := convertEndpoint(tt.in)
+		require.NoError(t, err, what)
+		assert.Equal(t, &tt.want, got, what)
+		require.NoError(t, got.Validate(), what)
+	}
+	_, err := convertEndpoint(&destination.WeightedAddr{Addr: ipv4(0x0a000001, 1<<16)})
+	require.ErrorContains(t, err, "has no port")
+}
+
+func authorityOverride(authority string) *destination.WeightedAddr {
+	return &destination.WeightedAddr{AuthorityOverride: &destination.AuthorityOverride{AuthorityOverride: authority}}
+}

@@ -1,0 +1,64 @@
+package linkerd
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+func TestGate(t *testing.T) {
+	nets := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8")}
+	for name, tt := range map[string]struct {
+		opts   []Option
+		target string
+		want   bool
+	}{
+		"no gate, a name":               {nil, "web:80", true},
+		"no gate, an address":           {nil, "10.0.0.1:80", true},
+		"below the suffix":              {[]Option{Names("svc.cluster.local.")}, "web.default.svc.cluster.local:80", true},
+		"with a dot at the end":         {[]Option{Names("svc.cluster.local")}, "web.default.svc.cluster.local.:80", true},
+		"the suffix itself":             {[]Option{Names("svc.cluster.local.")}, "svc.cluster.local:80", true},
+		"whatever the case":             {[]Option{Names("SVC.cluster.local.")}, "web.default.svc.Cluster.Local:80", true},
+		"labels are whole":              {[]Option{Names("svc.cluster.local.")}, "websvc.cluster.local:80", false},
+		"another name":                  {[]Option{Names("svc.cluster.local.")}, "example.com:443", false},
+		"one of several suffixes":       {[]Option{Names("a.", "example.com")}, "www.example.com:443", true},
+		"the root is all names":         {[]Option{Names(".")}, "example.com:443", true},
+		"no names":                      {[]Option{Names()}, "web.default.svc.cluster.local:80", false},
+		"names alone, an address":       {[]Option{Names(".")}, "10.0.0.1:80", false},
+		"in a network":                  {[]Option{Networks(nets...)}, "10.1.2.3:80", true},
+		"in no network":                 {[]Option{Networks(nets...)}, "192.168.0.1:80", false},
+		"IPv6 in a network":             {[]Option{Networks(nets...)}, "[fd00::1]:80", true},
+		"IPv4 as IPv6":                  {[]Option{Networks(nets...)}, "[::ffff:10.0.0.1]:80", true},
+		"IPv4 in no IPv6 network":       {[]Option{Networks(netip.MustParsePrefix("::/0"))}, "10.0.0.1:80", false},
+		"IPv4 as IPv6, all IPv6":        {[]Option{Networks(netip.MustParsePrefix("::/0"))}, "[::ffff:10.0.0.1]:80", false},
+		"networks alone, a name":        {[]Option{Networks(nets...)}, "web.default.svc.cluster.local:80", false},
+		"both, a name":                  {[]Option{Networks(nets...), Names("svc.cluster.local.")}, "web.a.svc.cluster.local:1", true},
+		"both, an address":              {[]Option{Networks(nets...), Names("svc.cluster.local.")}, "10.0.0.1:1", true},
+		"a name without a port":         {[]Option{Names("svc.cluster.local.")}, "web.a.svc.cluster.local", true},
+		"an address without a port":     {[]Option{Networks(nets...)}, "10.0.0.1", true},
+		"an IPv6 address with its zone": {[]Option{Networks(nets...)}, "[fd00::1%eth0]:80", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var o options
+			for _, opt := range tt.opts {
+				opt.apply(&o)
+			}
+			require.Equal(t, tt.want, o.opens(tt.target))
+		})
+	}
+}
+
+// No call is made: there is no connection to make one on.
+func TestWhatTheGateKeepsOutHasNoProfile(t *testing.T) {
+	n := 0
+	for p, err := range New(nil, Names("svc.cluster.local.")).Watch(t.Context(), "example.com:443") {
+		require.Nil(t, p)
+		require.ErrorIs(t, err, profiles.ErrNoProfile)
+		require.ErrorContains(t, err, `"example.com:443"`)
+		n++
+	}
+	require.Equal(t, 1, n)
+}

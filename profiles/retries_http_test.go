@@ -1,0 +1,226 @@
+package profiles_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+type (
+	httpRouter = profiles.Router[*http.Request, *http.Response]
+	httpOption = profiles.Option[*http.Request, *http.Response]
+)
+
+// httpTown is a router right over the endpoint at addr.
+func httpTown(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption) *httpRouter {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	var source profiles.Static
+	source.Set(target, p)
+	opts = append([]httpOption{
+		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
+		profiles.InitialWait[*http.Request, *http.Response](time.Second),
+	}, opts...)
+	return profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+		return httplayer.NewEndpoint(ctx, addr, httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}))
+	}, opts...)
+}
+
+// grpcTown is one over a server that answers with serve, which is told how often
+// it was asked.
+func grpcTown(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption) (*httpRouter, *atomic.Int64) {
+	t.Helper()
+	came := new(atomic.Int64)
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		serve(w, r, came.Add(1))
+	}))
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return httpTown(t, p, srv.Listener.Addr().String(), opts...), came
+}
+
+func call(t *testing.T, body io.Reader) *http.Request {
+	t.Helper()
+	req := streamed(t, "/books.Books/Get", body, -1)
+	req.ProtoMajor, req.ProtoMinor = 2, 0
+	req.Header.Set("Content-Type", "application/grpc")
+	return req
+}
+
+// message sends a piece of a gRPC response, and what comes before it.
+func message(w http.ResponseWriter, s string) {
+	_, _ = io.WriteString(w, s)
+	_ = http.NewResponseController(w).Flush()
+}
+
+func ends(w http.ResponseWriter, code string) {
+	w.Header().Set(http.TrailerPrefix+"Grpc-Status", code)
+}
+
+func TestRetryByTrailers(t *testing.T) {
+	for name, before := range map[string][]string{"first": {""}, "after one frame": {"half a "}} {
+		t.Run(name, func(t *testing.T) {
+			c := newCounters()
+			r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, req *http.Request, n int64) {
+				body, _ := io.ReadAll(req.Body)
+				for _, s := range before {
+					_, _ = io.WriteString(w, s) // it goes out with the trailers
+				}
+				code := "14"
+				if n > 2 {
+					_, _ = w.Write(body)
+					code = "0"
+				}
+				ends(w, code)
+			}, c.forHTTP())
+			rsp, err := r.Call(t.Context(), call(t, strings.NewReader("hello")))
+			require.NoError(t, err)
+			body, err := io.ReadAll(rsp.Body)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			assert.Equal(t, before[0]+"hello", string(body))
+			assert.Equal(t, "0", rsp.Trailer.Get("Grpc-Status"))
+			assert.EqualValues(t, 3, came.Load())
+			assert.EqualValues(t, 2, of(c.tries.Responses, "failure"))
+			assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
+		})
+	}
+}
+
+// A response class by a trailer is reason for a retry, too, whatever the request.
+func TestRetryByATrailerOfItsOwn(t *testing.T) {
+	p := retryable(func(r *profiles.Route) {
+		r.Classes = []profiles.ResponseClass{{Match: profiles.Trailer{Name: "x-sum", Value: profiles.Exact("bad")}, Failure: true}}
+	})
+	r, came := grpcTown(t, p, func(w http.ResponseWriter, r *http.Request, n int64) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, "hello")
+		w.Header().Set(http.TrailerPrefix+"X-Sum", map[bool]string{true: "bad", false: "good"}[n == 1])
+	})
+	req := call(t, strings.NewReader(""))
+	req.Header.Set("Content-Type", "text/plain")
+	rsp, err := r.Call(t.Context(), req)
+	require.NoError(t, err)
+	_, err = io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "good", rsp.Trailer.Get("X-Sum"))
+	assert.EqualValues(t, 2, came.Load())
+}
+
+// A stream is handed on with its first message, and is not sent again whatever
+// becomes of it. It is counted.
+func TestNoRetryOfAStream(t *testing.T) {
+	c, seen := newCounters(), make(chan struct{})
+	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		message(w, "one")
+		<-seen
+		message(w, "two")
+		ends(w, "14")
+	}, c.forHTTP())
+	rsp, err := r.Call(t.Context(), call(t, strings.NewReader("")))
+	require.NoError(t, err)
+	first := make([]byte, 3)
+	_, err = io.ReadFull(rsp.Body, first)
+	require.NoError(t, err)
+	close(seen)
+	rest, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "onetwo", string(first)+string(rest))
+	assert.Equal(t, "14", rsp.Trailer.Get("Grpc-Status"))
+	assert.EqualValues(t, 1, came.Load())
+	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
+}
+
+// A call in which both sides talk must not be held up: its client may wait for
+// the head before it goes on, and the server for the client.
+func TestNoWaitForTheServerWhileTheClientTalks(t *testing.T) {
+	r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, r *http.Request, _ int64) {
+		message(w, "")
+		word := make([]byte, 5)
+		_, _ = io.ReadFull(r.Body, word)
+		message(w, "got "+string(word))
+		ends(w, "0")
+	})
+	body, say := io.Pipe()
+	rsp, err := r.Call(t.Context(), call(t, body))
+	require.NoError(t, err)
+	_, err = io.WriteString(say, "hello")
+	require.NoError(t, err)
+	require.NoError(t, say.Close())
+	got, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "got hello", string(got))
+	assert.EqualValues(t, 1, came.Load())
+}
+
+// The limit on a request covers the wait for the trailers.
+func TestTimeoutWhileTrailersAreAwaited(t *testing.T) {
+	r, came := grpcTown(t, retryable(func(r *profiles.Route) { r.Timeout = 50 * time.Millisecond }), func(w http.ResponseWriter, r *http.Request, _ int64) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		message(w, "")
+		<-r.Context().Done()
+	})
+	_, err := r.Call(t.Context(), call(t, strings.NewReader("")))
+	require.ErrorIs(t, err, layer.ErrHeadTimeout)
+	assert.EqualValues(t, 1, came.Load())
+}
+
+// A server that comes up a little late is reached by a retry, which is paid for;
+// one that does not is a bad gateway, and a refusal still.
+func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := l.Addr().String()
+	require.NoError(t, l.Close())
+
+	c := newCounters()
+	r := httpTown(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), addr, c.forHTTP())
+	_, err = r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.ErrorContains(t, err, "3 tries")
+	code, _ := httplayer.StatusOf(err)
+	assert.Equal(t, http.StatusBadGateway, code)
+	assert.EqualValues(t, 2, count(c.requests.Retries))
+	assert.EqualValues(t, 3, count(c.tries.Refusals))
+	assert.EqualValues(t, 1, count(c.requests.Refusals))
+
+	r = httpTown(t, retryable(), addr)
+	up := time.AfterFunc(30*time.Millisecond, func() {
+		l, err := net.Listen("tcp", addr)
+		if !assert.NoError(t, err) {
+			return
+		}
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+		t.Cleanup(func() { srv.Close() })
+		_ = srv.Serve(l)
+	})
+	defer up.Stop()
+	rsp, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
+	require.NoError(t, err)
+	body, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, "hello", string(body))
+	assert.Less(t, layer.Describe(r).State.Get("retry_budget").(int), 10)
+}

@@ -1,0 +1,91 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// Loopback is who may look by default: clients of this machine whose requests
+// were not forwarded from elsewhere.
+func Loopback(r *http.Request) error {
+	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+		if _, ok := r.Header[name]; ok { // also an empty one, which may be the client's, before that of the proxy
+			return errors.New("the request was forwarded, and it is not known for whom")
+		}
+	}
+	if r.RemoteAddr == "@" || r.RemoteAddr == "" {
+		return nil // a unix socket, whose file says who may connect
+	}
+	addr, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil || !addr.Addr().Unmap().IsLoopback() {
+		return fmt.Errorf("%s is not on this machine", r.RemoteAddr)
+	}
+	return nil
+}
+
+// permit returns why r is not answered, or nil.
+func (h *Handler) permit(r *http.Request) error {
+	if err := h.config.Allow(r); err != nil {
+		return err
+	}
+	if !h.isOurs(r.Host) {
+		return fmt.Errorf("the host %q is none of ours; use localhost or an address", r.Host)
+	}
+	// A page of another origin cannot read what is sent, but it could keep
+	// streams open. To follow a link from there is fine.
+	switch r.Header.Get("Sec-Fetch-Site") {
+	case "same-origin", "none":
+		return nil
+	case "": // a browser says it to an address by https or of loopback only
+		if origin := r.Header.Get("Origin"); origin == "" || isOf(origin, r.Host) {
+			return nil
+		}
+	}
+	if r.Header.Get("Sec-Fetch-Mode") == "navigate" && r.Header.Get("Sec-Fetch-Dest") == "document" {
+		return nil
+	}
+	return errors.New("pages of another origin may not ask")
+}
+
+func isOf(origin, host string) bool {
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, host)
+}
+
+// isOurs reports whether a Host header names this server by a name that nobody
+// else can have point here. A browser that was made to take our address for
+// another's name (DNS rebinding) asks by that name.
+func (h *Handler) isOurs(host string) bool {
+	name := host
+	if n, _, err := net.SplitHostPort(host); err == nil {
+		name = n
+	}
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	if _, err := netip.ParseAddr(strings.Trim(name, "[]")); err == nil {
+		return true
+	}
+	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
+}
+
+// guard sets what holds for every response: nothing but our own scripts and
+// style runs, no other page may frame or embed it, and no text is ever taken
+// for a script.
+func guard(to http.Header) {
+	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
+		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
+		"require-trusted-types-for 'script'; trusted-types 'none'")
+	to.Set("X-Content-Type-Options", "nosniff")
+	to.Set("X-Frame-Options", "DENY")
+	to.Set("Referrer-Policy", "no-referrer")
+	to.Set("Cross-Origin-Opener-Policy", "same-origin")
+	to.Set("Cross-Origin-Resource-Policy", "same-origin")
+}

@@ -1,0 +1,50 @@
+package view
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"path"
+	"time"
+)
+
+//go:embed page
+var files embed.FS
+
+// edition tells this page from that of another version.
+func edition() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
+		body, _ := fs.ReadFile(files, name) // that of a folder is empty
+		_, _ = fmt.Fprintf(sum, "%s %d ", name, len(body))
+		_, _ = sum.Write(body)
+		return nil
+	})
+	return hex.EncodeToString(sum.Sum(nil)[:12])
+}
+
+// serveAsset serves one file of the page. "" is the document.
+func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string) {
+	if name == "" {
+		name = "index.html"
+	}
+	body, err := fs.ReadFile(files, path.Join("page", path.Clean("/"+name)))
+	if err != nil {
+		http.NotFound(w, r)
+		return
+	}
+	// Not by the table of the machine, which may say anything.
+	w.Header().Set("Content-Type", map[string]string{
+		".html": "text/html; charset=utf-8",
+		".css":  "text/css; charset=utf-8",
+		".js":   "text/javascript; charset=utf-8",
+		".svg":  "image/svg+xml",
+	}[path.Ext(name)])
+	w.Header().Set("ETag", `"`+h.edition+`"`)
+	w.Header().Set("Cache-Control", "no-cache")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body))
+}

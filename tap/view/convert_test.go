@@ -1,0 +1,138 @@
+package view
+
+import (
+	"encoding/json"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// odd is a value that does what a value should not.
+type odd struct{}
+
+func (*odd) String() string { panic("nil") }
+
+func TestNodesAreAlwaysJSON(t *testing.T) {
+	var nothing *odd
+	n := layer.Node{Name: "n", State: layer.State{
+		{Key: "int", Value: 7}, {Key: "float", Value: 1.5}, {Key: "bool", Value: true}, {Key: "text", Value: "a\xffb"},
+		{Key: "nan", Value: math.NaN()}, {Key: "inf", Value: math.Inf(1)}, {Key: "duration", Value: 1500 * time.Millisecond},
+		{Key: "labels", Value: map[string]string{"b": "2", "a": "1"}}, {Key: "addr", Value: netip.MustParseAddrPort("127.0.0.1:80")},
+		{Key: "nil", Value: nil}, {Key: "func", Value: (func())(nil)}, {Key: "odd", Value: nothing},
+		{Key: "long", Value: strings.Repeat("é", 1000)},
+	}}
+	b, err := json.Marshal(describe(func() layer.Node { return n }))
+	require.NoError(t, err)
+	var d node
+	require.NoError(t, json.Unmarshal(b, &d))
+	got := map[any]any{}
+	for _, a := range d.State {
+		got[a[0]] = a[1]
+	}
+	require.Equal(t, "1.5s", got["duration"])
+	require.Equal(t, "a=1 b=2", got["labels"])
+	require.Equal(t, "127.0.0.1:80", got["addr"])
+	require.Equal(t, "NaN", got["nan"])
+	require.InDelta(t, 7, got["int"], 0)
+	require.Equal(t, true, got["bool"])
+	require.Equal(t, strings.Repeat("é", maxText/2)+cut, got["long"])
+}
+
+// A mark that nobody sees could have a path read backwards, or hide a part.
+func TestTextIsWhatIsSeen(t *testing.T) {
+	for given, want := range map[string]string{
+		"/books/7 é 😀": "/books/7 é 😀", "a\u202eb\u2066c\u200bd\x00e": "a\ufffdb\ufffdc\ufffdd\ufffde",
+		"a\r\nb\tc\u2028d": "a  b c d", "a\xffb": "a\ufffdb",
+	} {
+		require.Equal(t, want, text(given))
+	}
+	e := begins(1)
+	e.SourceLabels = map[string]string{"pod": "web\u202e"}
+	require.Equal(t, map[string]string{"pod": "web\ufffd"}, newRecord(e, noon).SourceLabels)
+}
+
+func TestTreesAreBounded(t *testing.T) {
+	wide := layer.Node{Name: "wide", Children: make([]layer.Node, 3*maxNodes)}
+	count := 0
+	var walk func(n *node)
+	walk = func(n *node) {
+		for ; n != nil; n = n.Next {
+			count++
+			for _, c := range n.Children {
+				walk(c)
+			}
+		}
+	}
+	walk(describe(func() layer.Node { return wide }))
+	require.Equal(t, maxNodes+1, count, "one more says that there are more")
+
+	deep := layer.Node{Name: "leaf"}
+	for range 3 * maxDepth {
+		deep = layer.Node{Name: "deep", Next: &layer.Node{Children: []layer.Node{deep}}}
+	}
+	count = 0
+	walk(describe(func() layer.Node { return deep }))
+	require.LessOrEqual(t, count, maxDepth+3)
+}
+
+func TestQuantiles(t *testing.T) {
+	var h histogram
+	require.Zero(t, h.quantile(0.99))
+	random := rand.New(rand.NewPCG(1, 2))
+	var all []time.Duration
+	for range 5000 {
+		d := time.Duration(math.Exp(random.NormFloat64()*2) * float64(5*time.Millisecond))
+		all = append(all, max(d, 2*shortest))
+		h.add(all[len(all)-1])
+	}
+	slices.Sort(all)
+	for _, q := range []float64{0.01, 0.5, 0.95, 0.99} {
+		require.InEpsilon(t, all[int(math.Ceil(q*float64(len(all))))-1], h.quantile(q), 0.05, "%v", q)
+	}
+	require.Equal(t, all[len(all)-1], h.longest)
+
+	for _, extreme := range []time.Duration{-1, 0, 1, math.MaxInt64} {
+		var h histogram
+		h.add(extreme)
+		require.LessOrEqual(t, h.quantile(0.5), max(0, extreme))
+	}
+}
+
+func TestBars(t *testing.T) {
+	var l latency
+	require.Empty(t, l.bars().Counts)
+	l.add(10 * time.Millisecond)
+	l.turn(2)
+	l.add(40 * time.Millisecond)
+	l.turn(2)
+	b := l.bars()
+	require.Equal(t, []uint64{1, 0, 0, 0, 1}, b.Counts, "four times as long is four bars on")
+	require.EqualValues(t, 4, b.Of, "not all were looked at")
+	require.LessOrEqual(t, b.From, float64(10*time.Millisecond))
+	require.Greater(t, b.From*math.Sqrt2, float64(10*time.Millisecond))
+	for range window - 1 {
+		l.turn(2)
+	}
+	require.Equal(t, []uint64{1}, l.bars().Counts, "what is a minute ago is forgotten")
+}
+
+func TestAnIdleProcessKeepsItsPoints(t *testing.T) {
+	r := &run{}
+	at := time.Unix(1000, 0)
+	for i := range 3 * pointsKept {
+		r.turn(sum{Count: uint64(10 * i), Successes: uint64(9 * i)}, at.Add(time.Duration(i)*2*time.Second))
+	}
+	require.Len(t, r.points, pointsKept)
+	require.InDelta(t, 5, r.points[0].Rate, 1e-9)
+	require.InDelta(t, 0.5, r.points[0].Failures, 1e-9)
+	r.turn(sum{}, at.Add(time.Hour))
+	require.Zero(t, r.points[pointsKept-1].Rate, "who counts anew has not gone back")
+}

@@ -1,0 +1,113 @@
+package view
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// filter is which requests a page wants to see.
+type filter struct {
+	*tappb.WatchRequest
+	unrouted bool // only those without a route, which tap has no condition for
+}
+
+// What the rows of tap call requests without a route, and where routes have
+// their name.
+const (
+	noRoute    = "[DEFAULT]"
+	routeLabel = "route"
+)
+
+// lookedAt is how many requests a second a page may choose from. What every
+// request of a busy process would cost is not worth it: no page shows so many.
+const lookedAt = 1000
+
+// readFilter reads a query: method, authority, route, path (a prefix; or with a
+// "=" before it, all of it), status (1xx to 5xx), failures (1) and slower (a
+// duration such as 250ms). All that is given must hold.
+func readFilter(query string) (filter, error) {
+	q, err := url.ParseQuery(query)
+	if err != nil {
+		return filter{}, err
+	}
+	f := filter{WatchRequest: &tappb.WatchRequest{Fields: true, Explain: true, MaxRps: lookedAt}}
+	var conditions []*pb.ObserveRequest_Match
+	for name, values := range q {
+		value := values[0]
+		if len(values) > 1 {
+			return filter{}, fmt.Errorf("%s is given %d times", name, len(values))
+		}
+		if name == "route" && value == noRoute {
+			f.unrouted = true
+			continue
+		}
+		if c := condition(name, value); c != nil {
+			conditions = append(conditions, c)
+			continue
+		}
+		if f.Response == nil {
+			f.Response = new(tappb.ResponseMatch)
+		}
+		if err := responseFilter(f.Response, name, value); err != nil {
+			return filter{}, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	f.Match = match.All(conditions...)
+	return f, nil
+}
+
+// condition is one on the request, or nil.
+func condition(name, value string) *pb.ObserveRequest_Match {
+	switch name {
+	case "method":
+		return match.Method(strings.ToUpper(value))
+	case "authority":
+		return match.Authority(value)
+	case "route":
+		return match.RouteLabel(routeLabel, value)
+	case "path":
+		if whole, ok := strings.CutPrefix(value, "="); ok {
+			return match.Path(whole)
+		}
+		return match.PathPrefix(value)
+	}
+	return nil
+}
+
+// leavesOut reports whether e begins a request that is not to be shown.
+func (f *filter) leavesOut(e *tap.Event) bool { return f.unrouted && e.RouteLabels[routeLabel] != "" }
+
+func responseFilter(m *tappb.ResponseMatch, name, value string) error {
+	switch name {
+	case "status":
+		if len(value) != 3 || value[0] < '1' || value[0] > '5' || value[1:] != "xx" {
+			return fmt.Errorf("%q is none of 1xx, 2xx, 3xx, 4xx and 5xx", value)
+		}
+		m.MinStatus = uint32(value[0]-'0') * 100
+		m.MaxStatus = m.GetMinStatus() + 99
+	case "failures":
+		if value != "1" {
+			return fmt.Errorf("%q is not 1", value)
+		}
+		m.Failures = true
+	case "slower":
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return fmt.Errorf("%q is not a duration such as 250ms", value)
+		}
+		m.SlowerThan = durationpb.New(d)
+	default:
+		return errors.New("there is no such filter")
+	}
+	return nil
+}

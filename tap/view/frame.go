@@ -1,0 +1,118 @@
+package view
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// hello is the first event of a stream of frames.
+type hello struct {
+	Title   string `json:"title"`
+	Started int64  `json:"started"` // in milliseconds since 1970: another one is another process
+	Edition string `json:"edition"` // of the page: another one is to be loaded again
+}
+
+// frame is all that a page shows besides live requests. Durations are in
+// nanoseconds.
+type frame struct {
+	Span     time.Duration `json:"span"` // since when rows count; 0: they do not
+	Rows     []row         `json:"rows"`
+	Omitted  uint64        `json:"omitted"` // rows that are not shown
+	Routes   []row         `json:"routes"`
+	Hidden   uint64        `json:"hidden"` // routes that are not shown
+	Sum      sum           `json:"sum"`
+	Points   []point       `json:"points"` // the last is that of this frame
+	Bars     bars          `json:"bars"`
+	Missed   uint64        `json:"missed"` // events that are not in the plots
+	Tree     *node         `json:"tree"`
+	Problems []string      `json:"problems"`
+}
+
+type row struct {
+	Direction   string        `json:"direction"`
+	Source      string        `json:"source"`
+	Destination string        `json:"destination"`
+	Authority   string        `json:"authority"`
+	Method      string        `json:"method"`
+	Path        string        `json:"path"`
+	Route       string        `json:"route"`
+	Count       uint64        `json:"count"`
+	Successes   uint64        `json:"successes"`
+	Rate        float64       `json:"rate"`
+	Open        uint64        `json:"open"`
+	P50         time.Duration `json:"p50"`
+	P95         time.Duration `json:"p95"`
+	P99         time.Duration `json:"p99"`
+	Best        time.Duration `json:"best"`
+	Worst       time.Duration `json:"worst"`
+	Last        time.Duration `json:"last"`
+}
+
+// sum is of all rows, also of those that are not shown.
+type sum struct {
+	Count     uint64  `json:"count"`
+	Successes uint64  `json:"successes"`
+	Open      uint64  `json:"open"`
+	Rate      float64 `json:"rate"`
+}
+
+// point is one moment of the plots.
+type point struct {
+	At       int64         `json:"at"`       // in milliseconds since 1970
+	Rate     float64       `json:"rate"`     // requests that ended, a second
+	Failures float64       `json:"failures"` // of these
+	P50      time.Duration `json:"p50"`
+	P95      time.Duration `json:"p95"`
+	P99      time.Duration `json:"p99"`
+	Longest  time.Duration `json:"longest"`
+}
+
+// Rows: asked for, so that the sum is of all there are; and shown.
+const (
+	countedRows = 1001
+	shownRows   = 200
+)
+
+// frame puts together what is known. It is called by one goroutine.
+func (r *run) frame(rsp *tappb.TopResponse) frame {
+	all := rsp.GetRows()
+	var now sum
+	for _, one := range all {
+		now.Count += one.GetCount()
+		now.Successes += one.GetSuccesses()
+		now.Open += one.GetOpen()
+		now.Rate += one.GetRate()
+	}
+	r.turn(now, time.Now())
+	shown := all[:min(len(all), shownRows)]
+	f := frame{
+		Span: rsp.GetSpan().AsDuration(), Rows: rows(shown), Omitted: rsp.GetOmitted() + uint64(len(all)-len(shown)), Sum: now,
+		Points: r.points, Bars: r.latency.bars(), Missed: r.missed.Load(), Tree: describe(r.config.Describe), Problems: []string{},
+	}
+	routes := r.routes.Load()
+	f.Routes, f.Hidden = rows(routes.GetRows()), routes.GetOmitted()
+	for _, p := range []*problem{&r.noRows, &r.noRoutes, &r.noLatency} {
+		if s := p.get(); s != "" && !slices.Contains(f.Problems, s) {
+			f.Problems = append(f.Problems, s)
+		}
+	}
+	return f
+}
+
+func rows(of []*tappb.Row) []row {
+	out := make([]row, 0, len(of))
+	for _, r := range of {
+		out = append(out, row{
+			Direction: tap.Direction(r.GetDirection()).String(),
+			Source:    text(r.GetSource()), Destination: text(r.GetDestination()), Authority: text(r.GetAuthority()),
+			Method: text(r.GetMethod()), Path: text(r.GetPath()), Route: text(r.GetRoute()),
+			Count: r.GetCount(), Successes: r.GetSuccesses(), Rate: r.GetRate(), Open: r.GetOpen(),
+			P50: r.GetP50().AsDuration(), P95: r.GetP95().AsDuration(), P99: r.GetP99().AsDuration(),
+			Best: r.GetBest().AsDuration(), Worst: r.GetWorst().AsDuration(), Last: r.GetLast().AsDuration(),
+		})
+	}
+	return out
+}

@@ -1,0 +1,142 @@
+package view
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// live is what all open pages are shown alike: it is found out once for all of
+// them, while there is one.
+type live struct {
+	config Config
+	every  time.Duration // between two frames
+
+	mu    sync.Mutex
+	pages map[chan []byte]struct{}
+	end   func() // of the run that is under way
+}
+
+// serveLive sends a frame again and again, until the client or the server goes.
+func (h *Handler) serveLive(s *stream, r *http.Request) {
+	frames, leave := h.live.join()
+	defer leave()
+	if s.send("hello", hello{Title: text(h.config.Title), Started: h.started.UnixMilli(), Edition: h.edition}) != nil {
+		return
+	}
+	for {
+		select {
+		case f := <-frames:
+			if s.raw("frame", f) != nil {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		case <-h.down:
+			return
+		}
+	}
+}
+
+// join adds a page. Frames that it does not take in time it does not get.
+func (l *live) join() (frames <-chan []byte, leave func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	page := make(chan []byte, 1)
+	if l.pages == nil {
+		l.pages = map[chan []byte]struct{}{}
+	}
+	l.pages[page] = struct{}{}
+	if l.end == nil {
+		l.begin()
+	}
+	return page, func() { l.leave(page) }
+}
+
+// leave waits for what was begun for the pages if this was the last one.
+func (l *live) leave(page chan []byte) {
+	l.mu.Lock()
+	delete(l.pages, page)
+	var end func()
+	if len(l.pages) == 0 {
+		end, l.end = l.end, nil
+	}
+	l.mu.Unlock()
+	if end != nil {
+		end()
+	}
+}
+
+func (l *live) begin() {
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &run{config: l.config}
+	var running sync.WaitGroup
+	running.Go(func() { l.again(ctx, &r.noRoutes, r.countRoutes) })
+	running.Go(func() { l.again(ctx, &r.noLatency, r.measure) })
+	running.Go(func() { l.publish(ctx, r) })
+	l.end = func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// again calls f until ctx ends, with a pause, and keeps why it ended.
+func (l *live) again(ctx context.Context, problem *problem, f func(context.Context) error) {
+	for ctx.Err() == nil {
+		problem.set(f(ctx))
+		pause(ctx, l.every)
+	}
+}
+
+// publish counts requests, and sends a frame with each count: the tree is shown
+// even if nothing can be counted.
+func (l *live) publish(ctx context.Context, r *run) {
+	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
+	for ctx.Err() == nil {
+		for rsp, err := range l.config.Registry.Top(ctx, req) {
+			if ctx.Err() != nil {
+				return
+			}
+			r.noRows.set(err)
+			if err != nil {
+				break
+			}
+			l.send(r.frame(rsp))
+		}
+		if ctx.Err() == nil && r.noRows.get() != "" {
+			l.send(r.frame(nil))
+		}
+		pause(ctx, l.every)
+	}
+}
+
+func (l *live) send(f frame) {
+	data, err := json.Marshal(f)
+	if err != nil {
+		return // of numbers and text nothing can fail
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for page := range l.pages {
+		select { // nobody else sends, so there is room then
+		case <-page:
+		default:
+		}
+		page <- data
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

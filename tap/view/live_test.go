@@ -1,0 +1,205 @@
+package view
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// counting yields n rows again and again, of which each has one request more
+// each time.
+func counting(n int) fake {
+	return fake{
+		top: func(ctx context.Context, req *tappb.TopRequest, yield func(*tappb.TopResponse, error) bool) {
+			for turn := uint64(1); ctx.Err() == nil; turn++ {
+				rsp := &tappb.TopResponse{Span: durationpb.New(time.Second), Omitted: 7}
+				for i := range min(n, int(req.GetRows())) {
+					rsp.Rows = append(rsp.Rows, &tappb.Row{
+						Path: fmt.Sprintf("/%d", i), Count: turn, Successes: turn - 1, Open: 1, Rate: 2, P50: durationpb.New(time.Millisecond),
+					})
+				}
+				if !yield(rsp, nil) {
+					return
+				}
+				pause(ctx, max(req.GetEvery().AsDuration(), time.Millisecond))
+			}
+		},
+		watch: func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {
+			for ctx.Err() == nil {
+				if !yield(tap.Event{ResponseEnd: &tap.ResponseEnd{SinceRequestInit: 10 * time.Millisecond}}, nil) {
+					return
+				}
+				pause(ctx, time.Millisecond)
+			}
+		},
+	}
+}
+
+func TestFrames(t *testing.T) {
+	_, at := serve(t, Config{Registry: counting(300), Title: "web-0", Describe: func() layer.Node {
+		return layer.Node{Name: "limit", Next: &layer.Node{Name: "endpoint", State: layer.State{{Key: "addr", Value: "a:1"}}}}
+	}})
+	l := listen(t, at+"/live")
+	var h hello
+	l.await("hello").into(t, &h)
+	require.Equal(t, "web-0", h.Title)
+	require.Positive(t, h.Started)
+	var f frame
+	for f.Sum.Count < 900 || len(f.Bars.Counts) == 0 {
+		f = frame{}
+		l.await("frame").into(t, &f)
+	}
+	require.Len(t, f.Rows, shownRows)
+	require.Len(t, f.Routes, shownRows)
+	require.EqualValues(t, 107, f.Omitted, "those that were not counted alone, and those that are not shown")
+	require.EqualValues(t, 300, f.Sum.Open, "of all rows")
+	require.InDelta(t, 600, f.Sum.Rate, 0.1)
+	require.Equal(t, time.Millisecond, f.Rows[0].P50)
+	last := f.Points[len(f.Points)-1]
+	require.Positive(t, last.Rate)
+	require.Zero(t, last.Failures, "the one failure of each was in the first frame")
+	require.InEpsilon(t, 10*time.Millisecond, last.P50, 0.05)
+	require.Equal(t, "limit", f.Tree.Name)
+	require.Equal(t, attr{"addr", "a:1"}, f.Tree.Next.State[0])
+	require.Empty(t, f.Problems)
+}
+
+// All pages together cost what one does, and none costs nothing.
+func TestNothingIsLeftBehind(t *testing.T) {
+	reg := new(tap.Registry)
+	_, at := serve(t, Config{Registry: reg})
+	watchers := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool { return watching(reg) == n }, 5*time.Second, time.Millisecond, "%d", n)
+	}
+	for range 2 {
+		a, b := listen(t, at+"/live"), listen(t, at+"/live")
+		watchers(3) // rows by path, rows by route, latencies
+		requests := listen(t, at+"/tap")
+		watchers(4)
+		requests.leave()
+		watchers(3)
+		a.leave()
+		b.await("frame")
+		b.await("frame")
+		watchers(3)
+		b.leave()
+		watchers(0)
+	}
+}
+
+func watching(reg *tap.Registry) int { return reg.Describe().State.Get("watching").(int) }
+
+// A time that a server gives its clients for their requests is not one for
+// streams, and a stream that has nothing to say says so.
+func TestAServerWithTimeouts(t *testing.T) {
+	h := New(Config{Registry: counting(1)})
+	h.live.every, h.batchEvery, h.beatEvery = 10*time.Millisecond, 10*time.Millisecond, 20*time.Millisecond
+	srv := httptest.NewUnstartedServer(h)
+	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
+	srv.Start()
+	t.Cleanup(srv.Close)
+	t.Cleanup(h.Shutdown)
+	for stream, event := range map[string]string{"/live": "frame", "/tap?method=NONE": "batch"} {
+		l := listen(t, srv.URL+stream)
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+			l.await(event)
+		}
+	}
+}
+
+// What is measured and what a page looks at is bounded, or each request of a
+// busy process would pay for what nobody can see.
+func TestAPageLooksAtSoMany(t *testing.T) {
+	asked := make(chan uint32, 10)
+	_, at := serve(t, Config{Registry: fake{watch: func(ctx context.Context, req *tappb.WatchRequest, _ func(tap.Event, error) bool) {
+		asked <- req.GetMaxRps()
+		<-ctx.Done()
+	}}})
+	listen(t, at+"/live").await("frame")
+	require.EqualValues(t, sampled, <-asked)
+	listen(t, at+"/tap").await("batch")
+	require.EqualValues(t, lookedAt, <-asked)
+}
+
+// What cannot be counted is said and tried again, and the rest is shown.
+func TestProblemsAreSaid(t *testing.T) {
+	_, at := serve(t, Config{Registry: fake{}, Describe: func() layer.Node { panic("no tree") }})
+	l := listen(t, at+"/live")
+	for range 2 {
+		var f frame
+		for len(f.Problems) == 0 {
+			l.await("frame").into(t, &f)
+		}
+		require.Equal(t, []string{errNothing.Error()}, f.Problems, "once")
+		require.Equal(t, []attr{{"error", "panic: no tree"}}, f.Tree.State)
+	}
+}
+
+// A page that does not read keeps nobody waiting, and gets what is new when it
+// does.
+func TestASlowPage(t *testing.T) {
+	h := New(Config{Registry: counting(1)})
+	h.live.every = time.Millisecond
+	slow, leaveSlow := h.live.join()
+	fast, leaveFast := h.live.join()
+	for range 50 {
+		<-fast
+	}
+	require.Len(t, slow, 1)
+	leaveSlow()
+	leaveFast()
+	require.Empty(t, h.live.pages)
+}
+
+// One that never reads is dropped, though its connection is fine.
+func TestAPageThatDoesNotRead(t *testing.T) {
+	h, at := serve(t, Config{Registry: counting(shownRows)})
+	h.patience = 50 * time.Millisecond
+	h.live.every = time.Millisecond
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(at, "http://"))
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, "GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return h.streams.Load() == 1 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.streams.Load() == 0 }, 20*time.Second, 10*time.Millisecond)
+}
+
+// A client that went away while a frame was written is let go.
+func TestAClientThatIsGone(t *testing.T) {
+	h := New(Config{Registry: counting(1)})
+	h.live.every = time.Millisecond
+	for _, target := range []string{"/live", "/tap"} {
+		w := &gone{header: http.Header{}}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, "http://localhost"+target, http.NoBody)
+			r.RemoteAddr = "127.0.0.1:1"
+			h.ServeHTTP(w, r)
+		}()
+		<-done
+	}
+}
+
+type gone struct{ header http.Header }
+
+func (g *gone) Header() http.Header       { return g.header }
+func (g *gone) WriteHeader(int)           {}
+func (g *gone) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+func (g *gone) Flush()                    {}

@@ -1,0 +1,124 @@
+package view
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// node is a layer.Node as the page reads it: its values are numbers, bools and
+// text, whatever they were, so that no layer can break the page.
+type node struct {
+	Name     string  `json:"name"`
+	State    []attr  `json:"state,omitempty"`
+	Children []*node `json:"children,omitempty"`
+	Next     *node   `json:"next,omitempty"`
+}
+
+// attr is a key and its value.
+type attr [2]any
+
+// Bounds of one tree.
+const (
+	maxNodes = 2000
+	maxDepth = 64
+	maxText  = 500
+)
+
+// tree converts nodes, up to a number of them.
+type tree struct{ left int }
+
+// cut stands for what is beyond the bounds.
+const cut = "…"
+
+func (t *tree) node(n *layer.Node, depth int) *node {
+	if n == nil {
+		return nil
+	}
+	if t.left--; t.left < 0 || depth > maxDepth {
+		return &node{Name: cut}
+	}
+	d := &node{Name: text(n.Name)}
+	for _, a := range n.State {
+		d.State = append(d.State, attr{text(a.Key), value(a.Value)})
+	}
+	for i := range n.Children {
+		d.Children = append(d.Children, t.node(&n.Children[i], depth+1))
+		if t.left < 0 {
+			break
+		}
+	}
+	d.Next = t.node(n.Next, depth+1)
+	return d
+}
+
+// nodes converts what a request has for an explanation.
+func nodes(of []layer.Node) []*node {
+	t := tree{left: maxNodes}
+	out := make([]*node, 0, len(of))
+	for i := range of {
+		out = append(out, t.node(&of[i], 0))
+	}
+	return out
+}
+
+// describe asks for the tree. A layer that panics while it is looked at must
+// not end the process that people look at because something is wrong.
+func describe(of func() layer.Node) (n *node) {
+	if of == nil {
+		return nil
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			n = &node{Name: "describe", State: []attr{{"error", text(fmt.Sprintf("panic: %v", p))}}}
+		}
+	}()
+	root := of()
+	t := tree{left: maxNodes}
+	return t.node(&root, 0)
+}
+
+func value(v any) any {
+	switch v := v.(type) {
+	case time.Duration:
+		return v.String()
+	case map[string]string:
+		pairs := make([]string, 0, len(v))
+		for key, val := range v {
+			pairs = append(pairs, key+"="+val)
+		}
+		slices.Sort(pairs)
+		return text(strings.Join(pairs, " "))
+	case bool, int, int8, int16, int32, int64, uint, uint8, uint16, uint32, uint64:
+		return v
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Sprint(v)
+		}
+		return v
+	}
+	return text(fmt.Sprint(v))
+}
+
+// text is what of s a page can show without it showing anything else: marks
+// that nobody sees could turn around what is beside them.
+func text(s string) string {
+	end := ""
+	if len(s) > maxText {
+		s, end = strings.ToValidUTF8(s[:maxText], ""), cut
+	}
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsPrint(r):
+			return r
+		case unicode.IsSpace(r):
+			return ' '
+		}
+		return unicode.ReplacementChar
+	}, s) + end
+}

@@ -1,0 +1,138 @@
+package view
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/gotower/gotower/tap"
+)
+
+// record is one request, or connection, with all that is known of it so far.
+type record struct {
+	ID   string `json:"id"`
+	At   int64  `json:"at"`             // of its begin, in milliseconds since 1970
+	Kind string `json:"kind"`           // http or tcp
+	Open bool   `json:"open"`           // did not end
+	Lost bool   `json:"lost,omitempty"` // it may have: events were dropped
+
+	Direction         string            `json:"direction"`
+	Source            string            `json:"source"`
+	Destination       string            `json:"destination"`
+	SourceLabels      map[string]string `json:"sourceLabels,omitempty"`
+	DestinationLabels map[string]string `json:"destinationLabels,omitempty"`
+	RouteLabels       map[string]string `json:"routeLabels,omitempty"`
+
+	Method    string  `json:"method"`
+	Scheme    string  `json:"scheme"`
+	Authority string  `json:"authority"`
+	Path      string  `json:"path"`
+	Request   []field `json:"request,omitempty"`
+
+	Status      int           `json:"status"` // 0: no response yet, or none
+	ResponseAt  time.Duration `json:"responseAt"`
+	Response    []field       `json:"response,omitempty"`
+	Duration    time.Duration `json:"duration"`
+	Bytes       uint64        `json:"bytes"`
+	GRPC        string        `json:"grpc,omitempty"`
+	Reset       string        `json:"reset,omitempty"`
+	Trailers    []field       `json:"trailers,omitempty"`
+	Failed      bool          `json:"failed"`
+	Explanation []*node       `json:"explanation,omitempty"`
+
+	Sent  uint64 `json:"sent,omitempty"` // of a connection
+	Error string `json:"error,omitempty"`
+
+	number uint64 // of its begin
+	shown  bool   // the page has it
+	told   bool   // the page has it as it is
+}
+
+// field is a name and a value.
+type field [2]string
+
+// Bounds of one record, so that what a page is shown has one, too.
+const (
+	maxFields     = 100
+	maxFieldsText = 16 << 10
+)
+
+func newRecord(e *tap.Event, now time.Time) *record {
+	r := &record{
+		ID: fmt.Sprintf("%d:%d", e.ID.Base, e.ID.Stream), At: now.UnixMilli(), Kind: "http", Open: true,
+		Direction: e.Direction.String(), Source: address(e.Source), Destination: address(e.Destination),
+		SourceLabels: labels(e.SourceLabels), DestinationLabels: labels(e.DestinationLabels), RouteLabels: labels(e.RouteLabels),
+	}
+	if init := e.RequestInit; init != nil {
+		r.Method, r.Scheme, r.Authority, r.Path = text(init.Method), text(init.Scheme), text(init.Authority), text(init.Path)
+		r.Request = fields(init.Headers)
+	} else {
+		r.Kind, r.Method = "tcp", "TCP"
+	}
+	return r
+}
+
+// add takes one more event. It reports whether it was the last.
+func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
+	if len(e.RouteLabels) > 0 {
+		r.RouteLabels = labels(e.RouteLabels)
+	}
+	switch {
+	case e.ResponseInit != nil:
+		r.Status, r.ResponseAt = e.ResponseInit.Status, e.ResponseInit.SinceRequestInit
+		r.Response = fields(e.ResponseInit.Headers)
+		return false
+	case e.ResponseEnd != nil:
+		r.end(e.ResponseEnd)
+	case e.Close != nil:
+		r.Duration, r.Bytes, r.Sent = e.Close.SinceOpen, e.Close.Received, e.Close.Sent
+		r.Error = text(e.Close.Err)
+		r.Failed = r.Error != ""
+	default:
+		return false
+	}
+	r.Open = false
+	// What is kept back until the response is known comes with its end.
+	r.At = min(r.At, now.Add(-r.Duration).UnixMilli())
+	return true
+}
+
+func (r *record) end(end *tap.ResponseEnd) {
+	r.Duration, r.Bytes = end.SinceRequestInit, end.Bytes
+	r.Trailers, r.Explanation = fields(end.Trailers), nodes(end.Explanation)
+	r.Failed = r.Status == 0 || end.Failed(r.Status)
+	r.Reset = end.Reset()
+	if end.GRPCStatus != nil {
+		r.GRPC = end.GRPCStatus.String()
+	}
+}
+
+func address(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return ""
+	}
+	return a.String()
+}
+
+func labels(of map[string]string) map[string]string {
+	out := make(map[string]string, min(len(of), maxFields))
+	for key, value := range of {
+		if len(out) < maxFields {
+			out[text(key)] = text(value)
+		}
+	}
+	return out
+}
+
+func fields(of []tap.Field) []field {
+	var out []field
+	room := maxFieldsText
+	for _, f := range of {
+		value := text(f.Value)
+		if room -= len(f.Name) + len(value); room < 0 || len(out) == maxFields {
+			return append(out, field{cut, fmt.Sprintf("and %d more", len(of)-len(out))})
+		}
+		out = append(out, field{text(f.Name), value})
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package view
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// run is what is known since the first of the open pages came.
+type run struct {
+	config  Config
+	latency latency
+
+	noRows, noRoutes, noLatency problem
+
+	routes atomic.Pointer[tappb.TopResponse]
+	missed atomic.Uint64 // events that are not in latency
+
+	// Of publish alone.
+	last   sum
+	when   time.Time
+	points []point
+}
+
+// problem is why something is not shown, or "".
+type problem struct{ text atomic.Pointer[string] }
+
+func (p *problem) set(err error) {
+	s := ""
+	if err != nil {
+		s = text(err.Error())
+		if status.Code(err) == codes.ResourceExhausted {
+			s += " (close another page, or a tap, and this one goes on)"
+		}
+	}
+	if s != p.get() {
+		p.text.Store(&s)
+	}
+}
+
+func (p *problem) get() string {
+	if s := p.text.Load(); s != nil {
+		return *s
+	}
+	return ""
+}
+
+func (r *run) countRoutes(ctx context.Context) error {
+	for rsp, err := range r.config.Registry.Top(ctx, &tappb.TopRequest{ByRoute: true, Rows: shownRows}) {
+		if err != nil {
+			return err
+		}
+		r.routes.Store(rsp)
+		r.noRoutes.set(nil)
+	}
+	return nil
+}
+
+// sampled is how many requests a second are measured. The quantiles of so many
+// are good enough, and further ones cost next to nothing.
+const sampled = 2000
+
+// measure takes how long requests took.
+func (r *run) measure(ctx context.Context) error {
+	for e, err := range r.config.Registry.Watch(ctx, &tappb.WatchRequest{MaxRps: sampled}) {
+		switch {
+		case err != nil:
+			return err
+		case e.Dropped > 0:
+			r.missed.Add(e.Dropped)
+		case e.ResponseEnd != nil:
+			r.latency.add(e.ResponseEnd.SinceRequestInit)
+		}
+		r.noLatency.set(nil)
+	}
+	return nil
+}
+
+// pointsKept is how many frames the page can look back.
+const pointsKept = 120
+
+// turn ends the time since the last frame and makes it a point of the plots.
+func (r *run) turn(now sum, at time.Time) {
+	var ended, failed uint64
+	if !r.when.IsZero() && now.Count >= r.last.Count {
+		ended = now.Count - r.last.Count
+		failed = ended - min(ended, now.Successes-min(now.Successes, r.last.Successes))
+	}
+	h := r.latency.turn(ended)
+	p := point{
+		At: at.UnixMilli(), P50: h.quantile(0.5), P95: h.quantile(0.95), P99: h.quantile(0.99), Longest: h.longest,
+	}
+	if passed := at.Sub(r.when).Seconds(); ended > 0 && passed > 0 {
+		p.Rate, p.Failures = float64(ended)/passed, float64(failed)/passed
+	}
+	r.last, r.when = now, at
+	if len(r.points) == pointsKept {
+		r.points = append(r.points[:0], r.points[1:]...)
+	}
+	r.points = append(r.points, p)
+}
+
+var _ Source = (*tap.Registry)(nil)

@@ -1,0 +1,45 @@
+package view
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+)
+
+// stream is one response of server-sent events.
+type stream struct {
+	w        http.ResponseWriter
+	control  *http.ResponseController
+	patience time.Duration // how long a client may take to read one message
+	buf      bytes.Buffer
+}
+
+func newStream(w http.ResponseWriter, patience time.Duration) *stream {
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // or a proxy keeps them back
+	return &stream{w: w, control: http.NewResponseController(w), patience: patience}
+}
+
+// send writes one event with v as JSON, which has no line break.
+func (s *stream) send(event string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("event %s: %w", event, err)
+	}
+	return s.raw(event, data)
+}
+
+func (s *stream) raw(event string, data []byte) error {
+	s.buf.Reset()
+	fmt.Fprintf(&s.buf, "event: %s\ndata: %s\n\n", event, data)
+	// A server's WriteTimeout would end the stream; where deadlines cannot be
+	// set, that is what happens.
+	_ = s.control.SetWriteDeadline(time.Now().Add(s.patience))
+	if _, err := s.w.Write(s.buf.Bytes()); err != nil {
+		return err
+	}
+	return s.control.Flush()
+}

@@ -1,0 +1,131 @@
+package view
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// Source knows of the requests: a [tap.Registry] does.
+type Source interface {
+	Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[tap.Event, error]
+	Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error]
+}
+
+// Config is what a page shows, and to whom.
+type Config struct {
+	Registry Source            // whose requests; nil: none are shown
+	Describe func() layer.Node // the tree of layers, without waiting; nil: none is shown
+	Title    string            // what the process is called; "" is "gotower"
+
+	Allow func(*http.Request) error // why a client may not look, or nil; in place of Loopback
+	Hosts []string                  // names besides localhost, without a port, by which the page may be asked for
+}
+
+// Handler serves the page. It works under a prefix that [http.StripPrefix]
+// takes away. It is safe for concurrent use and has no goroutine while no page
+// is open.
+type Handler struct {
+	config     Config
+	live       live
+	batchEvery time.Duration
+	beatEvery  time.Duration // by what is said then, both sides find out that the other is gone
+	patience   time.Duration
+	started    time.Time
+	edition    string
+
+	down    chan struct{}
+	once    sync.Once
+	streams atomic.Int64
+}
+
+// Bounds of all pages together.
+const maxStreams = 64
+
+// New returns a Handler. Let the server that it is mounted on say when it shuts
+// down, or it would wait for the streams of open pages:
+//
+//	server.RegisterOnShutdown(handler.Shutdown)
+func New(c Config) *Handler {
+	if r, ok := c.Registry.(*tap.Registry); c.Registry == nil || ok && r == nil {
+		c.Registry = new(tap.Registry)
+	}
+	if c.Title == "" {
+		c.Title = "gotower"
+	}
+	if c.Allow == nil {
+		c.Allow = Loopback
+	}
+	h := &Handler{
+		config: c, batchEvery: 200 * time.Millisecond, beatEvery: 5 * time.Second, patience: 10 * time.Second,
+		started: time.Now(), edition: edition(), down: make(chan struct{}),
+	}
+	h.live.config = c
+	h.live.every = time.Second
+	return h
+}
+
+// Shutdown ends the streams of all open pages, and refuses those that come
+// later. It does not wait, and may be called more than once.
+func (h *Handler) Shutdown() { h.once.Do(func() { close(h.down) }) }
+
+// ServeHTTP serves the page, what belongs to it, and its streams.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	guard(w.Header())
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		http.Error(w, "view: only GET and HEAD are served", http.StatusMethodNotAllowed)
+		return
+	}
+	if err := h.permit(r); err != nil {
+		http.Error(w, "view: "+err.Error(), http.StatusForbidden)
+		return
+	}
+	switch name := strings.TrimPrefix(r.URL.Path, "/"); {
+	case r.URL.Path == "" && !strings.HasSuffix(asked(r), "/"):
+		// The page names its parts by relative addresses. Without the "./" a
+		// colon would make the last part of the path a scheme.
+		w.Header().Set("Location", "./"+path.Base(asked(r))+"/")
+		w.WriteHeader(http.StatusMovedPermanently)
+	case name == "live":
+		h.stream(w, r, h.serveLive)
+	case name == "tap":
+		h.stream(w, r, h.serveTap)
+	default:
+		h.serveAsset(w, r, name)
+	}
+}
+
+// asked returns the path of r before a prefix was taken away, as it was sent.
+func asked(r *http.Request) string {
+	p, _, _ := strings.Cut(r.RequestURI, "?")
+	return p
+}
+
+func (h *Handler) stream(w http.ResponseWriter, r *http.Request, serve func(*stream, *http.Request)) {
+	select {
+	case <-h.down:
+		http.Error(w, "view: the server is shutting down", http.StatusServiceUnavailable)
+		return
+	default:
+	}
+	if h.streams.Add(1) > maxStreams {
+		h.streams.Add(-1)
+		http.Error(w, "view: too many pages are open", http.StatusServiceUnavailable)
+		return
+	}
+	defer h.streams.Add(-1)
+	s := newStream(w, h.patience)
+	if r.Method == http.MethodGet {
+		serve(s, r)
+	}
+}
