@@ -136,5 +136,10 @@ func spent(conn, next net.Conn) bool {
 // was given the connection cannot give it to somebody else.
 func spentError(at string, conn net.Conn, err error) error {
 	reset(conn)
-	return &layer.Error{Layer: at, Reason: "refused after its first bytes were read", Err: errors.New(err.Error())}
+	return &layer.Error{Layer: at, Reason: "refused after its first bytes were read", Err: &lateRefusalError{err}}
 }
+
+// lateRefusalError has the text of a refusal, and is none.
+type lateRefusalError struct{ refusal error }
+
+func (e *lateRefusalError) Error() string { return e.refusal.Error() }

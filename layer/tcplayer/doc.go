@@ -38,6 +38,16 @@
 // [ProxyProtocol]) is the LocalAddr of the connection from there on, through TLS
 // and into net/http, and the Server of a [Request].
 //
+// # From proxy to proxy
+//
+//	Dialer ── TLS ── header ──→ DetectTLS → DetectTransport → a Server that has the header
+//
+// A [Dialer] connects to an endpoint of a mesh. Where the proxy of the peer takes
+// connections for all its ports at one, a [TransportHeader] inside TLS says which
+// is meant, and [DetectTransport] reads it. A [Meter] counts connections and their
+// bytes on either side, and [ErrorKind] names what went wrong, as linkerd's proxy
+// does both.
+//
 // # When a connection counts
 //
 //	layer.AtReturn[net.Conn]  while it is being made, as in linkerd's proxy

@@ -40,13 +40,13 @@ func lookNow(conn net.Conn, g glance) (seen []byte, next net.Conn, err error) {
 	// What is read goes back as deep as it can, so that everybody has it who
 	// holds one of the wrappers.
 	var keeper *front
-	bare := conn
+	bare := unmetered(conn)
 	for f, ok := bare.(*front); ok; f, ok = bare.(*front) {
 		keeper = f
 		if f.again.Load() {
 			break
 		}
-		bare = f.Conn
+		bare = unmetered(f.Conn)
 	}
 	if ok, seen, err := peek(bare, g); ok {
 		return seen, conn, err

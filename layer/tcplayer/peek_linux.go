@@ -13,7 +13,7 @@ import (
 // some bytes are missing from the first.
 func awaitFirst(conn net.Conn) (ok, more bool, err error) {
 	// No type that has a TCPConn in it: it may have bytes of its own.
-	tcp, ok := conn.(*net.TCPConn)
+	tcp, ok := unmetered(conn).(*net.TCPConn)
 	if !ok {
 		return false, false, nil
 	}

@@ -24,6 +24,9 @@ import (
 // that it forwards to.
 const traced = "TCPLAYER_TEST_TRACED"
 
+// tracedHow is set there to "metered" if connections are to be counted.
+const tracedHow = traced + "_HOW"
+
 // After all that may be looked at, the kernel copies: the process itself reads
 // little more than the header that it takes away.
 func TestForwardSplicesAfterDetection(t *testing.T) {
@@ -31,6 +34,13 @@ func TestForwardSplicesAfterDetection(t *testing.T) {
 		forwardTraced(t, to)
 		return
 	}
+	for _, how := range []string{"plain", "metered"} {
+		t.Run(how, func(t *testing.T) { testSplices(t, how) })
+	}
+}
+
+func testSplices(t *testing.T, how string) {
+	t.Helper()
 	log := filepath.Join(t.TempDir(), "strace")
 	if err := exec.CommandContext(t.Context(), "strace", "-f", "-o", log, "true").Run(); err != nil {
 		t.Skip("NOT RUN: it needs strace: ", err)
@@ -40,7 +50,7 @@ func TestForwardSplicesAfterDetection(t *testing.T) {
 	defer target.Close()
 	child := exec.CommandContext(t.Context(), "strace", "-f", "-qq", "-s", "0", "-e", "trace=splice,read,recvfrom", "-o", log,
 		os.Args[0], "-test.run=^TestForwardSplicesAfterDetection$", "-test.timeout=20s")
-	child.Env = append(os.Environ(), traced+"="+target.Addr().String())
+	child.Env = append(os.Environ(), traced+"="+target.Addr().String(), tracedHow+"="+how)
 	stop, err := child.StdinPipe()
 	require.NoError(t, err)
 	out, err := child.StdoutPipe()
@@ -110,8 +120,14 @@ func forwardTraced(t *testing.T, to string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		end()
 	}()
-	forward := Forward(NewEndpoint(ctx, to))
-	detect := DetectTLS(nil, Names(), TLSServers{Clear: Detect(Protocols{Opaque: forward})})
+	metered := func(s Server) Server { return s }
+	connect := Service(NewEndpoint(ctx, to))
+	if os.Getenv(tracedHow) == "metered" {
+		m := NewMeter(Instruments{})
+		metered, connect = m.Accepted, m.Made(connect)
+	}
+	forward := Forward(connect)
+	detect := DetectTLS(nil, Names(), TLSServers{Clear: metered(Detect(Protocols{Opaque: forward}))})
 	fixed := Transparent(Fixed(netip.MustParseAddrPort("192.0.2.1:80")), detect, nil)
 	require.NoError(t, Serve(ctx, l, Transparent(ProxyProtocol(), fixed, nil)))
 }

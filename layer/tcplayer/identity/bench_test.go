@@ -1,0 +1,45 @@
+package identity
+
+import (
+	"crypto/tls"
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// BenchmarkHandshake is a new connection of both, over loopback: by this
+// package, and by crypto/tls with the same certificates.
+func BenchmarkHandshake(b *testing.B) {
+	a := newAuthority(b)
+	web, other := a.static(web), a.static(other)
+	cert := func(i *Identity) []tls.Certificate { return []tls.Certificate{i.current.Load().Certificate} }
+	for name, ends := range map[string]struct{ server, client *tls.Config }{
+		"identity": {web.Server(), other.Client("", web.Name())},
+		"crypto-tls": {
+			&tls.Config{Certificates: cert(web), ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: a.pool(), SessionTicketsDisabled: true},
+			&tls.Config{Certificates: cert(other), RootCAs: a.pool(), ServerName: web.Name()},
+		},
+	} {
+		b.Run(name, func(b *testing.B) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(b, err)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+					tls.Server(conn, ends.server).Handshake()
+					conn.Close()
+				}
+			}()
+			b.ReportAllocs()
+			for b.Loop() {
+				conn, err := tls.Dial("tcp", l.Addr().String(), ends.client)
+				require.NoError(b, err)
+				conn.Close()
+			}
+			l.Close()
+			<-done
+		})
+	}
+}

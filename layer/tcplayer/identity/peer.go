@@ -1,0 +1,22 @@
+package identity
+
+import "crypto/tls"
+
+// Peer returns who the client of a connection to a [Identity.Server] proved to
+// be; not ok if it showed no certificate. Of a certificate with several names
+// that is the first, DNS-like or URI, in the certificate's own order, as in
+// linkerd's proxy; what is neither is passed over. A DNS-like name may come in
+// any case.
+//
+// Give it what tcplayer.TLSState returns of a net.Conn, the TLS of an
+// http.Request, or the State of gRPC's credentials.TLSInfo.
+func Peer(state tls.ConnectionState) (name string, ok bool) {
+	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return "", false
+	}
+	names := identities(state.VerifiedChains[0][0].Extensions)
+	if len(names) == 0 {
+		return "", false
+	}
+	return names[0], true
+}

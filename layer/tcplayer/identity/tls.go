@@ -1,0 +1,100 @@
+package identity
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// ErrPeer says of a peer that it did not prove to be who it should be. Nothing
+// was sent to it.
+var ErrPeer = errors.New("peer not verified")
+
+// Server returns how to be a server with this identity: TLS 1.3, the certificate
+// of the moment, and clients that may show one of theirs, which must hold then;
+// see [Peer]. While there is no certificate, or it has expired, handshakes fail.
+// It answers to any server name: tcplayer.DetectTLS says which are for us, and
+// ServerName which one that is.
+//
+// alpn are the protocols that it agrees to; a client that offers others only is
+// turned away. With none, the server takes no notice of what is offered, as
+// linkerd's proxy does but on its direct port.
+func (i *Identity) Server(alpn ...string) *tls.Config {
+	return &tls.Config{
+		MinVersion:             tls.VersionTLS13,
+		GetCertificate:         func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return i.present() },
+		ClientAuth:             tls.VerifyClientCertIfGiven,
+		ClientCAs:              i.roots,
+		NextProtos:             alpn,
+		SessionTicketsDisabled: true,
+	}
+}
+
+// Client returns how to connect to a server that answers to serverName and must
+// prove to be peer, a DNS-like name or a URI: TLS 1.3, with our certificate, if
+// the server asks for one. A serverName of "" stands for peer, if that is
+// DNS-like.
+//
+// The handshake fails with a [layer.Error] that matches [ErrPeer] and names who
+// was expected and who was there, if the server has no certificate for peer
+// that holds; and with one that says so if the server asks for ours, and we have
+// none, or had.
+//
+// alpn are the protocols to offer. Copies may be made of the tls.Config, such as
+// those that tcplayer.TLS and gRPC's credentials make; its VerifyConnection must
+// stay, for that is what verifies. [Peer] knows nothing of the connection.
+func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
+	return i.client(serverName, peer, i.present, alpn)
+}
+
+// Bootstrap is a [Identity.Client] that goes on without a certificate where we
+// have none: for what is asked before there is one, or to get one again after it
+// has expired, such as the CA itself. The server proves its name all the same.
+func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
+	return i.client(serverName, peer, func() (*tls.Certificate, error) {
+		if cert, err := i.present(); err == nil {
+			return cert, nil
+		}
+		return &tls.Certificate{}, nil
+	}, alpn)
+}
+
+func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate, error), alpn []string) *tls.Config {
+	if serverName == "" && isDNS(peer) {
+		serverName = peer
+	}
+	return &tls.Config{
+		MinVersion:           tls.VersionTLS13,
+		ServerName:           serverName,
+		NextProtos:           alpn,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
+		// crypto/tls would compare names with serverName, which is not who is
+		// expected, and it knows no URIs. VerifyConnection does all of it.
+		InsecureSkipVerify: true, //nolint:gosec // verified below
+		VerifyConnection:   func(s tls.ConnectionState) error { return i.verifyPeer(peer, s.PeerCertificates) },
+	}
+}
+
+// verifyPeer returns why a chain of certificates does not prove to be peer.
+func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
+	refused := func(seen string, err error) error {
+		return &layer.Error{Layer: "identity", Kind: ErrPeer, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
+	}
+	if peer == "" {
+		return &layer.Error{Layer: "identity", Kind: ErrPeer, Reason: "it was not said who is expected"}
+	}
+	if len(chain) == 0 {
+		return refused("nobody", errors.New("no certificate"))
+	}
+	names := identities(chain[0].Extensions)
+	if _, err := verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
+		return refused(list(names), err)
+	}
+	if !has(names, peer) {
+		return refused(list(names), nil)
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package tcplayer
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/discard"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Instruments are where a [Meter] writes. Their labels are bound before they are
+// given, but for the one that is named. What is nil is not recorded.
+type Instruments struct {
+	Opened  metrics.Counter // connections, ever
+	Open    metrics.Gauge   // connections that are open
+	Closed  metrics.Counter // connections that are over; label "errno": "" or the name of what broke them, as ECONNRESET
+	Read    metrics.Counter // bytes that the peer sent
+	Written metrics.Counter // bytes that the peer was sent
+}
+
+func (i Instruments) orDiscard() Instruments {
+	for _, c := range []*metrics.Counter{&i.Opened, &i.Closed, &i.Read, &i.Written} {
+		if *c == nil {
+			*c = discard.NewCounter()
+		}
+	}
+	if i.Open == nil {
+		i.Open = discard.NewGauge()
+	}
+	return i
+}
+
+// Meter counts connections, and what goes over them. Make one for each set of
+// labels, and keep it: it binds the label of what ended connections once. It is
+// safe for concurrent use.
+type Meter struct {
+	to     Instruments
+	clean  metrics.Counter
+	broken sync.Map // of metrics.Counter, by errno
+}
+
+// NewMeter returns a Meter that writes to i.
+func NewMeter(i Instruments) *Meter {
+	i = i.orDiscard()
+	return &Meter{to: i, clean: i.Closed.With("errno", "")}
+}
+
+// Conn counts conn as open from now on, and returns what counts its bytes and its
+// end, which is when it is closed, or when an error of the system broke it.
+//
+// It has ReadFrom, WriteTo and CloseWrite and uses those that conn has, so that
+// the kernel still copies between two TCP connections. While it does, bytes are
+// counted in pieces: what is counted is behind by 64 KiB, or an eighth of what
+// was copied, up to 1 MiB. That a copy failed counts for the side on which the
+// connection is gone, which is known on Linux; elsewhere for neither. NetConn
+// returns conn.
+func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
+
+func (m *Meter) open(conn net.Conn) *metered {
+	m.to.Opened.Add(1)
+	m.to.Open.Add(1)
+	return &metered{Conn: conn, meter: m}
+}
+
+func (m *Meter) closed(errno string) {
+	m.to.Open.Add(-1)
+	if errno == "" {
+		m.clean.Add(1)
+		return
+	}
+	kept, ok := m.broken.Load(errno)
+	if !ok {
+		kept, _ = m.broken.LoadOrStore(errno, m.to.Closed.With("errno", errno))
+	}
+	if broken, ok := kept.(metrics.Counter); ok {
+		broken.Add(1)
+	}
+}
+
+// Accepted is the layer that counts connections which somebody else made: its
+// peer is who made them.
+//
+// Admission: none of its own; Ready is forwarded. A connection that is refused
+// counts as opened, and as closed at once.
+//
+// Cancellation: the context is passed as it is.
+//
+// Body: what next left open counts as closed when Call returns.
+//
+// Errors: passed as they are.
+//
+// Cost: one allocation, and the instruments.
+func (m *Meter) Accepted(next Server) Server { return &meteredServer{next, m} }
+
+type meteredServer struct {
+	Server
+	meter *Meter
+}
+
+func (s *meteredServer) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+	counted := s.meter.open(conn)
+	defer counted.over("")
+	return s.Server.Call(ctx, counted)
+}
+
+func (s *meteredServer) Next() Server { return s.Server }
+
+func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
+
+// Made is the layer that counts connections which are made here: its peer is who
+// accepted them.
+//
+// Admission: none of its own; Ready is forwarded. Only a connection that was made
+// counts.
+//
+// Cancellation: the context is passed as it is.
+//
+// Body: a connection counts as open until its holder closes it.
+//
+// Errors: passed as they are.
+//
+// Cost: one allocation, and the instruments.
+func (m *Meter) Made(next Service) Service { return &meteredService{next, m} }
+
+type meteredService struct {
+	Service
+	meter *Meter
+}
+
+func (s *meteredService) Call(ctx context.Context, req Request) (net.Conn, error) {
+	conn, err := s.Service.Call(ctx, req)
+	if err != nil || conn == nil {
+		return conn, err
+	}
+	return s.meter.Conn(conn), nil
+}
+
+func (s *meteredService) Next() Service { return s.Service }
+
+func (s *meteredService) Describe() layer.Node { return layer.Node{Name: "meter"} }
+
+// Dialled is Made for a dialler, as the DialContext of a [Dialer].
+func (m *Meter) Dialled(
+	dial func(ctx context.Context, network, addr string) (net.Conn, error),
+) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		if err != nil || conn == nil {
+			return conn, err
+		}
+		return m.Conn(conn), nil
+	}
+}
