@@ -61,6 +61,16 @@ import (
 // happened, and it may not. Such an error is no refusal; it is up to a retry
 // to know whether the request may be sent again.
 //
+// Forms: an HTTP/1 request that a server received goes out as it came. One whose
+// target was in absolute form keeps that, on connections that take no others;
+// one of HTTP/1.0 stays one, and that or an empty Host has a connection for
+// itself. Where MaxConns leaves no room, an idle one of another form gives way.
+// No length is said for a body that is not there, unless the client said it.
+//
+// Tunnels: CONNECT always goes by HTTP/1.1, on a connection that is made for it.
+// The body of a 2xx is an [io.ReadWriteCloser] with a CloseWrite: the tunnel, and
+// lengths said in its head mean nothing. It is in flight until it is closed.
+//
 // Cancellation: when the context of a request ends, before its body was
 // closed, an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
 //

@@ -19,6 +19,7 @@ const (
 	grpcNotFound          = 5
 	grpcPermissionDenied  = 7
 	grpcResourceExhausted = 8
+	grpcAborted           = 10
 	grpcUnimplemented     = 12
 	grpcInternal          = 13
 	grpcUnavailable       = 14
@@ -37,6 +38,8 @@ const (
 //	out of time while connecting, or by the caller's ctx    504   4 DEADLINE_EXCEEDED
 //	no route                                                404   5 NOT_FOUND
 //	the caller's own cancellation                           502   1 CANCELLED
+//	not the identity that was required                      502  14 UNAVAILABLE
+//	an HTTP/1 request by HTTP/2 (orig-proto) that was reset 502  14 UNAVAILABLE
 //	the endpoint failed, or could not be reached            502  14 UNAVAILABLE
 //	refused for any other reason                            503  14 UNAVAILABLE
 //	anything else                                           500  13 INTERNAL
@@ -46,7 +49,6 @@ const (
 // wraps, without a cause as anything else. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
 // a status for a caller who cancelled; nobody is left to read it.
 func StatusOf(err error) (httpStatus int, grpcCode uint32) {
-	var reset streamError
 	var chosen *StatusError
 	switch {
 	case err == nil:
@@ -65,10 +67,8 @@ func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusNotFound, grpcNotFound
 	case errors.Is(err, context.Canceled):
 		return http.StatusBadGateway, grpcCanceled
-	case errors.As(err, &reset):
-		return http.StatusBadGateway, reset.grpcCode()
-	case isPeer(err):
-		return http.StatusBadGateway, grpcUnavailable
+	case isBadGateway(err):
+		return http.StatusBadGateway, peerCode(err)
 	case errors.Is(err, layer.ErrNotReady):
 		return http.StatusServiceUnavailable, grpcUnavailable
 	}
@@ -79,8 +79,30 @@ func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 // that what waits in it goes elsewhere. It does not where elsewhere is no
 // better: a missing route, a rate limit, an answer that somebody chose.
 func closes(err error) bool {
-	var chosen *StatusError
-	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !errors.As(err, &chosen) && !isRate(err)
+	if chosen, ok := errors.AsType[*StatusError](err); ok {
+		return chosen.Close && !errors.Is(err, layer.ErrInjected)
+	}
+	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
+}
+
+// isBadGateway reports whether err is answered as the fault of a peer: it came
+// from one, or it is about who that is.
+func isBadGateway(err error) bool {
+	var reset streamError
+	var identity *IdentityError
+	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
+}
+
+// peerCode is the gRPC code for what came from beyond this process: that of a
+// stream's reset, unless the request was HTTP/1's.
+func peerCode(err error) uint32 {
+	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
+		return grpcUnavailable
+	}
+	if reset, ok := errors.AsType[streamError](err); ok {
+		return reset.grpcCode()
+	}
+	return grpcUnavailable
 }
 
 // isRate reports whether it is a rate limit that refused. Where a layer above

@@ -86,6 +86,15 @@ func statuses() map[string]struct {
 		"chosen, 404":              {&StatusError{Code: 404}, 404, 12, false},
 		"chosen, 429":              {&StatusError{Code: 429}, 429, 14, false},
 		"chosen, 504":              {&StatusError{Code: 504}, 504, 14, false},
+		"chosen, and closed":       {&StatusError{Code: 400, Close: true}, 400, 13, true},
+		"identity required":        {&layer.Error{Layer: "require_id", Err: &IdentityError{Required: "a", Found: "b"}}, 502, 14, true},
+		"downgraded reset":         {&layer.Error{Layer: "orig_proto", Err: &downgradedError{streamError{1, h2EnhanceYourCalm, nil}}}, 502, 14, true},
+		"gateway loop":             {&StatusError{Code: 508, Reason: "gateway loop", Close: true}, 508, 10, true},
+		"dispatcher failed":        {&StatusError{Code: 502, Reason: "no backend", Close: true}, 502, 14, true},
+		"unauthorized by policy":   {&StatusError{Code: 403, Reason: "unauthorized"}, 403, 7, false},
+		"policy's own timeout":     {&StatusError{Code: 504, GRPC: 4}, 504, 4, false},
+		"a filter that is invalid": {&StatusError{Code: 500, GRPC: 13, Reason: "invalid filter", Close: true}, 500, 13, true},
+		"loop, outbound":           {dial(syscall.ECONNREFUSED), 502, 14, true},
 		"anything else":            {errors.New("odd"), 500, 13, true},
 	}
 }

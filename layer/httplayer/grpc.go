@@ -48,7 +48,7 @@ type grpcBody struct {
 	req   *http.Request
 	rsp   *http.Response
 	began time.Time
-	tell  bool // the client may know why
+	tells func(*http.Request) bool // whether the client may know why
 }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
@@ -62,7 +62,7 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		code = grpcUnavailable // it is the peer who breaks off
 	}
 	message := ""
-	if b.tell {
+	if b.tells(b.req) {
 		message = "the response broke off: " + err.Error()
 	}
 	b.rsp.Trailer = make(http.Header, 2)

@@ -102,7 +102,7 @@ func TestGuardCurl(t *testing.T) {
 		"expect":        {"-H Expect:100-continue --data-binary @- " + root + "/echo", "hello", "hello"},
 		"chunks":        {"-H Transfer-Encoding:chunked --data-binary @- " + root + "/echo", large, large},
 		"upload":        {"-T - " + root + "/echo", large, large},
-		"proxy":         {"-x " + root + " http://web.default/what", "", "GET web.default /what"},
+		"proxy":         {"-x " + root + " http://web.default/what", "", "GET web.default http://web.default/what"},
 		"proxy, port":   {"-x " + root + " http://web.default:80/what", "", "GET web.default"},
 		"h2c upgrade":   {"--http2 " + root + "/length", "", "hello"},
 		"h2":            {"--http2-prior-knowledge " + root + "/length", "", "hello"},

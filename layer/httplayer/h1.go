@@ -9,13 +9,16 @@ import (
 
 // call sends a request by a connection of the pool.
 func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	e := p.endpoint
+	if req.Method == http.MethodConnect {
+		return p.tunnel(ctx, req)
+	}
+	e, form := p.endpoint, formOf(req)
 	for {
-		c := p.take()
+		c := p.take(form)
 		fresh := c == nil
 		if fresh {
 			var err error
-			if c, err = p.dial(ctx); err != nil {
+			if c, err = p.dial(ctx, form); err != nil {
 				return nil, err
 			}
 			if err = c.cc.Reserve(); err != nil {
@@ -24,6 +27,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 			}
 		}
 		out := e.outgoing(ctx, req)
+		out.inForm(form, req, c.wire)
 		before := c.wire.sent.Load()
 		rsp, err := c.roundTrip(out)
 		if err == nil {

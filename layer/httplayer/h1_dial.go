@@ -13,7 +13,7 @@ type dialled struct {
 
 // dial connects for a request. The attempt goes on when ctx ends; what comes
 // of it is kept for others.
-func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
+func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 	if err := p.slot(); err != nil {
 		return nil, err
 	}
@@ -23,7 +23,7 @@ func (p *pool) dial(ctx context.Context) (*h1Conn, error) {
 	}
 	out := make(chan dialled)
 	go func() {
-		c, err := p.make()
+		c, err := p.make(form)
 		p.report(err)
 		select {
 		case out <- dialled{c, err}:
@@ -51,7 +51,7 @@ func (p *pool) probe() {
 		return
 	}
 	go func() {
-		c, err := p.make()
+		c, err := p.make(originForm)
 		if err == nil {
 			p.end(c)
 		}
@@ -65,8 +65,8 @@ func (p *pool) report(err error) {
 }
 
 // make makes the connection that a slot was taken for.
-func (p *pool) make() (*h1Conn, error) {
-	c, err := p.connect()
+func (p *pool) make(form form) (*h1Conn, error) {
+	c, err := p.connect(form)
 	if err != nil {
 		p.unslot()
 		return nil, err
@@ -80,7 +80,7 @@ func (p *pool) make() (*h1Conn, error) {
 }
 
 // connect makes a connection that is not counted yet.
-func (p *pool) connect() (*h1Conn, error) {
+func (p *pool) connect(form form) (*h1Conn, error) {
 	e := p.endpoint
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
 	defer cancel()
@@ -88,7 +88,7 @@ func (p *pool) connect() (*h1Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge)}, nil
+	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge), form: form}, nil
 }
 
 // watch has a connection struck off when it is no more.

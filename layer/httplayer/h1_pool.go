@@ -31,6 +31,7 @@ type h1Conn struct {
 	age   age
 	state h1State
 	since time.Time // idle
+	form  form      // of the requests that it takes
 	old   bool      // another has taken its place: not to be used again
 }
 
@@ -43,20 +44,17 @@ const (
 	h1Gone
 )
 
-// take returns an idle connection, reserved for one request, or nil.
-func (p *pool) take() *h1Conn {
+// take returns an idle connection, reserved for one request in that form, or
+// nil. Nobody else's connection is one for a request that needs its own.
+func (p *pool) take(form form) *h1Conn {
+	if form == dedicated {
+		return nil
+	}
 	for {
-		p.mu.Lock()
-		last := len(p.idle) - 1
-		if last < 0 || !p.usableLocked() {
-			p.mu.Unlock()
+		c := p.takeIdle(form)
+		if c == nil {
 			return nil
 		}
-		c := p.idle[last]
-		p.idle[last] = nil
-		p.idle = p.idle[:last]
-		c.state = h1Busy
-		p.mu.Unlock()
 		if c.cc.Reserve() == nil {
 			if c.age.over() {
 				p.renew(c)
@@ -67,6 +65,24 @@ func (p *pool) take() *h1Conn {
 	}
 }
 
+// takeIdle takes the one that was used last. It is the last of all, but where
+// both forms are in use.
+func (p *pool) takeIdle(form form) *h1Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.usableLocked() {
+		return nil
+	}
+	for i, c := range slices.Backward(p.idle) {
+		if c.form == form {
+			p.idle = slices.Delete(p.idle, i, i+1)
+			c.state = h1Busy
+			return c
+		}
+	}
+	return nil
+}
+
 // put makes a connection idle, and reports whether it could: it is free, and
 // can be used again.
 func (p *pool) put(c *h1Conn) bool {
@@ -74,7 +90,7 @@ func (p *pool) put(c *h1Conn) bool {
 		return false
 	}
 	p.mu.Lock()
-	if p.closed || c.old {
+	if p.closed || c.old || c.form == dedicated {
 		p.mu.Unlock()
 		return false
 	}
@@ -122,10 +138,25 @@ func (p *pool) strike(c *h1Conn) {
 	delete(p.open, c)
 }
 
-// slot makes room for one connection more, if there may be one.
+// slot makes room for one connection more, if there may be one: in place of an
+// idle one, if need be, which is none of use to whoever asks.
 func (p *pool) slot() error {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	var spare *h1Conn
+	if !p.closed && !p.belowLocked() && len(p.idle) > 0 && p.usableLocked() {
+		spare = p.idle[0]
+		p.idle = slices.Delete(p.idle, 0, 1)
+		p.strike(spare)
+	}
+	err := p.slotLocked()
+	p.mu.Unlock()
+	if spare != nil {
+		_ = spare.cc.Close()
+	}
+	return err
+}
+
+func (p *pool) slotLocked() error {
 	switch {
 	case p.closed:
 		return p.endpoint.closedError()

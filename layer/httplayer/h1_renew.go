@@ -30,7 +30,7 @@ func (p *pool) excess() bool {
 
 // succeed makes a connection and has it take the place of old.
 func (p *pool) succeed(old *h1Conn) error {
-	c, err := p.connect()
+	c, err := p.connect(old.form)
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,16 @@ import (
 // A request reaches svc as it was received: authority, path, query and fields
 // of its own. Nothing is added, no X-Forwarded-For and no Via, and those that
 // came with it are kept; a gateway that does not trust its clients strips them
-// in a layer. An upgrade to h2c is not offered on. CONNECT is answered with
-// 501, since a reverse proxy has no tunnels. OPTIONS * comes here only if the
-// server's DisableGeneralOptionsHandler is set.
+// in a layer. An upgrade to h2c is not offered on. OPTIONS * comes here only if
+// the server's DisableGeneralOptionsHandler is set.
+//
+// CONNECT in HTTP/1.1 goes to svc as well. Where the response is a 2xx whose
+// body is an [io.ReadWriteCloser], as that of an [Endpoint] is, it becomes a
+// tunnel: bytes both ways, each direction ended by itself, for as long as svc
+// keeps the body open. So a layer.Drain in svc waits for tunnels, as it does
+// for upgraded connections. Any other CONNECT, and a target that names nothing
+// but an authority in any other method, is answered with 400. A gateway that
+// wants no tunnels refuses them in a layer.
 //
 // net/http takes a client that ends its sending half of an HTTP/1.1 connection
 // for one that has gone.
@@ -40,7 +47,7 @@ import (
 // The handler lives as long as svc and starts nothing. It is safe for
 // concurrent use.
 func Handler(svc Service, opts ...HandlerOption) http.Handler {
-	h := &handler{svc: svc, informational: true, log: slog.New(slog.DiscardHandler)}
+	h := &handler{svc: svc, tells: always(true), log: slog.New(slog.DiscardHandler)}
 	for _, opt := range opts {
 		opt.apply(h)
 	}
@@ -70,9 +77,16 @@ func (f handlerOption) apply(h *handler) { f(h) }
 // client more than a status: the error as text in l5d-proxy-error and
 // grpc-message, and l5d-proxy-connection. The default is true; turn it off
 // where clients must not learn of what is inside.
-func InformationalHeaders(on bool) HandlerOption {
-	return handlerOption(func(h *handler) { h.informational = on })
+func InformationalHeaders(on bool) HandlerOption { return InformationalHeadersIf(always(on)) }
+
+// InformationalHeadersIf is [InformationalHeaders] for each request: tells is
+// asked about one whose answer is an error. A proxy in front of an application
+// would tell clients that proved who they are, and nobody else.
+func InformationalHeadersIf(tells func(*http.Request) bool) HandlerOption {
+	return handlerOption(func(h *handler) { h.tells = tells })
 }
+
+func always(on bool) func(*http.Request) bool { return func(*http.Request) bool { return on } }
 
 // Logger makes a Handler log, as warnings, the errors that it answers with,
 // other than those of clients that have gone; and, at debug level, responses
@@ -82,16 +96,19 @@ func Logger(l *slog.Logger) HandlerOption {
 }
 
 type handler struct {
-	svc           Service
-	informational bool
-	log           *slog.Logger
-	proxy         httputil.ReverseProxy
+	svc   Service
+	tells func(*http.Request) bool // whether an error is told to the client
+	log   *slog.Logger
+	proxy httputil.ReverseProxy
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := misdirected(r); err != nil {
+		h.fail(w, r, err)
+		return
+	}
 	if r.Method == http.MethodConnect {
-		w.Header().Set("Connection", "close")
-		w.WriteHeader(http.StatusNotImplemented)
+		h.connect(w, r)
 		return
 	}
 	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy}
@@ -184,7 +201,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	case x.whole:
 		x.Header()["Content-Length"] = nil // or the server would add one, which becomes metadata
 	default:
-		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tell: x.handler.informational}
+		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tells: x.handler.tells}
 	}
 	return rsp, nil
 }
@@ -192,17 +209,20 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 // fail answers a request that has no response.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status, code := StatusOf(err)
+	tells := h.tells(r)
 	if r.Context().Err() == nil && h.log.Enabled(r.Context(), slog.LevelWarn) {
 		h.logFailure(r.Context(), r, status, err)
 	}
 	header := w.Header()
 	if closes(err) {
-		header.Set("Connection", "close")
-		if h.informational {
+		if !isUpgraded(r) {
+			header.Set("Connection", "close")
+		}
+		if tells {
 			header.Set("L5d-Proxy-Connection", "close")
 		}
 	}
-	if h.informational {
+	if tells {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
@@ -212,7 +232,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if grpc {
 		message := ""
-		if h.informational {
+		if tells {
 			message = err.Error()
 		}
 		setStatus(header, code, message)

@@ -35,7 +35,7 @@ import (
 // It costs two allocations a request, and one more where a layer makes a
 // context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
-	answer := &handler{informational: true, log: slog.New(slog.DiscardHandler)}
+	answer := &handler{tells: always(true), log: slog.New(slog.DiscardHandler)}
 	for _, opt := range opts {
 		opt.apply(answer)
 	}

@@ -22,6 +22,7 @@ type wire struct {
 	lost    atomic.Bool   // ended or broken by the peer, not by net/http
 	over    chan struct{} // closed when it is, by whomever; nil if nobody asks
 	ends    sync.Once
+	head    *plainHead // of a request that net/http would write otherwise; nil if there is none
 }
 
 func (w *wire) Read(p []byte) (int, error) {
@@ -44,6 +45,13 @@ func (w *wire) Read(p []byte) (int, error) {
 }
 
 func (w *wire) Write(p []byte) (int, error) {
+	if w.head != nil {
+		return w.writeHead(p)
+	}
+	return w.write(p)
+}
+
+func (w *wire) write(p []byte) (int, error) {
 	n, err := w.Conn.Write(p)
 	w.sent.Add(int64(n))
 	if err != nil {

@@ -1,0 +1,173 @@
+package httplayer
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// pages is a log that others wait for.
+type pages struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	more chan struct{}
+}
+
+func (p *pages) Write(b []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer func() { p.more <- struct{}{} }()
+	return p.text.Write(b)
+}
+
+// next waits for a line.
+func (p *pages) next(t *testing.T) string {
+	t.Helper()
+	select {
+	case <-p.more:
+	case <-time.After(patience):
+		require.Fail(t, "no line")
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	line, err := p.text.ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSuffix(line, "\n")
+}
+
+func newPages() *pages { return &pages{more: make(chan struct{}, 100)} }
+
+func TestAccessLogJSON(t *testing.T) {
+	log := newPages()
+	h := AccessLog(log, JSONLog, AccessLogClient(func(*http.Request) string { return "web.default" }))
+	f := servingBy(t, h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n, _ := io.Copy(io.Discard, r.Body)
+		w.WriteHeader(http.StatusCreated)
+		say(w, strings.Repeat("x", int(2*n)))
+	})))
+	for _, h2 := range []bool{false, true} {
+		req := request(t, "POST", "http://"+f.addr+"/a?b=\"c", "hello")
+		req.Header.Set("User-Agent", "a \"b\"\u2028")
+		req.Header.Set("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+		began := time.Now()
+		rsp, err := client(t, h2).Do(req)
+		require.NoError(t, err)
+		read(t, rsp)
+		var got map[string]any
+		require.NoError(t, json.Unmarshal([]byte(log.next(t)), &got))
+		total := time.Since(began)
+		version := map[bool]string{false: "HTTP/1.1", true: "HTTP/2.0"}[h2]
+		for _, name := range []string{"total_ns", "processing_ns"} {
+			ns, err := strconv.ParseInt(got[name].(string), 10, 64)
+			require.NoError(t, err)
+			assert.Positive(t, ns)
+			assert.LessOrEqual(t, time.Duration(ns), total)
+			delete(got, name)
+		}
+		at, err := time.Parse(time.RFC3339Nano, got["timestamp"].(string))
+		require.NoError(t, err)
+		assert.WithinRange(t, at, began.Add(-time.Millisecond), time.Now())
+		delete(got, "timestamp")
+		assert.Contains(t, got["client.addr"], "127.0.0.1:")
+		delete(got, "client.addr")
+		assert.Equal(t, map[string]any{
+			"client.id": "web.default", "host": f.addr, "method": "POST", "uri": "http://" + f.addr + "/a?b=\"c",
+			"version": version, "status": 201.0, "request_bytes": "5", "response_bytes": "10",
+			"user_agent": "a \"b\"\u2028", "trace_id": "0af7651916cd43dd8448eb211c80319c",
+		}, got)
+	}
+}
+
+func TestAccessLogApache(t *testing.T) {
+	log := newPages()
+	f := servingBy(t, AccessLog(log, ApacheLog)(http.HandlerFunc(shapes)))
+	rsp, err := client(t, true).Get("http://" + f.addr + "/length")
+	require.NoError(t, err)
+	read(t, rsp)
+	assert.Regexp(t, `^127\.0\.0\.1:\d+ - - \[\d{4}-\d\d-\d\dT[\d:.]+Z\] "GET http://`+regexp.QuoteMeta(f.addr)+`/length HTTP/2\.0" 200 5$`,
+		log.next(t))
+}
+
+// A tunnel's line comes at its end; a handler that panics has one, too.
+func TestAccessLogOfOddEnds(t *testing.T) {
+	log := newPages()
+	h := AccessLog(log, ApacheLog)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/panic" {
+			panic(http.ErrAbortHandler)
+		}
+		switchToEcho(w, r)
+	}))
+	f := servingBy(t, h)
+	_, err := client(t, false).Get("http://" + f.addr + "/panic")
+	require.Error(t, err)
+	assert.Contains(t, log.next(t), "/panic HTTP/1.1\" 200 0")
+	rsp, tunnel := upgraded(t, endpoint(t, f.addr))
+	assert.Equal(t, http.StatusSwitchingProtocols, rsp.StatusCode)
+	say(tunnel, "hello")
+	require.NoError(t, tunnel.Close())
+	assert.Regexp(t, `HTTP/1.1" 101 -$`, log.next(t))
+}
+
+func TestAccessLogOff(t *testing.T) {
+	h := http.NewServeMux()
+	assert.Same(t, h, AccessLog(nil, JSONLog)(h))
+}
+
+func TestAccessLogTraces(t *testing.T) {
+	for field, want := range map[string]string{
+		"X-B3-Traceid": "x", "X-Request-Id": "x", "X-Amzn-Trace-Id": "x", "Traceparent": "", "Other": "",
+	} {
+		assert.Equal(t, want, traceOf(http.Header{field: {"x"}}), field)
+	}
+}
+
+// Nothing that a client says makes a second line, or a second field.
+func FuzzAccessLog(f *testing.F) {
+	f.Add("GET", "/a\nb", "c\"d", "e\\", "\x80\xff", "[::1]:1")
+	f.Add("GET", "/\u2028\u0085", "\r\n", "\x00", "\x7f", "127.0.0.1:80 - -")
+	f.Fuzz(func(t *testing.T, method, target, host, agent, id, addr string) {
+		r := httptest.NewRequest("GET", "/", http.NoBody)
+		r.Method, r.RequestURI, r.Host, r.RemoteAddr = method, target, host, addr
+		r.Header["User-Agent"] = []string{agent}
+		e := &accessEntry{request: r, exchange: &served{}, id: id, began: time.Unix(1, 0), ended: time.Unix(2, 0)}
+		line := e.json(nil)
+		var got map[string]any
+		require.NoError(t, json.Unmarshal(line, &got))
+		require.Len(t, got, 14)
+		require.Equal(t, strings.ToValidUTF8(agent, "\ufffd") == agent, got["user_agent"] == agent)
+		for _, line := range [][]byte{line, e.apache(nil)} {
+			require.NotContains(t, string(line), "\n")
+			require.False(t, bytes.ContainsAny(line, "\r\x00\x1b\x7f\u0085\u2028"))
+		}
+		require.Regexp(t, `^[^ ]+ [^ ]+ - \[[^]]+\] "([^"\\]|\\.)*" 200 0$`, string(e.apache(nil)))
+	})
+}
+
+func BenchmarkAccessLog(b *testing.B) {
+	r := httptest.NewRequest("GET", "http://web.default:80/api?view=all", http.NoBody)
+	r.Header.Set("User-Agent", "Go-http-client/1.1")
+	for _, format := range []AccessLogFormat{"off", ApacheLog, JSONLog} {
+		b.Run(string(format), func(b *testing.B) {
+			to := io.Discard
+			if format == "off" {
+				to = nil
+			}
+			h := AccessLog(to, format)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+			b.ReportAllocs()
+			for b.Loop() {
+				h.ServeHTTP(silent{}, r)
+			}
+		})
+	}
+}

@@ -1,0 +1,45 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Alone is e where no other endpoint can take its requests: below a queue, not
+// below a balancer. That its address cannot be reached is a failure then, and no
+// refusal, so that it is answered at once, with 502: who waited would only hear
+// of it later, as a time that ran out. While e is in a back-off, requests fail
+// with the last reason.
+//
+// Admission: what e refuses for want of room is refused, and Ready waits for
+// room; it does not wait for a connection.
+//
+// Cancellation, Body and Errors are those of e, but for the kind of that error.
+func Alone(e *Endpoint) Service { return &alone{e} }
+
+type alone struct{ *Endpoint }
+
+// Ready does not wait for an address that is not reached yet, or not any more.
+func (a *alone) Ready(ctx context.Context) error {
+	if a.life.Err() == nil && !a.link.up() {
+		return nil
+	}
+	return a.Endpoint.Ready(ctx)
+}
+
+func (a *alone) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	rsp, err := a.Endpoint.Call(ctx, req)
+	var at *layer.Error
+	if !errors.As(err, &at) || !errors.Is(at.Kind, layer.ErrNotReady) || !isPeer(err) {
+		return rsp, err
+	}
+	if req.Body != nil {
+		_ = req.Body.Close() // it is no refusal any more
+	}
+	failure := *at
+	failure.Kind = nil
+	return nil, &failure
+}

@@ -1,0 +1,64 @@
+package httplayer_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// Two proxies: what goes by HTTP/1.1 at either end goes by HTTP/2 between them.
+func ExampleUpgradeOrigProto() {
+	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = fmt.Fprintln(w, r.Proto, r.Host, r.RequestURI, r.Header["L5d-Orig-Proto"])
+	}))
+	defer application.Close()
+
+	toApplication := httplayer.NewEndpoint(context.Background(), application.Listener.Addr().String())
+	between := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println(r.Proto, r.Header.Get("L5d-Orig-Proto"))
+		httplayer.Handler(httplayer.DowngradeOrigProto()(toApplication)).ServeHTTP(w, r)
+	})
+	inbound := httptest.NewUnstartedServer(between)
+	inbound.Config.Protocols = new(http.Protocols)
+	inbound.Config.Protocols.SetUnencryptedHTTP2(true)
+	inbound.Start()
+	defer inbound.Close()
+
+	toInbound := httplayer.NewEndpoint(context.Background(), inbound.Listener.Addr().String(), httplayer.H2())
+	outbound := httptest.NewServer(httplayer.Handler(httplayer.UpgradeOrigProto()(toInbound)))
+	defer outbound.Close()
+
+	req, _ := http.NewRequestWithContext(context.Background(), http.MethodGet, outbound.URL+"/books", http.NoBody)
+	req.Host = "web.default"
+	rsp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer rsp.Body.Close()
+	body, _ := io.ReadAll(rsp.Body)
+	fmt.Print(string(body))
+	// Output:
+	// HTTP/2.0 HTTP/1.1
+	// HTTP/1.1 web.default /books []
+}
+
+// An error that says how it is to be answered.
+func ExampleStatusError() {
+	for _, err := range []error{
+		&httplayer.StatusError{Code: http.StatusForbidden, Reason: "books may not call web"},
+		&httplayer.StatusError{Code: http.StatusLoopDetected, Reason: "gateway loop", Close: true},
+		&httplayer.IdentityError{Required: "web.default.serviceaccount.identity"},
+	} {
+		status, grpc := httplayer.StatusOf(err)
+		fmt.Println(status, grpc, err)
+	}
+	// Output:
+	// 403 7 books may not call web
+	// 508 10 gateway loop
+	// 502 14 identity required: "web.default.serviceaccount.identity", but the endpoint has none
+}

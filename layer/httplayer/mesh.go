@@ -1,0 +1,190 @@
+package httplayer
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The fields by which linkerd's proxies talk to each other and to applications,
+// as net/http writes their names.
+const (
+	clientIDField        = "L5d-Client-Id"
+	requireIDField       = "L5d-Require-Id"
+	canonicalField       = "L5d-Dst-Canonical"
+	origProtoField       = "L5d-Orig-Proto"
+	proxyErrorField      = "L5d-Proxy-Error"
+	proxyConnectionField = "L5d-Proxy-Connection"
+)
+
+// edited is a layer that gives next what edit makes of a request: the request
+// itself, or a copy.
+type edited struct {
+	Service
+	name  string
+	state layer.State
+	edit  func(*http.Request) *http.Request
+}
+
+func (e *edited) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	return e.Service.Call(ctx, e.edit(req))
+}
+
+func (e *edited) Next() Service { return e.Service }
+
+func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: e.state} }
+
+// ClientID tells an application who calls it: l5d-client-id becomes what of
+// returns for a request, and a request for which it returns "" has none. What a
+// client says there of itself is always dropped. of is called once a request,
+// at the same time for many; it returns the name that a verified certificate
+// gave. Put it in front of an application.
+//
+// A request is copied if that changes something; else it costs a look-up.
+func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
+	edit := func(req *http.Request) *http.Request {
+		id := of(req)
+		forged, ok := req.Header[clientIDField]
+		if id == "" && !ok || id != "" && len(forged) == 1 && forged[0] == id {
+			return req
+		}
+		out := fork(req)
+		if id == "" {
+			delete(out.Header, clientIDField)
+		} else {
+			out.Header[clientIDField] = []string{id}
+		}
+		return out
+	}
+	return func(next Service) Service { return &edited{Service: next, name: "client_id", edit: edit} }
+}
+
+// Canonical sets l5d-dst-canonical to name, "web.default.svc.cluster.local:80":
+// the name that a request was balanced by, for the metrics of the proxy that
+// receives it.
+func Canonical(name string) layer.Layer[*http.Request, *http.Response] {
+	value := []string{name}
+	edit := func(req *http.Request) *http.Request {
+		if said := req.Header[canonicalField]; len(said) == 1 && said[0] == name {
+			return req
+		}
+		out := fork(req)
+		out.Header[canonicalField] = value[:1:1]
+		return out
+	}
+	state := layer.State{{Key: "name", Value: name}}
+	return func(next Service) Service {
+		return &edited{Service: next, name: "canonical", state: state, edit: edit}
+	}
+}
+
+// OverrideAuthority sends every request to another authority, as an endpoint
+// in another cluster asks for: Host and the host of the URL become authority,
+// and l5d-dst-canonical, the name that it has here, is dropped. With an empty
+// authority the layer does nothing.
+func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
+	edit := func(req *http.Request) *http.Request {
+		out := fork(req)
+		delete(out.Header, "Host")
+		delete(out.Header, canonicalField)
+		out.Host, out.URL = authority, elsewhere(req.URL, authority)
+		return out
+	}
+	state := layer.State{{Key: "authority", Value: authority}}
+	return func(next Service) Service {
+		if authority == "" {
+			return next
+		}
+		return &edited{Service: next, name: "override_authority", state: state, edit: edit}
+	}
+}
+
+// StripHeader drops the named fields from every request: those that are said to
+// this proxy and to nobody behind it, such as l5d-dst-override. Put it right
+// above the endpoint, where a request is sent: one that is refused there goes
+// elsewhere as it is. A request that has none of them is passed as it is, for
+// a look-up each.
+func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
+	canonical := make([]string, len(names))
+	for i, name := range names {
+		canonical[i] = http.CanonicalHeaderKey(name)
+	}
+	edit := func(req *http.Request) *http.Request {
+		for _, name := range canonical {
+			if _, ok := req.Header[name]; !ok {
+				continue
+			}
+			out := fork(req)
+			for _, name := range canonical {
+				delete(out.Header, name)
+			}
+			return out
+		}
+		return req
+	}
+	return func(next Service) Service { return &edited{Service: next, name: "strip_header", edit: edit} }
+}
+
+// fork returns a shallow copy of req with a header of its own.
+func fork(req *http.Request) *http.Request {
+	out := *req
+	if out.Header = req.Header.Clone(); out.Header == nil {
+		out.Header = make(http.Header)
+	}
+	return &out
+}
+
+// RequireID refuses to send a request to an endpoint other than the one that
+// it asks for: l5d-require-id names an identity, and the endpoint has the one
+// given here, "" if it proved none. They are compared as they are. The field goes
+// no further.
+//
+// A request that asks for another one fails with an [IdentityError]: it was not
+// sent, and it is no refusal, since the client asked for just this. A request
+// that asks for none costs a look-up.
+func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
+	return func(next Service) Service { return &requireID{next, identity} }
+}
+
+type requireID struct {
+	Service
+	identity string
+}
+
+func (l *requireID) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	asked, ok := req.Header[requireIDField]
+	if !ok {
+		return l.Service.Call(ctx, req)
+	}
+	for _, id := range asked {
+		if id != l.identity || id == "" {
+			return nil, &layer.Error{Layer: "require_id", Err: &IdentityError{Required: id, Found: l.identity}}
+		}
+	}
+	out := fork(req)
+	delete(out.Header, requireIDField)
+	return l.Service.Call(ctx, out)
+}
+
+func (l *requireID) Next() Service { return l.Service }
+
+func (l *requireID) Describe() layer.Node {
+	return layer.Node{Name: "require_id", State: layer.State{{Key: "identity", Value: l.identity}}}
+}
+
+// IdentityError says that an endpoint is not who a request was for. It is
+// answered with 502, or UNAVAILABLE.
+type IdentityError struct {
+	Required string
+	Found    string // "" if the endpoint proved no identity
+}
+
+// Error names both identities.
+func (e *IdentityError) Error() string {
+	if e.Found == "" {
+		return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint has none"
+	}
+	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint is " + strconv.Quote(e.Found)
+}

@@ -1,0 +1,234 @@
+package httplayer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// meshLayers are the layers by which proxies talk, each for an ordinary
+// request and for one that it has something to do with.
+func meshLayers() map[string]layer.Layer[*http.Request, *http.Response] {
+	return map[string]layer.Layer[*http.Request, *http.Response]{
+		"client id":            ClientID(func(*http.Request) string { return "web.id" }),
+		"client id, none":      ClientID(func(*http.Request) string { return "" }),
+		"require id":           RequireID("web.id"),
+		"canonical":            Canonical("web.default:80"),
+		"override authority":   OverrideAuthority("other:80"),
+		"no authority":         OverrideAuthority(""),
+		"strip header":         StripHeader("l5d-dst-override", "X-Asked"),
+		"proxy errors":         ProxyErrors(Meshed()),
+		"upgrade orig-proto":   UpgradeOrigProto(),
+		"downgrade orig-proto": DowngradeOrigProto(),
+	}
+}
+
+func TestMeshLayersConform(t *testing.T) {
+	// What a request says that the layer has something to do with; what has to
+	// do with nothing is transparent.
+	said := map[string]string{
+		"client id": "", "client id, none": "L5d-Client-Id", "require id": "L5d-Require-Id", "canonical": "",
+		"override authority": "", "no authority": "-", "strip header": "X-Asked", "proxy errors": "-",
+		"upgrade orig-proto": "", "downgrade orig-proto": "L5d-Orig-Proto",
+	}
+	for name, l := range meshLayers() {
+		kinds := []string{""}
+		if says := said[name]; says != "" && says != "-" {
+			kinds = append(kinds, says)
+		}
+		for _, says := range kinds {
+			t.Run(name+"/"+says, func(t *testing.T) {
+				layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+					Layer:       l,
+					Transparent: said[name] != "" && says == "",
+					Request: func(int) *http.Request {
+						req, err := http.NewRequest(http.MethodPost, "http://web.test/", nil)
+						if err != nil {
+							panic(err)
+						}
+						switch says {
+						case "":
+						case "L5d-Require-Id":
+							req.Header.Set(says, "web.id")
+						default:
+							req.Header.Set(says, "HTTP/1.1")
+						}
+						return req
+					},
+					Response: func(int) *http.Response { return &http.Response{StatusCode: http.StatusOK} },
+				})
+			})
+		}
+	}
+}
+
+// passed sends req through l, and returns what came out below.
+func passed(t *testing.T, l layer.Layer[*http.Request, *http.Response], req *http.Request) (*http.Request, *http.Response, error) {
+	t.Helper()
+	var got *http.Request
+	before := req.Header.Clone()
+	rsp, err := l(serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+		got = r
+		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}}, nil
+	})).Call(t.Context(), req)
+	assert.Equal(t, before, req.Header, "a request is not changed")
+	return got, rsp, err
+}
+
+func TestG5ForgedClientIDsAreStripped(t *testing.T) {
+	for name, tt := range map[string]struct {
+		id, said string
+		want     []string
+	}{
+		"nobody":              {"", "", nil},
+		"forged":              {"", "root", nil},
+		"proven":              {"web.id", "", []string{"web.id"}},
+		"proven, and forged":  {"web.id", "root", []string{"web.id"}},
+		"proven, and said so": {"web.id", "web.id", []string{"web.id"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request(t, "GET", "http://web/", "")
+			if tt.said != "" {
+				req.Header.Set("L5d-Client-Id", tt.said)
+			}
+			got, _, err := passed(t, ClientID(func(*http.Request) string { return tt.id }), req)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, got.Header.Values("L5d-Client-Id"))
+		})
+	}
+}
+
+func TestG4RequireID(t *testing.T) {
+	for name, tt := range map[string]struct {
+		endpoint string
+		asked    []string
+		err      string
+	}{
+		"not asked":         {"web.id", nil, ""},
+		"right":             {"web.id", []string{"web.id"}, ""},
+		"wrong":             {"web.id", []string{"books.id"}, `require_id: identity required: "books.id", but the endpoint is "web.id"`},
+		"plaintext":         {"", []string{"web.id"}, `require_id: identity required: "web.id", but the endpoint has none`},
+		"nothing asked for": {"", []string{""}, `require_id: identity required: "", but the endpoint has none`},
+		"two, one wrong":    {"web.id", []string{"web.id", "books.id"}, `require_id: identity required: "books.id", but the endpoint is "web.id"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request(t, "GET", "http://web/", "")
+			for _, id := range tt.asked {
+				req.Header.Add("L5d-Require-Id", id)
+			}
+			got, _, err := passed(t, RequireID(tt.endpoint), req)
+			if tt.err == "" {
+				require.NoError(t, err)
+				assert.NotContains(t, got.Header, "L5d-Require-Id")
+				return
+			}
+			require.EqualError(t, err, tt.err)
+			require.NotErrorIs(t, err, layer.ErrNotReady)
+			assert.Nil(t, got, "it is not sent")
+			// And as a client sees it.
+			up, _ := application(t, okAnswer)
+			c := wireTo(t, serve(t, Handler(RequireID(tt.endpoint)(endpoint(t, up)))))
+			first, _, _ := c.ask("GET / HTTP/1.1\nHost: web\nl5d-require-id: " + tt.asked[len(tt.asked)-1] + "\n\n")
+			assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+			c.over()
+		})
+	}
+}
+
+func TestCanonical(t *testing.T) {
+	for _, said := range []string{"", "web.default:80", "forged:80"} {
+		req := request(t, "GET", "http://web/", "")
+		if said != "" {
+			req.Header.Set("L5d-Dst-Canonical", said)
+		}
+		got, _, err := passed(t, Canonical("web.default:80"), req)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"web.default:80"}, got.Header["L5d-Dst-Canonical"])
+		assert.Equal(t, said == "web.default:80", got == req)
+	}
+}
+
+func TestOverrideAuthority(t *testing.T) {
+	up, got := application(t, okAnswer)
+	// The name that it has here is set above.
+	svc := Canonical("web.default:80")(OverrideAuthority("web.other.example:80")(endpoint(t, up)))
+	proxy := serve(t, Handler(svc))
+	for _, target := range []string{"/a", "http://web/a"} {
+		first, _, _ := wireTo(t, proxy).ask("GET " + target + " HTTP/1.1\nHost: web\n\n")
+		assert.Equal(t, "HTTP/1.1 200 OK", first)
+		r := <-got
+		assert.Equal(t, []string{"Host: web.other.example:80"}, r.fields)
+		if target != "/a" {
+			assert.Equal(t, "GET http://web.other.example:80/a HTTP/1.1", r.first)
+		}
+	}
+}
+
+func TestStripHeader(t *testing.T) {
+	req := request(t, "GET", "http://web/", "")
+	strip := StripHeader("l5d-dst-override", "x-b")
+	got, _, err := passed(t, strip, req)
+	require.NoError(t, err)
+	assert.Same(t, req, got)
+	req.Header = http.Header{"X-A": {"1"}, "X-B": {"2"}, "L5d-Dst-Override": {"a"}}
+	got, _, err = passed(t, strip, req)
+	require.NoError(t, err)
+	assert.Equal(t, http.Header{"X-A": {"1"}}, got.Header)
+}
+
+// What the peer's proxy says stays between the proxies; that it closes the
+// connection is passed on if it is one to believe.
+func TestProxyErrorsStayBetweenProxies(t *testing.T) {
+	const answer = "HTTP/1.1 503 Service Unavailable\r\nl5d-proxy-error: no room\r\nl5d-proxy-connection: close\r\nContent-Length: 0\r\n\r\n"
+	for name, tt := range map[string]struct {
+		opts   []ProxyErrorsOption
+		fields []string
+	}{
+		"meshed":   {[]ProxyErrorsOption{Meshed()}, []string{"Connection: close", "Content-Length: 0"}},
+		"unmeshed": {nil, []string{"Content-Length: 0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var logged bytes.Buffer
+			up, _ := application(t, answer)
+			opts := append(tt.opts, LogProxyErrors(slog.New(slog.NewTextHandler(&logged, nil))))
+			c := wireTo(t, serve(t, Handler(ProxyErrors(opts...)(endpoint(t, up)))))
+			first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+			assert.Equal(t, "HTTP/1.1 503 Service Unavailable", first)
+			assert.Equal(t, tt.fields, undated(fields))
+			assert.Contains(t, logged.String(), `error="no room" status=503 authority=web`)
+			if len(tt.opts) > 0 {
+				c.over()
+			}
+		})
+	}
+}
+
+// tests.md J, inbound http: a client that is known is told what is wrong.
+func TestInformationalHeadersByRequest(t *testing.T) {
+	known := func(r *http.Request) bool { return r.Header.Get("Known") != "" }
+	proxy := serve(t, failing(errors.New("secret"), InformationalHeadersIf(known)))
+	for _, contentType := range []string{"text/plain", "application/grpc"} {
+		for _, yes := range []bool{true, false} {
+			req := request(t, "POST", "http://"+proxy+"/", "")
+			req.Header.Set("Content-Type", contentType)
+			if yes {
+				req.Header.Set("Known", "1")
+			}
+			rsp, err := client(t, true).Do(req)
+			require.NoError(t, err)
+			read(t, rsp)
+			assert.Equal(t, yes, rsp.Header.Get("L5d-Proxy-Error") == "secret")
+			assert.Equal(t, yes, rsp.Header.Get("L5d-Proxy-Connection") == "close")
+			assert.Equal(t, yes && contentType == "application/grpc", rsp.Header.Get("Grpc-Message") == "secret")
+		}
+	}
+}

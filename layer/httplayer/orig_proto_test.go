@@ -1,0 +1,131 @@
+package httplayer
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// tests.md I4 and J "outbound endpoint".
+func TestI4UpgradeOrigProto(t *testing.T) {
+	for name, tt := range map[string]struct {
+		req  func(r *http.Request)
+		want []string // of l5d-orig-proto
+		h2   bool
+	}{
+		"HTTP/1.1": {func(*http.Request) {}, []string{"HTTP/1.1"}, true},
+		"HTTP/1.0": {func(r *http.Request) { r.ProtoMinor, r.Proto = 0, "HTTP/1.0" }, []string{"HTTP/1.0"}, true},
+		"absolute": {func(r *http.Request) { r.RequestURI = "http://web/" }, []string{"HTTP/1.1; absolute-form"}, true},
+		"absolute, HTTP/1.0": {func(r *http.Request) {
+			r.RequestURI, r.ProtoMinor = "http://web/", 0
+		}, []string{"HTTP/1.0; absolute-form"}, true},
+		"forged":             {func(r *http.Request) { r.Header.Set("L5d-Orig-Proto", "HTTP/1.0") }, []string{"HTTP/1.1"}, true},
+		"transfer-encoding":  {func(r *http.Request) { r.TransferEncoding = []string{"chunked"} }, []string{"HTTP/1.1"}, true},
+		"HTTP/2 as it is":    {func(r *http.Request) { r.ProtoMajor, r.ProtoMinor = 2, 0 }, nil, true},
+		"HTTP/2, forged":     {func(r *http.Request) { r.ProtoMajor = 2; r.Header.Set("L5d-Orig-Proto", "HTTP/1.1") }, nil, true},
+		"upgrade goes by h1": {func(r *http.Request) { r.Header.Set("Upgrade", "websocket") }, nil, false},
+		"connect goes by h1": {func(r *http.Request) { r.Method = http.MethodConnect }, nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := request(t, "POST", "http://web/", "hello")
+			tt.req(req)
+			before := *req
+			got, rsp, err := passed(t, UpgradeOrigProto(), req)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, got.Header.Values("L5d-Orig-Proto"))
+			assert.Equal(t, tt.h2, got.ProtoMajor == 2)
+			assert.Equal(t, tt.h2, endpoint(t, "a:1").byH2(got))
+			assert.Equal(t, tt.h2, endpoint(t, "a:1", H2()).byH2(got))
+			if tt.h2 && tt.want != nil {
+				assert.Empty(t, got.TransferEncoding)
+				assert.Equal(t, req.ProtoMinor, rsp.ProtoMinor)
+				assert.Equal(t, 1, rsp.ProtoMajor)
+				assert.Same(t, req, rsp.Request)
+			}
+			assert.Equal(t, before.ProtoMajor, req.ProtoMajor)
+			assert.Equal(t, before.TransferEncoding, req.TransferEncoding)
+		})
+	}
+}
+
+// tests.md J, inbound http: "downgrade forms".
+func TestI4DowngradeOrigProto(t *testing.T) {
+	for said, tt := range map[string]struct{ proto, uri, tag string }{
+		"HTTP/1.1":                {"HTTP/1.1", "/a?b", "HTTP/1.1"},
+		"HTTP/1.0":                {"HTTP/1.0", "/a?b", "HTTP/1.0"},
+		"HTTP/1.1; absolute-form": {"HTTP/1.1", "http://web/a?b", "HTTP/1.1"},
+		"HTTP/1.0; absolute-form": {"HTTP/1.0", "http://web/a?b", "HTTP/1.0"},
+		"HTTP/3":                  {"HTTP/2.0", "/a?b", ""},
+		"":                        {"HTTP/2.0", "/a?b", ""},
+	} {
+		t.Run(said, func(t *testing.T) {
+			req := httptest.NewRequest("GET", "/a?b", nil)
+			req.Host = "web"
+			req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0
+			req.Header.Set("L5d-Orig-Proto", said)
+			got, rsp, err := passed(t, DowngradeOrigProto(), req)
+			require.NoError(t, err)
+			assert.Equal(t, tt.proto, got.Proto)
+			assert.Equal(t, tt.uri, got.RequestURI)
+			assert.NotContains(t, got.Header, "L5d-Orig-Proto")
+			assert.Equal(t, tt.tag, rsp.Header.Get("L5d-Orig-Proto"))
+		})
+	}
+}
+
+// In HTTP/1 the field means nothing, but may not pass either.
+func TestDowngradeOrigProtoBelievesNoHTTP1(t *testing.T) {
+	req := httptest.NewRequest("GET", "/", nil)
+	req.Header.Set("L5d-Orig-Proto", "HTTP/1.0")
+	got, rsp, err := passed(t, DowngradeOrigProto(), req)
+	require.NoError(t, err)
+	assert.Equal(t, "HTTP/1.1", got.Proto)
+	assert.NotContains(t, got.Header, "L5d-Orig-Proto")
+	assert.NotContains(t, rsp.Header, "L5d-Orig-Proto")
+}
+
+// A stream that was refused is untouched: the request may go elsewhere.
+func TestUpgradeOrigProtoPassesRefusals(t *testing.T) {
+	refusal := &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: &peerError{streamError{1, h2RefusedStream, nil}}}
+	svc := UpgradeOrigProto()(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, refusal }))
+	_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
+	assert.Same(t, refusal, err)
+}
+
+// An endpoint that does not speak HTTP/2 after all is no proxy: it does not
+// hear of what was meant for one.
+func TestOrigProtoIsNotLeakedToHTTP1(t *testing.T) {
+	up, got := application(t, okAnswer)
+	first, _, body := wireTo(t, serve(t, Handler(UpgradeOrigProto()(endpoint(t, up))))).ask("GET / HTTP/1.1\nHost: web\n\n")
+	r := <-got
+	for r.first == "PRI * HTTP/2.0" { // which it takes for a request
+		r = <-got
+	}
+	assert.Equal(t, "GET / HTTP/1.1", r.first)
+	assert.Equal(t, []string{"Host: web"}, r.fields)
+	assert.Equal(t, "HTTP/1.1 200 OK", first)
+	assert.Equal(t, "ok", body)
+}
+
+// The inbound proxy's error closes the application's connection, not the one
+// that the proxies share.
+func TestAnErrorBehindOrigProtoClosesOneClient(t *testing.T) {
+	var inbounds counted
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t)))))
+	between := endpoint(t, inbound, H2(), DialContext(inbounds.DialContext))
+	outbound := serve(t, Handler(ProxyErrors(Meshed())(UpgradeOrigProto()(between))))
+	for range 3 {
+		c := wireTo(t, outbound)
+		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+		assert.Contains(t, first, "HTTP/1.1 50")
+		assert.Contains(t, fields, "Connection: close")
+		c.over()
+	}
+	assert.EqualValues(t, 1, inbounds.dials.Load())
+}

@@ -1,0 +1,245 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// accepted is a connection that a Server serves, as net/http sees it.
+type accepted struct {
+	net.Conn
+	server *Server
+	ctx    context.Context //nolint:containedctx // of the connection: its requests have it
+	cancel context.CancelFunc
+
+	first []byte   // read of Conn before net/http came, which comes again
+	h2    *goodbye // nil in HTTP/1.1
+
+	sent, received atomic.Int64
+	tunnel         atomic.Bool // hijacked
+	hushed         atomic.Bool // of a Read whose time is over, see take
+
+	writing sync.Mutex // HTTP/1.1: of what follows
+	by      time.Time  // the write deadline, if it is ours
+	theirs  bool       // it is not
+
+	mu       sync.Mutex
+	handlers int
+	closed   bool
+	over     chan struct{} // closed when closed and no handler runs
+}
+
+func newAccepted(ctx context.Context, s *Server, conn net.Conn) *accepted {
+	c := &accepted{Conn: conn, server: s, over: make(chan struct{})}
+	ctx, c.cancel = context.WithCancel(ctx)
+	c.ctx = context.WithValue(ctx, connKey{}, c)
+	return c
+}
+
+// serve returns when the connection is over.
+func (c *accepted) serve() error {
+	h2, err := c.look()
+	if err != nil {
+		_ = c.Close()
+		return err
+	}
+	s, conn := c.server, net.Conn(c)
+	if h2 {
+		c.h2 = newGoodbye(c)
+		_ = c.h2.http.Serve(&oneConn{conn: c, c: c})
+	} else {
+		if s.guard != nil {
+			conn = s.guard.Conn(c)
+		}
+		_ = s.h1.Serve(&oneConn{conn: conn, c: c})
+	}
+	c.await()
+	return nil
+}
+
+// await sees a connection to its end.
+func (c *accepted) await() {
+	select {
+	case <-c.over:
+		return
+	case <-c.server.begun:
+	}
+	enough := time.NewTimer(c.server.patience)
+	defer enough.Stop()
+	if c.h2 == nil {
+		select {
+		case <-c.over:
+			return
+		case <-enough.C:
+			c.server.closeIdle()
+		}
+	} else {
+		c.h2.say(enough.C)
+	}
+	<-c.over
+}
+
+// look reads as much as tells HTTP/2 from HTTP/1.1.
+func (c *accepted) look() (h2 bool, err error) {
+	const enough = len("PRI * HTTP/2.0")
+	first, n := make([]byte, enough), 0
+	if d := c.server.headerTimeout; d > 0 {
+		_ = c.Conn.SetReadDeadline(time.Now().Add(d))
+		defer func() { _ = c.Conn.SetReadDeadline(time.Time{}) }()
+	}
+	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) {
+		more, err := c.Conn.Read(first[n:])
+		n += more
+		if err != nil && n == 0 {
+			return false, unsaid(err)
+		}
+		if err != nil {
+			break
+		}
+	}
+	c.sent.Add(int64(n))
+	c.first = first[:n]
+	return n == enough && strings.HasPrefix(h2Preface, string(first)), nil
+}
+
+func unsaid(err error) error {
+	var late net.Error
+	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
+	switch {
+	case errors.Is(err, io.EOF):
+		e.Err = io.ErrUnexpectedEOF
+	case errors.As(err, &late) && late.Timeout():
+		e.Kind, e.Err = layer.ErrTimeout, errSilent
+	}
+	return e
+}
+
+// enter counts a handler, unless the connection is closed.
+func (c *accepted) enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.handlers++
+	return true
+}
+
+func (c *accepted) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.handlers--; c.closed && c.handlers == 0 {
+		close(c.over)
+	}
+}
+
+// Close closes the connection, and ends the contexts of its requests.
+func (c *accepted) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil
+	}
+	c.closed = true
+	if c.handlers == 0 {
+		close(c.over)
+	}
+	c.mu.Unlock()
+	c.cancel()
+	return c.Conn.Close()
+}
+
+func (c *accepted) Read(p []byte) (int, error) {
+	if c.h2 != nil {
+		return c.h2.read(p)
+	}
+	return c.take(p)
+}
+
+// take reads from below. Of a body that came too slowly it says nothing: of an
+// error net/http would think that the client has gone, and cancel the request
+// before anybody can answer.
+func (c *accepted) take(p []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(p, c.first)
+		if c.first = c.first[n:]; len(c.first) == 0 {
+			c.first = nil
+		}
+		return n, nil
+	}
+	n, err := c.Conn.Read(p)
+	c.sent.Add(int64(n))
+	if n == 0 && c.hushed.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		return 0, nil
+	}
+	return n, err
+}
+
+func (c *accepted) Write(p []byte) (int, error) {
+	if c.h2 != nil {
+		return c.h2.write(p)
+	}
+	c.hold()
+	return c.put(p)
+}
+
+// put writes to below.
+func (c *accepted) put(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.received.Add(int64(n))
+	return n, err
+}
+
+// NetConn returns the connection below.
+func (c *accepted) NetConn() net.Conn { return c.Conn }
+
+// CloseWrite ends what is sent, where the connection can.
+func (c *accepted) CloseWrite() error {
+	if half, ok := c.Conn.(halfCloser); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
+}
+
+// SetDeadline is called by net/http with no time where a connection is hijacked,
+// and at no other time.
+func (c *accepted) SetDeadline(t time.Time) error {
+	if t.IsZero() {
+		c.tunnel.Store(true)
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// oneConn is the listener of one connection.
+type oneConn struct {
+	conn net.Conn // nil once it was accepted
+	c    *accepted
+}
+
+func contextOf(l net.Listener) context.Context {
+	if one, ok := l.(*oneConn); ok {
+		return one.c.ctx
+	}
+	return context.Background()
+}
+
+func (l *oneConn) Accept() (net.Conn, error) {
+	if l.conn == nil {
+		return nil, net.ErrClosed
+	}
+	conn := l.conn
+	l.conn = nil
+	return conn, nil
+}
+
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return l.c.LocalAddr() }

@@ -1,0 +1,476 @@
+package httplayer
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
+	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestServerDefaults(t *testing.T) {
+	for _, opts := range [][]ServerOption{nil, {MaxHeaderBytes(-1), MaxTakenBack(-1), HTTP2(http.HTTP2Config{}), ServerLogger(nil)}} {
+		o := newServerOptions(opts)
+		assert.Equal(t, time.Second, o.patience)
+		assert.Equal(t, 32<<10, o.maxHeader)
+		assert.Equal(t, 5*time.Second, o.headerTimeout)
+		assert.Zero(t, o.keepAlive)
+		assert.Equal(t, 10*time.Second, o.bodyIdle)
+		assert.Equal(t, 240, o.bodyRate)
+		assert.Equal(t, 5*time.Minute, o.writeStall)
+		assert.Equal(t, 100, o.takenBack)
+		assert.Equal(t, http.HTTP2Config{
+			MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 65_535, MaxReceiveBufferPerConnection: 1_048_576,
+			MaxReadFrameSize: 16_384, WriteByteTimeout: 5 * time.Minute,
+		}, o.http2)
+		assert.NotNil(t, o.guard)
+	}
+}
+
+// What is set for HTTP/2 is what a client is told.
+func TestServerTellsItsSettings(t *testing.T) {
+	for name, tt := range map[string]struct {
+		opts                    []ServerOption
+		streams, window, frames uint32
+	}{
+		"default": {nil, 100, 65_535, 16_384},
+		"set": {[]ServerOption{HTTP2(http.HTTP2Config{
+			MaxConcurrentStreams: 7, MaxReceiveBufferPerStream: 1 << 17, MaxReadFrameSize: 1 << 20,
+		})}, 7, 1 << 17, 1 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes), tt.opts...))
+			c := newFramerClient(t, conn)
+			f, err := c.ReadFrame()
+			require.NoError(t, err)
+			settings := map[xhttp2.SettingID]uint32{}
+			require.NoError(t, f.(*xhttp2.SettingsFrame).ForeachSetting(func(s xhttp2.Setting) error {
+				settings[s.ID] = s.Val
+				return nil
+			}))
+			assert.Equal(t, tt.streams, settings[xhttp2.SettingMaxConcurrentStreams])
+			assert.Equal(t, tt.window, settings[xhttp2.SettingInitialWindowSize])
+			assert.Equal(t, tt.frames, settings[xhttp2.SettingMaxFrameSize])
+			more, ok := f.(*xhttp2.WindowUpdateFrame)
+			for !ok {
+				f, err = c.ReadFrame()
+				require.NoError(t, err)
+				more, ok = f.(*xhttp2.WindowUpdateFrame)
+			}
+			assert.EqualValues(t, 1<<20-65_535, more.Increment)
+			conn.Close()
+			<-done
+		})
+	}
+}
+
+func TestServerCutsSlowHeaders(t *testing.T) {
+	s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(50*time.Millisecond))
+	conn, done := callOn(t, t.Context(), s)
+	say(conn, "GET / HTTP/1.1\r\nHost: a\r\n")
+	text, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	assert.Empty(t, text)
+	<-done
+}
+
+func TestServerRefusesLargeHeaders(t *testing.T) {
+	served := atomic.Int64{}
+	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
+	t.Run("one of HTTP/1.1", func(t *testing.T) {
+		conn, done := callOn(t, t.Context(), s)
+		go say(conn, "GET / HTTP/1.1\r\nHost: a\r\nX: "+strings.Repeat("x", 64<<10)+"\r\n\r\n")
+		rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		assert.Equal(t, http.StatusRequestHeaderFieldsTooLarge, rsp.StatusCode)
+		conn.Close()
+		<-done
+	})
+	// Where it is far too large, net/http ends the connection instead.
+	var some, many []string
+	for i := range 4096 {
+		many = append(many, fmt.Sprint("x-", i), "")
+	}
+	for range 300 {
+		some = append(some, "x", strings.Repeat("y", 100))
+	}
+	for name, tt := range map[string]struct {
+		fields []string
+		told   bool
+	}{
+		"one of HTTP/2": {[]string{"x", strings.Repeat("x", 64<<10)}, false}, "many of HTTP/2": {many, false},
+		"some of HTTP/2": {some, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, done := callOn(t, t.Context(), s)
+			c := newFramerClient(t, conn)
+			c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+			go c.openLarge(1, tt.fields)
+			status := ""
+			for {
+				f, err := c.ReadFrame()
+				if err != nil {
+					break
+				}
+				if h, ok := f.(*xhttp2.MetaHeadersFrame); ok {
+					status = h.PseudoValue("status")
+					break
+				}
+			}
+			assert.Equal(t, map[bool]string{true: "431"}[tt.told], status)
+			conn.Close()
+			<-done
+		})
+	}
+	assert.Zero(t, served.Load())
+}
+
+// openLarge opens a stream with fields that take more than a frame.
+func (c *framerClient) openLarge(stream uint32, fields []string) {
+	var frames [][]byte
+	c.block.Reset()
+	all := append([]string{":method", "GET", ":scheme", "http", ":authority", "a", ":path", "/"}, fields...)
+	for i := 0; i < len(all); i += 2 {
+		_ = c.enc.WriteField(hpackField(all[i], all[i+1]))
+	}
+	for block := c.block.Bytes(); len(block) > 0; {
+		n := min(len(block), 16_000)
+		frames = append(frames, block[:n])
+		block = block[n:]
+	}
+	for i, frame := range frames {
+		if i == 0 {
+			_ = c.WriteHeaders(xhttp2.HeadersFrameParam{
+				StreamID: stream, BlockFragment: frame, EndStream: true, EndHeaders: len(frames) == 1,
+			})
+			continue
+		}
+		_ = c.WriteContinuation(stream, i == len(frames)-1, frame)
+	}
+}
+
+// CONTINUATION frames without end are read for some time, kept nowhere, and then
+// the connection ends.
+func TestServerEndsContinuationFlood(t *testing.T) {
+	conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes)))
+	c := newFramerClient(t, conn)
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	_ = c.WriteHeaders(xhttp2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0x82}, EndStream: true})
+	c.block.Reset()
+	_ = c.enc.WriteField(hpackField("x", strings.Repeat("x", 15_000)))
+	sent := 0
+	for block := c.block.Bytes(); ; sent += len(block) {
+		require.Less(t, sent, 64<<20, "nobody stops it")
+		if c.WriteContinuation(1, false, block) != nil {
+			break
+		}
+	}
+	got := <-done
+	assert.Less(t, got.Sent, int64(4<<20))
+}
+
+// A client that opens streams and takes them back has few of them handled, and
+// fewer sent upstream (CVE-2023-44487), also where it has the server do the taking
+// back (CVE-2025-8671).
+func TestServerEndsRapidReset(t *testing.T) {
+	for name, takeBack := range map[string]func(c *framerClient, stream uint32) error{
+		"by the client": func(c *framerClient, stream uint32) error { return c.WriteRSTStream(stream, xhttp2.ErrCodeCancel) },
+		"by the server": func(c *framerClient, stream uint32) error {
+			return c.WriteRawFrame(xhttp2.FrameWindowUpdate, 0, stream, []byte{0, 0, 0, 0})
+		},
+	} {
+		for _, proxied := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " proxied ", proxied), func(t *testing.T) {
+				var handled, upstream atomic.Int64
+				up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					upstream.Add(1)
+					<-r.Context().Done()
+				}))
+				proxy := Handler(endpoint(t, up))
+				s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					handled.Add(1)
+					if proxied { // whose answer to who has gone closes the connection, too
+						proxy.ServeHTTP(w, r)
+						return
+					}
+					<-r.Context().Done()
+				}))
+				conn, done := callOn(t, t.Context(), s)
+				c := newFramerClient(t, conn)
+				began := time.Now()
+				stopped := make(chan struct{})
+				go func() {
+					defer close(stopped)
+					for stream := uint32(1); stream < 200_000; stream += 2 {
+						c.open(stream, true)
+						if takeBack(c, stream) != nil {
+							return
+						}
+					}
+				}()
+				_, _ = io.Copy(io.Discard, conn)
+				<-done
+				took := time.Since(began)
+				conn.Close()
+				<-stopped
+				t.Logf("%d handled, %d sent upstream, over in %v", handled.Load(), upstream.Load(), took)
+				allowed := 200 + int64(100*took.Seconds())
+				assert.LessOrEqual(t, handled.Load(), allowed)
+				assert.LessOrEqual(t, upstream.Load(), allowed)
+			})
+		}
+	}
+}
+
+// It is told why.
+func TestServerTellsToBeCalm(t *testing.T) {
+	sink := &sinkConn{}
+	c := newAccepted(t.Context(), NewServer(nil), sink)
+	defer c.cancel()
+	c.h2 = newGoodbye(c)
+	require.NoError(t, xhttp2.NewFramer(c, nil).WriteSettings())
+	c.h2.last = 7
+	c.h2.refuse()
+	in := xhttp2.NewFramer(nil, &sink.Buffer)
+	_, err := in.ReadFrame()
+	require.NoError(t, err)
+	f, err := in.ReadFrame()
+	require.NoError(t, err)
+	told := f.(*xhttp2.GoAwayFrame)
+	assert.EqualValues(t, 7, told.LastStreamID)
+	assert.Equal(t, xhttp2.ErrCodeEnhanceYourCalm, told.ErrCode)
+}
+
+func TestTakenBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := takenBack{most: 10}
+		resets := func(n int) bool {
+			for range n {
+				k.reset()
+			}
+			return k.over()
+		}
+		assert.False(t, resets(10), "at once")
+		for range 5 {
+			k.answered()
+		}
+		assert.False(t, resets(5), "for those that were answered")
+		for range 100 { // 10 a second
+			time.Sleep(100 * time.Millisecond)
+			require.False(t, resets(1))
+		}
+		for range 20 {
+			k.answered() // nothing is saved up
+		}
+		time.Sleep(time.Second)
+		assert.False(t, resets(10))
+		k.at = time.Now()
+		assert.True(t, resets(11))
+		assert.True(t, k.over(), "for good")
+	})
+}
+
+// Streams that were taken back after an answer began are none of that, nor are
+// some without.
+func TestServerToleratesCancellation(t *testing.T) {
+	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/length" {
+			flush(w)
+		}
+		<-r.Context().Done()
+	}))
+	conn, done := callOn(t, t.Context(), s)
+	c := newFramerClient(t, conn)
+	stream := uint32(1)
+	for range 1000 {
+		c.open(stream, true)
+		c.until(is(fmt.Sprint("head ", stream)))
+		_ = c.WriteRSTStream(stream, xhttp2.ErrCodeCancel)
+		stream += 2
+	}
+	for range 99 {
+		c.open(stream, true)
+		_ = c.WriteRSTStream(stream, xhttp2.ErrCodeCancel)
+		stream += 2
+	}
+	c.open(stream, true)
+	c.until(is(fmt.Sprint("head ", stream)))
+	conn.Close()
+	<-done
+}
+
+// A client that does not read is let go of.
+func TestServerCutsStalledReaders(t *testing.T) {
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
+			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pipe(w, zeros{}) }),
+				WriteStall(50*time.Millisecond), HTTP2(http.HTTP2Config{}))
+			conn, done := callOn(t, t.Context(), s)
+			if h2 {
+				c := newFramerClient(t, conn)
+				_ = c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingInitialWindowSize, Val: maxStream})
+				_ = c.WriteWindowUpdate(0, maxStream-65_535)
+				c.open(1, true)
+			} else {
+				say(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+			}
+			select {
+			case <-done:
+			case <-time.After(patience):
+				require.Fail(t, "it waits for ever")
+			}
+		})
+	}
+}
+
+// A body that stands still, or trickles, is answered with 408, through a proxy.
+func TestServerCutsSlowBodies(t *testing.T) {
+	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	for name, tt := range map[string]struct {
+		opt  ServerOption
+		more bool
+	}{
+		"stands":   {BodyPace(100*time.Millisecond, 0), false},
+		"trickles": {BodyPace(100*time.Millisecond, 1<<30), true},
+	} {
+		for _, h2 := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " h2 ", h2), func(t *testing.T) {
+				f := servingBy(t, Handler(endpoint(t, up)), tt.opt)
+				body, feed := io.Pipe()
+				stopped := make(chan struct{})
+				go func() {
+					defer close(stopped)
+					for {
+						if _, err := feed.Write([]byte("x")); err != nil || !tt.more {
+							return
+						}
+						select { // a client that says a byte now and then
+						case <-time.After(5 * time.Millisecond):
+						case <-t.Context().Done():
+							return
+						}
+					}
+				}()
+				req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+f.addr+"/", body)
+				require.NoError(t, err)
+				req.ContentLength = 1 << 20
+				rsp, err := client(t, h2).Do(req)
+				require.NoError(t, err)
+				assert.Equal(t, http.StatusRequestTimeout, rsp.StatusCode, "%v", rsp.Header)
+				rsp.Body.Close()
+				feed.Close()
+				<-stopped
+			})
+		}
+	}
+}
+
+// A handler sees why.
+func TestServerSaysThatABodyIsSlow(t *testing.T) {
+	told := make(chan error, 1)
+	s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, err := io.ReadAll(r.Body)
+		told <- err
+	}), BodyPace(20*time.Millisecond, 240))
+	conn, done := callOn(t, t.Context(), s)
+	say(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
+	err := <-told
+	require.ErrorIs(t, err, layer.ErrIdleTimeout)
+	require.ErrorContains(t, err, "too slowly: 2 bytes")
+	var network net.Error
+	require.ErrorAs(t, err, &network)
+	assert.True(t, network.Timeout())
+	_, _ = io.Copy(io.Discard, conn)
+	<-done
+}
+
+// Conversations have no pace.
+func TestServerLetsConversationsBeQuiet(t *testing.T) {
+	s := NewServer(nil)
+	for name, tt := range map[string]struct {
+		change func(r *http.Request)
+		paced  bool
+	}{
+		"upload":            {func(*http.Request) {}, true},
+		"chunks":            {func(r *http.Request) { r.ContentLength = -1 }, true},
+		"upload by HTTP/2":  {func(r *http.Request) { r.ProtoMajor = 2 }, true},
+		"no body":           {func(r *http.Request) { r.ContentLength = 0 }, false},
+		"stream":            {func(r *http.Request) { r.ProtoMajor, r.ContentLength = 2, -1 }, false},
+		"gRPC":              {func(r *http.Request) { r.ProtoMajor = 2; r.Header.Set("Content-Type", "application/grpc+proto") }, false},
+		"upgrade":           {func(r *http.Request) { r.Header.Set("Upgrade", "websocket") }, false},
+		"CONNECT":           {func(r *http.Request) { r.Method = http.MethodConnect }, false},
+		"nothing to switch": {func(r *http.Request) { r.Body = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := request(t, "POST", "http://a/", "hello")
+			tt.change(r)
+			assert.Equal(t, tt.paced, s.pace(nil, r, nil) != nil)
+		})
+	}
+	assert.Nil(t, NewServer(nil, BodyPace(0, 0)).pace(nil, request(t, "POST", "http://a/", "hello"), nil))
+}
+
+// TestServerIdleMemory prints what idle connections cost, of the server's side
+// and, for a socket, the client's.
+func TestServerIdleMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it counts memory")
+	}
+	const conns = 1000
+	for _, h2 := range []bool{false, true} {
+		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			f := servingOn(t, l, http.HandlerFunc(shapes), 0)
+			before := memory()
+			var clients []net.Conn
+			for range conns {
+				conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", f.addr)
+				require.NoError(t, err)
+				clients = append(clients, conn)
+				require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+				if h2 {
+					c := newFramerClient(t, conn)
+					c.open(1, true)
+					c.until(is("end 1"))
+					continue
+				}
+				say(conn, "GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
+				_, err = conn.Read(make([]byte, 1024))
+				require.NoError(t, err)
+			}
+			each := (memory() - before) / conns
+			t.Logf("%.1f KB for each of %d idle connections", float64(each)/1024, conns)
+			assert.Less(t, each, int64(map[bool]int{false: 40 << 10, true: 60 << 10}[h2]))
+			for _, c := range clients {
+				c.Close()
+			}
+			cancel()
+			require.Eventually(t, func() bool { return f.conns.Load() == 0 }, patience, time.Millisecond)
+		})
+	}
+}
+
+// memory is what the process has in use, stacks included.
+func memory() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapInuse + m.StackInuse)
+}

@@ -1,0 +1,219 @@
+package httplayer
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+func TestA7LoopsAreRefused(t *testing.T) {
+	refuse := DialContext(func(context.Context, string, string) (net.Conn, error) {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	})
+	first, _, _ := wireTo(t, oneProxy(t, "127.0.0.1:1", refuse)).ask("GET / HTTP/1.1\nHost: web\n\n")
+	assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first, "outbound")
+	loop := layer.Filter[*http.Request, *http.Response](func(*http.Request) error {
+		return &StatusError{Code: http.StatusForbidden, Reason: "loop"}
+	})
+	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")))))
+	first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+	assert.Equal(t, "HTTP/1.1 403 Forbidden", first, "inbound")
+	assert.Contains(t, fields, "L5d-Proxy-Error: filter: loop")
+}
+
+func TestA22AnApplicationThatDoesNotListenIs502(t *testing.T) {
+	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
+		c := wireTo(t, through(t, refusedAddr(t)))
+		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+		assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+		assert.Contains(t, fields, "Connection: close")
+		c.over()
+	})
+}
+
+func TestA23WithoutHostInHTTP10(t *testing.T) {
+	up, got := application(t, okAnswer)
+	proxy := oneProxy(t, up)
+	for i := range 3 {
+		first, _, body := wireTo(t, proxy).ask("GET /a HTTP/1.0\n\n")
+		r := <-got
+		assert.Equal(t, heard{i, "GET /a HTTP/1.0", []string{}, ""}, r, "one connection each")
+		assert.Equal(t, "HTTP/1.0 200 OK", first)
+		assert.Equal(t, "ok", body)
+	}
+}
+
+// HTTP/2 has no requests without an authority to speak of, so the address is
+// told in its place.
+func TestA23WithoutHostThroughTwo(t *testing.T) {
+	up, got := application(t, okAnswer)
+	first, _, body := wireTo(t, twoProxies(t, up)).ask("GET /a HTTP/1.0\n\n")
+	assert.Equal(t, "GET /a HTTP/1.0", (<-got).first)
+	assert.Equal(t, "HTTP/1.0 200 OK", first)
+	assert.Equal(t, "ok", body)
+}
+
+func TestA24OneConnectionIsUsedAgain(t *testing.T) {
+	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
+		up, got := application(t, okAnswer)
+		proxy := through(t, up)
+		for range 10 {
+			wireTo(t, proxy).ask("GET / HTTP/1.1\nHost: web\n\n")
+			assert.Zero(t, (<-got).conn)
+		}
+	})
+}
+
+func TestA25RequestsWithoutHostShareNoConnection(t *testing.T) {
+	up, got := application(t, okAnswer)
+	proxy := oneProxy(t, up)
+	for i, sent := range []string{
+		"GET / HTTP/1.1\nHost: web\n\n", "GET / HTTP/1.1\nHost:\n\n", "GET / HTTP/1.1\nHost:\n\n", "GET / HTTP/1.0\n\n",
+		"GET / HTTP/1.0\nHost: web\n\n", "GET / HTTP/1.1\nHost: web\n\n",
+	} {
+		wireTo(t, proxy).ask(sent)
+		r := <-got
+		assert.Equal(t, i%5, r.conn)
+		if sent == "GET / HTTP/1.1\nHost:\n\n" {
+			assert.Equal(t, []string{"Host: "}, r.fields)
+		}
+	}
+}
+
+func TestAbsoluteAndOriginFormShareNoConnection(t *testing.T) {
+	up, got := application(t, okAnswer)
+	for name, tt := range map[string]struct {
+		opts []EndpointOption
+		want []int
+	}{
+		"two pools":                {nil, []int{0, 1, 0, 1}},
+		"one gives way to another": {[]EndpointOption{MaxConns(1)}, []int{0, 1, 2, 3}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := oneProxy(t, up, tt.opts...)
+			base := -1
+			for i, sent := range []string{"/a", "http://web/a", "/b", "http://web/b"} {
+				first, _, _ := wireTo(t, proxy).ask("GET " + sent + " HTTP/1.1\nHost: web\n\n")
+				assert.Equal(t, "HTTP/1.1 200 OK", first)
+				r := <-got
+				if base < 0 {
+					base = r.conn
+				}
+				assert.Equal(t, tt.want[i], r.conn-base)
+			}
+		})
+	}
+}
+
+func TestA26SuccessComesLateAfterRefusedConnections(t *testing.T) {
+	up, _ := application(t, okAnswer)
+	var dials atomic.Int32
+	dial := DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if dials.Add(1) <= 2 {
+			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	})
+	soon := Backoff(layer.Backoff{Min: time.Millisecond, Max: time.Millisecond})
+	svc := NewStack().Queue(10, time.Minute).Service(endpoint(t, up, dial, soon))
+	first, _, body := wireTo(t, serve(t, Handler(svc))).ask("GET / HTTP/1.1\nHost: web\n\n")
+	assert.Equal(t, "HTTP/1.1 200 OK", first)
+	assert.Equal(t, "ok", body)
+	assert.EqualValues(t, 3, dials.Load())
+}
+
+func TestA27HTTP2WithoutAuthority(t *testing.T) {
+	var header atomic.Value
+	up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { header.Store(r.Header.Get("X-Foo")) }))
+	conn, err := net.Dial("tcp", oneProxy(t, up))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	say(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+	c := newRawH2(conn)
+	c.settings(100)
+	c.frame(frameHeaders, flagEndStream|flagEndHeader, 1, []byte("\x82\x86\x84\x00\x05x-foo\x03bar")) // GET, http, /
+	kind, payload := byte(0), []byte(nil)
+	for kind != frameHeaders {
+		kind, _, _, payload, err = c.next()
+		require.NoError(t, err)
+	}
+	assert.Equal(t, headerOK, payload[:1])
+	assert.Equal(t, "bar", header.Load())
+}
+
+// The reset comes before a response: an HTTP/1 client gets a 502 and keeps
+// nothing of it.
+func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
+	inbound := h2Server(t, 100, func(_ int, c *rawH2) {
+		for stream := c.request(); stream != 0; stream = c.request() {
+			c.reset(stream, h2EnhanceYourCalm)
+		}
+	})
+	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, H2()))))
+	for range 2 {
+		c := wireTo(t, proxy)
+		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
+		assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+		assert.Contains(t, fields, "L5d-Proxy-Connection: close")
+		c.over()
+	}
+}
+
+// A client that goes away takes its request along, through both proxies.
+func TestACancelledRequestReachesTheApplication(t *testing.T) {
+	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
+		began, over := make(chan struct{}), make(chan struct{})
+		up := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(began)
+			<-r.Context().Done()
+			close(over)
+		}))
+		c := wireTo(t, through(t, up))
+		say(c, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
+		<-began
+		c.Close()
+		<-over
+	})
+}
+
+// 8 MiB each way at once, neither of which fits into what anybody buffers.
+func TestLargeBodiesBothWaysAtOnce(t *testing.T) {
+	oneAndTwo(t, func(t *testing.T, through func(testing.TB, string, ...EndpointOption) string) {
+		up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			fullDuplex(w)
+			pipe(w, r.Body)
+		}))
+		const size = 8 << 20
+		c := wireTo(t, through(t, up))
+		sent := make(chan error, 1)
+		go func() {
+			sayf(c, "POST / HTTP/1.1\r\nHost: web\r\nContent-Length: %d\r\n\r\n", size)
+			_, err := io.CopyN(c, zeroBytes{}, size)
+			sent <- err
+		}()
+		rsp, err := http.ReadResponse(c.in, nil)
+		require.NoError(t, err)
+		n, err := io.Copy(io.Discard, rsp.Body)
+		require.NoError(t, err)
+		assert.EqualValues(t, size, n)
+		require.NoError(t, <-sent)
+	})
+}
+
+type zeroBytes struct{}
+
+func (zeroBytes) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
