@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Builds h2spec for the test TestH2Spec of examples/proxy/reliability, which is
+# skipped without it. Needs Go and half a minute; run again, it finds what is
+# there. The last line it prints is the directory it leaves it in:
+#
+#   bash .ci/h2spec.sh
+#   go test -run TestH2Spec -v ./examples/proxy/reliability/
+#
+# GOTOWER_H2SPEC names another directory than gotower-h2spec in the user's cache;
+# the test reads it too. The version is the newest that the Go module proxy
+# serves; it calls itself 2.0.0.
+set -euo pipefail
+
+readonly version="${H2SPEC_VERSION:-v2.2.1+incompatible}"
+readonly dir="${GOTOWER_H2SPEC:-${XDG_CACHE_HOME:-$HOME/.cache}/gotower-h2spec}"
+export GOTOOLCHAIN="${GOTOOLCHAIN:-local}"
+export CGO_ENABLED=0 GOWORK=off
+unset GOFLAGS
+
+say() {
+	echo "h2spec.sh: $*" >&2
+}
+
+if [[ -x $dir/h2spec && -f $dir/h2spec.version && $(<"$dir/h2spec.version") == "$version" ]]; then
+	say "h2spec $version is there"
+	echo "$dir"
+	exit
+fi
+
+tmp="$(mktemp -d)"
+readonly tmp
+trap 'rm -rf "$tmp"' EXIT
+
+say "building h2spec $version"
+SECONDS=0
+cd "$tmp"
+go mod init build.invalid/h2spec 2>/dev/null
+# It is older than modules, so what it needs is pinned here.
+go mod edit \
+	-require "github.com/summerwind/h2spec@$version" \
+	-require github.com/fatih/color@v1.19.0 \
+	-require github.com/spf13/cobra@v1.10.2 \
+	-require golang.org/x/net@v0.62.0
+go build -mod=mod -trimpath -ldflags '-s -w' -o "$tmp/h2spec" github.com/summerwind/h2spec/cmd/h2spec
+
+# Moved into place whole, so that no test finds half of it.
+mkdir -p "$dir"
+mv "$tmp/h2spec" "$dir/.h2spec.new"
+mv "$dir/.h2spec.new" "$dir/h2spec"
+echo "$version" >"$dir/h2spec.version"
+say "h2spec $version: built in $SECONDS s"
+echo "$dir"

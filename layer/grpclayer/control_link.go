@@ -1,0 +1,173 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// controlLink is one connection: a ClientConn that connects once. Making others
+// is for layer.Reconnect, whose back-off, timeout and reasons gRPC's own would
+// hide.
+type controlLink struct {
+	cc   *grpc.ClientConn
+	addr string
+	leaf Service
+	lost *layer.Error // the refusal of a call that came too late
+
+	dialled atomic.Bool
+	mu      sync.Mutex
+	cause   error // why it could not connect
+}
+
+// connect returns a service that is closed when the connection is lost, or told
+// to go away. What is open then goes on, and at the end of that, or of ctx, the
+// connection is closed.
+func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
+	l := &controlLink{addr: addr, leaf: c.leaf}
+	l.lost = &layer.Error{
+		Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Kind: layer.ErrClosed, Reason: "the connection was lost before the call",
+	}
+	until := time.Now().Add(c.cfg.ConnectTimeout)
+	limit, cancel := context.WithDeadlineCause(ctx, until, fmt.Errorf("not connected within %v", c.cfg.ConnectTimeout))
+	defer cancel()
+	cc, err := grpc.NewClient("passthrough:///"+addr, c.dialOptions(until, l)...)
+	if err != nil {
+		return nil, &layer.Error{Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Err: err}
+	}
+	l.cc = cc
+	if !c.links.add(l) {
+		_ = cc.Close()
+		return nil, context.Canceled
+	}
+	if err := l.up(limit); err != nil {
+		c.links.remove(l)
+		if ctx.Err() == nil {
+			c.cfg.Log.LogAttrs(ctx, slog.LevelWarn, "no connection to the control plane",
+				slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr), slog.Any("err", err))
+		}
+		return nil, &layer.Error{Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Err: err}
+	}
+	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to the control plane",
+		slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
+	d := layer.NewDrainer()
+	c.links.watch(func() {
+		cc.WaitForStateChange(ctx, connectivity.Ready)
+		if ctx.Err() == nil {
+			c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "disconnected from the control plane",
+				slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
+		}
+		_ = d.Drain(ctx)
+		c.links.remove(l)
+	})
+	return layer.Drain[*Call](d, layer.Until(Completion), layer.For[*Reply](addr))(l), nil
+}
+
+// up waits until the connection is there.
+func (l *controlLink) up(limit context.Context) error {
+	l.cc.Connect()
+	for {
+		s := l.cc.GetState()
+		switch s {
+		case connectivity.Ready:
+			return nil
+		case connectivity.TransientFailure, connectivity.Shutdown:
+			return l.why(limit)
+		case connectivity.Idle, connectivity.Connecting:
+		}
+		if !l.cc.WaitForStateChange(limit, s) {
+			return context.Cause(limit)
+		}
+	}
+}
+
+// why is the reason that the connection could not be made: what was heard of
+// TCP and TLS, or else what gRPC says to a call.
+func (l *controlLink) why(limit context.Context) error {
+	l.mu.Lock()
+	cause := l.cause
+	l.mu.Unlock()
+	switch {
+	case limit.Err() != nil:
+		return context.Cause(limit)
+	case cause != nil:
+		return cause
+	}
+	_, err := l.cc.NewStream(limit, &grpc.StreamDesc{}, "/")
+	return errors.New(status.Convert(err).Message())
+}
+
+func (l *controlLink) failed(err error) {
+	if err == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cause == nil {
+		l.cause = err
+	}
+}
+
+var errDialled = errors.New("the connection was lost")
+
+func (c *Control) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
+	secure := insecure.NewCredentials()
+	if c.cfg.TLS != nil {
+		secure = &controlTLS{config: c.cfg.TLS, until: until, failed: l.failed}
+	}
+	return slices.Concat([]grpc.DialOption{
+		grpc.WithTransportCredentials(secure),
+		grpc.WithAuthority(c.cfg.Addr),
+		grpc.WithUserAgent(c.cfg.UserAgent),
+		grpc.WithNoProxy(),
+		grpc.WithIdleTimeout(0), // it is kept
+		grpc.WithDisableServiceConfig(),
+		grpc.WithStatsHandler(sending{}),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			if l.dialled.Swap(true) {
+				return nil, errDialled
+			}
+			ctx, cancel := context.WithDeadline(ctx, until)
+			defer cancel()
+			conn, err := c.dialer().DialContext(ctx, "tcp", addr)
+			l.failed(err)
+			return conn, err
+		}),
+	}, c.cfg.DialOptions)
+}
+
+// dialer makes TCP connections.
+func (c *Control) dialer() *net.Dialer {
+	d := &net.Dialer{KeepAlive: -1}
+	if every := c.cfg.KeepAlive; every > 0 {
+		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}
+	}
+	return d
+}
+
+// Ready returns nil; the layer around it knows when the connection is lost.
+func (l *controlLink) Ready(context.Context) error { return nil }
+
+func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
+	return l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
+}
+
+func (l *controlLink) Describe() layer.Node {
+	return layer.Node{Name: "grpc", State: layer.State{
+		{Key: "endpoint", Value: l.addr}, {Key: "state", Value: l.cc.GetState().String()},
+	}}
+}
