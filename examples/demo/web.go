@@ -4,31 +4,39 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"time"
+	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/gotower/gotower/examples/demo/emojivoto"
 	"github.com/gotower/gotower/examples/internal/serve"
-	"github.com/gotower/gotower/examples/proxy/outbound"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
 // proxy starts the proxy that pod sends all its requests to, with its tap at
 // tapAddr or, where that is taken, anywhere.
 func (a *application) proxy(ctx context.Context, pod, controllerAddr, tapAddr string) (*sidecar.Proxy, error) {
-	p, err := sidecar.New(sidecar.Config{
-		Listen: loopback, Admin: loopback, Tap: tapAddr, Fallback: true,
-		Title:       "demo: proxy of " + pod,
-		Destination: controllerAddr,
-		Grace:       grace,
-		Outbound: outbound.Config{
-			MaxInFlight: 10_000, QueueCapacity: 1000, FailFast: 3 * time.Second,
-			DiscoveryIdle: time.Minute,
-			SourceLabels:  map[string]string{"pod": pod},
-		},
-	}, a.log)
+	vars := map[string]string{
+		"DESTINATION_SVC_ADDR":            controllerAddr,
+		"DESTINATION_PROFILE_SUFFIXES":    ".",
+		"OUTBOUND_LISTEN_ADDR":            loopback,
+		"INBOUND_LISTEN_ADDR":             loopback,
+		"ADMIN_LISTEN_ADDR":               loopback,
+		"CONTROL_LISTEN_ADDR":             tapAddr,
+		"TAP_LABELS":                      "pod=" + pod,
+		"SHUTDOWN_GRACE_PERIOD":           fmt.Sprintf("%dms", grace.Milliseconds()),
+		"OUTBOUND_DISCOVERY_IDLE_TIMEOUT": "1m",
+	}
+	s, err := settings.Read(func(name string) (value string, ok bool) {
+		value, ok = vars[strings.TrimPrefix(name, settings.Prefix)]
+		return value, ok
+	})
+	if err != nil {
+		return nil, fmt.Errorf("proxy of %s: %w", pod, err)
+	}
+	p, err := sidecar.New(sidecar.Config{Settings: s, Fallback: true, Title: "demo: proxy of " + pod}, a.log)
 	if err != nil {
 		return nil, fmt.Errorf("proxy of %s: %w", pod, err)
 	}

@@ -39,7 +39,7 @@ func TestItServesTheFileUntilItIsStopped(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-config", "destination.yaml", "-v"}, in, io.Discard)
 	}()
-	said := regexp.MustCompile(`^serving 7 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
+	said := regexp.MustCompile(`^serving 8 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
 	require.NotNil(t, said)
 
 	conn, err := grpc.NewClient("passthrough:///"+said[1], grpc.WithTransportCredentials(insecure.NewCredentials()))

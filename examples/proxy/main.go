@@ -1,19 +1,26 @@
-// Command proxy is a reverse proxy made of gotower's packages. It takes the
-// target of a request from l5d-dst-override, the authority or the Host header,
-// resolves it with a destination controller, and balances over what it finds.
+// Command proxy is the sidecar of a pod, made of gotower's packages: it takes
+// the connections of the application and those to it, resolves and balances what
+// goes out with a destination controller, and can be watched while it runs.
 //
-// This file reads the environment. The path of a request is in package
-// outbound, what surrounds it in package sidecar.
+// This file reads the settings. The path of a request is in packages outbound
+// and inbound, what surrounds it in package sidecar.
 package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
+	"time"
 
+	"github.com/gotower/gotower/examples/proxy/logs"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
@@ -24,32 +31,81 @@ const (
 )
 
 func main() {
-	if len(os.Args) > 1 {
-		usage(os.Stdout)
+	s, err := read(os.Args[1:], os.LookupEnv, os.Stdout)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
 		return
-	}
-	c, err := readConfig(os.LookupEnv)
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "Invalid configuration:\n%v\n\nRun with --help for the variables.\n", err)
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "Invalid configuration:\n%v\n\nRun with --help for what can be set.\n", err)
 		os.Exit(exitBadConfig)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err = run(ctx, c)
-	stop()
-	if err != nil {
+	if err := run(s); err != nil {
 		fmt.Fprintln(os.Stderr, "proxy:", err)
 		os.Exit(exitFailed)
 	}
 }
 
-func run(ctx context.Context, c config) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	if c.logJSON {
-		log = slog.New(slog.NewJSONHandler(os.Stderr, nil))
+// read returns what the flags and the environment say, or flag.ErrHelp once
+// that was written.
+func read(args []string, lookup func(string) (string, bool), help io.Writer) (settings.Settings, error) {
+	flags := flag.NewFlagSet("proxy", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	file := flags.String("config", "", "")
+	switch err := flags.Parse(args); {
+	case errors.Is(err, flag.ErrHelp):
+		return settings.Settings{}, errors.Join(flag.ErrHelp, usage(help))
+	case err != nil:
+		return settings.Settings{}, err
+	case flags.NArg() > 0:
+		return settings.Settings{}, fmt.Errorf("%q: only flags are taken", flags.Arg(0))
+	case *file == "":
+		return settings.Read(lookup)
 	}
-	p, err := sidecar.New(c.Config, log)
+	content, err := os.ReadFile(*file)
+	if err != nil {
+		return settings.Settings{}, err
+	}
+	return settings.Read(lookup, settings.File(*file, content))
+}
+
+func usage(w io.Writer) error {
+	_, err := fmt.Fprintf(w, "usage: proxy [--config file.yaml]\n\n"+
+		"It reads these variables, each with the prefix %s if it has none here; a default is in\n"+
+		"brackets. A file says the same in YAML: the names in lower case without their prefix, or nested\n"+
+		"at any _, as in \"outbound: {connect_timeout: 2s}\". Variables win over it.\n\n", settings.Prefix)
+	return errors.Join(err, settings.Help(w))
+}
+
+func run(s settings.Settings) error {
+	level, err := logs.NewLevel(s.Log.Filter)
+	if err != nil {
+		return err
+	}
+	log := slog.New(newHandler(s, level))
+	for _, w := range s.Warnings {
+		log.Warn("configuration", "warning", w)
+	}
+	if s.Cores != (settings.Cores{}) {
+		n := s.Cores.Count(runtime.NumCPU())
+		if s.Cores.Min > n {
+			log.Warn("there are fewer processors than asked for", "asked", s.Cores.Min)
+		}
+		runtime.GOMAXPROCS(n)
+		log.Info("using processors", "n", n, "of", runtime.NumCPU())
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p, err := sidecar.New(sidecar.Config{Settings: s, Level: level}, log)
 	if err != nil {
 		return err
 	}
 	return p.Run(ctx)
+}
+
+func newHandler(s settings.Settings, level *logs.Level) slog.Handler {
+	opts := []logs.Option{logs.Start(time.Now())}
+	if s.Log.JSON {
+		opts = append(opts, logs.JSON())
+	}
+	return logs.New(os.Stderr, level, opts...)
 }

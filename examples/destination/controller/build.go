@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -85,6 +86,14 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	}
 	r.check(named, checkServerName(ep.ServerName, ep.Identity))
 	r.check(y.Authority.line, checkAuthority(ep.Authority))
+	if y.Inbound.given() {
+		port, err := parsePort(y.Inbound.value)
+		if err != nil {
+			r.check(y.Inbound.line, fmt.Errorf("inbound_port: %w", err))
+		}
+		ep.InboundPort = port
+		r.check(y.Inbound.line, checkInboundPort(port, ep.Identity))
+	}
 	return ep
 }
 

@@ -27,6 +27,10 @@ func (r *reader) profile(y *profileYAML) *Profile {
 	if y.Name.given() {
 		r.check(y.Name.line, checkProfileName(p.Name))
 	}
+	if y.Endpoint != nil {
+		ep := r.endpoint(*y.Endpoint)
+		p.Endpoint = &ep
+	}
 	for _, route := range y.Routes {
 		p.Routes = append(p.Routes, r.route(route))
 	}

@@ -76,6 +76,20 @@ func checkServerName(serverName, identity string) error {
 	return nil
 }
 
+// checkInboundPort knows that proxies ignore the port unless they can verify
+// who answers there, and the last of all ports.
+func checkInboundPort(port uint16, identity string) error {
+	switch {
+	case port == 0:
+		return nil
+	case identity == "":
+		return errors.New("inbound_port without an identity: no proxy would go there")
+	case port == math.MaxUint16:
+		return fmt.Errorf("inbound_port %d: proxies take 1 to %d", port, math.MaxUint16-1)
+	}
+	return nil
+}
+
 // checkAuthority takes an address too: it is sent, not resolved.
 func checkAuthority(authority string) error {
 	if authority == "" {

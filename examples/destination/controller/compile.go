@@ -131,6 +131,7 @@ func checkEndpoint(ep Endpoint) []error {
 		checkIdentity(ep.Identity),
 		checkServerName(ep.ServerName, ep.Identity),
 		checkAuthority(ep.Authority),
+		checkInboundPort(ep.InboundPort, ep.Identity),
 		checkLabels(ep.Labels),
 	}
 }

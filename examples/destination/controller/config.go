@@ -29,6 +29,11 @@ type Endpoint struct {
 	Identity   string // TLS identity: a DNS-like name or a URI; "" means cleartext
 	ServerName string // TLS server name; "" means the identity, which then is no URI
 	Authority  string // authority that clients send instead of the request's
+
+	// InboundPort is the port of the proxy beside the endpoint, to which
+	// proxies connect instead, and say there which port they mean. It needs an
+	// identity. 0 means that they connect to Addr.
+	InboundPort uint16
 }
 
 // Protocol is a hint of what an endpoint speaks.
@@ -48,6 +53,10 @@ type Profile struct {
 	Routes []Route
 	Splits []Split
 	Budget *RetryBudget // nil means no retries
+
+	// Endpoint is all there is, so that nothing is balanced: what an address
+	// that belongs to one endpoint has. Its weight means nothing.
+	Endpoint *Endpoint
 }
 
 // Route is a kind of request. The first route of a profile whose match holds

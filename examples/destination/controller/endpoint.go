@@ -30,6 +30,12 @@ func endpointMessage(ep Endpoint) *pb.WeightedAddr {
 		msg.ProtocolHint = &pb.ProtocolHint{Protocol: &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}}}
 	case Unknown:
 	}
+	if ep.InboundPort != 0 {
+		if msg.GetProtocolHint() == nil {
+			msg.ProtocolHint = &pb.ProtocolHint{}
+		}
+		msg.ProtocolHint.OpaqueTransport = &pb.ProtocolHint_OpaqueTransport{InboundPort: uint32(ep.InboundPort)}
+	}
 	if ep.Authority != "" {
 		msg.AuthorityOverride = &pb.AuthorityOverride{AuthorityOverride: ep.Authority}
 	}

@@ -13,7 +13,7 @@ import (
 func TestParseTheExampleFile(t *testing.T) {
 	cfg, err := Load("../destination.yaml")
 	require.NoError(t, err)
-	require.Len(t, cfg.Destinations, 7)
+	require.Len(t, cfg.Destinations, 8)
 	require.NoError(t, New(nil).Set(cfg))
 
 	want := Destination{
@@ -126,7 +126,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"in itself", route("match: &m\n            not: *m\n"), `f.yaml:7: *m is within &m itself`},
 		{"many aliases", bomb(), `f.yaml:1: document contains excessive aliasing`},
 		{"unknown top field", "destination: {}\n", `f.yaml:1: unknown field "destination"; there are destinations`},
-		{"unknown field", in("endpoints:\n      - addr: 10.0.0.1:80\n        wieght: 1\n"), `f.yaml:5: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority`},
+		{"unknown field", in("endpoints:\n      - addr: 10.0.0.1:80\n        wieght: 1\n"), `f.yaml:5: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority, inbound_port`},
 		{"unknown field of a match", route("match: {pfad: /}\n"), `f.yaml:6: unknown field "pfad"; there are method, path, all, any, not`},
 		{"field twice", in("exists: true\n    exists: true\n"), `f.yaml:4: "exists" is given twice, first in line 3`},
 		{"destination twice", "destinations:\n  web.test:80: {}\n  web.test:80: {}\n", `f.yaml:3: "web.test:80" is given twice, first in line 2`},
@@ -181,6 +181,9 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"status", route("match: {path: /}\n          response_classes: [{status: 5xx}]\n"), `f.yaml:7: status "5xx" is neither a number nor a range such as 500-599`},
 		{"status range", route("match: {path: /}\n          response_classes: [{status: 599-500}]\n"), `f.yaml:7: status 599-500 is not a range within 100-999`},
 		{"is_failure", route("match: {path: /}\n          response_classes: [{status: 500, is_failure: 1}]\n"), `f.yaml:7: is_failure "1" is neither true nor false`},
+		{"inbound port", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: a\n        inbound_port: 0\n"), `f.yaml:6: inbound_port: port "0" is not a number from 1 to 65535`},
+		{"inbound port alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        inbound_port: 4143\n"), `f.yaml:5: inbound_port without an identity: no proxy would go there`},
+		{"exact endpoint", in("profile:\n      endpoint:\n        addr: 10.0.0.1\n"), `f.yaml:5: addr "10.0.0.1" is not ip:port`},
 		{"split without authority", in("profile: {splits: [{weight: 1}]}\n"), `f.yaml:3: the split has no authority`},
 		{"split without weight", in("profile: {splits: [{authority: 'a:80'}]}\n"), `f.yaml:3: the split has no weight`},
 		{"split", in("profile: {splits: [{authority: 'a:b', weight: 1}]}\n"), `f.yaml:3: split: "a:b" is not host:port: port "b" is not a number from 1 to 65535`},

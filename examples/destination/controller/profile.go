@@ -32,6 +32,12 @@ func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 		msg.FullyQualifiedName = p.Name
 	}
 	msg.OpaqueProtocol = p.Opaque
+	if p.Endpoint != nil {
+		ep := *p.Endpoint
+		ep.Addr = unmap(ep.Addr)
+		errs = append(errs, within("endpoint", checkEndpoint(ep)...)...)
+		msg.Endpoint = endpointMessage(ep)
+	}
 	for i, r := range p.Routes {
 		errs = append(errs, within(fmt.Sprintf("route %d (%q)", i+1, r.Name), checkRoute(r)...)...)
 		msg.Routes = append(msg.Routes, routeMessage(r))

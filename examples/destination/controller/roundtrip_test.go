@@ -61,6 +61,7 @@ func drawEndpoint(t *rapid.T, i int) Endpoint {
 	}
 	if ep.Identity != "" {
 		ep.ServerName = "web.sni"
+		ep.InboundPort = rapid.Uint16Max(1<<16-2).Draw(t, "inbound")
 	}
 	return ep
 }
@@ -69,6 +70,10 @@ func drawProfile(t *rapid.T) *Profile {
 	p := &Profile{
 		Name:   rapid.SampledFrom([]string{"", "web.name"}).Draw(t, "name"),
 		Opaque: rapid.Bool().Draw(t, "opaque"),
+	}
+	if rapid.IntRange(0, 3).Draw(t, "exact") == 0 {
+		ep := drawEndpoint(t, 0)
+		p.Endpoint = &ep
 	}
 	for i := range rapid.IntRange(0, 2).Draw(t, "routes") {
 		r := Route{
@@ -130,13 +135,7 @@ func written(cfg Config) object {
 	for name, d := range cfg.Destinations {
 		var endpoints []object
 		for _, ep := range d.Endpoints {
-			endpoints = append(endpoints, object{"addr": ep.Addr.String()}.
-				with("weight", ep.Weight, ep.Weight > 0).
-				with("labels", ep.Labels, len(ep.Labels) > 0).
-				with("protocol", string(ep.Protocol), ep.Protocol != Unknown).
-				with("identity", ep.Identity, ep.Identity != "").
-				with("server_name", ep.ServerName, ep.ServerName != "").
-				with("authority", ep.Authority, ep.Authority != ""))
+			endpoints = append(endpoints, writtenEndpoint(ep))
 		}
 		o := object{}.with("labels", d.Labels, len(d.Labels) > 0).with("endpoints", endpoints, endpoints != nil)
 		if d.Profile != nil {
@@ -145,6 +144,17 @@ func written(cfg Config) object {
 		all[name] = o
 	}
 	return object{"destinations": all}
+}
+
+func writtenEndpoint(ep Endpoint) object {
+	return object{"addr": ep.Addr.String()}.
+		with("weight", ep.Weight, ep.Weight > 0).
+		with("labels", ep.Labels, len(ep.Labels) > 0).
+		with("protocol", string(ep.Protocol), ep.Protocol != Unknown).
+		with("identity", ep.Identity, ep.Identity != "").
+		with("server_name", ep.ServerName, ep.ServerName != "").
+		with("authority", ep.Authority, ep.Authority != "").
+		with("inbound_port", ep.InboundPort, ep.InboundPort != 0)
 }
 
 func writtenProfile(p *Profile) object {
@@ -164,6 +174,9 @@ func writtenProfile(p *Profile) object {
 	}
 	o := object{"opaque": p.Opaque}.with("name", p.Name, p.Name != "").
 		with("routes", routes, routes != nil).with("splits", splits, splits != nil)
+	if p.Endpoint != nil {
+		o["endpoint"] = writtenEndpoint(*p.Endpoint)
+	}
 	if b := p.Budget; b != nil {
 		o["retry_budget"] = object{"ratio": b.Ratio, "min_per_second": b.MinPerSecond, "ttl": b.TTL.String()}
 	}

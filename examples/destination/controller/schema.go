@@ -30,14 +30,16 @@ type endpointYAML struct {
 	Identity   text          `yaml:"identity"`
 	ServerName text          `yaml:"server_name"`
 	Authority  text          `yaml:"authority"`
+	Inbound    text          `yaml:"inbound_port"`
 }
 
 type profileYAML struct {
-	Name   text        `yaml:"name"`
-	Opaque text        `yaml:"opaque"`
-	Routes []routeYAML `yaml:"routes"`
-	Splits []splitYAML `yaml:"splits"`
-	Budget *budgetYAML `yaml:"retry_budget"`
+	Name     text          `yaml:"name"`
+	Opaque   text          `yaml:"opaque"`
+	Routes   []routeYAML   `yaml:"routes"`
+	Splits   []splitYAML   `yaml:"splits"`
+	Budget   *budgetYAML   `yaml:"retry_budget"`
+	Endpoint *endpointYAML `yaml:"endpoint"`
 }
 
 type routeYAML struct {

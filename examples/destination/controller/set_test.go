@@ -22,6 +22,9 @@ func TestSetRefusesAsAWhole(t *testing.T) {
 		{web, Destination{Endpoints: []Endpoint{{}}}, `destination "web.test:80": endpoint 1: addr is missing`},
 		{web, Destination{Endpoints: endpointsAt("10.0.0.1:80", "[::ffff:10.0.0.1]:80")}, `destination "web.test:80": endpoint 2: addr 10.0.0.1:80 is given twice`},
 		{web, Destination{Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), Protocol: "h3"}}}, `destination "web.test:80": endpoint 1: protocol "h3" is neither "h2" nor "opaque"`},
+		{web, Destination{Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), InboundPort: 4143}}}, `destination "web.test:80": endpoint 1: inbound_port without an identity`},
+		{web, Destination{Endpoints: []Endpoint{{Addr: addr("10.0.0.1:80"), InboundPort: 65535, Identity: "id"}}}, `destination "web.test:80": endpoint 1: inbound_port 65535: proxies take 1 to 65534`},
+		{web, Destination{Profile: &Profile{Endpoint: &Endpoint{}}}, `destination "web.test:80": endpoint: addr is missing`},
 		{web, Destination{Labels: map[string]string{"": "x"}}, `destination "web.test:80": a label without a name`},
 		{web, Destination{Labels: map[string]string{"a": "\xff"}}, `destination "web.test:80": cannot be encoded: `},
 		{web, Destination{Absent: true, Profile: &Profile{}}, `destination "web.test:80": does not exist, and so can have no labels, endpoints or profile`},
@@ -90,6 +93,19 @@ func TestProfileMessage(t *testing.T) {
 		Budget: &RetryBudget{Ratio: 0.5, MinPerSecond: 3, TTL: time.Second},
 	}}))
 	require.NoError(t, err)
+
+	exact, err := compile(one("10.0.0.1:2525", Destination{Profile: &Profile{
+		Opaque:   true,
+		Endpoint: &Endpoint{Addr: addr("[::ffff:10.0.0.1]:2525"), Identity: "mail.id", InboundPort: 4143, Protocol: Opaque},
+	}}))
+	require.NoError(t, err)
+	ep := plain(1, 2525)
+	ep.TlsIdentity = identityMessage(Endpoint{Identity: "mail.id"})
+	ep.ProtocolHint = &pb.ProtocolHint{
+		Protocol:        &pb.ProtocolHint_Opaque_{Opaque: &pb.ProtocolHint_Opaque{}},
+		OpaqueTransport: &pb.ProtocolHint_OpaqueTransport{InboundPort: 4143},
+	}
+	same(t, &pb.DestinationProfile{OpaqueProtocol: true, Endpoint: ep}, exact["10.0.0.1:2525"].profile)
 
 	path := func(p string) *pb.RequestMatch {
 		return &pb.RequestMatch{Match: &pb.RequestMatch_Path{Path: &pb.PathMatch{Regex: p}}}

@@ -59,6 +59,11 @@ func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) stri
 func (g *Group) GRPC(name, addr string, register func(*grpc.Server), stop func(), fallback ...string) string {
 	srv := grpc.NewServer()
 	register(srv)
+	return g.GRPCServer(name, addr, srv, stop, fallback...)
+}
+
+// GRPCServer is GRPC for a server that was made by the caller.
+func (g *Group) GRPCServer(name, addr string, srv *grpc.Server, stop func(), fallback ...string) string {
 	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
 		if stop != nil {
 			stop()
@@ -88,13 +93,18 @@ func (g *Group) add(addrs []string, s server) string {
 // Err says which servers could not be bound.
 func (g *Group) Err() error { return g.err }
 
+// Close lets the addresses of a Group go that will not run.
+func (g *Group) Close() {
+	for _, s := range g.servers {
+		s.listener.Close()
+	}
+}
+
 // Run serves until ctx ends or a server fails, then drains all of them for up
 // to grace.
 func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) error {
 	if g.err != nil {
-		for _, s := range g.servers {
-			s.listener.Close()
-		}
+		g.Close()
 		return g.err
 	}
 	running, ctx := errgroup.WithContext(ctx)

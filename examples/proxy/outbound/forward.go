@@ -2,11 +2,14 @@ package outbound
 
 import (
 	"context"
+	"net"
 	"net/http"
+	"net/netip"
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/resolve"
 )
@@ -20,19 +23,39 @@ type place struct {
 
 func (p place) String() string { return p.target + " at " + p.endpoint.String() }
 
+func (p place) discovered() discover.Target {
+	return discover.Target{Name: p.target, Endpoint: endpointOf(p.endpoint)}
+}
+
 // forward is where the requests of a target go whose profile says that it is
 // served at one place, such as a pod that is asked for by its address: straight
 // there.
-func (o *outbound) forward(target string) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
+func (o *Outbound) forward(target string) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
 	return func(e *profiles.Endpoint) httplayer.Service { return o.forwards.Service(place{target, e}) }
 }
 
-// forwarded serves a place. There is nothing to balance over, but requests wait
-// until it can be reached, as they do for a balancer's endpoints.
-func (o *outbound) forwarded(ctx context.Context, p place) httplayer.Service {
+// forwarded serves a place. There is nothing to balance over.
+func (o *Outbound) forwarded(ctx context.Context, p place) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](p.target)).
-		Queue(o.QueueCapacity, o.FailFast).
-		Service(o.endpoint(ctx, discover.Target{Name: p.target, Endpoint: endpointOf(p.endpoint)}))
+		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.FailFast).
+		Service(o.alone(ctx, p.discovered()))
+}
+
+// opaqueForward is forward for connections.
+func (o *Outbound) opaqueForward(target string) layer.Make[*profiles.Endpoint, tcplayer.Request, net.Conn] {
+	return func(e *profiles.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(place{target, e}) }
+}
+
+func (o *Outbound) opaqueForwarded(ctx context.Context, p place) tcplayer.Service {
+	return tcplayer.NewStack(layer.For[net.Conn](p.target)).
+		Queue(o.TCPQueue.Capacity, o.TCPQueue.FailFast).
+		Service(o.opaqueEndpoint(ctx, p.discovered()))
+}
+
+// addressed is the endpoint that target is, if it is an address.
+func addressed(target string) (discover.Target, bool) {
+	addr, err := netip.ParseAddrPort(target)
+	return discover.Target{Name: target, Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: addr}}}, err == nil
 }
 
 func endpointOf(e *profiles.Endpoint) resolve.Endpoint {

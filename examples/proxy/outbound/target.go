@@ -1,7 +1,6 @@
 package outbound
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -40,22 +39,3 @@ func Target(req *http.Request) (string, error) {
 	}
 	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port, nil
 }
-
-// withoutOverride takes the override header off a request that has one. It
-// stands right above the endpoint, where a request is sent or refused, and
-// works on a copy, because a refused request goes elsewhere as it is.
-func withoutOverride(next httplayer.Service) httplayer.Service { return &override{next} }
-
-type override struct{ httplayer.Service }
-
-func (o *override) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	if _, ok := req.Header[overrideHeader]; ok {
-		bare := *req
-		bare.Header = req.Header.Clone()
-		bare.Header.Del(overrideHeader)
-		req = &bare
-	}
-	return o.Service.Call(ctx, req)
-}
-
-func (o *override) Next() httplayer.Service { return o.Service }

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/tap/match"
 )
 
@@ -78,7 +79,9 @@ func podAt(addr, name string) *destination.DestinationProfile {
 // request goes there without a balancer, with its labels.
 func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 	ctl := &pods{says: make(chan *destination.DestinationProfile, 1)}
-	tn := newTown(t, ctl.serve(t))
+	tn := newTown(t, ctl.serve(t), func(c *sidecar.Config) {
+		c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	})
 	one, two := backend(t, "one"), backend(t, "two")
 	ctl.says <- podAt(one, "web-1")
 
@@ -109,7 +112,7 @@ func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 
 	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	_, metrics := get(t, admin, "http://"+tn.Admin+"/metrics")
-	assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",target_addr="`+one+`"} 1`)
+	assert.Contains(t, metrics, `request_total{authority="10.1.2.3:8080",direction="outbound",dst_pod="web-1",`)
 	assert.NotContains(t, metrics, `outbound_http_balancer_endpoints{dst="10.1.2.3:8080"`)
 
 	ctl.says <- podAt(two, "web-2")
@@ -117,16 +120,4 @@ func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 		_, body = get(t, c, "http://10.1.2.3:8080/b")
 		return body == "two 10.1.2.3:8080 /b "
 	}, 10*time.Second, time.Millisecond)
-}
-
-// The proxy is no tunnel, and says so.
-func TestCONNECTIsAnsweredWith501(t *testing.T) {
-	ctl := &pods{says: make(chan *destination.DestinationProfile, 1)}
-	tn := newTown(t, ctl.serve(t))
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodConnect, "http://10.1.2.3:8080", http.NoBody)
-	require.NoError(t, err)
-	rsp, err := tn.client(t).Do(req)
-	require.NoError(t, err)
-	defer rsp.Body.Close()
-	require.Equal(t, http.StatusNotImplemented, rsp.StatusCode)
 }

@@ -60,5 +60,5 @@ func TestAWatcherSeesWhyARequestWentWhere(t *testing.T) {
 	described, err := tappb.NewTapClient(conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.NoError(t, err)
 	require.NotEmpty(t, described.GetNodes())
-	require.Equal(t, "explain", described.GetNodes()[0].GetName())
+	require.Equal(t, "proxy", described.GetNodes()[0].GetName())
 }

@@ -23,7 +23,7 @@ func TestRefusalsAreCountedForTheRoute(t *testing.T) {
 	require.NoError(t, l.Close())
 
 	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
-	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.FailFast = 50 * time.Millisecond })
+	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
 	status, _ := get(t, tn.client(t), "http://web.example/again")
 	require.Equal(t, http.StatusGatewayTimeout, status)
 

@@ -100,10 +100,10 @@ func TestRoutesAct(t *testing.T) {
 		`route_response_total{classification="failure",` + every + `} 1`,
 		`route_actual_request_total{` + every + `} 13`,
 		`route_actual_response_total{classification="failure",` + every + `} 11`,
-		`route_retryable_total{` + every + `,skipped=""} 10`,
+		`route_retryable_total{` + every + `} 10`,
 		`route_retryable_total{` + every + `,skipped="no_budget"} 1`,
 		`route_timeout_total{direction="outbound",dst="web.example:80",limit="head",rt_route="slow"} 1`,
-		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",rt_route="slow"} 1`,
+		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",error="timeout",rt_route="slow"} 1`,
 	} {
 		require.Contains(t, metrics, line)
 	}

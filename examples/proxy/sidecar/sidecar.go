@@ -1,84 +1,145 @@
-// Package sidecar is a whole proxy: the path of package outbound, and what
-// surrounds it. A listener for requests, one for who watches them (tap), one
-// for the operator (admin).
+// Package sidecar is a whole proxy: the paths of packages outbound and inbound,
+// and what surrounds them. An identity, connections to the control plane, a
+// listener for who watches (tap) and one for the operator (admin).
 package sidecar
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"time"
-
-	"google.golang.org/grpc"
+	"net/netip"
+	"os"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/examples/internal/serve"
+	"github.com/gotower/gotower/examples/proxy/admin"
+	"github.com/gotower/gotower/examples/proxy/inbound"
+	"github.com/gotower/gotower/examples/proxy/logs"
+	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/outbound"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/view"
 )
 
-// Config is what a proxy has to be told.
+// Config is what a proxy has to be told. A listener whose address is not valid
+// is left out.
 type Config struct {
-	Listen      string // ip:port for HTTP/1.1 and h2c
-	Admin       string // ip:port for /live /ready /metrics /stack /view/
-	Tap         string // ip:port for io.linkerd.proxy.tap.Tap, to loopback clients
-	Title       string // what the page of admin calls this proxy
-	Fallback    bool   // any port of loopback will do where one of these is taken
-	Destination string // host:port of the destination controller, in clear
+	settings.Settings
 
-	Grace    time.Duration // how long open requests may take to end
-	Outbound outbound.Config
+	Level    *logs.Level // what /proxy-log-level changes; nil: nothing does
+	Title    string      // what the page of admin calls this proxy
+	Fallback bool        // any port of loopback will do where an address is taken
 }
-
-// eventRate is a thousand requests a second, for three hundredths of a
-// processor. Who watches more has Top.
-const eventRate = 3000
 
 // Proxy is bound to its addresses, and serves while Run runs.
 type Proxy struct {
-	Addr, Admin, Tap string
+	Addr    string // of the outbound listener; of the first, if there are two
+	Inbound string
+	Admin   string
+	Tap     string // "" if nobody may watch
 
-	run func(context.Context) error
+	config    Config
+	log       *slog.Logger
+	paths     []path       // where connections come in
+	operators serve.Group  // admin and tap
+	identity  *proof       // nil without identity
+	control   []controller // connections to the control plane
+
+	drain   func() // asks connections to end
+	end     func() // ends the background
+	stopped atomic.Pointer[context.CancelFunc]
 }
+
+const (
+	outboundPath = "outbound"
+	inboundPath  = "inbound"
+)
 
 // New binds a proxy. Run it, also if only to let it go.
 func New(c Config, log *slog.Logger) (*Proxy, error) {
-	controller, err := outbound.Dial(c.Destination, c.Outbound.Backoff)
-	if err != nil {
-		return nil, err
-	}
-	taps, meters := new(tap.Registry), newMeters()
-	c.Outbound.Taps, c.Outbound.Log = taps, log
-	c.Outbound.Meter, c.Outbound.RouteMeter, c.Outbound.BalancerMeter = meters.endpoint, meters.route, meters.balancer
-
-	// What the path does in the background ends after the last request.
 	background, end := context.WithCancel(context.Background())
-	svc := outbound.New(background, controller, c.Outbound)
-
-	var fallback []string
-	if c.Fallback {
-		fallback = []string{"127.0.0.1:0"}
-	}
-	var g serve.Group
-	describe := func() layer.Node { return layer.Describe(svc) }
-	tapServer := tap.NewServer(taps, tap.Describing(describe), tap.EventRate(eventRate))
-	page := view.New(view.Config{Registry: taps, Describe: describe, Title: c.Title})
-	p := &Proxy{
-		Addr:  g.HTTP("requests", c.Listen, outbound.Handler(svc, c.Outbound), fallback...),
-		Admin: g.HTTP("admin", c.Admin, admin(meters, page, describe), fallback...),
-		Tap:   g.GRPC("tap", c.Tap, func(s *grpc.Server) { tapServer.Register(s) }, tapServer.Shutdown, fallback...),
-	}
-	p.run = func(ctx context.Context) error {
-		defer controller.Close()
-		defer end()
-		return g.Run(ctx, c.Grace, log)
-	}
-	if err := g.Err(); err != nil {
-		return nil, p.run(context.Background()) // it closes what was bound, and says what was not
+	ending, drain := context.WithCancel(background)
+	p := &Proxy{config: c, log: log, drain: drain, end: end}
+	if err := p.assemble(background, ending); err != nil {
+		p.operators.Close()
+		p.close()
+		return nil, err
 	}
 	return p, nil
 }
 
-// Run serves until ctx ends and the open requests did, or the grace period is
-// over.
-func (p *Proxy) Run(ctx context.Context) error { return p.run(ctx) }
+// assemble makes the proxy. What it does in the background lives as long as
+// background; connections are asked to end when ending does.
+func (p *Proxy) assemble(background, ending context.Context) error {
+	c, taps, m := p.config, new(tap.Registry), meters.New(meters.Config{RetainIdle: p.config.Metrics.RetainIdle})
+	id, err := p.prove(background, m)
+	if err != nil {
+		return err
+	}
+	destinations, err := p.dial(background, "destination", c.Control.Destination, id, m)
+	if err != nil {
+		return err
+	}
+	out := outbound.New(background, outbound.Config{
+		Outbound: c.Outbound, Control: c.Control, Controller: destinations, Identity: id, Own: c.Inbound.IPs,
+		Origin: c.Outbound.Origin.Find(), Refuse: p.refuseOwn, Ending: ending,
+		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Meters: m, Log: p.log,
+	})
+	in := inbound.New(background, inbound.Config{
+		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destinations,
+		Identity: id, ServerName: serverName(c.Settings.Identity),
+		Origin: c.Settings.Inbound.Origin.Find(), Refuse: tcplayer.NotPorts(c.Settings.Inbound.Listen.Port()), Ending: ending,
+		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,
+	})
+	err = errors.Join(
+		p.listen(outboundPath, c.Outbound.Listen, c.Outbound.Accept, certified(id, out)),
+		p.listen(inboundPath, []netip.AddrPort{c.Settings.Inbound.Listen}, c.Settings.Inbound.Accept, certified(id, in)))
+
+	describe := p.describe(out, in)
+	operator := admin.Config{
+		Ready: ready(id), Metrics: m.Handler(), Level: c.Level, Environ: os.Environ, Describe: describe,
+		Page: view.New(view.Config{Registry: taps, Describe: describe, Title: c.Title}),
+	}
+	if c.Shutdown.EndpointEnabled {
+		operator.Shutdown = p.Shutdown
+	}
+	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
+	p.Admin, p.Tap = p.serveAdmin(operator), p.serveTap(taps, describe, id)
+	return errors.Join(err, p.operators.Err())
+}
+
+// describe is the tree of all layers.
+func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
+	return func() layer.Node {
+		n := layer.Node{Name: "proxy", Children: []layer.Node{layer.Describe(out), layer.Describe(in)}}
+		if p.identity != nil {
+			n.Children = append(n.Children, p.identity.Describe())
+		}
+		for _, c := range p.control {
+			n.Children = append(n.Children, layer.Node{Name: c.name, Children: []layer.Node{c.Describe()}})
+		}
+		return n
+	}
+}
+
+// serverName is by which other proxies ask for this one.
+func serverName(s *settings.Identity) string {
+	if s == nil {
+		return ""
+	}
+	return s.ServerName
+}
+
+// ready says whether the proxy can take part: once it has proven who it is.
+func ready(id *identity.Identity) func() bool {
+	if id == nil {
+		return nil
+	}
+	done, cancel := context.WithCancel(context.Background())
+	cancel()
+	return func() bool { return id.Ready(done) == nil }
+}

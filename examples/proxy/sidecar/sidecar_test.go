@@ -23,9 +23,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/gotower/gotower/examples/destination/controller"
-	"github.com/gotower/gotower/examples/proxy/outbound"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/match"
 )
 
@@ -60,16 +59,35 @@ func serveController(t testing.TB, addr string, cfg controller.Config) (at strin
 	return l.Addr().String(), stop
 }
 
+// settingsFor are those of a proxy on any ports of this machine.
+func settingsFor(t testing.TB, controllerAddr string) settings.Settings {
+	t.Helper()
+	vars := map[string]string{
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR":             controllerAddr,
+		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR":             "127.0.0.1:0",
+		"LINKERD2_PROXY_INBOUND_LISTEN_ADDR":              "127.0.0.1:0",
+		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR":                "127.0.0.1:0",
+		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR":              "127.0.0.1:0",
+		"LINKERD2_PROXY_SHUTDOWN_GRACE_PERIOD":            "5s",
+		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT":   "5s",
+		"LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT":  "1m",
+		"LINKERD2_PROXY_OUTBOUND_CONNECT_EXP_BACKOFF_MIN": "5ms",
+		"LINKERD2_PROXY_OUTBOUND_CONNECT_EXP_BACKOFF_MAX": "50ms",
+		"LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MIN":  "5ms",
+		"LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MAX":  "50ms",
+		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES":     ".",
+	}
+	s, err := settings.Read(func(name string) (string, bool) {
+		v, ok := vars[name]
+		return v, ok
+	})
+	require.NoError(t, err)
+	return s
+}
+
 func newTown(t testing.TB, controllerAddr string, change ...func(*sidecar.Config)) *town {
 	t.Helper()
-	const free = "127.0.0.1:0"
-	c := sidecar.Config{
-		Listen: free, Admin: free, Tap: free, Destination: controllerAddr, Grace: 5 * time.Second,
-		Outbound: outbound.Config{
-			MaxInFlight: 1000, QueueCapacity: 100, FailFast: 5 * time.Second, DiscoveryIdle: time.Minute,
-			Backoff: layer.Backoff{Min: 5 * time.Millisecond, Max: 50 * time.Millisecond},
-		},
-	}
+	c := sidecar.Config{Settings: settingsFor(t, controllerAddr)}
 	for _, f := range change {
 		f(&c)
 	}
@@ -228,7 +246,7 @@ func TestErrorsSayWhy(t *testing.T) {
 	require.NoError(t, dead.Close())
 	cfg.Destinations["dead.example:80"] = at("x", dead.Addr().String()).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
-	c := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.FailFast = 100 * time.Millisecond }).client(t)
+	c := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond }).client(t)
 
 	tests := []struct {
 		url    string
@@ -238,7 +256,7 @@ func TestErrorsSayWhy(t *testing.T) {
 		{"http://empty.example/", 504, []string{"queue empty.example:80", "fail-fast", "no endpoints"}},
 		{"http://unknown.example/", 504, []string{"unknown.example:80", "does not exist"}},
 		{"http://dead.example/", 504, []string{"dead.example:80", "connection refused"}},
-		{"http://127.0.0.1:1/", 503, []string{"127.0.0.1:1", "not a name that this resolver resolves"}},
+		{"http://127.0.0.1:1/", 502, []string{"127.0.0.1:1", "connection refused"}},
 		{"http://web.example:0/", 404, []string{"the port must be from 1 to 65535"}},
 	}
 	for _, tt := range tests {
@@ -270,7 +288,7 @@ func TestAdmin(t *testing.T) {
 		require.Equal(t, want, body)
 	}
 	_, metrics := get(t, direct, admin+"/metrics")
-	require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",target_addr="127.0.0.1:`)
+	require.Contains(t, metrics, `request_total{authority="web.example:80",direction="outbound",dst_pod="pod-a",no_tls_reason="not_provided_by_service_discovery",`)
 	require.Contains(t, metrics, `classification="success"`)
 	require.Contains(t, metrics, `response_latency_ms_bucket`)
 	require.Regexp(t, `outbound_http_balancer_endpoints{dst="web.example:80",endpoint_state="ready"} [1-9]`, metrics)
@@ -283,13 +301,13 @@ func TestAdmin(t *testing.T) {
 	_, text := get(t, direct, admin+"/stack?o=json")
 	var probe map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &probe))
-	require.Equal(t, "explain", probe["name"])
+	require.Equal(t, "proxy", probe["name"])
 }
 
 func TestTapSeesTheEndpoint(t *testing.T) {
 	addr := backend(t, "a")
 	ctl, _ := serveController(t, "127.0.0.1:0", at(webName, addr))
-	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.SourceLabels = map[string]string{"pod": "me"} })
+	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Settings.Tap.Labels = map[string]string{"pod": "me"} })
 
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
@@ -330,9 +348,9 @@ func TestNewSaysWhichAddressIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	_, err = sidecar.New(sidecar.Config{
-		Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", Tap: l.Addr().String(), Destination: "127.0.0.1:1",
-	}, slog.New(slog.DiscardHandler))
+	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
+	c.Settings.Tap.Listen = netip.MustParseAddrPort(l.Addr().String())
+	_, err = sidecar.New(c, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "tap: ")
 	require.ErrorContains(t, err, "in use")
 }

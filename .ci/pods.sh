@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# Installs from Debian's packages what examples/pods puts into its network
+# namespaces. Needs root and apt-get, unless it is all there already:
+#
+#   bash .ci/pods.sh
+#   go run ./examples/pods
+set -euo pipefail
+
+say() {
+	echo "pods.sh: $*" >&2
+}
+
+# The names are those that examples/pods looks for.
+missing() {
+	local name
+	for name in ip ss setpriv curl nginx redis-server redis-cli tcpdump iptables-nft ip6tables-nft; do
+		command -v "$name" >/dev/null || echo "$name"
+	done
+}
+
+[[ -n $(missing) ]] || {
+	say "all is there"
+	exit
+}
+if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
+	say "there is no" $(missing) "and nothing can be installed here"
+	exit 1
+fi
+
+# The servers are wanted, and not that they start.
+readonly policy=/usr/sbin/policy-rc.d
+if [[ ! -e $policy ]]; then
+	printf '#!/bin/sh\nexit 101\n' >"$policy"
+	chmod +x "$policy"
+	trap 'rm -f "$policy"' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install -y --no-install-recommends \
+	iproute2 util-linux iptables tcpdump curl nginx-light redis-server redis-tools
+[[ -z $(missing) ]] || {
+	say "there is still no" $(missing)
+	exit 1
+}

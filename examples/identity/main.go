@@ -1,0 +1,115 @@
+// Command identity is a small certificate authority: it serves linkerd's
+// identity API, so that proxies on one machine can prove to each other who they
+// are.
+//
+//	go run ./examples/identity -dir /tmp/ca -token-file /tmp/token
+//	go run ./examples/identity init -dir /tmp/web -name web.default.serviceaccount.identity.linkerd.cluster.local
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/gotower/gotower/examples/identity/ca"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+	case err != nil:
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if len(args) > 0 && args[0] == "init" {
+		return initialize(args[1:], stdout, stderr)
+	}
+	return certify(ctx, args, stdout, stderr)
+}
+
+// initialize writes what a proxy needs before it starts.
+func initialize(args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, made if it is not there (required)")
+	name := flags.String("name", "", "`identity` of the proxy: DNS-like, or spiffe:// (required)")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	if *dir == "" || *name == "" {
+		return errors.New("identity init: -dir and -name are needed; see -help")
+	}
+	if err := os.MkdirAll(*dir, 0o700); err != nil {
+		return fmt.Errorf("identity init: %w", err)
+	}
+	if err := identity.Generate(*dir, *name); err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "wrote key.p8 and csr.der for %s into %s\n", *name, *dir)
+	return nil
+}
+
+// certify serves until ctx ends.
+func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")
+	dir := flags.String("dir", "", "`directory` of the authority: read if it has one, else made (required)")
+	lifetime := flags.Duration("lifetime", 24*time.Hour, "how long a certificate is valid")
+	domain := flags.String("trust-domain", "cluster.local", "`domain` that all names are in")
+	name := flags.String("name", "", "`identity`, DNS-like, to serve by TLS with; none is in cleartext")
+	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
+	tokens := flags.String("tokens", "", "`directory` with a token for each name, in a file of that name")
+	if err := parse(flags, args); err != nil {
+		return err
+	}
+	switch {
+	case *dir == "":
+		return errors.New("identity: -dir is missing; see -help")
+	case (*tokenFile == "") == (*tokens == ""):
+		return errors.New("identity: either -token-file or -tokens says who may have a name")
+	case *lifetime <= 0:
+		return fmt.Errorf("identity: a lifetime of %v is none", *lifetime)
+	}
+	authority, err := ca.Open(*dir, *domain)
+	if err != nil {
+		return err
+	}
+	authority.Lifetime = *lifetime
+	check := ca.TokenDir(*tokens)
+	if *tokenFile != "" {
+		check = ca.TokenFile(*tokenFile)
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", *listen)
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are in %s\n",
+		*domain, l.Addr(), filepath.Join(*dir, ca.AnchorsFile))
+	return ca.Serve(ctx, l, authority, check, *name)
+}
+
+func parse(flags *flag.FlagSet, args []string) error {
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() > 0 {
+		return fmt.Errorf("%s: %q is no flag", flags.Name(), flags.Arg(0))
+	}
+	return nil
+}

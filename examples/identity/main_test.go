@@ -1,0 +1,153 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	web = "web.default.serviceaccount.identity.linkerd.cluster.local"
+	id  = "spiffe://cluster.local/ns/default/sa/web"
+)
+
+// firstLine reads the line that says what is served.
+func firstLine(t *testing.T, r io.Reader) string {
+	t.Helper()
+	line := make([]byte, 0, 128)
+	for b := make([]byte, 1); ; line = append(line, b[0]) {
+		_, err := r.Read(b)
+		require.NoError(t, err)
+		if b[0] == '\n' {
+			return string(line)
+		}
+	}
+}
+
+// started runs the program until stop.
+func started(t *testing.T, args ...string) (addr string, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, append(args, "-listen", "127.0.0.1:0"), in, io.Discard) }()
+	said := regexp.MustCompile(`^certifying names of cluster\.local on (127\.0\.0\.1:\d+); trust anchors are in .*/trust-anchors\.pem$`).
+		FindStringSubmatch(firstLine(t, out))
+	require.NotNil(t, said)
+	return said[1], func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}
+}
+
+// All that its README says: a proxy is set up, and certified.
+func TestItCertifies(t *testing.T) {
+	dir := t.TempDir()
+	token, anchors := filepath.Join(dir, "token"), filepath.Join(dir, "ca", "trust-anchors.pem")
+	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
+	for _, name := range []string{web, id} {
+		proxy := filepath.Join(dir, "proxy")
+		var said bytes.Buffer
+		require.NoError(t, run(t.Context(), []string{"init", "-dir", proxy, "-name", name}, &said, io.Discard))
+		assert.Equal(t, "wrote key.p8 and csr.der for "+name+" into "+proxy+"\n", said.String())
+
+		addr, stop := started(t, "-dir", filepath.Join(dir, "ca"), "-token-file", token, "-lifetime", "1h")
+		config, err := identity.Load(proxy, anchors, token, name, "web.default")
+		require.NoError(t, err)
+		i, err := identity.New(config)
+		require.NoError(t, err)
+		certified(t, i, addr, insecure.NewCredentials())
+		stop()
+	}
+}
+
+// By TLS the CA proves its name to those who have none yet.
+func TestItServesByTLS(t *testing.T) {
+	const name = "ca.identity.cluster.local"
+	dir := t.TempDir()
+	token := filepath.Join(dir, web)
+	require.NoError(t, os.WriteFile(token, []byte("secret"), 0o600))
+	addr, stop := started(t, "-dir", filepath.Join(dir, "ca"), "-tokens", dir, "-name", name)
+	defer stop()
+	proxy := filepath.Join(dir, "proxy")
+	require.NoError(t, run(t.Context(), []string{"init", "-dir", proxy, "-name", web}, io.Discard, io.Discard))
+	config, err := identity.Load(proxy, filepath.Join(dir, "ca", "trust-anchors.pem"), token, web, "")
+	require.NoError(t, err)
+	i, err := identity.New(config)
+	require.NoError(t, err)
+	certified(t, i, addr, credentials.NewTLS(i.Bootstrap("", name)))
+	certified(t, i, addr, credentials.NewTLS(i.Client("", name))) // again, now with the certificate
+
+	conn, err := tls.Dial("tcp", addr, i.Client("", name)) // as a linkerd proxy does, with no ALPN
+	require.NoError(t, err)
+	require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
+	require.NoError(t, conn.Close())
+	_, err = tls.Dial("tcp", addr, i.Client("", "elsewhere.cluster.local"))
+	require.ErrorIs(t, err, identity.ErrPeer)
+}
+
+// certified gets i a certificate from the program at addr.
+func certified(t *testing.T, i *identity.Identity, addr string, creds credentials.TransportCredentials) {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- i.Certify(ctx, conn) }()
+	require.NoError(t, i.Ready(ctx))
+	cancel()
+	require.NoError(t, <-done)
+	require.NoError(t, conn.Close())
+}
+
+func TestItRefusesToStart(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "half"), 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "half", "issuer.key"), nil, 0o600))
+	for _, c := range []struct{ args, says string }{
+		{"", "identity: -dir is missing; see -help"},
+		{"-nonsense", "flag provided but not defined"},
+		{"-dir x y", `identity: "y" is no flag`},
+		{"-dir " + dir, "either -token-file or -tokens says who may have a name"},
+		{"-dir " + dir + " -token-file a -tokens b", "either -token-file or -tokens says who may have a name"},
+		{"-dir " + dir + " -token-file a -lifetime -1s", "a lifetime of -1s is none"},
+		{"-dir " + dir + "/half -token-file a", "bring back what is missing"},
+		{"-dir " + file + "/x -token-file a", "not a directory"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "is neither DNS-like"},
+		{"init", "identity init: -dir and -name are needed; see -help"},
+		{"init -dir " + dir + " -name a..b", "is neither DNS-like"},
+		{"init -dir " + file + "/x -name web", "not a directory"},
+		{"init -nonsense", "flag provided but not defined"},
+	} {
+		err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard)
+		require.ErrorContains(t, err, c.says, c.args)
+	}
+	for _, args := range [][]string{{"-help"}, {"init", "-help"}} {
+		var help bytes.Buffer
+		require.ErrorIs(t, run(t.Context(), args, io.Discard, &help), flag.ErrHelp)
+		require.Contains(t, help.String(), "-dir directory")
+	}
+}

@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/interop/grpc_testing"
+)
+
+// echo is the service that gRPC's implementations are tested with. Every answer
+// begins with the name of the pod.
+type echo struct {
+	grpc_testing.UnimplementedTestServiceServer
+
+	pod string
+}
+
+// back is what a stream answers.
+func (e *echo) back(req *grpc_testing.StreamingOutputCallRequest) *grpc_testing.StreamingOutputCallResponse {
+	return &grpc_testing.StreamingOutputCallResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}
+}
+
+func payload(body string) *grpc_testing.Payload { return &grpc_testing.Payload{Body: []byte(body)} }
+
+// UnaryCall echoes.
+func (e *echo) UnaryCall(_ context.Context, req *grpc_testing.SimpleRequest) (*grpc_testing.SimpleResponse, error) {
+	return &grpc_testing.SimpleResponse{Payload: payload(e.pod + " " + string(req.GetPayload().GetBody()))}, nil
+}
+
+// StreamingOutputCall echoes as often as it is asked to.
+func (e *echo) StreamingOutputCall(
+	req *grpc_testing.StreamingOutputCallRequest, s grpc.ServerStreamingServer[grpc_testing.StreamingOutputCallResponse],
+) error {
+	for range req.GetResponseParameters() {
+		if err := s.Send(e.back(req)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StreamingInputCall counts the bytes that it is sent.
+func (e *echo) StreamingInputCall(
+	s grpc.ClientStreamingServer[grpc_testing.StreamingInputCallRequest, grpc_testing.StreamingInputCallResponse],
+) error {
+	size := 0
+	for {
+		req, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return s.SendAndClose(&grpc_testing.StreamingInputCallResponse{AggregatedPayloadSize: int32(size)})
+		}
+		if err != nil {
+			return err
+		}
+		size += len(req.GetPayload().GetBody())
+	}
+}
+
+// FullDuplexCall echoes each message as it comes.
+func (e *echo) FullDuplexCall(
+	s grpc.BidiStreamingServer[grpc_testing.StreamingOutputCallRequest, grpc_testing.StreamingOutputCallResponse],
+) error {
+	for {
+		req, err := s.Recv()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.Send(e.back(req)); err != nil {
+			return err
+		}
+	}
+}
+
+func serveGRPC(ctx context.Context, pod, addr string) error {
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	srv := grpc.NewServer()
+	grpc_testing.RegisterTestServiceServer(srv, &echo{pod: pod})
+	context.AfterFunc(ctx, srv.Stop)
+	return srv.Serve(lis)
+}
+
+// callGRPC makes n calls of each of the four shapes, on one connection, and
+// prints which pod answered each: of those that count bytes, that is not known.
+func callGRPC(ctx context.Context, to, marker string, n int) error {
+	conn, err := grpc.NewClient("passthrough:///"+to, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	client := grpc_testing.NewTestServiceClient(conn)
+	shapes := []func(context.Context, grpc_testing.TestServiceClient, string) (string, error){unary, output, input, duplex}
+	answers := make([][]string, n)
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	for i := range n {
+		all.Go(func() error {
+			for _, shape := range shapes {
+				answer, err := shape(ctx, client, marker)
+				if err != nil {
+					return err
+				}
+				answers[i] = append(answers[i], answer)
+			}
+			return nil
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	for _, a := range answers {
+		fmt.Println(strings.Join(a, "\n"))
+	}
+	return nil
+}
+
+// messages is how many a stream has.
+const messages = 5
+
+func unary(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
+	rsp, err := c.UnaryCall(ctx, &grpc_testing.SimpleRequest{Payload: payload(marker)})
+	if err != nil {
+		return "", err
+	}
+	return answered("unary", marker, rsp.GetPayload())
+}
+
+func output(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
+	req := &grpc_testing.StreamingOutputCallRequest{Payload: payload(marker)}
+	for range messages {
+		req.ResponseParameters = append(req.GetResponseParameters(), &grpc_testing.ResponseParameters{})
+	}
+	s, err := c.StreamingOutputCall(ctx, req)
+	for i := 0; err == nil; i++ {
+		rsp, failed := s.Recv()
+		switch {
+		case errors.Is(failed, io.EOF) && i == messages:
+			return answer, nil
+		case failed != nil:
+			return "", failed
+		}
+		answer, err = answered("output", marker, rsp.GetPayload())
+	}
+	return "", err
+}
+
+func input(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (string, error) {
+	s, err := c.StreamingInputCall(ctx)
+	if err != nil {
+		return "", err
+	}
+	for range messages {
+		if err := s.Send(&grpc_testing.StreamingInputCallRequest{Payload: payload(marker)}); err != nil {
+			return "", err
+		}
+	}
+	rsp, err := s.CloseAndRecv()
+	if err == nil && int(rsp.GetAggregatedPayloadSize()) != messages*len(marker) {
+		err = fmt.Errorf("input: %d bytes arrived of %d", rsp.GetAggregatedPayloadSize(), messages*len(marker))
+	}
+	return "input ?", err
+}
+
+func duplex(ctx context.Context, c grpc_testing.TestServiceClient, marker string) (answer string, err error) {
+	s, err := c.FullDuplexCall(ctx)
+	if err != nil {
+		return "", err
+	}
+	for range messages {
+		if err := s.Send(&grpc_testing.StreamingOutputCallRequest{Payload: payload(marker)}); err != nil {
+			return "", err
+		}
+		rsp, err := s.Recv()
+		if err != nil {
+			return "", err
+		}
+		if answer, err = answered("duplex", marker, rsp.GetPayload()); err != nil {
+			return "", err
+		}
+	}
+	if err := s.CloseSend(); err != nil {
+		return "", err
+	}
+	if _, err := s.Recv(); !errors.Is(err, io.EOF) {
+		return "", fmt.Errorf("duplex: %w where the stream should end", err)
+	}
+	return answer, nil
+}
+
+// answered is a line of what came back.
+func answered(shape, marker string, p *grpc_testing.Payload) (string, error) {
+	pod, rest, _ := strings.Cut(string(p.GetBody()), " ")
+	if rest != marker {
+		return "", fmt.Errorf("%s: %q came back", shape, p.GetBody())
+	}
+	return shape + " " + pod, nil
+}

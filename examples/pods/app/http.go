@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// serveHTTP echoes bodies, and says by header which pod it is and who the proxy
+// says that the client is.
+func serveHTTP(ctx context.Context, pod, addr string) error {
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		w.Header().Set("Pod", pod)
+		w.Header().Set("Client", strings.Join(r.Header.Values("L5d-Client-Id"), " and "))
+		_, _ = w.Write(body)
+	})
+	srv := &http.Server{Addr: addr, Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	context.AfterFunc(ctx, func() { _ = srv.Close() })
+	if err := srv.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// atOnce is how many requests a client has open.
+const atOnce = 10
+
+// postHTTP sends n requests with a body of 64 KiB, and prints for each which
+// pod answered, and who that pod believes the client to be.
+func postHTTP(ctx context.Context, to, marker string, n int) error {
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: atOnce}}
+	defer client.CloseIdleConnections()
+	text := strings.Repeat(marker+"\n", 64<<10/(len(marker)+1))
+	answers := make([]string, n)
+	all, ctx := errgroup.WithContext(ctx)
+	all.SetLimit(atOnce)
+	for i := range n {
+		all.Go(func() (err error) {
+			answers[i], err = post(ctx, client, to, text)
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		return err
+	}
+	fmt.Println(strings.Join(answers, "\n"))
+	return nil
+}
+
+func post(ctx context.Context, client *http.Client, to, text string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, strings.NewReader(text)) //nolint:gosec // it is told where to
+	if err != nil {
+		return "", err
+	}
+	req.Header.Set("L5d-Client-Id", "forged") // as an attacker would
+	rsp, err := client.Do(req)                //nolint:gosec // likewise
+	if err != nil {
+		return "", err
+	}
+	defer rsp.Body.Close()
+	body, err := io.ReadAll(rsp.Body)
+	if err != nil {
+		return "", err
+	}
+	if rsp.StatusCode != http.StatusOK || string(body) != text {
+		return "", fmt.Errorf("%s: %s, with %d bytes that came back of %d: %s", to, rsp.Status, len(body), len(text), rsp.Header)
+	}
+	return rsp.Header.Get("Pod") + " " + rsp.Header.Get("Client"), nil
+}

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/textproto"
+	"strings"
+)
+
+// serveMail is as little of SMTP as a client needs to send something. The
+// server speaks first: who waits for the client's bytes to see what protocol
+// it is waits for ever.
+func serveMail(ctx context.Context, pod, addr string) error {
+	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return err
+	}
+	context.AfterFunc(ctx, func() { _ = lis.Close() })
+	for {
+		conn, err := lis.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer conn.Close()
+			_ = receiveMail(textproto.NewConn(conn), pod)
+		}()
+	}
+}
+
+func receiveMail(c *textproto.Conn, pod string) error {
+	if err := c.PrintfLine("220 %s ready", pod); err != nil {
+		return err
+	}
+	size := 0
+	for {
+		line, err := c.ReadLine()
+		if err != nil {
+			return err
+		}
+		answer := "250 ok"
+		switch verb, _, _ := strings.Cut(strings.ToUpper(line), " "); verb {
+		case "QUIT":
+			return c.PrintfLine("221 bye")
+		case "DATA":
+			if err := c.PrintfLine("354 go on"); err != nil {
+				return err
+			}
+			text, err := c.ReadDotBytes()
+			if err != nil {
+				return err
+			}
+			size += len(text)
+			answer = fmt.Sprintf("250 %s has %d bytes: %s", pod, size, strings.Join(strings.Fields(string(text)), " "))
+		}
+		if err := c.PrintfLine("%s", answer); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func (r *running) checkRedis(ctx context.Context) (string, error) {
+	redis := func(argv ...string) (string, error) {
+		return r.as(ctx, r.client, append([]string{"redis-cli", "-h", r.redis.host(), "-p", r.redis.port()}, argv...)...)
+	}
+	for _, c := range []struct {
+		want string
+		argv []string
+	}{
+		{"OK", []string{"SET", "key", secret}},
+		{secret, []string{"GET", "key"}},
+		{strconv.Itoa(len(secret)), []string{"STRLEN", "key"}},
+	} {
+		out, err := redis(c.argv...)
+		if err != nil {
+			return "", err
+		}
+		if strings.TrimSpace(out) != c.want {
+			return "", fmt.Errorf("redis-cli %s: %q, not %q", strings.Join(c.argv, " "), out, c.want)
+		}
+	}
+	return "SET, GET, STRLEN", nil
+}
+
+// tooLong is less than a proxy waits for the client to speak, where it does not
+// know that the server will (10 s).
+const tooLong = 8 * time.Second
+
+// checkMail sends a letter. If one of the two proxies waited for the client to
+// speak first, the client's wait for the greeting shows it.
+func (r *running) checkMail(ctx context.Context) (string, error) {
+	letter := r.path("run", "letter")
+	if err := write(letter, "Subject: hello\r\n\r\n"+secret+"\r\n", app); err != nil {
+		return "", err
+	}
+	cmd := command(ctx, r.client, app, nil, "curl", "-sSv", "--max-time", "30", "smtp://"+r.mail.String(),
+		"--mail-from", "a@example.com", "--mail-rcpt", "b@example.com", "-T", letter)
+	begun := time.Now()
+	said, err := cmd.CombinedOutput()
+	took := time.Since(begun)
+	if err != nil {
+		return "", fmt.Errorf("curl: %w\n%s", err, said)
+	}
+	for _, want := range []string{"< 220 data ready", "< 250 data has ", secret} {
+		if !strings.Contains(string(said), want) {
+			return "", fmt.Errorf("no %q in\n%s", want, said)
+		}
+	}
+	if took > tooLong {
+		return "", fmt.Errorf("it took %v: a proxy waited for the client to speak", took)
+	}
+	return fmt.Sprintf("greeted, and a letter taken, within %.2f s", took.Seconds()), nil
+}

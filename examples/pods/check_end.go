@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// checkDrain ends the proxy of one of two pods while requests are under way,
+// and wants all of them answered: those that the proxy has begun with, by it,
+// and the others by the other pod. Nobody tells the controller.
+func (r *running) checkDrain(ctx context.Context) (string, error) {
+	ending := r.proxies["proxy-"+r.web1.name]
+	before, during, after := map[string]int{}, map[string]int{}, map[string]int{}
+	if err := r.batch(ctx, before); err != nil {
+		return "", err
+	}
+	var load errgroup.Group
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
+	load.Go(func() error {
+		defer begin()
+		for {
+			if err := r.batch(ctx, during); err != nil || ending.ended() != nil {
+				return err
+			}
+			begin()
+		}
+	})
+	<-begun
+	stopped := ending.stop(ctx, syscall.SIGTERM)
+	if err := load.Wait(); err != nil {
+		return "", err
+	}
+	if stopped != nil {
+		return "", stopped
+	}
+	if err := r.batch(ctx, after); err != nil {
+		return "", err
+	}
+	if after[r.web1.name] > 0 {
+		return "", fmt.Errorf("%d answers came from %s, whose proxy is gone", after[r.web1.name], r.web1.name)
+	}
+	return fmt.Sprintf("%d requests meanwhile, %d before and %d after: none failed",
+		during[r.web1.name]+during[r.web2.name], before[r.web1.name]+before[r.web2.name], after[r.web2.name]), nil
+}
+
+// batch sends requests, and counts by pod who answered. All must be answered.
+func (r *running) batch(ctx context.Context, by map[string]int) error {
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, secret)
+	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
+	if err != nil {
+		return err
+	}
+	for _, line := range lines(out) {
+		pod, _, _ := strings.Cut(line, " ")
+		by[pod]++
+	}
+	if n := len(lines(out)); n != requests {
+		return fmt.Errorf("%d answers to %d requests", n, requests)
+	}
+	return nil
+}
+
+// checkEnd ends all other proxies, that of the control plane last.
+func (r *running) checkEnd(ctx context.Context) (string, error) {
+	names := []string{r.client.name, r.web2.name, r.data.name, r.control.name}
+	for _, name := range names {
+		if err := r.proxies["proxy-"+name].stop(ctx, syscall.SIGTERM); err != nil {
+			return "", err
+		}
+	}
+	return fmt.Sprintf("%d of %d ended with status 0", len(names), len(names)), nil
+}

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// as runs a program of the application's user in a pod to its end.
+func (r *running) as(ctx context.Context, p pod, argv ...string) (string, error) {
+	return output(command(ctx, p, app, nil, argv...))
+}
+
+// How many requests the checks send: most of them, that with a forged name, and
+// that to the address of a pod.
+const (
+	requests = 200
+	forged   = 20
+	direct   = 20
+)
+
+// checkNginx has curl send requests ten at a time: with one at a time, the
+// balancer may well prefer the faster pod for all of them.
+func (r *running) checkNginx(ctx context.Context) (string, error) {
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web.host(), requests, secret)
+	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", "--parallel", "--parallel-max", "10", url)
+	if err != nil {
+		return "", err
+	}
+	return balanced(lines(out), requests, r.web.pods, func(line string) (pod string, ok bool) {
+		pod, uri, _ := strings.Cut(line, " ")
+		return pod, strings.HasPrefix(uri, "/") && strings.HasSuffix(uri, "?"+secret)
+	})
+}
+
+func (r *running) checkBodies(ctx context.Context) (string, error) {
+	out, err := r.as(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(requests), secret)
+	if err != nil {
+		return "", err
+	}
+	figure, err := balanced(lines(out), requests, r.api.pods, func(line string) (pod string, ok bool) {
+		pod, _, _ = strings.Cut(line, " ")
+		return pod, true
+	})
+	return figure + ", 64 KiB each way", err
+}
+
+// checkClientID sends a forged name, as the client always does.
+func (r *running) checkClientID(ctx context.Context) (string, error) {
+	out, err := r.as(ctx, r.client, r.bin("app"), "post", "http://"+r.api.String()+"/", strconv.Itoa(forged), secret)
+	if err != nil {
+		return "", err
+	}
+	for _, line := range lines(out) {
+		if _, id, _ := strings.Cut(line, " "); id != r.client.identity() {
+			return "", fmt.Errorf("the server was told %q, not %s", id, r.client.identity())
+		}
+	}
+	return "l5d-client-id: " + r.client.identity() + ", though the client said otherwise", nil
+}
+
+func (r *running) checkGRPC(ctx context.Context) (string, error) {
+	const calls = requests / 4
+	out, err := r.as(ctx, r.client, r.bin("app"), "call", r.echo.String(), strconv.Itoa(calls), secret)
+	if err != nil {
+		return "", err
+	}
+	all := lines(out)
+	if len(all) != 4*calls {
+		return "", fmt.Errorf("%d answers to %d calls", len(all), 4*calls)
+	}
+	all = slices.DeleteFunc(all, func(line string) bool { return line == "input ?" })
+	figure, err := balanced(all, 3*calls, r.echo.pods, func(line string) (pod string, ok bool) {
+		_, pod, ok = strings.Cut(line, " ")
+		return pod, ok
+	})
+	return figure + ", on one connection", err
+}
+
+// checkPodAddress asks for what is no service. The controller knows whose
+// address it is.
+func (r *running) checkPodAddress(ctx context.Context) (string, error) {
+	url := fmt.Sprintf("http://%s/[1-%d]?%s", r.web2.addr, direct, secret)
+	out, err := r.as(ctx, r.client, "curl", "-sS", "--fail", "--max-time", "30", url)
+	if err != nil {
+		return "", err
+	}
+	for _, line := range lines(out) {
+		if !strings.HasPrefix(line, r.web2.name+" ") {
+			return "", fmt.Errorf("%s: %q", url, line)
+		}
+	}
+	if n := len(lines(out)); n != direct {
+		return "", fmt.Errorf("%s: %d answers to %d requests", url, n, direct)
+	}
+	return fmt.Sprintf("%d of %d answered, all by %s", direct, direct, r.web2.name), nil
+}
+
+// checkStranger takes no part in anything, and is served, because nobody
+// forbade it.
+func (r *running) checkStranger(ctx context.Context) (string, error) {
+	url := fmt.Sprintf("http://%s/?%s", r.web1.addr, public)
+	out, err := r.as(ctx, r.stranger, "curl", "-sS", "--fail", "--max-time", "30", url)
+	if err != nil {
+		return "", err
+	}
+	if want := r.web1.name + " /?" + public + "\n"; out != want {
+		return "", fmt.Errorf("%q, not %q", out, want)
+	}
+	return "200, which is the default policy (all-unauthenticated)", nil
+}
+
+func lines(text string) []string { return strings.Split(strings.TrimSpace(text), "\n") }
+
+// balanced wants as many answers as there were requests, each of them good, and
+// from each pod a part that is no accident: a tenth.
+func balanced(answers []string, want int, pods []pod, good func(line string) (pod string, ok bool)) (string, error) {
+	count := map[string]int{}
+	for _, line := range answers {
+		pod, ok := good(line)
+		if !ok {
+			return "", fmt.Errorf("%q is no answer", line)
+		}
+		count[pod]++
+	}
+	if len(answers) != want {
+		return "", fmt.Errorf("%d answers to %d requests", len(answers), want)
+	}
+	var shares []string
+	for _, name := range slices.Sorted(maps.Keys(count)) {
+		shares = append(shares, fmt.Sprintf("%s %d", name, count[name]))
+	}
+	figure := fmt.Sprintf("%d of %d answered: %s", want, want, strings.Join(shares, ", "))
+	for _, p := range pods {
+		if count[p.name] < want/10 {
+			return "", fmt.Errorf("%s: too few from %s", figure, p.name)
+		}
+	}
+	return figure, nil
+}

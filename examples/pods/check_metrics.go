@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// answered is how many requests the checks before had answered by the two pods
+// of the web.
+const answered = requests + requests + forged + requests + direct
+
+func (r *running) checkMetricsOut(ctx context.Context) (string, error) {
+	return counted(ctx, `direction="outbound"`, fmt.Sprintf("server_id=%q", r.web1.identity()), r.client)
+}
+
+func (r *running) checkMetricsIn(ctx context.Context) (string, error) {
+	return counted(ctx, `direction="inbound"`, fmt.Sprintf("client_id=%q", r.client.identity()), r.web1, r.web2)
+}
+
+// counted waits until proxies have counted all responses of one direction and
+// one peer: the last are over a little later for the proxy than for the client.
+// None of them may be a failure.
+func counted(ctx context.Context, direction, peer string, pods ...pod) (string, error) {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	good, bad := 0, 0
+	err := until(ctx, fmt.Sprintf("%d responses with %s and %s", answered, direction, peer), func() (bool, error) {
+		good, bad = 0, 0
+		for _, p := range pods {
+			url := fmt.Sprintf("http://%s/metrics", netip.AddrPortFrom(p.addr, adminPort))
+			if err := series(ctx, client, url, "response_total{", func(labels string, value int) {
+				switch {
+				case !strings.Contains(labels, direction) || !strings.Contains(labels, peer) || !strings.Contains(labels, `tls="true"`):
+				case strings.Contains(labels, `classification="success"`):
+					good += value
+				default:
+					bad += value
+				}
+			}); err != nil {
+				return false, err
+			}
+		}
+		return good+bad >= answered, nil
+	})
+	if err != nil || bad > 0 || good != answered {
+		return "", fmt.Errorf("%d good and %d bad responses counted, and %d there were: %w", good, bad, answered, err)
+	}
+	return fmt.Sprintf("response_total: %d, with %s; none failed", good, peer), nil
+}
+
+// series hands on the series of a metric.
+func series(ctx context.Context, client *http.Client, url, prefix string, each func(labels string, value int)) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	rsp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer rsp.Body.Close()
+	lines := bufio.NewScanner(rsp.Body)
+	for lines.Scan() {
+		rest, ok := strings.CutPrefix(lines.Text(), prefix)
+		if !ok {
+			continue
+		}
+		labels, text, _ := strings.Cut(rest, "} ")
+		value, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%s: %s: %w", url, lines.Text(), err)
+		}
+		each(labels, value)
+	}
+	return lines.Err()
+}

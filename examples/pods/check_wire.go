@@ -1,0 +1,152 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/gotower/gotower/examples/pods/wire"
+)
+
+// flows is what was captured: the wire is not listened to any longer.
+func (r *running) flows(ctx context.Context) ([]wire.Flow, error) {
+	if r.captured != nil {
+		return r.captured, nil
+	}
+	// tcpdump is behind. It has seen everything once it saw this.
+	last := netip.AddrPortFrom(r.stranger.addr, 9)
+	if conn, err := new(net.Dialer).DialContext(ctx, "tcp", last.String()); err == nil {
+		conn.Close()
+	}
+	var flows []wire.Flow
+	if err := until(ctx, "the end of the capture", func() (bool, error) {
+		f, err := os.Open(r.path("wire.pcap"))
+		if err != nil {
+			return false, err
+		}
+		defer f.Close()
+		flows, err = wire.Read(f)
+		return slices.ContainsFunc(flows, func(f wire.Flow) bool { return f.To == last }), err
+	}); err != nil {
+		return nil, err
+	}
+	if err := r.capture.stop(ctx, syscall.SIGINT); err != nil {
+		return nil, err
+	}
+	if said := r.capture.tail(); !strings.Contains(said, " 0 packets dropped by kernel") {
+		return nil, fmt.Errorf("the capture is not whole:\n%s", said)
+	}
+	var err error
+	for _, f := range flows {
+		if f.Lost {
+			err = errors.Join(err, fmt.Errorf("%s → %s: something is missing in the capture", f.From, f.To))
+		}
+	}
+	r.captured = flows
+	return flows, err
+}
+
+// name says whose address it is.
+func (r *running) name(addr netip.Addr) string {
+	for _, p := range r.pods() {
+		if p.addr == addr {
+			return p.name
+		}
+	}
+	return "this program"
+}
+
+// checkWire wants TLS alone between pods that have proxies, from the first byte
+// to the last.
+func (r *running) checkWire(ctx context.Context) (string, error) {
+	flows, err := r.flows(ctx)
+	if err != nil {
+		return "", err
+	}
+	meshed := map[netip.Addr]bool{}
+	for _, p := range r.meshed() {
+		meshed[p.addr] = true
+	}
+	connections, size, seen := 0, 0, map[string]int{}
+	for _, f := range flows {
+		if bytes.Contains(f.Data, []byte(secret)) {
+			return "", fmt.Errorf("%s has the marker", r.describe(f))
+		}
+		if !meshed[f.From.Addr()] || !meshed[f.To.Addr()] || len(f.Data) == 0 {
+			continue
+		}
+		if !f.TLS() {
+			return "", fmt.Errorf("%s is not TLS: %.60q", r.describe(f), f.Data)
+		}
+		size += len(f.Data)
+		if name := f.ServerName(); name != "" {
+			connections++
+			seen[fmt.Sprintf("%s → %s:%d, TLS for %s", r.name(f.From.Addr()), r.name(f.To.Addr()), f.To.Port(), name)]++
+		}
+	}
+	if r.wire {
+		for _, line := range slices.Sorted(maps.Keys(seen)) {
+			fmt.Printf("%4d × %s\n", seen[line], line)
+		}
+	}
+	figure := fmt.Sprintf("%d connections, %d KiB, all TLS; the marker: not once", connections, size>>10)
+	return figure, r.expected(seen)
+}
+
+// expected wants those who are known to have spoken to be among those who were
+// seen: else the capture missed something.
+func (r *running) expected(seen map[string]int) error {
+	for _, c := range []struct {
+		from, to pod
+		port     uint16
+	}{
+		{r.client, r.control, destinationPort},
+		{r.client, r.control, caPort},
+		{r.client, r.web1, r.web.addr.Port()},
+		{r.client, r.web2, r.echo.addr.Port()},
+		{r.client, r.data, r.redis.addr.Port()},
+		{r.client, r.data, inboundPort},
+	} {
+		want := fmt.Sprintf("%s → %s:%d, TLS for %s", c.from.name, c.to.name, c.port, c.to.identity())
+		if seen[want] == 0 {
+			return fmt.Errorf("%s: no such connection, only\n%s", want, strings.Join(slices.Sorted(maps.Keys(seen)), "\n"))
+		}
+	}
+	return nil
+}
+
+func (r *running) describe(f wire.Flow) string {
+	return fmt.Sprintf("%s (%s) → %s (%s)", r.name(f.From.Addr()), f.From, r.name(f.To.Addr()), f.To)
+}
+
+// checkWireInClear shows that the capture would show.
+func (r *running) checkWireInClear(ctx context.Context) (string, error) {
+	flows, err := r.flows(ctx)
+	if err != nil {
+		return "", err
+	}
+	requests, answers := 0, 0
+	for _, f := range flows {
+		n := bytes.Count(f.Data, []byte(public))
+		switch {
+		case f.From.Addr() == r.stranger.addr:
+			requests += n
+		case f.To.Addr() == r.stranger.addr:
+			answers += n
+		case n > 0:
+			return "", fmt.Errorf("%s → %s: the marker of %s", f.From, f.To, r.stranger.name)
+		}
+	}
+	if requests != 1 || answers != 1 {
+		return "", fmt.Errorf("the marker in clear: %d times in requests, %d in answers; one each would be right", requests, answers)
+	}
+	return "its marker: once in a request, once in the answer", nil
+}

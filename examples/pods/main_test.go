@@ -1,0 +1,93 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/examples/destination/controller"
+)
+
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == inside { // the test of the pods runs this program in a sandbox
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// podsEnv is set where the pods are wanted: they take half a minute and both
+// cores, which other tests would feel.
+const podsEnv = "GOTOWER_PODS"
+
+func TestPods(t *testing.T) {
+	if os.Getenv(podsEnv) == "" {
+		t.Skipf("NOT RUN: set %s=1, or go run ./examples/pods", podsEnv)
+	}
+	err := outside(t.Context(), nil)
+	if errors.Is(err, errCannot) {
+		t.Skip(err)
+	}
+	require.NoError(t, err)
+}
+
+func TestTheControllerTakesTheConfiguration(t *testing.T) {
+	data, err := newCluster().destinations()
+	require.NoError(t, err)
+	cfg, err := controller.Parse("f", data)
+	require.NoError(t, err, "%s", data)
+	require.NoError(t, controller.New(nil).Set(cfg))
+
+	web := cfg.Destinations["web.default.svc.cluster.local:80"]
+	require.Len(t, web.Endpoints, 2)
+	require.Equal(t, "web.default.serviceaccount.identity.linkerd.cluster.local", web.Endpoints[1].Identity)
+	require.Equal(t, web.Profile, cfg.Destinations["10.78.0.1:80"].Profile, "the address of a service says its name")
+	mail := cfg.Destinations["10.77.0.13:2525"].Profile
+	require.True(t, mail.Opaque)
+	require.EqualValues(t, inboundPort, mail.Endpoint.InboundPort)
+}
+
+// The applications would work without proxies: they do not know of gotower.
+func TestTheApplicationsKnowOfNothing(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "./app").Output()
+	require.NoError(t, err)
+	var ours []string
+	for line := range strings.Lines(string(out)) {
+		if strings.HasPrefix(line, "github.com/gotower/") {
+			ours = append(ours, strings.TrimSpace(line))
+		}
+	}
+	require.Equal(t, []string{"github.com/gotower/gotower/examples/pods/app"}, ours)
+}
+
+func TestBalanced(t *testing.T) {
+	c := newCluster()
+	word := func(line string) (string, bool) { return line, line != "" }
+	many := func(n, m int) []string {
+		return append(strings.Fields(strings.Repeat("web-1 ", n)), strings.Fields(strings.Repeat("web-2 ", m))...)
+	}
+	figure, err := balanced(many(90, 10), 100, c.web.pods, word)
+	require.NoError(t, err)
+	require.Equal(t, "100 of 100 answered: web-1 90, web-2 10", figure)
+	_, err = balanced(many(91, 9), 100, c.web.pods, word)
+	require.ErrorContains(t, err, "too few from web-2")
+	_, err = balanced(many(50, 49), 100, c.web.pods, word)
+	require.ErrorContains(t, err, "99 answers to 100 requests")
+	_, err = balanced(append(many(50, 49), ""), 100, c.web.pods, word)
+	require.ErrorContains(t, err, "is no answer")
+}
+
+func TestFlags(t *testing.T) {
+	var o options
+	require.NoError(t, o.parse([]string{"-iptables-mode", "legacy", "-wire"}))
+	require.Equal(t, options{mode: "legacy", wire: true}, o)
+	require.ErrorContains(t, o.parse([]string{"x"}), `"x" is no flag`)
+	require.ErrorIs(t, possible("no-such-mode"), errCannot)
+	_, err := directory(t.TempDir())
+	require.ErrorContains(t, err, "--keep makes the directory", "nothing of others is written over")
+}

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// gateway is the address of the bridge, through which everybody can be reached.
+// From there this program asks the proxies how they are.
+var gateway = netip.AddrFrom4([4]byte{10, 77, 0, 1}) //nolint:gochecknoglobals // an address is no constant of the language
+
+// bridge is the wire: all that pods send each other passes it.
+const bridge = "wire"
+
+// connect makes a bridge, and for each pod a namespace with a cable into it.
+// The whole world is behind the bridge, so that the addresses of services lead
+// somewhere: there the proxy takes what goes out, before it goes.
+func connect(ctx context.Context, pods []pod) error {
+	script := strings.Split(fmt.Sprintf(`ip link set lo up
+ip link add %[1]s type bridge forward_delay 0
+ip addr add %[2]s/24 dev %[1]s
+ip link set %[1]s up`, bridge, gateway), "\n")
+	for _, p := range pods {
+		script = append(script, strings.Split(fmt.Sprintf(`ip netns add %[1]s
+ip link add %[1]s type veth peer name eth0 netns %[1]s
+ip link set %[1]s master %[3]s up
+ip -n %[1]s link set lo up
+ip -n %[1]s addr add %[2]s/24 dev eth0
+ip -n %[1]s link set eth0 up
+ip -n %[1]s route add default via %[4]s`, p.name, p.addr, bridge, gateway), "\n")...)
+	}
+	for _, line := range script {
+		if _, err := output(command(ctx, pod{}, root, nil, strings.Fields(line)...)); err != nil {
+			return err
+		}
+	}
+	for _, p := range pods {
+		// As container runtimes do it: a server of anybody may have port 80.
+		if _, err := output(command(ctx, p, root, nil, "sh", "-c", "echo 0 >/proc/sys/net/ipv4/ip_unprivileged_port_start")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+// outside builds what runs in the pods, and starts the sandbox.
+func outside(ctx context.Context, args []string) error {
+	var o options
+	if err := o.parse(args); err != nil {
+		return err
+	}
+	if err := possible(o.mode); err != nil {
+		return err
+	}
+	dir, err := directory(o.keep)
+	if err != nil {
+		return err
+	}
+	if o.keep == "" {
+		defer func() { _ = os.RemoveAll(dir) }()
+	}
+	programs := []string{"init", "destination", "identity", "pods/app"}
+	if o.proxy == "" {
+		programs = append(programs, "proxy")
+	}
+	if err := build(ctx, filepath.Join(dir, "bin"), programs); err != nil {
+		return err
+	}
+	err = sandboxed(ctx, append([]string{dir}, args...)...)
+	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if failed.ExitCode() == exitSkipped {
+			return errCannot // the sandbox said why
+		}
+		return errFailed
+	}
+	return err
+}
+
+// possible says what is missing on this machine.
+func possible(mode string) error {
+	if runtime.GOOS != "linux" || os.Getuid() != 0 {
+		return fmt.Errorf("%w: network namespaces need Linux and root", errCannot)
+	}
+	var missing []string
+	for _, tool := range []string{
+		"ip", "ss", "setpriv", "sh", "go", "curl", "nginx", "redis-server", "redis-cli", "tcpdump", "iptables-" + mode, "ip6tables-" + mode,
+	} {
+		if _, err := exec.LookPath(tool); err != nil {
+			missing = append(missing, tool)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: there is no %s here; .ci/pods.sh installs all that is needed", errCannot, strings.Join(missing, ", no "))
+	}
+	return nil
+}
+
+// directory is where everything is written. All users of the pods can read it.
+func directory(keep string) (string, error) {
+	if keep == "" {
+		dir, err := os.MkdirTemp("", "pods-")
+		if err != nil {
+			return "", err
+		}
+		return dir, os.Chmod(dir, 0o755) //nolint:gosec // other users run there
+	}
+	dir, err := filepath.Abs(keep)
+	if err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil { //nolint:gosec // other users run there
+		return "", fmt.Errorf("--keep makes the directory: %w", err)
+	}
+	return dir, nil
+}
+
+// build builds programs of the examples into a directory.
+func build(ctx context.Context, dir string, programs []string) error {
+	for i, p := range programs {
+		programs[i] = "github.com/gotower/gotower/examples/" + p
+	}
+	cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-o", dir + "/"}, programs...)...) //nolint:gosec // our own programs
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args, " "), err, out)
+	}
+	return nil
+}

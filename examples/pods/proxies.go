@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"os"
+)
+
+// startProxies runs a proxy in each pod that has one, and waits until all have
+// their certificates.
+func (r *running) startProxies(ctx context.Context) error {
+	for _, p := range r.meshed() {
+		env, err := r.environment(p)
+		if err != nil {
+			return err
+		}
+		run, err := r.start(p, proxy, "proxy-"+p.name, env, r.proxyProgram())
+		if err != nil {
+			return err
+		}
+		r.proxies[run.name] = run
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for _, p := range r.meshed() {
+		url := fmt.Sprintf("http://%s/ready", netip.AddrPortFrom(p.addr, adminPort))
+		if err := until(ctx, url, func() (bool, error) {
+			return answers(ctx, client, url), r.alive()
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *running) proxyProgram() string {
+	if r.proxy != "" {
+		return r.proxy
+	}
+	return r.bin("proxy")
+}
+
+func answers(ctx context.Context, client *http.Client, url string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return false
+	}
+	rsp, err := client.Do(req)
+	if err != nil {
+		return false
+	}
+	defer rsp.Body.Close()
+	return rsp.StatusCode == http.StatusOK
+}
+
+// environment is all that a proxy is told: what linkerd's injector writes into
+// a pod, but for the addresses.
+func (r *running) environment(p pod) ([]string, error) {
+	dir, token, err := r.credentials(p.account, p.name, proxy)
+	if err != nil {
+		return nil, err
+	}
+	anchors, err := os.ReadFile(r.anchors())
+	if err != nil {
+		return nil, err
+	}
+	destination, ca, name := r.controlPlane(p)
+	env := []string{
+		fmt.Sprintf("LINKERD2_PROXY_INBOUND_LISTEN_ADDR=0.0.0.0:%d", inboundPort),
+		fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:%d", outboundPort),
+		fmt.Sprintf("LINKERD2_PROXY_CONTROL_LISTEN_ADDR=0.0.0.0:%d", tapPort),
+		fmt.Sprintf("LINKERD2_PROXY_ADMIN_LISTEN_ADDR=0.0.0.0:%d", adminPort),
+		"LINKERD2_PROXY_INBOUND_IPS=" + p.addr.String(),
+		"LINKERD2_PROXY_INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION=" + p.opaque,
+
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=" + destination,
+		"LINKERD2_PROXY_DESTINATION_PROFILE_NETWORKS=10.0.0.0/8",
+		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES=svc.cluster.local.",
+
+		"LINKERD2_PROXY_IDENTITY_SVC_ADDR=" + ca,
+		"LINKERD2_PROXY_IDENTITY_DIR=" + dir,
+		"LINKERD2_PROXY_IDENTITY_TOKEN_FILE=" + token,
+		"LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS=" + string(anchors),
+		"LINKERD2_PROXY_IDENTITY_LOCAL_NAME=" + p.identity(),
+		"LINKERD2_PROXY_TAP_SVC_NAME=" + identity(tapper),
+	}
+	if name != "" {
+		env = append(env, "LINKERD2_PROXY_DESTINATION_SVC_NAME="+name, "LINKERD2_PROXY_IDENTITY_SVC_NAME="+name)
+	}
+	return env, nil
+}

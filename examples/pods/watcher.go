@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	id "github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// watcher is who may watch the requests of proxies: it has a certificate of the
+// name that they were told.
+type watcher struct {
+	own *id.Identity
+}
+
+// newWatcher gets a certificate for an account as a proxy does.
+func (r *running) newWatcher(ctx context.Context, account, name string) (*watcher, error) {
+	dir, token, err := r.credentials(account, name, root)
+	if err != nil {
+		return nil, err
+	}
+	cfg, err := id.Load(dir, r.anchors(), token, identity(account), "")
+	if err != nil {
+		return nil, err
+	}
+	cfg.Log = slog.New(slog.DiscardHandler)
+	w := &watcher{}
+	if w.own, err = id.New(cfg); err != nil {
+		return nil, err
+	}
+	conn, err := dial(netip.AddrPortFrom(r.control.addr, caPort), w.own.Bootstrap("", r.control.identity()))
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	var certifying errgroup.Group
+	certifying.Go(func() error { return w.own.Certify(ctx, conn) })
+	err = w.own.Ready(ctx)
+	cancel() // one is enough
+	return w, errors.Join(err, certifying.Wait())
+}
+
+// tap connects to the tap of a pod's proxy.
+func (w *watcher) tap(p pod) (*grpc.ClientConn, error) {
+	return dial(netip.AddrPortFrom(p.addr, tapPort), w.own.Client("", p.identity()))
+}
+
+// dial is gRPC over TLS between proxies, which do not negotiate protocols: both
+// sides know that it is HTTP/2. gRPC's own credentials would insist. Without
+// cfg it is in clear.
+func dial(to netip.AddrPort, cfg *tls.Config) (*grpc.ClientConn, error) {
+	return grpc.NewClient("passthrough:///"+to.String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			raw, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			if err != nil || cfg == nil {
+				return raw, err
+			}
+			conn := tls.Client(raw, cfg)
+			if err := conn.HandshakeContext(ctx); err != nil {
+				raw.Close()
+				return nil, fmt.Errorf("%s: %w", addr, err)
+			}
+			return conn, nil
+		}))
+}

@@ -1,0 +1,90 @@
+package wire
+
+import (
+	"io"
+	"net/netip"
+	"slices"
+)
+
+// Flow is one direction of a connection.
+type Flow struct {
+	From, To netip.AddrPort
+	Data     []byte // what was sent, up to the first byte that was not captured
+	Lost     bool   // there was more, which was not captured
+}
+
+// Read returns the flows of a capture of Ethernet that tcpdump wrote, in the
+// order of their first segments. Those of connections that are older than the
+// capture begin where it begins.
+func Read(r io.Reader) ([]Flow, error) {
+	type pair struct{ from, to netip.AddrPort }
+	var all []*assembly
+	latest := map[pair]*assembly{}
+	err := frames(r, func(frame []byte) {
+		s, ok := tcp(frame)
+		if !ok {
+			return
+		}
+		key := pair{s.from, s.to}
+		a := latest[key]
+		if a == nil || s.syn && s.seq+1 != a.first {
+			a = &assembly{Flow: Flow{From: s.from, To: s.to}, first: s.seq}
+			if s.syn {
+				a.first++
+			}
+			latest[key] = a
+			all = append(all, a)
+		}
+		a.add(s)
+	})
+	flows := make([]Flow, len(all))
+	for i, a := range all {
+		flows[i] = a.flow()
+	}
+	return flows, err
+}
+
+// assembly puts the segments of a flow together.
+type assembly struct {
+	Flow
+
+	first uint32 // the sequence number of the first byte
+	parts []part
+}
+
+type part struct {
+	at   int64 // of its first byte, counted from that of the flow
+	data []byte
+}
+
+func (a *assembly) add(s segment) {
+	if len(s.data) == 0 {
+		return
+	}
+	// The distance from the end of what was seen is small, whichever way; so
+	// the number may wrap as often as it likes.
+	end := int64(0)
+	if n := len(a.parts); n > 0 {
+		last := a.parts[n-1]
+		end = last.at + int64(len(last.data))
+	}
+	at := end + int64(int32(s.seq-a.first-uint32(end)))
+	a.parts = append(a.parts, part{at, slices.Clone(s.data)})
+}
+
+// flow leaves out what was sent again, and ends where something is missing.
+func (a *assembly) flow() Flow {
+	slices.SortStableFunc(a.parts, func(x, y part) int { return int(x.at - y.at) })
+	f := a.Flow
+	for _, p := range a.parts {
+		end := int64(len(f.Data))
+		switch {
+		case p.at > end:
+			f.Lost = true
+			return f
+		case p.at+int64(len(p.data)) > end && p.at >= 0:
+			f.Data = append(f.Data, p.data[end-p.at:]...)
+		}
+	}
+	return f
+}

@@ -1,0 +1,62 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// The parts of a file of libpcap that matter: a head of 24 bytes that says how
+// numbers are written and what a frame is, then before each frame a head of 16.
+const (
+	magicMicro = 0xa1b2c3d4
+	magicNano  = 0xa1b23c4d
+	headLen    = 24
+	frameHead  = 16
+	ethernet   = 1
+	maxFrame   = 1 << 18 // tcpdump's own bound
+)
+
+// frames hands on each frame of a capture of Ethernet. What a frame holds is
+// only valid during the call. A file that ends within a frame, as one does that
+// is still written to, ends there.
+func frames(r io.Reader, each func(frame []byte)) error {
+	head := make([]byte, headLen)
+	if _, err := io.ReadFull(r, head); err != nil {
+		return fmt.Errorf("wire: no capture: %w", err)
+	}
+	var order binary.ByteOrder = binary.LittleEndian
+	if !magic(order.Uint32(head)) {
+		order = binary.BigEndian
+	}
+	if !magic(order.Uint32(head)) {
+		return fmt.Errorf("wire: %x at the start is no capture of libpcap", head[:4])
+	}
+	if link := order.Uint32(head[20:]); link != ethernet {
+		return fmt.Errorf("wire: the capture is of link type %d, not of Ethernet (%d)", link, ethernet)
+	}
+	frame := make([]byte, maxFrame)
+	for {
+		if _, err := io.ReadFull(r, head[:frameHead]); err != nil {
+			return ended(err)
+		}
+		size, whole := order.Uint32(head[8:]), order.Uint32(head[12:])
+		if size > maxFrame || size < whole {
+			return fmt.Errorf("wire: %d bytes captured of a frame of %d", size, whole)
+		}
+		if _, err := io.ReadFull(r, frame[:size]); err != nil {
+			return ended(err)
+		}
+		each(frame[:size])
+	}
+}
+
+func magic(n uint32) bool { return n == magicMicro || n == magicNano }
+
+func ended(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil
+	}
+	return fmt.Errorf("wire: %w", err)
+}

@@ -1,0 +1,75 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// segment is one of TCP.
+type segment struct {
+	from, to netip.AddrPort
+	seq      uint32
+	syn      bool
+	data     []byte
+}
+
+const (
+	etherHead = 14
+	typeIPv4  = 0x0800
+	typeIPv6  = 0x86dd
+	protoTCP  = 6
+	flagSYN   = 2
+)
+
+// tcp finds the segment in a frame. Fragments of IP, and headers of IPv6
+// between its own and TCP's, are not looked into: nothing on a bridge of ours
+// makes them.
+func tcp(frame []byte) (s segment, ok bool) {
+	if len(frame) < etherHead {
+		return s, false
+	}
+	var from, to netip.Addr
+	var packet []byte
+	switch binary.BigEndian.Uint16(frame[12:]) {
+	case typeIPv4:
+		from, to, packet = ipv4(frame[etherHead:])
+	case typeIPv6:
+		from, to, packet = ipv6(frame[etherHead:])
+	}
+	if len(packet) < 20 {
+		return s, false
+	}
+	head := int(packet[12]>>4) * 4
+	if head < 20 || head > len(packet) {
+		return s, false
+	}
+	return segment{
+		from: netip.AddrPortFrom(from, binary.BigEndian.Uint16(packet)),
+		to:   netip.AddrPortFrom(to, binary.BigEndian.Uint16(packet[2:])),
+		seq:  binary.BigEndian.Uint32(packet[4:]), syn: packet[13]&flagSYN != 0, data: packet[head:],
+	}, true
+}
+
+// ipv4 and ipv6 find what is TCP in a packet, without what pads the frame.
+
+func ipv4(p []byte) (from, to netip.Addr, inside []byte) {
+	if len(p) < 20 || p[9] != protoTCP {
+		return from, to, nil
+	}
+	head, total := int(p[0]&15)*4, int(binary.BigEndian.Uint16(p[2:]))
+	if head < 20 || total < head || total > len(p) {
+		return from, to, nil
+	}
+	return netip.AddrFrom4([4]byte(p[12:16])), netip.AddrFrom4([4]byte(p[16:20])), p[head:total]
+}
+
+func ipv6(p []byte) (from, to netip.Addr, inside []byte) {
+	if len(p) < 40 || p[6] != protoTCP {
+		return from, to, nil
+	}
+	total := 40 + int(binary.BigEndian.Uint16(p[4:]))
+	if total > len(p) {
+		return from, to, nil
+	}
+	return netip.AddrFrom16([16]byte(p[8:24])), netip.AddrFrom16([16]byte(p[24:40])), p[40:total]
+}

@@ -1,0 +1,61 @@
+package wire
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+)
+
+const (
+	recordHead      = 5
+	recordAlert     = 21
+	recordHandshake = 22
+	recordFirst     = 20 // change_cipher_spec, alert, handshake, application_data
+	recordLast      = 23
+	maxRecord       = 1<<14 + 256
+)
+
+// TLS reports whether the flow is records of TLS from its first byte to its
+// last, of which the first is of a handshake, or an alert that there will be
+// none. The last record may be cut off. A flow without bytes is not TLS.
+func (f Flow) TLS() bool {
+	rest := f.Data
+	if len(rest) < recordHead || rest[0] != recordHandshake && rest[0] != recordAlert {
+		return false
+	}
+	for len(rest) >= recordHead {
+		size := int(binary.BigEndian.Uint16(rest[3:]))
+		if rest[0] < recordFirst || rest[0] > recordLast || rest[1] != 3 || rest[2] > 4 || size > maxRecord {
+			return false
+		}
+		rest = rest[min(recordHead+size, len(rest)):]
+	}
+	return true
+}
+
+// ServerName returns whom a client of TLS asked for. It is "" for what is no
+// client of TLS, and for one that did not say.
+func (f Flow) ServerName() (name string) {
+	enough := errors.New("the hello is all that is wanted")
+	_ = tls.Server(hello{r: bytes.NewReader(f.Data)}, &tls.Config{
+		MinVersion: tls.VersionTLS12,
+		GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+			name = h.ServerName
+			return nil, enough
+		},
+	}).Handshake() //nolint:noctx // it reads from memory
+	return name
+}
+
+// hello is a connection that a client's bytes come from, and nothing goes to.
+type hello struct {
+	net.Conn
+
+	r io.Reader
+}
+
+func (h hello) Read(p []byte) (int, error)  { return h.r.Read(p) }
+func (h hello) Write(p []byte) (int, error) { return len(p), nil }

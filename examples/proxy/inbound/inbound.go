@@ -1,0 +1,121 @@
+// Package inbound is the path of what comes to the application, from the
+// connection of a client to the application's port. Read this file from top to
+// bottom; each function is the next stretch of the way.
+//
+//	                                             ┌▶ HTTP ─▶ limit ─▶ orig-proto ─▶ client id ─▶ policy ─▶ name ─▶ queue ┐
+//	connection ─▶ original ─▶ TLS for ─▶ protocol┤                                                                      ├▶ application
+//	              address     our name           └▶ opaque ─▶ policy ──────────────────────────────────────────────────┘
+//
+// A connection that was made to this proxy itself must come from another proxy
+// that proves an identity, and says by a transport header which port it is for.
+package inbound
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/netip"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/profiles"
+	"github.com/gotower/gotower/tap"
+)
+
+// New returns the server of the connections that are made to the application.
+// What it keeps up in the background lives as long as ctx.
+func New(ctx context.Context, c Config) *Inbound {
+	in := newInbound(ctx, c)
+	in.Requests = in.requests()
+	in.http = in.server(in.Requests)
+	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("metrics", in.clients(ctx).Accepted).
+		With("failures", tcplayer.Failures(in.countTCP)).
+		Service(tcplayer.Transparent(in.Origin,
+			in.application(), // for a port of the application
+			in.direct()))     // for this proxy
+	return in
+}
+
+// application serves connections for the application. Those that other proxies
+// made by TLS end here; on ports where the server may speak first, nothing is
+// looked at.
+func (in *Inbound) application() tcplayer.Server {
+	opaque := in.opaque()
+	looked := tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: opaque},
+		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
+	return layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("own addresses", layer.Filter[net.Conn, tcplayer.Traffic](in.isOwn)).
+		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: opaque, Clear: looked}))
+}
+
+// direct serves connections from other proxies, for the port that their
+// transport header says.
+func (in *Inbound) direct() tcplayer.Server {
+	return in.secured(tcplayer.TLSServers{Local: layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
+		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())}))})
+}
+
+// opaque forwards connections, as bytes, to the port that they were made to.
+func (in *Inbound) opaque() tcplayer.Server {
+	return layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("policy", layer.Filter[net.Conn, tcplayer.Traffic](in.admit)).
+		Service(tcplayer.Forward(in.ports.Router(asked)))
+}
+
+// requests is what every request goes through, wherever it is going.
+func (in *Inbound) requests() httplayer.Service {
+	return httplayer.NewStack(layer.Until(layer.AtReturn[*http.Response])).
+		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
+		With("errors", layer.MapErr[*http.Request, *http.Response](in.countHTTP)).
+		Limit(in.MaxInFlight).
+		With("orig-proto", httplayer.DowngradeOrigProto()).
+		With("client-id", httplayer.ClientID(clientID)).
+		With("policy", layer.Filter[*http.Request, *http.Response](in.authorize)).
+		Service(in.logicals.Router(logicalOf))
+}
+
+// logical counts and shows the requests of one client to one name, by the
+// routes of that name's profile. The profile changes nothing of their way: it
+// was the client's proxy that retried, and split.
+func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
+	svc := httplayer.NewStack().
+		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
+		With("tap", tap.Layer(in.Taps, httplayer.Access{}, in.shown(l)...)).
+		Service(in.endpoints.Service(l.dst))
+	if l.name == "" {
+		return svc
+	}
+	return profiles.New(ctx, l.name, in.profiles, httplayer.Access{},
+		func(string) httplayer.Service { return svc },
+		profiles.PerRoute(in.counted(ctx, l.name)),
+		profiles.InitialWait[*http.Request, *http.Response](in.Control.ProfileInitial),
+		profiles.Logger[*http.Request, *http.Response](in.Log))
+}
+
+// endpoint sends requests to one port of the application. If nobody listens
+// there, they are told at once.
+func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
+	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
+		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.FailFast).
+		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.connection(ctx, dst)...)))
+}
+
+// port connects to one port of the application.
+func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
+	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
+		With("tap", tap.Connections(in.Taps, tap.Inbound, tap.Destination(dst, nil))).
+		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.opaqueConnection(ctx, dst)...))
+}
+
+// secured ends TLS that asks for the name of this pod's proxy.
+func (in *Inbound) secured(to tcplayer.TLSServers) tcplayer.Server {
+	if in.Identity == nil {
+		return to.Clear
+	}
+	return tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.Names(in.ServerName), to,
+		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
+}

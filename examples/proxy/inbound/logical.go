@@ -1,0 +1,85 @@
+package inbound
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/tap"
+)
+
+// logical is what requests are counted by: the address of the application, the
+// name that the client used for it, and who the client is.
+type logical struct {
+	dst    netip.AddrPort
+	name   string // name:port; "" is none
+	secure bool
+	client string // its identity; "" is none
+}
+
+// canonicalHeader is how the proxy of a client says by which name it balanced.
+const canonicalHeader = "L5d-Dst-Canonical"
+
+// logicalOf looks at the canonical name, the authority and the Host of a
+// request, in this order. Addresses are no names.
+func logicalOf(req *http.Request) (logical, error) {
+	conn := httplayer.ConnOf(req.Context())
+	dst, ok := tcplayer.OriginalDst(conn)
+	if !ok {
+		return logical{}, errors.New("the connection was made to no port of the application")
+	}
+	c := clientOf(conn)
+	l := logical{dst: dst, secure: c.secure, client: c.id}
+	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Access{}.Authority(req)} {
+		if l.name = nameOf(authority); l.name != "" {
+			break
+		}
+	}
+	return l, nil
+}
+
+// nameOf returns authority as name:port, or "" if it is an address or no name.
+func nameOf(authority string) string {
+	host, port, err := net.SplitHostPort(authority)
+	if err != nil {
+		host, port = authority, "80"
+	}
+	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || strings.ContainsAny(host, ":/@ ") {
+		return ""
+	}
+	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port
+}
+
+// labels are those of the metrics. A name comes from clients, who may say any:
+// it is one only if that was asked for.
+func (in *Inbound) labels(l logical) meters.Labels {
+	labels := l.tls().With(meters.Target(l.dst))
+	if in.AuthorityLabels {
+		labels["authority"] = l.name
+	}
+	return labels
+}
+
+func (l logical) tls() meters.Labels {
+	if l.secure {
+		return meters.ClientTLS(l.client)
+	}
+	return meters.NoTLS("no_tls_from_remote")
+}
+
+// shown is what tap shows of the requests.
+func (in *Inbound) shown(l logical) []tap.Option {
+	source := map[string]string{"tls": "no_tls_from_remote"}
+	if l.secure {
+		source["tls"] = "true"
+		if l.client != "" {
+			source["client_id"] = l.client
+		}
+	}
+	return []tap.Option{tap.Inbound, tap.SourceLabels(source), tap.Destination(l.dst, nil)}
+}

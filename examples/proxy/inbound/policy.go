@@ -1,0 +1,151 @@
+package inbound
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+
+	"github.com/go-kit/kit/metrics"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// client is who a connection is from.
+type client struct {
+	addr   netip.Addr
+	secure bool   // by TLS that ended here
+	id     string // that it proved; "" is none
+}
+
+func clientOf(conn net.Conn) client {
+	var c client
+	if conn == nil {
+		return c
+	}
+	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		c.addr = tcp.AddrPort().Addr().Unmap()
+	}
+	if state, ok := tcplayer.TLSState(conn); ok {
+		c.secure = true
+		c.id, _ = identity.Peer(state)
+	}
+	return c
+}
+
+// clientID is the identity that the client of a request proved.
+func clientID(req *http.Request) string { return clientOf(httplayer.ConnOf(req.Context())).id }
+
+// permits says whether a client may use a port of the application: by what the
+// port requires, else by the default policy.
+func (in *Inbound) permits(port uint16, c client) bool {
+	switch {
+	case in.RequireIdentity.Contains(port):
+		return c.id != ""
+	case in.RequireTLS.Contains(port):
+		return c.secure
+	}
+	switch in.DefaultPolicy {
+	case settings.Deny:
+		return false
+	case settings.AllAuthenticated:
+		return c.id != ""
+	case settings.ClusterAuthenticated:
+		return c.id != "" && in.ofCluster(c.addr)
+	case settings.ClusterUnauthenticated:
+		return in.ofCluster(c.addr)
+	case settings.AllUnauthenticated, settings.Audit:
+	}
+	return true
+}
+
+func (in *Inbound) ofCluster(addr netip.Addr) bool {
+	return slices.ContainsFunc(in.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
+}
+
+// admit rejects connections whose clients may not make them.
+func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp, conn) }
+
+// authorize rejects requests likewise.
+func (in *Inbound) authorize(req *http.Request) error {
+	return in.decide(in.decided.http, httplayer.ConnOf(req.Context()))
+}
+
+func (in *Inbound) decide(count decision, conn net.Conn) error {
+	dst, _ := tcplayer.OriginalDst(conn)
+	if in.permits(dst.Port(), clientOf(conn)) {
+		count.allowed.Add(1)
+		return nil
+	}
+	count.denied.Add(1)
+	return &layer.Error{
+		Layer: "policy", Endpoint: dst.String(), Reason: "this client may not use this port",
+		Err: &httplayer.StatusError{Code: http.StatusForbidden},
+	}
+}
+
+// isMeshed rejects connections to this proxy whose clients proved no identity.
+func isMeshed(conn net.Conn) error {
+	if clientOf(conn).id == "" {
+		return errors.New("only proxies with an identity may connect to this one")
+	}
+	return nil
+}
+
+// isOwn rejects connections to addresses that are none of this pod.
+func (in *Inbound) isOwn(conn net.Conn) error {
+	dst, ok := tcplayer.OriginalDst(conn)
+	switch {
+	case !ok:
+		return errors.New("no original destination")
+	case len(in.IPs) > 0 && !slices.Contains(in.IPs, dst.Addr()):
+		return fmt.Errorf("%s is no address of this pod", dst.Addr())
+	}
+	return nil
+}
+
+// isOpaque says of a connection that it is to a port where the server may speak
+// first.
+func (in *Inbound) isOpaque(_ context.Context, conn net.Conn) bool {
+	dst, _ := tcplayer.OriginalDst(conn)
+	return in.OpaquePorts.Contains(dst.Port())
+}
+
+// asked is the port that a connection was made to.
+func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
+
+// byHeader goes by what a transport header says of the connection. There is no
+// gateway here: a header that names another host is rejected.
+func (in *Inbound) byHeader(requests, opaque tcplayer.Server) tcplayer.Server {
+	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+		h, _ := tcplayer.TransportHeaderOf(ctx)
+		switch {
+		case h.Name != "":
+			_ = conn.Close()
+			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Reason: "this proxy is no gateway to " + h.Name}
+		case h.Protocol == tcplayer.Opaque:
+			return opaque.Call(ctx, conn)
+		}
+		return requests.Call(ctx, conn)
+	})
+}
+
+// decision counts what the policy allowed and denied.
+type decision struct{ allowed, denied metrics.Counter }
+
+type decisions struct{ http, tcp decision }
+
+func newDecisions(m *meters.Meters) decisions {
+	var d decisions
+	d.http.allowed, d.http.denied = m.Authz("http", nil)
+	d.tcp.allowed, d.tcp.denied = m.Authz("tcp", nil)
+	return d
+}

@@ -1,0 +1,119 @@
+package logs
+
+import (
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// writePlain writes linkerd's line for people. Go has no numbers for threads;
+// the number is always 1.
+func writePlain(b []byte, h *handler, r slog.Record) []byte {
+	at := r.Time
+	if at.IsZero() {
+		at = time.Now()
+	}
+	b = fmt.Appendf(b, "[%10.6fs] %5s ThreadId(01) %s: %s",
+		at.Sub(h.start).Seconds(), nameOf(r.Level), oneLine(h.target), oneLine(r.Message))
+	for _, f := range h.of(r) {
+		b = append(b, ' ')
+		b = append(b, oneLine(f.key)...)
+		b = append(b, '=')
+		b = appendText(b, text(f.value))
+	}
+	return b
+}
+
+// oneLine keeps what came from elsewhere from looking like lines of its own.
+func oneLine(s string) string {
+	if !strings.ContainsFunc(s, unprintable) {
+		return s
+	}
+	quoted := strconv.Quote(s)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
+}
+
+func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
+
+func appendText(b []byte, s string) []byte {
+	if s == "" || strings.ContainsFunc(s, func(r rune) bool { return unprintable(r) || r == ' ' || r == '"' || r == '=' }) {
+		return strconv.AppendQuote(b, s)
+	}
+	return append(b, s...)
+}
+
+func text(v slog.Value) string {
+	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
+		return err.Error()
+	}
+	return v.String()
+}
+
+// record is the JSON of linkerd's log.
+type record struct {
+	Timestamp string   `json:"timestamp"`
+	Level     string   `json:"level"`
+	Fields    fields   `json:"fields"`
+	Target    string   `json:"target"`
+	Spans     []string `json:"spans"`
+	ThreadID  string   `json:"threadId"`
+}
+
+// fields are an object in their own order, the message first.
+type fields []field
+
+// MarshalJSON writes an object.
+func (fs fields) MarshalJSON() ([]byte, error) {
+	b := []byte{'{'}
+	for i, f := range fs {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		key, err := json.Marshal(f.key)
+		if err != nil {
+			return nil, err
+		}
+		b = append(append(b, key...), ':')
+		b = append(b, valueJSON(f.value)...)
+	}
+	return append(b, '}'), nil
+}
+
+// valueJSON keeps numbers and truth as they are. What JSON has no word for is
+// text.
+func valueJSON(v slog.Value) []byte {
+	switch v.Kind() {
+	case slog.KindBool, slog.KindInt64, slog.KindUint64, slog.KindFloat64:
+		if b, err := json.Marshal(v.Any()); err == nil {
+			return b
+		}
+	case slog.KindTime:
+		v = slog.StringValue(v.Time().UTC().Format(time.RFC3339Nano))
+	case slog.KindAny, slog.KindString, slog.KindDuration, slog.KindGroup, slog.KindLogValuer:
+	}
+	b, err := json.Marshal(text(v))
+	if err != nil { // of a string there is none
+		return strconv.AppendQuote(nil, err.Error())
+	}
+	return b
+}
+
+func writeJSON(b []byte, h *handler, r slog.Record) []byte {
+	at := r.Time
+	if at.IsZero() {
+		at = time.Now()
+	}
+	all := append(fields{{"message", slog.StringValue(r.Message)}}, h.of(r)...)
+	line, err := json.Marshal(record{
+		Timestamp: at.UTC().Format(time.RFC3339Nano), Level: nameOf(r.Level), Fields: all,
+		Target: h.target, Spans: []string{}, ThreadID: "ThreadId(1)",
+	})
+	if err != nil {
+		line = strconv.AppendQuote(nil, "log: "+err.Error())
+	}
+	return append(b, line...)
+}

@@ -1,0 +1,181 @@
+package logs_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"testing/slogtest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/logs"
+)
+
+func level(t testing.TB, filter string) *logs.Level {
+	t.Helper()
+	l, err := logs.NewLevel(filter)
+	require.NoError(t, err)
+	return l
+}
+
+// at writes one record of a known time.
+func at(t *testing.T, h slog.Handler, when time.Time, l slog.Level, message string, attrs ...slog.Attr) {
+	t.Helper()
+	r := slog.NewRecord(when, l, message, 0)
+	r.AddAttrs(attrs...)
+	if h.Enabled(context.Background(), l) {
+		require.NoError(t, h.Handle(context.Background(), r))
+	}
+}
+
+func TestPlain(t *testing.T) {
+	var b bytes.Buffer
+	start := time.Unix(1_700_000_000, 0)
+	h := logs.New(&b, level(t, "debug"), logs.Start(start))
+	at(t, h, start.Add(1234*time.Microsecond), slog.LevelInfo, "message", slog.String("k", "v"))
+	at(t, h, start.Add(75*time.Minute), slog.LevelError, "two\nlines", slog.Any("err", errors.New(`dial "x"`)), slog.Duration("d", time.Second))
+	with := h.WithAttrs([]slog.Attr{logs.Target("linkerd_tap"), slog.Int("n", 1)}).WithGroup("g")
+	at(t, with, start, slog.LevelDebug, "grouped", slog.Group("h", slog.Bool("b", true)), slog.String("empty", ""), slog.String("esc", "\x1b[31m"))
+	at(t, with, start, logs.LevelTrace, "not shown")
+	require.Equal(t, `[  0.001234s]  INFO ThreadId(01) linkerd_app: message k=v
+[4500.000000s] ERROR ThreadId(01) linkerd_app: two\nlines err="dial \"x\"" d=1s
+[  0.000000s] DEBUG ThreadId(01) linkerd_tap: grouped n=1 g.h.b=true g.empty="" g.esc="\x1b[31m"
+`, b.String())
+}
+
+func TestJSON(t *testing.T) {
+	var b bytes.Buffer
+	h := logs.New(&b, level(t, "info"), logs.JSON())
+	when := time.Date(2026, time.November, 22, 1, 2, 3, 4000000, time.FixedZone("", 3600))
+	at(t, h, when, slog.LevelWarn, "me\"ss", slog.Int("n", 1), slog.Any("err", errors.New("x")), slog.Float64("nan", nan()))
+	require.JSONEq(t, `{"timestamp":"2026-11-22T00:02:03.004Z","level":"WARN","fields":{"message":"me\"ss","n":1,"err":"x","nan":"NaN"},
+		"target":"linkerd_app","spans":[],"threadId":"ThreadId(1)"}`, b.String())
+	require.Equal(t, 1, strings.Count(b.String(), "\n"))
+	require.Contains(t, b.String(), `"fields":{"message":`, "the message is first")
+}
+
+func nan() float64 {
+	zero := 0.0
+	return zero / zero
+}
+
+// TestAsSlogAsks is the suite of the standard library, of JSON as slog's own
+// has it.
+func TestAsSlogAsks(t *testing.T) {
+	var b bytes.Buffer
+	err := slogtest.TestHandler(logs.New(&b, level(t, "trace"), logs.JSON()), func() []map[string]any {
+		var all []map[string]any
+		for line := range strings.Lines(b.String()) {
+			var r struct {
+				Timestamp, Level string
+				Fields           map[string]any
+			}
+			require.NoError(t, json.Unmarshal([]byte(line), &r))
+			m := map[string]any{"time": r.Timestamp, "level": r.Level, "msg": r.Fields["message"]}
+			delete(r.Fields, "message")
+			for key, value := range r.Fields {
+				nest(m, strings.Split(key, "."), value)
+			}
+			all = append(all, m)
+		}
+		return all
+	})
+	// It wants a record without a time to be written without one. linkerd's
+	// readers want one in each.
+	if err != nil {
+		require.ErrorContains(t, err, "a Handler should ignore a zero Record.Time")
+		require.Equal(t, 1, strings.Count(err.Error(), "a Handler should"), err)
+	}
+}
+
+func nest(m map[string]any, path []string, value any) {
+	for ; len(path) > 1; path = path[1:] {
+		next, ok := m[path[0]].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			m[path[0]] = next
+		}
+		m = next
+	}
+	m[path[0]] = value
+}
+
+func TestLevelIsChangedWhileInUse(t *testing.T) {
+	var b bytes.Buffer
+	l := level(t, "warn")
+	log := slog.New(logs.New(&b, l))
+	tapLog := log.With(logs.Target("linkerd_tap"))
+	log.Info("no")
+	require.Error(t, l.Set("a=b"))
+	require.Equal(t, "warn", l.Filter().String())
+	require.NoError(t, l.Set("warn,linkerd_tap=info"))
+	log.Info("no")
+	tapLog.Info("yes")
+	require.Equal(t, 1, strings.Count(b.String(), "\n"))
+	require.Contains(t, b.String(), "yes")
+	require.False(t, slog.New(logs.New(&b, new(logs.Level))).Enabled(t.Context(), slog.LevelError), "the zero Level is off")
+}
+
+func TestLinesAreWhole(t *testing.T) {
+	var b bytes.Buffer
+	l := level(t, "info")
+	log := slog.New(logs.New(&b, l))
+	var wg sync.WaitGroup
+	for i := range 8 {
+		own := log.With("who", i)
+		wg.Go(func() {
+			for range 100 {
+				own.Info("x", "a", 1)
+				_ = l.Set("info,x=debug")
+			}
+		})
+	}
+	wg.Wait()
+	for line := range strings.Lines(b.String()) {
+		require.Regexp(t, `^\[ *\d+\.\d{6}s\]  INFO ThreadId\(01\) linkerd_app: x who=\d a=1\n$`, line)
+	}
+	require.Equal(t, 800, strings.Count(b.String(), "\n"))
+}
+
+func ExampleNew() {
+	start := time.Now()
+	l, err := logs.NewLevel("warn,linkerd=info")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	h := logs.New(os.Stdout, l, logs.Start(start))
+	r := slog.NewRecord(start.Add(1234*time.Microsecond), slog.LevelInfo, "listening", 0)
+	r.AddAttrs(slog.String("addr", "127.0.0.1:4140"))
+	_ = h.Handle(context.Background(), r)
+	// Output:
+	// [  0.001234s]  INFO ThreadId(01) linkerd_app: listening addr=127.0.0.1:4140
+}
+
+func BenchmarkPlain(b *testing.B) {
+	log := slog.New(logs.New(discard{}, level(b, "warn,linkerd=info")))
+	b.Run("written", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			log.Info("listening", "addr", "127.0.0.1:4140")
+		}
+	})
+	b.Run("filtered", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			log.Debug("listening", "addr", "127.0.0.1:4140")
+		}
+	})
+}
+
+type discard struct{}
+
+func (discard) Write(p []byte) (int, error) { return len(p), nil }

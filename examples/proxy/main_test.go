@@ -1,0 +1,102 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+)
+
+// asProxy has this test program be the proxy itself.
+const asProxy = "GOTOWER_TEST_AS_PROXY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProxy) != "" {
+		main()
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// proxy runs the program with just these variables.
+func proxy(t *testing.T, environ []string, args ...string) (exit int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
+	cmd.Env = append(environ, asProxy+"=1")
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err := cmd.Run()
+	if err != nil {
+		var ended *exec.ExitError
+		require.ErrorAs(t, err, &ended)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
+}
+
+func TestBadConfigurationIsExit64(t *testing.T) {
+	exit, stdout, stderr := proxy(t, []string{"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=soon", "LINKERD2_PROXY_CORES=many"})
+	require.Equal(t, 64, exit)
+	require.Empty(t, stdout)
+	require.Contains(t, stderr, "Invalid configuration")
+	require.Contains(t, stderr, `LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT="soon": must be digits and a unit`)
+	require.Contains(t, stderr, "LINKERD2_PROXY_DESTINATION_SVC_ADDR: is not set")
+	require.NotContains(t, stderr, "CORES", "that is passed over, with a warning once there is a log")
+
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("destination_svc_addr: a:1\nlog: loud=loud\nnothing: 1\n"), 0o600))
+	exit, _, stderr = proxy(t, nil, "--config", file)
+	require.Equal(t, 64, exit)
+	require.Contains(t, stderr, file+":2: log=")
+	require.Contains(t, stderr, file+":3: nothing: is not known")
+
+	for _, args := range [][]string{{"--no-such-flag"}, {"stray"}, {"--config", filepath.Join(t.TempDir(), "none")}} {
+		exit, _, stderr = proxy(t, nil, args...)
+		require.Equal(t, 64, exit, args)
+		require.Contains(t, stderr, "Run with --help")
+	}
+}
+
+func TestInitialisationFailureIsExit1(t *testing.T) {
+	exit, _, stderr := proxy(t, []string{
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=127.0.0.1:1", "LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
+		"LINKERD2_PROXY_POLICY_SVC_ADDR=127.0.0.1:2", "LINKERD2_PROXY_CORES=1",
+		"LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1", // of a network for documents: nobody has it
+		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0", "LINKERD2_PROXY_INBOUND_LISTEN_ADDR=127.0.0.1:0",
+		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
+	})
+	require.Equal(t, 1, exit, stderr)
+	require.Contains(t, stderr, `"warning":"LINKERD2_PROXY_POLICY_SVC_ADDR is not honoured`)
+	require.Contains(t, stderr, `"message":"using processors"`)
+	require.Contains(t, stderr, "203.0.113.1:1")
+}
+
+func TestHelp(t *testing.T) {
+	exit, stdout, _ := proxy(t, nil, "--help")
+	require.Zero(t, exit)
+	var all strings.Builder
+	require.NoError(t, settings.Help(&all))
+	require.Contains(t, stdout, "usage: proxy [--config file.yaml]")
+	require.True(t, strings.HasSuffix(stdout, all.String()))
+}
+
+func TestRead(t *testing.T) {
+	lookup := func(name string) (string, bool) {
+		return "127.0.0.1:8086", name == "LINKERD2_PROXY_DESTINATION_SVC_ADDR"
+	}
+	file := filepath.Join(t.TempDir(), "proxy.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("outbound: {connect_timeout: 7s}"), 0o600))
+	s, err := read([]string{"-config", file}, lookup, t.Output())
+	require.NoError(t, err)
+	require.Equal(t, 7*time.Second, s.Outbound.Connect.Timeout)
+	_, err = read([]string{"-h"}, lookup, t.Output())
+	require.ErrorIs(t, err, flag.ErrHelp)
+}

@@ -1,0 +1,74 @@
+package meters
+
+import (
+	"context"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// balancerFamilies are what there is of balancers and their queues.
+type balancerFamilies struct {
+	endpoints, waiting  *family[prometheus.Gauge]
+	updates, queued     *family[prometheus.Counter]
+	refusals, ejections *family[prometheus.Counter]
+	spared, recalled    *family[prometheus.Counter]
+	waits               *family[prometheus.Histogram]
+}
+
+func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
+	name := func(s string) string { return "outbound_" + protocol + "_balancer_" + s }
+	return balancerFamilies{
+		endpoints: m.gauges(name("endpoints"), "Endpoints of a target."),
+		updates:   m.counters(name("p2c_updates_total"), "News of a target's endpoints: Reset for all of them, else for each."),
+		refusals:  m.counters(name("refusals_total"), "What no endpoint of a target took."),
+		ejections: m.counters(name("ejections_total"), "Endpoints that were taken out, by cause."),
+		spared:    m.counters(name("ejections_spared_total"), "Endpoints that were not taken out, lest too few be left."),
+		recalled:  m.counters(name("ejections_recalled_total"), "Endpoints that were taken back early, lest too few be left."),
+		waiting:   m.gauges(name("queue_length"), "How many wait for a target."),
+		queued:    m.counters(name("queue_requests_total"), "How many waited for a target, and wait no more."),
+		waits: m.histograms(name("queue_latency_seconds"), "How long they did.",
+			0.0005, 0.005, 0.05, 0.5, 1, 3),
+	}
+}
+
+// Balancer returns the instruments of a target's balancer, and those of the
+// queue above it, of the protocol "http" or "tcp"; any other has none. The
+// series are shown until a while after ctx.
+func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
+	f, ok := m.balanced[protocol]
+	if !ok {
+		return balance.Instruments{}, layer.Instruments{}
+	}
+	l, dst := m.lease(ctx), Labels{"dst": target}
+	b := binder{l, dst}
+	balancer := balance.Instruments{
+		Endpoints: states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},
+		Updates:   newLabelled("op", b.counters(f.updates), asItIs),
+		Refusals:  b.lazy(f.refusals, nil),
+		Ejections: newLabelled("cause", b.counters(f.ejections), asItIs),
+		Spared:    b.lazy(f.spared, nil),
+		Recalled:  b.lazy(f.recalled, nil),
+	}
+	queue := layer.Instruments{
+		Waiting:   gauge{f.waiting.bind(l, dst)},
+		QueueWait: waited{seconds{f.waits.bind(l, dst)}, f.queued.bind(l, dst)},
+	}
+	return balancer, queue
+}
+
+// waited counts whose wait it observes.
+type waited struct {
+	seconds
+	queued prometheus.Counter
+}
+
+func (w waited) With(...string) metrics.Histogram { return w }
+
+func (w waited) Observe(ms float64) {
+	w.queued.Inc()
+	w.seconds.Observe(ms)
+}

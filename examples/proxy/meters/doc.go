@@ -1,0 +1,17 @@
+// Package meters counts what a proxy does, by the names and labels of linkerd's
+// proxy, and shows it to Prometheus.
+//
+//	endpoint, route, balancer, connection        scrape
+//	       │ bind, until ctx ends                   │
+//	       ▼                                        ▼
+//	    series of a family  ──────────────────▶  Handler: text, gzip, "# EOF"
+//
+// Labels are bound when something begins; a request then costs atomic
+// additions. A series is shown for as long as anybody may write to it, and for
+// Config.RetainIdle after that, so that a scrape sees its last value; one that
+// is bound again meanwhile goes on from there. Series of a family need not have
+// the same labels, as an endpoint has those that its discovery gave it.
+//
+// Prometheus is named here and nowhere else: layers write to go-kit's
+// interfaces.
+package meters

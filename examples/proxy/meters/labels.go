@@ -1,0 +1,107 @@
+package meters
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Direction is which side of the proxy a request or connection came in by.
+type Direction string
+
+// The directions.
+const (
+	Inbound  Direction = "inbound"
+	Outbound Direction = "outbound"
+)
+
+// Labels are the labels of a series. Characters that a name cannot have become
+// "_"; values are escaped when they are shown. To Prometheus, a label with an
+// empty value is the same as none.
+type Labels map[string]string
+
+// With returns these labels and more, which win.
+func (l Labels) With(more Labels) Labels {
+	all := make(Labels, len(l)+len(more))
+	maps.Copy(all, l)
+	maps.Copy(all, more)
+	return all
+}
+
+// Prefixed returns labels with prefix and "_" before their names: "dst" for
+// those of an endpoint, "rt" for those of a route.
+func Prefixed(prefix string, labels map[string]string) Labels {
+	prefixed := make(Labels, len(labels))
+	for name, value := range labels {
+		prefixed[prefix+"_"+name] = value
+	}
+	return prefixed
+}
+
+// Target is target_addr, target_ip and target_port.
+func Target(addr netip.AddrPort) Labels {
+	if !addr.IsValid() {
+		return Labels{}
+	}
+	return Labels{
+		"target_addr": addr.String(),
+		"target_ip":   addr.Addr().String(),
+		"target_port": strconv.Itoa(int(addr.Port())),
+	}
+}
+
+// ServerTLS are the labels of a connection to a server that proved to be id.
+func ServerTLS(id string) Labels { return Labels{"tls": "true", "server_id": id} }
+
+// ClientTLS are the labels of a connection from a client that proved to be id;
+// an empty id is TLS with nobody.
+func ClientTLS(id string) Labels { return Labels{"tls": "true", "client_id": id} }
+
+// NoTLS are the labels of a connection in clear, and why it is: "disabled",
+// "loopback", "not_provided_by_service_discovery", "no_tls_from_remote", ….
+func NoTLS(why string) Labels {
+	if why == "disabled" {
+		return Labels{"tls": why}
+	}
+	return Labels{"tls": "no_identity", "no_tls_reason": why}
+}
+
+// clean returns labels as a series can have them.
+func (l Labels) clean() Labels {
+	cleaned := make(Labels, len(l))
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		cleaned[cleanName(name)] = strings.ToValidUTF8(l[name], "\uFFFD")
+	}
+	return cleaned
+}
+
+func cleanName(name string) string {
+	name = strings.Map(func(r rune) rune {
+		if 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '_' {
+			return r
+		}
+		return '_'
+	}, name)
+	switch {
+	case name == "":
+		return "_"
+	case '0' <= name[0] && name[0] <= '9', strings.HasPrefix(name, "__"), name == "le":
+		return "l_" + name // the first is no name, the others are Prometheus' own
+	}
+	return name
+}
+
+// key is the same for the same labels.
+func (l Labels) key() string {
+	var b strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(l)) {
+		b.WriteString(name)
+		b.WriteByte(0)
+		b.WriteString(strconv.Itoa(len(l[name]))) // a value may hold anything
+		b.WriteByte(0)
+		b.WriteString(l[name])
+	}
+	return b.String()
+}

@@ -1,0 +1,246 @@
+package meters_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// scrape returns what Prometheus would see.
+func scrape(t testing.TB, m *meters.Meters) string {
+	t.Helper()
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	require.Equal(t, http.StatusOK, w.Code)
+	require.True(t, strings.HasSuffix(w.Body.String(), "\n# EOF\n"))
+	return w.Body.String()
+}
+
+// lines returns the series whose names begin with prefix.
+func lines(t testing.TB, m *meters.Meters, prefix string) (found []string) {
+	t.Helper()
+	for line := range strings.Lines(scrape(t, m)) {
+		if strings.HasPrefix(line, prefix) {
+			found = append(found, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return found
+}
+
+// answering is a service that answers with what it is given.
+type answering struct {
+	layer.Service[*http.Request, *http.Response]
+	call func(*http.Request) (*http.Response, error)
+}
+
+func (a answering) Ready(context.Context) error { return nil }
+func (a answering) Call(_ context.Context, r *http.Request) (*http.Response, error) {
+	return a.call(r)
+}
+
+func endpointLabels() meters.Labels {
+	return meters.Labels{"authority": "web.example:80"}.
+		With(meters.Target(netip.MustParseAddrPort("10.0.0.1:8080"))).
+		With(meters.ServerTLS("web.identity")).
+		With(meters.Prefixed("dst", map[string]string{"pod": `p"o\d`, "zone-a": "z\n", "none": ""}))
+}
+
+const endpointText = `authority="web.example:80",%sdirection="outbound",dst_none="",dst_pod="p\"o\\d",dst_zone_a="z\n",%sserver_id="web.identity"`
+
+func response(status int, body string, header ...string) *http.Response {
+	h := http.Header{}
+	for i := 0; i < len(header); i += 2 {
+		h.Add(header[i], header[i+1])
+	}
+	return &http.Response{StatusCode: status, Header: h, Body: io.NopCloser(strings.NewReader(body))}
+}
+
+func TestEndpointCountsRequests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		grpc := response(200, "x", "Content-Type", "application/grpc")
+		grpc.Trailer = http.Header{"Grpc-Status": {"14"}}
+		answers := []func() (*http.Response, error){
+			func() (*http.Response, error) { time.Sleep(250 * time.Millisecond); return response(200, "hello"), nil },
+			func() (*http.Response, error) { return response(503, "no"), nil },
+			func() (*http.Response, error) { return grpc, nil },
+			func() (*http.Response, error) {
+				return response(200, "", "Content-Type", "application/grpc", "Grpc-Status", "99"), nil
+			},
+			func() (*http.Response, error) { return nil, &layer.Error{Layer: "endpoint", Err: syscall.ECONNRESET} },
+			func() (*http.Response, error) { return nil, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady} },
+		}
+		svc := m.Endpoint(ctx, meters.Outbound, endpointLabels())(answering{call: func(*http.Request) (*http.Response, error) {
+			next := answers[0]
+			answers = answers[1:]
+			return next()
+		}})
+		for len(answers) > 0 {
+			rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://web/", nil))
+			if err != nil {
+				continue
+			}
+			require.Contains(t, strings.Join(lines(t, m, "requests_in_flight"), ""), "} 1")
+			_, err = io.ReadAll(rsp.Body)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		text := func(name, early, late, rest string) string {
+			s := name + "{" + endpointText
+			s = strings.Replace(strings.Replace(s, "%s", early, 1), "%s", late, 1)
+			return s + rest
+		}
+		const target = `,target_addr="10.0.0.1:8080",target_ip="10.0.0.1",target_port="8080",tls="true"} `
+		require.Equal(t, []string{text("request_total", "", "", target+"5")}, lines(t, m, "request_total"))
+		require.Equal(t, []string{text("refusal_total", "", "", target+"1")}, lines(t, m, "refusal_total"))
+		require.Equal(t, []string{text("requests_in_flight", "", "", target+"0")}, lines(t, m, "requests_in_flight"))
+		const success, failure = `classification="success",`, `classification="failure",`
+		require.ElementsMatch(t, []string{
+			text("response_total", success, "", `,status_code="200"`+target+"1"),
+			text("response_total", failure, "", `,status_code="503"`+target+"1"),
+			text("response_total", failure, `grpc_status="14",`, `,status_code="200"`+target+"1"),
+			text("response_total", success, `grpc_status="2",`, `,status_code="200"`+target+"1"),
+			text("response_total", failure, `error="i/o",`, target+"1"),
+		}, lines(t, m, "response_total"))
+		buckets := strings.Join(lines(t, m, "response_latency_ms_bucket"), "\n")
+		require.Regexp(t, `status_code="200".*le="200"} 2`, buckets)
+		require.Regexp(t, `status_code="200".*le="300"} 3`, buckets)
+		require.Regexp(t, `status_code="200".*le="\+Inf"} 3`, buckets)
+		require.Equal(t, 26*3, strings.Count(buckets, "\n")+1, "by status and without one, 26 each")
+	})
+}
+
+func TestCallerWhoLeavesIsNoFailure(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(r *http.Request) (*http.Response, error) {
+		return nil, context.Canceled
+	}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := svc.Call(ctx, httptest.NewRequest(http.MethodGet, "/", nil))
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []string{`response_total{classification="success",direction="inbound"} 1`}, lines(t, m, "response_total"))
+}
+
+func TestPanicIsCounted(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) { panic("no") }})
+	require.Panics(t, func() { _, _ = svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil)) })
+	require.Equal(t, []string{`requests_in_flight{direction="inbound"} 0`}, lines(t, m, "requests_in_flight"))
+	require.Equal(t, []string{`response_total{classification="failure",direction="inbound",error="unexpected"} 1`}, lines(t, m, "response_total"))
+}
+
+func TestEndpointConforms(t *testing.T) {
+	layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+		New: func(ctx context.Context, next httplayer.Service) httplayer.Service {
+			return meters.New(meters.Config{}).Endpoint(ctx, meters.Outbound, endpointLabels())(next)
+		},
+		Request:  func(int) *http.Request { return httptest.NewRequest(http.MethodPost, "http://web/", nil) },
+		Response: func(int) *http.Response { return &http.Response{StatusCode: 200, ContentLength: -1} },
+	})
+}
+
+// TestSeriesStayWhileTheyAreUsed is H3 and the retention: those of what is gone
+// go 10 min later, unless it is back by then.
+func TestSeriesStayWhileTheyAreUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: 10 * time.Minute})
+		call := func(ctx context.Context, pod string) {
+			svc := m.Endpoint(ctx, meters.Outbound, meters.Prefixed("dst", map[string]string{"pod": pod}))(
+				answering{call: func(*http.Request) (*http.Response, error) { return response(200, ""), nil }})
+			rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil))
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		long, endLong := context.WithCancel(t.Context())
+		defer endLong()
+		call(long, "a")
+		short, endShort := context.WithCancel(t.Context())
+		call(short, "b")
+		require.Len(t, lines(t, m, "response_total"), 2)
+
+		time.Sleep(time.Hour)
+		require.Len(t, lines(t, m, "response_total"), 2, "in use, although idle")
+		endShort()
+		time.Sleep(9 * time.Minute)
+		require.Len(t, lines(t, m, "response_total"), 2, "the last values can be scraped")
+		again, endAgain := context.WithCancel(t.Context())
+		call(again, "b")
+		time.Sleep(2 * time.Minute)
+		require.Contains(t, strings.Join(lines(t, m, "request_total"), "\n"), `dst_pod="b"} 2`, "it is back")
+		endAgain()
+		time.Sleep(11 * time.Minute)
+		for _, prefix := range []string{"request_total", "response_total", "refusal_total", "requests_in_flight"} {
+			require.Len(t, lines(t, m, prefix), 1, prefix)
+		}
+		require.NotContains(t, scrape(t, m), `dst_pod="b"`)
+	})
+}
+
+// sample is a line of Prometheus' text.
+var sample = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*"(,[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*")*\})? \S+$`)
+
+// TestAnyLabelsAreShown is H4, for labels that come from elsewhere.
+func TestAnyLabelsAreShown(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		labels := rapid.MapOfN(rapid.String(), rapid.OneOf(rapid.String(), rapid.StringMatching(`[,"\\\n{}]*`), rapid.Just("\xff")), 0, 4).Draw(r, "labels")
+		m := meters.New(meters.Config{})
+		tr := m.Transport(t.Context(), meters.Outbound, meters.Destination, meters.Labels(labels))
+		tr.Opened.Add(1)
+		for _, line := range lines(t, m, "tcp_") {
+			if !sample.MatchString(line) {
+				r.Fatalf("%q of %q", line, labels)
+			}
+		}
+		if len(lines(t, m, "tcp_open_total")) != 1 {
+			r.Fatalf("%q: %q", labels, lines(t, m, "tcp_open_total"))
+		}
+	})
+}
+
+var errOther = errors.New("other")
+
+func BenchmarkEndpoint(b *testing.B) {
+	m := meters.New(meters.Config{})
+	rsp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}
+	next := answering{call: func(*http.Request) (*http.Response, error) { return rsp, nil }}
+	svc := m.Endpoint(b.Context(), meters.Outbound, endpointLabels())(next)
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	b.Run("alone", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = svc.Call(b.Context(), req)
+		}
+	})
+	b.Run("parallel", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			ctx := context.Background()
+			for pb.Next() {
+				_, _ = svc.Call(ctx, req)
+			}
+		})
+	})
+}

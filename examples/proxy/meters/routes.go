@@ -1,0 +1,152 @@
+package meters
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/multi"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// routeFamilies are what there is of profiles' routes: route_* once for each
+// request, route_actual_* for each try.
+type routeFamilies struct {
+	requests, responses *family[prometheus.Counter]
+	tries, answers      *family[prometheus.Counter] // answers are those to tries
+	latency             *family[prometheus.Histogram]
+	retryable, expired  *family[prometheus.Counter]
+}
+
+func (m *Meters) routeFamilies() routeFamilies {
+	return routeFamilies{
+		requests:  m.counters("route_request_total", "Total count of HTTP requests."),
+		responses: m.counters("route_response_total", "Total count of HTTP responses."),
+		tries:     m.counters("route_actual_request_total", "Total count of HTTP requests, each try of one."),
+		answers:   m.counters("route_actual_response_total", "Total count of HTTP responses to tries."),
+		retryable: m.counters("route_retryable_total", "Total count of retryable HTTP responses."),
+		expired:   m.counters("route_timeout_total", "Time limits of a route that ran out."),
+		latency: m.histograms("route_response_latency_ms",
+			"Elapsed times between a request's headers being received and its response stream completing", latencyBuckets()...),
+	}
+}
+
+// Route returns the instruments of a profile's route, for those of its requests
+// and those of its tries: see profiles.Measured. dst is "name:port", route the
+// route's name, which is the label rt_route unless labels, those of the route,
+// have a route. A response that failed as the route's time was over has
+// error="timeout". The series are shown until a while after ctx.
+func (m *Meters) Route(
+	ctx context.Context, d Direction, dst, route string, labels map[string]string,
+) (requests, tries layer.Instruments) {
+	l, f := m.lease(ctx), m.routes
+	all := Labels{"direction": string(d), "dst": dst}
+	if route != "" {
+		all["rt_route"] = route
+	}
+	all = all.With(Prefixed("rt", labels))
+	b := binder{l, all}
+	o := overdue{
+		failures: b.counter(f.responses, Labels{"classification": "failure"}),
+		late:     b.lazy(f.responses, Labels{"classification": "failure", "error": "timeout"}),
+		pending:  new(atomic.Int64),
+	}
+	requests = layer.Instruments{
+		Requests:  b.counter(f.requests, nil),
+		Refusals:  multi.NewCounter(b.counter(f.requests, nil), b.counter(f.responses, Labels{"classification": "failure"})),
+		Responses: classes{b.lazy(f.responses, Labels{"classification": "success"}), o},
+		Latency:   histogram{f.latency.bind(l, all)},
+		Retries:   b.lazy(f.retryable, nil),
+		Skipped:   newLabelled("skipped", b.counters(f.retryable), skipped),
+		Expired:   limits{newLabelled("limit", b.counters(f.expired), asItIs), o.pending},
+	}
+	failures := b.lazy(f.answers, Labels{"classification": "failure"})
+	tries = layer.Instruments{
+		Requests:  b.counter(f.tries, nil),
+		Refusals:  multi.NewCounter(b.counter(f.tries, nil), failures),
+		Responses: classes{b.lazy(f.answers, Labels{"classification": "success"}), failures},
+	}
+	return requests, tries
+}
+
+// skipped is linkerd's word for why there was no retry.
+func skipped(reason string) string {
+	if reason == "budget" {
+		return "no_budget"
+	}
+	return reason
+}
+
+// binder binds series for one lease.
+type binder struct {
+	lease  *lease
+	labels Labels
+}
+
+func (b binder) counters(f *family[prometheus.Counter]) func(Labels) prometheus.Counter {
+	return func(more Labels) prometheus.Counter { return f.bind(b.lease, b.labels.With(more)) }
+}
+
+func (b binder) counter(f *family[prometheus.Counter], more Labels) metrics.Counter {
+	return counter{b.counters(f)(more)}
+}
+
+// lazy is a counter that is not shown before it counts.
+func (b binder) lazy(f *family[prometheus.Counter], more Labels) metrics.Counter {
+	return &lazy{bind: func() prometheus.Counter { return b.counters(f)(more) }}
+}
+
+// classes is linkerd's response_total: a request that told nothing of the
+// endpoint, because its caller cancelled, is not held against it.
+type classes struct{ successes, failures metrics.Counter }
+
+func (c classes) With(label ...string) metrics.Counter {
+	switch label[1] {
+	case layer.Success.String(), layer.Ignorable.String():
+		return c.successes
+	}
+	return c.failures
+}
+
+func (classes) Add(float64) {} // there is no series without a class
+
+// overdue counts failures, and apart those because of a limit. A limit counts
+// before the failure that it makes; which of two that fail at a time it was is
+// not known, and makes no difference to their number.
+type overdue struct {
+	failures, late metrics.Counter
+	pending        *atomic.Int64
+}
+
+func (o overdue) With(...string) metrics.Counter { return o }
+
+func (o overdue) Add(delta float64) {
+	for n := o.pending.Load(); n > 0; n = o.pending.Load() {
+		if o.pending.CompareAndSwap(n, n-1) {
+			o.late.Add(delta)
+			return
+		}
+	}
+	o.failures.Add(delta)
+}
+
+// limits counts by which limit ran out. Those on the whole request fail it; a
+// try may be followed by another.
+type limits struct {
+	labelled
+	pending *atomic.Int64
+}
+
+func (l limits) With(label ...string) metrics.Counter {
+	if label[1] == "head" || label[1] == "total" {
+		return multi.NewCounter(l.labelled.With(label...), ending{l.pending})
+	}
+	return l.labelled.With(label...)
+}
+
+type ending struct{ pending *atomic.Int64 }
+
+func (e ending) With(...string) metrics.Counter { return e }
+func (e ending) Add(delta float64)              { e.pending.Add(int64(delta)) }

@@ -1,0 +1,67 @@
+package meters
+
+import (
+	"context"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// Peer is whose connections they are: of clients, or to servers.
+type Peer string
+
+// The peers.
+const (
+	Source      Peer = "src"
+	Destination Peer = "dst"
+)
+
+// Transport is where connections are counted: see tcplayer.Meter.
+type Transport = tcplayer.Instruments
+
+type transportFamilies struct {
+	opened, closed, read, written *family[prometheus.Counter]
+	open                          *family[prometheus.Gauge]
+}
+
+func (m *Meters) transportFamilies() transportFamilies {
+	return transportFamilies{
+		opened:  m.counters("tcp_open_total", "Total count of opened connections"),
+		open:    m.gauges("tcp_open_connections", "Number of currently-open connections"),
+		read:    m.counters("tcp_read_bytes_total", "Total count of bytes read from peers"),
+		written: m.counters("tcp_write_bytes_total", "Total count of bytes written to peers"),
+		closed:  m.counters("tcp_close_total", "Total count of closed connections"),
+	}
+}
+
+// Transport returns the instruments of connections with these labels: [Target],
+// and TLS as for Endpoint. The series are shown until a while after ctx.
+func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
+	l, f := m.lease(ctx), m.conns
+	labels = labels.With(Labels{"direction": string(d), "peer": string(peer)})
+	b := binder{l, labels}
+	return Transport{
+		Opened:  b.counter(f.opened, nil),
+		Open:    gauge{f.open.bind(l, labels)},
+		Read:    b.counter(f.read, nil),
+		Written: b.counter(f.written, nil),
+		Closed:  closed{b.lazy(f.closed, Labels{"errno": ""}), newLabelled("errno", b.counters(f.closed), asItIs)},
+	}
+}
+
+// closed is labelled, and without a label a clean end.
+type closed struct {
+	clean  metrics.Counter
+	failed labelled
+}
+
+func (c closed) Add(delta float64) { c.clean.Add(delta) }
+
+func (c closed) With(label ...string) metrics.Counter {
+	if label[1] == "" {
+		return c.clean
+	}
+	return c.failed.With(label...)
+}

@@ -1,0 +1,147 @@
+package outbound
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/profiles"
+	profilesource "github.com/gotower/gotower/profiles/linkerd"
+	"github.com/gotower/gotower/resolve"
+	destination "github.com/gotower/gotower/resolve/linkerd"
+	"github.com/gotower/gotower/tap"
+)
+
+// Config is what the path is made of.
+type Config struct {
+	settings.Outbound
+
+	Control    settings.Control
+	Controller grpc.ClientConnInterface // the destination controller
+	Identity   *identity.Identity       // nil: nothing is sent by TLS
+	Own        []netip.Addr             // addresses of this pod: spoken to in clear
+	Origin     tcplayer.Origin          // where a connection was going to
+	Refuse     func(netip.AddrPort) error
+	Ending     context.Context //nolint:containedctx // when it ends, connections are to
+
+	SourceLabels map[string]string // what tap shows of the clients of this proxy
+	Taps         *tap.Registry
+	Meters       *meters.Meters
+	Log          *slog.Logger
+}
+
+// Outbound is the path: a server of accepted connections.
+type Outbound struct {
+	tcplayer.Server
+	Config
+
+	Requests httplayer.Service // of all connections that speak HTTP
+
+	http      tcplayer.Server // of connections that speak HTTP
+	resolver  resolve.Resolver
+	profiles  profiles.Source
+	countHTTP func(error) error
+	countTCP  func(context.Context, net.Conn, error)
+
+	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.Traffic]
+	logicals        *layer.Cache[string, *http.Request, *http.Response]
+	concretes       *layer.Cache[string, *http.Request, *http.Response]
+	forwards        *layer.Cache[place, *http.Request, *http.Response]
+	opaques         *layer.Cache[string, tcplayer.Request, net.Conn]
+	opaqueConcretes *layer.Cache[string, tcplayer.Request, net.Conn]
+	opaqueForwards  *layer.Cache[place, tcplayer.Request, net.Conn]
+}
+
+// Describe shows both ends of the path: what is done to connections, and to the
+// requests on those that speak HTTP.
+func (o *Outbound) Describe() layer.Node {
+	return layer.Node{Name: "outbound", Children: []layer.Node{
+		{Name: "connections", Children: []layer.Node{layer.Describe(o.Server)}},
+		{Name: "requests", Children: []layer.Node{layer.Describe(o.Requests)}},
+	}}
+}
+
+func newOutbound(ctx context.Context, c Config) *Outbound {
+	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newProfiles(c)}
+	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Outbound), c.Meters.TCPErrors(meters.Outbound)
+	o.countHTTP = func(err error) error {
+		countHTTP(err)
+		return err
+	}
+	o.countTCP = func(_ context.Context, conn net.Conn, err error) {
+		dst, _ := tcplayer.OriginalDst(conn)
+		countTCP(dst, err)
+	}
+	idle := layer.CachePolicy{Idle: c.DiscoveryIdle}
+	open := layer.Until(tcplayer.UntilClosed)
+	o.destinations = layer.NewCache(ctx, o.destination, idle)
+	o.logicals = layer.NewCache(ctx, o.logical, idle)
+	o.concretes = layer.NewCache(ctx, o.concrete, idle)
+	o.forwards = layer.NewCache(ctx, o.forwarded, idle)
+	o.opaques = layer.NewCache(ctx, o.opaque, idle, open)
+	o.opaqueConcretes = layer.NewCache(ctx, o.opaqueConcrete, idle, open)
+	o.opaqueForwards = layer.NewCache(ctx, o.opaqueForwarded, idle, open)
+	return o
+}
+
+// newResolver asks the controller. What it said last serves while it is away.
+func newResolver(c Config) resolve.Resolver {
+	return resolve.KeepLastGood(
+		destination.New(c.Controller,
+			destination.ContextToken(c.Control.ContextToken),
+			destination.StreamLimits(limits(c.Control)),
+			destination.Backoff(c.Control.Connect.Backoff),
+			destination.Logger(c.Log)),
+		resolve.KeepPolicy{})
+}
+
+// limits are those of the controller's streams. None are set for a controller
+// of this machine, as in linkerd's proxy; elsewhere what is not set has the
+// resolver's default.
+func limits(c settings.Control) destination.Limits {
+	host, _, err := net.SplitHostPort(c.Destination.Addr)
+	ip, _ := netip.ParseAddr(host)
+	if err == nil && (ip.IsLoopback() || strings.TrimSuffix(host, ".") == "localhost") {
+		return destination.Limits{Initial: -1, Idle: -1, Lifetime: -1}
+	}
+	return destination.Limits(c.Streams)
+}
+
+func newProfiles(c Config) profiles.Source {
+	suffixes := []string(c.Control.ProfileSuffixes)
+	if !c.Control.ProfileSuffixesGiven {
+		suffixes = []string{"."} // requests may say any name, and nobody said which are meant
+	}
+	return profilesource.New(c.Controller,
+		profilesource.Names(suffixes...),
+		profilesource.Networks(c.Control.ProfileNetworks...),
+		profilesource.ContextToken(c.Control.ContextToken),
+		profilesource.Backoff(c.Control.Connect.Backoff),
+		profilesource.Logger(c.Log))
+}
+
+// clients counts the connections that the application makes.
+func (o *Outbound) clients(ctx context.Context) *tcplayer.Meter {
+	return tcplayer.NewMeter(tcplayer.Instruments(
+		o.Meters.Transport(ctx, meters.Outbound, meters.Source, meters.NoTLS("loopback"))))
+}
+
+// measured counts the requests of a target's routes, and their tries.
+func (o *Outbound) measured(
+	ctx context.Context, target string,
+) func(route profiles.Route) (requests, tries layer.Instruments) {
+	return func(route profiles.Route) (requests, tries layer.Instruments) {
+		return o.Meters.Route(ctx, meters.Outbound, target, route.Name, route.Labels)
+	}
+}

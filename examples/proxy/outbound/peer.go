@@ -1,0 +1,154 @@
+package outbound
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/tap"
+)
+
+// peer is how one endpoint is spoken to.
+type peer struct {
+	discover.Target
+
+	tls       *tls.Config // nil: in clear
+	identity  string      // that the endpoint must prove; "" in clear
+	authority string      // instead of the request's; "" is the request's
+	header    *tcplayer.TransportHeader
+	port      uint16 // of the endpoint's proxy, which takes header; 0 is that of the address
+	h2        bool   // it is another proxy, and HTTP/1 goes by HTTP/2
+
+	labels meters.Labels
+	shown  []tap.Option // by tap
+}
+
+// peer decides it. An endpoint that is this pod itself is not spoken to through
+// a proxy.
+func (o *Outbound) peer(t discover.Target) peer {
+	e, p := t.Endpoint, peer{Target: t}
+	own := slices.Contains(o.Own, e.Addr.Addr().Unmap())
+	if !own {
+		p.authority, p.h2, p.port = e.Authority, e.Protocol == resolve.H2, e.OpaquePort
+	}
+	switch {
+	case own:
+		p.labels = meters.NoTLS("loopback")
+	case e.ServerName == "":
+		p.labels = meters.NoTLS("not_provided_by_service_discovery")
+	case o.Identity == nil:
+		p.labels = meters.NoTLS("disabled")
+	default:
+		p.identity, p.tls = e.Identity, o.Identity.Client(e.ServerName, e.Identity)
+		p.labels = meters.ServerTLS(e.Identity)
+	}
+	if p.tls != nil && (p.port != 0 || p.authority != "") {
+		p.header = new(tcplayer.NewTransportHeader(e.Addr.Port(), p.authority, p.spoken()))
+	}
+	p.shown = o.shown(t, p.labels)
+	p.labels = p.labels.With(meters.Target(e.Addr)).With(meters.Prefixed("dst", e.Labels)).
+		With(meters.Labels{"authority": t.Name})
+	return p
+}
+
+// spoken is what the transport header says of requests to the endpoint.
+func (p peer) spoken() tcplayer.Protocol {
+	switch {
+	case p.Endpoint.Protocol == resolve.Opaque:
+		return tcplayer.Opaque
+	case p.h2:
+		return tcplayer.HTTP2
+	}
+	return tcplayer.HTTP1
+}
+
+// opaque is the peer for connections of which nothing is known.
+func (p peer) opaque() peer {
+	if p.header != nil {
+		h := *p.header
+		h.Protocol = tcplayer.Opaque
+		p.header = &h
+	}
+	return p
+}
+
+// upgrade is the layer that has HTTP/1 go by HTTP/2 to another proxy.
+func (p peer) upgrade() layer.Layer[*http.Request, *http.Response] {
+	if !p.h2 {
+		return func(next httplayer.Service) httplayer.Service { return next }
+	}
+	return httplayer.UpgradeOrigProto()
+}
+
+func (p peer) errors(log *slog.Logger) []httplayer.ProxyErrorsOption {
+	opts := []httplayer.ProxyErrorsOption{httplayer.LogProxyErrors(log)}
+	if p.tls != nil {
+		opts = append(opts, httplayer.Meshed())
+	}
+	return opts
+}
+
+func (o *Outbound) shown(t discover.Target, secured meters.Labels) []tap.Option {
+	labels := maps.Clone(t.Endpoint.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels["tls"] = secured["tls"]
+	if reason := secured["no_tls_reason"]; reason != "" {
+		labels["tls"] = reason
+	}
+	if id := secured["server_id"]; id != "" {
+		labels["server_id"] = id
+	}
+	source := maps.Clone(o.SourceLabels)
+	if source == nil {
+		source = map[string]string{}
+	}
+	source["tls"] = "loopback"
+	return []tap.Option{tap.Outbound, tap.SourceLabels(source), tap.Destination(t.Endpoint.Addr, labels)}
+}
+
+// dial connects to the endpoint, and counts its connections.
+func (o *Outbound) dial(ctx context.Context, p peer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := tcplayer.Dialer{
+		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
+		Sockets: o.Connect.Socket.Options(), Refuse: o.Refuse,
+	}
+	counted := o.Meters.Transport(ctx, meters.Outbound, meters.Destination, p.labels)
+	return tcplayer.NewMeter(tcplayer.Instruments(counted)).Dialled(d.DialContext)
+}
+
+// dialled is the client of the endpoint.
+func (o *Outbound) dialled(ctx context.Context, p peer) *httplayer.Endpoint {
+	return httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(),
+		httplayer.DialContext(o.dial(ctx, p)),
+		httplayer.ConnectTimeout(o.Connect.Timeout),
+		httplayer.Backoff(o.Connect.Backoff),
+		httplayer.IdleTimeout(o.Pool.Idle))
+}
+
+// opaqueConnection is how bytes do.
+func (o *Outbound) opaqueConnection(ctx context.Context, p peer) []tcplayer.EndpointOption {
+	return []tcplayer.EndpointOption{
+		tcplayer.DialContext(o.dial(ctx, p)),
+		tcplayer.ConnectTimeout(o.Connect.Timeout),
+		tcplayer.Backoff(o.Connect.Backoff),
+	}
+}
+
+// server serves the connections that speak HTTP.
+func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
+	return httplayer.NewServer(
+		httplayer.Handler(requests, httplayer.InformationalHeaders(!o.Quiet), httplayer.Logger(o.Log)),
+		append(o.Config.Server.Options(), httplayer.DrainOn(o.Ending), httplayer.ServerLogger(o.Log))...)
+}

@@ -1,0 +1,123 @@
+package reliability
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// good is honest traffic beside an attack: a request every pace, over HTTP/1.1
+// and HTTP/2 in turn.
+type good struct {
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	took   []time.Duration
+	failed []string
+}
+
+const pace = 5 * time.Millisecond
+
+func (tn *town) traffic(t testing.TB) *good {
+	t.Helper()
+	g := &good{stop: make(chan struct{})}
+	for _, protocol := range []func(*http.Protocols){
+		func(p *http.Protocols) { p.SetHTTP1(true) }, func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) },
+	} {
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		protocol(transport.Protocols)
+		client := &http.Client{Transport: transport, Timeout: patience}
+		g.done.Go(func() {
+			defer transport.CloseIdleConnections()
+			tick := time.NewTicker(2 * pace)
+			defer tick.Stop()
+			for {
+				select {
+				case <-g.stop:
+					return
+				case <-tick.C:
+					g.request(client, "http://"+tn.addr+"/")
+				}
+			}
+		})
+	}
+	t.Cleanup(g.end)
+	return g
+}
+
+func (g *good) request(client *http.Client, url string) {
+	start := time.Now()
+	rsp, err := client.Get(url)
+	why := ""
+	if err == nil {
+		if _, err = io.Copy(io.Discard, rsp.Body); err == nil && rsp.StatusCode != http.StatusOK {
+			why = rsp.Status
+		}
+		rsp.Body.Close()
+	}
+	if err != nil {
+		why = err.Error()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.took = append(g.took, time.Since(start))
+	if why != "" {
+		g.failed = append(g.failed, why)
+	}
+}
+
+// count is how many requests there were.
+func (g *good) count() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.took)
+}
+
+// more waits for n more requests.
+func (g *good) more(t testing.TB, n int) {
+	t.Helper()
+	before := g.count()
+	require.Eventually(t, func() bool { return g.count() >= before+n }, patience, pace)
+}
+
+func (g *good) end() {
+	select {
+	case <-g.stop:
+	default:
+		close(g.stop)
+	}
+	g.done.Wait()
+}
+
+// p99 is that of the requests from one count to another.
+func (g *good) p99(from, to int) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	took := slices.Sorted(slices.Values(g.took[from:to]))
+	if len(took) == 0 {
+		return 0
+	}
+	return took[len(took)*99/100]
+}
+
+// under runs attack beside honest traffic, of which nothing may fail, and says
+// how that fared.
+func (tn *town) under(t *testing.T, attack func()) {
+	t.Helper()
+	g := tn.traffic(t)
+	g.more(t, 100)
+	before := g.count()
+	attack()
+	g.more(t, 50)
+	after := g.count()
+	g.end()
+	t.Logf("good traffic: p99 %v before, %v during, %d failures of %d",
+		g.p99(0, before).Round(time.Microsecond), g.p99(before, after).Round(time.Microsecond), len(g.failed), len(g.took))
+	require.Empty(t, g.failed)
+}

@@ -1,0 +1,149 @@
+package reliability
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2"       //nolint:depguard // its Framer, to attack with
+	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
+)
+
+// raw is a client of HTTP/2 that says what it likes, frame by frame. Its methods
+// to write are for one goroutine.
+type raw struct {
+	*http2.Framer
+	conn   net.Conn
+	encode *hpack.Encoder
+	block  bytes.Buffer
+	over   chan struct{} // closed when the server has closed, or hung up
+
+	mu     sync.Mutex
+	goAway *http2.GoAwayFrame // the last one, or nil
+	status map[uint32]string
+	resets map[uint32]http2.ErrCode
+}
+
+// counted counts what is written.
+type counted struct {
+	net.Conn
+	n int64
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// dialRaw returns a connection that is to be closed.
+func dialRaw(t testing.TB, addr string) *raw {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	c := &raw{
+		conn: &counted{Conn: conn}, over: make(chan struct{}),
+		status: make(map[uint32]string), resets: make(map[uint32]http2.ErrCode),
+	}
+	c.Framer = http2.NewFramer(c.conn, conn)
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	c.encode = hpack.NewEncoder(&c.block)
+	_, err = io.WriteString(c.conn, http2.ClientPreface)
+	require.NoError(t, err)
+	require.NoError(t, c.WriteSettings())
+	go c.listen()
+	return c
+}
+
+func (c *raw) close() {
+	_ = c.conn.Close()
+	<-c.over
+}
+
+func (c *raw) written() int64 { return c.conn.(*counted).n }
+
+func (c *raw) listen() {
+	defer close(c.over)
+	for {
+		f, err := c.ReadFrame()
+		if _, ofStream := errors.AsType[http2.StreamError](err); ofStream {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		c.hear(f)
+	}
+}
+
+func (c *raw) hear(f http2.Frame) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch f := f.(type) {
+	case *http2.GoAwayFrame:
+		away := *f
+		c.goAway = &away
+	case *http2.MetaHeadersFrame:
+		c.status[f.StreamID] = f.PseudoValue("status")
+	case *http2.RSTStreamFrame:
+		c.resets[f.StreamID] = f.ErrCode
+	}
+}
+
+// told is the code that the server said goodbye with.
+func (c *raw) told() (code http2.ErrCode, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.goAway == nil {
+		return 0, false
+	}
+	return c.goAway.ErrCode, true
+}
+
+// answer is what became of a stream: a status, or "reset".
+func (c *raw) answer(stream uint32) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, ok := c.resets[stream]; ok && c.status[stream] == "" {
+		return "reset"
+	}
+	return c.status[stream]
+}
+
+// request opens a stream.
+func (c *raw) request(stream uint32, method, path string, end bool, fields ...hpack.HeaderField) error {
+	c.block.Reset()
+	for _, f := range append([]hpack.HeaderField{
+		{Name: ":method", Value: method}, {Name: ":scheme", Value: "http"},
+		{Name: ":authority", Value: "web.test"}, {Name: ":path", Value: path},
+	}, fields...) {
+		if err := c.encode.WriteField(f); err != nil {
+			return err
+		}
+	}
+	return c.headers(stream, end, c.block.Bytes())
+}
+
+// frameSize is what a frame may have without the server's leave.
+const frameSize = 16 << 10
+
+// headers sends a block in as many frames as it takes.
+func (c *raw) headers(stream uint32, end bool, block []byte) error {
+	first := block[:min(len(block), frameSize)]
+	block = block[len(first):]
+	err := c.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: stream, BlockFragment: first, EndStream: end, EndHeaders: len(block) == 0,
+	})
+	for err == nil && len(block) > 0 {
+		part := block[:min(len(block), frameSize)]
+		block = block[len(part):]
+		err = c.WriteContinuation(stream, len(block) == 0, part)
+	}
+	return err
+}

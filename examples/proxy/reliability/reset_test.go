@@ -1,0 +1,82 @@
+package reliability
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2" //nolint:depguard // its Framer, to attack with
+)
+
+// Rapid reset (CVE-2023-44487): streams that are opened and taken back at once.
+func TestRapidReset(t *testing.T) {
+	resetAttack(t, func(c *raw, stream uint32) error {
+		if err := c.request(stream, "GET", "/hold", true); err != nil {
+			return err
+		}
+		return c.WriteRSTStream(stream, http2.ErrCodeCancel)
+	})
+}
+
+// MadeYouReset (CVE-2025-8671): the same, but the server is made to reset them.
+func TestMadeYouReset(t *testing.T) {
+	resetAttack(t, func(c *raw, stream uint32) error {
+		if err := c.request(stream, "POST", "/hold", false); err != nil {
+			return err
+		}
+		return c.WriteRawFrame(http2.FrameWindowUpdate, 0, stream, []byte{0, 0, 0, 0}) // an increment of 0 is an error
+	})
+}
+
+// resetAttack opens a connection whenever it is cut off, until it has sent the
+// streams that it wants.
+func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
+	tn := newTown(t)
+	before := heap()
+	streams, conns, told := size(20_000, 200_000), 0, 0
+	var longest time.Duration
+	tn.under(t, func() {
+		for sent := 0; sent < streams; conns++ {
+			c, start, n := dialRaw(t, tn.addr), time.Now(), 0
+			for stream := uint32(1); sent+n < streams && open(c, stream) == nil; stream += 2 {
+				if n++; hungUp(c) {
+					break
+				}
+			}
+			sent += n
+			if sent < streams {
+				<-c.over
+				longest = max(longest, time.Since(start))
+			}
+			if code, ok := c.told(); ok && code == http2.ErrCodeEnhanceYourCalm {
+				told++
+			}
+			c.close()
+		}
+		t.Logf("%d streams over %d connections, of which %d heard ENHANCE_YOUR_CALM; cut within %v",
+			streams, conns, told, longest.Round(time.Millisecond))
+		require.Eventually(t, func() bool { return tn.open.Load() == 0 }, patience, time.Millisecond, "upstream is let go")
+		started := tn.started.Load()
+		t.Logf("upstream: %d requests started, %.1f a connection; at most %d at once", started, float64(started)/float64(conns), tn.peak.Load())
+		assert.LessOrEqual(t, started, int64(2*maxStreams*conns), "at most two for each stream that a connection may have")
+	})
+	assert.LessOrEqual(t, tn.peak.Load(), int64(maxStreams))
+	assert.Positive(t, told)
+	if full { // in the short form on a busy machine, that is not for sure
+		assert.Less(t, longest, 2*time.Second)
+	}
+	growth := grown(t, before)
+	t.Logf("heap: %+.1f MiB", growth)
+	assert.Less(t, growth, 32.0)
+}
+
+func hungUp(c *raw) bool {
+	select {
+	case <-c.over:
+		return true
+	default:
+		_, ok := c.told()
+		return ok
+	}
+}

@@ -1,0 +1,129 @@
+package reliability
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// patience is what no test waits for, unless something is wrong.
+const patience = time.Minute
+
+// maxStreams is how many streams a connection may have.
+const maxStreams = 100
+
+// town is a proxy on real sockets, in clear and by TLS, with one upstream.
+type town struct {
+	addr, tls string
+
+	requests            atomic.Int64 // that reached the upstream
+	started, open, peak atomic.Int64 // of those, the ones for /hold
+}
+
+// newTown is the one place that says how the proxy under attack is made.
+func newTown(t testing.TB, opts ...httplayer.ServerOption) *town {
+	t.Helper()
+	tn := &town{}
+	there := goleak.IgnoreCurrent()
+	t.Cleanup(func() { // net/http stays with a connection of HTTP/2 that it cut for up to a second
+		require.Eventually(t, func() bool { return goleak.Find(there) == nil }, patience, time.Millisecond)
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	svc := httplayer.NewStack().
+		Limit(100_000).
+		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
+	server := httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.DrainOn(ctx)}, opts...)...)
+	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: server})
+
+	var ended []chan error
+	serve := func(l net.Listener) {
+		done := make(chan error, 1)
+		ended = append(ended, done)
+		go func() { done <- tcplayer.Serve(ctx, l, detect, tcplayer.Grace(0)) }()
+	}
+	open, secure := listen(t), listen(t)
+	tn.addr, tn.tls = open.Addr().String(), secure.Addr().String()
+	serve(open)
+	serve(tls.NewListener(secure, &tls.Config{
+		Certificates: []tls.Certificate{certificate(t)}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"},
+	}))
+	t.Cleanup(func() {
+		cancel()
+		for _, done := range ended {
+			<-done
+		}
+	})
+	return tn
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return l
+}
+
+// serveUpstream answers at once, but for /hold: that it does when the caller
+// has gone.
+func (tn *town) serveUpstream(t testing.TB) (addr string) {
+	t.Helper()
+	l := listen(t)
+	srv := &http.Server{ReadHeaderTimeout: patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		tn.requests.Add(1)
+		if r.URL.Path == "/hold" {
+			tn.started.Add(1)
+			tn.see(tn.open.Add(1))
+			defer tn.open.Add(-1)
+		}
+		_, err := io.Copy(io.Discard, r.Body) // net/http looks after the caller once it is read
+		if r.URL.Path == "/hold" {
+			if err == nil {
+				<-r.Context().Done()
+			}
+			return
+		}
+		_, _ = io.WriteString(w, "hello")
+	})}
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		_ = srv.Close()
+		<-done
+	})
+	return l.Addr().String()
+}
+
+func (tn *town) see(open int64) {
+	for peak := tn.peak.Load(); open > peak && !tn.peak.CompareAndSwap(peak, open); {
+		peak = tn.peak.Load()
+	}
+}
+
+func certificate(t testing.TB) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}

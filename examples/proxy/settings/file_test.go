@@ -1,0 +1,112 @@
+package settings_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+)
+
+const example = `# a sidecar
+destination:
+  svc_addr: dst.example:8086
+  profile: {suffixes: [svc.cluster.local., example.com]}
+outbound:
+  connect_timeout: 2s
+  connect: {exp_backoff: {min: 1ms, max: 2ms}}
+  http: {queue_capacity: 7}
+inbound_ports: [80, 90-99]
+tap:
+  labels: {Pod: web-0, ns: a}
+log: warn,linkerd=debug
+log_format: json
+ingress_mode: true
+origin: fixed:127.0.0.1:80
+`
+
+func TestFileSaysTheSame(t *testing.T) {
+	s, err := settings.Read(from(nil), settings.File("proxy.yaml", []byte(example)))
+	require.NoError(t, err)
+	require.Equal(t, "dst.example:8086", s.Control.Destination.Addr)
+	require.Equal(t, settings.Suffixes{"svc.cluster.local", "example.com"}, s.Control.ProfileSuffixes)
+	require.Equal(t, 2*time.Second, s.Outbound.Connect.Timeout)
+	require.Equal(t, 2*time.Millisecond, s.Outbound.Connect.Backoff.Max)
+	require.Equal(t, 7, s.Outbound.HTTPQueue.Capacity)
+	require.Equal(t, settings.Ports{{80, 80}, {90, 99}}, s.Inbound.Ports)
+	require.Equal(t, map[string]string{"Pod": "web-0", "ns": "a"}, s.Tap.Labels)
+	require.Equal(t, "warn,linkerd=debug", s.Log.Filter)
+	require.True(t, s.Log.JSON)
+	require.True(t, s.Outbound.Ingress)
+	require.Equal(t, settings.Fixed, s.Outbound.Origin.Kind)
+}
+
+func TestEnvironmentWins(t *testing.T) {
+	s, err := settings.Read(from(map[string]string{"OUTBOUND_CONNECT_TIMEOUT": "3s"}), settings.File("proxy.yaml", []byte(example)))
+	require.NoError(t, err)
+	require.Equal(t, 3*time.Second, s.Outbound.Connect.Timeout)
+	require.Equal(t, 7, s.Outbound.HTTPQueue.Capacity)
+}
+
+func TestFileIsStrict(t *testing.T) {
+	_, err := settings.Read(from(map[string]string{"INBOUND_CONNECT_TIMEOUT": "3s"}), settings.File("p.yaml", []byte(`
+destination_svc_addr: dst.example:8086
+outbound:
+  connect_timeout: 1.5s
+  conect_timeout: 1s
+  max_in_flight:
+  listen_addr: &a 127.0.0.1:1
+  Connect: 1
+inbound:
+  connect_timeout: soon
+  listen_addr: *a
+  ports: [80, {a: b}]
+outbound_connect_timeout: 1s
+log: {level: info}
+`)))
+	for _, problem := range []string{
+		`p.yaml:4: outbound.connect_timeout="1.5s": must be digits and a unit`,
+		`p.yaml:5: outbound.conect_timeout: is not known`,
+		`p.yaml:6: outbound.max_in_flight: has no value`,
+		`p.yaml:8: outbound: key "Connect" must be a name in lower case`,
+		`p.yaml:10: inbound.connect_timeout="soon": must be digits`, // although a variable won over it
+		`p.yaml:11: inbound.listen_addr: must not be an alias`,
+		`p.yaml:12: inbound.ports: must hold single values`,
+		`p.yaml:13: outbound_connect_timeout: says again what line 4 says`,
+		`p.yaml:14: log.level: is not known`,
+	} {
+		require.ErrorContains(t, err, problem)
+	}
+	many, ok := err.(interface{ Unwrap() []error })
+	require.True(t, ok)
+	require.Len(t, many.Unwrap(), 9, err)
+}
+
+func TestFileThatIsNone(t *testing.T) {
+	for content, problem := range map[string]string{
+		"a: b: c":      "p.yaml: yaml: ",
+		"- a":          "p.yaml:1: must be a mapping",
+		"{}\n---\n{}":  "must be one document",
+		"? [a]\n: b\n": "must be a name in lower case",
+	} {
+		_, err := settings.Read(from(least()), settings.File("p.yaml", []byte(content)))
+		require.ErrorContains(t, err, problem, content)
+	}
+	for _, content := range []string{"", "# nothing\n", "{}", "outbound: {}"} {
+		_, err := settings.Read(from(least()), settings.File("p.yaml", []byte(content)))
+		require.NoError(t, err, content)
+	}
+}
+
+func FuzzFile(f *testing.F) {
+	for _, s := range []string{example, "a: &a [*a]", "<<: {a: b}", "tap_labels: {a: [b]}", "{a: {b: {c: 1}}}", "\xff", "!!binary a: b", "tap: {labels: {a: }}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		s, err := settings.Read(from(least()), settings.File("p.yaml", []byte(content)))
+		if err == nil && s.Control.Destination.Addr == "" {
+			t.Fatalf("%q: %+v", content, s)
+		}
+	})
+}

@@ -1,0 +1,156 @@
+package settings
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// finish is what takes more than one variable to know.
+func (r *reader) finish(s *Settings) {
+	r.finishIdentity(s)
+	r.finishControl(s)
+	r.finishPolicy(s)
+	for _, c := range []struct {
+		of string
+		*Connect
+	}{{"OUTBOUND_CONNECT", &s.Outbound.Connect}, {"INBOUND_CONNECT", &s.Inbound.Connect}, {"CONTROL_CONNECT", &s.Control.Connect}} {
+		r.finishBackoff(c.of, c.Connect)
+	}
+	if s.Outbound.Ingress && !r.has("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS") {
+		s.Outbound.Quiet = true
+	}
+	if s.Tap.Disabled {
+		s.Tap.Name = ""
+	}
+}
+
+// TapServed reports whether anybody may watch: with identity, whom
+// TAP_SVC_NAME names; without, this machine; nobody if TAP_DISABLED is set.
+func (s *Settings) TapServed() bool {
+	return !s.Tap.Disabled && (s.Identity == nil || s.Tap.Name != "")
+}
+
+func (r *reader) finishIdentity(s *Settings) {
+	if r.has("IDENTITY_DISABLED") {
+		r.problem("IDENTITY_DISABLED", "is no longer supported: leave the other IDENTITY variables out")
+	}
+	if !r.has("IDENTITY_SVC_ADDR", "IDENTITY_SVC_NAME", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE",
+		"IDENTITY_LOCAL_NAME", "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME") {
+		s.Identity = nil
+		return
+	}
+	const why = "an identity needs it"
+	i := s.Identity
+	r.require(why, "IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE")
+	if i.Controller.Addr != "" && !isLoopback(i.Controller.Addr) {
+		r.require("the authority is not on this machine", "IDENTITY_SVC_NAME")
+	}
+	switch {
+	case r.has("IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME"):
+		r.require(why, "IDENTITY_SERVER_ID", "IDENTITY_SERVER_NAME")
+	case r.has("IDENTITY_LOCAL_NAME"):
+		i.ServerID = i.ServerName
+	default:
+		r.require(why, "IDENTITY_LOCAL_NAME")
+	}
+	if i.MaxRefresh < i.MinRefresh {
+		r.problem("IDENTITY_MAX_REFRESH", fmt.Sprintf("%v must be at least IDENTITY_MIN_REFRESH, %v", i.MaxRefresh, i.MinRefresh))
+	}
+}
+
+func (r *reader) finishControl(s *Settings) {
+	c := &s.Control
+	r.require("host:port of a destination controller", "DESTINATION_SVC_ADDR")
+	switch d := c.Destination; {
+	case s.Identity == nil && d.Name != "":
+		s.Warnings = append(s.Warnings, r.where("DESTINATION_SVC_NAME")+
+			" is not verified: without identity the controller is asked in clear")
+	case s.Identity != nil && d.Addr != "" && !isLoopback(d.Addr):
+		r.require("the controller is not on this machine", "DESTINATION_SVC_NAME")
+	}
+	c.ProfileSuffixesGiven = r.has("DESTINATION_PROFILE_SUFFIXES")
+	if !r.has("DESTINATION_GET_SUFFIXES") {
+		c.GetSuffixes = c.ProfileSuffixes
+	}
+	outbound := s.Outbound.Connect.Backoff
+	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_MIN", "CONTROL_CONNECT_EXP_BACKOFF_MAX") {
+		c.Connect.Backoff.Min, c.Connect.Backoff.Max = outbound.Min, outbound.Max
+	}
+	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_JITTER") {
+		c.Connect.Backoff.Jitter = outbound.Jitter
+	}
+	r.finishStreams(c.Streams)
+	if c.DNS.MaxTTL > 0 && c.DNS.MaxTTL < c.DNS.MinTTL {
+		r.problem("DNS_MAX_TTL", "must be at least "+r.where("DNS_MIN_TTL"))
+	}
+}
+
+// finishStreams holds the limits of streams to their order; 0 is none.
+func (r *reader) finishStreams(l StreamLimits) {
+	last, least := "", time.Duration(0)
+	for _, limit := range []struct {
+		name string
+		time.Duration
+	}{
+		{"CONTROL_STREAM_INITIAL_TIMEOUT", l.Initial}, {"CONTROL_STREAM_IDLE_TIMEOUT", l.Idle}, {"CONTROL_STREAM_LIFETIME", l.Lifetime},
+	} {
+		switch {
+		case limit.Duration == 0:
+		case limit.Duration < least:
+			r.problem(limit.name, "must be at least "+r.where(last))
+		default:
+			last, least = limit.name, limit.Duration
+		}
+	}
+}
+
+func (r *reader) finishPolicy(s *Settings) {
+	p := s.Inbound.DefaultPolicy
+	ofCluster := []DefaultPolicy{ClusterAuthenticated, ClusterUnauthenticated, Audit}
+	if slices.Contains(ofCluster, p) && len(s.Policy.ClusterNetworks) == 0 {
+		r.problem("INBOUND_DEFAULT_POLICY", string(p)+" needs POLICY_CLUSTER_NETWORKS")
+	}
+	if s.Identity != nil {
+		return
+	}
+	const nobody = " without identity: nobody can have it here, and all connections are refused"
+	if p == AllAuthenticated || p == ClusterAuthenticated {
+		s.Warnings = append(s.Warnings, r.where("INBOUND_DEFAULT_POLICY")+"="+string(p)+nobody)
+	}
+	for name, ports := range map[string]Ports{
+		"INBOUND_PORTS_REQUIRE_IDENTITY": s.Inbound.RequireIdentity, "INBOUND_PORTS_REQUIRE_TLS": s.Inbound.RequireTLS,
+	} {
+		if len(ports) > 0 {
+			s.Warnings = append(s.Warnings, r.where(name)+nobody)
+		}
+	}
+}
+
+func (r *reader) finishBackoff(of string, c *Connect) {
+	least, most := of+"_EXP_BACKOFF_MIN", of+"_EXP_BACKOFF_MAX"
+	switch {
+	case r.has(least) != r.has(most):
+		r.problem(least, "and "+r.where(most)+" go together")
+	case of == "CONTROL_CONNECT" && !r.has(least, of+"_EXP_BACKOFF_JITTER"): // what is wrong is said of outbound
+	default:
+		if err := c.Backoff.Validate(); err != nil {
+			r.problem(of+"_EXP_BACKOFF_*", err.Error())
+		}
+	}
+}
+
+// isLoopback reports whether host:port is on this machine.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return ip.IsLoopback()
+	}
+	return strings.EqualFold(strings.TrimSuffix(host, "."), "localhost")
+}

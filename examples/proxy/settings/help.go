@@ -1,0 +1,36 @@
+package settings
+
+import (
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Help writes every variable with its default in brackets.
+func Help(w io.Writer) error {
+	var b strings.Builder
+	for _, g := range variables(new(Settings)) {
+		fmt.Fprintf(&b, "%s\n", g.title)
+		for i := range g.variables {
+			g.variables[i].describe(&b)
+		}
+		b.WriteByte('\n')
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (v *variable) describe(b *strings.Builder) {
+	name := v.name
+	if v.prefix != "" {
+		name = v.full(name)
+	}
+	fmt.Fprintf(b, "  %-55s %s", name, v.help)
+	if v.usual != "" {
+		fmt.Fprintf(b, " (%s)", v.usual)
+	}
+	if v.older != nil {
+		fmt.Fprintf(b, " [once %s]", strings.Join(v.older, ", "))
+	}
+	b.WriteByte('\n')
+}

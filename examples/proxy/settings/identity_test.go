@@ -1,0 +1,99 @@
+package settings_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+)
+
+// anchors is a certificate in PEM.
+func anchors(t *testing.T) string {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Date(2100, time.January, 1, 0, 0, 0, 0, time.UTC)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+func identified(t *testing.T) map[string]string {
+	t.Helper()
+	return least(
+		"IDENTITY_SVC_ADDR", "localhost.:8080", "IDENTITY_DIR", "/var/run/linkerd/identity/end-entity",
+		"IDENTITY_TRUST_ANCHORS", anchors(t), "IDENTITY_TOKEN_FILE", "/var/run/secrets/token",
+		"IDENTITY_LOCAL_NAME", "web.emojivoto.serviceaccount.identity.linkerd.cluster.local",
+	)
+}
+
+func TestIdentity(t *testing.T) {
+	vars := identified(t)
+	s, err := settings.Read(from(vars))
+	require.NoError(t, err)
+	require.Equal(t, &settings.Identity{
+		Controller: settings.Controller{Addr: "localhost.:8080"}, Dir: vars["IDENTITY_DIR"],
+		TrustAnchors: []byte(vars["IDENTITY_TRUST_ANCHORS"]), TokenFile: vars["IDENTITY_TOKEN_FILE"],
+		ServerID: vars["IDENTITY_LOCAL_NAME"], ServerName: vars["IDENTITY_LOCAL_NAME"],
+		MinRefresh: 10 * time.Second, MaxRefresh: 24 * time.Hour,
+	}, s.Identity)
+	require.False(t, s.TapServed(), "E1: nobody may watch unless TAP_SVC_NAME says who")
+
+	vars["TAP_SVC_NAME"] = "tap.linkerd"
+	s, err = settings.Read(from(vars))
+	require.NoError(t, err)
+	require.True(t, s.TapServed())
+	vars["TAP_DISABLED"] = ""
+	s, err = settings.Read(from(vars))
+	require.NoError(t, err)
+	require.False(t, s.TapServed())
+	require.Empty(t, s.Tap.Name)
+
+	delete(vars, "IDENTITY_LOCAL_NAME")
+	vars["IDENTITY_SERVER_ID"], vars["IDENTITY_SERVER_NAME"] = "spiffe://root/ns/a/sa/b", "b.a"
+	s, err = settings.Read(from(vars))
+	require.NoError(t, err)
+	require.Equal(t, "spiffe://root/ns/a/sa/b", s.Identity.ServerID)
+	require.Equal(t, "b.a", s.Identity.ServerName)
+}
+
+func TestIdentityIsWholeOrNot(t *testing.T) {
+	for _, name := range []string{
+		"IDENTITY_SVC_ADDR", "IDENTITY_DIR", "IDENTITY_TRUST_ANCHORS", "IDENTITY_TOKEN_FILE", "IDENTITY_LOCAL_NAME",
+	} {
+		vars := identified(t)
+		delete(vars, name)
+		_, err := settings.Read(from(vars))
+		require.EqualError(t, err, "LINKERD2_PROXY_"+name+": is not set: an identity needs it")
+	}
+	vars := identified(t)
+	vars["IDENTITY_SERVER_ID"] = "web"
+	_, err := settings.Read(from(vars))
+	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_SERVER_NAME: is not set: an identity needs it")
+
+	vars = identified(t)
+	vars["IDENTITY_SVC_ADDR"], vars["DESTINATION_SVC_ADDR"] = "id.linkerd:8080", "dst.linkerd:8086"
+	_, err = settings.Read(from(vars))
+	require.ErrorContains(t, err, "IDENTITY_SVC_NAME: is not set")
+	require.ErrorContains(t, err, "DESTINATION_SVC_NAME: is not set")
+
+	vars = identified(t)
+	vars["IDENTITY_TRUST_ANCHORS"] = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"
+	_, err = settings.Read(from(vars))
+	require.ErrorContains(t, err, "certificate 1: ")
+	vars["IDENTITY_TRUST_ANCHORS"] = "none"
+	_, err = settings.Read(from(vars))
+	require.ErrorContains(t, err, "must be certificates in PEM")
+
+	s, err := settings.Read(from(least("IDENTITY_MIN_REFRESH", "1s")))
+	require.NoError(t, err)
+	require.Nil(t, s.Identity)
+}

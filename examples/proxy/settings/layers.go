@@ -1,0 +1,72 @@
+package settings
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"syscall"
+
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// Options are the settings as those of a socket.
+func (s Socket) Options() []tcplayer.SocketOption {
+	var opts []tcplayer.SocketOption
+	if s.KeepAlive > 0 {
+		opts = append(opts, tcplayer.KeepAlive(net.KeepAliveConfig{Enable: true, Idle: s.KeepAlive, Interval: s.KeepAlive}))
+	}
+	if s.UserTimeout > 0 {
+		opts = append(opts, tcplayer.UserTimeout(s.UserTimeout))
+	}
+	return opts
+}
+
+// Options are the settings as those of a server of HTTP. How many streams may
+// be taken back is as near as it comes to MaxPendingAcceptResetStreams; for
+// MaxSendBufSize and AdaptiveFlowControl net/http has nothing.
+func (h HTTP2) Options() []httplayer.ServerOption {
+	opts := []httplayer.ServerOption{
+		httplayer.HTTP2(http.HTTP2Config{
+			MaxConcurrentStreams:          int(h.MaxConcurrentStreams),
+			MaxReadFrameSize:              int(h.MaxFrameSize),
+			MaxReceiveBufferPerStream:     int(h.InitialStreamWindowSize),
+			MaxReceiveBufferPerConnection: int(h.InitialConnectionWindowSize),
+			SendPingTimeout:               h.KeepAliveInterval,
+			PingTimeout:                   h.KeepAliveTimeout,
+		}),
+		httplayer.MaxTakenBack(h.MaxPendingAcceptResetStreams),
+	}
+	if h.MaxHeaderListSize > 0 {
+		opts = append(opts, httplayer.MaxHeaderBytes(int(h.MaxHeaderListSize)))
+	}
+	return opts
+}
+
+// Find is how a listener learns where a connection was going to. Where the system
+// does not know of redirections, or of that of this connection, it was going to
+// the listener.
+func (o Origin) Find() tcplayer.Origin {
+	switch o.Kind {
+	case ProxyProtocol:
+		return tcplayer.ProxyProtocol()
+	case Fixed:
+		return tcplayer.Fixed(o.Addr)
+	case Redirected:
+	}
+	redirected := tcplayer.Redirected()
+	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
+		to, err := redirected(ctx, conn)
+		if isUntracked(err) {
+			return conn, nil
+		}
+		return to, err
+	}
+}
+
+// isUntracked reports whether err says that the system has no rules, or tracks
+// no connection like this one.
+func isUntracked(err error) bool {
+	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.ENOPROTOOPT) || errors.Is(err, syscall.ENOENT)
+}

@@ -1,0 +1,147 @@
+package settings
+
+import (
+	"errors"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/examples/proxy/logs"
+)
+
+func parseText(s string) (string, error) { return s, nil }
+
+func parseGiven(string) (bool, error) { return true, nil }
+
+func parseRequired(s string) (string, error) {
+	if s == "" {
+		return "", errors.New("must not be empty")
+	}
+	return s, nil
+}
+
+func parseBool(s string) (bool, error) {
+	if s != "true" && s != "false" {
+		return false, errors.New("must be true or false")
+	}
+	return s == "true", nil
+}
+
+func parseNumber(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil {
+		return 0, errors.New("must be a decimal number below 2147483648")
+	}
+	return int(n), nil
+}
+
+// parseBetween reads a number from least to most.
+func parseBetween(least, most uint32) func(string) (uint32, error) {
+	return func(s string) (uint32, error) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		if err != nil || n < uint64(least) || n > uint64(most) {
+			return 0, errors.New("must be a decimal number from " + strconv.FormatUint(uint64(least), 10) +
+				" to " + strconv.FormatUint(uint64(most), 10))
+		}
+		return uint32(n), nil
+	}
+}
+
+func parseJitter(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(f >= 0 && f <= 100) {
+		return 0, errors.New("must be a number from 0 to 100")
+	}
+	return f, nil
+}
+
+func parseRatio(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(f > 0 && f <= 1) {
+		return 0, errors.New("must be a number above 0, and at most 1")
+	}
+	return f, nil
+}
+
+func parseCount(s string) (int, error) {
+	n, err := strconv.ParseUint(s, 10, 31)
+	if err != nil || n == 0 {
+		return 0, errors.New("must be a decimal number above 0")
+	}
+	return int(n), nil
+}
+
+var durationSyntax = regexp.MustCompile(`^\s*(\d+)(ms|s|m|h|d)?\s*$`)
+
+// parseDuration reads digits and a unit; only 0 may go without one.
+func parseDuration(s string) (time.Duration, error) {
+	m := durationSyntax.FindStringSubmatch(s)
+	if m == nil {
+		return 0, errors.New("must be digits and a unit: ms, s, m, h or d")
+	}
+	var unit time.Duration
+	switch m[2] {
+	case "ms":
+		unit = time.Millisecond
+	case "s":
+		unit = time.Second
+	case "m":
+		unit = time.Minute
+	case "h":
+		unit = time.Hour
+	case "d":
+		unit = 24 * time.Hour
+	}
+	n, err := strconv.ParseInt(m[1], 10, 64)
+	switch {
+	case err != nil, unit > 0 && n > int64(math.MaxInt64/unit):
+		return 0, errors.New("is too long")
+	case unit == 0 && n != 0:
+		return 0, errors.New("has no unit: ms, s, m, h or d")
+	}
+	return time.Duration(n) * unit, nil
+}
+
+// parseLimit is parseDuration, and 0 for nothing: linkerd's chart says "" where
+// there is no limit.
+func parseLimit(s string) (time.Duration, error) {
+	if s == "" {
+		return 0, nil
+	}
+	return parseDuration(s)
+}
+
+func parsePolicy(s string) (DefaultPolicy, error) {
+	switch p := DefaultPolicy(s); p {
+	case Deny, AllAuthenticated, AllUnauthenticated, ClusterAuthenticated, ClusterUnauthenticated, Audit:
+		return p, nil
+	}
+	return "", errors.New("must be deny, all-authenticated, all-unauthenticated, cluster-authenticated, " +
+		"cluster-unauthenticated or audit")
+}
+
+func parseAccess(s string) (AccessFormat, error) {
+	switch f := AccessFormat(s); f {
+	case NoAccessLog, Apache, AccessJSON:
+		return f, nil
+	}
+	return "", errors.New("must be apache or json")
+}
+
+// parseFormat takes all that is not json for plain, as linkerd does.
+func parseFormat(s string) (asJSON bool, err error) { return strings.EqualFold(s, "json"), nil }
+
+// parseUnsafe is for what linkerd turns on with the word unsafe.
+func parseUnsafe(s string) (bool, error) {
+	if s != "unsafe" {
+		return false, errors.New(`must be "unsafe"`)
+	}
+	return true, nil
+}
+
+func parseFilter(s string) (string, error) {
+	_, err := logs.ParseFilter(s)
+	return s, err
+}

@@ -1,0 +1,228 @@
+package settings
+
+import (
+	"cmp"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// items are the parts of a list with commas, without what is blank.
+func items(s string) []string {
+	var parts []string
+	for part := range strings.SplitSeq(s, ",") {
+		if part = strings.TrimSpace(part); part != "" {
+			parts = append(parts, part)
+		}
+	}
+	return parts
+}
+
+func parseAddr(s string) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return netip.AddrPort{}, errors.New("must be ip:port")
+	}
+	return addr, nil
+}
+
+func parseAddrs(s string) ([]netip.AddrPort, error) {
+	parts := strings.Split(s, ",")
+	if len(parts) > 2 {
+		return nil, errors.New("must be one ip:port or two")
+	}
+	var addrs []netip.AddrPort
+	for _, part := range parts {
+		addr, err := parseAddr(part)
+		if err != nil {
+			return nil, fmt.Errorf("%q %w", part, err)
+		}
+		addrs = append(addrs, addr)
+	}
+	return addrs, nil
+}
+
+// parseHostPort reads "name:port" or "ip:port". The port is not 0: it is where
+// to connect.
+func parseHostPort(s string) (string, error) {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return "", errors.New("must be host:port")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return "", errors.New("must have a port from 1 to 65535")
+	}
+	if _, err := netip.ParseAddr(host); err != nil && !isName(host) {
+		return "", fmt.Errorf("%q must be a DNS name or an address", host)
+	}
+	return s, nil
+}
+
+// isName reports whether s is written as a DNS name, with or without a dot at
+// the end: labels of letters, digits, "-" and "_".
+func isName(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if label == "" || len(label) > 63 || strings.ContainsFunc(label, notOfNames) {
+			return false
+		}
+	}
+	return true
+}
+
+func notOfNames(r rune) bool {
+	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", r)
+}
+
+func parseName(s string) (string, error) {
+	if !isName(s) {
+		return "", errors.New("must be a DNS name")
+	}
+	return strings.ToLower(strings.TrimSuffix(s, ".")), nil
+}
+
+// parseID reads an identity: a DNS name, or a URI such as spiffe://….
+func parseID(s string) (string, error) {
+	if rest, ok := strings.CutPrefix(s, "spiffe://"); ok && rest != "" && !strings.ContainsAny(rest, " \t\r\n?#") {
+		return s, nil
+	}
+	name, err := parseName(s)
+	if err != nil {
+		return "", errors.New("must be a DNS name or spiffe://…")
+	}
+	return name, nil
+}
+
+func parseSuffixes(s string) (Suffixes, error) {
+	suffixes := Suffixes{}
+	for _, part := range items(s) {
+		if part == "." {
+			suffixes = append(suffixes, "")
+			continue
+		}
+		name, err := parseName(part)
+		if err != nil {
+			return nil, fmt.Errorf("%q must be a DNS name, or \".\" for all", part)
+		}
+		suffixes = append(suffixes, name)
+	}
+	return suffixes, nil
+}
+
+func parseNetworks(s string) ([]netip.Prefix, error) {
+	var networks []netip.Prefix
+	for _, part := range items(s) {
+		n, err := netip.ParsePrefix(part)
+		if err != nil {
+			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", part)
+		}
+		networks = append(networks, n.Masked())
+	}
+	return networks, nil
+}
+
+// parseIPs reads addresses. Nothing is none of them, which is any.
+func parseIPs(s string) ([]netip.Addr, error) {
+	if s == "" {
+		return nil, nil
+	}
+	var ips []netip.Addr
+	for part := range strings.SplitSeq(s, ",") {
+		ip, err := netip.ParseAddr(part)
+		if err != nil {
+			return nil, fmt.Errorf("%q must be an address", part)
+		}
+		ips = append(ips, ip)
+	}
+	return ips, nil
+}
+
+func parsePorts(s string) (Ports, error) {
+	var ports Ports
+	for _, part := range items(s) {
+		low, high, isRange := strings.Cut(part, "-")
+		if !isRange {
+			high = low
+		}
+		first, err := strconv.ParseUint(strings.TrimSpace(low), 10, 16)
+		last, err2 := strconv.ParseUint(strings.TrimSpace(high), 10, 16)
+		if err != nil || err2 != nil {
+			return nil, fmt.Errorf("%q must be a port or two with a dash", part)
+		}
+		if last < first {
+			return nil, fmt.Errorf("%q must begin with its lower port", part)
+		}
+		ports = append(ports, PortRange{uint16(first), uint16(last)})
+	}
+	return ports.joined(), nil
+}
+
+// joined returns p in order, with what overlaps or touches made one.
+func (p Ports) joined() Ports {
+	slices.SortFunc(p, func(a, b PortRange) int { return cmp.Compare(a.First, b.First) })
+	var whole Ports
+	for _, r := range p {
+		if n := len(whole); n > 0 && int(r.First) <= int(whole[n-1].Last)+1 {
+			whole[n-1].Last = max(whole[n-1].Last, r.Last)
+		} else {
+			whole = append(whole, r)
+		}
+	}
+	return whole
+}
+
+func parseOrigin(s string) (Origin, error) {
+	switch rest, fixed := strings.CutPrefix(s, "fixed:"); {
+	case s == "redirected":
+		return Origin{Kind: Redirected}, nil
+	case s == "proxy-protocol":
+		return Origin{Kind: ProxyProtocol}, nil
+	case fixed:
+		addr, err := parseAddr(rest)
+		if err != nil || addr.Port() == 0 {
+			return Origin{}, errors.New("must have ip:port behind fixed, as fixed:127.0.0.1:8080")
+		}
+		return Origin{Kind: Fixed, Addr: addr}, nil
+	}
+	return Origin{}, errors.New("must be redirected, proxy-protocol or fixed:ip:port")
+}
+
+// parseLabels reads "key=value,key=value".
+func parseLabels(s string) (map[string]string, error) {
+	labels := map[string]string{}
+	for _, part := range items(s) {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("%q must be key=value", part)
+		}
+		labels[key] = value
+	}
+	return labels, nil
+}
+
+// parseAnchors reads certificates in PEM, and nothing else.
+func parseAnchors(s string) ([]byte, error) {
+	n := 0
+	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {
+		if block.Type != "CERTIFICATE" {
+			return nil, fmt.Errorf("holds a %s; it must be certificates", block.Type)
+		}
+		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", n+1, err)
+		}
+		n++
+	}
+	if n == 0 {
+		return nil, errors.New("must be certificates in PEM")
+	}
+	return []byte(s), nil
+}

@@ -1,0 +1,213 @@
+package settings
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Settings are all that a proxy is told. A comment names the variable of each
+// field, without its prefix; a name that begins with _ has OUTBOUND or INBOUND
+// before it.
+type Settings struct {
+	Outbound Outbound
+	Inbound  Inbound
+	Control  Control
+	Policy   Policy
+	Identity *Identity // nil: without identity
+	Tap      Tap
+	Admin    Admin
+	Shutdown Shutdown
+	Log      Log
+	Metrics  Metrics
+	Cores    Cores
+
+	// ReusePort is GOTOWER_REUSE_PORT: two proxies may listen on the same
+	// addresses for connections, so that one can take over from the other.
+	ReusePort bool
+
+	// Warnings are what was read and cannot be honoured, or was passed over,
+	// a sentence each, for the log once there is one.
+	Warnings []string
+}
+
+// Outbound is about connections of the application.
+type Outbound struct {
+	Listen []netip.AddrPort // OUTBOUND_LISTEN_ADDRS, else OUTBOUND_LISTEN_ADDR; one or two
+	Origin Origin           // GOTOWER_OUTBOUND_ORIGIN, else GOTOWER_ORIGIN
+	Accept Socket
+	Server HTTP2 // OUTBOUND_SERVER_HTTP2_*
+
+	DetectTimeout time.Duration // OUTBOUND_DETECT_TIMEOUT
+	OpaquePorts   Ports         // OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: there the server may speak first
+
+	MaxInFlight int   // OUTBOUND_MAX_IN_FLIGHT
+	HTTPQueue   Queue // OUTBOUND_HTTP_QUEUE_CAPACITY, OUTBOUND_HTTP_FAILFAST_TIMEOUT
+	TCPQueue    Queue // OUTBOUND_TCP_QUEUE_CAPACITY, OUTBOUND_TCP_FAILFAST_TIMEOUT
+
+	Connect       Connect
+	Pool          Pool          // OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT, OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT
+	DiscoveryIdle time.Duration // OUTBOUND_DISCOVERY_IDLE_TIMEOUT: how long a target without requests is kept
+
+	Ingress        bool // INGRESS_MODE: the target is what l5d-dst-override says
+	Quiet          bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-error and the like
+	HostnameLabels bool // OUTBOUND_METRICS_HOSTNAME_LABELS
+}
+
+// Inbound is about connections to the application.
+type Inbound struct {
+	Listen netip.AddrPort // INBOUND_LISTEN_ADDR
+	Origin Origin         // GOTOWER_INBOUND_ORIGIN, else GOTOWER_ORIGIN
+	Accept Socket
+	Server HTTP2 // INBOUND_SERVER_HTTP2_*
+
+	DetectTimeout time.Duration // INBOUND_DETECT_TIMEOUT
+
+	MaxInFlight int   // INBOUND_MAX_IN_FLIGHT
+	HTTPQueue   Queue // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
+
+	Connect       Connect
+	Pool          Pool          // MAX_IDLE_CONNS_PER_ENDPOINT, INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT
+	DiscoveryIdle time.Duration // INBOUND_DISCOVERY_IDLE_TIMEOUT
+
+	DefaultPolicy   DefaultPolicy // INBOUND_DEFAULT_POLICY
+	Ports           Ports         // INBOUND_PORTS: which the application documents
+	OpaquePorts     Ports         // INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION: there the server may speak first
+	RequireIdentity Ports         // INBOUND_PORTS_REQUIRE_IDENTITY: only for clients with an identity
+	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy
+
+	IPs             []netip.Addr // INBOUND_IPS: of the pod; none: any will do
+	GatewaySuffixes Suffixes     // INBOUND_GATEWAY_SUFFIXES: names that this proxy is a gateway for
+	AuthorityLabels bool         // INBOUND_METRICS_AUTHORITY_LABELS=unsafe
+}
+
+// Control is about the destination controller, and the queries of names.
+type Control struct {
+	Destination  Controller // DESTINATION_SVC_ADDR, DESTINATION_SVC_NAME
+	ContextToken string     // DESTINATION_CONTEXT
+
+	ProfileSuffixes      Suffixes       // DESTINATION_PROFILE_SUFFIXES: names whose profile is asked for
+	ProfileSuffixesGiven bool           // false: the default; a reverse proxy asks for all names then
+	ProfileNetworks      []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses likewise
+	ProfileInitial       time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: how long to wait for the first profile
+	GetSuffixes          Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for
+
+	Connect         Connect       // CONTROL_CONNECT_TIMEOUT, CONTROL_CONNECT_EXP_BACKOFF_*; only Timeout and Backoff
+	DispatchTimeout time.Duration // CONTROL_DISPATCH_TIMEOUT: for a call that is no stream
+	Streams         StreamLimits  // CONTROL_STREAM_*
+	DNS             DNS           // DNS_MIN_TTL, DNS_MAX_TTL
+}
+
+// Policy is about the policy controller, which this proxy does not ask.
+type Policy struct {
+	Controller      Controller     // POLICY_SVC_ADDR, POLICY_SVC_NAME
+	Workload        string         // POLICY_WORKLOAD
+	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: what INBOUND_DEFAULT_POLICY calls the cluster
+}
+
+// Identity is about the certificate of this proxy.
+type Identity struct {
+	Controller   Controller    // IDENTITY_SVC_ADDR, IDENTITY_SVC_NAME
+	Dir          string        // IDENTITY_DIR: holds csr.der and key.p8
+	TrustAnchors []byte        // IDENTITY_TRUST_ANCHORS: PEM, at least one certificate
+	TokenFile    string        // IDENTITY_TOKEN_FILE
+	ServerID     string        // IDENTITY_SERVER_ID, else IDENTITY_LOCAL_NAME: what the certificate must be for
+	ServerName   string        // IDENTITY_SERVER_NAME, else IDENTITY_LOCAL_NAME: by which clients ask for this proxy
+	MinRefresh   time.Duration // IDENTITY_MIN_REFRESH
+	MaxRefresh   time.Duration // IDENTITY_MAX_REFRESH
+}
+
+// Tap is about who may watch requests.
+type Tap struct {
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR
+
+	// Name is TAP_SVC_NAME, the identity of whom may watch. It is empty if
+	// TAP_DISABLED is set. With identity, an empty name is no tap; without,
+	// tap is for clients of this machine.
+	Name     string
+	Disabled bool              // TAP_DISABLED
+	Labels   map[string]string // TAP_LABELS: what tap shows of the clients of this proxy
+}
+
+// Admin is about the operator's server.
+type Admin struct {
+	Listen netip.AddrPort // ADMIN_LISTEN_ADDR
+}
+
+// Shutdown is about the end.
+type Shutdown struct {
+	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: how long what is open may go on
+	EndpointEnabled bool          // SHUTDOWN_ENDPOINT_ENABLED: POST /shutdown ends the proxy
+}
+
+// Log is about what the proxy says.
+type Log struct {
+	Filter string       // LOG, in the syntax of package logs
+	JSON   bool         // LOG_FORMAT=json
+	Access AccessFormat // ACCESS_LOG
+}
+
+// Metrics is about what is counted.
+type Metrics struct {
+	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long series that nobody writes to are shown
+}
+
+// Controller is a server of the control plane.
+type Controller struct {
+	Addr string // host:port
+	Name string // its identity, which TLS verifies; empty: in clear
+}
+
+// Queue is where requests wait for a target.
+type Queue struct {
+	Capacity int           // how many; 0 is a queue where nobody waits
+	FailFast time.Duration // how long
+}
+
+// Connect is how connections are made.
+type Connect struct {
+	Timeout time.Duration // _CONNECT_TIMEOUT
+	Backoff layer.Backoff // _CONNECT_EXP_BACKOFF_{MIN,MAX,JITTER}
+	Socket  Socket        // _CONNECT_KEEPALIVE, _CONNECT_USER_TIMEOUT
+}
+
+// Socket is how the connections of one side are set up. 0 leaves a field to
+// the system.
+type Socket struct {
+	KeepAlive   time.Duration // _ACCEPT_KEEPALIVE: an idle connection is probed after that
+	UserTimeout time.Duration // _ACCEPT_USER_TIMEOUT: what was sent must be acknowledged within that
+	Backlog     int           // _TCP_LISTEN_BACKLOG; of listeners only
+}
+
+// Pool is the idle HTTP/1.1 connections to an endpoint.
+type Pool struct {
+	MaxIdle int           // how many are kept
+	Idle    time.Duration // and how long
+}
+
+// HTTP2 is how a server speaks HTTP/2. 0 leaves a field to the server.
+type HTTP2 struct {
+	MaxConcurrentStreams         uint32
+	MaxFrameSize                 uint32
+	MaxHeaderListSize            uint32
+	MaxPendingAcceptResetStreams int
+	MaxSendBufSize               int
+	AdaptiveFlowControl          bool
+	KeepAliveInterval            time.Duration
+	KeepAliveTimeout             time.Duration
+	InitialStreamWindowSize      uint32 // else HTTP2_INITIAL_STREAM_WINDOW_SIZE
+	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE
+}
+
+// StreamLimits are how long the streams of a controller may be silent and
+// last; 0 is no limit. Each is at most the next. A controller of this machine
+// is not held to them.
+type StreamLimits struct {
+	Initial, Idle, Lifetime time.Duration
+}
+
+// DNS bounds how long an answer is kept; 0 is no bound.
+type DNS struct {
+	MinTTL, MaxTTL time.Duration
+}

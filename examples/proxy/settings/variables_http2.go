@@ -1,0 +1,61 @@
+package settings
+
+// The bounds of HTTP/2 (RFC 9113, section 6.5.2).
+const (
+	leastFrame = 1 << 14
+	mostFrame  = 1<<24 - 1
+	mostWindow = 1<<31 - 1
+	most32     = 1<<32 - 1
+)
+
+// windows are for both sides. Those of one side win, and are read after these.
+func windows(s *Settings) []variable {
+	both := func(where func(*HTTP2) *uint32) func(string) error {
+		return func(text string) error {
+			n, err := parseBetween(1, mostWindow)(text)
+			if err == nil {
+				*where(&s.Outbound.Server), *where(&s.Inbound.Server) = n, n
+			}
+			return err
+		}
+	}
+	return []variable{
+		{
+			name: "HTTP2_INITIAL_STREAM_WINDOW_SIZE", usual: "65535", help: "bytes, of both sides",
+			set: both(func(h *HTTP2) *uint32 { return &h.InitialStreamWindowSize }),
+		},
+		{
+			name: "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE", usual: "1048576", help: "bytes, of both sides",
+			set: both(func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
+		},
+	}
+}
+
+func http2(side string, h *HTTP2) []variable {
+	const nothing = "the server of net/http has nothing like it"
+	name := side + "_SERVER_HTTP2_"
+	return []variable{
+		{name: name + "MAX_CONCURRENT_STREAMS", set: to(&h.MaxConcurrentStreams, parseBetween(1, most32)), help: "of a connection"},
+		{name: name + "MAX_FRAME_SIZE", set: to(&h.MaxFrameSize, parseBetween(leastFrame, mostFrame)), help: "bytes"},
+		{name: name + "MAX_HEADER_LIST_SIZE", set: to(&h.MaxHeaderListSize, parseBetween(1, most32)), help: "bytes"},
+		{
+			name: name + "MAX_PENDING_ACCEPT_RESET_STREAMS", set: to(&h.MaxPendingAcceptResetStreams, parseNumber),
+			help: "streams reset before they were looked at",
+		},
+		{name: name + "MAX_SEND_BUF_SIZE", set: to(&h.MaxSendBufSize, parseNumber), lost: nothing, help: "bytes of a stream; not honoured"},
+		{
+			name: name + "ADAPTIVE_FLOW_CONTROL", set: to(&h.AdaptiveFlowControl, parseBool), lost: nothing,
+			help: "windows follow the delay; not honoured",
+		},
+		{name: name + "KEEP_ALIVE_INTERVAL", set: to(&h.KeepAliveInterval, parseDuration), help: "between pings"},
+		{name: name + "KEEP_ALIVE_TIMEOUT", set: to(&h.KeepAliveTimeout, parseDuration), help: "for their answers"},
+		{
+			name: name + "INITIAL_STREAM_WINDOW_SIZE", set: to(&h.InitialStreamWindowSize, parseBetween(1, mostWindow)),
+			help: "bytes; instead of HTTP2_*",
+		},
+		{
+			name: name + "INITIAL_CONNECTION_WINDOW_SIZE", set: to(&h.InitialConnectionWindowSize, parseBetween(1, mostWindow)),
+			help: "bytes; instead of HTTP2_*",
+		},
+	}
+}

@@ -1,0 +1,76 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// listen listens on addr. A backlog above 0 is how many connections may wait to
+// be accepted, up to what the system allows. An address that is all of IPv6 is
+// all of IPv4, too. With reuse another may listen there that says so as well.
+func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
+	var c net.ListenConfig
+	if reuse {
+		c.Control = func(_, _ string, raw syscall.RawConn) error {
+			return control(raw, "setsockopt", func(fd int) error {
+				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
+			})
+		}
+	}
+	l, err := c.Listen(context.Background(), "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	if backlog > 0 {
+		err = controlListener(l, "listen", func(fd int) error { return unix.Listen(fd, backlog) }) // again, which sets it anew
+	}
+	if err == nil && reuse {
+		err = controlListener(l, "setsockopt", toNewest)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// toNewest gives new connections to the second of two listeners, which is the
+// one that came later, so that nobody waits for the first when that is closed.
+// The system draws one where there is no second.
+func toNewest(fd int) error {
+	second := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
+	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &second})
+}
+
+// waiting reports whether a connection waits to be accepted.
+func waiting(l net.Listener) bool {
+	fds := make([]unix.PollFd, 1)
+	err := controlListener(l, "poll", func(fd int) error {
+		fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN} //nolint:gosec // a file descriptor is small
+		_, err := unix.Poll(fds, 0)
+		return err
+	})
+	return err == nil && fds[0].Revents&unix.POLLIN != 0
+}
+
+func controlListener(l net.Listener, what string, f func(fd int) error) error {
+	raw, err := l.(*net.TCPListener).SyscallConn() //nolint:forcetypeassert // it is what listening to tcp returns
+	if err != nil {
+		return err
+	}
+	return control(raw, what, f)
+}
+
+func control(raw syscall.RawConn, what string, f func(fd int) error) error {
+	var failed error
+	err := raw.Control(func(fd uintptr) { failed = f(int(fd)) })
+	if err == nil {
+		err = os.NewSyscallError(what, failed)
+	}
+	return err
+}

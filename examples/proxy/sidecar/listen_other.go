@@ -1,0 +1,21 @@
+//go:build !linux
+
+package sidecar
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+)
+
+// listen listens on addr, with the backlog of the system, and beside nobody.
+func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
+	if reuse {
+		return nil, fmt.Errorf("listen beside another on %v: %w", addr, errors.ErrUnsupported)
+	}
+	return net.Listen("tcp", addr.String())
+}
+
+// waiting is not known here.
+func waiting(net.Listener) bool { return false }

@@ -1,0 +1,54 @@
+package sidecar
+
+import (
+	"net/netip"
+
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/examples/proxy/admin"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/tap"
+)
+
+// eventRate is a thousand requests a second, for three hundredths of a
+// processor. Who watches more has Top.
+const eventRate = 3000
+
+// serveAdmin adds the operator's server.
+func (p *Proxy) serveAdmin(c admin.Config) string {
+	return p.operators.HTTP("admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
+}
+
+// serveTap adds the server for who watches. Without an identity they are of
+// this machine; with one, of the name that the settings have, or nobody.
+func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
+	c := p.config.Settings.Tap
+	if c.Disabled || id != nil && c.Name == "" {
+		return ""
+	}
+	opts := []tap.ServerOption{tap.Describing(describe), tap.EventRate(eventRate)}
+	var creds []grpc.ServerOption
+	if id != nil {
+		opts = append(opts, tap.AllowIdentities(c.Name))
+		creds = append(creds, grpc.Creds(newOptionalTLS(id.Server())))
+	}
+	server, watched := grpc.NewServer(creds...), tap.NewServer(taps, opts...)
+	watched.Register(server)
+	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
+}
+
+// address is a as it is listened to; any of loopback if it is not valid.
+func address(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return anyPort
+	}
+	return a.String()
+}
+
+func (p *Proxy) fallback() []string {
+	if p.config.Fallback {
+		return []string{anyPort}
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// anyPort is where a listener goes whose address is taken, if it may.
+const anyPort = "127.0.0.1:0"
+
+// path is a listener, and what serves its connections.
+type path struct {
+	name   string
+	l      net.Listener
+	at     netip.AddrPort
+	svc    tcplayer.Server
+	accept settings.Socket
+}
+
+// listen binds a path to each of the addresses. A proxy without a path there
+// has no valid address.
+func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
+	for _, addr := range addrs {
+		if !addr.IsValid() {
+			continue
+		}
+		l, err := p.bind(addr, accept.Backlog)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		at, err := netip.ParseAddrPort(l.Addr().String())
+		if err != nil {
+			return errors.Join(fmt.Errorf("%s: %w", name, err), l.Close())
+		}
+		p.paths = append(p.paths, path{name, l, at, svc, accept})
+	}
+	return nil
+}
+
+func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
+	l, err := listen(addr, backlog, p.config.ReusePort)
+	if err != nil && p.config.Fallback {
+		return net.Listen("tcp", anyPort)
+	}
+	return l, err
+}
+
+// at is where the first path of that name is.
+func (p *Proxy) at(name string) string {
+	i := slices.IndexFunc(p.paths, func(path path) bool { return path.name == name })
+	if i < 0 {
+		return ""
+	}
+	return p.paths[i].at.String()
+}
+
+// refuseOwn keeps what goes out from coming back: nothing is sent to the
+// listener that it came in by.
+func (p *Proxy) refuseOwn(addr netip.AddrPort) error {
+	ip := addr.Addr().Unmap()
+	for _, path := range p.paths {
+		here := ip.IsLoopback() || ip == path.at.Addr() || slices.Contains(p.config.Settings.Inbound.IPs, ip)
+		if path.name == outboundPath && here && addr.Port() == path.at.Port() {
+			return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
+		}
+	}
+	return nil
+}
+
+// serve serves a path until ctx ends and its connections did, or the grace is
+// over.
+func (p *Proxy) serve(ctx context.Context, path path) error {
+	opts := []tcplayer.ServeOption{tcplayer.Grace(p.config.Shutdown.Grace), tcplayer.Logger(p.log)}
+	for _, opt := range path.accept.Options() {
+		opts = append(opts, opt)
+	}
+	p.log.Info("listening", "for", path.name, "addr", path.at.String())
+	ctx, cancel := untilAccepted(ctx, path.l)
+	defer cancel()
+	if err := tcplayer.Serve(ctx, path.l, path.svc, opts...); err != nil {
+		return fmt.Errorf("%s: %w", path.name, err)
+	}
+	return nil
+}
+
+// mostQueued is how long what waits to be accepted may take.
+const mostQueued = time.Second
+
+// untilAccepted ends when ctx has, and nobody waits for l any more: who does has
+// a connection as far as it can see, and would have it reset.
+func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
+	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		defer cancel()
+		look := time.NewTicker(time.Millisecond)
+		defer look.Stop()
+		for end := time.Now().Add(mostQueued); waiting(l) && time.Now().Before(end); {
+			<-look.C
+		}
+	})
+	return accepting, func() { stop(); cancel() }
+}
+
+// certified is a path that is served once the proxy has an identity; till then
+// its connections wait to be accepted.
+func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
+	if id == nil {
+		return svc
+	}
+	return &certifiedServer{svc, id}
+}
+
+type certifiedServer struct {
+	tcplayer.Server
+	id *identity.Identity
+}
+
+func (c *certifiedServer) Ready(ctx context.Context) error {
+	if err := c.id.Ready(ctx); err != nil {
+		return err
+	}
+	return c.Server.Ready(ctx)
+}
+
+func (c *certifiedServer) Next() tcplayer.Server { return c.Server }

@@ -1,0 +1,217 @@
+package sidecar_test
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// script is a controller that says what the test says. Profiles are known by
+// their targets; what has none gets an empty one. Each query for endpoints is
+// given to the test, which answers it.
+type script struct {
+	destination.UnimplementedDestinationServer
+
+	addr  string
+	asked chan *query
+
+	mu       sync.Mutex
+	profiles map[string]*destination.DestinationProfile
+	changed  chan struct{} // closed when profiles change
+}
+
+// query is one call of Get, while it lasts.
+type query struct {
+	target string
+	says   chan *destination.Update
+	ends   chan error // nil: the stream ends well
+}
+
+// soon is how long what must happen may take on a machine that is busy.
+const soon = 30 * time.Second
+
+func newScript(t testing.TB) *script {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	return serveScript(t, l)
+}
+
+func serveScript(t testing.TB, l net.Listener) *script {
+	t.Helper()
+	s := &script{
+		addr: l.Addr().String(), asked: make(chan *query, 100),
+		profiles: map[string]*destination.DestinationProfile{}, changed: make(chan struct{}),
+	}
+	srv := grpc.NewServer()
+	destination.RegisterDestinationServer(srv, s)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		require.NoError(t, <-done)
+	})
+	return s
+}
+
+// Get gives the query to the test.
+func (s *script) Get(in *destination.GetDestination, out grpc.ServerStreamingServer[destination.Update]) error {
+	q := &query{in.GetPath(), make(chan *destination.Update), make(chan error)}
+	s.asked <- q
+	for {
+		select {
+		case u := <-q.says:
+			if err := out.Send(u); err != nil {
+				return err
+			}
+		case err := <-q.ends:
+			return err
+		case <-out.Context().Done():
+			return out.Context().Err()
+		}
+	}
+}
+
+// GetProfile sends the profile of the moment, and each that follows.
+func (s *script) GetProfile(
+	in *destination.GetDestination, out grpc.ServerStreamingServer[destination.DestinationProfile],
+) error {
+	var last *destination.DestinationProfile
+	for {
+		s.mu.Lock()
+		p, changed := s.profiles[in.GetPath()], s.changed
+		s.mu.Unlock()
+		if p == nil {
+			p = &destination.DestinationProfile{}
+		}
+		if p != last {
+			if err := out.Send(p); err != nil {
+				return err
+			}
+		}
+		last = p
+		select {
+		case <-changed:
+		case <-out.Context().Done():
+			return out.Context().Err()
+		}
+	}
+}
+
+// profile says what the profile of a target is from now on.
+func (s *script) profile(target string, p *destination.DestinationProfile) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.profiles[target] = p
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// next is the next query, which must be for target.
+func (s *script) next(t testing.TB, target string) *query {
+	t.Helper()
+	select {
+	case q := <-s.asked:
+		require.Equal(t, target, q.target)
+		return q
+	case <-time.After(soon):
+		require.Fail(t, "nobody asked for "+target)
+		return nil
+	}
+}
+
+// none asserts that nobody has asked meanwhile.
+func (s *script) none(t testing.TB) {
+	t.Helper()
+	select {
+	case q := <-s.asked:
+		require.Fail(t, "asked for "+q.target)
+	default:
+	}
+}
+
+func (q *query) say(t testing.TB, u *destination.Update) {
+	t.Helper()
+	select {
+	case q.says <- u:
+	case <-time.After(soon):
+		require.Fail(t, "the query has ended")
+	}
+}
+
+func (q *query) end(t testing.TB, err error) {
+	t.Helper()
+	select {
+	case q.ends <- err:
+	case <-time.After(soon):
+		require.Fail(t, "the query has ended")
+	}
+}
+
+func (q *query) add(t testing.TB, endpoints ...*destination.WeightedAddr) {
+	t.Helper()
+	q.say(t, &destination.Update{Update: &destination.Update_Add{Add: &destination.WeightedAddrSet{Addrs: endpoints}}})
+}
+
+func (q *query) noEndpoints(t testing.TB, exists bool) {
+	t.Helper()
+	q.say(t, &destination.Update{Update: &destination.Update_NoEndpoints{NoEndpoints: &destination.NoEndpoints{Exists: exists}}})
+}
+
+// wireAddr is host:port as the controller says it.
+func wireAddr(addr string) *apinet.TcpAddress {
+	at := netip.MustParseAddrPort(addr)
+	ip := at.Addr().As4()
+	v4 := uint32(ip[0])<<24 | uint32(ip[1])<<16 | uint32(ip[2])<<8 | uint32(ip[3])
+	return &apinet.TcpAddress{Ip: &apinet.IPAddress{Ip: &apinet.IPAddress_Ipv4{Ipv4: v4}}, Port: uint32(at.Port())}
+}
+
+// endpointAt is an endpoint in clear.
+func endpointAt(addr string, change ...func(*destination.WeightedAddr)) *destination.WeightedAddr {
+	e := &destination.WeightedAddr{Addr: wireAddr(addr), Weight: 10000, ProtocolHint: &destination.ProtocolHint{}}
+	for _, f := range change {
+		f(e)
+	}
+	return e
+}
+
+// proves makes an endpoint one behind a proxy that has the identity.
+func proves(identity string) func(*destination.WeightedAddr) {
+	return func(e *destination.WeightedAddr) {
+		e.TlsIdentity = &destination.TlsIdentity{Strategy: &destination.TlsIdentity_DnsLikeIdentity_{
+			DnsLikeIdentity: &destination.TlsIdentity_DnsLikeIdentity{Name: identity},
+		}}
+	}
+}
+
+// speaksH2 says that the proxy of an endpoint takes HTTP/1 by HTTP/2.
+func speaksH2(e *destination.WeightedAddr) {
+	e.ProtocolHint.Protocol = &destination.ProtocolHint_H2_{H2: &destination.ProtocolHint_H2{}}
+}
+
+// isOpaque says that the endpoint is not to be looked at.
+func isOpaque(e *destination.WeightedAddr) {
+	e.ProtocolHint.Protocol = &destination.ProtocolHint_Opaque_{Opaque: &destination.ProtocolHint_Opaque{}}
+}
+
+// direct says that the proxy of an endpoint takes connections at its own
+// address.
+func direct(proxy string) func(*destination.WeightedAddr) {
+	return func(e *destination.WeightedAddr) {
+		e.ProtocolHint.OpaqueTransport = &destination.ProtocolHint_OpaqueTransport{
+			InboundPort: uint32(netip.MustParseAddrPort(proxy).Port()),
+		}
+	}
+}
+
+// invalid is how a controller says that it knows nothing of a target.
+var errInvalid = status.Error(codes.InvalidArgument, "that is no service")
