@@ -30,12 +30,12 @@ func New(ctx context.Context, c Config) *Inbound {
 	in := newInbound(ctx, c)
 	in.Requests = in.requests()
 	in.http = in.server(in.Requests)
+	counted := tcplayer.Failures(in.countTCP)
 	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("metrics", in.clients(ctx).Accepted).
-		With("failures", tcplayer.Failures(in.countTCP)).
 		Service(tcplayer.Transparent(in.Origin,
-			in.application(), // for a port of the application
-			in.direct()))     // for this proxy
+			counted(in.application()), // for a port of the application
+			counted(in.direct())))     // for this proxy
 	return in
 }
 

@@ -33,12 +33,12 @@ func New(ctx context.Context, c Config) *Outbound {
 	o := newOutbound(ctx, c)
 	o.Requests = o.requests()
 	o.http = o.server(o.Requests)
+	counted := tcplayer.Failures(o.countTCP)
 	o.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("metrics", o.clients(ctx).Accepted).
-		With("failures", tcplayer.Failures(o.countTCP)).
 		Service(tcplayer.Transparent(o.Origin,
-			o.destinations.Router(originalDst), // redirected
-			o.detect(o.http, nil)))             // not redirected: requests by name
+			counted(o.destinations.Router(originalDst)), // redirected
+			counted(o.detect(o.http, nil))))             // not redirected: requests by name
 	return o
 }
 
