@@ -7,7 +7,7 @@
 //	go run ./examples/pods
 //
 // It needs Linux, root, and programs that .ci/pods.sh installs. It leaves
-// nothing behind, however it ends. README.md has the picture.
+// nothing running, however it ends. README.md has the picture.
 package main
 
 import (
@@ -24,7 +24,6 @@ import (
 // The exit codes. The one of a run that was not possible is automake's.
 const (
 	exitFailed  = 1
-	exitUsage   = 2
 	exitSkipped = 77
 )
 
@@ -53,6 +52,9 @@ func main() {
 		os.Exit(exitFailed)
 	}
 }
+
+// inside is the first argument of this program in its sandbox.
+const inside = "inside"
 
 // options are the flags.
 type options struct {

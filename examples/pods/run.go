@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/gotower/gotower/examples/pods/wire"
@@ -30,7 +28,6 @@ type running struct {
 
 // run is the whole story, in the sandbox.
 func run(ctx context.Context, dir string, o options) error {
-	signal.Ignore(syscall.SIGPIPE)
 	begun := time.Now()
 	r := &running{cluster: newCluster(), options: o, dir: dir, proxies: map[string]*process{}}
 	for _, step := range []struct {

@@ -30,12 +30,11 @@ func New(ctx context.Context, c Config) *Inbound {
 	in := newInbound(ctx, c)
 	in.Requests = in.requests()
 	in.http = in.server(in.Requests)
-	counted := tcplayer.Failures(in.countTCP)
 	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("metrics", in.clients(ctx).Accepted).
 		Service(tcplayer.Transparent(in.Origin,
-			counted(in.application()), // for a port of the application
-			counted(in.direct())))     // for this proxy
+			in.application(), // for a port of the application
+			in.direct()))     // for this proxy
 	return in
 }
 
@@ -47,16 +46,24 @@ func (in *Inbound) application() tcplayer.Server {
 	looked := tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: opaque},
 		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("failures", tcplayer.Failures(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.Traffic](in.isOwn)).
 		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: opaque, Clear: looked}))
 }
 
 // direct serves connections from other proxies, for the port that their
-// transport header says.
+// transport header says. Without an identity there is nothing to prove, and all
+// are reset.
 func (in *Inbound) direct() tcplayer.Server {
-	return in.secured(tcplayer.TLSServers{Local: layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
-		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())}))})
+	if in.Identity == nil {
+		return nil
+	}
+	return layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("failures", tcplayer.Failures(in.countTCP)).
+		Service(in.secured(tcplayer.TLSServers{Local: layer.NewStack[net.Conn, tcplayer.Traffic]().
+			With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
+			Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())})),
+		}, tcplayer.TransportProtocol))
 }
 
 // opaque forwards connections, as bytes, to the port that they were made to.
@@ -111,11 +118,12 @@ func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Servic
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.opaqueConnection(ctx, dst)...))
 }
 
-// secured ends TLS that asks for the name of this pod's proxy.
-func (in *Inbound) secured(to tcplayer.TLSServers) tcplayer.Server {
+// secured ends TLS that asks for the name of this pod's proxy. Clients may agree
+// with it on one of protocols, where there are any.
+func (in *Inbound) secured(to tcplayer.TLSServers, protocols ...string) tcplayer.Server {
 	if in.Identity == nil {
 		return to.Clear
 	}
-	return tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.Names(in.ServerName), to,
+	return tcplayer.DetectTLS(in.Identity.Server(protocols...), tcplayer.Names(in.ServerName), to,
 		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
 }

@@ -13,9 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inside is the first argument of this program in its sandbox.
-const inside = "inside"
-
 // sandboxed runs this program again, in namespaces of its own for the network,
 // mounts and processes, until it ends. When the first process of such a
 // namespace ends, however it ends, the kernel kills all others, and nothing of
@@ -43,6 +40,10 @@ func sandboxed(ctx context.Context, args ...string) error {
 	}
 	return err
 }
+
+// apart keeps an interrupt from the keyboard away from a process: it comes to
+// this program, which knows what to do.
+func apart(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
 // furnish gives the sandbox its own view of processes, of the names of
 // namespaces, and of DNS.
