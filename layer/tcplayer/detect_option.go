@@ -2,8 +2,12 @@ package tcplayer
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"time"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // DetectOption sets how [Detect], [DetectTLS] and [ProxyProtocol] look at
@@ -55,4 +59,20 @@ func newDetectOptions(opts []DetectOption) detectOptions {
 
 func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
 	return o.skip != nil && o.skip(ctx, conn)
+}
+
+// unheard ends a connection whose client has not said enough: err is what came
+// instead.
+func (o *detectOptions) unheard(conn net.Conn, at, reason string, err error) error {
+	e := &layer.Error{Layer: at, Reason: reason, Err: err}
+	switch {
+	case errors.Is(err, io.EOF):
+		_ = conn.Close()
+		e.Err = io.ErrUnexpectedEOF
+		return e
+	case lateness(err):
+		e.Kind, e.Waited = layer.ErrTimeout, o.timeout
+	}
+	reset(conn)
+	return e
 }

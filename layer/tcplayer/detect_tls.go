@@ -98,7 +98,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
 		return handOver(ctx, "tls", d.to.Clear, conn, next)
 	case err != nil:
-		return Traffic{}, d.unheard(conn, err)
+		return Traffic{}, d.unheard(conn, "tls", "no ClientHello", err)
 	case errors.Is(unsure, ErrNotTLS):
 		return handOver(ctx, "tls", d.to.Clear, conn, next)
 	}
@@ -107,21 +107,6 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 		return handOver(ctx, "tls", d.to.Pass, conn, next)
 	}
 	return d.terminate(ctx, next)
-}
-
-// unheard ends a connection whose client has not said enough.
-func (d *detectTLS) unheard(conn net.Conn, err error) error {
-	e := &layer.Error{Layer: "tls", Reason: "no ClientHello", Err: err}
-	switch {
-	case errors.Is(err, io.EOF):
-		_ = conn.Close()
-		e.Err = io.ErrUnexpectedEOF
-		return e
-	case lateness(err):
-		e.Kind, e.Waited = layer.ErrTimeout, d.timeout
-	}
-	reset(conn)
-	return e
 }
 
 func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, error) {

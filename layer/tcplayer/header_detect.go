@@ -72,7 +72,7 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (Traffic, err
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case err != nil:
-		return Traffic{}, d.unheard(conn, err)
+		return Traffic{}, d.unheard(conn, "transport", "no header", err)
 	case errors.Is(wrong, ErrNoTransportHeader):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case wrong == nil:
@@ -98,21 +98,6 @@ func headed(conn net.Conn, h TransportHeader) net.Conn {
 		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(here.Addr(), h.Port))
 	}
 	return f
-}
-
-// unheard ends a connection whose client has not said enough.
-func (d *detectTransport) unheard(conn net.Conn, err error) error {
-	e := &layer.Error{Layer: "transport", Reason: "no header", Err: err}
-	switch {
-	case errors.Is(err, io.EOF):
-		_ = conn.Close()
-		e.Err = io.ErrUnexpectedEOF
-		return e
-	case lateness(err):
-		e.Kind, e.Waited = layer.ErrTimeout, d.timeout
-	}
-	reset(conn)
-	return e
 }
 
 // Describe shows the servers.

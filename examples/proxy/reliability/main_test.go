@@ -7,7 +7,25 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// attackWith has this test program attack instead: see attackers.
+const attackWith = "GOTOWER_TEST_ATTACK"
+
+// scratch is where programs are built.
+var scratch string
+
+func TestMain(m *testing.M) {
+	if name := os.Getenv(attackWith); name != "" {
+		os.Exit(attack(name))
+	}
+	var err error
+	if scratch, err = os.MkdirTemp("", "gotower-reliability-"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(exit int) {
+		_ = os.RemoveAll(scratch)
+		os.Exit(exit)
+	}))
+}
 
 // full asks for the attacks in full size.
 var full = os.Getenv("GOTOWER_RELIABILITY") == "full"
