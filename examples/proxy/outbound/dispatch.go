@@ -96,3 +96,6 @@ func (b *byConnection) Call(ctx context.Context, req *http.Request) (*http.Respo
 }
 
 func (b *byConnection) Next() httplayer.Service { return b.Service }
+
+// Describe names the layer.
+func (b *byConnection) Describe() layer.Node { return layer.Node{Name: "by connection"} }

@@ -98,14 +98,19 @@ func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Servi
 
 // through is what is done to requests on their way to one address.
 func (o *Outbound) through(ctx context.Context, p peer) layer.Stack[*http.Request, *http.Response] {
-	return httplayer.NewStack().
-		With("authority", httplayer.OverrideAuthority(p.authority)).
+	s := httplayer.NewStack().
 		With("require-id", httplayer.RequireID(p.identity)).
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.Access{}, p.shown...)).
 		With("override", httplayer.StripHeader(overrideHeader)).
-		With("proxy-errors", httplayer.ProxyErrors(p.errors(o.Log)...)).
-		With("orig-proto", p.upgrade())
+		With("proxy-errors", httplayer.ProxyErrors(p.errors(o.Log)...))
+	if p.authority != "" {
+		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
+	}
+	if p.h2 {
+		s = s.With("orig-proto", httplayer.UpgradeOrigProto())
+	}
+	return s
 }
 
 // opaque connects to a target as its profile says, over bytes that nobody looks

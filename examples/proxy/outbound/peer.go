@@ -6,12 +6,10 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"net/http"
 	"slices"
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/examples/proxy/meters"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/resolve"
@@ -80,14 +78,6 @@ func (p peer) opaque() peer {
 		p.header = &h
 	}
 	return p
-}
-
-// upgrade is the layer that has HTTP/1 go by HTTP/2 to another proxy.
-func (p peer) upgrade() layer.Layer[*http.Request, *http.Response] {
-	if !p.h2 {
-		return func(next httplayer.Service) httplayer.Service { return next }
-	}
-	return httplayer.UpgradeOrigProto()
 }
 
 func (p peer) errors(log *slog.Logger) []httplayer.ProxyErrorsOption {
