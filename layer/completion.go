@@ -83,13 +83,16 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 // ends: at an error of Read ([io.EOF] is a complete body), at Close, or when
 // ctx is done, so that nothing stays counted for a body that was abandoned.
 // Several observers of one body share one wrapper. A body that is also an
-// [io.Writer] (an upgraded connection) stays one.
+// [io.Writer] (an upgraded connection) stays one, with CloseWrite if it has that.
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	switch b := body.(type) {
 	case *observedBody:
 		b.add(o)
 		return b
 	case *observedStream:
+		b.add(o)
+		return b
+	case *observedConn:
 		b.add(o)
 		return b
 	}
@@ -101,10 +104,14 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		b.stop = stop
 		b.mu.Unlock()
 	}
-	if w, ok := body.(io.Writer); ok {
-		return &observedStream{b, w}
+	w, ok := body.(io.Writer)
+	if !ok {
+		return b
 	}
-	return b
+	if half, ok := body.(halfCloser); ok {
+		return &observedConn{b, w, half}
+	}
+	return &observedStream{b, w}
 }
 
 type observedBody struct {
@@ -176,3 +183,12 @@ type observedStream struct {
 	*observedBody
 	io.Writer
 }
+
+// observedConn is an observedStream that can be ended one way.
+type observedConn struct {
+	*observedBody
+	io.Writer
+	halfCloser
+}
+
+type halfCloser interface{ CloseWrite() error }

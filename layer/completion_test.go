@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -110,9 +111,33 @@ func TestObserveBodyKeepsTheWriterOfAnUpgradedConnection(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "out", wire.String())
 	require.Same(t, body, layer.ObserveBody(t.Context(), body, &recorder{}))
+	require.NotImplements(t, (*interface{ CloseWrite() error })(nil), body, "what is below cannot")
 	_, err = io.ReadAll(body)
 	require.NoError(t, err)
 	require.Equal(t, 2, r.bytes)
+}
+
+// A connection that is observed can still be ended one way.
+func TestObserveBodyKeepsCloseWrite(t *testing.T) {
+	near, far := net.Pipe()
+	defer far.Close()
+	ended := false
+	body := layer.ObserveBody(t.Context(), halfClosed{near, &ended}, &recorder{})
+	half, ok := body.(interface{ CloseWrite() error })
+	require.True(t, ok)
+	require.NoError(t, half.CloseWrite())
+	require.True(t, ended)
+	require.NoError(t, body.Close())
+}
+
+type halfClosed struct {
+	net.Conn
+	ended *bool
+}
+
+func (h halfClosed) CloseWrite() error {
+	*h.ended = true
+	return nil
 }
 
 func TestAtEndKnowsResponsesWithABody(t *testing.T) {

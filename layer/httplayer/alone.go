@@ -22,12 +22,22 @@ func Alone(e *Endpoint) Service { return &alone{e} }
 
 type alone struct{ *Endpoint }
 
-// Ready does not wait for an address that is not reached yet, or not any more.
+// Ready does not wait for an address that is not reached yet, or not any more,
+// and who waits for room hears of it.
 func (a *alone) Ready(ctx context.Context) error {
-	if a.life.Err() == nil && !a.link.up() {
-		return nil
+	for {
+		seen := a.link.changes.Load()
+		switch {
+		case a.life.Err() != nil:
+			return a.closedError()
+		case a.room(), !a.link.up() && a.canProbe():
+			return nil
+		case ctx.Err() != nil:
+			return a.notReady(ctx)
+		}
+		a.h2.refresh()
+		a.await(ctx, recheck, seen)
 	}
-	return a.Endpoint.Ready(ctx)
 }
 
 func (a *alone) Call(ctx context.Context, req *http.Request) (*http.Response, error) {

@@ -35,7 +35,7 @@ func newTransport(p protocol) *http.Transport {
 		t.HTTP2 = &http.HTTP2Config{
 			// What one reader who does not read can make us hold. net/http
 			// would hold 4 MiB.
-			MaxReceiveBufferPerStream: 256 << 10,
+			MaxReceiveBufferPerStream: 128 << 10,
 		}
 	} else {
 		t.Protocols.SetHTTP1(true)

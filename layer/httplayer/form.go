@@ -58,9 +58,10 @@ func inAbsoluteForm(u *url.URL) *url.URL {
 }
 
 // misdirected returns why a request that a server received cannot be proxied:
-// CONNECT that is not HTTP/1.1 with an authority for its target, and an
-// authority for a target of anything else. What follows such a request on its
-// connection is not to be taken for another one.
+// CONNECT that is not HTTP/1.1 with an authority for its target, or has a body,
+// which might be the tunnel's; and an authority for a target of anything else.
+// What follows such a request on its connection is not to be taken for another
+// one.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {
@@ -72,11 +73,13 @@ func misdirected(r *http.Request) error {
 		reason = "CONNECT needs HTTP/1.1"
 	case !isAuthorityForm(r.RequestURI):
 		reason = "the target of CONNECT must be host:port"
+	case r.ContentLength != 0:
+		reason = "CONNECT has no body"
 	}
 	if reason == "" {
 		return nil
 	}
-	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: true}
+	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: r.ProtoMajor == 1}
 }
 
 // isAuthorityForm reports whether target is a host and a port.

@@ -161,8 +161,9 @@ func (g *goodbye) got(f frameHead, payload []byte) {
 	switch {
 	case f.kind == headersFrame:
 		g.last = max(g.last, f.stream)
+		g.taken.opened(f.stream)
 	case f.kind == rstFrame:
-		g.taken.reset()
+		g.taken.takenBy(f.stream)
 	case f.kind == pingFrame && f.flags&pingAck != 0 && string(payload) == goodbyePing:
 		g.heard = true
 	}

@@ -7,15 +7,53 @@ import (
 )
 
 // takenBack counts the streams of a connection that were reset, against an
-// allowance: most of them at once, most more in a second, and one for each
-// response that began.
+// allowance: most of them at once, most more in a second, and one for each response
+// that began. One that its client resets when it was there for a while does not
+// count: it kept to the limit of streams, and cost no more than an answer would.
 type takenBack struct {
 	most int64
 	much atomic.Bool
 
-	mu   sync.Mutex
-	used int64
-	at   time.Time // when used was last made less by time
+	mu    sync.Mutex
+	used  int64
+	at    time.Time // when used was last made less by time
+	marks [8]streamMark
+	mark  int // the newest of them
+}
+
+// streamMark is a short period in which streams were opened.
+type streamMark struct {
+	at     time.Time // when it began
+	stream uint32    // the last of them; those before have smaller numbers
+}
+
+// streamAWhile is how long a stream must be there to count as one that is used.
+const (
+	streamAWhile = 250 * time.Millisecond
+	streamPeriod = streamAWhile / 4
+)
+
+func (t *takenBack) opened(stream uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.marks[t.mark].at) > streamPeriod {
+		t.mark = (t.mark + 1) % len(t.marks)
+		t.marks[t.mark].at = now
+	}
+	t.marks[t.mark].stream = stream
+}
+
+// old reports whether a stream is known to have been opened a while ago, with
+// mu held.
+func (t *takenBack) old(stream uint32) bool {
+	now := time.Now()
+	for _, m := range t.marks {
+		if stream <= m.stream && now.Sub(m.at) >= streamAWhile+streamPeriod {
+			return true
+		}
+	}
+	return false
 }
 
 func (t *takenBack) answered() {
@@ -24,9 +62,23 @@ func (t *takenBack) answered() {
 	t.mu.Unlock()
 }
 
+// takenBy is told of a stream that the client has reset.
+func (t *takenBack) takenBy(stream uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.old(stream) {
+		t.countLocked()
+	}
+}
+
+// reset is told of a stream that the server has reset.
 func (t *takenBack) reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.countLocked()
+}
+
+func (t *takenBack) countLocked() {
 	if t.at.IsZero() {
 		t.at = time.Now()
 	}

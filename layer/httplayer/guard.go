@@ -33,15 +33,14 @@ import (
 // sizes.
 //
 // HTTP/2 with prior knowledge passes, from its preface on. So does everything
-// once a handler has hijacked a connection, for an upgrade or CONNECT. What a
-// client sends together with such a request must look like a next request:
-// whether it would be one, nobody can know yet. Where it does not, who hijacks the
-// connection can only write to it.
+// behind a request for an upgrade or CONNECT once a handler has hijacked its
+// connection; what was sent together with it is kept until that is known, and is
+// a next request if the handler does not.
 //
 // net/http recognizes TLS by the type of a connection. A [tls.Conn] in a guard
 // is served as cleartext is: no HTTP/2 by ALPN, and no Request.TLS.
 //
-// Cost: 120 bytes for each connection, 632 more once a target was absolute; one
+// Cost: 150 bytes for each connection, 632 more once a target was absolute; one
 // pass over heads and chunk sizes, 0.3 to 0.8 µs for a head, and none over the
 // data of bodies; no allocation for a request but the first with an absolute target.
 // Deadlines are those of the connection, so the server's timeouts hold.
@@ -49,6 +48,7 @@ import (
 // A Guard starts nothing and is safe for concurrent use.
 type Guard struct {
 	log   *slog.Logger
+	lax   bool // OtherHost is none
 	to    [guardReasons]metrics.Counter
 	count [guardReasons]atomic.Int64
 }
@@ -74,6 +74,15 @@ func GuardCounter(c metrics.Counter) GuardOption {
 // silence.
 func GuardLogger(l *slog.Logger) GuardOption {
 	return guardOption(func(g *Guard) { g.log = l })
+}
+
+// TargetOverHost lets an absolute target pass whose Host names another host, and
+// has the target count: so RFC 9112, section 3.2.2, wants it of a proxy. It is right
+// where requests go on by a [Handler], which says the host of the target, and
+// nowhere what Host said. The default is to cut such a connection: who looks at
+// the bytes, as a log or a filter before this, may see the other host.
+func TargetOverHost() GuardOption {
+	return guardOption(func(g *Guard) { g.lax = true })
 }
 
 // NewGuard returns a Guard for any number of listeners and connections.
@@ -118,7 +127,7 @@ func (l *guardListener) Accept() (net.Conn, error) {
 // net/http begins to hand a connection to who hijacks it, and ends the guard.
 func (g *Guard) Conn(conn net.Conn) net.Conn {
 	c := &guardConn{Conn: conn, guard: g}
-	c.scan.step = (*guardScan).preface
+	c.scan.step, c.scan.lax = (*guardScan).preface, g.lax
 	return c
 }
 

@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -15,7 +16,8 @@ type guardConn struct {
 	scan   guardScan
 	read   int64 // before the bytes being scanned
 	state  atomic.Int32
-	held   int // bytes of a preface that were read, and wait for the rest of it
+	held   int    // bytes of a preface that were read, and wait for the rest of it
+	rest   []byte // that came together with a request for an upgrade, and may be no HTTP
 	err    *GuardError
 	spoilt int // bytes of guardSpoil that were handed out; err comes behind them
 }
@@ -32,7 +34,7 @@ const (
 func (c *guardConn) Read(p []byte) (int, error) {
 	switch c.state.Load() {
 	case guardOff:
-		return c.Conn.Read(p)
+		return c.fetch(p)
 	case guardCut, guardTold:
 		return c.spoiled(p)
 	case guardOver:
@@ -75,11 +77,16 @@ func (c *guardConn) receive(p []byte) (n, good int, err error) {
 	}
 	for n < len(p) {
 		var more int
-		more, err = c.Conn.Read(p[n:])
+		more, err = c.fetch(p[n:])
 		if c.state.Load() == guardOff { // hijacked while it waited
 			return n + more, n + more, err
 		}
-		good += c.scan.scan(p[n : n+more])
+		taken := c.scan.scan(p[n : n+more])
+		good += taken
+		if c.scan.bad == 0 && c.scan.has(atDoor) && taken < more {
+			c.rest = append(bytes.Clone(p[n+taken:n+more]), c.rest...)
+			return n + taken, good, nil
+		}
 		n += more
 		switch {
 		case !c.scan.undecided():
@@ -90,6 +97,18 @@ func (c *guardConn) receive(p []byte) (n, good int, err error) {
 		}
 	}
 	return n, good, err
+}
+
+// fetch reads what was kept, or else from below.
+func (c *guardConn) fetch(p []byte) (int, error) {
+	if len(c.rest) == 0 {
+		return c.Conn.Read(p)
+	}
+	n := copy(p, c.rest)
+	if c.rest = c.rest[n:]; len(c.rest) == 0 {
+		c.rest = nil
+	}
+	return n, nil
 }
 
 // cut ends the reading, good bytes behind c.read.

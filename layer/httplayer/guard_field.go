@@ -56,6 +56,8 @@ func (s *guardScan) named() bool {
 		step, flag, again = (*guardScan).coding, hasCoding, BadCoding
 	case s.is("host"):
 		step, flag, again = (*guardScan).host, hasHost, BadHost
+	case s.is("upgrade"):
+		s.set(hasUpgrade)
 	}
 	s.step, s.n = step, 0
 	both := (s.flags|flag)&(hasLength|hasCoding) == hasLength|hasCoding

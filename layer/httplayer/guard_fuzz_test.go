@@ -30,6 +30,14 @@ func followed(b []byte) (ends []int, s *guardScan, at int) {
 	return ends, s, at
 }
 
+// scanned scans b in one piece, but for where HTTP may end.
+func scanned(s *guardScan, b []byte) (n int) {
+	for n < len(b) && s.bad == 0 {
+		n += s.scan(b[n:])
+	}
+	return n
+}
+
 // checkGuard compares the guard with a strict parser and with net/http.
 func checkGuard(t require.TestingT, b []byte) {
 	ends, s, at := followed(b)
@@ -52,8 +60,7 @@ func checkGuard(t require.TestingT, b []byte) {
 		}
 	}
 	whole := &guardScan{step: (*guardScan).preface}
-	n := whole.scan(b)
-	require.Equal(t, at, n, "in one piece")
+	require.Equal(t, at, scanned(whole, b), "in one piece")
 	require.Equal(t, s.bad, whole.bad)
 }
 
@@ -137,7 +144,7 @@ func TestGuardReadsInPieces(t *testing.T) {
 		got := 0
 		for rest := a.bytes; len(rest) > 0 && s.bad == 0; {
 			n := rapid.IntRange(1, len(rest)).Draw(t, "piece")
-			got += s.scan(rest[:n])
+			got += scanned(s, rest[:n])
 			rest = rest[n:]
 		}
 		assert.Equal(t, at, got)

@@ -149,13 +149,17 @@ func (s *guardScan) judge() GuardReason {
 	case !s.has(hasHost) && !s.has(http10) && !s.has(isConnect):
 		return BadHost
 	case s.has(isAbsolute):
-		return s.to.judge(s.has(hasHost))
+		return s.to.judge(s.has(hasHost) && !s.lax)
 	}
 	return 0
 }
 
 // ended takes in the last byte of a request.
 func (s *guardScan) ended() int {
+	door := s.has(isConnect | hasUpgrade)
 	s.flags = 0
+	if door {
+		s.set(atDoor)
+	}
 	return s.on((*guardScan).start)
 }

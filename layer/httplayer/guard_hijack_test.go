@@ -119,8 +119,89 @@ func TestGuardTunnelsNothingOfItsOwn(t *testing.T) {
 		got <- string(text)
 	}), guard)
 	conn, _ := guardDial(t, addr)
-	say(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nGET\x81\x05hello")
+	say(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET\x81\x05hello")
 	assert.Empty(t, <-got)
+}
+
+// What is sent in one piece with a request that ends HTTP goes through its tunnel,
+// whatever it looks like.
+func TestGuardKeepsWhatCameWithAnUpgrade(t *testing.T) {
+	for _, ask := range []string{
+		"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\nContent-Length: 2\r\n\r\nhi",
+		"POST / HTTP/1.1\r\nHost: a\r\nupgrade: echo\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n",
+		"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n",
+	} {
+		for _, early := range []string{
+			"\x16\x03\x01\x00\n", "SSH-2.0-x\r\n", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\n",
+			"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n\x16", strings.Repeat("\x00", 10_000),
+		} {
+			guard := NewGuard()
+			addr := guardedServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				conn, in, err := http.NewResponseController(w).Hijack()
+				if !assert.NoError(t, err) {
+					return
+				}
+				defer conn.Close()
+				got := make([]byte, len(early))
+				_, err = io.ReadFull(in, got)
+				assert.NoError(t, err)
+				_, _ = conn.Write(got)
+			}), guard)
+			conn, in := guardDial(t, addr)
+			say(conn, ask+early)
+			got, err := io.ReadAll(in)
+			assert.NoError(t, err)
+			assert.Equal(t, early, string(got), ask)
+			assert.Empty(t, cuts(guard))
+		}
+	}
+}
+
+// And if there is no tunnel, it is a next request, or none.
+func TestGuardLooksAtWhatCameWithAnUpgradeInVain(t *testing.T) {
+	const upgrade = "GET /length HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"
+	for next, status := range map[string]int{
+		"GET /length HTTP/1.1\r\nHost: a\r\n\r\n":                                                http.StatusOK,
+		"GET /length HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n": http.StatusBadRequest,
+		"\x16\x03\x01\x00\n":                        http.StatusBadRequest,
+		"\nGET /length HTTP/1.1\r\nHost: a\r\n\r\n": http.StatusBadRequest,
+	} {
+		guard := NewGuard()
+		conn, in := guardDial(t, guardedServer(t, http.HandlerFunc(shapes), guard))
+		say(conn, upgrade+upgrade+next)
+		for _, want := range []int{http.StatusOK, http.StatusOK, status} {
+			got, _, _ := guardAnswer(t, in)
+			assert.Equal(t, want, got, next)
+		}
+		if status == http.StatusBadRequest {
+			assert.Len(t, cuts(guard), 1)
+		}
+	}
+}
+
+// RFC 9112, section 3.2.2: a proxy goes by the target.
+func TestGuardTargetOverHost(t *testing.T) {
+	const ask = "GET http://web/ HTTP/1.1\r\nHost: other\r\n\r\n"
+	up, heads := application(t, okAnswer)
+	s := NewServer(Handler(endpoint(t, up)))
+	conn, done := callOn(t, t.Context(), s)
+	say(conn, ask)
+	rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	assert.Equal(t, http.StatusOK, rsp.StatusCode)
+	got := <-heads
+	assert.Equal(t, "GET http://web/ HTTP/1.1", got.first)
+	assert.Equal(t, []string{"Host: web"}, got.fields)
+	conn.Close()
+	<-done
+
+	guard := NewGuard(TargetOverHost())
+	conn, in := guardDial(t, guardedServer(t, http.HandlerFunc(shapes), guard))
+	say(conn, "GET http://me@web/ HTTP/1.1\r\nHost: other\r\n\r\n")
+	status, _, _ := guardAnswer(t, in)
+	assert.Equal(t, http.StatusBadRequest, status)
 }
 
 // A server that is closed does not wait for one connection after the other.

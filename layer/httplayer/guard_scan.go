@@ -15,6 +15,7 @@ type guardScan struct {
 	digit uint16 // how many digits it has, or how long a chunk's extensions are
 	n     uint8  // bytes in word, or of a word that must be matched
 	word  [18]byte
+	lax   bool         // an absolute target counts, whatever Host says
 	to    *guardTarget // nil before the first absolute target
 }
 
@@ -35,17 +36,21 @@ const (
 	afterBlank                        // an empty line came before the request
 	inBody                            // past the head
 	isFirst                           // the byte that offends is the first of a request
+	hasUpgrade                        // there is an Upgrade
+	atDoor                            // behind a request that may end HTTP here
 )
 
 func (s *guardScan) has(f guardFlags) bool { return s.flags&f != 0 }
 func (s *guardScan) set(f guardFlags)      { s.flags |= f }
 
-// scan takes in p up to the byte that offends, and returns how much that was.
+// scan takes in p up to the byte that offends, or that may not be HTTP any more,
+// and returns how much that was.
 // It is less than 0 where bytes of before, that were to be kept until it was
 // clear what they are, offend.
 func (s *guardScan) scan(p []byte) int {
 	i := 0
-	for i < len(p) && s.bad == 0 {
+	s.flags &^= atDoor // p is a next request, if there is one at all
+	for i < len(p) && s.bad == 0 && !s.has(atDoor) {
 		i += s.step(s, p[i:])
 	}
 	return i

@@ -90,7 +90,7 @@ func (p *pool) put(c *h1Conn) bool {
 		return false
 	}
 	p.mu.Lock()
-	if p.closed || c.old || c.form == dedicated {
+	if p.closed || c.old || c.form == dedicated || c.state == h1Busy && p.laidOutLocked() {
 		p.mu.Unlock()
 		return false
 	}
@@ -100,6 +100,13 @@ func (p *pool) put(c *h1Conn) bool {
 	p.mu.Unlock()
 	p.endpoint.wake.Wake()
 	return true
+}
+
+// laidOutLocked reports whether there are as many idle connections as there may
+// be.
+func (p *pool) laidOutLocked() bool {
+	most := p.endpoint.opts.maxIdle
+	return most >= 0 && len(p.idle) >= most
 }
 
 func (p *pool) idleLocked(c *h1Conn) {

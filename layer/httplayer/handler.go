@@ -23,13 +23,9 @@ import (
 // in a layer. An upgrade to h2c is not offered on. OPTIONS * comes here only if
 // the server's DisableGeneralOptionsHandler is set.
 //
-// CONNECT in HTTP/1.1 goes to svc as well. Where the response is a 2xx whose
-// body is an [io.ReadWriteCloser], as that of an [Endpoint] is, it becomes a
-// tunnel: bytes both ways, each direction ended by itself, for as long as svc
-// keeps the body open. So a layer.Drain in svc waits for tunnels, as it does
-// for upgraded connections. Any other CONNECT, and a target that names nothing
-// but an authority in any other method, is answered with 400. A gateway that
-// wants no tunnels refuses them in a layer.
+// CONNECT is answered with 501, unless [Tunnels] is given. A CONNECT that is
+// malformed, and a target that names nothing but an authority in any other
+// method, is answered with 400.
 //
 // net/http takes a client that ends its sending half of an HTTP/1.1 connection
 // for one that has gone.
@@ -88,6 +84,18 @@ func InformationalHeadersIf(tells func(*http.Request) bool) HandlerOption {
 
 func always(on bool) func(*http.Request) bool { return func(*http.Request) bool { return on } }
 
+// Tunnels has CONNECT in HTTP/1.1 go to svc as any request does. Where the
+// response is a 2xx whose body is an [io.ReadWriteCloser], as that of an
+// [Endpoint] is, it becomes a tunnel: bytes both ways, each direction ended by
+// itself, for as long as svc keeps the body open. So a layer.Drain in svc waits
+// for tunnels, as it does for upgraded connections. After any other answer the
+// client's connection is closed.
+//
+// It is for proxies that are to be transparent, and the default is not to: what
+// goes through a tunnel no layer sees. An endpoint that answers CONNECT with 2xx
+// and is no proxy, as many servers do, would take it for requests.
+func Tunnels() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
+
 // Logger makes a Handler log, as warnings, the errors that it answers with,
 // other than those of clients that have gone; and, at debug level, responses
 // that broke off. The default is silence.
@@ -100,6 +108,8 @@ type handler struct {
 	tells func(*http.Request) bool // whether an error is told to the client
 	log   *slog.Logger
 	proxy httputil.ReverseProxy
+
+	tunnels bool
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -215,7 +225,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	header := w.Header()
 	if closes(err) {
-		if !isUpgraded(r) {
+		if mayClose(r) {
 			header.Set("Connection", "close")
 		}
 		if tells {
@@ -243,6 +253,13 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		header.Set("Content-Length", "0")
 	}
 	w.WriteHeader(status)
+}
+
+// mayClose reports whether the connection is r's own to end. In HTTP/2 that is a
+// GOAWAY, which would end it for all others because one was taken back.
+func mayClose(r *http.Request) bool {
+	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
+	return !gone && !isUpgraded(r)
 }
 
 func (h *handler) logFailure(ctx context.Context, r *http.Request, status int, err error) {

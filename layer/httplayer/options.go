@@ -15,6 +15,7 @@ type EndpointOption interface{ apply(o *endpointOptions) }
 type endpointOptions struct {
 	protocol       protocol
 	maxConns       int
+	maxIdle        int // below 0: no bound
 	idleTimeout    time.Duration
 	connectTimeout time.Duration
 	maxAge         time.Duration
@@ -62,6 +63,13 @@ func H2() EndpointOption {
 // as many streams as the server allows.
 func MaxConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
+}
+
+// MaxIdleConns bounds the HTTP/1.1 connections that an Endpoint keeps for the
+// next request: one that is n+1 is closed. With 0 each is for one request. The
+// default, and any n below 0, means no bound.
+func MaxIdleConns(n int) EndpointOption {
+	return endpointOption(func(o *endpointOptions) { o.maxIdle = n })
 }
 
 // IdleTimeout is how long an HTTP/1.1 connection is kept for the next request.
@@ -131,7 +139,7 @@ const (
 )
 
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
-	o := endpointOptions{dial: new(net.Dialer).DialContext}
+	o := endpointOptions{dial: new(net.Dialer).DialContext, maxIdle: -1}
 	for _, opt := range opts {
 		opt.apply(&o)
 	}

@@ -184,12 +184,21 @@ func (c *accepted) take(p []byte) (int, error) {
 	return n, err
 }
 
-func (c *accepted) Write(p []byte) (int, error) {
+func (c *accepted) Write(p []byte) (n int, err error) {
 	if c.h2 != nil {
 		return c.h2.write(p)
 	}
+	for len(p) > atOnce { // a deadline is for so much
+		c.hold()
+		some, err := c.put(p[:atOnce])
+		if n += some; err != nil {
+			return n, err
+		}
+		p = p[atOnce:]
+	}
 	c.hold()
-	return c.put(p)
+	some, err := c.put(p)
+	return n + some, err
 }
 
 // put writes to below.

@@ -79,9 +79,10 @@ func BodyPace(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.bodyIdle, o.bodyRate = max(idle, 0), max(least, 0) })
 }
 
-// WriteStall is how long a client may take no byte of what is sent to it; then
-// its connection is closed. It may be up to half as long again. Tunnels have no
-// such limit. The default is 5 minutes, so that who pauses a download for a while
+// WriteStall is how long a client's connection may take no byte of what is sent by
+// it; then it is closed. It may be up to half as long again. Tunnels have no such
+// limit, and neither has a stream of HTTP/2 for which the client opens no window: it
+// is one of those that a connection may have. The default is 5 minutes, so that who pauses a download for a while
 // still gets it; a d of 0 or less sets no limit.
 func WriteStall(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.writeStall = max(d, 0) })
@@ -89,9 +90,10 @@ func WriteStall(d time.Duration) ServerOption {
 
 // MaxTakenBack bounds the streams of an HTTP/2 connection that end by a reset,
 // of either side: n at once, and n a second; a response that begins makes up for
-// one. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it would have
-// requests sent upstream for nothing (CVE-2023-44487, CVE-2025-8671). The default
-// is the number of streams; an n of 0 or less means that too.
+// one. Calls that a client gives up after 250 ms or more, as when a deadline is
+// over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
+// would have requests sent upstream for nothing (CVE-2023-44487, CVE-2025-8671).
+// The default is the number of streams; an n of 0 or less means that too.
 func MaxTakenBack(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.takenBack = n })
 }
@@ -109,8 +111,9 @@ func HTTP2(cfg http.HTTP2Config) ServerOption {
 	return serverOption(func(o *serverOptions) { o.http2 = cfg })
 }
 
-// GuardedBy replaces the [Guard] of HTTP/1.1 connections, a new one, by one that
-// counts or logs. With nil there is none: only for servers that forward nothing.
+// GuardedBy replaces the [Guard] of HTTP/1.1 connections, which is a new one with
+// [TargetOverHost], by one that counts or logs. With nil there is none: only for
+// servers that forward nothing.
 func GuardedBy(g *Guard) ServerOption {
 	return serverOption(func(o *serverOptions) { o.guard = g })
 }
@@ -137,7 +140,7 @@ const (
 func newServerOptions(opts []ServerOption) serverOptions {
 	o := serverOptions{
 		patience: defaultPatience, headerTimeout: defaultHeaderTimeout, bodyIdle: defaultBodyIdle, bodyRate: defaultBodyRate,
-		writeStall: defaultWriteStall, guard: NewGuard(),
+		writeStall: defaultWriteStall, guard: NewGuard(TargetOverHost()),
 	}
 	for _, opt := range opts {
 		opt.apply(&o)

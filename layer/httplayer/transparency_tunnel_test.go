@@ -167,7 +167,7 @@ func TestConnectThatFails(t *testing.T) {
 		"not a tunnel": {noTunnel, "502 Bad Gateway"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := wireTo(t, serve(t, Handler(tt.svc)))
+			c := wireTo(t, serve(t, Handler(tt.svc, Tunnels())))
 			first, _, _ := c.ask(connectHead)
 			assert.Equal(t, "HTTP/1.1 "+tt.status, first)
 			c.over()
@@ -184,7 +184,7 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 			up, _ := tunnelled(t, tt.answer)
 			drainer := layer.NewDrainer()
 			e := endpoint(t, up, MaxConns(1))
-			c := wireTo(t, serve(t, Handler(NewStack().Drain(drainer).Service(e))))
+			c := wireTo(t, serve(t, Handler(NewStack().Drain(drainer).Service(e), Tunnels())))
 			c.askEarly(tt.head, "")
 			assert.EqualValues(t, 1, drainer.InFlight())
 			done, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestTunnelsBehindAGuard(t *testing.T) {
 			guard := NewGuard()
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
-			serveOn(t, guard.Listener(l), Handler(endpoint(t, up)))
+			serveOn(t, guard.Listener(l), Handler(endpoint(t, up), Tunnels()))
 			c := wireTo(t, l.Addr().String())
 			c.askEarly(tt.head, "")
 			converse(t, c, "")
@@ -223,7 +223,7 @@ func TestTunnelsBehindAGuard(t *testing.T) {
 func TestATunnelEndsWithItsContext(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	ctx, cancel := context.WithCancel(t.Context())
-	h := Handler(endpoint(t, up))
+	h := Handler(endpoint(t, up), Tunnels())
 	c := wireTo(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(ctx))
 	})))
@@ -231,4 +231,47 @@ func TestATunnelEndsWithItsContext(t *testing.T) {
 	hear(t, c, "HELLO")
 	cancel()
 	_, _ = io.Copy(io.Discard, c.in) // until it is over
+}
+
+// Nobody is a proxy for tunnels who did not say so.
+func TestConnectIsNotServedUnasked(t *testing.T) {
+	up := serve(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it went through") }))
+	c := wireTo(t, serve(t, Handler(endpoint(t, up))))
+	first, fields, _ := c.askEarly(connectHead, "GET /smuggled HTTP/1.1\r\nHost: web\r\n\r\n")
+	assert.Equal(t, "HTTP/1.1 501 Not Implemented", first)
+	assert.Contains(t, fields, "Connection: close")
+	c.over()
+}
+
+// Whatever the reason is for which there is no tunnel, what was sent for it is
+// not taken for requests.
+func TestConnectThatIsRefusedEndsTheConnection(t *testing.T) {
+	for name, err := range map[string]error{
+		"no route": layer.ErrNoRoute, "policy": &StatusError{Code: http.StatusForbidden}, "anything": io.ErrClosedPipe,
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+				assert.Equal(t, http.MethodConnect, r.Method, "it was smuggled")
+				return nil, err
+			})
+			c := wireTo(t, serve(t, Handler(svc, Tunnels())))
+			_, fields, _ := c.askEarly(connectHead, "GET /smuggled HTTP/1.1\r\nHost: web\r\n\r\n")
+			assert.Contains(t, fields, "Connection: close")
+			c.over()
+		})
+	}
+}
+
+// A body of CONNECT might be the beginning of a tunnel.
+func TestConnectHasNoBody(t *testing.T) {
+	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
+		t.Error("it went through")
+		return nil, io.EOF
+	})
+	for _, framing := range []string{"Content-Length: 5", "Transfer-Encoding: chunked"} {
+		c := wireTo(t, serve(t, Handler(svc, Tunnels())))
+		first, fields, _ := c.ask("CONNECT web:443 HTTP/1.1\nHost: web:443\n" + framing + "\n\n")
+		assert.Equal(t, "HTTP/1.1 400 Bad Request", first)
+		assert.Contains(t, fields, "Connection: close")
+	}
 }

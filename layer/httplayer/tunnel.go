@@ -9,8 +9,14 @@ import (
 	"net/http"
 )
 
-// connect serves CONNECT.
+// connect serves CONNECT. The client may have sent bytes for the tunnel already,
+// so where it gets none its connection ends.
 func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close")
+	if !h.tunnels {
+		w.WriteHeader(http.StatusNotImplemented)
+		return
+	}
 	out := r.Clone(r.Context())
 	removeHopByHop(out.Header)
 	rsp, err := roundTripper{h.svc}.RoundTrip(out)
@@ -40,15 +46,14 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answerConnect passes on the refusal of a tunnel. The client may have sent
-// bytes for it already, so its connection ends.
+// answerConnect passes on the refusal of a tunnel.
 func answerConnect(w http.ResponseWriter, rsp *http.Response) {
+	delete(rsp.Header, closesClient) // said already
 	header := w.Header()
 	maps.Copy(header, rsp.Header)
 	if _, ok := header["Content-Type"]; !ok {
 		header["Content-Type"] = nil // or the server would guess one
 	}
-	header.Set("Connection", "close")
 	w.WriteHeader(rsp.StatusCode)
 	if _, err := io.Copy(w, rsp.Body); err != nil {
 		panic(http.ErrAbortHandler) //nolint:forbidigo // how net/http is told that a response broke off

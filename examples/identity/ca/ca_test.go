@@ -7,6 +7,7 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"net"
@@ -22,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
@@ -109,6 +111,7 @@ func TestCertifyRefuses(t *testing.T) {
 	write(web, "t")
 	write("empty.cluster.local", " \n")
 	write("web.elsewhere", "t")
+	write("*.cluster.local", "t")
 	write("spiffe://elsewhere/web", "t")
 	require.NoError(t, os.Mkdir(filepath.Join(tokens, "dir.cluster.local"), 0o700))
 	client, _ := serve(t, a, ca.TokenDir(tokens))
@@ -139,6 +142,8 @@ func TestCertifyRefuses(t *testing.T) {
 		`is for [], but`:                                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: web}})},
 		`common name of the certificate`:                {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "x"}, DNSNames: []string{web}})},
 		"asks for addresses":                            {codes.FailedPrecondition, web, "t", request(t, &x509.CertificateRequest{DNSNames: []string{web}, IPAddresses: []net.IP{{10, 0, 0, 1}}})},
+		`"*.cluster.local" is not DNS-like`:             {codes.FailedPrecondition, "*.cluster.local", "t", dns("*.cluster.local")},
+		"not certified: the token is not the one":       {codes.FailedPrecondition, web, "u", forged}, // nothing is computed for a stranger
 		`"web.elsewhere" is not of the trust domain`:    {codes.FailedPrecondition, "web.elsewhere", "t", dns("web.elsewhere")},
 		`"spiffe://elsewhere/web" is not of the`:        {codes.FailedPrecondition, "spiffe://elsewhere/web", "t", uri("spiffe://elsewhere/web")},
 		`"https://cluster.local/web" is not of the`:     {codes.FailedPrecondition, "https://cluster.local/web", "t", uri("https://cluster.local/web")},
@@ -194,6 +199,35 @@ func TestOpen(t *testing.T) {
 	require.NoError(t, os.Remove(filepath.Join(dir, "issuer.key")))
 	_, err = ca.Open(dir, "cluster.local")
 	require.ErrorContains(t, err, "bring back what is missing, or remove the rest")
+}
+
+// Who may have any name may not have that of the authority itself, by which
+// others know whom to give their tokens to.
+func TestNobodyIsTheAuthority(t *testing.T) {
+	a, err := ca.New("cluster.local")
+	require.NoError(t, err)
+	token := filepath.Join(t.TempDir(), "token")
+	require.NoError(t, os.WriteFile(token, []byte("t"), 0o600))
+	const own = "identity.cluster.local"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ca.Serve(ctx, l, a, ca.TokenFile(token), own) }()
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(
+		&tls.Config{RootCAs: roots(a), ServerName: own, MinVersion: tls.VersionTLS13})))
+	require.NoError(t, err)
+	client := pb.NewIdentityClient(conn)
+	for name, code := range map[string]codes.Code{web: codes.OK, own: codes.FailedPrecondition, "IDENTITY.cluster.local": codes.FailedPrecondition} {
+		_, csr, err := identity.Request(name)
+		require.NoError(t, err)
+		_, err = client.Certify(t.Context(), &pb.CertifyRequest{Identity: name, Token: []byte("t"), CertificateSigningRequest: csr},
+			grpc.WaitForReady(true))
+		require.Equal(t, code, status.Code(err), "%s: %v", name, err)
+	}
+	require.NoError(t, conn.Close())
+	cancel()
+	require.NoError(t, <-done)
 }
 
 // Issue is for any key that crypto/x509 knows, and outlives no issuer.

@@ -42,7 +42,7 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 		grpc.WaitForHandlers(true),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 	)
-	Register(server, a, check)
+	Register(server, a, butOwn(name, check))
 	group.Go(func() error {
 		if err := server.Serve(l); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("ca: %w", err)

@@ -46,6 +46,10 @@ func (s *service) Certify(_ context.Context, req *pb.CertifyRequest) (*pb.Certif
 			return nil, status.Error(codes.FailedPrecondition, err.Error())
 		}
 	}
+	// Not before: with a key of a stranger's making it may take long.
+	if err := csr.CheckSignature(); err != nil {
+		return nil, status.Error(codes.InvalidArgument, fmt.Errorf(badRequest, err).Error())
+	}
 	chain, err := s.authority.Issue(name, csr.PublicKey)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
@@ -65,14 +69,13 @@ func parse(req *pb.CertifyRequest) (*x509.CertificateRequest, error) {
 		return nil, errors.New("the request has no token")
 	}
 	csr, err := x509.ParseCertificateRequest(req.GetCertificateSigningRequest())
-	if err == nil {
-		err = csr.CheckSignature()
-	}
 	if err != nil {
-		return nil, fmt.Errorf("the certificate signing request must be DER, and signed by its key: %w", err)
+		return nil, fmt.Errorf(badRequest, err)
 	}
 	return csr, nil
 }
+
+const badRequest = "the certificate signing request must be DER, and signed by its key: %w"
 
 func isURI(name string) bool { return strings.Contains(name, "://") }
 
@@ -101,8 +104,24 @@ func (a *Authority) owns(name string) error {
 		u, err := url.Parse(name)
 		ours = err == nil && u.Scheme == "spiffe" && (a.domain == "" || u.Host == a.domain)
 	}
-	if !ours {
+	switch {
+	case !ours:
 		return fmt.Errorf("%q is not of the trust domain %s", name, a.domain)
+	case !isURI(name) && strings.Trim(name, inNames) != "":
+		return fmt.Errorf("%q is not DNS-like: a wildcard, or what looks like something else, is nobody's name", name)
 	}
 	return nil
+}
+
+const inNames = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
+
+// butOwn is check for everybody but the authority itself, whose name is own: no
+// token gets that one.
+func butOwn(own string, check Check) Check {
+	return func(name string, token []byte) error {
+		if own != "" && strings.EqualFold(name, own) {
+			return fmt.Errorf("%q is not certified: it is the name of the authority itself", name)
+		}
+		return check(name, token)
+	}
 }

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,6 +34,9 @@ type server struct {
 // readHeader is how long a client may take to send the header of a request.
 const readHeader = 10 * time.Second
 
+// idle is how long a client may keep a connection that it does not use.
+const idle = 2 * time.Minute
+
 // HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2. It
 // returns its address. A fallback is for where addr is taken. A handler with
 // responses that do not end has a method Shutdown, which asks them to.
@@ -40,7 +44,7 @@ func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) stri
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader}
+	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader, IdleTimeout: idle}
 	if endless, ok := h.(interface{ Shutdown() }); ok {
 		srv.RegisterOnShutdown(endless.Shutdown)
 	}
@@ -103,25 +107,35 @@ func (g *Group) Close() {
 // Run serves until ctx ends or a server fails, then drains all of them for up
 // to grace.
 func (g *Group) Run(ctx context.Context, grace time.Duration, log *slog.Logger) error {
+	return g.RunWithin(ctx, func() time.Duration { return grace }, log)
+}
+
+// RunWithin is Run with a grace that is known once ctx has ended, or a server
+// failed: it is asked for then.
+func (g *Group) RunWithin(ctx context.Context, grace func() time.Duration, log *slog.Logger) error {
 	if g.err != nil {
 		g.Close()
 		return g.err
 	}
 	running, ctx := errgroup.WithContext(ctx)
+	within := sync.OnceValue(grace) // for all of them
 	for _, s := range g.servers {
 		log.Info("listening", "for", s.name, "addr", s.listener.Addr().String())
 		running.Go(func() error {
-			if err := s.serve(s.listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			err := s.serve(s.listener)
+			early := errors.Is(err, grpc.ErrServerStopped) // it was to end before it began
+			if err != nil && !early && !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("%s: %w", s.name, err)
 			}
 			return nil
 		})
 		running.Go(func() error {
 			<-ctx.Done()
-			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+			left := within()
+			limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
 			defer cancel()
 			if err := s.drain(limit); err != nil {
-				return fmt.Errorf("%s: requests were still open after %v: %w", s.name, grace, err)
+				return fmt.Errorf("%s: requests were still open after %v: %w", s.name, left, err)
 			}
 			return nil
 		})

@@ -83,3 +83,22 @@ func TestAddressesThatAreTaken(t *testing.T) {
 	require.ErrorContains(t, g.Err(), "rpc: ")
 	require.ErrorContains(t, g.Run(t.Context(), time.Second, silent), "in use", "and nothing serves")
 }
+
+// A program that is to end before it began has not failed, and holds nothing.
+func TestRunWithoutTime(t *testing.T) {
+	for range 20 { // who comes first is up to chance
+		var g serve.Group
+		addrs := []string{
+			g.HTTP("web", free, http.NotFoundHandler()),
+			g.GRPC("rpc", free, func(*grpc.Server) {}, nil),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		require.NoError(t, g.Run(ctx, time.Minute, silent))
+		for _, addr := range addrs {
+			l, err := net.Listen("tcp", addr)
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+		}
+	}
+}

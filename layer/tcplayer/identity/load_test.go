@@ -115,6 +115,11 @@ func TestGenerateSaysWhatIsWrong(t *testing.T) {
 	info, err := os.Stat(filepath.Join(dir, "key.p8"))
 	require.NoError(t, err)
 	assert.Equal(t, os.FileMode(0o600), info.Mode(), "who could read the last one is not who can read this")
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	require.NoError(t, os.Remove(filepath.Join(dir, "key.p8")))
+	require.NoError(t, os.Symlink(elsewhere, filepath.Join(dir, "key.p8")))
+	require.NoError(t, Generate(dir, web))
+	assert.NoFileExists(t, elsewhere, "no link is followed")
 }
 
 func TestNewSaysAllThatIsWrong(t *testing.T) {

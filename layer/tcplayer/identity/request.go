@@ -73,7 +73,14 @@ func replace(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("identity: %w", err)
 	}
-	if err := os.WriteFile(path, data, 0o600); err != nil {
+	// It must be new: what somebody else put there meanwhile, a link say, is
+	// neither followed nor written to.
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names it
+	if err != nil {
+		return fmt.Errorf("identity: %w", err)
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
 	return nil

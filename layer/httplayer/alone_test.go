@@ -1,0 +1,48 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// That the only address cannot be reached is answered at once.
+func TestAloneFailsAtOnce(t *testing.T) {
+	svc := Alone(endpoint(t, refusedAddr(t)))
+	for range 3 { // the first tries, the others hear of it
+		require.NoError(t, svc.Ready(t.Context()))
+		_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+		status, _ := StatusOf(err)
+		assert.Equal(t, http.StatusBadGateway, status)
+	}
+}
+
+// Who waits for room is told, too, when the address is lost meanwhile.
+func TestAloneTellsThoseWhoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		lost := errors.New("not any more")
+		e := NewEndpoint(ctx, "192.0.2.1:80", MaxConns(1),
+			DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
+		e.asked[0].Store(true)
+		e.link.report(nil) // it was reached,
+		require.NoError(t, e.h1.slot())
+		ready := make(chan error, 1)
+		go func() { ready <- Alone(e).Ready(ctx) }() // and is full;
+		synctest.Wait()
+		require.Empty(t, ready)
+		e.link.report(lost) // a connection is lost, and there is no other
+		e.h1.unslot()
+		require.NoError(t, <-ready)
+	})
+}

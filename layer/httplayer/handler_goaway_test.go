@@ -1,0 +1,44 @@
+package httplayer
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
+)
+
+// A client that takes a stream back keeps its connection, and the other streams
+// on it: GOAWAY would have it connect anew for every call that it cancels.
+func TestHandlerKeepsTheConnectionOfWhoCancels(t *testing.T) {
+	asked, gone := make(chan struct{}, 1), make(chan struct{})
+	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+		if r.Header.Get("Wait") == "" {
+			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+		}
+		asked <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}))
+	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r)
+		if r.Header.Get("Wait") != "" {
+			flush(w) // what would be said has been
+			gone <- struct{}{}
+		}
+	}))
+	conn, done := callOn(t, t.Context(), s)
+	c := newFramerClient(t, conn)
+	c.open(1, true, "wait", "1")
+	<-asked
+	_ = c.WriteRSTStream(1, xhttp2.ErrCodeCancel)
+	<-gone
+	c.open(3, true)
+	seen := c.until(is("end 3"))
+	_ = c.WritePing(false, [8]byte{1}) // behind a GOAWAY, if there were one
+	seen = append(seen, c.until(is("ping"))...)
+	assert.NotContains(t, kindsOf(seen), "goaway")
+	conn.Close()
+	<-done
+}
