@@ -42,7 +42,11 @@ func serve(t *testing.T, change ...func(*admin.Config)) *server {
 		Metrics: meters.New(meters.Config{}).Handler(),
 		Level:   level,
 		Environ: func() []string {
-			return []string{"A=1", "B=b=c", "EMPTY=", "LINKERD2_PROXY_IDENTITY_TOKEN_FILE=/token", "Db_Password=x", "api_key=y", "MY_SECRET=z"}
+			return []string{
+				"A=1", "B=b=c", "EMPTY=", "LINKERD2_PROXY_IDENTITY_TOKEN_FILE=/token", "Db_Password=x", "api_key=y", "MY_SECRET=z",
+				"DATABASE_URL=postgres://me:hu/sh@db:5432/web?a=b@c", "PROXY_URL=http://proxy:3128", "PGPASS=x", "AWS_CREDENTIALS=x", "BASIC_AUTH=me:x",
+				"PWD=/", "LINKERD2_PROXY_INBOUND_METRICS_AUTHORITY_LABELS=unsafe",
+			}
 		},
 		Shutdown: func() { s.downs.Add(1) },
 		Describe: func() layer.Node { return layer.Node{Name: "limit", State: layer.State{{Key: "max", Value: 7}}} },
@@ -174,6 +178,8 @@ func TestEnviron(t *testing.T) {
 	require.Equal(t, map[string]any{
 		"A": "1", "B": "b=c", "EMPTY": "", "LINKERD2_PROXY_IDENTITY_TOKEN_FILE": "(redacted)",
 		"Db_Password": "(redacted)", "api_key": "(redacted)", "MY_SECRET": "(redacted)",
+		"DATABASE_URL": "postgres://(redacted)@c", "PROXY_URL": "http://proxy:3128", "PGPASS": "(redacted)", "AWS_CREDENTIALS": "(redacted)",
+		"BASIC_AUTH": "(redacted)", "PWD": "/", "LINKERD2_PROXY_INBOUND_METRICS_AUTHORITY_LABELS": "unsafe",
 	}, all)
 	status, some := environ("?A&NONE&MY_SECRET")
 	require.Equal(t, 200, status)

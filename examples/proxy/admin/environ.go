@@ -26,9 +26,7 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	all := map[string]*string{}
 	for _, entry := range h.config.Environ() {
 		name, value, _ := strings.Cut(entry, "=")
-		if isSecret(name) {
-			value = "(redacted)"
-		}
+		value = shown(name, value)
 		all[name] = &value
 	}
 	if query == "" {
@@ -42,12 +40,32 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, http.StatusOK, some)
 }
 
-// isSecret goes by the name, as values do not say.
+const redacted = "(redacted)"
+
+// shown is what is shown of a variable: nothing of one whose name says that it
+// is a secret, and no password in a URL.
+func shown(name, value string) string {
+	if isSecret(name) {
+		return redacted
+	}
+	if scheme, rest, ok := strings.Cut(value, "://"); ok {
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			return scheme + "://" + redacted + rest[at:]
+		}
+	}
+	return value
+}
+
+// isSecret goes by the name, as most values do not say.
 func isSecret(name string) bool {
 	name = strings.ToUpper(name)
-	return slices.ContainsFunc([]string{"TOKEN", "SECRET", "PASSWORD", "KEY"}, func(part string) bool {
-		return strings.Contains(name, part)
-	})
+	if name == "PWD" || name == "OLDPWD" { // directories
+		return false
+	}
+	name = strings.ReplaceAll(name, "AUTHORITY", "")
+	return slices.ContainsFunc([]string{
+		"TOKEN", "SECRET", "PASS", "PWD", "KEY", "CREDENTIAL", "AUTH", "COOKIE", "DSN", "CONNECTION_STRING",
+	}, func(part string) bool { return strings.Contains(name, part) })
 }
 
 func answerJSON(w http.ResponseWriter, status int, v any) {

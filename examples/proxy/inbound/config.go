@@ -54,9 +54,10 @@ type Inbound struct {
 	countTCP  func(context.Context, net.Conn, error)
 	decided   decisions
 
-	logicals  *layer.Cache[logical, *http.Request, *http.Response]
-	endpoints *layer.Cache[netip.AddrPort, *http.Request, *http.Response]
-	ports     *layer.Cache[netip.AddrPort, tcplayer.Request, net.Conn]
+	// In pairs: those with room for so many, and for what comes beyond.
+	logicals, nameless, uncounted *layer.Cache[logical, *http.Request, *http.Response]
+	endpoints, endpointsBeyond    *layer.Cache[netip.AddrPort, *http.Request, *http.Response]
+	ports, portsBeyond            *layer.Cache[netip.AddrPort, tcplayer.Request, net.Conn]
 }
 
 // Describe shows both ends of the path: what is done to connections, and to the
@@ -79,10 +80,16 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 		dst, _ := tcplayer.OriginalDst(conn)
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{Idle: c.DiscoveryIdle}
-	in.logicals = layer.NewCache(ctx, in.logical, idle)
-	in.endpoints = layer.NewCache(ctx, in.endpoint, idle)
-	in.ports = layer.NewCache(ctx, in.port, idle, layer.Until(tcplayer.UntilClosed))
+	idle := layer.CachePolicy{Idle: max(c.DiscoveryIdle, 1)}
+	names, ports, brief := idle, idle, layer.CachePolicy{Idle: briefly}
+	names.Capacity, ports.Capacity = mostNames, mostPorts
+	in.logicals = layer.NewCache(ctx, in.logical, names)
+	in.nameless = layer.NewCache(ctx, in.logical, names)
+	in.uncounted = layer.NewCache(ctx, in.shownOnly, brief)
+	in.endpoints = layer.NewCache(ctx, in.endpoint, ports)
+	in.endpointsBeyond = layer.NewCache(ctx, in.endpointBeyond, brief)
+	in.ports = layer.NewCache(ctx, in.port, ports, layer.Until(tcplayer.UntilClosed))
+	in.portsBeyond = layer.NewCache(ctx, in.portBeyond, brief, layer.Until(tcplayer.UntilClosed))
 	return in
 }
 
@@ -110,7 +117,7 @@ func (in *Inbound) counted(ctx context.Context, name string) func(profiles.Route
 // server serves the connections that speak HTTP. Who is not known to be a proxy
 // of the mesh is not told what is inside.
 func (in *Inbound) server(requests httplayer.Service) tcplayer.Server {
-	h := httplayer.Handler(requests,
+	h := httplayer.Handler(requests, httplayer.Tunnels(),
 		httplayer.InformationalHeadersIf(func(req *http.Request) bool { return clientID(req) != "" }),
 		httplayer.Logger(in.Log))
 	if in.Access != settings.NoAccessLog {
@@ -120,26 +127,35 @@ func (in *Inbound) server(requests httplayer.Service) tcplayer.Server {
 		append(in.Config.Server.Options(), httplayer.DrainOn(in.Ending), httplayer.ServerLogger(in.Log))...)
 }
 
-func (in *Inbound) dial(ctx context.Context, dst netip.AddrPort) func(ctx context.Context, network, addr string) (net.Conn, error) {
+// dial connects to the application.
+type dial = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+func (in *Inbound) dial() dial {
 	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Refuse: in.Refuse}
+	return d.DialContext
+}
+
+// dialCounted counts the connections to one port.
+func (in *Inbound) dialCounted(ctx context.Context, dst netip.AddrPort) dial {
 	counted := in.Meters.Transport(ctx, meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
-	return tcplayer.NewMeter(counted).Dialled(d.DialContext)
+	return tcplayer.NewMeter(counted).Dialled(in.dial())
 }
 
 // connection is how requests get to the application.
-func (in *Inbound) connection(ctx context.Context, dst netip.AddrPort) []httplayer.EndpointOption {
+func (in *Inbound) connection(by dial) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
-		httplayer.DialContext(in.dial(ctx, dst)),
+		httplayer.DialContext(by),
 		httplayer.ConnectTimeout(in.Connect.Timeout),
 		httplayer.Backoff(in.Connect.Backoff),
-		httplayer.IdleTimeout(in.Pool.Idle),
+		httplayer.IdleTimeout(max(in.Pool.Idle, 1)),
+		httplayer.MaxIdleConns(in.Pool.MaxIdle),
 	}
 }
 
 // opaqueConnection is how bytes do.
-func (in *Inbound) opaqueConnection(ctx context.Context, dst netip.AddrPort) []tcplayer.EndpointOption {
+func (in *Inbound) opaqueConnection(by dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
-		tcplayer.DialContext(in.dial(ctx, dst)),
+		tcplayer.DialContext(by),
 		tcplayer.ConnectTimeout(in.Connect.Timeout),
 		tcplayer.Backoff(in.Connect.Backoff),
 	}

@@ -29,7 +29,7 @@ import (
 func New(ctx context.Context, c Config) *Inbound {
 	in := newInbound(ctx, c)
 	in.Requests = in.requests()
-	in.http = in.server(in.Requests)
+	in.http = knowing{in.server(in.Requests)}
 	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("metrics", in.clients(ctx).Accepted).
 		Service(tcplayer.Transparent(in.Origin,
@@ -58,19 +58,21 @@ func (in *Inbound) direct() tcplayer.Server {
 	if in.Identity == nil {
 		return nil
 	}
+	meshed := layer.NewStack[net.Conn, tcplayer.Traffic]().
+		With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
+		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())},
+			tcplayer.DetectTimeout(in.DetectTimeout)))
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("failures", tcplayer.Failures(in.countTCP)).
-		Service(in.secured(tcplayer.TLSServers{Local: layer.NewStack[net.Conn, tcplayer.Traffic]().
-			With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
-			Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())})),
-		}, tcplayer.TransportProtocol))
+		Service(tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.Names(in.ServerName),
+			tcplayer.TLSServers{Local: meshed}, tcplayer.DetectTimeout(in.DetectTimeout)))
 }
 
 // opaque forwards connections, as bytes, to the port that they were made to.
 func (in *Inbound) opaque() tcplayer.Server {
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("policy", layer.Filter[net.Conn, tcplayer.Traffic](in.admit)).
-		Service(tcplayer.Forward(in.ports.Router(asked)))
+		Service(tcplayer.Forward(withRoom(in.ports.Router(asked), in.portsBeyond.Router(asked))))
 }
 
 // requests is what every request goes through, wherever it is going.
@@ -82,7 +84,8 @@ func (in *Inbound) requests() httplayer.Service {
 		With("orig-proto", httplayer.DowngradeOrigProto()).
 		With("client-id", httplayer.ClientID(clientID)).
 		With("policy", layer.Filter[*http.Request, *http.Response](in.authorize)).
-		Service(in.logicals.Router(logicalOf))
+		Service(withRoom(in.logicals.Router(in.logicalOf),
+			withRoom(in.nameless.Router(namelessOf), in.uncounted.Router(namelessOf))))
 }
 
 // logical counts and shows the requests of one client to one name, by the
@@ -92,7 +95,7 @@ func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
 	svc := httplayer.NewStack().
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
 		With("tap", tap.Layer(in.Taps, httplayer.Access{}, in.shown(l)...)).
-		Service(in.endpoints.Service(l.dst))
+		Service(in.sent(l.dst))
 	if l.name == "" {
 		return svc
 	}
@@ -103,27 +106,40 @@ func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
 		profiles.Logger[*http.Request, *http.Response](in.Log))
 }
 
-// endpoint sends requests to one port of the application. If nobody listens
-// there, they are told at once.
+// sent sends requests to one port of the application.
+func (in *Inbound) sent(dst netip.AddrPort) httplayer.Service {
+	return withRoom(in.endpoints.Service(dst), in.endpointsBeyond.Service(dst))
+}
+
+// endpoint is what one port is sent requests by.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
+	return in.queued(ctx, dst, in.dialCounted(ctx, dst))
+}
+
+// queued has requests wait for one port of the application. If nobody listens
+// there, they are told at once.
+func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by dial) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.FailFast).
-		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.connection(ctx, dst)...)))
+		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.connection(by)...)))
 }
 
 // port connects to one port of the application.
 func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
-	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
-		With("tap", tap.Connections(in.Taps, tap.Inbound, tap.Destination(dst, nil))).
-		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.opaqueConnection(ctx, dst)...))
+	return in.connected(ctx, dst, in.dialCounted(ctx, dst))
 }
 
-// secured ends TLS that asks for the name of this pod's proxy. Clients may agree
-// with it on one of protocols, where there are any.
-func (in *Inbound) secured(to tcplayer.TLSServers, protocols ...string) tcplayer.Server {
+func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by dial) tcplayer.Service {
+	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
+		With("tap", tap.Connections(in.Taps, tap.Inbound, tap.Destination(dst, nil))).
+		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.opaqueConnection(by)...))
+}
+
+// secured ends TLS that asks for the name of this pod's proxy.
+func (in *Inbound) secured(to tcplayer.TLSServers) tcplayer.Server {
 	if in.Identity == nil {
 		return to.Clear
 	}
-	return tcplayer.DetectTLS(in.Identity.Server(protocols...), tcplayer.Names(in.ServerName), to,
+	return tcplayer.DetectTLS(in.Identity.Server(), tcplayer.Names(in.ServerName), to,
 		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
 }

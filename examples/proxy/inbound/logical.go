@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
@@ -27,20 +28,38 @@ const canonicalHeader = "L5d-Dst-Canonical"
 
 // logicalOf looks at the canonical name, the authority and the Host of a
 // request, in this order. Addresses are no names.
-func logicalOf(req *http.Request) (logical, error) {
-	conn := httplayer.ConnOf(req.Context())
-	dst, ok := tcplayer.OriginalDst(conn)
-	if !ok {
-		return logical{}, errors.New("the connection was made to no port of the application")
+func (in *Inbound) logicalOf(req *http.Request) (logical, error) {
+	l, err := namelessOf(req)
+	if err != nil {
+		return logical{}, err
 	}
-	c := clientOf(conn)
-	l := logical{dst: dst, secure: c.secure, client: c.id}
 	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Access{}.Authority(req)} {
 		if l.name = nameOf(authority); l.name != "" {
 			break
 		}
 	}
+	if !in.counts(l.name) {
+		l.name = ""
+	}
 	return l, nil
+}
+
+// namelessOf is logicalOf without a name.
+func namelessOf(req *http.Request) (logical, error) {
+	conn := httplayer.ConnOf(req.Context())
+	dst, ok := tcplayer.OriginalDst(conn)
+	if !ok {
+		return logical{}, errors.New("the connection was made to no port of the application")
+	}
+	c := callerOf(req.Context())
+	return logical{dst: dst, secure: c.secure, client: c.id}, nil
+}
+
+// counts reports whether anything is counted by name: the routes of a profile,
+// or everything.
+func (in *Inbound) counts(name string) bool {
+	host, _, _ := net.SplitHostPort(name)
+	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)
 }
 
 // nameOf returns authority as name:port, or "" if it is an address or no name.
@@ -49,10 +68,12 @@ func nameOf(authority string) string {
 	if err != nil {
 		host, port = authority, "80"
 	}
-	if _, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil || host == "" || strings.ContainsAny(host, ":/@ ") {
+	host = strings.TrimSuffix(host, ".")
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || (tcplayer.TransportHeader{Port: uint16(n), Name: host}).Validate() != nil || host == "" {
 		return ""
 	}
-	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port
+	return strings.ToLower(host) + ":" + strconv.FormatUint(n, 10)
 }
 
 // labels are those of the metrics. A name comes from clients, who may say any:

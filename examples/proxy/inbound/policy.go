@@ -42,16 +42,14 @@ func clientOf(conn net.Conn) client {
 }
 
 // clientID is the identity that the client of a request proved.
-func clientID(req *http.Request) string { return clientOf(httplayer.ConnOf(req.Context())).id }
+func clientID(req *http.Request) string { return callerOf(req.Context()).id }
 
-// permits says whether a client may use a port of the application: by what the
-// port requires, else by the default policy.
+// permits says whether a client may use a port of the application: what the
+// port requires comes on top of the default policy.
 func (in *Inbound) permits(port uint16, c client) bool {
 	switch {
-	case in.RequireIdentity.Contains(port):
-		return c.id != ""
-	case in.RequireTLS.Contains(port):
-		return c.secure
+	case in.RequireIdentity.Contains(port) && c.id == "", in.RequireTLS.Contains(port) && !c.secure:
+		return false
 	}
 	switch in.DefaultPolicy {
 	case settings.Deny:
@@ -72,16 +70,16 @@ func (in *Inbound) ofCluster(addr netip.Addr) bool {
 }
 
 // admit rejects connections whose clients may not make them.
-func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp, conn) }
+func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp, conn, clientOf(conn)) }
 
 // authorize rejects requests likewise.
 func (in *Inbound) authorize(req *http.Request) error {
-	return in.decide(in.decided.http, httplayer.ConnOf(req.Context()))
+	return in.decide(in.decided.http, httplayer.ConnOf(req.Context()), callerOf(req.Context()))
 }
 
-func (in *Inbound) decide(count decision, conn net.Conn) error {
+func (in *Inbound) decide(count decision, conn net.Conn, c client) error {
 	dst, _ := tcplayer.OriginalDst(conn)
-	if in.permits(dst.Port(), clientOf(conn)) {
+	if in.permits(dst.Port(), c) {
 		count.allowed.Add(1)
 		return nil
 	}
@@ -127,11 +125,15 @@ func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, ni
 func (in *Inbound) byHeader(requests, opaque tcplayer.Server) tcplayer.Server {
 	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
 		h, _ := tcplayer.TransportHeaderOf(ctx)
-		switch {
-		case h.Name != "":
+		if h.Name != "" {
 			_ = conn.Close()
 			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Reason: "this proxy is no gateway to " + h.Name}
-		case h.Protocol == tcplayer.Opaque:
+		}
+		if err := in.isOwn(conn); err != nil {
+			_ = conn.Close()
+			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Err: err}
+		}
+		if h.Protocol == tcplayer.Opaque {
 			return opaque.Call(ctx, conn)
 		}
 		return requests.Call(ctx, conn)

@@ -3,21 +3,19 @@ package meters
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
-	"syscall"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 const unexpected = "unexpected"
 
-// ErrorKind returns what the label error says of err, in linkerd's words:
-// "failfast", "loadshed", "identity required", "gateway loop", "tls detection
-// timeout", "response timeout", "i/o", or "unexpected" for anything else. An
-// error with a method ErrorKind() string has its own; give it one of few.
+// ErrorKind returns what the label error says of err that a request failed with,
+// in linkerd's words: "identity required", "gateway loop", "response timeout", or
+// what tcplayer.ErrorKind says of connections. An error with a method
+// ErrorKind() string has its own; give it one of few.
 func ErrorKind(err error) string {
 	var own interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
@@ -33,12 +31,8 @@ func ErrorKind(err error) string {
 		return "gateway loop"
 	case errors.Is(err, layer.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return timeoutKind(err)
-	case isLocal(err):
-		return "loadshed"
-	case isIO(err):
-		return "i/o"
 	}
-	return unexpected
+	return tcplayer.ErrorKind(err)
 }
 
 // timeoutKind tells a handshake that did not come from a response.
@@ -50,24 +44,15 @@ func timeoutKind(err error) string {
 	return "response timeout"
 }
 
-// isLocal reports whether a layer of this proxy refused, because of its own
-// limits and not for want of an endpoint.
-func isLocal(err error) bool {
-	var at *layer.Error
-	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &at) && at.Endpoint == "" && !isIO(err)
-}
-
-func isIO(err error) bool {
-	var op *net.OpError
-	var dns *net.DNSError
-	var errno syscall.Errno
-	return errors.As(err, &op) || errors.As(err, &dns) || errors.As(err, &errno) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe)
-}
-
 // isDenied reports whether err is an answer that a policy chose. linkerd counts
 // those as denials and not as errors.
 func isDenied(err error) bool {
 	var said *httplayer.StatusError
 	return errors.As(err, &said) && (said.Code == http.StatusForbidden || said.Code == http.StatusUnauthorized)
+}
+
+// isGone reports whether err says no more than that the client left, which is
+// not the proxy's.
+func isGone(err error) bool {
+	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

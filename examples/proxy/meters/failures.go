@@ -7,6 +7,8 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // failureFamilies are what went wrong in the proxy itself, by direction.
@@ -24,10 +26,11 @@ func (m *Meters) failureFamilies() failureFamilies {
 }
 
 // HTTPErrors returns what counts the errors that the proxy answers requests
-// for itself, by [ErrorKind]. A nil error, and one by which a policy denied a
-// request, is none. The function is safe for concurrent use.
+// for itself, by [ErrorKind]. A nil error is none, and neither is one by which a
+// policy denied a request, or that says that its client has gone. The function is
+// safe for concurrent use.
 func (m *Meters) HTTPErrors(d Direction) func(error) {
-	count := m.errorsOf(m.failures.http[d])
+	count := m.errorsOf(m.failures.http[d], ErrorKind)
 	return func(err error) { count(netip.AddrPort{}, err) }
 }
 
@@ -35,13 +38,14 @@ func (m *Meters) HTTPErrors(d Direction) func(error) {
 // tcp_errors_total: whoever scans ports is not to fill the memory.
 const mostTargets = 1000
 
-// TCPErrors is HTTPErrors for connections, also by the address that they were
-// for, as target_addr: of the first thousand, and of none that is not valid.
+// TCPErrors is HTTPErrors for connections, by tcplayer.ErrorKind, and also by the
+// address that they were for, as target_addr: of the first thousand, and of none
+// that is not valid.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
-	return m.errorsOf(m.failures.tcp[d])
+	return m.errorsOf(m.failures.tcp[d], tcplayer.ErrorKind)
 }
 
-func (m *Meters) errorsOf(f *family[prometheus.Counter]) func(netip.AddrPort, error) {
+func (m *Meters) errorsOf(f *family[prometheus.Counter], kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
 		kind   string
@@ -49,10 +53,10 @@ func (m *Meters) errorsOf(f *family[prometheus.Counter]) func(netip.AddrPort, er
 	var bound sync.Map // key → counter
 	var targets atomic.Int64
 	return func(target netip.AddrPort, err error) {
-		if err == nil || isDenied(err) {
+		if err == nil || isDenied(err) || isGone(err) {
 			return
 		}
-		k := key{target, ErrorKind(err)}
+		k := key{target, kind(err)}
 		c, ok := bound.Load(k)
 		if !ok && targets.Add(1) > mostTargets {
 			k.target = netip.AddrPort{}

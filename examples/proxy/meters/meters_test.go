@@ -24,6 +24,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // TestHandler is H5 and H7, over a real connection.
@@ -206,6 +207,7 @@ func TestErrors(t *testing.T) {
 	count(&httplayer.StatusError{Code: http.StatusForbidden})
 	count(layer.ErrFailFast)
 	count(layer.ErrFailFast)
+	count(fmt.Errorf("x: %w", context.Canceled)) // its client has gone
 	require.Equal(t, []string{`inbound_http_errors_total{error="failfast"} 2`}, lines(t, m, "inbound_http_errors_total"))
 
 	tcp := m.TCPErrors(meters.Outbound)
@@ -217,6 +219,9 @@ func TestErrors(t *testing.T) {
 	require.Len(t, found, 1001)
 	require.Contains(t, found, `outbound_tcp_errors_total{error="i/o",target_addr="10.0.0.1:1"} 2`)
 	require.Contains(t, found, `outbound_tcp_errors_total{error="i/o"} 2000`)
+	loop := m.TCPErrors(meters.Inbound)
+	loop(netip.AddrPort{}, &layer.Error{Layer: "dial", Err: &net.OpError{Op: "dial", Err: tcplayer.ErrLoop}})
+	require.Equal(t, []string{`inbound_tcp_errors_total{error="unexpected"} 1`}, lines(t, m, "inbound_tcp_errors_total"))
 
 	allowed, denied := m.Authz("http", meters.Labels{"srv_name": "all"})
 	allowed.Add(1)

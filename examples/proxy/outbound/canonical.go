@@ -13,7 +13,7 @@ import (
 
 // logical is the router of a target that a request named.
 func (o *Outbound) logical(ctx context.Context, target string) httplayer.Service {
-	return o.router(ctx, target)
+	return o.router(ctx, target, o.profiles)
 }
 
 // router is the router of a target, and says on each request by which name that
@@ -21,6 +21,7 @@ func (o *Outbound) logical(ctx context.Context, target string) httplayer.Service
 type router struct {
 	*profiles.Router[*http.Request, *http.Response]
 
+	life   context.Context //nolint:containedctx // of what is kept up
 	target string
 	named  atomic.Pointer[named]
 }
@@ -29,24 +30,40 @@ type router struct {
 type named struct {
 	profile *profiles.Profile
 	svc     httplayer.Service
+	inForce context.Context //nolint:containedctx // ends when another profile takes its place
+	over    func()
 }
 
-func (o *Outbound) canonical(target string, r *profiles.Router[*http.Request, *http.Response]) *router {
-	return &router{Router: r, target: target}
-}
-
-// Call looks the name up once for each profile. A first request that has to
-// wait for the profile goes without: the name is not needed on every one.
+// Call looks the name up once for each profile. Whoever comes before the first
+// one waits for it here.
 func (r *router) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	n, p := r.named.Load(), r.Profile()
-	if n == nil || n.profile != p {
-		n = &named{p, r.Router}
-		if name := canonicalOf(p, r.target); name != "" {
-			n.svc = httplayer.Canonical(name)(r.Router)
+	n := r.named.Load()
+	if n == nil {
+		if _, err := r.Dispatch(ctx); err != nil {
+			return nil, err
 		}
-		r.named.Store(n)
+	}
+	if p := r.Profile(); n == nil || n.profile != p {
+		n = r.rename(n, p)
 	}
 	return n.svc.Call(ctx, req)
+}
+
+// rename puts the name by p in the place of old. Another may have been quicker.
+func (r *router) rename(old *named, p *profiles.Profile) *named {
+	n := &named{profile: p, svc: r.Router}
+	if name := canonicalOf(p, r.target); name != "" {
+		n.svc = httplayer.Canonical(name)(r.Router)
+	}
+	n.inForce, n.over = context.WithCancel(r.life)
+	if !r.named.CompareAndSwap(old, n) {
+		n.over()
+		return r.named.Load()
+	}
+	if old != nil {
+		old.over()
+	}
+	return n
 }
 
 // canonicalOf is the name of target, or "" if it is an address that p has no

@@ -2,6 +2,7 @@ package outbound
 
 import (
 	"context"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
@@ -58,7 +59,6 @@ type Outbound struct {
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
 	concretes       *layer.Cache[string, *http.Request, *http.Response]
 	forwards        *layer.Cache[place, *http.Request, *http.Response]
-	opaques         *layer.Cache[string, tcplayer.Request, net.Conn]
 	opaqueConcretes *layer.Cache[string, tcplayer.Request, net.Conn]
 	opaqueForwards  *layer.Cache[place, tcplayer.Request, net.Conn]
 }
@@ -83,13 +83,12 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 		dst, _ := tcplayer.OriginalDst(conn)
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{Idle: c.DiscoveryIdle}
+	idle := layer.CachePolicy{Idle: max(c.DiscoveryIdle, 1)}
 	open := layer.Until(tcplayer.UntilClosed)
 	o.destinations = layer.NewCache(ctx, o.destination, idle)
 	o.logicals = layer.NewCache(ctx, o.logical, idle)
 	o.concretes = layer.NewCache(ctx, o.concrete, idle)
 	o.forwards = layer.NewCache(ctx, o.forwarded, idle)
-	o.opaques = layer.NewCache(ctx, o.opaque, idle, open)
 	o.opaqueConcretes = layer.NewCache(ctx, o.opaqueConcrete, idle, open)
 	o.opaqueForwards = layer.NewCache(ctx, o.opaqueForwarded, idle, open)
 	return o
@@ -97,13 +96,31 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 
 // newResolver asks the controller. What it said last serves while it is away.
 func newResolver(c Config) resolve.Resolver {
-	return resolve.KeepLastGood(
+	return only(c.Control.GetSuffixes, resolve.KeepLastGood(
 		destination.New(c.Controller,
 			destination.ContextToken(c.Control.ContextToken),
 			destination.StreamLimits(limits(c.Control)),
 			destination.Backoff(c.Control.Connect.Backoff),
 			destination.Logger(c.Log)),
-		resolve.KeepPolicy{})
+		resolve.KeepPolicy{}))
+}
+
+// only has r asked for those names alone that are below the suffixes. The others
+// do not exist.
+func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
+	if suffixes.Contains("") {
+		return r
+	}
+	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		if host, _, err := net.SplitHostPort(target); err == nil && suffixes.Contains(host) {
+			return r.Resolve(ctx, target)
+		}
+		return func(yield func(resolve.Update, error) bool) {
+			if yield(resolve.Update{Kind: resolve.DoesNotExist}, nil) {
+				<-ctx.Done()
+			}
+		}
+	})
 }
 
 // limits are those of the controller's streams. None are set for a controller
@@ -133,8 +150,7 @@ func newProfiles(c Config) profiles.Source {
 
 // clients counts the connections that the application makes.
 func (o *Outbound) clients(ctx context.Context) *tcplayer.Meter {
-	return tcplayer.NewMeter(tcplayer.Instruments(
-		o.Meters.Transport(ctx, meters.Outbound, meters.Source, meters.NoTLS("loopback"))))
+	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, meters.NoTLS("loopback")))
 }
 
 // measured counts the requests of a target's routes, and their tries.

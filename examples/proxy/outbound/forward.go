@@ -30,8 +30,9 @@ func (p place) discovered() discover.Target {
 // forward is where the requests of a target go whose profile says that it is
 // served at one place, such as a pod that is asked for by its address: straight
 // there.
-func (o *Outbound) forward(target string) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
-	return func(e *profiles.Endpoint) httplayer.Service { return o.forwards.Service(place{target, e}) }
+func (o *Outbound) forward(r *router) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
+	to := keep(r, o.forwards)
+	return func(e *profiles.Endpoint) httplayer.Service { return to(place{r.target, e}) }
 }
 
 // forwarded serves a place. There is nothing to balance over.

@@ -45,8 +45,11 @@ func New(ctx context.Context, c Config) *Outbound {
 // destination serves the connections to one address that the application asked
 // for: as the profile of that address says, and as the client speaks.
 func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer.Server {
-	requests := o.router(ctx, dst.String())
-	opaque := tcplayer.Forward(o.opaques.Service(dst.String()))
+	profile := tell(o.profiles) // both ask for it
+	requests := o.router(ctx, dst.String(), profile)
+	opaque := tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
+		return o.opaque(ctx, dst.String(), again{profile}), nil
+	}))
 	return o.byProfile(dst, requests, opaque, o.detect(o.http, opaque))
 }
 
@@ -62,13 +65,15 @@ func (o *Outbound) requests() httplayer.Service {
 // router sends the requests of a target by its profile, which says the route,
 // how long a request may take, whether one that failed is sent again, and how
 // the traffic is split.
-func (o *Outbound) router(ctx context.Context, target string) *router {
-	return o.canonical(target, profiles.New(ctx, target, o.profiles, httplayer.Access{}, o.concretes.Service,
-		profiles.Forward(o.forward(target)),
+func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
+	r := &router{life: ctx, target: target}
+	r.Router = profiles.New(ctx, target, source, httplayer.Access{}, keep(r, o.concretes),
+		profiles.Forward(o.forward(r)),
 		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
 		profiles.Measured[*http.Request, *http.Response](o.measured(ctx, target)),
 		profiles.InitialWait[*http.Request, *http.Response](o.Control.ProfileInitial),
-		profiles.Logger[*http.Request, *http.Response](o.Log)))
+		profiles.Logger[*http.Request, *http.Response](o.Log))
+	return r
 }
 
 // concrete serves a target by its endpoints: those that its name resolves to,
@@ -98,15 +103,15 @@ func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Servi
 
 // through is what is done to requests on their way to one address.
 func (o *Outbound) through(ctx context.Context, p peer) layer.Stack[*http.Request, *http.Response] {
-	s := httplayer.NewStack().
-		With("require-id", httplayer.RequireID(p.identity)).
+	s := httplayer.NewStack()
+	if p.authority != "" {
+		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
+	}
+	s = s.With("require-id", httplayer.RequireID(p.identity)).
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.Access{}, p.shown...)).
 		With("override", httplayer.StripHeader(overrideHeader)).
 		With("proxy-errors", httplayer.ProxyErrors(p.errors(o.Log)...))
-	if p.authority != "" {
-		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
-	}
 	if p.h2 {
 		s = s.With("orig-proto", httplayer.UpgradeOrigProto())
 	}
@@ -115,8 +120,8 @@ func (o *Outbound) through(ctx context.Context, p peer) layer.Stack[*http.Reques
 
 // opaque connects to a target as its profile says, over bytes that nobody looks
 // into: a split is drawn, and an endpoint chosen, once for a connection.
-func (o *Outbound) opaque(ctx context.Context, target string) tcplayer.Service {
-	return profiles.New(ctx, target, o.profiles, tcplayer.Access{}, o.opaqueConcretes.Service,
+func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
+	return profiles.New(ctx, target, source, tcplayer.Access{}, o.opaqueConcretes.Service,
 		profiles.Forward(o.opaqueForward(target)),
 		profiles.InitialWait[tcplayer.Request, net.Conn](o.Control.ProfileInitial),
 		profiles.Logger[tcplayer.Request, net.Conn](o.Log))

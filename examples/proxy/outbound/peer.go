@@ -115,7 +115,7 @@ func (o *Outbound) dial(ctx context.Context, p peer) func(ctx context.Context, n
 		Sockets: o.Connect.Socket.Options(), Refuse: o.Refuse,
 	}
 	counted := o.Meters.Transport(ctx, meters.Outbound, meters.Destination, p.labels)
-	return tcplayer.NewMeter(tcplayer.Instruments(counted)).Dialled(d.DialContext)
+	return tcplayer.NewMeter(counted).Dialled(d.DialContext)
 }
 
 // dialled is the client of the endpoint.
@@ -124,7 +124,8 @@ func (o *Outbound) dialled(ctx context.Context, p peer) *httplayer.Endpoint {
 		httplayer.DialContext(o.dial(ctx, p)),
 		httplayer.ConnectTimeout(o.Connect.Timeout),
 		httplayer.Backoff(o.Connect.Backoff),
-		httplayer.IdleTimeout(o.Pool.Idle))
+		httplayer.IdleTimeout(max(o.Pool.Idle, 1)),
+		httplayer.MaxIdleConns(o.Pool.MaxIdle))
 }
 
 // opaqueConnection is how bytes do.
@@ -136,9 +137,10 @@ func (o *Outbound) opaqueConnection(ctx context.Context, p peer) []tcplayer.Endp
 	}
 }
 
-// server serves the connections that speak HTTP.
+// server serves the connections that speak HTTP. They are the application's own:
+// its uploads may pause for as long as they like.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(
-		httplayer.Handler(requests, httplayer.InformationalHeaders(!o.Quiet), httplayer.Logger(o.Log)),
-		append(o.Config.Server.Options(), httplayer.DrainOn(o.Ending), httplayer.ServerLogger(o.Log))...)
+		httplayer.Handler(requests, httplayer.Tunnels(), httplayer.InformationalHeaders(!o.Quiet), httplayer.Logger(o.Log)),
+		append(o.Config.Server.Options(), httplayer.BodyPace(0, 0), httplayer.DrainOn(o.Ending), httplayer.ServerLogger(o.Log))...)
 }

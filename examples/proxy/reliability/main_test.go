@@ -7,16 +7,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// attackWith has this test program attack instead: see attackers.
-const attackWith = "GOTOWER_TEST_ATTACK"
-
 // scratch is where programs are built.
 var scratch string
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(attackWith); name != "" {
-		os.Exit(attack(name))
-	}
 	var err error
 	if scratch, err = os.MkdirTemp("", "gotower-reliability-"); err != nil {
 		panic(err)
@@ -29,6 +23,18 @@ func TestMain(m *testing.M) {
 
 // full asks for the attacks in full size.
 var full = os.Getenv("GOTOWER_RELIABILITY") == "full"
+
+// whole is said by tests of a whole proxy that stands alone: in short form, they
+// run beside each other.
+func whole(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it builds and starts a program")
+	}
+	if !full {
+		t.Parallel()
+	}
+}
 
 // size is how large an attack is.
 func size(short, long int) int {

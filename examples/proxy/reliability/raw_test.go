@@ -24,7 +24,7 @@ type raw struct {
 	over   chan struct{} // closed when the server has closed, or hung up
 
 	mu     sync.Mutex
-	goAway *http2.GoAwayFrame // the last one, or nil
+	goAway []http2.GoAwayFrame
 	status map[uint32]string
 	resets map[uint32]http2.ErrCode
 }
@@ -87,8 +87,7 @@ func (c *raw) hear(f http2.Frame) {
 	defer c.mu.Unlock()
 	switch f := f.(type) {
 	case *http2.GoAwayFrame:
-		away := *f
-		c.goAway = &away
+		c.goAway = append(c.goAway, http2.GoAwayFrame{LastStreamID: f.LastStreamID, ErrCode: f.ErrCode})
 	case *http2.MetaHeadersFrame:
 		c.status[f.StreamID] = f.PseudoValue("status")
 	case *http2.RSTStreamFrame:
@@ -100,10 +99,17 @@ func (c *raw) hear(f http2.Frame) {
 func (c *raw) told() (code http2.ErrCode, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.goAway == nil {
+	if len(c.goAway) == 0 {
 		return 0, false
 	}
-	return c.goAway.ErrCode, true
+	return c.goAway[len(c.goAway)-1].ErrCode, true
+}
+
+// farewell are the last streams that it named, and why, one after the other.
+func (c *raw) farewell() []http2.GoAwayFrame {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.goAway
 }
 
 // answer is what became of a stream: a status, or "reset".

@@ -11,12 +11,14 @@ import (
 
 // Rapid reset (CVE-2023-44487): streams that are opened and taken back at once.
 func TestRapidReset(t *testing.T) {
-	resetAttack(t, func(c *raw, stream uint32) error {
-		if err := c.request(stream, "GET", "/hold", true); err != nil {
-			return err
-		}
-		return c.WriteRSTStream(stream, http2.ErrCodeCancel)
-	})
+	resetAttack(t, takenBack)
+}
+
+func takenBack(c *raw, stream uint32) error {
+	if err := c.request(stream, "GET", "/hold", true); err != nil {
+		return err
+	}
+	return c.WriteRSTStream(stream, http2.ErrCodeCancel)
 }
 
 // MadeYouReset (CVE-2025-8671): the same, but the server is made to reset them.
@@ -29,31 +31,14 @@ func TestMadeYouReset(t *testing.T) {
 	})
 }
 
-// resetAttack opens a connection whenever it is cut off, until it has sent the
-// streams that it wants.
+// resetAttack has honest traffic beside it.
 func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	tn := newTown(t)
-	before := heap()
-	streams, conns, told := size(20_000, 200_000), 0, 0
+	before, streams := heap(), size(20_000, 200_000)
+	var conns, told int
 	var longest time.Duration
 	tn.under(t, func() {
-		for sent := 0; sent < streams; conns++ {
-			c, start, n := dialRaw(t, tn.addr), time.Now(), 0
-			for stream := uint32(1); sent+n < streams && open(c, stream) == nil; stream += 2 {
-				if n++; hungUp(c) {
-					break
-				}
-			}
-			sent += n
-			if sent < streams {
-				<-c.over
-				longest = max(longest, time.Since(start))
-			}
-			if code, ok := c.told(); ok && code == http2.ErrCodeEnhanceYourCalm {
-				told++
-			}
-			c.close()
-		}
+		conns, told, longest = cutOff(t, tn.addr, streams, open)
 		t.Logf("%d streams over %d connections, of which %d heard ENHANCE_YOUR_CALM; cut within %v",
 			streams, conns, told, longest.Round(time.Millisecond))
 		require.Eventually(t, func() bool { return tn.open.Load() == 0 }, patience, time.Millisecond, "upstream is let go")
@@ -69,6 +54,31 @@ func resetAttack(t *testing.T, open func(c *raw, stream uint32) error) {
 	growth := grown(t, before)
 	t.Logf("heap: %+.1f MiB", growth)
 	assert.Less(t, growth, 32.0)
+}
+
+// cutOff opens a connection whenever it is cut off, until it has sent the streams
+// that it wants. It returns how many connections that took, how many of them were
+// told to be calm, and the longest time until one was cut.
+func cutOff(t testing.TB, addr string, streams int, open func(c *raw, stream uint32) error) (conns, told int, longest time.Duration) {
+	t.Helper()
+	for sent := 0; sent < streams; conns++ {
+		c, start, n := dialRaw(t, addr), time.Now(), 0
+		for stream := uint32(1); sent+n < streams && open(c, stream) == nil; stream += 2 {
+			if n++; hungUp(c) {
+				break
+			}
+		}
+		sent += n
+		if sent < streams {
+			<-c.over
+			longest = max(longest, time.Since(start))
+		}
+		if code, ok := c.told(); ok && code == http2.ErrCodeEnhanceYourCalm {
+			told++
+		}
+		c.close()
+	}
+	return conns, told, longest
 }
 
 func hungUp(c *raw) bool {

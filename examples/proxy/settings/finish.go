@@ -74,7 +74,7 @@ func (r *reader) finishControl(s *Settings) {
 	}
 	c.ProfileSuffixesGiven = r.has("DESTINATION_PROFILE_SUFFIXES")
 	if !r.has("DESTINATION_GET_SUFFIXES") {
-		c.GetSuffixes = c.ProfileSuffixes
+		c.GetSuffixes = Suffixes{""}
 	}
 	outbound := s.Outbound.Connect.Backoff
 	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_MIN", "CONTROL_CONNECT_EXP_BACKOFF_MAX") {

@@ -29,6 +29,15 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
+// parseNo is for what cannot be had.
+func parseNo(s string) error {
+	yes, err := parseBool(s)
+	if yes {
+		return errors.New("cannot be had here")
+	}
+	return err
+}
+
 func parseNumber(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 31)
 	if err != nil {

@@ -66,7 +66,7 @@ func TestDefaultsAreLinkerds(t *testing.T) {
 		},
 		Control: settings.Control{
 			Destination: settings.Controller{Addr: "127.0.0.1:8086"}, ProfileInitial: 500 * time.Millisecond,
-			ProfileSuffixes: settings.Suffixes{"svc.cluster.local"}, GetSuffixes: settings.Suffixes{"svc.cluster.local"},
+			ProfileSuffixes: settings.Suffixes{"svc.cluster.local"}, GetSuffixes: settings.Suffixes{""},
 			Connect:         settings.Connect{Timeout: 500 * time.Millisecond, Backoff: layer.Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}},
 			DispatchTimeout: 5 * time.Second,
 		},

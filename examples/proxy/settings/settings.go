@@ -50,9 +50,8 @@ type Outbound struct {
 	Pool          Pool          // OUTBOUND_MAX_IDLE_CONNS_PER_ENDPOINT, OUTBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT
 	DiscoveryIdle time.Duration // OUTBOUND_DISCOVERY_IDLE_TIMEOUT: how long a target without requests is kept
 
-	Ingress        bool // INGRESS_MODE: the target is what l5d-dst-override says
-	Quiet          bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-error and the like
-	HostnameLabels bool // OUTBOUND_METRICS_HOSTNAME_LABELS
+	Ingress bool // INGRESS_MODE: the target is what l5d-dst-override says
+	Quiet   bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-error and the like
 }
 
 // Inbound is about connections to the application.
@@ -78,7 +77,6 @@ type Inbound struct {
 	RequireTLS      Ports         // INBOUND_PORTS_REQUIRE_TLS: only for clients that speak TLS to this proxy
 
 	IPs             []netip.Addr // INBOUND_IPS: of the pod; none: any will do
-	GatewaySuffixes Suffixes     // INBOUND_GATEWAY_SUFFIXES: names that this proxy is a gateway for
 	AuthorityLabels bool         // INBOUND_METRICS_AUTHORITY_LABELS=unsafe
 }
 
@@ -91,7 +89,7 @@ type Control struct {
 	ProfileSuffixesGiven bool           // false: the default; a reverse proxy asks for all names then
 	ProfileNetworks      []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses likewise
 	ProfileInitial       time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: how long to wait for the first profile
-	GetSuffixes          Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for
+	GetSuffixes          Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for; all if it was not said
 
 	Connect         Connect       // CONTROL_CONNECT_TIMEOUT, CONTROL_CONNECT_EXP_BACKOFF_*; only Timeout and Backoff
 	DispatchTimeout time.Duration // CONTROL_DISPATCH_TIMEOUT: for a call that is no stream

@@ -102,8 +102,8 @@ func observed(s *Settings) []variable {
 			help: "how long series that nobody writes to are shown",
 		},
 		{
-			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", usual: "false", set: to(&s.Outbound.HostnameLabels, parseBool),
-			help: "label requests to addresses with their host as well",
+			name: "OUTBOUND_METRICS_HOSTNAME_LABELS", usual: "false", set: parseNo, mild: true,
+			help: "true is not honoured: it is for metrics by policy",
 		},
 		{
 			name: "INBOUND_METRICS_AUTHORITY_LABELS", set: to(&s.Inbound.AuthorityLabels, parseUnsafe), mild: true,
@@ -142,12 +142,12 @@ func unsupported() []variable {
 		{name: "TRACE_EXTRA_ATTRIBUTES", set: checked(parseText), lost: traces, help: traces},
 		{name: "OTEL_RESOURCE_ATTRIBUTES", prefix: "-", set: checked(parseText), lost: traces, help: traces},
 		{
-			name: "OUTBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there is no bound",
-			help: "targets are not bounded",
+			name: "OUTBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there are 10000 at the most",
+			help: "10000 targets at the most",
 		},
 		{
-			name: "INBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there is no bound",
-			help: "targets are not bounded",
+			name: "INBOUND_ROUTER_CAPACITY", set: checked(parseNumber), lost: "idle targets go, and there are 10000 at the most",
+			help: "10000 targets at the most",
 		},
 		{
 			name: "DNS_CANONICALIZE_TIMEOUT", set: checked(parseDuration), lost: "names are not made canonical",

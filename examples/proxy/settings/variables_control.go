@@ -23,7 +23,7 @@ func destination(s *Settings) []variable {
 		},
 		{
 			name: "DESTINATION_GET_SUFFIXES", set: to(&c.GetSuffixes, parseSuffixes),
-			help: "name,... of which endpoints are asked for (as DESTINATION_PROFILE_SUFFIXES)",
+			help: "name,... of which endpoints are asked for; others have none (all)",
 		},
 	}, controlCalls(c)...)
 }
@@ -96,7 +96,10 @@ func policy(s *Settings) []variable {
 		{name: "POLICY_SVC_ADDR", set: to(&s.Policy.Controller.Addr, parseHostPort), lost: lost, help: "not asked (linkerd requires it)"},
 		{name: "POLICY_SVC_NAME", set: to(&s.Policy.Controller.Name, parseName), help: "not asked"},
 		{name: "POLICY_WORKLOAD", set: to(&s.Policy.Workload, parseText), help: "not asked"},
-		{name: "INBOUND_PORTS", set: to(&s.Inbound.Ports, parsePorts), help: "port,low-high,... that the application documents"},
+		{
+			name: "INBOUND_PORTS", set: to(&s.Inbound.Ports, parsePorts),
+			help: "port,low-high,... that the application documents; not needed",
+		},
 		{
 			name: "INBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", set: to(&s.Inbound.OpaquePorts, parsePorts),
 			help: "where the server may speak first",
@@ -111,8 +114,7 @@ func policy(s *Settings) []variable {
 		},
 		{name: "INBOUND_IPS", set: to(&s.Inbound.IPs, parseIPs), help: "ip,... that inbound connections may be for (all)"},
 		{
-			name: "INBOUND_GATEWAY_SUFFIXES", set: to(&s.Inbound.GatewaySuffixes, parseSuffixes),
-			help: "name,... that this proxy is a gateway for",
+			name: "INBOUND_GATEWAY_SUFFIXES", set: checked(parseSuffixes), lost: "this proxy is no gateway", help: "not honoured",
 		},
 	}
 }

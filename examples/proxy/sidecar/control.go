@@ -3,6 +3,7 @@ package sidecar
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -10,6 +11,8 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
 )
 
 // controller is a connection to a server of the control plane.
@@ -25,7 +28,7 @@ func (p *Proxy) dial(
 ) (grpc.ClientConnInterface, error) {
 	cfg := grpclayer.ControlConfig{
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
-		Log: p.log, UserAgent: "gotower-proxy",
+		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS),
 	}
 	labels := meters.NoTLS("disabled")
 	if at.Name != "" && id != nil {
@@ -40,6 +43,19 @@ func (p *Proxy) dial(
 	p.control = append(p.control, controller{conn, name})
 	return conn, nil
 }
+
+// resolver finds the addresses of the control plane, and keeps them as long as
+// the settings say.
+func resolver(c settings.DNS) resolve.Resolver {
+	least := c.MinTTL
+	if least == 0 && c.MaxTTL > 0 {
+		least = min(c.MaxTTL, usualLeast)
+	}
+	return dns.New(dns.Refresh(least, c.MaxTTL))
+}
+
+// usualLeast is how often package dns asks at the most, unless it is told.
+const usualLeast = 5 * time.Second
 
 // proof is the identity of the proxy, and who certifies it.
 type proof struct {
@@ -57,7 +73,7 @@ func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity
 	if err != nil {
 		return nil, err
 	}
-	c.MinRefresh, c.MaxRefresh, c.Log = s.MinRefresh, s.MaxRefresh, p.log
+	c.MinRefresh, c.MaxRefresh, c.Timeout, c.Log = s.MinRefresh, s.MaxRefresh, p.config.Control.DispatchTimeout, p.log
 	c.Instruments.Expiration, c.Instruments.Refreshes = m.Identity()
 	id, err := identity.New(c)
 	if err != nil {

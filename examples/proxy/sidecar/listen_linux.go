@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -16,6 +17,7 @@ import (
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
 	if reuse {
+		c.SetMultipathTCP(false) // which cannot be given to the newest
 		c.Control = func(_, _ string, raw syscall.RawConn) error {
 			return control(raw, "setsockopt", func(fd int) error {
 				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)
@@ -51,7 +53,7 @@ func toNewest(fd int) error {
 func waiting(l net.Listener) bool {
 	fds := make([]unix.PollFd, 1)
 	err := controlListener(l, "poll", func(fd int) error {
-		fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN} //nolint:gosec // a file descriptor is small
+		fds[0] = unix.PollFd{Fd: int32(fd), Events: unix.POLLIN}
 		_, err := unix.Poll(fds, 0)
 		return err
 	})
@@ -59,7 +61,11 @@ func waiting(l net.Listener) bool {
 }
 
 func controlListener(l net.Listener, what string, f func(fd int) error) error {
-	raw, err := l.(*net.TCPListener).SyscallConn() //nolint:forcetypeassert // it is what listening to tcp returns
+	tcp, ok := l.(*net.TCPListener)
+	if !ok {
+		return errors.ErrUnsupported
+	}
+	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return err
 	}

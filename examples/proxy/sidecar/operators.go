@@ -15,6 +15,12 @@ import (
 // processor. Who watches more has Top.
 const eventRate = 3000
 
+// What is read of a client before it is known whether it may watch.
+const (
+	mostWatches = 100      // at a time, of one connection
+	mostAsked   = 64 << 10 // bytes of one
+)
+
 // serveAdmin adds the operator's server.
 func (p *Proxy) serveAdmin(c admin.Config) string {
 	return p.operators.HTTP("admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
@@ -28,12 +34,12 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 		return ""
 	}
 	opts := []tap.ServerOption{tap.Describing(describe), tap.EventRate(eventRate)}
-	var creds []grpc.ServerOption
+	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(mostWatches), grpc.MaxRecvMsgSize(mostAsked)}
 	if id != nil {
 		opts = append(opts, tap.AllowIdentities(c.Name))
-		creds = append(creds, grpc.Creds(newOptionalTLS(id.Server())))
+		limits = append(limits, grpc.Creds(newOptionalTLS(id.Server())))
 	}
-	server, watched := grpc.NewServer(creds...), tap.NewServer(taps, opts...)
+	server, watched := grpc.NewServer(limits...), tap.NewServer(taps, opts...)
 	watched.Register(server)
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
 }

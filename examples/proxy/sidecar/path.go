@@ -79,17 +79,24 @@ func (p *Proxy) refuseOwn(addr netip.AddrPort) error {
 // serve serves a path until ctx ends and its connections did, or the grace is
 // over.
 func (p *Proxy) serve(ctx context.Context, path path) error {
-	opts := []tcplayer.ServeOption{tcplayer.Grace(p.config.Shutdown.Grace), tcplayer.Logger(p.log)}
-	for _, opt := range path.accept.Options() {
+	sockets := path.accept.Options()
+	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
+	opts = append(opts, tcplayer.Grace(p.config.Shutdown.Grace), tcplayer.Logger(p.log))
+	for _, opt := range sockets {
 		opts = append(opts, opt)
 	}
 	p.log.Info("listening", "for", path.name, "addr", path.at.String())
 	ctx, cancel := untilAccepted(ctx, path.l)
 	defer cancel()
-	if err := tcplayer.Serve(ctx, path.l, path.svc, opts...); err != nil {
-		return fmt.Errorf("%s: %w", path.name, err)
+	err := tcplayer.Serve(ctx, path.l, path.svc, opts...)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		p.log.Warn("the end was not waited for", "for", path.name, "error", err)
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %w", path.name, err)
 }
 
 // mostQueued is how long what waits to be accepted may take.

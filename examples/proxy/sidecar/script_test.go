@@ -26,7 +26,8 @@ type script struct {
 
 	mu       sync.Mutex
 	profiles map[string]*destination.DestinationProfile
-	changed  chan struct{} // closed when profiles change
+	refused  map[string]error // of profiles
+	changed  chan struct{}    // closed when profiles change
 }
 
 // query is one call of Get, while it lasts.
@@ -50,7 +51,7 @@ func serveScript(t testing.TB, l net.Listener) *script {
 	t.Helper()
 	s := &script{
 		addr: l.Addr().String(), asked: make(chan *query, 100),
-		profiles: map[string]*destination.DestinationProfile{}, changed: make(chan struct{}),
+		profiles: map[string]*destination.DestinationProfile{}, refused: map[string]error{}, changed: make(chan struct{}),
 	}
 	srv := grpc.NewServer()
 	destination.RegisterDestinationServer(srv, s)
@@ -88,8 +89,11 @@ func (s *script) GetProfile(
 	var last *destination.DestinationProfile
 	for {
 		s.mu.Lock()
-		p, changed := s.profiles[in.GetPath()], s.changed
+		p, changed, err := s.profiles[in.GetPath()], s.changed, s.refused[in.GetPath()]
 		s.mu.Unlock()
+		if err != nil {
+			return err
+		}
 		if p == nil {
 			p = &destination.DestinationProfile{}
 		}
@@ -114,6 +118,13 @@ func (s *script) profile(target string, p *destination.DestinationProfile) {
 	s.profiles[target] = p
 	close(s.changed)
 	s.changed = make(chan struct{})
+}
+
+// refuse says that there is no profile of a target.
+func (s *script) refuse(target string, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refused[target] = err
 }
 
 // next is the next query, which must be for target.
@@ -213,5 +224,5 @@ func direct(proxy string) func(*destination.WeightedAddr) {
 	}
 }
 
-// invalid is how a controller says that it knows nothing of a target.
+// errInvalid is how a controller says that it knows nothing of a target.
 var errInvalid = status.Error(codes.InvalidArgument, "that is no service")

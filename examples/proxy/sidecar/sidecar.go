@@ -9,7 +9,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
-	"sync/atomic"
+	"sync"
 
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/examples/proxy/admin"
@@ -49,9 +49,10 @@ type Proxy struct {
 	identity  *proof       // nil without identity
 	control   []controller // connections to the control plane
 
-	drain   func() // asks connections to end
-	end     func() // ends the background
-	stopped atomic.Pointer[context.CancelFunc]
+	drain func()        // asks connections to end
+	end   func()        // ends the background
+	ask   func()        // for the end of Run
+	asked chan struct{} // closed by ask
 }
 
 const (
@@ -63,7 +64,8 @@ const (
 func New(c Config, log *slog.Logger) (*Proxy, error) {
 	background, end := context.WithCancel(context.Background())
 	ending, drain := context.WithCancel(background)
-	p := &Proxy{config: c, log: log, drain: drain, end: end}
+	p := &Proxy{config: c, log: log, drain: drain, end: end, asked: make(chan struct{})}
+	p.ask = sync.OnceFunc(func() { close(p.asked) })
 	if err := p.assemble(background, ending); err != nil {
 		p.operators.Close()
 		p.close()
@@ -75,7 +77,7 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 // assemble makes the proxy. What it does in the background lives as long as
 // background; connections are asked to end when ending does.
 func (p *Proxy) assemble(background, ending context.Context) error {
-	c, taps, m := p.config, new(tap.Registry), meters.New(meters.Config{RetainIdle: p.config.Metrics.RetainIdle})
+	c, taps, m := p.config, new(tap.Registry), meters.New(meters.Config{RetainIdle: max(p.config.Metrics.RetainIdle, 1)})
 	id, err := p.prove(background, m)
 	if err != nil {
 		return err
@@ -92,7 +94,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	in := inbound.New(background, inbound.Config{
 		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destinations,
 		Identity: id, ServerName: serverName(c.Settings.Identity),
-		Origin: c.Settings.Inbound.Origin.Find(), Refuse: tcplayer.NotPorts(c.Settings.Inbound.Listen.Port()), Ending: ending,
+		Origin: c.Settings.Inbound.Origin.Find(), Refuse: p.refuseInbound, Ending: ending,
 		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,
 	})
 	err = errors.Join(

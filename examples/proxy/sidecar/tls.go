@@ -41,7 +41,9 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
-	_ = conn.SetReadDeadline(time.Time{})
+	// Not for ever, either: gRPC, which waits for the first words of HTTP/2, takes
+	// the deadline away once they have come.
+	_ = conn.SetReadDeadline(time.Now().Add(handshakeWithin))
 	seen := &seenConn{conn, r}
 	if first[0] != recordHandshake {
 		return o.TransportCredentials.ServerHandshake(seen)
@@ -58,7 +60,7 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}, nil
 }
 
-// handshakeWithin is how long TLS may take.
+// handshakeWithin is how long TLS, and the beginning of HTTP/2, may take.
 const handshakeWithin = 10 * time.Second
 
 func (o *optionalTLS) Info() credentials.ProtocolInfo {

@@ -3,6 +3,7 @@ package sidecar_test
 import (
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -44,11 +45,14 @@ func TestA1ToA18RequestsArriveThroughTheMesh(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				first, fields, body := dialWire(t, m.a.Addr).ask(t, tt.sent)
+				require.Equal(t, tt.first[strings.LastIndex(tt.first, " ")+1:]+" 200 OK", first, fields)
 				r := <-got
 				assert.Equal(t, tt.first, r.first)
-				assert.Equal(t, proven(tt.fields), r.fields)
+				// HTTP/2 has no requests without an authority to speak of, so the address
+				// is told in its place.
+				r.fields = slices.DeleteFunc(r.fields, func(f string) bool { return f == "Host: "+m.b.Inbound })
+				assert.ElementsMatch(t, proven(tt.fields), r.fields)
 				assert.Equal(t, tt.body, r.body)
-				assert.Equal(t, tt.first[strings.LastIndex(tt.first, " ")+1:]+" 200 OK", first)
 				assert.Contains(t, fields, "Content-Length: 2")
 				assert.Equal(t, "ok", body)
 			})
@@ -144,8 +148,7 @@ func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 		m := newMesh(t, refused(t), hints...)
 		first, fields, _ := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 		assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
-		assert.Contains(t, strings.Join(fields, "\n"), "L5d-Proxy-Error: ")
-		assert.Contains(t, strings.Join(fields, "\n"), "connection refused")
+		assert.Equal(t, []string{"Connection: close", "Content-Length: 0"}, fields, "what went wrong is told to the proxy alone")
 	})
 }
 

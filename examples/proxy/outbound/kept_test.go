@@ -1,0 +1,66 @@
+package outbound
+
+import (
+	"context"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// What requests went to stays, however rare they are, for as long as their
+// target does, and until the profile names another.
+func TestTargetsOfAProfileStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, end := context.WithCancel(t.Context())
+		defer end()
+		made := map[string]int{}
+		cache := layer.NewCache(ctx, func(_ context.Context, target string) httplayer.Service {
+			made[target]++
+			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
+				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
+			})
+		}, layer.CachePolicy{Idle: time.Second})
+		keys := func() any { return cache.Describe().State.Get("keys") }
+
+		life, over := context.WithCancel(ctx)
+		var source profiles.Static
+		source.Set("10.0.0.1:80", &profiles.Profile{Name: "web.example"})
+		r := &router{life: life, target: "10.0.0.1:80"}
+		r.Router = profiles.New(life, r.target, &source, httplayer.Access{}, keep(r, cache),
+			profiles.InitialWait[*http.Request, *http.Response](time.Hour))
+		call := func() {
+			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
+			require.NoError(t, err)
+			rsp, err := r.Call(req.Context(), req)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		synctest.Wait()
+		assert.Empty(t, made, "nothing is kept that nobody uses")
+		for range 5 {
+			call()
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, map[string]int{"web.example:80": 1}, made)
+
+		source.Set(r.target, &profiles.Profile{Name: "other.example"})
+		synctest.Wait()
+		for range 5 {
+			call()
+			time.Sleep(time.Minute)
+		}
+		assert.Equal(t, map[string]int{"web.example:80": 1, "other.example:80": 1}, made)
+		assert.EqualValues(t, 1, keys(), "the first one has gone")
+		over()
+		time.Sleep(2 * time.Second)
+		assert.EqualValues(t, 0, keys())
+	})
+}

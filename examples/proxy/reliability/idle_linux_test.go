@@ -1,0 +1,163 @@
+package reliability
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Row 6: what a connection costs that does nothing after one request. The pool of
+// connections to the upstream has let go of its own by then, as it would.
+func TestIdleConnections(t *testing.T) {
+	whole(t)
+	pl := newPlane(t, newUpstream(t, nil).addr)
+	for _, kind := range []struct {
+		name string
+		n    int
+		kib  float64 // at most, each
+		open func(t *testing.T, addr string) (end func())
+	}{
+		{"HTTP/1.1", size(500, 5000), 40, idleH1},
+		{"HTTP/2", size(200, 2000), 60, idleH2},
+	} {
+		p := startProxy(t, pl.addr)
+		kind.open(t, p.addr)() // what is made once
+		before := p.steady(t)
+		var ends []func()
+		for range kind.n {
+			ends = append(ends, kind.open(t, p.addr))
+		}
+		now := p.steady(t)
+		each := (now.rss - before.rss) * 1024 / float64(kind.n)
+		t.Logf("%d idle connections of %s: %.1f KiB each, %.2f goroutines; proxy: %v", kind.n, kind.name, each,
+			float64(now.goroutines-before.goroutines)/float64(kind.n), now)
+		for _, end := range ends {
+			end()
+		}
+		after := p.settled(t, before.goroutines+5, before.fds+5)
+		t.Logf("after they were closed: %v; before: %v", after, before)
+		assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
+		assert.LessOrEqual(t, after.fds, before.fds+5)
+		if full { // of few, what the heap has for reserve is too much
+			assert.LessOrEqual(t, each, kind.kib)
+			p.returns(t, before)
+		}
+	}
+}
+
+func idleH1(t *testing.T, addr string) (end func()) {
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web.test\r\n\r\n")
+	require.NoError(t, err)
+	rsp, err := http.ReadResponse(bufio.NewReaderSize(conn, 512), nil)
+	require.NoError(t, err)
+	_, err = io.Copy(io.Discard, rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, rsp.StatusCode)
+	return func() { conn.Close() }
+}
+
+func idleH2(t *testing.T, addr string) (end func()) {
+	c := dialRaw(t, addr)
+	require.NoError(t, c.conn.SetDeadline(time.Time{}))
+	require.NoError(t, c.request(1, "GET", "/", true))
+	require.Eventually(t, func() bool { return c.answer(1) == "200" }, patience, 100*time.Microsecond)
+	return c.close
+}
+
+// Row 6: clients that ask for 10 MB and read nothing.
+func TestStalledReaders(t *testing.T) {
+	whole(t)
+	body := make([]byte, 10<<20)
+	up := newUpstream(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(body) }))
+	pl := newPlane(t, up.addr)
+	for _, kind := range []struct {
+		name string
+		open func(t *testing.T, addr string) (end func())
+	}{{"HTTP/1.1", stalledH1}, {"HTTP/2", stalledH2}} {
+		p := startProxy(t, pl.addr)
+		n, came := size(50, 500), up.requests.Load()
+		before := p.steady(t)
+		var ends []func()
+		for i := range n {
+			ends = append(ends, kind.open(t, p.addr))
+			require.Eventually(t, func() bool { return up.requests.Load() == came+int64(i+1) }, patience, 100*time.Microsecond)
+		}
+		now := p.steady(t)
+		each := (now.rss - before.rss) * 1024 / float64(n)
+		t.Logf("%d stalled readers by %s: %.1f KiB each; proxy: %v", n, kind.name, each, now)
+		for _, end := range ends {
+			end()
+		}
+		after := p.settled(t, before.goroutines+5, before.fds+5)
+		t.Logf("after they left: %v", after)
+		assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
+		assert.LessOrEqual(t, after.fds, before.fds+5)
+		if full {
+			assert.LessOrEqual(t, each, 256.0)
+		}
+	}
+}
+
+func stalledH1(t *testing.T, addr string) (end func()) {
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, "GET / HTTP/1.1\r\nHost: web.test\r\n\r\n")
+	require.NoError(t, err)
+	return func() { conn.Close() }
+}
+
+// stalledH2 reads frames, but gives no leave to send more than the first window.
+func stalledH2(t *testing.T, addr string) (end func()) {
+	c := dialRaw(t, addr)
+	require.NoError(t, c.conn.SetDeadline(time.Time{}))
+	require.NoError(t, c.request(1, "GET", "/", true))
+	return c.close
+}
+
+// steady waits until the RSS has not changed by a hundredth for a while.
+func (p *process) steady(t testing.TB) (now gauge) {
+	t.Helper()
+	look := time.NewTicker(50 * time.Millisecond)
+	defer look.Stop()
+	was, quiet := 0.0, 0
+	for range 400 {
+		<-look.C
+		rss := p.rss(t)
+		if quiet++; rss > was*1.01 || rss < was*0.99 {
+			was, quiet = rss, 0
+		}
+		if quiet == 15 {
+			break
+		}
+	}
+	return p.measure(t)
+}
+
+// returns says how long it takes until the RSS is at most a tenth above what it
+// was, under 50 requests a second.
+func (p *process) returns(t testing.TB, begin gauge) {
+	t.Helper()
+	client := through(t, p.addr, true)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	const minutes = 4
+	for i := range minutes * 3000 {
+		<-tick.C
+		require.NoError(t, get(t.Context(), client, "http://web.test/"))
+		switch now := p.rss(t); {
+		case now <= begin.rss*1.1:
+			t.Logf("after %d s RSS is %.1f MiB, as before", i/50, now)
+			return
+		case i%3000 == 2999:
+			t.Logf("after %d minutes RSS is %.1f MiB, %+.0f %%", i/3000+1, now, 100*(now/begin.rss-1))
+		}
+	}
+}

@@ -1,0 +1,182 @@
+package reliability
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// load is traffic that comes at a fixed rate, however long the answers take: an
+// open loop.
+type load struct {
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+
+	mu      sync.Mutex
+	outcome map[string][]time.Duration // how long each took, by how it ended
+}
+
+// fine is an outcome without an error.
+const fine = "good"
+
+// mostOpen is how many calls may be open at a time, lest a proxy that does not
+// answer at all costs this machine too much.
+const mostOpen = 5000
+
+// offer makes a call each time that is due, until the load is ended.
+func offer(t testing.TB, perSecond int, call func(ctx context.Context, i int) error) *load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &load{cancel: cancel, outcome: make(map[string][]time.Duration)}
+	l.done.Go(func() {
+		slots := make(chan struct{}, mostOpen)
+		begin, tick := time.Now(), time.NewTicker(2*time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+			for ; i < int(time.Since(begin).Seconds()*float64(perSecond)); i++ {
+				slots <- struct{}{}
+				this := i
+				l.done.Go(func() {
+					defer func() { <-slots }()
+					start := time.Now()
+					l.add(call(context.WithoutCancel(ctx), this), time.Since(start))
+				})
+			}
+		}
+	})
+	t.Cleanup(l.end)
+	return l
+}
+
+func (l *load) add(err error, took time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	how := fine
+	if err != nil {
+		how = err.Error()
+	}
+	l.outcome[how] = append(l.outcome[how], took)
+}
+
+// end stops, and waits for what is open.
+func (l *load) end() {
+	l.cancel()
+	l.done.Wait()
+}
+
+// count is how many calls have ended so.
+func (l *load) count(how string) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.outcome[how])
+}
+
+func (l *load) total() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, took := range l.outcome {
+		n += len(took)
+	}
+	return n
+}
+
+// more waits for n more that are good.
+func (l *load) more(t testing.TB, n int) {
+	t.Helper()
+	before := l.count(fine)
+	require.Eventually(t, func() bool { return l.count(fine) >= before+n }, 2*patience, time.Millisecond)
+}
+
+// bad are the outcomes that are not good, and how many of each.
+func (l *load) bad() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	bad := make(map[string]int)
+	for how, took := range l.outcome {
+		if how != fine {
+			bad[how] = len(took)
+		}
+	}
+	return bad
+}
+
+// p99 is that of what ended so, from the one after the first skip.
+func (l *load) p99(how string, skip int) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	took := l.outcome[how]
+	return percentile(took[min(skip, len(took)):], 99)
+}
+
+func percentile(took []time.Duration, p int) time.Duration {
+	if len(took) == 0 {
+		return 0
+	}
+	took = slices.Sorted(slices.Values(took))
+	return took[len(took)*p/100].Round(10 * time.Microsecond)
+}
+
+func (l *load) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d of %d good, p99 %v", l.count(fine), l.total(), l.p99(fine, 0))
+	for how, n := range l.bad() {
+		fmt.Fprintf(&b, "; %d: %s", n, how)
+	}
+	return b.String()
+}
+
+// through is a client that sends everything to addr, by HTTP/1.1 or HTTP/2. It
+// does not try again but for what net/http does by itself.
+func through(t testing.TB, addr string, h2 bool) *http.Client {
+	t.Helper()
+	tr := &http.Transport{
+		Protocols: new(http.Protocols), MaxIdleConnsPerHost: 64,
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		},
+	}
+	tr.Protocols.SetHTTP1(!h2)
+	tr.Protocols.SetUnencryptedHTTP2(h2)
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: patience}
+}
+
+// get is a request that is to be answered with 200.
+func get(ctx context.Context, c *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return err
+	}
+	return do(c, req)
+}
+
+// do says by its error what the proxy said.
+func do(c *http.Client, req *http.Request) error {
+	rsp, err := c.Do(req)
+	if err != nil {
+		return err
+	}
+	defer rsp.Body.Close()
+	if _, err = io.Copy(io.Discard, rsp.Body); err != nil {
+		return err
+	}
+	if rsp.StatusCode != http.StatusOK {
+		return errors.New(rsp.Status + " " + rsp.Header.Get("L5d-Proxy-Error"))
+	}
+	return nil
+}

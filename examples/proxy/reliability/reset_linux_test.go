@@ -1,0 +1,36 @@
+package reliability
+
+import (
+	"context"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// TestRapidReset with attacker, proxy and honest clients apart: what it costs
+// those.
+func TestRapidResetFromOutside(t *testing.T) {
+	whole(t)
+	var held holder
+	up := newUpstream(t, &held)
+	p := startProxy(t, newPlane(t, up.addr).addr)
+	clients := []*http.Client{through(t, p.addr, false), through(t, p.addr, true)}
+	g := offer(t, 200, func(ctx context.Context, i int) error { return get(ctx, clients[i%2], "http://web.test/") })
+	g.more(t, size(200, 1000))
+	before, quiet := p.measure(t), g.p99(fine, 0)
+	n := g.count(fine)
+	apart(t, "reset", p.addr, size(40_000, 400_000))
+	during := g.p99(fine, n)
+	after := p.measure(t)
+	g.more(t, 100)
+	n = g.count(fine)
+	apart(t, "count", "", size(200, 1500))
+	counted := g.p99(fine, n)
+	g.end()
+	t.Logf("good traffic: p99 %v before, %v during the attack, %v while a process only counts; %v", quiet, during, counted, g)
+	t.Logf("proxy before: %v; after: %v; upstream: %d held, %d at once at most", before, after, held.started.Load(), held.peak.Load())
+	assert.Empty(t, g.bad())
+	assert.LessOrEqual(t, held.peak.Load(), int64(attackers*maxStreams))
+	assert.Less(t, after.rss-before.rss, 32.0)
+}

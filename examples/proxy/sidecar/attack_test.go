@@ -1,0 +1,279 @@
+package sidecar_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// A proxy without identity has nobody whom it could let in by its own port.
+func TestOwnPortWithoutIdentity(t *testing.T) {
+	tn := newTown(t, newScript(t).addr)
+	conn, err := net.Dial("tcp", tn.Inbound)
+	if err == nil { // it may be reset before that is seen
+		defer conn.Close()
+		say(conn, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		_, err = conn.Read(make([]byte, 1))
+	}
+	require.Error(t, err)
+	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"), "the proxy lives")
+}
+
+func adminStatus(t *testing.T, tn *town, path string) int {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	status, _ := get(t, c, "http://"+tn.Admin+path)
+	return status
+}
+
+// headed connects to the inbound port of a proxy as another proxy does, with a
+// header that names port, and asks for path.
+func headed(t *testing.T, id *identity.Identity, inbound string, port uint16, path string) (answer string, err error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", inbound)
+	require.NoError(t, err)
+	return headedBy(t, conn, id, port, path)
+}
+
+func headedBy(t *testing.T, conn net.Conn, id *identity.Identity, port uint16, path string) (answer string, err error) {
+	t.Helper()
+	w := newWire(t, tls.Client(conn, id.Client(serverName, serverName, tcplayer.TransportProtocol)))
+	h := tcplayer.TransportHeader{Port: port, Protocol: tcplayer.Opaque}
+	say(w, string(h.AppendTo(nil))+"POST "+path+" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+	all, err := io.ReadAll(w)
+	return string(all), err
+}
+
+// Another proxy may name any port of the application, but none of this proxy:
+// there its requests would be those of this machine.
+func TestNobodyComesToThePortsOfTheProxy(t *testing.T) {
+	m := newAuthority(t, everybody)
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
+	id := m.of(t, clientName)
+
+	answer, err := headed(t, id, b.Inbound, netip.MustParseAddrPort(app.Listener.Addr().String()).Port(), "/")
+	require.NoError(t, err)
+	require.Contains(t, answer, "application")
+	for name, addr := range map[string]string{"admin": b.Admin, "tap": b.Tap, "outbound": b.Addr, "inbound": b.Inbound} {
+		t.Run(name, func(t *testing.T) {
+			answer, _ := headed(t, id, b.Inbound, netip.MustParseAddrPort(addr).Port(), "/shutdown")
+			require.Empty(t, answer)
+		})
+	}
+	require.Equal(t, http.StatusOK, adminStatus(t, b, "/live"))
+}
+
+// proxied says by the PROXY protocol that it connects to dst.
+func proxied(t *testing.T, inbound, dst string) *wire {
+	t.Helper()
+	to := netip.MustParseAddrPort(dst)
+	w := dialWire(t, inbound)
+	say(w, fmt.Sprintf("PROXY TCP4 127.0.0.1 %v 1234 %d\r\n", to.Addr(), to.Port()))
+	return w
+}
+
+// Nor does who says that his connection was made to one.
+func TestNobodyIsForwardedToThePortsOfTheProxy(t *testing.T) {
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
+		c.Shutdown.EndpointEnabled = true
+	})
+	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "outbound": tn.Addr} {
+		t.Run(name, func(t *testing.T) {
+			first, _, _ := proxied(t, tn.Inbound, addr).ask(t, "POST /shutdown HTTP/1.1\nHost: localhost\nContent-Length: 0\n\n")
+			require.Contains(t, first, " 502 ")
+		})
+	}
+	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
+}
+
+// The addresses of a pod hold for whoever comes by the proxy's own port, too.
+func TestAddressesOfThePodHoldForOtherProxies(t *testing.T) {
+	m := newAuthority(t, everybody)
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+		c.Settings.Inbound.IPs = []netip.Addr{netip.MustParseAddr("10.1.2.3")}
+	})
+	answer, _ := headed(t, m.of(t, clientName), b.Inbound, netip.MustParseAddrPort(app.Listener.Addr().String()).Port(), "/")
+	require.Empty(t, answer)
+}
+
+// A range of opaque ports may have that of the proxy in it: other proxies are
+// let in all the same.
+func TestOpaquePortsAreTheApplications(t *testing.T) {
+	m := newAuthority(t, everybody)
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+		c.Settings.Inbound.OpaquePorts = settings.Ports{{First: 1, Last: 65535}}
+		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
+	})
+	raw := proxied(t, b.Inbound, b.Inbound)
+	answer, err := headedBy(t, raw, m.of(t, clientName), netip.MustParseAddrPort(app.Listener.Addr().String()).Port(), "/")
+	require.NoError(t, err)
+	require.Contains(t, answer, "application")
+}
+
+// The application hears who a client is from nobody but the proxy: whichever way
+// the client comes, and whatever it says of itself.
+func TestIdentitiesAreNotForged(t *testing.T) {
+	m := newAuthority(t, everybody)
+	app, got := application(t, okAnswer)
+	to := netip.MustParseAddrPort(app)
+	b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
+	})
+	id := m.of(t, clientName)
+	anonymous := id.Client(serverName, serverName)
+	anonymous.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
+	secured := func(conn net.Conn, cfg *tls.Config, before ...byte) *wire {
+		w := newWire(t, tls.Client(conn, cfg))
+		say(w, string(before))
+		return w
+	}
+	header := tcplayer.TransportHeader{Port: to.Port(), Protocol: tcplayer.HTTP1}.AppendTo(nil)
+	for name, tt := range map[string]struct {
+		w    *wire
+		said []string
+	}{
+		"in clear":              {proxied(t, b.Inbound, app), nil},
+		"TLS without a name":    {secured(proxied(t, b.Inbound, app), anonymous), nil},
+		"TLS":                   {secured(proxied(t, b.Inbound, app), id.Client(serverName, serverName)), []string{"L5d-Client-Id: " + clientName}},
+		"by the transport port": {secured(proxied(t, b.Inbound, b.Inbound), id.Client(serverName, serverName, tcplayer.TransportProtocol), header...), []string{"L5d-Client-Id: " + clientName}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for _, forged := range []string{
+				"l5d-client-id: root\nL5D-Client-ID: admin\n", "l5d-client-id: root\nConnection: l5d-client-id\n", "Connection: keep-alive, L5d-Client-Id\n",
+			} {
+				first, _, _ := tt.w.ask(t, "GET / HTTP/1.1\nHost: web\n"+forged+"\n")
+				require.Contains(t, first, " 200 ")
+				fields := (<-got).fields
+				require.Equal(t, append([]string{"Host: web"}, tt.said...), fields)
+			}
+		})
+	}
+}
+
+// What a port requires never opens what the default policy closes.
+func TestRequirementsOpenNothing(t *testing.T) {
+	m := newAuthority(t, everybody)
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	every := settings.Ports{{First: 1, Last: 65535}}
+	for name, restrict := range map[string]func(*settings.Inbound){
+		"TLS":                func(in *settings.Inbound) { in.RequireTLS, in.DefaultPolicy = every, settings.Deny },
+		"identity":           func(in *settings.Inbound) { in.RequireIdentity, in.DefaultPolicy = every, settings.Deny },
+		"TLS, authenticated": func(in *settings.Inbound) { in.RequireTLS, in.DefaultPolicy = every, settings.AllAuthenticated },
+		"identity, of a cluster": func(in *settings.Inbound) {
+			in.RequireIdentity, in.DefaultPolicy = every, settings.ClusterAuthenticated
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTown(t, newScript(t).addr, m.identified(t, serverName), func(c *sidecar.Config) {
+				c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
+				restrict(&c.Settings.Inbound)
+			})
+			as := m.of(t, clientName).Client(serverName, serverName)
+			if name == "TLS, authenticated" {
+				as.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
+			}
+			conn, err := tls.Dial("tcp", b.Inbound, as)
+			require.NoError(t, err)
+			first, _, _ := newWire(t, conn).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+			require.Contains(t, first, " 403 ")
+		})
+	}
+}
+
+// series is how many lines the metrics of a proxy have that hold what.
+func series(t *testing.T, tn *town, what string) int {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	_, metrics := get(t, c, "http://"+tn.Admin+"/metrics")
+	return strings.Count(metrics, what)
+}
+
+// A client says by which name it asks. It may say any, and as many as it likes:
+// that fills no memory, and keeps nobody out.
+func TestForgedNamesAreBounded(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	ctl := newScript(t)
+	tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
+		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
+		c.Control.ProfileInitial = 1 // nobody has a profile here
+		c.Settings.Inbound.AuthorityLabels = true
+	})
+	w := dialWire(t, tn.Inbound)
+	for i := range 1050 {
+		first, _, body := w.ask(t, fmt.Sprintf("GET / HTTP/1.1\nHost: web\nl5d-dst-canonical: forged-%d.svc.cluster.local:80\n\n", i))
+		require.Contains(t, first, " 200 ")
+		require.Equal(t, "application", body)
+	}
+	require.LessOrEqual(t, series(t, tn, "\nrequest_total{"), 1001)
+}
+
+// Names whose profile is not asked for are nobody's.
+func TestOtherNamesAreNotKept(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = fixed(app.Listener.Addr().String())
+		c.Control.ProfileSuffixes = settings.Suffixes{"svc.cluster.local"}
+	})
+	w := dialWire(t, tn.Inbound)
+	for i := range 20 {
+		first, _, _ := w.ask(t, fmt.Sprintf("GET / HTTP/1.1\nHost: forged-%d.example\n\n", i))
+		require.Contains(t, first, " 200 ")
+	}
+	for _, no := range []string{"a b", "x\x80y", strings.Repeat("x", 300), "web.svc.cluster.local:http", "web.svc.cluster.local:0x50"} {
+		first, _, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\nl5d-dst-canonical: "+no+"\n\n")
+		require.Contains(t, first, " 200 ")
+	}
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	_, stack := get(t, c, "http://"+tn.Admin+"/stack")
+	require.NotContains(t, stack, "forged-")
+}
+
+// Who scans all ports of a pod keeps nobody from that of the application, and
+// leaves few metrics behind.
+func TestScannedPortsAreBounded(t *testing.T) {
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
+	t.Cleanup(app.Close)
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = settings.Origin{Kind: settings.ProxyProtocol}
+	})
+	for i := range 1050 { // 127.1.x.y:1, where nobody is
+		dst := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(i >> 8), byte(i)}), 1)
+		conn, err := net.Dial("tcp", tn.Inbound)
+		require.NoError(t, err)
+		say(conn, fmt.Sprintf("PROXY TCP4 127.0.0.1 %v 1234 1\r\nGET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", dst.Addr()))
+		answer, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Contains(t, string(answer), " 50") // 502, or 504 where a machine is slow to say that nobody is there
+		require.NotContains(t, strings.ToLower(string(answer)), "l5d-", "a stranger is not told why")
+		require.NoError(t, conn.Close())
+	}
+	require.LessOrEqual(t, series(t, tn, "\ntcp_open_total{"), 1002)
+	require.LessOrEqual(t, series(t, tn, "\nrequest_total{"), 1000)
+	first, _, body := proxied(t, tn.Inbound, app.Listener.Addr().String()).ask(t, "GET / HTTP/1.1\nHost: x\n\n")
+	require.Contains(t, first, " 200 ")
+	require.Equal(t, "application", body)
+}

@@ -1,0 +1,276 @@
+package sidecar_test
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+)
+
+// spoken runs a row for each way that a client may speak to the proxy: ask
+// sends a request for web.example, and returns what came of it.
+func spoken(t *testing.T, test func(t *testing.T, ask func(t testing.TB, proxy string) (status int, body string))) {
+	for name, client := range map[string]func(testing.TB, string) *http.Client{
+		"HTTP1": h1Client, "absolute": absoluteClient, "HTTP2": h2Client,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var c *http.Client
+			test(t, func(t testing.TB, proxy string) (int, string) {
+				t.Helper()
+				if c == nil {
+					c = client(t, proxy)
+				}
+				rsp, err := c.Get("http://web.example/")
+				if err != nil {
+					return 0, err.Error()
+				}
+				defer rsp.Body.Close()
+				body, err := io.ReadAll(rsp.Body)
+				if err != nil {
+					return 0, err.Error()
+				}
+				if why := rsp.Header.Get("L5d-Proxy-Error"); why != "" {
+					t.Log(why)
+				}
+				return rsp.StatusCode, string(body)
+			})
+		})
+	}
+}
+
+func h1Client(t testing.TB, addr string) *http.Client {
+	t.Helper()
+	return (&town{Proxy: &sidecar.Proxy{Addr: addr}}).client(t)
+}
+
+// absoluteClient says the whole URL, as clients of a proxy do.
+func absoluteClient(t testing.TB, addr string) *http.Client {
+	t.Helper()
+	tr := &http.Transport{Proxy: func(*http.Request) (*url.URL, error) { return &url.URL{Scheme: "http", Host: addr}, nil }}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+// impatient has requests wait for an endpoint only shortly.
+func impatient(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond }
+
+// balanced is a controller that says that service is web.example, and a proxy
+// of which all connections are for service.
+func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *town) {
+	t.Helper()
+	ctl := newScript(t)
+	ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
+	return ctl, newTown(t, ctl.addr, append([]func(*sidecar.Config){toService}, change...)...)
+}
+
+// later asks in the background.
+func later(t testing.TB, ask func(testing.TB, string) (int, string), proxy string) <-chan string {
+	out := make(chan string, 1)
+	go func() {
+		status, body := ask(t, proxy)
+		out <- http.StatusText(status) + " " + body
+	}()
+	return out
+}
+
+func TestB1TheControllerIsAsked(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t)
+		answer := later(t, ask, tn.Addr)
+		ctl.next(t, webName).add(t, endpointAt(backend(t, "a")))
+		require.Equal(t, "OK a web.example / ", <-answer)
+	})
+}
+
+func TestB2ResolutionsAreKept(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t)
+		answer := later(t, ask, tn.Addr)
+		ctl.next(t, webName).add(t, endpointAt(backend(t, "a")))
+		<-answer
+		for range 3 {
+			status, _ := ask(t, tn.Addr)
+			require.Equal(t, http.StatusOK, status)
+		}
+		ctl.none(t)
+	})
+}
+
+func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t)
+		answer := later(t, ask, tn.Addr)
+		q := ctl.next(t, webName)
+		q.add(t, endpointAt(backend(t, "a")))
+		require.Equal(t, "OK a web.example / ", <-answer)
+
+		q.end(t, nil)
+		_, body := ask(t, tn.Addr)
+		require.Equal(t, "a web.example / ", body, "what it said last serves")
+		q = ctl.next(t, webName)
+		_, body = ask(t, tn.Addr)
+		require.Equal(t, "a web.example / ", body)
+		q.add(t, endpointAt(backend(t, "b")))
+		require.Eventually(t, func() bool {
+			_, body = ask(t, tn.Addr)
+			return body == "b web.example / "
+		}, soon, time.Millisecond, "what it says now takes its place")
+	})
+}
+
+func TestB4NoEndpointsFailFast(t *testing.T) {
+	for name, exists := range map[string]bool{"no endpoints": true, "does not exist": false} {
+		t.Run(name, func(t *testing.T) {
+			spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+				ctl, tn := balanced(t, impatient)
+				answer := later(t, ask, tn.Addr)
+				ctl.next(t, webName).noEndpoints(t, exists)
+				require.Equal(t, "Gateway Timeout ", <-answer)
+			})
+		})
+	}
+}
+
+// A controller that was away and then knows of nobody is not believed at once,
+// unlike in linkerd's proxy (see resolve.KeepLastGood): it may have come back
+// with its caches empty. Once it has said something that is to be believed, so
+// is that there is nobody.
+func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
+	for name, exists := range map[string]bool{"empty": true, "does not exist": false} {
+		t.Run(name, func(t *testing.T) {
+			spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+				ctl, tn := balanced(t, impatient)
+				answer := later(t, ask, tn.Addr)
+				q := ctl.next(t, webName)
+				a := endpointAt(backend(t, "a"))
+				q.add(t, a)
+				require.Equal(t, "OK a web.example / ", <-answer)
+				q.end(t, nil)
+				q = ctl.next(t, webName)
+				q.noEndpoints(t, exists)
+				status, _ := ask(t, tn.Addr)
+				require.Equal(t, http.StatusOK, status)
+				q.add(t, a)
+				q.noEndpoints(t, exists)
+				require.Eventually(t, func() bool {
+					status, _ := ask(t, tn.Addr)
+					return status == http.StatusGatewayTimeout
+				}, soon, time.Millisecond)
+			})
+		})
+	}
+}
+
+func TestB6WhatIsOutsideGoesWhereItWasGoing(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl := newScript(t)
+		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+			services(c)
+			c.Outbound.Origin = fixed(backend(t, "outside"))
+		})
+		status, body := ask(t, tn.Addr)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "outside web.example / ", body)
+		ctl.none(t)
+	})
+}
+
+// The controller has no profile for the address, so it is no service.
+func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl := newScript(t)
+		addr := backend(t, "original")
+		ctl.refuse(addr, errInvalid)
+		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
+			c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+			c.Outbound.Origin = fixed(addr)
+		})
+		status, body := ask(t, tn.Addr)
+		require.Equal(t, http.StatusOK, status)
+		require.Equal(t, "original web.example / ", body)
+		ctl.none(t)
+	})
+}
+
+func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t, impatient)
+		answer := later(t, ask, tn.Addr)
+		ctl.next(t, webName)
+		require.Equal(t, "Gateway Timeout ", <-answer)
+	})
+}
+
+func TestB9AControllerThatComesLate(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		addr := refused(t)
+		tn := newTown(t, addr, func(c *sidecar.Config) {
+			c.Outbound.HTTPQueue.FailFast = soon
+			c.Control.ProfileInitial = soon
+			c.Control.ProfileNetworks = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+			c.Outbound.Origin = fixed(service)
+		})
+		answer := later(t, ask, tn.Addr)
+		control := h1Client(t, tn.Admin)
+		require.Eventually(t, func() bool { // it was refused, and knows
+			_, metrics := get(t, control, "http://"+tn.Admin+"/stack")
+			return strings.Contains(metrics, "connection refused")
+		}, soon, time.Millisecond)
+		l, err := net.Listen("tcp", addr)
+		require.NoError(t, err)
+		ctl := serveScript(t, l)
+		ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
+		ctl.next(t, webName).add(t, endpointAt(backend(t, "a")))
+		require.Equal(t, "OK a web.example / ", <-answer)
+	})
+}
+
+// The only endpoint dies, and the controller does not know. The request waits,
+// and is served by one that comes after that.
+func TestB10ARequestWaitsForAnEndpoint(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, "first") })}
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		answer := later(t, ask, tn.Addr)
+		q := ctl.next(t, webName)
+		q.add(t, endpointAt(l.Addr().String()))
+		require.Equal(t, "OK first", <-answer)
+		require.NoError(t, srv.Close())
+		<-served
+
+		// The connection that is kept may break under the first request: that is
+		// an answer of 502. The next ones wait.
+		control := h1Client(t, tn.Admin)
+		refusing := func() bool {
+			_, tree := get(t, control, "http://"+tn.Admin+"/stack")
+			return strings.Contains(tree, "connection refused")
+		}
+		answer = later(t, ask, tn.Addr)
+		require.Eventually(t, func() bool {
+			select {
+			case got := <-answer:
+				assert.Equal(t, "Bad Gateway ", got)
+				answer = later(t, ask, tn.Addr)
+				return false
+			default:
+				return refusing()
+			}
+		}, soon, time.Millisecond)
+		q.add(t, endpointAt(backend(t, "second")))
+		require.Equal(t, "OK second web.example / ", <-answer)
+	})
+}

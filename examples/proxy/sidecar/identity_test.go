@@ -1,0 +1,167 @@
+package sidecar_test
+
+import (
+	"crypto/tls"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+)
+
+// tick is how often is looked whether something has happened.
+const tick = 2 * time.Millisecond
+
+// operatorSays is the status of a path of a proxy's admin server.
+func operatorSays(t testing.TB, p *sidecar.Proxy, path string) int {
+	t.Helper()
+	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	rsp, err := c.Get("http://" + p.Admin + path)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	return rsp.StatusCode
+}
+
+// Neither ready nor served by TLS, before the proxy is certified; both after.
+func TestG1AndG2ReadyOnceCertified(t *testing.T) {
+	asked, certify := make(chan struct{}, 100), make(chan struct{})
+	a := newAuthority(t, func(string, []byte) error {
+		asked <- struct{}{}
+		<-certify
+		return nil
+	})
+	up, _ := application(t, okAnswer)
+	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
+	select {
+	case <-asked:
+	case <-time.After(soon):
+		require.Fail(t, "nobody asks for a certificate")
+	}
+	raw, err := net.Dial("tcp", tn.Inbound)
+	require.NoError(t, err)
+	secure := tls.Client(raw, a.of(t, clientName).Client(serverName, serverName))
+	shaken := make(chan error, 1)
+	go func() { shaken <- secure.HandshakeContext(t.Context()) }()
+	assert.Equal(t, http.StatusServiceUnavailable, operatorSays(t, tn.Proxy, "/ready"))
+	assert.Equal(t, http.StatusOK, operatorSays(t, tn.Proxy, "/live"))
+	select {
+	case err := <-shaken:
+		assert.Fail(t, "TLS is served", "%v", err)
+	default:
+	}
+
+	close(certify)
+	require.NoError(t, <-shaken)
+	first, _, _ := newWire(t, secure).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+	assert.Equal(t, "HTTP/1.1 200 OK", first)
+	assert.Equal(t, http.StatusOK, operatorSays(t, tn.Proxy, "/ready"))
+}
+
+func TestG3CertificatesAreRenewed(t *testing.T) {
+	asked := make(chan struct{}, 4)
+	a := newAuthority(t, func(string, []byte) error {
+		select {
+		case asked <- struct{}{}:
+		default: // as often as is waited for
+		}
+		return nil
+	})
+	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
+		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = tick, 5*tick
+	})
+	for range 4 {
+		<-asked
+	}
+	control := h1Client(t, tn.Admin)
+	require.Eventually(t, func() bool { // the last answer is counted once it has come
+		_, metrics := get(t, control, "http://"+tn.Admin+"/metrics")
+		return regexp.MustCompile(`identity_cert_refreshes_total ([4-9]|\d\d)`).MatchString(metrics)
+	}, soon, tick)
+}
+
+// What l5d-require-id names must be who the endpoint proves to be, whether it
+// was discovered or asked for by its address.
+func TestG4RequiredIdentity(t *testing.T) {
+	for name, tt := range map[string]struct {
+		secure  bool
+		profile func(e *destination.WeightedAddr) *destination.DestinationProfile
+	}{
+		"discovered":           {true, nil},
+		"discovered, in clear": {false, nil},
+		"by address": {true, func(e *destination.WeightedAddr) *destination.DestinationProfile {
+			return &destination.DestinationProfile{Endpoint: e}
+		}},
+		"by address, in clear": {false, func(e *destination.WeightedAddr) *destination.DestinationProfile {
+			return &destination.DestinationProfile{Endpoint: e}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			up, got := application(t, okAnswer)
+			m := meshOf(t, up)
+			e := endpointAt(up)
+			if tt.secure {
+				e = endpointAt(m.b.Inbound, speaksH2, proves(serverName))
+			}
+			if tt.profile != nil {
+				m.ctl.profile(service, tt.profile(e))
+			} else {
+				m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
+				m.answer(t, e)
+			}
+			ask := func(id string) string {
+				first, _, _ := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\nl5d-require-id: "+id+"\n\n")
+				return first
+			}
+			if tt.secure {
+				require.Equal(t, "HTTP/1.1 200 OK", ask(serverName))
+				require.NotContains(t, strings.Join((<-got).fields, " "), "L5d-Require-Id")
+			} else {
+				require.Equal(t, "HTTP/1.1 502 Bad Gateway", ask(serverName))
+			}
+			require.Equal(t, "HTTP/1.1 502 Bad Gateway", ask(clientName))
+			require.Empty(t, got, "nothing was sent")
+		})
+	}
+}
+
+// Who answers by TLS and is not who the controller says gets nothing.
+func TestG4AnotherServerGetsNothing(t *testing.T) {
+	up, got := application(t, okAnswer)
+	m := meshOf(t, up)
+	e := endpointAt(m.b.Inbound, speaksH2, proves("other.cluster.local"))
+	e.TlsIdentity.ServerName = &destination.TlsIdentity_DnsLikeIdentity{Name: serverName}
+	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
+	m.answer(t, e)
+	a := newTown(t, m.ctl.addr, m.identified(t, clientName), toService, impatient)
+	first, fields, _ := dialWire(t, a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+	require.Equal(t, "HTTP/1.1 504 Gateway Timeout", first)
+	require.Contains(t, strings.Join(fields, "\n"), "expected other.cluster.local, seen "+serverName)
+	require.Empty(t, got)
+}
+
+// A client in clear has no identity, whatever it says.
+func TestG5AForgedIdentityIsStripped(t *testing.T) {
+	up, got := application(t, okAnswer)
+	m := meshOf(t, up)
+	first, _, _ := dialWire(t, m.b.Inbound).ask(t, "GET / HTTP/1.1\nHost: web\nl5d-client-id: "+clientName+"\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+	require.Equal(t, []string{"Host: web"}, (<-got).fields)
+}
+
+// A client that begins with TLS and says no more holds nobody up.
+func TestG6AStalledHandshakeBlocksNobody(t *testing.T) {
+	up, _ := application(t, okAnswer)
+	m := newMesh(t, up, speaksH2)
+	for range 3 {
+		say(dialWire(t, m.b.Inbound), "\x16\x03\x01")
+	}
+	first, _, _ := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+}

@@ -1,0 +1,84 @@
+package sidecar
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const enough = 30 * time.Second
+
+func mustListen(t *testing.T, addr string, reuse bool) net.Listener {
+	t.Helper()
+	l, err := listen(netip.MustParseAddrPort(addr), 0, reuse)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func dialTo(t *testing.T, l net.Listener) {
+	t.Helper()
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+}
+
+func acceptFrom(t *testing.T, l net.Listener) {
+	t.Helper()
+	require.NoError(t, l.(*net.TCPListener).SetDeadline(time.Now().Add(enough)))
+	conn, err := l.Accept()
+	require.NoError(t, err)
+	conn.Close()
+}
+
+// A successor has all new connections at once, and so has the one after it.
+func TestTheNewestListenerHasNewConnections(t *testing.T) {
+	first := mustListen(t, anyPort, true)
+	dialTo(t, first)
+	acceptFrom(t, first)
+	old := first
+	for range 3 {
+		next := mustListen(t, old.Addr().String(), true)
+		for range 50 {
+			dialTo(t, next)
+			acceptFrom(t, next)
+			require.False(t, waiting(old))
+		}
+		require.NoError(t, old.Close())
+		dialTo(t, next)
+		acceptFrom(t, next)
+		old = next
+	}
+}
+
+func TestNobodyListensBesideOneWhoDoesNotSaySo(t *testing.T) {
+	l := mustListen(t, anyPort, false)
+	_, err := listen(netip.MustParseAddrPort(l.Addr().String()), 0, true)
+	require.ErrorContains(t, err, "in use")
+}
+
+// Who waits to be accepted when the end comes is accepted.
+func TestUntilAccepted(t *testing.T) {
+	l := mustListen(t, anyPort, false)
+	for range 3 {
+		dialTo(t, l)
+	}
+	require.Eventually(t, func() bool { return waiting(l) }, enough, time.Millisecond)
+	ctx, end := context.WithCancel(t.Context())
+	accepting, cancel := untilAccepted(ctx, l)
+	defer cancel()
+	start := time.Now()
+	end()
+	for range 3 {
+		if err := accepting.Err(); time.Since(start) < mostQueued {
+			require.NoError(t, err)
+		}
+		acceptFrom(t, l)
+	}
+	<-accepting.Done()
+	require.False(t, waiting(l))
+}

@@ -1,0 +1,224 @@
+package sidecar_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/tap/match"
+)
+
+// The proxy of the endpoint takes connections at its own address, for the port
+// that a header says.
+func TestI3HintedByH2ToTheDirectPort(t *testing.T) {
+	up, got := application(t, okAnswer)
+	m := meshOf(t, "")
+	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
+	m.answer(t, endpointAt(up, proves(serverName), speaksH2, direct(m.b.Inbound)))
+	first, _, body := dialWire(t, m.a.Addr).ask(t, "GET /a HTTP/1.1\nHost: web\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+	require.Equal(t, "ok", body)
+	r := <-got
+	assert.Equal(t, "GET /a HTTP/1.1", r.first)
+	assert.ElementsMatch(t, proven([]string{"Host: web"}), r.fields)
+}
+
+// Bytes of a port that the profile says is opaque, with a server that speaks
+// first (A5), to the direct port of its proxy.
+func TestI3OpaqueToTheDirectPort(t *testing.T) {
+	m := meshOf(t, "")
+	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example", OpaqueProtocol: true})
+	m.answer(t, endpointAt(shouting(t, "220 hello"), proves(serverName), isOpaque, direct(m.b.Inbound)))
+	w := dialWire(t, m.a.Addr)
+	w.hear(t, "220 hello")
+	converse(t, w)
+}
+
+// A proxy speaks at its own address with others alone that have an identity.
+func TestTheDirectPortIsForTheMeshAlone(t *testing.T) {
+	m := meshOf(t, "")
+	w := dialWire(t, m.b.Inbound)
+	say(w, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
+	_, err := w.in.ReadByte()
+	require.Error(t, err)
+	control := h1Client(t, m.b.Admin)
+	require.Eventually(t, func() bool {
+		_, metrics := get(t, control, "http://"+m.b.Admin+"/metrics")
+		return strings.Contains(metrics, "inbound_tcp_errors_total{")
+	}, soon, tick)
+}
+
+// gRPC of all shapes by HTTP/2 and mutual TLS.
+func TestGRPCThroughTheMesh(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	srv := grpc.NewServer()
+	e := &echo{left: make(chan struct{}, 1)}
+	srv.RegisterService(e.desc(), e)
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(srv.Stop)
+	m := newMesh(t, l.Addr().String(), speaksH2)
+	conn, err := grpc.NewClient("passthrough:///"+m.a.Addr,
+		grpc.WithAuthority("echo.example:8080"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+
+	t.Run("unary", func(t *testing.T) {
+		ctx := metadata.AppendToOutgoingContext(t.Context(), "x-say", "hi")
+		var head, tail metadata.MD
+		out := new(wrapperspb.StringValue)
+		require.NoError(t, conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("hello"), out, grpc.Header(&head), grpc.Trailer(&tail)))
+		require.Equal(t, "hello hi echo.example:8080", out.GetValue())
+		require.Equal(t, []string{"h"}, head.Get("x-head"))
+		require.Equal(t, []string{"t"}, tail.Get("x-tail"))
+		err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("fail"), out)
+		require.Equal(t, codes.Unknown, status.Code(err))
+		require.Len(t, status.Convert(err).Details(), 1)
+	})
+	for name, shape := range map[string]struct {
+		questions int
+		turns     bool // each answer comes before the next question
+	}{"server streaming": {1, false}, "client streaming": {3, false}, "both ways": {3, true}} {
+		t.Run(name, func(t *testing.T) {
+			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
+			require.NoError(t, err)
+			hear := func() { require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue))) }
+			for range shape.questions {
+				require.NoError(t, stream.SendMsg(wrapperspb.String("word")))
+				if shape.turns {
+					hear()
+				}
+			}
+			require.NoError(t, stream.CloseSend())
+			for range shape.questions {
+				if !shape.turns {
+					hear()
+				}
+			}
+			require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+			require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
+		})
+	}
+}
+
+// watch watches a proxy as name, until limit requests were seen.
+func (m *mesh) watch(t testing.TB, proxy *town, proxyName, name string, limit uint32) (pb.Tap_ObserveClient, error) {
+	t.Helper()
+	require.Eventually(t, func() bool { return operatorSays(t, proxy.Proxy, "/ready") == http.StatusOK }, soon, tick)
+	cfg := m.of(t, name).Client(proxyName, proxyName, "h2")
+	conn, err := grpc.NewClient("passthrough:///"+proxy.Tap, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{Limit: limit, Match: match.All()})
+	require.NoError(t, err)
+	if head, err := stream.Header(); err == nil && head != nil { // the tap is in place
+		return stream, nil
+	}
+	_, err = stream.Recv()
+	return nil, err
+}
+
+// events are those of a stream until its end.
+func events(t testing.TB, stream pb.Tap_ObserveClient) []*pb.TapEvent {
+	t.Helper()
+	var all []*pb.TapEvent
+	for {
+		e, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		require.NoError(t, err)
+		all = append(all, e)
+	}
+}
+
+// Both proxies show a request, with who is at its other end.
+func TestE3BothSidesAreWatched(t *testing.T) {
+	up, _ := application(t, "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+	m := newMesh(t, up, speaksH2)
+	out, err := m.watch(t, m.a, clientName, tapName, 1)
+	require.NoError(t, err)
+	in, err := m.watch(t, m.b, serverName, tapName, 1)
+	require.NoError(t, err)
+	first, _, _ := dialWire(t, m.a.Addr).ask(t, "GET /seen HTTP/1.1\nHost: web.example\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+
+	for direction, stream := range map[pb.TapEvent_ProxyDirection]pb.Tap_ObserveClient{pb.TapEvent_OUTBOUND: out, pb.TapEvent_INBOUND: in} {
+		seen := events(t, stream)
+		require.Len(t, seen, 3)
+		require.Equal(t, "/seen", seen[0].GetHttp().GetRequestInit().GetPath())
+		require.Equal(t, "web.example", seen[0].GetHttp().GetRequestInit().GetAuthority())
+		require.EqualValues(t, 200, seen[1].GetHttp().GetResponseInit().GetHttpStatus())
+		require.EqualValues(t, 5, seen[2].GetHttp().GetResponseEnd().GetResponseBytes())
+		for _, e := range seen {
+			require.Equal(t, direction, e.GetProxyDirection())
+			from, to := e.GetSourceMeta().GetLabels(), e.GetDestinationMeta().GetLabels()
+			if direction == pb.TapEvent_INBOUND {
+				require.Equal(t, "true", from["tls"])
+				require.Equal(t, clientName, from["client_id"])
+				continue
+			}
+			require.Equal(t, "true", to["tls"])
+			require.Equal(t, serverName, to["server_id"])
+		}
+	}
+}
+
+func TestE1TapIsThereIfSomebodyMayWatch(t *testing.T) {
+	a := newAuthority(t, everybody)
+	ctl := newScript(t)
+	nobody := newTown(t, ctl.addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Tap.Name = "" })
+	require.Empty(t, nobody.Tap)
+	require.NotEmpty(t, newTown(t, ctl.addr, a.identified(t, serverName)).Tap)
+}
+
+func TestE2TapOfAnotherIdentityIsRefused(t *testing.T) {
+	m := meshOf(t, refused(t))
+	_, err := m.watch(t, m.b, serverName, clientName, 1)
+	require.Equal(t, codes.Unauthenticated, status.Code(err))
+	require.ErrorContains(t, err, clientName)
+}
+
+// A gRPC answer that is nothing but headers.
+func TestE4StatusInHeadersIsShown(t *testing.T) {
+	srv := http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		w.Header().Set("Grpc-Status", "1")
+	})}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		srv.Close()
+		<-served
+	})
+	m := newMesh(t, l.Addr().String(), speaksH2)
+	in, err := m.watch(t, m.b, serverName, tapName, 1)
+	require.NoError(t, err)
+	conn, err := grpc.NewClient("passthrough:///"+m.a.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	err = conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String(""), new(wrapperspb.StringValue))
+	require.Equal(t, codes.Canceled, status.Code(err))
+	seen := events(t, in)
+	require.Len(t, seen, 3)
+	require.EqualValues(t, 1, seen[2].GetHttp().GetResponseEnd().GetEos().GetGrpcStatusCode())
+}

@@ -1,0 +1,70 @@
+package sidecar_test
+
+import (
+	"crypto/tls"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/tap/match"
+)
+
+// certified waits until a proxy has proven who it is.
+func certified(t *testing.T, tn *town) *town {
+	t.Helper()
+	require.Eventually(t, func() bool { return adminStatus(t, tn, "/ready") == http.StatusOK }, soon, time.Millisecond)
+	return tn
+}
+
+// watch asks to watch, and returns how that is answered.
+func watch(t *testing.T, addr string, creds credentials.TransportCredentials, m *pb.ObserveRequest_Match) codes.Code {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(creds))
+	require.NoError(t, err)
+	defer conn.Close()
+	stream, err := pb.NewTapClient(conn).Observe(t.Context(), &pb.ObserveRequest{Limit: 1, Match: m})
+	if err != nil {
+		return status.Code(err)
+	}
+	h, err := stream.Header()
+	if err == nil && h != nil {
+		return codes.OK
+	}
+	_, err = stream.Recv()
+	return status.Code(err)
+}
+
+// One name may watch a proxy with an identity from elsewhere. A certificate of
+// somebody else's is none for it, and neither is one from another authority.
+func TestWhoMayWatch(t *testing.T) {
+	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
+	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	anonymous := m.of(t, tapName).Client(serverName, serverName, "h2")
+	anonymous.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &tls.Certificate{}, nil }
+	stolen := m.of(t, tapName).Client(serverName, serverName, "h2")
+	stolen.GetClientCertificate = other.of(t, tapName).Client("", tapName).GetClientCertificate
+	all := match.All()
+	require.Equal(t, codes.OK, watch(t, b.Tap, credentials.NewTLS(m.of(t, tapName).Client(serverName, serverName, "h2")), all))
+	require.Equal(t, codes.Unauthenticated, watch(t, b.Tap, credentials.NewTLS(m.of(t, clientName).Client(serverName, serverName, "h2")), all))
+	require.Equal(t, codes.Unauthenticated, watch(t, b.Tap, credentials.NewTLS(anonymous), all))
+	require.Equal(t, codes.Unavailable, watch(t, b.Tap, credentials.NewTLS(stolen), all))
+	require.Equal(t, codes.OK, watch(t, b.Tap, insecure.NewCredentials(), all), "of this machine")
+}
+
+// What is held of a question before it is known who asks is little.
+func TestQuestionsAreBounded(t *testing.T) {
+	m := newAuthority(t, everybody)
+	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	long := match.PathPrefix("/" + strings.Repeat("x", 1<<20))
+	require.Equal(t, codes.ResourceExhausted,
+		watch(t, b.Tap, credentials.NewTLS(m.of(t, clientName).Client(serverName, serverName, "h2")), long))
+}
