@@ -160,7 +160,7 @@ func (c *Control) dialer() *net.Dialer {
 }
 
 // Ready returns nil; the layer around it knows when the connection is lost.
-func (l *controlLink) Ready(context.Context) error { return nil }
+func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx) }
 
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
 	return l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)

@@ -151,7 +151,7 @@ func TestDetectTransportEnds(t *testing.T) {
 				tt.do(client, cancel)
 			}
 			patience := 20 * time.Millisecond
-			if tt.want != layer.ErrTimeout {
+			if !errors.Is(tt.want, layer.ErrTimeout) {
 				patience = time.Hour
 			}
 			_, err := DetectTransport(tt.to, DetectTimeout(patience)).Call(ctx, accepted)
