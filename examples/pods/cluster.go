@@ -140,7 +140,7 @@ func (s service) endpoint(p pod) object {
 		ep["protocol"] = "opaque"
 	}
 	if s.direct {
-		ep["inbound_port"] = inboundPort
+		ep["opaque_port"] = inboundPort
 	}
 	return ep
 }

@@ -114,10 +114,11 @@ func TestClientsDoNotAskTogether(t *testing.T) {
 			}
 			return slices.Max(each)
 		}
-		assert.Less(t, busiest(10*ttl), clients/8, "while it is well")
+		// Chance alone has had fifteen of them in one of hundreds of tenths.
+		assert.Less(t, busiest(10*ttl), clients/4, "while it is well")
 		s.fail(always(reply{rcode: dnsmessage.RCodeServerFailure}))
-		assert.Less(t, busiest(10*ttl), clients/8, "while it is away")
+		assert.Less(t, busiest(10*ttl), clients/4, "while it is away")
 		s.fail(nil)
-		assert.Less(t, busiest(10*ttl), clients/8, "when it is back")
+		assert.Less(t, busiest(10*ttl), clients/4, "when it is back")
 	})
 }

@@ -115,7 +115,7 @@ func TestParseTheExampleControllersFile(t *testing.T) {
 	}
 	got, err := Parse("d.yaml", []byte(strings.Join(kept, "")))
 	require.NoError(t, err)
-	require.Len(t, got, 6)
+	require.Len(t, got, 7)
 	require.Len(t, got["web.emojivoto.svc.cluster.local:80"], 2)
 	require.Equal(t, map[string]string{"namespace": "emojivoto", "service": "web", "pod": "web-2", "zone": "b"},
 		got["web.emojivoto.svc.cluster.local:80"][1].Labels)

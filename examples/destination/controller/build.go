@@ -89,7 +89,7 @@ func (r *reader) endpoint(y endpointYAML) Endpoint {
 	if y.Inbound.given() {
 		port, err := parsePort(y.Inbound.value)
 		if err != nil {
-			r.check(y.Inbound.line, fmt.Errorf("inbound_port: %w", err))
+			r.check(y.Inbound.line, fmt.Errorf("opaque_port: %w", err))
 		}
 		ep.InboundPort = port
 		r.check(y.Inbound.line, checkInboundPort(port, ep.Identity))

@@ -83,9 +83,9 @@ func checkInboundPort(port uint16, identity string) error {
 	case port == 0:
 		return nil
 	case identity == "":
-		return errors.New("inbound_port without an identity: no proxy would go there")
+		return errors.New("opaque_port without an identity: no proxy would go there")
 	case port == math.MaxUint16:
-		return fmt.Errorf("inbound_port %d: proxies take 1 to %d", port, math.MaxUint16-1)
+		return fmt.Errorf("opaque_port %d: proxies take 1 to %d", port, math.MaxUint16-1)
 	}
 	return nil
 }

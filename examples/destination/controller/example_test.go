@@ -23,7 +23,7 @@ destinations:
 `))
 	fmt.Println(err)
 	// Output:
-	// web.yaml:6: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority, inbound_port
+	// web.yaml:6: unknown field "wieght"; there are addr, weight, labels, protocol, identity, server_name, authority, opaque_port
 	// web.yaml:6: addr "10.0.0.2" is not ip:port
 }
 

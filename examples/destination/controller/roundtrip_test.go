@@ -154,7 +154,7 @@ func writtenEndpoint(ep Endpoint) object {
 		with("identity", ep.Identity, ep.Identity != "").
 		with("server_name", ep.ServerName, ep.ServerName != "").
 		with("authority", ep.Authority, ep.Authority != "").
-		with("inbound_port", ep.InboundPort, ep.InboundPort != 0)
+		with("opaque_port", ep.InboundPort, ep.InboundPort != 0)
 }
 
 func writtenProfile(p *Profile) object {

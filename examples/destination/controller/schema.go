@@ -30,7 +30,7 @@ type endpointYAML struct {
 	Identity   text          `yaml:"identity"`
 	ServerName text          `yaml:"server_name"`
 	Authority  text          `yaml:"authority"`
-	Inbound    text          `yaml:"inbound_port"`
+	Inbound    text          `yaml:"opaque_port"`
 }
 
 type profileYAML struct {
