@@ -292,7 +292,9 @@ func TestClientObserve(t *testing.T) {
 	conn := &announcing{p.conn, ready}
 
 	t.Run("ends with the stream", func(t *testing.T) {
+		called := make(chan struct{})
 		go func() {
+			defer close(called)
 			<-ready
 			_, err := svc.Call(t.Context(), get("/a"))
 			assert.NoError(t, err)
@@ -303,13 +305,16 @@ func TestClientObserve(t *testing.T) {
 			require.NoError(t, err)
 			got = append(got, e)
 		}
+		<-called
 		require.Equal(t, "qre", kinds(got))
 		require.Equal(t, "/a", got[0].RequestInit.Path)
 		require.Equal(t, []string{"0"}, trailer["gotower-tap-dropped"])
 		require.NoError(t, <-p.ended)
 	})
 	t.Run("break releases the stream", func(t *testing.T) {
+		called := make(chan struct{})
 		go func() {
+			defer close(called)
 			<-ready
 			_, err := svc.Call(t.Context(), get("/"))
 			assert.NoError(t, err)
@@ -317,6 +322,7 @@ func TestClientObserve(t *testing.T) {
 		for range Observe(t.Context(), conn, all(9)) {
 			break
 		}
+		<-called
 		require.Equal(t, codes.Canceled, status.Code(<-p.ended))
 	})
 	t.Run("a refusal is the only item", func(t *testing.T) {
