@@ -62,7 +62,7 @@ func absoluteClient(t testing.TB, addr string) *http.Client {
 }
 
 // impatient has requests wait for an endpoint only shortly.
-func impatient(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond }
+func impatient(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = time.Second }
 
 // balanced is a controller that says that service is web.example, and a proxy
 // of which all connections are for service.
