@@ -35,7 +35,7 @@ func (t *table) sample(now time.Time) {
 	}
 	for r := range t.all {
 		before := r.counted
-		r.counted, r.failed = r.ended()
+		r.look()
 		r.recent = r.recent*fade + float64(r.counted-before)*share
 	}
 }

@@ -44,23 +44,20 @@ func (h *histogram) read(into *counts) {
 	}
 }
 
-func (h *histogram) total() (n uint64, large bool) {
+// fold halves the buckets once one of them is large.
+func (h *histogram) fold() {
 	for i := range h {
-		c := h[i].Load()
-		n += uint64(c)
-		large = large || c >= foldAt
+		if h[i].Load() >= foldAt {
+			h.halve()
+			return
+		}
 	}
-	return n, large
 }
 
-// fold halves the buckets and returns by how much.
-func (h *histogram) fold() (n uint64) {
+func (h *histogram) halve() {
 	for i := range h {
-		half := h[i].Load() / 2
-		h[i].Add(-half)
-		n += uint64(half)
+		h[i].Add(-(h[i].Load() / 2))
 	}
-	return n
 }
 
 // quantile is the duration that a share q of the counted did not exceed. The

@@ -17,6 +17,9 @@ const (
 	maxRowText = 256
 )
 
+// oneFailure leaves room for 2³² ends between two looks.
+const oneFailure = 1 << 32
+
 // rowKey tells rows apart.
 type rowKey struct {
 	source, destination string // pods; "" where the address is the name
@@ -33,12 +36,12 @@ type row struct {
 	authority, route string // of the first request
 
 	began             atomic.Uint64
-	failures          atomic.Uint64
-	best, worst, last atomic.Int64 // nanoseconds; set once something ended
-	times             histogram    // of what ended
+	ends              atomic.Uint64 // each adds one, and a failure oneFailure as well
+	best, worst, last atomic.Int64  // nanoseconds; set once something ended
+	times             histogram     // of what ended
 
-	folded  uint64  // ended, and not in times any more
-	counted uint64  // ended, at the last sample
+	seen    uint64  // of ends, at the last sample
+	counted uint64  // ended, until then
 	failed  uint64  // of these
 	recent  float64 // requests, each the less the older it is
 }
@@ -60,27 +63,26 @@ func (r *row) end(end *ResponseEnd, status int) {
 		old = r.worst.Load()
 	}
 	r.last.Store(n)
-	r.times.add(took) // from here on it counts, see ended
+	r.times.add(took) // before it counts: what counts has a quantile
+	one := uint64(1)
 	if !succeeded(end, status) {
-		r.failures.Add(1)
+		one += oneFailure
 	}
+	r.ends.Add(one)
 }
 
 // forget takes back a beginning whose end nobody will tell.
 func (r *row) forget() { r.began.Add(^uint64(0)) }
 
-// ended is how many requests have ended, and how many of them failed. It is
-// called by who reads the table. Failures are read first, as they are counted
-// last.
-func (r *row) ended() (n, failed uint64) {
-	failed = r.failures.Load()
-	n, large := r.times.total()
-	if large {
-		halved := r.times.fold()
-		r.folded += halved
-		n -= halved // which were added to in the meantime, but not taken from
-	}
-	return r.folded + n, failed
+// look brings up to date what the reader of the table knows of ends. Both
+// numbers are of one moment, as they are read at once.
+func (r *row) look() {
+	ends := r.ends.Load()
+	news := ends - r.seen
+	r.seen = ends
+	r.counted += news % oneFailure
+	r.failed += news / oneFailure
+	r.times.fold()
 }
 
 // nameOf is what a row calls an address: the pod, or else the address without

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -273,9 +274,9 @@ func TestHistogramNeverOverflows(t *testing.T) {
 	r.times[0].Store(foldAt + 5)
 	r.times[bucketOf(time.Second)].Store(7)
 	r.began.Store(foldAt + 12)
+	r.ends.Store(foldAt + 12)
 	for range 3 {
-		n, _ := r.ended()
-		require.EqualValues(t, foldAt+12, n)
+		require.EqualValues(t, foldAt+12, total(r))
 	}
 	require.EqualValues(t, foldAt/2+3, r.times[0].Load())
 	require.EqualValues(t, 4, r.times[bucketOf(time.Second)].Load())
@@ -283,6 +284,31 @@ func TestHistogramNeverOverflows(t *testing.T) {
 }
 
 func total(r *row) uint64 {
-	n, _ := r.ended()
-	return n
+	r.look()
+	return r.counted
+}
+
+// However a look falls among ends, what it says of them is of one moment: here
+// each has failed. And nothing is lost where the lower half runs over.
+func TestLookIsOfOneMoment(t *testing.T) {
+	rows := newTable(false)
+	r := rows.row(&namelessEvent, &RequestInit{})
+	start := uint64(1<<32-50_000) * (1 + oneFailure)
+	r.ends.Store(start)
+	r.seen = start
+	var failing sync.WaitGroup
+	for range 2 {
+		failing.Go(func() {
+			for range 50_000 {
+				r.end(&ResponseEnd{}, 502)
+			}
+		})
+	}
+	for r.counted < 100_000 {
+		r.look()
+		require.Equal(t, r.counted, r.failed)
+	}
+	failing.Wait()
+	r.look()
+	require.EqualValues(t, 100_000, r.failed)
 }

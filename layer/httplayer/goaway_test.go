@@ -261,6 +261,7 @@ func (s *sinkConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 func FuzzFrameScan(f *testing.F) {
 	f.Add([]byte("\x00\x00\x08\x06\x00\x00\x00\x00\x00goodbye!"), 3)
 	f.Add([]byte("\x00\x00\x01\x01\x00\x00\x00\x00\x01\x88\x00\x00\x01\x09\x04\x00\x00\x00\x01\x88"), 1)
+	f.Add([]byte("\x00\x00\x0b\x06\x00\x00\x00\x00\x00too long...\x00\x00\x02\x06\x00\x00\x00\x00\x00no"), 4)
 	f.Fuzz(func(t *testing.T, text []byte, piece int) {
 		piece = max(1, piece%64)
 		scan := func(size int) string {
