@@ -88,7 +88,7 @@ func eachField(b []byte, do func(f field) error) error {
 	for len(b) > 0 {
 		var f field
 		var n, size int
-		if f.number, f.kind, n = protowire.ConsumeTag(b); n < 0 {
+		if f.number, f.kind, n = protowire.ConsumeTag(b); n < 0 || f.number > protowire.MaxValidNumber {
 			return errNoField
 		}
 		b = b[n:]

@@ -29,26 +29,38 @@ func TestIdleConnections(t *testing.T) {
 		p := startProxy(t, pl.addr)
 		kind.open(t, p.addr)() // what is made once
 		before := p.steady(t)
-		var ends []func()
-		for range kind.n {
-			ends = append(ends, kind.open(t, p.addr))
+		each := tide(t, p, before, kind.n, kind.open)
+		t.Logf("%d idle connections of %s: %.1f KiB each", kind.n, kind.name, each)
+		if !full { // of few, what the heap has for reserve is too much
+			continue
 		}
-		now := p.steady(t)
-		each := (now.rss - before.rss) * 1024 / float64(kind.n)
-		t.Logf("%d idle connections of %s: %.1f KiB each, %.2f goroutines; proxy: %v", kind.n, kind.name, each,
-			float64(now.goroutines-before.goroutines)/float64(kind.n), now)
-		for _, end := range ends {
-			end()
-		}
-		after := p.settled(t, before.goroutines+5, before.fds+5)
-		t.Logf("after they were closed: %v; before: %v", after, before)
-		assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
-		assert.LessOrEqual(t, after.fds, before.fds+5)
-		if full { // of few, what the heap has for reserve is too much
-			assert.LessOrEqual(t, each, kind.kib)
-			p.returns(t, before)
-		}
+		assert.LessOrEqual(t, each, kind.kib)
+		first := p.minute(t)
+		tide(t, p, before, kind.n, kind.open)
+		second := p.minute(t)
+		t.Logf("RSS %.1f MiB before, %.1f a minute after they were closed (%+.0f %%), and %.1f after as many again (%+.0f %%)",
+			before.rss, first, 100*(first/before.rss-1), second, 100*(second/first-1))
+		assert.LessOrEqual(t, second, 1.1*first)
 	}
+}
+
+// tide opens n connections, closes them, and returns what each took of the RSS.
+func tide(t *testing.T, p *process, before gauge, n int, open func(t *testing.T, addr string) (end func())) (kib float64) {
+	t.Helper()
+	var ends []func()
+	for range n {
+		ends = append(ends, open(t, p.addr))
+	}
+	now := p.steady(t)
+	t.Logf("open: %.2f goroutines each; proxy: %v", float64(now.goroutines-before.goroutines)/float64(n), now)
+	for _, end := range ends {
+		end()
+	}
+	after := p.settled(t, before.goroutines+5, before.fds+5)
+	t.Logf("closed: %v; before: %v", after, before)
+	assert.LessOrEqual(t, after.goroutines, before.goroutines+5)
+	assert.LessOrEqual(t, after.fds, before.fds+5)
+	return (now.rss - before.rss) * 1024 / float64(n)
 }
 
 func idleH1(t *testing.T, addr string) (end func()) {
@@ -141,23 +153,15 @@ func (p *process) steady(t testing.TB) (now gauge) {
 	return p.measure(t)
 }
 
-// returns says how long it takes until the RSS is at most a tenth above what it
-// was, under 50 requests a second.
-func (p *process) returns(t testing.TB, begin gauge) {
+// minute is the RSS after a minute of 50 requests a second.
+func (p *process) minute(t testing.TB) (rss float64) {
 	t.Helper()
-	client := through(t, p.addr, true)
+	client, end := through(t, p.addr, true), time.Now().Add(time.Minute)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	const minutes = 4
-	for i := range minutes * 3000 {
+	for time.Now().Before(end) {
 		<-tick.C
 		require.NoError(t, get(t.Context(), client, "http://web.test/"))
-		switch now := p.rss(t); {
-		case now <= begin.rss*1.1:
-			t.Logf("after %d s RSS is %.1f MiB, as before", i/50, now)
-			return
-		case i%3000 == 2999:
-			t.Logf("after %d minutes RSS is %.1f MiB, %+.0f %%", i/3000+1, now, 100*(now/begin.rss-1))
-		}
 	}
+	return p.rss(t)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	_ "github.com/gotower/gotower/examples/proxy/sidecar" // for go test to run again what ran with another proxy
 )
 
 // program builds the proxy, once for all tests.

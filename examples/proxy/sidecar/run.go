@@ -36,6 +36,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 	if p.identity != nil {
 		paths.Go(func() error { return p.identity.run(ending) })
 	}
+	paths.Go(func() error { returnMemory(ending); return nil })
 	paths.Go(func() error { // a proxy without a path serves its operators
 		select {
 		case <-p.asked:

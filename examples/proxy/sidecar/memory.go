@@ -1,0 +1,81 @@
+package sidecar
+
+import (
+	"context"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+	"time"
+)
+
+const (
+	lookEvery = 5 * time.Second
+
+	// worthReturning is what a return is for, at least: it costs some milliseconds
+	// of one core.
+	worthReturning = 16 << 20
+	// manyGoroutines is what 500 idle connections have, and these hold 16 MiB.
+	manyGoroutines = 1000
+)
+
+// returnMemory returns to the system what ended connections have left behind,
+// until ctx ends. Go by itself does it when it collects next, which for a proxy that
+// has little to do then is after two minutes, and then little by little.
+func returnMemory(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	k := keeper{last: holding(), kept: holding()}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if k.look(holding()) {
+				runtime.GC() // a sync.Pool keeps what it has for one collection
+				debug.FreeOSMemory()
+				k.returned(holding())
+			}
+		}
+	}
+}
+
+// held is what the process has from the system.
+type held struct {
+	memory      uint64 // bytes, without what was returned
+	goroutines  uint64
+	collections uint64 // until now
+}
+
+func holding() held {
+	samples := []metrics.Sample{
+		{Name: "/memory/classes/total:bytes"},
+		{Name: "/memory/classes/heap/released:bytes"},
+		{Name: "/sched/goroutines:goroutines"},
+		{Name: "/gc/cycles/total:gc-cycles"},
+	}
+	metrics.Read(samples)
+	return held{
+		memory:      samples[0].Value.Uint64() - samples[1].Value.Uint64(),
+		goroutines:  samples[2].Value.Uint64(),
+		collections: samples[3].Value.Uint64(),
+	}
+}
+
+// keeper finds out when more is held than is needed.
+type keeper struct {
+	last held // at the last look
+	kept held // when memory was last returned
+}
+
+// look reports whether to return memory: nothing is collected at present, for little
+// is going on, and there is much more than was kept, or most of what it was kept
+// for has ended. A process that collects anyway needs no help.
+func (k *keeper) look(now held) bool {
+	idle := now.collections == k.last.collections
+	k.last = now
+	more := now.memory > k.kept.memory+worthReturning
+	fewer := k.kept.goroutines >= manyGoroutines && now.goroutines < k.kept.goroutines/2
+	return idle && (more || fewer)
+}
+
+func (k *keeper) returned(left held) { k.last, k.kept = left, left }
