@@ -9,13 +9,14 @@ const maxText = 768 << 10
 // buffer is what a watcher has not read yet, and what is kept for it until it
 // is known whether it wants to see it. Writers never wait.
 type buffer struct {
-	events chan Event
-	room   atomic.Int64 // bytes of text that still fit
-	held   atomic.Int64 // requests that are kept back
+	events  chan Event
+	filling chan struct{} // holds one when half of it was full
+	room    atomic.Int64  // bytes of text that still fit
+	held    atomic.Int64  // requests that are kept back
 }
 
 func newBuffer(events int) *buffer {
-	b := &buffer{events: make(chan Event, events)}
+	b := &buffer{events: make(chan Event, events), filling: make(chan struct{}, 1)}
 	b.room.Store(maxText)
 	return b
 }
@@ -39,10 +40,22 @@ func (b *buffer) offer(e Event) bool {
 	}
 	select {
 	case b.events <- e:
+		b.press()
 		return true
 	default:
 		b.release(n)
 		return false
+	}
+}
+
+// press has a reader that waits for more wait no longer, if it should not.
+func (b *buffer) press() {
+	if 2*len(b.events) < cap(b.events) && b.room.Load() > maxText/2 {
+		return
+	}
+	select {
+	case b.filling <- struct{}{}:
+	default: // it was told already, and did not look yet
 	}
 }
 

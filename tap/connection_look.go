@@ -22,8 +22,9 @@ func (v *contact) look(present *audience) *connection {
 	var x *connection
 	route := layer.RouteOf(v.ctx)
 	draw, drawn := 0.0, false
+	now := time.Now().UnixNano()
 	for _, w := range present.watchers {
-		if !w.connections || w.full() || w.pace.spent() {
+		if !w.connections || w.full() || w.pace.spent(now) {
 			continue
 		}
 		if w.sample > 0 {

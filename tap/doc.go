@@ -52,6 +52,13 @@
 // it counts toward the limit of the watcher, and as one event that was dropped.
 // What is kept back until the response is known takes from the same buffer.
 //
+// A [Server] sends what comes within five milliseconds together, up to sixteen
+// events, since a sending costs more than an event; it waits no longer than
+// until half of a buffer is full. A watcher with a rate is shown as many
+// requests at once and then one after the other, at instants that differ from
+// one watcher to the next: many who watch at the same rate each see other
+// requests, and no request pays for all of them.
+//
 // # Secrets
 //
 // Header fields are sent only to who asked for them. The values of

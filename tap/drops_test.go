@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
@@ -95,6 +96,7 @@ func checkDrops(t *testing.T, capacity int, held bool, steps []int) {
 
 // takeOne reports whether something came once all is still.
 func takeOne(sent <-chan Event, got *count) bool {
+	time.Sleep(gatherFor)
 	synctest.Wait()
 	select {
 	case e := <-sent:

@@ -14,16 +14,16 @@ import (
 func TestPaceIsABurstAndThenOneByOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p pace
-		p.perSecond(4)
+		p.perSecond(4, 3)
 		for range 4 {
-			require.False(t, p.spent())
+			require.False(t, p.spent(time.Now().UnixNano()))
 			require.True(t, p.take())
 		}
 		for range 8 {
-			require.True(t, p.spent())
+			require.True(t, p.spent(time.Now().UnixNano()))
 			require.False(t, p.take())
 			time.Sleep(time.Second / 4)
-			require.False(t, p.spent())
+			require.False(t, p.spent(time.Now().UnixNano()))
 			require.True(t, p.take())
 		}
 		time.Sleep(time.Hour)
@@ -33,15 +33,15 @@ func TestPaceIsABurstAndThenOneByOne(t *testing.T) {
 		}
 		require.Equal(t, 4, n, "what nobody took is not kept for later")
 		var none pace
-		none.perSecond(0)
-		require.False(t, none.spent())
+		none.perSecond(0, 1)
+		require.False(t, none.spent(time.Now().UnixNano()))
 		require.True(t, none.take())
 	})
 }
 
 func TestPaceAfterTheClockWasSetBack(t *testing.T) {
 	var p pace
-	p.perSecond(2)
+	p.perSecond(2, 0)
 	p.due.Store(time.Now().Add(time.Hour).UnixNano())
 	n := 0
 	for p.take() {
@@ -53,7 +53,7 @@ func TestPaceAfterTheClockWasSetBack(t *testing.T) {
 func TestPaceIsSharedByAllRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p pace
-		p.perSecond(100)
+		p.perSecond(100, 7)
 		var mu sync.Mutex
 		taken := 0
 		var wg sync.WaitGroup
@@ -70,6 +70,39 @@ func TestPaceIsSharedByAllRequests(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, 100, taken)
+	})
+}
+
+// Ten who want the same do not all take the same request, also after a silence.
+func TestPacesTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var all [10]pace
+		for i := range all {
+			all[i].perSecond(10, uint32(i+5))
+		}
+		for range 2 {
+			time.Sleep(time.Minute)
+			for i := range all { // what is shown at once
+				for n := range 11 {
+					require.Equal(t, n < 10, all[i].take())
+				}
+			}
+			var taken [10]int
+			for range 5000 {
+				time.Sleep(time.Millisecond)
+				together := 0
+				for i := range all {
+					if all[i].take() {
+						taken[i]++
+						together++
+					}
+				}
+				require.LessOrEqual(t, together, 1)
+			}
+			for _, n := range taken {
+				require.Equal(t, 50, n)
+			}
+		}
 	})
 }
 

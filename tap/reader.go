@@ -14,6 +14,7 @@ type reader struct {
 	*watcher
 	unread *buffer
 	send   func(Event) error
+	turns  turns
 
 	tells bool // of drops, in between
 	told  uint64
@@ -42,7 +43,8 @@ func (r *reader) run(ctx context.Context, down <-chan struct{}) error {
 		var err error
 		select {
 		case e := <-r.unread.events:
-			err = r.pass(e)
+			r.gather(ctx, down, over)
+			err = r.several(e)
 		case <-r.lost:
 			err = r.tell()
 		case <-filled:
@@ -65,13 +67,26 @@ func (r *reader) run(ctx context.Context, down <-chan struct{}) error {
 
 var errDown = refuse(codes.Unavailable, errors.New("the server is shutting down"))
 
-// pass sends an event, after the news of those that are missing before it.
-func (r *reader) pass(e Event) error {
-	r.unread.took(e)
+// several sends an event that was received and, as far as one turn goes, those
+// behind it: after the news of those that are missing before them.
+func (r *reader) several(e Event) error {
 	if err := r.tell(); err != nil {
 		return err
 	}
-	return r.send(r.shown(e))
+	n := 1 + min(len(r.unread.events), r.turns.more)
+	if err := r.turns.wait(n); err != nil {
+		return err
+	}
+	for {
+		r.unread.took(e)
+		if err := r.send(r.shown(e)); err != nil {
+			return err
+		}
+		if n--; n == 0 {
+			return nil
+		}
+		e = <-r.unread.events // nobody else receives
+	}
 }
 
 // tell says how many events were dropped since it was last said.
@@ -79,6 +94,9 @@ func (r *reader) tell() error {
 	n := r.dropped.Load() - r.told
 	if n == 0 || !r.tells {
 		return nil
+	}
+	if err := r.turns.wait(1); err != nil {
+		return err
 	}
 	r.told += n
 	return r.send(Event{Dropped: n})
@@ -91,7 +109,7 @@ func (r *reader) rest() error {
 	for {
 		select {
 		case e := <-r.unread.events:
-			if err := r.pass(e); err != nil {
+			if err := r.several(e); err != nil {
 				return err
 			}
 		default:

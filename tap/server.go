@@ -99,6 +99,6 @@ func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
-	r.send = s.paced(stream.Context(), r.send)
+	r.turns = s.turns(stream.Context())
 	return r.run(stream.Context(), s.down)
 }

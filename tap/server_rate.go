@@ -11,7 +11,7 @@ import (
 // EventRate bounds how many events a second a Server sends, to all its watchers
 // together: a busy process then spends no more than that on being watched,
 // however many want each of its requests. An event takes about ten microseconds
-// of a processor. What cannot be sent fills the buffers of the watchers, is
+// of a processor; the news of drops are events, too. What cannot be sent fills the buffers of the watchers, is
 // dropped there, and told. The default, and the meaning of n <= 0, is no bound.
 func EventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
@@ -25,25 +25,27 @@ func EventRate(n int) ServerOption {
 // eventBurst is which part of a second's events may be sent at once.
 const eventBurst = 100
 
-// paced holds send to the rate of the server.
-func (s *Server) paced(ctx context.Context, send func(Event) error) func(Event) error {
+// turns are those of a reader over a stream, within the rate of the server.
+func (s *Server) turns(ctx context.Context) turns {
 	if s.rate == nil {
-		return send
+		return turns{more: mostMore, gather: gatherFor}
 	}
-	return func(e Event) error {
-		turn := s.rate.Reserve()
-		if wait := turn.Delay(); wait > 0 {
-			timer := time.NewTimer(wait)
-			defer timer.Stop()
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				turn.Cancel()
-				return status.FromContextError(ctx.Err()).Err()
-			case <-s.down:
-				return errDown
-			}
+	return turns{more: min(mostMore, s.rate.Burst()-1), gather: gatherFor, ask: func(n int) error {
+		turn := s.rate.ReserveN(time.Now(), n)
+		wait := turn.Delay()
+		if wait <= 0 {
+			return nil
 		}
-		return send(e)
-	}
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			turn.Cancel()
+			return status.FromContextError(ctx.Err()).Err()
+		case <-s.down:
+			return errDown
+		}
+	}}
 }

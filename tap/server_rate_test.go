@@ -2,7 +2,6 @@ package tap
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,14 +12,13 @@ import (
 func TestEventRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil, EventRate(100))
-		sent := 0
-		count := func(Event) error { sent++; return nil }
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer cancel()
-		one, other := s.paced(ctx, count), s.paced(ctx, count)
-		var err error
-		for err == nil {
-			err = errors.Join(one(Event{}), other(Event{}))
+		one, other := s.turns(ctx), s.turns(ctx)
+		require.Zero(t, one.more, "no more than a hundredth of a second's at once")
+		sent := 0
+		for one.wait(1) == nil && other.wait(1) == nil {
+			sent += 2
 		}
 		require.InDelta(t, 1000, sent, 3, "in ten seconds, by both together")
 	})
@@ -30,8 +28,8 @@ func TestNoEventRate(t *testing.T) {
 	for _, n := range []int{0, -1} {
 		s := NewServer(nil, EventRate(5), EventRate(n))
 		require.Nil(t, s.rate)
-		want := errors.New("sent")
-		require.Equal(t, want, s.paced(t.Context(), func(Event) error { return want })(Event{}))
+		turns := s.turns(t.Context())
+		require.NoError(t, turns.wait(1<<30))
 	}
 }
 
@@ -39,11 +37,11 @@ func TestNoEventRate(t *testing.T) {
 func TestEventRateEndsWithItsServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil, EventRate(1))
-		send := s.paced(t.Context(), func(Event) error { return nil })
-		require.NoError(t, send(Event{}))
+		turns := s.turns(t.Context())
+		require.NoError(t, turns.wait(1))
 		begun := time.Now()
 		time.AfterFunc(time.Millisecond, s.Shutdown)
-		require.Equal(t, errDown, send(Event{}))
+		require.Equal(t, errDown, turns.wait(1))
 		require.Equal(t, time.Millisecond, time.Since(begun))
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"net/netip"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -22,9 +23,10 @@ type view[Req, Rsp any] struct {
 	sourceV, destinationV          netip.AddrPort
 	routeV                         map[string]string
 	drawV                          float64
+	nowV                           int64
 }
 
-type field uint8
+type field uint16
 
 const (
 	fieldMethod field = 1 << iota
@@ -35,6 +37,7 @@ const (
 	fieldDestination
 	fieldRoute
 	fieldDraw
+	fieldNow
 )
 
 // fresh reports whether f is read for the first time.
@@ -126,4 +129,12 @@ func (v *view[Req, Rsp]) draw(random func() float64) float64 {
 		v.drawV = random()
 	}
 	return v.drawV
+}
+
+// now is the time at which all who look do so.
+func (v *view[Req, Rsp]) now() int64 {
+	if v.fresh(fieldNow) {
+		v.nowV = time.Now().UnixNano()
+	}
+	return v.nowV
 }

@@ -95,7 +95,7 @@ func readAll(w *watcher) (all []Event) {
 	for {
 		select {
 		case e := <-r.unread.events:
-			_ = r.pass(e)
+			_ = r.several(e)
 		default:
 			_ = r.tell()
 			return all

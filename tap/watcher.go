@@ -37,7 +37,7 @@ func newWatcher(r *Registry, t terms) *watcher {
 		terms: t, reg: r, base: r.nextBase,
 		lost: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
 	}
-	w.pace.perSecond(t.maxRPS)
+	w.pace.perSecond(t.maxRPS, w.base)
 	w.buf.Store(newBuffer(orDefault(r.maxEvents, defaultMaxEvents)))
 	return w
 }
