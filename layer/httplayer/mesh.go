@@ -3,6 +3,7 @@ package httplayer
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 
 	"github.com/gotower/gotower/layer"
@@ -40,17 +41,21 @@ func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: 
 // returns for a request, and a request for which it returns "" has none. What a
 // client says there of itself is always dropped. of is called once a request,
 // at the same time for many; it returns the name that a verified certificate
-// gave. Put it in front of an application.
+// gave. Put it in front of an application. A trailer of that name is dropped too.
 //
 // A request is copied if that changes something; else it costs a look-up.
 func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
+	field := []string{clientIDField}
 	edit := func(req *http.Request) *http.Request {
 		id := of(req)
 		forged, ok := req.Header[clientIDField]
-		if id == "" && !ok || id != "" && len(forged) == 1 && forged[0] == id {
+		if len(req.Trailer) == 0 && (id == "" && !ok || id != "" && len(forged) == 1 && forged[0] == id) {
 			return req
 		}
 		out := fork(req)
+		if len(req.Trailer) > 0 {
+			withoutTrailers(out, field)
+		}
 		if id == "" {
 			delete(out.Header, clientIDField)
 		} else {
@@ -101,28 +106,28 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 	}
 }
 
-// StripHeader drops the named fields from every request: those that are said to
-// this proxy and to nobody behind it, such as l5d-dst-override. Put it right
-// above the endpoint, where a request is sent: one that is refused there goes
-// elsewhere as it is. A request that has none of them is passed as it is, for
-// a look-up each.
+// StripHeader drops the named fields from every request, its trailers included:
+// those that are said to this proxy and to nobody behind it, such as
+// l5d-dst-override. Put it right above the endpoint, where a request is sent: one
+// that is refused there goes elsewhere as it is. A request that has none of them,
+// and announces no trailers, is passed as it is, for a look-up each.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {
 		canonical[i] = http.CanonicalHeaderKey(name)
 	}
 	edit := func(req *http.Request) *http.Request {
-		for _, name := range canonical {
-			if _, ok := req.Header[name]; !ok {
-				continue
-			}
-			out := fork(req)
-			for _, name := range canonical {
-				delete(out.Header, name)
-			}
-			return out
+		if len(req.Trailer) == 0 && !slices.ContainsFunc(canonical, func(name string) bool { return req.Header[name] != nil }) {
+			return req
 		}
-		return req
+		out := fork(req)
+		for _, name := range canonical {
+			delete(out.Header, name)
+		}
+		if len(req.Trailer) > 0 {
+			withoutTrailers(out, canonical)
+		}
+		return out
 	}
 	return func(next Service) Service { return &edited{Service: next, name: "strip_header", edit: edit} }
 }

@@ -1,0 +1,43 @@
+package httplayer
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+)
+
+// withoutTrailers takes the named fields, in canonical form, from the trailers of
+// req, a copy of what a client sent. They come with the end of the body, into the
+// Trailer that the server made, when a client has announced any.
+func withoutTrailers(req *http.Request, names []string) {
+	came := req.Trailer
+	req.Trailer = make(http.Header, len(came))
+	for name, values := range came {
+		if !slices.Contains(names, name) {
+			req.Trailer[name] = values
+		}
+	}
+	if req.Body != nil && req.Body != http.NoBody {
+		req.Body = &untrailed{ReadCloser: req.Body, came: came, left: req.Trailer, names: names}
+	}
+}
+
+// untrailed is a body that passes the trailers on when it ends, but for some.
+type untrailed struct {
+	io.ReadCloser
+	came, left http.Header
+	names      []string
+}
+
+func (b *untrailed) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		for name, values := range b.came {
+			if !slices.Contains(b.names, name) {
+				b.left[name] = values
+			}
+		}
+	}
+	return n, err
+}
