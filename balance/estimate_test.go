@@ -67,6 +67,21 @@ func TestHalved(t *testing.T) {
 	require.Zero(t, halved(math.MaxFloat32))
 }
 
+func TestFading(t *testing.T) {
+	for _, decay := range []float64{1e-6, 1, 1000, 1e5, 1e12} {
+		f := newFading(decay)
+		latency, left := f.after(0, 3, 7)
+		require.Equal(t, float32(3), latency)
+		require.Equal(t, float32(1), left)
+		for age := 1.0; age < 5*decay; age *= 1.01 {
+			want := math.Exp(-age / decay)
+			latency, left = f.after(float32(age), 3, 7)
+			require.InDelta(t, want, left, 3e-4, "at %v of %v", age, decay)
+			require.InDelta(t, 3*want+7*(1-want), latency, 2e-3)
+		}
+	}
+}
+
 func TestReadingChangesNothing(t *testing.T) {
 	read, d := newEstimate(30*time.Millisecond, 10*time.Second)
 	unread, _ := newEstimate(30*time.Millisecond, 10*time.Second)

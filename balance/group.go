@@ -14,7 +14,7 @@ type group struct {
 	sets      [2]readySet // the near, then the far
 	usual     usual
 	decay     float64 // in ticks
-	halvings  float32 // a tick
+	fading    fading
 	cost      Cost
 	slowStart uint32 // in ticks
 	farther   float32
@@ -29,7 +29,7 @@ const (
 
 func newGroup(p Policy, random func() uint64) *group {
 	g := &group{
-		decay: decayTicks(p.Decay), halvings: float32(math.Log2E / decayTicks(p.Decay)), cost: p.Cost,
+		decay: decayTicks(p.Decay), fading: newFading(decayTicks(p.Decay)), cost: p.Cost,
 		slowStart: tick(p.SlowStart), farther: float32(p.Spill), random: random,
 	}
 	if random == nil {
@@ -123,15 +123,15 @@ func (g *group) expects(e *endpoint, now uint32, usual float32) (latency, asIf f
 	if value == 0 {
 		return usual, 0
 	}
-	x := float32(age) * g.halvings
+	ticks := float32(age)
 	if _, starts := g.starts(e, now); starts || e.status.proven() < founder {
-		x *= forgiving
+		ticks *= forgiving
 	}
-	left := halved(x)
+	latency, left := g.fading.after(ticks, value, usual)
 	if fails {
 		asIf = g.asIf(left)
 	}
-	return value*left + usual*(1-left), asIf
+	return latency, asIf
 }
 
 // asIf is what is left of usual.asIf where left of the latency is. It fades
@@ -152,35 +152,6 @@ type reading struct {
 func (g *group) read(e *endpoint, now uint32) reading {
 	waiting, _ := e.load()
 	return reading{g.costOf(e, now, float32(g.usual.read()), 1), e.inFlight(), g.weight(e, now), e.full(waiting)}
-}
-
-// halved returns 2^(−x) for x ≥ 0, to within 2·10⁻⁴.
-func halved(x float32) float32 {
-	if x < fresh {
-		return halvedFresh(x)
-	}
-	return halvedOld(x)
-}
-
-const fresh = 0.375
-
-// halvedFresh is halved below fresh, by the parabola with 1 at 0 whose greatest
-// error is the least. Estimates of endpoints in use are fresh, as a rule.
-func halvedFresh(x float32) float32 { return 1 - x*(0.689955-x*0.212812) }
-
-// halvedOld is halved for any x: the power of two by its bits, what is left by a
-// polynomial from −½ to ½, the least squares with 1 at 0, and twice as much at −½
-// as at ½. A float32 as large as toWhole has no bits for a fraction, and so the
-// nearest whole number in its last ones.
-func halvedOld(x float32) float32 {
-	const toWhole = 3 << 22
-	if x >= 120 {
-		return 0
-	}
-	whole := x + toWhole
-	part := x - (whole - toWhole)
-	p := 1 - part*(0.6933015-part*(0.2419323-part*0.0547488))
-	return math.Float32frombits(math.Float32bits(p) - math.Float32bits(whole)<<23)
 }
 
 // slowest is the least part of its weight that an endpoint starts with.

@@ -101,11 +101,18 @@ func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
 	if n == 0 {
 		return nil, 0
 	}
-	k := min(c.k, n)
 	random := c.random()
-	w := newWalk(random, n)
+	plain := c.cost.of == nil && q.why == nil && q.tries.Len() == 0 && !c.weighted.Load()
+	if all := s.all.Load(); plain && all != nil && n <= c.few {
+		f := c.cheapestOf(*all, q.now, random)
+		return f.best, math.Float32frombits(f.least)
+	}
+	k, w := min(c.k, n), newWalk(random, n)
 	if n <= c.few {
 		k, w.stride = n, 1 // of all, the order does not matter, and this one can be foreseen
+	}
+	if plain {
+		return c.cheapestPlain(s, w, k, q.now, random)
 	}
 	if q.tries.Len() > 0 {
 		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, random); best != nil {
@@ -113,10 +120,7 @@ func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
 		}
 		q.tries = nil
 	}
-	if c.cost.of != nil || q.why != nil || c.weighted.Load() {
-		return c.cheapest(s, w, k, k, q, random)
-	}
-	return c.cheapestPlain(s, w, k, q.now, random)
+	return c.cheapest(s, w, k, k, q, random)
 }
 
 // maxWalk bounds how many endpoints are looked at for a request that was sent
@@ -143,58 +147,4 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint64) (
 		k--
 	}
 	return t.result()
-}
-
-// cheapestPlain is cheapest where all endpoints weigh the same, the cost is the
-// usual one and nobody asks why: the inner loop of nearly every pick, with costOf
-// and expects written out, so that nothing is called and the loads of one
-// endpoint do not wait for those of another. What is drawn at random cannot be
-// foreseen by a processor: there is no branch where the walk turns, nor for which
-// cost is less. Costs are compared by their bits, which have the same order.
-func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64) (best *endpoint, cost float32) {
-	usual, halvings := float32(g.usual.read()), g.halvings
-	least := uint32(math.MaxUint32)
-	at, first, i, n := s.at, w.start, w.at, w.n
-	back := w.stride - n
-	for ; k > 0; k-- {
-		e := at[i].Load()
-		i += back
-		i += n & (i >> 63)
-		if i == first {
-			i = again(i, n)
-			first = i
-		}
-		if e == nil {
-			continue
-		}
-		chance = nextChance(chance)
-		status := e.status.word.Load()
-		streams := streamsOf(status)
-		waiting := int32(e.inFlight()) - streams
-		requests := float32(waiting) + onePart(chance)
-		value, age, fails := e.latency.load(now)
-		x := float32(age) * halvings
-		if status&(provenMask<<provenShift) != proof<<provenShift {
-			switch p := provenOf(status); {
-			case full(p, waiting):
-				value, x, fails = dear, 0, false
-			case value == 0:
-				value = usual
-			case p < founder:
-				x *= forgiving
-			}
-		}
-		left := halvedFresh(x)
-		if x >= fresh {
-			left = halvedOld(x)
-		}
-		if fails {
-			requests += g.asIf(left)
-		}
-		its := (value*left+usual*(1-left))*requests + float32(streams)*usual
-		if bits := math.Float32bits(its); bits < least {
-			least, best = bits, e
-		}
-	}
-	return best, math.Float32frombits(least)
 }

@@ -176,7 +176,7 @@ func TestPlainIsCheapest(t *testing.T) {
 		g := groupOf()
 		g.usual.init(time.Duration(rapid.IntRange(1, 1e9).Draw(rt, "usual")))
 		g.usual.asIf.Store(math.Float32bits(70))
-		g.decay, g.halvings = 1000, math.Log2E/1000
+		g.decay, g.fading = 1000, newFading(1000)
 		const now = 10_000
 		for range n {
 			e := unknown()
@@ -184,8 +184,11 @@ func TestPlainIsCheapest(t *testing.T) {
 			e.work.Store(uint64(busy))
 			e.status.stream(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
 			e.status.setProven(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, founder, founder + 1, proof}).Draw(rt, "samples")))
-			if e.status.proven() > 0 {
-				at := uint32(rapid.IntRange(0, now).Draw(rt, "at"))
+			if p := e.status.proven(); p > founder || p > 0 && rapid.Bool().Draw(rt, "sampled") {
+				at := uint32(now - rapid.SampledFrom([]int{0, 1, 100, int(g.fading.fresh), now, -1, -late, 1 << 31}).Draw(rt, "age"))
+				if rapid.Bool().Draw(rt, "any age") {
+					at = uint32(rapid.IntRange(0, now).Draw(rt, "at"))
+				}
 				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
 				e.latency.mark(rapid.Bool().Draw(rt, "fails"))
 			}
@@ -193,9 +196,15 @@ func TestPlainIsCheapest(t *testing.T) {
 		}
 		k, random := rapid.IntRange(1, n).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
 		s := g.sets[near].slots.Load()
-		plain, cost := g.cheapestPlain(s, newWalk(random, n), k, now, random)
 		looked := &looks{}
-		other, same := g.cheapest(s, newWalk(random, n), k, k, query{now: now, why: looked}, random)
+		w := newWalk(random, n)
+		plain, cost := g.cheapestPlain(s, w, k, now, random)
+		if all := s.all.Load(); all != nil && rapid.Bool().Draw(rt, "all") {
+			f := g.cheapestOf(*all, now, random)
+			plain, cost = f.best, math.Float32frombits(f.least)
+			k, w = n, walk{stride: 1, n: n}
+		}
+		other, same := g.cheapest(s, w, k, k, query{now: now, why: looked}, random)
 		require.Same(rt, plain, other)
 		require.InEpsilon(rt, cost, same, 1e-6)
 		require.Len(rt, looked.seen, k)
@@ -255,7 +264,7 @@ func TestUsual(t *testing.T) {
 	g.refresh(ns[0], usualEvery+1, true)
 	require.InDelta(t, 1000*ms, g.usual.read(), 1, "but when an endpoint becomes known")
 
-	g.decay, g.halvings = 1000, math.Log2E/1000
+	g.decay, g.fading = 1000, newFading(1000)
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
 	require.InDelta(t, 5*ms, g.usual.read(), 1, "nobody uses the other two")

@@ -11,8 +11,9 @@ type readySet struct {
 
 // slots has its endpoints in the first n places, in no particular order.
 type slots struct {
-	n  atomic.Int64
-	at []atomic.Pointer[endpoint]
+	n   atomic.Int64
+	at  []atomic.Pointer[endpoint]
+	all atomic.Pointer[[]*endpoint] // the same where they are few, else nil; what it points to is never changed
 }
 
 // clear leaves nothing. A set has to be cleared before it is used.
@@ -29,6 +30,7 @@ func (r *readySet) add(e *endpoint) {
 	e.slot = int(i)
 	s.at[i].Store(e)
 	s.n.Store(i + 1)
+	s.list()
 	r.slots.Store(s)
 }
 
@@ -50,6 +52,21 @@ func (r *readySet) remove(e *endpoint) {
 	s.at[e.slot].Store(moved)
 	s.n.Store(last)
 	s.at[last].Store(nil)
+	s.list()
+}
+
+// list makes all anew: to look at all is quicker without slots that may be empty.
+func (s *slots) list() {
+	n := int(s.n.Load())
+	if n > scanned {
+		s.all.Store(nil)
+		return
+	}
+	all := make([]*endpoint, n)
+	for i := range all {
+		all[i] = s.at[i].Load()
+	}
+	s.all.Store(&all)
 }
 
 // walk visits the places below n, each once in n steps, from a random one on

@@ -99,6 +99,11 @@ func TestReadySetAgainstAModel(t *testing.T) {
 					}
 				}
 				require.ElementsMatch(rt, in, got, "and no slot keeps what has gone")
+				if all := s.slots.Load().all.Load(); len(in) > scanned {
+					require.Nil(rt, all)
+				} else if all != nil { // none was added yet
+					require.True(rt, slices.Equal(got, *all))
+				}
 			},
 		})
 	})
