@@ -28,6 +28,9 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 		child.Next = new(layer.Describe(route.stack))
 		n.Children = append(n.Children, child)
 	}
+	if s.unrouted != nil {
+		n.Children = append(n.Children, layer.Node{Name: "unrouted", Next: new(layer.Describe(s.unrouted))})
+	}
 	for _, part := range s.split.parts {
 		child := layer.Node{Name: "target", State: layer.State{{Key: "authority", Value: part.Authority}}}
 		if len(s.split.parts) > 1 {

@@ -15,6 +15,8 @@ type Option[Req, Rsp any] interface {
 type options[Req, Rsp any] struct {
 	initialWait time.Duration
 	perRoute    func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+	unrouted    func(layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
+	onProfile   func(*Profile)
 	forward     layer.Make[*Endpoint, Req, Rsp]
 	standard    *standard[Req, Rsp] // nil: routes do not act
 	measured    func(Route) (requests, tries layer.Instruments)
@@ -40,7 +42,7 @@ func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 // PerRoute puts a stack of its own between each route and its targets, for what
 // [Standard] does not do. stack is asked once for each route; the result serves
 // for as long as profiles have that same route. It may return next, and must
-// return at once. The default route has no stack.
+// return at once. The default route has no stack; see [Unrouted].
 //
 // With Standard, next is what that makes of the route. Each Call of it draws a
 // target anew, from the profile that was in force when the request came. For
@@ -48,6 +50,33 @@ func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 // stack was called with, or one made from it.
 func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
+}
+
+// Unrouted puts a stack of its own between the requests that match no route and
+// their targets. stack is asked anew for each profile, and must return at once.
+func Unrouted[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.unrouted = stack })
+}
+
+// OnProfile has told called with each profile that is about to be in force, the
+// default one included, before [PerRoute], [Unrouted] and [Measured] are asked for
+// what it needs: for those who count by names that the profile says, and have to
+// know which routes are over. It is called for one profile at a time, and must
+// return at once.
+//
+// A Router with this option makes all routes anew when the profile's Name
+// changes.
+func OnProfile[Req, Rsp any](told func(p *Profile)) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onProfile = told })
+}
+
+// Options is all of opts as one.
+func Options[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
+	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
+		for _, opt := range opts {
+			opt.apply(o)
+		}
+	})
 }
 
 // OnResponse has report called once for each request when it is over: when its

@@ -106,8 +106,11 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
-	if route != nil && route.stack != nil {
+	switch {
+	case route != nil && route.stack != nil:
 		return route.stack.Call(context.WithValue(ctx, r, s), req)
+	case route == nil && s.unrouted != nil:
+		return s.unrouted.Call(ctx, req)
 	}
 	return s.split.Call(ctx, req)
 }

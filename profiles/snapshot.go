@@ -13,9 +13,10 @@ type snapshot[Req, Rsp any] struct {
 	routes      []*served[Req, Rsp]
 	index       *index
 	split       split[Req, Rsp]
-	budget      *layer.Budget // for retries and hedges; nil: there are none
-	provisional bool          // stands for a profile that is still waited for
-	replaced    chan struct{} // closed when another snapshot is in force
+	unrouted    layer.Service[Req, Rsp] // of requests without a route; nil: straight to the split
+	budget      *layer.Budget           // for retries and hedges; nil: there are none
+	provisional bool                    // stands for a profile that is still waited for
+	replaced    chan struct{}           // closed when another snapshot is in force
 }
 
 // served is a route with what serves it. It is shared by all snapshots that
@@ -35,7 +36,10 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		r.log.Warn("left out of a profile", "target", r.target, "err", err)
 	}
 	before := make(map[string]*served[Req, Rsp])
-	if old != nil {
+	if r.onProfile != nil {
+		r.onProfile(p)
+	}
+	if r.takesOver(p, old) {
 		for _, route := range old.routes {
 			before[route.key] = route
 		}
@@ -60,7 +64,16 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		s.routes = append(s.routes, route)
 	}
 	s.split = r.splitOf(p, drop)
+	if r.unrouted != nil {
+		s.unrouted = r.unrouted(drawn[Req, Rsp]{r, &s.split})
+	}
 	return s
+}
+
+// takesOver reports whether routes of old that p has, too, stay as they are.
+// Whoever is told of profiles has bound names to them.
+func (r *Router[Req, Rsp]) takesOver(p *Profile, old *snapshot[Req, Rsp]) bool {
+	return old != nil && (r.onProfile == nil || old.profile.Name == p.Name)
 }
 
 // splitOf returns the targets of p, or its apex if there are none; or the
@@ -122,6 +135,28 @@ func (b below[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	return s.split.Call(ctx, req)
 }
+
+// drawn is what the stack of requests without a route stands on: the targets of
+// the profile that it was made for.
+type drawn[Req, Rsp any] struct {
+	router *Router[Req, Rsp]
+	split  *split[Req, Rsp]
+}
+
+// Ready is the Router's.
+func (d drawn[Req, Rsp]) Ready(ctx context.Context) error { return d.router.Ready(ctx) }
+
+// Call draws a target.
+func (d drawn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	if ctx.Err() != nil {
+		var none Rsp
+		return none, d.router.refuse(ctx, 0)
+	}
+	return d.split.Call(ctx, req)
+}
+
+// Describe is that of below.
+func (d drawn[Req, Rsp]) Describe() layer.Node { return below[Req, Rsp]{d.router}.Describe() }
 
 // Describe says where the stack ends; the targets are the Router's children.
 func (b below[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "targets"} }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -65,11 +66,13 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 		return d.give(ctx, conn, conn, Opaque)
 	}
 	once := func([]byte) bool { return true }
+	start := time.Now()
 	first, next, err := look(ctx, conn, glance{most: most, within: d.timeout, enough: once})
-	protocol := d.silent
+	spoken, protocol := ProtocolOf(first), d.silent
+	d.meters.record(ctx, start, spoken, err)
 	switch {
 	case err == nil:
-		protocol = ProtocolOf(first)
+		protocol = spoken
 	case ctx.Err() == nil && lateness(err):
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()

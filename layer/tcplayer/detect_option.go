@@ -18,6 +18,7 @@ type detectOptions struct {
 	timeout time.Duration
 	silent  Protocol
 	skip    func(ctx context.Context, conn net.Conn) bool
+	meters  *detectMeters // nil: nothing is written
 }
 
 type detectOption func(*detectOptions)

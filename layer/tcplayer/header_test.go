@@ -170,7 +170,7 @@ func FuzzParseTransportHeader(f *testing.F) {
 		f.Add(append(h.AppendTo(nil), "more"...))
 	}
 	f.Add(prefaced([]byte("\x08\x02\x1a\x02\x12\x00\x1a\x02\x1a\x00\x22\x03abc")))
-	f.Add(prefaced([]byte("\x08\x01\x12\x01\xff\x12\x01a"))) // a name that is not UTF-8, and then one that is
+	f.Add(prefaced([]byte("\x08\x01\x12\x01\xff\x12\x01a")))    // a name that is not UTF-8, and then one that is
 	f.Add(prefaced([]byte("\x08\x01\xf0\xf0\xf0\xf0\x30\x00"))) // a field number of more than 29 bits
 	f.Fuzz(func(t *testing.T, said []byte) {
 		h, size, err := ParseTransportHeader(said)

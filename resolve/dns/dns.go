@@ -103,7 +103,7 @@ func (r *Resolver) look(ctx context.Context, t target, name string) (found, erro
 	if err != nil {
 		return found{}, err
 	}
-	l := lookup{search: conf.search, families: slices.Clone(r.options.families)}
+	l := lookup{search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts}
 	l.ask = func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
 		return r.client.ask(ctx, conf, name, kind)
 	}

@@ -17,6 +17,7 @@ type lookup struct {
 	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
 	search   search
 	families []dnsmessage.Type
+	counts   counts
 }
 
 // found is what a lookup found: Replace, Empty or DoesNotExist.
@@ -30,26 +31,41 @@ type found struct {
 func (l lookup) target(ctx context.Context, t target) (found, error) {
 	result := found{kind: resolve.DoesNotExist, ttl: longest}
 	if t.srv != "" {
-		for _, name := range l.search.names(t.srv, t.complete) {
-			f, err := l.services(ctx, name)
-			if err != nil || f.final {
-				return f, err
-			}
-			result = result.or(f)
+		f, err := l.first(ctx, t.srv, t.complete, l.services)
+		l.counts.services.count(ctx, f, err)
+		if err != nil || f.final {
+			return f, err
 		}
+		result = result.or(f)
 	}
 	if t.host != "" {
-		for _, name := range l.search.names(t.host, t.complete) {
+		f, err := l.first(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
 			h, err := l.addresses(ctx, name)
-			if err != nil {
-				return found{}, err
-			}
-			f := h.at(t.port)
-			if f.final {
-				return f, nil
-			}
-			result = result.or(f)
+			return h.at(t.port), err
+		})
+		l.counts.hosts.count(ctx, f, err)
+		if err != nil || f.final {
+			return f, err
 		}
+		result = result.or(f)
+	}
+	return result, nil
+}
+
+// first looks up the names that name stands for, until one is final.
+func (l lookup) first(
+	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
+) (found, error) {
+	result := found{kind: resolve.DoesNotExist, ttl: longest}
+	for _, name := range l.search.names(name, complete) {
+		f, err := look(ctx, name)
+		switch {
+		case err != nil:
+			return found{}, err
+		case f.final:
+			return f, nil
+		}
+		result = result.or(f)
 	}
 	return result, nil
 }

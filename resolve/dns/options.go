@@ -26,6 +26,7 @@ type options struct {
 	namedPorts bool
 	families   []dnsmessage.Type
 	dial       dialFunc
+	counts
 }
 
 // search is what is made of names that are not complete.

@@ -13,17 +13,30 @@ import (
 // is from.
 type callerKey struct{}
 
-// knowing looks once for each connection who it is from: certificates are parsed
-// anew whenever they are looked at.
-type knowing struct{ tcplayer.Server }
-
-func (k knowing) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-	return k.Server.Call(context.WithValue(ctx, callerKey{}, new(clientOf(conn))), conn)
+// byClient looks once for each connection who it is from, as certificates are
+// parsed anew whenever they are looked at, and has those who proved an identity
+// served by meshed.
+type byClient struct {
+	tcplayer.Server // of strangers
+	meshed          tcplayer.Server
 }
 
-func (k knowing) Next() tcplayer.Server { return k.Server }
+func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	c := clientOf(conn)
+	ctx = context.WithValue(ctx, callerKey{}, &c)
+	if c.id != "" {
+		return b.meshed.Call(ctx, conn)
+	}
+	return b.Server.Call(ctx, conn)
+}
 
-func (k knowing) Describe() layer.Node { return layer.Node{Name: "client"} }
+// Describe shows both servers.
+func (b *byClient) Describe() layer.Node {
+	return layer.Node{Name: "client", Children: []layer.Node{
+		{Name: "meshed", Children: []layer.Node{layer.Describe(b.meshed)}},
+		{Name: "stranger", Children: []layer.Node{layer.Describe(b.Server)}},
+	}}
+}
 
 // callerOf is who a request is from.
 func callerOf(ctx context.Context) client {

@@ -49,6 +49,7 @@ type Inbound struct {
 	Requests httplayer.Service // of all connections that speak HTTP
 
 	http      tcplayer.Server // of connections that speak HTTP
+	opaque    tcplayer.Server // of all others
 	profiles  profiles.Source
 	countHTTP func(error) error
 	countTCP  func(context.Context, net.Conn, error)
@@ -77,7 +78,10 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 		return err
 	}
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
-		dst, _ := tcplayer.OriginalDst(conn)
+		dst, ok := tcplayer.OriginalDst(conn)
+		if own, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // it was made to this proxy
+			dst = netip.AddrPortFrom(own.AddrPort().Addr().Unmap(), own.AddrPort().Port())
+		}
 		countTCP(dst, err)
 	}
 	idle := layer.CachePolicy{Idle: max(c.DiscoveryIdle, 1)}
@@ -107,56 +111,56 @@ func (in *Inbound) clients(ctx context.Context) *tcplayer.Meter {
 }
 
 // counted counts the requests of the routes that a profile has for name.
-func (in *Inbound) counted(ctx context.Context, name string) func(profiles.Route, httplayer.Service) httplayer.Service {
-	return func(route profiles.Route, next httplayer.Service) httplayer.Service {
-		requests, _ := in.Meters.Route(ctx, meters.Inbound, name, route.Name, route.Labels)
-		return httplayer.NewStack().Metrics(requests).Service(next)
-	}
+func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*http.Request, *http.Response] {
+	counts := in.Meters.Routes(ctx, meters.Inbound, name)
+	return profiles.Options(
+		profiles.OnProfile[*http.Request, *http.Response](func(p *profiles.Profile) { counts.OnProfile(name, p) }),
+		profiles.PerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
+			requests, _ := counts.Measured(route)
+			return httplayer.NewStack().Metrics(requests).Service(next)
+		}))
 }
 
-// server serves the connections that speak HTTP. Who is not known to be a proxy
-// of the mesh is not told what is inside.
-func (in *Inbound) server(requests httplayer.Service) tcplayer.Server {
-	h := httplayer.Handler(requests, httplayer.Tunnels(),
-		httplayer.InformationalHeadersIf(func(req *http.Request) bool { return clientID(req) != "" }),
-		httplayer.Logger(in.Log))
+// lookedAt counts what comes of looking which protocol clients speak.
+func (in *Inbound) lookedAt() tcplayer.DetectOption {
+	return tcplayer.DetectMeasured(in.Meters.Detect(meters.Inbound))
+}
+
+// meshed serves the connections of other proxies of the mesh that speak HTTP.
+// They are told what went wrong, and the uploads of the applications behind them
+// may pause for as long as they like, as in linkerd's proxy.
+func (in *Inbound) meshed(requests httplayer.Service) tcplayer.Server {
+	return in.server(requests, httplayer.InformationalHeaders(true), httplayer.BodyPace(0, 0))
+}
+
+// strangers serves those of clients who proved nothing. They are not told what is
+// inside, and hold nothing for long by sending next to nothing.
+func (in *Inbound) strangers(requests httplayer.Service) tcplayer.Server {
+	return in.server(requests, httplayer.InformationalHeaders(false), httplayer.BodyPace(in.BodyIdle, leastBodyRate))
+}
+
+// leastBodyRate is in bytes a second.
+const leastBodyRate = 240
+
+func (in *Inbound) server(
+	requests httplayer.Service, told httplayer.HandlerOption, pace httplayer.ServerOption,
+) tcplayer.Server {
+	h := httplayer.Handler(requests, httplayer.Tunnels(), told, httplayer.Logger(in.Log))
 	if in.Access != settings.NoAccessLog {
 		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.AccessLogClient(clientID))(h)
 	}
 	return httplayer.NewServer(h,
-		append(in.Config.Server.Options(), httplayer.DrainOn(in.Ending), httplayer.ServerLogger(in.Log))...)
+		append(in.Config.Server.Options(), pace, httplayer.DrainOn(in.Ending), httplayer.ServerLogger(in.Log))...)
 }
 
 // dial connects to the application.
-type dial = func(ctx context.Context, network, addr string) (net.Conn, error)
-
-func (in *Inbound) dial() dial {
+func (in *Inbound) dial() settings.Dial {
 	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Refuse: in.Refuse}
 	return d.DialContext
 }
 
 // dialCounted counts the connections to one port.
-func (in *Inbound) dialCounted(ctx context.Context, dst netip.AddrPort) dial {
+func (in *Inbound) dialCounted(ctx context.Context, dst netip.AddrPort) settings.Dial {
 	counted := in.Meters.Transport(ctx, meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
 	return tcplayer.NewMeter(counted).Dialled(in.dial())
-}
-
-// connection is how requests get to the application.
-func (in *Inbound) connection(by dial) []httplayer.EndpointOption {
-	return []httplayer.EndpointOption{
-		httplayer.DialContext(by),
-		httplayer.ConnectTimeout(in.Connect.Timeout),
-		httplayer.Backoff(in.Connect.Backoff),
-		httplayer.IdleTimeout(max(in.Pool.Idle, 1)),
-		httplayer.MaxIdleConns(in.Pool.MaxIdle),
-	}
-}
-
-// opaqueConnection is how bytes do.
-func (in *Inbound) opaqueConnection(by dial) []tcplayer.EndpointOption {
-	return []tcplayer.EndpointOption{
-		tcplayer.DialContext(by),
-		tcplayer.ConnectTimeout(in.Connect.Timeout),
-		tcplayer.Backoff(in.Connect.Backoff),
-	}
 }

@@ -17,6 +17,7 @@ import (
 	"net/netip"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -29,7 +30,8 @@ import (
 func New(ctx context.Context, c Config) *Inbound {
 	in := newInbound(ctx, c)
 	in.Requests = in.requests()
-	in.http = knowing{in.server(in.Requests)}
+	in.http = &byClient{Server: in.strangers(in.Requests), meshed: in.meshed(in.Requests)}
+	in.opaque = in.forward()
 	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("metrics", in.clients(ctx).Accepted).
 		Service(tcplayer.Transparent(in.Origin,
@@ -42,13 +44,12 @@ func New(ctx context.Context, c Config) *Inbound {
 // made by TLS end here; on ports where the server may speak first, nothing is
 // looked at.
 func (in *Inbound) application() tcplayer.Server {
-	opaque := in.opaque()
-	looked := tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: opaque},
-		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
+	looked := tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
+		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque), in.lookedAt())
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("failures", tcplayer.Failures(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.Traffic](in.isOwn)).
-		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: opaque, Clear: looked}))
+		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: in.opaque, Clear: looked}))
 }
 
 // direct serves connections from other proxies, for the port that their
@@ -60,7 +61,7 @@ func (in *Inbound) direct() tcplayer.Server {
 	}
 	meshed := layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
-		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader(in.http, in.opaque())},
+		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader()},
 			tcplayer.DetectTimeout(in.DetectTimeout)))
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("failures", tcplayer.Failures(in.countTCP)).
@@ -68,8 +69,8 @@ func (in *Inbound) direct() tcplayer.Server {
 			tcplayer.TLSServers{Local: meshed}, tcplayer.DetectTimeout(in.DetectTimeout)))
 }
 
-// opaque forwards connections, as bytes, to the port that they were made to.
-func (in *Inbound) opaque() tcplayer.Server {
+// forward forwards connections, as bytes, to the port that they were made to.
+func (in *Inbound) forward() tcplayer.Server {
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("policy", layer.Filter[net.Conn, tcplayer.Traffic](in.admit)).
 		Service(tcplayer.Forward(withRoom(in.ports.Router(asked), in.portsBeyond.Router(asked))))
@@ -82,6 +83,7 @@ func (in *Inbound) requests() httplayer.Service {
 		With("errors", layer.MapErr[*http.Request, *http.Response](in.countHTTP)).
 		Limit(in.MaxInFlight).
 		With("orig-proto", httplayer.DowngradeOrigProto()).
+		With("trailers", httplayer.StripHeader("l5d-orig-proto")).
 		With("client-id", httplayer.ClientID(clientID)).
 		With("policy", layer.Filter[*http.Request, *http.Response](in.authorize)).
 		Service(withRoom(in.logicals.Router(in.logicalOf),
@@ -101,7 +103,7 @@ func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
 	}
 	return profiles.New(ctx, l.name, in.profiles, httplayer.Access{},
 		func(string) httplayer.Service { return svc },
-		profiles.PerRoute(in.counted(ctx, l.name)),
+		in.counted(ctx, l.name),
 		profiles.InitialWait[*http.Request, *http.Response](in.Control.ProfileInitial),
 		profiles.Logger[*http.Request, *http.Response](in.Log))
 }
@@ -118,10 +120,10 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 
 // queued has requests wait for one port of the application. If nobody listens
 // there, they are told at once.
-func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by dial) httplayer.Service {
+func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by settings.Dial) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.FailFast).
-		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.connection(by)...)))
+		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.Connect.Requests(by, in.Pool)...)))
 }
 
 // port connects to one port of the application.
@@ -129,10 +131,10 @@ func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Servic
 	return in.connected(ctx, dst, in.dialCounted(ctx, dst))
 }
 
-func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by dial) tcplayer.Service {
+func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by settings.Dial) tcplayer.Service {
 	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
 		With("tap", tap.Connections(in.Taps, tap.Inbound, tap.Destination(dst, nil))).
-		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.opaqueConnection(by)...))
+		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(by)...))
 }
 
 // secured ends TLS that asks for the name of this pod's proxy.

@@ -79,14 +79,18 @@ func (in *Inbound) authorize(req *http.Request) error {
 
 func (in *Inbound) decide(count decision, conn net.Conn, c client) error {
 	dst, _ := tcplayer.OriginalDst(conn)
-	if in.permits(dst.Port(), c) {
+	reason := "this client may not use this port"
+	loop := in.Refuse(dst)
+	switch {
+	case loop != nil:
+		reason = loop.Error()
+	case in.permits(dst.Port(), c):
 		count.allowed.Add(1)
 		return nil
 	}
 	count.denied.Add(1)
 	return &layer.Error{
-		Layer: "policy", Endpoint: dst.String(), Reason: "this client may not use this port",
-		Err: &httplayer.StatusError{Code: http.StatusForbidden},
+		Layer: "policy", Endpoint: dst.String(), Reason: reason, Err: &httplayer.StatusError{Code: http.StatusForbidden},
 	}
 }
 
@@ -122,7 +126,7 @@ func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, ni
 
 // byHeader goes by what a transport header says of the connection. There is no
 // gateway here: a header that names another host is rejected.
-func (in *Inbound) byHeader(requests, opaque tcplayer.Server) tcplayer.Server {
+func (in *Inbound) byHeader() tcplayer.Server {
 	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
 		h, _ := tcplayer.TransportHeaderOf(ctx)
 		if h.Name != "" {
@@ -134,9 +138,9 @@ func (in *Inbound) byHeader(requests, opaque tcplayer.Server) tcplayer.Server {
 			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Err: err}
 		}
 		if h.Protocol == tcplayer.Opaque {
-			return opaque.Call(ctx, conn)
+			return in.opaque.Call(ctx, conn)
 		}
-		return requests.Call(ctx, conn)
+		return in.http.Call(ctx, conn)
 	})
 }
 

@@ -2,6 +2,7 @@ package meters
 
 import (
 	"context"
+	"net/netip"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
@@ -37,11 +38,15 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 
 // Balancer returns the instruments of a target's balancer, and those of the
 // queue above it, of the protocol "http" or "tcp"; any other has none. The
-// series are shown until a while after ctx.
+// series are shown until a while after ctx. If target is a name, it is also one in
+// stack_create_total, and when ctx ends, in stack_drop_total.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {
 		return balance.Instruments{}, layer.Instruments{}
+	}
+	if _, err := netip.ParseAddrPort(target); err != nil {
+		m.stack(ctx, Outbound, protocol, "balance")
 	}
 	l, dst := m.lease(ctx), Labels{"dst": target}
 	b := binder{l, dst}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
@@ -46,3 +48,22 @@ const okStatus = 200
 
 func (*controller) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*controller) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// DNS returns the counter of names that were looked up for one client of the
+// control plane (destination, identity): control_dns_resolutions_total. Give it to
+// dns.Measured, which binds record_type and result; all are shown from then on.
+func (m *Meters) DNS(client string) metrics.Counter {
+	return lookups{binder{m.always, Labels{"client": client}}, m.dns}
+}
+
+// lookups is a counter of which two labels are not bound yet.
+type lookups struct {
+	binder
+	family *family[prometheus.Counter]
+}
+
+func (l lookups) With(labels ...string) metrics.Counter {
+	return l.counter(l.family, Labels{labels[0]: labels[1], labels[2]: labels[3]})
+}
+
+func (lookups) Add(float64) {}

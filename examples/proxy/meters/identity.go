@@ -25,6 +25,3 @@ func (m *Meters) certificates() certificates {
 func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 	return gauge{m.certs.expires.bind(m.always, nil)}, counter{m.certs.refreshes.bind(m.always, nil)}
 }
-
-// DNS returns the counter of names that were looked up for the control plane.
-func (m *Meters) DNS() metrics.Counter { return counter{m.dns.bind(m.always, nil)} }

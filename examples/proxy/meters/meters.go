@@ -37,6 +37,11 @@ type Meters struct {
 	balanced map[string]balancerFamilies
 	certs    certificates
 	dns      *family[prometheus.Counter]
+
+	httpRoutes httpRouteFamilies
+	tcpRoutes  tcpRouteFamilies
+	detects    map[Direction]detectFamilies
+	stacks     stackFamilies
 }
 
 // New returns Meters that have counted nothing.
@@ -54,7 +59,11 @@ func New(c Config) *Meters {
 	m.authz = map[string]authzFamilies{"http": m.authzFamilies("http"), "tcp": m.authzFamilies("tcp")}
 	m.balanced = map[string]balancerFamilies{"http": m.balancerFamilies("http"), "tcp": m.balancerFamilies("tcp")}
 	m.certs = m.certificates()
-	m.dns = m.counters("control_dns_resolutions_total", "DNS resolutions for the control plane.")
+	m.dns = m.counters("control_dns_resolutions_total", "Counts the number of DNS records that have been resolved.")
+	m.httpRoutes = m.httpRouteFamilies()
+	m.tcpRoutes = m.tcpRouteFamilies()
+	m.detects = map[Direction]detectFamilies{Inbound: m.detectFamilies(Inbound), Outbound: m.detectFamilies(Outbound)}
+	m.stacks = m.stackFamilies()
 	m.addProcess(c.Version)
 	return m
 }

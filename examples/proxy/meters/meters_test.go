@@ -230,16 +230,14 @@ func TestErrors(t *testing.T) {
 		lines(t, m, "inbound_http_authz"))
 }
 
-func TestIdentityAndDNS(t *testing.T) {
+func TestIdentity(t *testing.T) {
 	m := meters.New(meters.Config{})
 	require.Empty(t, lines(t, m, "control_identity"))
 	expires, refreshes := m.Identity()
 	expires.Set(1.7e9)
 	refreshes.Add(1)
-	m.DNS().Add(1)
 	require.Equal(t, []string{`control_identity_cert_expiration_timestamp_seconds 1.7e+09`}, lines(t, m, "control_identity"))
 	require.Equal(t, []string{`identity_cert_refreshes_total 1`}, lines(t, m, "identity_"))
-	require.Equal(t, []string{`control_dns_resolutions_total 1`}, lines(t, m, "control_dns"))
 }
 
 // healthServer fails calls for the service "bad", and streams one status.

@@ -39,7 +39,8 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 // status_code, classification and, where there is one, grpc_status or error.
 // Give it authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // what the endpoint's discovery said, [Prefixed] with "dst". The series are
-// shown until a while after ctx.
+// shown until a while after ctx. An endpoint outbound is also one in
+// stack_create_total, and when ctx ends, in stack_drop_total.
 //
 // Admission: none of its own; Ready is forwarded.
 //
@@ -53,6 +54,9 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // Cost: two clock readings, one allocation, and one for a body.
 func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer {
+	if d == Outbound {
+		m.stack(ctx, d, "http", "endpoint")
+	}
 	c := m.newCounted(m.lease(ctx), m.requests, labels.With(Labels{"direction": string(d)}))
 	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, c} }
 }

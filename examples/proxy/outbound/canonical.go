@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -23,6 +24,7 @@ type router struct {
 
 	life   context.Context //nolint:containedctx // of what is kept up
 	target string
+	counts *meters.Routes
 	named  atomic.Pointer[named]
 }
 

@@ -54,6 +54,7 @@ type Outbound struct {
 	profiles  profiles.Source
 	countHTTP func(error) error
 	countTCP  func(context.Context, net.Conn, error)
+	detected  tcplayer.DetectInstruments
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.Traffic]
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
@@ -73,7 +74,7 @@ func (o *Outbound) Describe() layer.Node {
 }
 
 func newOutbound(ctx context.Context, c Config) *Outbound {
-	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newProfiles(c)}
+	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newProfiles(c), detected: c.Meters.Detect(meters.Outbound)}
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Outbound), c.Meters.TCPErrors(meters.Outbound)
 	o.countHTTP = func(err error) error {
 		countHTTP(err)
@@ -151,13 +152,4 @@ func newProfiles(c Config) profiles.Source {
 // clients counts the connections that the application makes.
 func (o *Outbound) clients(ctx context.Context) *tcplayer.Meter {
 	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, meters.NoTLS("loopback")))
-}
-
-// measured counts the requests of a target's routes, and their tries.
-func (o *Outbound) measured(
-	ctx context.Context, target string,
-) func(route profiles.Route) (requests, tries layer.Instruments) {
-	return func(route profiles.Route) (requests, tries layer.Instruments) {
-		return o.Meters.Route(ctx, meters.Outbound, target, route.Name, route.Labels)
-	}
 }

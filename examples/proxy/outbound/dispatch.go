@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 
+	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -25,7 +26,7 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 // HTTP.
 func (o *Outbound) detect(http, opaque tcplayer.Server) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
-		tcplayer.DetectTimeout(o.DetectTimeout))
+		tcplayer.DetectTimeout(o.DetectTimeout), tcplayer.DetectMeasured(o.detected))
 }
 
 // byProfile gives a connection to opaque if the profile of its address forbids
@@ -33,9 +34,10 @@ func (o *Outbound) detect(http, opaque tcplayer.Server) tcplayer.Server {
 // others go to looked; their requests are sent by requests.
 func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, looked tcplayer.Server) tcplayer.Server {
 	return &profiled{
-		Service: looked, opaque: opaque, requests: requests,
-		unseen: o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
-		all:    o.Ingress,
+		Service: requests.counts.Handled(meters.Detected, looked), opaque: requests.counts.Handled(meters.Opaque, opaque),
+		requests: requests,
+		unseen:   o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
+		all:      o.Ingress,
 	}
 }
 

@@ -32,7 +32,9 @@ func (p place) discovered() discover.Target {
 // there.
 func (o *Outbound) forward(r *router) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
 	to := keep(r, o.forwards)
-	return func(e *profiles.Endpoint) httplayer.Service { return to(place{r.target, e}) }
+	return func(e *profiles.Endpoint) httplayer.Service {
+		return r.counts.Backend(e.String(), to(place{r.target, e}))
+	}
 }
 
 // forwarded serves a place. There is nothing to balance over.

@@ -47,9 +47,9 @@ func New(ctx context.Context, c Config) *Outbound {
 func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer.Server {
 	profile := tell(o.profiles) // both ask for it
 	requests := o.router(ctx, dst.String(), profile)
-	opaque := tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
+	opaque := requests.counts.Forwarded(tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
 		return o.opaque(ctx, dst.String(), again{profile}), nil
-	}))
+	})))
 	return o.byProfile(dst, requests, opaque, o.detect(o.http, opaque))
 }
 
@@ -66,11 +66,11 @@ func (o *Outbound) requests() httplayer.Service {
 // how long a request may take, whether one that failed is sent again, and how
 // the traffic is split.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
-	r := &router{life: ctx, target: target}
-	r.Router = profiles.New(ctx, target, source, httplayer.Access{}, keep(r, o.concretes),
+	r := &router{life: ctx, target: target, counts: o.Meters.Routes(ctx, meters.Outbound, target)}
+	r.Router = profiles.New(ctx, target, source, httplayer.Access{}, r.backends(keep(r, o.concretes)),
 		profiles.Forward(o.forward(r)),
 		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.Measured[*http.Request, *http.Response](o.measured(ctx, target)),
+		r.counted(),
 		profiles.InitialWait[*http.Request, *http.Response](o.Control.ProfileInitial),
 		profiles.Logger[*http.Request, *http.Response](o.Log))
 	return r
@@ -92,13 +92,13 @@ func (o *Outbound) concrete(ctx context.Context, target string) httplayer.Servic
 // endpoint sends requests to one of a target's addresses.
 func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
-	return o.through(ctx, p).Service(o.dialled(ctx, p))
+	return o.through(ctx, p).Service(o.client(ctx, p, balanced))
 }
 
 // alone sends requests to the only address that a target has.
 func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
-	return o.through(ctx, p).Service(httplayer.Alone(o.dialled(ctx, p)))
+	return o.through(ctx, p).Service(o.client(ctx, p, httplayer.Alone))
 }
 
 // through is what is done to requests on their way to one address.
@@ -142,8 +142,8 @@ func (o *Outbound) opaqueConcrete(ctx context.Context, target string) tcplayer.S
 
 // opaqueEndpoint connects to one address.
 func (o *Outbound) opaqueEndpoint(ctx context.Context, t discover.Target) tcplayer.Service {
-	p := o.peer(t).opaque()
+	p := o.peer(t)
 	return tcplayer.NewStack().
 		With("tap", tap.Connections(o.Taps, p.shown...)).
-		Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), o.opaqueConnection(ctx, p)...))
+		Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), o.Connect.Bytes(o.dial(ctx, p))...))
 }

@@ -5,11 +5,11 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"maps"
-	"net"
 	"slices"
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/resolve"
@@ -20,12 +20,12 @@ import (
 type peer struct {
 	discover.Target
 
-	tls       *tls.Config // nil: in clear
-	identity  string      // that the endpoint must prove; "" in clear
-	authority string      // instead of the request's; "" is the request's
-	header    *tcplayer.TransportHeader
-	port      uint16 // of the endpoint's proxy, which takes header; 0 is that of the address
-	h2        bool   // it is another proxy, and HTTP/1 goes by HTTP/2
+	tls       *tls.Config               // nil: in clear
+	identity  string                    // that the endpoint must prove; "" in clear
+	authority string                    // instead of the request's; "" is the request's
+	header    *tcplayer.TransportHeader // for bytes, see speaking
+	port      uint16                    // of the endpoint's proxy, which takes header; 0 is that of the address
+	h2        bool                      // it is another proxy, and HTTP/1 goes by HTTP/2
 
 	labels meters.Labels
 	shown  []tap.Option // by tap
@@ -51,7 +51,7 @@ func (o *Outbound) peer(t discover.Target) peer {
 		p.labels = meters.ServerTLS(e.Identity)
 	}
 	if p.tls != nil && (p.port != 0 || p.authority != "") {
-		p.header = new(tcplayer.NewTransportHeader(e.Addr.Port(), p.authority, p.spoken()))
+		p.header = new(tcplayer.NewTransportHeader(e.Addr.Port(), p.authority, tcplayer.Opaque))
 	}
 	p.shown = o.shown(t, p.labels)
 	p.labels = p.labels.With(meters.Target(e.Addr)).With(meters.Prefixed("dst", e.Labels)).
@@ -59,26 +59,19 @@ func (o *Outbound) peer(t discover.Target) peer {
 	return p
 }
 
-// spoken is what the transport header says of requests to the endpoint.
-func (p peer) spoken() tcplayer.Protocol {
-	switch {
-	case p.Endpoint.Protocol == resolve.Opaque:
-		return tcplayer.Opaque
-	case p.h2:
-		return tcplayer.HTTP2
-	}
-	return tcplayer.HTTP1
-}
-
-// opaque is the peer for connections of which nothing is known.
-func (p peer) opaque() peer {
-	if p.header != nil {
+// speaking is the peer for connections on which v is spoken. Its proxy is not
+// told of an endpoint that is not to be looked at.
+func (p peer) speaking(v tcplayer.Protocol) peer {
+	if p.told() {
 		h := *p.header
-		h.Protocol = tcplayer.Opaque
+		h.Protocol = v
 		p.header = &h
 	}
 	return p
 }
+
+// told reports whether the endpoint's proxy hears what is spoken.
+func (p peer) told() bool { return p.header != nil && p.Endpoint.Protocol != resolve.Opaque }
 
 func (p peer) errors(log *slog.Logger) []httplayer.ProxyErrorsOption {
 	opts := []httplayer.ProxyErrorsOption{httplayer.LogProxyErrors(log)}
@@ -109,32 +102,13 @@ func (o *Outbound) shown(t discover.Target, secured meters.Labels) []tap.Option 
 }
 
 // dial connects to the endpoint, and counts its connections.
-func (o *Outbound) dial(ctx context.Context, p peer) func(ctx context.Context, network, addr string) (net.Conn, error) {
+func (o *Outbound) dial(ctx context.Context, p peer) settings.Dial {
 	d := tcplayer.Dialer{
 		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
 		Sockets: o.Connect.Socket.Options(), Refuse: o.Refuse,
 	}
 	counted := o.Meters.Transport(ctx, meters.Outbound, meters.Destination, p.labels)
 	return tcplayer.NewMeter(counted).Dialled(d.DialContext)
-}
-
-// dialled is the client of the endpoint.
-func (o *Outbound) dialled(ctx context.Context, p peer) *httplayer.Endpoint {
-	return httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(),
-		httplayer.DialContext(o.dial(ctx, p)),
-		httplayer.ConnectTimeout(o.Connect.Timeout),
-		httplayer.Backoff(o.Connect.Backoff),
-		httplayer.IdleTimeout(max(o.Pool.Idle, 1)),
-		httplayer.MaxIdleConns(o.Pool.MaxIdle))
-}
-
-// opaqueConnection is how bytes do.
-func (o *Outbound) opaqueConnection(ctx context.Context, p peer) []tcplayer.EndpointOption {
-	return []tcplayer.EndpointOption{
-		tcplayer.DialContext(o.dial(ctx, p)),
-		tcplayer.ConnectTimeout(o.Connect.Timeout),
-		tcplayer.Backoff(o.Connect.Backoff),
-	}
 }
 
 // server serves the connections that speak HTTP. They are the application's own:

@@ -14,6 +14,7 @@ func (r *reader) finish(s *Settings) {
 	r.finishIdentity(s)
 	r.finishControl(s)
 	r.finishPolicy(s)
+	r.finishOrigin(s)
 	for _, c := range []struct {
 		of string
 		*Connect
@@ -128,6 +129,20 @@ func (r *reader) finishPolicy(s *Settings) {
 			s.Warnings = append(s.Warnings, r.where(name)+nobody)
 		}
 	}
+}
+
+// finishOrigin says what it takes to believe a PROXY header: whoever connects can
+// write one.
+func (r *reader) finishOrigin(s *Settings) {
+	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
+		return
+	}
+	name := "INBOUND_ORIGIN"
+	if !r.has(name) {
+		name = "ORIGIN"
+	}
+	s.Warnings = append(s.Warnings, r.where(name)+"=proxy-protocol sends any client on to whatever address it says: set "+
+		r.where("INBOUND_IPS")+" to the addresses of this pod, and let none but the load balancer reach "+r.where("INBOUND_LISTEN_ADDR"))
 }
 
 func (r *reader) finishBackoff(of string, c *Connect) {

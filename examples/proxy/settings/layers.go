@@ -23,6 +23,29 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
+// Dial makes a connection.
+type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// Requests are the settings as those of an endpoint that requests are sent to,
+// on connections made by dial.
+func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
+	return []httplayer.EndpointOption{
+		httplayer.DialContext(dial),
+		httplayer.ConnectTimeout(c.Timeout),
+		httplayer.Backoff(c.Backoff),
+		httplayer.IdleTimeout(max(kept.Idle, 1)),
+		httplayer.MaxIdleConns(kept.MaxIdle),
+	}
+}
+
+// Bytes are the settings as those of an endpoint that connections are forwarded
+// to.
+func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
+	return []tcplayer.EndpointOption{
+		tcplayer.DialContext(dial), tcplayer.ConnectTimeout(c.Timeout), tcplayer.Backoff(c.Backoff),
+	}
+}
+
 // Options are the settings as those of a server of HTTP. How many streams may
 // be taken back is as near as it comes to MaxPendingAcceptResetStreams; for
 // MaxSendBufSize and AdaptiveFlowControl net/http has nothing.

@@ -63,8 +63,9 @@ type Inbound struct {
 
 	DetectTimeout time.Duration // INBOUND_DETECT_TIMEOUT
 
-	MaxInFlight int   // INBOUND_MAX_IN_FLIGHT
-	HTTPQueue   Queue // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
+	MaxInFlight int           // INBOUND_MAX_IN_FLIGHT
+	BodyIdle    time.Duration // GOTOWER_INBOUND_BODY_IDLE: how long an upload of a client without identity may pause; 0 is no limit
+	HTTPQueue   Queue         // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
 
 	Connect       Connect
 	Pool          Pool          // MAX_IDLE_CONNS_PER_ENDPOINT, INBOUND_HTTP1_CONNECTION_POOL_IDLE_TIMEOUT

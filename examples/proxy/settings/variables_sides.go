@@ -63,6 +63,10 @@ func inbound(i *Inbound) []variable {
 		},
 		{name: "INBOUND_MAX_IN_FLIGHT", usual: "100000", set: to(&i.MaxInFlight, parseNumber), help: "requests at a time"},
 		{
+			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, usual: "10s", set: to(&i.BodyIdle, parseDuration),
+			help: "how long an upload of a client without identity may pause; 0s: no limit, as in linkerd",
+		},
+		{
 			name: "INBOUND_HTTP_QUEUE_CAPACITY", usual: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),
 			help: "requests that may wait for the application",
 		},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
@@ -28,7 +29,7 @@ func (p *Proxy) dial(
 ) (grpc.ClientConnInterface, error) {
 	cfg := grpclayer.ControlConfig{
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
-		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS),
+		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)),
 	}
 	labels := meters.NoTLS("disabled")
 	if at.Name != "" && id != nil {
@@ -44,14 +45,14 @@ func (p *Proxy) dial(
 	return conn, nil
 }
 
-// resolver finds the addresses of the control plane, and keeps them as long as
-// the settings say.
-func resolver(c settings.DNS) resolve.Resolver {
+// resolver finds the addresses of the control plane, keeps them as long as the
+// settings say, and counts its lookups.
+func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	least := c.MinTTL
 	if least == 0 && c.MaxTTL > 0 {
 		least = min(c.MaxTTL, usualLeast)
 	}
-	return dns.New(dns.Refresh(least, c.MaxTTL))
+	return dns.New(dns.Refresh(least, c.MaxTTL), dns.Measured(lookups))
 }
 
 // usualLeast is how often package dns asks at the most, unless it is told.

@@ -1,28 +1,48 @@
 package sidecar
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// refuseInbound keeps clients from the proxy itself: nothing is sent to a port
-// that it listens to, where it would come round again, or be taken for a request
-// of this machine, which may watch and end the proxy.
-func (p *Proxy) refuseInbound(addr netip.AddrPort) error {
-	return tcplayer.NotPorts(p.ports()...)(addr)
+// own is what of the proxy itself one of its paths must not connect to. New
+// fills it in when everything listens, and nobody connects before that.
+type own struct {
+	ports []uint16
+	ips   []netip.Addr // of this pod, besides those of loopback; nil: whatever the address
 }
 
-// ports are those that the proxy listens to. They are known once New is over.
-func (p *Proxy) ports() []uint16 {
-	own := make([]uint16, 0, len(p.paths)+2)
+// refuse keeps what a path sends from coming round again.
+func (o *own) refuse(addr netip.AddrPort) error {
+	if !slices.Contains(o.ports, addr.Port()) || !o.at(addr.Addr().Unmap()) {
+		return nil
+	}
+	return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
+}
+
+func (o *own) at(ip netip.Addr) bool {
+	return o.ips == nil || ip.IsLoopback() || slices.Contains(o.ips, ip)
+}
+
+// know tells both paths what is the proxy's own. What goes out keeps off the
+// listeners that it came in by: elsewhere their ports are those of others. What
+// comes in keeps off every port of the proxy, where a client would be taken for
+// one of this machine, who may watch and end the proxy.
+func (p *Proxy) know(outward, inward *own) {
+	inward.ports, outward.ips = make([]uint16, 0, len(p.paths)+2), slices.Clone(p.config.Settings.Inbound.IPs)
 	for _, path := range p.paths {
-		own = append(own, path.at.Port())
+		inward.ports = append(inward.ports, path.at.Port())
+		if path.name == outboundPath {
+			outward.ports = append(outward.ports, path.at.Port())
+			outward.ips = append(outward.ips, path.at.Addr())
+		}
 	}
 	for _, operator := range []string{p.Admin, p.Tap} {
 		if at, err := netip.ParseAddrPort(operator); err == nil {
-			own = append(own, at.Port())
+			inward.ports = append(inward.ports, at.Port())
 		}
 	}
-	return own
 }

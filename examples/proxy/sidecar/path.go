@@ -63,19 +63,6 @@ func (p *Proxy) at(name string) string {
 	return p.paths[i].at.String()
 }
 
-// refuseOwn keeps what goes out from coming back: nothing is sent to the
-// listener that it came in by.
-func (p *Proxy) refuseOwn(addr netip.AddrPort) error {
-	ip := addr.Addr().Unmap()
-	for _, path := range p.paths {
-		here := ip.IsLoopback() || ip == path.at.Addr() || slices.Contains(p.config.Settings.Inbound.IPs, ip)
-		if path.name == outboundPath && here && addr.Port() == path.at.Port() {
-			return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
-		}
-	}
-	return nil
-}
-
 // serve serves a path until ctx ends and its connections did, or the grace is
 // over.
 func (p *Proxy) serve(ctx context.Context, path path) error {

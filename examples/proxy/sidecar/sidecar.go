@@ -86,15 +86,16 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if err != nil {
 		return err
 	}
+	outward, inward := new(own), new(own)
 	out := outbound.New(background, outbound.Config{
 		Outbound: c.Outbound, Control: c.Control, Controller: destinations, Identity: id, Own: c.Inbound.IPs,
-		Origin: c.Outbound.Origin.Find(), Refuse: p.refuseOwn, Ending: ending,
+		Origin: c.Outbound.Origin.Find(), Refuse: outward.refuse, Ending: ending,
 		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Meters: m, Log: p.log,
 	})
 	in := inbound.New(background, inbound.Config{
 		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destinations,
 		Identity: id, ServerName: serverName(c.Settings.Identity),
-		Origin: c.Settings.Inbound.Origin.Find(), Refuse: p.refuseInbound, Ending: ending,
+		Origin: c.Settings.Inbound.Origin.Find(), Refuse: inward.refuse, Ending: ending,
 		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,
 	})
 	err = errors.Join(
@@ -111,6 +112,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	}
 	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
 	p.Admin, p.Tap = p.serveAdmin(operator), p.serveTap(taps, describe, id)
+	p.know(outward, inward)
 	return errors.Join(err, p.operators.Err())
 }
 

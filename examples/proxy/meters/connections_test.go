@@ -1,0 +1,115 @@
+package meters_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// serverFunc serves connections as it likes.
+type serverFunc = layer.Func[net.Conn, tcplayer.Traffic]
+
+func TestConnections(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r := m.Routes(ctx, meters.Outbound, "10.0.0.1:5432")
+		var fails error
+		svc := r.Handled(meters.Opaque, r.Forwarded(serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+			time.Sleep(time.Second)
+			return tcplayer.Traffic{}, fails
+		})))
+		looked := r.Handled(meters.Detected, serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) { return tcplayer.Traffic{}, nil }))
+		require.Empty(t, lines(t, m, "outbound_tcp_"))
+		_, err := svc.Call(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = looked.Call(t.Context(), nil)
+		require.NoError(t, err)
+		fails = errors.New("broken")
+		go svc.Call(t.Context(), nil)
+		synctest.Wait()
+		const parent = `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="5432",parent_section_name=""`
+		labels := parent + "," + ofRoute("default", "default") + `,target_ip="10.0.0.1",target_port="5432"} `
+		require.ElementsMatch(t, []string{
+			"outbound_tcp_route_open_total{" + labels + "2",
+			`outbound_tcp_route_close_total{error="",` + labels + "1",
+			`outbound_tcp_route_close_total{error="unexpected",` + labels + "0",
+			`outbound_tcp_protocol_connections_total{` + parent + `,protocol="opaq"} 2`,
+			`outbound_tcp_protocol_connections_total{` + parent + `,protocol="detect"} 1`,
+		}, lines(t, m, "outbound_tcp_"))
+
+		// It has a name now; what was begun ends where it was counted.
+		r.OnProfile("db.shop.svc:5432", &profiles.Profile{})
+		_, err = looked.Call(t.Context(), nil)
+		require.NoError(t, err)
+		time.Sleep(2 * time.Second)
+		require.Contains(t, lines(t, m, "outbound_tcp_route"), `outbound_tcp_route_close_total{error="unexpected",`+labels+"1")
+		time.Sleep(2 * time.Minute)
+		require.Equal(t, []string{`outbound_tcp_protocol_connections_total{parent_group="core",parent_kind="Service",parent_name="db",` +
+			`parent_namespace="shop",parent_port="5432",parent_section_name="",protocol="detect"} 1`}, lines(t, m, "outbound_tcp_"))
+		cancel()
+		time.Sleep(2 * time.Minute)
+		require.Empty(t, lines(t, m, "outbound_tcp_"))
+	})
+}
+
+func TestConnectionLayersConform(t *testing.T) {
+	for name, of := range map[string]func(*meters.Routes, tcplayer.Server) tcplayer.Server{
+		"handled":   func(r *meters.Routes, next tcplayer.Server) tcplayer.Server { return r.Handled(meters.Detected, next) },
+		"forwarded": (*meters.Routes).Forwarded,
+	} {
+		t.Run(name, func(t *testing.T) {
+			layertest.Conform(t, layertest.LayerOf[net.Conn, tcplayer.Traffic]{
+				New: func(ctx context.Context, next tcplayer.Server) tcplayer.Server {
+					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
+				},
+				Request:  func(int) net.Conn { return new(net.TCPConn) },
+				Response: func(i int) tcplayer.Traffic { return tcplayer.Traffic{Sent: int64(i)} },
+			})
+		})
+	}
+}
+
+func TestStacks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		ctx, cancel := context.WithCancel(t.Context())
+		m.Endpoint(ctx, meters.Outbound, nil)
+		m.Endpoint(ctx, meters.Inbound, nil) // has no balancer to come from
+		m.Balancer(ctx, "tcp", "web.example:80")
+		m.Balancer(ctx, "tcp", "10.0.0.1:80") // is an endpoint itself
+		m.Endpoint(t.Context(), meters.Outbound, nil)
+		cancel()
+		synctest.Wait()
+		require.ElementsMatch(t, []string{
+			`stack_create_total{direction="outbound",name="endpoint",protocol="http"} 2`,
+			`stack_create_total{direction="outbound",name="balance",protocol="tcp"} 1`,
+			`stack_drop_total{direction="outbound",name="endpoint",protocol="http"} 1`,
+			`stack_drop_total{direction="outbound",name="balance",protocol="tcp"} 1`,
+		}, lines(t, m, "stack_"))
+	})
+}
+
+func TestDetect(t *testing.T) {
+	m := meters.New(meters.Config{})
+	i := m.Detect(meters.Inbound)
+	i.Results.With("result", "http/1").Add(3)
+	i.Latency.Observe(50) // milliseconds
+	const name = "inbound_tcp_detect_http_"
+	require.Equal(t, []string{
+		name + `duration_seconds_bucket{le="0.001"} 0`, name + `duration_seconds_bucket{le="0.1"} 1`, name + `duration_seconds_bucket{le="+Inf"} 1`,
+		name + "duration_seconds_sum 0.05", name + "duration_seconds_count 1", name + `results_total{result="http/1"} 3`,
+	}, lines(t, m, name))
+}

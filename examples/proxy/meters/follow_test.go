@@ -1,0 +1,366 @@
+package meters_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/profiles"
+)
+
+const (
+	webService = `parent_group="core",parent_kind="Service",parent_name="web",parent_namespace="shop",parent_port="80",parent_section_name=""`
+	toV2       = `backend_group="core",backend_kind="Service",backend_name="web-v2",backend_namespace="shop",backend_port="80",backend_section_name=""`
+)
+
+func ofRoute(kind, name string) string {
+	return `route_group="",route_kind="` + kind + `",route_name="` + name + `",route_namespace=""`
+}
+
+// followed is a router whose target answers with what answer says.
+type followed struct {
+	*profiles.Router[*http.Request, *http.Response]
+	source *profiles.Static
+	answer func(*http.Request) (*http.Response, error)
+}
+
+const (
+	asked = "10.0.0.1:80" // as the application did
+	named = "web.shop.svc.cluster.local"
+)
+
+func follow(ctx context.Context, m *meters.Meters) *followed {
+	f := &followed{source: new(profiles.Static)}
+	counts := m.Routes(ctx, meters.Outbound, asked)
+	f.Router = profiles.New(ctx, asked, f.source, httplayer.Access{},
+		func(authority string) httplayer.Service {
+			return counts.Backend(authority, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
+		},
+		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
+		profiles.OnProfile[*http.Request, *http.Response](func(p *profiles.Profile) {
+			name := asked
+			if p.Name != "" {
+				name = p.Name + ":80"
+			}
+			counts.OnProfile(name, p)
+		}),
+		profiles.Measured[*http.Request, *http.Response](counts.Measured),
+		profiles.PerRoute(counts.PerRoute), profiles.Unrouted(counts.Unrouted))
+	return f
+}
+
+// say puts a profile in force.
+func (f *followed) say(p *profiles.Profile) {
+	f.source.Set(asked, p)
+	synctest.Wait()
+}
+
+func (f *followed) get(t *testing.T, path string, header ...string) error {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, "http://web"+path, nil)
+	for i := 0; i < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	rsp, err := f.Call(t.Context(), req)
+	if err == nil {
+		_, err = io.Copy(io.Discard, rsp.Body)
+		assert.NoError(t, rsp.Body.Close())
+	}
+	return err
+}
+
+func routed(name string, change ...func(*profiles.Route)) profiles.Route {
+	r := profiles.Route{Name: name, Match: profiles.Path("/" + name)}
+	for _, f := range change {
+		f(&r)
+	}
+	return r
+}
+
+func TestRoutesFollowTheProfile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		f := follow(ctx, m)
+		f.answer = func(*http.Request) (*http.Response, error) {
+			time.Sleep(200 * time.Millisecond)
+			return response(200, "x"), nil
+		}
+		v2 := []profiles.Target{{Authority: "web-v2.shop.svc.cluster.local:80", Weight: 1}}
+		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a"), routed("b")}, Targets: v2})
+		for path, n := range map[string]int{"/a": 2, "/b": 1, "/": 3} {
+			for range n {
+				require.NoError(t, f.get(t, path))
+			}
+		}
+		const statuses, sent = "outbound_http_route_request_statuses_total", "outbound_http_route_backend_requests_total"
+		ok := `{error="",hostname="",http_status="200",` + webService + `,`
+		require.ElementsMatch(t, []string{
+			statuses + ok + ofRoute("profile", "a") + `} 2`, statuses + ok + ofRoute("profile", "b") + `} 1`,
+			statuses + ok + ofRoute("default", "default") + `} 3`,
+		}, lines(t, m, statuses))
+		to := `{` + toV2 + `,` + webService + `,`
+		require.ElementsMatch(t, []string{
+			sent + to + ofRoute("profile", "a") + `} 2`, sent + to + ofRoute("profile", "b") + `} 1`,
+			sent + to + ofRoute("default", "default") + `} 3`,
+		}, lines(t, m, sent))
+		require.Contains(t, scrape(t, m), `outbound_http_route_backend_response_statuses_total{`+toV2+`,error="",http_status="200",`+
+			webService+`,`+ofRoute("profile", "a")+`} 2`)
+		a := `{hostname="",` + webService + `,` + ofRoute("profile", "a")
+		for _, line := range []string{`,le="0.05"} 0`, `,le="0.5"} 2`, `,le="1"} 2`, `,le="10"} 2`, `,le="+Inf"} 2`} {
+			require.Contains(t, scrape(t, m), "outbound_http_route_request_duration_seconds_bucket"+a+line+"\n")
+		}
+		took := lines(t, m, "outbound_http_route_backend_response_duration_seconds_bucket"+to+ofRoute("profile", "a"))
+		require.Len(t, took, 8)
+		for i, le := range []string{"0.025", "0.05", "0.1", "0.25", "0.5", "1", "10", "+Inf"} {
+			require.Contains(t, took[i], `le="`+le+`"}`)
+		}
+		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="web.shop.svc.cluster.local:80",rt_route="a"} 2`)
+		require.NotContains(t, scrape(t, m), asked, "nothing was counted before there was a name")
+
+		// b goes, a is changed, and so is where all goes.
+		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a", func(r *profiles.Route) { r.Timeout = time.Hour })}})
+		require.NoError(t, f.get(t, "/a"))
+		require.NoError(t, f.get(t, "/b"))
+		require.Len(t, lines(t, m, statuses), 3, "the last values can be scraped")
+		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("profile", "a")+`} 3`)
+		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("default", "default")+`} 4`)
+		time.Sleep(2 * time.Minute)
+		for _, prefix := range []string{statuses, sent, "outbound_http_route_backend_response_statuses_total"} {
+			require.Len(t, lines(t, m, prefix), 2, prefix)
+		}
+		require.NotContains(t, scrape(t, m), `_name="b"`)
+		require.NotContains(t, scrape(t, m), `rt_route="b"`)
+		require.NotContains(t, scrape(t, m), `backend_name="web-v2"`)
+		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("profile", "a")+`} 3`)
+
+		// Another name, and the same route.
+		f.say(&profiles.Profile{Name: "new.shop.svc.cluster.local", Routes: []profiles.Route{routed("a")}})
+		require.NoError(t, f.get(t, "/a"))
+		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="new.shop.svc.cluster.local:80",rt_route="a"} 1`)
+		time.Sleep(2 * time.Minute)
+		require.NotContains(t, scrape(t, m), `name="web"`)
+		require.Len(t, lines(t, m, statuses), 1)
+
+		cancel()
+		time.Sleep(2 * time.Minute)
+		require.Empty(t, lines(t, m, "outbound_http_route"))
+		require.Empty(t, lines(t, m, "route_"))
+	})
+}
+
+func TestRouteRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		f := follow(t.Context(), m)
+		status := []int{}
+		f.answer = func(*http.Request) (*http.Response, error) {
+			next := status[0]
+			status = status[1:]
+			return response(next, ""), nil
+		}
+		retryable := func(r *profiles.Route) { r.Retryable = true }
+		f.say(&profiles.Profile{
+			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 1, TTL: 5 * time.Second},
+			Routes: []profiles.Route{routed("a", retryable), routed("twice", retryable, func(r *profiles.Route) { r.MaxRetries = 1 }), routed("b")},
+		})
+		const retry = "outbound_http_route_retry_"
+		of := func(name string) string { return `{hostname="",` + webService + `,` + ofRoute("profile", name) + `} ` }
+		require.Len(t, lines(t, m, retry), 8, "from the beginning, of those that are retryable")
+		for _, tt := range []struct {
+			path     string
+			statuses []int
+		}{
+			{"/a", []int{200}}, {"/a", []int{503, 503, 200}}, {"/twice", []int{503, 500}}, {"/twice", []int{503, 200}},
+			{"/b", []int{503}}, {"/a", []int{503, 503}}, // the last of the five
+		} {
+			status = tt.statuses
+			require.NoError(t, f.get(t, tt.path))
+			require.Empty(t, status)
+		}
+		require.ElementsMatch(t, []string{
+			retry + "requests_total" + of("a") + "3", retry + "requests_total" + of("twice") + "2",
+			retry + "successes_total" + of("a") + "1", retry + "successes_total" + of("twice") + "1",
+			retry + "limit_exceeded_total" + of("a") + "0", retry + "limit_exceeded_total" + of("twice") + "1",
+			retry + "overflow_total" + of("a") + "1", retry + "overflow_total" + of("twice") + "0",
+		}, lines(t, m, retry))
+		for name, n := range map[string]string{"a": "6", "twice": "4", "b": "1"} {
+			found := lines(t, m, "outbound_http_route_backend_requests_total")
+			require.Contains(t, strings.Join(found, "\n"), ofRoute("profile", name)+"} "+n)
+		}
+	})
+}
+
+// What requests come to has linkerd's words.
+func TestRouteErrors(t *testing.T) {
+	cut := func(err error) *http.Response {
+		rsp := response(200, "")
+		rsp.Body, rsp.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("x"), broken{err})), -1
+		return rsp
+	}
+	grpc := []string{"Content-Type", "application/grpc"}
+	peer := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: syscall.ECONNRESET}
+	for want, tt := range map[string]struct {
+		rsp    *http.Response
+		err    error
+		header []string
+	}{
+		`error="",hostname="",http_status="404"`:                      {rsp: response(404, "")},
+		`error="",hostname="",http_status="502"`:                      {err: peer},
+		`error="",hostname="",http_status="200"`:                      {err: peer, header: grpc},
+		`error="",hostname="",http_status="504"`:                      {err: &layer.Error{Layer: "endpoint", Err: context.DeadlineExceeded}},
+		`error="FAIL_FAST",hostname="",http_status=""`:                {err: &layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: peer}},
+		`error="LOAD_SHED",hostname="",http_status=""`:                {err: &layer.Error{Layer: "queue", Kind: layer.ErrNotReady}},
+		`error="REQUEST_TIMEOUT",hostname="",http_status=""`:          {err: &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout}},
+		`error="RESPONSE_HEADERS_TIMEOUT",hostname="",http_status=""`: {err: &layer.Error{Layer: "timeout", Kind: layer.ErrHeadTimeout}},
+		`error="CANCEL",hostname="",http_status=""`:                   {err: context.Canceled},
+		`error="UNKNOWN",hostname="",http_status=""`:                  {err: errOther},
+		`error="",hostname="",http_status="451"`:                      {err: &httplayer.StatusError{Code: 451}},
+		`error="IO",hostname="",http_status="200"`:                    {rsp: cut(io.ErrUnexpectedEOF)},
+		`error="IDLE_TIMEOUT",hostname="",http_status="200"`:          {rsp: cut(&layer.Error{Kind: layer.ErrIdleTimeout})},
+		`error="UNKNOWN",hostname="",http_status="200"`:               {rsp: cut(errOther)},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := meters.New(meters.Config{})
+			f := follow(t.Context(), m)
+			f.answer = func(*http.Request) (*http.Response, error) { return tt.rsp, tt.err }
+			_ = f.get(t, "/", tt.header...)
+			const statuses = "outbound_http_route_request_statuses_total"
+			found := lines(t, m, statuses)
+			require.Len(t, found, 1)
+			require.Contains(t, found[0], statuses+"{"+want+",")
+			require.Contains(t, found[0], `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="80"`)
+			require.True(t, strings.HasSuffix(found[0], "} 1"))
+		})
+	}
+}
+
+// broken is the end of a body.
+type broken struct{ error }
+
+func (b broken) Read([]byte) (int, error) { return 0, b.error }
+
+// A client that does not read to the end has left.
+func TestRouteOfAResponseThatNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		f := follow(t.Context(), m)
+		f.answer = func(*http.Request) (*http.Response, error) { return response(200, "hello"), nil }
+		rsp, err := f.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil))
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		require.Contains(t, scrape(t, m), `outbound_http_route_request_statuses_total{error="CANCEL",hostname="",http_status="200"`)
+	})
+}
+
+func TestRouteLayersConform(t *testing.T) {
+	for name, of := range map[string]func(*meters.Routes, httplayer.Service) httplayer.Service{
+		"route":    func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.PerRoute(routed("a"), next) },
+		"unrouted": (*meters.Routes).Unrouted,
+		"backend":  func(r *meters.Routes, next httplayer.Service) httplayer.Service { return r.Backend("web:80", next) },
+		"retryable": func(r *meters.Routes, next httplayer.Service) httplayer.Service {
+			return r.PerRoute(routed("a", func(r *profiles.Route) { r.Retryable = true }), r.Backend("web:80", next))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+				New: func(ctx context.Context, next httplayer.Service) httplayer.Service {
+					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
+				},
+				Request:  func(int) *http.Request { return httptest.NewRequest(http.MethodPost, "http://web/", nil) },
+				Response: func(int) *http.Response { return &http.Response{StatusCode: 200, ContentLength: -1} },
+			})
+		})
+	}
+}
+
+func BenchmarkRoutes(b *testing.B) {
+	m := meters.New(meters.Config{})
+	rsp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}
+	next := answering{call: func(*http.Request) (*http.Response, error) { return rsp, nil }}
+	counts := m.Routes(b.Context(), meters.Outbound, "web.shop.svc.cluster.local:80")
+	req := httptest.NewRequest(http.MethodGet, "/", nil)
+	for name, svc := range map[string]httplayer.Service{
+		"bare": next, "route": counts.Unrouted(next), "backend": counts.Backend("web:80", next),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				_, _ = svc.Call(b.Context(), req)
+			}
+		})
+	}
+	two := []*layer.Route{{Name: "a"}, {Name: "b"}}
+	b.Run("backend of two routes", func(b *testing.B) {
+		svc := counts.Backend("web:80", next)
+		ctxs := []context.Context{layer.WithRoute(b.Context(), two[0]), layer.WithRoute(b.Context(), two[1])}
+		b.ReportAllocs()
+		for i := 0; b.Loop(); i++ {
+			_, _ = svc.Call(ctxs[i&1], req)
+		}
+	})
+}
+
+// Whatever profiles come and go meanwhile, no request is lost or counted twice.
+func TestRoutesAddUp(t *testing.T) {
+	const clients, each = 8, 300
+	m := meters.New(meters.Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	f := follow(ctx, m)
+	f.answer = func(*http.Request) (*http.Response, error) { return response(200, "x"), nil }
+	change := func(i int) {
+		f.source.Set(asked, &profiles.Profile{
+			Name:    named,
+			Routes:  []profiles.Route{routed("a"), routed("b" + strings.Repeat("b", i%3)), routed("c", func(r *profiles.Route) { r.Timeout = time.Hour + time.Duration(i) })},
+			Targets: []profiles.Target{{Authority: "v" + strings.Repeat("2", 1+i%2) + ".shop.svc:80", Weight: 1}},
+		})
+	}
+	change(0)
+	require.Eventually(t, func() bool { return f.Profile().Name == named }, 20*time.Second, time.Millisecond)
+	var group sync.WaitGroup
+	for i := range clients {
+		group.Go(func() {
+			for n := range each {
+				path := []string{"/a", "/b", "/bb", "/c", "/"}[(i+n)%5]
+				assert.NoError(t, f.get(t, path))
+				if i == 0 {
+					change(n)
+				}
+				if i == 1 && n%10 == 0 {
+					_ = scrape(t, m)
+				}
+			}
+		})
+	}
+	group.Wait()
+	for _, name := range []string{
+		"outbound_http_route_request_statuses_total", "outbound_http_route_request_duration_seconds_count",
+		"outbound_http_route_backend_requests_total", "outbound_http_route_backend_response_statuses_total",
+	} {
+		sum := 0
+		for _, line := range lines(t, m, name) {
+			_, count, _ := strings.Cut(line, "} ")
+			n, err := strconv.Atoi(count)
+			require.NoError(t, err)
+			sum += n
+		}
+		assert.Equal(t, clients*each, sum, name)
+	}
+}

@@ -1,0 +1,388 @@
+package sidecar_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	apinet "github.com/linkerd/linkerd2-proxy-api/go/net"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+)
+
+// scraped is what Prometheus sees of a proxy.
+func (tn *town) scraped(t testing.TB) string {
+	t.Helper()
+	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	rsp, err := direct.Get("http://" + tn.Admin + "/metrics")
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// shows waits until all of the lines are there, and nothing with what follows a
+// "!". A request is counted when its response has ended, which
+// its client may see first.
+func (tn *town) shows(t testing.TB, lines ...string) {
+	t.Helper()
+	var text, missing string
+	met := func() bool {
+		text = tn.scraped(t)
+		for _, line := range lines {
+			part, gone := strings.CutPrefix(line, "!")
+			if !gone {
+				part += "\n"
+			}
+			if strings.Contains(text, part) == gone {
+				missing = line
+				return false
+			}
+		}
+		return true
+	}
+	if !assert.Eventually(t, met, soon, tick) {
+		name, _, _ := strings.Cut(strings.TrimPrefix(missing, "!"), "{")
+		for line := range strings.Lines(text) {
+			if strings.HasPrefix(line, name) {
+				t.Log(line)
+			}
+		}
+		require.Fail(t, "not there: "+missing)
+	}
+}
+
+const (
+	shopName = "web.shop.svc.cluster.local"
+	ofShop   = `parent_group="core",parent_kind="Service",parent_name="web",parent_namespace="shop",parent_port="80",parent_section_name=""`
+	toShop   = `backend_group="core",backend_kind="Service",backend_name="web",backend_namespace="shop",backend_port="80",backend_section_name=""`
+)
+
+func byRoute(kind, name string) string {
+	return fmt.Sprintf(`route_group="",route_kind=%q,route_name=%q,route_namespace=""`, kind, name)
+}
+
+// shopRoute is a route for the path of its name.
+func shopRoute(name string, retryable bool) *destination.Route {
+	return &destination.Route{
+		Condition:   &destination.RequestMatch{Match: &destination.RequestMatch_Path{Path: &destination.PathMatch{Regex: "/" + name}}},
+		IsRetryable: retryable, MetricsLabels: map[string]string{"route": name},
+	}
+}
+
+// shop is the profile of a Service with these routes.
+func shop(routes ...*destination.Route) *destination.DestinationProfile {
+	return &destination.DestinationProfile{
+		FullyQualifiedName: shopName, Routes: routes,
+		RetryBudget: &destination.RetryBudget{MinRetriesPerSecond: 100, Ttl: durationpb.New(10 * time.Second)},
+	}
+}
+
+// briefly shows series no longer than they are used.
+func briefly(c *sidecar.Config) { c.Metrics.RetainIdle = 50 * time.Millisecond }
+
+// told waits for the profile as long as it takes.
+func told(c *sidecar.Config) { c.Control.ProfileInitial = soon }
+
+// What each route's requests came to, and each of its tries, and nothing of what
+// has gone.
+func TestRoutesAreMeasured(t *testing.T) {
+	var came atomic.Int64
+	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/flaky" && came.Add(1)%2 == 1 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer app.Close()
+	ctl := newScript(t)
+	ctl.profile(service, shop(shopRoute("plain", false), shopRoute("flaky", true), shopRoute("never", true)))
+	tn := newTown(t, ctl.addr, toService, told, briefly)
+	w := dialWire(t, tn.Addr)
+	ask := func(path string, n int) {
+		for range n {
+			first, _, _ := w.ask(t, "GET "+path+" HTTP/1.1\nHost: web\n\n")
+			require.Equal(t, "HTTP/1.1 200 OK", first)
+		}
+	}
+	known := make(chan *query)
+	go func() {
+		q := <-ctl.asked
+		q.says <- &destination.Update{Update: &destination.Update_Add{
+			Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(app.Listener.Addr().String())}},
+		}}
+		known <- q
+	}()
+	ask("/plain", 3)
+	q := <-known
+	require.Equal(t, shopName+":80", q.target)
+	ask("/flaky", 2)
+	ask("/other", 1)
+
+	const route, backend, retry = "outbound_http_route_", "outbound_http_route_backend_", "outbound_http_route_retry_"
+	plain, flaky, other := byRoute("profile", "plain"), byRoute("profile", "flaky"), byRoute("default", "default")
+	status := func(code string) string { return `error="",hostname="",http_status="` + code + `",` }
+	addr := `target_addr="` + app.Listener.Addr().String() + `"`
+	tn.shows(t,
+		route+"request_statuses_total{"+status("200")+ofShop+","+plain+"} 3",
+		route+"request_statuses_total{"+status("200")+ofShop+","+flaky+"} 2",
+		route+"request_statuses_total{"+status("200")+ofShop+","+other+"} 1",
+		route+`request_duration_seconds_count{hostname="",`+ofShop+","+plain+"} 3",
+		route+`request_duration_seconds_bucket{hostname="",`+ofShop+","+flaky+`,le="+Inf"} 2`,
+		backend+"requests_total{"+toShop+","+ofShop+","+plain+"} 3",
+		backend+"requests_total{"+toShop+","+ofShop+","+flaky+"} 4",
+		backend+"requests_total{"+toShop+","+ofShop+","+other+"} 1",
+		backend+`response_statuses_total{`+toShop+`,error="",http_status="200",`+ofShop+","+flaky+"} 2",
+		backend+`response_statuses_total{`+toShop+`,error="",http_status="503",`+ofShop+","+flaky+"} 2",
+		backend+"response_duration_seconds_count{"+toShop+","+ofShop+","+flaky+"} 4",
+		retry+`requests_total{hostname="",`+ofShop+","+flaky+"} 2",
+		retry+`successes_total{hostname="",`+ofShop+","+flaky+"} 2",
+		retry+`overflow_total{hostname="",`+ofShop+","+flaky+"} 0",
+		retry+`limit_exceeded_total{hostname="",`+ofShop+","+flaky+"} 0",
+		`route_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 2`,
+		`route_actual_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 4`,
+		`outbound_tcp_detect_http_results_total{result="http/1"} 1`,
+		`outbound_tcp_protocol_connections_total{`+ofShop+`,protocol="detect"} 1`,
+		`stack_create_total{direction="outbound",name="balance",protocol="http"} 1`,
+		`stack_create_total{direction="outbound",name="endpoint",protocol="http"} 1`,
+		`stack_drop_total{direction="outbound",name="endpoint",protocol="http"} 0`,
+	)
+	require.NotContains(t, tn.scraped(t), "10.9.8.7", "it has a name")
+	require.NotContains(t, tn.scraped(t), route+"request_statuses_total{error=\"\",hostname=\"\",http_status=\"200\","+ofShop+","+byRoute("profile", "never"))
+
+	// The routes go, but for one, and then the endpoint.
+	ctl.profile(service, shop(shopRoute("plain", false)))
+	tn.shows(t, `!route_name="flaky"`, `!route_name="never"`, `!rt_route="flaky"`,
+		route+"request_statuses_total{"+status("200")+ofShop+","+plain+"} 3",
+		route+"request_statuses_total{"+status("200")+ofShop+","+other+"} 1")
+	ask("/never", 1) // has no route any more
+	tn.shows(t, route+"request_statuses_total{"+status("200")+ofShop+","+other+"} 2")
+	require.Contains(t, tn.scraped(t), addr)
+	q.say(t, &destination.Update{Update: &destination.Update_Remove{
+		Remove: &destination.AddrSet{Addrs: []*apinet.TcpAddress{wireAddr(app.Listener.Addr().String())}},
+	}})
+	tn.shows(t, `stack_drop_total{direction="outbound",name="endpoint",protocol="http"} 1`, "!"+addr,
+		`stack_drop_total{direction="outbound",name="balance",protocol="http"} 0`)
+}
+
+// What the proxy could not send is counted as what its client got for it.
+func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
+	cfg := at("web.shop.svc:80")
+	cfg.Destinations["dead.shop.svc:80"] = at("x", refused(t)).Destinations["x"]
+	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
+	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond })
+	c := tn.client(t)
+	for _, host := range []string{"web.shop.svc", "dead.shop.svc"} {
+		status, _ := get(t, c, "http://"+host+"/")
+		require.Equal(t, http.StatusGatewayTimeout, status)
+	}
+	status, _ := get(t, c, "http://"+refused(t)+"/")
+	require.Equal(t, http.StatusBadGateway, status)
+	const statuses = "outbound_http_route_request_statuses_total{"
+	of := func(name string) string {
+		return strings.Replace(ofShop, `parent_name="web"`, `parent_name="`+name+`"`, 1) + "," + byRoute("default", "default") + "} 1"
+	}
+	tn.shows(t,
+		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("web"),
+		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("dead"))
+	require.Contains(t, tn.scraped(t), statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.1"`)
+}
+
+// looked are the results of looking for HTTP.
+func looked(direction string, results map[string]int) (lines []string) {
+	n := 0
+	for _, result := range []string{"http/1", "http/2", "not_http", "read_timeout", "error"} {
+		lines = append(lines, fmt.Sprintf("%s_tcp_detect_http_results_total{result=%q} %d", direction, result, results[result]))
+		n += results[result]
+	}
+	return append(lines, fmt.Sprintf("%s_tcp_detect_http_duration_seconds_count %d", direction, n))
+}
+
+func TestDetectionIsMeasured(t *testing.T) {
+	app := shouting(t, "")
+	ctl := newScript(t)
+	toApp := func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(app), fixed(app)
+	}
+	tn := newTown(t, ctl.addr, toApp)
+	for _, side := range []struct{ direction, addr string }{{"inbound", tn.Inbound}, {"outbound", tn.Addr}} {
+		for _, said := range []string{
+			"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00 no HTTP, and more than 14 bytes", "short", "",
+		} {
+			w := dialWire(t, side.addr)
+			say(w, said)
+			w.closeWrite(t)
+			_, _ = io.Copy(io.Discard, w)
+		}
+		tn.shows(t, looked(side.direction, map[string]int{"http/1": 2, "http/2": 1, "not_http": 2, "error": 1})...)
+		require.Contains(t, tn.scraped(t), side.direction+`_tcp_detect_http_duration_seconds_bucket{le="0.001"} `)
+		require.Contains(t, tn.scraped(t), side.direction+`_tcp_detect_http_duration_seconds_bucket{le="0.1"} `)
+	}
+
+	quick := newTown(t, ctl.addr, toApp, func(c *sidecar.Config) {
+		c.Settings.Inbound.DetectTimeout = time.Millisecond
+		c.Settings.Inbound.OpaquePorts = nil
+	})
+	w := dialWire(t, quick.Inbound)
+	quick.shows(t, looked("inbound", map[string]int{"read_timeout": 1})...)
+	converse(t, w)
+}
+
+// Connections that nobody looks into, by where they go.
+func TestOpaqueConnectionsAreMeasured(t *testing.T) {
+	ctl := newScript(t)
+	opaque := shop()
+	opaque.OpaqueProtocol = true
+	ctl.profile(service, opaque)
+	tn := newTown(t, ctl.addr, toService, told, briefly)
+	app := shouting(t, "220 hello")
+	go func() {
+		q := <-ctl.asked
+		q.says <- &destination.Update{Update: &destination.Update_Add{
+			Add: &destination.WeightedAddrSet{Addrs: []*destination.WeightedAddr{endpointAt(app)}},
+		}}
+	}()
+	open := dialWire(t, tn.Addr)
+	open.hear(t, "220 hello")
+	w := dialWire(t, tn.Addr)
+	w.hear(t, "220 hello")
+	converse(t, w)
+	labels := ofShop + "," + byRoute("default", "default") + `,target_ip="",target_port="80"} `
+	tn.shows(t,
+		"outbound_tcp_route_open_total{"+labels+"2",
+		`outbound_tcp_route_close_total{error="",`+labels+"1",
+		`outbound_tcp_route_close_total{error="unexpected",`+labels+"0",
+		`outbound_tcp_protocol_connections_total{`+ofShop+`,protocol="opaq"} 2`,
+		`stack_create_total{direction="outbound",name="balance",protocol="tcp"} 1`)
+	tn.shows(t, looked("outbound", nil)...)
+	converse(t, open)
+	tn.shows(t, `outbound_tcp_route_close_total{error="",`+labels+"2")
+}
+
+// Names that are addresses are not looked up.
+func TestNoLookupsOfAddresses(t *testing.T) {
+	tn := newTown(t, newScript(t).addr)
+	for _, kind := range []string{"SRV", "A/AAAA"} {
+		for _, result := range []string{"ok", "not_found"} {
+			tn.shows(t, fmt.Sprintf(`control_dns_resolutions_total{client="destination",record_type=%q,result=%q} 0`, kind, result))
+		}
+	}
+}
+
+// grpcAndMore answers gRPC as well as requests by HTTP/1 and HTTP/2.
+func grpcAndMore(t *testing.T) (addr string) {
+	t.Helper()
+	var came atomic.Int64
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Path == "/flaky" && came.Add(1)%2 == 1:
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case r.Header.Get("Content-Type") == "application/grpc":
+			w.Header().Set("Content-Type", "application/grpc")
+			w.Header().Set("Trailer", "Grpc-Status")
+			_, _ = w.Write(make([]byte, 5))
+			w.Header().Set("Grpc-Status", "14")
+		}
+	}))
+	srv.Config.Protocols = new(http.Protocols)
+	srv.Config.Protocols.SetHTTP1(true)
+	srv.Config.Protocols.SetUnencryptedHTTP2(true)
+	srv.Start()
+	t.Cleanup(srv.Close)
+	return srv.Listener.Addr().String()
+}
+
+// Every family of linkerd's that means something here, after traffic of all kinds:
+// HTTP/1, HTTP/2, gRPC, bytes, TLS, and what is refused or denied.
+func TestEveryMetric(t *testing.T) {
+	m := &mesh{authority: newAuthority(t, everybody), ctl: newScript(t)}
+	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService, told)
+	app := grpcAndMore(t)
+	m.b = newTown(t, m.ctl.addr, m.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(app) })
+	m.ctl.profile(service, &destination.DestinationProfile{
+		FullyQualifiedName: "web.example", Routes: []*destination.Route{shopRoute("flaky", true)}, RetryBudget: shop().GetRetryBudget(),
+	})
+	m.answer(t, endpointAt(m.b.Inbound, proves(serverName), speaksH2))
+	certified(t, m.a)
+	certified(t, m.b)
+	for _, c := range []*http.Client{h1Client(t, m.a.Addr), h2Client(t, m.a.Addr)} {
+		for _, path := range []string{"/", "/flaky"} {
+			status, _ := get(t, c, "http://web.example"+path)
+			require.Equal(t, http.StatusOK, status)
+		}
+		rsp, err := c.Post("http://web.example/a.B/C", "application/grpc", strings.NewReader("\x00\x00\x00\x00\x00"))
+		require.NoError(t, err)
+		_, _ = io.Copy(io.Discard, rsp.Body)
+		require.NoError(t, rsp.Body.Close())
+		require.Equal(t, "14", rsp.Trailer.Get("Grpc-Status"))
+	}
+	for _, said := range []string{"\x00 no HTTP, and more than 14 bytes", "\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"} {
+		w := dialWire(t, m.a.Addr)
+		say(w, said)
+		w.closeWrite(t)
+		_, _ = io.Copy(io.Discard, w)
+	}
+
+	away := refused(t)
+	lost := newTown(t, m.ctl.addr, func(c *sidecar.Config) { c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(away), fixed(away) })
+	closed := newTown(t, m.ctl.addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin, c.Settings.Inbound.DefaultPolicy = fixed(away), settings.Deny
+	})
+	for _, addr := range []string{lost.Addr, lost.Inbound, closed.Inbound} {
+		for _, said := range []string{"GET / HTTP/1.0\r\n\r\n", "\x00 no HTTP, and more than 14 bytes"} {
+			w := dialWire(t, addr)
+			say(w, said)
+			_, _ = io.Copy(io.Discard, w)
+		}
+	}
+
+	want := []string{
+		"request_total", "response_total", "response_latency_ms_bucket", "response_latency_ms_sum", "response_latency_ms_count",
+		"route_request_total", "route_response_total", "route_response_latency_ms_bucket",
+		"route_actual_request_total", "route_actual_response_total", "route_retryable_total",
+		"control_request_total", "control_response_total", "control_response_latency_ms_bucket",
+		"inbound_http_errors_total", "outbound_http_errors_total", "inbound_http_authz_allow_total", "inbound_http_authz_deny_total",
+		"outbound_http_route_request_statuses_total", "outbound_http_route_request_duration_seconds_bucket",
+		"outbound_http_route_backend_requests_total", "outbound_http_route_backend_response_statuses_total",
+		"outbound_http_route_backend_response_duration_seconds_bucket",
+		"outbound_http_route_retry_requests_total", "outbound_http_route_retry_successes_total",
+		"outbound_http_route_retry_limit_exceeded_total", "outbound_http_route_retry_overflow_total",
+		"outbound_http_balancer_endpoints", "outbound_http_balancer_p2c_updates_total", "outbound_http_balancer_queue_length",
+		"outbound_http_balancer_queue_requests_total", "outbound_http_balancer_queue_latency_seconds_bucket",
+		"outbound_tcp_balancer_endpoints",
+		"tcp_open_total", "tcp_open_connections", "tcp_read_bytes_total", "tcp_write_bytes_total", "tcp_close_total",
+		"inbound_tcp_errors_total", "outbound_tcp_errors_total", "inbound_tcp_authz_allow_total", "inbound_tcp_authz_deny_total",
+		"inbound_tcp_detect_http_duration_seconds_bucket", "inbound_tcp_detect_http_results_total",
+		"outbound_tcp_detect_http_duration_seconds_bucket", "outbound_tcp_detect_http_results_total",
+		"outbound_tcp_route_open_total", "outbound_tcp_route_close_total", "outbound_tcp_protocol_connections_total",
+		"process_start_time_seconds", "process_cpu_seconds_total", "process_uptime_seconds_total", "proxy_build_info",
+		"control_identity_cert_expiration_timestamp_seconds", "identity_cert_refreshes_total", "control_dns_resolutions_total",
+		"stack_create_total", "stack_drop_total",
+	}
+	var missing []string
+	if !assert.Eventually(t, func() bool {
+		missing = slices.Clone(want)
+		for _, tn := range []*town{m.a, m.b, lost, closed} {
+			for line := range strings.Lines(tn.scraped(t)) {
+				name, _, _ := strings.Cut(line, " ")
+				name, _, _ = strings.Cut(name, "{")
+				missing = slices.DeleteFunc(missing, func(s string) bool { return s == name })
+			}
+		}
+		return len(missing) == 0
+	}, soon, tick) {
+		require.Empty(t, missing)
+	}
+	m.a.shows(t, `control_dns_resolutions_total{client="identity",record_type="SRV",result="ok"} 0`)
+}

@@ -1,0 +1,55 @@
+package sidecar
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// What goes out keeps off the listener that it came in by, wherever this machine
+// has it; what comes in keeps off every port of the proxy.
+func TestNothingComesRoundAgain(t *testing.T) {
+	at := netip.MustParseAddrPort
+	p := &Proxy{
+		paths: []path{{name: outboundPath, at: at("192.0.2.1:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},
+		Admin: "127.0.0.1:4191", Tap: "",
+		config: Config{Settings: settings.Settings{Inbound: settings.Inbound{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
+	}
+	var outward, inward own
+	p.know(&outward, &inward)
+	for addr, refused := range map[string]struct{ outward, inward bool }{
+		"192.0.2.1:4140":         {true, true},
+		"10.0.0.1:4140":          {true, true},
+		"[::ffff:10.0.0.1]:4140": {true, true},
+		"127.0.0.2:4140":         {true, true},
+		"[::1]:4140":             {true, true},
+		"10.0.0.2:4140":          {false, true}, // another pod's proxy
+		"127.0.0.1:4143":         {false, true},
+		"127.0.0.1:4191":         {false, true},
+		"127.0.0.1:4190":         {false, false}, // nobody listens
+		"127.0.0.1:80":           {false, false},
+	} {
+		for _, side := range []struct {
+			*own
+			refuses bool
+		}{{&outward, refused.outward}, {&inward, refused.inward}} {
+			err := side.refuse(at(addr))
+			require.Equal(t, side.refuses, err != nil, addr)
+			if err != nil {
+				require.ErrorIs(t, err, tcplayer.ErrLoop)
+				require.ErrorContains(t, err, addr)
+			}
+		}
+	}
+}
+
+// A proxy lists its ports when it is made, and not for each connection.
+func TestWhatIsOwnIsKnownOnce(t *testing.T) {
+	o := own{ports: []uint16{4140, 4143, 4191}}
+	elsewhere := netip.MustParseAddrPort("10.0.0.1:80")
+	require.Zero(t, testing.AllocsPerRun(100, func() { _ = o.refuse(elsewhere) }))
+}

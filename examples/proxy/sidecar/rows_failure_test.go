@@ -1,0 +1,109 @@
+package sidecar_test
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+)
+
+// A request waits while connections are refused, and succeeds.
+func TestA26SuccessComesLate(t *testing.T) {
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
+		up := refused(t)
+		answer := later(t, ask, tn.Addr)
+		ctl.next(t, webName).add(t, endpointAt(up))
+		control := h1Client(t, tn.Admin)
+		require.Eventually(t, func() bool {
+			_, tree := get(t, control, "http://"+tn.Admin+"/stack")
+			return strings.Contains(tree, "connection refused")
+		}, soon, tick)
+		l, err := net.Listen("tcp", up)
+		require.NoError(t, err)
+		srv := &http.Server{
+			Protocols: new(http.Protocols),
+			Handler:   http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { say(w, "late") }),
+		}
+		srv.Protocols.SetHTTP1(true)
+		srv.Protocols.SetUnencryptedHTTP2(true)
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		t.Cleanup(func() {
+			srv.Close()
+			<-served
+		})
+		require.Equal(t, "OK late", <-answer)
+	})
+}
+
+// resetting is an application that resets every request of HTTP/2.
+func resetting(t testing.TB, code http2.ErrCode) (addr string) {
+	t.Helper()
+	return accepting(t, func(_ int, conn net.Conn) {
+		in := bufio.NewReader(conn)
+		if _, err := io.ReadFull(in, make([]byte, len(http2.ClientPreface))); err != nil {
+			return
+		}
+		f := http2.NewFramer(conn, in)
+		if f.WriteSettings() != nil {
+			return
+		}
+		for {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				return
+			}
+			switch frame := frame.(type) {
+			case *http2.HeadersFrame:
+				err = f.WriteRSTStream(frame.StreamID, code)
+			case *http2.SettingsFrame:
+				if !frame.IsAck() {
+					err = f.WriteSettingsAck()
+				}
+			case *http2.PingFrame:
+				if !frame.IsAck() {
+					err = f.WritePing(true, frame.Data)
+				}
+			}
+			if err != nil {
+				return
+			}
+		}
+	})
+}
+
+// A reset is answered with 502, through one proxy and through two. linkerd's
+// proxy resets the stream of the client with the same code, which no server of
+// net/http can choose.
+func TestA28AResetIs502(t *testing.T) {
+	up := resetting(t, http2.ErrCodeEnhanceYourCalm)
+	two := newMesh(t, up, speaksH2)
+	one := newTown(t, two.ctl.addr, func(c *sidecar.Config) { c.Outbound.Origin = fixed(up) })
+	for name, proxy := range map[string]string{"one": one.Addr, "two": two.a.Addr} {
+		t.Run(name, func(t *testing.T) {
+			status, _ := get(t, h2Client(t, proxy), "http://web.example/")
+			require.Equal(t, http.StatusBadGateway, status)
+		})
+	}
+}
+
+// To a client of HTTP/1, whose request went by HTTP/2 to another proxy, a reset
+// is an answer.
+func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
+	ctl, tn := balanced(t)
+	w := dialWire(t, tn.Addr)
+	say(w, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
+	ctl.next(t, webName).add(t, endpointAt(resetting(t, http2.ErrCodeInternal), speaksH2))
+	rsp, err := http.ReadResponse(w.in, nil)
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	require.Equal(t, http.StatusBadGateway, rsp.StatusCode)
+}

@@ -1,0 +1,198 @@
+package sidecar_test
+
+import (
+	"cmp"
+	"compress/gzip"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+)
+
+// What both proxies of a mesh have counted of a request, and what anybody may
+// read of it.
+func TestH1AndH6BothSidesCount(t *testing.T) {
+	m := newMesh(t, backend(t, "app"), speaksH2)
+	w := dialWire(t, m.a.Addr)
+	first, _, _ := w.ask(t, "GET / HTTP/1.1\nHost: web.example\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+	require.NoError(t, w.Close())
+
+	for p, want := range map[*town][]string{
+		m.a: {
+			`request_total{authority="web.example:80",direction="outbound",`, `server_id="` + serverName + `"`,
+			`response_total{authority="web.example:80",classification="success",direction="outbound",`,
+			`tcp_open_total{direction="outbound",`, `tcp_close_total{direction="outbound",`, `tcp_read_bytes_total{`, `tcp_write_bytes_total{`,
+			`tcp_open_connections{`, `process_start_time_seconds `, // H5
+		},
+		m.b: {
+			`request_total{client_id="` + clientName + `",direction="inbound",`,
+			`response_total{classification="success",client_id="` + clientName + `",direction="inbound",`,
+			`tcp_open_total{`, `peer="src"`, `peer="dst"`,
+		},
+	} {
+		control := h1Client(t, p.Admin)
+		var text string
+		assert.Eventually(t, func() bool { // the end of a connection is counted a little later
+			_, text = get(t, control, "http://"+p.Admin+"/metrics")
+			for _, part := range want {
+				if !strings.Contains(text, part) {
+					return false
+				}
+			}
+			return true
+		}, soon, tick)
+		for _, part := range want {
+			require.Contains(t, text, part)
+		}
+		for line := range strings.Lines(text) { // H4
+			require.NotContains(t, line, ",,")
+			require.NotContains(t, line, ",}")
+			require.NotContains(t, line, "{,")
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+p.Admin+"/metrics", http.NoBody) // H7
+		require.NoError(t, err)
+		req.Header.Set("Accept-Encoding", "gzip")
+		rsp, err := control.Do(req)
+		require.NoError(t, err)
+		require.Equal(t, "gzip", rsp.Header.Get("Content-Encoding"))
+		packed, err := gzip.NewReader(rsp.Body)
+		require.NoError(t, err)
+		unpacked, err := io.ReadAll(packed)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		require.Contains(t, string(unpacked), "request_total{")
+	}
+}
+
+// counted waits until a line of the proxy's metrics of that name, with all of
+// labels, has the value.
+func counted(t *testing.T, p *town, name string, value float64, labels ...string) {
+	t.Helper()
+	control := h1Client(t, p.Admin)
+	var text string
+	assert.Eventually(t, func() bool {
+		_, text = get(t, control, "http://"+p.Admin+"/metrics")
+		got, ok := valueOf(text, name, labels...)
+		return ok && got == value
+	}, soon, tick)
+	got, ok := valueOf(text, name, labels...)
+	require.True(t, ok, "%s %v in\n%s", name, labels, text)
+	require.InDelta(t, value, got, 0, "%s %v", name, labels)
+}
+
+// valueOf is the sum of the lines of that name with all of labels.
+func valueOf(text, name string, labels ...string) (sum float64, ok bool) {
+	for line := range strings.Lines(text) {
+		if !strings.HasPrefix(line, name+"{") || slices.ContainsFunc(labels, func(l string) bool { return !strings.Contains(line, l) }) {
+			continue
+		}
+		v, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+		if err != nil {
+			return 0, false
+		}
+		sum, ok = sum+v, true
+	}
+	return sum, ok
+}
+
+// How long an answer took is counted as that, on both sides: not as less than the
+// application took, nor as more than the client waited.
+func TestH2SlowAnswersAreCountedAsSlow(t *testing.T) {
+	const slow = 250 * time.Millisecond
+	bound := regexp.MustCompile(`^response_latency_ms_bucket\{.*le="([0-9.]+)".*\} (\d+)`)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(slow):
+		case <-r.Context().Done():
+		}
+		say(w, "late")
+	}))
+	t.Cleanup(srv.Close)
+	m := newMesh(t, srv.Listener.Addr().String(), speaksH2)
+	began := time.Now()
+	first, _, body := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web.example\n\n")
+	took := time.Since(began)
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+	require.Equal(t, "late", body)
+	for p, direction := range map[*town]string{m.a: "outbound", m.b: "inbound"} {
+		which := `direction="` + direction + `"`
+		counted(t, p, "response_latency_ms_count", 1, which)
+		_, text := get(t, h1Client(t, p.Admin), "http://"+p.Admin+"/metrics")
+		bounds := 0
+		for line := range strings.Lines(text) {
+			match := bound.FindStringSubmatch(line)
+			if match == nil || !strings.Contains(line, which) {
+				continue
+			}
+			bounds++
+			ms, err := strconv.ParseFloat(match[1], 64)
+			require.NoError(t, err)
+			switch le := time.Duration(ms * float64(time.Millisecond)); {
+			case le < slow:
+				require.Equal(t, "0", match[2], line)
+			case le > took:
+				require.Equal(t, "1", match[2], line)
+			}
+		}
+		require.Greater(t, bounds, 10)
+	}
+}
+
+// Connections to an address that is none of the pod's are refused, and each is
+// counted for that address.
+func TestH8AForeignAddressIsCounted(t *testing.T) {
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = fixed(service)
+		c.Settings.Inbound.IPs = []netip.Addr{netip.MustParseAddr("10.0.0.1")}
+	})
+	for n := range 2 {
+		w := dialWire(t, tn.Inbound)
+		say(w, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
+		_, err := w.in.ReadByte()
+		require.Error(t, err)
+		counted(t, tn, "inbound_tcp_errors_total", float64(n+1), `error="unexpected"`, `target_addr="`+service+`"`)
+	}
+}
+
+// A client that says nothing is told apart from one that comes to the proxy's own
+// port in clear.
+func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
+	m := newAuthority(t, everybody)
+	up := refused(t)
+	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 20 * time.Millisecond }
+	toUp := func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) }
+	for name, tt := range map[string]struct {
+		change func(*sidecar.Config)
+		says   string
+		kind   string
+		target string // "" is the proxy itself
+	}{
+		"silence":                   {func(c *sidecar.Config) { hasty(c); toUp(c) }, "", "tls detection timeout", up},
+		"silence to the proxy":      {hasty, "", "tls detection timeout", ""},
+		"without TLS, to the proxy": {func(*sidecar.Config) {}, "GET / HTTP/1.1\r\nHost: web\r\n\r\n", "unexpected", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newTown(t, newScript(t).addr, m.identified(t, serverName), tt.change)
+			for n := range 2 {
+				w := dialWire(t, b.Inbound)
+				say(w, tt.says)
+				_, err := w.in.ReadByte()
+				require.Error(t, err)
+				counted(t, b, "inbound_tcp_errors_total", float64(n+1),
+					`error="`+tt.kind+`"`, `target_addr="`+cmp.Or(tt.target, b.Inbound)+`"`)
+			}
+		})
+	}
+}
