@@ -145,6 +145,9 @@ func (g *goodbye) read(p []byte) (int, error) {
 		// only when it has dealt with what it has.
 		g.telling.Do(func() { close(g.told) })
 	}
+	if g.taken.hasty() {
+		g.pause()
+	}
 	n, err := g.conn.take(p)
 	g.in.scan(p[:n], g.got)
 	if g.taken.over() && !g.calm.Swap(true) {
@@ -154,6 +157,21 @@ func (g *goodbye) read(p []byte) (int, error) {
 		return 0, errCalm
 	}
 	return n, err
+}
+
+// hastyPause is how long a client that takes back much is not read, for each quarter
+// of what it may. Its requests cost a processor what those of others do, and are for
+// nothing: so they wait where they cost nothing, in the socket, until they are
+// so many that it is cut.
+const hastyPause = 20 * time.Millisecond
+
+func (g *goodbye) pause() {
+	over := time.NewTimer(hastyPause)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-g.conn.over:
+	}
 }
 
 // got looks at a frame of the client.

@@ -12,10 +12,12 @@ import (
 // count: it kept to the limit of streams, and cost no more than an answer would.
 type takenBack struct {
 	most int64
+	some atomic.Bool // more than a share is used, or was
 	much atomic.Bool
 
 	mu    sync.Mutex
 	used  int64
+	noted int64 // of used, by hasty
 	at    time.Time // when used was last made less by time
 	marks [8]streamMark
 	mark  int // the newest of them
@@ -82,17 +84,47 @@ func (t *takenBack) countLocked() {
 	if t.at.IsZero() {
 		t.at = time.Now()
 	}
-	if t.used++; t.used <= t.most {
+	t.used++
+	if t.used > t.share() {
+		t.some.Store(true)
+	}
+	if t.used <= t.most {
 		return
 	}
-	now := time.Now()
-	back := int64(now.Sub(t.at).Seconds() * float64(t.most))
-	if back > 0 {
-		t.used, t.at = max(1, t.used-back), now
-	}
+	t.refillLocked()
 	if t.used > t.most {
 		t.much.Store(true)
 	}
+}
+
+func (t *takenBack) refillLocked() {
+	now := time.Now()
+	if back := int64(now.Sub(t.at).Seconds() * float64(t.most)); back > 0 {
+		t.used, t.at = max(0, t.used-back), now
+	}
+}
+
+// share is how much of the allowance may be used before a client is hasty.
+func (t *takenBack) share() int64 { return t.most / 4 }
+
+// hasty reports, once for each share of the allowance, that it is used.
+func (t *takenBack) hasty() bool {
+	if !t.some.Load() {
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refillLocked()
+	t.noted = min(t.noted, t.used)
+	if t.used <= t.share() {
+		t.some.Store(false)
+		return false
+	}
+	if t.used-t.noted <= t.share() {
+		return false
+	}
+	t.noted = t.used
+	return true
 }
 
 func (t *takenBack) over() bool { return t.much.Load() }

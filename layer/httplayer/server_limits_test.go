@@ -266,7 +266,11 @@ func TestTakenBack(t *testing.T) {
 			}
 			return k.over()
 		}
-		assert.False(t, resets(10), "at once")
+		assert.False(t, resets(2), "a few")
+		assert.False(t, k.hasty())
+		assert.False(t, resets(8), "at once")
+		assert.True(t, k.hasty())
+		assert.False(t, k.hasty(), "again")
 		for range 5 {
 			k.answered()
 		}
@@ -279,10 +283,41 @@ func TestTakenBack(t *testing.T) {
 			k.answered() // nothing is saved up
 		}
 		time.Sleep(time.Second)
+		assert.False(t, k.hasty(), "any more")
 		assert.False(t, resets(10))
 		k.at = time.Now()
 		assert.True(t, resets(11))
 		assert.True(t, k.over(), "for good")
+	})
+}
+
+// A client waits before it is cut, once for each quarter of what it may take back,
+// and not when it was good for a while.
+func TestHastyClientsWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		defer client.Close()
+		g := &goodbye{conn: &accepted{Conn: server, over: make(chan struct{})}}
+		g.taken.most = 100
+		waits := func(resets int) (waited time.Duration) {
+			for range resets {
+				g.taken.reset()
+				start := time.Now()
+				go func() { _, _ = client.Write([]byte{0}) }()
+				_, err := g.read(make([]byte, 1))
+				require.NoError(t, err)
+				waited += time.Since(start)
+			}
+			return waited
+		}
+		require.Zero(t, waits(25))
+		require.Equal(t, 3*hastyPause, waits(75))
+		time.Sleep(time.Second)
+		require.Zero(t, waits(25))
+		for range 1000 { // half of them are answered
+			g.taken.answered()
+			require.Zero(t, waits(1))
+		}
 	})
 }
 

@@ -20,7 +20,7 @@ func TestRapidResetFromOutside(t *testing.T) {
 	g.more(t, size(200, 1000))
 	before, quiet := p.measure(t), g.p99(fine, 0)
 	n := g.count(fine)
-	apart(t, "reset", p.addr, size(40_000, 400_000))
+	apart(t, "reset", p.addr, size(40_000, 2_000_000))
 	during := g.p99(fine, n)
 	after := p.measure(t)
 	g.more(t, 100)
