@@ -41,7 +41,7 @@ func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 
 // PerRoute puts a stack of its own between each route and its targets, for what
 // [Standard] does not do. stack is asked once for each route; the result serves
-// for as long as profiles have that same route. It may return next, and must
+// for as long as profiles have that same route (but see [OnProfile]). It may return next, and must
 // return at once. The default route has no stack; see [Unrouted].
 //
 // With Standard, next is what that makes of the route. Each Call of it draws a
@@ -64,8 +64,9 @@ func Unrouted[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Servi
 // know which routes are over. It is called for one profile at a time, and must
 // return at once.
 //
-// A Router with this option makes all routes anew when the profile's Name
-// changes.
+// A Router with this option makes all routes anew when the profile's Name changes,
+// also those that [PerRoute], [OnResponse] and [Measured] otherwise keep: what a
+// stack has in flight, or has counted for a limit or a rate, stays with the old one.
 func OnProfile[Req, Rsp any](told func(p *Profile)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onProfile = told })
 }

@@ -9,7 +9,7 @@ import (
 // and then one after the other, so that being watched comes in no gusts. It is
 // the generic cell rate algorithm, with a second's tolerance, on a grid of its
 // own: each watcher has its instants, so that many of the same rate do not all
-// take the same request, which they would delay together.
+// take the same request, which they would delay together, but for those at once.
 type pace struct {
 	every time.Duration // between two; 0 is no bound
 	phase int64         // of the grid, less than every

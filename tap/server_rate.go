@@ -10,8 +10,9 @@ import (
 
 // EventRate bounds how many events a second a Server sends, to all its watchers
 // together: a busy process then spends no more than that on being watched,
-// however many want each of its requests. An event takes about ten microseconds
-// of a processor; the news of drops are events, too. What cannot be sent fills the buffers of the watchers, is
+// however many want each of its requests. Watchers take turns of up to sixteen
+// events. An event takes about ten microseconds of a processor; the news of drops
+// are events, too. What cannot be sent fills the buffers of the watchers, is
 // dropped there, and told. The default, and the meaning of n <= 0, is no bound.
 func EventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
@@ -31,6 +32,9 @@ func (s *Server) turns(ctx context.Context) turns {
 		return turns{more: mostMore, gather: gatherFor}
 	}
 	return turns{more: min(mostMore, s.rate.Burst()-1), gather: gatherFor, ask: func(n int) error {
+		if err := ctx.Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
 		turn := s.rate.ReserveN(time.Now(), n)
 		wait := turn.Delay()
 		if wait <= 0 {

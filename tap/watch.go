@@ -28,8 +28,9 @@ import (
 // A request is a request to an endpoint: each try is one, and sampled for
 // itself.
 //
-// With max_rps, each watcher takes requests at instants of its own: two with the
-// same rate see different ones.
+// With max_rps, each watcher takes requests at instants of its own. Beyond the first,
+// and where there are many more than are shown, two with the same rate see
+// different ones.
 //
 // With a condition on the response, requests are kept back until they end, up
 // to as many as events fit in the buffer and within its bytes; further ones are

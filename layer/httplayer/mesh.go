@@ -43,7 +43,8 @@ func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: 
 // at the same time for many; it returns the name that a verified certificate
 // gave. Put it in front of an application. A trailer of that name is dropped too.
 //
-// A request is copied if that changes something; else it costs a look-up.
+// A request that this does not change, and that announces no trailers, is passed as
+// it is, for a look-up.
 func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
 	field := []string{clientIDField}
 	edit := func(req *http.Request) *http.Request {
@@ -143,8 +144,8 @@ func fork(req *http.Request) *http.Request {
 
 // RequireID refuses to send a request to an endpoint other than the one that
 // it asks for: l5d-require-id names an identity, and the endpoint has the one
-// given here, "" if it proved none. They are compared as they are. The field goes
-// no further.
+// given here, "" if it proved none. They are compared as they are. The header
+// field goes no further.
 //
 // A request that asks for another one fails with an [IdentityError]: it was not
 // sent, and it is no refusal, since the client asked for just this. A request

@@ -23,7 +23,8 @@ func withoutTrailers(req *http.Request, names []string) {
 	}
 }
 
-// untrailed is a body that passes the trailers on when it ends, but for some.
+// untrailed is a body that passes the trailers on when it ends, but for some. They
+// are complete then, and not before.
 type untrailed struct {
 	io.ReadCloser
 	came, left http.Header

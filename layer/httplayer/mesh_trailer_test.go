@@ -53,3 +53,39 @@ func (e *trailing) Read(p []byte) (int, error) {
 	}
 	return n, err
 }
+
+// The server writes trailers while one try reads the body, and the next begins: so
+// each has its own.
+func TestTriesHaveTheirOwnTrailers(t *testing.T) {
+	came := http.Header{"X-A": nil, "X-B": nil}
+	req, err := http.NewRequest(http.MethodPut, "http://web/", io.NopCloser(strings.NewReader("hello")))
+	require.NoError(t, err)
+	req.Trailer, req.Body = came, &trailing{req.Body, func() { came["X-A"], came["X-B"] = []string{"a"}, []string{"b"} }}
+	tries := Resend{}.Replay(req, 1000)
+	defer tries.End()
+	strip := StripHeader("x-a")
+	next := func() (*http.Request, *http.Request) {
+		try, ok := tries.Next()
+		require.True(t, ok)
+		var got *http.Request
+		_, err := strip(serviceFunc(func(_ context.Context, req *http.Request) (*http.Response, error) {
+			got = req
+			return nil, io.ErrUnexpectedEOF
+		})).Call(t.Context(), try)
+		require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+		return try, got
+	}
+	first, one := next()
+	second, two := next()
+	first.Trailer["X-C"] = nil
+	require.NotContains(t, second.Trailer, "X-C")
+	require.NotContains(t, came, "X-C")
+	for _, got := range []*http.Request{one, two} {
+		require.Equal(t, http.Header{"X-B": nil}, got.Trailer)
+		text, err := io.ReadAll(got.Body)
+		require.NoError(t, err)
+		require.Equal(t, "hello", string(text))
+		require.Equal(t, []string{"b"}, got.Trailer["X-B"])
+		require.NotContains(t, got.Trailer, "X-A")
+	}
+}

@@ -2,7 +2,9 @@ package httplayer
 
 import (
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -49,11 +51,11 @@ func (Resend) Replay(req *http.Request, limit int64) layer.Replay[*http.Request]
 	case len(req.Header["Expect"]) > 0:
 		return sentOnce{}
 	case req.GetBody != nil:
-		return &gotAgain{req: req}
+		return &gotAgain{try: tryOf(req)}
 	case req.ContentLength > max(limit, 0):
 		return sentOnce{}
 	}
-	return keptBody{layer.ReplayBody(req.Body, limit), req}
+	return keptBody{layer.ReplayBody(req.Body, limit), tryOf(req)}
 }
 
 // isTunnel reports whether req asks for its connection to become something
@@ -117,7 +119,7 @@ func (sentOnce) End()                        {}
 // keptBody is the Replay of a request with a body that can be read once.
 type keptBody struct {
 	*layer.BodyReplay
-	req *http.Request
+	try try
 }
 
 func (k keptBody) Next() (*http.Request, bool) {
@@ -125,12 +127,12 @@ func (k keptBody) Next() (*http.Request, bool) {
 	if !ok {
 		return nil, false
 	}
-	return carrying(k.req, body), true
+	return k.try.carrying(body), true
 }
 
 // gotAgain is the Replay of a request with a GetBody.
 type gotAgain struct {
-	req *http.Request
+	try try
 
 	mu   sync.Mutex
 	sent bool
@@ -142,14 +144,14 @@ func (g *gotAgain) Next() (*http.Request, bool) {
 	defer g.mu.Unlock()
 	if !g.sent {
 		g.sent = true
-		return carrying(g.req, g.req.Body), true
+		return g.try.carrying(g.try.req.Body), true
 	}
-	body, err := g.req.GetBody()
+	body, err := g.try.req.GetBody()
 	if err != nil {
 		return nil, false
 	}
 	g.last = body
-	return carrying(g.req, body), true
+	return g.try.carrying(body), true
 }
 
 func (g *gotAgain) End() {}
@@ -165,8 +167,29 @@ func (g *gotAgain) Close() error {
 	return g.last.Close()
 }
 
-func carrying(req *http.Request, body io.ReadCloser) *http.Request {
-	out := req.WithContext(req.Context())
+// try is what every try of a request is made of. The trailers of each are its
+// own: those of req come while another try may still be reading the body.
+type try struct {
+	req       *http.Request
+	announced []string // trailers
+}
+
+func tryOf(req *http.Request) try {
+	if len(req.Trailer) == 0 {
+		return try{req: req}
+	}
+	return try{req: req, announced: slices.Collect(maps.Keys(req.Trailer))}
+}
+
+func (t try) carrying(body io.ReadCloser) *http.Request {
+	out := t.req.WithContext(t.req.Context())
 	out.Body, out.GetBody = body, nil
+	if len(t.announced) > 0 {
+		out.Trailer = make(http.Header, len(t.announced))
+		for _, name := range t.announced {
+			out.Trailer[name] = nil
+		}
+		out.Body = &untrailed{ReadCloser: body, came: t.req.Trailer, left: out.Trailer}
+	}
 	return out
 }

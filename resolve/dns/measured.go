@@ -9,7 +9,8 @@ import (
 // Measured counts lookups in c: those of SRV records, and those of the addresses
 // of a host, which is one for both families. A lookup is all the questions that it
 // takes; one that is begun and not wanted any more does not count, and neither
-// do targets that are addresses. c needs two labels, which are bound here:
+// do targets that are addresses, nor a lookup that cannot begin, as when resolv.conf
+// cannot be read. c needs two labels, which are bound here:
 //
 //	record_type  SRV, A/AAAA
 //	result       ok         it found endpoints

@@ -26,13 +26,13 @@ type Config struct {
 	settings.Inbound
 
 	Control         settings.Control
-	ClusterNetworks []netip.Prefix           // what DefaultPolicy calls the cluster
-	Controller      grpc.ClientConnInterface // the destination controller: for profiles
-	Identity        *identity.Identity       // nil: no TLS ends here
-	ServerName      string                   // by which other proxies ask for this one
-	Origin          tcplayer.Origin          // where a connection was going to
-	Refuse          func(netip.AddrPort) error
-	Ending          context.Context //nolint:containedctx // when it ends, connections are to
+	ClusterNetworks []netip.Prefix             // what DefaultPolicy calls the cluster
+	Controller      grpc.ClientConnInterface   // the destination controller: for profiles
+	Identity        *identity.Identity         // nil: no TLS ends here
+	ServerName      string                     // by which other proxies ask for this one
+	Origin          tcplayer.Origin            // where a connection was going to
+	Refuse          func(netip.AddrPort) error // says what is not to be connected to; nil: nothing
+	Ending          context.Context            //nolint:containedctx // when it ends, connections are to
 
 	Taps     *tap.Registry
 	Meters   *meters.Meters
@@ -71,6 +71,9 @@ func (in *Inbound) Describe() layer.Node {
 }
 
 func newInbound(ctx context.Context, c Config) *Inbound {
+	if c.Refuse == nil {
+		c.Refuse = func(netip.AddrPort) error { return nil }
+	}
 	in := &Inbound{Config: c, profiles: newProfiles(c), decided: newDecisions(c.Meters)}
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Inbound), c.Meters.TCPErrors(meters.Inbound)
 	in.countHTTP = func(err error) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -29,13 +30,19 @@ func Target(req *http.Request) (string, error) {
 	host, port := name, "80"
 	if h, p, err := net.SplitHostPort(name); err == nil {
 		host, port = h, p
+	} else if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		host = name[1 : len(name)-1]
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
 		return "", fmt.Errorf("%s %q: the port must be from 1 to 65535", where, name)
 	}
-	if host == "" || strings.ContainsAny(host, ":/@ \t") {
-		return "", fmt.Errorf("%s %q must be name or name:port", where, name)
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Zone() == "" && strings.Contains(name, "[") == ip.Is6() {
+		return net.JoinHostPort(ip.String(), port), nil
 	}
-	return strings.ToLower(strings.TrimSuffix(host, ".")) + ":" + port, nil
+	host = strings.TrimSuffix(host, ".")
+	if host == "" || strings.HasSuffix(host, ".") || strings.ContainsAny(host, ":/@[] \t") {
+		return "", fmt.Errorf("%s %q must be name or name:port, and an address of IPv6 is in brackets", where, name)
+	}
+	return strings.ToLower(host) + ":" + port, nil
 }

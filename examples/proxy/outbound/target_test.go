@@ -16,11 +16,16 @@ func TestTarget(t *testing.T) {
 		{host: "Web.Default.:8080", want: "web.default:8080"},
 		{host: "proxy", override: "web.default:81", want: "web.default:81"},
 		{host: "127.0.0.1:4140", want: "127.0.0.1:4140"},
+		{host: "[2001:DB8::1]:8080", want: "[2001:db8::1]:8080"},
+		{host: "[::1]", want: "[::1]:80"},
+		{host: ".", err: "must be name or name:port"},
+		{host: "::1", err: "an address of IPv6 is in brackets"},
+		{host: "[fe80::1%eth0]:80", err: "must be name or name:port"},
 		{host: "", err: "the request names no host"},
 		{host: "web:http", err: `host "web:http": the port must be from 1 to 65535`},
 		{host: "web:0", err: `host "web:0": the port must be`},
 		{host: "a", override: "web:70000", err: `l5d-dst-override "web:70000": the port must be`},
-		{host: ":80", err: `host ":80" must be name or name:port`},
+		{host: ":80", err: `host ":80" must be name or name:port, and an address of IPv6 is in brackets`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.host+tt.override, func(t *testing.T) {
@@ -49,6 +54,12 @@ func FuzzTarget(f *testing.F) {
 		got, err := outbound.Target(req)
 		if (err == nil) == (got == "") {
 			t.Fatalf("%q %q: %q, %v", host, override, got, err)
+		}
+		if err != nil {
+			return
+		}
+		if again, err := outbound.Target(&http.Request{Host: got, URL: &url.URL{}}); again != got {
+			t.Fatalf("%q becomes %q: %v", got, again, err)
 		}
 	})
 }

@@ -64,7 +64,7 @@ func inbound(i *Inbound) []variable {
 		{name: "INBOUND_MAX_IN_FLIGHT", usual: "100000", set: to(&i.MaxInFlight, parseNumber), help: "requests at a time"},
 		{
 			name: "INBOUND_BODY_IDLE", prefix: OwnPrefix, usual: "10s", set: to(&i.BodyIdle, parseDuration),
-			help: "how long an upload of a client without identity may pause; 0s: no limit, as in linkerd",
+			help: "how long an upload of a client without identity may pause, and then 240 bytes/s at least; 0s: no limit, as in linkerd",
 		},
 		{
 			name: "INBOUND_HTTP_QUEUE_CAPACITY", usual: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),

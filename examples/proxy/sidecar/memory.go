@@ -41,9 +41,9 @@ func returnMemory(ctx context.Context) {
 
 // held is what the process has from the system.
 type held struct {
-	memory      uint64 // bytes, without what was returned
-	goroutines  uint64
-	collections uint64 // until now
+	memory     uint64 // bytes, without what was returned
+	goroutines uint64
+	allocated  uint64 // bytes, ever
 }
 
 func holding() held {
@@ -51,13 +51,13 @@ func holding() held {
 		{Name: "/memory/classes/total:bytes"},
 		{Name: "/memory/classes/heap/released:bytes"},
 		{Name: "/sched/goroutines:goroutines"},
-		{Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/gc/heap/allocs:bytes"},
 	}
 	metrics.Read(samples)
 	return held{
-		memory:      samples[0].Value.Uint64() - samples[1].Value.Uint64(),
-		goroutines:  samples[2].Value.Uint64(),
-		collections: samples[3].Value.Uint64(),
+		memory:     samples[0].Value.Uint64() - samples[1].Value.Uint64(),
+		goroutines: samples[2].Value.Uint64(),
+		allocated:  samples[3].Value.Uint64(),
 	}
 }
 
@@ -67,13 +67,14 @@ type keeper struct {
 	kept held // when memory was last returned
 }
 
-// look reports whether to return memory: nothing is collected at present, for little
-// is going on, and there is much more than was kept, or most of what it was kept
-// for has ended. A process that collects anyway needs no help.
+// look reports whether to return memory: Go will not collect soon, for little is
+// allocated, and there is much more than was kept, or most of what it was kept for
+// has ended. It is at most twice as often as Go would collect, and so costs a busy
+// process little.
 func (k *keeper) look(now held) bool {
-	idle := now.collections == k.last.collections
+	idle := now.allocated-k.last.allocated < now.memory/16
 	k.last = now
-	more := now.memory > k.kept.memory+worthReturning
+	more := now.memory > k.kept.memory+max(worthReturning, k.kept.memory/2)
 	fewer := k.kept.goroutines >= manyGoroutines && now.goroutines < k.kept.goroutines/2
 	return idle && (more || fewer)
 }

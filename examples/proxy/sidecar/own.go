@@ -23,8 +23,9 @@ func (o *own) refuse(addr netip.AddrPort) error {
 	return fmt.Errorf("%v is this proxy itself: %w", addr, tcplayer.ErrLoop)
 }
 
+// at includes the unspecified addresses, which a system takes for itself.
 func (o *own) at(ip netip.Addr) bool {
-	return o.ips == nil || ip.IsLoopback() || slices.Contains(o.ips, ip)
+	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }
 
 // know tells both paths what is the proxy's own. What goes out keeps off the

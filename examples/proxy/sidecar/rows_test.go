@@ -100,9 +100,13 @@ func TestA6TheServerIsClosedWithTheClient(t *testing.T) {
 
 func TestA7LoopIs502(t *testing.T) {
 	tn := newTown(t, newScript(t).addr)
-	first, fields, _ := dialWire(t, tn.Addr).ask(t, "GET / HTTP/1.1\nHost: "+tn.Addr+"\n\n")
-	require.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
-	require.Contains(t, strings.Join(fields, "\n"), "loop")
+	_, port, err := net.SplitHostPort(tn.Addr)
+	require.NoError(t, err)
+	for _, host := range []string{tn.Addr, "0.0.0.0:" + port, "[::]:" + port} {
+		first, fields, _ := dialWire(t, tn.Addr).ask(t, "GET / HTTP/1.1\nHost: "+host+"\n\n")
+		require.Equal(t, "HTTP/1.1 502 Bad Gateway", first, "%s: %v", host, fields)
+		require.Contains(t, strings.Join(fields, "\n"), "loop", host)
+	}
 }
 
 // Nor does anybody come to the ports of the proxy by its inbound side: not by
