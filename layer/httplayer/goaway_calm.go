@@ -17,7 +17,7 @@ type takenBack struct {
 
 	mu    sync.Mutex
 	used  int64
-	noted int64 // of used, by hasty
+	noted int64     // of used, by hasty
 	at    time.Time // when used was last made less by time
 	marks [8]streamMark
 	mark  int // the newest of them

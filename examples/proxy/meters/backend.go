@@ -39,33 +39,40 @@ type seen struct {
 	routes sync.Map                   // *layer.Route → *dispatched
 }
 
-// reign is the time of one profile. What backends count is bound for it, so that
-// nothing is left of those that a profile has no more.
-type reign struct {
-	lease *lease
-	over  context.CancelFunc
-	dst   string
-}
-
-func (r *Routes) newReign() *reign {
-	ctx, over := context.WithCancel(r.ctx)
-	return &reign{r.meters.lease(ctx), over, r.dst}
-}
-
-// dispatched is the series of one backend of a route.
+// dispatched is the series of one backend of a route, for a term.
 type dispatched struct {
 	*streams
+	*term
+	by    *backend
 	route *layer.Route
+	dst   string // of the reign
 	sent  prometheus.Counter
+
+	after atomic.Pointer[dispatched] // once that name is gone
+}
+
+// current is the streams of the same labels that are shown now.
+func (d *dispatched) current() *streams {
+	if d.holds() {
+		return d.streams
+	}
+	if d.by.routes.reign.Load().dst == d.dst {
+		return d.by.of(d.route).streams
+	}
+	after := d.after.Load()
+	if after == nil || !after.holds() {
+		after = d.by.bind(d.by.routes.meters.late(), d.dst, d.route)
+		d.after.Store(after)
+	}
+	return after.streams
 }
 
 func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	route := layer.RouteOf(ctx)
-	d := b.of(route)
+	d := b.of(layer.RouteOf(ctx))
 	d.sent.Inc()
-	s := &stream{of: d.streams, ctx: ctx}
+	s := &stream{of: d, ctx: ctx}
 	rsp, err := s.call(b.Service, req)
-	if route == nil || errors.Is(err, layer.ErrNotReady) {
+	if errors.Is(err, layer.ErrNotReady) {
 		return rsp, err
 	}
 	if t, ok := ctx.Value(triesKey{}).(*tries); ok {
@@ -81,26 +88,44 @@ func (b *backend) of(route *layer.Route) *dispatched {
 		now = &seen{under: reign}
 		b.seen.Store(now)
 	}
-	if d := now.last.Load(); d != nil && d.route == route {
+	if d := now.last.Load(); d != nil && d.route == route && d.holds() {
 		return d
 	}
-	found, ok := now.routes.Load(route)
-	if !ok {
-		found, _ = now.routes.LoadOrStore(route, b.bind(reign, route))
+	var d *dispatched
+	if found, ok := now.routes.Load(route); ok {
+		d = found.(*dispatched) //nolint:errcheck,forcetypeassert // stored below
 	}
-	d := found.(*dispatched) //nolint:errcheck,forcetypeassert // stored above
+	if d == nil || !d.holds() {
+		d = b.bindUnder(reign, route)
+		now.routes.Store(route, d)
+	}
 	now.last.Store(d)
 	return d
 }
 
-func (b *backend) bind(under *reign, route *layer.Route) *dispatched {
-	name := ""
-	if route != nil {
-		name = route.Name
+// bindUnder binds them for the time of a profile, if it has them.
+func (b *backend) bindUnder(r *reign, route *layer.Route) *dispatched {
+	t := r.term
+	if !t.holds() || !r.has(nameOf(route), b.authority) {
+		t = b.routes.meters.late()
 	}
-	labels := meta("parent", under.dst).With(routeMeta(name)).With(meta("backend", b.authority))
+	return b.bind(t, r.dst, route)
+}
+
+func (b *backend) bind(t *term, dst string, route *layer.Route) *dispatched {
+	labels := meta("parent", dst).With(routeMeta(nameOf(route))).With(meta("backend", b.authority))
 	f := b.routes.meters.httpRoutes
-	return &dispatched{newStreams(f.responses, under.lease, labels), route, f.sent.bind(under.lease, labels)}
+	return &dispatched{
+		streams: newStreams(f.responses, t.lease, labels), term: t,
+		by: b, route: route, dst: dst, sent: f.sent.bind(t.lease, labels),
+	}
+}
+
+func nameOf(route *layer.Route) string {
+	if route == nil {
+		return ""
+	}
+	return route.Name
 }
 
 func (b *backend) Next() httplayer.Service { return b.Service }

@@ -26,9 +26,9 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 // connections is the series of one destination by one name. They are bound when
 // the first connection comes.
 type connections struct {
-	over  context.CancelFunc
-	route func() tcpRoute
-	known map[Handling]func() prometheus.Counter
+	over             context.CancelFunc
+	route            func() tcpRoute
+	detected, opaque func() prometheus.Counter
 }
 
 type tcpRoute struct{ opened, closed, failed prometheus.Counter }
@@ -36,12 +36,12 @@ type tcpRoute struct{ opened, closed, failed prometheus.Counter }
 func (r *Routes) newConnections(dst string) *connections {
 	ctx, over := context.WithCancel(r.ctx)
 	f, l, parent := r.meters.tcpRoutes, r.meters.lease(ctx), meta("parent", dst)
-	c := &connections{over: over, known: map[Handling]func() prometheus.Counter{}}
-	for _, h := range []Handling{Detected, Opaque} {
-		c.known[h] = sync.OnceValue(func() prometheus.Counter {
+	protocol := func(h Handling) func() prometheus.Counter {
+		return sync.OnceValue(func() prometheus.Counter {
 			return f.protocols.bind(l, parent.With(Labels{"protocol": string(h)}))
 		})
 	}
+	c := &connections{over: over, detected: protocol(Detected), opaque: protocol(Opaque)}
 	c.route = sync.OnceValue(func() tcpRoute {
 		labels := parent.With(routeMeta("")).With(Labels{"target_ip": "", "target_port": parent["parent_port"]})
 		if addr, err := netip.ParseAddrPort(dst); err == nil {
@@ -63,7 +63,8 @@ const (
 )
 
 // Handled counts the connections to the destination by how they are handled:
-// outbound_tcp_protocol_connections_total. It is a layer that changes nothing.
+// outbound_tcp_protocol_connections_total. It is a layer that changes nothing, and
+// counts nothing inbound, or of a Handling that there is not.
 func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
@@ -75,7 +76,14 @@ type handled struct {
 }
 
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-	h.routes.conns.Load().known[h.how]().Inc()
+	if c := h.routes.conns.Load(); c != nil {
+		switch h.how {
+		case Detected:
+			c.detected().Inc()
+		case Opaque:
+			c.opaque().Inc()
+		}
+	}
 	return h.Server.Call(ctx, conn)
 }
 
@@ -85,7 +93,8 @@ func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Forwarded counts the connections that are forwarded to the destination as they
 // are: outbound_tcp_route_open_total and outbound_tcp_route_close_total. It is a
-// layer that changes nothing; a refusal counts as one that failed.
+// layer that changes nothing, and counts nothing inbound; a refusal counts as one
+// that failed.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
 type forwarded struct {
@@ -94,7 +103,11 @@ type forwarded struct {
 }
 
 func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-	route := f.routes.conns.Load().route()
+	c := f.routes.conns.Load()
+	if c == nil {
+		return f.Server.Call(ctx, conn)
+	}
+	route := c.route()
 	route.opened.Inc()
 	ended := route.failed
 	defer func() { ended.Inc() }()

@@ -65,6 +65,26 @@ func TestConnections(t *testing.T) {
 	})
 }
 
+// Inbound there is no destination to count connections of, and whoever makes up a
+// Handling has nothing counted.
+func TestConnectionsThatAreNotCounted(t *testing.T) {
+	m := meters.New(meters.Config{})
+	served := 0
+	next := serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+		served++
+		return tcplayer.Traffic{}, nil
+	})
+	in, out := m.Routes(t.Context(), meters.Inbound, "web:80"), m.Routes(t.Context(), meters.Outbound, "web:80")
+	for _, svc := range []tcplayer.Server{
+		in.Handled(meters.Detected, next), in.Handled(meters.Opaque, next), in.Forwarded(next), out.Handled("tls", next),
+	} {
+		_, err := svc.Call(t.Context(), nil)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 4, served)
+	require.Empty(t, lines(t, m, "outbound_tcp_"))
+}
+
 func TestConnectionLayersConform(t *testing.T) {
 	for name, of := range map[string]func(*meters.Routes, tcplayer.Server) tcplayer.Server{
 		"handled":   func(r *meters.Routes, next tcplayer.Server) tcplayer.Server { return r.Handled(meters.Detected, next) },

@@ -30,13 +30,36 @@ func endOf(ctx context.Context, rsp *http.Response, err error) end {
 	})
 	e := end{failed: class.Failed(), grpc: -1}
 	if rsp != nil {
-		e.status = rsp.StatusCode
+		e.status = httpStatus(rsp.StatusCode)
 		e.grpc = grpcStatus(rsp, err == nil)
 	}
 	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrUnread) {
 		e.err = ErrorKind(err)
 	}
 	return e
+}
+
+// unknownStatus stands for all that HTTP has not: an endpoint that speaks HTTP/2
+// can say any number.
+const unknownStatus = -1
+
+// httpStatus is a status as it is counted: of three digits, or unknownStatus.
+func httpStatus(code int) int {
+	if code < 100 || code > 999 {
+		return unknownStatus
+	}
+	return code
+}
+
+// statusLabel is what labels have of a status; 0 is that there was none.
+func statusLabel(status int) string {
+	switch status {
+	case 0:
+		return ""
+	case unknownStatus:
+		return "unknown"
+	}
+	return strconv.Itoa(status)
 }
 
 // grpcStatus reads it where gRPC puts it: in the trailers, or in the header if
@@ -68,8 +91,8 @@ func (e end) labels() Labels {
 	if e.err != "" {
 		labels["error"] = e.err
 	}
-	if e.status > 0 {
-		labels["status_code"] = strconv.Itoa(e.status)
+	if e.status != 0 {
+		labels["status_code"] = statusLabel(e.status)
 	}
 	if e.grpc >= 0 {
 		labels["grpc_status"] = strconv.Itoa(int(e.grpc))
@@ -113,8 +136,8 @@ func (c *counted) at(e end) *bound {
 	found, ok := c.ends.Load(e)
 	if !ok {
 		status := Labels{}
-		if e.status > 0 {
-			status["status_code"] = strconv.Itoa(e.status)
+		if e.status != 0 {
+			status["status_code"] = statusLabel(e.status)
 		}
 		found, _ = c.ends.LoadOrStore(e, &bound{
 			end:       e,

@@ -3,10 +3,9 @@ package meters
 import (
 	"context"
 	"net/http"
+	"reflect"
 	"sync"
 	"sync/atomic"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
@@ -38,9 +37,10 @@ type Routes struct {
 	conns     atomic.Pointer[connections] // by the name of the moment
 	reign     atomic.Pointer[reign]
 
-	mu     sync.Mutex
-	dst    string
-	routes map[string]*routed // by name and labels
+	mu      sync.Mutex
+	dst     string
+	profile *profiles.Profile  // nil: none yet
+	routes  map[string]*routed // by name and labels
 }
 
 // Routes returns the series of the destination that target names, until its
@@ -48,15 +48,19 @@ type Routes struct {
 func (m *Meters) Routes(ctx context.Context, d Direction, target string) *Routes {
 	r := &Routes{meters: m, ctx: ctx, direction: d}
 	r.rename(target)
-	r.reign.Store(r.newReign())
+	r.reign.Store(r.newReign(nil))
 	return r
 }
 
 // OnProfile says which profile is about to be in force, and which name:port it
-// gives to the destination.
+// gives to the destination. The same as before changes nothing.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if dst == r.dst && r.profile != nil && reflect.DeepEqual(p, r.profile) {
+		return // a stream of the controller began anew
+	}
+	r.profile = p
 	if dst != r.dst {
 		r.letGo(nil)
 		r.rename(dst)
@@ -67,7 +71,7 @@ func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 		}
 		r.letGo(stay)
 	}
-	r.reign.Swap(r.newReign()).over()
+	r.reign.Swap(r.newReign(p)).over()
 }
 
 // rename begins anew by another name.
@@ -98,7 +102,7 @@ func (r *Routes) Measured(route profiles.Route) (requests, tries layer.Instrumen
 	of := r.route(route.Name, route.Labels)
 	requests, tries = of.measured()
 	if route.Retryable && r.direction == Outbound {
-		requests = of.retries().added(requests)
+		requests = of.now().retries().added(requests)
 	}
 	return requests, tries
 }
@@ -138,31 +142,6 @@ func (r *Routes) route(name string, labels map[string]string) *routed {
 
 func routeKey(name string, labels Labels) string { return name + "\x00" + labels.key() }
 
-// routed is one route, as long as profiles of one name have it.
-type routed struct {
-	over context.CancelFunc
-
-	requests func() *streams
-	retries  func() retries
-	measured func() (requests, tries layer.Instruments)
-}
-
-// newRouted binds nothing yet: most destinations have no request by the default
-// route of the time before their first profile.
-func (r *Routes) newRouted(name string, rt map[string]string) *routed {
-	ctx, over := context.WithCancel(r.ctx)
-	lease, f, dst := r.meters.lease(ctx), r.meters.httpRoutes, r.dst
-	labels := meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}) // linkerd's, unless it is asked for
-	return &routed{
-		over:     over,
-		requests: sync.OnceValue(func() *streams { return newStreams(f.requests, lease, labels) }),
-		retries:  sync.OnceValue(func() retries { return f.retries.bind(lease, labels) }),
-		measured: sync.OnceValues(func() (requests, tries layer.Instruments) {
-			return r.meters.Route(ctx, r.direction, dst, name, rt)
-		}),
-	}
-}
-
 // routeMeter is the layer of a route.
 type routeMeter struct {
 	httplayer.Service
@@ -171,9 +150,10 @@ type routeMeter struct {
 }
 
 func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	s := &stream{of: m.route.requests(), ctx: ctx}
+	m.route.now()
+	s := &stream{of: m.route, ctx: ctx}
 	if m.retryable {
-		s.tries = &tries{successes: m.route.retries().successes}
+		s.tries = &tries{of: m.route}
 		s.ctx = context.WithValue(ctx, triesKey{}, s.tries)
 	}
 	return s.call(m.Service, req)
@@ -182,28 +162,3 @@ func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Respons
 func (m *routeMeter) Next() httplayer.Service { return m.Service }
 
 func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
-
-// httpRouteFamilies are outbound_http_route_*.
-type httpRouteFamilies struct {
-	requests, responses streamFamilies // of routes, and of their backends
-	sent                *family[prometheus.Counter]
-	retries             retryFamilies
-}
-
-func (m *Meters) httpRouteFamilies() httpRouteFamilies {
-	const name, backend = "outbound_http_route_", "outbound_http_route_backend_"
-	return httpRouteFamilies{
-		requests: streamFamilies{
-			statuses: m.counters(name+"request_statuses_total", "Completed request-response streams."),
-			durations: m.histograms(name+"request_duration_seconds",
-				"The time between request initialization and response completion.", 0.05, 0.5, 1, 10),
-		},
-		sent: m.counters(backend+"requests_total", "The total number of requests dispatched."),
-		responses: streamFamilies{
-			statuses: m.counters(backend+"response_statuses_total", "Completed responses."),
-			durations: m.histograms(backend+"response_duration_seconds",
-				"The time between request dispatch and response completion.", 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10),
-		},
-		retries: m.retryFamilies(name + "retry_"),
-	}
-}

@@ -207,6 +207,29 @@ func TestRouteRetries(t *testing.T) {
 	})
 }
 
+// A route without a name is retried as well, and counted as the default one.
+func TestRetriesOfARouteWithoutAName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		f := follow(t.Context(), m)
+		n := 0
+		f.answer = func(*http.Request) (*http.Response, error) {
+			if n++; n == 1 {
+				return response(503, ""), nil
+			}
+			return response(200, ""), nil
+		}
+		f.say(&profiles.Profile{
+			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 10, TTL: 5 * time.Second},
+			Routes: []profiles.Route{{Match: profiles.Path("/x"), Retryable: true}},
+		})
+		require.NoError(t, f.get(t, "/x"))
+		of := `{hostname="",` + webService + `,` + ofRoute("default", "default") + `} 1`
+		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_requests_total"+of)
+		require.Contains(t, lines(t, m, "outbound_http_route_retry_"), "outbound_http_route_retry_successes_total"+of)
+	})
+}
+
 // What requests come to has linkerd's words.
 func TestRouteErrors(t *testing.T) {
 	cut := func(err error) *http.Response {
@@ -214,14 +237,29 @@ func TestRouteErrors(t *testing.T) {
 		rsp.Body, rsp.ContentLength = io.NopCloser(io.MultiReader(strings.NewReader("x"), broken{err})), -1
 		return rsp
 	}
+	odd := cut(io.ErrUnexpectedEOF)
+	odd.StatusCode = 0
 	grpc := []string{"Content-Type", "application/grpc"}
 	peer := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: syscall.ECONNRESET}
+	connecting := &layer.Error{Layer: "dial", Endpoint: "10.0.0.2:80", Kind: layer.ErrTimeout, Err: errOther}
+	unreached := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: connecting}
+	limited := &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: unreached}
+	inTime := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout}}
+	for _, err := range []error{unreached, &layer.Error{Layer: "retry", Reason: "after 2 tries", Err: unreached}} {
+		requireOutcome(t, `error="",hostname="",http_status="504"`, nil, err)
+	}
+	for _, err := range []error{limited, inTime} {
+		requireOutcome(t, `error="REQUEST_TIMEOUT",hostname="",http_status=""`, nil, err)
+	}
 	for want, tt := range map[string]struct {
 		rsp    *http.Response
 		err    error
 		header []string
 	}{
 		`error="",hostname="",http_status="404"`:                      {rsp: response(404, "")},
+		`error="",hostname="",http_status="999"`:                      {rsp: response(999, "")},
+		`error="",hostname="",http_status="unknown"`:                  {rsp: response(1_000_001, "")},
+		`error="IO",hostname="",http_status="unknown"`:                {rsp: odd},
 		`error="",hostname="",http_status="502"`:                      {err: peer},
 		`error="",hostname="",http_status="200"`:                      {err: peer, header: grpc},
 		`error="",hostname="",http_status="504"`:                      {err: &layer.Error{Layer: "endpoint", Err: context.DeadlineExceeded}},
@@ -236,19 +274,25 @@ func TestRouteErrors(t *testing.T) {
 		`error="IDLE_TIMEOUT",hostname="",http_status="200"`:          {rsp: cut(&layer.Error{Kind: layer.ErrIdleTimeout})},
 		`error="UNKNOWN",hostname="",http_status="200"`:               {rsp: cut(errOther)},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			m := meters.New(meters.Config{})
-			f := follow(t.Context(), m)
-			f.answer = func(*http.Request) (*http.Response, error) { return tt.rsp, tt.err }
-			_ = f.get(t, "/", tt.header...)
-			const statuses = "outbound_http_route_request_statuses_total"
-			found := lines(t, m, statuses)
-			require.Len(t, found, 1)
-			require.Contains(t, found[0], statuses+"{"+want+",")
-			require.Contains(t, found[0], `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="80"`)
-			require.True(t, strings.HasSuffix(found[0], "} 1"))
-		})
+		requireOutcome(t, want, tt.rsp, tt.err, tt.header...)
 	}
+}
+
+// requireOutcome requires a request that is answered so to have the labels.
+func requireOutcome(t *testing.T, labels string, rsp *http.Response, err error, header ...string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		f := follow(t.Context(), m)
+		f.answer = func(*http.Request) (*http.Response, error) { return rsp, err }
+		_ = f.get(t, "/", header...)
+		const statuses = "outbound_http_route_request_statuses_total"
+		found := lines(t, m, statuses)
+		require.Len(t, found, 1)
+		require.Contains(t, found[0], statuses+"{"+labels+",")
+		require.Contains(t, found[0], `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="80"`)
+		require.True(t, strings.HasSuffix(found[0], "} 1"))
+	})
 }
 
 // broken is the end of a body.

@@ -9,13 +9,15 @@ import (
 // lease is the use of series by one endpoint, route, balancer or listener. It
 // ends a while after its context, and lets them go then.
 type lease struct {
+	endless bool // there is nothing to remember
+
 	mu    sync.Mutex
 	ended bool
 	drops []func()
 }
 
 func (m *Meters) lease(ctx context.Context) *lease {
-	l := new(lease)
+	l := &lease{endless: ctx.Done() == nil}
 	context.AfterFunc(ctx, func() { time.AfterFunc(m.retain, l.end) })
 	return l
 }
@@ -32,6 +34,9 @@ func (l *lease) end() {
 
 // add has drop called when the lease ends; at once if it has.
 func (l *lease) add(drop func()) {
+	if l.endless {
+		return
+	}
 	l.mu.Lock()
 	ended := l.ended
 	if !ended {

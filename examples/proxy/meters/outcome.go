@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
@@ -40,11 +39,7 @@ func (f fault) String() string {
 }
 
 func (o outcome) labels() Labels {
-	labels := Labels{"http_status": "", "error": o.err.String()}
-	if o.status > 0 {
-		labels["http_status"] = strconv.Itoa(o.status)
-	}
-	return labels
+	return Labels{"http_status": statusLabel(o.status), "error": o.err.String()}
 }
 
 // key is one of few numbers.
@@ -66,12 +61,12 @@ func withoutResponse(req *http.Request, err error) outcome {
 	case strings.HasPrefix(req.Header.Get("Content-Type"), "application/grpc"):
 		status = http.StatusOK
 	}
-	return outcome{status: status}
+	return outcome{status: httpStatus(status)}
 }
 
 // afterHead is what a response came to that err broke off; nil did not.
 func afterHead(rsp *http.Response, err error) outcome {
-	o := outcome{status: rsp.StatusCode}
+	o := outcome{status: httpStatus(rsp.StatusCode)}
 	if err == nil {
 		return o
 	}
@@ -98,9 +93,25 @@ func faultOf(err error) fault {
 	case errors.Is(err, layer.ErrIdleTimeout):
 		return idleTimeout
 	case errors.Is(err, layer.ErrTimeout):
-		return requestTimeout
+		return timeoutFault(err)
 	case errors.Is(err, context.Canceled):
 		return cancelled
 	}
 	return noFault
+}
+
+// timeoutFault tells a limit on the request from one on connecting to an endpoint,
+// which is that endpoint's failure.
+func timeoutFault(err error) fault {
+	var at *layer.Error
+	for errors.As(err, &at) {
+		if at.Kind != nil && errors.Is(at.Kind, layer.ErrTimeout) {
+			if at.Layer == "endpoint" || at.Layer == "dial" {
+				return noFault
+			}
+			return requestTimeout
+		}
+		err = at.Err
+	}
+	return requestTimeout
 }

@@ -8,9 +8,9 @@ import (
 
 // meta are the labels by which linkerd's policies call a resource: of the
 // destination that was asked for (parent), or of the one that serves (backend).
-// That is the Service that authority names as Kubernetes does,
-// name.namespace.svc:port; any other has the kind "default", and its host is the
-// name.
+// That is the Service that authority names as Kubernetes does, name.namespace.svc
+// or name.namespace.svc.cluster.local, and a port; any other has the kind
+// "default", and its host is the name: another domain is somebody else's.
 func meta(prefix, authority string) Labels {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
@@ -18,7 +18,7 @@ func meta(prefix, authority string) Labels {
 	}
 	group, kind, namespace, name := "", "default", "", host
 	_, notAddr := netip.ParseAddr(host)
-	if parts := strings.SplitN(host, ".", 4); notAddr != nil && len(parts) > 2 && strings.EqualFold(parts[2], "svc") {
+	if parts := strings.SplitN(host, ".", 3); notAddr != nil && len(parts) > 2 && isCluster(parts[2]) {
 		group, kind, namespace, name = "core", "Service", parts[1], parts[0]
 	}
 	return Prefixed(prefix, Labels{
@@ -34,4 +34,10 @@ func routeMeta(name string) Labels {
 		kind, name = "default", "default"
 	}
 	return Labels{"route_group": "", "route_kind": kind, "route_namespace": "", "route_name": name}
+}
+
+// isCluster reports whether domain is that of the cluster's Services.
+func isCluster(domain string) bool {
+	domain = strings.TrimSuffix(domain, ".")
+	return strings.EqualFold(domain, "svc") || strings.EqualFold(domain, "svc.cluster.local")
 }

@@ -144,6 +144,31 @@ func TestCallerWhoLeavesIsNoFailure(t *testing.T) {
 	require.Equal(t, []string{`response_total{classification="success",direction="inbound"} 1`}, lines(t, m, "response_total"))
 }
 
+// An endpoint that makes up statuses does not make series.
+func TestStatusesThatAreNone(t *testing.T) {
+	m := meters.New(meters.Config{})
+	status := 0
+	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) {
+		return response(status, ""), nil
+	}})
+	for _, status = range []int{0, -7, 99, 1000, 1_000_001, 1_000_002, 100, 999} {
+		rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil))
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, rsp.Body)
+		require.NoError(t, err)
+	}
+	for _, name := range []string{"response_total", "response_latency_ms_count"} {
+		found := lines(t, m, name)
+		text := strings.Join(found, "\n")
+		for _, want := range []string{`status_code="100"`, `status_code="999"`, `status_code="unknown"`} {
+			require.Contains(t, text, want)
+		}
+		for _, line := range found {
+			require.Regexp(t, `status_code="(100|999|unknown)"`, line)
+		}
+	}
+}
+
 func TestPanicIsCounted(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) { panic("no") }})

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// stackFamilies are the services of endpoints and balancers that were made, and
-// let go. linkerd's proxy also counts how often they were polled, and waited for,
+// stackFamilies are the services of endpoints of HTTP, and of balancers, that were
+// made, and let go. linkerd's proxy also counts how often they were polled, and waited for,
 // which has no like here: a Call admits or refuses, and nobody polls before it.
 type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
 

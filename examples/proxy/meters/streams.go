@@ -54,9 +54,13 @@ func (s *streams) at(o outcome) *ended {
 	return e
 }
 
+// shown are the streams of a route or backend. They are asked for when a request
+// ends, which may have lasted longer than those of its beginning are shown.
+type shown interface{ current() *streams }
+
 // stream is one request, and the Observer of its response.
 type stream struct {
-	of    *streams
+	of    shown
 	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from a body that broke
 	start time.Time
 	rsp   *http.Response
@@ -66,8 +70,8 @@ type stream struct {
 // tries counts how often a request was sent, to tell those that a retry has
 // helped.
 type tries struct {
-	n         atomic.Int32
-	successes prometheus.Counter
+	n  atomic.Int32
+	of *routed
 }
 
 type triesKey struct{}
@@ -96,11 +100,12 @@ func (s *stream) End(err error) {
 		Response: s.rsp, Err: err, Ended: err == nil,
 	})
 	if !class.Failed() {
-		s.tries.successes.Inc()
+		s.tries.of.now().retries().successes.Inc()
 	}
 }
 
 func (s *stream) done(o outcome) {
-	s.of.durations.Observe(time.Since(s.start).Seconds())
-	s.of.at(o).Inc()
+	of := s.of.current()
+	of.durations.Observe(time.Since(s.start).Seconds())
+	of.at(o).Inc()
 }

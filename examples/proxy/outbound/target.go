@@ -27,12 +27,7 @@ func Target(req *http.Request) (string, error) {
 	if name == "" {
 		return "", errors.New("the request names no host")
 	}
-	host, port := name, "80"
-	if h, p, err := net.SplitHostPort(name); err == nil {
-		host, port = h, p
-	} else if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
-		host = name[1 : len(name)-1]
-	}
+	host, port := split(name)
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || n == 0 {
 		return "", fmt.Errorf("%s %q: the port must be from 1 to 65535", where, name)
@@ -45,4 +40,15 @@ func Target(req *http.Request) (string, error) {
 		return "", fmt.Errorf("%s %q must be name or name:port, and an address of IPv6 is in brackets", where, name)
 	}
 	return strings.ToLower(host) + ":" + port, nil
+}
+
+// split parts a host from its port, and takes the brackets off.
+func split(name string) (host, port string) {
+	if host, port, err := net.SplitHostPort(name); err == nil {
+		return host, port
+	}
+	if strings.HasPrefix(name, "[") && strings.HasSuffix(name, "]") {
+		name = name[1 : len(name)-1]
+	}
+	return name, "80"
 }

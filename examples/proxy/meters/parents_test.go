@@ -1,0 +1,27 @@
+package meters
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A name is that of a Service in the domain of the cluster alone.
+func TestServices(t *testing.T) {
+	for authority, service := range map[string]bool{
+		"web.shop.svc:80": true, "web.shop.svc": true, "web.shop.svc.cluster.local:80": true,
+		"web.shop.svc.cluster.local.:80": true, "web.shop.SVC.Cluster.Local:80": true,
+		"web.shop.svc.evil.com:80": false, "web.shop.svc.cluster.local.evil.com:80": false, "web.shop.svc.cluster:80": false,
+		"web.shop.svcs:80": false, "web.shop:80": false, "a.web.shop.svc:80": false, "10.0.0.1:80": false, "[fd00::1]:80": false,
+	} {
+		labels := meta("parent", authority)
+		if service {
+			require.Equal(t, "Service", labels["parent_kind"], authority)
+			require.Equal(t, "web", labels["parent_name"], authority)
+			require.Equal(t, "shop", labels["parent_namespace"], authority)
+			continue
+		}
+		require.Equal(t, "default", labels["parent_kind"], authority)
+		require.Empty(t, labels["parent_namespace"], authority)
+	}
+}

@@ -1,0 +1,88 @@
+package meters
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// routed is one route, as long as profiles of one name have it.
+type routed struct {
+	meters *Meters
+	over   context.CancelFunc
+	term   *term
+	labels Labels
+
+	bound    atomic.Pointer[routeSeries]
+	measured func() (requests, tries layer.Instruments)
+}
+
+// routeSeries are outbound_http_route_* of one route, for a term.
+type routeSeries struct {
+	*term
+	*streams
+	retries func() retries // not bound before it is asked for
+}
+
+// newRouted binds nothing yet: most destinations have no request by the default
+// route of the time before their first profile.
+func (r *Routes) newRouted(name string, rt map[string]string) *routed {
+	ctx, over := context.WithCancel(r.ctx)
+	dst := r.dst
+	return &routed{
+		meters: r.meters, over: over, term: r.meters.term(ctx),
+		labels: meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // linkerd's, unless it is asked for
+		measured: sync.OnceValues(func() (requests, tries layer.Instruments) {
+			return r.meters.Route(ctx, r.direction, dst, name, rt)
+		}),
+	}
+}
+
+// now are the series that are shown now. Two who bind them at a time have the
+// same ones.
+func (r *routed) now() *routeSeries {
+	if s := r.bound.Load(); s != nil && s.holds() {
+		return s
+	}
+	t, f := r.term, r.meters.httpRoutes
+	if !t.holds() {
+		t = r.meters.late()
+	}
+	s := &routeSeries{
+		term: t, streams: newStreams(f.requests, t.lease, r.labels),
+		retries: sync.OnceValue(func() retries { return f.retries.bind(t.lease, r.labels) }),
+	}
+	r.bound.Store(s)
+	return s
+}
+
+func (r *routed) current() *streams { return r.now().streams }
+
+// httpRouteFamilies are outbound_http_route_*.
+type httpRouteFamilies struct {
+	requests, responses streamFamilies // of routes, and of their backends
+	sent                *family[prometheus.Counter]
+	retries             retryFamilies
+}
+
+func (m *Meters) httpRouteFamilies() httpRouteFamilies {
+	const name, backend = "outbound_http_route_", "outbound_http_route_backend_"
+	return httpRouteFamilies{
+		requests: streamFamilies{
+			statuses: m.counters(name+"request_statuses_total", "Completed request-response streams."),
+			durations: m.histograms(name+"request_duration_seconds",
+				"The time between request initialization and response completion.", 0.05, 0.5, 1, 10),
+		},
+		sent: m.counters(backend+"requests_total", "The total number of requests dispatched."),
+		responses: streamFamilies{
+			statuses: m.counters(backend+"response_statuses_total", "Completed responses."),
+			durations: m.histograms(backend+"response_duration_seconds",
+				"The time between request dispatch and response completion.", 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10),
+		},
+		retries: m.retryFamilies(name + "retry_"),
+	}
+}
