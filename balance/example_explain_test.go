@@ -34,7 +34,7 @@ func Example_explain() {
 	defer cancel()
 	svc := balance.Resolve(ctx, zoned("a", "a", "b"), "web:80", hello,
 		balance.With[string](balance.Policy{Zone: "a"}), balance.Source[string](func() uint64 { return 4 }))
-	_ = svc.Ready(ctx)
+	ready(svc, 3)
 
 	ctx, why := layer.Explain(ctx)
 	_, _ = svc.Call(ctx, "world")

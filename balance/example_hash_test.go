@@ -16,9 +16,7 @@ func ExampleHash() {
 
 	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", hello,
 		balance.With[string](balance.Policy{Pick: balance.Hash(1.25)}))
-	if err := svc.Ready(ctx); err != nil {
-		fmt.Println(err)
-	}
+	ready(svc, 3)
 	for _, user := range []string{"alice", "bob", "carol", "dave", "alice", "bob"} {
 		key := fnv.New64a()
 		_, _ = key.Write([]byte(user))

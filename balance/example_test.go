@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"runtime"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
@@ -33,6 +34,18 @@ func hello(ctx context.Context, t discover.Target) layer.Service[string, string]
 	return layer.Func[string, string](func(_ context.Context, req string) (string, error) {
 		return "hello " + req + " from " + t.Endpoint.Addr.String(), nil
 	})
+}
+
+// ready waits until n endpoints are: Ready is content with one.
+func ready(svc *balance.Balancer[string, string], n int) {
+	for are := 0; are < n; runtime.Gosched() {
+		are = 0
+		for _, e := range svc.Snapshot() {
+			if e.State == "ready" {
+				are++
+			}
+		}
+	}
 }
 
 func ExampleResolve() {
@@ -83,7 +96,7 @@ func ExampleBalancer_Describe() {
 		return layer.NewStack[string, string]().Limit(8).Service(hello(ctx, t))
 	}
 	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80"), "web", limited)
-	_ = svc.Ready(ctx)
+	ready(svc, 2)
 	d := layer.Describe(svc)
 	fmt.Println(d.Name, d.State.Get("target"), d.State.Get("endpoints"))
 	for _, e := range d.Children {

@@ -70,8 +70,8 @@ func TestEndpointChurn(t *testing.T) {
 	}
 	require.NoError(t, pl.Set(served(webName, controller.Unknown, addrs(all)...)))
 	g.more(t, 200)
-	after := p.settled(t, before.goroutines*3/2+20, before.fds*2+20)
 	g.end()
+	after := p.settled(t, before.goroutines*3/2+20, before.fds*2+20)
 	t.Logf("%d changes, %d a second: %v; the latest request came to an endpoint %v after it had gone",
 		changes, perSecond, g, time.Duration(late.Load()).Round(time.Microsecond))
 	t.Logf("proxy before: %v; after: %v", before, after)
