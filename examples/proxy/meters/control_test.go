@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
@@ -57,13 +56,7 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 
 // A controller is found by the names of a real DNS server, as the proxy does it.
 func TestControlCountsLookups(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	srv := grpc.NewServer()
-	grpc_health_v1.RegisterHealthServer(srv, healthServer{})
-	go srv.Serve(l)
-	defer srv.Stop()
-	_, port, err := net.SplitHostPort(l.Addr().String())
+	_, port, err := net.SplitHostPort(serveHealth(t))
 	require.NoError(t, err)
 
 	m := meters.New(meters.Config{})

@@ -256,16 +256,23 @@ func (healthServer) Watch(_ *grpc_health_v1.HealthCheckRequest, s grpc.ServerStr
 	return s.Send(&grpc_health_v1.HealthCheckResponse{})
 }
 
-func TestControlCountsCalls(t *testing.T) {
+// serveHealth serves a healthServer until the test ends.
+func serveHealth(t *testing.T) (addr string) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()
 	grpc_health_v1.RegisterHealthServer(srv, healthServer{})
 	go srv.Serve(l)
-	defer srv.Stop()
+	t.Cleanup(srv.Stop)
+	return l.Addr().String()
+}
+
+func TestControlCountsCalls(t *testing.T) {
+	addr := serveHealth(t)
 
 	m := meters.New(meters.Config{})
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithStatsHandler(m.Control(t.Context(), "dst.linkerd:8086", meters.NoTLS("loopback"))))
 	require.NoError(t, err)
 	defer conn.Close()
@@ -281,12 +288,12 @@ func TestControlCountsCalls(t *testing.T) {
 	_, err = stream.Recv()
 	require.ErrorIs(t, err, io.EOF)
 
-	const addr, tls = `addr="dst.linkerd:8086"`, `no_tls_reason="loopback"`
-	require.Equal(t, []string{`control_request_total{` + addr + `,` + tls + `,tls="no_identity"} 3`}, lines(t, m, "control_request_total"))
+	const at, tls = `addr="dst.linkerd:8086"`, `no_tls_reason="loopback"`
+	require.Equal(t, []string{`control_request_total{` + at + `,` + tls + `,tls="no_identity"} 3`}, lines(t, m, "control_request_total"))
 	require.ElementsMatch(t, []string{
-		`control_response_total{` + addr + `,classification="success",grpc_status="0",` + tls + `,status_code="200",tls="no_identity"} 2`,
-		`control_response_total{` + addr + `,classification="failure",grpc_status="13",` + tls + `,status_code="200",tls="no_identity"} 1`,
+		`control_response_total{` + at + `,classification="success",grpc_status="0",` + tls + `,status_code="200",tls="no_identity"} 2`,
+		`control_response_total{` + at + `,classification="failure",grpc_status="13",` + tls + `,status_code="200",tls="no_identity"} 1`,
 	}, lines(t, m, "control_response_total"))
 	require.Len(t, lines(t, m, "control_response_latency_ms_count"), 1)
-	require.Equal(t, []string{`control_requests_in_flight{` + addr + `,` + tls + `,tls="no_identity"} 0`}, lines(t, m, "control_requests_in_flight"))
+	require.Equal(t, []string{`control_requests_in_flight{` + at + `,` + tls + `,tls="no_identity"} 0`}, lines(t, m, "control_requests_in_flight"))
 }
