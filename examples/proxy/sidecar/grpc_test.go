@@ -210,16 +210,22 @@ func TestGRPCRetryByTrailers(t *testing.T) {
 	require.EqualValues(t, 100-1-7, e.fails.Load(), "10 retries in 10 seconds, of which 3 were spent")
 }
 
+// chat says a word, and hears it.
+func chat(t *testing.T, stream grpc.ClientStream, word string) {
+	t.Helper()
+	require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
+	in := new(wrapperspb.StringValue)
+	require.NoError(t, stream.RecvMsg(in))
+	require.Equal(t, word, in.GetValue())
+}
+
 // A route that is retryable holds no conversation up.
 func TestGRPCBothWaysOnARetryableRoute(t *testing.T) {
 	_, conn := grpcTown(t, retryableEcho())
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)
 	for _, word := range []string{"one", "two", "three"} {
-		require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
-		in := new(wrapperspb.StringValue)
-		require.NoError(t, stream.RecvMsg(in))
-		require.Equal(t, word, in.GetValue())
+		chat(t, stream, word)
 	}
 	require.NoError(t, stream.CloseSend())
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))

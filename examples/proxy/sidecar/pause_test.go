@@ -96,10 +96,7 @@ func TestConversationsMayBeSilent(t *testing.T) {
 			stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 			require.NoError(t, err)
 			for _, word := range []string{"one", "two", "three"} {
-				require.NoError(t, stream.SendMsg(wrapperspb.String(word)))
-				in := new(wrapperspb.StringValue)
-				require.NoError(t, stream.RecvMsg(in))
-				require.Equal(t, word, in.GetValue())
+				chat(t, stream, word)
 				late(t, uploads)
 			}
 			require.NoError(t, stream.CloseSend())
