@@ -20,7 +20,8 @@ type line struct {
 	shown    metrics.Gauge // the same
 
 	mu    sync.Mutex
-	queue list.List // of *waiter
+	queue list.List // of *waiter, by number
+	next  int64     // the number of the next to join
 	head  *waiter   // whose turn it is; nil when nobody is in line
 	last  error     // the service's last refusal
 	room  wake.Broadcast
@@ -29,9 +30,11 @@ type line struct {
 // waiter is one request in line.
 type waiter struct {
 	since time.Time
-	turn  chan struct{} // receives once, when it is this waiter's turn or it failed
+	turn  chan struct{}    // receives once, when it is this waiter's turn or it failed
+	late  <-chan time.Time // nil, or receives when one who came back has waited for too long
 
 	// With the line's mu.
+	number int64         // those who came before it have lesser ones
 	place  *list.Element // nil when not in line
 	failed error
 	stop   context.CancelCauseFunc // ends the wait of the one whose turn it is
@@ -48,17 +51,30 @@ func (l *line) join(w *waiter) bool {
 	if l.queue.Len() >= l.capacity {
 		return false
 	}
+	w.number = l.next
+	l.next++
 	w.place = l.queue.PushBack(w)
 	l.changed()
 	return true
 }
 
-// rejoin puts w, who had its turn and was refused after all, at the front.
-func (l *line) rejoin(w *waiter) {
+// rejoin puts w, who had its turn and was refused after all, where it was: in
+// front of all who came after it. One of them may have the turn by now, so w
+// needs a clock of its own.
+func (l *line) rejoin(w *waiter, late <-chan time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.turn = make(chan struct{}, 1)
-	w.place = l.queue.PushFront(w)
+	w.late = late
+	behind := l.queue.Front()
+	for behind != nil && behind.Value.(*waiter).number < w.number {
+		behind = behind.Next()
+	}
+	if behind == nil {
+		w.place = l.queue.PushBack(w)
+	} else {
+		w.place = l.queue.InsertBefore(w, behind)
+	}
 	l.changed()
 }
 

@@ -18,8 +18,8 @@ import (
 // Admission: up to capacity requests stand in line, for up to maxWait each.
 // Only the head of the line waits in inner's Ready; it hands that place on
 // just before its own Call, so one free slot wakes one waiter. A head that is
-// refused after all, because the one right behind it was quicker in that moment,
-// goes back to the front. Once the head has waited maxWait
+// refused after all, because those right behind it were quicker in that moment,
+// goes back to its place. Once the head has waited maxWait
 // the queue is in fail-fast: everyone in line fails, and newcomers are refused
 // at once until inner is ready again. Ready waits for room in the line.
 //
@@ -139,7 +139,7 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 			q.waited.Observe(milliseconds(time.Since(w.since)))
 			return none, err
 		}
-		q.line.rejoin(w)
+		q.line.rejoin(w, q.end(w))
 	}
 }
 
@@ -168,6 +168,8 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	defer q.line.leave(w) // whatever happens, a panic of inner included
 	select {
 	case <-w.turn:
+	case <-w.late:
+		return nil // it tries once more, as the head does at the end of its wait
 	case <-ctx.Done():
 		return q.gone(ctx, w)
 	}
@@ -196,6 +198,14 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 }
 
 var errWaited = errors.New("waited for as long as the queue allows")
+
+// end receives when w has waited for as long as it may.
+func (q *queue[Req, Rsp]) end(w *waiter) <-chan time.Time {
+	if q.maxWait <= 0 {
+		return nil
+	}
+	return time.After(time.Until(w.since.Add(q.maxWait)))
+}
 
 func (q *queue[Req, Rsp]) isOver(w *waiter) bool {
 	return q.maxWait > 0 && time.Since(w.since) >= q.maxWait

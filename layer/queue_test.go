@@ -92,6 +92,45 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
+// overtaken holds the Calls of the first few until others have taken what
+// there was.
+type overtaken struct {
+	*gate
+	slow atomic.Int64
+	late chan struct{}
+}
+
+func (o *overtaken) Call(ctx context.Context, req int) (int, error) {
+	if int64(req) < o.slow.Load() {
+		<-o.late
+	}
+	return o.gate.Call(ctx, req)
+}
+
+func TestQueueTheOvertakenWaitNoLonger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const maxWait, callers = 10 * time.Second, 7
+		o := &overtaken{gate: &gate{}, late: make(chan struct{})}
+		q := queueOver(o, callers, maxWait)
+		start := time.Now()
+		answers := make(chan error, callers)
+		for i := range callers {
+			go func() { _, err := q.Call(t.Context(), i); answers <- err }()
+			time.Sleep(time.Second)
+		}
+		o.slow.Store(3)
+		o.allow(1)
+		require.NoError(t, <-answers, "of one of those behind the first three")
+		close(o.late)
+		synctest.Wait() // the three are back, and somebody behind them has the turn
+		require.Equal(t, int64(callers-1), layer.Describe(q).State.Get("waiting"))
+		for range callers - 1 {
+			require.ErrorIs(t, <-answers, layer.ErrFailFast)
+		}
+		assert.Equal(t, maxWait, time.Since(start), "the first of all has waited for as long as it may")
+	})
+}
+
 func TestQueueWakesOneWaiterForEachSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 10_000

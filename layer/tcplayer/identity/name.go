@@ -32,6 +32,8 @@ func checkSPIFFE(id string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("the identity: %w", err)
+	case strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return fmt.Errorf("the identity %q has other characters than the visible ones of ASCII", id)
 	case len(id) > 2048:
 		return fmt.Errorf("the identity has %d bytes, which is more than 2048", len(id))
 	case !strings.HasPrefix(id, "spiffe://") || u.Host == "":
@@ -40,8 +42,21 @@ func checkSPIFFE(id string) error {
 		return fmt.Errorf("the identity %q has more than a trust domain and a path", id)
 	case strings.ToLower(u.Host) != u.Host:
 		return fmt.Errorf("the trust domain of the identity %q is not in lower case", id)
+	case !isDomain(u.Host):
+		return fmt.Errorf("the trust domain of the identity %q is not as that of a host: names of lower-case letters, digits, dashes and underscores, with a dot between each two", id)
 	}
 	return nil
+}
+
+// isDomain reports whether a certificate with a URI of that host can be read:
+// crypto/x509 refuses empty names between dots.
+func isDomain(host string) bool {
+	for name := range strings.SplitSeq(host, ".") {
+		if name == "" || strings.Trim(name, inNames) != "" {
+			return false
+		}
+	}
+	return true
 }
 
 // inNames are the characters of a DNS-like name, but for the dots.

@@ -43,6 +43,12 @@ func TestNames(t *testing.T) {
 		"spiffe:///x":              "does not begin as spiffe://",
 		"SPIFFE://cluster.local/x": "does not begin as spiffe://",
 		"spiffe://Cluster.local/x": "is not in lower case",
+		"spiffe://.0/x":            "with a dot between each two",
+		"spiffe://a..b/x":          "with a dot between each two",
+		"spiffe://a./x":            "with a dot between each two",
+		"spiffe://a;b/x":           "with a dot between each two",
+		"spiffe://a/zoé":           "visible ones of ASCII",
+		"spiffe://a/b c":           "visible ones of ASCII",
 		"spiffe://a:1/x":           "more than a trust domain and a path",
 		"spiffe://u@a/x":           "more than a trust domain and a path",
 		"spiffe://a/x?":            "more than a trust domain and a path",
@@ -171,6 +177,7 @@ func FuzzAlternatives(f *testing.F) {
 // What crypto/x509 finds in a certificate is what is found here.
 func FuzzNamesAsX509(f *testing.F) {
 	f.Add(foo, bar, id)
+	f.Add(foo, bar, "spiffe://.0")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
 		if !isDNS(a) || !isDNS(b) || checkName(c) != nil || !isURI(c) {
 			t.Skip()
