@@ -52,7 +52,8 @@ func ClassOfGRPC(code uint32) Class {
 	return Success
 }
 
-// Outcome is what is known of a request so far.
+// Outcome is what is known of a request so far. Where there is an error, whoever
+// has the response may be changing its header or trailers at this moment.
 type Outcome[Rsp any] struct {
 	Response Rsp   // the zero value when an error came in its place
 	Err      error // what Call returned, or what broke the response off
