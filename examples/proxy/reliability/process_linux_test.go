@@ -53,6 +53,7 @@ func startProxy(t testing.TB, controller string, environ ...string) *process {
 		"LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES=.",
 		"LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=10s",       // one of loopback takes long
 		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=20s", // where everybody waits for a processor
+		"LINKERD2_PROXY_CONTROL_CONNECT_TIMEOUT=10s",
 		"LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
 	}, environ...)
 	p.cmd.Stderr = p.said
