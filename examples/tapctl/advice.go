@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/examples/tapctl/trust"
 )
 
 // advised is an error with what to do about it.
@@ -30,15 +31,22 @@ func advise(err error) error {
 		return err
 	}
 	st := s.GRPCStatus()
+	if told, ok := trust.Told(reason(st.Message())); ok {
+		return &short{named(err, told), err}
+	}
 	why := advice(st.Code(), st.Message())
 	if why == "" {
 		return err
 	}
-	said := reason(st.Message())
+	return &advised{why, &short{named(err, reason(st.Message())), err}}
+}
+
+// named puts before what was said the name of the process that err begins with.
+func named(err error, said string) string {
 	if name, _, ok := strings.Cut(err.Error(), ": "); ok {
-		said = name + ": " + said
+		return name + ": " + said
 	}
-	return &advised{why, &short{said, err}}
+	return said
 }
 
 // short is an error that says less.
@@ -62,19 +70,33 @@ func reason(said string) string {
 	return text.Clean(strings.TrimPrefix(said, "tap: "))
 }
 
+// adviceIdentity is about who may watch: those whom linkerd's proxies, and
+// programs of gotower, were told to let.
+func adviceIdentity(said string) string {
+	switch {
+	case strings.Contains(said, "may not watch"), strings.Contains(said, "Unauthorized peer"):
+		return "Show the certificate of a name that it allows (--cert), or have it allow yours:" +
+			" LINKERD2_PROXY_TAP_SVC_NAME, tap.AllowIdentities(name)"
+	case strings.Contains(said, "no verified certificate"), strings.Contains(said, "not_provided_by_remote"):
+		return "It wants to know who you are: show a certificate with --cert FILE and --key FILE"
+	}
+	return "You may not watch there: in clear, tap answers on its own machine alone. Go there," +
+		" or in a cluster: kubectl port-forward POD 4190; or come by TLS with a name that it allows: --cacert FILE --cert FILE"
+}
+
 func advice(code codes.Code, said string) string {
 	switch code {
 	case codes.Unavailable:
 		if strings.Contains(said, "preface") {
-			return "Something is there, but it does not speak gRPC: is this the tap port, and not the port for requests?"
+			return "Something is there, but it does not speak gRPC: is this the tap port, and not the port for requests?" +
+				" If it is served by TLS: --cacert FILE, and --cert FILE to say who you are"
 		}
 		return "Nothing serves tap there: is the program running, and is this its tap port" +
 			" (LINKERD2_PROXY_CONTROL_LISTEN_ADDR, 4190 by default)?"
 	case codes.Unimplemented:
 		return "A gRPC server is there, but no tap: is this the tap port, and not the port for requests? Is tap on?"
 	case codes.Unauthenticated:
-		return "You may not watch there: in clear, tap answers on its own machine alone. Go there," +
-			" or in a cluster: kubectl port-forward POD 4190"
+		return adviceIdentity(said)
 	case codes.PermissionDenied:
 		if strings.Contains(said, "bod") {
 			return "Leave --body out, or have the program show bodies: tap.NewRegistry(tap.Bodies(max, redact))."

@@ -43,14 +43,14 @@ func (c *endpointsCommand) check() error {
 func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
 	var all []endpoint
 	var errs []error
-	for _, target := range on.targets {
-		described, err := describe(ctx, target)
+	for _, t := range on.targets {
+		described, err := describe(ctx, t)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		for _, n := range described.GetNodes() {
-			all = appendEndpoints(all, target, "", n)
+			all = appendEndpoints(all, t.name, "", n)
 		}
 	}
 	if len(all) == 0 && len(errs) == len(on.targets) {
@@ -113,8 +113,8 @@ func latency(state map[string]string) string {
 	return state["ewma"]
 }
 
-func describe(ctx context.Context, target string) (*tappb.DescribeResponse, error) {
-	conn, err := dial(target)
+func describe(ctx context.Context, t target) (*tappb.DescribeResponse, error) {
+	conn, err := dial(t)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func describe(ctx context.Context, target string) (*tappb.DescribeResponse, erro
 	defer cancel()
 	r, err := tappb.NewTapClient(conn).Describe(ctx, &tappb.DescribeRequest{})
 	if err != nil {
-		return nil, advise(fmt.Errorf("%s: %w", target, err))
+		return nil, advise(fmt.Errorf("%s: %w", t.name, err))
 	}
 	return r, nil
 }

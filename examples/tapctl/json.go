@@ -98,6 +98,12 @@ type jsonResponseEnd struct {
 
 // writeJSON writes one event as an indented object.
 func writeJSON(w io.Writer, e tap.Event) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(newJSONEvent(e))
+}
+
+func newJSONEvent(e tap.Event) jsonEvent {
 	out := jsonEvent{
 		Source:      jsonPeer{IP: ip(e.Source), Port: e.Source.Port(), Metadata: e.SourceLabels},
 		Destination: jsonPeer{IP: ip(e.Destination), Port: e.Destination.Port(), Metadata: e.DestinationLabels},
@@ -122,9 +128,7 @@ func writeJSON(w io.Writer, e tap.Event) error {
 	if c := e.Close; c != nil {
 		out.Close = &jsonClose{id, duration(int64(c.SinceOpen)), c.Sent, c.Received, c.Err}
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	return out
 }
 
 func jsonEnd(id jsonID, r *tap.ResponseEnd) *jsonResponseEnd {

@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -57,7 +56,16 @@ type runner interface {
 type terminal struct {
 	out     *os.File
 	err     io.Writer
-	targets []string
+	targets []target
+}
+
+// names are the targets as they were written.
+func (t terminal) names() []string {
+	all := make([]string, 0, len(t.targets))
+	for _, one := range t.targets {
+		all = append(all, one.name)
+	}
+	return all
 }
 
 // commands are all there are, in the order in which people need them.
@@ -131,19 +139,28 @@ func (c command) start(ctx context.Context, args []string, stdout *os.File, stde
 	f := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	f.SetOutput(io.Discard) // mistakes are told once, at the end
 	r.flags(f)
-	targets, err := parse(f, args)
+	var secure security
+	secure.flags(f)
+	written, err := parse(f, args)
 	if errors.Is(err, flag.ErrHelp) {
 		c.help(stdout, f)
 		return err
 	}
+	if len(written) == 0 {
+		written = []string{"127.0.0.1:4190"}
+	}
+	var targets []target
 	if err == nil {
-		err = errors.Join(r.check(), checkTargets(targets))
+		err = r.check()
+	}
+	if err == nil {
+		targets, err = secure.targets(written)
 	}
 	if err != nil {
 		return usageError{fmt.Errorf("%w (tapctl %s --help says what there is)", err, c.name)}
 	}
-	if len(targets) == 0 {
-		targets = []string{"127.0.0.1:4190"}
+	if err := secure.prove(targets); err != nil {
+		return err
 	}
 	return r.run(ctx, terminal{stdout, stderr, targets})
 }
@@ -159,15 +176,6 @@ func parse(f *flag.FlagSet, args []string) (targets []string, err error) {
 		}
 		targets, args = append(targets, f.Arg(0)), f.Args()[1:]
 	}
-}
-
-func checkTargets(targets []string) error {
-	for _, t := range targets {
-		if _, _, err := net.SplitHostPort(t); err != nil {
-			return fmt.Errorf("%q is no target: write host:port", t)
-		}
-	}
-	return nil
 }
 
 func (c command) help(w io.Writer, f *flag.FlagSet) {
@@ -196,5 +204,6 @@ func usage(w io.Writer) {
 	for _, c := range commands() {
 		fmt.Fprintf(w, "  tapctl %-9s  %s\n", c.name, c.does)
 	}
-	fmt.Fprint(w, "\nThen come flags (tapctl COMMAND --help) and targets: the tap ports of processes, 127.0.0.1:4190 if none is given.\n")
+	fmt.Fprint(w, "\nThen come flags (tapctl COMMAND --help) and targets: the tap ports of processes, 127.0.0.1:4190 if none is given;\n"+
+		"in clear on this machine, by TLS with --cacert, --cert and --key elsewhere.\n")
 }

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -57,12 +59,12 @@ func ours(to *grpc.Server, reg *tap.Registry) {
 
 func linkerds(to *grpc.Server, reg *tap.Registry) { pb.RegisterTapServer(to, tap.NewServer(reg)) }
 
-func newTapped(t *testing.T, serve serving) *tapped {
+func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 	t.Helper()
 	reg := tap.NewRegistry(tap.Bodies(1000, func(_ string, b []byte) []byte { return b }))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(opts...)
 	serve(srv, reg)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
@@ -137,6 +139,22 @@ func (p *tapped) with(t *testing.T, args ...string) result {
 	defer sending.Wait()
 	defer cancel()
 	return try(t, append(args, p.addr)...)
+}
+
+// until does with for longer and longer, as the machine may have other things to
+// do, until it came to what is wanted.
+func (p *tapped) until(t *testing.T, ok func(result) bool, args ...string) result {
+	t.Helper()
+	for d := 300 * time.Millisecond; ; d *= 2 {
+		if r := p.with(t, slices.Concat(args, []string{"--for", d.String()})...); ok(r) || d > waits {
+			return r
+		}
+	}
+}
+
+// prints is a result in which this was printed.
+func prints(what string) func(result) bool {
+	return func(r result) bool { return r.out != "" && strings.Contains(r.out, what) }
 }
 
 // safe is a buffer for several goroutines.

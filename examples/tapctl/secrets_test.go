@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/examples/tapctl/template"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap"
@@ -74,9 +75,20 @@ func printed(t *testing.T, req *http.Request, cookie string) string {
 		out.WriteString(line(e, false) + "\n" + line(e, true) + "\n")
 		require.NoError(t, writeMore(&out, e))
 		require.NoError(t, writeJSON(&out, e))
+		for _, text := range templates {
+			asks, err := template.Parse(text, jsonEvent{})
+			require.NoError(t, err)
+			require.NoError(t, asks.Execute(&out, newJSONEvent(e)), text)
+		}
 	}
 	<-sent
 	return out.String()
+}
+
+// templates have all of an event, as JSON and as it is printed.
+var templates = []string{
+	"{}", "{.*}", "{..}", `{range .*.*}{@}{"\n"}{end}`, "{..valueStr} {..valueBin}", "{..method} {..path} {..authority}",
+	`{range .requestInitEvent.headers[?(@.name!="host")]}{.name}={.valueStr}{"\n"}{end}`, "{.responseEndEvent.trailers[*].valueStr}",
 }
 
 // watchOne closes watching when the registry has its watcher.

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/examples/tapctl/template"
 	"github.com/gotower/gotower/examples/tapctl/text"
 	"github.com/gotower/gotower/tap"
 	"github.com/gotower/gotower/tap/tappb"
@@ -23,12 +26,15 @@ type tapCommand struct {
 	sample    float64
 	body      uint
 	explain   bool
+
+	template *template.Template // of -o jsonpath=…, or nil
 }
 
 func (c *tapCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	c.responses.flags(f)
-	f.StringVar(&c.output, "o", "", "`format`: wide, with all labels; json, with header fields as well")
+	f.StringVar(&c.output, "o", "",
+		"`format`: wide, with all labels; json, with header fields as well; jsonpath=TEMPLATE, what a template makes of json")
 	f.DurationVar(&c.duration, "for", 0, "stop after this `time`")
 	f.Uint64Var(&c.limit, "limit", 0, "stop after `n` requests of each target")
 	f.Float64Var(&c.sample, "sample", 0, "only this `share` of the requests: 0.01")
@@ -37,10 +43,8 @@ func (c *tapCommand) flags(f *flag.FlagSet) {
 }
 
 func (c *tapCommand) check() error {
-	switch c.output {
-	case "", "wide", "json":
-	default:
-		return fmt.Errorf("-o %s: no such format; there are wide and json", c.output)
+	if err := c.checkOutput(); err != nil {
+		return err
 	}
 	if c.sample < 0 || c.sample > 1 {
 		return fmt.Errorf("--sample %v: it must be from 0 to 1", c.sample)
@@ -49,6 +53,23 @@ func (c *tapCommand) check() error {
 		return err
 	}
 	return c.filter.check()
+}
+
+func (c *tapCommand) checkOutput() error {
+	format, text, has := strings.Cut(c.output, "=")
+	switch {
+	case c.output == "", c.output == "wide", c.output == "json":
+		return nil
+	case format != "jsonpath":
+		return fmt.Errorf("-o %s: no such format; there are wide, json and jsonpath=TEMPLATE", c.output)
+	case !has || text == "":
+		return errors.New("-o jsonpath needs a template: -o jsonpath='{.requestInitEvent.path}'")
+	}
+	var err error
+	if c.template, err = template.Parse(text, jsonEvent{}); err != nil {
+		return fmt.Errorf("-o jsonpath: %w", err)
+	}
+	return nil
 }
 
 // request is what to ask for, and own what of it linkerd's tap does not have.
@@ -63,7 +84,8 @@ func (c *tapCommand) request() (req *tappb.WatchRequest, own string, err error) 
 	}
 	req = &tappb.WatchRequest{
 		Match: m, Headers: c.filter.headerMatches(), Response: response,
-		Limit: c.limit, Sample: c.sample, Fields: c.output == "json", BodyBytes: uint32(min(c.body, 1<<20)), Explain: c.explain,
+		Limit: c.limit, Sample: c.sample, Fields: c.output == "json" || c.template != nil,
+		BodyBytes: uint32(min(c.body, 1<<20)), Explain: c.explain,
 	}
 	if c.duration > 0 {
 		req.Duration = durationpb.New(c.duration) // the process ends it, with what is open then
@@ -114,13 +136,21 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 			return nil
 		}
 		nothing.Stop()
-		return c.print(on, seen.Event)
+		return c.print(on, seen.Event, warn)
 	})
 }
 
-func (c *tapCommand) print(on terminal, e tap.Event) error {
-	if c.output == "json" {
+func (c *tapCommand) print(on terminal, e tap.Event, warn func(error)) error {
+	switch {
+	case c.output == "json":
 		return writeJSON(on.out, e)
+	case c.template != nil:
+		err := c.template.Execute(on.out, newJSONEvent(e))
+		if _, ok := errors.AsType[*template.Error](err); ok {
+			warn(fmt.Errorf("-o jsonpath: of some events: %w", err))
+			return nil
+		}
+		return err
 	}
 	if _, err := fmt.Fprintln(on.out, line(e, c.output == "wide")); err != nil {
 		return err

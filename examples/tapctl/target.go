@@ -23,21 +23,25 @@ import (
 // patience is how long a target may take to answer a question.
 const patience = 3 * time.Second
 
-// dial returns a connection in clear. It connects when it is used.
-func dial(target string) (*grpc.ClientConn, error) {
+// dial returns a connection. It connects when it is used.
+func dial(t target) (*grpc.ClientConn, error) {
+	proof := insecure.NewCredentials()
+	if t.proof != nil {
+		proof = t.proof
+	}
 	again := backoff.DefaultConfig
 	again.BaseDelay, again.MaxDelay = 100*time.Millisecond, patience
-	conn, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///"+t.addr, grpc.WithTransportCredentials(proof),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: again, MinConnectTimeout: patience}))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w; write host:port", target, err)
+		return nil, fmt.Errorf("%s: %w; write host:port", t.name, err)
 	}
 	return conn, nil
 }
 
 // processes returns the targets as what can be followed. close closes their
 // connections.
-func processes(targets []string) (all []tap.Process, closeAll func(), err error) {
+func processes(targets []target) (all []tap.Process, closeAll func(), err error) {
 	var conns []*grpc.ClientConn
 	closeAll = func() {
 		for _, c := range conns {
@@ -51,7 +55,7 @@ func processes(targets []string) (all []tap.Process, closeAll func(), err error)
 			return nil, nil, err
 		}
 		conns = append(conns, conn)
-		all = append(all, tap.Process{Name: t, Conn: conn})
+		all = append(all, tap.Process{Name: t.name, Conn: conn})
 	}
 	return all, closeAll, nil
 }

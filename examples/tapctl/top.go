@@ -101,7 +101,7 @@ func (f *filter) config(on terminal, all []tap.Process) (top.Config, error) {
 	if err != nil {
 		return top.Config{}, err
 	}
-	title := strings.Join(append([]string{strings.Join(on.targets, " ")}, f.conditions()...), "  ")
+	title := strings.Join(append([]string{strings.Join(on.names(), " ")}, f.conditions()...), "  ")
 	return top.Config{
 		Title: title, Processes: all, MaxRPS: f.maxRPS,
 		Request: &tappb.TopRequest{Match: m, Headers: f.headerMatches()},

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
+	"github.com/gotower/gotower/examples/tapctl/trust"
+)
+
+// finding is what one check came to.
+type finding struct {
+	what   string
+	err    error  // nil: it is as it should be
+	advice string // what to do about err
+	warn   bool   // one can do without it
+}
+
+func (f finding) print(out io.Writer) {
+	switch {
+	case f.err == nil:
+		fmt.Fprintf(out, "√ %s\n", f.what)
+		return
+	case f.warn:
+		fmt.Fprintf(out, "‼ %s\n", f.what)
+	default:
+		fmt.Fprintf(out, "× %s\n", f.what)
+	}
+	fmt.Fprintf(out, "    %s\n", text.Clean(f.err.Error()))
+	if f.advice != "" {
+		fmt.Fprintf(out, "    %s\n", text.Clean(f.advice))
+	}
+}
+
+func (f finding) with(err error) finding {
+	if err == nil {
+		return f
+	}
+	said := reason(status.Convert(err).Message())
+	if told, ok := trust.Told(said); ok { // it has changed its mind
+		f.err = errors.New(told)
+		return f
+	}
+	f.err, f.advice = errors.New(said), advice(status.Code(err), err.Error())
+	return f
+}

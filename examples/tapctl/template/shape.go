@@ -1,0 +1,184 @@
+package template
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/client-go/util/jsonpath"
+)
+
+// shape is what may be at one place of an object: values of these types, or, if
+// there is none, of any.
+type shape []reflect.Type
+
+// then is what node finds in s.
+func (s shape) then(node jsonpath.Node) (shape, error) {
+	if s = s.plain(); s == nil {
+		return nil, nil
+	}
+	switch node := node.(type) {
+	case *jsonpath.FieldNode:
+		return s.field(node.Value)
+	case *jsonpath.ArrayNode:
+		return s.elements("[…]")
+	case *jsonpath.FilterNode:
+		return s.filtered(node)
+	case *jsonpath.WildcardNode:
+		return s.all()
+	case *jsonpath.UnionNode:
+		return s.union(node)
+	}
+	return nil, nil // all that is below
+}
+
+// plain looks behind pointers. Nothing is known of what marshals by itself.
+func (s shape) plain() shape {
+	marshaler := reflect.TypeFor[json.Marshaler]()
+	all := make(shape, 0, len(s))
+	for _, t := range s {
+		for t.Kind() == reflect.Pointer {
+			t = t.Elem()
+		}
+		if t.Kind() == reflect.Interface || t.Implements(marshaler) || reflect.PointerTo(t).Implements(marshaler) {
+			return nil
+		}
+		all = append(all, t)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all
+}
+
+func isList(t reflect.Type) bool {
+	return (t.Kind() == reflect.Slice || t.Kind() == reflect.Array) && t.Elem().Kind() != reflect.Uint8 // which is a string
+}
+
+func (s shape) field(name string) (shape, error) {
+	if name == "" {
+		return nil, errors.New("there is no name behind the dot; the whole object is {@}")
+	}
+	var found shape
+	var there []string
+	for _, t := range s {
+		switch {
+		case t.Kind() == reflect.Map:
+			found = append(found, t.Elem())
+		case t.Kind() == reflect.Struct:
+			for f, of := range members(t) {
+				if f == name {
+					found = append(found, of)
+				}
+				there = append(there, f)
+			}
+		case isList(t):
+			return nil, fmt.Errorf("%s is of the elements of a list: [*].%s", name, name)
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return found, nil
+	case len(there) == 0:
+		return nil, fmt.Errorf("there is no %s: nothing is below a value", name)
+	}
+	slices.Sort(there)
+	return nil, fmt.Errorf("there is no %s; there are %s", name, strings.Join(slices.Compact(there), ", "))
+}
+
+// members yields the names of a struct in JSON.
+func members(t reflect.Type) func(func(string, reflect.Type) bool) {
+	return func(yield func(string, reflect.Type) bool) {
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name == "" {
+				name = f.Name
+			}
+			if f.IsExported() && name != "-" && !yield(name, f.Type) {
+				return
+			}
+		}
+	}
+}
+
+func (s shape) elements(what string) (shape, error) {
+	var found shape
+	for _, t := range s {
+		if isList(t) {
+			found = append(found, t.Elem())
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%s is of lists, and there is none", what)
+	}
+	return found, nil
+}
+
+func (s shape) all() (shape, error) {
+	var found shape
+	for _, t := range s {
+		switch {
+		case t.Kind() == reflect.Struct:
+			for _, of := range members(t) {
+				found = append(found, of)
+			}
+		case t.Kind() == reflect.Map, isList(t):
+			found = append(found, t.Elem())
+		}
+	}
+	if len(found) == 0 {
+		return nil, errors.New("there is nothing below a value")
+	}
+	return found, nil
+}
+
+func (s shape) filtered(node *jsonpath.FilterNode) (shape, error) {
+	found, err := s.elements("[?(…)]")
+	if err != nil {
+		return nil, err
+	}
+	for _, side := range []*jsonpath.ListNode{node.Left, node.Right} {
+		if _, err := found.follow(side); err != nil {
+			return nil, err
+		}
+	}
+	switch node.Operator {
+	case "exists", "==", "!=", "<", ">", "<=", ">=":
+		return found, nil
+	}
+	return nil, fmt.Errorf("%s compares nothing; there are == != < > <= >=", node.Operator)
+}
+
+func (s shape) union(node *jsonpath.UnionNode) (shape, error) {
+	var found shape
+	for _, list := range node.Nodes {
+		one, err := s.follow(list)
+		if one == nil || err != nil {
+			return nil, err
+		}
+		found = append(found, one...)
+	}
+	return found, nil
+}
+
+// follow is what the nodes of list find, one after the other. Text and numbers
+// are what they are.
+func (s shape) follow(list *jsonpath.ListNode) (shape, error) {
+	for _, node := range list.Nodes {
+		switch node := node.(type) {
+		case *jsonpath.TextNode, *jsonpath.IntNode, *jsonpath.FloatNode, *jsonpath.BoolNode:
+			s = nil
+		case *jsonpath.IdentifierNode:
+			return nil, fmt.Errorf("%s is not known: a field is @.%s, text is %q", node.Name, node.Name, node.Name)
+		default:
+			var err error
+			if s, err = s.then(node); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return s, nil
+}

@@ -1,0 +1,45 @@
+package trust
+
+import (
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+)
+
+// alertOf returns what the server said before it ended the connection.
+func alertOf(err error) (alert string, ok bool) {
+	// crypto/tls has no type for it that could be asked for.
+	var remote *net.OpError
+	if !errors.As(err, &remote) || remote.Op != "remote error" {
+		return "", false
+	}
+	return strings.TrimPrefix(remote.Err.Error(), "tls: "), true
+}
+
+// explainAlert is about what the server thinks of us.
+func (h *handshake) explainAlert(alert string, err error) *Error {
+	reason := "it refused: " + alert
+	switch {
+	case alert == "certificate required", h.asked.Load() && !h.shown:
+		return &Error{reason, adviceShow, err}
+	case alert == "expired certificate":
+		return &Error{reason, adviceRenewOwn(now()), err}
+	case h.asked.Load() && strings.Contains(alert, "certificate"):
+		return &Error{reason, adviceTrusted, err}
+	}
+	return &Error{reason, adviceOther, err}
+}
+
+// ended reports whether the other end ended the connection, without a word.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// isOurs reports whether we ended the connection, or lost patience.
+func isOurs(err error) bool {
+	var late net.Error
+	return errors.Is(err, net.ErrClosed) || errors.As(err, &late) && late.Timeout()
+}

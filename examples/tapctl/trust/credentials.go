@@ -1,0 +1,107 @@
+package trust
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// Credentials connect to one server. They are safe for concurrent use.
+type Credentials struct {
+	files  Files
+	server Server
+}
+
+var _ credentials.TransportCredentials = (*Credentials)(nil)
+
+// New returns how to connect to s. It reads the files, to see that it can; an
+// [Error] says which is wrong, and how.
+func New(f Files, s Server) (*Credentials, error) {
+	if s.Identity != "" && f.Anchors == "" {
+		return nil, &Error{Reason: "the identity of a server is proved by trust anchors, and there are none", Advice: adviceUnknown}
+	}
+	if f.Key != "" && f.Cert == "" {
+		return nil, &Error{Reason: "there is a key, and no certificate for it", Advice: adviceCert}
+	}
+	if _, err := f.read(s); err != nil {
+		return nil, err
+	}
+	return &Credentials{f, s}, nil
+}
+
+// Expected is the name that the server has to prove.
+func (c *Credentials) Expected() string {
+	if c.server.Identity != "" {
+		return c.server.Identity
+	}
+	return c.server.Name
+}
+
+// ClientHandshake makes conn one by TLS. Its errors, and those of the
+// connection until the server has said something, have what [Told] finds.
+func (c *Credentials) ClientHandshake(ctx context.Context, _ string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	h, err := c.handshake(ctx, conn)
+	if err != nil {
+		return nil, nil, marked{err}
+	}
+	// gRPC's own credentials insist on an agreement about the protocol, which
+	// linkerd's proxies do not make.
+	return &secured{Conn: h.conn, handshake: h}, credentials.TLSInfo{
+		State:          h.conn.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// preface is how a client of HTTP/2 begins: with settings, of which it has none.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+// Probe finds out whether a server of HTTP/2 at the other end of conn proves who
+// it is, and takes who we are. The error is an [Error]. conn stays its caller's,
+// and is of no more use.
+func (c *Credentials) Probe(ctx context.Context, conn net.Conn) error {
+	h, refused := c.handshake(ctx, conn)
+	if refused != nil {
+		return refused
+	}
+	// With TLS 1.3, a server looks at our certificate when we are done. It has
+	// taken it once it says something of its own.
+	stop := context.AfterFunc(ctx, func() { _ = h.conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	s := &secured{Conn: h.conn, handshake: h}
+	_, err := s.Write([]byte(preface))
+	if err == nil {
+		_, err = s.Read(make([]byte, 1))
+	}
+	if errors.As(err, &refused) {
+		return refused
+	}
+	return nil // it only says nothing, which is for gRPC to find out
+}
+
+// Speaks reports whether there is TLS at the other end of conn, whoever that is.
+func Speaks(ctx context.Context, conn net.Conn) bool {
+	anybody := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}} //nolint:gosec // nothing is said to it
+	return tls.Client(conn, anybody).HandshakeContext(ctx) == nil
+}
+
+// ServerHandshake returns an error: these are credentials of a client.
+func (*Credentials) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("trust: a server needs credentials of its own")
+}
+
+// Info returns what gRPC wants to know.
+func (*Credentials) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone returns c, which does not change.
+func (c *Credentials) Clone() credentials.TransportCredentials { return c }
+
+// OverrideServerName returns an error: the name is that of [Server].
+func (*Credentials) OverrideServerName(string) error {
+	return errors.New("trust: the server has the name that it was given")
+}

@@ -1,0 +1,34 @@
+package trust
+
+import (
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A server that turns us away may be gone before its reason is read.
+func TestExplainEnd(t *testing.T) {
+	for _, tt := range []struct {
+		err          error
+		asked, shown bool
+		says         string
+	}{
+		{syscall.ECONNRESET, true, true, "shown your certificate. " + adviceTrusted},
+		{io.EOF, true, false, "shown no certificate. " + adviceShow},
+		{&net.OpError{Op: "write", Err: syscall.EPIPE}, true, false, "shown no certificate. " + adviceShow},
+		{io.ErrUnexpectedEOF, false, true, "it ended the connection: unexpected EOF. " + adviceOther},
+		{errors.New("odd"), true, true, "odd. " + adviceOther},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: expired certificate")}, true, true, "it refused: expired certificate. Have yours renewed"},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, false, false, "it refused: certificate required. " + adviceShow},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: no application protocol")}, false, false, adviceOther},
+	} {
+		h := &handshake{shown: tt.shown}
+		h.asked.Store(tt.asked)
+		require.ErrorContains(t, h.explain(tt.err), tt.says)
+		require.ErrorIs(t, h.explain(tt.err), tt.err)
+	}
+}

@@ -1,0 +1,123 @@
+package trust
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+// Files are where the proofs are: PEM, which is read for each connection.
+type Files struct {
+	Anchors string // certificates that vouch for servers; "" for those of the system
+	Cert    string // who we are, and the certificates that vouch for it; "" for nobody
+	Key     string // the key of Cert; "" if it is in the same file
+}
+
+// Server is who has to be there.
+type Server struct {
+	Name     string // that TLS asks for (SNI): a DNS name, or an IP address, which is not sent
+	Identity string // to be proved: DNS-like, or a SPIFFE ID; "" for Name as a host
+}
+
+// proof is what Files had in them.
+type proof struct {
+	verifier *identity.Identity // of Server.Identity; nil if there is none
+	roots    *x509.CertPool     // nil for those of the system
+	cert     *tls.Certificate   // nil for none
+}
+
+// read reads the files. The error names the one that it is about.
+func (f Files) read(s Server) (*proof, error) {
+	p := new(proof)
+	if err := p.readAnchors(f.Anchors, s); err != nil {
+		return nil, err
+	}
+	if f.Cert == "" {
+		return p, nil
+	}
+	return p, p.readCert(f.Cert, cmp.Or(f.Key, f.Cert))
+}
+
+func (p *proof) readAnchors(path string, s Server) error {
+	if path == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return &Error{Reason: fmt.Sprintf("trust anchors: %v", err), Advice: adviceAnchors, Err: err}
+	}
+	// One that has no certificate of its own is enough to verify others, and is
+	// stricter about what it reads than crypto/x509 is.
+	name := cmp.Or(s.Identity, "tapctl")
+	key, csr, err := identity.Request(name)
+	if err != nil {
+		return &Error{Reason: plain(err), Advice: adviceIdentity, Err: err}
+	}
+	verifier, err := identity.New(identity.Config{
+		Name: name, ServerName: "tapctl", Roots: pem, Key: key, CSR: csr,
+		Token: func() ([]byte, error) { return nil, errors.New("none is asked for") },
+	})
+	if err != nil {
+		return &Error{Reason: fmt.Sprintf("trust anchors: %s: %s", path, plain(err)), Advice: adviceAnchors, Err: err}
+	}
+	if s.Identity != "" {
+		p.verifier = verifier
+	}
+	p.roots = x509.NewCertPool()
+	p.roots.AppendCertsFromPEM(pem)
+	return nil
+}
+
+func (p *proof) readCert(path, keyPath string) error {
+	wrong := func(err error) error {
+		where := path
+		if keyPath != path && !errors.Is(err, os.ErrNotExist) {
+			where += ", with the key " + keyPath
+		}
+		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", where, err), Advice: adviceCert, Err: err}
+	}
+	cert, err := os.ReadFile(path)
+	if err != nil {
+		return wrong(err)
+	}
+	key, err := os.ReadFile(keyPath)
+	if err != nil {
+		return wrong(err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return wrong(err)
+	}
+	if err := current(pair.Leaf); err != nil {
+		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", path, err), Advice: adviceRenewOwn(now()), Err: err}
+	}
+	p.cert = &pair
+	return nil
+}
+
+// current returns why a certificate is not valid now.
+func current(c *x509.Certificate) error {
+	switch t := time.Now(); {
+	case t.After(c.NotAfter):
+		return fmt.Errorf("it expired at %s", clock(c.NotAfter))
+	case t.Before(c.NotBefore):
+		return fmt.Errorf("it is valid from %s on", clock(c.NotBefore))
+	}
+	return nil
+}
+
+func now() string { return clock(time.Now()) }
+
+func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// plain is an error of package identity, of which people need not know.
+func plain(err error) string {
+	return strings.TrimPrefix(strings.TrimPrefix(err.Error(), "identity: "), "trust anchors: ")
+}

@@ -1,0 +1,73 @@
+package trust
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync/atomic"
+)
+
+// handshake is one, and what came of it.
+type handshake struct {
+	expected string
+	conn     *tls.Conn
+	asked    atomic.Bool // the server wanted our certificate
+	shown    bool        // we had one
+}
+
+func (c *Credentials) handshake(ctx context.Context, conn net.Conn) (*handshake, *Error) {
+	h := &handshake{expected: c.Expected()}
+	p, err := c.files.read(c.server)
+	if err != nil {
+		return nil, h.explain(err)
+	}
+	cfg := &tls.Config{
+		MinVersion: tls.VersionTLS13, // with older ones, who watches the network sees our certificate
+		ServerName: c.server.Name, RootCAs: p.roots, NextProtos: []string{"h2"},
+	}
+	if p.verifier != nil {
+		cfg = p.verifier.Client(c.server.Name, c.server.Identity, "h2")
+	}
+	h.shown = p.cert != nil
+	cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+		h.asked.Store(true)
+		if p.cert == nil {
+			return new(tls.Certificate), nil
+		}
+		return p.cert, nil
+	}
+	h.conn = tls.Client(conn, cfg)
+	if err := h.conn.HandshakeContext(ctx); err != nil {
+		return nil, h.explain(err)
+	}
+	return h, nil
+}
+
+// secured is a connection. Until the server has said something it may still turn
+// us away.
+type secured struct {
+	*tls.Conn
+
+	handshake *handshake
+	heard     atomic.Bool
+}
+
+func (s *secured) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	if n > 0 {
+		s.heard.Store(true)
+	}
+	return n, s.explain(err)
+}
+
+func (s *secured) Write(p []byte) (int, error) {
+	n, err := s.Conn.Write(p)
+	return n, s.explain(err)
+}
+
+func (s *secured) explain(err error) error {
+	if err == nil || s.heard.Load() || isOurs(err) {
+		return err
+	}
+	return marked{s.handshake.explain(err)}
+}

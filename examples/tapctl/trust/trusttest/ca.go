@@ -1,0 +1,127 @@
+// Package trusttest has an authority for tests, and the files that it fills.
+package trusttest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// CA issues certificates.
+type CA struct {
+	Pool *x509.CertPool
+	File string // of PEM, with its own certificate
+
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// New returns a new authority.
+func New(t testing.TB) *CA {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := valid(&x509.Certificate{
+		Subject: pkix.Name{CommonName: "the authority of a test"},
+		IsCA:    true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	})
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	ca := &CA{Pool: x509.NewCertPool(), File: filepath.Join(t.TempDir(), "ca.pem"), cert: cert, key: key}
+	ca.Pool.AddCert(cert)
+	require.NoError(t, os.WriteFile(ca.File, encode("CERTIFICATE", der), 0o600))
+	return ca
+}
+
+// valid makes c one for today, of a new number.
+func valid(c *x509.Certificate) *x509.Certificate {
+	c.SerialNumber = big.NewInt(time.Now().UnixNano())
+	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	return c
+}
+
+// Issue returns a certificate for servers and clients with these names: DNS
+// names, IP addresses and URIs.
+func (ca *CA) Issue(t testing.TB, names ...string) tls.Certificate {
+	t.Helper()
+	return ca.issue(t, valid(&x509.Certificate{}), names)
+}
+
+// Expired is Issue an hour and more ago.
+func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
+	t.Helper()
+	c := valid(&x509.Certificate{})
+	c.NotBefore, c.NotAfter = c.NotBefore.Add(-time.Hour), c.NotBefore
+	return ca.issue(t, c, names)
+}
+
+func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certificate {
+	t.Helper()
+	for _, name := range names {
+		ip := net.ParseIP(name)
+		switch {
+		case ip != nil:
+			c.IPAddresses = append(c.IPAddresses, ip)
+		case strings.Contains(name, "://"):
+			uri, err := url.Parse(name)
+			require.NoError(t, err)
+			c.URIs = append(c.URIs, uri)
+		default:
+			c.DNSNames = append(c.DNSNames, name)
+		}
+	}
+	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, c, ca.cert, &key.PublicKey, ca.key)
+	require.NoError(t, err)
+	leaf, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+}
+
+// Write writes a certificate to certFile and its key to keyFile, which may be the
+// same file. What is there is replaced as by those who renew certificates: at
+// once.
+func Write(t testing.TB, certFile, keyFile string, cert tls.Certificate) {
+	t.Helper()
+	var certs []byte
+	for _, der := range cert.Certificate {
+		certs = append(certs, encode("CERTIFICATE", der)...)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	require.NoError(t, err)
+	key := encode("PRIVATE KEY", der)
+	if certFile == keyFile {
+		certs = append(certs, key...)
+	} else {
+		replace(t, keyFile, key)
+	}
+	replace(t, certFile, certs)
+}
+
+func replace(t testing.TB, path string, data []byte) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path+".new", data, 0o600))
+	require.NoError(t, os.Rename(path+".new", path))
+}
+
+func encode(kind string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
+}
