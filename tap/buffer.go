@@ -10,7 +10,7 @@ const maxText = 768 << 10
 // is known whether it wants to see it. Writers never wait.
 type buffer struct {
 	events  chan Event
-	filling chan struct{} // holds one when half of it was full
+	filling chan struct{} // holds one when half of it was taken
 	room    atomic.Int64  // bytes of text that still fit
 	held    atomic.Int64  // requests that are kept back
 }
@@ -23,7 +23,11 @@ func newBuffer(events int) *buffer {
 
 // reserve reports whether n bytes fitted. They do until they are released.
 func (b *buffer) reserve(n int64) bool {
-	if b.room.Add(-n) < 0 {
+	left := b.room.Add(-n)
+	if left <= maxText/2 {
+		b.press()
+	}
+	if left < 0 {
 		b.room.Add(n)
 		return false
 	}
@@ -40,7 +44,9 @@ func (b *buffer) offer(e Event) bool {
 	}
 	select {
 	case b.events <- e:
-		b.press()
+		if 2*len(b.events) >= cap(b.events) {
+			b.press()
+		}
 		return true
 	default:
 		b.release(n)
@@ -48,11 +54,9 @@ func (b *buffer) offer(e Event) bool {
 	}
 }
 
-// press has a reader that waits for more wait no longer, if it should not.
+// press has a reader that waits for more wait no longer: what it has in hand
+// would be room for others.
 func (b *buffer) press() {
-	if 2*len(b.events) < cap(b.events) && b.room.Load() > maxText/2 {
-		return
-	}
 	select {
 	case b.filling <- struct{}{}:
 	default: // it was told already, and did not look yet

@@ -54,7 +54,7 @@
 //
 // A [Server] sends what comes within five milliseconds together, up to sixteen
 // events, since a sending costs more than an event; it waits no longer than
-// until unread events have half of a buffer. A watcher with a rate is shown as many
+// until half of a buffer is taken. A watcher with a rate is shown as many
 // requests at once and then one after the other, at instants that differ from
 // one watcher to the next: beyond the first, and where there are many more requests
 // than are shown, those who watch at the same rate see different ones, and no

@@ -18,6 +18,7 @@ type followOptions struct {
 	rps      int
 	patience time.Duration
 	backoff  backoff.Backoff
+	keepRows KeepRows
 }
 
 // MaxRPS bounds how many requests a second are asked of processes that have

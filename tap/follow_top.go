@@ -23,8 +23,9 @@ import (
 // are left out while it cannot be reached, and begin anew when it restarted.
 //
 // For a process that has linkerd's tap only, requests are counted here, from
-// its events: [MaxRPS] bounds how many are seen, and so the rate. Its rows stay.
-// Conditions on headers are refused then.
+// its events: [MaxRPS] bounds how many are seen, and so the rate. Its rows stay
+// while it cannot be reached, as long as [KeepRows] says. Conditions on headers
+// are refused then.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,
 ) iter.Seq2[*tappb.TopResponse, error] {
@@ -36,7 +37,7 @@ func FollowTop(
 			return
 		}
 		f := &topFollower{
-			followOptions: o, req: req, every: every, rows: NewRows(req),
+			followOptions: o, req: req, every: every, rows: NewRows(req, o.keepRows),
 			latest: make([]*tappb.TopResponse, len(processes)), running: len(processes),
 		}
 		if f.follow(ctx, processes, yield) && ctx.Err() != nil {

@@ -16,11 +16,16 @@ import (
 
 // through sends e over the wire.
 func through(t require.TestingT, e Event) Event {
-	b, err := proto.Marshal(e.proto())
+	return eventOf(received(t, e.message()))
+}
+
+// received is m as it arrives.
+func received[M proto.Message](t require.TestingT, m M) M {
+	b, err := proto.Marshal(m)
 	require.NoError(t, err)
-	m := new(pb.TapEvent)
-	require.NoError(t, proto.Unmarshal(b, m))
-	return eventOf(m)
+	out := m.ProtoReflect().New().Interface().(M)
+	require.NoError(t, proto.Unmarshal(b, out))
+	return out
 }
 
 func optional[T any](t *rapid.T, name string, g *rapid.Generator[T]) *T {
@@ -104,10 +109,10 @@ func TestEventOnTheWire(t *testing.T) {
 			Authority: "web", Path: "/p",
 			Headers: &http_types.Headers{Headers: []*http_types.Headers_Header{{Name: "a", Value: []byte{0xff}}}},
 		}}}},
-	}, e.proto()))
+	}, received(t, e.message())))
 
 	end := Event{ResponseEnd: &ResponseEnd{SinceRequestInit: 1500 * time.Millisecond}}
-	m := end.proto().GetHttp().GetResponseEnd()
+	m := received(t, end.message()).GetHttp().GetResponseEnd()
 	require.EqualValues(t, 1, m.GetSinceRequestInit().GetSeconds())
 	require.EqualValues(t, 5e8, m.GetSinceRequestInit().GetNanos())
 	require.Nil(t, m.GetSinceResponseInit(), "no response headers")

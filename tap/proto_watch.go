@@ -4,33 +4,10 @@ import (
 	"fmt"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
 )
-
-// watchProto is the event as a message of gotower's own service.
-func (e *Event) watchProto() *tappb.WatchResponse {
-	if e.Dropped > 0 {
-		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
-	}
-	m := &tappb.Event{Http: e.proto()}
-	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
-	switch {
-	case e.Open != nil:
-		m.Open = &tappb.ConnectionOpen{Id: id}
-	case e.Close != nil:
-		m.Close = &tappb.ConnectionClose{
-			Id: id, SinceOpen: durationpb.New(e.Close.SinceOpen),
-			Sent: e.Close.Sent, Received: e.Close.Received, Error: valid(e.Close.Err),
-		}
-	case e.ResponseEnd != nil:
-		m.Explanation = nodesProto(e.ResponseEnd.Explanation)
-		m.RequestBody, m.ResponseBody = e.ResponseEnd.RequestBody.proto(), e.ResponseEnd.ResponseBody.proto()
-	}
-	return &tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: m}}
-}
 
 // watchEventOf is the event of a message. No message is wrong, see eventOf.
 func watchEventOf(m *tappb.WatchResponse) Event {

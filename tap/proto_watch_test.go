@@ -18,11 +18,14 @@ import (
 
 // throughWatch sends e over gotower's own wire.
 func throughWatch(t require.TestingT, e Event) Event {
-	b, err := proto.Marshal(e.watchProto())
+	return watchEventOf(receivedOf(t, e))
+}
+
+// receivedOf is e as it arrives.
+func receivedOf(t require.TestingT, e Event) *tappb.WatchResponse {
+	m, err := e.watchMessage()
 	require.NoError(t, err)
-	m := new(tappb.WatchResponse)
-	require.NoError(t, proto.Unmarshal(b, m))
-	return watchEventOf(m)
+	return received(t, m)
 }
 
 func genNodes(depth int) *rapid.Generator[[]layer.Node] {
@@ -80,7 +83,7 @@ func TestWatchEventRoundTrip(t *testing.T) {
 func TestWatchEventHoldsLinkerds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := genEvent.Draw(t, "event")
-		require.True(t, proto.Equal(e.proto(), e.watchProto().GetEvent().GetHttp()))
+		require.True(t, proto.Equal(received(t, e.message()), receivedOf(t, e).GetEvent().GetHttp()))
 	})
 }
 
@@ -94,12 +97,12 @@ func TestWatchEventOnTheWire(t *testing.T) {
 		},
 	}
 	require.True(t, proto.Equal(&tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: &tappb.Event{
-		Http: e.proto(),
+		Http: received(t, e.message()),
 		Explanation: []*tappb.Node{{
 			Name: "balance", State: []*tappb.Attribute{{Key: "chosen", Value: "10.1.2.3:8080"}}, Children: []*tappb.Node{{Name: "endpoint"}},
 		}},
 		ResponseBody: &tappb.Body{Data: []byte("\xff"), Cut: true},
-	}}}, e.watchProto()))
+	}}}, receivedOf(t, e)))
 
 	e = Event{Direction: Inbound, ID: StreamID{Base: 2, Stream: 8}, Close: &ConnectionClose{SinceOpen: time.Minute, Sent: 1, Received: 2, Err: "broken\xff"}}
 	require.True(t, proto.Equal(&tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: &tappb.Event{
@@ -107,8 +110,8 @@ func TestWatchEventOnTheWire(t *testing.T) {
 		Close: &tappb.ConnectionClose{
 			Id: &pb.TapEvent_Http_StreamId{Base: 2, Stream: 8}, SinceOpen: durationpb.New(time.Minute), Sent: 1, Received: 2, Error: "broken\uFFFD",
 		},
-	}}}, e.watchProto()))
-	require.True(t, proto.Equal(&tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: 4}}, (&Event{Dropped: 4}).watchProto()))
+	}}}, receivedOf(t, e)))
+	require.True(t, proto.Equal(&tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: 4}}, receivedOf(t, Event{Dropped: 4})))
 	require.EqualValues(t, len("broken\xff"), e.weight())
 }
 

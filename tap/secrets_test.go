@@ -89,9 +89,14 @@ func (c *secretCase) outputs(t *testing.T, path string, bodies bool, most uint32
 	var out []string
 	say := func(m proto.Message) error {
 		b, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		arrived := m.ProtoReflect().New().Interface()
+		err = proto.Unmarshal(b, arrived)
 		mu.Lock()
 		defer mu.Unlock()
-		out = append(out, string(b), m.(interface{ String() string }).String())
+		out = append(out, string(b), arrived.(interface{ String() string }).String())
 		return err
 	}
 	var all sync.WaitGroup

@@ -51,6 +51,8 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 }
 
 // Register registers linkerd's service and gotower's own, see package tappb.
+// Interceptors of the gRPC server see events as they go over the wire: as messages
+// with all that is in them among the unknown fields.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
 	pb.RegisterTapServer(to, s)
 	tappb.RegisterTapServer(to, own{server: s})
@@ -87,7 +89,7 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
-	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
+	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.message()) }))
 }
 
 // serve answers that the watcher is in place, and then with what it sees.

@@ -34,6 +34,11 @@ const (
 // of text in them; what comes after that is counted in one row, whose path (or
 // route) is "(other)". It takes about 1.2 MiB.
 //
+// A row that had no request for ten minutes (see [KeepRows]) is let go, or for one
+// minute if there is no room for others: it is no longer among the rows, what it
+// counted is in "(other)" from then on, and the next such request begins a new row.
+// No sum over all rows ever falls, and while a request runs, its row stays.
+//
 // A success is a request with a response, below 500, that was not reset and
 // whose gRPC status is none of Unknown, DeadlineExceeded, Internal, Unavailable
 // and DataLoss. Quantiles are within 5 % up to 4.5 minutes; best, worst and last
@@ -76,7 +81,7 @@ func (r *Registry) count(req *tappb.TopRequest) (*counting, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &counting{rows: tableOf(req), every: every, most: req.GetRows()}
+	c := &counting{rows: tableOf(req, r.keepRows), every: every, most: req.GetRows()}
 	if c.stop, err = r.attach(match, c.rows); err != nil {
 		return nil, refuse(codes.ResourceExhausted, err)
 	}

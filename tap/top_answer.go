@@ -22,7 +22,7 @@ const (
 	defaultRoute = "[DEFAULT]"
 )
 
-// sample brings the rates up to date. The more often it is called, the better:
+// sample brings the rates up to date, and lets rows go. The more often it is called, the better:
 // what ended since the last time counts as spread over it evenly. It and answer
 // are for one caller at a time.
 func (t *table) sample(now time.Time) {
@@ -33,11 +33,16 @@ func (t *table) sample(now time.Time) {
 		fade = math.Exp(-x)
 		share = (1 - fade) / x // the mean of what the new ones faded
 	}
+	age := t.sampled.Sub(t.start)
 	for r := range t.all {
 		before := r.counted
 		r.look()
 		r.recent = r.recent*fade + float64(r.counted-before)*share
+		if r.counted != before || r.open() > 0 || r.used == 0 {
+			r.used = max(age, 1)
+		}
 	}
+	t.letGo(age)
 }
 
 // answer is the rows with the most requests, as of now.
@@ -69,7 +74,7 @@ func (t *table) tell(r *row, age time.Duration, c *counts) *tappb.Row {
 		Method: valid(r.key.method), Path: valid(r.key.path), Route: valid(r.route), Authority: valid(r.authority),
 		Direction: pb.TapEvent_ProxyDirection(r.key.direction),
 		Count:     r.counted, Successes: r.counted - r.failed,
-		Open: r.began.Load() - r.counted, // what was counted had begun before
+		Open: r.open(),
 	}
 	if t.byRoute {
 		m.Path, m.Route = "", cmp.Or(m.GetPath(), defaultRoute)

@@ -76,8 +76,9 @@ func BenchmarkCounted(b *testing.B) {
 func fill(t *table, n int) {
 	for i := range n {
 		about := Event{Direction: Inbound, Source: netip.AddrPortFrom(clientAddr.Addr(), uint16(i)), DestinationLabels: podLabels}
-		row := t.begin(&about, &RequestInit{Method: "GET", Path: fmt.Sprintf("/items/%d", i), Authority: "web"})
+		row := t.row(&about, &RequestInit{Method: "GET", Path: fmt.Sprintf("/items/%d", i), Authority: "web"})
 		for n := range i % 7 {
+			row.enter()
 			row.end(&ResponseEnd{SinceRequestInit: time.Duration(i*n) * time.Microsecond}, 200)
 		}
 		row.end(&ResponseEnd{SinceRequestInit: time.Millisecond}, 200)

@@ -54,6 +54,16 @@ func (h *histogram) fold() {
 	}
 }
 
+// absorb adds what another counted, which nobody changes any more.
+func (h *histogram) absorb(from *histogram) {
+	for i := range from {
+		if n := from[i].Load(); n > 0 {
+			h[i].Add(n)
+		}
+	}
+	h.fold()
+}
+
 func (h *histogram) halve() {
 	for i := range h {
 		h[i].Add(-(h[i].Load() / 2))

@@ -1,6 +1,7 @@
 package tap
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -20,6 +21,15 @@ type naiveRow struct {
 	times     []time.Duration
 	ended     []time.Duration // when, since the beginning
 	successes int
+	used      time.Duration
+	looked    int // of times, at the last sample
+}
+
+// absorb makes n older by another row.
+func (n *naiveRow) absorb(from *naiveRow) {
+	n.times, n.ended = append(slices.Clone(from.times), n.times...), append(slices.Clone(from.ended), n.ended...)
+	n.successes += from.successes
+	n.looked += from.looked
 }
 
 func (n *naiveRow) rate(age time.Duration) float64 {
@@ -40,9 +50,21 @@ func (n *naiveRow) quantile(q float64) time.Duration {
 
 // naiveRows count as Rows do, and are easy to believe.
 type naiveRows struct {
-	rows map[string]*naiveRow
-	most int
-	open map[StreamID]naiveOpen
+	rows   map[string]*naiveRow
+	most   int
+	stay   stay
+	open   map[StreamID]naiveOpen
+	turned int // away, since the last sample
+}
+
+// paths are those of the rows but other.
+func (n *naiveRows) paths() (all []string) {
+	for path := range n.rows {
+		if path != otherRow {
+			all = append(all, path)
+		}
+	}
+	return all
 }
 
 type naiveOpen struct {
@@ -51,8 +73,9 @@ type naiveOpen struct {
 }
 
 func (n *naiveRows) row(path string) string {
-	if n.rows[path] == nil && len(n.rows) >= n.most {
+	if n.rows[path] == nil && len(n.paths()) >= n.most {
 		path = otherRow
+		n.turned++
 	}
 	if n.rows[path] == nil {
 		n.rows[path] = &naiveRow{}
@@ -63,8 +86,42 @@ func (n *naiveRows) row(path string) string {
 func (n *naiveRows) forget(id StreamID) {
 	if o, ok := n.open[id]; ok {
 		n.rows[o.row].open--
+		if o.row == otherRow {
+			n.turned--
+		}
 		delete(n.open, id)
 	}
+}
+
+// sample lets rows go: all that had nothing for long, and of those that had
+// nothing for a while the first, if others were turned away.
+func (n *naiveRows) sample(age time.Duration) {
+	var idle []string
+	for _, path := range n.paths() {
+		r := n.rows[path]
+		if r.used == 0 || r.open > 0 || len(r.times) > r.looked {
+			r.used = max(age, 1)
+		}
+		r.looked = len(r.times)
+		idle = append(idle, path)
+	}
+	slices.SortFunc(idle, func(a, b string) int {
+		one, other := n.rows[a], n.rows[b]
+		return cmp.Or(cmp.Compare(one.used, other.used), cmp.Compare(len(one.times), len(other.times)), cmp.Compare(a, b))
+	})
+	for i, path := range idle {
+		r := n.rows[path]
+		unused := age - r.used
+		if unused < n.stay.long && (i >= n.turned || unused < n.stay.short) {
+			break
+		}
+		delete(n.rows, path)
+		if n.rows[otherRow] == nil {
+			n.rows[otherRow] = &naiveRow{}
+		}
+		n.rows[otherRow].absorb(r)
+	}
+	n.turned = 0
 }
 
 func (n *naiveRows) add(e Event, age time.Duration) {
@@ -145,10 +202,11 @@ var genStep = rapid.Custom(func(t *rapid.T) Event {
 func TestRowsAreWhatANaiveCountIs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		steps := rapid.SliceOfN(genStep, 0, 100).Draw(t, "steps")
-		waits := rapid.SliceOfN(rapid.IntRange(0, 3), len(steps), len(steps)).Draw(t, "waits")
+		waits := rapid.SliceOfN(rapid.IntRange(0, 5), len(steps), len(steps)).Draw(t, "waits")
 		rows := NewRows(nil)
 		rows.rows.free.Store(4) // rows
-		model := naiveRows{rows: map[string]*naiveRow{}, most: 4, open: map[StreamID]naiveOpen{}}
+		rows.rows.stay = stay{long: 8 * time.Second, short: 3 * time.Second}
+		model := naiveRows{rows: map[string]*naiveRow{}, most: 4, stay: rows.rows.stay, open: map[StreamID]naiveOpen{}}
 		start := rows.rows.start
 		now := start
 		for i, e := range steps {
@@ -157,16 +215,26 @@ func TestRowsAreWhatANaiveCountIs(t *testing.T) {
 			for range waits[i] {
 				now = now.Add(500 * time.Millisecond)
 				rows.sample(now)
+				model.sample(now.Sub(start))
 			}
 		}
 		now = now.Add(time.Second)
+		model.sample(now.Sub(start))
 		model.equal(t, rows.rows.answer(now, 0), now.Sub(start))
 		for id := range model.open {
 			rows.Forget("", id)
 			model.forget(id)
 		}
+		model.sample(now.Sub(start))
 		model.equal(t, rows.rows.answer(now, 0), now.Sub(start))
 		require.Empty(t, rows.open)
+		require.EqualValues(t, model.most-len(model.paths()), rows.rows.free.Load(), "no room is lost")
+
+		now = now.Add(rows.rows.stay.long)
+		last := rows.rows.answer(now, 0).GetRows()
+		require.LessOrEqual(t, len(last), 1, "all are gone")
+		require.EqualValues(t, model.most, rows.rows.free.Load())
+		require.EqualValues(t, maxTableText, rows.rows.room.Load())
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net/netip"
 	"sync/atomic"
+	"time"
 )
 
 const (
@@ -17,8 +18,14 @@ const (
 	maxRowText = 256
 )
 
-// oneFailure leaves room for 2³² ends between two looks.
-const oneFailure = 1 << 32
+const (
+	// oneFailure leaves room for 2³² ends between two looks.
+	oneFailure = 1 << 32
+
+	// gone marks the beginnings of a row that was let go: no more will be
+	// counted in it.
+	gone = 1 << 63
+)
 
 // rowKey tells rows apart.
 type rowKey struct {
@@ -33,6 +40,7 @@ type rowKey struct {
 // belongs to who reads the table.
 type row struct {
 	key              rowKey
+	hash             uint64 // of key
 	authority, route string // of the first request
 
 	began             atomic.Uint64
@@ -40,35 +48,43 @@ type row struct {
 	best, worst, last atomic.Int64  // nanoseconds; set once something ended
 	times             histogram     // of what ended
 
-	seen    uint64  // of ends, at the last sample
-	counted uint64  // ended, until then
-	failed  uint64  // of these
-	recent  float64 // requests, each the less the older it is
+	seen    uint64        // of ends, at the last sample
+	counted uint64        // ended, until then
+	failed  uint64        // of these
+	recent  float64       // requests, each the less the older it is
+	used    time.Duration // age of the table when it was last seen in use; 0: never looked at
 }
 
-func newRow(key *rowKey) *row {
-	r := &row{key: *key}
+func newRow(key *rowKey, hash uint64) *row {
+	r := &row{key: *key, hash: hash}
 	r.best.Store(math.MaxInt64)
 	return r
 }
 
+// enter counts a beginning, unless the row was let go since it was found.
+func (r *row) enter() bool { return r.began.Add(1)&gone == 0 }
+
 // end is told of a request that began here.
 func (r *row) end(end *ResponseEnd, status int) {
 	took := max(end.SinceRequestInit, 0)
-	n := int64(took)
-	for old := r.best.Load(); n < old && !r.best.CompareAndSwap(old, n); {
-		old = r.best.Load()
-	}
-	for old := r.worst.Load(); n > old && !r.worst.CompareAndSwap(old, n); {
-		old = r.worst.Load()
-	}
-	r.last.Store(n)
+	r.within(int64(took), int64(took))
+	r.last.Store(int64(took))
 	r.times.add(took) // before it counts: what counts has a quantile
 	one := uint64(1)
 	if !succeeded(end, status) {
 		one += oneFailure
 	}
 	r.ends.Add(one)
+}
+
+// within widens what is between best and worst.
+func (r *row) within(best, worst int64) {
+	for old := r.best.Load(); best < old && !r.best.CompareAndSwap(old, best); {
+		old = r.best.Load()
+	}
+	for old := r.worst.Load(); worst > old && !r.worst.CompareAndSwap(old, worst); {
+		old = r.worst.Load()
+	}
 }
 
 // forget takes back a beginning whose end nobody will tell.
@@ -84,6 +100,9 @@ func (r *row) look() {
 	r.failed += news / oneFailure
 	r.times.fold()
 }
+
+// open is how many did not end. What was counted had begun before.
+func (r *row) open() uint64 { return r.began.Load() - r.counted }
 
 // nameOf is what a row calls an address: the pod, or else the address without
 // its port.

@@ -31,10 +31,17 @@ type openRequest struct {
 	status int
 }
 
+// RowsOption sets what [NewRows] lets be set.
+type RowsOption interface{ applyRows(r *Rows) }
+
 // NewRows returns Rows that have nothing counted yet. Of req, which may be nil,
 // they read ByRoute, ByDestination and Rows; what to count is up to who adds.
-func NewRows(req *tappb.TopRequest) *Rows {
-	return &Rows{rows: tableOf(req), most: req.GetRows(), open: map[openID]openRequest{}}
+func NewRows(req *tappb.TopRequest, opts ...RowsOption) *Rows {
+	r := &Rows{rows: tableOf(req, 0), most: req.GetRows(), open: map[openID]openRequest{}}
+	for _, opt := range opts {
+		opt.applyRows(r)
+	}
+	return r
 }
 
 // Add counts what e tells. The events of a request must come in their order,

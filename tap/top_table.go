@@ -4,6 +4,7 @@ import (
 	"hash/maphash"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -20,33 +21,47 @@ const (
 	otherRow = "(other)"
 )
 
-// table is rows that requests find without a lock: an open hash table to which
-// rows are added and from which none is taken. When it is full, the rest is
-// counted in other.
+// table is rows that requests find without a lock. When it is full, the rest is
+// counted in other, and so is what was in rows that were let go.
 type table struct {
 	byRoute       bool
 	byDestination bool // and by nothing else but the direction
 	seed          maphash.Seed
-	slots         [tableSlots]atomic.Pointer[row]
-	free          atomic.Int64 // rows that may still be added
-	room          atomic.Int64 // bytes of text that still fit
 	other         *row
 
-	start, sampled time.Time // of who reads, and what the rows have of who reads
+	// mu is held to add rows and to let them go. What is here is read without.
+	mu    sync.Mutex
+	slots atomic.Pointer[slots]
+	free  atomic.Int64 // rows that may still be added
+	room  atomic.Int64 // bytes of text that still fit
+
+	// Of who reads, as is what the rows have of who reads.
+	start, sampled time.Time
+	stay           stay
+	turnedAway     uint64 // of what began in other, at the last sample
 }
+
+// slots is an open hash table to which rows are added and from which none is
+// taken: without those that are let go, it is made anew.
+type slots [tableSlots]atomic.Pointer[row]
 
 func newTable(byRoute bool) *table {
 	now := time.Now()
-	t := &table{byRoute: byRoute, seed: maphash.MakeSeed(), other: newRow(&rowKey{path: otherRow}), start: now, sampled: now}
+	t := &table{
+		byRoute: byRoute, seed: maphash.MakeSeed(), other: newRow(&rowKey{path: otherRow}, 0),
+		start: now, sampled: now, stay: KeepRows(0).stay(),
+	}
+	t.slots.Store(new(slots))
 	t.free.Store(maxRows)
 	t.room.Store(maxTableText)
 	return t
 }
 
 // tableOf is an empty table of the rows that req asks for.
-func tableOf(req *tappb.TopRequest) *table {
+func tableOf(req *tappb.TopRequest, keep KeepRows) *table {
 	t := newTable(req.GetByRoute() && !req.GetByDestination())
 	t.byDestination = req.GetByDestination()
+	t.stay = keep.stay()
 	return t
 }
 
@@ -71,11 +86,10 @@ func (t *table) row(about *Event, init *RequestInit) *row {
 		k.method, k.path = cut(init.Method), cut(init.Path)
 	}
 	h := t.hash(&k)
-	r := t.find(h, &k)
-	if r == nil {
+	r := t.slots.Load().find(h, &k)
+	if r == nil || !r.enter() {
 		r = t.add(h, &k, cut(init.Authority), route)
 	}
-	r.began.Add(1)
 	return r
 }
 
@@ -102,64 +116,78 @@ func mix(a, b uint64) uint64 {
 }
 
 // find returns nil if there is no such row.
-func (t *table) find(hash uint64, k *rowKey) *row {
+func (s *slots) find(hash uint64, k *rowKey) *row {
 	for i := hash; ; i++ {
-		r := t.slots[i%tableSlots].Load()
+		r := s[i%tableSlots].Load()
 		if r == nil || r.key == *k {
 			return r
 		}
 	}
 }
 
-// add makes the row, if there is room for it. Texts are copied: they may be a
-// small part of a large buffer.
+// put adds a row that is not there.
+func (s *slots) put(r *row) {
+	i := r.hash
+	for s[i%tableSlots].Load() != nil {
+		i++
+	}
+	s[i%tableSlots].Store(r)
+}
+
+// add counts a beginning in a row that was not found. It makes the row, if there
+// is room for it. Texts are copied: they may be a small part of a large buffer.
 func (t *table) add(hash uint64, k *rowKey, authority, route string) *row {
-	text := int64(len(k.source) + len(k.destination) + len(k.method) + len(k.path) + len(authority) + len(route))
-	if !take(&t.free, 1) {
+	text := k.text() + int64(len(authority)+len(route))
+	if !t.fits(text) { // the usual case of a full table takes no lock
+		t.other.enter()
 		return t.other
 	}
-	if !take(&t.room, text) {
-		t.free.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.slots.Load()
+	if r := s.find(hash, k); r != nil { // somebody was faster
+		r.enter() // rows are let go under the lock alone
+		return r
+	}
+	if !t.fits(text) {
+		t.other.enter()
 		return t.other
 	}
-	r := newRow(k)
+	t.free.Add(-1)
+	t.room.Add(-text)
+	r := newRow(k, hash)
 	for _, s := range []*string{&r.key.source, &r.key.destination, &r.key.method, &r.key.path} {
 		*s = strings.Clone(*s)
 	}
 	r.authority, r.route = strings.Clone(authority), strings.Clone(route)
-	for i := hash; ; i++ {
-		slot := &t.slots[i%tableSlots]
-		if slot.CompareAndSwap(nil, r) {
-			return r
-		}
-		if there := slot.Load(); there.key == *k { // somebody was faster
-			t.free.Add(1)
-			t.room.Add(text)
-			return there
-		}
-	}
+	r.enter() // before anybody looks: what has not begun is not in use
+	s.put(r)
+	return r
 }
 
-// take takes n from what is left, if there is so much.
-func take(left *atomic.Int64, n int64) bool {
-	if left.Load() < n { // the usual case of a full table changes nothing
-		return false
-	}
-	if left.Add(-n) < 0 {
-		left.Add(n)
-		return false
-	}
-	return true
+// fits reports whether there is room for one more row with so many bytes of text.
+func (t *table) fits(text int64) bool { return t.free.Load() > 0 && t.room.Load() >= text }
+
+func (k *rowKey) text() int64 {
+	return int64(len(k.source) + len(k.destination) + len(k.method) + len(k.path))
 }
 
 // all yields the rows there are; other only if it was needed.
 func (t *table) all(yield func(*row) bool) {
-	for i := range t.slots {
-		if r := t.slots[i].Load(); r != nil && !yield(r) {
+	for r := range t.slots.Load().all {
+		if !yield(r) {
 			return
 		}
 	}
 	if t.other.began.Load() > 0 {
 		yield(t.other)
+	}
+}
+
+func (s *slots) all(yield func(*row) bool) {
+	for i := range s {
+		if r := s[i].Load(); r != nil && !yield(r) {
+			return
+		}
 	}
 }

@@ -94,6 +94,34 @@ func TestABufferThatFillsIsRead(t *testing.T) {
 	})
 }
 
+// Nor is it if it fills with what is kept of bodies, or for requests whose outcome
+// is not known.
+func TestABufferThatFillsWithBodiesIsRead(t *testing.T) {
+	for name, fill := range map[string]func(w *watcher){
+		"bodies": func(w *watcher) {
+			b := newBodies(w, fields{})
+			b.request.take(0, make([]byte, maxBodies))
+			b.response.take(0, make([]byte, maxBodies))
+		},
+		"kept back": func(w *watcher) { (&seat{watcher: w}).hold(maxText / 2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				srv := NewServer(NewRegistry(Bodies(maxBodies, asItIs)), AllowRemote())
+				svc := stand(srv.reg, respond("x"))
+				got, leave := watchFor(t, srv, &tappb.WatchRequest{})
+				send(t, svc, get("/"))
+				begun := time.Now()
+				require.Empty(t, got.events())
+				fill(srv.reg.active.Load().watchers[0])
+				require.Equal(t, "qre", kinds(got.events()))
+				require.Zero(t, time.Since(begun))
+				require.Error(t, leave())
+			})
+		})
+	}
+}
+
 // Neither is the end of what was asked for, or of the server.
 func TestAnEndIsNotWaitedFor(t *testing.T) {
 	for name, end := range map[string]func(t *testing.T, srv *Server, svc service){

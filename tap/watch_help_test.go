@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
@@ -111,9 +112,22 @@ type watchStream struct {
 	trailer *metadata.MD
 }
 
-func (s watchStream) Context() context.Context          { return s.ctx }
-func (s watchStream) Send(m *tappb.WatchResponse) error { return s.send(m) }
-func (watchStream) SendHeader(_ metadata.MD) error      { return nil }
+func (s watchStream) Context() context.Context     { return s.ctx }
+func (watchStream) SendHeader(_ metadata.MD) error { return nil }
+
+// Send has m arrive as it would over a connection.
+func (s watchStream) Send(m *tappb.WatchResponse) error {
+	b, err := proto.Marshal(m)
+	if err != nil {
+		return err
+	}
+	arrived := new(tappb.WatchResponse)
+	if err := proto.Unmarshal(b, arrived); err != nil {
+		return err
+	}
+	return s.send(arrived)
+}
+
 func (s watchStream) SetTrailer(md metadata.MD) {
 	if s.trailer != nil {
 		*s.trailer = md

@@ -32,7 +32,13 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 	if err != nil {
 		return err
 	}
-	return s.serve(stream, w.reader(true, func(e Event) error { return stream.Send(e.watchProto()) }))
+	return s.serve(stream, w.reader(true, func(e Event) error {
+		m, err := e.watchMessage()
+		if err != nil {
+			return refuse(codes.Internal, err)
+		}
+		return stream.Send(m)
+	}))
 }
 
 // Describing lets those who may watch ask for the tree of layers of the process,

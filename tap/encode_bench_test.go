@@ -1,0 +1,42 @@
+package tap
+
+import (
+	"context"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// shownOf are the events of one request, as a watcher gets them.
+func shownOf(t testing.TB, fields bool) []Event {
+	t.Helper()
+	reg := new(Registry)
+	w := watchOn(t, reg, nil)
+	w.fields = fields
+	svc := stand(reg, endpoint{&reply{status: 200}})
+	_, _ = svc.Call(context.Background(), get("/api/vote"))
+	return events(w)
+}
+
+// BenchmarkEncode is what the three events of a request take of who sends them,
+// but for gRPC.
+func BenchmarkEncode(b *testing.B) {
+	all := shownOf(b, false)
+	b.Run("observe", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for i := range all {
+				_, _ = proto.Marshal(all[i].message())
+			}
+		}
+	})
+	b.Run("watch", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			for i := range all {
+				m, _ := all[i].watchMessage()
+				_, _ = proto.Marshal(m)
+			}
+		}
+	})
+}

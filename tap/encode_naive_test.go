@@ -1,0 +1,171 @@
+package tap
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// proto is the event as a message that is built of its pieces: what is sent must
+// be the same.
+func (e *Event) proto() *pb.TapEvent {
+	m := &pb.TapEvent{
+		Source:          tcpProto(e.Source),
+		SourceMeta:      metaProto(e.SourceLabels),
+		Destination:     tcpProto(e.Destination),
+		DestinationMeta: metaProto(e.DestinationLabels),
+		ProxyDirection:  pb.TapEvent_ProxyDirection(e.Direction),
+	}
+	if e.RouteLabels != nil {
+		m.RouteMeta = &pb.TapEvent_RouteMeta{Labels: labelsProto(e.RouteLabels)}
+	}
+	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
+	http := &pb.TapEvent_Http{}
+	switch {
+	case e.RequestInit != nil:
+		http.Event = &pb.TapEvent_Http_RequestInit_{RequestInit: e.RequestInit.proto(id)}
+	case e.ResponseInit != nil:
+		http.Event = &pb.TapEvent_Http_ResponseInit_{ResponseInit: e.ResponseInit.proto(id)}
+	case e.ResponseEnd != nil:
+		http.Event = &pb.TapEvent_Http_ResponseEnd_{ResponseEnd: e.ResponseEnd.proto(id)}
+	default:
+		return m
+	}
+	m.Event = &pb.TapEvent_Http_{Http: http}
+	return m
+}
+
+func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_RequestInit {
+	return &pb.TapEvent_Http_RequestInit{
+		Id:        id,
+		Method:    methodProto(r.Method),
+		Scheme:    schemeProto(r.Scheme),
+		Authority: valid(r.Authority),
+		Path:      valid(r.Path),
+		Headers:   fieldsProto(r.Headers),
+	}
+}
+
+func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseInit {
+	return &pb.TapEvent_Http_ResponseInit{
+		Id:               id,
+		SinceRequestInit: durationpb.New(r.SinceRequestInit),
+		HttpStatus:       uint32(r.Status),
+		Headers:          fieldsProto(r.Headers),
+	}
+}
+
+func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseEnd {
+	m := &pb.TapEvent_Http_ResponseEnd{
+		Id:               id,
+		SinceRequestInit: durationpb.New(r.SinceRequestInit),
+		ResponseBytes:    r.Bytes,
+		Eos:              &pb.Eos{},
+		Trailers:         fieldsProto(r.Trailers),
+	}
+	if r.SinceResponseInit != nil {
+		m.SinceResponseInit = durationpb.New(*r.SinceResponseInit)
+	}
+	switch { // a message holds one of them
+	case r.ResetCode != nil:
+		m.Eos.End = &pb.Eos_ResetErrorCode{ResetErrorCode: *r.ResetCode}
+	case r.GRPCStatus != nil:
+		m.Eos.End = &pb.Eos_GrpcStatusCode{GrpcStatusCode: uint32(*r.GRPCStatus)}
+	}
+	return m
+}
+
+func fieldsProto(fields []Field) *http_types.Headers {
+	if fields == nil {
+		return nil
+	}
+	m := &http_types.Headers{}
+	for _, f := range fields {
+		m.Headers = append(m.Headers, &http_types.Headers_Header{Name: valid(f.Name), Value: []byte(f.Value)})
+	}
+	return m
+}
+
+func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
+	a = plain(a)
+	if !a.IsValid() {
+		return nil
+	}
+	ip := &netpb.IPAddress{}
+	if a.Addr().Is4() {
+		b := a.Addr().As4()
+		ip.Ip = &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
+	} else {
+		b := a.Addr().As16()
+		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{
+			First: binary.BigEndian.Uint64(b[:8]),
+			Last:  binary.BigEndian.Uint64(b[8:]),
+		}}
+	}
+	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
+}
+
+func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
+	if labels == nil {
+		return nil
+	}
+	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
+}
+
+func labelsProto(labels map[string]string) map[string]string {
+	out := make(map[string]string, len(labels))
+	for k, v := range labels {
+		out[valid(k)] = valid(v)
+	}
+	return out
+}
+
+func methodProto(name string) *http_types.HttpMethod {
+	if name == "" {
+		return nil
+	}
+	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
+		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_Registered(n)}}
+	}
+	return &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: valid(name)}}
+}
+
+func schemeProto(name string) *http_types.Scheme {
+	switch name {
+	case "":
+		return nil
+	case "http":
+		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}}
+	case "https":
+		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTPS}}
+	}
+	return &http_types.Scheme{Type: &http_types.Scheme_Unregistered{Unregistered: valid(name)}}
+}
+
+// watchProto is likewise the event as a message of gotower's own service.
+func (e *Event) watchProto() *tappb.WatchResponse {
+	if e.Dropped > 0 {
+		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
+	}
+	m := &tappb.Event{Http: e.proto()}
+	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
+	switch {
+	case e.Open != nil:
+		m.Open = &tappb.ConnectionOpen{Id: id}
+	case e.Close != nil:
+		m.Close = &tappb.ConnectionClose{
+			Id: id, SinceOpen: durationpb.New(e.Close.SinceOpen),
+			Sent: e.Close.Sent, Received: e.Close.Received, Error: valid(e.Close.Err),
+		}
+	case e.ResponseEnd != nil:
+		m.Explanation = nodesProto(e.ResponseEnd.Explanation)
+		m.RequestBody, m.ResponseBody = e.ResponseEnd.RequestBody.proto(), e.ResponseEnd.ResponseBody.proto()
+	}
+	return &tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: m}}
+}
