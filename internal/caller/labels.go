@@ -3,21 +3,20 @@ package caller
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"net/netip"
 )
 
 // Labels are those of a client at source, whose connection was state; nil is one
 // in clear. The label tls is true if it came by TLS, and client_id then the name
-// that the client proved by a verified certificate, if it did: its first URI,
-// else its first DNS name. Without TLS, tls is loopback or no_tls_from_remote. A
-// client in clear that is not known has none.
+// that the client proved by a verified certificate, if it did: the first that is
+// DNS-like or a URI, in the certificate's own order. Without TLS, tls is loopback
+// or no_tls_from_remote. A client in clear that is not known has none.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:
 		labels := map[string]string{"tls": "true"}
 		if chains := state.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
-			if id := identity(chains[0][0]); id != "" {
+			if id := nameOf(chains[0][0]); id != "" {
 				labels["client_id"] = id
 			}
 		}
@@ -28,14 +27,4 @@ func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string
 		return map[string]string{"tls": "loopback"}
 	}
 	return map[string]string{"tls": "no_tls_from_remote"}
-}
-
-func identity(cert *x509.Certificate) string {
-	switch {
-	case len(cert.URIs) > 0:
-		return cert.URIs[0].String()
-	case len(cert.DNSNames) > 0:
-		return cert.DNSNames[0]
-	}
-	return ""
 }

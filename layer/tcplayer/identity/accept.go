@@ -8,6 +8,8 @@ import (
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
+
+	"github.com/gotower/gotower/internal/caller"
 )
 
 // accept checks what the CA answered.
@@ -57,7 +59,7 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 // verifyOwn checks a certificate as all those will to whom it is shown, and
 // returns when they will cease to believe it.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
-	if names := identities(chain[0].Extensions); !has(names, i.cfg.Name) {
+	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
 	}
 	expires, err = verify(chain, i.roots, x509.ExtKeyUsageServerAuth)

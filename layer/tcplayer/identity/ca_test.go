@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer/layertest"
 )
 
@@ -88,7 +89,7 @@ func (a *authority) leaf(public crypto.PublicKey, name string, life time.Duratio
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(life), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	if isURI(name) {
+	if caller.IsURI(name) {
 		u, err := url.Parse(name)
 		require.NoError(a.t, err)
 		template.URIs = []*url.URL{u}
@@ -133,7 +134,7 @@ func (a *authority) config(name string) Config {
 	key, csr, err := Request(name)
 	require.NoError(a.t, err)
 	c := Config{Name: name, Roots: a.pem(), Key: key, CSR: csr, Token: func() ([]byte, error) { return []byte("token"), nil }}
-	if isURI(name) {
+	if caller.IsURI(name) {
 		c.ServerName = "web.default"
 	}
 	return c

@@ -11,6 +11,7 @@ import (
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -51,7 +52,7 @@ func (i Instruments) orDiscard() Instruments {
 
 // withDefaults fills in what was not said.
 func (c Config) withDefaults() Config {
-	if c.ServerName == "" && isDNS(c.Name) {
+	if c.ServerName == "" && caller.IsDNS(c.Name) {
 		c.ServerName = c.Name
 	}
 	for _, d := range []struct {
@@ -87,9 +88,9 @@ func (c Config) check() error {
 
 func (c Config) checkServerName() error {
 	switch {
-	case c.ServerName == "" && isURI(c.Name):
+	case c.ServerName == "" && caller.IsURI(c.Name):
 		return fmt.Errorf("no TLS server name goes with the identity %s: a URI needs one, such as web.default", c.Name)
-	case c.ServerName != "" && !isDNS(c.ServerName):
+	case c.ServerName != "" && !caller.IsDNS(c.ServerName):
 		return fmt.Errorf("the TLS server name %q is no DNS name", c.ServerName)
 	}
 	return nil
@@ -110,7 +111,7 @@ func (c Config) checkRequest() error {
 	if !sameKey(csr.PublicKey, c.Key.Public()) {
 		return errors.New("the certificate signing request is for another key")
 	}
-	if names := identities(csr.Extensions); !has(names, c.Name) {
+	if names := caller.Names(csr.Extensions); !has(names, c.Name) {
 		return fmt.Errorf("the certificate signing request is for %s, not for %s", list(names), c.Name)
 	}
 	return nil

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -61,13 +62,13 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	names := identities(chain[0].Extensions)
+	names := caller.Names(chain[0].Extensions)
 	if len(names) == 0 {
 		return nil, errors.New("identity: the certificate has no name, DNS-like or URI")
 	}
 	i := &Identity{cfg: Config{Name: names[0]}, roots: roots, certified: make(chan struct{})}
 	for _, name := range names {
-		if isDNS(name) {
+		if caller.IsDNS(name) {
 			i.cfg.ServerName = name
 			break
 		}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/caller"
 )
 
 func TestNames(t *testing.T) {
@@ -125,7 +127,7 @@ func TestIdentitiesAsLinkerd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			der := extension(t, tt.names...)
-			assert.Equal(t, tt.want, has(identities([]pkix.Extension{der}), tt.match))
+			assert.Equal(t, tt.want, has(caller.Names([]pkix.Extension{der}), tt.match))
 		})
 	}
 	for name, tt := range map[string]struct {
@@ -163,8 +165,8 @@ func FuzzAlternatives(f *testing.F) {
 	f.Add(extension(f).Value)
 	f.Add([]byte{0x30, 0x80, 0, 0})
 	f.Fuzz(func(t *testing.T, der []byte) {
-		for _, name := range alternatives(der) {
-			if !isDNS(name) && !isURI(name) {
+		for _, name := range caller.Names([]pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: der}}) {
+			if !caller.IsDNS(name) && !caller.IsURI(name) {
 				t.Errorf("%q is no name", name)
 			}
 			if !has([]string{name}, name) {
@@ -179,13 +181,13 @@ func FuzzNamesAsX509(f *testing.F) {
 	f.Add(foo, bar, id)
 	f.Add(foo, bar, "spiffe://.0")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
-		if !isDNS(a) || !isDNS(b) || checkName(c) != nil || !isURI(c) {
+		if !caller.IsDNS(a) || !caller.IsDNS(b) || checkName(c) != nil || !caller.IsURI(c) {
 			t.Skip()
 		}
 		cert := named(t, dns(a), uri(c), dns(b))
 		if cert.DNSNames[0] != a || cert.DNSNames[1] != b || cert.URIs[0].String() != c {
 			t.Skip() // it was not written as it is read
 		}
-		assert.Equal(t, []string{a, c, b}, identities(cert.Extensions))
+		assert.Equal(t, []string{a, c, b}, caller.Names(cert.Extensions))
 	})
 }

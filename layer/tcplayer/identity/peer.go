@@ -1,6 +1,10 @@
 package identity
 
-import "crypto/tls"
+import (
+	"crypto/tls"
+
+	"github.com/gotower/gotower/internal/caller"
+)
 
 // Peer returns who the client of a connection to a [Identity.Server] proved to
 // be; not ok if it showed no certificate. Of a certificate with several names
@@ -14,7 +18,7 @@ func Peer(state tls.ConnectionState) (name string, ok bool) {
 	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return "", false
 	}
-	names := identities(state.VerifiedChains[0][0].Extensions)
+	names := caller.Names(state.VerifiedChains[0][0].Extensions)
 	if len(names) == 0 {
 		return "", false
 	}

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"github.com/gotower/gotower/internal/caller"
 )
 
 // The files of a directory made by [Generate].
@@ -26,7 +28,7 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
 	template := &x509.CertificateRequest{DNSNames: []string{name}}
-	if isURI(name) {
+	if caller.IsURI(name) {
 		u, err := url.Parse(name)
 		if err != nil {
 			return nil, nil, fmt.Errorf("identity: %w", err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -63,7 +64,7 @@ func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Confi
 }
 
 func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate, error), alpn []string) *tls.Config {
-	if serverName == "" && isDNS(peer) {
+	if serverName == "" && caller.IsDNS(peer) {
 		serverName = peer
 	}
 	return &tls.Config{
@@ -89,7 +90,7 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	if len(chain) == 0 {
 		return refused("nobody", errors.New("no certificate"))
 	}
-	names := identities(chain[0].Extensions)
+	names := caller.Names(chain[0].Extensions)
 	if _, err := verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
 		return refused(list(names), err)
 	}
