@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -30,6 +31,10 @@ type paced struct {
 	read    int64
 	over    bool
 	slow    *slowBodyError
+
+	pauses  *BodyPauses  // nil: it may not fall behind
+	client  netip.Prefix // whose place there it takes
+	excused bool         // it has one
 }
 
 // pace returns the body of r with a clock, or nil if it needs none.
@@ -41,7 +46,11 @@ func (s *Server) pace(w http.ResponseWriter, r *http.Request, c *accepted) *pace
 	if r.ProtoMajor != 1 {
 		c = nil
 	}
-	return &paced{ReadCloser: r.Body, writer: w, conn: c, idle: s.bodyIdle, rate: s.bodyRate}
+	b := &paced{ReadCloser: r.Body, writer: w, conn: c, idle: s.bodyIdle, rate: s.bodyRate}
+	if r.ContentLength < 0 {
+		b.pauses, b.client = pausesOf(r)
+	}
+	return b
 }
 
 func (b *paced) Read(p []byte) (int, error) {
@@ -54,7 +63,7 @@ func (b *paced) begin() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading, b.since = true, time.Now()
-	if b.armed || b.over {
+	if b.armed || b.over || b.excused {
 		return
 	}
 	b.armed = true
@@ -71,6 +80,9 @@ func (b *paced) end(n int, err error) error {
 	b.reading = false
 	b.waited += time.Since(b.since)
 	b.read += int64(n)
+	if err != nil {
+		b.leave()
+	}
 	if b.slow == nil || n > 0 || errors.Is(err, io.EOF) {
 		return err
 	}
@@ -102,6 +114,9 @@ func (b *paced) look() {
 		b.timer.Reset(left)
 		return
 	}
+	if b.excused = b.pauses.enter(b.client); b.excused {
+		return
+	}
 	b.slow = &slowBodyError{read: b.read, waited: b.waited + time.Since(b.since)}
 	if b.conn != nil {
 		b.conn.hushed.Store(true)
@@ -114,9 +129,18 @@ func (b *paced) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.over = true
+	b.leave()
 	if b.timer != nil {
 		b.timer.Stop()
 	}
+}
+
+// leave gives its place back, with mu held. It is not asked for another.
+func (b *paced) leave() {
+	if b.excused {
+		b.pauses.leave(b.client)
+	}
+	b.excused, b.pauses = false, nil
 }
 
 var _ net.Error = (*slowBodyError)(nil)

@@ -74,7 +74,8 @@ func KeepAlive(d time.Duration) ServerOption {
 //
 // Bodies that are conversations have no pace: those of gRPC, and of HTTP/2 without
 // a content-length. What they can hold is a stream, of which there are as many as
-// the connection may have.
+// the connection may have. Those of HTTP/1.1 in chunks may be excused, see
+// [BodyPauses].
 func BodyPace(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.bodyIdle, o.bodyRate = max(idle, 0), max(least, 0) })
 }
