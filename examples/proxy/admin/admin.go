@@ -52,7 +52,7 @@ func New(c Config) *Handler {
 		h.mux.Handle("/env.json", h.guarded(only(http.HandlerFunc(h.serveEnviron), http.MethodGet)))
 	}
 	if c.Describe != nil {
-		h.mux.Handle("/stack", h.guarded(only(http.HandlerFunc(h.serveStack), http.MethodGet, http.MethodHead)))
+		h.mux.Handle("/stack", h.guarded(only(local(http.HandlerFunc(h.serveStack)), http.MethodGet, http.MethodHead)))
 	}
 	if c.Page != nil {
 		h.get("/{$}", http.RedirectHandler("/view/", http.StatusFound))

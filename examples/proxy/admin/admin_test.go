@@ -213,23 +213,31 @@ func TestOfThisMachineOnly(t *testing.T) {
 	var downs int
 	level, err := logs.NewLevel("info")
 	require.NoError(t, err)
-	h := admin.New(admin.Config{Level: level, Shutdown: func() { downs++ }, Environ: func() []string { return nil }})
+	h := admin.New(admin.Config{
+		Level: level, Shutdown: func() { downs++ }, Environ: func() []string { return nil },
+		Describe: func() layer.Node { return layer.Node{Name: "secret"} },
+	})
 	for _, from := range []string{"10.0.0.1:1234", "[fd00::1]:1", "nonsense"} {
 		for _, r := range []*http.Request{
 			httptest.NewRequest("POST", "http://10.0.0.2:4191/shutdown", nil),
 			httptest.NewRequest("GET", "http://10.0.0.2:4191/proxy-log-level", nil),
 			httptest.NewRequest("PUT", "http://10.0.0.2:4191/proxy-log-level", strings.NewReader("debug")),
+			httptest.NewRequest("GET", "http://10.0.0.2:4191/stack", nil),
+			httptest.NewRequest("GET", "http://10.0.0.2:4191/stack?o=json", nil),
 		} {
 			r.RemoteAddr = from
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
 			require.Equal(t, 403, w.Code)
+			require.NotContains(t, w.Body.String(), "secret")
 		}
-		r := httptest.NewRequest("GET", "http://10.0.0.2:4191/live", nil)
-		r.RemoteAddr = from
-		w := httptest.NewRecorder()
-		h.ServeHTTP(w, r)
-		require.Equal(t, 200, w.Code, "probes come from the node")
+		for _, path := range []string{"/live", "/env.json"} {
+			r := httptest.NewRequest("GET", "http://10.0.0.2:4191"+path, nil)
+			r.RemoteAddr = from
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			require.Equal(t, 200, w.Code, "probes come from the node, and linkerd's proxy shows the environment")
+		}
 	}
 	require.Zero(t, downs)
 	require.Equal(t, "info", level.Filter().String())

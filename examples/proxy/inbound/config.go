@@ -54,6 +54,7 @@ type Inbound struct {
 	countHTTP func(error) error
 	countTCP  func(context.Context, net.Conn, error)
 	decided   decisions
+	pauses    *httplayer.BodyPauses // of strangers
 
 	// In pairs: those with room for so many, and for what comes beyond.
 	logicals, nameless, uncounted *layer.Cache[logical, *http.Request, *http.Response]
@@ -75,6 +76,7 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
 	in := &Inbound{Config: c, profiles: newProfiles(c), decided: newDecisions(c.Meters)}
+	in.pauses = httplayer.NewBodyPauses(c.BodyPauses, pausingClients*c.BodyPauses)
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Inbound), c.Meters.TCPErrors(meters.Inbound)
 	in.countHTTP = func(err error) error {
 		countHTTP(err)
@@ -137,13 +139,17 @@ func (in *Inbound) meshed(requests httplayer.Service) tcplayer.Server {
 }
 
 // strangers serves those of clients who proved nothing. They are not told what is
-// inside, and hold nothing for long by sending next to nothing.
+// inside, and hold little for long by sending next to nothing: uploads that are
+// made as they are sent may pause, but not many of one client.
 func (in *Inbound) strangers(requests httplayer.Service) tcplayer.Server {
-	return in.server(requests, httplayer.InformationalHeaders(false), httplayer.BodyPace(in.BodyIdle, leastBodyRate))
+	return in.pauses.Allow(
+		in.server(requests, httplayer.InformationalHeaders(false), httplayer.BodyPace(in.BodyIdle, leastBodyRate)))
 }
 
-// leastBodyRate is in bytes a second.
-const leastBodyRate = 240
+const (
+	leastBodyRate  = 240 // bytes a second
+	pausingClients = 10  // who may have all the pauses of one at a time
+)
 
 func (in *Inbound) server(
 	requests httplayer.Service, told httplayer.HandlerOption, pace httplayer.ServerOption,

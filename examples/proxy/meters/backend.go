@@ -113,7 +113,7 @@ func (b *backend) bindUnder(r *reign, route *layer.Route) *dispatched {
 }
 
 func (b *backend) bind(t *term, dst string, route *layer.Route) *dispatched {
-	labels := meta("parent", dst).With(routeMeta(nameOf(route))).With(meta("backend", b.authority))
+	labels := b.routes.meters.meta("parent", dst).With(routeMeta(nameOf(route))).With(b.routes.meters.meta("backend", b.authority))
 	f := b.routes.meters.httpRoutes
 	return &dispatched{
 		streams: newStreams(f.responses, t.lease, labels), term: t,

@@ -27,6 +27,7 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 // the first connection comes.
 type connections struct {
 	over             context.CancelFunc
+	lease            *lease
 	route            func() tcpRoute
 	detected, opaque func() prometheus.Counter
 }
@@ -35,13 +36,13 @@ type tcpRoute struct{ opened, closed, failed prometheus.Counter }
 
 func (r *Routes) newConnections(dst string) *connections {
 	ctx, over := context.WithCancel(r.ctx)
-	f, l, parent := r.meters.tcpRoutes, r.meters.lease(ctx), meta("parent", dst)
+	f, l, parent := r.meters.tcpRoutes, r.meters.lease(ctx), r.meters.meta("parent", dst)
 	protocol := func(h Handling) func() prometheus.Counter {
 		return sync.OnceValue(func() prometheus.Counter {
 			return f.protocols.bind(l, parent.With(Labels{"protocol": string(h)}))
 		})
 	}
-	c := &connections{over: over, detected: protocol(Detected), opaque: protocol(Opaque)}
+	c := &connections{over: over, lease: l, detected: protocol(Detected), opaque: protocol(Opaque)}
 	c.route = sync.OnceValue(func() tcpRoute {
 		labels := parent.With(routeMeta("")).With(Labels{"target_ip": "", "target_port": parent["parent_port"]})
 		if addr, err := netip.ParseAddrPort(dst); err == nil {
@@ -107,6 +108,8 @@ func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, 
 	if c == nil {
 		return f.Server.Call(ctx, conn)
 	}
+	c.lease.hold()
+	defer c.lease.release()
 	route := c.route()
 	route.opened.Inc()
 	ended := route.failed

@@ -23,15 +23,15 @@ type end struct {
 	err    string
 }
 
-// endOf judges a response, or the error in its place.
-func endOf(ctx context.Context, rsp *http.Response, err error) end {
+// endOf judges a response, or the error in its place. Head is what its head said.
+func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
 	class := layer.Classifier[*http.Response](httplayer.Classify).Judge(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
 	})
 	e := end{failed: class.Failed(), grpc: -1}
 	if rsp != nil {
 		e.status = httpStatus(rsp.StatusCode)
-		e.grpc = grpcStatus(rsp, err == nil)
+		e.grpc = head.status(rsp, err == nil)
 	}
 	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrUnread) {
 		e.err = ErrorKind(err)
@@ -62,15 +62,30 @@ func statusLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// grpcStatus reads it where gRPC puts it: in the trailers, or in the header if
+// grpcHead is what the header of a response says of gRPC. It is read before
+// anybody else has the response: where one is broken off, whoever passes it on may
+// be changing its header at that moment.
+type grpcHead struct {
+	spoken bool
+	text   string // of its status, if there are no trailers
+}
+
+func grpcHeadOf(rsp *http.Response) grpcHead {
+	if !strings.HasPrefix(rsp.Header.Get("Content-Type"), "application/grpc") {
+		return grpcHead{}
+	}
+	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
+}
+
+// status reads it where gRPC puts it: in the trailers, or in the header if
 // there is nothing else. Codes that gRPC has not are UNKNOWN: there is to be no
 // series for each.
-func grpcStatus(rsp *http.Response, ended bool) int8 {
+func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	const unknown, most = 2, 16
-	if !strings.HasPrefix(rsp.Header.Get("Content-Type"), "application/grpc") {
+	if !h.spoken {
 		return -1
 	}
-	text := rsp.Header.Get("Grpc-Status")
+	text := h.text
 	if ended && len(rsp.Trailer["Grpc-Status"]) > 0 {
 		text = rsp.Trailer.Get("Grpc-Status")
 	}

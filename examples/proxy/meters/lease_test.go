@@ -2,10 +2,13 @@ package meters
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 // What comes and goes leaves nothing behind, though what it counts in stays.
@@ -25,4 +28,74 @@ func TestLeaseWithoutAnEndRemembersNothing(t *testing.T) {
 		require.Len(t, m.stacks.created.series, 3)
 		require.Len(t, m.stacks.dropped.series, 3)
 	})
+}
+
+// leaseStep is something that is done to a lease, and time that goes by before.
+type leaseStep struct {
+	after time.Duration
+	does  string
+}
+
+// A lease is there for as long as its owner or anybody who holds it, and for
+// RetainIdle after the last of them; and no longer.
+func TestLeaseKeepsItsModel(t *testing.T) {
+	step := rapid.Custom(func(rt *rapid.T) leaseStep {
+		return leaseStep{
+			after: time.Duration(rapid.IntRange(0, 90).Draw(rt, "after")) * time.Second,
+			does:  rapid.SampledFrom([]string{"hold", "hold", "release", "release", "gone", "nothing"}).Draw(rt, "does"),
+		}
+	})
+	rapid.Check(t, func(rt *rapid.T) {
+		steps := rapid.SliceOfN(step, 1, 40).Draw(rt, "steps")
+		synctest.Test(t, func(t *testing.T) { driveLease(t, steps) })
+	})
+}
+
+func driveLease(t *testing.T, steps []leaseStep) {
+	m := New(Config{RetainIdle: time.Minute})
+	ctx, cancel := context.WithCancel(t.Context())
+	l := m.lease(ctx)
+	var dropped atomic.Bool
+	l.add(func() { dropped.Store(true) })
+	users, owned, over, last := 1, true, false, time.Now()
+	gone := func() {
+		if owned {
+			cancel()
+			users, owned, last = users-1, false, time.Now()
+		}
+	}
+	check := func() {
+		synctest.Wait()
+		over = over || users == 0 && time.Since(last) >= time.Minute
+		require.Equal(t, over, dropped.Load(), "%d users, the last %v ago: %v", users, time.Since(last), steps)
+	}
+	for _, s := range steps {
+		time.Sleep(s.after)
+		check()
+		switch {
+		case s.does == "hold" && !over:
+			l.hold()
+			users++
+		case s.does == "release" && !over && (users > 1 || users == 1 && !owned):
+			l.release()
+			users, last = users-1, time.Now()
+		case s.does == "gone" && owned:
+			gone()
+		}
+		check()
+	}
+	gone()
+	for ; users > 0; users-- {
+		l.release()
+		last = time.Now()
+	}
+	if over {
+		return
+	}
+	time.Sleep(time.Minute - time.Nanosecond)
+	check()
+	time.Sleep(time.Nanosecond)
+	check()
+	l.add(func() { last = time.Time{} })
+	require.True(t, last.IsZero(), "what is bound later goes at once")
 }

@@ -14,6 +14,11 @@ type Config struct {
 	// 0 is 10 min.
 	RetainIdle time.Duration
 
+	// ServiceSuffixes are those by which Services of the cluster are known, such
+	// as svc.cluster.local, which is the only one if there are none: see the labels
+	// parent_* and backend_*.
+	ServiceSuffixes []string
+
 	// Version is what proxy_build_info calls this program; empty is what the
 	// Go toolchain says of it.
 	Version string
@@ -27,6 +32,7 @@ type Meters struct {
 	registry *prometheus.Registry
 	retain   time.Duration
 	always   *lease
+	services []string // suffixes
 
 	requests requestFamilies // of endpoints
 	control  requestFamilies // of controllers
@@ -49,6 +55,10 @@ func New(c Config) *Meters {
 	m := &Meters{
 		registry: prometheus.NewRegistry(),
 		retain:   cmp.Or(c.RetainIdle, defaultRetain),
+		services: c.ServiceSuffixes,
+	}
+	if len(m.services) == 0 {
+		m.services = []string{"svc.cluster.local"}
 	}
 	m.always = m.lease(context.Background())
 	m.requests = m.requestFamilies("")

@@ -3,22 +3,24 @@ package meters
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
 // meta are the labels by which linkerd's policies call a resource: of the
 // destination that was asked for (parent), or of the one that serves (backend).
 // That is the Service that authority names as Kubernetes does, name.namespace.svc
-// or name.namespace.svc.cluster.local, and a port; any other has the kind
-// "default", and its host is the name: another domain is somebody else's.
-func meta(prefix, authority string) Labels {
+// or, below one of Config.ServiceSuffixes, name.namespace.svc.cluster.local, and a
+// port; any other has the kind "default", and its host is the name: another domain
+// is somebody else's.
+func (m *Meters) meta(prefix, authority string) Labels {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
 		host = authority
 	}
 	group, kind, namespace, name := "", "default", "", host
 	_, notAddr := netip.ParseAddr(host)
-	if parts := strings.SplitN(host, ".", 3); notAddr != nil && len(parts) > 2 && isCluster(parts[2]) {
+	if parts := strings.SplitN(host, ".", 3); notAddr != nil && len(parts) > 2 && m.isCluster(parts[2]) {
 		group, kind, namespace, name = "core", "Service", parts[1], parts[0]
 	}
 	return Prefixed(prefix, Labels{
@@ -37,7 +39,8 @@ func routeMeta(name string) Labels {
 }
 
 // isCluster reports whether domain is that of the cluster's Services.
-func isCluster(domain string) bool {
+func (m *Meters) isCluster(domain string) bool {
 	domain = strings.TrimSuffix(domain, ".")
-	return strings.EqualFold(domain, "svc") || strings.EqualFold(domain, "svc.cluster.local")
+	return strings.EqualFold(domain, "svc") ||
+		slices.ContainsFunc(m.services, func(s string) bool { return strings.EqualFold(domain, s) })
 }

@@ -39,8 +39,9 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 // status_code, classification and, where there is one, grpc_status or error.
 // Give it authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
 // what the endpoint's discovery said, [Prefixed] with "dst". The series are
-// shown until a while after ctx. An endpoint outbound is also one in
-// stack_create_total, and when ctx ends, in stack_drop_total.
+// shown until a while after ctx, and after the last request ended. An endpoint
+// outbound is also one in stack_create_total, and when ctx ends, in
+// stack_drop_total.
 //
 // Admission: none of its own; Ready is forwarded.
 //
@@ -68,6 +69,7 @@ type endpoint struct {
 
 func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	s := &sample{counted: e.counted, ctx: ctx, start: time.Now()}
+	e.lease.hold()
 	e.inFlight.Inc()
 	handed := false
 	defer func() {
@@ -81,11 +83,12 @@ func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	switch {
 	case err == nil:
 		e.requests.Inc()
-		s.rsp = rsp
+		s.rsp, s.head = rsp, grpcHeadOf(rsp)
 		return httplayer.Completion(ctx, rsp, s), nil
 	case errors.Is(err, layer.ErrNotReady):
 		e.refusals.Inc()
 		e.inFlight.Dec()
+		e.lease.release()
 	default:
 		e.requests.Inc()
 		s.End(err)
@@ -102,16 +105,18 @@ type sample struct {
 	*counted
 	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from an endpoint that failed
 	rsp   *http.Response
+	head  grpcHead
 	start time.Time
 }
 
 func (s *sample) Data(int) {}
 
-func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, err)) }
+func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 
 func (s *sample) done(e end) {
 	s.inFlight.Dec()
 	b := s.at(e)
 	b.latency.Observe(float64(time.Since(s.start)) / float64(time.Millisecond))
 	b.responses.Inc()
+	s.lease.release()
 }

@@ -35,7 +35,7 @@ func (r *Routes) newRouted(name string, rt map[string]string) *routed {
 	dst := r.dst
 	return &routed{
 		meters: r.meters, over: over, term: r.meters.term(ctx),
-		labels: meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // linkerd's, unless it is asked for
+		labels: r.meters.meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // linkerd's, unless it is asked for
 		measured: sync.OnceValues(func() (requests, tries layer.Instruments) {
 			return r.meters.Route(ctx, r.direction, dst, name, rt)
 		}),

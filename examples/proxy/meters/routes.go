@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/discard"
 	"github.com/go-kit/kit/metrics/multi"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -37,7 +38,8 @@ func (m *Meters) routeFamilies() routeFamilies {
 // and those of its tries: see profiles.Measured. dst is "name:port", route the
 // route's name, which is the label rt_route unless labels, those of the route,
 // have a route. A response that failed as the route's time was over has
-// error="timeout". The series are shown until a while after ctx.
+// error="timeout". The series are shown until a while after ctx, and after the last
+// request ended.
 func (m *Meters) Route(
 	ctx context.Context, d Direction, dst, route string, labels map[string]string,
 ) (requests, tries layer.Instruments) {
@@ -53,7 +55,9 @@ func (m *Meters) Route(
 		late:     b.lazy(f.responses, Labels{"classification": "failure", "error": "timeout"}),
 		pending:  new(atomic.Int64),
 	}
+	open := holding{discard.NewGauge(), l}
 	requests = layer.Instruments{
+		InFlight:  open,
 		Requests:  b.counter(f.requests, nil),
 		Refusals:  multi.NewCounter(b.counter(f.requests, nil), b.counter(f.responses, Labels{"classification": "failure"})),
 		Responses: classes{b.lazy(f.responses, Labels{"classification": "success"}), o},
@@ -64,6 +68,7 @@ func (m *Meters) Route(
 	}
 	failures := b.lazy(f.answers, Labels{"classification": "failure"})
 	tries = layer.Instruments{
+		InFlight:  open,
 		Requests:  b.counter(f.tries, nil),
 		Refusals:  multi.NewCounter(b.counter(f.tries, nil), failures),
 		Responses: classes{b.lazy(f.answers, Labels{"classification": "success"}), failures},

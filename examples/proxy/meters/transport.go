@@ -37,14 +37,15 @@ func (m *Meters) transportFamilies() transportFamilies {
 }
 
 // Transport returns the instruments of connections with these labels: [Target],
-// and TLS as for Endpoint. The series are shown until a while after ctx.
+// and TLS as for Endpoint. The series are shown until a while after ctx, and
+// after the last connection was closed.
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
 	l, f := m.lease(ctx), m.conns
 	labels = labels.With(Labels{"direction": string(d), "peer": string(peer)})
 	b := binder{l, labels}
 	return Transport{
 		Opened:  b.counter(f.opened, nil),
-		Open:    gauge{f.open.bind(l, labels)},
+		Open:    holding{gauge{f.open.bind(l, labels)}, l},
 		Read:    b.counter(f.read, nil),
 		Written: b.counter(f.written, nil),
 		Closed:  closed{b.lazy(f.closed, Labels{"errno": ""}), newLabelled("errno", b.counters(f.closed), asItIs)},

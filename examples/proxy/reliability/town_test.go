@@ -36,8 +36,15 @@ type town struct {
 	started, open, peak atomic.Int64 // of those, the ones for /hold
 }
 
-// newTown is the one place that says how the proxy under attack is made.
+// newTown is the proxy under attack.
 func newTown(t testing.TB, opts ...httplayer.ServerOption) *town {
+	t.Helper()
+	return newTownBehind(t, func(s tcplayer.Server) tcplayer.Server { return s }, opts...)
+}
+
+// newTownBehind is newTown with a layer of connections; the one place that says how
+// the proxy is made.
+func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, opts ...httplayer.ServerOption) *town {
 	t.Helper()
 	tn := &town{}
 	there := goleak.IgnoreCurrent()
@@ -48,7 +55,7 @@ func newTown(t testing.TB, opts ...httplayer.ServerOption) *town {
 	svc := httplayer.NewStack().
 		Limit(100_000).
 		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
-	server := httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.DrainOn(ctx)}, opts...)...)
+	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.DrainOn(ctx)}, opts...)...))
 	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: server})
 
 	var ended []chan error

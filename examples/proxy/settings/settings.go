@@ -65,6 +65,7 @@ type Inbound struct {
 
 	MaxInFlight int           // INBOUND_MAX_IN_FLIGHT
 	BodyIdle    time.Duration // GOTOWER_INBOUND_BODY_IDLE: how long an upload of a client without identity may pause; 0 is no limit
+	BodyPauses  int           // GOTOWER_INBOUND_BODY_PAUSES: how many in chunks may, of one address; ten times as many of all
 	HTTPQueue   Queue         // INBOUND_HTTP_QUEUE_CAPACITY, INBOUND_HTTP_FAILFAST_TIMEOUT
 
 	Connect       Connect

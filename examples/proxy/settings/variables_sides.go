@@ -67,6 +67,10 @@ func inbound(i *Inbound) []variable {
 			help: "how long an upload of a client without identity may pause, and then 240 bytes/s at least; 0s: no limit, as in linkerd",
 		},
 		{
+			name: "INBOUND_BODY_PAUSES", prefix: OwnPrefix, usual: "100", set: to(&i.BodyPauses, parseNumber),
+			help: "uploads in chunks that may pause for longer, of each address of such clients; ten times as many of all",
+		},
+		{
 			name: "INBOUND_HTTP_QUEUE_CAPACITY", usual: "10000", set: to(&i.HTTPQueue.Capacity, parseNumber),
 			help: "requests that may wait for the application",
 		},

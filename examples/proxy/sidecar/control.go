@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 	"github.com/gotower/gotower/resolve"
@@ -18,12 +19,20 @@ import (
 
 // controller is a connection to a server of the control plane.
 type controller struct {
-	*grpclayer.Control
+	controlPlane
 	name string
 }
 
+// controlPlane is a *grpclayer.Control, or one that is to come.
+type controlPlane interface {
+	grpc.ClientConnInterface
+	layer.Describer
+	Close(ctx context.Context) error
+}
+
 // dial connects to a server of the control plane: by TLS, with our identity,
-// if it has a name, else in clear.
+// if it has a name, else in clear. Whoever gives us that identity is asked before
+// there is a certificate, too; the others see one from their first connection on.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
@@ -31,18 +40,33 @@ func (p *Proxy) dial(
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
 		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)),
 	}
-	labels := meters.NoTLS("disabled")
-	if at.Name != "" && id != nil {
-		labels = meters.ServerTLS(at.Name)
-		cfg.TLS = id.Bootstrap(at.Name, at.Name, "h2") // it is asked before there is a certificate, too
+	labels, connect := meters.NoTLS("disabled"), atOnce
+	switch {
+	case at.Name == "" || id == nil:
+	case name == authority:
+		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Bootstrap(at.Name, at.Name, "h2")
+	default:
+		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Client(at.Name, at.Name, "h2")
+		connect = onceCertified(id)
 	}
 	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(ctx, at.Addr, labels))}
-	conn, err := grpclayer.NewControl(ctx, cfg)
+	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the %s controller: %w", name, err)
 	}
 	p.control = append(p.control, controller{conn, name})
 	return conn, nil
+}
+
+// The servers of the control plane.
+const (
+	destinations = "destination"
+	authority    = "identity"
+)
+
+// atOnce connects now.
+func atOnce(ctx context.Context, cfg grpclayer.ControlConfig) (controlPlane, error) {
+	return grpclayer.NewControl(ctx, cfg)
 }
 
 // resolver finds the addresses of the control plane, keeps them as long as the
@@ -80,11 +104,11 @@ func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity
 	if err != nil {
 		return nil, err
 	}
-	authority, err := p.dial(ctx, "identity", s.Controller, id, m)
+	conn, err := p.dial(ctx, authority, s.Controller, id, m)
 	if err != nil {
 		return nil, err
 	}
-	p.identity = &proof{id, authority}
+	p.identity = &proof{id, conn}
 	return id, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,37 @@ func TestUploadsThroughTheMeshMayPause(t *testing.T) {
 			})
 		}
 	})
+}
+
+// An upload in chunks may stand still, whoever sends it, but not many of one
+// client; one with a length may not.
+func TestUploadsInChunksMayPause(t *testing.T) {
+	app := uploaded(t)
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Settings.Inbound.Origin = fixed(app)
+		c.Settings.Inbound.BodyIdle, c.Settings.Inbound.BodyPauses = 20*time.Millisecond, 1
+	})
+	admin := h1Client(t, tn.Admin)
+	paused := func(n string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
+			return strings.Contains(tree, "paused="+n)
+		}, soon, tick)
+	}
+	const chunk = "POST / HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+	for range 2 {
+		w := dialWire(t, tn.Inbound)
+		say(w, chunk)
+		paused("1")
+		late(t, tn.Inbound)
+		first, _, _ := dialWire(t, tn.Inbound).ask(t, "POST / HTTP/1.1\nHost: web\nTransfer-Encoding: chunked\n\n5\nhello\n")
+		require.Equal(t, "HTTP/1.1 408 Request Timeout", first, "another one")
+		first, _, body := w.ask(t, "5\nworld\n0\n\n")
+		require.Equal(t, "HTTP/1.1 200 OK", first)
+		require.Equal(t, "helloworld", body)
+		paused("0")
+	}
 }
 
 // A conversation may be silent for minutes, whoever holds it: gRPC, and HTTP/2

@@ -77,23 +77,24 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 // assemble makes the proxy. What it does in the background lives as long as
 // background; connections are asked to end when ending does.
 func (p *Proxy) assemble(background, ending context.Context) error {
-	c, taps, m := p.config, new(tap.Registry), meters.New(meters.Config{RetainIdle: max(p.config.Metrics.RetainIdle, 1)})
+	c, taps := p.config, new(tap.Registry)
+	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
 	id, err := p.prove(background, m)
 	if err != nil {
 		return err
 	}
-	destinations, err := p.dial(background, "destination", c.Control.Destination, id, m)
+	destination, err := p.dial(background, destinations, c.Control.Destination, id, m)
 	if err != nil {
 		return err
 	}
 	outward, inward := new(own), new(own)
 	out := outbound.New(background, outbound.Config{
-		Outbound: c.Outbound, Control: c.Control, Controller: destinations, Identity: id, Own: c.Inbound.IPs,
+		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, Own: c.Inbound.IPs,
 		Origin: c.Outbound.Origin.Find(), Refuse: outward.refuse, Ending: ending,
 		SourceLabels: c.Settings.Tap.Labels, Taps: taps, Meters: m, Log: p.log,
 	})
 	in := inbound.New(background, inbound.Config{
-		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destinations,
+		Inbound: c.Settings.Inbound, Control: c.Control, ClusterNetworks: c.Policy.ClusterNetworks, Controller: destination,
 		Identity: id, ServerName: serverName(c.Settings.Identity),
 		Origin: c.Settings.Inbound.Origin.Find(), Refuse: inward.refuse, Ending: ending,
 		Taps: taps, Meters: m, Log: p.log, Access: c.Log.Access, AccessTo: os.Stderr,

@@ -1,0 +1,111 @@
+package sidecar_test
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/examples/proxy/sidecar"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
+)
+
+const controllerName = "destination.cluster.local"
+
+// guarded is a controller that is spoken to by TLS, and remembers who shook hands.
+type guarded struct {
+	*script
+	mu   sync.Mutex
+	seen []string // "" is nobody
+}
+
+func newGuarded(t testing.TB, a *authority) *guarded {
+	t.Helper()
+	g := new(guarded)
+	cfg := a.of(t, controllerName).Server("h2")
+	cfg.VerifyConnection = func(state tls.ConnectionState) error {
+		id, _ := identity.Peer(state)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.seen = append(g.seen, id)
+		return nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	g.script = serveScript(t, tls.NewListener(l, cfg))
+	return g
+}
+
+func (g *guarded) clients() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return append([]string{}, g.seen...)
+}
+
+// named asks the controller by its name.
+func (g *guarded) named(c *sidecar.Config) {
+	c.Control.Destination = settings.Controller{Addr: g.addr, Name: controllerName}
+}
+
+// The destination controller sees who we are from the first connection on: there
+// is none before the certificate.
+func TestTheControllerIsAskedOnceCertified(t *testing.T) {
+	asked, certify := make(chan struct{}, 100), make(chan struct{})
+	a := newAuthority(t, func(string, []byte) error {
+		asked <- struct{}{}
+		<-certify
+		return nil
+	})
+	up, _ := application(t, okAnswer)
+	g := newGuarded(t, a)
+	g.profile(service, &destination.DestinationProfile{Endpoint: endpointAt(up)})
+	tn := newTown(t, g.addr, a.identified(t, clientName), toService, told, g.named)
+	select {
+	case <-asked:
+	case <-time.After(soon):
+		require.Fail(t, "nobody asks for a certificate")
+	}
+	admin := h1Client(t, tn.Admin)
+	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
+	assert.Contains(t, tree, "waits_for=")
+	assert.Empty(t, g.clients())
+
+	w := dialWire(t, tn.Addr)
+	close(certify)
+	first, _, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+	for _, client := range g.clients() {
+		require.Equal(t, clientName, client)
+	}
+	require.NotEmpty(t, g.clients())
+	status, tree := get(t, admin, "http://"+tn.Admin+"/stack")
+	require.Equal(t, http.StatusOK, status)
+	require.NotContains(t, tree, "waits_for=")
+}
+
+// A proxy that is never certified ends all the same.
+func TestAProxyWithoutCertificateEnds(t *testing.T) {
+	a := newAuthority(t, func(string, []byte) error { return assert.AnError })
+	g := newGuarded(t, a)
+	tn := newTown(t, g.addr, a.identified(t, clientName), toService, g.named)
+	require.Equal(t, http.StatusServiceUnavailable, operatorSays(t, tn.Proxy, "/ready"))
+	tn.Shutdown()
+}
+
+// An address that is none is told of before anything runs.
+func TestAControllerWithoutAnAddress(t *testing.T) {
+	a := newAuthority(t, everybody)
+	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
+	a.identified(t, clientName)(&c)
+	c.Control.Destination = settings.Controller{Addr: "127.0.0.1", Name: controllerName}
+	_, err := sidecar.New(c, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "the destination controller: ")
+}
