@@ -37,23 +37,22 @@ func checkSPIFFE(id string) error {
 		return fmt.Errorf("the identity %q does not begin as spiffe://cluster.local/", id)
 	case u.User != nil || u.Port() != "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(id, "#"):
 		return fmt.Errorf("the identity %q has more than a trust domain and a path", id)
-	case strings.ToLower(u.Host) != u.Host:
-		return fmt.Errorf("the trust domain of the identity %q is not in lower case", id)
-	case !isDomain(u.Host):
-		return fmt.Errorf("the trust domain of the identity %q is not as that of a host: names of lower-case letters, digits, dashes and underscores, with a dot between each two", id)
 	}
-	return nil
+	return checkDomain(id, u.Host)
 }
 
-// isDomain reports whether a certificate with a URI of that host can be read:
-// crypto/x509 refuses empty names between dots.
-func isDomain(host string) bool {
-	for name := range strings.SplitSeq(host, ".") {
+// checkDomain looks at the trust domain of a SPIFFE ID. crypto/x509 reads no
+// certificate with a URI in which a name between two dots is empty.
+func checkDomain(id, domain string) error {
+	if strings.ToLower(domain) != domain {
+		return fmt.Errorf("the trust domain of the identity %q is not in lower case", id)
+	}
+	for name := range strings.SplitSeq(domain, ".") {
 		if !caller.IsDNS(name) {
-			return false
+			return fmt.Errorf("the trust domain of the identity %q is not like the name of a host, at %q", id, name)
 		}
 	}
-	return true
+	return nil
 }
 
 // has reports whether name is one of names.
