@@ -107,13 +107,14 @@ func (w *paced) read(ctx, reading context.Context, limit uint32, seen chan<- uin
 			if inits++; inits == uint64(limit) {
 				seen <- inits
 			}
-		case e.ResponseEnd != nil:
-			delete(running, e.ID)
 		}
 		select {
 		case w.items <- pacedItem{e, err}:
 		case <-ctx.Done():
 			return
+		}
+		if e.ResponseEnd != nil {
+			delete(running, e.ID)
 		}
 	}
 }

@@ -209,3 +209,17 @@ func TestPaceStopsWhenItsReaderDoes(t *testing.T) {
 		require.EqualValues(t, 5, p.ended.Load())
 	})
 }
+
+// An end that nobody takes any more is one that will not come.
+func TestPaceOfAnEndThatIsNotTaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProxy(10*time.Millisecond, time.Millisecond)
+		var lost atomic.Int64
+		w := &paced{observe: p.observe, each: 1, every: time.Second, left: math.MaxUint64, lost: func(StreamID) { lost.Add(1) }}
+		for range w.all(t.Context()) {
+			time.Sleep(100 * time.Millisecond) // the end waits to be taken
+			break
+		}
+		require.EqualValues(t, 1, lost.Load())
+	})
+}

@@ -37,7 +37,10 @@ func (t *table) sample(now time.Time) {
 	for r := range t.all {
 		before := r.counted
 		r.look()
-		r.recent = r.recent*fade + float64(r.counted-before)*share
+		r.recent = float32(float64(r.recent)*fade + float64(r.counted-before)*share)
+		if r.counted != before {
+			r.ended = float32(age.Seconds())
+		}
 		if r.counted != before || r.open() > 0 || r.used == 0 {
 			r.used = max(age, 1)
 		}
@@ -82,7 +85,7 @@ func (t *table) tell(r *row, age time.Duration, c *counts) *tappb.Row {
 	if age > 0 {
 		// Without the divisor the first seconds would be counted as if nothing
 		// had been going on before them.
-		m.Rate = r.recent / (recentDecay.Seconds() * -math.Expm1(-age.Seconds()/recentDecay.Seconds()))
+		m.Rate = float64(r.recent) / (recentDecay.Seconds() * -math.Expm1(-age.Seconds()/recentDecay.Seconds()))
 	}
 	if r.counted == 0 {
 		return m

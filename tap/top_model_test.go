@@ -23,11 +23,16 @@ type naiveRow struct {
 	successes int
 	used      time.Duration
 	looked    int // of times, at the last sample
+	last      time.Duration
+	seen      time.Duration // when the sample was that saw it
 }
 
 // absorb makes n older by another row.
 func (n *naiveRow) absorb(from *naiveRow) {
 	n.times, n.ended = append(slices.Clone(from.times), n.times...), append(slices.Clone(from.ended), n.ended...)
+	if len(from.times) > 0 && (len(n.times) == len(from.times) || from.seen > n.seen) {
+		n.last, n.seen = from.last, from.seen
+	}
 	n.successes += from.successes
 	n.looked += from.looked
 }
@@ -97,13 +102,17 @@ func (n *naiveRows) forget(id StreamID) {
 // nothing for a while the first, if others were turned away.
 func (n *naiveRows) sample(age time.Duration) {
 	var idle []string
-	for _, path := range n.paths() {
-		r := n.rows[path]
+	for path, r := range n.rows {
 		if r.used == 0 || r.open > 0 || len(r.times) > r.looked {
 			r.used = max(age, 1)
 		}
+		if len(r.times) > r.looked {
+			r.seen = age
+		}
 		r.looked = len(r.times)
-		idle = append(idle, path)
+		if path != otherRow {
+			idle = append(idle, path)
+		}
 	}
 	slices.SortFunc(idle, func(a, b string) int {
 		one, other := n.rows[a], n.rows[b]
@@ -138,7 +147,8 @@ func (n *naiveRows) add(e Event, age time.Duration) {
 	case e.ResponseEnd != nil:
 		r := n.rows[o.row]
 		r.open--
-		r.times = append(r.times, e.ResponseEnd.SinceRequestInit)
+		r.last = e.ResponseEnd.SinceRequestInit
+		r.times = append(r.times, r.last)
 		r.ended = append(r.ended, age)
 		response := o.status != 0 || e.ResponseEnd.SinceResponseInit != nil
 		if response && o.status < 500 && e.ResponseEnd.ResetCode == nil &&
@@ -171,7 +181,7 @@ func (n *naiveRows) equal(t require.TestingT, m *tappb.TopResponse, age time.Dur
 		}
 		require.Equal(t, slices.Min(want.times), r.GetBest().AsDuration())
 		require.Equal(t, slices.Max(want.times), r.GetWorst().AsDuration())
-		require.Equal(t, want.times[len(want.times)-1], r.GetLast().AsDuration())
+		require.Equal(t, want.last, r.GetLast().AsDuration())
 		require.InEpsilon(t, want.quantile(0.5), r.GetP50().AsDuration(), 0.05)
 		require.InEpsilon(t, want.quantile(0.95), r.GetP95().AsDuration(), 0.05)
 		require.InEpsilon(t, want.quantile(0.99), r.GetP99().AsDuration(), 0.05)

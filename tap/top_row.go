@@ -51,8 +51,9 @@ type row struct {
 	seen    uint64        // of ends, at the last sample
 	counted uint64        // ended, until then
 	failed  uint64        // of these
-	recent  float64       // requests, each the less the older it is
-	used    time.Duration // age of the table when it was last seen in use; 0: never looked at
+	recent  float32       // requests, each the less the older it is
+	ended   float32       // age of the table, in seconds, when it was last seen that something had ended
+	used    time.Duration // the same when it was last seen in use; 0: never looked at
 }
 
 func newRow(key *rowKey, hash uint64) *row {

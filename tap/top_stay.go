@@ -103,8 +103,9 @@ func (r *row) absorb(from *row) {
 	}
 	r.times.absorb(&from.times)
 	r.within(from.best.Load(), from.worst.Load())
-	if r.counted == 0 {
-		r.last.CompareAndSwap(0, from.last.Load()) // else it is older
+	if last := r.last.Load(); r.ends.Load() == r.seen && (r.counted == 0 || from.ended > r.ended) {
+		r.last.CompareAndSwap(last, from.last.Load())
+		r.ended = from.ended
 	}
 	r.began.Add(from.counted)
 	r.counted += from.counted
