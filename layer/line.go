@@ -60,12 +60,11 @@ func (l *line) join(w *waiter) bool {
 
 // rejoin puts w, who had its turn and was refused after all, where it was: in
 // front of all who came after it. One of them may have the turn by now, so w
-// needs a clock of its own.
-func (l *line) rejoin(w *waiter, late <-chan time.Time) {
+// has a clock of its own.
+func (l *line) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.turn = make(chan struct{}, 1)
-	w.late = late
 	behind := l.queue.Front()
 	for behind != nil && behind.Value.(*waiter).number < w.number {
 		behind = behind.Next()

@@ -87,9 +87,9 @@ func (s *sample[Req, Rsp]) End(err error) {
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {
-	s.to.InFlight.Add(-1)
 	s.to.Latency.Observe(milliseconds(time.Since(s.start)))
 	s.ended[c].Add(1)
+	s.to.InFlight.Add(-1) // the last: there is nothing to count after it
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

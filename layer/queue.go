@@ -139,13 +139,19 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 			q.waited.Observe(milliseconds(time.Since(w.since)))
 			return none, err
 		}
-		q.line.rejoin(w, q.end(w))
+		if w.late == nil {
+			w.late = q.end(w)
+		}
+		q.line.rejoin(w)
 	}
 }
 
 // giveUp returns why w, whose Call was refused with err, does not go back to
 // the line, or nil.
 func (q *queue[Req, Rsp]) giveUp(ctx context.Context, w *waiter, refusals int, err error) error {
+	if ctx.Err() != nil {
+		return q.gone(ctx, w)
+	}
 	if q.isOver(w) {
 		return q.failFast(w, err)
 	}
@@ -169,7 +175,8 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	select {
 	case <-w.turn:
 	case <-w.late:
-		return nil // it tries once more, as the head does at the end of its wait
+		// It tries once more, as the head does at the end of its wait.
+		return q.outcome(ctx, w)
 	case <-ctx.Done():
 		return q.gone(ctx, w)
 	}
@@ -182,19 +189,23 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	}
 	q.line.lead(w, stop)
 	err := q.Service.Ready(until)
-	failed := q.line.failure(w)
-	switch {
-	case failed != nil:
-		return q.tooLong(w, failed)
-	case ctx.Err() != nil:
-		return q.gone(ctx, w)
-	case err == nil, context.Cause(until) == errWaited:
+	if over := q.outcome(ctx, w); over != nil || err == nil || context.Cause(until) == errWaited {
 		// At the end of its wait the head tries once more: it may be lucky,
 		// and the refusal says what it waited for in vain.
-		return nil
-	default:
-		return err
+		return over
 	}
+	return err
+}
+
+// outcome returns why there is no more to wait for, or nil.
+func (q *queue[Req, Rsp]) outcome(ctx context.Context, w *waiter) error {
+	if failed := q.line.failure(w); failed != nil {
+		return q.tooLong(w, failed)
+	}
+	if ctx.Err() != nil {
+		return q.gone(ctx, w)
+	}
+	return nil
 }
 
 var errWaited = errors.New("waited for as long as the queue allows")

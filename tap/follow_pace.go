@@ -101,8 +101,7 @@ func (w *paced) read(ctx, reading context.Context, limit uint32, seen chan<- uin
 		if err != nil && reading.Err() != nil {
 			return
 		}
-		switch {
-		case e.RequestInit != nil:
+		if e.RequestInit != nil {
 			running[e.ID] = true
 			if inits++; inits == uint64(limit) {
 				seen <- inits

@@ -15,10 +15,8 @@ func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string
 	switch {
 	case state != nil:
 		labels := map[string]string{"tls": "true"}
-		if chains := state.VerifiedChains; len(chains) > 0 && len(chains[0]) > 0 {
-			if id := nameOf(chains[0][0]); id != "" {
-				labels["client_id"] = id
-			}
+		if id := Client(state); id != "" {
+			labels["client_id"] = id
 		}
 		return labels
 	case !source.IsValid():
@@ -27,4 +25,16 @@ func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string
 		return map[string]string{"tls": "loopback"}
 	}
 	return map[string]string{"tls": "no_tls_from_remote"}
+}
+
+// Client is the name that the client of a connection proved by a verified
+// certificate, or "". A state of nil is that of a connection in clear.
+func Client(state *tls.ConnectionState) string {
+	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
+		return ""
+	}
+	if names := Names(state.VerifiedChains[0][0].Extensions); len(names) > 0 {
+		return names[0]
+	}
+	return ""
 }

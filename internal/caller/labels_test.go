@@ -82,6 +82,15 @@ func TestTheFirstNameOfACertificate(t *testing.T) {
 	}
 	require.Empty(t, agreed(t, proven(append(alternatives(t, name{dns, "web.shop"})[:2], "\x82\x09web"...))), "what cannot be read")
 	require.Empty(t, agreed(t, &tls.ConnectionState{}), "nobody")
+
+	// crypto/x509 passes over what is said to be made of parts, and so does not hold
+	// it to the constraints of those who signed it.
+	parts, err := asn1.Marshal([]asn1.RawValue{
+		{Class: asn1.ClassContextSpecific, Tag: dns, IsCompound: true, Bytes: []byte("web.shop")},
+		{Class: asn1.ClassContextSpecific, Tag: uri, IsCompound: true, Bytes: []byte("spiffe://x/y")},
+	})
+	require.NoError(t, err)
+	require.Empty(t, agreed(t, proven(parts)), "in parts")
 }
 
 // A certificate that crypto/x509 made and read.

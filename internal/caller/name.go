@@ -1,29 +1,11 @@
 package caller
 
 import (
-	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"net/netip"
 	"strings"
 )
-
-// nameOf is who a certificate is for, or "".
-func nameOf(cert *x509.Certificate) string {
-	names := Names(cert.Extensions)
-	switch {
-	case len(names) > 0:
-		return names[0]
-	case len(cert.Extensions) > 0:
-		return ""
-	// One that was put together, and not read, has an order by kinds alone.
-	case len(cert.URIs) > 0:
-		return cert.URIs[0].String()
-	case len(cert.DNSNames) > 0:
-		return cert.DNSNames[0]
-	}
-	return ""
-}
 
 // Names returns the names that a certificate, or a request for one, has among its
 // extensions: those that are DNS-like, and URIs, in its order.
@@ -51,7 +33,7 @@ func alternatives(der []byte) (names []string) {
 		}
 		name := string(one.Bytes)
 		switch {
-		case one.Class != asn1.ClassContextSpecific:
+		case one.Class != asn1.ClassContextSpecific || one.IsCompound: // which crypto/x509 holds to no constraint
 		case one.Tag == dns && IsDNS(name), one.Tag == uri && IsURI(name):
 			names = append(names, name)
 		}

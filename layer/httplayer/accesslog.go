@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -67,8 +68,9 @@ type accessLogOption func(*accessLog)
 func (f accessLogOption) apply(l *accessLog) { f(l) }
 
 // AccessLogClient says who the client of a request is, "" for nobody known. The
-// default is the first URI or else DNS name of the certificate that the client
-// showed, to crypto/tls below a [Server] or to net/http.
+// default is the name that the client proved by a verified certificate, to
+// crypto/tls below a [Server] or to net/http: the client_id of
+// [Access.SourceLabels].
 func AccessLogClient(id func(r *http.Request) string) AccessLogOption {
 	return accessLogOption(func(l *accessLog) { l.id = id })
 }
@@ -150,7 +152,7 @@ func (b *weighed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peerID is the name in the certificate of the client.
+// peerID is the name that the client proved.
 func peerID(r *http.Request) string {
 	state := r.TLS
 	if conn := ConnOf(r.Context()); conn != nil && state == nil {
@@ -158,17 +160,7 @@ func peerID(r *http.Request) string {
 			state = &s
 		}
 	}
-	if state == nil || len(state.PeerCertificates) == 0 {
-		return ""
-	}
-	leaf := state.PeerCertificates[0]
-	switch {
-	case len(leaf.URIs) > 0:
-		return leaf.URIs[0].String()
-	case len(leaf.DNSNames) > 0:
-		return leaf.DNSNames[0]
-	}
-	return ""
+	return caller.Client(state)
 }
 
 // hostOf is the host that the request says it is for.

@@ -213,7 +213,14 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	default:
 		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tells: x.handler.tells}
 	}
-	return rsp, nil
+	if rsp.StatusCode != http.StatusSwitchingProtocols {
+		return rsp, nil
+	}
+	// ReverseProxy changes it while it may be closing the body, on which those
+	// who observe that look at the header.
+	out := *rsp
+	out.Header = rsp.Header.Clone()
+	return &out, nil
 }
 
 // fail answers a request that has no response.

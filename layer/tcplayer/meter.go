@@ -66,7 +66,7 @@ func (m *Meter) open(conn net.Conn) *metered {
 }
 
 func (m *Meter) closed(errno string) {
-	m.to.Open.Add(-1)
+	defer m.to.Open.Add(-1) // there is nothing to count after it
 	if errno == "" {
 		m.clean.Add(1)
 		return

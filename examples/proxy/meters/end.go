@@ -71,7 +71,7 @@ type grpcHead struct {
 }
 
 func grpcHeadOf(rsp *http.Response) grpcHead {
-	if !strings.HasPrefix(rsp.Header.Get("Content-Type"), "application/grpc") {
+	if rsp == nil || !strings.HasPrefix(rsp.Header.Get("Content-Type"), "application/grpc") {
 		return grpcHead{}
 	}
 	return grpcHead{true, rsp.Header.Get("Grpc-Status")}

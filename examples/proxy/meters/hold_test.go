@@ -247,3 +247,15 @@ func TestTheHeaderIsNotReadAtTheEnd(t *testing.T) {
 	changing.Wait()
 	require.NoError(t, rsp.Body.Close())
 }
+
+// A service may have nothing to say, against the rules; that is counted too.
+func TestNoResponseIsCounted(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Outbound, endpointLabels())(answering{call: func(*http.Request) (*http.Response, error) {
+		return nil, nil
+	}})
+	_, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://web/", nil))
+	require.NoError(t, err)
+	require.Equal(t, "1", value(t, m, "response_total"))
+	require.Equal(t, "0", value(t, m, "requests_in_flight"))
+}

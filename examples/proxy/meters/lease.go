@@ -21,6 +21,7 @@ type lease struct {
 
 	mu    sync.Mutex
 	idle  *time.Timer
+	due   time.Time // when idle goes off
 	ended bool
 	drops []func()
 }
@@ -45,6 +46,7 @@ func (l *lease) release() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.due = time.Now().Add(l.retain)
 	if l.idle == nil {
 		l.idle = time.AfterFunc(l.retain, l.lapse)
 	} else {
@@ -52,9 +54,13 @@ func (l *lease) release() {
 	}
 }
 
-// lapse ends the lease, unless somebody holds it again.
+// lapse ends the lease, unless somebody holds it again, or did so since the
+// timer went off.
 func (l *lease) lapse() {
-	if l.users.CompareAndSwap(0, lapsed) {
+	l.mu.Lock()
+	over := !time.Now().Before(l.due) && l.users.CompareAndSwap(0, lapsed)
+	l.mu.Unlock()
+	if over {
 		l.end()
 	}
 }

@@ -45,7 +45,7 @@ func onceCertified(id *identity.Identity) func(context.Context, grpclayer.Contro
 // conn waits for the certificate.
 func (a *awaited) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

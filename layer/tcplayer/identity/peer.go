@@ -15,12 +15,6 @@ import (
 // Give it what tcplayer.TLSState returns of a net.Conn, the TLS of an
 // http.Request, or the State of gRPC's credentials.TLSInfo.
 func Peer(state tls.ConnectionState) (name string, ok bool) {
-	if len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
-		return "", false
-	}
-	names := caller.Names(state.VerifiedChains[0][0].Extensions)
-	if len(names) == 0 {
-		return "", false
-	}
-	return names[0], true
+	name = caller.Client(&state)
+	return name, name != ""
 }
