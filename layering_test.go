@@ -46,14 +46,15 @@ func breach(pkg, imported string) string {
 		// Nothing of ours imports it, so that no arrow comes back from there.
 		"layer/grpclayer": {"layer", "resolve", "discover", "balance", "internal"},
 	}
-	confined := map[string][]string{ // an import, and the folders that may name it
+	confined := map[string][]string{ // an import, and the folders that may name it; the longest that there is for it
 		"net/http":                                 {"layer/httplayer", "tap/view", "examples"},
 		module + "/layer/httplayer":                {"layer", "tap/view", "examples"}, // brings net/http along
 		module + "/layer/grpclayer":                {"examples"},                      // see its arrows
 		"github.com/stretchr/testify":              {"*test"},
 		"github.com/go-kit/kit/metrics/prometheus": {"examples"},
 		"github.com/prometheus/client_golang":      {"examples"},
-		"k8s.io":                                   {"resolve/k8s", "examples/tapctl/template"}, // jsonpath alone
+		"k8s.io":                                   {"resolve/k8s"},
+		"k8s.io/client-go/util/jsonpath":           {"examples/tapctl/template"},
 	}
 	folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
 	from, _, _ := strings.Cut(folder, "/")
@@ -69,14 +70,18 @@ func breach(pkg, imported string) string {
 			return from + " imports nothing of ours but " + strings.Join(arrows[from], ", ")
 		}
 	}
-	for what, where := range confined {
-		allowed := func(place string) bool {
-			kit, _ := path.Match(place, path.Base(folder))
-			return kit || within(folder, place)
+	what := ""
+	for prefix := range confined {
+		if within(imported, prefix) && len(prefix) > len(what) {
+			what = prefix
 		}
-		if within(imported, what) && !slices.ContainsFunc(where, allowed) {
-			return what + " is named only in " + strings.Join(where, ", ")
-		}
+	}
+	allowed := func(place string) bool {
+		kit, _ := path.Match(place, path.Base(folder))
+		return kit || within(folder, place)
+	}
+	if where := confined[what]; what != "" && !slices.ContainsFunc(where, allowed) {
+		return what + " is named only in " + strings.Join(where, ", ")
 	}
 	return ""
 }
@@ -97,8 +102,10 @@ func TestLayeringRejects(t *testing.T) {
 		{"balance", "github.com/go-kit/kit/metrics", ""},
 		{"balance", "google.golang.org/grpc", ""},
 		{"resolve/k8s", "k8s.io/client-go/kubernetes", ""},
-		{"examples/proxy", "k8s.io/api/core/v1", "k8s.io is named only in resolve/k8s, examples/tapctl/template"},
+		{"examples/proxy", "k8s.io/api/core/v1", "k8s.io is named only in resolve/k8s"},
 		{"examples/tapctl/template", "k8s.io/client-go/util/jsonpath", ""},
+		{"examples/tapctl/template", "k8s.io/client-go/kubernetes", "k8s.io is named only in resolve/k8s"},
+		{"resolve/k8s", "k8s.io/client-go/util/jsonpath", "k8s.io/client-go/util/jsonpath is named only in examples/tapctl/template"},
 		{"layer/grpclayer", "balance", ""},
 		{"examples/proxy", "layer/grpclayer", ""},
 

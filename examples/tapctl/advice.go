@@ -78,7 +78,7 @@ func adviceIdentity(said string) string {
 		return "Show the certificate of a name that it allows (--cert), or have it allow yours:" +
 			" LINKERD2_PROXY_TAP_SVC_NAME, tap.AllowIdentities(name)"
 	case strings.Contains(said, "no verified certificate"), strings.Contains(said, "not_provided_by_remote"):
-		return "It wants to know who you are: show a certificate with --cert FILE and --key FILE"
+		return trust.AdviceShow
 	}
 	return "You may not watch there: in clear, tap answers on its own machine alone. Go there," +
 		" or in a cluster: kubectl port-forward POD 4190; or come by TLS with a name that it allows: --cacert FILE --cert FILE"

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gotower/gotower/profiles/file"
 	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 func TestTap(t *testing.T) {
@@ -203,6 +204,21 @@ func TestStat(t *testing.T) {
 	r = try(t, "stat", "--for", "200ms", p.addr)
 	require.NoError(t, r.err)
 	require.Contains(t, r.warnings, "no such request in 200ms")
+}
+
+// A row of no destination has its name in JSON as in the table.
+func TestStatOfOtherRows(t *testing.T) {
+	rows := []*tappb.Row{{Path: "(other)", Direction: 2, Count: 3}, {Destination: "web-0", Direction: 2, Count: 2}}
+	var out strings.Builder
+	require.NoError(t, writeStatJSON(&out, rows))
+	var all []stat
+	require.NoError(t, json.Unmarshal([]byte(out.String()), &all))
+	require.Len(t, all, 2)
+	require.Equal(t, "(other)", all[0].Destination)
+	require.Equal(t, "web-0", all[1].Destination)
+	out.Reset()
+	require.NoError(t, writeStat(&out, rows))
+	require.Contains(t, out.String(), "\n(other)  ")
 }
 
 func TestEndpoints(t *testing.T) {

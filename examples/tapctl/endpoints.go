@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -61,9 +60,7 @@ func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
 
 func (c *endpointsCommand) print(on terminal, all []endpoint) error {
 	if c.output == "json" {
-		enc := json.NewEncoder(on.out)
-		enc.SetIndent("", "  ")
-		return enc.Encode(append([]endpoint{}, all...))
+		return text.WriteJSON(on.out, append([]endpoint{}, all...))
 	}
 	if len(all) == 0 {
 		_, err := fmt.Fprintln(on.err, "tapctl: no endpoints: nobody has asked for a target yet, or the program has no balancer")

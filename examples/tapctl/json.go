@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"net/netip"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gotower/gotower/examples/tapctl/text"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
 )
@@ -98,9 +98,7 @@ type jsonResponseEnd struct {
 
 // writeJSON writes one event as an indented object.
 func writeJSON(w io.Writer, e tap.Event) error {
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(newJSONEvent(e))
+	return text.WriteJSON(w, newJSONEvent(e))
 }
 
 func newJSONEvent(e tap.Event) jsonEvent {

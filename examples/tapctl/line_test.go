@@ -114,6 +114,18 @@ func TestWriteJSON(t *testing.T) {
 	require.NotContains(t, b.String(), "resetErrorCode")
 }
 
+// Escaped is more than JSON must have escaped.
+func TestWriteJSONIsFitToBeShown(t *testing.T) {
+	var b strings.Builder
+	require.NoError(t, writeJSON(&b, event(func(e *tap.Event) {
+		e.RouteLabels = map[string]string{"\u009b": "\x7f"}
+		e.RequestInit = &tap.RequestInit{Path: "/\u009b2J\u202e\x7f", Headers: []tap.Field{{Name: "a", Value: "\U000e0041"}}}
+	})))
+	for _, want := range []string{`"\u009b": "\u007f"`, `"path": "/\u009b2J\u202e\u007f"`, `"valueStr": "\udb40\udc41"`} {
+		require.Contains(t, b.String(), want)
+	}
+}
+
 // What linkerd's tap does not have has members of its own.
 func TestWriteJSONBeyondLinkerds(t *testing.T) {
 	var b strings.Builder

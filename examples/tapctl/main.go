@@ -82,7 +82,8 @@ func commands() []command {
 			name: "top", does: "a live table by source, destination, method and path",
 			example: "tapctl top 127.0.0.1:4190 127.0.0.1:4290",
 			more: "On a terminal: select a row with the arrows, enter shows its requests, enter again one of them; ? shows all keys.\n" +
-				"Anywhere else the table is printed every 5 s, or once (--once), or as JSON at the end (-o json).",
+				"Anywhere else the table is printed every 5 s, or once (--once), or as JSON at the end (-o json).\n" +
+				"Rows without a request for 10m, or for 1m if there are very many, are let go: what they counted is in (other).",
 			new: func() runner { return &topCommand{} },
 		},
 		{

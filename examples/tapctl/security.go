@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -23,9 +22,10 @@ func (s *security) flags(f *flag.FlagSet) {
 	f.StringVar(&s.files.Anchors, "cacert", "", "TLS: `file` of PEM that vouches for servers; those of the system if not given")
 	f.StringVar(&s.files.Cert, "cert", "", "TLS: `file` of PEM with the certificate to show, and those that vouch for it")
 	f.StringVar(&s.files.Key, "key", "", "TLS: `file` of PEM with its key, if that is not in --cert")
-	f.StringVar(&s.serverName, "servername", "", "TLS: `name` to ask for, if it is neither the identity nor the host of the target")
+	f.StringVar(&s.serverName, "servername", "",
+		"TLS: `name` to ask for, in place of the identity or the host of the target; targets prove it if there is no --server-identity")
 	f.Func("server-identity",
-		"TLS: `name` that targets prove, DNS-like or spiffe://…, or target=name for one; may be repeated; the host if not given",
+		"TLS: `name` that targets prove, DNS-like or spiffe://…, or target=name for one; may be repeated; else --servername, or the host",
 		func(name string) error {
 			s.identities = append(s.identities, name)
 			return nil
@@ -63,24 +63,29 @@ func (s *security) targets(written []string) ([]target, error) {
 
 // check returns what is wrong with the flags, whatever is in the files.
 func (s *security) check(all []target) error {
-	if s.files.Key != "" && s.files.Cert == "" {
-		return errors.New("--key needs the certificate that it is the key of: --cert")
-	}
-	if len(s.identities) > 0 && s.files.Anchors == "" {
-		return errors.New("--server-identity needs the certificates of who vouches for it: --cacert")
-	}
-	seen := map[string]bool{}
 	for _, i := range s.identities {
 		of, name := cutIdentity(i)
 		switch {
 		case name == "":
 			return fmt.Errorf("--server-identity %q must be NAME or TARGET=NAME", i)
-		case seen[of]:
-			return fmt.Errorf("--server-identity %s: there can be one for all targets, and one for each", i)
 		case of != "" && !slices.ContainsFunc(all, func(t target) bool { return t.tls && t.named(of) }):
 			return fmt.Errorf("--server-identity %s: %s is none of the targets by TLS", i, of)
 		}
-		seen[of] = true
+	}
+	for _, t := range all {
+		if !t.tls {
+			continue
+		}
+		forAll, forOne := s.identitiesOf(t)
+		for _, names := range [][]string{forAll, forOne} {
+			if len(names) > 1 {
+				return fmt.Errorf("--server-identity: there can be one for all targets, and one for each; %s has %s",
+					t.name, strings.Join(names, " and "))
+			}
+		}
+		if err := s.files.Check(s.server(t)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -94,6 +99,19 @@ func cutIdentity(s string) (of, name string) {
 }
 
 func (t target) named(s string) bool { return s == t.name || s == t.addr }
+
+// identitiesOf are the names that were given for all targets, and for t.
+func (s *security) identitiesOf(t target) (forAll, forOne []string) {
+	for _, i := range s.identities {
+		switch of, name := cutIdentity(i); {
+		case of == "":
+			forAll = append(forAll, name)
+		case t.named(of):
+			forOne = append(forOne, name)
+		}
+	}
+	return forAll, forOne
+}
 
 // prove reads the files, for those of the targets that are by TLS.
 func (s *security) prove(all []target) error {
@@ -113,16 +131,11 @@ func (s *security) prove(all []target) error {
 
 // server is who has to be at t.
 func (s *security) server(t target) trust.Server {
-	var forAll, forOne string
-	for _, i := range s.identities {
-		switch of, name := cutIdentity(i); {
-		case of == "":
-			forAll = name
-		case t.named(of):
-			forOne = name
-		}
+	server := trust.Server{Name: s.serverName}
+	forAll, forOne := s.identitiesOf(t)
+	for _, name := range append(forAll, forOne...) {
+		server.Identity = name // that of t alone is the last
 	}
-	server := trust.Server{Name: s.serverName, Identity: cmp.Or(forOne, forAll)}
 	if server.Identity == "" || strings.Contains(server.Identity, "://") {
 		host, _, _ := net.SplitHostPort(t.addr)
 		server.Name = cmp.Or(server.Name, host, "localhost")

@@ -120,6 +120,7 @@ func TestByTLS(t *testing.T) {
 		"no protocol": {newTapped(t, watchedBy(tapper), grpc.Creds(linkerds)), []string{"--server-identity", web}},
 		"a host":      {newTapped(t, watchedBy(tapper), over(mesh(t, ca, "any", "127.0.0.1"))), nil},
 		"a name":      {p, []string{"--servername", web}},
+		"asked for":   {p, []string{"--servername", "front.default", "--server-identity", web}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := tt.server.with(t, join([]string{"tap", "--limit", "2"}, me, tt.flags)...)
@@ -169,6 +170,10 @@ func TestTLSErrorsHelp(t *testing.T) {
 	proxy := newTapped(t, watchedBy(tapper), over(mesh(t, ca, web))).addr
 	required := newTapped(t, watchedBy(tapper), over(strict)).addr
 	stale := newTapped(t, watchedBy(tapper), over(expired)).addr
+	wrong := mesh(t, ca, web)
+	forClients := ca.ForClients(t, web)
+	wrong.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &forClients, nil }
+	clients := newTapped(t, watchedBy(tapper), over(wrong)).addr
 	elsewhere := newTapped(t, watchedBy(tapper), over(mesh(t, foreign, web))).addr
 	plain := newTapped(t, ours).addr
 	identity := []string{"--server-identity", web}
@@ -184,6 +189,10 @@ func TestTLSErrorsHelp(t *testing.T) {
 			"expected db.default, seen " + web, "If that is the one you mean: --server-identity " + web,
 		}},
 		{"wrong host", proxy, me, "it proves to be 127.0.0.1", []string{"expected 127.0.0.1, seen " + web, "--server-identity " + web}},
+		{"wrong name that is asked for", proxy, join(me, []string{"--servername", "db.default"}), "it proves to be db.default", []string{
+			"expected db.default, seen " + web, "--server-identity " + web,
+		}},
+		{"for clients", clients, join(me, identity), "it proves to be " + web, []string{"incompatible key usage", "issued anew there"}},
 		{"expired", stale, join(me, identity), "it proves to be " + web, []string{"expired", "It has to be renewed there"}},
 		{"plaintext port", plain, join(me, identity), "it proves to be " + web, []string{"http://host:port"}},
 		{"certificate required", required, []string{"--cacert", ca.File, "--server-identity", web}, "it proves to be " + web, []string{"--cert FILE"}},
@@ -244,14 +253,16 @@ func TestTLSFilesAreReadFirst(t *testing.T) {
 
 func TestTLSUsage(t *testing.T) {
 	for want, args := range map[string]string{
-		"--key needs the certificate":               "--key k",
-		"--server-identity needs the certificates":  "--server-identity web",
-		`--server-identity "a=" must be`:            "--cacert c --server-identity a=",
-		"there can be one for all targets":          "--cacert c --server-identity a --server-identity b",
-		"127.0.0.1:1 is none of the targets by TLS": "--cacert c --server-identity 127.0.0.1:1=a",
-		"127.0.0.1:2 is none of the targets by TLS": "--cacert c --server-identity 127.0.0.1:2=a http://127.0.0.1:2",
-		`"https://web" is no target`:                "https://web",
-		`"http://web:80/tap" is no target`:          "http://web:80/tap",
+		"there is a key, and no certificate for it. --cert is":               "--key k",
+		"proved by trust anchors, and there are none. Give the certificates": "--server-identity web",
+		`--server-identity "a=" must be`:                                     "--cacert c --server-identity a=",
+		"there can be one for all targets":                                   "--cacert c --server-identity a --server-identity b",
+		"and one for each; https://127.0.0.1:1 has a and b":                  "--cacert c --server-identity 127.0.0.1:1=a --server-identity https://127.0.0.1:1=b https://127.0.0.1:1",
+		"and one for each; 127.0.0.1:1 has a and b":                          "--cacert c --server-identity 127.0.0.1:1=a --server-identity 127.0.0.1:1=b 127.0.0.1:1",
+		"127.0.0.1:1 is none of the targets by TLS":                          "--cacert c --server-identity 127.0.0.1:1=a",
+		"127.0.0.1:2 is none of the targets by TLS":                          "--cacert c --server-identity 127.0.0.1:2=a http://127.0.0.1:2",
+		`"https://web" is no target`:                                         "https://web",
+		`"http://web:80/tap" is no target`:                                   "http://web:80/tap",
 	} {
 		r := try(t, append([]string{"check"}, strings.Fields(args)...)...)
 		require.ErrorContains(t, r.err, want)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -26,7 +25,8 @@ type statCommand struct {
 func (c *statCommand) flags(f *flag.FlagSet) {
 	c.filter.flags(f)
 	f.StringVar(&c.output, "o", "", "`format`: json")
-	f.DurationVar(&c.duration, "for", 10*time.Second, "`time` to count")
+	f.DurationVar(&c.duration, "for", 10*time.Second,
+		"`time` to count; who had no request for 10m, or for 1m if there are very many, is in (other)")
 }
 
 func (c *statCommand) check() error {
@@ -105,7 +105,7 @@ func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
 	all := make([]stat, 0, len(rows))
 	for _, r := range rows {
 		s := stat{
-			Destination: r.GetDestination(), Direction: strings.ToLower(r.GetDirection().String()),
+			Destination: cmp.Or(r.GetDestination(), r.GetPath()), Direction: strings.ToLower(r.GetDirection().String()),
 			Requests: r.GetCount(), Rate: r.GetRate(), Open: r.GetOpen(),
 			P50: ms(r.GetP50().AsDuration()), P95: ms(r.GetP95().AsDuration()), P99: ms(r.GetP99().AsDuration()),
 		}
@@ -114,7 +114,5 @@ func writeStatJSON(out io.Writer, rows []*tappb.Row) error {
 		}
 		all = append(all, s)
 	}
-	enc := json.NewEncoder(out)
-	enc.SetIndent("", "  ")
-	return enc.Encode(all)
+	return text.WriteJSON(out, all)
 }

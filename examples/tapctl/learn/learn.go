@@ -17,6 +17,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"github.com/gotower/gotower/examples/tapctl/text"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -88,9 +89,13 @@ func (p *Profiles) end(r request, e *tap.ResponseEnd) {
 }
 
 // isRoute reports whether a request is for something that the service has: what
-// had no response, or was answered with "not here", is not.
+// had no response, or was answered with "not here", is not. What is not printable
+// is of nobody who means well: YAML has no place for some of it, and a terminal
+// obeys the rest.
 func isRoute(r request, e *tap.ResponseEnd) bool {
-	switch {
+	switch said := r.method + r.authority + r.path; {
+	case text.Clean(said) != said:
+		return false
 	case r.status == 0, r.status == 404, r.status == 405, r.method == "", !strings.HasPrefix(r.path, "/"):
 		return false
 	}

@@ -104,6 +104,11 @@ func TestWhatIsNoRouteIsLeftOut(t *testing.T) {
 	seen(&p, 5, "GET", "web", "/", 405, nil)
 	seen(&p, 6, "OPTIONS", "web", "*", 200, nil)
 	seen(&p, 7, "GET", "web", "/"+strings.Repeat("a/", 40), 200, nil)
+	for i, odd := range []string{"\x7f", "\u009b2J", "\u202e", "\x1b[2J", "\xff"} {
+		seen(&p, 10+i, "GET", "web", "/"+odd, 200, nil)
+		seen(&p, 20+i, "GET", "web"+odd, "/", 200, nil)
+		seen(&p, 30+i, "GET"+odd, "web", "/", 200, nil)
+	}
 	text, n := written(t, &p)
 	require.Zero(t, n, text)
 }

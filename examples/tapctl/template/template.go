@@ -29,7 +29,7 @@ func Parse(text string, of any) (*Template, error) {
 		return nil, err
 	}
 	t := &Template{text: text}
-	t.blank, _ = t.print(map[string]any{}) // that some ask too much of it is no mistake
+	t.blank, _ = t.print(fields{}) // that some ask too much of it is no mistake
 	return t, nil
 }
 

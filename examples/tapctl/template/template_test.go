@@ -1,9 +1,11 @@
 package template
 
 import (
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/stretchr/testify/require"
 )
@@ -50,6 +52,17 @@ func requested() seen {
 
 func ended() seen {
 	return seen{Source: peer{"10.0.0.2", 80}, End: &end{Bytes: 1 << 40, Share: 0.25, More: []any{"x", nil, map[string]any{"y": 1}}}}
+}
+
+// hostile has what moves a cursor, or turns the direction of writing, wherever
+// there is text.
+func hostile() seen {
+	const moves = "/\x1b[2J\u009b2J\u0085\x7f\u202e\u2066\U000e0041\u00a0\xff"
+	return seen{
+		Source: peer{moves, 1}, Meta: map[string]string{moves: moves},
+		Request: &request{Path: moves, Headers: []header{{moves, new(moves)}}},
+		End:     &end{More: []any{moves, map[string]any{moves: []any{moves}}}},
+	}
 }
 
 func execute(t *testing.T, text string, of ...seen) string {
@@ -108,6 +121,37 @@ func TestTemplate(t *testing.T) {
 	}
 	for _, whole := range []string{"{}", "{@}", "{$}"} {
 		require.Contains(t, execute(t, whole, requested()), `"path":"/a\u003cb\u003e\u001b[2J\n"`, whole)
+	}
+}
+
+// What is not printable is escaped in JSON, too: in lists, and in names.
+func TestNothingMovesACursor(t *testing.T) {
+	const moves = `/\u001b[2J\u009b2J\u0085\u007f\u202e\u2066\udb40\udc41\u00a0` + "\ufffd"
+	for text, want := range map[string]string{
+		"{.source}":             `{"ip":"` + moves + `","port":1}`,
+		"{.meta}":               `{"` + moves + `":"` + moves + `"}`,
+		"{.request.headers[*]}": `{"name":"` + moves + `","valueStr":"` + moves + `"}`,
+		"{.request.headers}":    `[{"name":"` + moves + `","valueStr":"` + moves + `"}]`,
+		"{.end.more}":           `["` + moves + `",{"` + moves + `":["` + moves + `"]}]`,
+		"{.request.path}":       `/\x1b[2J\u009b2J\u0085\x7f\u202e\u2066\U000e0041\u00a0` + "\ufffd",
+	} {
+		require.Equal(t, want+"\n", execute(t, text, hostile()), text)
+	}
+	for _, text := range []string{"{}", "{.*}", "{..}", "{.*.*}", "{..more}"} {
+		printed := execute(t, text, hostile())
+		require.NotEmpty(t, printed)
+		requirePrintable(t, printed, "")
+	}
+	var again seen
+	require.NoError(t, json.Unmarshal([]byte(execute(t, "{}", hostile())), &again))
+	require.Equal(t, strings.ToValidUTF8(hostile().Request.Path, "\ufffd"), again.Request.Path, "it says the same")
+}
+
+// requirePrintable is of lines, but for what is in own.
+func requirePrintable(t *testing.T, lines, own string) {
+	t.Helper()
+	for _, r := range lines {
+		require.True(t, r == '\n' || unicode.IsPrint(r) || strings.ContainsRune(own, r), "%q in %q", r, lines)
 	}
 }
 
@@ -216,7 +260,7 @@ func FuzzTemplate(f *testing.F) {
 	for _, text := range []string{
 		"{.source.ip}", "source.ip", `{range .request.headers[*]}{.name}{"\n"}{end}`, `{..valueStr}`,
 		`{.request.headers[?(@.name=="x")].name}`, "{.request.headers[0:2:1]}", "{.source['ip','port']}",
-		"{range .request.headers[*]}{[0]}{end}", "{[]}", "{[?()]}", `{"\`, "{'}", "{.a[", "{range .end.more[*]}{@[0]}{end}", "{.\\}}",
+		"{range .request.headers[*]}{[0]}{end}", "{[]}", "{[?()]}", `{"\`, "{'}", "{.a[", "{}", "{.*}", "{..}", "{.end.more}", "{.meta}", "{range .end.more[*]}{@[0]}{end}", "{.\\}}",
 	} {
 		f.Add(text)
 	}
@@ -228,7 +272,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, one := range []seen{requested(), ended(), {}} {
+		for _, one := range []seen{requested(), ended(), {}, hostile()} {
 			var out strings.Builder
 			if err := tpl.Execute(&out, one); err != nil {
 				require.Empty(t, out.String())
@@ -237,8 +281,8 @@ func FuzzTemplate(f *testing.F) {
 			if printed := out.String(); printed != "" {
 				require.True(t, strings.HasSuffix(printed, "\n"))
 			}
-			if !strings.ContainsAny(text, "\x1b\\") {
-				require.NotContains(t, out.String(), "\x1b")
+			if !strings.Contains(text, `\`) { // which may stand for anything
+				requirePrintable(t, out.String(), text)
 			}
 		}
 	})

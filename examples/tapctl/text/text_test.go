@@ -1,6 +1,8 @@
 package text_test
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 	"unicode"
@@ -34,6 +36,29 @@ func FuzzClean(f *testing.F) {
 		for _, r := range text.Clean(s) {
 			require.True(t, unicode.IsPrint(r), "%q", r)
 		}
+	})
+}
+
+func TestCleanJSON(t *testing.T) {
+	var out strings.Builder
+	require.NoError(t, text.WriteJSON(&out, map[string]any{"\u009b\n": []string{"/\x1b\x7f\u202e\U000e0041 ä<"}}))
+	lines := []string{"{", `  "\u009b\n": [`, `    "/\u001b\u007f\u202e\udb40\udc41 ä\u003c"`, "  ]", "}", ""}
+	require.Equal(t, lines, strings.Split(out.String(), "\n"))
+	require.Error(t, text.WriteJSON(&out, func() {}))
+}
+
+func FuzzCleanJSON(f *testing.F) {
+	f.Add("/\x1b[2J\u009b2J", "\u202e\x7f")
+	f.Fuzz(func(t *testing.T, name, value string) {
+		v := map[string][]string{strings.ToValidUTF8(name, "?"): {strings.ToValidUTF8(value, "?")}}
+		var out strings.Builder
+		require.NoError(t, text.WriteJSON(&out, v))
+		for _, r := range out.String() {
+			require.True(t, r == '\n' || unicode.IsPrint(r), "%q", r)
+		}
+		var again map[string][]string
+		require.NoError(t, json.Unmarshal([]byte(out.String()), &again))
+		require.Equal(t, v, again)
 	})
 }
 

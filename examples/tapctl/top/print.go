@@ -1,10 +1,10 @@
 package top
 
 import (
-	"encoding/json"
 	"io"
 	"strings"
 
+	"github.com/gotower/gotower/examples/tapctl/text"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -102,7 +102,5 @@ func WriteJSON(w io.Writer, rows []*tappb.Row, c Columns) error {
 			milliseconds(r.GetP50()), milliseconds(r.GetP95()), milliseconds(r.GetP99()),
 		})
 	}
-	enc := json.NewEncoder(w)
-	enc.SetIndent("", "  ")
-	return enc.Encode(out)
+	return text.WriteJSON(w, out)
 }

@@ -17,17 +17,22 @@ type rowOf struct {
 	anySource bool // rows were added up
 }
 
-// What rows are called that are not of one path or one route, and how long a
-// name in a row is at most: see tap.Registry.Top.
+// What rows are called that are not of one path or one route: that of requests
+// for which there was no row left, and of rows that were let go; that of requests
+// without a route. And how long a name in a row is at most. See tap.Registry.Top.
 const (
 	otherRows    = "(other)"
 	defaultRoute = "[DEFAULT]"
 	maxName      = 256
 )
 
+// other reports whether the row is that of what has none of its own. It does not
+// say what that is: any request may be of it.
+func (r rowOf) other() bool { return r.row.GetPath() == otherRows || byRoute(r.row) == otherRows }
+
 // onePath reports whether all requests of the row have one method and path.
 func (r rowOf) onePath() bool {
-	return r.row.GetPath() != "" && r.row.GetPath() != otherRows && len(r.row.GetPath()) < maxName
+	return r.row.GetPath() != "" && !r.other() && len(r.row.GetPath()) < maxName
 }
 
 // match is what of the row can be asked of a process, so that little else is
@@ -71,8 +76,8 @@ func host(name string) (netip.Prefix, bool) {
 // is one of the row.
 func (r rowOf) has(from string, e tap.Event) bool {
 	row := r.row
-	if row.GetPath() == otherRows || byRoute(row) == otherRows {
-		return true // of whatever there is too much
+	if r.other() {
+		return true
 	}
 	source := name(e.SourceLabels, e.Source, from, e.Direction == tap.Outbound)
 	destination := name(e.DestinationLabels, e.Destination, from, e.Direction == tap.Inbound)
@@ -105,6 +110,9 @@ func cut(s string) string { return s[:min(len(s), maxName)] }
 
 // title says what the row is of.
 func (r rowOf) title() string {
+	if r.other() {
+		return "all requests, those of " + otherRows + " among them"
+	}
 	what := r.row.GetMethod() + " " + r.row.GetPath()
 	if route := byRoute(r.row); route != "" {
 		what = "route " + route

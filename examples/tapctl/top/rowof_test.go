@@ -48,6 +48,21 @@ func TestRowsHaveTheirRequests(t *testing.T) {
 	require.False(t, rowOf{a, false}.has("me", events[0]))
 }
 
+// The row of what has none of its own does not say whose requests those are.
+func TestTitle(t *testing.T) {
+	for _, tt := range []struct {
+		row  *tappb.Row
+		want string
+	}{
+		{&tappb.Row{Source: "10.0.0.1", Destination: "web-0", Method: "GET", Path: "/a"}, "GET /a  10.0.0.1 → web-0"},
+		{&tappb.Row{Destination: "web-0", Route: "vote"}, "route vote  → web-0"},
+		{&tappb.Row{Path: "(other)"}, "all requests, those of (other) among them"},
+		{&tappb.Row{Route: "(other)"}, "all requests, those of (other) among them"},
+	} {
+		require.Equal(t, tt.want, rowOf{row: tt.row}.title())
+	}
+}
+
 // What is asked of a process never leaves out a request of the row.
 func TestWhatIsAskedFor(t *testing.T) {
 	long := "/" + strings.Repeat("x", 255)

@@ -23,7 +23,7 @@ func (h *handshake) explainAlert(alert string, err error) *Error {
 	reason := "it refused: " + alert
 	switch {
 	case alert == "certificate required", h.asked.Load() && !h.shown:
-		return &Error{reason, adviceShow, err}
+		return &Error{reason, AdviceShow, err}
 	case alert == "expired certificate":
 		return &Error{reason, adviceRenewOwn(now()), err}
 	case h.asked.Load() && strings.Contains(alert, "certificate"):

@@ -21,11 +21,8 @@ var _ credentials.TransportCredentials = (*Credentials)(nil)
 // New returns how to connect to s. It reads the files, to see that it can; an
 // [Error] says which is wrong, and how.
 func New(f Files, s Server) (*Credentials, error) {
-	if s.Identity != "" && f.Anchors == "" {
-		return nil, &Error{Reason: "the identity of a server is proved by trust anchors, and there are none", Advice: adviceUnknown}
-	}
-	if f.Key != "" && f.Cert == "" {
-		return nil, &Error{Reason: "there is a key, and no certificate for it", Advice: adviceCert}
+	if err := f.Check(s); err != nil {
+		return nil, err
 	}
 	if _, err := f.read(s); err != nil {
 		return nil, err

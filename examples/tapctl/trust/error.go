@@ -34,6 +34,9 @@ func Told(text string) (told string, ok bool) {
 	return told, ok
 }
 
+// AdviceShow is for who came without a certificate, and should have one.
+const AdviceShow = "It wants to know who you are: show a certificate with --cert FILE and --key FILE"
+
 // What to do. Flags are those of tapctl.
 const (
 	adviceAnchors  = "--cacert is a file of PEM, with the certificates of the authority that vouches for servers"
@@ -43,7 +46,7 @@ const (
 	adviceClear    = "It does not speak TLS: leave the flags for TLS out, or write http://host:port for this one." +
 		" In clear, tap answers on its own machine alone"
 	adviceUnknown = "Give the certificates of its authority: --cacert FILE"
-	adviceShow    = "It wants to know who you are: show a certificate with --cert FILE and --key FILE"
+	adviceUnfit   = "Its certificate, or one of those that vouch for it, is no good for a server: it has to be issued anew there"
 	adviceTrusted = "It does not trust who issued your certificate (--cert): show one of an authority that it trusts," +
 		" with those that vouch for it in the same file"
 )

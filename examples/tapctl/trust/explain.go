@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
@@ -33,7 +34,7 @@ func (h *handshake) explain(err error) *Error {
 	case h.asked.Load() && h.shown:
 		return &Error{"it ended the connection when it was shown your certificate", adviceTrusted, err}
 	case h.asked.Load():
-		return &Error{"it ended the connection when it was shown no certificate", adviceShow, err}
+		return &Error{"it ended the connection when it was shown no certificate", AdviceShow, err}
 	}
 	return &Error{"it ended the connection: " + err.Error(), adviceOther, err}
 }
@@ -41,28 +42,54 @@ func (h *handshake) explain(err error) *Error {
 // explainServer is about the certificate of the server.
 func (h *handshake) explainServer(err error) *Error {
 	var (
-		unknown x509.UnknownAuthorityError
-		invalid x509.CertificateInvalidError
-		host    x509.HostnameError
+		host x509.HostnameError
+		peer *layer.Error
 	)
-	reason := err.Error()
-	if e := (*layer.Error)(nil); errors.As(err, &e) && errors.Is(err, identity.ErrPeer) {
-		if reason = e.Reason; e.Err != nil {
-			reason += ": " + e.Err.Error()
-		}
-	}
-	switch {
-	case errors.As(err, &unknown):
-		return &Error{reason, adviceUnknown, err}
-	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
-		return &Error{reason, adviceRenewed(now()), err}
-	case errors.As(err, &host):
+	if errors.As(err, &host) {
 		seen := first(host.Certificate)
 		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNobody(seen)), adviceName(seen), err}
-	case errors.Is(err, identity.ErrPeer):
-		return &Error{reason, adviceName(h.seen()), err}
 	}
-	return nil
+	reason, advice := err.Error(), adviceChain(err)
+	if errors.Is(err, identity.ErrPeer) && errors.As(err, &peer) {
+		switch {
+		case peer.Err == nil:
+			return &Error{peer.Reason, adviceName(h.seen()), err}
+		case advice == adviceUnfit: // whatever its names are
+			reason = peer.Err.Error()
+		default:
+			reason = peer.Reason + ": " + peer.Err.Error()
+		}
+	}
+	if advice == "" {
+		return nil
+	}
+	return &Error{reason, advice, err}
+}
+
+// adviceChain is about certificates that do not vouch for each other, "" if err
+// is none of those.
+func adviceChain(err error) string {
+	var (
+		invalid x509.CertificateInvalidError
+		unknown x509.UnknownAuthorityError
+		noRoots x509.SystemRootsError
+		refused *tls.CertificateVerificationError // whatever crypto/x509 said
+	)
+	switch {
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return adviceRenewed(now())
+	case errors.As(err, &unknown) && !noAuthority(unknown), errors.As(err, &noRoots):
+		return adviceUnknown
+	case errors.As(err, &refused), errors.As(err, &invalid), errors.Is(err, identity.ErrPeer):
+		return adviceUnfit
+	}
+	return ""
+}
+
+// noAuthority reports whether a certificate was issued with one that may issue
+// none. There is no other way to ask for what crypto/x509 thinks was wrong.
+func noAuthority(err x509.UnknownAuthorityError) bool {
+	return strings.Contains(err.Error(), x509.ConstraintViolationError{}.Error())
 }
 
 // first is the name by which a server would be known.

@@ -18,12 +18,12 @@ func TestExplainEnd(t *testing.T) {
 		says         string
 	}{
 		{syscall.ECONNRESET, true, true, "shown your certificate. " + adviceTrusted},
-		{io.EOF, true, false, "shown no certificate. " + adviceShow},
-		{&net.OpError{Op: "write", Err: syscall.EPIPE}, true, false, "shown no certificate. " + adviceShow},
+		{io.EOF, true, false, "shown no certificate. " + AdviceShow},
+		{&net.OpError{Op: "write", Err: syscall.EPIPE}, true, false, "shown no certificate. " + AdviceShow},
 		{io.ErrUnexpectedEOF, false, true, "it ended the connection: unexpected EOF. " + adviceOther},
 		{errors.New("odd"), true, true, "odd. " + adviceOther},
 		{&net.OpError{Op: "remote error", Err: errors.New("tls: expired certificate")}, true, true, "it refused: expired certificate. Have yours renewed"},
-		{&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, false, false, "it refused: certificate required. " + adviceShow},
+		{&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, false, false, "it refused: certificate required. " + AdviceShow},
 		{&net.OpError{Op: "remote error", Err: errors.New("tls: no application protocol")}, false, false, adviceOther},
 	} {
 		h := &handshake{shown: tt.shown}

@@ -33,6 +33,18 @@ type proof struct {
 	cert     *tls.Certificate   // nil for none
 }
 
+// Check returns what is missing to prove s, or who we are, whatever is in the
+// files: an [Error].
+func (f Files) Check(s Server) error {
+	switch {
+	case s.Identity != "" && f.Anchors == "":
+		return &Error{Reason: "the identity of a server is proved by trust anchors, and there are none", Advice: adviceUnknown}
+	case f.Key != "" && f.Cert == "":
+		return &Error{Reason: "there is a key, and no certificate for it", Advice: adviceCert}
+	}
+	return nil
+}
+
 // read reads the files. The error names the one that it is about.
 func (f Files) read(s Server) (*proof, error) {
 	p := new(proof)
@@ -83,15 +95,11 @@ func (p *proof) readCert(path, keyPath string) error {
 		}
 		return &Error{Reason: fmt.Sprintf("client certificate %s: %v", where, err), Advice: adviceCert, Err: err}
 	}
-	cert, err := os.ReadFile(path)
+	pair, err := readPair(path, keyPath)
 	if err != nil {
-		return wrong(err)
+		// One may have been renewed before it was read, and the other after.
+		pair, err = readPair(path, keyPath)
 	}
-	key, err := os.ReadFile(keyPath)
-	if err != nil {
-		return wrong(err)
-	}
-	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return wrong(err)
 	}
@@ -100,6 +108,20 @@ func (p *proof) readCert(path, keyPath string) error {
 	}
 	p.cert = &pair
 	return nil
+}
+
+func readPair(path, keyPath string) (tls.Certificate, error) {
+	cert, err := os.ReadFile(path)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	key := cert
+	if keyPath != path {
+		if key, err = os.ReadFile(keyPath); err != nil {
+			return tls.Certificate{}, err
+		}
+	}
+	return tls.X509KeyPair(cert, key)
 }
 
 // current returns why a certificate is not valid now.

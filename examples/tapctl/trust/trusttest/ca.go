@@ -26,8 +26,9 @@ type CA struct {
 	Pool *x509.CertPool
 	File string // of PEM, with its own certificate
 
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+	cert  *x509.Certificate
+	key   *ecdsa.PrivateKey
+	shown [][]byte // with those that it issues
 }
 
 // New returns a new authority.
@@ -63,6 +64,26 @@ func (ca *CA) Issue(t testing.TB, names ...string) tls.Certificate {
 	return ca.issue(t, valid(&x509.Certificate{}), names)
 }
 
+// ForClients is Issue for clients alone.
+func (ca *CA) ForClients(t testing.TB, names ...string) tls.Certificate {
+	t.Helper()
+	return ca.issue(t, valid(&x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), names)
+}
+
+// Below returns one whose certificate by ca is made of template, with that
+// certificate among those that it shows.
+func (ca *CA) Below(t testing.TB, template *x509.Certificate) *CA {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template.Subject, template.BasicConstraintsValid = pkix.Name{CommonName: "an authority below that of a test"}, true
+	der, err := x509.CreateCertificate(rand.Reader, valid(template), ca.cert, &key.PublicKey, ca.key)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &CA{Pool: ca.Pool, File: ca.File, cert: cert, key: key, shown: append([][]byte{der}, ca.shown...)}
+}
+
 // Expired is Issue an hour and more ago.
 func (ca *CA) Expired(t testing.TB, names ...string) tls.Certificate {
 	t.Helper()
@@ -86,14 +107,16 @@ func (ca *CA) issue(t testing.TB, c *x509.Certificate, names []string) tls.Certi
 			c.DNSNames = append(c.DNSNames, name)
 		}
 	}
-	c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	if c.ExtKeyUsage == nil {
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	der, err := x509.CreateCertificate(rand.Reader, c, ca.cert, &key.PublicKey, ca.key)
 	require.NoError(t, err)
 	leaf, err := x509.ParseCertificate(der)
 	require.NoError(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	return tls.Certificate{Certificate: append([][]byte{der}, ca.shown...), PrivateKey: key, Leaf: leaf}
 }
 
 // Write writes a certificate to certFile and its key to keyFile, which may be the

@@ -1,0 +1,39 @@
+package text
+
+import (
+	"encoding/json"
+	"io"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// CleanJSON returns JSON that says the same, with what is not printable escaped,
+// but for line breaks between values. What writes JSON escapes what is below
+// space alone, and a terminal obeys more than that.
+func CleanJSON(data []byte) []byte {
+	const hex = "0123456789abcdef"
+	out := make([]byte, 0, len(data))
+	for len(data) > 0 {
+		r, n := utf8.DecodeRune(data)
+		data = data[n:]
+		if r == '\n' || unicode.IsPrint(r) {
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		for _, unit := range utf16.AppendRune(nil, r) {
+			out = append(out, '\\', 'u', hex[unit>>12], hex[unit>>8&0xf], hex[unit>>4&0xf], hex[unit&0xf])
+		}
+	}
+	return out
+}
+
+// WriteJSON writes v as indented JSON that is fit to be shown.
+func WriteJSON(w io.Writer, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(CleanJSON(append(data, '\n')))
+	return err
+}
