@@ -188,6 +188,7 @@ func TestTopRateOfALongWhile(t *testing.T) {
 		reg := new(Registry)
 		svc := stand(reg, respond("x"))
 		go func() {
+			synctest.Wait() // until somebody counts
 			for range 100 {
 				quiet(svc)
 			}
