@@ -83,8 +83,8 @@ func (c *counts) quantile(q float64, least, most time.Duration) time.Duration {
 			return most
 		}
 		lo, hi := math.Exp2(float64(i)/perOctave), math.Exp2(float64(i+1)/perOctave)
-		middle := 2 * lo * hi / (lo + hi) * float64(time.Microsecond) // as far from lo as from hi, in proportion
-		return min(max(time.Duration(middle), least), most)
+		middle := 2 * lo * hi / (lo + hi) * float64(time.Microsecond)   // as far from lo as from hi, in proportion
+		return min(max(time.Duration(math.Round(middle)), least), most) // cut off, it would be beyond 5 % of some microseconds
 	}
 	return most
 }

@@ -255,6 +255,17 @@ func TestQuantileError(t *testing.T) {
 	})
 }
 
+// Where nanoseconds count, too.
+func TestQuantileOfMicroseconds(t *testing.T) {
+	for want := time.Microsecond; want < 20*time.Microsecond; want++ {
+		var h histogram
+		h.add(want)
+		var c counts
+		h.read(&c)
+		require.InEpsilon(t, want, c.quantile(0.5, 0, time.Hour), 0.05)
+	}
+}
+
 func TestQuantileBeyondItsBuckets(t *testing.T) {
 	for _, d := range []time.Duration{0, 1, 999, time.Hour, math.MaxInt64} {
 		var h histogram
