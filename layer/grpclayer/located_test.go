@@ -3,8 +3,6 @@ package grpclayer
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"maps"
 	"net"
 	"net/netip"
@@ -19,6 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/caller/callertest"
 )
 
 func TestAuthorityOfAClient(t *testing.T) {
@@ -65,13 +65,6 @@ func TestSourceLabels(t *testing.T) {
 		}
 		return credentials.TLSInfo{State: tls.ConnectionState{VerifiedChains: chains}}
 	}
-	named := func(names ...asn1.RawValue) *x509.Certificate {
-		der, err := asn1.Marshal(names)
-		require.NoError(t, err)
-		return &x509.Certificate{Extensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: der}}}
-	}
-	host := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 2, Bytes: []byte("web")}
-	spiffe := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://x")}
 	type labels = map[string]string
 	for name, tt := range map[string]struct {
 		peer *peer.Peer
@@ -82,8 +75,8 @@ func TestSourceLabels(t *testing.T) {
 		"a socket": {&peer.Peer{Addr: &net.UnixAddr{Name: "x"}}, nil},
 		"TLS":      {&peer.Peer{Addr: at("127.0.0.1:1"), AuthInfo: secure(nil)}, labels{"tls": "true"}},
 		"nameless": {&peer.Peer{AuthInfo: secure(new(x509.Certificate))}, labels{"tls": "true"}},
-		"name":     {&peer.Peer{AuthInfo: secure(named(host, spiffe))}, labels{"tls": "true", "client_id": "web"}},
-		"URI":      {&peer.Peer{AuthInfo: secure(named(spiffe, host))}, labels{"tls": "true", "client_id": "spiffe://x"}},
+		"name":     {&peer.Peer{AuthInfo: secure(callertest.Certificate(t, "web", "spiffe://x"))}, labels{"tls": "true", "client_id": "web"}},
+		"URI":      {&peer.Peer{AuthInfo: secure(callertest.Certificate(t, "spiffe://x", "web"))}, labels{"tls": "true", "client_id": "spiffe://x"}},
 	} {
 		c := &Call{incoming: true, ctx: peer.NewContext(t.Context(), tt.peer)}
 		assert.Equal(t, tt.want, Access{}.SourceLabels(c), name)

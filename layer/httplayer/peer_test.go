@@ -3,26 +3,19 @@ package httplayer
 import (
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/asn1"
 	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/caller/callertest"
 )
 
 func TestSourceLabels(t *testing.T) {
 	proven := func(cert *x509.Certificate) *tls.ConnectionState {
 		return &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{cert}}, PeerCertificates: []*x509.Certificate{cert}}
 	}
-	named := func(names ...asn1.RawValue) *x509.Certificate {
-		der, err := asn1.Marshal(names)
-		require.NoError(t, err)
-		return &x509.Certificate{Extensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 17}, Value: der}}}
-	}
-	host := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 2, Bytes: []byte("web.shop")}
-	spiffe := asn1.RawValue{Class: asn1.ClassContextSpecific, Tag: 6, Bytes: []byte("spiffe://x/web")}
-	name := named(host, spiffe)
+	name := callertest.Certificate(t, "web.shop", "spiffe://x/web")
 	type labels = map[string]string
 	for what, tt := range map[string]struct {
 		from string
@@ -32,7 +25,7 @@ func TestSourceLabels(t *testing.T) {
 		"by TLS":                  {"10.0.0.1:80", &tls.ConnectionState{}, labels{"tls": "true"}},
 		"by TLS, from here":       {"127.0.0.1:80", &tls.ConnectionState{}, labels{"tls": "true"}},
 		"a name":                  {"10.0.0.1:80", proven(name), labels{"tls": "true", "client_id": "web.shop"}},
-		"a URI before a name":     {"10.0.0.1:80", proven(named(spiffe, host)), labels{"tls": "true", "client_id": "spiffe://x/web"}},
+		"a URI before a name":     {"10.0.0.1:80", proven(callertest.Certificate(t, "spiffe://x/web", "web.shop")), labels{"tls": "true", "client_id": "spiffe://x/web"}},
 		"a certificate of nobody": {"10.0.0.1:80", proven(&x509.Certificate{}), labels{"tls": "true"}},
 		"not verified":            {"10.0.0.1:80", &tls.ConnectionState{PeerCertificates: []*x509.Certificate{name}}, labels{"tls": "true"}},
 		"in clear":                {"10.0.0.1:80", nil, labels{"tls": "no_tls_from_remote"}},

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
@@ -58,28 +57,19 @@ func (g *guarded) named(c *sidecar.Config) {
 // The destination controller sees who we are from the first connection on: there
 // is none before the certificate.
 func TestTheControllerIsAskedOnceCertified(t *testing.T) {
-	asked, certify := make(chan struct{}, 100), make(chan struct{})
-	a := newAuthority(t, func(string, []byte) error {
-		asked <- struct{}{}
-		<-certify
-		return nil
-	})
+	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	g := newGuarded(t, a)
 	g.profile(service, &destination.DestinationProfile{Endpoint: endpointAt(up)})
 	tn := newTown(t, g.addr, a.identified(t, clientName), toService, told, g.named)
-	select {
-	case <-asked:
-	case <-time.After(soon):
-		require.Fail(t, "nobody asks for a certificate")
-	}
+	asked()
 	admin := h1Client(t, tn.Admin)
 	_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
 	assert.Contains(t, tree, "waits_for=")
 	assert.Empty(t, g.clients())
 
 	w := dialWire(t, tn.Addr)
-	close(certify)
+	certify()
 	first, _, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 	for _, client := range g.clients() {

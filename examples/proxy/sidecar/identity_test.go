@@ -29,21 +29,33 @@ func operatorSays(t testing.TB, p *sidecar.Proxy, path string) int {
 	return rsp.StatusCode
 }
 
-// Neither ready nor served by TLS, before the proxy is certified; both after.
-func TestG1AndG2ReadyOnceCertified(t *testing.T) {
-	asked, certify := make(chan struct{}, 100), make(chan struct{})
-	a := newAuthority(t, func(string, []byte) error {
-		asked <- struct{}{}
-		<-certify
+// newSlowAuthority is one that certifies nobody until certify is called. Asked
+// waits until it was asked to.
+func newSlowAuthority(t testing.TB) (a *authority, asked, certify func()) {
+	t.Helper()
+	asks, certified := make(chan struct{}, 100), make(chan struct{})
+	a = newAuthority(t, func(string, []byte) error {
+		asks <- struct{}{}
+		<-certified
 		return nil
 	})
+	asked = func() {
+		t.Helper()
+		select {
+		case <-asks:
+		case <-time.After(soon):
+			require.Fail(t, "nobody asks for a certificate")
+		}
+	}
+	return a, asked, func() { close(certified) }
+}
+
+// Neither ready nor served by TLS, before the proxy is certified; both after.
+func TestG1AndG2ReadyOnceCertified(t *testing.T) {
+	a, asked, certify := newSlowAuthority(t)
 	up, _ := application(t, okAnswer)
 	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) })
-	select {
-	case <-asked:
-	case <-time.After(soon):
-		require.Fail(t, "nobody asks for a certificate")
-	}
+	asked()
 	raw, err := net.Dial("tcp", tn.Inbound)
 	require.NoError(t, err)
 	secure := tls.Client(raw, a.of(t, clientName).Client(serverName, serverName))
@@ -57,7 +69,7 @@ func TestG1AndG2ReadyOnceCertified(t *testing.T) {
 	default:
 	}
 
-	close(certify)
+	certify()
 	require.NoError(t, <-shaken)
 	first, _, _ := newWire(t, secure).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 	assert.Equal(t, "HTTP/1.1 200 OK", first)

@@ -58,14 +58,16 @@ func sign(t testing.TB, template, parent *x509.Certificate, public crypto.Public
 	return cert
 }
 
+// ca is what a certificate says of one that signs others.
+func ca(name string) *x509.Certificate {
+	return &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(10 * 365 * 24 * time.Hour),
+	}
+}
+
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
-	ca := func(name string) *x509.Certificate {
-		return &x509.Certificate{
-			Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(10 * 365 * 24 * time.Hour),
-		}
-	}
 	rootKey, a := newKey(t), &authority{t: t, key: newKey(t)}
 	a.root = sign(t, ca("root"), ca("root"), rootKey.Public(), rootKey)
 	a.issuer = sign(t, ca("issuer"), a.root, a.key.Public(), rootKey)
