@@ -44,15 +44,17 @@ func newBrowser(t *testing.T) *browser {
 	}
 	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox,
 		chromedp.Flag("lang", "en"), chromedp.UserDataDir(t.TempDir()))
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 	t.Cleanup(cancel)
 	ctx, end := chromedp.NewExecAllocator(ctx, opts...)
 	t.Cleanup(end)
 	ctx, endContext := chromedp.NewContext(ctx)
 	b := &browser{Context: ctx, t: t}
 	t.Cleanup(func() {
-		_ = chromedp.Cancel(ctx) // waits for the process
-		endContext()
+		// Both wait for the process, and where there was none, only once.
+		if chromedp.Cancel(ctx) != nil {
+			endContext()
+		}
 	})
 	require.NoError(t, chromedp.Listen(ctx, b.hear))
 	_, err := chromedp.Call(ctx, log.Enable, cdp.Empty{})
@@ -95,7 +97,7 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 // until waits for an expression to be true.
 func (b *browser) until(expression string) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b, 15*time.Second)
+	ctx, cancel := context.WithTimeout(b, 30*time.Second)
 	defer cancel()
 	_, err := chromedp.Run(ctx, chromedp.Poll[bool](expression, chromedp.WithPollingInterval(50*time.Millisecond)))
 	if err != nil {

@@ -82,7 +82,9 @@ type listener struct {
 
 func listen(t *testing.T, url string) *listener {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
 	rsp, err := http.DefaultTransport.RoundTrip(req)
 	require.NoError(t, err)

@@ -72,7 +72,11 @@ func TestBrowser(t *testing.T) {
 		b.press("p")
 		b.until(`document.getElementById('state').textContent === 'paused'`)
 		b.until(`document.getElementById('tap-note').textContent.includes('came while paused')`)
-		b.press("jj" + kb.Enter)
+		b.press("jj")
+		for b.ask(`document.querySelector('#tap-table tr.chosen').cells[5].textContent.replace(/^(200|503)$/, 'ended')`) != "ended" {
+			b.press("j")
+		}
+		b.press(kb.Enter)
 		b.until(`!document.getElementById('detail').hidden`)
 		text := b.ask(`document.getElementById('detail').innerText`)
 		require.Contains(t, text, "POST /checkout")
