@@ -3,11 +3,10 @@ package layer
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/gotower/gotower/internal/authority"
 )
 
 // Edit is how layers change messages, and answer in the place of a service,
@@ -111,7 +110,7 @@ func (f FieldPair) validate(set bool) error {
 		return fmt.Errorf("value %q has a control character", f.Value)
 	case name == "host" && !set:
 		return errors.New("a request has one Host: it can be set, and nothing else")
-	case name == "host" && !isAuthority(f.Value):
+	case name == "host" && !authority.Valid(f.Value):
 		return fmt.Errorf("value %q is not a host with an optional port", f.Value)
 	}
 	return nil
@@ -124,27 +123,4 @@ func isTokenChar(c rune) bool {
 		return true
 	}
 	return c != 0 && strings.ContainsRune("!#$%&'*+-.^_`|~", c)
-}
-
-// isAuthority reports whether s is a name or an address, with or without a
-// port: "web", "web:80", "10.0.0.1:80", "[::1]".
-func isAuthority(s string) bool {
-	host := s
-	if h, port, err := net.SplitHostPort(s); err == nil {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return false
-		}
-		host = h
-		if strings.HasPrefix(s, "[") {
-			host = "[" + h + "]"
-		}
-	}
-	if inner, ok := strings.CutPrefix(host, "["); ok {
-		inner, closed := strings.CutSuffix(inner, "]")
-		addr, err := netip.ParseAddr(inner)
-		return closed && err == nil && addr.Is6() && addr.Zone() == ""
-	}
-	return host != "" && !strings.ContainsFunc(host, func(c rune) bool {
-		return !isTokenChar(c) || strings.ContainsRune("#%^`|", c)
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -45,16 +46,10 @@ func (e *Endpoint) Validate() error {
 		return fmt.Errorf("endpoint %v: protocol %d is not known", e.Addr, e.Protocol)
 	case (e.ServerName == "") != (e.Identity == ""):
 		return fmt.Errorf("endpoint %v: a TLS server name and an identity go together", e.Addr)
-	case !isAuthority(e.Authority):
+	case e.Authority != "" && !authority.Valid(e.Authority):
 		return fmt.Errorf("endpoint %v: authority %q is not a host, with a port or without", e.Addr, e.Authority)
 	}
 	return nil
-}
-
-// isAuthority reports whether s can be sent as it is, as whoever sends it does
-// that: in place of the request's Host.
-func isAuthority(s string) bool {
-	return s == "" || layer.FieldChanges{Set: []layer.FieldPair{{Name: "Host", Value: s}}}.Validate() == nil
 }
 
 // Forward has requests go to the profile's [Endpoint] where [Profile.Dispatch]

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -33,9 +33,8 @@ func convertEndpoint(m *destination.WeightedAddr) (*profiles.Endpoint, error) {
 	if port := m.GetProtocolHint().GetOpaqueTransport().GetInboundPort(); port < 1<<16-1 {
 		e.OpaquePort = uint16(port)
 	}
-	authority := m.GetAuthorityOverride().GetAuthorityOverride()
-	if u, err := url.Parse("//" + authority); err == nil && u.Host == authority {
-		e.Authority = authority
+	if override := m.GetAuthorityOverride().GetAuthorityOverride(); authority.Valid(override) {
+		e.Authority = override
 	}
 	return e, nil
 }

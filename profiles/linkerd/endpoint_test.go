@@ -75,6 +75,7 @@ func TestEndpointHints(t *testing.T) {
 		"an authority":        {authorityOverride("[::1]:80"), profiles.Endpoint{Authority: "[::1]:80"}},
 		"not an authority":    {authorityOverride("a/b"), profiles.Endpoint{}},
 		"nor this":            {authorityOverride("user@a"), profiles.Endpoint{}},
+		"nor that":            {authorityOverride(`a"b`), profiles.Endpoint{}},
 	} {
 		tt.in.Addr, tt.want.Addr = ipv4(0x0a000001, 80), at
 		got, err := convertEndpoint(tt.in)

@@ -5,11 +5,11 @@ import (
 	"maps"
 	"math"
 	"net/netip"
-	"net/url"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
 
+	"github.com/gotower/gotower/internal/authority"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -28,7 +28,7 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string) (resolve
 			Protocol:   protocol(a.GetProtocolHint()),
 			ServerName: serverName,
 			Identity:   identity,
-			Authority:  authority(a.GetAuthorityOverride().GetAuthorityOverride()),
+			Authority:  override(a.GetAuthorityOverride().GetAuthorityOverride()),
 			OpaquePort: opaquePort(a.GetProtocolHint().GetOpaqueTransport().GetInboundPort()),
 		},
 		Weight: a.GetWeight(),
@@ -90,11 +90,9 @@ func opaquePort(port uint32) uint16 {
 	return uint16(port)
 }
 
-// authority is s if it is a host with an optional port, and else "": it will be
-// put on the wire as it is.
-func authority(s string) string {
-	u, err := url.Parse("//" + s)
-	if err != nil || u.Host != s {
+// override is s if it can be put on the wire as it is, and else "".
+func override(s string) string {
+	if !authority.Valid(s) {
 		return ""
 	}
 	return s

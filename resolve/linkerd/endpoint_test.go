@@ -160,6 +160,7 @@ func TestEndpointAuthority(t *testing.T) {
 		"user@web":               "",
 		"web/path":               "",
 		"web?q":                  "",
+		`a"b`:                    "",
 		"web#f":                  "",
 		"a b":                    "",
 		"web\r\nx-injected: yes": "",

@@ -1,0 +1,41 @@
+// Package authority knows what can be sent as the Host of a request.
+package authority
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Valid reports whether s is a name or an address, with or without a port:
+// "web", "web:80", "10.0.0.1:80", "[::1]".
+func Valid(s string) bool {
+	host := s
+	if h, port, err := net.SplitHostPort(s); err == nil {
+		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+			return false
+		}
+		host = h
+		if strings.HasPrefix(s, "[") {
+			host = "[" + h + "]"
+		}
+	}
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		inner, closed := strings.CutSuffix(inner, "]")
+		addr, err := netip.ParseAddr(inner)
+		return closed && err == nil && addr.Is6() && addr.Zone() == ""
+	}
+	return host != "" && !strings.ContainsFunc(host, func(c rune) bool { return !isNameChar(c) })
+}
+
+// isNameChar takes the characters of a registered name (RFC 3986, section
+// 3.2.2) but "(),;=", which would part it from its neighbours in other fields,
+// and "%", behind which anything may hide.
+func isNameChar(c rune) bool {
+	switch {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
+		return true
+	}
+	return c != 0 && strings.ContainsRune("!$&'*+-._~", c)
+}
