@@ -33,7 +33,8 @@ import (
 //
 // Errors: a refusal for want of room is an [Error] of kind [ErrNotReady]; after
 // the end of the cache's context, one of kind [ErrClosed]; for a key that
-// nothing was made for, one of kind [ErrNoRoute]. Its Target is the key.
+// nothing was made for, and for one that is not equal to itself (a NaN), one of
+// kind [ErrNoRoute]. Its Target is the key.
 //
 // Cost: for a key that is there, a hash, a look-up in a map that is never
 // locked, and two atomic additions; no allocation but for the body's Observer.
@@ -131,11 +132,10 @@ func (c *Cache[K, Req, Rsp]) Describe() Node {
 	}}
 	for i := range c.shards {
 		for _, e := range c.shards[i].all() {
-			next := Describe(e.inner)
 			n.Children = append(n.Children, Node{
 				Name:  "entry",
 				State: State{{"key", fmt.Sprint(e.handle.key)}, {"open", e.Open()}},
-				Next:  &next,
+				Next:  e.describe(),
 			})
 		}
 	}

@@ -10,11 +10,22 @@ import (
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	handle *cacheHandle[K, Req, Rsp]
-	closed atomic.Bool // the service said that it will never be ready again
+	inner  atomic.Pointer[Service[Req, Rsp]] // nil once nothing is open for good: handles may be kept for longer
+	closed atomic.Bool                       // the service said that it will never be ready again
 
 	// The sweeper's alone.
 	seen  uint64 // the word of its uses when it last looked
 	since time.Time
+}
+
+// describe is of what is kept, if it is.
+func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
+	inner := e.inner.Load()
+	if inner == nil {
+		return nil
+	}
+	n := Describe(*inner)
+	return &n
 }
 
 func (e *cacheEntry[K, Req, Rsp]) note(err error) {

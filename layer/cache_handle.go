@@ -47,7 +47,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 
 func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
 	defer e.Done()
-	err := e.inner.Ready(ctx)
+	err := (*e.inner.Load()).Ready(ctx)
 	e.note(err)
 	return err
 }
@@ -64,7 +64,7 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 		}
 		return none, err
 	}
-	rsp, err := e.call(ctx, req)
+	rsp, err := e.call(ctx, *e.inner.Load(), req)
 	if err != nil {
 		e.note(err)
 	}
@@ -74,8 +74,7 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{{"key", fmt.Sprint(h.key)}}}
 	if e := h.cache.shard(h.key).find(h.key); e != nil {
-		next := Describe(e.inner)
-		n.Next = &next
+		n.Next = e.describe()
 	}
 	return n
 }

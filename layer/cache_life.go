@@ -10,19 +10,18 @@ import (
 // ended, and its context ends once it is retired and nothing is open.
 type cacheLife[Req, Rsp any] struct {
 	uses.Count
-	inner    Service[Req, Rsp]
 	complete Completion[Rsp]
 }
 
-// call serves one request for which Begin was true.
-func (l *cacheLife[Req, Rsp]) call(ctx context.Context, req Req) (rsp Rsp, err error) {
+// call has inner serve one request for which Begin was true.
+func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (rsp Rsp, err error) {
 	handed := false
 	defer func() {
 		if !handed {
 			l.Done()
 		}
 	}()
-	if rsp, err = l.inner.Call(ctx, req); err != nil {
+	if rsp, err = inner.Call(ctx, req); err != nil {
 		return rsp, err
 	}
 	handed = true

@@ -7,6 +7,9 @@ import (
 
 // open returns the entry of key with one more use begun, made if it has to be.
 func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
+	if keyedUnequal(key) {
+		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
+	}
 	s := c.shard(key)
 	for {
 		if e := s.find(key); e != nil && e.Begin() {
@@ -37,7 +40,10 @@ func (c *Cache[K, Req, Rsp]) build(
 	e.handle.last.Store(e)
 	e.complete = c.complete
 	ctx, cancel := context.WithCancel(c.ctx)
-	e.Ended = cancel
+	e.Ended = func() {
+		cancel()
+		e.inner.Store(nil)
+	}
 	e.Begin()
 	made := false
 	defer func() { // after a panic of mk too: those who wait try for themselves
@@ -51,18 +57,20 @@ func (c *Cache[K, Req, Rsp]) build(
 		}
 		close(making)
 	}()
-	e.inner = c.mk(ctx, key)
-	if made = e.inner != nil; !made {
+	inner := c.mk(ctx, key)
+	e.inner.Store(&inner)
+	if made = inner != nil; !made {
 		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "nothing was made for this key"}
 	}
 	return e, err
 }
 
 func (c *Cache[K, Req, Rsp]) reserve() bool {
-	if c.keys.Add(1) <= int64(c.policy.Capacity) {
-		return true
+	for n := c.keys.Load(); n < int64(c.policy.Capacity); n = c.keys.Load() {
+		if c.keys.CompareAndSwap(n, n+1) {
+			return true
+		}
 	}
-	c.release(1)
 	return false
 }
 

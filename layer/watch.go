@@ -121,7 +121,7 @@ func (w *Watch[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	for {
 		s := w.current.Load()
 		if s.Begin() {
-			rsp, err := s.call(ctx, req)
+			rsp, err := s.call(ctx, s.inner, req)
 			if err != nil && errors.Is(err, ErrClosed) {
 				err = w.refuseClosed(err)
 			}

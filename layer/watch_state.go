@@ -8,6 +8,7 @@ import (
 // watchState is one configuration and its service.
 type watchState[C, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
+	inner    Service[Req, Rsp]
 	config   C
 	replaced context.Context //nolint:containedctx // ends when another configuration has taken over
 	replace  context.CancelFunc
