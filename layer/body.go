@@ -39,6 +39,8 @@ func (s bodySeam[T]) observed(rsp T) *observedBody {
 		return b
 	case *observedStream:
 		return b.observedBody
+	case *observedConn:
+		return b.observedBody
 	}
 	return nil
 }

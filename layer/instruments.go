@@ -30,7 +30,7 @@ type Instruments struct {
 	Limit     metrics.Gauge     // AdaptiveLimit: the limit as it is now
 
 	Retries metrics.Counter // Retry: tries after the first
-	Skipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback
+	Skipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback, deadline
 	Budget  metrics.Gauge   // Retry, Hedge: retries that the budget allows now
 	Hedges  metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 

@@ -51,19 +51,22 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}()
 	rsp, err := m.Service.Call(ctx, req)
-	handed = true
 	switch {
 	case err == nil:
+		handed = true
 		s.rsp = rsp
 		m.to.Requests.Add(1)
 		m.to.HeadLatency.Observe(milliseconds(time.Since(s.start)))
 		return m.complete(ctx, rsp, s), nil
 	case errors.Is(err, ErrNotReady):
+		handed = true
 		m.to.Refusals.Add(1)
 		m.to.InFlight.Add(-1)
 	default:
+		class := m.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
+		handed = true
 		m.to.Requests.Add(1)
-		s.done(m.judge(ctx, Outcome[Rsp]{Err: err}))
+		s.done(class)
 	}
 	return rsp, err
 }

@@ -32,7 +32,8 @@ import (
 // kind [ErrTryTimeout].
 //
 // Cost: one allocation, and what is read of a request body is copied. With
-// PerTry, a timer and a context more. No clock is read while nothing fails.
+// PerTry, a timer and a context more. While nothing fails, the Budget reads the clock for
+// every eighth request.
 //
 // Retries do not multiply: below a Retry that will send the request again,
 // another one does no more than to limit its try by PerTry. A [Hedge] below should

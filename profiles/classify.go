@@ -117,7 +117,11 @@ func grpcClass(fields layer.Fields) (layer.Class, bool) {
 // grpcCode is the gRPC status in header or trailer fields. One that is not a
 // number is as good as none.
 func grpcCode(fields layer.Fields) (uint32, bool) {
-	code, err := strconv.ParseUint(fields.Get("grpc-status"), 10, 32)
+	text := fields.Get("grpc-status")
+	if text == "" {
+		return 0, false // to be told so by ParseUint takes two allocations
+	}
+	code, err := strconv.ParseUint(text, 10, 32)
 	return uint32(code), err == nil
 }
 

@@ -11,12 +11,19 @@ import (
 func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
 	// The request may be changed by those below, so it is read now.
 	grpc := isGRPC(r.access.RequestHeader(req).Get("content-type"))
-	rsp, err := r.serve(ctx, s, route, req)
 	var info *layer.Route
 	var classes classifier
 	if route != nil {
 		info, classes = route.info, route.classes
 	}
+	returned := false
+	defer func() {
+		if !returned { // a panic, or Goexit
+			r.onResponse(info, layer.Failure, errPanicked)
+		}
+	}()
+	rsp, err := r.serve(ctx, s, route, req)
+	returned = true
 	switch {
 	case err == nil:
 		return r.access.Complete(ctx, rsp, &ending[Req, Rsp]{
@@ -29,6 +36,8 @@ func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], ro
 	}
 	return rsp, err
 }
+
+var errPanicked = errors.New("the service panicked")
 
 // ending waits for the end of one response.
 type ending[Req, Rsp any] struct {

@@ -198,3 +198,12 @@ func TestOnResponseOncePerRequest(t *testing.T) {
 	assert.Equal(t, map[string]int64{target: 2}, bs.calls())
 	assert.Equal(t, 1, reports)
 }
+
+func TestOnResponseOfAPanic(t *testing.T) {
+	r, outcomes := reporting(t, func(context.Context, request) (*reply, error) { panic("boom") })
+	require.PanicsWithValue(t, "boom", func() { _, _ = r.Call(t.Context(), request{path: "/a"}) })
+	require.Len(t, *outcomes, 1)
+	assert.Equal(t, layer.Failure, (*outcomes)[0].class)
+	assert.Equal(t, "a", (*outcomes)[0].route.Name)
+	require.Error(t, (*outcomes)[0].err)
+}

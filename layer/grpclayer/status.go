@@ -16,7 +16,7 @@ import (
 // two lines that are marked:
 //
 //	out of time: in a queue (fail-fast), in a layer     DEADLINE_EXCEEDED
-//	refused, with a time to come back (a rate limit)    RESOURCE_EXHAUSTED (*)
+//	refused by a rate limit                             RESOURCE_EXHAUSTED (*)
 //	out of time by the caller's context                 DEADLINE_EXCEEDED
 //	no route                                            NOT_FOUND
 //	the caller's own cancellation                       CANCELLED
@@ -50,13 +50,12 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// throttled reports whether the layer that speaks for all of them refused, and
-// knows when to come back. What is shut because it failed is unavailable, also
-// if it knows when it will be tried again.
+// throttled reports whether it is a rate limit that refused. What is shut because
+// it failed is unavailable, also if it knows when it will be tried again. Where a
+// layer above has something else to say of such a refusal, that counts.
 func throttled(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
-	return ok && refusal.After > 0 && refusal.Layer != "breaker" && refusal.Layer != "balance" &&
-		errors.Is(err, layer.ErrNotReady)
+	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
 }
 
 // statusOf returns the status of the first error in the chain that has one,

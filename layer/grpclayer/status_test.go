@@ -35,6 +35,8 @@ func TestCode(t *testing.T) {
 		{"timeout over a peer's status", &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: peer}, codes.DeadlineExceeded},
 		{"idle timeout", layer.ErrIdleTimeout, codes.DeadlineExceeded},
 		{"rate limit", refused("rate", time.Second, nil), codes.ResourceExhausted},
+		{"keyed rate limit", refused("rate_by", time.Second, nil), codes.ResourceExhausted},
+		{"a connection that is down", refused("reconnect", time.Second, errPlain), codes.Unavailable},
 		{"breaker with a time", refused("breaker", time.Second, nil), codes.Unavailable},
 		{"balancer over a rate limit", refused("balance", 0, refused("rate", time.Second, nil)), codes.Unavailable},
 		{"limit", refused("limit", 0, nil), codes.Unavailable},

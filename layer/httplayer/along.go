@@ -58,6 +58,13 @@ func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	return told
 }
 
+// tunnel is the body of an upgraded connection: embedding alone would hide
+// that it can be closed by halves.
+type tunnel struct {
+	io.ReadWriteCloser
+	halfCloser
+}
+
 // toldBody is read by one goroutine at a time, as bodies are.
 type toldBody struct {
 	io.ReadCloser

@@ -2,7 +2,6 @@ package httplayer
 
 import (
 	"context"
-	"io"
 	"net/http"
 
 	"github.com/gotower/gotower/layer"
@@ -20,11 +19,7 @@ func Completion(ctx context.Context, rsp *http.Response, o layer.Observer) *http
 		o.End(nil)
 		return rsp
 	}
-	half, _ := rsp.Body.(halfCloser)
 	rsp.Body = layer.ObserveBody(ctx, rsp.Body, o)
-	if both, ok := rsp.Body.(io.ReadWriteCloser); ok && half != nil {
-		rsp.Body = tunnel{both, half}
-	}
 	return rsp
 }
 
@@ -51,10 +46,3 @@ func ended(rsp *http.Response) bool {
 
 // halfCloser is a connection of which one direction can be ended.
 type halfCloser interface{ CloseWrite() error }
-
-// tunnel is the body of an upgraded connection: embedding alone would hide
-// that it can be closed by halves.
-type tunnel struct {
-	io.ReadWriteCloser
-	halfCloser
-}

@@ -114,7 +114,9 @@ func TestCompletionOfAnUpgrade(t *testing.T) {
 	rsp := &http.Response{StatusCode: http.StatusSwitchingProtocols, Body: both, ProtoMajor: 1, ContentLength: -1}
 	first, second := &noted{}, &noted{}
 	rsp = Completion(t.Context(), rsp, first)
+	one := rsp.Body
 	rsp = Completion(t.Context(), rsp, second)
+	assert.Same(t, one, rsp.Body, "all observers share a wrapper")
 	w, ok := rsp.Body.(io.ReadWriteCloser)
 	require.True(t, ok)
 	say(w, "hello")
