@@ -152,7 +152,7 @@ type hosted struct{ kitAccess }
 func (hosted) Authority(kitRequest) string { return "web" }
 
 func conforming(route profiles.Route) layertest.Layer {
-	return layertest.Layer{New: func(ctx context.Context, next kitService) kitService {
+	return layertest.Layer{Outlives: true, New: func(ctx context.Context, next kitService) kitService {
 		src := newScript()
 		r := profiles.New(ctx, target, src, hosted{}, func(string) kitService { return next },
 			profiles.Standard[kitRequest, kitResponse](nil, kitEdit{}, layer.ByError[kitResponse]))

@@ -2,15 +2,26 @@ package profiles
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/layer"
 )
 
+// mostAccounts is how many budgets of late a Router knows. One that comes back,
+// after a profile without it or between those of two writers, has not grown.
+const mostAccounts = 4
+
+// account is a budget with what is in it.
+type account struct {
+	RetryBudget
+	*layer.Budget
+}
+
 // account returns what the RetryBudget stands for in requests: nil without a
-// valid one, and the account of the snapshot before, with what is in it, if the
-// two are the same.
-func (r *Router[Req, Rsp]) account(p *Profile, before *snapshot[Req, Rsp]) *layer.Budget {
+// valid one, and the account that it had of late, with what is in it. It is
+// called with mu held.
+func (r *Router[Req, Rsp]) account(p *Profile) *layer.Budget {
 	b := p.RetryBudget
 	if b == nil {
 		return nil
@@ -19,8 +30,10 @@ func (r *Router[Req, Rsp]) account(p *Profile, before *snapshot[Req, Rsp]) *laye
 		r.log.Warn("left out of a profile", "target", r.target, "err", err)
 		return nil
 	}
-	if before.budget != nil && *before.profile.RetryBudget == *b {
-		return before.budget
+	if i := slices.IndexFunc(r.accounts, func(a account) bool { return a.RetryBudget == *b }); i >= 0 {
+		known := r.accounts[i]
+		r.accounts = append(slices.Delete(r.accounts, i, i+1), known)
+		return known.Budget
 	}
 	// To NewBudget 0 is the default.
 	ratio, perSecond := b.Ratio, int(b.MinPerSecond)
@@ -30,7 +43,12 @@ func (r *Router[Req, Rsp]) account(p *Profile, before *snapshot[Req, Rsp]) *laye
 	if perSecond == 0 {
 		perSecond = -1
 	}
-	return layer.NewBudget(b.TTL, ratio, perSecond)
+	fresh := account{*b, layer.NewBudget(b.TTL, ratio, perSecond)}
+	if len(r.accounts) == mostAccounts {
+		r.accounts = slices.Delete(r.accounts, 0, 1)
+	}
+	r.accounts = append(r.accounts, fresh)
+	return fresh.Budget
 }
 
 // budgeted is what a route does within the budget. A route outlives profiles,

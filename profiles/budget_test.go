@@ -235,3 +235,38 @@ func TestProfileThatChanges(t *testing.T) {
 		assert.Greater(t, s.retries(), 400, "and it is spent")
 	})
 }
+
+// A budget that goes and comes back, and those of two writers in turn, allow no
+// more than each does that stays.
+func TestBudgetsInTurn(t *testing.T) {
+	steady := func() *profiles.Profile { return retryable() }
+	other := func() *profiles.Profile {
+		p := retryable()
+		p.RetryBudget.Ratio = 0.0001
+		return p
+	}
+	for name, tt := range map[string]struct {
+		turns []*profiles.Profile
+		most  int64
+	}{
+		"steady":        {[]*profiles.Profile{steady()}, 11},
+		"gone and back": {[]*profiles.Profile{steady(), {}}, 11},
+		"of two":        {[]*profiles.Profile{steady(), other()}, 21},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				src := newScript()
+				bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
+				r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard())
+				const requests = 50 // in 5 s of the 10 that the budget looks back
+				for i := range requests {
+					src.send(tt.turns[i%len(tt.turns)], nil)
+					_, _ = r.Call(t.Context(), get)
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.LessOrEqual(t, bs.calls()[target]-requests, tt.most)
+				require.Greater(t, bs.calls()[target]-requests, int64(5))
+			})
+		})
+	}
+}

@@ -122,6 +122,7 @@ func TestStandardConforms(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			tt.route.Match = profiles.All{}
 			layertest.Conform(t, layertest.Layer{
+				Outlives: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
 					opts := []kitOption{profiles.Standard(kitStandard{}, kitStandard{}, layer.ByError[kitResponse])}

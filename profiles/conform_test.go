@@ -60,6 +60,7 @@ func TestConforms(t *testing.T) {
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			layertest.Conform(t, layertest.Layer{
+				Outlives: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
 					r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, tt.opts...)

@@ -10,17 +10,18 @@ import (
 
 // Ready waits until one of the profile's targets is ready. It cannot know the
 // route of the next request, so it says nothing of per-route stacks. It
-// returns an error that matches [layer.ErrClosed] when every target does.
+// returns an error that matches [layer.ErrClosed] when every target does and no
+// other profile will come.
 func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := r.current.Load()
-		if err := s.poll(); err == nil || errors.Is(err, layer.ErrClosed) {
+		if err := s.poll(); err == nil || errors.Is(err, layer.ErrClosed) && r.isOver() {
 			return err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := s.ready(ctx); !errors.Is(err, errReplaced) {
+		if err := s.ready(ctx, r.over); !errors.Is(err, errReplaced) {
 			return err
 		}
 	}
@@ -45,10 +46,10 @@ func (s *snapshot[Req, Rsp]) poll() error {
 	return answer
 }
 
-// ready waits until a part is ready, all are closed, ctx is done or the
-// profile is replaced. A goroutine waits for each part; all have ended when
-// ready returns.
-func (s *snapshot[Req, Rsp]) ready(ctx context.Context) error {
+// ready waits until a part is ready, all are closed for good, which they are once
+// it is over, ctx is done or the profile is replaced. A goroutine waits for each
+// part; all have ended when ready returns.
+func (s *snapshot[Req, Rsp]) ready(ctx context.Context, over <-chan struct{}) error {
 	waiting, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
 	defer group.Wait()
@@ -58,12 +59,19 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context) error {
 	for i := range parts {
 		group.Go(func() { answers <- parts[i].svc.Ready(waiting) })
 	}
-	for closed := 0; ; {
+	var closed error
+	var end <-chan struct{} // over, once all are closed
+	for left := len(parts); ; {
 		select {
 		case err := <-answers:
-			if closed++; !errors.Is(err, layer.ErrClosed) || closed == len(parts) {
+			if !errors.Is(err, layer.ErrClosed) {
 				return err
 			}
+			if left--; left == 0 {
+				closed, end = err, over
+			}
+		case <-end:
+			return closed
 		case <-s.replaced:
 			return errReplaced
 		case <-ctx.Done():

@@ -84,10 +84,13 @@ func TestReadyReturnsTheCause(t *testing.T) {
 	})
 }
 
+// Closed for good is what no profile can open again.
 func TestReadyIsClosedWhenEveryTargetIs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bs := backends{prepare: func(b *backend) { b.unready.Store(true) }}
-		r := routerOf(t, &profiles.Profile{Targets: two}, &bs)
+		src := newScript()
+		r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+		src.send(&profiles.Profile{Targets: two}, nil)
 		a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
 		answer := make(chan error, 1)
 		go func() { answer <- r.Ready(t.Context()) }()
@@ -100,10 +103,38 @@ func TestReadyIsClosedWhenEveryTargetIs(t *testing.T) {
 		require.NotErrorIs(t, err, layer.ErrClosed)
 
 		b.set(&b.closed, true)
+		synctest.Wait()
+		assert.Empty(t, answer, "another profile may come")
+		err = layer.Poll[request, *reply](r)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		_, err = r.Call(t.Context(), request{})
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "closed until the profile changes: ")
+
+		src.end()
 		require.ErrorIs(t, <-answer, layer.ErrClosed)
 		require.ErrorIs(t, layer.Poll[request, *reply](r), layer.ErrClosed)
 		_, err = r.Call(t.Context(), request{})
 		require.ErrorIs(t, err, layer.ErrClosed)
+	})
+}
+
+func TestReadyWithOtherTargets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		bs := backends{prepare: func(b *backend) { b.closed.Store(b.authority != "c:80") }}
+		src := newScript()
+		r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+		src.send(&profiles.Profile{Targets: two}, nil)
+		answer := make(chan error, 1)
+		go func() { answer <- r.Ready(t.Context()) }()
+		synctest.Wait()
+		assert.Empty(t, answer)
+		src.send(&profiles.Profile{Targets: []profiles.Target{{Authority: "c:80", Weight: 1}}}, nil)
+		require.NoError(t, <-answer)
+		_, err := r.Call(t.Context(), request{})
+		require.NoError(t, err)
 	})
 }
 

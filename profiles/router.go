@@ -2,6 +2,7 @@ package profiles
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -17,7 +18,9 @@ const layerName = "profiles"
 // [layer.WithRoute]) if it has a name or labels, and sends the request to one
 // of the profile's targets. Make one with [New].
 //
-// A request that every target refuses is refused.
+// A request that every target refuses is refused. Where all are closed, it is so
+// with an error that matches [layer.ErrClosed] only once the watch of the profile
+// has ended: until then the next profile may have others.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
@@ -32,6 +35,9 @@ type Router[Req, Rsp any] struct {
 	mu        sync.Mutex // for those who replace current
 	services  map[string]layer.Service[Req, Rsp]
 	forwarded forwarded[Req, Rsp]
+	accounts  []account // of late, the newest last
+
+	over chan struct{} // closed when no more profiles will come
 }
 
 // New returns a Router for target, and watches target's profile from source
@@ -52,7 +58,7 @@ func New[Req, Rsp any](
 ) *Router[Req, Rsp] {
 	r := &Router[Req, Rsp]{
 		target: target, life: ctx, source: source, access: access, mk: mk,
-		services: make(map[string]layer.Service[Req, Rsp]),
+		services: make(map[string]layer.Service[Req, Rsp]), over: make(chan struct{}),
 	}
 	for _, opt := range opts {
 		opt.apply(&r.options)
@@ -106,6 +112,14 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
+	rsp, err := r.send(ctx, s, route, req)
+	if err != nil && errors.Is(err, layer.ErrClosed) && !r.isOver() {
+		err = r.refuseClosed(err)
+	}
+	return rsp, err
+}
+
+func (r *Router[Req, Rsp]) send(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
 	switch {
 	case route != nil && route.stack != nil:
 		return route.stack.Call(context.WithValue(ctx, r, s), req)
@@ -128,6 +142,33 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 	}
 	return s, nil
 }
+
+// isOver reports whether the profile in force is the last one.
+func (r *Router[Req, Rsp]) isOver() bool {
+	select {
+	case <-r.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// refuseClosed takes targets that are closed for what they are to those above.
+func (r *Router[Req, Rsp]) refuseClosed(err error) error {
+	return &layer.Error{
+		Layer: layerName, Target: r.target, Kind: layer.ErrNotReady,
+		Reason: "closed until the profile changes", Err: unclosed{err},
+	}
+}
+
+// unclosed is an error that no longer says "never again".
+type unclosed struct{ error }
+
+func (u unclosed) Is(target error) bool {
+	return target != layer.ErrClosed && errors.Is(u.error, target)
+}
+
+func (u unclosed) As(target any) bool { return errors.As(u.error, target) }
 
 // refuse turns away a request whose context is done.
 func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) error {

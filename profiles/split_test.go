@@ -2,6 +2,7 @@ package profiles_test
 
 import (
 	"context"
+	"errors"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -192,7 +193,10 @@ func TestSplitTriesTheOthersOnceWhenRefused(t *testing.T) {
 // Closed is what the request is told only if every target is.
 func TestSplitWithClosedTargets(t *testing.T) {
 	var bs backends
-	r := routerOf(t, split(two...), &bs)
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	src.send(split(two...), nil)
+	src.end()
 	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
 	a.closed.Store(true)
 	for range 50 {
@@ -205,6 +209,10 @@ func TestSplitWithClosedTargets(t *testing.T) {
 		require.NotErrorIs(t, err, layer.ErrClosed)
 	}
 	b.closed.Store(true)
+	require.Eventually(t, func() bool { // the Router hears that no more profiles will come
+		_, err := r.Call(t.Context(), request{})
+		return errors.Is(err, layer.ErrClosed)
+	}, time.Minute, time.Millisecond)
 	for range 50 {
 		_, err := r.Call(t.Context(), request{})
 		require.ErrorIs(t, err, layer.ErrClosed)

@@ -79,6 +79,7 @@ func TestUnroutedConforms(t *testing.T) {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})
 	layertest.Conform(t, layertest.Layer{
+		Outlives: true, // another profile may come
 		New: func(ctx context.Context, next kitService) kitService {
 			src := newScript()
 			r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, pass)

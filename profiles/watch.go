@@ -23,6 +23,7 @@ func (r *Router[Req, Rsp]) watch(ctx context.Context) {
 		timer := time.AfterFunc(r.initialWait, r.settle)
 		defer timer.Stop()
 	}
+	defer close(r.over)
 	defer r.settle()
 	var w watched
 	out := outage{log: r.log.With("target", r.target)}
@@ -97,7 +98,7 @@ func (r *Router[Req, Rsp]) replace(p *Profile) {
 func (r *Router[Req, Rsp]) swap(p *Profile) {
 	old := r.current.Load()
 	s := r.compile(p, old)
-	s.budget = r.account(p, old)
+	s.budget = r.account(p)
 	r.keepFaults(p)
 	r.current.Store(s)
 	close(old.replaced)
