@@ -10,22 +10,25 @@ import (
 // Dedupe makes a Resolver of r that passes on only what changes something, and
 // of that only the change: an Add of what is new or other than it was, or a
 // Remove of what is gone. What both adds and removes is one Replace, so that
-// no set is seen that never was; so is the first answer. Errors are passed on
-// as they are.
+// no set is seen that never was; so is the first answer.
 //
-// It hides what r confirms. Put it outside of [KeepLastGood], which wants to
-// see that.
+// Errors are passed on as they are. The first answer after one is passed on even
+// if it changes nothing, and then it is all that is known: it says that the
+// error is over, which is news to [KeepLastGood].
 func Dedupe(r Resolver) Resolver {
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
 			var known Set
+			var lost bool
 			for u, err := range r.Resolve(ctx, target) {
 				if err == nil {
 					var changed bool
-					if u, changed = delta(&known, u); !changed {
+					u, changed = delta(&known, u)
+					if u, changed = confirm(&known, &lost, u, changed); !changed {
 						continue
 					}
 				}
+				lost = lost || err != nil
 				if !yield(u, err) {
 					return
 				}
@@ -60,6 +63,17 @@ func delta(known *Set, u Update) (Update, bool) {
 		return Update{Kind: Remove, Removed: gone}, true
 	}
 	return whole(known), true
+}
+
+// confirm makes news of an answer that changed nothing of what is known, if it
+// is the first since the source was lost: whoever heard of that must hear that
+// it is over.
+func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
+	if *lost && !changed && known.State() != StatePending {
+		u, changed = whole(known), true
+	}
+	*lost = *lost && !changed
+	return u, changed
 }
 
 // whole is a set as one update. The set must not be pending.

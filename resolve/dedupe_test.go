@@ -66,3 +66,33 @@ func TestDedupeSaysTheLeast(t *testing.T) {
 		})
 	}
 }
+
+func TestDedupeSaysThatAnErrorIsOver(t *testing.T) {
+	j := &journal{}
+	items := []struct {
+		update resolve.Update
+		err    error
+	}{
+		{err: errReset}, {update: add()}, {update: add(a1)}, {update: add(a1)}, // the first answer is news anyway
+		{err: errReset}, {err: errReset}, {update: add(a1)}, {update: add(a1)},
+		{err: errReset}, {update: add(a2)}, {update: add(a2)},
+		{err: errReset}, {update: remove(b1)}, {update: gone}, {err: errReset}, {update: gone},
+	}
+	r := resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			for _, it := range items {
+				if !yield(it.update, it.err) {
+					return
+				}
+			}
+		}
+	})
+	for u, err := range resolve.Dedupe(r).Resolve(t.Context(), "web") {
+		j.write(u, err)
+	}
+	const reset = "connection reset"
+	assert.Equal(t, []string{
+		reset, "replace " + a1, reset, reset, "replace " + a1, reset, "add " + a2,
+		reset, "replace " + a1 + " " + a2, "does not exist", reset, "does not exist",
+	}, j.lines)
+}

@@ -27,8 +27,8 @@
 // until the first message after a reconnect, which replaces it whole.
 // [Reconnect] gives that behaviour to any resolver whose streams may end.
 //
-// The resolvers are in packages of their own: static, file, dns, linkerd, and
-// kit for go-kit's service discovery. Package resolvetest proves that a
+// The resolvers are in packages of their own: static, file, dns, k8s, linkerd,
+// and kit for go-kit's service discovery. Package resolvetest proves that a
 // resolver, yours as well, keeps these promises.
 //
 // # Outages
@@ -63,10 +63,15 @@
 // Resolvers stand on each other:
 //
 //	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
+//	Dedupe         only what changes something
+//	Subset, Zone   some of the endpoints: a share for each caller; those nearby
 //	KeepLastGood   what was good outlives outages; an empty answer after one is held back
 //	Fallback       another resolver, for names that the first does not know
 //	Merge          the endpoints of several, as one set
-//	Subset, Zone   some of the endpoints: a share for each caller; those nearby
-//	Dedupe         only what changes something
 //	Reconnect      asks again when a stream ends
+//
+// Each passes on that a source was lost, and that it is back: its first answer
+// after an error is an update, even if it changes nothing. KeepLastGood tells by
+// that how old a set is. It may stand below Fallback and Merge as well, around
+// each of their resolvers, and judges each by itself then.
 package resolve

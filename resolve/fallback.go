@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 )
 
 // Fallback returns a Resolver that takes its answers from first, and from
@@ -17,7 +18,13 @@ import (
 // target does not exist, what was known stays in force until second has
 // answered. Second is watched only while it is needed; that it cannot resolve
 // the target counts as its saying that there is none. When neither can resolve
-// it, the sequence ends with an error that matches ErrUnresolvable.
+// it, whichever said so first, the sequence ends with an error that matches
+// ErrUnresolvable.
+//
+// When first says again after an error that the target does not exist, what is
+// known of second is said again: the error is over. To [KeepLastGood] around it,
+// an update is an answer, be it of first or of second; around each of them it
+// judges each by itself.
 //
 // A resolver whose sequence ends otherwise is not asked again: what it said
 // last stays in force. Wrap it in [Reconnect].
@@ -52,56 +59,61 @@ type fallback struct {
 	messages chan message
 	yield    func(Update, error) bool
 
-	primary, stand Set   // what first says, and what second says while it is needed
-	standIn        *feed // second, while it is needed
-	never          error // why first cannot resolve the target
+	primary, stand Set      // what first says, and what second says while it is needed
+	standIn        *feed    // second, while it is needed
+	lost           bool     // the last word of first is an error
+	never          [2]error // why one cannot resolve the target; of second, while it is needed
 }
 
+// take passes on what may be, and returns whether to go on.
 func (f *fallback) take(ctx context.Context, m message) bool {
-	if m.from == isSecond {
-		return f.takeSecond(m)
-	}
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
-		f.never = m.err
+		f.never[m.from] = m.err
+		if !slices.Contains(f.never[:], nil) {
+			f.yield(Update{}, fmt.Errorf("fallback: %w", errors.Join(f.never[:]...)))
+			return false
+		}
 		m.update = Update{Kind: DoesNotExist}
 	case m.err != nil:
+		f.lost = f.lost || m.from == isFirst
 		return f.yield(Update{}, m.err)
 	}
-	f.primary.Apply(m.update)
+	if m.from == isSecond {
+		return f.takeSecond(m.update)
+	}
+	return f.takeFirst(ctx, m.update)
+}
+
+func (f *fallback) takeFirst(ctx context.Context, u Update) bool {
+	f.primary.Apply(u)
+	back := f.lost
+	f.lost = false
 	switch absent := f.primary.State() == StateDoesNotExist; {
 	case absent && f.standIn == nil:
 		f.stand = Set{}
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
 		return true
+	case absent && back && f.stand.State() != StatePending:
+		return f.yield(whole(&f.stand), nil) // whoever heard of the error must hear that it is over
 	case absent:
 		return true
 	case f.standIn == nil:
-		return f.yield(m.update, nil)
+		return f.yield(u, nil)
 	}
 	f.standIn.close()
-	f.standIn = nil
+	f.standIn, f.never[isSecond] = nil, nil
 	return f.yield(whole(&f.primary), nil)
 }
 
-func (f *fallback) takeSecond(m message) bool {
-	switch {
-	case m.ended && errors.Is(m.err, ErrUnresolvable):
-		if f.never != nil {
-			f.yield(Update{}, fmt.Errorf("fallback: %w", errors.Join(f.never, m.err)))
-			return false
-		}
-		m.update = Update{Kind: DoesNotExist}
-	case m.err != nil:
-		return f.yield(Update{}, m.err)
-	}
+func (f *fallback) takeSecond(u Update) bool {
 	fresh := f.stand.State() == StatePending
-	f.stand.Apply(m.update)
+	f.stand.Apply(u)
 	switch {
 	case f.stand.State() == StatePending:
 		return true
 	case fresh:
-		m.update = whole(&f.stand)
+		u = whole(&f.stand)
 	}
-	return f.yield(m.update, nil)
+	return f.yield(u, nil)
 }

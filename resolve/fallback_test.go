@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -178,6 +179,71 @@ func TestFallbackOfTheUnresolvable(t *testing.T) {
 		assert.Equal(t, []string{"does not exist"}, j.news(), "first may come to have it")
 		s.send("web", add(a1))
 		assert.Equal(t, []string{"replace " + a1}, j.news())
+		cancel()
+		assert.Equal(t, []string{"end"}, j.news())
+	})
+}
+
+// Whichever of the two says first that it cannot resolve the target.
+func TestFallbackEndsWhenNeitherCan(t *testing.T) {
+	const neither = "fallback: web: not a name that this resolver resolves\nweb: not a name that this resolver resolves"
+	reject := func(l *line) { l.reject = true }
+	synctest.Test(t, func(t *testing.T) {
+		var first, second script
+		first.send("web", gone)
+		second.change("web", reject)
+		j := read(t.Context(), resolve.Fallback(&first, &second), "web")
+		assert.Equal(t, []string{"does not exist"}, j.news(), "first may come to have it")
+		first.change("web", reject)
+		assert.Equal(t, []string{neither, "end"}, j.news())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		var first, second script
+		first.send("web", gone)
+		second.change("web", reject)
+		j := read(t.Context(), resolve.Fallback(&first, &second), "web")
+		assert.Equal(t, []string{"does not exist"}, j.news())
+		first.send("web", add(a1))
+		assert.Equal(t, []string{"replace " + a1}, j.news())
+		// Second is asked anew when it is needed again, and may know the name then.
+		second.change("web", func(l *line) { l.reject = false })
+		second.send("web", add(b1))
+		first.send("web", gone)
+		assert.Equal(t, []string{"replace " + b1}, j.news())
+		first.change("web", reject)
+		assert.Empty(t, j.news(), "second has it")
+		second.change("web", reject)
+		assert.Equal(t, []string{neither, "end"}, j.news())
+	})
+}
+
+// That first is back is told by what is known of second, once that is known.
+func TestFallbackTellsThatFirstIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first, second script
+		first.send("web", gone)
+		second.change("web", func(*line) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		j := read(ctx, resolve.Fallback(first.lasting(), second.lasting()), "web")
+		blink := func() []string {
+			first.cut("web")
+			synctest.Wait()
+			first.mend("web")
+			time.Sleep(5 * time.Millisecond) // the back-off
+			return j.news()
+		}
+		assert.Equal(t, []string{"connection reset"}, blink(), "second has not answered")
+		second.send("web", add(b1))
+		assert.Equal(t, []string{"replace " + b1}, j.news())
+		second.send("web", add(b2))
+		j.news()
+		assert.Equal(t, []string{"connection reset", "replace " + b1 + " " + b2}, blink())
+		first.send("web", gone)
+		assert.Empty(t, j.news(), "once")
+		second.cut("web")
+		synctest.Wait()
+		first.send("web", gone)
+		assert.Equal(t, []string{"connection reset"}, j.news(), "of second, which is not back")
 		cancel()
 		assert.Equal(t, []string{"end"}, j.news())
 	})

@@ -34,9 +34,15 @@ func Merge(rs ...Resolver) Resolver { return MergeWithin(mergeGrace, rs...) }
 // change is one update. A grace of 0 or less waits for nobody.
 //
 // The error of one is passed on at once, with its number, counted from 1; what
-// that one said last stays in force. A resolver whose sequence ends otherwise
-// is not asked again: wrap it in [Reconnect]. When all have ended, so does the
-// merged sequence.
+// that one said last stays in force. The first answer of a resolver after an
+// error of it is an update even if it changes nothing, and then all that is
+// known: it says that the error is over. A resolver whose sequence ends
+// otherwise is not asked again: wrap it in [Reconnect]. When all have ended, so
+// does the merged sequence.
+//
+// To [KeepLastGood] around it, an update is an answer, whichever of rs it is of.
+// Around each of rs it judges each by itself, and lets go, at MaxAge, of the
+// endpoints of that one alone.
 func MergeWithin(grace time.Duration, rs ...Resolver) Resolver {
 	return merge{grace: grace, sources: slices.Clone(rs)}
 }
@@ -55,7 +61,10 @@ func (m merge) Resolve(ctx context.Context, target string) iter.Seq2[Update, err
 		}
 		grace := time.NewTimer(m.grace)
 		defer grace.Stop()
-		all := union{sets: make([]Set, len(m.sources)), over: make([]error, len(m.sources)), late: m.grace <= 0}
+		all := union{
+			sets: make([]Set, len(m.sources)), lost: make([]bool, len(m.sources)),
+			over: make([]error, len(m.sources)), late: m.grace <= 0,
+		}
 		for ctx.Err() == nil && all.say(yield) {
 			select {
 			case <-ctx.Done():
@@ -73,19 +82,22 @@ func (m merge) Resolve(ctx context.Context, target string) iter.Seq2[Update, err
 // union is what one stream of a merge knows.
 type union struct {
 	sets  []Set   // by source
+	lost  []bool  // the last word of a source is an error
 	over  []error // why a source ended
 	late  bool    // the grace is over, or all have answered
 	known Set     // what the consumer was told
 	last  Diff    // of the source that spoke last, until that was told
+	back  bool    // a source that was lost has answered, until that was told
 }
 
 // take notes what a source said, and passes on what is an error. It returns
 // false when that was the last there is.
 func (all *union) take(m message, yield func(Update, error) bool) bool {
 	if m.err == nil {
-		all.last = all.sets[m.from].Apply(m.update)
+		all.apply(m.from, m.update)
 		return true
 	}
+	all.lost[m.from] = true
 	err := fmt.Errorf("merge: source %d of %d: %w", m.from+1, len(all.sets), m.err)
 	if !m.ended {
 		return yield(Update{}, err)
@@ -96,10 +108,19 @@ func (all *union) take(m message, yield func(Update, error) bool) bool {
 		return all.end(yield)
 	}
 	if final {
-		all.last = all.sets[m.from].Apply(Update{Kind: DoesNotExist})
+		all.apply(m.from, Update{Kind: DoesNotExist})
 		err = errors.New(err.Error()) // others go on: it must not match ErrUnresolvable
 	}
 	return yield(Update{}, err)
+}
+
+// apply notes an answer of a source.
+func (all *union) apply(from int, u Update) {
+	all.last = all.sets[from].Apply(u)
+	if all.last.After != StatePending {
+		all.back = all.back || all.lost[from]
+		all.lost[from] = false
+	}
 }
 
 // end says why nothing more will come.
@@ -113,7 +134,7 @@ func (all *union) end(yield func(Update, error) bool) bool {
 	return false
 }
 
-// say yields what changed, once it may be said.
+// say yields what changed, or that an error is over, once it may be said.
 func (all *union) say(yield func(Update, error) bool) bool {
 	pending := func(s Set) bool { return s.State() == StatePending }
 	all.late = all.late || !slices.ContainsFunc(all.sets, pending)
@@ -121,6 +142,7 @@ func (all *union) say(yield func(Update, error) bool) bool {
 		return true
 	}
 	u, changed := delta(&all.known, all.next())
+	u, changed = confirm(&all.known, &all.back, u, changed)
 	all.last = Diff{}
 	return !changed || yield(u, nil)
 }

@@ -61,6 +61,37 @@ func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
 	})
 }
 
+// Each source for itself: that one is back is no word of the other.
+func TestMergeTellsWhoIsBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var one, other script
+		one.send("web", add(a1))
+		other.send("web", add(b1))
+		ctx, cancel := context.WithCancel(t.Context())
+		j := read(ctx, resolve.Merge(one.lasting(), other.lasting()), "web")
+		all := []string{"replace " + a1 + " " + b1}
+		assert.Equal(t, all, j.news())
+		one.cut("web")
+		synctest.Wait()
+		other.send("web", add(b1))
+		assert.Equal(t, []string{"merge: source 1 of 2: connection reset"}, j.news(), "what changes nothing is not news")
+		one.mend("web")
+		time.Sleep(5 * time.Millisecond) // the back-off
+		assert.Equal(t, all, j.news(), "but that an error is over is")
+		one.send("web", add(a1))
+		assert.Empty(t, j.news(), "once")
+
+		other.cut("web")
+		synctest.Wait()
+		other.send("web", add(b2))
+		other.mend("web")
+		time.Sleep(5 * time.Millisecond)
+		assert.Equal(t, []string{"merge: source 2 of 2: connection reset", "add " + b2}, j.news(), "a change says it too")
+		cancel()
+		assert.Equal(t, []string{"end"}, j.news())
+	})
+}
+
 func TestMergeOfNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -12,7 +12,9 @@ import (
 // The sequence goes on until ctx ends or the consumer breaks; then it has
 // released all it held. An error is news, not the end: what was known stays
 // in force, and the resolver goes on trying. The one exception is an error
-// that matches [ErrUnresolvable], which is the last item.
+// that matches [ErrUnresolvable], which is the last item. The first answer after
+// an error is an update even if it changes nothing, for it says that the error
+// is over.
 //
 // A Resolver is safe for concurrent use; each call of Resolve is its own
 // stream.

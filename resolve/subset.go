@@ -60,10 +60,10 @@ type SubsetPolicy struct {
 // balancer of the subset divides the load by them, and an endpoint of weight 2
 // has twice the share of it in each subset, not twice as many peers.
 //
-// An update of r becomes one update, the least that does it (see [Dedupe]), or
-// none. Errors are passed on as they are. It hides what r confirms: put it
-// outside of [KeepLastGood]. The cost of an update is that of sorting all
-// endpoints.
+// An update of r becomes one update, the least that does it, or none, but for
+// the first one after an error (see [Dedupe]). Errors are passed on as they are.
+// Put it outside of [KeepLastGood], which counts the endpoints that there are,
+// not those of a share. The cost of an update is that of sorting all endpoints.
 func Subset(r Resolver, p SubsetPolicy) Resolver {
 	if p.Peers <= 0 {
 		return r
@@ -78,14 +78,17 @@ func Subset(r Resolver, p SubsetPolicy) Resolver {
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
 			var said, known Set
+			var lost bool
 			for u, err := range r.Resolve(ctx, target) {
 				if err == nil {
 					said.Apply(u)
 					var changed bool
-					if u, changed = part(&known, &said, p.choose(&said)); !changed {
+					u, changed = part(&known, &said, p.choose(&said))
+					if u, changed = confirm(&known, &lost, u, changed); !changed {
 						continue
 					}
 				}
+				lost = lost || err != nil
 				if !yield(u, err) {
 					return
 				}

@@ -57,10 +57,11 @@ type ZonePolicy struct {
 // zone are there and refuse is nothing it sees. Put a layer.Switch over two
 // balancers for that, one of Zone and one of r.
 //
-// An update of r becomes one update, the least that does it (see [Dedupe]), or
-// none; the end of Hold is one more. Errors are passed on as they are, and do
-// not count: what was known stays in force, and Hold goes on. It hides what r
-// confirms: put it outside of [KeepLastGood]. When r ends, so does the sequence.
+// An update of r becomes one update, the least that does it, or none, but for
+// the first one after an error (see [Dedupe]); the end of Hold is one more.
+// Errors are passed on as they are, and do not count: what was known stays in
+// force, and Hold goes on. Put it outside of [KeepLastGood], to which the end of
+// Hold would be an answer. When r ends, so does the sequence.
 func Zone(r Resolver, zone string, p ZonePolicy) Resolver {
 	if zone == "" {
 		return r
@@ -93,16 +94,18 @@ func (z zoned) Resolve(ctx context.Context, target string) iter.Seq2[Update, err
 		defer timer.Stop()
 		s := spill{zoned: z, timer: timer}
 		for ctx.Err() == nil {
+			answer := true
 			select {
 			case <-ctx.Done():
 				return
 			case <-timer.C:
-				s.wide = false
+				s.wide, answer = false, false
 			case m := <-messages:
 				switch {
 				case m.ended && !errors.Is(m.err, ErrUnresolvable):
 					return
 				case m.err != nil:
+					s.lost = true
 					if !yield(Update{}, m.err) || m.ended {
 						return
 					}
@@ -110,7 +113,7 @@ func (z zoned) Resolve(ctx context.Context, target string) iter.Seq2[Update, err
 				}
 				s.said.Apply(m.update)
 			}
-			if u, changed := part(&s.known, &s.said, s.choose()); changed && !yield(u, nil) {
+			if u, ok := s.news(answer); ok && !yield(u, nil) {
 				return
 			}
 		}
@@ -121,9 +124,20 @@ func (z zoned) Resolve(ctx context.Context, target string) iter.Seq2[Update, err
 type spill struct {
 	zoned
 	said, known Set
+	lost        bool        // the source, and has not answered since
 	wide        bool        // all zones are used
 	timer       *time.Timer // ends Hold
 	waiting     bool        // for the timer; says nothing unless wide
+}
+
+// news returns what is to be passed on, if anything: after an answer, or after
+// the end of Hold.
+func (s *spill) news(answer bool) (Update, bool) {
+	u, changed := part(&s.known, &s.said, s.choose())
+	if answer {
+		return confirm(&s.known, &s.lost, u, changed)
+	}
+	return u, changed
 }
 
 // choose returns what is to be used of what the source said.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +18,22 @@ type zoneModel struct {
 	policy       ZonePolicy
 	source, want model
 	wide         bool
-	enough       int // seconds
+	enough       int  // seconds
+	lost         bool // the last word of the source is an error
+	idle         int  // updates that only said that an error is over
+}
+
+func (m *zoneModel) answer(u Update) {
+	m.source.apply(u)
+	before := m.want.clone()
+	m.judge()
+	if m.source.state == StatePending {
+		return
+	}
+	if m.lost && before.state == m.want.state && slices.EqualFunc(before.endpoints(), m.want.endpoints(), Endpoint.Equal) {
+		m.idle++
+	}
+	m.lost = false
 }
 
 // near is the list of what is not another zone's.
@@ -93,16 +109,16 @@ func checkZone(t *testing.T, p ZonePolicy, steps []step) (err error) {
 				time.Sleep(s.wait)
 			case s.err != nil:
 				source <- s.message
+				m.lost = true
 				errs++
 			default:
 				s.update = label(s.update)
 				source <- s.message
-				m.source.apply(s.update)
-				m.judge()
+				m.answer(s.update)
 			}
 			now := c.look()
 			err = differs(&now.set, &m.want)
-			if err == nil && (len(now.updates) > before+1 || now.idle > 0 || len(now.errs) != errs) {
+			if err == nil && (len(now.updates) > before+1 || now.idle != m.idle || len(now.errs) != errs) {
 				err = errors.New("not one update for a change, or an error lost")
 			}
 			if err != nil {

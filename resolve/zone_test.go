@@ -135,6 +135,29 @@ func TestZoneHolds(t *testing.T) {
 	})
 }
 
+// The end of Hold is an update, but no answer: that the source is back is said
+// when it is.
+func TestTheEndOfHoldIsNotAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		source := make(puppet)
+		c := consume(t.Context(), Zone(source, "a", ZonePolicy{}))
+		for _, words := range []string{"a1 b3", "a1 a2 b3"} {
+			source <- message{update: zones(words)}
+		}
+		source <- message{err: errLost}
+		time.Sleep(time.Minute)
+		now := c.look()
+		assert.Len(t, now.updates, 3)
+		assert.Equal(t, 2, now.set.Len(), "Hold is over")
+		for range 2 {
+			source <- message{update: zones("a1 a2 b3")}
+		}
+		now = c.look()
+		require.Len(t, now.updates, 4, "once")
+		assert.Equal(t, Update{Kind: Replace, Endpoints: now.set.Endpoints()}, now.updates[3])
+	})
+}
+
 func TestZoneJudgesAtOnceWhereThereIsNothingToHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := make(puppet)

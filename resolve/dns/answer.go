@@ -43,11 +43,12 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 		return answer{}, err
 	}
 	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess}}
+	records := longest
 	if a.exists {
-		ttl = min(ttl, a.take(name, q.Type, m.Answers))
+		records = a.take(name, q.Type, m.Answers)
 	}
-	if len(a.addrs)+len(a.srv) > 0 {
-		a.ttl = ttl
+	if records < longest {
+		a.ttl = min(ttl, records)
 		a.keep(m.Additionals)
 		return a, nil
 	}
@@ -104,7 +105,7 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (name string
 }
 
 // take takes the records of name that are of the kind, and returns the smallest
-// TTL of them.
+// TTL of them; longest if there is none.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
 	ttl := longest
 	for _, r := range records {
@@ -142,14 +143,17 @@ func (a *answer) keep(records []dnsmessage.Resource) {
 	}
 }
 
-func address(r dnsmessage.Resource) (netip.Addr, bool) {
+// address is where a record says that something can be reached. The unspecified
+// address, by which filters of DNS say that a name is blocked, is nowhere: a
+// connection to it would go to this host.
+func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	switch body := r.Body.(type) {
 	case *dnsmessage.AResource:
-		return netip.AddrFrom4(body.A), true
+		addr = netip.AddrFrom4(body.A)
 	case *dnsmessage.AAAAResource:
-		return netip.AddrFrom16(body.AAAA).Unmap(), true
+		addr = netip.AddrFrom16(body.AAAA).Unmap()
 	}
-	return netip.Addr{}, false
+	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
 // negative is how long it is good that there is nothing: RFC 2308, section 5.

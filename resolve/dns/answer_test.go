@@ -47,6 +47,14 @@ func TestInterpret(t *testing.T) {
 			dnsmessage.Message{Header: dnsmessage.Header{Response: true, Authoritative: true}, Authorities: records("web. 7 SOA 9")},
 			hosts{exists: true, ttl: 7 * time.Second},
 		},
+		"nowhere, and somewhere": {
+			dnsmessage.Message{Header: recursive, Answers: records("web. 60 A 0.0.0.0", "web. 60 A 10.0.0.1")},
+			hosts{exists: true, addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, ttl: time.Minute},
+		},
+		"nowhere": {
+			dnsmessage.Message{Header: recursive, Answers: records("web. 60 CNAME b.", "b. 9 A 0.0.0.0")},
+			hosts{exists: true, ttl: 9 * time.Second},
+		},
 		"another class": {
 			dnsmessage.Message{Header: recursive, Answers: chaos(records("web. 60 A 10.0.0.1", "web. 60 CNAME b."))},
 			hosts{exists: true},
@@ -133,6 +141,7 @@ func valid(t *testing.T, endpoints []resolve.Endpoint) {
 	for i, e := range endpoints {
 		require.True(t, e.Addr.IsValid())
 		require.NotZero(t, e.Addr.Port())
+		require.False(t, e.Addr.Addr().IsUnspecified())
 		if i > 0 {
 			require.Negative(t, endpoints[i-1].Addr.Compare(e.Addr))
 			require.Equal(t, endpoints[0].Weight == 0, e.Weight == 0)

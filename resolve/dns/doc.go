@@ -25,7 +25,9 @@
 // A and AAAA are asked at the same time, and both must be answered: half of an
 // answer would take the endpoints of the other family away. A network whose
 // servers fail for one of them needs [IPv4Only] or [IPv6Only]. A name with
-// neither is Empty; one that is not there is DoesNotExist.
+// neither is Empty; one that is not there is DoesNotExist. The unspecified
+// addresses, 0.0.0.0 and ::, are passed over, as if they were not there: filters
+// say by them that a name is blocked, and they would connect to this host.
 //
 // Of SRV records (RFC 2782), those of the lowest priority that have addresses
 // are the endpoints. A record's weight is shared evenly by its addresses, and

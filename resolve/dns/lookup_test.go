@@ -42,6 +42,19 @@ func TestLookups(t *testing.T) {
 			zone: []string{"web.test. 60 A 10.0.0.1", "web.test. 60 A 10.0.0.1", "web.test. 60 AAAA ::ffff:10.0.0.1"}, target: "web.test:80",
 			want: "replace 10.0.0.1:80", asked: []string{"A web.test.", "AAAA web.test."},
 		},
+		"blocked": {
+			zone: []string{"web.test. 60 A 0.0.0.0", "web.test. 60 AAAA ::"}, target: "web.test:80",
+			want: "empty", asked: []string{"A web.test.", "AAAA web.test."},
+		},
+		"blocked in one family": {
+			zone: []string{"web.test. 60 A 10.0.0.1", "web.test. 60 AAAA ::ffff:0.0.0.0"}, target: "web.test:80",
+			want: "replace 10.0.0.1:80", asked: []string{"A web.test.", "AAAA web.test."},
+		},
+		"services, one along that is nowhere": {
+			zone:   []string{"_h._t.w. 60 SRV 0 1 80 a.", "_h._t.w. 60 SRV 0 1 81 b.", "a. 60 A 0.0.0.0", "b. 60 A 10.0.0.2"},
+			target: "_h._t.w", additional: true, opts: []Option{IPv4Only()},
+			want: "replace 10.0.0.2:81*10000", asked: []string{"SRV _h._t.w.", "A a."},
+		},
 		"aliases": {
 			zone:   []string{"web.test. 60 CNAME b.test.", "b.test. 60 CNAME C.test.", "c.test. 60 A 10.0.0.1", "d.test. 60 A 10.0.0.9"},
 			target: "web.test:80", want: "replace 10.0.0.1:80", asked: []string{"A web.test.", "AAAA web.test."},

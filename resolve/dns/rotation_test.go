@@ -76,7 +76,7 @@ func TestNobodyListens(t *testing.T) {
 	require.NoError(t, err)
 	at := netip.MustParseAddrPort(udp.LocalAddr().String())
 	udp.Close()
-	_, err = first(t.Context(), New(Servers(at), Attempts(1)), "web.test:80")
+	_, err = first(t.Context(), New(Servers(at), patient(), Attempts(1)), "web.test:80")
 	require.ErrorContains(t, err, "connection refused")
 }
 
@@ -87,7 +87,7 @@ func TestErrorsOfServers(t *testing.T) {
 	} {
 		s := &server{}
 		s.fail(always(reply{rcode: rcode}))
-		_, err := first(t.Context(), New(Servers(s.loopback(t)), Attempts(2), IPv6Only()), "web.test:80")
+		_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), Attempts(2), IPv6Only()), "web.test:80")
 		require.ErrorContains(t, err, "AAAA of web.test. from 127.0.0.1:")
 		require.ErrorContains(t, err, ": "+want)
 		assert.Len(t, s.asked(), 2)

@@ -49,7 +49,7 @@ func TestOneLookupForAllStreams(t *testing.T) {
 func TestStreamsComeAndGo(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
-	r := New(Servers(s.loopback(t)))
+	r := New(Servers(s.loopback(t)), patient())
 	var streams errgroup.Group
 	for range 8 {
 		streams.Go(func() error {

@@ -32,8 +32,11 @@ func parseTarget(s string, namedPorts bool) (target, error) {
 
 func parse(s string, namedPorts bool) (target, error) {
 	if addr, err := netip.ParseAddrPort(s); err == nil {
-		if addr.Port() == 0 {
+		switch {
+		case addr.Port() == 0:
 			return target{}, errPort
+		case addr.Addr().Unmap().WithZone("").IsUnspecified():
+			return target{}, errUnspecified
 		}
 		return target{literal: addr}, nil
 	}
@@ -65,7 +68,10 @@ func parse(s string, namedPorts bool) (target, error) {
 	return t, err
 }
 
-var errPort = errors.New("the port is not a number from 1 to 65535")
+var (
+	errPort        = errors.New("the port is not a number from 1 to 65535")
+	errUnspecified = errors.New("the unspecified address is for listening: write the address to connect to")
+)
 
 // cutLast cuts s at the last sep.
 func cutLast(s string, sep byte) (before, after string, found bool) {

@@ -53,6 +53,8 @@ func TestParseTargetErrors(t *testing.T) {
 		"10.0.0.1":    "an address needs a port that is a number",
 		"10.0.0.1:":   "an address needs a port that is a number",
 		"10.0.0.1:0":  "the port is not a number from 1 to 65535",
+		"0.0.0.0:80":  "the unspecified address is for listening",
+		"[::]:80":     "the unspecified address is for listening",
 		"10.0.0.1:ab": "an address needs a port that is a number",
 		"fd00::1":     "an address needs a port that is a number",
 		"[fd00::1]":   "an address needs a port that is a number",

@@ -139,7 +139,7 @@ func (l *listener) until(t *testing.T, want string) {
 // stop ends the stream, which must not take long.
 func (l *listener) stop(t *testing.T) {
 	l.cancel()
-	timeout := time.After(5 * time.Second)
+	timeout := time.After(30 * time.Second)
 	for {
 		select {
 		case _, more := <-l.said:

@@ -65,11 +65,7 @@ func (r *reader) event(ctx context.Context, e sd.Event) []news {
 // one address.
 func (r *reader) instance(ctx context.Context, text string) ([]resolve.Endpoint, error) {
 	if r.parse != nil {
-		e, err := r.parse(text)
-		if err == nil && (!e.Addr.IsValid() || e.Addr.Port() == 0) {
-			err = fmt.Errorf("parsed as %v, which cannot be connected to", e.Addr)
-		}
-		return []resolve.Endpoint{e}, err
+		return r.parsed(text)
 	}
 	host, port, err := splitInstance(text)
 	if err != nil {
@@ -84,16 +80,38 @@ func (r *reader) instance(ctx context.Context, text string) ([]resolve.Endpoint,
 			return nil, fmt.Errorf("look up: %w", err)
 		}
 	}
-	list := make([]resolve.Endpoint, 0, len(ips))
-	for _, ip := range ips {
+	reachable := slices.DeleteFunc(slices.Clone(ips), unspecified)
+	switch {
+	case len(ips) == 0:
+		return nil, fmt.Errorf("look up: %s has no address", host)
+	case len(reachable) == 0:
+		return nil, errUnspecified
+	}
+	list := make([]resolve.Endpoint, 0, len(reachable))
+	for _, ip := range reachable {
 		// A system resolver gives IPv4 addresses in their IPv6 form.
 		list = append(list, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip.Unmap(), port)}})
 	}
-	if len(list) == 0 {
-		return nil, fmt.Errorf("look up: %s has no address", host)
-	}
 	return list, nil
 }
+
+// parsed reads an instance as the option Parse says.
+func (r *reader) parsed(text string) ([]resolve.Endpoint, error) {
+	e, err := r.parse(text)
+	switch {
+	case err != nil:
+	case !e.Addr.IsValid() || e.Addr.Port() == 0:
+		err = fmt.Errorf("parsed as %v, which cannot be connected to", e.Addr)
+	case unspecified(e.Addr.Addr()):
+		err = fmt.Errorf("parsed as %v: %w", e.Addr, errUnspecified)
+	}
+	return []resolve.Endpoint{e}, err
+}
+
+// errUnspecified is what is wrong with 0.0.0.0, which connects to this host.
+var errUnspecified = errors.New("the unspecified address is for listening: register the address to connect to")
+
+func unspecified(ip netip.Addr) bool { return ip.Unmap().WithZone("").IsUnspecified() }
 
 // splitInstance reads "host:port", where an IPv6 address stands in brackets.
 func splitInstance(text string) (host string, port uint16, err error) {

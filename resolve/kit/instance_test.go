@@ -19,7 +19,8 @@ import (
 func TestLookup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		table := map[string][]netip.Addr{
-			"web": {netip.MustParseAddr("::ffff:10.0.0.1"), netip.MustParseAddr("fd00::1")}, "none": {},
+			"web": {netip.MustParseAddr("::ffff:10.0.0.1"), netip.IPv6Unspecified(), netip.MustParseAddr("fd00::1")}, "none": {},
+			"blocked": {netip.IPv4Unspecified()},
 		}
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"web:80", "10.0.0.9:80"}})
@@ -33,12 +34,13 @@ func TestLookup(t *testing.T) {
 		got := follow(ctx, r, "web")
 		synctest.Wait()
 		delete(table, "web")
-		reg.say("web", sd.Event{Instances: []string{"web:80", "none:80"}})
+		reg.say("web", sd.Event{Instances: []string{"web:80", "none:80", "blocked:80"}})
 		synctest.Wait()
 		cancel()
 		synctest.Wait()
 		assert.Equal(t, []string{
 			"replace 10.0.0.9:80 10.0.0.1:80 [fd00::1]:80",
+			`kit: "web": instance "blocked:80": the unspecified address is for listening: register the address to connect to`,
 			`kit: "web": instance "none:80": look up: none has no address`,
 			`kit: "web": instance "web:80": look up: SERVFAIL`,
 			"replace 10.0.0.1:80 [fd00::1]:80", "end",
@@ -47,12 +49,17 @@ func TestLookup(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	r := New(func(string) (sd.Instancer, error) { return sd.FixedInstancer{"10.0.0.1:80 7", "bad", "no port"}, nil },
+	r := New(func(string) (sd.Instancer, error) {
+		return sd.FixedInstancer{"10.0.0.1:80 7", "bad", "no port", "nowhere"}, nil
+	},
 		Parse(func(s string) (e resolve.Endpoint, err error) {
 			switch s {
 			case "bad":
 				return e, errors.New("is bad")
 			case "no port":
+				return e, nil
+			case "nowhere":
+				e.Addr = netip.MustParseAddrPort("[::]:80")
 				return e, nil
 			}
 			_, err = fmt.Sscanf(s, "10.0.0.1:80 %d", &e.Weight)
@@ -65,6 +72,8 @@ func TestParse(t *testing.T) {
 	require.EqualError(t, err, `kit: "web": instance "bad": is bad`)
 	_, err, _ = next()
 	require.ErrorContains(t, err, `instance "no port": parsed as invalid AddrPort, which cannot be connected to`)
+	_, err, _ = next()
+	require.ErrorContains(t, err, `instance "nowhere": parsed as [::]:80: the unspecified address is for listening`)
 	u, err, _ := next()
 	require.NoError(t, err)
 	require.Len(t, u.Endpoints, 1)
@@ -72,7 +81,7 @@ func TestParse(t *testing.T) {
 }
 
 func FuzzInstance(f *testing.F) {
-	for _, s := range []string{"10.0.0.1:80", "[fd00::1]:80", "web:80", ":80", "web:0", "[::1%lo]:1", "a:b:1", "web:http"} {
+	for _, s := range []string{"10.0.0.1:80", "[fd00::1]:80", "0.0.0.0:80", "[::%lo]:80", "web:80", ":80", "web:0", "[::1%lo]:1", "a:b:1", "web:http"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -85,6 +94,7 @@ func FuzzInstance(f *testing.F) {
 		require.Len(t, got, 1)
 		require.True(t, got[0].Addr.IsValid())
 		require.NotZero(t, got[0].Addr.Port())
+		require.False(t, got[0].Addr.Addr().IsUnspecified())
 		again, err := r.instance(t.Context(), got[0].Addr.String())
 		require.NoError(t, err)
 		require.Equal(t, got, again)

@@ -31,13 +31,14 @@ func newOptions(opts []Option) options {
 
 // Parse sets how the text of an instance is read, for sources that say more
 // than "host:port", or say it otherwise. It takes the place of [Lookup] as
-// well. Its address must have a port. It may be called by several streams at
+// well. Its address must have a port, and not be 0.0.0.0 or ::. It may be called by several streams at
 // the same time. The default, and nil, is "10.0.0.1:80" or "[fd00::1]:80".
 func Parse(parse func(instance string) (resolve.Endpoint, error)) Option {
 	return option(func(o *options) { o.parse = parse })
 }
 
-// Lookup sets how a host name becomes addresses; all of them are endpoints. It
+// Lookup sets how a host name becomes addresses; all of them are endpoints, but
+// for 0.0.0.0 and ::, by which filters of DNS say that a name is blocked. It
 // is called for each name in each event, and not between events: names whose
 // addresses move need a resolver that follows them. It must return when ctx
 // ends. The default, and nil, takes a name for an error.

@@ -36,4 +36,5 @@ func ExampleChecks() {
 	// interruption, then empty: forget what was known if the first message after an interruption says that there is nothing
 	// interruption, then gone: forget what was known if the first message after an interruption says that the target does not exist
 	// interruption, then the same: change nothing if the source is after an interruption as it was before
+	// interruption is over: say, by an update, that the source is back, even if it is as it was before
 }

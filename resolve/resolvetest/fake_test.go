@@ -24,6 +24,7 @@ type fake struct {
 type topic struct {
 	known    resolve.Set
 	down     bool
+	altered  bool // while it was down
 	rejected bool
 	feeds    map[*feed]bool
 }
@@ -83,6 +84,7 @@ func (f *fake) tell(target string, u resolve.Update) {
 	defer f.mu.Unlock()
 	t := f.topic(target)
 	diff := t.known.Apply(u)
+	t.altered = t.altered || diff.Any()
 	if !t.down {
 		t.push(f.spoil(u, diff)...)
 	}
@@ -105,7 +107,7 @@ func (q *feed) signal() {
 func (f *fake) interrupt(target string, meanwhile func()) {
 	f.mu.Lock()
 	t := f.topic(target)
-	t.down = true
+	t.down, t.altered = true, false
 	if !f.is("quiet when interrupted") {
 		t.push(item{err: errBroken})
 	}
@@ -133,6 +135,7 @@ func (f *fake) back(t *topic) []item {
 	endpoints := t.known.Endpoints()
 	switch {
 	case f.is("deaf after an interruption"),
+		f.is("quiet when back to the same") && !t.altered,
 		f.is("keeps what it knew when back to nothing") && len(endpoints) == 0:
 		return nil
 	case f.is("adds when back") && len(endpoints) > 0:

@@ -1,7 +1,6 @@
 package resolvetest
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/gotower/gotower/resolve"
@@ -39,6 +38,12 @@ func outages() []Check {
 			Claim: "change nothing if the source is after an interruption as it was before",
 			needs: []need{needInterrupt},
 			run:   interruptedForNothing,
+		},
+		{
+			Name:  "interruption is over",
+			Claim: "say, by an update, that the source is back, even if it is as it was before",
+			needs: []need{needInterrupt},
+			run:   interruptionIsOver,
 		},
 		{
 			Name:  "context ends in an outage",
@@ -88,6 +93,28 @@ func interruptedForNothing(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
+// interruptionIsOver waits for the news of the outage, and then for an answer.
+func interruptionIsOver(g *rig) error {
+	w, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		g.Interrupt(g.target(), func() { err = w.lost() })
+		if err != nil {
+			return fmt.Errorf("waiting for the news of the outage: %w", err)
+		}
+		diff, err := w.step()
+		switch {
+		case err != nil:
+			return fmt.Errorf("waiting for an update after an error: %w", err)
+		case diff.Any():
+			return fmt.Errorf("an interruption changed %+v", diff)
+		}
+	}
+	return nil
+}
+
 // endInOutage ends the context while the resolver has nothing to read from, be
 // it in a back-off or in an attempt.
 func endInOutage(g *rig) error {
@@ -107,16 +134,8 @@ func breakInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error
 		g.Interrupt(g.target(), func() {
-			for err == nil {
-				var it item
-				var ok bool
-				if it, ok, err = w.next(); err == nil && !ok {
-					err = errEnded
-				}
-				if it.err != nil {
-					err = errors.Join(err, w.leave())
-					return
-				}
+			if err = w.lost(); err == nil {
+				err = w.leave()
 			}
 		})
 		return err

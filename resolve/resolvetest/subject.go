@@ -30,7 +30,7 @@ type Subject struct {
 	Rekey   func(e resolve.Endpoint) resolve.Endpoint
 
 	// Patience is how long a check waits for what must happen. A resolver that
-	// passes never makes it wait as long. The default is 5 s.
+	// passes never makes it wait as long. The default is 30 s, for slow machines.
 	Patience time.Duration
 }
 
@@ -71,7 +71,7 @@ func (s Subject) withDefaults() Subject {
 		}
 	}
 	if s.Patience == 0 {
-		s.Patience = 5 * time.Second
+		s.Patience = 30 * time.Second
 	}
 	return s
 }

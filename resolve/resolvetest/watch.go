@@ -129,6 +129,22 @@ func (w *watch) step() (resolve.Diff, error) {
 	}
 }
 
+// lost waits for an error, passing over updates.
+func (w *watch) lost() error {
+	for {
+		it, ok, err := w.next()
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			return errEnded
+		case it.err != nil:
+			return nil //nolint:nilerr // the error is what was waited for
+		}
+		w.set.Apply(it.update)
+	}
+}
+
 // settle waits until the set is as wanted.
 func (w *watch) settle(state resolve.State, endpoints ...resolve.Endpoint) error {
 	for !w.is(state, endpoints) {

@@ -10,7 +10,8 @@ import (
 
 // Endpoints reads addresses of the form "10.0.0.1:80" or "[fd00::1]:80". They
 // have nothing but their address; set what else there is to say. The error
-// names each address that is wrong, and says how: a host name, no port, port 0.
+// names each address that is wrong, and says how: a host name, no port, port 0,
+// or 0.0.0.0 and ::, which would connect to this host.
 func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
 	var errs []error
 	endpoints := make([]resolve.Endpoint, 0, len(addrs))
@@ -33,6 +34,8 @@ func parse(s string) (netip.AddrPort, error) {
 	switch {
 	case err == nil && addr.Port() == 0:
 		return addr, errors.New("port 0 cannot be connected to")
+	case err == nil && addr.Addr().Unmap().WithZone("").IsUnspecified():
+		return addr, errors.New("the unspecified address is for listening: write the address to connect to")
 	case err == nil:
 		return addr, nil
 	}

@@ -30,6 +30,10 @@ func TestEndpointsErrors(t *testing.T) {
 		"fd00::1":         "no port: write 10.0.0.1:80 or [fd00::1]:80",
 		"10.0.0.1:":       "not an IP address with a port",
 		"10.0.0.1:0":      "port 0 cannot be connected to",
+		"0.0.0.0:80":      "the unspecified address is for listening: write the address to connect to",
+		"[::]:80":         "the unspecified address is for listening",
+		"[::%lo]:80":      "the unspecified address is for listening",
+		"[::ffff:0:0]:80": "the unspecified address is for listening",
 		"10.0.0.1:65536":  "not an IP address with a port",
 		"10.0.0.1:http":   "not an IP address with a port",
 		"web.default:80":  "not an IP address with a port",
@@ -60,6 +64,7 @@ func FuzzEndpoints(f *testing.F) {
 		require.Len(t, got, 1)
 		require.True(t, got[0].Addr.IsValid())
 		require.NotZero(t, got[0].Addr.Port())
+		require.False(t, got[0].Addr.Addr().IsUnspecified())
 		again, err := Endpoints(got[0].Addr.String())
 		require.NoError(t, err)
 		require.Equal(t, got, again)

@@ -1,0 +1,92 @@
+package resolve_test
+
+import (
+	"context"
+	"iter"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// recycled says u on streams that end after an hour, as healthy control planes
+// have it, and that are opened again.
+func recycled(u resolve.Update) resolve.Resolver {
+	return resolve.Reconnect(resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			if !yield(u, nil) {
+				return
+			}
+			select {
+			case <-time.After(time.Hour):
+			case <-ctx.Done():
+			}
+		}
+	}), resolve.Backoff{})
+}
+
+// lastingly says u, and nothing more.
+func lastingly(u resolve.Update) resolve.Resolver {
+	return resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			if yield(u, nil) {
+				<-ctx.Done()
+			}
+		}
+	})
+}
+
+// A source that is back must be heard of through whatever stands on it, or a
+// Keeper around that takes a healthy one for lost, and lets its set go.
+func TestASourceThatIsBackIsHeardOf(t *testing.T) {
+	all := resolve.SubsetPolicy{Peers: 2, Size: 20}
+	for name, r := range map[string]resolve.Resolver{
+		"reconnect":                 recycled(add(a1)),
+		"dedupe":                    resolve.Dedupe(recycled(add(a1))),
+		"subset":                    resolve.Subset(recycled(add(a1)), all),
+		"zone":                      resolve.Zone(recycled(add(a1)), "a", resolve.ZonePolicy{}),
+		"merge":                     resolve.Merge(recycled(add(a1)), lastingly(add(a2))),
+		"merge of what is not back": resolve.Merge(recycled(gone), lastingly(add(a2))),
+		"merge of the unresolvable": resolve.MergeWithin(0, later(resolve.Func(never)), lastingly(add(a2))),
+		"fallback to second":        resolve.Fallback(recycled(gone), lastingly(add(a2))),
+		"fallback to second, too":   resolve.Fallback(resolve.Func(never), recycled(add(a2))),
+		"fallback, not needed":      resolve.Fallback(recycled(add(a1)), lastingly(add(a2))),
+		"each on another": resolve.Dedupe(resolve.Subset(resolve.Zone(resolve.Fallback(
+			resolve.Merge(resolve.Dedupe(recycled(gone)), lastingly(gone)), lastingly(add(a2))), "a", resolve.ZonePolicy{}), all)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				keeper := resolve.KeepLastGood(r, resolve.KeepPolicy{MaxAge: 30 * time.Minute})
+				ctx, cancel := context.WithCancel(t.Context())
+				j := read(ctx, keeper, "web")
+				time.Sleep(5*time.Hour + time.Minute)
+				list := keeper.Kept()
+				require.Len(t, list, 1)
+				assert.Equal(t, resolve.StateExists, list[0].State)
+				assert.Zero(t, list[0].Age)
+				require.NoError(t, list[0].Err)
+				cancel()
+				got := j.news()
+				assert.NotContains(t, got, "empty")
+				assert.Greater(t, len(got), 3, "there was something to be heard of")
+			})
+		})
+	}
+}
+
+// later is r after a minute.
+func later(r resolve.Resolver) resolve.Resolver {
+	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			select {
+			case <-time.After(time.Minute):
+				r.Resolve(ctx, target)(yield)
+			case <-ctx.Done():
+			}
+		}
+	})
+}
