@@ -17,7 +17,7 @@ func ExampleWatch() {
 
 	slow := layer.Func[string, string](func(ctx context.Context, name string) (string, error) {
 		select {
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(500 * time.Millisecond):
 			return "hello " + name, nil
 		case <-ctx.Done():
 			return "", context.Cause(ctx)

@@ -130,7 +130,7 @@ func ask(t *testing.T, srv *httptest.Server, method, wire string) *http.Response
 	conn, err := net.Dial("tcp", srv.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	require.NoError(t, conn.SetDeadline(time.Now().Add(5*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 	_, err = io.WriteString(conn, wire)
 	require.NoError(t, err)
 	rsp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})

@@ -74,7 +74,7 @@ func ExamplePerRoute() {
 	slow := func(string) layer.Service[request, *reply] {
 		return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
 			select {
-			case <-time.After(20 * time.Millisecond):
+			case <-time.After(500 * time.Millisecond):
 				return &reply{status: 200}, nil
 			case <-ctx.Done():
 				return nil, ctx.Err()

@@ -2,11 +2,13 @@ package profiles_test
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -176,7 +178,7 @@ func TestNoWaitForTheServerWhileTheClientTalks(t *testing.T) {
 
 // The limit on a request covers the wait for the trailers.
 func TestTimeoutWhileTrailersAreAwaited(t *testing.T) {
-	r, came := grpcTown(t, retryable(func(r *profiles.Route) { r.Timeout = 50 * time.Millisecond }), func(w http.ResponseWriter, r *http.Request, _ int64) {
+	r, came := grpcTown(t, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
 		_, _ = io.Copy(io.Discard, r.Body)
 		message(w, "")
 		<-r.Context().Done()
@@ -205,17 +207,22 @@ func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
 	assert.EqualValues(t, 3, count(c.tries.Refusals))
 	assert.EqualValues(t, 1, count(c.requests.Refusals))
 
-	r = httpTown(t, retryable(), addr)
-	up := time.AfterFunc(30*time.Millisecond, func() {
-		l, err := net.Listen("tcp", addr)
-		if !assert.NoError(t, err) {
-			return
-		}
-		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
-		t.Cleanup(func() { srv.Close() })
-		_ = srv.Serve(l)
-	})
-	defer up.Stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var source profiles.Static
+	source.Set(target, retryable())
+	r = profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+		e := httplayer.NewEndpoint(ctx, addr, httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}))
+		return &dormant{Service: e, wake: func() {
+			l, err := net.Listen("tcp", addr)
+			if !assert.NoError(t, err) {
+				return
+			}
+			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+			t.Cleanup(func() { srv.Close() })
+			go func() { _ = srv.Serve(l) }()
+		}}
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
 	rsp, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 	require.NoError(t, err)
 	body, err := io.ReadAll(rsp.Body)
@@ -223,4 +230,19 @@ func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
 	require.NoError(t, rsp.Body.Close())
 	assert.Equal(t, "hello", string(body))
 	assert.Less(t, layer.Describe(r).State.Get("retry_budget").(int), 10)
+}
+
+// dormant is an endpoint whose server comes up when a call was refused.
+type dormant struct {
+	httplayer.Service
+	once sync.Once
+	wake func()
+}
+
+func (d *dormant) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	rsp, err := d.Service.Call(ctx, req)
+	if errors.Is(err, layer.ErrNotReady) {
+		d.once.Do(d.wake)
+	}
+	return rsp, err
 }

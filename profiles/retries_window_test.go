@@ -51,7 +51,7 @@ func TestC7FailuresDoNotLeakTheConnectionsWindow(t *testing.T) {
 	// net/http gives it back in pieces, and keeps a small one.
 	require.Eventually(t, func() bool {
 		return server.returned.Load() > 2*requests*size-size
-	}, 5*time.Second, time.Millisecond, "%d bytes came back", server.returned.Load())
+	}, 20*time.Second, time.Millisecond, "%d bytes came back", server.returned.Load())
 }
 
 // endless answers each stream of a connection with a 503 and a body that does

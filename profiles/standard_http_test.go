@@ -182,7 +182,7 @@ func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var source profiles.Static
-	const limit = 50 * time.Millisecond
+	const limit = time.Second
 	source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
 	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())

@@ -127,7 +127,7 @@ func TestSwapUnderLoadOfHTTP(t *testing.T) {
 	group.Wait()
 	assert.Equal(t, even.Load(), reported.Load())
 	assert.Equal(t, even.Load(), counts.of("even: requests"))
-	assert.EventuallyWithT(t, func(c *assert.CollectT) { counts.balanced(c) }, 5*time.Second, 10*time.Millisecond)
+	assert.EventuallyWithT(t, func(c *assert.CollectT) { counts.balanced(c) }, 20*time.Second, 10*time.Millisecond)
 }
 
 // upload is a request by HTTP/1.1, or a gRPC one, with a body that is read once.

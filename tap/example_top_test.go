@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -47,6 +48,10 @@ func ExampleRegistry_Top() {
 		if err != nil {
 			fmt.Println(err)
 			break
+		}
+		uncounted := func(row *tappb.Row) bool { return row.GetCount() == 0 }
+		if len(top.GetRows()) < 2 || slices.ContainsFunc(top.GetRows(), uncounted) {
+			continue // the requests have only begun
 		}
 		for _, row := range top.GetRows() {
 			success := 100 * row.GetSuccesses() / row.GetCount()

@@ -255,7 +255,7 @@ func TestGRPCWithoutAnAnswer(t *testing.T) {
 		require.Equal(t, "qre", kinds(got))
 		require.Equal(t, uint32(8), *got[2].ResponseEnd.ResetCode)
 		require.Nil(t, got[2].ResponseEnd.GRPCStatus)
-		require.Eventually(t, func() bool { return r.far.inside.Load() == 0 }, time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return r.far.inside.Load() == 0 }, 20*time.Second, time.Millisecond)
 		got = readAll(r.far)
 		require.Equal(t, uint32(8), *got[len(got)-1].ResponseEnd.ResetCode)
 	})

@@ -229,10 +229,10 @@ func TestStopOfTheServerEndsStreams(t *testing.T) {
 func TestDropsAreToldToWhoDropped(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
-	const n = 3000
+	const n = 400
 	stuck := p.observe(t.Context(), t, all(n))
 	reads := p.observe(t.Context(), t, all(n))
-	long := get("/" + string(make([]byte, 4<<10)))
+	long := get("/" + string(make([]byte, 16<<10))) // the server's buffer and the client's window are full after a hundred
 	for range n {
 		rsp, err := svc.Call(t.Context(), long)
 		require.NoError(t, err)

@@ -75,7 +75,7 @@ func TestStormOfWatchersAndBodies(t *testing.T) {
 				readAll(w)
 				b := w.buf.Load()
 				return w.inside.Load() == 0 && b.held.Load() == 0 && b.room.Load() == maxText
-			}, 5*time.Second, time.Millisecond, "all have left, and all room is back")
+			}, 20*time.Second, time.Millisecond, "all have left, and all room is back")
 			reg.close(w)
 		}
 		require.Nil(t, reg.active.Load())

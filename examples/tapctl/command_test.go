@@ -296,7 +296,7 @@ func TestNoRoom(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it has room for another watcher\n    ")
 	}, waits, waits/100)
-	r := try(t, "tap", "--for", "200ms", full.addr)
+	r := try(t, "tap", "--for", "2s", full.addr)
 	require.Contains(t, r.warnings, "Too many watch it already")
 }
 

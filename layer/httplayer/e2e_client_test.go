@@ -86,6 +86,7 @@ func TestE2EClientTimeout(t *testing.T) {
 		var timeout net.Error
 		require.ErrorAs(t, err, &timeout)
 		assert.True(t, timeout.Timeout())
+		c.Timeout = 2 * time.Second // it covers the connecting too
 		rsp, err := c.Get("http://web/body")
 		require.NoError(t, err)
 		_, err = io.ReadAll(rsp.Body)

@@ -34,7 +34,7 @@ func TestE2ETimeLimits(t *testing.T) {
 			want  error
 		}{
 			"total, before the head": {NewStack().Timeout(limit), "/head", layer.ErrTimeout},
-			"total, in the body":     {NewStack().Timeout(limit), "/body", layer.ErrTimeout},
+			"total, in the body":     {NewStack().Timeout(time.Second), "/body", layer.ErrTimeout},
 			"head":                   {NewStack().HeadTimeout(limit), "/head", layer.ErrHeadTimeout},
 			"silence":                {NewStack().IdleTimeout(limit), "/body", layer.ErrIdleTimeout},
 			"silence under others":   {NewStack().Timeout(time.Minute).Limit(1).IdleTimeout(limit).Limit(1), "/body", layer.ErrIdleTimeout},
@@ -58,7 +58,7 @@ func TestE2ETimeLimits(t *testing.T) {
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/body", ""))
 		require.NoError(t, err)
 		assert.NoError(t, rsp.Body.Close())
-		assert.Eventually(t, func() bool { return e.Describe().State.Get("in_flight") == 0 }, 5*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return e.Describe().State.Get("in_flight") == 0 }, patience, time.Millisecond)
 	})
 }
 
@@ -72,7 +72,7 @@ func TestE2EBreaker(t *testing.T) {
 			say(w, "x")
 		}}
 		svc := NewStack().Breaker(layer.BreakerPolicy{
-			Failures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 50 * time.Millisecond},
+			Failures: 3, Backoff: layer.Backoff{Min: time.Second, Max: time.Second},
 		}).Service(endpoint(t, serve(t, server), protocol))
 		for range 3 {
 			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))

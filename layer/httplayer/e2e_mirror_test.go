@@ -76,7 +76,7 @@ func TestE2EMirrorIsTheSame(t *testing.T) {
 				rsp, err := svc.Call(t.Context(), req)
 				require.NoError(t, err)
 				assert.True(t, strings.HasPrefix(read(t, rsp), "got "))
-				require.Eventually(t, func() bool { return len(shadow.all()) == 1 }, 5*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return len(shadow.all()) == 1 }, 20*time.Second, time.Millisecond)
 				assert.Equal(t, primary.all(), shadow.all())
 			})
 		}
@@ -107,7 +107,7 @@ func TestE2EMirrorOfWhatDidNotCome(t *testing.T) {
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/last", ""))
 		require.NoError(t, err)
 		read(t, rsp)
-		require.Eventually(t, func() bool { return len(shadow.all()) > 0 }, 5*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return len(shadow.all()) > 0 }, 20*time.Second, time.Millisecond)
 		require.Len(t, shadow.all(), 1)
 		assert.Contains(t, shadow.all()[0], "/last")
 	})
@@ -140,7 +140,7 @@ func TestE2EMirrorBehindAProxy(t *testing.T) {
 					assert.Equal(t, "got "+long[:i], read(t, rsp))
 				}
 			}
-			require.Eventually(t, func() bool { return len(to.all()) == 10 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(to.all()) == 10 }, 20*time.Second, time.Millisecond)
 			cancel()
 		})
 	}
@@ -165,7 +165,7 @@ func TestE2EMirrorOfExpectContinue(t *testing.T) {
 		assert.Equal(t, want, rsp.StatusCode)
 		read(t, rsp)
 	}
-	require.Eventually(t, func() bool { return len(shadow.all()) > 0 }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return len(shadow.all()) > 0 }, 20*time.Second, time.Millisecond)
 	require.Len(t, shadow.all(), 1)
 	assert.Contains(t, shadow.all()[0], "/yes")
 	assert.NotContains(t, shadow.all()[0], "Expect")

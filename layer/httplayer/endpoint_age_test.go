@@ -378,7 +378,7 @@ func TestEndpointAgeUnderLoad(t *testing.T) {
 			_, open, _ := r.state()
 			return open == e.Describe().State.Get("connections") && open <= 5
 		}
-		assert.Eventually(t, settled, 5*time.Second, time.Millisecond, "nothing is left open")
+		assert.Eventually(t, settled, 20*time.Second, time.Millisecond, "nothing is left open")
 	})
 }
 

@@ -75,7 +75,7 @@ func TestEndpointH2CancelsAtCapacity(t *testing.T) {
 	assert.NoError(t, get(patient, e, "/"))
 	assert.Same(t, first, e.h2.current.Load(), "there was nothing wrong with the connection")
 	assert.Eventually(t, func() bool { return first.active.Load() == 0 && first.cc.InFlight() == 0 },
-		5*time.Second, time.Millisecond, "every stream has given its place back")
+		20*time.Second, time.Millisecond, "every stream has given its place back")
 }
 
 // unresetting is a server that answers after a moment, and does not mind how
@@ -195,7 +195,7 @@ func TestEndpointH2SilentServerIsFull(t *testing.T) {
 	callers.Wait()
 	assert.EqualValues(t, 0, c.active.Load())
 	assert.ErrorIs(t, layer.Poll[*http.Request, *http.Response](e), layer.ErrNotReady)
-	short, stop := context.WithTimeout(t.Context(), 5*time.Second)
+	short, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
 	assert.Equal(t, e.full, get(short, e, "/"))
 	close(ack)

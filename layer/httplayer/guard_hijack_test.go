@@ -107,7 +107,7 @@ func TestGuardTunnelsNothingOfItsOwn(t *testing.T) {
 	guard := NewGuard()
 	got := make(chan string, 1)
 	addr := guardedServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		assert.Eventually(t, func() bool { return len(cuts(guard)) > 0 }, 5*time.Second, time.Millisecond)
+		assert.Eventually(t, func() bool { return len(cuts(guard)) > 0 }, 20*time.Second, time.Millisecond)
 		conn, _, err := http.NewResponseController(w).Hijack()
 		if !assert.NoError(t, err) {
 			return
@@ -212,12 +212,12 @@ func TestGuardClosesAtOnceWhileServing(t *testing.T) {
 	require.NoError(t, err)
 	srv := serveOn(t, guard.Listener(l), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer close(release)
-	const conns = 20
+	const conns = 100
 	for range conns {
 		conn, _ := guardDial(t, l.Addr().String())
 		say(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET\x00")
 	}
-	require.Eventually(t, func() bool { return guard.Cuts(ControlByte) == conns }, 5*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return guard.Cuts(ControlByte) == conns }, 20*time.Second, time.Millisecond)
 	began := time.Now()
 	require.NoError(t, srv.Close())
 	assert.Less(t, time.Since(began), conns*guardLinger/2)

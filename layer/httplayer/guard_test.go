@@ -25,7 +25,7 @@ func guardDial(t testing.TB, addr string) (net.Conn, *bufio.Reader) {
 	conn, err := net.Dial("tcp", addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() })
-	require.NoError(t, conn.SetDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 	return conn, bufio.NewReader(conn)
 }
 
@@ -71,7 +71,7 @@ func TestGuardAnswersWhatCameBefore(t *testing.T) {
 			}), guard)
 			conn, in := guardDial(t, addr)
 			say(conn, "GET /first HTTP/1.1\r\nHost: a\r\n\r\n"+bad)
-			require.Eventually(t, func() bool { return len(cuts(guard)) > 0 }, 5*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return len(cuts(guard)) > 0 }, 20*time.Second, time.Millisecond)
 			close(release)
 			status, body, _ := guardAnswer(t, in)
 			assert.Equal(t, http.StatusOK, status)
@@ -244,7 +244,7 @@ func TestGuardPassesHTTP2(t *testing.T) {
 
 // The server's patience with heads and bodies is what it was.
 func TestGuardKeepsDeadlines(t *testing.T) {
-	const patience = 30 * time.Millisecond
+	const patience = 300 * time.Millisecond
 	for name, begun := range map[string]string{
 		"nothing": "", "part of a preface": "PRI * HTTP/2.0\r\n\r\n", "part of a head": "GET / HTTP/1.1\r\nHo",
 		"part of a body": "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe",
@@ -256,13 +256,13 @@ func TestGuardKeepsDeadlines(t *testing.T) {
 				var late net.Error
 				assert.ErrorAs(t, err, &late)
 			}), guard, func(s *http.Server) { s.ReadHeaderTimeout, s.ReadTimeout = patience, 2*patience })
+			began := time.Now()
 			conn, in := guardDial(t, addr)
 			say(conn, begun)
-			began := time.Now()
 			_, err := io.Copy(io.Discard, in)
 			require.NoError(t, err, "cut")
 			assert.GreaterOrEqual(t, time.Since(began), patience/2)
-			assert.Less(t, time.Since(began), 5*time.Second)
+			assert.Less(t, time.Since(began), 20*time.Second)
 			assert.Empty(t, cuts(guard))
 		})
 	}

@@ -230,13 +230,15 @@ func TestGRPCDeadlineAndCancel(t *testing.T) {
 		want codes.Code
 	}{
 		"deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, 50*time.Millisecond)
+			return context.WithTimeout(ctx, time.Second)
 		}, codes.DeadlineExceeded},
 		"cancel": {context.WithCancel, codes.Canceled},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &greeter{arrived: make(chan struct{}), gone: make(chan struct{})}
 			c := grpcHop(t, g)
+			_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}) // the connections are there
+			require.NoError(t, err)
 			ctx, cancel := tt.ctx(t.Context())
 			defer cancel()
 			if name == "cancel" {
@@ -245,9 +247,13 @@ func TestGRPCDeadlineAndCancel(t *testing.T) {
 					cancel()
 				}()
 			}
-			_, err := c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: -1})
+			_, err = c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: -1})
 			assert.Equal(t, tt.want, status.Code(err), "%v", err)
-			<-g.gone
+			select {
+			case <-g.gone:
+			case <-time.After(patience):
+				require.Fail(t, "it never came, or is not cancelled")
+			}
 		})
 	}
 }

@@ -352,7 +352,7 @@ func TestMiddlewareFormFilesAreRemoved(t *testing.T) {
 	require.NoError(t, err)
 	read(t, rsp)
 	require.NotEmpty(t, file)
-	assert.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, 5*time.Second, time.Millisecond)
+	assert.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, 20*time.Second, time.Millisecond)
 }
 
 // hijackable is a writer of somebody else's that can be hijacked.

@@ -243,6 +243,7 @@ func TestServerEndsSilence(t *testing.T) {
 	s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(20*time.Millisecond))
 	_, done := callOn(t, t.Context(), s)
 	require.ErrorIs(t, (<-done).err, layer.ErrTimeout)
+	s = NewServer(http.HandlerFunc(shapes), HeaderTimeout(patience))
 	conn, done := callOn(t, t.Context(), s)
 	conn.Close()
 	require.ErrorIs(t, (<-done).err, io.ErrUnexpectedEOF)
@@ -284,7 +285,7 @@ func TestServerDrainsHTTP1(t *testing.T) {
 			<-answer
 		}
 		say(w, "hello")
-	}), DrainPatience(100*time.Millisecond))
+	}), DrainPatience(time.Second))
 	talk := func() (net.Conn, *bufio.Reader) {
 		conn, err := net.Dial("tcp", f.addr)
 		require.NoError(t, err)
@@ -324,7 +325,7 @@ func TestServerDrainsHTTP1(t *testing.T) {
 // What was accepted before the end is served, though it says its first word after
 // that.
 func TestServerDrainingServesWhoComes(t *testing.T) {
-	s := NewServer(http.HandlerFunc(shapes), DrainPatience(time.Millisecond))
+	s := NewServer(http.HandlerFunc(shapes), DrainPatience(patience))
 	require.NoError(t, s.Drain(t.Context()))
 	conn, done := callOn(t, t.Context(), s)
 	say(conn, "GET /length HTTP/1.1\r\nHost: a\r\n\r\n")

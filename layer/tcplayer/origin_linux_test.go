@@ -73,7 +73,7 @@ func testRedirected(t *testing.T) {
 	} {
 		conn, err := net.DialTimeout("tcp", to, 5*time.Second)
 		require.NoError(t, err)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(2*time.Second)))
+		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
 		require.NoError(t, closeWrite(conn))
 		got, err := io.ReadAll(conn)
 		assert.NoError(t, err, to)

@@ -156,7 +156,7 @@ func (h *host) start(c Config) {
 }
 
 func (h *host) stop() {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	require.NoError(h.t, h.server.Shutdown(ctx), "streams keep no server from going")
 	<-h.done

@@ -111,15 +111,14 @@ func TestAServerWithTimeouts(t *testing.T) {
 	h := New(Config{Registry: counting(1)})
 	h.live.every, h.batchEvery, h.beatEvery = 10*time.Millisecond, 10*time.Millisecond, 20*time.Millisecond
 	srv := httptest.NewUnstartedServer(h)
-	srv.Config.ReadTimeout, srv.Config.WriteTimeout = 100*time.Millisecond, 100*time.Millisecond
+	srv.Config.ReadTimeout, srv.Config.WriteTimeout = time.Second, time.Second
 	srv.Start()
 	t.Cleanup(srv.Close)
 	t.Cleanup(h.Shutdown)
-	for stream, event := range map[string]string{"/live": "frame", "/tap?method=NONE": "batch"} {
-		l := listen(t, srv.URL+stream)
-		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
-			l.await(event)
-		}
+	live, requests := listen(t, srv.URL+"/live"), listen(t, srv.URL+"/tap?method=NONE")
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); {
+		live.await("frame")
+		requests.await("batch")
 	}
 }
 

@@ -36,7 +36,7 @@ func TestRequestsAreShown(t *testing.T) {
 	tn := newTown(t)
 	_, at := serve(t, tn.config())
 	l := listen(t, at+"/tap?path=/books&method=get")
-	require.Eventually(t, func() bool { return watching(tn.reg) == 1 }, time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return watching(tn.reg) == 1 }, 20*time.Second, time.Millisecond)
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, what := range []string{"POST shop.example /books", "GET reviews.example /other", "GET shop.example /books/7"} {
 		status, err := tn.send(t.Context(), client, what)

@@ -72,7 +72,7 @@ func ExampleBot() {
 	defer web.Close()
 
 	bot := emojivoto.NewBot(web.Client(), web.URL, 500, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	bot.Run(ctx)
 

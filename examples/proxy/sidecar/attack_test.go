@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -222,6 +223,7 @@ func TestForgedNamesAreBounded(t *testing.T) {
 		c.Settings.Inbound.AuthorityLabels = true
 	})
 	w := dialWire(t, tn.Inbound)
+	require.NoError(t, w.SetDeadline(time.Now().Add(5*time.Minute)))
 	for i := range 1050 {
 		first, _, body := w.ask(t, fmt.Sprintf("GET / HTTP/1.1\nHost: web\nl5d-dst-canonical: forged-%d.svc.cluster.local:80\n\n", i))
 		require.Contains(t, first, " 200 ")

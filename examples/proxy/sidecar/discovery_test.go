@@ -213,7 +213,7 @@ func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
 
 func TestB9AControllerThatComesLate(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
-		addr := refused(t)
+		addr := freeAddr(t)
 		tn := newTown(t, addr, func(c *sidecar.Config) {
 			c.Outbound.HTTPQueue.FailFast = soon
 			c.Control.ProfileInitial = soon

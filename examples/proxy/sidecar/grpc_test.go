@@ -145,12 +145,13 @@ func TestGRPCBothWays(t *testing.T) {
 
 func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
 	e, conn := grpcTown(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	soonChat(t, conn)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	out := new(wrapperspb.StringValue)
 	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out)
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-	<-e.left
+	e.leaves(t)
 
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)
@@ -180,12 +181,13 @@ func TestGRPCErrorsOfTheProxy(t *testing.T) {
 
 func TestGRPCTimeoutOfARoute(t *testing.T) {
 	e, conn := grpcTown(t, controller.Route{
-		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: 50 * time.Millisecond,
+		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: time.Second,
 	})
+	soonChat(t, conn)
 	err := conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("wait"), new(wrapperspb.StringValue))
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
 	require.ErrorContains(t, err, "head timeout")
-	<-e.left
+	e.leaves(t)
 }
 
 func retryableEcho() controller.Route {
@@ -230,4 +232,24 @@ func TestGRPCBothWaysOnARetryableRoute(t *testing.T) {
 	require.NoError(t, stream.CloseSend())
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
 	require.Equal(t, []string{"t"}, stream.Trailer().Get("x-tail"))
+}
+
+// soonChat talks once, so that the way to the server is known and open.
+func soonChat(t *testing.T, conn *grpc.ClientConn) {
+	t.Helper()
+	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
+	require.NoError(t, err)
+	require.NoError(t, stream.SendMsg(wrapperspb.String("x")))
+	require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue)))
+	require.NoError(t, stream.CloseSend())
+	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+}
+
+func (e *echo) leaves(t *testing.T) {
+	t.Helper()
+	select {
+	case <-e.left:
+	case <-time.After(soon):
+		require.Fail(t, "the server is not told")
+	}
 }

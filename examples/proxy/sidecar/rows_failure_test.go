@@ -18,7 +18,7 @@ import (
 func TestA26SuccessComesLate(t *testing.T) {
 	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
-		up := refused(t)
+		up := freeAddr(t)
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName).add(t, endpointAt(up))
 		control := h1Client(t, tn.Admin)

@@ -38,6 +38,16 @@ type town struct {
 	controllerAddr string
 }
 
+// freeAddr is an address at which nobody listens, and whose port no other test
+// is given.
+func freeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.91:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
 // serveController serves cfg at addr until the test, or stop, ends it.
 func serveController(t testing.TB, addr string, cfg controller.Config) (at string, stop func()) {
 	t.Helper()
@@ -195,7 +205,7 @@ func TestCurl(t *testing.T) {
 }
 
 func TestTrafficOutlivesTheController(t *testing.T) {
-	ctl, stop := serveController(t, "127.0.0.1:0", at(webName, backend(t, "old-a"), backend(t, "old-b")))
+	ctl, stop := serveController(t, freeAddr(t), at(webName, backend(t, "old-a"), backend(t, "old-b")))
 	c := newTown(t, ctl).client(t)
 	for range 10 {
 		status, body := get(t, c, "http://web.example/")
@@ -245,12 +255,9 @@ func TestSplitMovesTraffic(t *testing.T) {
 
 func TestErrorsSayWhy(t *testing.T) {
 	cfg := at("empty.example:80")
-	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, dead.Close())
-	cfg.Destinations["dead.example:80"] = at("x", dead.Addr().String()).Destinations["x"]
+	cfg.Destinations["dead.example:80"] = at("x", freeAddr(t)).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
-	c := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond }).client(t)
+	c := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 2 * time.Second }).client(t)
 
 	tests := []struct {
 		url    string

@@ -74,7 +74,7 @@ func TestLiveWhereThereIsNoTerminal(t *testing.T) {
 	out, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	require.NoError(t, err)
 	defer out.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	require.False(t, OnScreen(out))
 	rows, err := Live(ctx, out, Config{Note: "a note", Processes: []tap.Process{process(t, true)}, Every: 100 * time.Millisecond})
@@ -103,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	require.ErrorContains(t, err, "not you")
 	require.True(t, Refused(err))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	warned := 0
 	rows, err := Collect(ctx, Config{
