@@ -3,6 +3,7 @@ package balance
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/gotower/gotower/discover"
@@ -39,11 +40,28 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 			}
 		}
 		b.state, b.err = c.State, c.Err
-		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed))
+		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed)-replaced(c))
 		b.recall()
 	}
 	b.mu.Unlock()
 	b.changed.Wake()
+}
+
+// replaced is how many of the endpoints that c removes it adds with another ID.
+func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
+	if len(c.Added) == 0 || len(c.Removed) == 0 {
+		return 0
+	}
+	added := make(map[netip.AddrPort]struct{}, len(c.Added))
+	for _, e := range c.Added {
+		added[e.ID.Addr] = struct{}{}
+	}
+	for _, e := range c.Removed {
+		if _, again := added[e.ID.Addr]; again {
+			n++
+		}
+	}
+	return n
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {

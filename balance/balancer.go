@@ -177,8 +177,11 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 		hints.Tries.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
 		rsp, taken, err := b.send(ctx, n, req, start)
-		if taken || ctx.Err() != nil {
+		if taken {
 			return rsp, err
+		}
+		if ctx.Err() != nil {
+			return rsp, b.whenLeft(err)
 		}
 		b.refusedBy(n, err)
 		last = said{err}
@@ -205,7 +208,7 @@ func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.Hints) *node[Req, Rsp]
 func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 	for range 3 {
 		e := b.picker.pick(q)
-		if e != nil && e.begin() {
+		if e != nil && e.begin(q.now) {
 			return nodeOf[Req, Rsp](e)
 		}
 		if e == nil && b.group.len() == 0 {
@@ -215,7 +218,7 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 	// The set changes as fast as it is read. Nothing changes under the lock.
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if e := b.picker.pick(q); e != nil && e.begin() {
+	if e := b.picker.pick(q); e != nil && e.begin(q.now) {
 		return nodeOf[Req, Rsp](e)
 	}
 	return nil

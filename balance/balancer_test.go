@@ -252,6 +252,33 @@ func TestRefusalOfACallerWhoLeft(t *testing.T) {
 	})
 }
 
+// One endpoint that is closed, or has queued for too long, does not make the
+// balancer so, though its caller left before another was asked.
+func TestKindOfARefusalOfACallerWhoLeft(t *testing.T) {
+	for _, kind := range []error{layer.ErrClosed, layer.ErrFailFast} {
+		t.Run(kind.Error(), func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t), servers(2)
+				p.add(ss...)
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				for _, s := range ss {
+					s.serve = func(context.Context, string) (*response, error) { leave(); return nil, s.refusal(kind) }
+				}
+				err := p.send(ctx)
+				require.ErrorIs(t, err, layer.ErrNotReady)
+				require.NotErrorIs(t, err, kind)
+				var said *layer.Error
+				require.ErrorAs(t, err, &said)
+				require.Equal(t, "balance", said.Layer)
+				require.ErrorContains(t, err, "the caller has gone")
+				require.ErrorContains(t, err, "shut")
+				require.EqualValues(t, 1, ss[0].calls.Load()+ss[1].calls.Load())
+			})
+		})
+	}
+}
+
 func TestReadyThatLiesIsBounded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(1)

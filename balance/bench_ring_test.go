@@ -47,7 +47,7 @@ func BenchmarkHash(b *testing.B) {
 					e.end()
 				}
 				e := h.pick(query{affinity: 1, hasAffinity: true, now: uint32(i / 1000)})
-				e.begin()
+				e.begin(0)
 				running[i%len(running)] = e
 			}
 		})

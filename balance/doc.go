@@ -19,7 +19,7 @@
 // is usual among the endpoints, so that one that was slow is tried again. Looking
 // at it never changes it. An endpoint of which nothing is known is expected to be
 // as usual, and gets one request, then two, four and eight at a time, until
-// enough is known.
+// enough is known; and one more whenever those take far longer than is usual.
 //
 // [Policy] changes all that: the rule of the pick and the cost, weights and slow
 // start, zones, ejection. SIMULATION.md compares the default with the balancers
@@ -48,7 +48,8 @@
 // looks fast, unless [Classify] says what a failure is: then it counts as slow,
 // and from the second in a row as busy, too. A caller that goes away, or whose
 // time is over, says only that the response would have taken at least as long as
-// it waited.
+// it waited; where that was a deadline, and far longer than is usual, [Classify]
+// is asked whether it was a failure, too.
 //
 // Connections are balanced like requests: a service whose response is a net.Conn
 // has the latency of its connects with Sample: Head, and counts those under way

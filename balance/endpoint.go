@@ -37,6 +37,7 @@ type endpoint struct {
 type record struct {
 	born    time.Duration // when it was added, since the balancer began
 	fails   atomic.Uint32 // in a row; status.marked if there are any
+	begun   atomic.Uint32 // the tick of the last request that it got while few might wait
 	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures, likewise; 0 if it has none of that
 	conduct conduct
 	id      resolve.ID
@@ -56,13 +57,24 @@ const (
 
 // begin counts one more request, if the endpoint is ready. One that was removed
 // before is seen to be.
-func (e *endpoint) begin() bool {
+func (e *endpoint) begin(now uint32) bool {
+	const mask, known = stateMask | provenMask<<provenShift, ready | proof<<provenShift
 	e.work.Add(given)
-	if e.status.state() == ready {
-		return true
+	return e.status.word.Load()&mask == known || e.beginUnproven(now)
+}
+
+// beginUnproven is begin where the endpoint is not known to be ready and to have
+// proven itself.
+func (e *endpoint) beginUnproven(now uint32) bool {
+	word := e.status.word.Load()
+	if word&stateMask != ready {
+		e.takeBack()
+		return false
 	}
-	e.takeBack()
-	return false
+	if fewOf(provenOf(word)) {
+		e.begun.Store(now)
+	}
+	return true
 }
 
 // takeBack is for a request that the endpoint did not get after all.
@@ -127,8 +139,18 @@ const (
 func (e *endpoint) full(waiting int32) bool { return full(e.status.proven(), waiting) }
 
 func full(proven uint32, waiting int32) bool {
-	p := proven % founder
-	return p < tried && waiting >= 1<<p
+	return fewOf(proven) && waiting >= 1<<(proven%founder)
+}
+
+// fewOf reports whether only few requests may wait, after so many samples.
+func fewOf(proven uint32) bool { return proven%founder < tried }
+
+// starves reports whether e, which is full, is owed one more request all the
+// same, because it got the last one long ago. What it has may last for hours, as
+// a watch does, or be older than its ejection: it tells nothing until its end.
+func (e *endpoint) starves(now uint32, usual float32) bool {
+	const atLeast = 100 * time.Millisecond // what is new may be cold, and has to connect
+	return time.Duration(since(now, e.begun.Load()))<<tickShift > max(tooLong(float64(usual)), atLeast)
 }
 
 // judged takes whether a response was a failure that costs something. An

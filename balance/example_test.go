@@ -7,6 +7,7 @@ import (
 	"iter"
 	"net/netip"
 	"runtime"
+	"time"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
@@ -38,14 +39,18 @@ func hello(ctx context.Context, t discover.Target) layer.Service[string, string]
 
 // ready waits until n endpoints are: Ready is content with one.
 func ready(svc *balance.Balancer[string, string], n int) {
-	for are := 0; are < n; runtime.Gosched() {
-		are = 0
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
+		are := 0
 		for _, e := range svc.Snapshot() {
 			if e.State == "ready" {
 				are++
 			}
 		}
+		if are >= n {
+			return
+		}
 	}
+	panic("not ready after a minute")
 }
 
 func ExampleResolve() {

@@ -59,7 +59,11 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	}
 	x.node.status.stream(-1)
 	v := x.head
-	if !v.failed && (err == nil || x.ctx.Err() == nil) {
+	switch {
+	case v.failed:
+	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrUnread):
+		return // the caller left in the midst of it: it was neither good nor bad
+	default:
 		if v = x.balancer.failures.judge(x.ctx, out); v.price > 0 {
 			x.balancer.record(x.node, x.start, v.price)
 		}
@@ -70,13 +74,21 @@ func (x *exchange[Req, Rsp]) End(err error) {
 // observe takes the latency of a request that ended without a byte. If it was
 // the caller who left, or whose time was over, the response would have taken
 // longer than that by an unknown time: it tells something only if that is
-// already more than was expected. One that was refused after all tells nothing.
+// already more than was expected. Nor is it a failure, unless the time that was
+// over would have been plenty. One that was refused after all tells nothing.
 func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
 	switch {
 	case out.Err != nil && ctx.Err() != nil:
 		now := time.Since(b.start)
+		overdue := b.failures.overdue(now - start) // by what was usual without it
 		if now-start > b.expected(&n.endpoint, tick(now)) {
 			b.record(n, start, 0)
+		}
+		if !overdue {
+			return
+		}
+		if v := b.failures.judge(ctx, out); v.failed {
+			b.note(n, v)
 		}
 	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
 	default:

@@ -51,11 +51,23 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 	return v
 }
 
+// overdue reports whether a response that is not here after such a wait is the
+// endpoint's failure, and not that of a caller who allows it little time.
+func (f *failures[Rsp]) overdue(wait time.Duration) bool {
+	return f.classify != nil && wait > tooLong(f.usual.read())
+}
+
+// tooLong is the default penalty where that is more than is usual by far.
+func tooLong(usual float64) time.Duration {
+	return time.Duration(max(min(usual*timesUsual, float64(mostUsual)), 2*usual))
+}
+
 // Classify says which responses are failures. Each counts as if it had taken
 // the policy's Penalty, and no less than what was expected of the endpoint, so that
 // one which fails fast gets less traffic and not more. What no endpoint is to
-// blame for, such as a caller who left, is not asked about. The default is that
-// there are no failures: an error counts like a response.
+// blame for, such as a caller who left, is not asked about; nor is a caller's
+// deadline, if it was not plenty: see [Ejection]. The default is that there are
+// no failures: an error counts like a response.
 //
 // Give it the classifier of the stack: httplayer.Classify, grpclayer.Classify.
 func Classify[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {

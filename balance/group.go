@@ -80,13 +80,13 @@ const (
 // of it after the last few peaks; the more requests are in flight, the less it
 // matters.
 //
-// An endpoint that is full is dearer than any that is not; should all be so, the
-// one with the fewest is the cheapest.
+// An endpoint that is full is dearer than any that is not, unless it starves;
+// should all be so, the one with the fewest is the cheapest.
 func (g *group) costOf(e *endpoint, now uint32, usual, itself float32) float32 {
 	waiting, streams := e.load()
 	requests := float32(waiting) + itself
 	switch {
-	case e.full(waiting):
+	case e.full(waiting) && !e.starves(now, usual):
 		return dear * requests
 	case g.cost.of != nil:
 		l := Load{
@@ -150,8 +150,8 @@ type reading struct {
 
 // read looks at e for those who do not look at many.
 func (g *group) read(e *endpoint, now uint32) reading {
-	waiting, _ := e.load()
-	return reading{g.costOf(e, now, float32(g.usual.read()), 1), e.inFlight(), g.weight(e, now), e.full(waiting)}
+	cost := g.costOf(e, now, float32(g.usual.read()), 1)
+	return reading{cost, e.inFlight(), g.weight(e, now), cost >= dear}
 }
 
 // slowest is the least part of its weight that an endpoint starts with.

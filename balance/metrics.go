@@ -8,9 +8,13 @@ import (
 // Instruments are where a balancer writes. The labels of the target are bound
 // before they are given; those that are named here when the balancer is made,
 // and none for each request. What is nil is not recorded.
+//
+// Of Updates the label "op" is Reset, once for each time that all endpoints were
+// told, if that changed anything; else, for each endpoint, Add, also of one that
+// is changed or replaced, or Remove.
 type Instruments struct {
 	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
-	Updates   metrics.Counter // label "op": Reset, for each time that all endpoints were told; else for each endpoint: Add, Remove
+	Updates   metrics.Counter // label "op": Reset, Add, Remove
 	Refusals  metrics.Counter // requests that no endpoint took
 	Ejections metrics.Counter // endpoints taken out; label "cause": consecutive, outlier
 	Spared    metrics.Counter // endpoints that were not, because of the floor
@@ -54,7 +58,8 @@ func (i Instruments) bind() meters {
 }
 
 // updated counts a change by the rules of linkerd's proxy: a message with all
-// endpoints once, if it changed anything, any other for each endpoint.
+// endpoints once, if it changed anything, any other for each endpoint. Of removed
+// those are left out that were replaced.
 func (m *meters) updated(reset bool, added, changed, removed int) {
 	switch {
 	case added+changed+removed == 0:

@@ -129,7 +129,7 @@ func TestZones(t *testing.T) {
 	g.farther = 4
 	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Pick{}), 0.001, "up to 8 ms here, 8.4 there")
 	for range 4 {
-		require.True(t, ns[0].begin())
+		require.True(t, ns[0].begin(0))
 	}
 	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Pick{}), 0.001, "20 ms here, up to 16.8 there")
 	for _, p := range []Pick{RoundRobin(), Random()} {
@@ -149,7 +149,7 @@ func TestProbesAreBounded(t *testing.T) {
 	g.usual.init(time.Millisecond)
 	for i, want := range []uint64{1, 2, 4, 8} {
 		for range 100 {
-			require.True(t, Pick{}.on(g).pick(query{}).begin())
+			require.True(t, Pick{}.on(g).pick(query{}).begin(0))
 		}
 		require.Equal(t, want, ns[1].inFlight())
 		for range want {
@@ -159,13 +159,13 @@ func TestProbesAreBounded(t *testing.T) {
 		ns[1].status.prove()
 	}
 	for range 100 {
-		require.True(t, Pick{}.on(g).pick(query{}).begin())
+		require.True(t, Pick{}.on(g).pick(query{}).begin(0))
 	}
 	require.EqualValues(t, 100, ns[1].inFlight(), "now it is like any other")
 
 	g = groupOf(unknown())
 	for range 100 {
-		require.True(t, Pick{}.on(g).pick(query{}).begin())
+		require.True(t, Pick{}.on(g).pick(query{}).begin(0))
 	}
 }
 
@@ -274,7 +274,7 @@ func TestUsual(t *testing.T) {
 func TestCosts(t *testing.T) {
 	ns := nodes(10*time.Millisecond, time.Millisecond)
 	for range 2 {
-		ns[1].begin()
+		ns[1].begin(0)
 	}
 	chosen := func(c Cost) int {
 		g := newGroup(Policy{Cost: c}.orDefault(), nil)
@@ -291,7 +291,7 @@ func TestCostCountsWhatIsInFlight(t *testing.T) {
 	ns := nodes(10*time.Millisecond, 25*time.Millisecond)
 	g := groupOf(ns...)
 	for range 70 {
-		require.True(t, Choices(2).on(g).pick(query{}).begin())
+		require.True(t, Choices(2).on(g).pick(query{}).begin(0))
 	}
 	require.InDelta(t, 50, ns[0].inFlight(), 1, "10·50 costs as much as 25·20")
 	ns[0].work.Store(5*(given-1) + 5)
@@ -299,7 +299,7 @@ func TestCostCountsWhatIsInFlight(t *testing.T) {
 	ns[0].end()
 	require.EqualValues(t, 4, ns[0].inFlight())
 	require.EqualValues(t, 5, ns[0].picks())
-	require.True(t, ns[0].begin())
+	require.True(t, ns[0].begin(0))
 	ns[0].takeBack()
 	require.EqualValues(t, 4, ns[0].inFlight())
 	require.EqualValues(t, 5, ns[0].picks(), "a request that was refused does not count")

@@ -71,8 +71,8 @@ func (p Policy) Validate() error {
 		errs = append(errs, fmt.Errorf("balance: policy: %s is %v, want %s", field, value, want))
 	}
 	const short = "0 for the default, or at least 1ms"
-	if p.DefaultRTT != 0 && p.DefaultRTT < time.Millisecond {
-		bad("DefaultRTT", p.DefaultRTT, short)
+	if p.DefaultRTT != 0 && p.DefaultRTT < time.Millisecond || p.DefaultRTT > longestSample {
+		bad("DefaultRTT", p.DefaultRTT, fmt.Sprintf("%s and at most %v", short, longestSample))
 	}
 	if p.Decay != 0 && p.Decay < time.Millisecond {
 		bad("Decay", p.Decay, short)

@@ -34,6 +34,9 @@ func TestPolicyValidates(t *testing.T) {
 	} {
 		assert.ErrorContains(t, err, want)
 	}
+	require.NoError(t, balance.Policy{DefaultRTT: 24 * time.Hour}.Validate())
+	require.EqualError(t, balance.Policy{DefaultRTT: 48 * time.Hour}.Validate(),
+		"balance: policy: DefaultRTT is 48h0m0s, want 0 for the default, or at least 1ms and at most 24h0m0s")
 }
 
 func TestPicksAndCostsSayWhatTheyAre(t *testing.T) {
@@ -156,5 +159,24 @@ func TestMeasured(t *testing.T) {
 		p.finish()
 		ready, _ = values.Load("endpoints endpoint_state=ready")
 		require.InDelta(t, 0, ready, 0, "and nothing is left when it ends")
+	})
+}
+
+// An endpoint whose ID changes is added once more, and not removed. Nor is an
+// address that comes in the place of another the same.
+func TestMeasuresWhatIsReplaced(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		values := new(sync.Map)
+		p, ss := newPool(t, balance.Measured[*response](balance.Instruments{Updates: counters{ledger{values, ""}}})), servers(4)
+		p.add(ss[:3]...)
+		renamed := ss[0].endpoint()
+		renamed.ID.ServerName = "another"
+		p.apply(change{
+			State: resolve.StateExists, Added: []*endpoint{renamed, ss[3].endpoint()},
+			Removed: []*endpoint{ss[0].endpoint(), ss[1].endpoint()},
+		})
+		add, _ := values.Load("op=Add")
+		remove, _ := values.Load("op=Remove")
+		require.Equal(t, []any{5.0, 1.0}, []any{add, remove})
 	})
 }

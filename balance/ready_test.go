@@ -58,11 +58,11 @@ func TestOnlyReadyNodesBegin(t *testing.T) {
 	n := nodes(time.Millisecond)[0]
 	for _, state := range []uint32{unready, closed, removed} {
 		n.status.setState(state)
-		require.False(t, n.begin(), stateName(state))
+		require.False(t, n.begin(0), stateName(state))
 		require.Zero(t, n.work.Load())
 	}
 	n.status.setState(ready)
-	require.True(t, n.begin())
+	require.True(t, n.begin(0))
 	require.EqualValues(t, 1, n.inFlight())
 }
 
@@ -124,7 +124,7 @@ func TestReadySetStorm(t *testing.T) {
 	for range 4 {
 		readers.Go(func() {
 			for !stop.Load() {
-				if n := Choices(2 + rand.IntN(3)).on(g).pick(query{}); n != nil && n.begin() {
+				if n := Choices(2 + rand.IntN(3)).on(g).pick(query{}); n != nil && n.begin(0) {
 					began.Add(1)
 					n.end()
 				}

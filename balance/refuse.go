@@ -33,6 +33,17 @@ func (b *Balancer[Req, Rsp]) refuse() error {
 	}
 }
 
+// whenLeft is the refusal of an endpoint whose caller left meanwhile, so that no
+// other is asked. Of a kind that would speak for the balancer it is only the cause.
+func (b *Balancer[Req, Rsp]) whenLeft(refusal error) error {
+	if !errors.Is(refusal, layer.ErrClosed) && !errors.Is(refusal, layer.ErrFailFast) {
+		return refusal
+	}
+	return &layer.Error{
+		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: said{refusal},
+	}
+}
+
 // look returns why nothing can be picked: an error, or the node to ask. Both
 // are nil if something can.
 func (b *Balancer[Req, Rsp]) look() (*node[Req, Rsp], error) {

@@ -49,7 +49,7 @@ func TestNoEndpointExceedsItsBound(test *testing.T) {
 				most = max(most, total(es))
 				q.affinity = random.Uint64N(keys)
 				e := h.pick(q)
-				require.True(t, e.begin())
+				require.True(t, e.begin(0))
 				running = append(running, e)
 				if len(es) > 1 {
 					require.LessOrEqual(t, float64(e.inFlight()), capacity(bound, most, pointsOf(e.plainWeight()), points))
@@ -67,7 +67,7 @@ func TestHotKeySpreads(t *testing.T) {
 		owner := h.pick(keyed(1))
 		for i := range 20 * n {
 			e := h.pick(keyed(1))
-			e.begin()
+			e.begin(0)
 			if most := math.Ceil(1.25 * float64(i+1) / float64(n)); float64(e.inFlight()) > most {
 				require.Failf(t, "too many", "%d, more than %v, of %d at %d endpoints", e.inFlight(), most, i+1, n)
 			}
@@ -75,7 +75,7 @@ func TestHotKeySpreads(t *testing.T) {
 		q := keyed(1)
 		q.now = 1
 		for range 10 * n { // with a count that is right, the owner has all that it may
-			h.pick(q).begin()
+			h.pick(q).begin(0)
 			q.now++
 		}
 		require.EqualValues(t, math.Ceil(1.25*30), owner.inFlight(), "%d", n)
@@ -108,7 +108,7 @@ func TestNoBoundNoSpread(t *testing.T) {
 	for range 1000 {
 		e := h.pick(keyed(1))
 		require.Same(t, owner, e)
-		e.begin()
+		e.begin(0)
 	}
 }
 
@@ -124,7 +124,7 @@ func TestBoundOfMany(t *testing.T) {
 		q.now = uint32(i / 50)
 		q.affinity = uint64(i % 3) // three hot keys
 		e := h.pick(q)
-		e.begin()
+		e.begin(0)
 		mean := float64(i+1) / n
 		slack := 1 + 4*math.Sqrt((0.25+1/mean)/counted)
 		if most := math.Ceil(1.25 * mean * slack); float64(e.inFlight()) > most {

@@ -27,7 +27,7 @@ func TestPicksBesideChanges(t *testing.T) {
 					t.Error("ten are always there")
 					return
 				}
-				if e.begin() {
+				if e.begin(0) {
 					picked.Add(1)
 					if i%8 != 0 {
 						e.end()

@@ -57,8 +57,9 @@ func TestStorm(t *testing.T) {
 	defer cancel()
 	var applied, late, served, refused atomic.Int64
 	var over atomic.Bool
-	feed := make(chan discover.Change[int64, int])
+	feed, fed := make(chan discover.Change[int64, int]), make(chan struct{})
 	b := balance.New(ctx, "web", func(yield func(discover.Change[int64, int]) bool) {
+		defer close(fed)
 		for c := range feed {
 			if !yield(c) {
 				return
@@ -87,7 +88,7 @@ func TestStorm(t *testing.T) {
 					served.Add(1)
 				case errors.Is(err, layer.ErrNotReady):
 					refused.Add(1)
-					assert.NoError(t, b.Ready(context.Background()))
+					waitReady(t, b)
 				default:
 					assert.NoError(t, err)
 				}
@@ -110,6 +111,7 @@ func TestStorm(t *testing.T) {
 		feed <- c
 	}
 	close(feed)
+	<-fed // the last change is applied, and not only taken
 	over.Store(true)
 	all.Wait()
 	require.Zero(t, late.Load())
@@ -123,7 +125,17 @@ func TestStorm(t *testing.T) {
 	for _, child := range d.Children {
 		require.EqualValues(t, 0, child.State.Get("in_flight"))
 	}
-	require.NoError(t, b.Ready(context.Background()))
+	waitReady(t, b)
+}
+
+// waitReady waits until an endpoint is ready, and not for ever.
+func waitReady(t *testing.T, svc interface {
+	Ready(ctx context.Context) error
+}) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	assert.NoError(t, svc.Ready(ctx))
 }
 
 // visited is a server that must not be called once it has left, and whose life

@@ -1,0 +1,171 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// hang makes a server answer to nobody.
+func (s *server) hang() *server {
+	s.serve = func(ctx context.Context, _ string) (*response, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return s
+}
+
+func allowing(d time.Duration) func(int) (context.Context, context.CancelFunc) {
+	return func(int) (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), d) }
+}
+
+// leaving cancels after d.
+func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
+	return func(int) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(d, cancel)
+		return ctx, cancel
+	}
+}
+
+// What hangs is found by the deadlines of its callers, by either rule.
+func TestBlackHoleIsEjected(t *testing.T) {
+	for name, e := range map[string]balance.Ejection{
+		"in a row": {Consecutive: 3}, "compared": {Interval: 10 * time.Second, Requests: 20, Endpoints: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, inTurn(e)...), servers(10)
+				for _, s := range ss {
+					s.after(func() time.Duration { return 10 * time.Millisecond })
+				}
+				ss[0].hang()
+				p.add(ss...)
+				shares := p.load(t, 6000, 10*time.Millisecond, ss, allowing(time.Second))
+				assert.Less(t, shares[0], 0.06, "of a tenth")
+				assert.NotZero(t, p.Describe().State.Get("ejections"))
+				for _, s := range ss[1:] {
+					assert.Equal(t, "ready", p.of(s).Get("state"))
+				}
+			})
+		})
+	}
+}
+
+// Nobody is ejected for callers who allow little time, or leave.
+func TestImpatienceEjectsNobody(t *testing.T) {
+	const usual = 10 * time.Millisecond
+	for name, tt := range map[string]struct {
+		slow   time.Duration // what one of them takes
+		caller func(int) (context.Context, context.CancelFunc)
+	}{
+		"a deadline below what is usual": {usual, allowing(usual / 2)},
+		"one of ten times that":          {time.Minute, allowing(10 * usual)},
+		"a caller who leaves":            {time.Minute, leaving(time.Second)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2, Interval: time.Second, Requests: 5, Endpoints: 2})...), servers(5)
+				for _, s := range ss {
+					s.after(func() time.Duration { return usual })
+				}
+				p.add(ss...)
+				p.load(t, 500, usual, ss, patient)
+				ss[0].after(func() time.Duration { return tt.slow })
+				p.load(t, 2000, usual, ss, tt.caller)
+				assert.Equal(t, "ready/ready/ready/ready/ready", p.states(ss))
+				assert.Zero(t, p.Describe().State.Get("ejections"))
+			})
+		})
+	}
+}
+
+// A classifier that does not blame the endpoint for a deadline has its way; nor
+// is what it says of that a good response.
+func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{
+			Pick: balance.RoundRobin(), Penalty: -1, Ejection: balance.Ejection{Consecutive: 2},
+		}), balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+			if errors.Is(o.Err, errBroken) {
+				return layer.Failure
+			}
+			return layer.Success
+		})), servers(2)
+		p.add(ss...)
+		p.sends(t, 100)
+		hole := func() {
+			ss[0].hang()
+			p.load(t, 4, time.Millisecond, ss, allowing(10*time.Second))
+		}
+		hole()
+		require.Equal(t, "ready/ready", p.states(ss))
+		ss[0].fail(always)
+		p.sends(t, 2)
+		hole()
+		require.Equal(t, "ready/ready", p.states(ss), "one failure")
+		ss[0].fail(always)
+		p.sends(t, 2)
+		require.Equal(t, "ejected/ready", p.states(ss), "two, and nothing good between them")
+	})
+}
+
+// A body that its caller leaves, or whose deadline ends it, is neither good nor
+// bad: an endpoint of which all that can fail does is ejected all the same. One
+// that is closed before its end is as good as its head, whoever leaves then.
+func TestBodyThatIsLeftIsNotGood(t *testing.T) {
+	for name, tt := range map[string]struct {
+		leave func(ctx context.Context, cancel func(), rsp *response)
+		state string
+	}{
+		"by its caller":        {func(_ context.Context, cancel func(), _ *response) { cancel() }, "ejected"},
+		"at its deadline":      {func(ctx context.Context, _ func(), _ *response) { <-ctx.Done() }, "ejected"},
+		"closed by its caller": {func(_ context.Context, cancel func(), rsp *response) { cancel(); _ = rsp.Body.Close() }, "ready"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(4)
+				n := 0 // requests to the first one
+				ss[0].serve = func(ctx context.Context, _ string) (*response, error) {
+					n++
+					r, w := io.Pipe()
+					left := n%3 == 0
+					go func() {
+						_, _ = io.WriteString(w, "x")
+						if left {
+							<-ctx.Done()
+						}
+						_ = w.CloseWithError(errBroken)
+					}()
+					return &response{r}, nil
+				}
+				p.add(ss...)
+				for range 5 * len(ss) {
+					before := n
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					rsp, err := p.Call(ctx, "")
+					require.NoError(t, err)
+					_, err = rsp.Body.Read(make([]byte, 1))
+					require.NoError(t, err)
+					if n > before && n%3 == 0 {
+						tt.leave(ctx, cancel, rsp)
+					}
+					_, _ = io.Copy(io.Discard, rsp.Body)
+					_ = rsp.Body.Close()
+					cancel()
+					synctest.Wait()
+				}
+				assert.Equal(t, tt.state, p.of(ss[0]).Get("state"))
+			})
+		})
+	}
+}
