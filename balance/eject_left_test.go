@@ -15,19 +15,6 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// hang makes a server answer to nobody.
-func (s *server) hang() *server {
-	s.serve = func(ctx context.Context, _ string) (*response, error) {
-		<-ctx.Done()
-		return nil, context.Cause(ctx)
-	}
-	return s
-}
-
-func allowing(d time.Duration) func(int) (context.Context, context.CancelFunc) {
-	return func(int) (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), d) }
-}
-
 // leaving cancels after d.
 func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 	return func(int) (context.Context, context.CancelFunc) {

@@ -164,7 +164,7 @@ func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
 		p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: sec})), servers(1)
 		p.add(ss[0].after(func() time.Duration { return 20 * time.Millisecond }))
 		require.NoError(t, p.send(t.Context()))
-		ss[0].serve = func(ctx context.Context, _ string) (*response, error) { <-ctx.Done(); return nil, ctx.Err() }
+		ss[0].hang()
 		for range 200 {
 			ctx, leave := context.WithTimeout(t.Context(), 5*time.Millisecond)
 			require.Error(t, p.send(ctx))

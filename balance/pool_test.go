@@ -212,6 +212,15 @@ func (s *server) after(d func() time.Duration) *server {
 	return s
 }
 
+// hang makes a server answer to nobody.
+func (s *server) hang() *server {
+	s.serve = func(ctx context.Context, _ string) (*response, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return s
+}
+
 // load sends n requests at the given rate, each in a goroutine of its own, and
 // returns each server's share of them.
 func (p *pool) load(t *testing.T, n int, every time.Duration, ss []*server, ctx func(i int) (context.Context, context.CancelFunc)) []float64 {
@@ -236,6 +245,11 @@ func (p *pool) load(t *testing.T, n int, every time.Duration, ss []*server, ctx 
 	}
 	require.NotEmpty(t, shares)
 	return shares
+}
+
+// allowing gives each caller so much time.
+func allowing(d time.Duration) func(int) (context.Context, context.CancelFunc) {
+	return func(int) (context.Context, context.CancelFunc) { return context.WithTimeout(context.Background(), d) }
 }
 
 func patient(int) (context.Context, context.CancelFunc) {

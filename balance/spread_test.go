@@ -67,7 +67,7 @@ func TestCallersWhoLeaveDoNotMoveTheShares(t *testing.T) {
 		before := p.load(t, 60_000, every, ss, patient) // twelve decays
 		leaving := p.load(t, 60_000, every, ss, func(i int) (context.Context, context.CancelFunc) {
 			if i%2 == 0 {
-				return context.WithTimeout(context.Background(), time.Millisecond)
+				return allowing(time.Millisecond)(i)
 			}
 			return patient(i)
 		})
@@ -87,9 +87,7 @@ func TestSlowEndpointIsNotHiddenByCallersWhoLeave(t *testing.T) {
 		}
 		ss[0].after(around(400 * time.Millisecond))
 		p.add(ss...)
-		impatient := func(int) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(context.Background(), 50*time.Millisecond)
-		}
+		impatient := allowing(50 * time.Millisecond)
 		p.load(t, 5000, every, ss, impatient)
 		require.Less(t, p.load(t, 10_000, every, ss, impatient)[0], 0.03)
 	})

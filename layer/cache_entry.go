@@ -24,8 +24,7 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	if inner == nil {
 		return nil
 	}
-	n := Describe(*inner)
-	return &n
+	return new(Describe(*inner))
 }
 
 func (e *cacheEntry[K, Req, Rsp]) note(err error) {

@@ -144,14 +144,7 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 }
 
 // isOver reports whether the profile in force is the last one.
-func (r *Router[Req, Rsp]) isOver() bool {
-	select {
-	case <-r.over:
-		return true
-	default:
-		return false
-	}
-}
+func (r *Router[Req, Rsp]) isOver() bool { return r.watched.Load().ended }
 
 // refuseClosed takes targets that are closed for what they are to those above.
 func (r *Router[Req, Rsp]) refuseClosed(err error) error {

@@ -239,8 +239,7 @@ func soonChat(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)
-	require.NoError(t, stream.SendMsg(wrapperspb.String("x")))
-	require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue)))
+	chat(t, stream, "x")
 	require.NoError(t, stream.CloseSend())
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
 }

@@ -40,9 +40,12 @@ type town struct {
 
 // freeAddr is an address at which nobody listens, and whose port no other test
 // is given.
-func freeAddr(t testing.TB) string {
+func freeAddr(t testing.TB) string { return givenBack(t, "127.0.0.91:0") }
+
+// givenBack is an address at which somebody has just stopped to listen.
+func givenBack(t testing.TB, addr string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.91:0")
+	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	return l.Addr().String()

@@ -153,13 +153,7 @@ func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 }
 
 // refused is an address where nobody listens.
-func refused(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
-}
+func refused(t testing.TB) string { return givenBack(t, "127.0.0.1:0") }
 
 func TestA24OneConnectionThroughTheMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
