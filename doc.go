@@ -10,7 +10,7 @@
 //	              │
 //	            discover   target ─▶ balancer, one each, fed by resolve
 //	              │
-//	            balance    two ready endpoints looked at, the cheaper wins
+//	            balance    a few ready endpoints looked at, the cheapest wins
 //	              │
 //	            tap        one atomic load, unless somebody watches
 //	              │

@@ -12,6 +12,9 @@ import (
 // Of Updates the label "op" is Reset, once for each time that all endpoints were
 // told, if that changed anything; else, for each endpoint, Add, also of one that
 // is changed or replaced, or Remove.
+//
+// Whoever makes a metric declares the label that is named here: go-kit's
+// Prometheus finds out that one is missing when it is first written, and panics.
 type Instruments struct {
 	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
 	Updates   metrics.Counter // label "op": Reset, Add, Remove

@@ -39,7 +39,9 @@ type Policy struct {
 	// faded to what others cost. From the second failure in a row to its next
 	// good response it costs as if many more requests waited there than at
 	// others, so that it is not the cheapest because failures are quick; unless
-	// more than half of the endpoints are failing.
+	// more than half of the endpoints are failing. Until then it gets nothing
+	// while others do: after one failure, at a few ms and with the defaults, for
+	// about half a minute. A shorter Decay, or a smaller Penalty, makes that less.
 	Penalty time.Duration
 
 	// SlowStart is the time in which a new endpoint comes to its full share,

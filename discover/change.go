@@ -34,6 +34,11 @@ type Target struct {
 // their addresses, unless one takes too long; those of several updates may be
 // made at the same time. For an endpoint that has gone meanwhile, none is made.
 //
+// What a resolver says of how to reach the endpoint (Protocol, ServerName,
+// Identity, Authority, OpaquePort) is for Make to act on: nobody else does. One
+// that looks at the address alone sends in clear what should go by TLS. Refuse
+// what you cannot do: see the example.
+//
 // ctx ends when the endpoint is gone and the last response of it has ended, or
 // when the context given to [Endpoints] ends. It is the life of the service:
 // release its connections then.

@@ -12,6 +12,13 @@ import (
 // for each request; the labels that are named here are bound when the layer is
 // made. What is nil is not recorded.
 //
+// Whoever makes a metric declares its labels, those named here as well. With
+// go-kit's Prometheus, Responses is
+//
+//	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
+//
+// and one that is forgotten is found out by a panic when it is first written.
+//
 // The first group is written by [Metrics]; the rest by the layers named, when
 // they are given instruments by [Measured].
 type Instruments struct {

@@ -19,9 +19,10 @@ import (
 // [Register]. It works with every resolver of gRPC's that gives IP addresses.
 //
 // Every address has a connection, which is made at once and kept. A call goes
-// to the cheaper of two that are connected and whose layers admit it. What it
-// costs is measured to the end of a unary call, and to the first message of a
-// stream that came through a [Client].
+// to the cheapest of those that are connected and whose layers admit it: of all
+// where they are at most sixteen, else of five. What it costs is measured to the
+// end of a unary call, and to the first message of a stream that came through a
+// [Client].
 //
 // Where no endpoint admits a call, it waits if one is about to be connected for
 // the first time, or again; else it fails with UNAVAILABLE and the reason, or,

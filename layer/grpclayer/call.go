@@ -94,6 +94,14 @@ type (
 	Stack   = layer.Stack[*Call, *Reply]
 )
 
+// The policies of package layer, for gRPC.
+type (
+	RetryPolicy    = layer.RetryPolicy[*Call, *Reply]
+	HedgePolicy    = layer.HedgePolicy[*Call]
+	FallbackPolicy = layer.FallbackPolicy[*Call, *Reply]
+	ChaosPolicy    = layer.ChaosPolicy[*Call]
+)
+
 // NewStack returns an empty stack that knows gRPC: where a reply ends
 // ([Completion]), what it means ([Classify]) and how a call is sent again
 // ([Resend], no method being idempotent). Options given here come after, and

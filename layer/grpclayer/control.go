@@ -20,7 +20,7 @@ import (
 //	drain        nothing new after Close
 //	metrics      calls, as control_* counts them
 //	queue        1000 calls and streams wait up to 30 s for a connection
-//	balance      of the addresses that DNS finds, the cheaper of two: peak EWMA, 30 ms and 10 s
+//	balance      of the addresses that DNS finds, the cheapest of a few: peak EWMA, 30 ms and 10 s
 //	└ reconnect  each address is connected at once, and again when a call finds it lost;
 //	             100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2

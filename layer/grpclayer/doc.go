@@ -20,7 +20,7 @@
 //
 //	Client      Calls: timeout, retry, budget
 //	gRPC        asks the picker
-//	balance     of two ready endpoints the cheaper one
+//	balance     of a few ready endpoints the cheapest one
 //	endpoint    EndpointLayer: breaker, limit; a refusal is offered to others
 //	gRPC        the SubConn, bytes out
 //

@@ -30,7 +30,9 @@
 //
 // Names are compared as they are written: case counts, and no port is added.
 // A server_name without an identity is plain TLS; an endpoint with neither is
-// cleartext. The same as JSON is read too:
+// cleartext. Protocol, identity, server_name, authority and opaque_port do nothing
+// by themselves: whoever makes the service of an endpoint has to act on them, as
+// package discover says of its Make. The same as JSON is read too:
 //
 //	{"destinations": {"web:80": {"endpoints": [{"addr": "10.0.0.1:80", "weight": 20000}]}}}
 //

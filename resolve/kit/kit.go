@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// New returns a Resolver of what Instancers say. Make makes one for a target;
-// it is called when the first stream of the target begins, and again, after a
+// New returns a Resolver of what Instancers say. newInstancer makes one for a
+// target; it is called when the first stream of the target begins, and again, after a
 // back-off, when it returned an error, which is news; an error that matches
 // [resolve.ErrUnresolvable] is final. All streams of a target share one
 // Instancer. When the last of them ends, it is stopped; a stream that begins
@@ -25,7 +25,7 @@ import (
 // what was known stays. A stream that is slower than the events is told the
 // latest.
 //
-// Make may take its time: a stream that is left meanwhile does not wait for it,
+// newInstancer may take its time: a stream that is left meanwhile does not wait for it,
 // and what it makes is then stopped at once. It may be called for different
 // targets at the same time.
 func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
