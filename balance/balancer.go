@@ -175,7 +175,9 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			}
 			continue // one became ready just now
 		}
-		hints.Tries.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
+		if hints.Tries != nil {
+			hints.Tries.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
+		}
 		rsp, taken, err := b.send(ctx, n, req, start)
 		if taken {
 			return rsp, err

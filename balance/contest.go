@@ -10,7 +10,7 @@ type contest struct {
 
 	usual    float32
 	weighted bool
-	chance   uint64
+	chance   uint32
 
 	best     *endpoint
 	cost     float32
@@ -57,9 +57,13 @@ func (t *contest) result() (*endpoint, float32) {
 	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
 }
 
-// nextChance is a step of Knuth's MMIX generator: what one random number can
-// still give, in its upper bits.
-func nextChance(c uint64) uint64 { return c*6364136223846793005 + 1442695040888963407 }
+// chanceOf is what is left to chance of a number that says where to look as well:
+// its halves say so each, and this neither.
+func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
+
+// nextChance is a step of the generator of Numerical Recipes: what one random
+// number can still give, in its upper bits.
+func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
 
 // onePart is a number from 1 to 2: the bits of a float32 above its exponent's.
-func onePart(chance uint64) float32 { return math.Float32frombits(uint32(chance>>41) | 127<<23) }
+func onePart(chance uint32) float32 { return math.Float32frombits(chance>>9 | 127<<23) }

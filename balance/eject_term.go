@@ -95,7 +95,7 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	}
 	b.leave(n)
 	n.status.setState(ejected)
-	term := b.jury.condemn(&n.endpoint, time.Since(b.start), b.group.random())
+	term := b.jury.condemn(&n.endpoint, time.Since(b.start), b.group.draw())
 	n.conduct.sentence = &EjectedError{Cause: cause, Until: time.Now().Add(term), Times: n.conduct.times}
 	n.reason = n.conduct.sentence
 	b.count()

@@ -58,7 +58,7 @@ const (
 // begin counts one more request, if the endpoint is ready. One that was removed
 // before is seen to be.
 func (e *endpoint) begin(now uint32) bool {
-	const mask, known = stateMask | provenMask<<provenShift, ready | proof<<provenShift
+	const mask, known = stateMask | provenMask<<provenShift, ready | known
 	e.work.Add(given)
 	return e.status.word.Load()&mask == known || e.beginUnproven(now)
 }
@@ -159,15 +159,18 @@ func (e *endpoint) starves(now uint32, usual float32) bool {
 func (e *endpoint) judged(bad bool) {
 	if bad {
 		if e.fails.Add(1) > 1 {
-			e.latency.mark(true)
+			e.status.fail()
 		}
 		e.status.mark()
 		return
 	}
-	if e.status.marked() && e.fails.Load() != 0 {
+	word := e.status.word.Load()
+	if word&badRecord != 0 && e.fails.Load() != 0 {
 		e.fails.Store(0)
 	}
-	e.latency.mark(false)
+	if word&failing != 0 {
+		e.status.recover()
+	}
 }
 
 // fine notes what was expected of e before a failure had its price.

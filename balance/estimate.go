@@ -33,8 +33,7 @@ import (
 // again and none is lost:
 //
 //	bits 63..32  T, in ticks since the balancer began
-//	bit 31       whether the endpoint is failing: see endpoint.judged
-//	bits 30..0   E, in ns, as a float32 (exact to 6·10⁻⁸); 0 if there was no sample
+//	bits 31..0   E, in ns, as a float32 (exact to 6·10⁻⁸); 0 if there was no sample
 //
 // A tick is 2^20 ns, about a millisecond; the count wraps round after 52 days.
 // An endpoint without a sample for that long looks fresh: it fades once more.
@@ -73,24 +72,11 @@ func decayTicks(d time.Duration) float64 { return float64(d) / (1 << tickShift) 
 
 func pack(value float32, at uint32) uint64 { return uint64(at)<<32 | uint64(math.Float32bits(value)) }
 
-// failing is the bit of a word that says so: that of the sign, which E has no
-// use for.
-const failing = 1 << 31
-
-// load returns E, how long ago, in ticks, it was that, and whether the endpoint
-// is failing. E is 0 if there was no sample.
-func (e *estimate) load(now uint32) (value float32, age uint32, fails bool) {
+// load returns E, and how long ago, in ticks, it was that. E is 0 if there was no
+// sample.
+func (e *estimate) load(now uint32) (value float32, age uint32) {
 	word := e.word.Load()
-	return math.Float32frombits(uint32(word) &^ failing), since(now, uint32(word>>32)), word&failing != 0
-}
-
-// mark says whether the endpoint is failing from now on. No sample changes that.
-func (e *estimate) mark(fails bool) {
-	for old := e.word.Load(); old&failing != 0 != fails; old = e.word.Load() {
-		if e.word.CompareAndSwap(old, old^failing) {
-			return
-		}
-	}
+	return math.Float32frombits(uint32(word)), since(now, uint32(word>>32))
 }
 
 // since is now − at, and 0 if at is late.
@@ -122,7 +108,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64) (firs
 	s := float32(min(max(sample, 1), longestSample))
 	for {
 		old := e.word.Load()
-		value, at := math.Float32frombits(uint32(old)&^failing), uint32(old>>32)
+		value, at := math.Float32frombits(uint32(old)), uint32(old>>32)
 		if value == 0 {
 			at = now
 		}
@@ -140,7 +126,7 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64) (firs
 			}
 			value = float32(float64(value) - down)
 		}
-		if e.word.CompareAndSwap(old, pack(value, at)|old&failing) {
+		if e.word.CompareAndSwap(old, pack(value, at)) {
 			return first
 		}
 	}

@@ -99,7 +99,7 @@ func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], sta
 }
 
 func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
-	return time.Duration(b.group.expected(e, now, float32(b.group.usual.read())))
+	return time.Duration(b.group.expected(e, now, b.group.usual.read()))
 }
 
 // record takes the latency of a response that began at start and is here now.
@@ -108,16 +108,17 @@ func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
 func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duration) {
 	now := time.Since(b.start)
 	took := now - start
+	word := n.status.word.Load()
 	switch {
 	case price > 0:
 		expected := b.expected(&n.endpoint, tick(now))
 		n.fine(expected)
 		took = max(took, price, expected)
-	case n.isFined():
+	case word&badRecord != 0 && n.isFined():
 		n.pay(took, b.expected(&n.endpoint, tick(now)))
 	}
 	first := n.latency.record(took, tick(now), b.group.decay)
-	if n.status.proven() != proof {
+	if provenOf(word) != proof {
 		n.status.prove()
 	}
 	b.group.refresh(&n.endpoint, tick(now), first)

@@ -81,7 +81,7 @@ func (b *Balancer[Req, Rsp]) explainLook(s look, q query, chosen bool) layer.Nod
 	if s.reading.weight != 1 {
 		state = append(state, layer.Attr{Key: "weight", Value: s.reading.weight})
 	}
-	if _, _, fails := s.latency.load(q.now); fails {
+	if s.status.fails() {
 		state = append(state, layer.Attr{Key: "failing", Value: true})
 	}
 	if s.far {

@@ -54,7 +54,7 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 // overdue reports whether a response that is not here after such a wait is the
 // endpoint's failure, and not that of a caller who allows it little time.
 func (f *failures[Rsp]) overdue(wait time.Duration) bool {
-	return f.classify != nil && wait > tooLong(f.usual.read())
+	return f.classify != nil && wait > tooLong(float64(f.usual.read()))
 }
 
 // tooLong is the default penalty where that is more than is usual by far.

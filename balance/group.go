@@ -18,8 +18,8 @@ type group struct {
 	cost      Cost
 	slowStart uint32 // in ticks
 	farther   float32
-	weighted  atomic.Bool // some endpoint is not like the others
-	random    func() uint64
+	weighted  atomic.Bool   // some endpoint is not like the others
+	random    func() uint64 // nil: that of math/rand, which is quicker to call by its name
 }
 
 const (
@@ -32,15 +32,20 @@ func newGroup(p Policy, random func() uint64) *group {
 		decay: decayTicks(p.Decay), fading: newFading(decayTicks(p.Decay)), cost: p.Cost,
 		slowStart: tick(p.SlowStart), farther: float32(p.Spill), random: random,
 	}
-	if random == nil {
-		g.random = rand.Uint64
-	}
 	g.weighted.Store(g.slowStart > 0)
 	g.usual.init(p.DefaultRTT)
 	for i := range g.sets {
 		g.sets[i].clear()
 	}
 	return g
+}
+
+// draw returns a random number.
+func (g *group) draw() uint64 {
+	if g.random != nil {
+		return g.random()
+	}
+	return rand.Uint64()
 }
 
 func (g *group) len() int { return g.sets[near].len() + g.sets[far].len() }
@@ -119,7 +124,7 @@ func (g *group) expected(e *endpoint, now uint32, usual float32) float32 {
 // expects is what is expected of e: the latency, and for how many requests it
 // counts beside those that it has.
 func (g *group) expects(e *endpoint, now uint32, usual float32) (latency, asIf float32) {
-	value, age, fails := e.latency.load(now)
+	value, age := e.latency.load(now)
 	if value == 0 {
 		return usual, 0
 	}
@@ -128,7 +133,7 @@ func (g *group) expects(e *endpoint, now uint32, usual float32) (latency, asIf f
 		ticks *= forgiving
 	}
 	latency, left := g.fading.after(ticks, value, usual)
-	if fails {
+	if e.status.fails() {
 		asIf = g.asIf(left)
 	}
 	return latency, asIf
@@ -150,7 +155,7 @@ type reading struct {
 
 // read looks at e for those who do not look at many.
 func (g *group) read(e *endpoint, now uint32) reading {
-	cost := g.costOf(e, now, float32(g.usual.read()), 1)
+	cost := g.costOf(e, now, g.usual.read(), 1)
 	return reading{cost, e.inFlight(), g.weight(e, now), cost >= dear}
 }
 

@@ -73,6 +73,9 @@ func (choices) left(*endpoint)   {}
 // pick prefers the near endpoints to the far ones, unless these are cheaper by
 // more than the journey is worth, or the request has been to the near ones.
 func (c choices) pick(q query) *endpoint {
+	if q.tries == nil && q.why == nil && c.isEven() && c.sets[far].len() == 0 {
+		return c.amongPlain(&c.sets[near], q.now).best
+	}
 	here, cost := c.among(&c.sets[near], q)
 	if c.sets[far].len() == 0 {
 		return here
@@ -94,33 +97,43 @@ func (c choices) pick(q query) *endpoint {
 	return here
 }
 
+// isEven reports whether all endpoints weigh the same, by the usual cost.
+func (g *group) isEven() bool { return g.cost.of == nil && !g.weighted.Load() }
+
+// amongPlain is among where that is so, for a request that was not sent before
+// and of which nobody asks why.
+func (c choices) amongPlain(r *readySet, now uint32) found {
+	s, random := r.slots.Load(), c.draw()
+	if all := s.all.Load(); all != nil && len(*all) <= c.few {
+		return c.cheapestOf(*all, now, none(chanceOf(random)))
+	}
+	n := int(s.n.Load())
+	k, w := min(c.k, n), newWalk(random, n)
+	if n <= c.few {
+		k, w.stride = n, 1
+	}
+	return c.cheapestPlain(s, w, k, now, chanceOf(random))
+}
+
 // among lets some endpoints of a set compete: all if they are few, else k.
 func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
-	s := r.slots.Load()
-	n := int(s.n.Load())
-	if n == 0 {
-		return nil, 0
-	}
-	random := c.random()
-	plain := c.cost.of == nil && q.why == nil && q.tries.Len() == 0 && !c.weighted.Load()
-	if all := s.all.Load(); plain && all != nil && n <= c.few {
-		f := c.cheapestOf(*all, q.now, random)
+	if q.why == nil && q.tries.Len() == 0 && c.isEven() {
+		f := c.amongPlain(r, q.now)
 		return f.best, math.Float32frombits(f.least)
 	}
+	s, random := r.slots.Load(), c.draw()
+	n := int(s.n.Load())
 	k, w := min(c.k, n), newWalk(random, n)
 	if n <= c.few {
 		k, w.stride = n, 1 // of all, the order does not matter, and this one can be foreseen
 	}
-	if plain {
-		return c.cheapestPlain(s, w, k, q.now, random)
-	}
 	if q.tries.Len() > 0 {
-		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, random); best != nil {
+		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, chanceOf(random)); best != nil {
 			return best, cost
 		}
 		q.tries = nil
 	}
-	return c.cheapest(s, w, k, k, q, random)
+	return c.cheapest(s, w, k, k, q, chanceOf(random))
 }
 
 // maxWalk bounds how many endpoints are looked at for a request that was sent
@@ -131,8 +144,8 @@ const maxWalk = 16
 // cheapest walks along up to far endpoints, until it has looked at k of them
 // where the request has not been, and returns the one that costs least for its
 // weight.
-func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint64) (best *endpoint, cost float32) {
-	t := contest{group: g, query: q, usual: float32(g.usual.read()), weighted: g.weighted.Load(), chance: chance}
+func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (best *endpoint, cost float32) {
+	t := contest{group: g, query: q, usual: g.usual.read(), weighted: g.weighted.Load(), chance: chance}
 	tried := q.tries.Len() > 0
 	for ; far > 0 && k > 0; far-- {
 		e := s.at[w.next()].Load()

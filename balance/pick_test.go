@@ -190,7 +190,9 @@ func TestPlainIsCheapest(t *testing.T) {
 					at = uint32(rapid.IntRange(0, now).Draw(rt, "at"))
 				}
 				e.latency.word.Store(pack(float32(rapid.IntRange(1, 1e9).Draw(rt, "latency")), at))
-				e.latency.mark(rapid.Bool().Draw(rt, "fails"))
+				if rapid.Bool().Draw(rt, "fails") {
+					e.status.fail()
+				}
 			}
 			g.sets[near].add(e)
 		}
@@ -198,13 +200,14 @@ func TestPlainIsCheapest(t *testing.T) {
 		s := g.sets[near].slots.Load()
 		looked := &looks{}
 		w := newWalk(random, n)
-		plain, cost := g.cheapestPlain(s, w, k, now, random)
+		chance := uint32(random)
+		f := g.cheapestPlain(s, w, k, now, chance)
 		if all := s.all.Load(); all != nil && rapid.Bool().Draw(rt, "all") {
-			f := g.cheapestOf(*all, now, random)
-			plain, cost = f.best, math.Float32frombits(f.least)
+			f = g.cheapestOf(*all, now, none(chance))
 			k, w = n, walk{stride: 1, n: n}
 		}
-		other, same := g.cheapest(s, w, k, k, query{now: now, why: looked}, random)
+		other, same := g.cheapest(s, w, k, k, query{now: now, why: looked}, chance)
+		plain, cost := f.best, math.Float32frombits(f.least)
 		require.Same(rt, plain, other)
 		require.InEpsilon(rt, cost, same, 1e-6)
 		require.Len(rt, looked.seen, k)
@@ -214,9 +217,9 @@ func TestPlainIsCheapest(t *testing.T) {
 			if l.status.proven() < founder {
 				continue // fades faster
 			}
-			quick := g.expected(l.endpoint, now, float32(g.usual.read()))
-			value, _, _ := l.latency.load(now)
-			require.InDelta(rt, l.latency.read(now, g.decay, g.usual.read()), quick, 1e-3*max(float64(value), g.usual.read()))
+			quick := g.expected(l.endpoint, now, g.usual.read())
+			value, _ := l.latency.load(now)
+			require.InDelta(rt, l.latency.read(now, g.decay, float64(g.usual.read())), quick, 1e-3*float64(max(value, g.usual.read())))
 		}
 	})
 }
@@ -268,7 +271,7 @@ func TestUsual(t *testing.T) {
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
 	require.InDelta(t, 5*ms, g.usual.read(), 1, "nobody uses the other two")
-	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, float32(g.usual.read())), 1, "and so they come back")
+	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, g.usual.read()), 1, "and so they come back")
 }
 
 func TestCosts(t *testing.T) {

@@ -18,15 +18,16 @@ const sideBySide = 8
 type found struct {
 	best   *endpoint
 	least  uint32 // the bits of what it costs
-	others bool   // some were passed over
-	chance uint64 // for whatever comes next
+	chance uint32 // for whatever comes next
 }
+
+func none(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
 
 // cheapestPlain is cheapest for these endpoints. What is drawn at random cannot
 // be foreseen either: there is no branch where the walk turns.
-func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64) (best *endpoint, cost float32) {
+func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
 	var room [sideBySide]*endpoint
-	least := uint32(math.MaxUint32)
+	f := none(chance)
 	at, first, i, n := s.at[:w.n], w.start, w.at, w.n
 	back := w.stride - n
 	for k > 0 {
@@ -45,85 +46,65 @@ func (g *group) cheapestPlain(s *slots, w walk, k int, now uint32, chance uint64
 				some++
 			}
 		}
-		f := g.cheapestKnown(room[:some], now, chance)
-		if f.others {
-			f.best, f.least = g.cheapestOther(room[:some], now, chance, f)
-		}
-		if f.least < least {
-			best, least = f.best, f.least
-		}
-		chance = f.chance
-	}
-	return best, math.Float32frombits(least)
-}
-
-// cheapestOf looks at some endpoints that are in one piece.
-func (g *group) cheapestOf(some []*endpoint, now uint32, chance uint64) found {
-	f := g.cheapestKnown(some, now, chance)
-	if f.others {
-		f.best, f.least = g.cheapestOther(some, now, chance, f)
+		f = g.cheapestOf(room[:some], now, f)
 	}
 	return f
 }
 
-// cheapestKnown looks at those that do not fail and have proven themselves, or are
-// idle founders, and reports whether there are others. It is costOf written out,
-// and calls nothing, so that what it needs stays in registers.
-func (g *group) cheapestKnown(some []*endpoint, now uint32, chance uint64) found {
-	usual, f := float32(g.usual.read()), g.fading
-	var best *endpoint
-	var others bool
-	least := uint32(math.MaxUint32)
-	for _, e := range some {
-		chance = nextChance(chance)
+// cheapestOf looks at some endpoints that are in one piece, after those of which
+// f is the cheapest.
+func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
+	for i := 0; ; i++ {
+		if f, i = g.cheapestKnown(some, i, now, f); i >= len(some) {
+			return f
+		}
+		f.chance = nextChance(f.chance)
+		its := math.Float32bits(g.costOf(some[i], now, g.usual.read(), onePart(f.chance)))
+		if its < f.least {
+			f.best, f.least = some[i], its
+		}
+	}
+}
+
+// cheapestKnown looks at those from some[i] on, up to one that fails, has not
+// proven itself, or was not heard of for long, and returns where that is. It is
+// costOf written out, and calls nothing, so that what it needs stays in registers.
+func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (found, int) {
+	usual, fade := g.usual.read(), &g.fading
+	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
+	for i < len(some) {
+		e := some[i]
+		status := e.status.word.Load()
 		word := e.latency.word.Load()
-		latency, at := math.Float32frombits(uint32(word)), uint32(word>>32)
-		if now-at <= f.fresh { // it is not where since says 0
-			age := float32(int32(now - at))
-			latency += (latency - usual) * (age * (age*f.bend - f.slope))
-		} else {
-			left := halved(float32(since(now, at)) * f.halvings)
-			latency = latency*left + usual*(1-left)
+		if status&knownMask != known {
+			if !e.isIdleFounder(status) {
+				break
+			}
+			if word == 0 { // no sample yet
+				word = pack(usual, now)
+			}
 		}
-		if word == 0 { // no sample yet
-			latency = usual
+		age := now - uint32(word>>32)
+		if age > fresh { // it also is where since says 0
+			break
 		}
-		status := e.status.word.Load()
-		if word&failing != 0 || provenOf(status) != proof && !e.isIdleFounder(status) {
-			others = true
-			continue
-		}
+		f.chance = nextChance(f.chance)
+		ticks := float32(int32(age))
+		latency := math.Float32frombits(uint32(word))
+		latency += (latency - usual) * (ticks * (ticks*bend - slope))
 		streams := streamsOf(status)
-		requests := float32(int32(e.inFlight())-streams) + onePart(chance)
-		if its := math.Float32bits(latency*requests + float32(streams)*usual); its < least {
-			least, best = its, e
+		requests := float32(int32(e.inFlight())-streams) + onePart(f.chance)
+		if its := math.Float32bits(latency*requests + float32(streams)*usual); its < f.least {
+			f.least, f.best = its, e
 		}
+		i++
 	}
-	return found{best, least, others, chance}
+	return f, i
 }
 
-// cheapestOther looks at those that cheapestKnown passed over, each with the same
-// chance as there. If it found none, all are looked at: one may be known by now.
-func (g *group) cheapestOther(some []*endpoint, now uint32, chance uint64, f found) (best *endpoint, least uint32) {
-	usual := float32(g.usual.read())
-	best, least = f.best, f.least
-	for _, e := range some {
-		chance = nextChance(chance)
-		status := e.status.word.Load()
-		known := e.latency.word.Load()&failing == 0 && (provenOf(status) == proof || e.isIdleFounder(status))
-		if known && f.best != nil {
-			continue
-		}
-		if its := math.Float32bits(g.costOf(e, now, usual, onePart(chance))); its < least {
-			best, least = e, its
-		}
-	}
-	return best, least
-}
-
-// isIdleFounder reports whether e is of the first set, and nobody waits there: it
-// costs what it would if it had proven itself. Where it was slow at first, it may
-// stay so for a while.
+// isIdleFounder reports whether e is of the first set and does not fail, and
+// nobody waits there: it costs what it would if it had proven itself. Where it was
+// slow at first, it may stay so for a while.
 func (e *endpoint) isIdleFounder(status uint32) bool {
-	return provenOf(status) >= founder && int32(e.inFlight()) == streamsOf(status)
+	return status&knownMask-founder<<provenShift < tried<<provenShift && int32(e.inFlight()) == streamsOf(status)
 }

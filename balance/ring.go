@@ -134,7 +134,7 @@ func (h *hashing) along(q query) (first *endpoint, found bool) {
 // anywhere draws endpoints, each as likely as its share of the ring, until one
 // has room; nil if none has.
 func (h *hashing) anywhere(q query) *endpoint {
-	random := h.random()
+	random := h.draw()
 	for i := range h.draws {
 		c := h.ring.from(place(random, i))
 		e := c.next()

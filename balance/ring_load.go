@@ -52,7 +52,7 @@ func (h *hashing) count() uint64 {
 	}
 	var requests uint64
 	var points int
-	w := newWalk(h.random(), n)
+	w := newWalk(h.draw(), n)
 	for range min(n, counted) {
 		s, i := here, w.next()
 		if i >= nearby {

@@ -14,7 +14,7 @@ func RoundRobin() Pick {
 // Random takes an endpoint at random, whatever it costs.
 func Random() Pick {
 	return Pick{"random", func(g *group) picker {
-		return rotation{g, func(n int) int { return int(uint64(uint32(g.random())) * uint64(n) >> 32) }}
+		return rotation{g, func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) }}
 	}}
 }
 

@@ -4,9 +4,10 @@ import "sync/atomic"
 
 // status is how an endpoint is doing, in one word:
 //
-//	bits 31..10  of the requests in flight, the responses whose latency was taken: signed, up to two million
-//	bit 9        its slow start is over, which ticks alone forget: they wrap round
-//	bit 8        there is something bad in its record
+//	bits 31..11  of the requests in flight, the responses whose latency was taken: signed, up to a million
+//	bit 10       its slow start is over, which ticks alone forget: they wrap round
+//	bit 9        there is something bad in its record
+//	bit 8        it is failing: see endpoint.judged
 //	bits 7..3    samples so far, as far as they matter: see full
 //	bits 2..0    its state
 //
@@ -17,9 +18,14 @@ const (
 	stateMask   = 1<<3 - 1
 	provenShift = 3
 	provenMask  = 1<<5 - 1
-	badRecord   = 1 << 8
-	isWarm      = 1 << 9
-	streamShift = 10
+	failing     = 1 << 8
+	badRecord   = 1 << 9
+	isWarm      = 1 << 10
+	streamShift = 11
+
+	// Of an endpoint of which enough is known, and which does not fail.
+	knownMask = failing | provenMask<<provenShift
+	known     = proof << provenShift
 )
 
 // The states of an endpoint. They change under the balancer's mutex.
@@ -60,6 +66,10 @@ func (s *status) stream(n int32) { s.word.Add(uint32(n) << streamShift) }
 func (s *status) marked() bool { return s.word.Load()&badRecord != 0 }
 func (s *status) mark()        { s.word.Or(badRecord) }
 func (s *status) unmark()      { s.word.And(^uint32(badRecord)) }
+
+func (s *status) fails() bool { return s.word.Load()&failing != 0 }
+func (s *status) fail()       { s.word.Or(failing) }
+func (s *status) recover()    { s.word.And(^uint32(failing)) }
 
 func (s *status) warm() bool { return s.word.Load()&isWarm != 0 }
 func (s *status) warmUp()    { s.word.Or(isWarm) }

@@ -21,7 +21,7 @@ func TestStatusAgainstAModel(t *testing.T) {
 		var s status
 		var state, samples uint32
 		var streams int32
-		var bad, warm bool
+		var bad, fails, warm bool
 		rt.Repeat(map[string]func(*rapid.T){
 			"state": func(rt *rapid.T) {
 				next := rapid.Uint32Range(ready, removed).Draw(rt, "state")
@@ -43,14 +43,17 @@ func TestStatusAgainstAModel(t *testing.T) {
 				s.stream(n)
 				streams += n
 			},
-			"mark":   func(*rapid.T) { s.mark(); bad = true },
-			"unmark": func(*rapid.T) { s.unmark(); bad = false },
-			"warm":   func(*rapid.T) { s.warmUp(); warm = true },
+			"mark":    func(*rapid.T) { s.mark(); bad = true },
+			"unmark":  func(*rapid.T) { s.unmark(); bad = false },
+			"fail":    func(*rapid.T) { s.fail(); fails = true },
+			"recover": func(*rapid.T) { s.recover(); fails = false },
+			"warm":    func(*rapid.T) { s.warmUp(); warm = true },
 			"": func(rt *rapid.T) {
 				require.Equal(rt, state, s.state())
 				require.Equal(rt, samples, s.proven())
 				require.Equal(rt, streams, s.streams())
 				require.Equal(rt, bad, s.marked())
+				require.Equal(rt, fails, s.fails())
 				require.Equal(rt, warm, s.warm())
 			},
 		})
@@ -58,7 +61,7 @@ func TestStatusAgainstAModel(t *testing.T) {
 }
 
 // Whatever is bad in a record has its mark once all is quiet, however responses
-// meet; and once all is well it has none.
+// meet; and once all is well it has none, and does not fail.
 func TestMarkTellsOfTheRecord(t *testing.T) {
 	j := newJury(Ejection{Consecutive: 1 << 20}.orDefault(), true)
 	respond := func(e *endpoint, bad bool, expected time.Duration) {
@@ -86,5 +89,6 @@ func TestMarkTellsOfTheRecord(t *testing.T) {
 		respond(e, false, 1)
 		require.True(t, e.clean())
 		require.False(t, e.status.marked())
+		require.False(t, e.status.fails(), "its last response was good")
 	}
 }

@@ -40,7 +40,7 @@ func (u *usual) init(d time.Duration) { u.word.Store(pack(float32(d), 0)) }
 // known reports whether there was a sample.
 func (u *usual) known() bool { return u.measured.Load() }
 
-func (u *usual) read() float64 { return float64(math.Float32frombits(uint32(u.word.Load()))) }
+func (u *usual) read() float32 { return math.Float32frombits(uint32(u.word.Load())) }
 
 // opinion is what one endpoint says is usual.
 type opinion struct {
@@ -66,7 +66,7 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 		if n == 0 {
 			continue
 		}
-		w := newWalk(g.random(), n)
+		w := newWalk(g.draw(), n)
 		for range min(n, cap(heard)-len(heard)) {
 			if other := r.at[w.next()].Load(); other != nil && other != e {
 				heard = g.hear(heard, other, now)
@@ -82,7 +82,7 @@ func (g *group) refresh(e *endpoint, now uint32, first bool) {
 
 // hear adds what is expected of e, but for the price of failures, if it is known.
 func (g *group) hear(heard []opinion, e *endpoint, now uint32) []opinion {
-	value, age, fails := e.latency.load(now)
+	value, age := e.latency.load(now)
 	if value == 0 {
 		return heard
 	}
@@ -90,9 +90,9 @@ func (g *group) hear(heard []opinion, e *endpoint, now uint32) []opinion {
 		value = math.Float32frombits(e.fined.Load())
 	}
 	w := max(fade(age, g.decay), math.SmallestNonzeroFloat32)
-	usual := g.usual.read()
+	usual := float64(g.usual.read())
 	waiting, _ := e.load()
-	return append(heard, opinion{usual + (float64(value)-usual)*w, w, max(waiting, 0), fails})
+	return append(heard, opinion{usual + (float64(value)-usual)*w, w, max(waiting, 0), e.status.fails()})
 }
 
 // asIf is how many requests wait at an endpoint that is failing, as far as its

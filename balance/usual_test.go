@@ -29,6 +29,6 @@ func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
 		}
 		require.InDelta(t, 1*ms, g.usual.read(), 1)
 		learn(4, 2)
-		require.Greater(t, g.usual.read(), 2*ms)
+		require.Greater(t, float64(g.usual.read()), 2*ms)
 	}
 }

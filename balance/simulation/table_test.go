@@ -48,11 +48,17 @@ func compare(t *testing.T, sc scenario) outcome {
 	t.Helper()
 	o := outcome{sc: sc}
 	for _, c := range contenders() {
-		var rs []result
-		for _, seed := range seeds() {
-			rs = append(rs, measure(&sc, run(t, &sc, c, seed)))
-		}
-		o.results = append(o.results, median(rs))
+		o.results = append(o.results, compared(t, &sc, c, seeds()))
 	}
 	return o
+}
+
+// compared is what a contender comes to with the seeds.
+func compared(t *testing.T, sc *scenario, c contender, seeds []uint64) result {
+	t.Helper()
+	rs := make([]result, len(seeds))
+	for i, seed := range seeds {
+		rs[i] = measure(sc, run(t, sc, c, seed))
+	}
+	return median(rs)
 }
