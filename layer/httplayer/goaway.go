@@ -29,6 +29,7 @@ type goodbye struct {
 	last    uint32    // stream that the client opened
 	heard   bool      // the PING ack was read
 	taken   takenBack
+	waited  bool          // as who comes again; read's alone
 	told    chan struct{} // closed when net/http has dealt with all before the PING ack
 	telling sync.Once
 
@@ -146,7 +147,7 @@ func (g *goodbye) read(p []byte) (int, error) {
 		g.telling.Do(func() { close(g.told) })
 	}
 	if g.taken.hasty() {
-		g.pause()
+		g.hold()
 	}
 	n, err := g.conn.take(p)
 	g.in.scan(p[:n], g.got)
@@ -165,8 +166,20 @@ func (g *goodbye) read(p []byte) (int, error) {
 // so many that it is cut.
 const hastyPause = 20 * time.Millisecond
 
-func (g *goodbye) pause() {
-	over := time.NewTimer(hastyPause)
+// hold makes a hasty client wait; one whose address was cut before, once for long,
+// which gives nothing back to it.
+func (g *goodbye) hold() {
+	if g.waited || !g.conn.server.cut.has(g.conn.RemoteAddr()) {
+		g.pause(hastyPause)
+		return
+	}
+	g.waited = true
+	g.pause(cutOffPause)
+	g.taken.held()
+}
+
+func (g *goodbye) pause(d time.Duration) {
+	over := time.NewTimer(d)
 	defer over.Stop()
 	select {
 	case <-over.C:
@@ -191,6 +204,7 @@ var errCalm = errors.New("httplayer: the client took back too many streams")
 
 // refuse tells the client why its connection ends, if it reads.
 func (g *goodbye) refuse() {
+	g.conn.server.cut.add(g.conn.RemoteAddr())
 	_ = g.conn.Conn.SetWriteDeadline(time.Now().Add(time.Second))
 	g.tell(goAway(g.last, enhanceYourCalm))
 	g.conn.server.log.Debug("connection cut", "client", g.conn.RemoteAddr(), "error", errCalm)

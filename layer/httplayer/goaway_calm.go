@@ -104,6 +104,14 @@ func (t *takenBack) refillLocked() {
 	}
 }
 
+// held is told that the client waited until now for what it took back, which is
+// not forgotten for that.
+func (t *takenBack) held() {
+	t.mu.Lock()
+	t.at = time.Now()
+	t.mu.Unlock()
+}
+
 // share is how much of the allowance may be used before a client is hasty.
 func (t *takenBack) share() int64 { return t.most / 4 }
 

@@ -64,6 +64,7 @@ type Server struct {
 	begun    chan struct{} // closed when draining begins
 	begin    sync.Once
 	lastCall sync.Once
+	cut      cutOff
 
 	conns atomic.Int64
 	empty wake.Broadcast

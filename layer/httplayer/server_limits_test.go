@@ -297,7 +297,7 @@ func TestHastyClientsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		client, server := net.Pipe()
 		defer client.Close()
-		g := &goodbye{conn: &accepted{Conn: server, over: make(chan struct{})}}
+		g := &goodbye{conn: &accepted{Conn: server, server: &Server{}, over: make(chan struct{})}}
 		g.taken.most = 100
 		waits := func(resets int) (waited time.Duration) {
 			for range resets {

@@ -94,6 +94,8 @@ func WriteStall(d time.Duration) ServerOption {
 // one. Calls that a client gives up after 250 ms or more, as when a deadline is
 // over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
 // would have requests sent upstream for nothing (CVE-2023-44487, CVE-2025-8671).
+// Before that its connection is not read for 20 ms at each quarter of n; and for a
+// second, once, if another of the same address was cut in the last minute.
 // The default is the number of streams; an n of 0 or less means that too.
 func MaxTakenBack(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.takenBack = n })
