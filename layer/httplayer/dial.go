@@ -49,6 +49,9 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	conn, err := e.opts.dial(ctx, "tcp", e.addr)
 	if err == nil && e.opts.tls != nil {
 		conn, err = handshake(ctx, conn, e.opts.tls, p)
+		if p == http2 && e.opts.protocol == auto && withoutProtocol(err) {
+			err = errNotH2
+		}
 	}
 	if err != nil {
 		return nil, nil, &peerError{err}
@@ -82,8 +85,22 @@ func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) 
 		if got == p.String() || p == http1 && got == "" {
 			return secure, nil
 		}
-		err = fmt.Errorf("tls: the server does not speak %v", p)
+		err = fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
 	}
 	_ = conn.Close()
 	return nil, err
+}
+
+// errNotPicked is a handshake that succeeded, without the protocol.
+var errNotPicked = errors.New("tls")
+
+// withoutProtocol reports whether a handshake has shown that the server is there
+// and does not speak what was offered. Its alert is of a type that crypto/tls
+// does not export, so it is known by its text. Were that to change, the address
+// would count as one that cannot be reached; a test would tell.
+func withoutProtocol(err error) bool {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
+		return op.Err.Error() == "tls: no application protocol"
+	}
+	return errors.Is(err, errNotPicked)
 }

@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"context"
 	"io"
 	"net/http"
 	"strings"
@@ -65,15 +66,25 @@ func TestE2EHedgeWithABody(t *testing.T) {
 
 // A POST is not sent twice because it takes long.
 func TestE2EHedgeLeavesPostsAlone(t *testing.T) {
-	b := &visited{HandlerFunc: echoes}
-	slow := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		time.Sleep(20 * time.Millisecond)
-		say(w, "slow")
-	}))
-	svc := NewStack().Hedge(HedgePolicy{Min: time.Millisecond, Max: time.Millisecond}).
-		Service(spread{endpoint(t, slow), endpoint(t, serve(t, b))})
-	rsp, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "hello"))
-	require.NoError(t, err)
-	assert.Equal(t, "slow", read(t, rsp))
-	assert.Zero(t, b.n.Load())
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		slow, b := newHost(ctx, 0), newHost(ctx, 0)
+		slow.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			pipe(io.Discard, r.Body) // before that, net/http does not look for who leaves
+			select {
+			case <-time.After(20 * time.Millisecond):
+				say(w, "slow")
+			case <-r.Context().Done():
+			}
+		})
+		to := func(h *host) *Endpoint { return NewEndpoint(ctx, "10.0.0.1:80", DialContext(h.network.DialContext)) }
+		svc := NewStack().Hedge(HedgePolicy{Min: time.Millisecond, Max: time.Millisecond}).Service(spread{to(slow), to(b)})
+		rsp, err := svc.Call(ctx, request(t, http.MethodPost, "http://web/", "hello"))
+		require.NoError(t, err)
+		assert.Equal(t, "slow", read(t, rsp))
+		assert.Zero(t, b.served.Load())
+		rsp, err = svc.Call(ctx, request(t, http.MethodPut, "http://web/", "hello"))
+		require.NoError(t, err)
+		assert.Equal(t, "hello", read(t, rsp), "a PUT would be")
+		assert.EqualValues(t, 1, b.served.Load())
+	})
 }

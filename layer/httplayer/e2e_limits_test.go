@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -25,41 +26,50 @@ func stalls(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestE2ETimeLimits(t *testing.T) {
-	const limit = 30 * time.Millisecond
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
-		e := endpoint(t, serve(t, http.HandlerFunc(stalls)), protocol)
-		for name, tt := range map[string]struct {
-			stack layer.Stack[*http.Request, *http.Response]
-			path  string
-			want  error
-		}{
-			"total, before the head": {NewStack().Timeout(limit), "/head", layer.ErrTimeout},
-			"total, in the body":     {NewStack().Timeout(time.Second), "/body", layer.ErrTimeout},
-			"head":                   {NewStack().HeadTimeout(limit), "/head", layer.ErrHeadTimeout},
-			"silence":                {NewStack().IdleTimeout(limit), "/body", layer.ErrIdleTimeout},
-			"silence under others":   {NewStack().Timeout(time.Minute).Limit(1).IdleTimeout(limit).Limit(1), "/body", layer.ErrIdleTimeout},
-		} {
-			svc := tt.stack.Service(e)
-			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web"+tt.path, ""))
-			if tt.path == "/body" {
-				require.NoError(t, err, name)
-				var b []byte
-				b, err = io.ReadAll(rsp.Body)
-				assert.Equal(t, "half of it", string(b), name)
-				assert.NoError(t, rsp.Body.Close(), name)
-			}
-			assert.ErrorIs(t, err, tt.want, name)
-			assert.ErrorIs(t, err, context.DeadlineExceeded, name)
-			status, _ := StatusOf(err)
-			assert.Equal(t, http.StatusGatewayTimeout, status, name)
-		}
-		// A head in time is not bounded after that.
-		svc := NewStack().HeadTimeout(time.Minute).Service(e)
-		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/body", ""))
-		require.NoError(t, err)
-		assert.NoError(t, rsp.Body.Close())
-		assert.Eventually(t, func() bool { return e.Describe().State.Get("in_flight") == 0 }, patience, time.Millisecond)
+		bubble(t, func(t *testing.T, ctx context.Context) {
+			h := newHost(ctx, 0)
+			h.srv.Handler = http.HandlerFunc(stalls)
+			limits(t, NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext)))
+		})
 	})
+}
+
+func limits(t *testing.T, e *Endpoint) {
+	t.Helper()
+	const limit = 30 * time.Millisecond
+	for name, tt := range map[string]struct {
+		stack layer.Stack[*http.Request, *http.Response]
+		path  string
+		want  error
+	}{
+		"total, before the head": {NewStack().Timeout(limit), "/head", layer.ErrTimeout},
+		"total, in the body":     {NewStack().Timeout(time.Second), "/body", layer.ErrTimeout},
+		"head":                   {NewStack().HeadTimeout(limit), "/head", layer.ErrHeadTimeout},
+		"silence":                {NewStack().IdleTimeout(limit), "/body", layer.ErrIdleTimeout},
+		"silence under others":   {NewStack().Timeout(time.Minute).Limit(1).IdleTimeout(limit).Limit(1), "/body", layer.ErrIdleTimeout},
+	} {
+		svc := tt.stack.Service(e)
+		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web"+tt.path, ""))
+		if tt.path == "/body" {
+			require.NoError(t, err, name)
+			var b []byte
+			b, err = io.ReadAll(rsp.Body)
+			assert.Equal(t, "half of it", string(b), name)
+			assert.NoError(t, rsp.Body.Close(), name)
+		}
+		assert.ErrorIs(t, err, tt.want, name)
+		assert.ErrorIs(t, err, context.DeadlineExceeded, name)
+		status, _ := StatusOf(err)
+		assert.Equal(t, http.StatusGatewayTimeout, status, name)
+	}
+	// A head in time is not bounded after that.
+	svc := NewStack().HeadTimeout(time.Minute).Service(e)
+	rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/body", ""))
+	require.NoError(t, err)
+	assert.NoError(t, rsp.Body.Close())
+	synctest.Wait()
+	assert.Equal(t, 0, e.Describe().State.Get("in_flight"))
 }
 
 func TestE2EBreaker(t *testing.T) {

@@ -25,11 +25,16 @@ import (
 // without a connection too, until connecting fails.
 //
 // A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
-// HTTP/2, unless that is gRPC or [H2] was given.
+// HTTP/2, unless that is gRPC or [H2] was given. It says so by an answer that is
+// none of HTTP/2, or in the TLS handshake; a connection that ends before a word
+// was said is one that could not be made. What it said counts until it speaks
+// HTTP/2 on a connection that is to be one of HTTP/1.1, or there is none to be
+// had, or one that was just made ends unanswered.
 //
 // An address that cannot be reached: the request is refused, untouched, and so
 // are those that follow, at once. Ready tries again, one attempt at a time,
-// after a back-off, and keeps the connection that it made. Where nobody is in
+// after a back-off, and keeps the connection that it made; where requests come by
+// both versions of HTTP, by the one and then by the other. Where nobody is in
 // Ready, the first Call after the back-off tries; a refusal says as its After
 // when that is.
 //
@@ -72,7 +77,8 @@ import (
 // lengths said in its head mean nothing. It is in flight until it is closed.
 //
 // Cancellation: when the context of a request ends, before its body was
-// closed, an HTTP/1.1 connection is closed and an HTTP/2 stream is reset.
+// closed, an HTTP/1.1 connection is closed, upgraded or not, and an HTTP/2 stream
+// is reset.
 //
 // Body: the response body must be closed, as with any [http.RoundTripper]; an
 // HTTP/1.1 connection is free again when it was read to its end. The body of a
@@ -124,13 +130,17 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		return e.h1.call(ctx, req)
 	}
 	rsp, err := e.h2.call(ctx, req)
-	if err != nil && e.opts.protocol == auto && !isGRPC(req) && errors.Is(err, errNotH2) {
-		e.onlyH1.Store(true)
-		e.asked[1].Store(false)
-		e.byH2(req) // which it is not any more
-		return e.h1.call(ctx, req)
+	switch {
+	case err == nil || e.opts.protocol != auto || !errors.Is(err, errNotH2):
+		return rsp, err
+	case isGRPC(req):
+		closeBody(req) // it is no refusal
+		return nil, err
 	}
-	return rsp, err
+	e.onlyH1.Store(true)
+	e.asked[1].Store(false)
+	e.byH2(req) // which it is not any more
+	return e.h1.call(ctx, req)
 }
 
 // byH2 chooses the protocol, and remembers it for Ready.
@@ -155,13 +165,21 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
-// greeted is told what a server says on an HTTP/1.1 connection before it was
-// asked anything. If that is a SETTINGS frame it speaks HTTP/2, and Ready
-// connects by that from now on.
+// doubt forgets that the server does not speak HTTP/2: it may be another one
+// now.
+func (e *Endpoint) doubt() {
+	if e.onlyH1.Load() {
+		e.onlyH1.Store(false)
+	}
+}
+
+// greeted is told what a server says first on an HTTP/1.1 connection. If that is
+// a SETTINGS frame it speaks HTTP/2, and Ready connects by that from now on.
 func (e *Endpoint) greeted(p []byte) bool {
 	const frameType, settings = 3, 4
 	h2 := len(p) > frameType && p[0] == 0 && p[frameType] == settings
 	if h2 && e.opts.protocol == auto {
+		e.doubt()
 		e.lastH2.Store(true)
 	}
 	return h2

@@ -262,9 +262,9 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 	t.Run("auto, gRPC", func(t *testing.T) {
 		e := endpoint(t, addr)
 		for range 3 {
-			req := two()
-			req.Header.Set("Content-Type", "application/grpc")
+			req, body := byTwo(t, true)
 			_, err := e.Call(t.Context(), req)
+			assert.EqualValues(t, 1, body.closes.Load(), "so it was admitted")
 			assert.ErrorIs(t, err, errNotH2)
 			assert.NotErrorIs(t, err, layer.ErrNotReady, "it can do nothing for this request, ever")
 			status, _ := StatusOf(err)
@@ -289,18 +289,30 @@ func TestEndpointIsGreetedByHTTP2(t *testing.T) {
 	defer far.Close()
 	e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return near, nil }))
 	require.False(t, e.lastH2.Load())
+	e.onlyH1.Store(true)
 	w := &wire{Conn: near, greeted: e.greeted}
 	go far.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00"))
 	n, err := w.Read(make([]byte, 100))
 	require.Zero(t, n)
 	require.Equal(t, io.EOF, err)
 	require.True(t, e.lastH2.Load(), "Ready connects by HTTP/2 from now on")
+	require.False(t, e.onlyH1.Load(), "and so do others")
 
+	e.onlyH1.Store(true)
+	w = &wire{Conn: near, greeted: e.greeted}
 	w.sent.Add(1)
+	for range 2 {
+		go far.Write([]byte("\x00\x00\x06\x04"))
+		n, err = w.Read(make([]byte, 100))
+		require.Equal(t, 4, n, "once something was sent net/http has to see it")
+		require.NoError(t, err)
+		require.False(t, e.onlyH1.Swap(false))
+	}
 	go far.Write([]byte("\x00\x00\x06\x04"))
-	n, err = w.Read(make([]byte, 100))
-	require.Equal(t, 4, n, "once something was sent it may be an answer")
+	e.onlyH1.Store(true)
+	_, err = w.Read(make([]byte, 100))
 	require.NoError(t, err)
+	require.True(t, e.onlyH1.Load(), "it is not what came first")
 }
 
 func TestEndpointSaysWhyItIsNotReady(t *testing.T) {

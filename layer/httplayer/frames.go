@@ -18,6 +18,7 @@ type frames struct {
 	rest  int     // bytes of the payload that are still to come
 	kind  byte
 
+	begun    bool   // the head of a frame came
 	settings int    // SETTINGS that came
 	applied  int    // and were applied
 	streams  uint32 // as they say
@@ -25,6 +26,7 @@ type frames struct {
 	changed func() // called when limit or goAway has
 	limit   atomic.Int64
 	goAway  atomic.Bool
+	foreign atomic.Bool   // what came first is no frame that a server begins with
 	ready   chan struct{} // closed when net/http has applied the first SETTINGS
 	ended   chan struct{} // closed when nothing more will come
 	once    sync.Once
@@ -66,6 +68,10 @@ func (f *frames) beginning(p []byte) []byte {
 		f.have = 0
 		f.rest = int(f.head[0])<<16 | int(f.head[1])<<8 | int(f.head[2])
 		f.kind = f.head[3]
+		if !f.begun {
+			f.begun = true
+			f.foreign.Store(f.kind != frameSettings && f.kind != frameGoAway)
+		}
 		switch {
 		case f.kind == frameGoAway:
 			f.goAway.Store(true)

@@ -65,8 +65,14 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	if b.tells(b.req) {
 		message = "the response broke off: " + err.Error()
 	}
-	b.rsp.Trailer = make(http.Header, 2)
-	setStatus(b.rsp.Trailer, code, message)
+	// ReverseProxy sends trailers that were not announced if there are more than
+	// were: so those that were stay.
+	trailer := make(http.Header, len(b.rsp.Trailer)+2)
+	for name := range b.rsp.Trailer {
+		trailer[name] = nil
+	}
+	setStatus(trailer, code, message)
+	b.rsp.Trailer = trailer
 	return n, io.EOF
 }
 

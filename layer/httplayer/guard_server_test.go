@@ -21,7 +21,7 @@ import (
 // there.
 func TestGuardedServerServesWhatAStrictParserFinds(t *testing.T) {
 	l := make(pipes)
-	got := make(chan message, 100)
+	got, over := make(chan message, 100), make(chan struct{}, 1)
 	serveOn(t, NewGuard().Listener(l), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -29,7 +29,13 @@ func TestGuardedServerServesWhatAStrictParserFinds(t *testing.T) {
 			return
 		}
 		got <- message{Method: r.Method, Target: r.RequestURI, Body: string(body)}
-	}))
+	}), func(s *http.Server) {
+		s.ConnState = func(_ net.Conn, state http.ConnState) {
+			if state == http.StateClosed { // so no handler of it runs any more
+				over <- struct{}{}
+			}
+		}
+	})
 	rapid.Check(t, func(rt *rapid.T) {
 		text, right := drawRequests(rt)
 		conn, in := l.dial(t)
@@ -41,6 +47,11 @@ func TestGuardedServerServesWhatAStrictParserFinds(t *testing.T) {
 		}
 		answers := <-read
 		conn.Close()
+		select {
+		case <-over:
+		case <-time.After(patience):
+			require.Fail(rt, "it is still served", "%q", text)
+		}
 		var served []message
 		for len(got) > 0 {
 			served = append(served, <-got)

@@ -22,7 +22,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 				return nil, err
 			}
 			if err = c.cc.Reserve(); err != nil {
-				p.end(c)
+				p.dismiss(c, fresh)
 				return nil, e.refuse("the new connection was lost", &peerError{err})
 			}
 		}
@@ -33,13 +33,13 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		if err == nil {
 			out.admit()
 			rsp.Request, rsp.TLS = req, c.wire.tls
-			p.deliver(c, rsp)
+			p.deliver(ctx, c, rsp)
 			return rsp, nil
 		}
 		// net/http has stopped writing before it returns an error, so what was
 		// counted is final. It closed the connection, too, unless it did not
 		// like the request.
-		p.end(c)
+		p.dismiss(c, fresh)
 		if ctx.Err() != nil || !c.wire.lost.Load() || c.wire.sent.Load() != before || !out.withdraw() {
 			out.fail()
 			return nil, e.failed(ctx, out.blame(err))
@@ -51,11 +51,22 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 	}
 }
 
+// dismiss ends a connection that failed for a request. Where one that was just
+// made ended without a word, there may be another server than before.
+func (p *pool) dismiss(c *h1Conn, fresh bool) {
+	p.end(c)
+	if fresh && c.wire.lost.Load() && !c.wire.heard.Load() {
+		p.endpoint.doubt()
+	}
+}
+
 // deliver arranges for the connection to come back to the pool when rsp ends.
-func (p *pool) deliver(c *h1Conn, rsp *http.Response) {
+// One that was upgraded nobody ends when ctx does: net/http has let go of it.
+func (p *pool) deliver(ctx context.Context, c *h1Conn, rsp *http.Response) {
 	if both, ok := rsp.Body.(io.ReadWriteCloser); ok {
 		p.keep(c)
-		rsp.Body = &h1Upgraded{ReadWriteCloser: both, pool: p, conn: c}
+		stop := context.AfterFunc(ctx, func() { _ = both.Close() })
+		rsp.Body = &h1Upgraded{ReadWriteCloser: both, pool: p, conn: c, stop: stop}
 		return
 	}
 	if rsp.Body == http.NoBody {
@@ -110,6 +121,7 @@ type h1Upgraded struct {
 	io.ReadWriteCloser
 	pool *pool
 	conn *h1Conn
+	stop func() bool
 }
 
 // CloseWrite ends what goes to the endpoint.
@@ -121,6 +133,7 @@ func (u *h1Upgraded) CloseWrite() error {
 }
 
 func (u *h1Upgraded) Close() error {
+	u.stop()
 	err := u.ReadWriteCloser.Close()
 	u.pool.release(u.conn)
 	return err

@@ -86,6 +86,8 @@ func (p *pool) connect(form form) (*h1Conn, error) {
 	defer cancel()
 	cc, w, err := e.connect(ctx, p.transport, http1)
 	if err != nil {
+		e.doubt()
+		e.turn(http1)
 		return nil, err
 	}
 	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge), form: form}, nil

@@ -31,20 +31,34 @@ func (c *h1Conn) roundTrip(out outgoing) (*http.Response, error) {
 			}
 		}
 	}()
-	select {
-	case t := <-ended:
-		return t.rsp, t.err
-	case <-c.wire.over:
-	}
-	late := time.NewTimer(lostPatience)
-	defer late.Stop()
-	select {
-	case t := <-ended:
-		return t.rsp, t.err
-	case <-late.C:
+	t, ok := outcome(ended, c.wire.over, lostPatience)
+	if !ok {
 		out.admit() // what was written of it may not be counted yet
 		close(left)
 		return nil, errAwaitedBody
+	}
+	return t.rsp, t.err
+}
+
+// outcome waits for what ends, and for no longer than patience after over.
+func outcome(ended <-chan tripped, over <-chan struct{}, patience time.Duration) (t tripped, ok bool) {
+	select {
+	case t = <-ended:
+		return t, true
+	case <-over:
+	}
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case t = <-ended:
+		return t, true
+	case <-late.C:
+	}
+	select { // both may have been there
+	case t = <-ended:
+		return t, true
+	default:
+		return t, false
 	}
 }
 

@@ -26,15 +26,17 @@ func TestClientPausesInItsBody(t *testing.T) {
 		"timeout": {true, func(s Service) Service { return NewStack().Timeout(100 * time.Millisecond).Service(s) }, http.StatusGatewayTimeout},
 		"retry":   {false, func(s Service) Service { return NewStack().Retry(RetryPolicy{}).Service(s) }, http.StatusNoContent},
 		"per try": {true, func(s Service) Service {
-			return NewStack().Retry(RetryPolicy{PerTry: 100 * time.Millisecond}).Service(s)
+			// The second one is answered, unless that takes longer; then another is.
+			return NewStack().Retry(RetryPolicy{PerTry: 500 * time.Millisecond, Tries: 40}).Service(s)
 		}, http.StatusNoContent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var tries atomic.Int32
 			up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				again := tries.Add(1) > 1
-				_, err := io.ReadFull(r.Body, make([]byte, 3))
-				assert.NoError(t, err)
+				if _, err := io.ReadFull(r.Body, make([]byte, 3)); err != nil {
+					return // it was out of time
+				}
 				conn, _, err := http.NewResponseController(w).Hijack()
 				if !assert.NoError(t, err) {
 					return
@@ -52,7 +54,7 @@ func TestClientPausesInItsBody(t *testing.T) {
 			conn, err := net.Dial("tcp", srv.Listener.Addr().String())
 			require.NoError(t, err)
 			defer conn.Close()
-			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
 			_, err = io.WriteString(conn, "PUT / HTTP/1.1\r\nHost: web\r\nContent-Length: 1000\r\n\r\nabc")
 			require.NoError(t, err)
 			rsp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -61,4 +63,20 @@ func TestClientPausesInItsBody(t *testing.T) {
 			require.Equal(t, tt.status, rsp.StatusCode)
 		})
 	}
+}
+
+// What has come is not thrown away because it is late as well.
+func TestRoundTripTakesWhatIsThere(t *testing.T) {
+	for range 1000 {
+		ended, over := make(chan tripped, 1), make(chan struct{})
+		close(over)
+		ended <- tripped{rsp: &http.Response{StatusCode: http.StatusTeapot}}
+		got, ok := outcome(ended, over, -time.Second)
+		require.True(t, ok)
+		require.Equal(t, http.StatusTeapot, got.rsp.StatusCode)
+	}
+	over := make(chan struct{})
+	close(over)
+	_, ok := outcome(nil, over, time.Millisecond)
+	require.False(t, ok)
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // get returns the connection, made now if need be. The attempt goes on when
@@ -23,7 +25,7 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 			return c, nil
 		}
 		if e.opts.protocol == auto && errors.Is(r.Err, errNotH2) {
-			return nil, e.failed(ctx, r.Err)
+			return nil, &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: r.Err}
 		}
 		return nil, e.unreachable(r.Err)
 	case <-ctx.Done():
@@ -53,14 +55,21 @@ func (s *single) make(old *h2Conn) (any, error) {
 	case e.opts.protocol == auto && errors.Is(err, errNotH2):
 		e.link.report(nil) // somebody is there, for HTTP/1.1
 	default:
+		e.turn(http2)
 		e.link.report(err)
 	}
 	e.wake.Wake()
 	return c, err
 }
 
-// errNotH2 is what is wrong with a server that answers, but not in HTTP/2.
-var errNotH2 = errors.New("the server does not speak HTTP/2")
+var (
+	// errNotH2 is what is wrong with a server that answers, but not in HTTP/2.
+	errNotH2 = errors.New("the server does not speak HTTP/2")
+
+	// errNoSettings says nothing of what a server speaks: one that restarts ends
+	// its connections so, and a load balancer that has no server.
+	errNoSettings = errors.New("the connection ended before the server's SETTINGS")
+)
 
 // connect makes a connection and waits for the server's SETTINGS. Before they
 // have come net/http would allow 100 streams, whatever the server will say. It
@@ -77,7 +86,10 @@ func (s *single) connect(old *h2Conn) (*h2Conn, error) {
 	case <-w.frames.ready:
 	case <-w.frames.ended:
 		_ = cc.Close()
-		return nil, &peerError{errNotH2}
+		if w.frames.foreign.Load() {
+			return nil, &peerError{errNotH2}
+		}
+		return nil, &peerError{errNoSettings}
 	case <-ctx.Done():
 		_ = cc.Close()
 		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}

@@ -23,6 +23,9 @@ import (
 // in a layer. An upgrade to h2c is not offered on. OPTIONS * comes here only if
 // the server's DisableGeneralOptionsHandler is set.
 //
+// An upgraded connection lives as long as the context that the [Endpoint] was
+// given, as a body does: a Timeout in svc cuts it. A HeadTimeout does not.
+//
 // CONNECT is answered with 501, unless [Tunnels] is given. A CONNECT that is
 // malformed, and a target that names nothing but an authority in any other
 // method, is answered with 400.

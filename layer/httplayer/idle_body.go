@@ -39,7 +39,7 @@ type paced struct {
 
 // pace returns the body of r with a clock, or nil if it needs none.
 func (s *Server) pace(w http.ResponseWriter, r *http.Request, c *accepted) *paced {
-	talk := r.ProtoMajor == 2 && (r.ContentLength < 0 || isGRPC(r)) || r.Header.Get("Upgrade") != "" || r.Method == http.MethodConnect
+	talk := r.ProtoMajor == 2 && (r.ContentLength < 0 || isGRPC(r)) || r.Method == http.MethodConnect
 	if s.bodyIdle == 0 || r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody || talk {
 		return nil
 	}

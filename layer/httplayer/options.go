@@ -127,7 +127,9 @@ func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn,
 
 // TLS makes an Endpoint connect by TLS. It takes a copy of cfg. A ServerName
 // that is empty becomes the host of the address; NextProtos are set here. The
-// server must agree to the protocol that the request asks for.
+// server must agree to the protocol that the request asks for; with neither [H1]
+// nor [H2], a request by HTTP/2 to a server that does not goes by HTTP/1.1, see
+// [Endpoint].
 func TLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }

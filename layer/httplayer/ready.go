@@ -69,12 +69,20 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.lastH2.Load() || e.h1.below() }
 
-// probe connects in the background, by the protocol that was last asked for,
-// and keeps the connection.
+// probe connects in the background, by the protocol that was last asked for, or
+// by what turn says, and keeps the connection.
 func (e *Endpoint) probe() {
 	if e.lastH2.Load() {
 		e.h2.probe()
 	} else {
 		e.h1.probe()
+	}
+}
+
+// turn has the next probe go by the other protocol than p, by which it failed,
+// if requests come by both: of that other one the failure may say nothing.
+func (e *Endpoint) turn(p protocol) {
+	if e.opts.protocol == auto && e.asked[0].Load() && e.asked[1].Load() {
+		e.lastH2.Store(p != http2)
 	}
 }

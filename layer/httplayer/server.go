@@ -198,4 +198,7 @@ func ConnOf(ctx context.Context) net.Conn {
 	return nil
 }
 
-var errSilent = errors.New("the client said nothing")
+var (
+	errSilent    = errors.New("the client said nothing")
+	errBrokenOff = errors.New("the client did not go on")
+)

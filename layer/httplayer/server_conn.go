@@ -92,15 +92,19 @@ func (c *accepted) await() {
 func (c *accepted) look() (h2 bool, err error) {
 	const enough = len("PRI * HTTP/2.0")
 	first, n := make([]byte, enough), 0
-	if d := c.server.headerTimeout; d > 0 {
+	d := c.server.headerTimeout
+	if d > 0 {
 		_ = c.Conn.SetReadDeadline(time.Now().Add(d))
 		defer func() { _ = c.Conn.SetReadDeadline(time.Time{}) }()
 	}
 	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) {
 		more, err := c.Conn.Read(first[n:])
+		if n == 0 && more > 0 && d > 0 {
+			_ = c.Conn.SetReadDeadline(time.Now().Add(d)) // the rest has its own
+		}
 		n += more
-		if err != nil && n == 0 {
-			return false, unsaid(err)
+		if err != nil && (n == 0 || isTimeout(err)) { // of which net/http would begin another
+			return false, unsaid(n, err)
 		}
 		if err != nil {
 			break
@@ -111,16 +115,24 @@ func (c *accepted) look() (h2 bool, err error) {
 	return n == enough && strings.HasPrefix(h2Preface, string(first)), nil
 }
 
-func unsaid(err error) error {
-	var late net.Error
+// unsaid is the error of a connection of which n bytes came, and no request.
+func unsaid(n int, err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	switch {
 	case errors.Is(err, io.EOF):
 		e.Err = io.ErrUnexpectedEOF
-	case errors.As(err, &late) && late.Timeout():
+	case isTimeout(err):
 		e.Kind, e.Err = layer.ErrTimeout, errSilent
 	}
+	if n > 0 {
+		e.Reason, e.Err = "no request", errBrokenOff
+	}
 	return e
+}
+
+func isTimeout(err error) bool {
+	late, ok := errors.AsType[net.Error](err)
+	return ok && late.Timeout()
 }
 
 // enter counts a handler, unless the connection is closed.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 func TestServerDefaults(t *testing.T) {
@@ -86,6 +87,41 @@ func TestServerCutsSlowHeaders(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, text)
 	<-done
+}
+
+// What may be the beginning of HTTP/2 has no more time than anything else.
+func TestServerCutsHalfAPreface(t *testing.T) {
+	for _, said := range []string{"P", "PRI * HTTP/2.", "GET / HTTP/1.1\r\nHost: a\r\n"} {
+		t.Run(said, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context) {
+				var network layertest.Network
+				l, err := network.Listen("tcp", "10.0.0.1:80")
+				require.NoError(t, err)
+				defer l.Close()
+				conn, err := network.DialContext(ctx, "tcp", "10.0.0.1:80")
+				require.NoError(t, err)
+				defer conn.Close()
+				accepted, err := l.Accept()
+				require.NoError(t, err)
+				s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(4*time.Second))
+				done := make(chan error, 1)
+				go func() {
+					_, err := s.Call(ctx, accepted)
+					done <- err
+				}()
+				time.Sleep(3 * time.Second) // which the first byte may take
+				begun := time.Now()
+				say(conn, said)
+				_, _ = io.Copy(io.Discard, conn)
+				assert.Equal(t, 4*time.Second, time.Since(begun))
+				err = <-done
+				if said[0] == 'P' {
+					require.ErrorIs(t, err, layer.ErrTimeout)
+					require.ErrorContains(t, err, "no request")
+				}
+			})
+		})
+	}
 }
 
 func TestServerRefusesLargeHeaders(t *testing.T) {
@@ -474,7 +510,9 @@ func TestServerLetsConversationsBeQuiet(t *testing.T) {
 		"no body":           {func(r *http.Request) { r.ContentLength = 0 }, false},
 		"stream":            {func(r *http.Request) { r.ProtoMajor, r.ContentLength = 2, -1 }, false},
 		"gRPC":              {func(r *http.Request) { r.ProtoMajor = 2; r.Header.Set("Content-Type", "application/grpc+proto") }, false},
-		"upgrade":           {func(r *http.Request) { r.Header.Set("Upgrade", "websocket") }, false},
+		"upgrade":           {func(r *http.Request) { r.Header.Set("Upgrade", "websocket"); r.ContentLength = 0 }, false},
+		"upgrade with body": {func(r *http.Request) { r.Header.Set("Upgrade", "x") }, true},
+		"with chunks":       {func(r *http.Request) { r.Header.Set("Upgrade", "x"); r.ContentLength = -1 }, true},
 		"CONNECT":           {func(r *http.Request) { r.Method = http.MethodConnect }, false},
 		"nothing to switch": {func(r *http.Request) { r.Body = nil }, false},
 	} {

@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"io"
+	"math"
 	"time"
 )
 
@@ -47,13 +48,22 @@ func (c *accepted) ReadFrom(r io.Reader) (n int64, err error) {
 		c.received.Add(n)
 		return n, err
 	}
-	for {
+	// The kernel knows a file in a LimitedReader, as that of io.CopyN, but in no
+	// deeper one.
+	whole, limited := r.(*io.LimitedReader)
+	if !limited {
+		whole = &io.LimitedReader{R: r, N: math.MaxInt64}
+	}
+	for whole.N > 0 {
 		c.hold()
-		some, err := to.ReadFrom(io.LimitReader(r, atOnce))
+		size := min(whole.N, atOnce)
+		some, err := to.ReadFrom(&io.LimitedReader{R: whole.R, N: size})
 		n += some
+		whole.N -= some
 		c.received.Add(some)
-		if err != nil || some < atOnce {
+		if err != nil || some < size {
 			return n, err
 		}
 	}
+	return n, nil
 }

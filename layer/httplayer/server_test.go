@@ -12,12 +12,14 @@ import (
 	"net/netip"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -278,48 +280,57 @@ func TestServerWaitsForTunnels(t *testing.T) {
 // HTTP/1.1: who is idle is closed after a while; who is active is told in the
 // answer.
 func TestServerDrainsHTTP1(t *testing.T) {
-	asked, answer := make(chan struct{}, 1), make(chan struct{})
-	f := servingBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/slow" {
-			asked <- struct{}{}
-			<-answer
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		asked, answer := make(chan struct{}, 1), make(chan struct{})
+		var network layertest.Network
+		l, err := network.Listen("tcp", "10.0.0.1:80")
+		require.NoError(t, err)
+		f := servingOn(t, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/slow" {
+				asked <- struct{}{}
+				<-answer
+			}
+			say(w, "hello")
+		}), 0, DrainPatience(time.Second))
+		talk := func() (net.Conn, *bufio.Reader) {
+			conn, err := network.DialContext(ctx, "tcp", f.addr)
+			require.NoError(t, err)
+			t.Cleanup(func() { conn.Close() })
+			require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+			return conn, bufio.NewReader(conn)
 		}
-		say(w, "hello")
-	}), DrainPatience(time.Second))
-	talk := func() (net.Conn, *bufio.Reader) {
-		conn, err := net.Dial("tcp", f.addr)
-		require.NoError(t, err)
-		t.Cleanup(func() { conn.Close() })
-		require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
-		return conn, bufio.NewReader(conn)
-	}
-	get := func(conn net.Conn, in *bufio.Reader, path string) *http.Response {
-		say(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")
-		rsp, err := http.ReadResponse(in, nil)
-		require.NoError(t, err)
-		assert.Equal(t, "hello", read(t, rsp))
-		return rsp
-	}
-	idle, idleIn := talk()
-	assert.False(t, get(idle, idleIn, "/").Close)
-	again, againIn := talk()
-	assert.False(t, get(again, againIn, "/").Close)
-	active, activeIn := talk()
-	said := make(chan *http.Response, 1)
-	go func() { said <- get(active, activeIn, "/slow") }()
-	<-asked
+		get := func(conn net.Conn, in *bufio.Reader, path string) *http.Response {
+			say(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n")
+			rsp, err := http.ReadResponse(in, nil)
+			require.NoError(t, err)
+			assert.Equal(t, "hello", read(t, rsp))
+			return rsp
+		}
+		idle, idleIn := talk()
+		assert.False(t, get(idle, idleIn, "/").Close)
+		again, againIn := talk()
+		assert.False(t, get(again, againIn, "/").Close)
+		active, activeIn := talk()
+		said := make(chan *http.Response, 1)
+		go func() { said <- get(active, activeIn, "/slow") }()
+		<-asked
 
-	done, cancel := context.WithCancel(t.Context())
-	cancel()
-	require.Error(t, f.Drain(done))
-	assert.True(t, f.Draining())
-	assert.True(t, get(again, againIn, "/").Close, "it is told")
-	_, err := idleIn.ReadByte()
-	require.ErrorIs(t, err, io.EOF)
-	require.Eventually(t, func() bool { return f.conns.Load() == 1 }, patience, time.Millisecond)
-	close(answer)
-	assert.True(t, (<-said).Close)
-	require.NoError(t, f.Drain(t.Context()))
+		begun := time.Now()
+		done, cancel := context.WithCancel(ctx)
+		cancel()
+		require.Error(t, f.Drain(done))
+		assert.True(t, f.Draining())
+		assert.True(t, get(again, againIn, "/").Close, "it is told")
+		assert.Zero(t, time.Since(begun))
+		_, err = idleIn.ReadByte()
+		require.ErrorIs(t, err, io.EOF)
+		assert.Equal(t, time.Second, time.Since(begun))
+		synctest.Wait()
+		require.EqualValues(t, 1, f.conns.Load())
+		close(answer)
+		assert.True(t, (<-said).Close)
+		require.NoError(t, f.Drain(ctx))
+	})
 }
 
 // What was accepted before the end is served, though it says its first word after

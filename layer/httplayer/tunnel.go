@@ -18,6 +18,7 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := r.Clone(r.Context())
+	out.Body = http.NoBody // the server's, which would wait for the rest of it
 	removeHopByHop(out.Header)
 	rsp, err := roundTripper{h.svc}.RoundTrip(out)
 	if err != nil {

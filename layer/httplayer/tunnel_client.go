@@ -13,6 +13,7 @@ func (p *pool) tunnel(ctx context.Context, req *http.Request) (*http.Response, e
 	if err != nil {
 		return nil, err
 	}
+	closeBody(req) // none is sent
 	end := &tunnelEnd{pool: p, conn: c, stop: context.AfterFunc(ctx, func() { _ = c.wire.Close() })}
 	rsp, err := askForTunnel(c.wire, p.endpoint.connectRequest(req), end)
 	if err != nil {

@@ -17,7 +17,8 @@ type wire struct {
 	net.Conn
 	frames  *frames              // nil in HTTP/1.1
 	tls     *tls.ConnectionState // nil in cleartext
-	greeted func(p []byte) bool  // if not nil: is what the server says unasked HTTP/2?
+	greeted func(p []byte) bool  // if not nil: is what the server says first HTTP/2?
+	heard   atomic.Bool          // it said something
 	sent    atomic.Int64
 	lost    atomic.Bool   // ended or broken by the peer, not by net/http
 	over    chan struct{} // closed when it is, by whomever; nil if nobody asks
@@ -33,7 +34,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	if w.frames != nil {
 		w.frames.scan(p[:n])
 	}
-	if n > 0 && w.greeted != nil && w.sent.Load() == 0 && w.greeted(p[:n]) {
+	if n > 0 && w.isFirst() && w.greeted != nil && w.greeted(p[:n]) && w.sent.Load() == 0 {
 		// net/http would complain to the process's log; for the connection it
 		// is the end in either case.
 		n, err = 0, io.EOF
@@ -42,6 +43,15 @@ func (w *wire) Read(p []byte) (int, error) {
 		w.fail(err)
 	}
 	return n, err
+}
+
+// isFirst is called with each piece that is read.
+func (w *wire) isFirst() bool {
+	if w.heard.Load() {
+		return false
+	}
+	w.heard.Store(true)
+	return true
 }
 
 func (w *wire) Write(p []byte) (int, error) {

@@ -98,9 +98,8 @@ func TestDetectTLSEnds(t *testing.T) {
 		}{
 			"without a word": {every, nil, func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
 				io.ErrUnexpectedEOF, "tls: no ClientHello: unexpected EOF", nil},
-			"silence":          {every, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
-			"half a hello":     {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
-			"half a handshake": {every, hello, nil, layer.ErrTimeout, "tls: timeout: handshake (waited 20ms)", nil},
+			"silence":      {every, nil, nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
+			"half a hello": {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
 			"nobody here":  {TLSServers{Pass: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
@@ -131,6 +130,33 @@ func TestDetectTLSEnds(t *testing.T) {
 				}
 			})
 		}
+	})
+}
+
+func TestDetectTLSOfHalfAHandshake(t *testing.T) {
+	ours, _ := identity(t, "web.default")
+	hello := helloOf(t, &tls.Config{ServerName: "web.default"})
+	synctest.Test(t, func(t *testing.T) {
+		var network layertest.Network
+		l, err := network.Listen("tcp", "10.0.0.1:443")
+		require.NoError(t, err)
+		defer l.Close()
+		client, err := network.DialContext(t.Context(), "tcp", "10.0.0.1:443")
+		require.NoError(t, err)
+		defer client.Close()
+		accepted, err := l.Accept()
+		require.NoError(t, err)
+		_, err = client.Write(hello)
+		require.NoError(t, err)
+		start := time.Now()
+		_, err = DetectTLS(ours, Names("web.default"), TLSServers{Local: named("local")}, DetectTimeout(20*time.Millisecond)).
+			Call(t.Context(), accepted)
+		require.ErrorIs(t, err, layer.ErrTimeout)
+		require.ErrorContains(t, err, "tls: timeout: handshake (waited 20ms)")
+		assert.NotErrorIs(t, err, layer.ErrNotReady)
+		assert.Equal(t, 20*time.Millisecond, time.Since(start))
+		_, err = io.ReadAll(client)
+		require.NoError(t, err)
 	})
 }
 

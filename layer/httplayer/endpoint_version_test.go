@@ -1,0 +1,211 @@
+package httplayer
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// handing gives connections to whoever is to have the next one.
+type handing struct {
+	net.Listener
+	first []func(net.Conn) // the others are accepted
+}
+
+func (l *handing) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil || len(l.first) == 0 {
+			return conn, err
+		}
+		l.first[0](conn)
+		l.first = l.first[1:]
+	}
+}
+
+// serveAfter is serve behind those who get the first connections.
+func serveAfter(t *testing.T, h http.Handler, h1 bool, first ...func(net.Conn)) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	serveOn(t, &handing{l, first}, h, func(s *http.Server) { s.Protocols.SetHTTP1(h1) })
+	return l.Addr().String()
+}
+
+func hangUpOn(c net.Conn) { c.Close() }
+
+// answering answers one request, and closes.
+func answering(answer string) func(net.Conn) {
+	return func(c net.Conn) {
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		in := bufio.NewReader(c)
+		for {
+			if line, err := in.ReadString('\n'); err != nil || strings.TrimSpace(line) == "" {
+				break
+			}
+		}
+		say(c, answer)
+		// Closed with bytes unread it would be reset, and the answer lost.
+		if half, ok := c.(halfCloser); ok && half.CloseWrite() == nil {
+			_, _ = io.Copy(io.Discard, in)
+		}
+	}
+}
+
+// byTwo is a request that came by HTTP/2.
+func byTwo(t *testing.T, grpc bool) (*http.Request, *asked) {
+	t.Helper()
+	req, body := withBody(t, "hello")
+	req.ProtoMajor = 2
+	if grpc {
+		req.Header.Set("Content-Type", "application/grpc")
+	}
+	return req, body
+}
+
+func readyWithin(t *testing.T, svc Service) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	require.NoError(t, svc.Ready(ctx))
+}
+
+// A connection that ends before the server said anything is no proof that it
+// does not speak HTTP/2: it may be restarting.
+func TestEndpointIsHungUpOn(t *testing.T) {
+	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
+		t.Run(name, func(t *testing.T) {
+			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), ConnectTimeout(patience))
+			req, body := byTwo(t, false)
+			_, err := e.Call(t.Context(), req)
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			assert.NotErrorIs(t, err, errNotH2)
+			assert.Zero(t, body.reads.Load()+body.closes.Load(), "a refusal leaves the body alone")
+			assert.Equal(t, "down", e.Describe().State.Get("link"))
+			for range 2 {
+				readyWithin(t, e)
+				rsp, err := e.Call(t.Context(), req)
+				require.NoError(t, err)
+				assert.Equal(t, 2, rsp.ProtoMajor)
+				read(t, rsp)
+				req, _ = byTwo(t, false)
+			}
+		})
+	}
+}
+
+// To gRPC a load balancer without a server is an address that cannot be reached,
+// whether or not HTTP/2 was asked for.
+func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
+	addr := rawServer(t, func(int, net.Conn) {})
+	for name, opts := range map[string][]EndpointOption{"auto": nil, "h2": {H2()}} {
+		t.Run(name, func(t *testing.T) {
+			e := endpoint(t, addr, append(opts, ConnectTimeout(patience))...)
+			req, body := byTwo(t, true)
+			_, err := e.Call(t.Context(), req)
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			assert.NotErrorIs(t, err, errNotH2)
+			assert.Zero(t, body.reads.Load()+body.closes.Load())
+			assert.Equal(t, "down", e.Describe().State.Get("link"))
+		})
+	}
+}
+
+// What a server was found to speak is forgotten when there are signs of another.
+func TestEndpointForgetsWhatWasSpoken(t *testing.T) {
+	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), ConnectTimeout(patience))
+	call := func() (*http.Response, error) {
+		req, _ := byTwo(t, false)
+		return e.Call(t.Context(), req)
+	}
+	rsp, err := call()
+	require.NoError(t, err)
+	assert.Equal(t, 1, rsp.ProtoMajor)
+	read(t, rsp)
+	assert.True(t, e.onlyH1.Load())
+	_, err = call()
+	require.Error(t, err, "it is gone")
+	readyWithin(t, e)
+	rsp, err = call()
+	require.NoError(t, err)
+	assert.Equal(t, 2, rsp.ProtoMajor, "another one has taken its place")
+	read(t, rsp)
+
+	e.onlyH1.Store(true)
+	e.opts.dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
+	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
+	assert.False(t, e.onlyH1.Load(), "nor is there one to be had")
+}
+
+// A server that ends every connection that is begun as one of HTTP/2: those who
+// come by HTTP/1.1 do not lose it to those who come by HTTP/2.
+func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
+	addr := rawServer(t, func(_ int, conn net.Conn) {
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		req, err := http.ReadRequest(bufio.NewReader(conn))
+		if err == nil && req.Method != "PRI" {
+			say(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+		}
+	})
+	e := endpoint(t, addr, ConnectTimeout(patience))
+	require.NoError(t, get(t.Context(), e, "/"))
+	req, _ := byTwo(t, false)
+	_, err := e.Call(t.Context(), req)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	readyWithin(t, e)
+	require.NoError(t, get(t.Context(), e, "/"))
+
+	// And the other way round.
+	e.lastH2.Store(false)
+	e.opts.dial = func(context.Context, string, string) (net.Conn, error) { return nil, io.ErrUnexpectedEOF }
+	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
+	assert.True(t, e.lastH2.Load())
+}
+
+// By TLS it is the handshake that shows what a server speaks.
+func TestEndpointTLSServerWithoutH2(t *testing.T) {
+	srv := tlsServer(t, false)
+	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
+	quiet, err := net.Listen("tcp", "127.0.0.1:0") // knows nothing of ALPN
+	require.NoError(t, err)
+	serveOn(t, tls.NewListener(quiet, &tls.Config{Certificates: srv.TLS.Certificates, MinVersion: tls.VersionTLS12}),
+		http.HandlerFunc(shapes))
+	for name, addr := range map[string]string{"refuses": srv.Listener.Addr().String(), "says nothing": quiet.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			e := endpoint(t, addr, TLS(trusting), ConnectTimeout(patience))
+			req, body := byTwo(t, true)
+			_, err := e.Call(t.Context(), req)
+			require.ErrorIs(t, err, errNotH2)
+			assert.NotErrorIs(t, err, layer.ErrNotReady, "it can do nothing for gRPC, ever")
+			assert.EqualValues(t, 1, body.closes.Load())
+			for range 2 {
+				require.NoError(t, layer.Poll(e))
+				req, _ = byTwo(t, false)
+				rsp, err := e.Call(t.Context(), req)
+				require.NoError(t, err)
+				assert.Equal(t, 1, rsp.ProtoMajor)
+				read(t, rsp)
+				require.NoError(t, get(t.Context(), e, "/length"))
+			}
+			assert.Equal(t, "up", e.Describe().State.Get("link"))
+		})
+	}
+	// Any other alert is one.
+	alert := &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}
+	assert.False(t, withoutProtocol(alert))
+	assert.False(t, withoutProtocol(nil))
+}
