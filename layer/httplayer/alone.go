@@ -46,9 +46,7 @@ func (a *alone) Call(ctx context.Context, req *http.Request) (*http.Response, er
 	if !errors.As(err, &at) || !errors.Is(at.Kind, layer.ErrNotReady) || !isPeer(err) {
 		return rsp, err
 	}
-	if req.Body != nil {
-		_ = req.Body.Close() // it is no refusal any more
-	}
+	closeBody(req) // it is no refusal any more
 	failure := *at
 	failure.Kind = nil
 	return nil, &failure

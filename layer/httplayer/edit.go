@@ -83,8 +83,8 @@ func change(h http.Header, c layer.FieldChanges) {
 // none is 500.
 func (Edit) Reply(req *http.Request, a layer.Answer) *http.Response {
 	own := req.RequestURI == ""
-	if own && req.Body != nil {
-		_ = req.Body.Close()
+	if own {
+		closeBody(req)
 	}
 	h := make(http.Header, len(a.Header)+4)
 	for _, f := range a.Header {

@@ -153,7 +153,7 @@ func (g *guard) admit() bool {
 
 func (g *guard) withdraw() bool { return g.state.CompareAndSwap(bodyUntouched, bodyWithdrawn) }
 
-// closeBody is for a request that was admitted, and whose body nobody needs.
+// closeBody is for a request whose body nobody will read.
 func closeBody(req *http.Request) {
 	if req.Body != nil {
 		_ = req.Body.Close()

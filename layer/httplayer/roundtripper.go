@@ -22,9 +22,7 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		err = errNoResponse
 	}
 	if err != nil {
-		if req.Body != nil {
-			_ = req.Body.Close()
-		}
+		closeBody(req)
 		return nil, err
 	}
 	if rsp.Body == nil {
