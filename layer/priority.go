@@ -12,7 +12,7 @@ const (
 	PriorityBulk     Priority = iota - 2 // may come another day: batches, prefetching, crawlers
 	PriorityLow                          // nobody waits for it, or it is tried again later
 	PriorityNormal                       // what is not marked
-	PriorityCritical                     // sign-in, payment, health: served as long as anything is
+	PriorityCritical                     // sign-in, payment, health: refused last; Shed says how seldom
 )
 
 // priorities is how many there are.

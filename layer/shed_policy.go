@@ -3,8 +3,9 @@ package layer
 import "fmt"
 
 // ShedPolicy says how much of the room that inner turned out to have a
-// priority may fill, after inner refused a higher one. The zero value of a
-// field stands for its default.
+// priority may fill, after inner refused a higher one, or while a higher one
+// comes: see [Shed]. Of a share below 1 at least one place is kept free, and with
+// 1 none. The zero value of a field stands for its default.
 type ShedPolicy struct {
 	Normal float64 // share left to normal requests, more than 0 to 1; default 0.9
 	Low    float64 // to low ones, at most Normal; default 0.75
