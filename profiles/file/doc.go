@@ -31,7 +31,7 @@
 //	target: web.default.svc.cluster.local    # or a list; with :port for that one alone; or an IP address
 //	name: web.default.svc.cluster.local      # left out: the target, if it is a name
 //	routes:                                  # the first one that matches
-//	- name: vote
+//	- name: vote                             # also the label route, unless labels has one
 //	  match: {method: GET, path: /api/vote}  # several fields: all of them
 //	  labels: {team: ballot}                 # for metrics and tap
 //	  timeout: 1s                            # to the head of the response, tries included

@@ -70,7 +70,7 @@ name: web.default.svc.cluster.local
 			{
 				Name:    "vote",
 				Match:   profiles.All{profiles.Method("GET"), profiles.Path(`^/api/vote\.json$`)},
-				Labels:  map[string]string{"team": "ballot"},
+				Labels:  map[string]string{"team": "ballot", "route": "vote"},
 				Timeout: time.Second, TryTimeout: 300 * time.Millisecond, Retryable: true, MaxRetries: 3,
 				Hedge: 50 * time.Millisecond, Limit: 100, Rate: profiles.Rate{PerSecond: 0.5, Burst: 7},
 				Classes: []profiles.ResponseClass{
@@ -98,7 +98,7 @@ name: web.default.svc.cluster.local
 				Rate: profiles.Rate{PerSecond: 10},
 			},
 			{
-				Name: "buy",
+				Name: "buy", Labels: map[string]string{"route": "buy"},
 				Match: profiles.Any{
 					profiles.GRPC{Service: "shop.v1.Shop", Method: "Buy"},
 					profiles.GRPC{Method: "Pay"},
@@ -108,7 +108,7 @@ name: web.default.svc.cluster.local
 					{Match: profiles.Not{Match: profiles.Any{profiles.Status{Min: 404, Max: 404}}}, Failure: true},
 				},
 			},
-			{Name: "all", Match: profiles.PathPrefix("/")},
+			{Name: "all", Labels: map[string]string{"route": "all"}, Match: profiles.PathPrefix("/")},
 		},
 		Targets: []profiles.Target{
 			{Authority: "web-v1.default.svc.cluster.local:80", Weight: 90},
@@ -196,4 +196,21 @@ func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
 		Addr: netip.MustParseAddrPort("10.0.0.1:80"), Labels: map[string]string{"zone": "a"}, Weight: 10000,
 		Protocol: profiles.H2Protocol, ServerName: "web.default", Identity: "web.default", Authority: "web.default", OpaquePort: 4143,
 	}, parse(t, "target: web\n"+documentedBlock(t, "endpoint:")).Profile("web").Endpoint)
+}
+
+// Metrics and tap go by the label, in either form of a profile.
+func TestANameOfARouteIsItsLabelToo(t *testing.T) {
+	routes := parse(t, `
+target: web
+routes:
+- {name: vote, match: {path: /vote}}
+- {name: mine, match: {path: /mine}, labels: {route: yours}}
+- {match: {path: /none}, labels: {team: ballot}}
+- {match: {pathPrefix: /}}
+`).Profile("web:80").Routes
+	require.Len(t, routes, 4)
+	assert.Equal(t, map[string]string{"route": "vote"}, routes[0].Labels)
+	assert.Equal(t, map[string]string{"route": "yours"}, routes[1].Labels)
+	assert.Equal(t, map[string]string{"team": "ballot"}, routes[2].Labels)
+	assert.Nil(t, routes[3].Labels)
 }

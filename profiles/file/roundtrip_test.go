@@ -3,6 +3,7 @@ package file
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"reflect"
 	"regexp"
@@ -127,7 +128,14 @@ func (d draw) route() (profiles.Route, object) {
 	r.Retryable = d.int(0, 1) == 1
 	r.MaxRetries, r.Limit = d.int(0, 99), d.int(0, 1000)
 	r.Rate = profiles.Rate{PerSecond: float64(d.int(1, 100)) / 8, Burst: d.int(0, 3)}
-	o["name"], o["labels"], o["retry"], o["maxRetries"], o["limit"] = r.Name, r.Labels, r.Retryable, r.MaxRetries, r.Limit
+	own := d.int(0, 1) == 1
+	if own {
+		r.Labels["route"] = d.pick("b", "")
+	}
+	o["name"], o["labels"], o["retry"], o["maxRetries"], o["limit"] = r.Name, maps.Clone(r.Labels), r.Retryable, r.MaxRetries, r.Limit
+	if !own {
+		r.Labels["route"] = r.Name
+	}
 	o["rate"] = object{"perSecond": r.Rate.PerSecond, "burst": r.Rate.Burst}
 	var classes []object
 	for range d.int(1, 3) {

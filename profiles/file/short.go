@@ -133,11 +133,25 @@ func (v value) shortRoute() (r profiles.Route) {
 		"mirrors":        mirrors(&r.Mirrors),
 	})
 	v.require("match", "which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}")
+	r.Labels = labelled(r.Labels, r.Name)
 	if item, ok := v.field("classes"); ok && len(successes)+len(failures) > 0 {
 		item.failf("the order of these and of successes and failures is not known: write them all here")
 	}
 	r.Classes = slices.Concat(successes, failures, classes)
 	return r
+}
+
+// labelled returns labels with the name of the route, if it has one: as the
+// label route it is what metrics and tap go by.
+func labelled(labels map[string]string, name string) map[string]string {
+	if _, said := labels["route"]; said || name == "" {
+		return labels
+	}
+	if labels == nil {
+		labels = make(map[string]string, 1)
+	}
+	labels["route"] = name
+	return labels
 }
 
 // rate takes a number a second, or a mapping.
