@@ -98,8 +98,8 @@ func OnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class,
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onResponse = report })
 }
 
-// Logger has the Router log to l: profiles that come, pieces left out of them,
-// and errors of the source. The default is to be silent.
+// Logger has the Router log to l: profiles that come (as Debug), pieces left out
+// of them, and errors of the source. The default is to be silent.
 func Logger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.log = l })
 }

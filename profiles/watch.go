@@ -55,7 +55,11 @@ type outage struct {
 func (o *outage) add(ctx context.Context, err error) {
 	switch {
 	case errors.Is(err, ErrNoProfile):
-		o.log.WarnContext(ctx, "there is no profile", "err", err)
+		level := slog.LevelDebug // most addresses have none
+		if o.failures > 0 {
+			level = slog.LevelInfo // the outage is over
+		}
+		o.log.Log(ctx, level, "there is no profile", "err", err)
 	case errors.Is(err, stream.ErrEnded):
 		o.log.DebugContext(ctx, "profile stream ended", "err", err)
 	case o.failures > 0:

@@ -115,7 +115,21 @@ func TestLogOfAnOutage(t *testing.T) {
 		"DEBUG profile",
 		"DEBUG profile stream ended",
 		"DEBUG profile",
-		"WARN there is no profile",
+		"DEBUG there is no profile",
+	}, log.lines())
+}
+
+// That there is no profile is how it is with most addresses, and no news but
+// after an outage.
+func TestLogOfNoProfileAfterAnOutage(t *testing.T) {
+	log := newLog()
+	src := newScript()
+	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
+	src.send(nil, errors.New("refused"))
+	src.send(nil, profiles.ErrNoProfile)
+	assert.Equal(t, []string{
+		"WARN profile stream failed; the last profile stays in force",
+		"INFO there is no profile",
 	}, log.lines())
 }
 

@@ -13,6 +13,9 @@
 // the connection's own matter (grpc.WithConnectParams): a stream that is opened
 // in the pause between two dials fails at once.
 //
+// Without [StreamLimits], nothing ends the stream of a controller that says no
+// more, and nobody is told.
+//
 // A message can say things that make no sense. Such a piece is left out, with a
 // line in the log, and the rest of the message holds.
 package linkerd

@@ -3,6 +3,7 @@ package linkerd
 import (
 	"log/slog"
 
+	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -15,6 +16,7 @@ type options struct {
 	gate
 	contextToken string
 	backoff      layer.Backoff
+	limits       stream.Limits
 	log          *slog.Logger
 }
 

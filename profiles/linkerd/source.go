@@ -57,29 +57,49 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 // resets the stream.
 func (s *source) stream(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
-		drop := func(err error) {
-			s.log.WarnContext(ctx, "left out of a profile", "target", target, "err", err)
+		w := s.limits.Begin(ctx, errSilent)
+		defer w.Stop()
+		err := s.read(w, target, func(p *profiles.Profile) bool { return yield(p, nil) })
+		if err != nil {
+			yield(nil, failure(target, err))
 		}
-		messages, err := s.client.GetProfile(ctx, &destination.GetDestination{
-			Scheme: scheme, Path: target, ContextToken: s.contextToken,
-		})
-		for err == nil {
-			var message *destination.DestinationProfile
-			if message, err = messages.Recv(); err != nil {
-				break
-			}
-			if !yield(convert(message, drop), nil) {
-				return
-			}
+	}
+}
+
+// read returns why the stream ended; nil if the consumer broke.
+func (s *source) read(w *stream.Watchdog, target string, yield func(*profiles.Profile) bool) error {
+	drop := func(err error) {
+		s.log.WarnContext(w.Context(), "left out of a profile", "target", target, "err", err)
+	}
+	if err := w.Wait(); err != nil {
+		return err
+	}
+	messages, err := s.client.GetProfile(w.Context(), &destination.GetDestination{
+		Scheme: scheme, Path: target, ContextToken: s.contextToken,
+	})
+	if err != nil {
+		return w.Cause(err)
+	}
+	for {
+		if err := w.Wait(); err != nil {
+			return err
 		}
-		yield(nil, failure(target, err))
+		message, err := messages.Recv()
+		if err != nil {
+			return w.Cause(err)
+		}
+		w.Pause()
+		w.Heard()
+		if !yield(convert(message, drop)) {
+			return nil
+		}
 	}
 }
 
 // failure says what the end of a stream means.
 func failure(target string, err error) error {
 	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("linkerd: get profile %q: %w", target, stream.ErrEnded)
+		err = stream.ErrEnded
 	}
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.FailedPrecondition:

@@ -2,7 +2,6 @@ package linkerd
 
 import (
 	"context"
-	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -171,14 +170,4 @@ func TestBadControllersAreNotStormed(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The longest time there is does not wrap round.
-func TestLimitsThatAreNone(t *testing.T) {
-	const ever = math.MaxInt64
-	w := Limits{Initial: ever, Idle: ever, Lifetime: ever}.begin(t.Context())
-	defer w.stop()
-	require.NoError(t, w.wait())
-	w.silent = false
-	require.NoError(t, w.wait())
 }

@@ -26,7 +26,7 @@ type Option interface{ apply(*options) }
 type options struct {
 	contextToken string
 	backoff      resolve.Backoff
-	limits       Limits
+	limits       stream.Limits
 	log          *slog.Logger
 }
 
@@ -79,13 +79,13 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 type get struct {
 	client       destination.DestinationClient
 	contextToken string
-	limits       Limits // 0 is none
+	limits       stream.Limits
 }
 
 func (g get) resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
-		w := g.limits.begin(ctx)
-		defer w.stop()
+		w := g.limits.Begin(ctx, errSilent)
+		defer w.Stop()
 		err := g.read(w, target, func(u resolve.Update) bool { return yield(u, nil) })
 		if err != nil {
 			yield(resolve.Update{}, failure(target, err))
@@ -94,27 +94,27 @@ func (g get) resolve(ctx context.Context, target string) iter.Seq2[resolve.Updat
 }
 
 // read returns why the stream ended; nil if the consumer broke.
-func (g get) read(w *watchdog, target string, yield func(resolve.Update) bool) error {
-	if err := w.wait(); err != nil {
+func (g get) read(w *stream.Watchdog, target string, yield func(resolve.Update) bool) error {
+	if err := w.Wait(); err != nil {
 		return err
 	}
-	updates, err := g.client.Get(w.ctx, &destination.GetDestination{
+	updates, err := g.client.Get(w.Context(), &destination.GetDestination{
 		Scheme: scheme, Path: target, ContextToken: g.contextToken,
 	})
 	if err != nil {
-		return w.cause(err)
+		return w.Cause(err)
 	}
 	for {
-		if err := w.wait(); err != nil {
+		if err := w.Wait(); err != nil {
 			return err
 		}
 		message, err := updates.Recv()
 		if err != nil {
-			return w.cause(err)
+			return w.Cause(err)
 		}
-		w.pause()
+		w.Pause()
 		if u, ok := update(message); ok {
-			w.silent = false
+			w.Heard()
 			if !yield(u) {
 				return nil
 			}
