@@ -37,7 +37,7 @@
 //	Queue     the one place where requests wait
 //	Hedge     below the queue: a copy never stands in line
 //	balancer  of package balance; it goes where the request has not been
-//	Breaker   of one endpoint: while it is open, that is not ready
+//	Breaker   of one endpoint, if it fails as a whole: while it is open, that is not ready
 //	Limit     what one endpoint is given at a time
 //
 // and a server's Drain, DeadlineIn, Shed, then a limit. Package httplayer has
@@ -82,6 +82,13 @@
 //	func (l logged) Call(ctx context.Context, req string) (string, error) {
 //		log.Println(req)
 //		return l.Service.Call(ctx, req)
+//	}
+//
+// A layer that holds something, a slot or a token, refuses a request whose
+// context is done before it takes that:
+//
+//	if ctx.Err() != nil {
+//		return rsp, &layer.Error{Layer: "mine", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
 //	}
 //
 // Package layertest proves that a layer keeps these rules.

@@ -13,7 +13,13 @@ import (
 
 // Drainer ends the service of requests in good order: nothing new comes in,
 // and what is open may end. Make it with [NewDrainer], give it to a [Drain] in
-// each stack that it is for, and call Drain once the listeners are closed.
+// each stack that it is for, and call Drain once clients have been sent away:
+// it refuses what comes from then on, on connections that were kept as well.
+//
+// With net/http: fail the readiness probe yourself, wait until that has been
+// seen, then the server's Shutdown, which waits for the answers and closes what
+// is idle, and Drain last, for what was hijacked. Drain first answers 503 on
+// every kept connection.
 //
 // It is safe for concurrent use and must not be copied. It runs nothing in the
 // background and need not be closed.
@@ -55,8 +61,8 @@ func (d *Drainer) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether Drain was called. A readiness probe that fails from
-// then on keeps traffic away.
+// Draining reports whether Drain was called. From then on requests are refused,
+// so that a readiness probe has to fail before, by a sign of its own.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
 // InFlight returns how many requests are open.

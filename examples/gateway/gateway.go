@@ -18,9 +18,9 @@ import (
 // gateway is the path of a request, which reads from top to bottom:
 //
 //	mux ─┬─ /           what there is
-//	     └─ /books ──▶ auth ─▶ explain ─▶ profile ─────▶ queue ─▶ balance ─▶ breaker ─▶ endpoint
-//	                                      route: retry,  bounded  cheapest   opens      one
-//	                                      timeout; split wait                           address
+//	     └─ /books ──▶ auth ─▶ explain ─▶ profile ─────▶ queue ─▶ balance ─▶ endpoint
+//	                                      route: retry,  bounded  cheapest   one
+//	                                      timeout; split wait                address
 type gateway struct {
 	books    httplayer.Service
 	explains explanations
@@ -46,7 +46,9 @@ func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Re
 }
 
 // backend serves a target of the split by its endpoints. Here, and only here,
-// requests wait.
+// requests wait. An endpoint that fails gets few requests from the balancer,
+// which is told what a failure is; there is no breaker, which one route that is
+// broken would open for all.
 func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
 	return func(target string) httplayer.Service {
 		return httplayer.NewStack(layer.For[*http.Response](target)).
@@ -57,9 +59,7 @@ func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Ser
 
 // endpoint serves one address.
 func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
-	return httplayer.NewStack(layer.For[*http.Response](t.Name)).
-		Breaker(layer.BreakerPolicy{}).
-		Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
+	return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 }
 
 // clients is what clients see.

@@ -38,6 +38,27 @@ func (s *started) replace(t *testing.T, old, by string) {
 	require.NoError(t, os.Rename(s.profile+".new", s.profile))
 }
 
+// What fails for all endpoints alike is the route's own fault, and no reason to
+// refuse what is well.
+func TestARouteThatIsBrokenLeavesTheOthers(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/books/broken" {
+			http.Error(w, "broken", http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(backend.Close)
+	at := ":80=" + backend.Listener.Addr().String()
+	s := start(t, "-backend", "books-v1.example"+at, "-backend", "books-v2.example"+at, "-backend", "books-next.example"+at)
+	for range 300 { // so that each version gets its share
+		rsp, _ := s.send(t, http.MethodGet, "/books/broken", "")
+		require.Equal(t, http.StatusServiceUnavailable, rsp.StatusCode)
+	}
+	for range 20 {
+		rsp, body := s.send(t, http.MethodGet, "/books", "")
+		require.Equal(t, http.StatusOK, rsp.StatusCode, body)
+	}
+}
+
 func TestHeadersAreChanged(t *testing.T) {
 	s := start(t)
 	rsp, body := s.send(t, http.MethodGet, "/books", "")

@@ -6,6 +6,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/gotower/gotower/balance"
@@ -18,9 +21,11 @@ import (
 
 // A client: http.Client as ever, and below it everything that a call over a
 // network needs. One budget bounds what retries and hedges add together. The
-// queue is the one place where requests wait; the breaker belongs to the single
-// endpoint, so that the balancer goes elsewhere while it is open. All of them
-// judge alike: the stack of httplayer says how, and the balancer is told.
+// queue is the one place where requests wait; the limit belongs to the single
+// endpoint, so that the balancer goes elsewhere while it is full. All of them
+// judge alike: the stack of httplayer says how, and the balancer is told, which
+// sends little to an endpoint that fails. A breaker for each endpoint would do
+// so too, but one route that is broken could open all of them.
 func Example_client() {
 	srv := hello()
 	defer srv.Close()
@@ -37,7 +42,6 @@ func Example_client() {
 	budget := layer.NewBudget(10*time.Second, 0.2, 10)
 	endpoint := func(ctx context.Context, t discover.Target) httplayer.Service {
 		return httplayer.NewStack(layer.For[*http.Response](t.Name)).
-			Breaker(layer.BreakerPolicy{}).
 			Limit(64).
 			Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 	}
@@ -68,48 +72,60 @@ func Example_client() {
 	// deadline_out
 	// balance
 	//   endpoint
-	//   breaker
 	//   limit
 	//   endpoint
 }
 
 // A gateway: each host has a stack of its own, made when it is first asked for
-// and dropped when nobody has for five minutes. Nobody gets more than a hundred
-// requests a second, and who is less important is turned away first.
+// and dropped when nobody has for five minutes. No address gets more than a
+// hundred requests a second, and who is less important is turned away first.
+// Hosts are those of a list: without one, whoever asks could reach whatever this
+// machine can. A host that fails is left alone for a while, all that it serves.
 func Example_gateway() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
+	srv := hello()
+	defer srv.Close()
+	addresses := map[string]string{"shop.example": srv.Listener.Addr().String()}
 	host := func(ctx context.Context, host string) httplayer.Service {
 		return httplayer.NewStack(layer.For[*http.Response](host)).
 			Retry(httplayer.RetryPolicy{}).
 			Queue(1000, time.Second).
 			Breaker(layer.UnifiedBreaker()).
 			AdaptiveLimit(layer.AdaptivePolicy{}).
-			Service(httplayer.NewEndpoint(ctx, host))
+			Service(httplayer.NewEndpoint(ctx, addresses[host]))
 	}
 	routes := layer.NewCache(ctx, host, layer.CachePolicy{Idle: 5 * time.Minute, Capacity: 1000}, layer.Until(httplayer.Completion))
-	client := func(r *http.Request) string { return r.RemoteAddr }
+	hostOf := func(r *http.Request) (string, error) {
+		host := strings.ToLower((&url.URL{Host: r.Host}).Hostname()) // without the port
+		if _, ok := addresses[host]; !ok {
+			return "", layer.ErrNoRoute
+		}
+		return host, nil
+	}
+	client := func(r *http.Request) netip.Addr { return httplayer.Access{}.Source(r).Addr() } // of its ports together
 
-	drainer := layer.NewDrainer() // drainer.Drain(ctx) on the way out
+	drainer := layer.NewDrainer() // server.Shutdown(ctx) and then drainer.Drain(ctx) on the way out
 	gateway := httplayer.NewStack().
 		Drain(drainer).
 		Timeout(time.Minute).
 		IdleTimeout(10*time.Second).
-		With("rate", layer.RateLimitBy[string, *http.Request, *http.Response](client, 100, 20, 10_000)).
+		With("rate", layer.RateLimitBy[netip.Addr, *http.Request, *http.Response](client, 100, 20, 10_000)).
 		Shed(layer.ShedPolicy{}).
 		Limit(10_000).
-		Service(routes.Router(func(r *http.Request) (string, error) { return r.Host, nil }))
+		Service(routes.Router(hostOf))
 
-	srv := hello()
-	defer srv.Close()
-	req := httptest.NewRequest(http.MethodGet, srv.URL+"/greeting", http.NoBody)
-	rec := httptest.NewRecorder()
-	httplayer.Handler(gateway).ServeHTTP(rec, req)
-	fmt.Println(rec.Code, rec.Body.Len() > 0, drainer.InFlight())
+	for _, asked := range []string{"http://shop.example/greeting", "http://Shop.example:80/greeting", "http://169.254.169.254/"} {
+		rec := httptest.NewRecorder()
+		httplayer.Handler(gateway).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, asked, http.NoBody))
+		fmt.Println(rec.Code, asked)
+	}
 	fmt.Print(outline(layer.Describe(gateway)))
 	// Output:
-	// 200 true 0
+	// 200 http://shop.example/greeting
+	// 200 http://Shop.example:80/greeting
+	// 404 http://169.254.169.254/
 	// drain
 	// timeout
 	// idle_timeout

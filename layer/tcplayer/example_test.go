@@ -84,7 +84,9 @@ func Example() {
 }
 
 // Where connections are long, each counts for as long as it is open, for the
-// balancer and for the limit on each server alike.
+// balancer and for the limit on each server alike. What tells one server from
+// another is how long it takes to connect: the first byte comes when the client
+// has asked for something.
 func ExampleUntilClosed() {
 	server := echo()
 	defer server.Close()
@@ -96,7 +98,8 @@ func ExampleUntilClosed() {
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewStack().Limit(1).Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 		},
-		balance.Until(tcplayer.UntilClosed))
+		balance.Until(tcplayer.UntilClosed),
+		balance.With[net.Conn](balance.Policy{Sample: balance.Head}))
 
 	_ = connect.Ready(ctx)
 	first, err := connect.Call(ctx, tcplayer.Request{})

@@ -34,6 +34,10 @@ import (
 // CloseWrite without one below is [errors.ErrUnsupported]. NetConn returns conn.
 //
 // Several observers of one connection share one such wrapper.
+//
+// Give a balancer whose Until this is Sample: Head as well: the latency that it
+// goes by is then that of the connect. By default it ends with the first byte,
+// and a client that is silent makes the server look slow.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
 		o.End(nil)
