@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -73,6 +74,43 @@ func start(t testing.TB, addr string, s serving) *running {
 	p := &running{addr: l.Addr().String(), reg: s.reg, srv: s.srv, stop: func() { g.Stop(); <-done }}
 	t.Cleanup(p.stop)
 	return p
+}
+
+// fromHere has clients that come from this machine.
+type fromHere struct{ net.Listener }
+
+type fromHereConn struct{ net.Conn }
+
+func (l fromHere) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return fromHereConn{conn}, nil
+}
+
+func (fromHereConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+
+// startInside starts a process in the bubble of a test, where nothing takes time,
+// and returns it as one that is followed.
+func startInside(t *testing.T, s serving) (p Process, stop func()) {
+	t.Helper()
+	l := bufconn.Listen(1 << 16)
+	g := grpc.NewServer(s.opts...)
+	s.register(g)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = g.Serve(fromHere{l})
+	}()
+	conn, err := grpc.NewClient("passthrough:///inside", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	require.NoError(t, err)
+	return Process{Name: "p", Conn: conn}, func() {
+		require.NoError(t, conn.Close())
+		g.Stop()
+		<-done
+	}
 }
 
 // vacant is an address at which nothing listens.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -191,15 +192,18 @@ func TestFollowAProcessThatHangs(t *testing.T) {
 func TestFollowAProcessThatIsIdle(t *testing.T) {
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
-			p := start(t, "", serve(new(Registry)))
-			ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, errors.New("enough"))
-			defer cancel()
-			var errs []error
-			for _, err := range Follow(ctx, []Process{p.process(t, "p")}, nil, quickly(), Patience(time.Second)) {
-				errs = append(errs, err)
-			}
-			require.Len(t, errs, 1)
-			require.EqualError(t, errs[0], "tap: follow: enough")
+			synctest.Test(t, func(t *testing.T) {
+				p, stop := startInside(t, serve(new(Registry)))
+				defer stop()
+				ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, errors.New("enough"))
+				defer cancel()
+				var errs []error
+				for _, err := range Follow(ctx, []Process{p}, nil, quickly(), Patience(time.Second)) {
+					errs = append(errs, err)
+				}
+				require.Len(t, errs, 1)
+				require.EqualError(t, errs[0], "tap: follow: enough")
+			})
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
@@ -118,17 +119,23 @@ func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
 
 // Patience is with the process, and not with who reads.
 func TestFollowTopWithAReaderThatIsSlow(t *testing.T) {
-	p := start(t, "", ours(new(Registry)))
-	n := 0
-	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(time.Second)) {
-		require.NoError(t, err)
-		if n++; n == 1 {
-			<-time.After(2500 * time.Millisecond)
+	synctest.Test(t, func(t *testing.T) {
+		p, stop := startInside(t, ours(new(Registry)))
+		defer stop()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		n := 0
+		for _, err := range FollowTop(ctx, []Process{p}, often(), quickly(), Patience(time.Second)) {
+			require.NoError(t, err)
+			if n++; n == 1 {
+				time.Sleep(2500 * time.Millisecond)
+			}
+			if n == 4 {
+				break
+			}
 		}
-		if n == 4 {
-			break
-		}
-	}
+		require.Equal(t, 4, n)
+	})
 }
 
 type silent struct{ tappb.UnimplementedTapServer }

@@ -106,7 +106,8 @@ func checkTraffic(t *testing.T, netns, outside string) {
 	t.Helper()
 	outbound, inbound := listening(t, netns, 4140), listening(t, netns, 4143)
 	connect := func(from, to string, argv ...string) error {
-		return in(t, from, append(argv, "timeout", "2", "bash", "-c", "exec 3<>/dev/tcp/"+to)...).Run()
+		// A port where nobody is answers at once, and this is for a machine that is slow.
+		return in(t, from, append(argv, "timeout", "30", "bash", "-c", "exec 3<>/dev/tcp/"+to)...).Run()
 	}
 	// Nobody listens at the other end of the cable: what is not redirected is
 	// refused.
