@@ -41,6 +41,14 @@ const idle = 2 * time.Minute
 // returns its address. A fallback is for where addr is taken. A handler with
 // responses that do not end has a method Shutdown, which asks them to.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
+	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
+}
+
+// HTTPBehind is HTTP for the connections that what behind makes of the listener
+// accepts.
+func (g *Group) HTTPBehind(
+	behind func(net.Listener) net.Listener, name, addr string, h http.Handler, fallback ...string,
+) string {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
@@ -48,7 +56,8 @@ func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) stri
 	if endless, ok := h.(interface{ Shutdown() }); ok {
 		srv.RegisterOnShutdown(endless.Shutdown)
 	}
-	return g.add(append([]string{addr}, fallback...), server{name: name, serve: srv.Serve, drain: func(ctx context.Context) error {
+	serve := func(l net.Listener) error { return srv.Serve(behind(l)) }
+	return g.add(append([]string{addr}, fallback...), server{name: name, serve: serve, drain: func(ctx context.Context) error {
 		err := srv.Shutdown(ctx)
 		if err != nil {
 			_ = srv.Close() // what did not end by itself

@@ -13,17 +13,24 @@ import (
 // is from.
 type callerKey struct{}
 
-// byClient looks once for each connection who it is from, as certificates are
-// parsed anew whenever they are looked at, and has those who proved an identity
-// served by meshed.
+// withClient looks who conn is from, if nobody above has: once for each
+// connection, as certificates are parsed anew whenever they are looked at.
+func withClient(ctx context.Context, conn net.Conn) (context.Context, *client) {
+	if c, ok := ctx.Value(callerKey{}).(*client); ok {
+		return ctx, c
+	}
+	c := clientOf(conn)
+	return context.WithValue(ctx, callerKey{}, &c), &c
+}
+
+// byClient has those who proved an identity served by meshed.
 type byClient struct {
 	tcplayer.Server // of strangers
 	meshed          tcplayer.Server
 }
 
 func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-	c := clientOf(conn)
-	ctx = context.WithValue(ctx, callerKey{}, &c)
+	ctx, c := withClient(ctx, conn)
 	if c.id != "" {
 		return b.meshed.Call(ctx, conn)
 	}

@@ -53,6 +53,7 @@ type Inbound struct {
 	profiles  profiles.Source
 	countHTTP func(error) error
 	countTCP  func(context.Context, net.Conn, error)
+	clients   meterOf
 	decided   decisions
 	pauses    *httplayer.BodyPauses // of strangers
 
@@ -75,7 +76,7 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
-	in := &Inbound{Config: c, profiles: newProfiles(c), decided: newDecisions(c.Meters)}
+	in := &Inbound{Config: c, profiles: newProfiles(c), clients: c.Meters.Clients(meters.Inbound), decided: newDecisions(c)}
 	in.pauses = httplayer.NewBodyPauses(c.BodyPauses, pausingClients*c.BodyPauses)
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Inbound), c.Meters.TCPErrors(meters.Inbound)
 	in.countHTTP = func(err error) error {
@@ -106,13 +107,9 @@ func newProfiles(c Config) profiles.Source {
 	return profilesource.New(c.Controller,
 		profilesource.Names(c.Control.ProfileSuffixes...),
 		profilesource.ContextToken(c.Control.ContextToken),
+		profilesource.StreamLimits(profilesource.Limits(c.Control.Limits())),
 		profilesource.Backoff(c.Control.Connect.Backoff),
 		profilesource.Logger(c.Log))
-}
-
-// clients counts the connections that are made to this pod.
-func (in *Inbound) clients(ctx context.Context) *tcplayer.Meter {
-	return tcplayer.NewMeter(in.Meters.Transport(ctx, meters.Inbound, meters.Source, nil))
 }
 
 // counted counts the requests of the routes that a profile has for name.

@@ -32,11 +32,9 @@ func New(ctx context.Context, c Config) *Inbound {
 	in.Requests = in.requests()
 	in.http = &byClient{Server: in.strangers(in.Requests), meshed: in.meshed(in.Requests)}
 	in.opaque = in.forward()
-	in.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("metrics", in.clients(ctx).Accepted).
-		Service(tcplayer.Transparent(in.Origin,
-			in.application(), // for a port of the application
-			in.direct()))     // for this proxy
+	in.Server = tcplayer.Transparent(in.Origin,
+		in.application(), // for a port of the application
+		in.direct())      // for this proxy
 	return in
 }
 
@@ -44,12 +42,12 @@ func New(ctx context.Context, c Config) *Inbound {
 // made by TLS end here; on ports where the server may speak first, nothing is
 // looked at.
 func (in *Inbound) application() tcplayer.Server {
-	looked := tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
-		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque), in.lookedAt())
+	looked := in.measured(tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
+		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque), in.lookedAt()), false)
 	return layer.NewStack[net.Conn, tcplayer.Traffic]().
 		With("failures", tcplayer.Failures(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.Traffic](in.isOwn)).
-		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: in.opaque, Clear: looked}))
+		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: in.measured(in.opaque, true), Clear: looked}))
 }
 
 // direct serves connections from other proxies, for the port that their
@@ -133,7 +131,7 @@ func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Servic
 
 func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by settings.Dial) tcplayer.Service {
 	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
-		With("tap", tap.Connections(in.Taps, tap.Inbound, tap.Destination(dst, nil))).
+		With("tap", tap.Connections(in.Taps, tap.Inbound, application(dst))).
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(by)...))
 }
 

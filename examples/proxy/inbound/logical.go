@@ -79,18 +79,11 @@ func nameOf(authority string) string {
 // labels are those of the metrics. A name comes from clients, who may say any:
 // it is one only if that was asked for.
 func (in *Inbound) labels(l logical) meters.Labels {
-	labels := l.tls().With(meters.Target(l.dst))
+	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst))
 	if in.AuthorityLabels {
 		labels["authority"] = l.name
 	}
 	return labels
-}
-
-func (l logical) tls() meters.Labels {
-	if l.secure {
-		return meters.ClientTLS(l.client)
-	}
-	return meters.NoTLS("no_tls_from_remote")
 }
 
 // shown is what tap shows of the requests.
@@ -102,5 +95,10 @@ func (in *Inbound) shown(l logical) []tap.Option {
 			source["client_id"] = l.client
 		}
 	}
-	return []tap.Option{tap.Inbound, tap.SourceLabels(source), tap.Destination(l.dst, nil)}
+	return []tap.Option{tap.Inbound, tap.SourceLabels(source), application(l.dst)}
+}
+
+// application is what tap shows of a port of the application.
+func application(dst netip.AddrPort) tap.Option {
+	return tap.Destination(dst, map[string]string{"tls": "loopback"})
 }

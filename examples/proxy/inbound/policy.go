@@ -9,8 +9,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/go-kit/kit/metrics"
-
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/layer"
@@ -77,18 +75,20 @@ func (in *Inbound) authorize(req *http.Request) error {
 	return in.decide(in.decided.http, httplayer.ConnOf(req.Context()), callerOf(req.Context()))
 }
 
-func (in *Inbound) decide(count decision, conn net.Conn, c client) error {
+func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) error {
 	dst, _ := tcplayer.OriginalDst(conn)
+	made := meters.Decision{Target: dst, Client: c.meter()}
 	reason := "this client may not use this port"
 	loop := in.Refuse(dst)
 	switch {
 	case loop != nil:
 		reason = loop.Error()
 	case in.permits(dst.Port(), c):
-		count.allowed.Add(1)
+		made.Allowed = true
+		count(made)
 		return nil
 	}
-	count.denied.Add(1)
+	count(made)
 	return &layer.Error{
 		Layer: "policy", Endpoint: dst.String(), Reason: reason, Err: &httplayer.StatusError{Code: http.StatusForbidden},
 	}
@@ -127,6 +127,7 @@ func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, ni
 // byHeader goes by what a transport header says of the connection. There is no
 // gateway here: a header that names another host is rejected.
 func (in *Inbound) byHeader() tcplayer.Server {
+	opaque, spoken := in.measured(in.opaque, false), in.measured(in.http, false)
 	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
 		h, _ := tcplayer.TransportHeaderOf(ctx)
 		if h.Name != "" {
@@ -138,20 +139,16 @@ func (in *Inbound) byHeader() tcplayer.Server {
 			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Err: err}
 		}
 		if h.Protocol == tcplayer.Opaque {
-			return in.opaque.Call(ctx, conn)
+			return opaque.Call(ctx, conn)
 		}
-		return in.http.Call(ctx, conn)
+		return spoken.Call(ctx, conn)
 	})
 }
 
-// decision counts what the policy allowed and denied.
-type decision struct{ allowed, denied metrics.Counter }
+// decisions count what the policy allowed and denied.
+type decisions struct{ http, tcp func(meters.Decision) }
 
-type decisions struct{ http, tcp decision }
-
-func newDecisions(m *meters.Meters) decisions {
-	var d decisions
-	d.http.allowed, d.http.denied = m.Authz("http", nil)
-	d.tcp.allowed, d.tcp.denied = m.Authz("tcp", nil)
-	return d
+func newDecisions(c Config) decisions {
+	policy := string(c.DefaultPolicy)
+	return decisions{http: c.Meters.Authz("http", policy), tcp: c.Meters.Authz("tcp", policy)}
 }

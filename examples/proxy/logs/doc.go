@@ -7,5 +7,6 @@
 //
 // The target of a record is what its logger was given by With(Target(name)),
 // else DefaultTarget, which is that of linkerd: its default filter, and those
-// that people have written for it, begin with linkerd=info.
+// that people have written for it, begin with linkerd=info. What layers log as
+// "target" is a destination, and a field of the record.
 package logs

@@ -12,11 +12,13 @@ import (
 // DefaultTarget is the target of records whose logger was given none.
 const DefaultTarget = "linkerd_app"
 
-// targetKey is the attribute that is a record's target.
-const targetKey = "target"
+// logTarget is the value that gives a logger its target. It is a type of its own
+// because "target" is also what a layer calls the destination that it logs of.
+type logTarget string
 
 // Target is the attribute that gives a logger its target: log.With(Target("linkerd_tap")).
-func Target(name string) slog.Attr { return slog.String(targetKey, name) }
+// An attribute "target" of any other value is a field like others.
+func Target(name string) slog.Attr { return slog.Any("target", logTarget(name)) }
 
 // Option sets up a handler.
 type Option interface{ apply(h *handler) }
@@ -88,8 +90,8 @@ func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	with := *h
 	with.fields = slices.Clip(h.fields)
 	for _, a := range attrs {
-		if h.group == "" && a.Key == targetKey {
-			with.target = a.Value.Resolve().String()
+		if target, ok := a.Value.Any().(logTarget); ok && h.group == "" {
+			with.target = string(target)
 			continue
 		}
 		with.fields = appendAttr(with.fields, h.group, a)

@@ -124,6 +124,40 @@ func TestLevelIsChangedWhileInUse(t *testing.T) {
 	require.False(t, slog.New(logs.New(&b, new(logs.Level))).Enabled(t.Context(), slog.LevelError), "the zero Level is off")
 }
 
+// Layers log of a destination as "target", which is a field: what a filter says of
+// linkerd is about their lines, too.
+func TestADestinationIsNoLogTarget(t *testing.T) {
+	var plain, object bytes.Buffer
+	for _, h := range []slog.Handler{
+		logs.New(&plain, level(t, "linkerd=debug")), logs.New(&object, level(t, "linkerd=debug"), logs.JSON()),
+	} {
+		log := slog.New(h)
+		log.With("target", "127.0.0.1:9").Debug("profile")
+		log.With("target", "127.0.0.1:9").With(logs.Target("linkerd_tap")).Warn("stream", "target", "127.0.0.2:9")
+		log.With(logs.Target("other")).With("target", "linkerd_app").Error("nobody asked for it")
+	}
+	require.Regexp(t, `^\[ *\d+\.\d{6}s\] DEBUG ThreadId\(01\) linkerd_app: profile target=127\.0\.0\.1:9
+\[ *\d+\.\d{6}s\]  WARN ThreadId\(01\) linkerd_tap: stream target=127\.0\.0\.1:9 target=127\.0\.0\.2:9
+$`, plain.String())
+	for line := range strings.Lines(object.String()) {
+		var r struct {
+			Fields map[string]string
+			Target string
+		}
+		require.NoError(t, json.Unmarshal([]byte(line), &r))
+		require.Contains(t, r.Target, "linkerd_")
+		require.Contains(t, r.Fields["target"], "127.0.0.")
+	}
+	require.Equal(t, 2, strings.Count(object.String(), "\n"))
+}
+
+// Other handlers show a target as they show text.
+func TestTargetOfAnotherHandler(t *testing.T) {
+	var b bytes.Buffer
+	slog.New(slog.NewTextHandler(&b, nil)).With(logs.Target("linkerd_tap")).Info("x")
+	require.Contains(t, b.String(), "target=linkerd_tap")
+}
+
 func TestLinesAreWhole(t *testing.T) {
 	var b bytes.Buffer
 	l := level(t, "info")

@@ -37,8 +37,10 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 }
 
 // Balancer returns the instruments of a target's balancer, and those of the
-// queue above it, of the protocol "http" or "tcp"; any other has none. The
-// series are shown until a while after ctx. If target is a name, it is also one in
+// queue above it, of the protocol "http" or "tcp"; any other has none. Their labels
+// are dst, which is target, and backend_* of the Service that it names. There is no
+// parent_*: a balancer serves all who have its target in a profile. The series are
+// shown until a while after ctx. If target is a name, it is also one in
 // stack_create_total, and when ctx ends, in stack_drop_total.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
@@ -48,7 +50,7 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
-	l, dst := m.lease(ctx), Labels{"dst": target}
+	l, dst := m.lease(ctx), Labels{"dst": target}.With(m.meta("backend", target))
 	b := binder{l, dst}
 	balancer := balance.Instruments{
 		Endpoints: states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},

@@ -9,7 +9,8 @@
 // Labels are bound when something begins; a request then costs atomic
 // additions. A series is shown for as long as anybody may write to it, and for
 // Config.RetainIdle after that, so that a scrape sees its last value; one that
-// is bound again meanwhile goes on from there. Series of a family need not have
+// is bound again meanwhile goes on from there. What anybody may connect to, or who
+// connects, is a label of a thousand at a time. Series of a family need not have
 // the same labels, as an endpoint has those that its discovery gave it.
 //
 // Prometheus is named here and nowhere else: layers write to go-kit's

@@ -20,7 +20,7 @@ func TestLeaseWithoutAnEndRemembersNothing(t *testing.T) {
 			m.Endpoint(ctx, Outbound, nil)
 			m.Balancer(ctx, "http", "web.example:80")
 			m.Balancer(ctx, "tcp", "web.example:80")
-			m.Authz("http", nil)
+			m.Authz("http", "deny")(Decision{})
 			cancel()
 		}
 		synctest.Wait()

@@ -136,7 +136,9 @@ func TestBalancer(t *testing.T) {
 	b.Ejections.With("cause", "consecutive").Add(1)
 	q.Waiting.Add(2)
 	q.QueueWait.Observe(40)
-	const dst = `{dst="web.example:80"`
+	const backend = `backend_group="",backend_kind="default",backend_name="web.example",backend_namespace="",backend_port="80",` +
+		`backend_section_name="",`
+	const dst = `{` + backend + `dst="web.example:80"`
 	text := scrape(t, m)
 	for _, line := range []string{
 		`outbound_http_balancer_endpoints` + dst + `,endpoint_state="ready"} 3`,
@@ -145,7 +147,7 @@ func TestBalancer(t *testing.T) {
 		`outbound_http_balancer_queue_requests_total` + dst + `} 1`,
 		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + `,le="0.005"} 0`,
 		`outbound_http_balancer_queue_latency_seconds_bucket` + dst + `,le="0.05"} 1`,
-		`outbound_http_balancer_ejections_total{cause="consecutive",dst="web.example:80"} 1`,
+		`outbound_http_balancer_ejections_total{` + backend + `cause="consecutive",dst="web.example:80"} 1`,
 	} {
 		require.Contains(t, text, line+"\n")
 	}
@@ -222,12 +224,6 @@ func TestErrors(t *testing.T) {
 	loop := m.TCPErrors(meters.Inbound)
 	loop(netip.AddrPort{}, &layer.Error{Layer: "dial", Err: &net.OpError{Op: "dial", Err: tcplayer.ErrLoop}})
 	require.Equal(t, []string{`inbound_tcp_errors_total{error="unexpected"} 1`}, lines(t, m, "inbound_tcp_errors_total"))
-
-	allowed, denied := m.Authz("http", meters.Labels{"srv_name": "all"})
-	allowed.Add(1)
-	denied.Add(2)
-	require.Equal(t, []string{`inbound_http_authz_allow_total{srv_name="all"} 1`, `inbound_http_authz_deny_total{srv_name="all"} 2`},
-		lines(t, m, "inbound_http_authz"))
 }
 
 func TestIdentity(t *testing.T) {

@@ -40,7 +40,11 @@ func (m *Meters) transportFamilies() transportFamilies {
 // and TLS as for Endpoint. The series are shown until a while after ctx, and
 // after the last connection was closed.
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
-	l, f := m.lease(ctx), m.conns
+	return m.transport(m.lease(ctx), d, peer, labels)
+}
+
+func (m *Meters) transport(l *lease, d Direction, peer Peer, labels Labels) Transport {
+	f := m.conns
 	labels = labels.With(Labels{"direction": string(d), "peer": string(peer)})
 	b := binder{l, labels}
 	return Transport{

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"strings"
 
 	"google.golang.org/grpc"
 
@@ -29,12 +28,12 @@ type Config struct {
 	settings.Outbound
 
 	Control    settings.Control
-	Controller grpc.ClientConnInterface // the destination controller
-	Identity   *identity.Identity       // nil: nothing is sent by TLS
-	Own        []netip.Addr             // addresses of this pod: spoken to in clear
-	Origin     tcplayer.Origin          // where a connection was going to
-	Refuse     func(netip.AddrPort) error
-	Ending     context.Context //nolint:containedctx // when it ends, connections are to
+	Controller grpc.ClientConnInterface   // the destination controller
+	Identity   *identity.Identity         // nil: nothing is sent by TLS
+	Own        []netip.Addr               // addresses of this pod: spoken to in clear
+	Origin     tcplayer.Origin            // where a connection was going to
+	Refuse     func(netip.AddrPort) error // says what is not to be connected to
+	Ending     context.Context            //nolint:containedctx // when it ends, connections are to
 
 	SourceLabels map[string]string // what tap shows of the clients of this proxy
 	Taps         *tap.Registry
@@ -74,6 +73,9 @@ func (o *Outbound) Describe() layer.Node {
 }
 
 func newOutbound(ctx context.Context, c Config) *Outbound {
+	if c.Ingress {
+		c.Refuse = notLoopback(c.Refuse)
+	}
 	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newProfiles(c), detected: c.Meters.Detect(meters.Outbound)}
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Outbound), c.Meters.TCPErrors(meters.Outbound)
 	o.countHTTP = func(err error) error {
@@ -95,12 +97,23 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 	return o
 }
 
+// notLoopback refuses this machine besides what own does: in ingress mode anybody
+// whose requests the application passes on may say where they go.
+func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
+	return func(addr netip.AddrPort) error {
+		if err := own(addr); err != nil {
+			return err
+		}
+		return tcplayer.NotLoopback(addr)
+	}
+}
+
 // newResolver asks the controller. What it said last serves while it is away.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.KeepLastGood(
 		destination.New(c.Controller,
 			destination.ContextToken(c.Control.ContextToken),
-			destination.StreamLimits(limits(c.Control)),
+			destination.StreamLimits(destination.Limits(c.Control.Limits())),
 			destination.Backoff(c.Control.Connect.Backoff),
 			destination.Logger(c.Log)),
 		resolve.KeepPolicy{}))
@@ -124,32 +137,19 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	})
 }
 
-// limits are those of the controller's streams. None are set for a controller
-// of this machine, as in linkerd's proxy; elsewhere what is not set has the
-// resolver's default.
-func limits(c settings.Control) destination.Limits {
-	host, _, err := net.SplitHostPort(c.Destination.Addr)
-	ip, _ := netip.ParseAddr(host)
-	if err == nil && (ip.IsLoopback() || strings.TrimSuffix(host, ".") == "localhost") {
-		return destination.Limits{Initial: -1, Idle: -1, Lifetime: -1}
-	}
-	return destination.Limits(c.Streams)
-}
-
 func newProfiles(c Config) profiles.Source {
-	suffixes := []string(c.Control.ProfileSuffixes)
-	if !c.Control.ProfileSuffixesGiven {
-		suffixes = []string{"."} // requests may say any name, and nobody said which are meant
-	}
 	return profilesource.New(c.Controller,
-		profilesource.Names(suffixes...),
+		profilesource.Names(c.Control.ProfileSuffixes...),
 		profilesource.Networks(c.Control.ProfileNetworks...),
 		profilesource.ContextToken(c.Control.ContextToken),
+		profilesource.StreamLimits(profilesource.Limits(c.Control.Limits())),
 		profilesource.Backoff(c.Control.Connect.Backoff),
 		profilesource.Logger(c.Log))
 }
 
-// clients counts the connections that the application makes.
-func (o *Outbound) clients(ctx context.Context) *tcplayer.Meter {
-	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, meters.NoTLS("loopback")))
+// clients counts the connections that the application makes to dst; one that is
+// not valid is this proxy.
+func (o *Outbound) clients(ctx context.Context, dst netip.AddrPort) *tcplayer.Meter {
+	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
+	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, labels))
 }

@@ -34,11 +34,9 @@ func New(ctx context.Context, c Config) *Outbound {
 	o.Requests = o.requests()
 	o.http = o.server(o.Requests)
 	counted := tcplayer.Failures(o.countTCP)
-	o.Server = layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("metrics", o.clients(ctx).Accepted).
-		Service(tcplayer.Transparent(o.Origin,
-			counted(o.destinations.Router(originalDst)), // redirected
-			counted(o.detect(o.http, nil))))             // not redirected: requests by name
+	o.Server = tcplayer.Transparent(o.Origin,
+		counted(o.destinations.Router(originalDst)),                               // redirected
+		o.clients(ctx, netip.AddrPort{}).Accepted(counted(o.detect(o.http, nil)))) // not redirected: requests by name
 	return o
 }
 
@@ -50,7 +48,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	opaque := requests.counts.Forwarded(tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
 		return o.opaque(ctx, dst.String(), again{profile}), nil
 	})))
-	return o.byProfile(dst, requests, opaque, o.detect(o.http, opaque))
+	return o.clients(ctx, dst).Accepted(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque)))
 }
 
 // requests is what every request goes through, wherever it is going.
@@ -98,11 +96,11 @@ func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Se
 // alone sends requests to the only address that a target has.
 func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
-	return o.through(ctx, p).Service(o.client(ctx, p, httplayer.Alone))
+	return o.through(ctx, p, p.errors()...).Service(o.client(ctx, p, httplayer.Alone))
 }
 
 // through is what is done to requests on their way to one address.
-func (o *Outbound) through(ctx context.Context, p peer) layer.Stack[*http.Request, *http.Response] {
+func (o *Outbound) through(ctx context.Context, p peer, said ...httplayer.ProxyErrorsOption) layer.Stack[*http.Request, *http.Response] {
 	s := httplayer.NewStack()
 	if p.authority != "" {
 		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
@@ -111,7 +109,7 @@ func (o *Outbound) through(ctx context.Context, p peer) layer.Stack[*http.Reques
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.Access{}, p.shown...)).
 		With("override", httplayer.StripHeader(overrideHeader)).
-		With("proxy-errors", httplayer.ProxyErrors(p.errors(o.Log)...))
+		With("proxy-errors", httplayer.ProxyErrors(append(said, httplayer.LogProxyErrors(o.Log))...))
 	if p.h2 {
 		s = s.With("orig-proto", httplayer.UpgradeOrigProto())
 	}

@@ -3,7 +3,6 @@ package outbound
 import (
 	"context"
 	"crypto/tls"
-	"log/slog"
 	"maps"
 	"slices"
 
@@ -73,12 +72,13 @@ func (p peer) speaking(v tcplayer.Protocol) peer {
 // told reports whether the endpoint's proxy hears what is spoken.
 func (p peer) told() bool { return p.header != nil && p.Endpoint.Protocol != resolve.Opaque }
 
-func (p peer) errors(log *slog.Logger) []httplayer.ProxyErrorsOption {
-	opts := []httplayer.ProxyErrorsOption{httplayer.LogProxyErrors(log)}
-	if p.tls != nil {
-		opts = append(opts, httplayer.Meshed())
+// errors is what the peer's proxy may say of the client's connection, if there is
+// no other peer to choose.
+func (p peer) errors() []httplayer.ProxyErrorsOption {
+	if p.tls == nil {
+		return nil
 	}
-	return opts
+	return []httplayer.ProxyErrorsOption{httplayer.Meshed()}
 }
 
 func (o *Outbound) shown(t discover.Target, secured meters.Labels) []tap.Option {

@@ -8,8 +8,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/profiles"
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/static"
 )
@@ -43,5 +47,48 @@ func TestOnlySomeNamesAreAskedFor(t *testing.T) {
 	defer cancel()
 	for range only(settings.Suffixes{"x"}, all).Resolve(ctx, "web.example:80") {
 		cancel() // it goes on until then
+	}
+}
+
+// controllerless refuses all streams, and counts them.
+type controllerless struct {
+	grpc.ClientConnInterface
+	asked int
+}
+
+func (c *controllerless) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.asked++
+	return nil, status.Error(codes.InvalidArgument, "it is nobody's")
+}
+
+// Unless it is said otherwise, profiles are those of the cluster's Services.
+func TestNamesThatHaveProfiles(t *testing.T) {
+	for name, tt := range map[string]struct {
+		given, target string
+		asked         int
+	}{
+		"not said":            {"unset", "web.default.svc.cluster.local:80", 1},
+		"not said, elsewhere": {"unset", "web.example:80", 0},
+		"all":                 {".", "web.example:80", 1},
+		"none":                {"", "web.default.svc.cluster.local:80", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, err := settings.Read(func(name string) (string, bool) {
+				switch name {
+				case settings.Prefix + "DESTINATION_SVC_ADDR":
+					return "127.0.0.1:8086", true
+				case settings.Prefix + "DESTINATION_PROFILE_SUFFIXES":
+					return tt.given, tt.given != "unset"
+				}
+				return "", false
+			})
+			require.NoError(t, err)
+			c := new(controllerless)
+			for p, err := range newProfiles(Config{Control: s.Control, Controller: c}).Watch(t.Context(), tt.target) {
+				require.Nil(t, p)
+				require.ErrorIs(t, err, profiles.ErrNoProfile)
+			}
+			require.Equal(t, tt.asked, c.asked)
+		})
 	}
 }

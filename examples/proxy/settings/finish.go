@@ -27,6 +27,9 @@ func (r *reader) finish(s *Settings) {
 	if s.Tap.Disabled {
 		s.Tap.Name = ""
 	}
+	if s.Identity != nil && s.TapServed() && !r.has("CONTROL_LISTEN_ADDR") {
+		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // by TLS alone
+	}
 }
 
 // TapServed reports whether anybody may watch: with identity, whom
@@ -73,7 +76,6 @@ func (r *reader) finishControl(s *Settings) {
 	case s.Identity != nil && d.Addr != "" && !isLoopback(d.Addr):
 		r.require("the controller is not on this machine", "DESTINATION_SVC_NAME")
 	}
-	c.ProfileSuffixesGiven = r.has("DESTINATION_PROFILE_SUFFIXES")
 	if !r.has("DESTINATION_GET_SUFFIXES") {
 		c.GetSuffixes = Suffixes{""}
 	}
@@ -84,27 +86,37 @@ func (r *reader) finishControl(s *Settings) {
 	if !r.has("CONTROL_CONNECT_EXP_BACKOFF_JITTER") {
 		c.Connect.Backoff.Jitter = outbound.Jitter
 	}
-	r.finishStreams(c.Streams)
+	r.finishStreams(s)
 	if c.DNS.MaxTTL > 0 && c.DNS.MaxTTL < c.DNS.MinTTL {
 		r.problem("DNS_MAX_TTL", "must be at least "+r.where("DNS_MIN_TTL"))
 	}
 }
 
+// shortestStream is the least that the limits of a stream which is well come to.
+const shortestStream = 10 * time.Second
+
 // finishStreams holds the limits of streams to their order; 0 is none.
-func (r *reader) finishStreams(l StreamLimits) {
+func (r *reader) finishStreams(s *Settings) {
 	last, least := "", time.Duration(0)
 	for _, limit := range []struct {
 		name string
 		time.Duration
+		shortest time.Duration
 	}{
-		{"CONTROL_STREAM_INITIAL_TIMEOUT", l.Initial}, {"CONTROL_STREAM_IDLE_TIMEOUT", l.Idle}, {"CONTROL_STREAM_LIFETIME", l.Lifetime},
+		{"CONTROL_STREAM_INITIAL_TIMEOUT", s.Control.Streams.Initial, 0},
+		{"CONTROL_STREAM_IDLE_TIMEOUT", s.Control.Streams.Idle, shortestStream},
+		{"CONTROL_STREAM_LIFETIME", s.Control.Streams.Lifetime, shortestStream},
 	} {
 		switch {
 		case limit.Duration == 0:
+			continue
 		case limit.Duration < least:
 			r.problem(limit.name, "must be at least "+r.where(last))
 		default:
 			last, least = limit.name, limit.Duration
+		}
+		if limit.Duration < limit.shortest && !isLoopback(s.Control.Destination.Addr) {
+			s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v, and taken for %v", r.where(limit.name), limit.Duration, limit.shortest))
 		}
 	}
 }

@@ -46,16 +46,24 @@ func TestIdentity(t *testing.T) {
 		MinRefresh: 10 * time.Second, MaxRefresh: 24 * time.Hour,
 	}, s.Identity)
 	require.False(t, s.TapServed(), "E1: nobody may watch unless TAP_SVC_NAME says who")
+	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen)
 
 	vars["TAP_SVC_NAME"] = "tap.linkerd"
 	s, err = settings.Read(from(vars))
 	require.NoError(t, err)
 	require.True(t, s.TapServed())
+	require.Equal(t, addr("0.0.0.0:4190"), s.Tap.Listen, "by TLS, from elsewhere too")
+	vars["CONTROL_LISTEN_ADDR"] = "127.0.0.1:4190"
+	s, err = settings.Read(from(vars))
+	require.NoError(t, err)
+	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen, "it was said")
+	delete(vars, "CONTROL_LISTEN_ADDR")
 	vars["TAP_DISABLED"] = ""
 	s, err = settings.Read(from(vars))
 	require.NoError(t, err)
 	require.False(t, s.TapServed())
 	require.Empty(t, s.Tap.Name)
+	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen)
 
 	delete(vars, "IDENTITY_LOCAL_NAME")
 	vars["IDENTITY_SERVER_ID"], vars["IDENTITY_SERVER_NAME"] = "spiffe://root/ns/a/sa/b", "b.a"

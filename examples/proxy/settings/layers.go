@@ -3,9 +3,11 @@ package settings
 import (
 	"context"
 	"errors"
+	"math"
 	"net"
 	"net/http"
 	"syscall"
+	"time"
 
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -46,9 +48,22 @@ func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	}
 }
 
+// Limits are those that streams of the destination controller are held to, as
+// resolvers and sources of profiles take them: below 0 is none.
+func (c *Control) Limits() StreamLimits {
+	limits := c.Streams
+	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
+		if *d <= 0 || isLoopback(c.Destination.Addr) {
+			*d = -1
+		}
+	}
+	return limits
+}
+
 // Options are the settings as those of a server of HTTP. How many streams may
 // be taken back is as near as it comes to MaxPendingAcceptResetStreams; for
-// MaxSendBufSize and AdaptiveFlowControl net/http has nothing.
+// MaxSendBufSize and AdaptiveFlowControl net/http has nothing. Its
+// MaxHeaderListSize is for the headers of HTTP/1 as well.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.HTTP2(http.HTTP2Config{
@@ -62,10 +77,14 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 		httplayer.MaxTakenBack(h.MaxPendingAcceptResetStreams),
 	}
 	if h.MaxHeaderListSize > 0 {
-		opts = append(opts, httplayer.MaxHeaderBytes(int(h.MaxHeaderListSize)))
+		opts = append(opts, httplayer.MaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), mostHeader))))
 	}
 	return opts
 }
+
+// mostHeader leaves room for what net/http adds to it, 320 bytes in HTTP/2 and
+// 4 KiB in HTTP/1: it would wrap round.
+const mostHeader = min(most32-320, math.MaxInt-4<<10)
 
 // Find is how a listener learns where a connection was going to. Where the system
 // does not know of redirections, or of that of this connection, it was going to

@@ -40,6 +40,7 @@ func least(more ...string) map[string]string {
 
 func addr(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
 
+// But for tap: without an identity it is in clear, and for this machine alone.
 func TestDefaultsAreLinkerds(t *testing.T) {
 	s, err := settings.Read(from(least()))
 	require.NoError(t, err)
@@ -108,7 +109,6 @@ func TestAsInjected(t *testing.T) {
 	require.Len(t, s.Inbound.IPs, 2)
 	require.Equal(t, settings.ClusterUnauthenticated, s.Inbound.DefaultPolicy)
 	require.Len(t, s.Policy.ClusterNetworks, 5)
-	require.True(t, s.Control.ProfileSuffixesGiven)
 	require.Len(t, s.Warnings, 1)
 	require.Contains(t, s.Warnings[0], "LINKERD2_PROXY_POLICY_SVC_ADDR is not honoured")
 	require.Equal(t, 1, s.Cores.Count(8))
@@ -129,6 +129,7 @@ func TestOneSaysWhatTheOtherIs(t *testing.T) {
 	require.True(t, s.Outbound.Quiet, "in ingress mode")
 	require.Equal(t, "tap.linkerd", s.Tap.Name)
 	require.True(t, s.TapServed())
+	require.Equal(t, addr("127.0.0.1:4190"), s.Tap.Listen, "in clear, for this machine alone")
 	require.Equal(t, map[string]string{"pod": "web-0", "ns": "emojivoto"}, s.Tap.Labels)
 	require.Equal(t, 7*time.Second, s.Outbound.HTTPQueue.FailFast, "the older name")
 	require.Equal(t, time.Minute, s.Inbound.DiscoveryIdle)
@@ -156,6 +157,7 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		"INBOUND_DEFAULT_POLICY": "audit", "ORIGIN": "fixed:127.0.0.1", "IDENTITY_DISABLED": "1", "LOG": "linkerd=loud",
 		"CONTROL_STREAM_INITIAL_TIMEOUT": "3s", "CONTROL_STREAM_IDLE_TIMEOUT": "", "CONTROL_STREAM_LIFETIME": "2s",
 		"DNS_MIN_TTL": "2s", "DNS_MAX_TTL": "1s", "ACCESS_LOG": "nginx", "INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE": "1",
+		"HTTP2_INITIAL_CONNECTION_WINDOW_SIZE": "65534", "INBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE": "1",
 		"SHUTDOWN_GRACE_PERIOD": "99999999999d", "TAP_SVC_NAME": "tap service", "OUTBOUND_TCP_LISTEN_BACKLOG": "0",
 	}))
 	const p = "LINKERD2_PROXY_"
@@ -183,6 +185,8 @@ func TestEveryProblemAtOnce(t *testing.T) {
 		p + `DNS_MAX_TTL: must be at least LINKERD2_PROXY_DNS_MIN_TTL`,
 		p + `ACCESS_LOG="nginx": must be apache or json`,
 		p + `INBOUND_SERVER_HTTP2_MAX_FRAME_SIZE="1": must be a decimal number from 16384 to 16777215`,
+		p + `HTTP2_INITIAL_CONNECTION_WINDOW_SIZE="65534": must be a decimal number from 65535 to 2147483647`,
+		p + `INBOUND_SERVER_HTTP2_INITIAL_CONNECTION_WINDOW_SIZE="1": must be a decimal number from 65535 to 2147483647`,
 		p + `SHUTDOWN_GRACE_PERIOD="99999999999d": is too long`,
 		p + `TAP_SVC_NAME="tap service": must be a DNS name`,
 		p + `OUTBOUND_TCP_LISTEN_BACKLOG="0": must be a decimal number above 0`,
@@ -193,7 +197,7 @@ func TestEveryProblemAtOnce(t *testing.T) {
 	require.ErrorAs(t, err, &first)
 	many, ok := err.(interface{ Unwrap() []error })
 	require.True(t, ok)
-	require.Len(t, many.Unwrap(), 26, "and nothing else: %v", err)
+	require.Len(t, many.Unwrap(), 28, "and nothing else: %v", err)
 }
 
 func TestWhatIsNotHonouredIsAWarning(t *testing.T) {

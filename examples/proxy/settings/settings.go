@@ -87,11 +87,10 @@ type Control struct {
 	Destination  Controller // DESTINATION_SVC_ADDR, DESTINATION_SVC_NAME
 	ContextToken string     // DESTINATION_CONTEXT
 
-	ProfileSuffixes      Suffixes       // DESTINATION_PROFILE_SUFFIXES: names whose profile is asked for
-	ProfileSuffixesGiven bool           // false: the default; a reverse proxy asks for all names then
-	ProfileNetworks      []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses likewise
-	ProfileInitial       time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: how long to wait for the first profile
-	GetSuffixes          Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for; all if it was not said
+	ProfileSuffixes Suffixes       // DESTINATION_PROFILE_SUFFIXES: names whose profile is asked for
+	ProfileNetworks []netip.Prefix // DESTINATION_PROFILE_NETWORKS: addresses likewise
+	ProfileInitial  time.Duration  // DESTINATION_PROFILE_INITIAL_TIMEOUT: how long to wait for the first profile
+	GetSuffixes     Suffixes       // DESTINATION_GET_SUFFIXES: names whose endpoints are asked for; all if it was not said
 
 	Connect         Connect       // CONTROL_CONNECT_TIMEOUT, CONTROL_CONNECT_EXP_BACKOFF_*; only Timeout and Backoff
 	DispatchTimeout time.Duration // CONTROL_DISPATCH_TIMEOUT: for a call that is no stream
@@ -120,7 +119,7 @@ type Identity struct {
 
 // Tap is about who may watch requests.
 type Tap struct {
-	Listen netip.AddrPort // CONTROL_LISTEN_ADDR
+	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; any address of this machine, if it is not said and others may watch
 
 	// Name is TAP_SVC_NAME, the identity of whom may watch. It is empty if
 	// TAP_DISABLED is set. With identity, an empty name is no tap; without,
@@ -190,19 +189,20 @@ type Pool struct {
 type HTTP2 struct {
 	MaxConcurrentStreams         uint32
 	MaxFrameSize                 uint32
-	MaxHeaderListSize            uint32
+	MaxHeaderListSize            uint32 // of HTTP/1, too
 	MaxPendingAcceptResetStreams int
 	MaxSendBufSize               int
 	AdaptiveFlowControl          bool
 	KeepAliveInterval            time.Duration
 	KeepAliveTimeout             time.Duration
 	InitialStreamWindowSize      uint32 // else HTTP2_INITIAL_STREAM_WINDOW_SIZE
-	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE
+	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
 }
 
 // StreamLimits are how long the streams of a controller may be silent and
-// last; 0 is no limit. Each is at most the next. A controller of this machine
-// is not held to them.
+// last; 0 is no limit. Each is at most the next. Idle and Lifetime are 10 s at
+// the least. A controller of this machine is not held to them: see
+// [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }

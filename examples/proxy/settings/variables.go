@@ -47,7 +47,7 @@ func listeners(s *Settings) []variable {
 		},
 		{
 			name: "CONTROL_LISTEN_ADDR", usual: "127.0.0.1:4190", set: to(&s.Tap.Listen, parseAddr),
-			help: "ip:port for tap",
+			help: "ip:port for tap; with an identity and TAP_SVC_NAME 0.0.0.0:4190",
 		},
 		{
 			name: "ADMIN_LISTEN_ADDR", usual: "127.0.0.1:4191", set: to(&s.Admin.Listen, parseAddr),

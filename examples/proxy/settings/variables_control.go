@@ -41,10 +41,16 @@ func controlCalls(c *Control) []variable {
 	}, append(backoff("CONTROL_CONNECT", &c.Connect, "", ""), []variable{
 		{
 			name: "CONTROL_STREAM_INITIAL_TIMEOUT", set: to(&c.Streams.Initial, parseLimit),
-			help: "for the first message of a stream; no limit; a controller of this machine has none",
+			help: "for the first message of a stream; a controller of this machine is not held to these three (no limit)",
 		},
-		{name: "CONTROL_STREAM_IDLE_TIMEOUT", set: to(&c.Streams.Idle, parseLimit), help: "for each message after that"},
-		{name: "CONTROL_STREAM_LIFETIME", set: to(&c.Streams.Lifetime, parseLimit), help: "for the whole stream"},
+		{
+			name: "CONTROL_STREAM_IDLE_TIMEOUT", set: to(&c.Streams.Idle, parseLimit),
+			help: "for each message after that; at least 10s (no limit)",
+		},
+		{
+			name: "CONTROL_STREAM_LIFETIME", set: to(&c.Streams.Lifetime, parseLimit),
+			help: "for the whole stream; at least 10s (no limit)",
+		},
 		{name: "DNS_MIN_TTL", set: to(&c.DNS.MinTTL, parseDuration), help: "least time that an answer of DNS is kept"},
 		{name: "DNS_MAX_TTL", set: to(&c.DNS.MaxTTL, parseDuration), help: "most"},
 	}...)...)

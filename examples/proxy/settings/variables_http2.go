@@ -6,13 +6,15 @@ const (
 	mostFrame  = 1<<24 - 1
 	mostWindow = 1<<31 - 1
 	most32     = 1<<32 - 1
+
+	leastConnWindow = 1<<16 - 1 // it begins there, and nothing makes it smaller (section 6.9.2)
 )
 
 // windows are for both sides. Those of one side win, and are read after these.
 func windows(s *Settings) []variable {
-	both := func(where func(*HTTP2) *uint32) func(string) error {
+	both := func(least uint32, where func(*HTTP2) *uint32) func(string) error {
 		return func(text string) error {
-			n, err := parseBetween(1, mostWindow)(text)
+			n, err := parseBetween(least, mostWindow)(text)
 			if err == nil {
 				*where(&s.Outbound.Server), *where(&s.Inbound.Server) = n, n
 			}
@@ -22,11 +24,11 @@ func windows(s *Settings) []variable {
 	return []variable{
 		{
 			name: "HTTP2_INITIAL_STREAM_WINDOW_SIZE", usual: "65535", help: "bytes, of both sides",
-			set: both(func(h *HTTP2) *uint32 { return &h.InitialStreamWindowSize }),
+			set: both(1, func(h *HTTP2) *uint32 { return &h.InitialStreamWindowSize }),
 		},
 		{
-			name: "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE", usual: "1048576", help: "bytes, of both sides",
-			set: both(func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
+			name: "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE", usual: "1048576", help: "bytes, of both sides; at least 65535",
+			set: both(leastConnWindow, func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
 		},
 	}
 }
@@ -37,7 +39,10 @@ func http2(side string, h *HTTP2) []variable {
 	return []variable{
 		{name: name + "MAX_CONCURRENT_STREAMS", set: to(&h.MaxConcurrentStreams, parseBetween(1, most32)), help: "of a connection"},
 		{name: name + "MAX_FRAME_SIZE", set: to(&h.MaxFrameSize, parseBetween(leastFrame, mostFrame)), help: "bytes"},
-		{name: name + "MAX_HEADER_LIST_SIZE", set: to(&h.MaxHeaderListSize, parseBetween(1, most32)), help: "bytes"},
+		{
+			name: name + "MAX_HEADER_LIST_SIZE", set: to(&h.MaxHeaderListSize, parseBetween(1, most32)),
+			help: "bytes, of HTTP/1 requests too",
+		},
 		{
 			name: name + "MAX_PENDING_ACCEPT_RESET_STREAMS", set: to(&h.MaxPendingAcceptResetStreams, parseNumber),
 			help: "streams reset before they were looked at",
@@ -54,8 +59,9 @@ func http2(side string, h *HTTP2) []variable {
 			help: "bytes; instead of HTTP2_*",
 		},
 		{
-			name: name + "INITIAL_CONNECTION_WINDOW_SIZE", set: to(&h.InitialConnectionWindowSize, parseBetween(1, mostWindow)),
-			help: "bytes; instead of HTTP2_*",
+			name: name + "INITIAL_CONNECTION_WINDOW_SIZE",
+			set:  to(&h.InitialConnectionWindowSize, parseBetween(leastConnWindow, mostWindow)),
+			help: "bytes, at least 65535; instead of HTTP2_*",
 		},
 	}
 }

@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -12,12 +13,19 @@ import (
 	"testing"
 	"time"
 
+	tappb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
+	"github.com/gotower/gotower/tap/match"
 )
 
 // A proxy without identity has nobody whom it could let in by its own port.
@@ -101,6 +109,56 @@ func TestNobodyIsForwardedToThePortsOfTheProxy(t *testing.T) {
 		})
 	}
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
+}
+
+// Nor by the outbound side, whatever says where a request goes.
+func TestNobodyIsSentToThePortsOfTheProxy(t *testing.T) {
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) { c.Shutdown.EndpointEnabled = true })
+	for name, addr := range map[string]string{"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound} {
+		port := addr[strings.LastIndex(addr, ":"):]
+		for how, head := range map[string]string{
+			"override":    "POST /shutdown HTTP/1.1\nHost: localhost\nl5d-dst-override: " + addr + "\nContent-Length: 0\n\n",
+			"host":        "POST /shutdown HTTP/1.1\nHost: " + addr + "\nContent-Length: 0\n\n",
+			"unspecified": "POST /shutdown HTTP/1.1\nHost: 0.0.0.0" + port + "\nContent-Length: 0\n\n",
+			"mapped":      "POST /shutdown HTTP/1.1\nHost: [::ffff:127.0.0.1]" + port + "\nContent-Length: 0\n\n",
+			"tunnel":      "CONNECT " + addr + " HTTP/1.1\nHost: " + addr + "\n\n",
+		} {
+			t.Run(name+" by "+how, func(t *testing.T) {
+				first, fields, _ := dialWire(t, tn.Addr).ask(t, head)
+				require.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+				require.Contains(t, strings.Join(fields, "\n"), "is this proxy itself: loop")
+			})
+		}
+	}
+	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
+}
+
+// An application that takes requests of strangers in, and passes their fields on,
+// brings them to nothing of this machine.
+func TestIngressLeadsNowhereOnThisMachine(t *testing.T) {
+	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+		c.Outbound.Ingress, c.Outbound.Origin, c.Shutdown.EndpointEnabled = true, fixed("192.0.2.9:80"), true
+	})
+	for name, addr := range map[string]string{
+		"admin": tn.Admin, "tap": tn.Tap, "inbound": tn.Inbound, "outbound": tn.Addr, "another server": backend(t, "local"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			first, _, _ := dialWire(t, tn.Addr).ask(t,
+				"POST /shutdown HTTP/1.1\nHost: localhost\nl5d-dst-override: "+addr+"\nContent-Length: 0\n\n")
+			require.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+		})
+	}
+	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"))
+
+	conn, err := grpc.NewClient("passthrough:///"+tn.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	require.NoError(t, err)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "l5d-dst-override", tn.Tap), soon)
+	defer cancel()
+	stream, err := tappb.NewTapClient(conn).Observe(ctx, &tappb.ObserveRequest{Limit: 1, Match: match.All()})
+	require.NoError(t, err)
+	_, err = stream.Recv()
+	require.Equal(t, codes.Unavailable, status.Code(err), err)
 }
 
 // The addresses of a pod hold for whoever comes by the proxy's own port, too.
@@ -273,7 +331,9 @@ func TestScannedPortsAreBounded(t *testing.T) {
 		require.NotContains(t, strings.ToLower(string(answer)), "l5d-", "a stranger is not told why")
 		require.NoError(t, conn.Close())
 	}
-	require.LessOrEqual(t, series(t, tn, "\ntcp_open_total{"), 1002)
+	require.LessOrEqual(t, series(t, tn, "\ntcp_open_total{"), 2003) // a thousand of either peer, and what is beyond
+	require.LessOrEqual(t, series(t, tn, "\ninbound_http_authz_allow_total{"), 1001)
+	require.LessOrEqual(t, series(t, tn, "\ninbound_tcp_errors_total{"), 1001)
 	require.LessOrEqual(t, series(t, tn, "\nrequest_total{"), 1000)
 	first, _, body := proxied(t, tn.Inbound, app.Listener.Addr().String()).ask(t, "GET / HTTP/1.1\nHost: x\n\n")
 	require.Contains(t, first, " 200 ")

@@ -61,8 +61,11 @@ func absoluteClient(t testing.TB, addr string) *http.Client {
 	return &http.Client{Transport: tr}
 }
 
-// impatient has requests wait for an endpoint only shortly.
-func impatient(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = time.Second }
+// impatient has requests and connections wait for an endpoint only shortly: for those that are to
+// find out that there is none.
+func impatient(c *sidecar.Config) {
+	c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = time.Second, time.Second
+}
 
 // balanced is a controller that says that service is web.example, and a proxy
 // of which all connections are for service.
@@ -154,7 +157,11 @@ func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
 				q := ctl.next(t, webName)
 				a := endpointAt(backend(t, "a"))
 				q.add(t, a)
-				require.Equal(t, "OK a web.example / ", <-answer)
+				<-answer // which may have waited for too long
+				require.Eventually(t, func() bool {
+					status, body := ask(t, tn.Addr)
+					return status == http.StatusOK && body == "a web.example / "
+				}, soon, time.Millisecond)
 				q.end(t, nil)
 				q = ctl.next(t, webName)
 				q.noEndpoints(t, exists)

@@ -90,7 +90,7 @@ func grpcTown(t *testing.T, routes ...controller.Route) (*echo, *grpc.ClientConn
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer()
-	e := &echo{left: make(chan struct{}, 1)}
+	e := &echo{left: make(chan struct{}, 20)}
 	srv.RegisterService(e.desc(), e)
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
@@ -146,18 +146,19 @@ func TestGRPCBothWays(t *testing.T) {
 func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
 	e, conn := grpcTown(t)
 	soonChat(t, conn)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
 	out := new(wrapperspb.StringValue)
-	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out)
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-	e.leaves(t)
+	e.sees(t, func(limit time.Duration) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out)
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+	})
 
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/test.Echo/Chat")
 	require.NoError(t, err)
 	require.NoError(t, stream.SendMsg(wrapperspb.String("x")))
 	require.NoError(t, stream.RecvMsg(new(wrapperspb.StringValue)))
-	ctx, cancel = context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("wait"), out) }()
 	cancel()
@@ -184,10 +185,11 @@ func TestGRPCTimeoutOfARoute(t *testing.T) {
 		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: time.Second,
 	})
 	soonChat(t, conn)
-	err := conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("wait"), new(wrapperspb.StringValue))
-	require.Equal(t, codes.DeadlineExceeded, status.Code(err))
-	require.ErrorContains(t, err, "head timeout")
-	e.leaves(t)
+	e.sees(t, func(time.Duration) {
+		err := conn.Invoke(t.Context(), "/test.Echo/Unary", wrapperspb.String("wait"), new(wrapperspb.StringValue))
+		require.Equal(t, codes.DeadlineExceeded, status.Code(err))
+		require.ErrorContains(t, err, "head timeout")
+	})
 }
 
 func retryableEcho() controller.Route {
@@ -242,6 +244,21 @@ func soonChat(t *testing.T, conn *grpc.ClientConn) {
 	chat(t, stream, "x")
 	require.NoError(t, stream.CloseSend())
 	require.Equal(t, io.EOF, stream.RecvMsg(new(wrapperspb.StringValue)))
+}
+
+// sees calls with ever longer limits, until one was long enough for the call to
+// come as far as the server, which is told of the end.
+func (e *echo) sees(t *testing.T, call func(limit time.Duration)) {
+	t.Helper()
+	for limit := time.Second; limit < soon; limit *= 2 {
+		call(limit)
+		select {
+		case <-e.left:
+			return
+		case <-time.After(limit):
+		}
+	}
+	e.leaves(t)
 }
 
 func (e *echo) leaves(t *testing.T) {

@@ -2,10 +2,12 @@ package sidecar_test
 
 import (
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -98,6 +100,34 @@ func TestG3CertificatesAreRenewed(t *testing.T) {
 	}, soon, tick)
 }
 
+// Who waits for connections to end may have to prove who it is for a while yet.
+func TestCertificatesAreRenewedToTheEnd(t *testing.T) {
+	var asked atomic.Int64
+	a := newAuthority(t, func(string, []byte) error {
+		asked.Add(1)
+		return nil
+	})
+	up, _ := application(t, okAnswer)
+	p, stop, ended := run(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
+		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = tick, 5*tick
+		c.Outbound.Origin, c.Settings.Inbound.Origin = fixed(shouting(t, "")), fixed(up)
+		c.Shutdown.Grace = 2 * soon
+	})
+	tunnel, idle := dialWire(t, p.Addr), dialWire(t, p.Inbound)
+	say(tunnel, "\x00 this is no HTTP, and is more than 14 bytes")
+	tunnel.hear(t, strings.ToUpper("\x00 this is no HTTP, and is more than 14 bytes"))
+	first, _, _ := idle.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+	require.Equal(t, "HTTP/1.1 200 OK", first)
+
+	stop()
+	_, err := idle.in.ReadByte()
+	require.ErrorIs(t, err, io.EOF, "the end has begun")
+	before := asked.Load()
+	require.Eventually(t, func() bool { return asked.Load() >= before+3 }, soon, tick)
+	require.NoError(t, tunnel.Close())
+	require.NoError(t, <-ended)
+}
+
 // What l5d-require-id names must be who the endpoint proves to be, whether it
 // was discovered or asked for by its address.
 func TestG4RequiredIdentity(t *testing.T) {
@@ -152,9 +182,16 @@ func TestG4AnotherServerGetsNothing(t *testing.T) {
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
 	m.answer(t, e)
 	a := newTown(t, m.ctl.addr, m.identified(t, clientName), toService, impatient)
-	first, fields, _ := dialWire(t, a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
-	require.Equal(t, "HTTP/1.1 504 Gateway Timeout", first)
-	require.Contains(t, strings.Join(fields, "\n"), "expected other.cluster.local, seen "+serverName)
+	said := ""
+	told := func() bool { // the first may have waited for long enough before it was tried
+		first, fields, _ := dialWire(t, a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+		require.Equal(t, "HTTP/1.1 504 Gateway Timeout", first)
+		said = strings.Join(fields, "\n")
+		return strings.Contains(said, "expected other.cluster.local, seen "+serverName)
+	}
+	for end := time.Now().Add(soon); !told(); {
+		require.True(t, time.Now().Before(end), said)
+	}
 	require.Empty(t, got)
 }
 

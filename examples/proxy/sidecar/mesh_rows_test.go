@@ -44,10 +44,13 @@ func TestI3HintedByH2ToTheDirectPort(t *testing.T) {
 func TestI3OpaqueToTheDirectPort(t *testing.T) {
 	m := meshOf(t, "")
 	m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example", OpaqueProtocol: true})
-	m.answer(t, endpointAt(shouting(t, "220 hello"), proves(serverName), isOpaque, direct(m.b.Inbound)))
+	up := shouting(t, "220 hello")
+	m.answer(t, endpointAt(up, proves(serverName), isOpaque, direct(m.b.Inbound)))
 	w := dialWire(t, m.a.Addr)
 	w.hear(t, "220 hello")
 	converse(t, w)
+	counted(t, m.b, "tcp_close_total", 1, `client_id="`+clientName+`"`, `errno=""`, `peer="src"`, `target_addr="`+up+`"`)
+	counted(t, m.b, "inbound_tcp_authz_allow_total", 1, `client_id="`+clientName+`"`, `srv_kind="default"`, `target_addr="`+up+`"`)
 }
 
 // A proxy speaks at its own address with others alone that have an identity.
@@ -172,6 +175,7 @@ func TestE3BothSidesAreWatched(t *testing.T) {
 			if direction == pb.TapEvent_INBOUND {
 				require.Equal(t, "true", from["tls"])
 				require.Equal(t, clientName, from["client_id"])
+				require.Equal(t, map[string]string{"tls": "loopback"}, to)
 				continue
 			}
 			require.Equal(t, "true", to["tls"])

@@ -1,6 +1,7 @@
 package sidecar
 
 import (
+	"net"
 	"net/netip"
 
 	"google.golang.org/grpc"
@@ -21,18 +22,23 @@ const (
 	mostAsked   = 64 << 10 // bytes of one
 )
 
-// serveAdmin adds the operator's server.
-func (p *Proxy) serveAdmin(c admin.Config) string {
-	return p.operators.HTTP("admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
+// serveAdmin adds the operator's server. With an identity it takes TLS, too, as
+// proxies of the mesh speak that scrape it; what is for this machine only stays so.
+func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
+	behind := func(l net.Listener) net.Listener { return l }
+	if id != nil {
+		behind = withOptionalTLS(id.Server())
+	}
+	return p.operators.HTTPBehind(behind, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
 }
 
 // serveTap adds the server for who watches. Without an identity they are of
 // this machine; with one, of the name that the settings have, or nobody.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
-	c := p.config.Settings.Tap
-	if c.Disabled || id != nil && c.Name == "" {
+	if !p.config.TapServed() {
 		return ""
 	}
+	c := p.config.Settings.Tap
 	opts := []tap.ServerOption{tap.Describing(describe), tap.EventRate(eventRate)}
 	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(mostWatches), grpc.MaxRecvMsgSize(mostAsked)}
 	if id != nil {

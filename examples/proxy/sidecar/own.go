@@ -28,22 +28,24 @@ func (o *own) at(ip netip.Addr) bool {
 	return o.ips == nil || ip.IsLoopback() || ip.IsUnspecified() || slices.Contains(o.ips, ip)
 }
 
-// know tells both paths what is the proxy's own. What goes out keeps off the
-// listeners that it came in by: elsewhere their ports are those of others. What
-// comes in keeps off every port of the proxy, where a client would be taken for
-// one of this machine, who may watch and end the proxy.
+// know tells both paths what is the proxy's own. What goes out keeps off all its
+// ports at the addresses of this pod: elsewhere they are those of others. What
+// comes in keeps off them whatever the address. At those of admin and tap, whom
+// this proxy connects would be taken for one of this machine, who may watch and
+// end it.
 func (p *Proxy) know(outward, inward *own) {
-	inward.ports, outward.ips = make([]uint16, 0, len(p.paths)+2), slices.Clone(p.config.Settings.Inbound.IPs)
+	ports := make([]uint16, 0, len(p.paths)+2)
+	outward.ips = slices.Clone(p.config.Settings.Inbound.IPs)
 	for _, path := range p.paths {
-		inward.ports = append(inward.ports, path.at.Port())
+		ports = append(ports, path.at.Port())
 		if path.name == outboundPath {
-			outward.ports = append(outward.ports, path.at.Port())
 			outward.ips = append(outward.ips, path.at.Addr())
 		}
 	}
 	for _, operator := range []string{p.Admin, p.Tap} {
 		if at, err := netip.ParseAddrPort(operator); err == nil {
-			inward.ports = append(inward.ports, at.Port())
+			ports = append(ports, at.Port())
 		}
 	}
+	outward.ports, inward.ports = ports, ports
 }

@@ -10,30 +10,36 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// What goes out keeps off the listener that it came in by, wherever this machine
-// has it; what comes in keeps off every port of the proxy.
+// What goes out keeps off every port of the proxy, wherever this machine has it;
+// what comes in keeps off them whatever the address.
 func TestNothingComesRoundAgain(t *testing.T) {
 	at := netip.MustParseAddrPort
 	p := &Proxy{
 		paths: []path{{name: outboundPath, at: at("192.0.2.1:4140")}, {name: inboundPath, at: at("0.0.0.0:4143")}},
-		Admin: "127.0.0.1:4191", Tap: "",
+		Admin: "127.0.0.1:4191", Tap: "127.0.0.1:4192",
 		config: Config{Settings: settings.Settings{Inbound: settings.Inbound{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 	}
 	var outward, inward own
 	p.know(&outward, &inward)
 	for addr, refused := range map[string]struct{ outward, inward bool }{
-		"192.0.2.1:4140":         {true, true},
-		"10.0.0.1:4140":          {true, true},
-		"[::ffff:10.0.0.1]:4140": {true, true},
-		"127.0.0.2:4140":         {true, true},
-		"[::1]:4140":             {true, true},
-		"0.0.0.0:4140":           {true, true},
-		"[::]:4140":              {true, true},
-		"10.0.0.2:4140":          {false, true}, // another pod's proxy
-		"127.0.0.1:4143":         {false, true},
-		"127.0.0.1:4191":         {false, true},
-		"127.0.0.1:4190":         {false, false}, // nobody listens
-		"127.0.0.1:80":           {false, false},
+		"192.0.2.1:4140":          {true, true},
+		"10.0.0.1:4140":           {true, true},
+		"[::ffff:10.0.0.1]:4140":  {true, true},
+		"127.0.0.2:4140":          {true, true},
+		"[::1]:4140":              {true, true},
+		"0.0.0.0:4140":            {true, true},
+		"[::]:4140":               {true, true},
+		"10.0.0.2:4140":           {false, true}, // another pod's proxy
+		"127.0.0.1:4143":          {true, true},
+		"10.0.0.1:4143":           {true, true},
+		"10.0.0.2:4143":           {false, true},
+		"127.0.0.1:4191":          {true, true},
+		"[::ffff:127.0.0.1]:4191": {true, true},
+		"0.0.0.0:4191":            {true, true},
+		"10.0.0.2:4191":           {false, true}, // Prometheus asks for it
+		"127.0.0.3:4192":          {true, true},
+		"127.0.0.1:4190":          {false, false}, // nobody listens
+		"127.0.0.1:80":            {false, false},
 	} {
 		for _, side := range []struct {
 			*own

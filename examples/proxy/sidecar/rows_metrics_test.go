@@ -23,7 +23,8 @@ import (
 // What both proxies of a mesh have counted of a request, and what anybody may
 // read of it.
 func TestH1AndH6BothSidesCount(t *testing.T) {
-	m := newMesh(t, backend(t, "app"), speaksH2)
+	app := backend(t, "app")
+	m := newMesh(t, app, speaksH2)
 	w := dialWire(t, m.a.Addr)
 	first, _, _ := w.ask(t, "GET / HTTP/1.1\nHost: web.example\n\n")
 	require.Equal(t, "HTTP/1.1 200 OK", first)
@@ -35,11 +36,17 @@ func TestH1AndH6BothSidesCount(t *testing.T) {
 			`response_total{authority="web.example:80",classification="success",direction="outbound",`,
 			`tcp_open_total{direction="outbound",`, `tcp_close_total{direction="outbound",`, `tcp_read_bytes_total{`, `tcp_write_bytes_total{`,
 			`tcp_open_connections{`, `process_start_time_seconds `, // H5
+			`tcp_close_total{direction="outbound",errno="",no_tls_reason="loopback",peer="src",target_addr="` + service + `"`,
+			`outbound_http_balancer_endpoints{backend_group="",backend_kind="default",backend_name="web.example",`,
 		},
 		m.b: {
 			`request_total{client_id="` + clientName + `",direction="inbound",`,
 			`response_total{classification="success",client_id="` + clientName + `",direction="inbound",`,
-			`tcp_open_total{`, `peer="src"`, `peer="dst"`,
+			`tcp_open_total{client_id="` + clientName + `",direction="inbound",peer="src",target_addr="` + app + `"`,
+			`tcp_open_total{direction="inbound",no_tls_reason="loopback",peer="dst",target_addr="` + app + `"`,
+			`inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="all-unauthenticated",client_id="` + clientName +
+				`",route_group="",route_kind="default",route_name="default",srv_group="",srv_kind="default",srv_name="all-unauthenticated",` +
+				`target_addr="` + app + `"`,
 		},
 	} {
 		control := h1Client(t, p.Admin)

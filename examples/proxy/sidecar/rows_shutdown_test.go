@@ -11,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
@@ -103,17 +104,35 @@ func TestF1HTTP2IsToldAndFinished(t *testing.T) {
 				}()
 			}
 			for range streams {
-				<-began
+				select {
+				case <-began:
+				case answer := <-answers:
+					require.Fail(t, "it did not begin", answer)
+				case <-time.After(soon):
+					require.Fail(t, "it does not begin")
+				}
 			}
 			stop()
-			<-told
+			comes(t, told, "a GOAWAY")
 			let()
 			for range streams {
-				require.Equal(t, "begun done hello", <-answers)
+				require.Equal(t, "begun done hello", comes(t, answers, "an answer"))
 			}
-			require.NoError(t, <-ended)
+			require.NoError(t, comes(t, ended, "the end"))
 		})
 	}
+}
+
+// comes waits for what a test goes on with, and not for ever.
+func comes[T any](t testing.TB, from <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-time.After(soon):
+	}
+	require.Fail(t, "it does not come: "+what)
+	return *new(T)
 }
 
 func errorText(err error) string {
@@ -134,7 +153,7 @@ func TestF2HTTP1IsClosedAfterItsAnswer(t *testing.T) {
 	first, _, _ := idle.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 	say(active, "GET /held HTTP/1.1\r\nHost: web\r\n\r\n")
-	<-began
+	comes(t, began, "the request that is held")
 	stop()
 	idle.over(t)
 	select {
@@ -149,7 +168,7 @@ func TestF2HTTP1IsClosedAfterItsAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "begun done ", string(body))
 	active.over(t)
-	require.NoError(t, <-ended)
+	require.NoError(t, comes(t, ended, "the end"))
 }
 
 // Bytes go on both ways after the end has begun, and the process waits.
@@ -178,5 +197,5 @@ func TestF3TCPIsWaitedFor(t *testing.T) {
 	default:
 	}
 	converse(t, w)
-	require.NoError(t, <-ended)
+	require.NoError(t, comes(t, ended, "the end"))
 }

@@ -76,6 +76,7 @@ func TestA4TLSOfTheApplicationPasses(t *testing.T) {
 		require.NoError(t, err)
 		newWire(t, tls.Client(conn, a.of(t, clientName).Client(app, app))).hear(t, "220 hello")
 	}
+	counted(t, tn, "tcp_open_total", 1, `direction="inbound"`, `peer="src"`, `target_addr="`+up+`"`, `tls="opaque"`)
 }
 
 // The server's connection is closed with the client's, also while it is idle.

@@ -10,9 +10,9 @@ import (
 
 // Run serves until ctx ends, or somebody asks for the end. Then nothing more is
 // accepted, what is open ends by itself or when the grace is over, and then the
-// operator's servers and the background end. Whoever operates and watches sees
-// the end, too. What the grace breaks off is logged, and no error, as in
-// linkerd's proxy.
+// operator's servers, the renewal of certificates and the background end. Whoever
+// operates and watches sees the end, too. What the grace breaks off is logged, and
+// no error, as in linkerd's proxy.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.close()
 	ctx, stop := context.WithCancel(ctx)
@@ -33,8 +33,12 @@ func (p *Proxy) Run(ctx context.Context) error {
 		operated = p.operators.RunWithin(operating, left, p.log)
 		stop() // they failed, or it was the end anyway
 	}()
-	if p.identity != nil {
-		paths.Go(func() error { return p.identity.run(ending) })
+	var proving errgroup.Group
+	if p.identity != nil { // till the last connection has ended: others may be made for it
+		proving.Go(func() error {
+			defer stop() // it failed, or it was the end anyway
+			return p.identity.run(operating)
+		})
 	}
 	paths.Go(func() error { returnMemory(ending); return nil })
 	paths.Go(func() error { // a proxy without a path serves its operators
@@ -52,7 +56,7 @@ func (p *Proxy) Run(ctx context.Context) error {
 		p.log.Warn("the end was not waited for", "error", operated)
 		operated = nil
 	}
-	return errors.Join(err, operated)
+	return errors.Join(err, operated, proving.Wait())
 }
 
 // lastWord is what operators have at least, whatever connections took.

@@ -112,7 +112,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 		operator.Shutdown = p.Shutdown
 	}
 	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
-	p.Admin, p.Tap = p.serveAdmin(operator), p.serveTap(taps, describe, id)
+	p.Admin, p.Tap = p.serveAdmin(operator, id), p.serveTap(taps, describe, id)
 	p.know(outward, inward)
 	return errors.Join(err, p.operators.Err())
 }

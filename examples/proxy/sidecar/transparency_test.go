@@ -142,13 +142,26 @@ func TestA15BadConnectsToTheMesh(t *testing.T) {
 	}
 }
 
-// Nobody listens at the port of the application.
+// Nobody listens at the port of the application. What one endpoint of several
+// says does not end what a client has to do with the others; of the only one it
+// does.
 func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		m := newMesh(t, refused(t), hints...)
+		w := dialWire(t, m.a.Addr)
+		for range 2 { // by the same connection
+			first, fields, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
+			assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
+			assert.Equal(t, []string{"Content-Length: 0"}, fields, "what went wrong is told to the proxy alone")
+		}
+
+		m = meshOf(t, refused(t))
+		m.ctl.profile(service, &destination.DestinationProfile{
+			Endpoint: endpointAt(m.b.Inbound, append(hints, proves(serverName))...),
+		})
 		first, fields, _ := dialWire(t, m.a.Addr).ask(t, "GET / HTTP/1.1\nHost: web\n\n")
 		assert.Equal(t, "HTTP/1.1 502 Bad Gateway", first)
-		assert.Equal(t, []string{"Connection: close", "Content-Length: 0"}, fields, "what went wrong is told to the proxy alone")
+		assert.Equal(t, []string{"Connection: close", "Content-Length: 0"}, fields)
 	})
 }
 

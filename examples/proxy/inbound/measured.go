@@ -1,0 +1,42 @@
+package inbound
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/tcplayer"
+)
+
+// measured counts the connections that next serves, by the port that they are for
+// and by who made them: that is known once TLS has ended, or is not there, or, if
+// passed, is not for this proxy.
+func (in *Inbound) measured(next tcplayer.Server, passed bool) tcplayer.Server {
+	return &measured{next, in.clients, passed}
+}
+
+// meterOf is the meter of a client's connections to a port.
+type meterOf = func(dst netip.AddrPort, by meters.Client) *tcplayer.Meter
+
+type measured struct {
+	tcplayer.Server
+	clients meterOf
+	passed  bool
+}
+
+func (m *measured) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	dst, _ := tcplayer.OriginalDst(conn)
+	ctx, by := withClient(ctx, conn)
+	who := by.meter()
+	who.Passed = m.passed
+	return m.clients(dst, who).Accepted(m.Server).Call(ctx, conn)
+}
+
+func (m *measured) Next() tcplayer.Server { return m.Server }
+
+func (m *measured) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// meter is who meters have a client for.
+func (c client) meter() meters.Client { return meters.Client{Secure: c.secure, ID: c.id} }

@@ -1,0 +1,160 @@
+package meters_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+)
+
+// What went wrong with one target is forgotten a while after, and then there is
+// room for another.
+func TestErrorsAreRetired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		count := m.TCPErrors(meters.Outbound)
+		at := func(i int) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i+1)) }
+		for i := range 1000 {
+			count(at(i), syscall.ECONNREFUSED)
+		}
+		const series, often = "outbound_tcp_errors_total", `outbound_tcp_errors_total{error="i/o",target_addr="10.0.0.1:1"} `
+		for range 6 { // one of them goes on
+			time.Sleep(20 * time.Second)
+			count(at(0), syscall.ECONNREFUSED)
+		}
+		count(at(5000), syscall.ECONNREFUSED)
+		require.ElementsMatch(t, []string{often + "7", `outbound_tcp_errors_total{error="i/o",target_addr="10.0.0.1:5001"} 1`}, lines(t, m, series))
+		time.Sleep(59 * time.Second)
+		require.Len(t, lines(t, m, series), 2)
+		time.Sleep(10 * time.Second)
+		require.Empty(t, lines(t, m, series))
+	})
+}
+
+func TestAuthz(t *testing.T) {
+	m := meters.New(meters.Config{})
+	web := netip.MustParseAddrPort("10.0.0.1:80")
+	count := m.Authz("http", "all-authenticated")
+	count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: "client.test"}, Allowed: true})
+	count(meters.Decision{Target: web})
+	count(meters.Decision{Target: web})
+	m.Authz("tcp", "deny")(meters.Decision{Target: web})
+	const (
+		target  = `target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",`
+		inClear = `no_tls_reason="no_tls_from_remote",`
+		route   = `route_group="",route_kind="default",route_name="default",`
+		srv     = `srv_group="",srv_kind="default",srv_name=`
+	)
+	require.Equal(t, []string{
+		`inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="all-authenticated",client_id="client.test",` +
+			route + srv + `"all-authenticated",` + target + `tls="true"} 1`,
+		`inbound_http_authz_deny_total{` + inClear + route + srv + `"all-authenticated",` + target + `tls="no_identity"} 2`,
+	}, lines(t, m, "inbound_http_authz"))
+	require.Equal(t, []string{`inbound_tcp_authz_deny_total{` + inClear + srv + `"deny",` + target + `tls="no_identity"} 1`},
+		lines(t, m, "inbound_tcp_authz"))
+	require.Nil(t, m.Authz("udp", "deny"))
+
+	for i := range 2000 {
+		count(meters.Decision{Target: web, Client: meters.Client{Secure: true, ID: fmt.Sprintf("client-%d.test", i)}, Allowed: true})
+	}
+	require.LessOrEqual(t, len(lines(t, m, "inbound_http_authz_allow_total")), 1001)
+	require.Contains(t, scrape(t, m), `authz_name="all-authenticated",client_id="",`+route+srv+`"all-authenticated",tls="true"} 1002`)
+}
+
+// The connections of a client are shown for as long as one is open, however long
+// that is.
+func TestClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		meterOf := m.Clients(meters.Inbound)
+		web := netip.MustParseAddrPort("10.0.0.1:80")
+		open := func(c meters.Client) net.Conn {
+			ours, theirs := net.Pipe()
+			t.Cleanup(func() { theirs.Close() })
+			return meterOf(web, c).Conn(ours)
+		}
+		first := open(meters.Client{Secure: true, ID: "client.test"})
+		time.Sleep(30 * time.Second)
+		second := open(meters.Client{Secure: true, ID: "client.test"})
+		require.NoError(t, second.Close())
+		for _, c := range []meters.Client{{}, {Passed: true}, {Secure: true}} {
+			require.NoError(t, open(c).Close())
+		}
+		const target = `,peer="src",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",tls=`
+		known := `tcp_open_total{client_id="client.test",direction="inbound"` + target + `"true"} 2`
+		require.ElementsMatch(t, []string{
+			known,
+			`tcp_open_total{client_id="",direction="inbound"` + target + `"true"} 1`,
+			`tcp_open_total{direction="inbound",no_tls_reason="no_tls_from_remote"` + target + `"no_identity"} 1`,
+			`tcp_open_total{direction="inbound"` + target + `"opaque"} 1`,
+		}, lines(t, m, "tcp_open_total"))
+		time.Sleep(time.Hour)
+		require.Equal(t, []string{known}, lines(t, m, "tcp_open_total"))
+		require.Equal(t, "1", value(t, m, "tcp_open_connections"))
+		require.NoError(t, first.Close())
+		time.Sleep(59 * time.Second)
+		require.Equal(t, "0", value(t, m, "tcp_open_connections"))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, lines(t, m, "tcp_"))
+		for i := range 2000 {
+			require.NoError(t, open(meters.Client{Secure: true, ID: fmt.Sprintf("client-%d.test", i)}).Close())
+		}
+		require.Len(t, lines(t, m, "tcp_open_total"), 1001)
+	})
+}
+
+// Keys come and go while they are counted, also where nothing is retained.
+func TestKeysInParallel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, retain := range []time.Duration{1, time.Millisecond, time.Minute} {
+			m := meters.New(meters.Config{RetainIdle: retain})
+			errs, authz, clients := m.TCPErrors(meters.Inbound), m.Authz("tcp", "deny"), m.Clients(meters.Inbound)
+			var counting sync.WaitGroup
+			for range 8 {
+				counting.Go(func() {
+					for i := range 300 {
+						at := netip.AddrPortFrom(netip.MustParseAddr("10.0.0.1"), uint16(i%7+1))
+						errs(at, syscall.ECONNREFUSED)
+						authz(meters.Decision{Target: at})
+						ours, theirs := net.Pipe()
+						conn := clients(at, meters.Client{}).Conn(ours)
+						time.Sleep(time.Duration(i) * time.Millisecond)
+						_ = conn.Close()
+						_ = theirs.Close()
+					}
+				})
+			}
+			counting.Wait()
+			sum := 0
+			for _, line := range lines(t, m, "tcp_open_connections") {
+				require.True(t, strings.HasSuffix(line, " 0"), line)
+				sum++
+			}
+			require.NotZero(t, sum)
+			time.Sleep(2*retain + time.Minute)
+			for _, name := range []string{"tcp_", "inbound_tcp_errors", "inbound_tcp_authz"} {
+				require.Empty(t, lines(t, m, name))
+			}
+		}
+	})
+}
+
+func BenchmarkAuthz(b *testing.B) {
+	count := meters.New(meters.Config{}).Authz("http", "all-authenticated")
+	d := meters.Decision{
+		Target: netip.MustParseAddrPort("10.0.0.1:80"), Client: meters.Client{Secure: true, ID: "client.test"}, Allowed: true,
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		count(d)
+	}
+}

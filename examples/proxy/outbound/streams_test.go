@@ -1,0 +1,79 @@
+package outbound
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/examples/proxy/settings"
+)
+
+// silence is a controller that takes streams and says nothing.
+type silence struct {
+	grpc.ClientConnInterface
+	streams int
+}
+
+func (c *silence) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _ ...grpc.CallOption) (grpc.ClientStream, error) {
+	c.streams++
+	return &silent{ctx: ctx}, nil
+}
+
+type silent struct {
+	grpc.ClientStream
+	ctx context.Context
+}
+
+func (s *silent) SendMsg(any) error { return nil }
+func (s *silent) CloseSend() error  { return nil }
+
+func (s *silent) RecvMsg(any) error {
+	<-s.ctx.Done()
+	return s.ctx.Err()
+}
+
+// A controller that says nothing is found out as the settings say, for endpoints
+// and for profiles, unless it is on this machine.
+func TestAControllerThatSaysNothing(t *testing.T) {
+	held := settings.StreamLimits{Initial: 3 * time.Second}
+	for name, tt := range map[string]struct {
+		at      string
+		limits  settings.StreamLimits
+		noticed bool
+	}{
+		"held to a limit":      {"dst.linkerd:8086", held, true},
+		"without one":          {"dst.linkerd:8086", settings.StreamLimits{}, false},
+		"that of this machine": {"127.0.0.1:8086", held, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				endpoints, profiles := new(silence), new(silence)
+				c := Config{Control: settings.Control{
+					Destination: settings.Controller{Addr: tt.at}, Streams: tt.limits,
+					GetSuffixes: settings.Suffixes{""}, ProfileSuffixes: settings.Suffixes{""},
+				}}
+				c.Controller = endpoints
+				r := newResolver(c)
+				c.Controller = profiles
+				p := newProfiles(c)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					for range r.Resolve(ctx, "web.example:80") {
+					}
+				}()
+				for range p.Watch(ctx, "web.example:80") {
+				}
+				<-done
+				assert.Equal(t, tt.noticed, endpoints.streams > 1, "endpoints")
+				assert.Equal(t, tt.noticed, profiles.streams > 1, "profiles")
+			})
+		})
+	}
+}

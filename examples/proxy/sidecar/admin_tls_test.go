@@ -1,0 +1,87 @@
+package sidecar_test
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hidden is a connection that does not say that it is TLS, so that HTTP/2 is
+// spoken on it by prior knowledge.
+type hidden struct{ net.Conn }
+
+// byTLS are clients that speak HTTP in the ways that there are of it in TLS.
+func byTLS(t *testing.T, cfg *tls.Config) map[string]*http.Client {
+	t.Helper()
+	clients := map[string]*http.Client{}
+	add := func(how string, protocols func(*http.Protocols), tr *http.Transport) {
+		tr.Protocols = new(http.Protocols)
+		protocols(tr.Protocols)
+		t.Cleanup(tr.CloseIdleConnections)
+		clients[how] = &http.Client{Transport: tr}
+	}
+	h1 := func(p *http.Protocols) { p.SetHTTP1(true) }
+	add("HTTP/1.1", h1, &http.Transport{TLSClientConfig: cfg.Clone()})
+	add("HTTP/2.0", func(p *http.Protocols) { p.SetHTTP2(true) }, &http.Transport{TLSClientConfig: cfg.Clone()})
+	secure := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return hidden{tls.Client(conn, cfg)}, nil
+	}
+	add("HTTP/1.1, not agreed on", h1, &http.Transport{DialTLSContext: secure})
+	add("HTTP/2.0, not agreed on", func(p *http.Protocols) { p.SetUnencryptedHTTP2(true) }, &http.Transport{DialContext: secure})
+	return clients
+}
+
+// A scraper in the mesh reads the metrics by TLS, and whoever is not in it still
+// does so in clear.
+func TestAdminByTLS(t *testing.T) {
+	m := newAuthority(t, everybody)
+	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	for how, c := range byTLS(t, m.of(t, clientName).Client(serverName, serverName)) {
+		scheme := "https://"
+		if c.Transport.(*http.Transport).Protocols.UnencryptedHTTP2() {
+			scheme = "http://" // its connections are secure all the same
+		}
+		for _, path := range []string{"/metrics", "/ready", "/stack", "/metrics"} {
+			rsp, err := c.Get(scheme + b.Admin + path)
+			require.NoError(t, err, how)
+			require.NoError(t, rsp.Body.Close())
+			require.Equal(t, http.StatusOK, rsp.StatusCode, "%s: %s", how, path)
+			require.Equal(t, how[:len("HTTP/1.1")], rsp.Proto, how)
+		}
+	}
+	for _, c := range []*http.Client{h1Client(t, b.Admin), h2Client(t, b.Admin)} {
+		status, text := get(t, c, "http://"+b.Admin+"/metrics")
+		require.Equal(t, http.StatusOK, status)
+		require.Contains(t, text, "# EOF")
+	}
+}
+
+// Who shows a certificate shows one of the mesh; and a proxy that is to be another
+// one is found out.
+func TestAdminByTLSOfOthers(t *testing.T) {
+	m, other := newAuthority(t, everybody), newAuthority(t, everybody)
+	b := certified(t, newTown(t, newScript(t).addr, m.identified(t, serverName)))
+	forged := m.of(t, clientName).Client(serverName, serverName)
+	forged.GetClientCertificate = other.of(t, clientName).Client("", clientName).GetClientCertificate
+	for _, cfg := range []*tls.Config{forged, m.of(t, clientName).Client("other", "other.cluster.local")} {
+		for how, c := range byTLS(t, cfg) {
+			scheme := "https://"
+			if c.Transport.(*http.Transport).Protocols.UnencryptedHTTP2() {
+				scheme = "http://"
+			}
+			rsp, err := c.Get(scheme + b.Admin + "/metrics")
+			if err == nil {
+				rsp.Body.Close()
+			}
+			require.Error(t, err, how)
+		}
+	}
+}
