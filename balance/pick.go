@@ -107,12 +107,17 @@ func (c choices) amongPlain(r *readySet, now uint32) found {
 	if all := s.all.Load(); all != nil && len(*all) <= c.few {
 		return c.cheapestOf(*all, now, none(chanceOf(random)))
 	}
-	n := int(s.n.Load())
-	k, w := min(c.k, n), newWalk(random, n)
-	if n <= c.few {
-		k, w.stride = n, 1
-	}
+	k, w := c.walk(int(s.n.Load()), random)
 	return c.cheapestPlain(s, w, k, now, chanceOf(random))
+}
+
+// walk is how to look at as many of n endpoints as are to be looked at.
+func (c choices) walk(n int, random uint64) (k int, w walk) {
+	k, w = min(c.k, n), newWalk(random, n)
+	if n <= c.few {
+		k, w.stride = n, 1 // of all, the order does not matter, and this one can be foreseen
+	}
+	return k, w
 }
 
 // among lets some endpoints of a set compete: all if they are few, else k.
@@ -123,10 +128,7 @@ func (c choices) among(r *readySet, q query) (best *endpoint, cost float32) {
 	}
 	s, random := r.slots.Load(), c.draw()
 	n := int(s.n.Load())
-	k, w := min(c.k, n), newWalk(random, n)
-	if n <= c.few {
-		k, w.stride = n, 1 // of all, the order does not matter, and this one can be foreseen
-	}
+	k, w := c.walk(n, random)
 	if q.tries.Len() > 0 {
 		if best, cost = c.cheapest(s, w, max(k, min(n, maxWalk)), k, q, chanceOf(random)); best != nil {
 			return best, cost

@@ -12,11 +12,9 @@ import (
 // costs more than what waits: so the next connection of such an address that is
 // hasty is left in its socket for a while before it is cut as well. Of the same
 // address, who is not hasty does not wait.
-//
-// IPv6 addresses are told apart by their first 64 bits: a client has all of those.
 type cutOff struct {
 	mu   sync.Mutex
-	last map[netip.Prefix]time.Time // when, of each
+	last map[netip.Prefix]time.Time // when, of each as clientOf has it
 }
 
 const (
@@ -36,7 +34,7 @@ func (c *cutOff) add(addr net.Addr) {
 	if len(c.last) >= cutOffMost {
 		c.forget(now)
 	}
-	c.last[network(addr)] = now
+	c.last[clientOf(addr.String())] = now
 }
 
 // forget makes room for one: it drops what is too old, or if nothing is, any.
@@ -58,20 +56,6 @@ func (c *cutOff) forget(now time.Time) {
 func (c *cutOff) has(addr net.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at, was := c.last[network(addr)]
+	at, was := c.last[clientOf(addr.String())]
 	return was && time.Since(at) <= cutOffKept
-}
-
-// network is what an address is told apart by. Those that are not of IP share one.
-func network(addr net.Addr) netip.Prefix {
-	ap, err := netip.ParseAddrPort(addr.String())
-	if err != nil {
-		return netip.Prefix{}
-	}
-	ip, bits := ap.Addr().Unmap(), 64
-	if ip.Is4() {
-		bits = 32
-	}
-	n, _ := ip.Prefix(bits) // the bits are those of the address
-	return n
 }
