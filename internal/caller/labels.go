@@ -1,4 +1,5 @@
-// Package caller knows what linkerd's proxy says of who sent a request.
+// Package caller knows what linkerd's proxy says of who sent a request, and what can
+// be the name of one.
 package caller
 
 import (

@@ -56,6 +56,10 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	}
 }
 
+// Latest returns what was seen last, for a user whose States are under way, and who
+// has more than one thing to do with each: it may be over meanwhile.
+func (p *Poller[S]) Latest() *S { return p.now().latest }
+
 // enter counts a user, and starts the polling if it is the first one. What an
 // earlier poll saw may be long out of date, so users wait for a look.
 func (p *Poller[S]) enter() {

@@ -17,7 +17,7 @@ type Tree[T any] struct {
 	Wanted func(name string) bool // by its name in the directory; nil is all
 	Parse  Parse[T]
 
-	files  map[string]*file[T]
+	files  map[string]*File[T]
 	latest *View[T]
 }
 
@@ -25,13 +25,6 @@ type Tree[T any] struct {
 type View[T any] struct {
 	Files []Seen[T] // in the order of their paths
 	Err   error     // why the path itself could not be read; then the files are those of the last look
-}
-
-// Seen is one file of a [View].
-type Seen[T any] struct {
-	Path   string
-	Latest *Content[T]
-	Good   *Content[T] // the last one without an error; nil if there was none
 }
 
 // Look returns what is there now: the same pointer for as long as that is the
@@ -81,20 +74,21 @@ func (t *Tree[T]) list() (paths []string, inside bool, err error) {
 
 // look looks at each file, and forgets the others.
 func (t *Tree[T]) look(paths []string, inside bool) []Seen[T] {
-	files := make(map[string]*file[T], len(paths))
+	files := make(map[string]*File[T], len(paths))
 	seen := make([]Seen[T], 0, len(paths))
 	for _, path := range paths {
 		f := t.files[path]
 		if f == nil {
-			f = &file[T]{path: path, max: t.Max, parse: t.Parse}
+			f = &File[T]{Path: path, Max: t.Max, Parse: t.Parse}
 		}
 		// It may have gone since the directory was listed, or be a link that
 		// the kubelet is about to take away.
-		if c := f.look(); inside && errors.Is(c.Err, fs.ErrNotExist) {
+		now := f.Look()
+		if inside && errors.Is(now.Latest.Err, fs.ErrNotExist) {
 			continue
 		}
 		files[path] = f
-		seen = append(seen, Seen[T]{path, f.latest, f.good})
+		seen = append(seen, *now)
 	}
 	t.files = files
 	return seen

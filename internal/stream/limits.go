@@ -57,15 +57,19 @@ type Watchdog struct {
 	next     error         // what the limit that comes next means
 }
 
+// ErrLimit is that a stream was idle or old, and so ended by us, not by the other
+// side. It is an [ErrEnded], and says nothing of how the other side is.
+var ErrLimit = fmt.Errorf("%w at a limit", ErrEnded)
+
 // What the limits mean. Their end is the cause of the stream's context.
 var (
 	errLimit = errors.New("limit of the stream")
-	errIdle  = fmt.Errorf("%w: there was no news for long", ErrEnded)
-	errOld   = fmt.Errorf("%w: it is old", ErrEnded)
+	errIdle  = fmt.Errorf("%w: there was no news for long", ErrLimit)
+	errOld   = fmt.Errorf("%w: it is old", ErrLimit)
 )
 
 // Begin watches a stream that begins now. Silent is what it means that nothing
-// came for Initial; that a stream is idle or old is an [ErrEnded], up to a tenth
+// came for Initial; that a stream is idle or old is an [ErrLimit], up to a tenth
 // later at random lest all streams of many clients end at once. Stop it.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
 	w := &Watchdog{quiet: silent}

@@ -25,9 +25,9 @@ func TestLimits(t *testing.T) {
 		"none, though spoken": {every: time.Hour},
 		"silence":             {limits: Limits{Initial: 3 * time.Second}, least: 3 * time.Second, most: 3 * time.Second, cause: errSilence},
 		"silence is not idle": {limits: Limits{Idle: time.Minute}},
-		"idle":                {limits: Limits{Initial: time.Second, Idle: time.Minute}, every: 2 * time.Minute, least: time.Minute, most: 66 * time.Second, cause: ErrEnded},
-		"old":                 {limits: Limits{Idle: time.Minute, Lifetime: time.Hour}, every: time.Second, least: time.Hour, most: 66 * time.Minute, cause: ErrEnded},
-		"old and silent":      {limits: Limits{Lifetime: time.Hour}, least: time.Hour, most: 66 * time.Minute, cause: ErrEnded},
+		"idle":                {limits: Limits{Initial: time.Second, Idle: time.Minute}, every: 2 * time.Minute, least: time.Minute, most: 66 * time.Second, cause: ErrLimit},
+		"old":                 {limits: Limits{Idle: time.Minute, Lifetime: time.Hour}, every: time.Second, least: time.Hour, most: 66 * time.Minute, cause: ErrLimit},
+		"old and silent":      {limits: Limits{Lifetime: time.Hour}, least: time.Hour, most: 66 * time.Minute, cause: ErrLimit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,6 +60,7 @@ func TestLimits(t *testing.T) {
 					return
 				}
 				require.ErrorIs(t, err, tt.cause)
+				require.Equal(t, tt.cause == ErrLimit, errors.Is(err, ErrEnded))
 				assert.GreaterOrEqual(t, time.Since(start), tt.least)
 				assert.LessOrEqual(t, time.Since(start), tt.most)
 			})

@@ -1,0 +1,20 @@
+package vacanttest
+
+import (
+	"net"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestNobodyListens(t *testing.T) {
+	addr := Addr(t)
+	_, err := net.Dial("tcp", addr)
+	require.Error(t, err)
+	l, err := net.Listen("tcp", addr)
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+}
