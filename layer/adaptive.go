@@ -168,7 +168,7 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 func (l *adaptiveLimit[Req, Rsp]) changed() {
 	n := l.gate.limit.Load()
 	l.full.Store(&Error{
-		Layer: "adaptive", Target: l.target, Kind: ErrNotReady, Reason: fmt.Sprintf("%d of %[1]d in flight", n),
+		Layer: "adaptive", Target: l.target, Kind: errShed, Reason: fmt.Sprintf("%d of %[1]d in flight", n),
 	})
 	l.to.Limit.Set(float64(n))
 	l.freed.Wake()

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func BenchmarkQueue(b *testing.B) {
 		b.Run(fmt.Sprintf("%d callers for 8 slots", callers), func(b *testing.B) {
 			svc := layer.NewStack[int, int]().Queue(callers, time.Minute).Limit(8).
 				Service(layer.Func[int, int](func(context.Context, int) (int, error) { time.Sleep(time.Microsecond); return 1, nil }))
-			b.SetParallelism(callers / 2)
+			b.SetParallelism(max(callers/runtime.GOMAXPROCS(0), 1))
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {

@@ -63,6 +63,8 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			refused: tally{to: o.to.Refused.With("layer", "breaker")},
 		}
 		b.now.Store(b.closed())
+		o.to.Trips.Add(0)
+		o.to.Tripped.Add(0)
 		return b
 	}
 }

@@ -5,9 +5,13 @@ import (
 	"io"
 	"reflect"
 	"sync"
+
+	"github.com/gotower/gotower/internal/unwind"
 )
 
-// Observer hears of the life of one response.
+// Observer hears of the life of one response. One that has a method Head() is told
+// by it of an upgraded connection, before anything else: what was asked for is here
+// with the head, and the first byte may be long in coming.
 type Observer interface {
 	// Data is called after n > 0 bytes of the body were read. The first call
 	// is the first byte. It may still come while, or just after, End is called
@@ -83,8 +87,13 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 // ends: at an error of Read ([io.EOF] is a complete body), at Close, or when
 // ctx is done, so that nothing stays counted for a body that was abandoned.
 // Several observers of one body share one wrapper. A body that is also an
-// [io.Writer] (an upgraded connection) stays one, with CloseWrite if it has that.
+// [io.Writer] (an upgraded connection) stays one, with CloseWrite if it has that;
+// of such a one o is told by its method Head, if it has that.
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
+	w, upgraded := body.(io.Writer)
+	if o, ok := o.(interface{ Head() }); ok && upgraded {
+		o.Head()
+	}
 	switch b := body.(type) {
 	case *observedBody:
 		b.add(o)
@@ -104,8 +113,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 		b.stop = stop
 		b.mu.Unlock()
 	}
-	w, ok := body.(io.Writer)
-	if !ok {
+	if !upgraded {
 		return b
 	}
 	if half, ok := body.(halfCloser); ok {
@@ -173,10 +181,7 @@ func (b *observedBody) end(err error) {
 	if stop != nil {
 		stop()
 	}
-	// Innermost first, as the layers would unwind.
-	for _, o := range observers {
-		o.End(err)
-	}
+	unwind.End(observers, err)
 }
 
 type observedStream struct {

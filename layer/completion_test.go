@@ -93,6 +93,69 @@ func TestObserveBodyTellsTheEndOnce(t *testing.T) {
 	}
 }
 
+// Whoever panics when it is told of the end keeps nobody else from hearing it.
+func TestObserveBodyTellsAllThoughOnePanics(t *testing.T) {
+	inner, outer := &recorder{}, &recorder{}
+	body := layer.ObserveBody(t.Context(), io.NopCloser(strings.NewReader("hello")), inner)
+	for _, o := range []layer.Observer{brittle{"first"}, brittle{"second"}, outer} {
+		layer.ObserveBody(t.Context(), body, o)
+	}
+	require.Panics(t, func() { _, _ = io.ReadAll(body) })
+	require.NoError(t, body.Close())
+	for _, r := range []*recorder{inner, outer} {
+		require.Equal(t, []error{nil}, r.ends)
+		require.Equal(t, 5, r.bytes)
+	}
+}
+
+// brittle panics at the end.
+type brittle struct{ text string }
+
+func (brittle) Data(int)    {}
+func (b brittle) End(error) { panic(b.text) }
+
+// A classifier that panics at the end leaves nothing counted in the layers
+// above its own, nor in that.
+func TestAClassifierThatPanicsAtTheEndHoldsNothing(t *testing.T) {
+	var log spanLog
+	var flight gauge
+	failures := byLabel{}
+	d := layer.NewDrainer()
+	stack := layer.NewStack[string](layer.Classify(odd)).Drain(d).Limit(1).
+		Metrics(layer.Instruments{InFlight: &flight, Responses: failures})
+	for name, traced := range map[string]layer.Layer[string, *response]{
+		"metrics": nil,
+		"trace":   layer.Trace(log.start("a"), layer.Classify(odd)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := stack.With("trace", traced).Service(layer.Func[string, *response](
+				func(_ context.Context, how string) (*response, error) {
+					if how == "error" {
+						return nil, io.ErrUnexpectedEOF
+					}
+					return bodyOf("x"), nil
+				}))
+			rsp, err := svc.Call(t.Context(), "")
+			require.NoError(t, err)
+			require.EqualValues(t, 1, flight)
+			require.Panics(t, func() { _, _ = io.ReadAll(rsp.Body) })
+			require.Panics(t, func() { _, _ = svc.Call(t.Context(), "error") })
+			require.Zero(t, d.InFlight())
+			require.Zero(t, flight)
+		})
+	}
+	require.EqualValues(t, 4, *failures["failure"])
+	require.Equal(t, []string{"a head true", "a failure <nil>", "a failure the call did not return: it panicked, or ended its goroutine"}, log.told)
+}
+
+// odd is a classifier that cannot judge an end.
+func odd(o layer.Outcome[*response]) layer.Class {
+	if o.Ended || o.Err != nil {
+		panic("odd")
+	}
+	return layer.Success
+}
+
 type stream struct{ io.ReadWriter }
 
 func (stream) Close() error { return nil }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"math"
 	"strings"
 )
 
@@ -35,7 +36,8 @@ type Attr struct {
 }
 
 // MarshalJSON writes an object with its members in order. Values that
-// implement [fmt.Stringer], such as durations, are written as their string.
+// implement [fmt.Stringer], such as durations, are written as their string; so
+// is a float64 that JSON has no number for, as "+Inf".
 func (s State) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -44,8 +46,13 @@ func (s State) MarshalJSON() ([]byte, error) {
 			b.WriteByte(',')
 		}
 		value := a.Value
-		if v, ok := value.(fmt.Stringer); ok {
+		switch v := value.(type) {
+		case fmt.Stringer:
 			value = v.String()
+		case float64:
+			if math.IsInf(v, 0) || math.IsNaN(v) {
+				value = fmt.Sprint(v)
+			}
 		}
 		key, err := json.Marshal(a.Key)
 		if err != nil {

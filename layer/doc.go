@@ -33,7 +33,7 @@
 // A client's stack reads, from the outside in:
 //
 //	Timeout   over everything below, the waiting included
-//	Retry     over the queue, so that a try that is refused at last is one try
+//	Retry     over the queue, whose refusals are not tried again
 //	Queue     the one place where requests wait
 //	Hedge     below the queue: a copy never stands in line
 //	balancer  of package balance; it goes where the request has not been
@@ -54,9 +54,10 @@
 // Call admits a request or refuses it, at once and untouched: a refusal
 // matches [ErrNotReady], and whoever gets one may send the same request
 // elsewhere. Only [Queue] waits. A stack with one Queue waits there, in order
-// and for a bounded time; a stack without one sheds load. Ready is a hint for
-// accept loops, fail-over and balancers, and is never called before each
-// request.
+// and for a bounded time; a stack without one sheds load: what a limit, a rate
+// or a queue refuses, a [Retry] above passes on at once. It pauses between tries
+// of what failed, or found no endpoint. Ready is a hint for accept loops,
+// fail-over and balancers, and is never called before each request.
 //
 // # Ends
 //

@@ -191,6 +191,55 @@ func TestDrainEndsTheWaitInReady(t *testing.T) {
 	})
 }
 
+// What waits below may be shared with others, who go on: that it was waited for
+// in vain must not look to it as if it had closed.
+func TestDrainLeavesWhatIsSharedOpen(t *testing.T) {
+	full := func() layer.Service[int, *response] {
+		return layer.Limit[int, *response](1)(layer.Func[int, *response](func(context.Context, int) (*response, error) {
+			return bodyOf("x"), nil
+		}))
+	}
+	for name, share := range map[string]func(ctx context.Context, made *atomic.Int64) layer.Service[int, *response]{
+		"reconnect": func(ctx context.Context, made *atomic.Int64) layer.Service[int, *response] {
+			return layer.Reconnect(ctx, func(context.Context) (layer.Service[int, *response], error) {
+				made.Add(1)
+				return full(), nil
+			}, layer.Backoff{})
+		},
+		"cache": func(ctx context.Context, made *atomic.Int64) layer.Service[int, *response] {
+			return layer.NewCache(ctx, func(context.Context, string) layer.Service[int, *response] {
+				made.Add(1)
+				return full()
+			}, layer.CachePolicy{Idle: time.Second}).Service("a")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var made atomic.Int64
+				shared := share(ctx, &made)
+				require.NoError(t, shared.Ready(ctx))
+				rsp, err := shared.Call(ctx, 1)
+				require.NoError(t, err)
+				defer func() { require.NoError(t, rsp.Body.Close()) }()
+
+				d := layer.NewDrainer()
+				waits := make(chan error, 1)
+				go func() { waits <- layer.Drain[int, *response](d)(shared).Ready(ctx) }()
+				synctest.Wait()
+				require.NoError(t, d.Drain(ctx), "no request came through it")
+				require.ErrorIs(t, <-waits, layer.ErrClosed)
+
+				time.Sleep(3 * time.Second) // several sweeps of the cache
+				_, err = shared.Call(ctx, 2)
+				require.ErrorIs(t, err, layer.ErrNotReady, "its one place is taken")
+				require.EqualValues(t, 1, made.Load())
+			})
+		})
+	}
+}
+
 func TestDrainCountsWhatPanicsAndWhatFails(t *testing.T) {
 	d := layer.NewDrainer()
 	boom := errors.New("boom")

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/gotower/gotower/internal/left"
 )
 
 // The kinds of error that layers return. Test for them with [errors.Is]; more
@@ -13,6 +15,10 @@ var (
 	// ErrNotReady is a refusal: the request is untouched and may be sent
 	// elsewhere, or here again later.
 	ErrNotReady = errors.New("not ready")
+
+	// errShed is the refusal of a layer that has no room or no token for the
+	// request: load shed, which nobody tries again before there is less of it.
+	errShed error = &kind{"not ready", ErrNotReady}
 
 	// ErrClosed is a refusal for good: this service will never be ready again.
 	// It matches ErrNotReady too.
@@ -148,5 +154,5 @@ func RetryAfter(err error) (time.Duration, bool) {
 // refuseDone is how an admission point turns away a request whose context is
 // done: untouched, and with the cause.
 func refuseDone(ctx context.Context, layer, target string) error {
-	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -13,7 +14,9 @@ func ExampleBreaker() {
 	down := layer.Func[string, string](func(context.Context, string) (string, error) {
 		return "", errors.New("connection reset")
 	})
-	svc := layer.Breaker[string, string](layer.BreakerPolicy{Failures: 2}, layer.For[string]("greeter"))(down)
+	svc := layer.Breaker[string, string](layer.BreakerPolicy{
+		Failures: 2, Backoff: layer.Backoff{Min: time.Minute, Max: time.Hour},
+	}, layer.For[string]("greeter"))(down)
 
 	for range 3 {
 		_, err := svc.Call(context.Background(), "ann")

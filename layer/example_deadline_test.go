@@ -38,14 +38,14 @@ func ExampleDeadlineOut() {
 	svc := layer.DeadlineOut[timedRequest, string](
 		func(r timedRequest, left time.Duration) timedRequest { r.Left = left; return r }, 100*time.Millisecond)(
 		layer.Func[timedRequest, string](func(_ context.Context, r timedRequest) (string, error) {
-			return fmt.Sprintf("hello %s, about %v are left", r.Name, r.Left.Round(time.Second)), nil
+			return fmt.Sprintf("hello %s, about %v are left", r.Name, r.Left.Round(time.Minute)), nil
 		}))
 
 	fmt.Println(svc.Call(context.Background(), timedRequest{Name: "ann"}))
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	fmt.Println(svc.Call(ctx, timedRequest{Name: "bob"}))
 	// Output:
 	// hello ann, about 0s are left <nil>
-	// hello bob, about 3s are left <nil>
+	// hello bob, about 3m0s are left <nil>
 }

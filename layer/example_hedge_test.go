@@ -23,14 +23,14 @@ func ExampleHedge() {
 	budget := layer.NewBudget(10*time.Second, 0.2, 10) // of the Retry above, too
 	svc := layer.Hedge[string, string](layer.HedgePolicy[string]{
 		Budget: budget,
-		Min:    20 * time.Millisecond,
-		Max:    20 * time.Millisecond, // no samples are needed for a fixed delay
+		Min:    500 * time.Millisecond,
+		Max:    500 * time.Millisecond, // no samples are needed for a fixed delay
 	})(endpoints)
 
 	fmt.Println(svc.Call(context.Background(), "ann"))
 	fmt.Print(layer.Describe(svc))
 	// Output:
 	// hello ann, says b <nil>
-	// hedge      delay=20ms budget=99 sent=1 won=1 skipped=0
+	// hedge      delay=500ms budget=99 sent=1 won=1 skipped=0
 	// layer.Func
 }

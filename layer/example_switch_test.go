@@ -16,7 +16,7 @@ func ExampleSwitch() {
 	far.Allow(layertest.Unlimited)
 
 	svc := layer.NewStack[string, string]().
-		Queue(100, time.Second).
+		Queue(100, time.Minute).
 		Service(layer.Switch[string, string](near, far, 10*time.Millisecond))
 
 	fmt.Println(svc.Call(context.Background(), "ann")) // after 10 ms

@@ -73,12 +73,12 @@ func ExampleTimeout() {
 		<-ctx.Done()
 		return "", context.Cause(ctx)
 	})
-	svc := layer.Timeout[string, string](time.Millisecond)(slow)
+	svc := layer.Timeout[string, string](250 * time.Millisecond)(slow)
 
 	_, err := svc.Call(context.Background(), "ann")
 	fmt.Println(err)
 	// Output:
-	// timeout (waited 1ms): limit of 1ms is over
+	// timeout (waited 250ms): limit of 250ms is over
 }
 
 func ExampleRouter() {

@@ -15,13 +15,13 @@ func ExampleHeadTimeout() {
 		<-ctx.Done()
 		return "", context.Cause(ctx)
 	})
-	svc := layer.HeadTimeout[string, string](time.Millisecond, layer.For[string]("greeter"))(slow)
+	svc := layer.HeadTimeout[string, string](250*time.Millisecond, layer.For[string]("greeter"))(slow)
 
 	_, err := svc.Call(context.Background(), "ann")
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, layer.ErrHeadTimeout), errors.Is(err, layer.ErrTimeout))
 	// Output:
-	// head timeout greeter: response head timeout (waited 1ms): limit of 1ms on the head is over
+	// head timeout greeter: response head timeout (waited 250ms): limit of 250ms on the head is over
 	// true true
 }
 

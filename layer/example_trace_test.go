@@ -52,7 +52,7 @@ func ExampleTrace() {
 	})
 	svc := layer.NewStack[string, string]().
 		With("trace", layer.Trace(spans("request"))).
-		Queue(10, time.Second).
+		Queue(10, time.Minute).
 		Limit(1).
 		With("trace", layer.Trace(spans("endpoint"))).
 		Service(slow)

@@ -16,12 +16,11 @@ func ExampleWatch() {
 	defer cancel()
 
 	slow := layer.Func[string, string](func(ctx context.Context, name string) (string, error) {
-		select {
-		case <-time.After(500 * time.Millisecond):
-			return "hello " + name, nil
-		case <-ctx.Done():
+		if limit, ok := ctx.Deadline(); ok && time.Until(limit) < time.Second { // too soon
+			<-ctx.Done()
 			return "", context.Cause(ctx)
 		}
+		return "hello " + name, nil
 	})
 	limited := layer.Limit[string, string](8)(slow)
 	svc := layer.NewWatch(ctx, config{timeout: time.Millisecond},

@@ -12,7 +12,9 @@ type FallbackPolicy[Req, Rsp any] struct {
 	// To answers in place of what is replaced: with a default, something kept
 	// from earlier, or another error. It may look at the head of the replaced
 	// response; its body is closed by then, and that of the request may have
-	// been read in part.
+	// been read in part. When To returns a response in place of an error, the
+	// body of the request is closed, as by whoever serves one: it cannot be
+	// sent on from here. That is for Service.
 	To func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
 	// Service is sent the request instead. See [Fallback] for which requests.
@@ -35,12 +37,13 @@ type FallbackPolicy[Req, Rsp any] struct {
 // dropped is closed before the substitute is asked for, so that what it holds
 // is free. A request goes to Service if inner refused it, for then it is
 // untouched. One that failed was sent already: it goes there only if it has no
-// body and, where the protocol can tell (see [Resending]), is idempotent.
+// body and is idempotent, where the protocol can tell (see [Resending]).
 //
 // Errors: those of the substitute come back in an [Error] that says what they
 // stand in for. It is a refusal only if inner and the substitute both refused.
 //
-// Cost: a class for each response, no allocation.
+// Cost: a class for each response, no allocation. With Service, an idempotent
+// request with a body costs what its [Replay] does.
 //
 // With neither To nor Service the layer does nothing.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -81,6 +84,9 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	f.replaced.Add(1)
 	if f.policy.To != nil {
 		rsp, err = f.policy.To(ctx, req, out)
+		if err == nil && out.Err != nil {
+			f.requests.closeBody(req) // inner may not have taken it
+		}
 	} else {
 		rsp, err = f.policy.Service.Call(ctx, req)
 	}
@@ -93,7 +99,23 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // sendsAgain reports whether a request that is about to be sent could be sent
 // once more.
 func (f *fallback[Req, Rsp]) sendsAgain(req Req) bool {
-	return f.requests.body(req) == nil && (f.resend == nil || f.resend.Idempotent(req))
+	if f.resend == nil {
+		return f.requests.body(req) == nil
+	}
+	return f.resend.Idempotent(req) && f.isBare(req)
+}
+
+// isBare reports whether req has no body, as its protocol sees it: one that is
+// there may be empty.
+func (f *fallback[Req, Rsp]) isBare(req Req) bool {
+	if f.requests.has && f.requests.body(req) == nil {
+		return true
+	}
+	replay := f.resend.Replay(req, 0)
+	if replay != nil {
+		replay.End()
+	}
+	return replay == nil
 }
 
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {

@@ -138,15 +138,63 @@ func TestFallbackClosesWhatItReplaces(t *testing.T) {
 	require.Zero(t, rsp.Body.(*fallbackBody).closed.Load())
 }
 
+// What inner refused it has not taken, and To does not take it either: nobody
+// else would close its body.
+func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		rsp     fallbackR
+		err, to error
+		closes  int64
+	}{
+		"refused":                 {nil, layer.ErrNotReady, nil, 1},
+		"injected":                {nil, layer.ErrInjected, nil, 1},
+		"refused, and by To":      {nil, layer.ErrNotReady, layer.ErrNotReady, 0},
+		"served, and it was bad":  {&breakerReply{Status: 500}, nil, nil, 0},
+		"served, and it was good": {&breakerReply{Status: 200}, nil, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body := newFallbackBody("x")
+			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
+				To: func(_ context.Context, q fallbackQ, _ layer.Outcome[fallbackR]) (fallbackR, error) {
+					require.Zero(t, q.Body.(*fallbackBody).closed.Load(), "not before")
+					return &breakerReply{Status: 299}, tt.to
+				},
+			}, fallbackFunc(tt.rsp, tt.err))
+			_, err := svc.Call(t.Context(), &fallbackRequest{Body: body})
+			require.ErrorIs(t, err, tt.to)
+			require.Equal(t, tt.closes, body.closed.Load())
+		})
+	}
+}
+
 // fallbackProtocol knows which requests may be sent twice.
 type fallbackProtocol struct {
 	layer.Resend[fallbackQ, fallbackR]
 	idempotent bool
 	discarded  atomic.Int64
+	asked      atomic.Int64 // replays that were not ended
 }
 
 func (p *fallbackProtocol) Idempotent(fallbackQ) bool { return p.idempotent }
-func (p *fallbackProtocol) Discard(fallbackR)         { p.discarded.Add(1) }
+
+func (p *fallbackProtocol) Replay(req fallbackQ, _ int64) layer.Replay[fallbackQ] {
+	if req.Body == fallbackEmpty {
+		return nil
+	}
+	p.asked.Add(1)
+	return fallbackReplay{p}
+}
+
+// fallbackReplay counts those that were ended.
+type fallbackReplay struct{ by *fallbackProtocol }
+
+func (r fallbackReplay) Next() (fallbackQ, bool) { return nil, false }
+func (r fallbackReplay) End()                    { r.by.asked.Add(-1) }
+
+// fallbackEmpty is a body that the protocol knows for none.
+var fallbackEmpty = newFallbackBody("")
+
+func (p *fallbackProtocol) Discard(fallbackR) { p.discarded.Add(1) }
 
 func TestFallbackDiscardsByTheProtocol(t *testing.T) {
 	old, protocol := newFallbackBody("old"), &fallbackProtocol{}
@@ -171,6 +219,8 @@ func TestFallbackToAService(t *testing.T) {
 		"failed, idempotent":            {nil, &fallbackProtocol{idempotent: true}, errBreaker, true},
 		"failed, not idempotent":        {nil, &fallbackProtocol{}, errBreaker, false},
 		"failed, its body was consumed": {newFallbackBody("x"), &fallbackProtocol{idempotent: true}, errBreaker, false},
+		"failed, with an empty body":    {fallbackEmpty, &fallbackProtocol{idempotent: true}, errBreaker, true},
+		"failed, empty, not idempotent": {fallbackEmpty, &fallbackProtocol{}, errBreaker, false},
 		"refused, not idempotent":       {newFallbackBody("x"), &fallbackProtocol{}, layer.ErrNotReady, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +242,9 @@ func TestFallbackToAService(t *testing.T) {
 			})
 			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{Service: second}, first, opts...)
 			rsp, err := svc.Call(t.Context(), req)
+			if tt.protocol != nil {
+				require.Zero(t, tt.protocol.asked.Load(), "nothing is kept for another try")
+			}
 			if !tt.sent {
 				require.Equal(t, tt.err, err)
 				require.Nil(t, got)

@@ -18,9 +18,14 @@ import "context"
 // unless f's error matches [ErrNotReady]. What inner refuses is passed.
 //
 // Cost: f; no allocation for what passes.
+//
+// A nil f is no layer at all.
 func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
 		return &filter[Req, Rsp]{
 			Service: next, target: o.target, f: f,
 			rejected: tally{to: o.to.Refused.With("layer", "filter")},

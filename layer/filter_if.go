@@ -18,10 +18,10 @@ import "context"
 // Cost: pred, and one more indirect call for those that go through l; no
 // allocation.
 //
-// A nil l is no layer at all.
+// A nil l is no layer at all, and a nil pred holds for no request.
 func If[Req, Rsp any](pred func(Req) bool, l Layer[Req, Rsp]) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if l == nil {
+		if pred == nil || l == nil {
 			return next
 		}
 		return &filterIf[Req, Rsp]{Service: next, pred: pred, through: l(&filterJoin[Req, Rsp]{next})}

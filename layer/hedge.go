@@ -60,6 +60,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 		h.sent.to = o.to.Hedges.With("outcome", "sent")
 		h.won.to = o.to.Hedges.With("outcome", "won")
 		h.skipped.to = o.to.Hedges.With("outcome", "skipped")
+		o.to.Budget.Set(float64(p.Budget.Balance()))
 		return h
 	}
 }

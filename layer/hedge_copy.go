@@ -31,7 +31,7 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 		r.explain("no budget")
 		return rsp, errHedgeSkipped
 	}
-	c.req = r.req
+	req := r.req
 	if r.replay != nil {
 		next, ok := r.replay.Next()
 		if !ok {
@@ -39,8 +39,9 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 			r.explain("the request body cannot be sent again")
 			return rsp, errHedgeSkipped
 		}
-		c.req = next
+		req = next
 	}
+	c.req = req // now it has a body to be closed
 	r.explain("")
 	rsp, err = r.Service.Call(c, c.req)
 	if err != nil {
@@ -60,6 +61,7 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp]) {
 	r.mu.Lock()
 	late := r.over
 	c.won = !late && (!c.returned || c.wins())
+	c.landed = !late && !c.won
 	r.over = late || c.won
 	r.mu.Unlock()
 	switch {
@@ -69,8 +71,11 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp]) {
 		}
 		r.first.cancel(errHedgeLost)
 	case late:
-		if c.returned && c.err == nil {
+		switch {
+		case c.returned && c.err == nil:
 			r.resend.Discard(c.rsp)
+		case !c.refused(): // it may have panicked
+			r.closeBody(c)
 		}
 		c.End(nil)
 	}

@@ -35,6 +35,7 @@ type hedgeLeg[Req, Rsp any] struct {
 	returned bool
 	panicked any
 	won      bool
+	landed   bool // it returned in time and did not win; written with mu
 }
 
 // errHedgeLost is why the context of the slower one ends.
@@ -76,11 +77,14 @@ func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
 	c, lost := r.second, r.over
 	decided := c == nil || f.wins()
 	r.over = lost || decided
+	landed := c.hasLanded()
 	r.mu.Unlock()
 	r.account(r.ctx.Context, r.start, f.class == Success || lost && c.returned, f.err)
 	switch {
 	case lost:
 		return r.pick(c, f)
+	case decided && landed:
+		return r.pick(f, c)
 	case decided:
 		if c != nil {
 			c.cancel(errHedgeLost)
@@ -101,12 +105,14 @@ func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
 		r.resend.Discard(bad.rsp)
 	}
 	bad.End(nil)
-	if bad == &r.first && bad.refused() {
-		// The request was sent after all, so nobody else will close its body.
+	if bad.err != nil && (bad == &r.first || !bad.refused()) {
+		// The request was sent after all, or failed on its way there, so nobody
+		// else will close its body. A copy that was refused has none any more.
 		r.closeBody(bad)
 	}
 	if good.done != nil && !good.returned {
 		r.end()
+		r.closeBody(good)
 		good.End(nil)
 		if good.panicked == nil {
 			runtime.Goexit()
@@ -140,20 +146,24 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.mu.Lock()
 	c, lost := r.second, r.over
 	r.over = true
+	landed := c.hasLanded()
 	r.mu.Unlock()
 	r.end()
 	r.first.End(nil)
+	if c == nil {
+		return
+	}
+	c.cancel(errHedgeLost)
 	switch {
-	case c == nil:
-	case lost && c.returned && c.err == nil:
-		c.cancel(errHedgeLost)
+	case !lost && !landed: // it sees to itself when it returns
+	case c.returned && c.err == nil:
 		r.resend.Discard(c.rsp)
-	default:
-		c.cancel(errHedgeLost)
+	case !c.refused():
+		r.closeBody(c)
 	}
 }
 
-// closeBody closes the request body of one that was refused.
+// closeBody closes the request body of one that failed, or was refused.
 func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
 	if r.replay != nil {
 		r.requests.closeBody(l.req)
@@ -161,6 +171,10 @@ func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
 }
 
 func (l *hedgeLeg[Req, Rsp]) refused() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
+
+// hasLanded reports whether a copy, if there is one, came in time and did not
+// win. It is called with mu.
+func (l *hedgeLeg[Req, Rsp]) hasLanded() bool { return l != nil && l.landed }
 
 // wins reports whether the answer is good enough not to wait for another.
 func (l *hedgeLeg[Req, Rsp]) wins() bool {

@@ -206,6 +206,109 @@ func TestHedgeRequestBodiesAreClosedOnce(t *testing.T) {
 	}
 }
 
+// One that fails below the hedge without being sent has not taken its body, and
+// nobody else has that reader.
+func TestHedgeClosesTheBodyOfWhatWasNotSent(t *testing.T) {
+	const s = time.Second
+	take := func(ctx context.Context, d time.Duration, req *upload) (int, error) {
+		_, _ = io.ReadAll(req.Body)
+		defer req.Body.Close()
+		return answers(1, d)(ctx)
+	}
+	leave := func(ctx context.Context, d time.Duration, _ *upload) (int, error) { return fails(errFirst, d)(ctx) }
+	late := func(_ context.Context, d time.Duration, _ *upload) (int, error) {
+		time.Sleep(d) // whatever its context says
+		return 0, errFirst
+	}
+	panics := func(_ context.Context, d time.Duration, _ *upload) (int, error) {
+		time.Sleep(d)
+		panic(errSecond)
+	}
+	takesAndPanics := func(_ context.Context, d time.Duration, req *upload) (int, error) {
+		_ = req.Body.Close()
+		return panics(nil, d, nil)
+	}
+	type leg func(context.Context, time.Duration, *upload) (int, error)
+	for name, c := range map[string]struct {
+		first, second leg
+		took          [2]time.Duration
+		fails, panics bool
+	}{
+		"the first, lost":               {leave, take, [2]time.Duration{10 * s, s}, false, false},
+		"the first, failed":             {leave, take, [2]time.Duration{2 * s, 3 * s}, false, false},
+		"the copy, lost":                {take, leave, [2]time.Duration{3 * s, 10 * s}, false, false},
+		"the copy, lost, later":         {take, late, [2]time.Duration{3 * s, 10 * s}, false, false},
+		"the copy, lost, panics":        {take, panics, [2]time.Duration{3 * s, 10 * s}, false, false},
+		"the copy, failed":              {take, leave, [2]time.Duration{3 * s, s}, false, false},
+		"the copy, the first panics":    {takesAndPanics, leave, [2]time.Duration{3 * s, s}, false, true},
+		"the copy, as the first panics": {takesAndPanics, late, [2]time.Duration{3 * s, 10 * s}, false, true},
+		"the copy, which panics":        {take, panics, [2]time.Duration{10 * s, s}, false, true},
+		"the copy, both panic":          {takesAndPanics, panics, [2]time.Duration{3 * s, s}, false, true},
+		"both":                          {leave, leave, [2]time.Duration{3 * s, s}, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n atomic.Int64
+				svc := layer.Hedge[*upload, int](after[*upload](s))(
+					layer.Func[*upload, int](func(ctx context.Context, req *upload) (int, error) {
+						if n.Add(1) == 1 {
+							return c.first(ctx, c.took[0], req)
+						}
+						return c.second(ctx, c.took[1], req)
+					}))
+				body := &source{Reader: strings.NewReader("x")}
+				var err error
+				call := func() { _, err = svc.Call(t.Context(), &upload{"PUT", body}) }
+				if c.panics {
+					require.PanicsWithValue(t, errSecond, call)
+				} else {
+					call()
+				}
+				if c.fails {
+					require.ErrorIs(t, err, errFirst)
+					_ = body.Close() // as whoever gets an error does
+				} else {
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Minute)
+				require.EqualValues(t, 2, n.Load())
+				require.EqualValues(t, 1, body.closes.Load())
+			})
+		})
+	}
+}
+
+// A copy that has failed before the first is answered leaves nothing behind.
+func TestHedgeDiscardsACopyThatHasFailed(t *testing.T) {
+	for name, first := range map[string]func() (*breakerReply, error){
+		"well":   func() (*breakerReply, error) { return &breakerReply{Status: 200}, nil },
+		"badly":  func() (*breakerReply, error) { return &breakerReply{Status: 500}, nil },
+		"panics": func() (*breakerReply, error) { panic(errFirst) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				failed := newFallbackBody("it failed")
+				var n atomic.Int64
+				svc := layer.Hedge[int, *breakerReply](after[int](time.Second), layer.Classify(breakerStatus))(
+					layer.Func[int, *breakerReply](func(context.Context, int) (*breakerReply, error) {
+						if n.Add(1) > 1 {
+							return &breakerReply{500, failed}, nil
+						}
+						time.Sleep(3 * time.Second)
+						return first()
+					}))
+				func() {
+					defer func() { _ = recover() }()
+					_, err := svc.Call(t.Context(), 1)
+					require.NoError(t, err)
+				}()
+				require.EqualValues(t, 2, n.Load())
+				require.EqualValues(t, 1, failed.closed.Load())
+			})
+		})
+	}
+}
+
 // moonrhythm/parapet#223: retries and hedges that multiply.
 func TestHedgeUnderRetryDoesNotMultiply(t *testing.T) {
 	const (

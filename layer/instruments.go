@@ -17,7 +17,11 @@ import (
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
-// and one that is forgotten is found out by a panic when it is first written.
+// A layer adds 0 to its counters and gauges when it is made, and sets Budget and
+// Limit to what they are. So every series that it may write is there from the
+// start; and one whose labels were not declared panics there and then, as go-kit's
+// Prometheus does when it is written, and not when there is the first failure.
+// Histograms have no such beginning: try what those have that are new.
 //
 // The first group is written by [Metrics]; the rest by the layers named, when
 // they are given instruments by [Measured].
@@ -58,6 +62,11 @@ func (i Instruments) orDiscard() Instruments {
 			*c = discard.NewCounter()
 		}
 	}
+	for _, c := range []*metrics.Counter{
+		&i.Responses, &i.Refused, &i.Expired, &i.Skipped, &i.Hedges, &i.Connects, &i.Injected, &i.Mirrored,
+	} {
+		*c = announcing{*c}
+	}
 	for _, g := range []*metrics.Gauge{&i.InFlight, &i.Waiting, &i.Limit, &i.Budget, &i.Tripped} {
 		if *g == nil {
 			*g = discard.NewGauge()
@@ -69,6 +78,16 @@ func (i Instruments) orDiscard() Instruments {
 		}
 	}
 	return i
+}
+
+// announcing is a counter with a label to bind. It is gone once that is bound:
+// what With returns was announced, and is the metric itself.
+type announcing struct{ metrics.Counter }
+
+func (a announcing) With(labels ...string) metrics.Counter {
+	c := a.Counter.With(labels...)
+	c.Add(0)
+	return c
 }
 
 // tally counts an event twice: for Describe, and for an instrument.

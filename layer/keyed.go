@@ -30,3 +30,6 @@ func keyedUnequal[K comparable](key K) bool {
 func keyedRefusal(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }
+
+// keyedAlike is the key of requests that nobody tells apart.
+func keyedAlike[K comparable, Req any](Req) (key K) { return key }

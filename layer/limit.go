@@ -35,7 +35,7 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			max:     int64(max(n, 0)),
 			refused: tally{to: o.to.Refused.With("layer", "limit")},
 			full: &Error{
-				Layer: "limit", Target: o.target, Kind: ErrNotReady,
+				Layer: "limit", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight", max(n, 0)),
 			},
 		}

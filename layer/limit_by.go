@@ -25,9 +25,13 @@ import (
 // nor, as a rule, for one that takes the place of another.
 //
 // key is called once for each request, before it is admitted; it must not
-// change the request or keep it. An n of 0 or less admits nothing.
+// change the request or keep it. With a nil key all requests have the same one. An
+// n of 0 or less admits nothing.
 func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
+	if key == nil {
+		key = keyedAlike[K, Req]
+	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		l := &limitBy[K, Req, Rsp]{
 			Service: next,
@@ -35,7 +39,7 @@ func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[
 			key:     key,
 			hash:    newKeyedHash[K](keyedShards),
 			full: &Error{
-				Layer: "limit_by", Target: o.target, Kind: ErrNotReady,
+				Layer: "limit_by", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight for the key", max(n, 0)),
 			},
 			unequal: keyedRefusal("limit_by", o.target),

@@ -18,13 +18,16 @@ type line struct {
 	capacity int
 	waiting  atomic.Int64  // in line, to be read without mu
 	shown    metrics.Gauge // the same
+	vain     atomic.Bool   // somebody waited, and nobody has seen the service ready since
 
-	mu    sync.Mutex
-	queue list.List // of *waiter, by number
-	next  int64     // the number of the next to join
-	head  *waiter   // whose turn it is; nil when nobody is in line
-	last  error     // the service's last refusal
-	room  wake.Broadcast
+	mu      sync.Mutex
+	queue   list.List // of *waiter, by number
+	next    int64     // the number of the next to join
+	head    *waiter   // whose turn it is; nil when nobody is in line
+	last    error     // the service's last refusal
+	since   time.Time // while vain: since when, without the times when nobody waited
+	emptied time.Time // while vain: when the last one left the line
+	room    wake.Broadcast
 }
 
 // waiter is one request in line.
@@ -38,18 +41,26 @@ type waiter struct {
 	place  *list.Element // nil when not in line
 	failed error
 	stop   context.CancelCauseFunc // ends the wait of the one whose turn it is
+
+	ready bool // it had its turn, and the service was ready
 }
 
 func (l *line) empty() bool   { return l.waiting.Load() == 0 }
 func (l *line) hasRoom() bool { return l.waiting.Load() < int64(l.capacity) }
 func (l *line) len() int64    { return l.waiting.Load() }
 
-// join puts w at the end, unless the line is full.
-func (l *line) join(w *waiter) bool {
+// join puts w at the end, unless the line is full. What the line waited in vain
+// before it was empty counts, unless that was longer ago than forget.
+func (l *line) join(w *waiter, forget time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.queue.Len() >= l.capacity {
 		return false
+	}
+	if l.vain.Load() && l.queue.Len() == 0 {
+		pause := time.Since(l.emptied)
+		l.since = l.since.Add(pause)
+		l.vain.Store(pause <= forget)
 	}
 	w.number = l.next
 	l.next++
@@ -64,7 +75,7 @@ func (l *line) join(w *waiter) bool {
 func (l *line) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.turn = make(chan struct{}, 1)
+	w.turn, w.ready = make(chan struct{}, 1), false
 	behind := l.queue.Front()
 	for behind != nil && behind.Value.(*waiter).number < w.number {
 		behind = behind.Next()
@@ -87,19 +98,52 @@ func (l *line) leave(w *waiter) {
 	if l.head == w {
 		l.head = nil
 	}
+	if w.ready {
+		l.vain.Store(false)
+	}
 	l.changed()
 	l.mu.Unlock()
 	l.room.Wake()
 }
 
-// lead is called by w when its turn came: stop ends its wait for the service.
-func (l *line) lead(w *waiter, stop context.CancelCauseFunc) {
+// lead is called by w when its turn came, and it begins to wait for the
+// service: stop ends that. It returns since when that counts.
+func (l *line) lead(w *waiter, stop context.CancelCauseFunc) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	w.stop = stop
 	if w.failed != nil {
 		stop(w.failed)
 	}
+	if !l.vain.Load() {
+		l.since = time.Now()
+		l.vain.Store(true)
+	}
+	return l.began(w)
+}
+
+// began is since when w waits, or since when all who stood in line waited in
+// vain, if that is longer. Call it with mu held.
+func (l *line) began(w *waiter) time.Time {
+	if l.vain.Load() && l.since.Before(w.since) {
+		return l.since
+	}
+	return w.since
+}
+
+// waited is for how long the wait of w counts.
+func (l *line) waited(w *waiter) time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Since(l.began(w))
+}
+
+// inVain reports whether those in line wait for a service that is not ready, and
+// since when, whoever stood there.
+func (l *line) inVain() (since time.Time, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.since, l.vain.Load() && l.queue.Len() > 0
 }
 
 // failure returns why the line failed while w stood in it, or nil.
@@ -134,7 +178,10 @@ func (l *line) fail(cause error) {
 func (l *line) changed() {
 	l.waiting.Store(int64(l.queue.Len()))
 	l.shown.Set(float64(l.queue.Len()))
-	if l.head == nil && l.queue.Len() > 0 {
+	switch {
+	case l.queue.Len() == 0 && l.vain.Load():
+		l.emptied = time.Now()
+	case l.queue.Len() > 0 && l.head == nil:
 		l.head = l.queue.Front().Value.(*waiter)
 		l.head.turn <- struct{}{}
 	}

@@ -20,8 +20,13 @@ import (
 // (%w), so that layers above still find what they look for.
 //
 // Cost: nothing but an indirect call while there is no error; no allocation.
+//
+// A nil f is no layer at all.
 func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
 		return &mapErr[Req, Rsp]{Service: next, f: f}
 	}
 }

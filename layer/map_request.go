@@ -16,8 +16,13 @@ import "context"
 // Errors: passed as they are. f sees none; to reject a request use [Filter].
 //
 // Cost: f; no allocation.
+//
+// A nil f is no layer at all.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
 		return &mapRequest[Req, Rsp]{Service: next, f: f}
 	}
 }

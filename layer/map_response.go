@@ -16,8 +16,13 @@ import "context"
 // Errors: passed as they are. f sees none, and no refusal.
 //
 // Cost: f; no allocation.
+//
+// A nil f is no layer at all.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
 		return &mapResponse[Req, Rsp]{Service: next, f: f}
 	}
 }

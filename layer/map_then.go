@@ -22,8 +22,13 @@ import (
 // request may have been served.
 //
 // Cost: f; no allocation.
+//
+// A nil f is no layer at all.
 func Then[Req, Rsp any](f func(context.Context, Rsp, error) (Rsp, error)) Layer[Req, Rsp] {
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
 		return &mapThen[Req, Rsp]{Service: next, f: f}
 	}
 }

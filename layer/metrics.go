@@ -29,6 +29,9 @@ func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	for c := range ended {
 		ended[c] = o.to.Responses.With("class", Class(c).String())
 	}
+	o.to.Requests.Add(0)
+	o.to.Refusals.Add(0)
+	o.to.InFlight.Add(0)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &measured[Req, Rsp]{Service: next, options: o, ended: ended}
 	}
@@ -86,7 +89,10 @@ type sample[Req, Rsp any] struct {
 func (s *sample[Req, Rsp]) Data(int) {}
 
 func (s *sample[Req, Rsp]) End(err error) {
-	s.done(s.judge(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil}))
+	class := Failure
+	// A classifier that panics must not leave the request in flight for ever.
+	defer func() { s.done(class) }()
+	class = s.judge(s.ctx, Outcome[Rsp]{Response: s.rsp, Err: err, Ended: err == nil})
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {

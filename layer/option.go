@@ -1,7 +1,8 @@
 package layer
 
 // Option sets what the layers of this package have in common. Give them to
-// [NewStack] once, for all layers of a stack, or to a single layer.
+// [NewStack] once, for all layers of a stack, or to a single layer. A nil Option
+// is none, as it is wherever this module takes options.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
@@ -18,7 +19,9 @@ type options[Rsp any] struct {
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	var o options[Rsp]
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.complete == nil {
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()

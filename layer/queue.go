@@ -10,6 +10,7 @@ import (
 	"github.com/go-kit/kit/metrics"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/left"
 )
 
 // Queue is the one layer that waits: what inner refuses stands in line, first
@@ -19,9 +20,13 @@ import (
 // Only the head of the line waits in inner's Ready; it hands that place on
 // just before its own Call, so one free slot wakes one waiter. A head that is
 // refused after all, because those right behind it were quicker in that moment,
-// goes back to its place. Once the head has waited maxWait
-// the queue is in fail-fast: everyone in line fails, and newcomers are refused
-// at once until inner is ready again. Ready waits for room in the line.
+// goes back to its place. Once the head has waited maxWait, or requests have
+// stood in line that long and inner was not ready in all that time, the queue is
+// in fail-fast: everyone in line fails, and newcomers are refused at once until
+// inner is ready again. It does not matter who stood there: callers who have less
+// time than maxWait are told so, too. The time in which nobody waits is not
+// counted, and what was waited before it is forgotten if it was longer than
+// maxWait. Ready waits for room in the line.
 //
 // Cancellation: a waiter whose context ends leaves the line at once.
 //
@@ -30,10 +35,11 @@ import (
 // Errors: those who stood in line when it went into fail-fast get an [Error]
 // of kind [ErrFailFast]; newcomers in fail-fast, and newcomers who find the
 // line full, one of kind [ErrNotReady]. It says how long the request waited
-// and, as its cause, what it waited for: inner's last refusal. A refusal of
+// and, as its cause, what it waited for: inner's last refusal; in fail-fast,
+// what inner's Ready says now, or else the refusal that led to it. A refusal of
 // kind [ErrClosed] is not waited for.
 //
-// Cost: one atomic load while nobody waits. There is no worker goroutine.
+// Cost: three atomic loads while nobody waits. There is no worker goroutine.
 //
 // A capacity of 0 or less keeps no line: the layer does nothing. A maxWait of
 // 0 or less waits as long as the caller's context allows.
@@ -43,6 +49,7 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 		if capacity <= 0 {
 			return next
 		}
+		o.to.Waiting.Add(0)
 		return &queue[Req, Rsp]{
 			Service: next,
 			target:  o.target,
@@ -99,8 +106,12 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			return none, q.refuseShut(s, err)
 		}
 		q.shut.CompareAndSwap(s, nil)
+		q.line.vain.Store(false)
 	}
 	if q.line.empty() {
+		if q.line.vain.Load() && Poll(q.Service) == nil {
+			q.line.vain.Store(false) // it became ready while nobody looked
+		}
 		rsp, err := q.Service.Call(ctx, req)
 		if err == nil || !worthWaiting(err) {
 			return rsp, err
@@ -115,10 +126,10 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
-	if !q.line.join(w) {
+	if !q.line.join(w, q.maxWait) {
 		q.failed.inc()
 		return none, &Error{
-			Layer: "queue", Target: q.target, Kind: ErrNotReady,
+			Layer: "queue", Target: q.target, Kind: errShed,
 			Reason: fmt.Sprintf("full, %d are waiting", q.line.capacity), Err: q.line.reason(),
 		}
 	}
@@ -182,13 +193,14 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	}
 	until, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	began := q.line.lead(w, stop)
 	if q.maxWait > 0 {
 		var cancel context.CancelFunc
-		until, cancel = context.WithDeadlineCause(until, w.since.Add(q.maxWait), errWaited)
+		until, cancel = context.WithDeadlineCause(until, began.Add(q.maxWait), errWaited)
 		defer cancel()
 	}
-	q.line.lead(w, stop)
 	err := q.Service.Ready(until)
+	w.ready = err == nil
 	if over := q.outcome(ctx, w); over != nil || err == nil || context.Cause(until) == errWaited {
 		// At the end of its wait the head tries once more: it may be lucky,
 		// and the refusal says what it waited for in vain.
@@ -219,7 +231,7 @@ func (q *queue[Req, Rsp]) end(w *waiter) <-chan time.Time {
 }
 
 func (q *queue[Req, Rsp]) isOver(w *waiter) bool {
-	return q.maxWait > 0 && time.Since(w.since) >= q.maxWait
+	return q.maxWait > 0 && q.line.waited(w) >= q.maxWait
 }
 
 // failFast shuts the queue on behalf of w, its head.
@@ -241,14 +253,17 @@ func (q *queue[Req, Rsp]) refuseShut(s *shut, now error) error {
 	if errors.Is(now, ErrClosed) {
 		return now
 	}
+	if isBare(now) {
+		now = s.cause // Poll's own error, or that of its context, does not say why
+	}
 	return &Error{
-		Layer: "queue", Target: q.target, Kind: ErrNotReady,
-		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(s.since).Round(time.Millisecond)), Err: s.cause,
+		Layer: "queue", Target: q.target, Kind: errShed,
+		Reason: fmt.Sprintf("in fail-fast for %v", time.Since(s.since).Round(time.Millisecond)), Err: now,
 	}
 }
 
 func (q *queue[Req, Rsp]) gone(ctx context.Context, w *waiter) error {
-	reason := "the caller has gone"
+	reason := left.Why(ctx)
 	if waitedFor := q.line.reason(); waitedFor != nil {
 		reason += "; it waited for " + waitedFor.Error()
 	}
@@ -273,6 +288,8 @@ func (q *queue[Req, Rsp]) Describe() Node {
 	}
 	if s := q.shut.Load(); s != nil {
 		state = append(state, Attr{"fail_fast_for", time.Since(s.since).Round(time.Millisecond)}, Attr{"waits_for", s.cause.Error()})
+	} else if since, ok := q.line.inVain(); ok {
+		state = append(state, Attr{"not_ready_for", time.Since(since).Round(time.Millisecond)})
 	}
 	return Node{Name: "queue", State: state}
 }

@@ -50,6 +50,8 @@ type queueModel struct {
 	gate    *gate
 	queue   layer.Service[int, int]
 	waiting []*modelCaller // in order
+	vain    time.Time      // since when they wait, without the pauses, for what was never there
+	emptied time.Time      // when the last one left
 	shut    bool
 	next    int
 }
@@ -100,8 +102,20 @@ func (m *queueModel) arrive() string {
 	case len(m.waiting) == modelCapacity:
 		return expect(c, layer.ErrNotReady, "the line is full")
 	}
+	m.resume()
 	m.waiting = append(m.waiting, c)
 	return m.quiet()
+}
+
+// resume is the clock that goes on, or begins, as somebody stands in line.
+func (m *queueModel) resume() {
+	switch pause := time.Since(m.emptied); {
+	case len(m.waiting) > 0:
+	case m.vain.IsZero() || pause > modelMaxWait:
+		m.vain = time.Now()
+	default:
+		m.vain = m.vain.Add(pause)
+	}
 }
 
 // allow gives permits, which as many in line take: the first ones, but for
@@ -121,7 +135,10 @@ func (m *queueModel) allow(n int64) string {
 			left = append(left, c)
 		}
 	}
-	m.waiting = left
+	m.waiting, m.vain, m.emptied = left, time.Time{}, time.Now()
+	if len(left) > 0 {
+		m.vain = time.Now() // of the one who has the turn now
+	}
 	if n < 0 || n > 0 && len(left) > 0 {
 		return fmt.Sprintf("%d permits are left, and %d callers in line", n, len(left))
 	}
@@ -134,15 +151,17 @@ func (m *queueModel) depart(i int) string {
 	c.cancel()
 	synctest.Wait()
 	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+	m.emptied = time.Now()
 	if problem := expect(c, context.Canceled, "it was cancelled"); problem != "" {
 		return problem
 	}
 	return m.quiet()
 }
 
-// pass lets time go by; when the head has waited too long all in line fail.
+// pass lets time go by; when the head has waited too long, or everybody
+// together, all in line fail.
 func (m *queueModel) pass(d time.Duration) string {
-	over := len(m.waiting) > 0 && time.Since(m.waiting[0].arrived)+d >= modelMaxWait
+	over := len(m.waiting) > 0 && max(time.Since(m.waiting[0].arrived), time.Since(m.vain))+d >= modelMaxWait
 	time.Sleep(d)
 	synctest.Wait()
 	if over {

@@ -84,6 +84,7 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 		g.refused.Store(0)
 		for range 50 {
 			g.allow(1)
+			time.Sleep(100 * time.Millisecond) // who was refused several times pauses
 			synctest.Wait()
 		}
 		require.Len(t, order, 50)
@@ -192,6 +193,35 @@ func TestQueueFailsFastTogetherAndSaysWhy(t *testing.T) {
 		g.allow(1)
 		_, err = q.Call(t.Context(), 1)
 		require.NoError(t, err, "open again as soon as inner is ready")
+	})
+}
+
+// moody refuses, with what ails it at the time.
+type moody struct{ now atomic.Pointer[layer.Error] }
+
+func (m *moody) Ready(ctx context.Context) error {
+	<-ctx.Done()
+	return &layer.Error{Layer: "moody", Reason: m.now.Load().Reason, Err: context.Cause(ctx)}
+}
+
+func (m *moody) Call(context.Context, int) (int, error) { return 0, m.now.Load() }
+
+// What led to fail-fast may be long over when a newcomer asks why.
+func TestQueueInFailFastSaysWhatIsWrongNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner := &moody{}
+		say := func(reason string) {
+			inner.now.Store(&layer.Error{Layer: "moody", Kind: layer.ErrNotReady, Reason: reason})
+		}
+		say("asleep")
+		q := queueOver(inner, 10, time.Second)
+		_, err := q.Call(t.Context(), 1)
+		require.ErrorIs(t, err, layer.ErrFailFast)
+		require.ErrorContains(t, err, "asleep")
+		say("angry")
+		_, err = q.Call(t.Context(), 2)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.EqualError(t, err, "queue web:80: not ready: in fail-fast for 0s: moody: angry: not ready")
 	})
 }
 

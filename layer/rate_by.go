@@ -27,11 +27,15 @@ import "context"
 //
 // The buckets are shared by all callers of the service. key is called once for
 // each request, before it is admitted; it must not change the request or keep
-// it. perSecond and burst are those of RateLimit; keys of 0 or less are 65 536.
+// it. With a nil key all requests have the same one. perSecond and burst are those
+// of RateLimit; keys of 0 or less are 65 536.
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
 	o := newOptions(opts)
+	if key == nil {
+		key = keyedAlike[K, Req]
+	}
 	if keys <= 0 {
 		keys = 1 << 16
 	}

@@ -27,7 +27,7 @@ func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms
 		t.perSecond, t.burst = 0, 0
 	}
 	for i := range t.refusals {
-		t.refusals[i] = Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: t.reason()}
+		t.refusals[i] = Error{Layer: layer, Target: target, Kind: errShed, Reason: t.reason()}
 		if t.perSecond > 0 {
 			t.refusals[i].After = t.duration(float64(i+1) / rateSteps)
 		}

@@ -86,8 +86,11 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 }
 
 // refuse is the error while there is no connection. cause is that of the
-// context of one who has waited.
+// context of one who has waited; a Poll's says nothing that Kind does not.
 func (r *reconnect[Req, Rsp]) refuse(cause error) error {
+	if isBare(cause) && errors.Is(cause, ErrNotReady) {
+		cause = nil
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := &Error{Layer: "reconnect", Target: r.target, Kind: ErrNotReady, Reason: "connecting", Err: cause}

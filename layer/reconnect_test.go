@@ -196,10 +196,14 @@ func TestReconnectDropsWhatHasClosed(t *testing.T) {
 		require.NoError(t, svc.Ready(t.Context()))
 		require.NoError(t, breakerCalls(t, svc, 1))
 		conn.close()
-		d.fails()
+		d.does(func(context.Context) (layer.Service[int, int], error) {
+			time.Sleep(time.Millisecond) // it is under way when the call returns
+			return nil, errReconnect
+		})
 		err := breakerCalls(t, svc, 1)
 		require.EqualError(t, err, "reconnect web: not ready: connecting, last error: conn: closed")
 		require.NotErrorIs(t, err, layer.ErrClosed, "the connection has closed, this service has not")
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		require.EqualValues(t, 2, d.dials.Load(), "at once, because the connection was good")
 		require.ErrorContains(t, breakerCalls(t, svc, 1), "next attempt in 100ms", "which begins the back-off anew")
@@ -305,9 +309,28 @@ func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
 	}
 }
 
+// Whoever is turned away because another waited in vain learns of the same cause.
+func TestReconnectSaysItsCauseToWhoPolls(t *testing.T) {
+	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
+		d.fails()
+		q := layer.Queue[int, int](10, 50*time.Millisecond)(svc)
+		err := breakerCalls(t, q, 1)
+		require.ErrorIs(t, err, layer.ErrFailFast)
+		require.ErrorIs(t, err, errReconnect)
+		err = breakerCalls(t, q, 1)
+		require.NotErrorIs(t, err, layer.ErrFailFast)
+		require.ErrorIs(t, err, errReconnect)
+		require.EqualError(t, err, "queue: not ready: in fail-fast for 0s: reconnect web: not ready: next attempt in 50ms: connection refused")
+		require.EqualError(t, layer.Poll(svc), "reconnect web: not ready: next attempt in 50ms: connection refused")
+	})
+}
+
 func TestReconnectDoneContext(t *testing.T) {
 	reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {
-		d.makes(&reconnectConn{})
+		d.does(func(context.Context) (layer.Service[int, int], error) {
+			time.Sleep(time.Millisecond) // it is under way when Ready returns
+			return &reconnectConn{}, nil
+		})
 		ctx, cancel := context.WithCancelCause(t.Context())
 		cancel(errBreaker)
 		_, err := svc.Call(ctx, 0)
@@ -316,6 +339,7 @@ func TestReconnectDoneContext(t *testing.T) {
 		synctest.Wait()
 		require.Zero(t, d.dials.Load())
 		require.ErrorIs(t, svc.Ready(ctx), errBreaker)
+		time.Sleep(time.Millisecond)
 		synctest.Wait()
 		require.NoError(t, svc.Ready(ctx), "a poll connects")
 	})

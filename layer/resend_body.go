@@ -129,9 +129,10 @@ type getBodyReplay[Req any] struct {
 	body, getBody int // the fields
 	get           func() (io.ReadCloser, error)
 
-	mu   sync.Mutex
-	sent bool
-	last io.ReadCloser // of the newest try
+	mu     sync.Mutex
+	sent   bool
+	last   io.ReadCloser // of the newest try
+	before io.ReadCloser // of the one before; nil if that was closed, or there was none
 }
 
 func (g *getBodyReplay[Req]) Next() (Req, bool) {
@@ -145,10 +146,21 @@ func (g *getBodyReplay[Req]) Next() (Req, bool) {
 	if err != nil {
 		return g.req, false
 	}
-	g.last = body
+	g.before, g.last = g.last, body
 	again := withBody(g.req, g.body, body)
 	reflect.ValueOf(again).Elem().Field(g.getBody).SetZero()
 	return again, true
+}
+
+// Retire closes the body of the try before the newest, which may not have taken
+// it. See BodyReplay.Retire.
+func (g *getBodyReplay[Req]) Retire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.before != nil {
+		_ = g.before.Close()
+		g.before = nil
+	}
 }
 
 // Close closes the body that the last try did not take. See BodyReplay.Close.

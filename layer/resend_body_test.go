@@ -113,6 +113,40 @@ func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
 	})
 }
 
+// Of tries that failed without taking their bodies, none is left open by the next.
+func TestResendOfGetBodyClosesWhatWasNotTaken(t *testing.T) {
+	type request struct {
+		Body    io.ReadCloser
+		GetBody func() (io.ReadCloser, error)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var bodies []*closeable
+		get := func() (io.ReadCloser, error) {
+			bodies = append(bodies, &closeable{Reader: strings.NewReader("x")})
+			return bodies[len(bodies)-1], nil
+		}
+		svc := layer.Retry(layer.RetryPolicy[*request, int]{}, layer.Classify(failuresAgain[int]))(
+			layer.Func[*request, int](func(_ context.Context, req *request) (int, error) {
+				for i, b := range bodies {
+					assert.Equal(t, i < len(bodies)-1, b.closed, "%d of %d", i, len(bodies))
+				}
+				if len(bodies) < 3 {
+					return 0, errServer
+				}
+				assert.Same(t, bodies[2], req.Body)
+				return 1, req.Body.Close()
+			}))
+		req := &request{GetBody: get}
+		req.Body, _ = get()
+		_, err := svc.Call(t.Context(), req)
+		require.NoError(t, err)
+		assert.Len(t, bodies, 3)
+		for _, b := range bodies {
+			assert.True(t, b.closed)
+		}
+	})
+}
+
 func TestDiscardBody(t *testing.T) {
 	short := &closeable{Reader: strings.NewReader("short")}
 	layer.DiscardBody(short)

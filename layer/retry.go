@@ -8,7 +8,10 @@ import (
 // when the [Classifier] says so, when a try took too long, when it was
 // refused. Failures are sent again if the request is idempotent, within the
 // [Budget], and after a pause; refusals whatever the request is, without
-// charge, after the same pause.
+// charge, after the same pause: those of an endpoint or a connection that is not
+// there. What a limit, a rate limit, a [Shed] or a [Queue] refuses, because there is
+// too much to do, is passed at once, here and where it is the cause of what a
+// balancer says: another try would add to it.
 //
 // Admission: none of its own; Ready is forwarded. A request that inner refuses
 // is refused in the end, if it was never sent.
@@ -61,6 +64,8 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 		}
 		r.tooLong = &kind{"over the limit of " + policy.PerTry.String() + " a try", ErrTryTimeout}
 		r.retries.to = o.to.Retries
+		r.retries.to.Add(0)
+		o.to.Budget.Set(float64(policy.Budget.Balance()))
 		r.expired = o.to.Expired.With("limit", "try")
 		for why := range skipNothing {
 			r.skipped[why].to = o.to.Skipped.With("reason", why.String())

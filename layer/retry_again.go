@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/left"
 )
 
 // skip is why a failure is not tried again.
@@ -125,7 +126,7 @@ func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why sk
 func (s *retrying[Req, Rsp]) mayHelp(got answer[Rsp]) bool {
 	switch {
 	case got.refused:
-		return got.unreached || !s.policy.PassRefusals && !forGood(got.err)
+		return got.unreached || !s.policy.PassRefusals && !forGood(got.err) && !errors.Is(got.err, errShed)
 	case errors.Is(got.err, ErrTryTimeout):
 		return true
 	}
@@ -193,7 +194,7 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 		return nil
 	}
 	s.giveBack()
-	gone := &Error{Layer: "retry", Target: s.target, Reason: "the caller has gone after " + s.howMany(), Waited: s.waited, Err: cause}
+	gone := &Error{Layer: "retry", Target: s.target, Reason: left.Why(s.ctx) + " after " + s.howMany(), Waited: s.waited, Err: cause}
 	if after != nil {
 		gone.Reason += ": " + after.Error()
 	}

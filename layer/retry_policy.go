@@ -18,8 +18,10 @@ type RetryPolicy[Req, Rsp any] struct {
 	// included: 1 to 100, default 3.
 	Tries int
 
-	// PerTry limits one try, up to the head of its response. What is over it is
-	// tried again. 0 is no limit.
+	// PerTry limits one try, up to the head of its response: waiting in queues
+	// below and the upload of a body included, so it should leave room for the
+	// slowest client that is to be served. What is over it is tried again. 0 is
+	// no limit.
 	PerTry time.Duration
 
 	// Backoff is the pause before the second try and those after it. The
@@ -39,12 +41,12 @@ type RetryPolicy[Req, Rsp any] struct {
 	MaxAfter time.Duration
 
 	// Requests reports whether req may be sent again after a try that failed.
-	// nil: the protocol's Resend.Idempotent. Requests that were refused are
+	// nil: the protocol's Resend.Idempotent. Requests that an endpoint refused are
 	// sent again whatever it says, because nothing has happened to them.
 	Requests func(req Req) bool
 
-	// PassRefusals returns refusals at once instead: for a Queue above, which
-	// knows better how to wait.
+	// PassRefusals returns all refusals at once, as those of limits and queues
+	// always are: for a Queue above, which knows better how to wait.
 	PassRefusals bool
 
 	// Unreached reports of a refusal that it is tried again although PassRefusals

@@ -196,10 +196,10 @@ func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
 	})
 }
 
-// Refusals are sent again whatever the method and whatever the budget says.
+// Those of endpoints are sent again whatever the method and whatever the budget says.
 func TestRetryOfRefusalsIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
+		refused := &layer.Error{Layer: "reconnect", Kind: layer.ErrNotReady, Reason: "connecting"}
 		svc := retrying(retryPolicy{Budget: noBudget()}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
 			if try < 3 {
 				return nil, refused
@@ -237,13 +237,13 @@ func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 				req.Body.Close()
 				return nil, errServer
 			}
-			return nil, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8 in flight"}
+			return nil, &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "no endpoints"}
 		})
 		_, err := svc.Call(t.Context(), &retryRequest{Body: source})
 		require.NotErrorIs(t, err, layer.ErrNotReady)
 		require.ErrorIs(t, err, errServer)
 		require.ErrorIs(t, err, layer.ErrTryRefused)
-		require.ErrorContains(t, err, "3 tries, the last refused (limit: not ready: 8 of 8 in flight)")
+		require.ErrorContains(t, err, "3 tries, the last refused (balance: not ready: no endpoints)")
 		require.EqualValues(t, 1, source.closes.Load())
 	})
 }

@@ -1,6 +1,9 @@
 package layer
 
-import "context"
+import (
+	"context"
+	"errors"
+)
 
 // Service serves requests. It is the one interface of this library: clients,
 // servers, balancers, queues and limits are all Services.
@@ -78,3 +81,10 @@ var polled = func() context.Context {
 	cancel(ErrNotReady)
 	return ctx
 }()
+
+// isBare reports whether err is no more than a value: nothing of ours, nor around
+// another. The cause that polled has is one, and does not say why.
+func isBare(err error) bool {
+	_, ours := errors.AsType[*Error](err)
+	return !ours && errors.Unwrap(err) == nil
+}

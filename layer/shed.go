@@ -70,7 +70,7 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 		s.ceilings.init(shares)
 		for i := range s.refusals {
 			s.refusals[i] = &Error{
-				Layer: "shed", Target: o.target, Kind: ErrNotReady,
+				Layer: "shed", Target: o.target, Kind: errShed,
 				Reason: "priority " + (PriorityBulk + Priority(i)).String() + ": the room that is left is for higher ones",
 			}
 		}

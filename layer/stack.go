@@ -1,6 +1,9 @@
 package layer
 
-import "slices"
+import (
+	"reflect"
+	"slices"
+)
 
 // Stack is an ordered list of named layers, written and printed in the order
 // in which a request meets them: outermost first. A Stack is a value: each
@@ -38,10 +41,20 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	st := &stacked[Req, Rsp]{levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf}
 	st.Service = leaf
 	for i, l := range slices.Backward(s.layers) {
-		st.Service = l.layer(st.Service)
-		st.levels[i] = level[Req, Rsp]{l.name, st.Service}
+		below := st.Service
+		st.Service = l.layer(below)
+		st.levels[i] = level[Req, Rsp]{name: l.name}
+		if !same(below, st.Service) {
+			st.levels[i].svc = st.Service
+		}
 	}
 	return st
+}
+
+// same reports whether a layer that was given the first does nothing. Of some
+// types, such as functions, that cannot be seen.
+func same[Req, Rsp any](below, above Service[Req, Rsp]) bool {
+	return reflect.ValueOf(below).Comparable() && below == above
 }
 
 // Layer returns the stack as one layer.
@@ -57,7 +70,7 @@ type stacked[Req, Rsp any] struct {
 
 type level[Req, Rsp any] struct {
 	name string
-	svc  Service[Req, Rsp]
+	svc  Service[Req, Rsp] // nil of a layer that does nothing: it has no state
 }
 
 // describe puts the levels above the node of the leaf.

@@ -3,6 +3,8 @@ package layer_test
 import (
 	"context"
 	"encoding/json"
+	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +90,38 @@ forest     trees=2
 		{"name":"limit","state":{"in_flight":0,"max":3},"next":
 		{"name":"forest","state":{"trees":2},"children":[{"name":"oak","state":{"age":"1h0m0s"}},{"name":"elm"}]}}}}}}`,
 		string(got))
+}
+
+// A layer that does nothing has its name in the tree, and no state: above all
+// not that of what is below it.
+func TestDescribeShowsLayersThatDoNothing(t *testing.T) {
+	leaf := layer.Func[string, string](repeat)
+	svc := layer.NewStack[string, string]().Timeout(0).Queue(0, 0).Limit(5).
+		Breaker(layer.BreakerPolicy{Failures: -1}).Service(leaf)
+	require.Equal(t, "timeout\nqueue\nlimit      in_flight=0 max=5\nbreaker\nlayer.Func\n", layer.Describe(svc).String())
+
+	inner := layer.NewStack[string, string]().Limit(3).With("own", tagged("a")).Service(leaf)
+	svc = layer.NewStack[string, string]().Limit(1).Timeout(0).Service(inner)
+	require.Equal(t, "limit      in_flight=0 max=1\ntimeout\nlimit      in_flight=0 max=3\nown\nlayer.Func\n", layer.Describe(svc).String())
+
+	_, err := layer.NewStack[string, string]().Timeout(0).Service(forest{leaf}).Call(t.Context(), "x")
+	require.NoError(t, err)
+}
+
+func TestStateHasNumbersThatJSONHasNot(t *testing.T) {
+	leaf := layer.Func[string, string](repeat)
+	svc := layer.NewStack[string, string]().RateLimit(math.Inf(1), 3).
+		With("rate_by", layer.RateLimitBy[string, string, string](func(s string) string { return s }, math.Inf(1), 3, 1)).
+		Service(leaf)
+	got, err := json.Marshal(layer.Describe(svc))
+	require.NoError(t, err)
+	require.Contains(t, string(got), `"per_second":"+Inf"`)
+	require.Equal(t, 2, strings.Count(string(got), `"+Inf"`))
+	require.Contains(t, layer.Describe(svc).String(), "per_second=+Inf")
+
+	got, err = json.Marshal(layer.State{{Key: "a", Value: math.NaN()}, {Key: "b", Value: math.Inf(-1)}, {Key: "c", Value: 0.5}})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":"NaN","b":"-Inf","c":0.5}`, string(got))
 }
 
 func TestStateThatCannotBeMarshalledSaysSo(t *testing.T) {

@@ -38,7 +38,8 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 }
 
 // HeadTimeout bounds the time until Call returns the head of the response:
-// waiting in queues below included. The rest may take as long as it likes.
+// waiting in queues below and sending the request's body included. The rest may
+// take as long as it likes.
 //
 // Admission: none of its own; Ready is forwarded and not bounded.
 //

@@ -109,10 +109,10 @@ func TestHeadTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		svc := layer.HeadTimeout[int, int](time.Minute)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+			cancel(gone)
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
 		}))
-		go cancel(gone)
 		_, err := svc.Call(ctx, 1)
 		require.Equal(t, gone, err)
 	})

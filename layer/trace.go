@@ -83,8 +83,9 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}()
 	rsp, err := t.Service.Call(inner, req)
 	if err != nil {
+		class := t.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
 		handed = true
-		span.End(t.judge(ctx, Outcome[Rsp]{Err: err}), err)
+		span.End(class, err)
 		return rsp, err
 	}
 	span.Head(rsp)
@@ -107,5 +108,8 @@ type traceEnd[Rsp any] struct {
 func (e *traceEnd[Rsp]) Data(int) {}
 
 func (e *traceEnd[Rsp]) End(err error) {
-	e.span.End(e.judge(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil}), err)
+	class := Failure
+	// A classifier that panics must not leave the span open for ever.
+	defer func() { e.span.End(class, err) }()
+	class = e.judge(e.ctx, Outcome[Rsp]{Response: e.rsp, Err: err, Ended: err == nil})
 }

@@ -331,6 +331,8 @@ func TestEndpointLayerShutsAFailingServerOut(t *testing.T) {
 		var n layertest.Network
 		s1, s2 := serve(t, &n, a1), serve(t, &n, a2)
 		cc := dial(t, &n, newSource(replace(a1, a2)), EndpointLayer(breaker))
+		cc.Connect()
+		synctest.Wait() // both are there: no time passes, in which a later one would get its share
 		s1.code.Store(int32(codes.Internal))
 		failures := 0
 		for range 100 {
@@ -385,4 +387,5 @@ func TestNotRegistered(t *testing.T) {
 	_, err := grpc.NewClient("nobody:///web:80", append(DialOptions("nobody", newSource()),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.ErrorContains(t, err, "nobody")
+	require.ErrorContains(t, err, "no supported policies found in config", "as DialOptions says")
 }

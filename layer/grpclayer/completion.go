@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
+	"github.com/gotower/gotower/internal/unwind"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -155,8 +156,6 @@ func (s *stream) end(err error) {
 	if stop != nil {
 		stop()
 	}
-	for _, o := range observers {
-		o.End(err)
-	}
-	s.cancel()
+	defer s.cancel()
+	unwind.End(observers, err)
 }

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/connectivity"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
@@ -109,7 +110,7 @@ func (c *conn) Ready(ctx context.Context) error {
 
 func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Picked, error) {
 	if ctx.Err() != nil {
-		return nil, c.refusal(layer.ErrNotReady, "the caller has gone", context.Cause(ctx))
+		return nil, c.refusal(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
 	}
 	if h := c.health.Load(); h.refusal != nil {
 		return nil, h.refusal

@@ -28,7 +28,7 @@ import (
 // Waiting is the queue's alone. Inside gRPC nothing waits: a call is given to a
 // connection that is up, and one that was lost just then, before anything of
 // the call was sent, sends it back into the queue. So grpc.WaitForReady makes no
-// difference. Once a call has waited FailFast, everybody who waits fails with
+// difference. Once calls have waited FailFast in vain, everybody who waits fails with
 // DEADLINE_EXCEEDED and the last reason, and whoever comes after that with
 // UNAVAILABLE at once, until an address is connected again. Opening a stream
 // takes a place in the queue in the same way; a stream that is open does not.

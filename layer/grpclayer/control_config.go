@@ -3,6 +3,7 @@ package grpclayer
 import (
 	"cmp"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -72,6 +73,9 @@ type ControlConfig struct {
 
 // checked returns the config with its defaults, or what is wrong with Addr.
 func (c ControlConfig) checked() (ControlConfig, error) {
+	if c.Addr == "" {
+		return c, errors.New("there is no Addr: it is host:port")
+	}
 	host, port, err := net.SplitHostPort(c.Addr)
 	if err != nil {
 		return c, err

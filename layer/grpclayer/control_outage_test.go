@@ -255,6 +255,8 @@ func reasons(n layer.Node) []string {
 func TestControlFailsFast(t *testing.T) {
 	addr := freeAddr(t)
 	c := control(t, ControlConfig{Addr: addr, FailFast: 100 * time.Millisecond})
+	// What a newcomer hears is what was known when the queue shut.
+	eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 	_, err := call(t.Context(), c)
 	require.ErrorIs(t, err, layer.ErrFailFast)
 	require.Equal(t, codes.DeadlineExceeded, status.Code(err))

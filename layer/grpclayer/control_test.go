@@ -81,6 +81,7 @@ func TestControlOfLocalhost(t *testing.T) {
 
 func TestControlAddresses(t *testing.T) {
 	for addr, want := range map[string]string{
+		"":           "there is no Addr",
 		"dst":        "missing port",
 		"dst:":       "not a number",
 		"dst:http":   "not a number",

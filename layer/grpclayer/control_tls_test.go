@@ -93,9 +93,10 @@ func TestControlToAStranger(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := control(t, ControlConfig{Addr: tt.server.addr, TLS: tt.tls, FailFast: 200 * time.Millisecond})
+			// What a newcomer hears is what was known when the queue shut.
+			eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 			_, err := call(t.Context(), c)
 			require.ErrorIs(t, err, layer.ErrFailFast)
-			eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 			_, err = call(t.Context(), c)
 			require.Equal(t, codes.Unavailable, status.Code(err))
 			require.ErrorContains(t, err, tt.want)

@@ -23,7 +23,8 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 //		append(grpclayer.DialOptions("gotower", r), credentials)...)
 //
 // The name, in lower case, is the scheme of the target and the name of the
-// balancer; if it was not registered, [grpc.NewClient] fails and says so.
+// balancer. If it was not registered by [Register], [grpc.NewClient] fails: its
+// error names the balancer and says "no supported policies found in config".
 // Two clients may have the same name and other options. A service config from
 // elsewhere wins over ours.
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {

@@ -24,7 +24,7 @@ func serveHealth() (addr netip.AddrPort, stop func()) {
 	if err != nil {
 		fmt.Println(err)
 	}
-	front := grpclayer.NewServer(grpclayer.NewStack().Timeout(time.Second).Limit(100).Layer())
+	front := grpclayer.NewServer(grpclayer.NewStack().Timeout(time.Minute).Limit(100).Layer())
 	s := grpc.NewServer(front.ServerOptions()...)
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	go func() { _ = s.Serve(l) }()
@@ -50,7 +50,7 @@ func ExampleDialOptions() {
 	addr, stop := serveHealth()
 	defer stop()
 	options := append(grpclayer.DialOptions("gotower", only(addr),
-		grpclayer.Calls(grpclayer.NewStack().Timeout(5*time.Second).Layer()),
+		grpclayer.Calls(grpclayer.NewStack().Timeout(time.Minute).Layer()),
 		grpclayer.EndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
 	), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	cc, err := grpc.NewClient("gotower:///web.default:80", options...)

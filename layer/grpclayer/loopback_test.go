@@ -35,7 +35,7 @@ func TestLoopback(t *testing.T) {
 		addrs = append(addrs, s.addr)
 	}
 	cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(addrs...)),
-		Calls(NewStack().Timeout(10*time.Second).Layer()),
+		Calls(NewStack().Timeout(time.Minute).Layer()),
 		EndpointLayer(NewEndpointStack().Limit(10).Layer()),
 	), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)

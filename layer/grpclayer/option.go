@@ -26,7 +26,9 @@ func (f option) apply(s *settings) { f(s) }
 func newSettings(opts []Option) *settings {
 	s := new(settings)
 	for _, opt := range opts {
-		opt.apply(s)
+		if opt != nil {
+			opt.apply(s)
+		}
 	}
 	s.balance = append([]balance.Option[*Picked]{balance.Until(PickedCompletion)}, s.balance...)
 	return s

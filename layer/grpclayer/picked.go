@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/balancer"
 
+	"github.com/gotower/gotower/internal/unwind"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -63,7 +64,5 @@ func (p *Picked) done(info balancer.DoneInfo) {
 	if err == nil && !info.BytesSent && !info.BytesReceived {
 		err = p.conn.lost
 	}
-	for _, o := range p.observers {
-		o.End(err)
-	}
+	unwind.End(p.observers, err)
 }

@@ -20,6 +20,11 @@ import (
 // The TLS server name of an endpoint is what its certificate is checked
 // against; an authority of its own it cannot have in gRPC. Whether TLS is used
 // is up to the credentials: see [EndpointID].
+//
+// The authority of calls, and so the name in the certificate of an endpoint that
+// has no server name of its own, is that of the target; for SRV records it is
+// their domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials
+// with a name, and [grpc.WithAuthority], win over it.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
 	return &resolverBuilder{scheme: scheme, resolver: r, settings: newSettings(opts)}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
@@ -155,6 +156,53 @@ func TestAbandonedStream(t *testing.T) {
 		_, err = call(t.Context(), cc)
 		require.NoError(t, err)
 	})
+}
+
+// brittle is a layer that panics when it is told of an end.
+type brittle struct{}
+
+func (brittle) Data(int)  {}
+func (brittle) End(error) { panic("brittle") }
+
+func (b brittle) layer(next Service) Service {
+	return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+		rsp, err := next.Call(ctx, c)
+		if err == nil {
+			rsp = Completion(ctx, rsp, b)
+		}
+		return rsp, err
+	})
+}
+
+// Whoever panics when a stream ends keeps no other layer from hearing of it,
+// and the stream itself from being let go.
+func TestAStreamEndsForAllThoughOnePanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		var far, near ends
+		serve(t, &n, a1)
+		d := layer.NewDrainer()
+		cc := dial(t, &n, newSource(replace(a1)),
+			Calls(NewStack().Drain(d).With("near", near.layer).With("brittle", brittle{}.layer).With("far", far.layer).Layer()))
+		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, s.CloseSend())
+		require.PanicsWithValue(t, "brittle", func() { _, _ = s.Recv() })
+		assert.EqualValues(t, 1, far.complete.Load())
+		assert.EqualValues(t, 1, near.complete.Load())
+		assert.Zero(t, d.InFlight())
+		ours := s.(*grpc.GenericClientStream[outRequest, outResponse]).ClientStream.(*stream)
+		assert.ErrorIs(t, ours.attempt.Err(), context.Canceled, "it is let go")
+	})
+}
+
+// A pick ends for all, too.
+func TestAPickEndsForAllThoughOnePanics(t *testing.T) {
+	var near ends
+	p := PickedCompletion(t.Context(), &Picked{conn: &conn{}}, brittle{})
+	p = PickedCompletion(t.Context(), p, &near)
+	require.PanicsWithValue(t, "brittle", func() { p.done(balancer.DoneInfo{BytesSent: true}) })
+	assert.EqualValues(t, 1, near.complete.Load())
 }
 
 // A stream's time limit counts to its end, not to its beginning.

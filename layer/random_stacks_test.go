@@ -1,0 +1,312 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Stacks of up to six layers drawn at random, over a service that is slow,
+// fails, refuses and panics, with callers who leave: whatever is refused was not
+// touched, every body is closed, and nothing stays counted.
+func TestRandomStacks(t *testing.T) {
+	for seed := range uint64(300) {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { newRandomStack(t, seed).run() })
+		}) {
+			return
+		}
+	}
+}
+
+type (
+	randomQ = *randomRequest
+	randomR = *response
+	randomS = layer.Stack[randomQ, randomR]
+	randomV = layer.Service[randomQ, randomR]
+
+	randomRequest struct {
+		Method string
+		Body   io.ReadCloser
+		id     int
+		dice   *randomDice // its own, so that what befalls it is as the seed says, whoever runs first
+	}
+)
+
+// randomBody is a request body that knows what was done to it.
+type randomBody struct {
+	mu            sync.Mutex
+	left          *strings.Reader
+	reads, closes int
+}
+
+func (b *randomBody) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.reads++
+	if b.closes > 0 {
+		return 0, errors.New("read after close")
+	}
+	return b.left.Read(p[:min(len(p), 7)])
+}
+
+func (b *randomBody) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closes++
+	return nil
+}
+
+func (b *randomBody) seen() (reads, closes int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.reads, b.closes
+}
+
+// randomReply is a response body that comes slowly and breaks with its context.
+type randomReply struct {
+	ctx    context.Context
+	left   int
+	pause  time.Duration
+	closes atomic.Int64
+}
+
+func (b *randomReply) Read(p []byte) (int, error) {
+	select {
+	case <-time.After(b.pause):
+	case <-b.ctx.Done():
+		return 0, context.Cause(b.ctx)
+	}
+	if b.left == 0 {
+		return 0, io.EOF
+	}
+	b.left--
+	return copy(p, "x"), nil
+}
+
+func (b *randomReply) Close() error { b.closes.Add(1); return nil }
+
+// randomStack is one stack with the service below it.
+type randomStack struct {
+	*testing.T
+	*randomDice // of the layers alone
+	seed        uint64
+	life        context.Context
+	stack       randomS
+	drain       *layer.Drainer
+	spans       atomic.Int64 // that are open
+
+	mu      sync.Mutex
+	replies []*randomReply
+	served  map[int]int // by request
+}
+
+const randomText = "what is sent, in pieces"
+
+func newRandomStack(t *testing.T, seed uint64) *randomStack {
+	return &randomStack{
+		T: t, randomDice: newRandomDice(seed, 1), seed: seed, drain: layer.NewDrainer(), served: make(map[int]int),
+	}
+}
+
+// randomDice may be rolled by several goroutines: those of the tries of a request.
+type randomDice struct {
+	mu   sync.Mutex
+	dice *rand.Rand
+}
+
+func newRandomDice(seed, stream uint64) *randomDice {
+	return &randomDice{dice: rand.New(rand.NewPCG(seed, stream))}
+}
+
+func (d *randomDice) draw(n int) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dice.IntN(n)
+}
+
+func (d *randomDice) ms(n int) time.Duration { return time.Duration(d.draw(n)) * time.Millisecond }
+
+// serve is the service at the bottom.
+func (s *randomStack) serve(ctx context.Context, req randomQ) (randomR, error) {
+	fate := req.dice.draw(100)
+	if fate < 15 {
+		return nil, layer.ErrNotReady
+	}
+	s.mu.Lock()
+	s.served[req.id]++
+	s.mu.Unlock()
+	if req.Body != nil {
+		defer req.Body.Close()
+		if req.dice.draw(4) > 0 {
+			if got, err := io.ReadAll(req.Body); err == nil {
+				assert.Equal(s, randomText, string(got))
+			}
+		}
+	}
+	select {
+	case <-time.After(req.dice.ms(100)):
+	case <-ctx.Done():
+		if req.dice.draw(3) > 0 {
+			return nil, context.Cause(ctx)
+		}
+	}
+	switch {
+	case fate < 35:
+		return nil, layer.ErrTryTimeout
+	case fate < 45:
+		return nil, io.ErrUnexpectedEOF
+	case fate < 48:
+		panic(errRandom)
+	}
+	return s.reply(ctx, req, req.dice.draw(4)), nil
+}
+
+var errRandom = errors.New("by chance")
+
+func (s *randomStack) reply(ctx context.Context, req randomQ, size int) randomR {
+	b := &randomReply{ctx: ctx, left: size, pause: req.dice.ms(30)}
+	s.mu.Lock()
+	s.replies = append(s.replies, b)
+	s.mu.Unlock()
+	return &response{Body: b}
+}
+
+func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[randomR]) (randomR, error) {
+	return s.reply(ctx, req, 0), nil
+}
+
+// grow adds layers.
+func (s *randomStack) grow() {
+	leaf := layer.Func[randomQ, randomR](s.serve)
+	gate, budget := layer.NewGate(), layer.NewBudget(0, 1, 1000)
+	hedge := layer.HedgePolicy[randomQ]{Budget: budget, Min: 30 * time.Millisecond, Max: 30 * time.Millisecond}
+	breaker := layer.BreakerPolicy{Failures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
+	parity := func(q randomQ) int { return q.id % 2 }
+	for range 1 + s.draw(6) {
+		st := s.stack
+		s.stack = []func() randomS{
+			func() randomS { return st.Timeout(50*time.Millisecond + s.ms(300)) },
+			func() randomS { return st.HeadTimeout(50*time.Millisecond + s.ms(200)) },
+			func() randomS { return st.IdleTimeout(10*time.Millisecond + s.ms(50)) },
+			func() randomS {
+				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, PerTry: s.ms(2) * 60, PassRefusals: s.draw(2) == 0})
+			},
+			func() randomS { return st.Hedge(hedge) },
+			func() randomS { return st.Queue(1+s.draw(5), 50*time.Millisecond+s.ms(200)) },
+			func() randomS { return st.Limit(1 + s.draw(3)) },
+			func() randomS { return st.Breaker(breaker) },
+			func() randomS { return st.Shed(layer.ShedPolicy{}) },
+			func() randomS { return st.AdaptiveLimit(layer.AdaptivePolicy{Initial: 2}) },
+			func() randomS { return st.Metrics(layer.Instruments{}) },
+			func() randomS { return st.Drain(s.drain) },
+			func() randomS { return st.Gated(gate) },
+			func() randomS { return st.RateLimit(30, 3) },
+			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Service: leaf}) },
+			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{To: s.instead}) },
+			func() randomS { return st.With("by", layer.LimitBy[int, randomQ, randomR](parity, 2)) },
+			func() randomS {
+				return st.With("switch", func(next randomV) randomV {
+					return layer.Switch[randomQ, randomR](next, leaf, s.ms(100))
+				})
+			},
+			func() randomS {
+				return st.With("cache", func(next randomV) randomV {
+					return layer.NewCache(s.life, func(context.Context, int) randomV { return next },
+						layer.CachePolicy{Idle: 50 * time.Millisecond}).Service(1)
+				})
+			},
+			func() randomS {
+				return st.Trace(func(ctx context.Context, _ randomQ) (context.Context, layer.Span[randomR]) {
+					s.spans.Add(1)
+					return ctx, randomSpan{&s.spans}
+				})
+			},
+		}[s.draw(20)]()
+	}
+}
+
+type randomSpan struct{ open *atomic.Int64 }
+
+func (randomSpan) Head(randomR)             {}
+func (r randomSpan) End(layer.Class, error) { r.open.Add(-1) }
+
+func (s *randomStack) run() {
+	life, end := context.WithCancel(s.Context())
+	s.life = life
+	defer end()
+	s.grow()
+	svc := s.stack.Service(layer.Func[randomQ, randomR](s.serve))
+	shape := layer.Describe(svc).String()
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			dice := newRandomDice(s.seed, uint64(2+i))
+			time.Sleep(dice.ms(200))
+			ctx, cancel := context.WithCancel(life)
+			defer cancel()
+			if dice.draw(4) == 0 {
+				defer time.AfterFunc(dice.ms(150), cancel).Stop()
+			}
+			s.call(ctx, svc, i, dice, shape)
+		})
+	}
+	all.Wait()
+	time.Sleep(20 * time.Second)
+	synctest.Wait()
+	for _, b := range s.replies {
+		assert.NotZero(s, b.closes.Load(), "a response was left open\n%s", shape)
+	}
+	assert.Zero(s, s.spans.Load(), "a span was left open\n%s", shape)
+	after := layer.Describe(svc).String()
+	for attr := range strings.FieldsSeq(after) {
+		if name, n, _ := strings.Cut(attr, "="); name == "in_flight" || name == "open" || name == "waiting" {
+			assert.Equal(s, "0", n, "%s\n%s", name, after)
+		}
+	}
+}
+
+// call sends one request, and looks at what became of it.
+func (s *randomStack) call(ctx context.Context, svc randomV, id int, dice *randomDice, shape string) {
+	body := &randomBody{left: strings.NewReader(randomText)}
+	req := &randomRequest{Method: []string{"GET", "PUT", "POST"}[dice.draw(3)], id: id, dice: dice}
+	if dice.draw(3) > 0 {
+		req.Body = body
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			assert.Equal(s, errRandom, p, shape)
+		}
+	}()
+	rsp, err := svc.Call(ctx, req)
+	s.mu.Lock()
+	served := s.served[id]
+	s.mu.Unlock()
+	reads, closes := body.seen()
+	if errors.Is(err, layer.ErrNotReady) {
+		assert.Zero(s, reads+closes+served, "it was refused (%v), and yet touched\n%s", err, shape)
+	}
+	if err != nil {
+		return
+	}
+	if dice.draw(4) > 0 {
+		_, _ = io.ReadAll(rsp.Body)
+	}
+	_ = rsp.Body.Close()
+	time.Sleep(time.Second)
+	if _, closes = body.seen(); req.Body != nil {
+		assert.NotZero(s, closes, "the body of the request was left open\n%s", shape)
+	}
+}
