@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // pages is a log that others wait for.
@@ -117,6 +119,23 @@ func TestAccessLogOfOddEnds(t *testing.T) {
 	say(tunnel, "hello")
 	require.NoError(t, tunnel.Close())
 	assert.Regexp(t, `HTTP/1.1" 101 -$`, log.next(t))
+}
+
+// Nobody is switched to another protocol by CONNECT, in the log or for layers
+// above a handler.
+func TestAccessLogOfConnect(t *testing.T) {
+	up, _ := tunnelled(t, established)
+	log, outcomes := newPages(), make(chan layer.Outcome[*http.Response], 1)
+	h := Middleware(watched(outcomes))(Handler(endpoint(t, up), Tunnels()))
+	c := wireTo(t, servingBy(t, AccessLog(log, ApacheLog)(h)).addr)
+	say(c, strings.ReplaceAll(connectHead, "\n", "\r\n"))
+	rsp, err := http.ReadResponse(c.in, &http.Request{Method: http.MethodConnect})
+	require.NoError(t, err)
+	require.NoError(t, rsp.Body.Close())
+	assert.Equal(t, http.StatusOK, rsp.StatusCode)
+	converse(t, c, "")
+	assert.Contains(t, log.next(t), "\"CONNECT web:443 HTTP/1.1\" 200 -")
+	assert.Equal(t, http.StatusOK, (<-outcomes).Response.StatusCode)
 }
 
 func TestAccessLogOff(t *testing.T) {

@@ -14,8 +14,9 @@ import (
 // of it later, as a time that ran out. While e is in a back-off, requests fail
 // with the last reason.
 //
-// Admission: what e refuses for want of room is refused, and Ready waits for
-// room; it does not wait for a connection.
+// Admission: what e refuses for want of room is refused, and so is what was on
+// its way to the address and was not processed there. Ready waits for room; it
+// does not wait for a connection.
 //
 // Cancellation, Body and Errors are those of e, but for the kind of that error.
 func Alone(e *Endpoint) Service { return &alone{e} }
@@ -43,7 +44,7 @@ func (a *alone) Ready(ctx context.Context) error {
 func (a *alone) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := a.Endpoint.Call(ctx, req)
 	var at *layer.Error
-	if !errors.As(err, &at) || !errors.Is(at.Kind, layer.ErrNotReady) || !isPeer(err) {
+	if !errors.As(err, &at) || at.Reason != noConnection || !errors.Is(at.Kind, layer.ErrNotReady) {
 		return rsp, err
 	}
 	closeBody(req) // it is no refusal any more

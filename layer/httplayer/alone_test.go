@@ -46,3 +46,27 @@ func TestAloneTellsThoseWhoWait(t *testing.T) {
 		require.NoError(t, <-ready)
 	})
 }
+
+// What was on its way when the server went away was not processed: that is a
+// refusal as ever, and a queue sends it again.
+func TestAloneRefusesWhatWasNotProcessed(t *testing.T) {
+	addr := rawServer(t, func(n int, conn net.Conn) {
+		c := newRawH2(conn)
+		if c.preface() != nil {
+			return
+		}
+		c.settings(100)
+		for s := c.request(); s != 0; s = c.request() {
+			if n == 0 {
+				c.goAway(0)
+				c.drain()
+				return
+			}
+			c.respond(s, "ok")
+		}
+	})
+	svc := NewStack().Queue(10, patience).Service(Alone(endpoint(t, addr, H2())))
+	rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
+	require.NoError(t, err)
+	assert.Equal(t, "ok", read(t, rsp))
+}

@@ -16,7 +16,9 @@ import (
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
 //	what came from beyond this process as an error      Retryable
 //	a [StatusError]                                     as a response with its status
-//	a request body that could not be read               Ignorable
+//	a request body that could not be read, or was       Ignorable
+//	awaited when the time was over, unless it is of gRPC
+//	or of HTTP/2 without a content-length
 //	any other error                                     Failure
 //
 // Everything else is a Success. The gRPC status is read from the trailers once

@@ -57,7 +57,7 @@ func TestCompletionOfWhatHasNoBody(t *testing.T) {
 			assert.Equal(t, []error{nil}, n.ends)
 			if rsp != nil {
 				assert.Equal(t, before, got.Body)
-				assert.Zero(t, testing.AllocsPerRun(10, func() { Completion(t.Context(), rsp, quiet{}) }))
+				assert.Zero(t, testing.AllocsPerRun(1000, func() { Completion(t.Context(), rsp, quiet{}) }))
 			}
 		})
 	}

@@ -48,10 +48,7 @@ func newTransport(p protocol) *http.Transport {
 func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (*http.ClientConn, *wire, error) {
 	conn, err := e.opts.dial(ctx, "tcp", e.addr)
 	if err == nil && e.opts.tls != nil {
-		conn, err = handshake(ctx, conn, e.opts.tls, p)
-		if p == http2 && e.opts.protocol == auto && withoutProtocol(err) {
-			err = errNotH2
-		}
+		conn, err = e.secure(ctx, conn, p)
 	}
 	if err != nil {
 		return nil, nil, &peerError{err}
@@ -64,7 +61,7 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	if p == http2 {
 		w.frames = newFrames(e.wake.Wake)
 	} else {
-		w.greeted = e.greeted
+		w.greeted, w.rest.came = e.greeted, make(chan struct{}, 1)
 	}
 	// The address is for net/http's own diallers.
 	cc, err := t.NewClientConn(context.WithValue(ctx, wireKey{}, w), "http", "endpoint:80")
@@ -73,6 +70,19 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 		return nil, nil, &peerError{err}
 	}
 	return cc, w, nil
+}
+
+// secure is the handshake of TLS. Where either protocol would do, it says which
+// one does not.
+func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
+	conn, err := handshake(ctx, conn, e.opts.tls, p)
+	switch {
+	case e.opts.protocol != auto || !withoutProtocol(err):
+		return conn, err
+	case p == http2:
+		return nil, errNotH2
+	}
+	return nil, errNotH1
 }
 
 func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) (net.Conn, error) {

@@ -21,11 +21,11 @@ import (
 func everything(budget *layer.Budget) layer.Stack[*http.Request, *http.Response] {
 	return NewStack().
 		Drain(layer.NewDrainer()).
-		Timeout(10*time.Second).
-		Retry(policy{Budget: budget, PerTry: 5 * time.Second, Backoff: layer.Backoff{Min: time.Millisecond, Max: time.Millisecond}}).
-		Queue(100, time.Second).
-		HeadTimeout(5*time.Second).
-		IdleTimeout(5*time.Second).
+		Timeout(time.Minute).
+		Retry(policy{Budget: budget, PerTry: patience, Backoff: layer.Backoff{Min: time.Millisecond, Max: time.Millisecond}}).
+		Queue(100, patience).
+		HeadTimeout(patience).
+		IdleTimeout(patience).
 		Hedge(HedgePolicy{Budget: budget, MinSamples: 10}).
 		Breaker(layer.BreakerPolicy{}).
 		RateLimit(1e6, 1e6).
@@ -79,8 +79,10 @@ func TestE2EClientOverEverything(t *testing.T) {
 }
 
 func TestE2EClientTimeout(t *testing.T) {
-	protocols(t, func(t *testing.T, protocol EndpointOption) {
-		svc := everything(nil).Service(spread{endpoint(t, serve(t, http.HandlerFunc(stalls)), protocol)})
+	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
+		h := newHost(ctx, 0)
+		h.srv.Handler = http.HandlerFunc(stalls)
+		svc := everything(nil).Service(spread{NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext))})
 		c := &http.Client{Transport: RoundTripper(svc), Timeout: 50 * time.Millisecond}
 		_, err := c.Get("http://web/")
 		var timeout net.Error

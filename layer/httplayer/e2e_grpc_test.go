@@ -55,7 +55,7 @@ func TestE2EMiddlewareRefusesGRPC(t *testing.T) {
 	srv := grpc.NewServer()
 	pb.RegisterTestServiceServer(srv, &greeter{})
 	t.Cleanup(srv.Stop)
-	c := grpcClient(t, serve(t, Middleware(NewStack().RateLimit(1, 1).Layer())(srv)))
+	c := grpcClient(t, serve(t, Middleware(NewStack().RateLimit(1e-3, 1).Layer())(srv)))
 	_, err := c.EmptyCall(t.Context(), &pb.Empty{})
 	require.NoError(t, err)
 	var trailer metadata.MD

@@ -73,7 +73,8 @@ func limits(t *testing.T, e *Endpoint) {
 }
 
 func TestE2EBreaker(t *testing.T) {
-	protocols(t, func(t *testing.T, protocol EndpointOption) {
+	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
+		h := newHost(ctx, 0)
 		var well atomic.Bool
 		server := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) {
 			if !well.Load() {
@@ -81,9 +82,10 @@ func TestE2EBreaker(t *testing.T) {
 			}
 			say(w, "x")
 		}}
+		h.srv.Handler = server
 		svc := NewStack().Breaker(layer.BreakerPolicy{
 			Failures: 3, Backoff: layer.Backoff{Min: time.Second, Max: time.Second},
-		}).Service(endpoint(t, serve(t, server), protocol))
+		}).Service(NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext)))
 		for range 3 {
 			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 			require.NoError(t, err)
@@ -106,7 +108,7 @@ func TestE2EBreaker(t *testing.T) {
 
 // A gRPC status in the trailers trips it too; the head was a 200.
 func TestE2EBreakerSeesTrailers(t *testing.T) {
-	svc := NewStack().Breaker(layer.BreakerPolicy{Failures: 2}).
+	svc := NewStack().Breaker(layer.BreakerPolicy{Failures: 2, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}}).
 		Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			say(w, "message")
 			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "14")

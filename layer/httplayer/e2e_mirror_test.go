@@ -130,8 +130,8 @@ func TestE2EMirrorBehindAProxy(t *testing.T) {
 			defer cancel()
 			to := &witness{then: shadow}
 			svc := NewStack().
-				Mirror(ctx, NewEndpoint(ctx, serve(t, to)), Edit{}, layer.MirrorPolicy[*http.Request]{Timeout: 5 * time.Second}).
-				Service(NewEndpoint(ctx, serve(t, &witness{})))
+				Mirror(ctx, endpoint(t, serve(t, to)), Edit{}, layer.MirrorPolicy[*http.Request]{Timeout: time.Minute}).
+				Service(endpoint(t, serve(t, &witness{})))
 			addr := serve(t, Handler(svc))
 			for _, h2 := range []bool{false, true} {
 				for i := range 5 {

@@ -180,7 +180,8 @@ func TestE2EPerTryTimeout(t *testing.T) {
 			pipe(io.Discard, r.Body)
 			<-r.Context().Done()
 		}))
-		svc := retrying(t, protocol, policy{PerTry: time.Second}, a, serve(t, http.HandlerFunc(echoes)))
+		// The second one is answered, unless that takes longer; then another is.
+		svc := retrying(t, protocol, policy{PerTry: time.Second, Tries: 40}, a, serve(t, http.HandlerFunc(echoes)))
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", "hello"))
 		require.NoError(t, err)
 		assert.Equal(t, "hello", read(t, rsp))
@@ -245,7 +246,7 @@ func TestE2EUpgradeThroughARetry(t *testing.T) {
 			pipe(conn, conn)
 		}
 	})
-	svc := retrying(t, H1(), policy{PerTry: time.Second}, addr, addr)
+	svc := retrying(t, H1(), policy{PerTry: patience}, addr, addr)
 	req := request(t, http.MethodGet, "http://web/", "")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")

@@ -27,6 +27,9 @@ func (Edit) Request(req *http.Request, c layer.FieldChanges) *http.Request {
 	if out.Header = req.Header.Clone(); out.Header == nil {
 		out.Header = make(http.Header)
 	}
+	// What is there was not asked for by c. A client of HTTP/2 can send one beside
+	// :authority, by which the request has been routed.
+	onlyHost(out)
 	change(out.Header, c)
 	if slices.ContainsFunc(c.Remove, func(name string) bool { return strings.EqualFold(name, "User-Agent") }) {
 		out.Header["User-Agent"] = nil // how net/http is told to send none

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"sync/atomic"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
@@ -20,16 +21,20 @@ import (
 // used only once these have come, so that even the first burst is counted
 // right. A request holds its place until its response ended; one that was
 // cancelled, where the server has been silent since, until it is heard of
-// again. Whatever is beyond that is refused at once. A fresh Endpoint is not
-// ready; Ready connects, and so does Call. One that connected once is ready
-// without a connection too, until connecting fails.
+// again. A connection whose server stays silent for 30 s after that leads
+// nowhere: the next request has another one made. Whatever is beyond that is
+// refused at once. A fresh Endpoint is not ready; Ready connects, and so does
+// Call. One that connected once is ready without a connection too, until
+// connecting fails.
 //
 // A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
 // HTTP/2, unless that is gRPC or [H2] was given. It says so by an answer that is
 // none of HTTP/2, or in the TLS handshake; a connection that ends before a word
 // was said is one that could not be made. What it said counts until it speaks
 // HTTP/2 on a connection that is to be one of HTTP/1.1, or there is none to be
-// had, or one that was just made ends unanswered.
+// had, or one that was just made ends unanswered. What comes by HTTP/1.1 to a
+// server whose TLS handshake says that it speaks HTTP/2 alone fails, which is no
+// refusal; what comes by HTTP/2 is served on.
 //
 // An address that cannot be reached: the request is refused, untouched, and so
 // are those that follow, at once. Ready tries again, one attempt at a time,
@@ -74,7 +79,8 @@ import (
 //
 // Tunnels: CONNECT always goes by HTTP/1.1, on a connection that is made for it.
 // The body of a 2xx is an [io.ReadWriteCloser] with a CloseWrite: the tunnel, and
-// lengths said in its head mean nothing. It is in flight until it is closed.
+// lengths said in its head mean nothing. It is in flight until it is closed, or
+// its context ends, and so is an upgraded connection.
 //
 // Cancellation: when the context of a request ends, before its body was
 // closed, an HTTP/1.1 connection is closed, upgraded or not, and an HTTP/2 stream
@@ -127,7 +133,7 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 		return nil, e.goneError(ctx)
 	}
 	if !e.byH2(req) {
-		return e.h1.call(ctx, req)
+		return e.callH1(ctx, req)
 	}
 	rsp, err := e.h2.call(ctx, req)
 	switch {
@@ -140,7 +146,15 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	e.onlyH1.Store(true)
 	e.asked[1].Store(false)
 	e.byH2(req) // which it is not any more
-	return e.h1.call(ctx, req)
+	return e.callH1(ctx, req)
+}
+
+func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
+	rsp, err := e.h1.call(ctx, req)
+	if err != nil && errors.Is(err, errNotH1) {
+		closeBody(req) // it is no refusal
+	}
+	return rsp, err
 }
 
 // byH2 chooses the protocol, and remembers it for Ready.
@@ -205,7 +219,7 @@ func (e *Endpoint) refuse(reason string, cause error) error {
 }
 
 func (e *Endpoint) goneError(ctx context.Context) error {
-	return e.refuse("the caller has gone", context.Cause(ctx))
+	return e.refuse(left.Why(ctx), context.Cause(ctx))
 }
 
 func (e *Endpoint) closedError() error {
@@ -214,10 +228,7 @@ func (e *Endpoint) closedError() error {
 
 // failed is the error of a request that was sent, or may have been. err says
 // whose fault it is.
-func (e *Endpoint) failed(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
+func (e *Endpoint) failed(err error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
 }
 
@@ -228,6 +239,9 @@ func (e *Endpoint) unreachable(err error) error {
 		return e.closedError()
 	}
 	return &layer.Error{
-		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: "no connection", After: e.link.wait(), Err: err,
+		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: noConnection, After: e.link.wait(), Err: err,
 	}
 }
+
+// noConnection is the Reason by which unreachable's refusal is known.
+const noConnection = "no connection"

@@ -306,40 +306,19 @@ func TestEndpointAgeBesideASilentServer(t *testing.T) {
 	// which the server says nothing.
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
-		l, err := h.network.Listen("tcp", "10.0.0.2:80")
-		require.NoError(t, err)
-		defer l.Close()
-		go func() {
-			for n := 0; ; n++ {
-				conn, err := l.Accept()
-				if err != nil {
-					return
+		rawHost(t, h, "10.0.0.2:80", func(n int, c *rawH2) {
+			c.settings(10)
+			for s := c.request(); s != 0; s = c.request() {
+				if n > 0 {
+					c.respond(s, "new")
 				}
-				go func() {
-					defer conn.Close()
-					c := newRawH2(conn)
-					if c.preface() != nil {
-						return
-					}
-					c.settings(10)
-					for s := c.request(); s != 0; s = c.request() {
-						if n > 0 {
-							c.respond(s, "new")
-						}
-					}
-				}()
 			}
-		}()
+		})
 		r := &roads{by: h.network.DialContext}
 		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext), MaxConnAge(time.Minute))
-		hasty := func() {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			assert.ErrorIs(t, get(ctx, e, "/"), context.DeadlineExceeded)
-		}
-		hasty()
+		assert.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 		time.Sleep(2 * time.Minute)
-		hasty()
+		assert.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(patienceWithSilence - time.Millisecond)
 		_, open, _ := r.state()

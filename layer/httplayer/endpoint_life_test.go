@@ -178,31 +178,15 @@ func TestEndpointEndsJustAfterConnecting(t *testing.T) {
 func TestEndpointNotYetSettings(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0) // for its network
-		l, err := h.network.Listen("tcp", "10.0.0.2:80")
-		require.NoError(t, err)
 		settle := make(chan int, 1)
 		peers := make(chan *rawH2, 1)
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer conn.Close()
-					c := newRawH2(conn)
-					if c.preface() != nil {
-						return
-					}
-					if n := <-settle; n >= 0 {
-						c.settings(n)
-						peers <- c
-					}
-					c.drain()
-				}()
+		rawHost(t, h, "10.0.0.2:80", func(_ int, c *rawH2) {
+			if n := <-settle; n >= 0 {
+				c.settings(n)
+				peers <- c
 			}
-		}()
-		defer l.Close()
+			c.drain()
+		})
 
 		// They are waited for.
 		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
@@ -225,7 +209,7 @@ func TestEndpointNotYetSettings(t *testing.T) {
 		// They are not waited for without end.
 		e = NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext), ConnectTimeout(300*time.Millisecond))
 		began = time.Now()
-		err = get(ctx, e, "/")
+		err := get(ctx, e, "/")
 		assert.ErrorIs(t, err, layer.ErrNotReady)
 		assert.Equal(t, 300*time.Millisecond, time.Since(began))
 		assert.ErrorContains(t, err, "SETTINGS")
@@ -330,7 +314,7 @@ func TestEndpointUpgrade(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(switchToEcho))
 	life, end := context.WithCancel(context.Background())
 	defer end()
-	e := NewEndpoint(life, addr, H2(), MaxConns(1))
+	e := NewEndpoint(life, addr, H2(), MaxConns(1), ConnectTimeout(patience))
 	req := request(t, "GET", "http://web/", "")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")
@@ -426,7 +410,7 @@ func TestEndpointLeavesNothing(t *testing.T) {
 			ends = append(ends, c.closed)
 			return c, err
 		}
-		e := NewEndpoint(life, addr, protocol, DialContext(dial))
+		e := NewEndpoint(life, addr, protocol, DialContext(dial), ConnectTimeout(patience))
 		require.NoError(t, get(t.Context(), e, "/length"))
 		end()
 		for _, closed := range ends {

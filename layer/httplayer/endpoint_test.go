@@ -383,11 +383,15 @@ func TestEndpointDescribes(t *testing.T) {
 	assert.True(t, slices.ContainsFunc(s, func(a layer.Attr) bool { return a.Key == "retry_in" }))
 }
 
-// refusedAddr is an address that nobody listens on.
+// refusedAddr is an address that nobody listens on, nor will until the test ends:
+// it is that of a client.
 func refusedAddr(t testing.TB) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+	t.Cleanup(func() { l.Close() })
+	conn, err := net.Dial("tcp", l.Addr().String())
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	return conn.LocalAddr().String()
 }

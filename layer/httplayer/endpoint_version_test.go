@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -208,4 +209,61 @@ func TestEndpointTLSServerWithoutH2(t *testing.T) {
 	alert := &net.OpError{Op: "remote error", Err: errors.New("tls: bad certificate")}
 	assert.False(t, withoutProtocol(alert))
 	assert.False(t, withoutProtocol(nil))
+}
+
+// And HTTP/1.1 may be what a server does not speak: that is nobody's refusal, and
+// costs nothing of what goes by HTTP/2.
+func TestEndpointTLSServerOfH2Alone(t *testing.T) {
+	srv := tlsServer(t, false)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	// Go's own server would talk HTTP/1.1 to clients that offer nothing else.
+	strict := &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		speaks := "h2"
+		if !slices.Contains(hello.SupportedProtos, speaks) {
+			speaks = "nothing else"
+		}
+		return &tls.Config{Certificates: srv.TLS.Certificates, NextProtos: []string{speaks}}, nil
+	}}
+	serveOn(t, tls.NewListener(l, strict), http.HandlerFunc(shapes), func(s *http.Server) {
+		s.Protocols.SetHTTP1(false)
+		s.Protocols.SetHTTP2(true)
+	})
+	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
+	e := endpoint(t, l.Addr().String(), TLS(trusting))
+	two := func() {
+		req, _ := byTwo(t, false)
+		rsp, err := e.Call(t.Context(), req)
+		require.NoError(t, err)
+		assert.Equal(t, 2, rsp.ProtoMajor)
+		read(t, rsp)
+	}
+	for _, method := range []string{http.MethodPost, http.MethodConnect} {
+		for _, first := range []bool{true, false} { // also where nothing came by HTTP/2 yet
+			if !first {
+				two()
+			}
+			req, body := withBody(t, "hello")
+			req.Method = method
+			_, err := e.Call(t.Context(), req)
+			require.ErrorIs(t, err, errNotH1)
+			assert.NotErrorIs(t, err, layer.ErrNotReady)
+			status, _ := StatusOf(err)
+			assert.Equal(t, http.StatusBadGateway, status)
+			assert.EqualValues(t, 1, body.closes.Load())
+			assert.Zero(t, body.reads.Load())
+			assert.Equal(t, "up", e.Describe().State.Get("link"))
+			require.NoError(t, layer.Poll(e))
+			assert.Equal(t, 0, e.Describe().State.Get("in_flight"))
+		}
+		two()
+	}
+	e.onlyH1.Store(true) // of the one that was there before
+	require.ErrorIs(t, get(t.Context(), e, "/"), errNotH1)
+	two()
+
+	// Who wants HTTP/1.1 and nothing else has no address that can be reached.
+	e = endpoint(t, l.Addr().String(), TLS(trusting), H1())
+	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
+	assert.Equal(t, "down", e.Describe().State.Get("link"))
 }

@@ -116,9 +116,11 @@ func Example_gateway() {
 		Limit(10_000).
 		Service(routes.Router(hostOf))
 
+	// Strangers learn a status, and not what is inside and at which address.
+	handler := httplayer.Handler(gateway, httplayer.InformationalHeaders(false))
 	for _, asked := range []string{"http://shop.example/greeting", "http://Shop.example:80/greeting", "http://169.254.169.254/"} {
 		rec := httptest.NewRecorder()
-		httplayer.Handler(gateway).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, asked, http.NoBody))
+		handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, asked, http.NoBody))
 		fmt.Println(rec.Code, asked)
 	}
 	fmt.Print(outline(layer.Describe(gateway)))

@@ -31,9 +31,13 @@ func formOf(req *http.Request) form {
 }
 
 // cameAbsolute reports whether req was received in absolute form.
-func cameAbsolute(req *http.Request) bool {
+func cameAbsolute(req *http.Request) bool { return req.ProtoMajor == 1 && cameAsURL(req) }
+
+// cameAsURL reports whether the target of a request that a server received is
+// no path.
+func cameAsURL(req *http.Request) bool {
 	uri := req.RequestURI
-	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect && req.ProtoMajor == 1
+	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect
 }
 
 // absoluteTarget is the target of r in absolute form.
@@ -59,12 +63,15 @@ func inAbsoluteForm(u *url.URL) *url.URL {
 
 // misdirected returns why a request that a server received cannot be proxied:
 // CONNECT that is not HTTP/1.1 with an authority for its target, or has a body,
-// which might be the tunnel's; and an authority for a target of anything else.
+// which might be the tunnel's; an authority for a target of anything else; and a
+// URL for a path of HTTP/2.
 // What follows such a request on its connection is not to be taken for another
 // one.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {
+	case twoAuthorities(r):
+		reason = "the path of an HTTP/2 request is a URL"
 	case r.Method != http.MethodConnect:
 		if r.URL.Opaque != "" {
 			reason = "the target of the request is no path and no URL"
@@ -81,6 +88,16 @@ func misdirected(r *http.Request) error {
 	}
 	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: r.ProtoMajor == 1}
 }
+
+// twoAuthorities reports whether the :path of an HTTP/2 request that a server
+// received is a URL, which is malformed (RFC 9113, section 8.3.1). net/http lets
+// it pass: its URL says one authority, and Host the other, of :authority. What a
+// handler has made of the URL since is its own business.
+func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
+
+// onlyHost drops the field Host, which a server of HTTP/2 leaves beside
+// :authority. By HTTP/1.1 there is none, and nobody looks for one.
+func onlyHost(r *http.Request) { delete(r.Header, "Host") }
 
 // isAuthorityForm reports whether target is a host and a port.
 func isAuthorityForm(target string) bool {

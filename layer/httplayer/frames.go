@@ -25,6 +25,7 @@ type frames struct {
 
 	changed func() // called when limit or goAway has
 	limit   atomic.Int64
+	pieces  atomic.Int64 // that came
 	goAway  atomic.Bool
 	foreign atomic.Bool   // what came first is no frame that a server begins with
 	ready   chan struct{} // closed when net/http has applied the first SETTINGS
@@ -48,6 +49,7 @@ func newFrames(changed func()) *frames {
 
 // scan looks at the next bytes. Payloads other than SETTINGS are skipped.
 func (f *frames) scan(p []byte) {
+	f.pieces.Add(1)
 	for len(p) > 0 {
 		switch {
 		case f.rest == 0:

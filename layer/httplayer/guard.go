@@ -90,7 +90,9 @@ func NewGuard(opts ...GuardOption) *Guard {
 	g := &Guard{log: slog.New(slog.DiscardHandler)}
 	GuardCounter(discard.NewCounter()).apply(g)
 	for _, opt := range opts {
-		opt.apply(g)
+		if opt != nil {
+			opt.apply(g)
+		}
 	}
 	return g
 }

@@ -64,7 +64,7 @@ func detected(t *testing.T, guard *Guard, cfg *tls.Config) (addr string) {
 	served := make(chan error, 1)
 	fixed := tcplayer.Fixed(netip.MustParseAddrPort("192.0.2.1:80"))
 	go func() {
-		served <- tcplayer.Serve(ctx, l, tcplayer.Transparent(fixed, front, nil), tcplayer.Grace(5*time.Second))
+		served <- tcplayer.Serve(ctx, l, tcplayer.Transparent(fixed, front, nil), tcplayer.Grace(patience))
 	}()
 	t.Cleanup(func() {
 		end()

@@ -212,7 +212,7 @@ func TestGuardClosesAtOnceWhileServing(t *testing.T) {
 	require.NoError(t, err)
 	srv := serveOn(t, guard.Listener(l), http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-release }))
 	defer close(release)
-	const conns = 100
+	const conns = 400
 	for range conns {
 		conn, _ := guardDial(t, l.Addr().String())
 		say(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET\x00")
@@ -233,7 +233,8 @@ func TestBadChunkBehindAnExpectation(t *testing.T) {
 			"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
 		text, err := io.ReadAll(in)
 		require.NoError(t, err)
-		answers := strings.TrimPrefix(string(text), "HTTP/1.1 100 Continue\r\n\r\n")
+		// It may be told twice, by the server and by the upstream.
+		answers := strings.ReplaceAll(string(text), "HTTP/1.1 100 Continue\r\n\r\n", "")
 		rsp, err := http.ReadResponse(bufio.NewReader(strings.NewReader(answers)), nil)
 		require.NoError(t, err)
 		assert.Equal(t, http.StatusBadRequest, rsp.StatusCode)

@@ -42,7 +42,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		p.dismiss(c, fresh)
 		if ctx.Err() != nil || !c.wire.lost.Load() || c.wire.sent.Load() != before || !out.withdraw() {
 			out.fail()
-			return nil, e.failed(ctx, out.blame(err))
+			return nil, e.failed(out.blame(ctx, err))
 		}
 		if fresh {
 			return nil, e.refuse("the new connection was lost", &peerError{err})
@@ -61,11 +61,15 @@ func (p *pool) dismiss(c *h1Conn, fresh bool) {
 }
 
 // deliver arranges for the connection to come back to the pool when rsp ends.
-// One that was upgraded nobody ends when ctx does: net/http has let go of it.
+// One that was upgraded nobody ends when ctx does: net/http has let go of it,
+// and whoever has the body may not close it.
 func (p *pool) deliver(ctx context.Context, c *h1Conn, rsp *http.Response) {
 	if both, ok := rsp.Body.(io.ReadWriteCloser); ok {
 		p.keep(c)
-		stop := context.AfterFunc(ctx, func() { _ = both.Close() })
+		stop := context.AfterFunc(ctx, func() {
+			_ = both.Close()
+			p.release(c)
+		})
 		rsp.Body = &h1Upgraded{ReadWriteCloser: both, pool: p, conn: c, stop: stop}
 		return
 	}

@@ -2,7 +2,10 @@ package httplayer
 
 import (
 	"context"
+	"errors"
 	"net/http"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // dialled is a connection that was just made, or the error.
@@ -36,7 +39,7 @@ func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 	select {
 	case d := <-out:
 		if d.err != nil {
-			return nil, p.endpoint.unreachable(d.err)
+			return nil, p.noConnection(d.err)
 		}
 		return d.conn, nil
 	case <-ctx.Done():
@@ -59,9 +62,27 @@ func (p *pool) probe() {
 	}()
 }
 
+// errNotH1 is what is wrong with a server that answers, but not in HTTP/1.1.
+var errNotH1 = errors.New("the server does not speak HTTP/1.1")
+
 func (p *pool) report(err error) {
-	p.endpoint.link.report(err)
-	p.endpoint.wake.Wake()
+	e := p.endpoint
+	if errors.Is(err, errNotH1) {
+		e.asked[0].Store(false) // Ready would wait for it
+		err = nil               // somebody is there, for HTTP/2
+	}
+	e.link.report(err)
+	e.wake.Wake()
+}
+
+// noConnection is the error of a request for which none could be made. What can
+// never be made is no refusal.
+func (p *pool) noConnection(err error) error {
+	e := p.endpoint
+	if errors.Is(err, errNotH1) {
+		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: err}
+	}
+	return e.unreachable(err)
 }
 
 // make makes the connection that a slot was taken for.
@@ -87,7 +108,9 @@ func (p *pool) connect(form form) (*h1Conn, error) {
 	cc, w, err := e.connect(ctx, p.transport, http1)
 	if err != nil {
 		e.doubt()
-		e.turn(http1)
+		if !errors.Is(err, errNotH1) {
+			e.turn(http1)
+		}
 		return nil, err
 	}
 	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge), form: form}, nil

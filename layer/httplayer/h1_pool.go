@@ -86,7 +86,7 @@ func (p *pool) takeIdle(form form) *h1Conn {
 // put makes a connection idle, and reports whether it could: it is free, and
 // can be used again.
 func (p *pool) put(c *h1Conn) bool {
-	if c.cc.Err() != nil || c.cc.Available() == 0 {
+	if c.cc.Err() != nil || c.cc.Available() == 0 || !c.wire.rest.settle() {
 		return false
 	}
 	p.mu.Lock()
@@ -194,10 +194,11 @@ func (p *pool) usableLocked() bool {
 	return p.endpoint.opts.maxConns <= 0 || p.conns-len(p.idle) < p.endpoint.opts.maxConns
 }
 
-func (p *pool) below() bool {
+// hasSlot reports whether slot would make room.
+func (p *pool) hasSlot() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.belowLocked()
+	return p.belowLocked() || len(p.idle) > 0 && p.usableLocked()
 }
 
 func (p *pool) room(up bool) bool {

@@ -16,10 +16,11 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		if err != nil {
 			return nil, err
 		}
+		placed := c.acquire()
 		if c.age.over() {
 			s.renew(c)
 		}
-		if !c.acquire() {
+		if !placed {
 			if !c.spent() && c.cc.Err() == nil {
 				return nil, e.full
 			}
@@ -38,7 +39,7 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		fate := fateOf(err)
 		if ctx.Err() != nil || fate == unknown || !out.withdraw() {
 			out.fail()
-			return nil, e.failed(ctx, out.blame(err))
+			return nil, e.failed(out.blame(ctx, err))
 		}
 		if fate == unprocessed {
 			return nil, e.refuse("not processed", &peerError{err})

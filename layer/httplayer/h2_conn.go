@@ -35,6 +35,7 @@ type h2Conn struct {
 	age     age
 	active  atomic.Int64 // requests that have not ended
 	aborted atomic.Bool  // net/http may still count some that have
+	silence silence      // since one was aborted
 	retired atomic.Bool  // no new streams; closed when there are none left
 	cut     *time.Timer  // ends the grace, of the owner's mu; nil if there is none
 }
@@ -73,6 +74,7 @@ func (c *h2Conn) Data(int) {}
 
 func (c *h2Conn) End(err error) {
 	if err != nil {
+		c.silence.begin(c.wire.frames.pieces.Load())
 		c.aborted.Store(true)
 	}
 	c.active.Add(-1)
@@ -82,14 +84,25 @@ func (c *h2Conn) End(err error) {
 
 // spent reports whether the connection takes no new streams, whatever room
 // there is.
-func (c *h2Conn) spent() bool { return c.retired.Load() || c.wire.frames.goAway.Load() }
+func (c *h2Conn) spent() bool { return c.retired.Load() || c.wire.frames.goAway.Load() || c.dead() }
+
+// dead reports whether the server is silent since a stream was reset. Where
+// net/http still awaits its word of that one, anything else that it says is no more
+// than a sign of life.
+func (c *h2Conn) dead() bool {
+	pieces := c.wire.frames.pieces.Load()
+	if c.aborted.Load() && int64(c.cc.InFlight()) > c.active.Load() {
+		c.silence.begin(pieces)
+	}
+	return c.silence.lasts(pieces)
+}
 
 // settle closes a retired connection that has nothing left to do. Where only
 // streams are left that were reset, it does not wait for word of them for ever.
 func (c *h2Conn) settle() {
 	switch {
 	case !c.retired.Load() || c.active.Load() > 0:
-	case c.cc.InFlight() == 0:
+	case c.cc.InFlight() == 0 || c.dead():
 		_ = c.cc.Close()
 	case c.aborted.Load():
 		c.owner.cutLater(c, patienceWithSilence)
@@ -134,11 +147,17 @@ func (s *single) shut() {
 
 func (s *single) room(up bool) bool {
 	c := s.current.Load()
-	if c == nil || c.spent() || c.cc.Err() != nil {
+	if !c.serves() {
 		return up
 	}
 	return c.allows(c.active.Load())
 }
+
+// serves reports whether there is a connection that takes streams, when there is
+// room.
+func (s *single) serves() bool { return s.current.Load().serves() }
+
+func (c *h2Conn) serves() bool { return c != nil && !c.spent() && c.cc.Err() == nil }
 
 // usage is for Describe.
 func (s *single) usage() (conns, idle, inFlight int) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -94,7 +95,7 @@ func (s *single) connect(old *h2Conn) (*h2Conn, error) {
 		_ = cc.Close()
 		return nil, &peerError{fmt.Errorf("no SETTINGS from the server: %w", context.Cause(ctx))}
 	}
-	c := &h2Conn{owner: s, cc: cc, wire: w, age: newAge(e.opts.maxAge)}
+	c := &h2Conn{owner: s, cc: cc, wire: w, age: newAge(e.opts.maxAge), silence: silence{made: time.Now()}}
 	if old != nil && s.current.Load() == old && c.useless() {
 		_ = cc.Close()
 		return nil, &peerError{errUseless}

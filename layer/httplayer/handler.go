@@ -3,9 +3,11 @@ package httplayer
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httputil"
+	"sync"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -24,11 +26,20 @@ import (
 // the server's DisableGeneralOptionsHandler is set.
 //
 // An upgraded connection lives as long as the context that the [Endpoint] was
-// given, as a body does: a Timeout in svc cuts it. A HeadTimeout does not.
+// given, as a body does: a Timeout in svc cuts it. A HeadTimeout does not. A 101
+// that was not asked for, or switches to something else, is answered with 502.
 //
 // CONNECT is answered with 501, unless [Tunnels] is given. A CONNECT that is
 // malformed, and a target that names nothing but an authority in any other
-// method, is answered with 400.
+// method, is answered with 400, and so are an Upgrade that is not printable ASCII
+// and an HTTP/2 request whose path is a URL: it would name two authorities. A
+// field Host beside :authority is dropped.
+//
+// 1xx responses pass until svc has returned, those of a try that is given up
+// later too. A client of HTTP/1.0 gets none.
+//
+// An answer that is an error says more than a status, addresses of endpoints
+// among it: give [InformationalHeaders] where clients must not learn of these.
 //
 // net/http takes a client that ends its sending half of an HTTP/1.1 connection
 // for one that has gone.
@@ -45,15 +56,19 @@ import (
 //
 // The handler lives as long as svc and starts nothing. It is safe for
 // concurrent use.
-func Handler(svc Service, opts ...HandlerOption) http.Handler {
+func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
+
+func newHandler(svc Service, opts ...HandlerOption) *handler {
 	h := &handler{svc: svc, tells: always(true), log: slog.New(slog.DiscardHandler)}
 	for _, opt := range opts {
-		opt.apply(h)
+		if opt != nil {
+			opt.apply(h)
+		}
 	}
 	h.proxy = httputil.ReverseProxy{
 		Rewrite:       rewrite,
 		FlushInterval: headerPatience,
-		ErrorHandler:  h.fail,
+		ErrorHandler:  h.failExchange,
 		BufferPool:    &buffers{},
 		ErrorLog:      slog.NewLogLogger(h.log.Handler(), slog.LevelDebug),
 	}
@@ -111,6 +126,7 @@ type handler struct {
 	tells func(*http.Request) bool // whether an error is told to the client
 	log   *slog.Logger
 	proxy httputil.ReverseProxy
+	heads heads
 
 	tunnels bool
 }
@@ -124,7 +140,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.connect(w, r)
 		return
 	}
-	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy}
+	h.forward(w, r)
+}
+
+func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
+	if err := upgradeError(r); err != nil {
+		h.fail(w, r, err)
+		return
+	}
+	x := &exchange{ResponseWriter: w, handler: h, proxy: h.proxy, ten: !r.ProtoAtLeast(1, 1)}
 	x.proxy.Transport = x
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
 		x.received = &received{ReadCloser: r.Body}
@@ -139,6 +163,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}()
 	x.proxy.ServeHTTP(x, r)
 	returned = true
+	if x.upgraded != nil {
+		_ = x.upgraded.Close()
+	}
 	x.finish(r)
 }
 
@@ -151,8 +178,16 @@ type exchange struct {
 	whole   bool  // the response has no body: all of it goes out when the handler returns
 	left    int64 // bytes of the body that are still to come; below 0 if not known
 
+	head  http.Header // what is written before the response begins
+	begun bool
+	ten   bool // the client speaks HTTP/1.0
+
+	informing sync.Mutex // of the server's header and writer, before there is an answer
+	answered  bool
+
 	received *received // the body of an HTTP/1.1 request, if it has one
 	duplex   bool      // its response may begin before it ends
+	upgraded io.Closer // the body of a 101, until ReverseProxy sees to its end
 }
 
 // Unwrap is how http.ResponseController finds what else the writer can do.
@@ -187,7 +222,8 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	if isGRPC(req) {
 		began = time.Now()
 	}
-	rsp, err := roundTripper{x.handler.svc}.RoundTrip(req)
+	rsp, err := x.handler.roundTrip(req)
+	x.settled()
 	if err != nil {
 		return nil, overdue(req, began, err)
 	}
@@ -198,8 +234,9 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		x.duplex = http.NewResponseController(x.ResponseWriter).EnableFullDuplex() == nil
 	}
 	x.whole = ended(rsp)
+	header := x.ResponseWriter.Header()
 	if _, ok := rsp.Header["Content-Type"]; !ok {
-		x.Header()["Content-Type"] = nil // or the server would guess one
+		header["Content-Type"] = nil // or the server would guess one
 	}
 	if len(rsp.Trailer) > 0 && req.ProtoMajor == 1 {
 		// HTTP/1.1 has trailers after chunks only.
@@ -212,7 +249,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case began.IsZero():
 	case x.whole:
-		x.Header()["Content-Length"] = nil // or the server would add one, which becomes metadata
+		header["Content-Length"] = nil // or the server would add one, which becomes metadata
 	default:
 		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tells: x.handler.tells}
 	}
@@ -223,6 +260,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	// who observe that look at the header.
 	out := *rsp
 	out.Header = rsp.Header.Clone()
+	x.upgraded = rsp.Body
 	return &out, nil
 }
 

@@ -114,6 +114,7 @@ func (x *exchange) finish(r *http.Request) {
 // abandon is for a response that is aborted: the server would first wait for
 // the rest of the request body.
 func (x *exchange) abandon() {
+	x.settled()
 	if x.received == nil || x.received.ended.Load() {
 		return
 	}

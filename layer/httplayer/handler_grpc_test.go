@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ import (
 type greeter struct {
 	pb.UnimplementedTestServiceServer
 	arrived, gone chan struct{}
+	arrive, leave sync.Once
 }
 
 func (g *greeter) EmptyCall(ctx context.Context, _ *pb.Empty) (*pb.Empty, error) {
@@ -47,9 +49,9 @@ func (g *greeter) UnaryCall(ctx context.Context, r *pb.SimpleRequest) (*pb.Simpl
 		return nil, st.Err()
 	}
 	if r.GetResponseSize() < 0 {
-		close(g.arrived)
+		g.arrive.Do(func() { close(g.arrived) })
 		<-ctx.Done()
-		close(g.gone)
+		g.leave.Do(func() { close(g.gone) })
 		return nil, ctx.Err()
 	}
 	return &pb.SimpleResponse{Payload: payload(int(r.GetResponseSize()))}, nil
@@ -225,35 +227,49 @@ func TestGRPCBothWays(t *testing.T) {
 }
 
 func TestGRPCDeadlineAndCancel(t *testing.T) {
-	for name, tt := range map[string]struct {
-		ctx  func(context.Context) (context.Context, context.CancelFunc)
-		want codes.Code
-	}{
-		"deadline": {func(ctx context.Context) (context.Context, context.CancelFunc) {
-			return context.WithTimeout(ctx, time.Second)
-		}, codes.DeadlineExceeded},
-		"cancel": {context.WithCancel, codes.Canceled},
+	// endless calls what ends with ctx alone, and reports whether it came that far.
+	endless := func(ctx context.Context, t *testing.T, g *greeter, c pb.TestServiceClient, want codes.Code) bool {
+		_, err := c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: -1})
+		require.Equal(t, want, status.Code(err), "%v", err)
+		select {
+		case <-g.arrived:
+		default:
+			return false
+		}
+		select {
+		case <-g.gone:
+		case <-time.After(patience):
+			require.Fail(t, "it is not cancelled")
+		}
+		return true
+	}
+	for name, calls := range map[string]func(t *testing.T, g *greeter, c pb.TestServiceClient){
+		"deadline": func(t *testing.T, g *greeter, c pb.TestServiceClient) {
+			for d := time.Second; ; d *= 4 { // until it is enough to come there
+				require.Less(t, d, patience)
+				ctx, cancel := context.WithTimeout(t.Context(), d)
+				defer cancel()
+				if endless(ctx, t, g, c, codes.DeadlineExceeded) {
+					return
+				}
+			}
+		},
+		"cancel": func(t *testing.T, g *greeter, c pb.TestServiceClient) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				<-g.arrived
+				cancel()
+			}()
+			require.True(t, endless(ctx, t, g, c, codes.Canceled))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := &greeter{arrived: make(chan struct{}), gone: make(chan struct{})}
 			c := grpcHop(t, g)
 			_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{}) // the connections are there
 			require.NoError(t, err)
-			ctx, cancel := tt.ctx(t.Context())
-			defer cancel()
-			if name == "cancel" {
-				go func() {
-					<-g.arrived
-					cancel()
-				}()
-			}
-			_, err = c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: -1})
-			assert.Equal(t, tt.want, status.Code(err), "%v", err)
-			select {
-			case <-g.gone:
-			case <-time.After(patience):
-				require.Fail(t, "it never came, or is not cancelled")
-			}
+			calls(t, g, c)
 		})
 	}
 }
@@ -352,7 +368,7 @@ func TestGRPCThroughAStack(t *testing.T) {
 		srv.Stop()
 		<-served
 	})
-	stack := NewStack().Timeout(time.Minute).Queue(10, time.Second).Limit(1).
+	stack := NewStack().Timeout(time.Minute).Queue(10, patience).Limit(1).
 		With("again", func(next Service) Service { return next }).
 		Service(endpoint(t, l.Addr().String(), H2()))
 	c := grpcClient(t, serve(t, Handler(stack)))

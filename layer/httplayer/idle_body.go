@@ -29,6 +29,7 @@ type paced struct {
 	since   time.Time     // when that Read began
 	waited  time.Duration // in all others
 	read    int64
+	ended   bool // nothing more of it comes
 	over    bool
 	slow    *slowBodyError
 
@@ -39,7 +40,7 @@ type paced struct {
 
 // pace returns the body of r with a clock, or nil if it needs none.
 func (s *Server) pace(w http.ResponseWriter, r *http.Request, c *accepted) *paced {
-	talk := r.ProtoMajor == 2 && (r.ContentLength < 0 || isGRPC(r)) || r.Method == http.MethodConnect
+	talk := isTalk(r) || r.Method == http.MethodConnect
 	if s.bodyIdle == 0 || r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody || talk {
 		return nil
 	}
@@ -47,6 +48,9 @@ func (s *Server) pace(w http.ResponseWriter, r *http.Request, c *accepted) *pace
 		c = nil
 	}
 	b := &paced{ReadCloser: r.Body, writer: w, conn: c, idle: s.bodyIdle, rate: s.bodyRate}
+	if c != nil {
+		c.body.Store(b)
+	}
 	if r.ContentLength < 0 {
 		b.pauses, b.client = pausesOf(r)
 	}
@@ -81,6 +85,7 @@ func (b *paced) end(n int, err error) error {
 	b.waited += time.Since(b.since)
 	b.read += int64(n)
 	if err != nil {
+		b.ended = true
 		b.leave()
 	}
 	if b.slow == nil || n > 0 || errors.Is(err, io.EOF) {
@@ -124,7 +129,19 @@ func (b *paced) look() {
 	_ = http.NewResponseController(b.writer).SetReadDeadline(time.Unix(1, 0))
 }
 
-// stop ends the clock. No deadline is set after that.
+// unread reports whether a Read below, of more than the byte that tells whether the
+// client has gone, is net/http's own: it begins to answer, and nobody else will read
+// the rest. A deadline that there is stays.
+func (b *paced) unread() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.reading && !b.ended && !b.over && !b.conn.bounded.Load() && !b.conn.tunnel.Load()
+}
+
+// stop ends the clock, when the handler returns. Of what is left of an HTTP/1.1
+// body net/http will read some more before it answers: from now on all of that has
+// idle to come. net/http takes the deadline back before the next request; one that
+// the handler has set is left.
 func (b *paced) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -132,6 +149,16 @@ func (b *paced) stop() {
 	b.leave()
 	if b.timer != nil {
 		b.timer.Stop()
+	}
+	c := b.conn
+	if c == nil {
+		return
+	}
+	c.body.Store(nil)
+	if !b.ended && !c.tunnel.Load() && !c.bounded.Load() {
+		// net/http may have had the rest, and be listening for the client to go.
+		c.left.Store(true)
+		_ = http.NewResponseController(b.writer).SetReadDeadline(time.Now().Add(b.idle))
 	}
 }
 

@@ -2,8 +2,23 @@ package httplayer
 
 import (
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+
+// patient waits, after the tests, for what ends by itself: goleak has but half a
+// second for it.
+type patient struct{ *testing.M }
+
+func (p patient) Run() int {
+	code := p.M.Run()
+	for end := time.Now().Add(patience); code == 0 && time.Now().Before(end); {
+		if goleak.Find() == nil {
+			break
+		}
+	}
+	return code
+}

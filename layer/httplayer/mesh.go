@@ -42,11 +42,15 @@ func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: 
 // client says there of itself is always dropped. of is called once a request,
 // at the same time for many; it returns the name that a verified certificate
 // gave. Put it in front of an application. A trailer of that name is dropped too.
+// A nil of returns "" for all.
 //
 // A request that this does not change, and that announces no trailers, is passed as
 // it is, for a look-up.
 func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
 	field := []string{clientIDField}
+	if of == nil {
+		of = func(*http.Request) string { return "" }
+	}
 	edit := func(req *http.Request) *http.Request {
 		id := of(req)
 		forged, ok := req.Header[clientIDField]

@@ -36,7 +36,9 @@ func ProxyErrors(opts ...ProxyErrorsOption) layer.Layer[*http.Request, *http.Res
 	return func(next Service) Service {
 		l := &proxyErrors{Service: next, log: slog.New(slog.DiscardHandler)}
 		for _, opt := range opts {
-			opt.apply(l)
+			if opt != nil {
+				opt.apply(l)
+			}
 		}
 		return l
 	}

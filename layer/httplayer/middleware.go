@@ -3,10 +3,11 @@ package httplayer
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
+	"slices"
 	"sync/atomic"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -28,17 +29,17 @@ import (
 // An error of the layers is answered as [Handler] does (see [StatusOf]), if
 // the response has not begun; else it is aborted, so that nobody takes it for
 // complete. A response that layers put in the place of a handler that did not
-// run is sent as it is. One in the place of a response that the handler wrote
-// comes too late and is closed. The handler runs once a request: a retry or a
+// run is sent as it is, but that a 2xx to CONNECT has to be a tunnel, see
+// [Tunnels]. One in the place of a response that the handler wrote
+// comes too late and is closed. An HTTP/2 request whose path is a URL is malformed,
+// and answered with 400 before the layers see it; a field Host beside :authority
+// is dropped. The handler runs once a request: a retry or a
 // hedge here gets an error, and belongs elsewhere. Panics pass through.
 //
 // It costs two allocations a request, and one more where a layer makes a
 // context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
-	answer := &handler{tells: always(true), log: slog.New(slog.DiscardHandler)}
-	for _, opt := range opts {
-		opt.apply(answer)
-	}
+	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{Tunnels()})...)
 	return func(h http.Handler) http.Handler {
 		var svc Service = handled{h}
 		if l != nil {
@@ -50,15 +51,20 @@ func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOpt
 
 type middleware struct {
 	svc    Service
-	answer *handler // for its errors
+	answer *handler // sends what is in the place of a handler's response
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if twoAuthorities(r) {
+		m.answer.fail(w, r, misdirected(r))
+		return
+	}
+	onlyHost(r)
 	x, w := serving(w, r)
 	rsp, err := m.svc.Call(x, r)
 	switch {
 	case err == nil && rsp != nil && !x.begun.Load():
-		Handler(answered{rsp}).ServeHTTP(w, r)
+		m.sendInstead(x, w, r, rsp)
 		return
 	case err == nil && rsp == nil:
 		err = errNoResponse
@@ -78,12 +84,35 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // Describe returns the tree of the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
-// answered is a response that is there already.
-type answered struct{ rsp *http.Response }
+// sendInstead sends a response that is in the place of a handler's, to CONNECT
+// too.
+func (m *middleware) sendInstead(x *served, w http.ResponseWriter, r *http.Request, rsp *http.Response) {
+	x.instead = rsp
+	r = r.WithContext(x)
+	if r.Method == http.MethodConnect {
+		m.answer.connect(w, r)
+	} else {
+		m.answer.forward(w, r)
+	}
+	if x.instead != nil && rsp.Body != nil {
+		_ = rsp.Body.Close()
+	}
+}
 
-func (a answered) Ready(context.Context) error { return nil }
+// instead is the Service that answers by a response that is there already.
+type instead struct{}
 
-func (a answered) Call(context.Context, *http.Request) (*http.Response, error) { return a.rsp, nil }
+func (instead) Ready(context.Context) error { return nil }
+
+func (instead) Call(ctx context.Context, _ *http.Request) (*http.Response, error) {
+	x, ok := ctx.Value(servingKey{}).(*served)
+	if !ok || x.instead == nil {
+		return nil, errNoResponse
+	}
+	rsp := x.instead
+	x.instead = nil
+	return rsp, nil
+}
 
 // handled is a handler as the Service at the bottom.
 type handled struct{ http.Handler }
@@ -98,7 +127,7 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	case !ok:
 		return nil, errors.New("httplayer: the context is not that of the request")
 	case ctx.Err() != nil:
-		return nil, &layer.Error{Layer: "handler", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+		return nil, &layer.Error{Layer: "handler", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
 	case x.begun.Swap(true):
 		return nil, errRanBefore
 	}
@@ -129,8 +158,9 @@ type served struct {
 	writer   http.ResponseWriter // served, with what else net/http's can do
 	begun    atomic.Bool         // the handler was called
 	hijacked bool
-	status   int      // 0 until the header was written
-	hear     []hearer // written before the handler is called
+	status   int            // 0 until the header was written
+	hear     []hearer       // written before the handler is called
+	instead  *http.Response // of the layers, until it is sent
 }
 
 type servingKey struct{}

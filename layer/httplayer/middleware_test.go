@@ -225,7 +225,12 @@ func TestMiddlewareTimeLimit(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 		}
 	}))
-	bothWays(t, h, func(t *testing.T, c *http.Client, base string) {
+	each(t, func(t *testing.T, ctx context.Context, h2 bool, _ EndpointOption) {
+		up := newHost(ctx, 0)
+		up.srv.Handler = h
+		c := client(t, h2)
+		c.Transport.(*http.Transport).DialContext = up.network.DialContext
+		const base = "http://10.0.0.1:80"
 		for path, want := range map[string]int{"/": 504, "/own": 418} {
 			rsp, err := c.Get(base + path)
 			require.NoError(t, err)
@@ -389,4 +394,29 @@ func TestMiddlewareLeavesWhatWasHijacked(t *testing.T) {
 		w.WriteHeader(http.StatusSwitchingProtocols)
 	})).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil))
 	assert.Equal(t, 101, (<-outcomes).Response.StatusCode)
+}
+
+// What layers answer to CONNECT in the place of a handler is sent, too.
+func TestMiddlewareAnswersConnect(t *testing.T) {
+	closed := make(chan bool, 1)
+	for status, want := range map[int]int{403: 403, 407: 407, 200: http.StatusBadGateway} { // a 200 is no tunnel
+		answers := func(Service) Service {
+			return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+				return &http.Response{
+					StatusCode: status, Header: http.Header{"X-Why": {"no"}}, Body: onClose(func() { closed <- true }), Request: r,
+				}, nil
+			})
+		}
+		c := wireTo(t, servingBy(t, Middleware(answers)(http.NotFoundHandler())).addr)
+		say(c, strings.ReplaceAll(connectHead, "\n", "\r\n"))
+		rsp, err := http.ReadResponse(c.in, &http.Request{Method: http.MethodConnect})
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		assert.Equal(t, want, rsp.StatusCode)
+		if want == status {
+			assert.Equal(t, "no", rsp.Header.Get("X-Why"))
+		}
+		require.Eventually(t, func() bool { return len(closed) == 1 }, patience, time.Millisecond)
+		<-closed
+	}
 }

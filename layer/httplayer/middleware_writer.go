@@ -118,18 +118,23 @@ func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
 func (x *served) response() *http.Response {
 	r, header := x.received, x.Header()
 	rsp := &http.Response{
-		StatusCode: x.status, Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
+		StatusCode: x.code(), Proto: r.Proto, ProtoMajor: r.ProtoMajor, ProtoMinor: r.ProtoMinor,
 		Header: header, Body: http.NoBody, Request: r, Trailer: trailer(header),
-	}
-	switch {
-	case x.status != 0:
-	case x.hijacked:
-		rsp.StatusCode = http.StatusSwitchingProtocols
-	default:
-		rsp.StatusCode = http.StatusOK // which net/http is going to write
 	}
 	rsp.Status = http.StatusText(rsp.StatusCode)
 	return rsp
+}
+
+// code is the status that the client sees. What a handler writes on a connection
+// that it hijacked passes by unseen, and is why it did.
+func (x *served) code() int {
+	switch {
+	case x.status != 0:
+		return x.status
+	case x.hijacked && x.received.Method != http.MethodConnect:
+		return http.StatusSwitchingProtocols
+	}
+	return http.StatusOK // of a tunnel, or what net/http is going to write
 }
 
 // trailer finds the trailers in the header of a handler that has returned:

@@ -143,7 +143,9 @@ const (
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	o := endpointOptions{dial: new(net.Dialer).DialContext, maxIdle: -1}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.idleTimeout <= 0 {
 		o.idleTimeout = defaultIdleTimeout

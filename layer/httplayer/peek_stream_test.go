@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,7 +79,7 @@ func peekingProxy(t *testing.T, g *talker) pb.TestServiceClient {
 // Those who wait for each other still meet: a client for the head before it says
 // anything, a server for the client after its first message.
 func TestPeekDoesNotStandBetweenThoseWhoTalk(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	g := &talker{next: make(chan struct{}), gone: make(chan struct{}, 1)}
 	c := peekingProxy(t, g)

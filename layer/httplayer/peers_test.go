@@ -51,7 +51,10 @@ func endpoint(t testing.TB, addr string, opts ...EndpointOption) *Endpoint {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	return NewEndpoint(ctx, addr, opts...)
+	// What a loaded machine needs; who tests a limit gives his own.
+	e := NewEndpoint(ctx, addr, append([]EndpointOption{ConnectTimeout(patience), IdleTimeout(patience)}, opts...)...)
+	e.h1.transport.ExpectContinueTimeout, e.h2.transport.ExpectContinueTimeout = patience, patience
+	return e
 }
 
 // client makes an http.Client for one protocol, with connections of its own.

@@ -17,13 +17,14 @@ type rawH2 struct {
 }
 
 const (
-	frameData     = 0x0
-	frameHeaders  = 0x1
-	frameRST      = 0x3
-	framePing     = 0x6
-	flagEndStream = 0x1
-	flagAck       = 0x1
-	flagEndHeader = 0x4
+	frameData         = 0x0
+	frameHeaders      = 0x1
+	frameRST          = 0x3
+	framePing         = 0x6
+	frameWindowUpdate = 0x8
+	flagEndStream     = 0x1
+	flagAck           = 0x1
+	flagEndHeader     = 0x4
 )
 
 var headerOK = []byte{0x88} // :status 200, from the static table of HPACK
@@ -115,6 +116,29 @@ func serveRaw(t testing.TB, l net.Listener, handle func(n int, conn net.Conn)) {
 		l.Close()
 		<-done
 	})
+}
+
+// rawHost is a server at an address of a bubble's network. It serves each connection
+// by itself, once the client's preface has come, and closes it after that.
+func rawHost(t *testing.T, h *host, addr string, handle func(n int, c *rawH2)) {
+	t.Helper()
+	l, err := h.network.Listen("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for n := 0; ; n++ {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				if c := newRawH2(conn); c.preface() == nil {
+					handle(n, c)
+				}
+			}()
+		}
+	}()
 }
 
 // rawServer is serveRaw on loopback.

@@ -41,7 +41,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 func (e *Endpoint) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if err := e.link.lastError(); err != nil {
-		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: cause, Reason: "no connection", Err: err}
+		return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: cause, Reason: noConnection, Err: err}
 	}
 	return cause
 }
@@ -67,12 +67,18 @@ func (e *Endpoint) room() bool {
 	return (!h1 || e.h1.room(up)) && (!h2 || e.h2.room(up))
 }
 
-func (e *Endpoint) canProbe() bool { return e.lastH2.Load() || e.h1.below() }
+func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.hasSlot() }
+
+// probesH2 reports whether a probe goes by HTTP/2. Where that has a connection
+// it would find out nothing: it is HTTP/1.1 that has none.
+func (e *Endpoint) probesH2() bool {
+	return e.lastH2.Load() && (!e.asked[0].Load() || !e.h2.serves())
+}
 
 // probe connects in the background, by the protocol that was last asked for, or
 // by what turn says, and keeps the connection.
 func (e *Endpoint) probe() {
-	if e.lastH2.Load() {
+	if e.probesH2() {
 		e.h2.probe()
 	} else {
 		e.h1.probe()

@@ -26,7 +26,7 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {
 		out.URL = e.completed(req.URL)
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		out.body = &guard{body: req.Body}
+		out.body = &guard{body: req.Body, talk: isTalk(req)}
 		if req.ContentLength > 0 {
 			out.body.sized, out.body.left = true, req.ContentLength
 		}
@@ -69,21 +69,37 @@ func (o outgoing) fail() {
 }
 
 // blame is err, with which net/http gave the request up, as what it is: the
-// endpoint's fault, or that of whoever was to give the body.
-func (o outgoing) blame(err error) error {
+// endpoint's fault, or that of whoever was to give the body. What ended ctx is
+// the endpoint's, unless it was the body that was awaited then: that of an upload,
+// for who holds a conversation may have said all that there is to say.
+func (o outgoing) blame(ctx context.Context, err error) error {
+	var broken *error
 	if o.body != nil {
-		if broken := o.body.broken.Load(); broken != nil {
-			return &bodyError{*broken}
-		}
+		broken = o.body.broken.Load()
+	}
+	switch {
+	case ctx.Err() != nil && o.body != nil && o.body.awaited.Load() && !o.body.talk:
+		return &bodyError{"was awaited", context.Cause(ctx)}
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case broken != nil:
+		return &bodyError{"broke off", *broken}
 	}
 	return &peerError{err}
 }
 
+// isTalk reports whether the body of a request may be one side of a conversation,
+// and not an upload.
+func isTalk(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
+
 // bodyError says that the body of a request could not be read to its end. It
 // says nothing of the endpoint.
-type bodyError struct{ err error }
+type bodyError struct {
+	what string
+	err  error
+}
 
-func (e *bodyError) Error() string { return "the body of the request broke off: " + e.err.Error() }
+func (e *bodyError) Error() string { return "the body of the request " + e.what + ": " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
 // guard is a request body that can be taken back until the first Read: what
@@ -92,9 +108,12 @@ type guard struct {
 	body      io.ReadCloser
 	left      int64 // of it, if it is sized
 	sized     bool
+	talk      bool
 	state     atomic.Uint32
 	wantClose atomic.Bool
 	closed    atomic.Bool
+	reading   atomic.Bool
+	awaited   atomic.Bool           // a Read was under way when it was closed
 	broken    atomic.Pointer[error] // what Read failed with by itself
 }
 
@@ -113,7 +132,9 @@ func (g *guard) Read(p []byte) (int, error) {
 	if g.state.Load() != bodyAdmitted && !g.admit() {
 		return 0, errWithdrawn
 	}
+	g.reading.Store(true)
 	n, err := g.body.Read(p)
+	g.reading.Store(false)
 	g.left -= int64(n)
 	why := err
 	if g.sized && (g.left < 0 || g.left > 0 && errors.Is(err, io.EOF)) {
@@ -138,6 +159,7 @@ func (g *guard) close() error {
 	if g.closed.Swap(true) {
 		return nil
 	}
+	g.awaited.Store(g.reading.Load())
 	return g.body.Close()
 }
 

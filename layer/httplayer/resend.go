@@ -134,24 +134,36 @@ func (k keptBody) Next() (*http.Request, bool) {
 type gotAgain struct {
 	try try
 
-	mu   sync.Mutex
-	sent bool
-	last io.Closer // the body of the newest try, unless that is the first
+	mu     sync.Mutex
+	sent   bool
+	last   io.Closer // the body of the newest try
+	before io.Closer // that of the one before; nil if it was closed, or there was none
 }
 
 func (g *gotAgain) Next() (*http.Request, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.sent {
-		g.sent = true
+		g.sent, g.last = true, g.try.req.Body
 		return g.try.carrying(g.try.req.Body), true
 	}
 	body, err := g.try.req.GetBody()
 	if err != nil {
 		return nil, false
 	}
-	g.last = body
+	g.before, g.last = g.last, body
 	return g.try.carrying(body), true
+}
+
+// Retire is called before the newest try is sent: the one before may have failed
+// without taking its body, and nobody else will close that.
+func (g *gotAgain) Retire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.before != nil {
+		_ = g.before.Close()
+		g.before = nil
+	}
 }
 
 func (g *gotAgain) End() {}

@@ -1,6 +1,7 @@
 package httplayer
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -103,6 +104,11 @@ func TestResendGetsABodyAgain(t *testing.T) {
 		require.True(t, ok)
 		assert.Nil(t, again.GetBody, "or http.Transport would send it again by itself")
 		assert.Same(t, got[i], again.Body)
+		assert.EqualValues(t, i, body.closes.Load()+got[0].closes.Load(), "whoever takes them closes them")
+		replay.(interface{ Retire() }).Retire()
+		replay.(interface{ Retire() }).Retire()
+		assert.EqualValues(t, i+1, body.closes.Load()+got[0].closes.Load(), "but for those that nobody took")
+		assert.Zero(t, got[i].closes.Load())
 	}
 	assert.Nil(t, first.GetBody)
 	assert.NotNil(t, req.GetBody)
@@ -110,7 +116,8 @@ func TestResendGetsABodyAgain(t *testing.T) {
 	assert.False(t, ok)
 	require.NoError(t, replay.(io.Closer).Close())
 	replay.End()
-	assert.Zero(t, body.closes.Load()+got[0].closes.Load(), "whoever took them closes them")
+	assert.EqualValues(t, 1, body.closes.Load())
+	assert.EqualValues(t, 1, got[0].closes.Load())
 	assert.EqualValues(t, 1, got[1].closes.Load(), "that one was refused")
 }
 
@@ -154,15 +161,19 @@ func TestResendDoesNotWaitForSilence(t *testing.T) {
 
 // The connection of a response that was given up is used again.
 func TestResendDiscardKeepsTheConnection(t *testing.T) {
-	e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(http.StatusServiceUnavailable)
-		flush(w)
-		say(w, strings.Repeat("x", 4000))
-	})))
-	for range 3 {
-		rsp, err := e.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
-		require.NoError(t, err)
-		Resend{}.Discard(rsp)
-		assert.Equal(t, 1, e.Describe().State.Get("idle"))
-	}
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		h := newHost(ctx, 0)
+		h.srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			flush(w)
+			say(w, strings.Repeat("x", 4000))
+		})
+		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(h.network.DialContext))
+		for range 3 {
+			rsp, err := e.Call(ctx, request(t, http.MethodGet, "http://web/", ""))
+			require.NoError(t, err)
+			Resend{}.Discard(rsp)
+			assert.Equal(t, 1, e.Describe().State.Get("idle"))
+		}
+	})
 }

@@ -32,6 +32,7 @@ func rewrite(p *httputil.ProxyRequest) {
 		out.Header.Del("Connection")
 	}
 	out.Header.Del("HTTP2-Settings")
+	onlyHost(out)
 	if in.ContentLength == 0 && len(in.Header["Content-Length"]) > 0 {
 		// A length of 0 that was said is said again; net/http would drop it
 		// from methods that usually have no body.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -97,7 +98,7 @@ func (s *Server) Ready(context.Context) error { return nil }
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
 	if ctx.Err() != nil {
 		return tcplayer.Traffic{}, &layer.Error{
-			Layer: "server", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx),
+			Layer: "server", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
 		}
 	}
 	s.conns.Add(1)

@@ -27,6 +27,10 @@ type accepted struct {
 	sent, received atomic.Int64
 	tunnel         atomic.Bool // hijacked
 	hushed         atomic.Bool // of a Read whose time is over, see take
+	bounded        atomic.Bool // there is a read deadline
+	left           atomic.Bool // ours, of what the handler left of a body
+
+	body atomic.Pointer[paced] // HTTP/1.1: of the request being served, if it has a pace
 
 	writing sync.Mutex // HTTP/1.1: of what follows
 	by      time.Time  // the write deadline, if it is ours
@@ -188,9 +192,14 @@ func (c *accepted) take(p []byte) (int, error) {
 		}
 		return n, nil
 	}
+	if b := c.body.Load(); b != nil && len(p) > 1 && b.unread() {
+		// The answer begins, and net/http reads what the handler has left.
+		_ = c.SetReadDeadline(time.Now().Add(b.idle))
+	}
 	n, err := c.Conn.Read(p)
 	c.sent.Add(int64(n))
-	if n == 0 && c.hushed.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+	// One byte is what net/http reads to see whether the client has gone: it has not.
+	if n == 0 && (c.hushed.Load() || len(p) == 1 && c.left.Load()) && errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, nil
 	}
 	return n, err
@@ -238,6 +247,15 @@ func (c *accepted) SetDeadline(t time.Time) error {
 		c.tunnel.Store(true)
 	}
 	return c.Conn.SetDeadline(t)
+}
+
+// SetReadDeadline notes whether there is one.
+func (c *accepted) SetReadDeadline(t time.Time) error {
+	c.bounded.Store(!t.IsZero())
+	if t.IsZero() && c.left.Load() {
+		c.left.Store(false)
+	}
+	return c.Conn.SetReadDeadline(t)
 }
 
 // oneConn is the listener of one connection.

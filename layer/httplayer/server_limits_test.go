@@ -480,21 +480,29 @@ func TestServerCutsSlowBodies(t *testing.T) {
 
 // A handler sees why.
 func TestServerSaysThatABodyIsSlow(t *testing.T) {
-	told := make(chan error, 1)
-	s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, err := io.ReadAll(r.Body)
-		told <- err
-	}), BodyPace(20*time.Millisecond, 240))
-	conn, done := callOn(t, t.Context(), s)
-	say(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
-	err := <-told
-	require.ErrorIs(t, err, layer.ErrIdleTimeout)
-	require.ErrorContains(t, err, "too slowly: 2 bytes")
-	var network net.Error
-	require.ErrorAs(t, err, &network)
-	assert.True(t, network.Timeout())
-	_, _ = io.Copy(io.Discard, conn)
-	<-done
+	synctest.Test(t, func(t *testing.T) {
+		told := make(chan error, 1)
+		s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			_, err := io.ReadAll(r.Body)
+			told <- err
+		}), BodyPace(20*time.Millisecond, 240))
+		accepted, conn := net.Pipe()
+		defer conn.Close()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_, _ = s.Call(t.Context(), accepted)
+		}()
+		say(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhe")
+		err := <-told
+		require.ErrorIs(t, err, layer.ErrIdleTimeout)
+		require.ErrorContains(t, err, "too slowly: 2 bytes")
+		var network net.Error
+		require.ErrorAs(t, err, &network)
+		assert.True(t, network.Timeout())
+		_, _ = io.Copy(io.Discard, conn)
+		<-done
+	})
 }
 
 // Conversations have no pace.

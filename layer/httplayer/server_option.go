@@ -68,9 +68,12 @@ func KeepAlive(d time.Duration) ServerOption {
 // come for idle, and beyond a first idle there must be least bytes for each
 // second. Only the time counts in which the handler waits for the body. When it
 // is over, reading fails, by an error that matches [layer.ErrIdleTimeout] and is
-// answered with 408. The default is 10 s and 240 bytes, which cuts those who
-// trickle, and no honest upload on a bad line; an idle of 0 or less sets no
-// limit, and a least of 0 or less no rate.
+// answered with 408. What the handler of an HTTP/1.1 request leaves of the body
+// when it closes it, begins to answer, or returns, has idle to come, all together; then the
+// request is answered, and the connection closed. A handler that goes on answering
+// then finds that its context has ended. The default is 10 s and 240 bytes, which
+// cuts those who trickle, and no honest upload on a bad line; an idle of 0 or less
+// sets no limit, and a least of 0 or less no rate.
 //
 // Bodies that are conversations have no pace: those of gRPC, and of HTTP/2 without
 // a content-length. What they can hold is a stream, of which there are as many as
@@ -146,7 +149,9 @@ func newServerOptions(opts []ServerOption) serverOptions {
 		writeStall: defaultWriteStall, guard: NewGuard(TargetOverHost()),
 	}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.maxHeader <= 0 {
 		o.maxHeader = defaultMaxHeader

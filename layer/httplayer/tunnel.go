@@ -3,6 +3,7 @@ package httplayer
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"maps"
 	"net"
@@ -12,7 +13,9 @@ import (
 // connect serves CONNECT. The client may have sent bytes for the tunnel already,
 // so where it gets none its connection ends.
 func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
-	w.Header().Set("Connection", "close")
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 	if !h.tunnels {
 		w.WriteHeader(http.StatusNotImplemented)
 		return
@@ -20,7 +23,7 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	out := r.Clone(r.Context())
 	out.Body = http.NoBody // the server's, which would wait for the rest of it
 	removeHopByHop(out.Header)
-	rsp, err := roundTripper{h.svc}.RoundTrip(out)
+	rsp, err := h.roundTrip(out)
 	if err != nil {
 		h.fail(w, r, err)
 		return
@@ -32,8 +35,10 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	both, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok {
-		h.fail(w, r, &StatusError{Code: http.StatusBadGateway, Reason: "CONNECT got an answer that is no tunnel", Close: true})
+	if !ok || r.ProtoMajor != 1 { // no connection of HTTP/2 becomes one, nor ends for one
+		h.fail(w, r, &StatusError{
+			Code: http.StatusBadGateway, Reason: "CONNECT got an answer that is no tunnel", Close: r.ProtoMajor == 1,
+		})
 		return
 	}
 	conn, buffered, err := http.NewResponseController(w).Hijack()
@@ -130,7 +135,11 @@ func (c *aheadConn) NetConn() net.Conn { return c.Conn }
 // its client sent behind the request: ReverseProxy looks at the connection
 // only.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	x.begin()
 	conn, buffered, err := http.NewResponseController(x.ResponseWriter).Hijack()
+	if !errors.Is(err, http.ErrNotSupported) {
+		x.upgraded = nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}

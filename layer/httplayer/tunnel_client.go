@@ -14,11 +14,11 @@ func (p *pool) tunnel(ctx context.Context, req *http.Request) (*http.Response, e
 		return nil, err
 	}
 	closeBody(req) // none is sent
-	end := &tunnelEnd{pool: p, conn: c, stop: context.AfterFunc(ctx, func() { _ = c.wire.Close() })}
+	end := &tunnelEnd{pool: p, conn: c, stop: context.AfterFunc(ctx, func() { _ = p.cut(c) })}
 	rsp, err := askForTunnel(c.wire, p.endpoint.connectRequest(req), end)
 	if err != nil {
 		_ = end.Close()
-		return nil, p.endpoint.failed(ctx, &peerError{err})
+		return nil, p.endpoint.failed(outgoing{}.blame(ctx, err))
 	}
 	rsp.Request, rsp.TLS = req, c.wire.tls
 	return rsp, nil
@@ -56,15 +56,14 @@ func (p *pool) dialTunnel(ctx context.Context) (*h1Conn, error) {
 		case out <- dialled{c, err}:
 		case <-ctx.Done():
 			if err == nil {
-				_ = c.wire.Close()
-				p.release(c)
+				_ = p.cut(c)
 			}
 		}
 	}()
 	select {
 	case d := <-out:
 		if d.err != nil {
-			return nil, e.unreachable(d.err)
+			return nil, p.noConnection(d.err)
 		}
 		return d.conn, nil
 	case <-ctx.Done():
@@ -93,7 +92,7 @@ func (e *Endpoint) dialWire() (*wire, error) {
 	defer cancel()
 	conn, err := e.opts.dial(ctx, "tcp", e.addr)
 	if err == nil && e.opts.tls != nil {
-		conn, err = handshake(ctx, conn, e.opts.tls, http1)
+		conn, err = e.secure(ctx, conn, http1)
 	}
 	if err != nil {
 		return nil, &peerError{err}
@@ -111,7 +110,12 @@ type tunnelEnd struct {
 
 func (e *tunnelEnd) Close() error {
 	e.stop()
-	err := e.conn.wire.Close()
-	e.pool.release(e.conn)
+	return e.pool.cut(e.conn)
+}
+
+// cut ends a tunnel.
+func (p *pool) cut(c *h1Conn) error {
+	err := c.wire.Close()
+	p.release(c)
 	return err
 }

@@ -23,26 +23,49 @@ type wire struct {
 	lost    atomic.Bool   // ended or broken by the peer, not by net/http
 	over    chan struct{} // closed when it is, by whomever; nil if nobody asks
 	ends    sync.Once
+	rest    rest       // of HTTP/1.1
 	head    *plainHead // of a request that net/http would write otherwise; nil if there is none
 }
 
-func (w *wire) Read(p []byte) (int, error) {
+func (w *wire) Read(p []byte) (n int, err error) {
 	if w.frames != nil {
-		w.frames.processed()
-	}
-	n, err := w.Conn.Read(p)
-	if w.frames != nil {
-		w.frames.scan(p[:n])
-	}
-	if n > 0 && w.isFirst() && w.greeted != nil && w.greeted(p[:n]) && w.sent.Load() == 0 {
-		// net/http would complain to the process's log; for the connection it
-		// is the end in either case.
-		n, err = 0, io.EOF
+		n, err = w.readH2(p)
+	} else {
+		n, err = w.readH1(p)
 	}
 	if err != nil {
 		w.fail(err)
 	}
 	return n, err
+}
+
+func (w *wire) readH2(p []byte) (int, error) {
+	w.frames.processed()
+	n, err := w.Conn.Read(p)
+	w.frames.scan(p[:n])
+	return n, err
+}
+
+func (w *wire) readH1(p []byte) (int, error) {
+	w.rest.begin()
+	n, err := w.Conn.Read(p)
+	unasked := w.rest.finish()
+	if n > 0 {
+		n, err = w.accept(p[:n], unasked, err)
+	}
+	return n, err
+}
+
+// accept keeps from net/http what is the end of the connection in either case,
+// and which it would complain of to the process's log, or take for a response.
+func (w *wire) accept(p []byte, unasked bool, err error) (int, error) {
+	switch {
+	case w.isFirst() && w.greeted != nil && w.greeted(p) && w.sent.Load() == 0:
+		return 0, io.EOF
+	case unasked:
+		return 0, errUnasked
+	}
+	return len(p), err
 }
 
 // isFirst is called with each piece that is read.
@@ -62,6 +85,7 @@ func (w *wire) Write(p []byte) (int, error) {
 }
 
 func (w *wire) write(p []byte) (int, error) {
+	w.rest.ask()
 	n, err := w.Conn.Write(p)
 	w.sent.Add(int64(n))
 	if err != nil {
@@ -75,12 +99,13 @@ func (w *wire) fail(err error) {
 		w.lost.Store(true)
 	}
 	w.end()
-	if w.frames != nil {
-		w.frames.end()
-	}
 }
 
 func (w *wire) end() {
+	w.rest.end()
+	if w.frames != nil {
+		w.frames.end()
+	}
 	if w.over != nil {
 		w.ends.Do(func() { close(w.over) })
 	}
@@ -88,9 +113,6 @@ func (w *wire) end() {
 
 func (w *wire) Close() error {
 	w.end()
-	if w.frames != nil {
-		w.frames.end()
-	}
 	return w.Conn.Close()
 }
 

@@ -18,7 +18,7 @@ func upper(_ context.Context, request any) (any, error) {
 
 func ExampleService() {
 	svc := layer.NewStack[string, string]().
-		Timeout(time.Second).
+		Timeout(time.Minute).
 		Limit(100).
 		Service(kitlayer.Service[string, string](upper))
 
@@ -61,7 +61,7 @@ func ExampleLayer() {
 }
 
 func ExampleMiddleware() {
-	stack := layer.NewStack[string, string]().Timeout(time.Second).Limit(0)
+	stack := layer.NewStack[string, string]().Timeout(time.Minute).Limit(0)
 	e := kitlayer.Middleware(stack.Layer())(upper)
 
 	_, err := e(context.Background(), "hello")

@@ -76,7 +76,7 @@ func TestGoKitTransportBothWays(t *testing.T) {
 	server := sums(t, layer.NewStack[sumRequest, sumResponse]().Limit(8))
 	svc := client(t, server, layer.NewStack[sumRequest](layer.Classify(kitlayer.Classify[sumResponse])).
 		Metrics(kitlayer.Instruments(p, "sum_")).
-		Timeout(5*time.Second))
+		Timeout(time.Minute))
 
 	rsp, err := svc.Call(t.Context(), sumRequest{19, 23})
 	require.NoError(t, err)

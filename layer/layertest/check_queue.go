@@ -238,7 +238,7 @@ func (e env[Req, Rsp]) wakesFew(r *rig[Req, Rsp]) error {
 	for look := 1; ; look++ {
 		n := min(r.queue, herd)
 		switch ran, err := r.drains(n); {
-		case err != nil || ran <= maxRuns*uint64(n):
+		case err != nil || ran <= maxRuns*uint64(n), n <= maxRuns: // of so few, all for each turn are no more
 			return err
 		case look == looks:
 			return fmt.Errorf("%d wait for as many turns: goroutines were woken %d times", n, ran)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -102,7 +103,7 @@ func (d *detect) Describe() layer.Node {
 
 // gone is the refusal of a connection whose context is done.
 func gone(ctx context.Context, at string) error {
-	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
 }
 
 // handOver has next, which is conn after somebody looked at it, served by svc.

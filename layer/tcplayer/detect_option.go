@@ -50,7 +50,9 @@ const defaultDetectTimeout = 10 * time.Second
 func newDetectOptions(opts []DetectOption) detectOptions {
 	var o detectOptions
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.timeout <= 0 {
 		o.timeout = defaultDetectTimeout

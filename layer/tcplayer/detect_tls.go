@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -104,9 +105,22 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 	}
 	ctx = context.WithValue(ctx, helloKey{}, &hello)
 	if unsure != nil || !d.local(strings.ToLower(hello.ServerName)) {
-		return handOver(ctx, "tls", d.to.Pass, conn, next)
+		return d.pass(ctx, conn, next, hello.ServerName)
 	}
 	return d.terminate(ctx, next)
+}
+
+// pass hands over what is not for us, or says which name nobody here has.
+func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (Traffic, error) {
+	if d.to.Pass == nil {
+		reset(next)
+		reason := "nothing serves TLS for no name"
+		if name != "" {
+			reason = fmt.Sprintf("nothing serves TLS for %q", name)
+		}
+		return Traffic{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
+	}
+	return handOver(ctx, "tls", d.to.Pass, conn, next)
 }
 
 func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, error) {

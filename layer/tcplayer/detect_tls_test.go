@@ -103,7 +103,7 @@ func TestDetectTLSEnds(t *testing.T) {
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
 			"nobody here":  {TLSServers{Pass: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
-			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: nothing serves TLS for "other"`, syscall.ECONNRESET},
 			"nobody":       {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -111,14 +111,15 @@ func TestDetectTLSEnds(t *testing.T) {
 				defer cancel(nil)
 				client, accepted := pair()
 				client.Write(tt.said)
+				waiting := ctx
 				if tt.do != nil {
-					time.AfterFunc(time.Millisecond, func() { tt.do(client, cancel) })
+					waiting = whenWaited(ctx, func() { tt.do(client, cancel) })
 				}
 				limit := 20 * time.Millisecond
 				if !errors.Is(tt.want, layer.ErrTimeout) {
 					limit = time.Hour
 				}
-				_, err := DetectTLS(ours, Names("web.default"), tt.to, DetectTimeout(limit)).Call(ctx, accepted)
+				_, err := DetectTLS(ours, Names("web.default"), tt.to, DetectTimeout(limit)).Call(waiting, accepted)
 				require.ErrorIs(t, err, tt.want)
 				require.ErrorContains(t, err, tt.text)
 				assert.NotErrorIs(t, err, layer.ErrNotReady)

@@ -270,7 +270,7 @@ func TestDialerErrors(t *testing.T) {
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorIs(t, err, net.ErrClosed)
 
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.94:0") // a host of which nobody else is given the port
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	_, err = new(Dialer).DialContext(t.Context(), "tcp", l.Addr().String())

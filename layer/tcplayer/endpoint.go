@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
@@ -63,7 +64,7 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	case e.life.Err() != nil:
 		return nil, e.closedError()
 	case ctx.Err() != nil:
-		return nil, e.refuse("the caller has gone", 0, context.Cause(ctx))
+		return nil, e.refuse(left.Why(ctx), 0, context.Cause(ctx))
 	}
 	trial, wait, err := e.link.admit()
 	if err != nil {
@@ -81,7 +82,7 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 		}
 		return nil, e.refuse("no connection", 0, a.err)
 	case <-ctx.Done():
-		return nil, e.refuse("the caller has gone", 0, context.Cause(ctx))
+		return nil, e.refuse(left.Why(ctx), 0, context.Cause(ctx))
 	}
 }
 

@@ -56,7 +56,9 @@ const defaultConnectTimeout = time.Second
 func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	o := endpointOptions{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.connectTimeout <= 0 {
 		o.connectTimeout = defaultConnectTimeout

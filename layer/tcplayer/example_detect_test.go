@@ -39,7 +39,8 @@ func started(svc tcplayer.Server) (addr string, stop func()) {
 
 // How a proxy takes a connection: the address that it was for, then whether it is
 // TLS for us, then what is spoken inside. Here all are for one address; behind
-// rules of iptables, Redirected takes the place of Fixed.
+// rules of iptables, Redirected takes the place of Fixed, on a listener without
+// MPTCP.
 func ExampleDetect() {
 	db := netip.MustParseAddrPort("10.0.0.7:5432")
 	detect := tcplayer.Detect(tcplayer.Protocols{

@@ -54,7 +54,6 @@ func Example() {
 	defer one.Close()
 	defer two.Close()
 	servers, _ := static.Endpoints(one.Addr().String(), two.Addr().String(), three.Addr().String())
-	three.Close()
 
 	ctx, cancel := context.WithCancel(context.Background())
 	balancer := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"db": servers}), "db",
@@ -69,6 +68,7 @@ func Example() {
 	served := make(chan error)
 	go func() { served <- tcplayer.Serve(ctx, l, serve) }()
 
+	three.Close() // not before l is there, which might be given its port
 	answered := 0
 	for range 20 {
 		if ask(l.Addr().String(), "hello") == "hello" {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -46,7 +47,9 @@ func IdleTimeout(d time.Duration) ForwardOption {
 func Forward(to Service, opts ...ForwardOption) Server {
 	f := &forward{to: to}
 	for _, opt := range opts {
-		opt.apply(f)
+		if opt != nil {
+			opt.apply(f)
+		}
 	}
 	return f
 }
@@ -63,7 +66,7 @@ func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 func (f *forward) Call(ctx context.Context, client net.Conn) (Traffic, error) {
 	if ctx.Err() != nil {
 		return Traffic{}, &layer.Error{
-			Layer: "forward", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx),
+			Layer: "forward", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
 		}
 	}
 	server, err := f.to.Call(ctx, requestOf(client))

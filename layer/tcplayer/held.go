@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/gotower/gotower/internal/unwind"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -195,10 +196,7 @@ func (h *held) end(err error) {
 	if stop != nil {
 		stop()
 	}
-	// Innermost first, as the layers would unwind.
-	for _, o := range observers {
-		o.End(err)
-	}
+	unwind.End(observers, err)
 }
 
 // brokenError is what a connection returns after its context has ended. It is

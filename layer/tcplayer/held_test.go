@@ -241,3 +241,20 @@ func TestCloseWriteWhereThereIsNone(t *testing.T) {
 	require.ErrorIs(t, closeWrite(conn), errors.ErrUnsupported)
 	assert.Same(t, a, conn.(interface{ NetConn() net.Conn }).NetConn())
 }
+
+// brittle panics at the end.
+type brittle struct{}
+
+func (brittle) Data(int)  {}
+func (brittle) End(error) { panic("unforeseen") }
+
+// An observer that panics keeps the end from nobody.
+func TestHeldTellsAllThoughOnePanics(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	outer := new(seen)
+	conn := UntilClosed(t.Context(), ours, brittle{})
+	conn = UntilClosed(t.Context(), conn, outer)
+	require.Panics(t, func() { _ = conn.Close() })
+	require.Len(t, outer.ends, 1)
+}

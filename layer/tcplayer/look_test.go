@@ -1,9 +1,11 @@
 package tcplayer
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,11 +27,28 @@ func ways(t *testing.T, test func(t *testing.T, pair func() (client *net.TCPConn
 		t.Run(name, func(t *testing.T) {
 			test(t, func() (*net.TCPConn, net.Conn) {
 				client, accepted := tcpPair(t)
-				require.NoError(t, client.SetDeadline(time.Now().Add(10*time.Second)))
+				require.NoError(t, client.SetDeadline(time.Now().Add(30*time.Second)))
 				return client, wrap(accepted)
 			})
 		})
 	}
+}
+
+// waited is a context that does something once somebody waits for its end, as
+// whoever looks at a connection does when it begins: not before it has taken the
+// connection, however slow the machine is.
+type waited struct {
+	context.Context
+	once func()
+}
+
+func whenWaited(ctx context.Context, do func()) context.Context {
+	return &waited{ctx, sync.OnceFunc(func() { go do() })}
+}
+
+func (w *waited) Done() <-chan struct{} {
+	w.once()
+	return w.Context.Done()
 }
 
 // halves is a connection that must be read to be seen, and can half-close.

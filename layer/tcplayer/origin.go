@@ -21,6 +21,14 @@ type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 // was made to the listener itself, which is found to be so where connections
 // are tracked, and otherwise an error. So is any system but Linux, of kind
 // [errors.ErrUnsupported].
+//
+// The listener must not take MPTCP, of which the kernel does not say where a
+// connection was going: each from such a client would be an error. net.Listen
+// takes it, since Go 1.24. What does not:
+//
+//	var cfg net.ListenConfig
+//	cfg.SetMultipathTCP(false)
+//	l, err := cfg.Listen(ctx, "tcp", "127.0.0.1:4140")
 func Redirected() Origin {
 	return func(_ context.Context, conn net.Conn) (net.Conn, error) {
 		dst, err := redirectedFrom(socket(conn))

@@ -28,7 +28,7 @@ func TestRedirected(t *testing.T) {
 			t.Skipf("NOT RUN: the kernel's original destination needs root, and %s (%v)", tool, err)
 		}
 	}
-	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRedirected$", "-test.v", "-test.timeout=20s")
+	again := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestRedirected$", "-test.v", "-test.timeout=2m")
 	again.Env = append(os.Environ(), inNetwork+"=1")
 	again.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
 	out, err := again.CombinedOutput()
@@ -39,7 +39,9 @@ func TestRedirected(t *testing.T) {
 func testRedirected(t *testing.T) {
 	t.Helper()
 	listener := func(network, at string) net.Listener {
-		l, err := net.Listen(network, at)
+		var cfg net.ListenConfig
+		cfg.SetMultipathTCP(false)
+		l, err := cfg.Listen(t.Context(), network, at)
 		require.NoError(t, err)
 		return l
 	}
@@ -71,14 +73,18 @@ func testRedirected(t *testing.T) {
 		"192.0.2.1:81": "192.0.2.1:81 true", "[2001:db8::1]:81": "[2001:db8::1]:81 true",
 		four.Addr().String(): "direct: ", six.Addr().String(): "direct: ",
 	} {
-		conn, err := net.DialTimeout("tcp", to, 5*time.Second)
-		require.NoError(t, err)
-		require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
-		require.NoError(t, closeWrite(conn))
-		got, err := io.ReadAll(conn)
-		assert.NoError(t, err, to)
-		assert.Equal(t, want, string(got))
-		conn.Close()
+		for _, multipath := range []bool{false, true} { // the system's, where it has none
+			dialer := net.Dialer{Timeout: 20 * time.Second}
+			dialer.SetMultipathTCP(multipath)
+			conn, err := dialer.DialContext(t.Context(), "tcp", to)
+			require.NoError(t, err)
+			require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+			require.NoError(t, closeWrite(conn))
+			got, err := io.ReadAll(conn)
+			assert.NoError(t, err, to)
+			assert.Equal(t, want, string(got))
+			conn.Close()
+		}
 	}
 	end()
 	for range cap(served) {

@@ -31,7 +31,9 @@ const defaultGrace = 2 * time.Minute
 func newServer(svc Server, opts []ServeOption) *server {
 	s := &server{svc: svc, grace: defaultGrace}
 	for _, opt := range opts {
-		opt.applyServe(s)
+		if opt != nil {
+			opt.applyServe(s)
+		}
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)

@@ -23,6 +23,9 @@ func KeepAlive(cfg net.KeepAliveConfig) SocketOption {
 // for d (TCP_USER_TIMEOUT, RFC 5482), on Linux; elsewhere it is an error. It is
 // in whole milliseconds, at least one. A d of 0 or less, the default, leaves it
 // to the system, which takes some 15 min.
+//
+// Connections of MPTCP have no such limit, and fail. A listener of net.Listen
+// takes them, one of a net.ListenConfig with SetMultipathTCP(false) does not.
 func UserTimeout(d time.Duration) SocketOption {
 	return socketOption(func(s *sockets) { s.user = max(d, 0) })
 }

@@ -73,7 +73,7 @@ func (c Config) withDefaults() Config {
 
 // check returns all that is wrong with c, which has its defaults.
 func (c Config) check() error {
-	errs := []error{checkName(c.Name), c.checkServerName(), c.checkRequest()}
+	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
 		errs = append(errs, errors.New("there is no Token to show to the CA"))
 	}

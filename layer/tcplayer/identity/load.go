@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/gotower/gotower/internal/caller"
 )
 
 // Load makes a [Config] of what linkerd's proxy is given:
@@ -36,7 +38,7 @@ func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 		errs = append(errs, fmt.Errorf("identity: %w: identity.Generate makes it", err))
 	}
 	full := c.withDefaults()
-	errs = append(errs, prefix("identity", checkName(name)), prefix("identity", full.checkServerName()))
+	errs = append(errs, prefix("identity", caller.Check(name)), prefix("identity", full.checkServerName()))
 	if c.Key != nil && c.CSR != nil {
 		errs = append(errs, prefix("identity: "+path, full.checkRequest()))
 	}

@@ -22,7 +22,7 @@ func TestNames(t *testing.T) {
 		web, "a", "web.default", "WEB-1.default_x", "1.2.3.4.5", strings.Repeat("a", 63) + ".b",
 		spiffe, "spiffe://cluster.local", "spiffe://a.b-c/x/y%20z",
 	} {
-		require.NoError(t, checkName(name), name)
+		require.NoError(t, caller.Check(name), name)
 		key, csr, err := Request(name)
 		require.NoError(t, err, name)
 		c := Config{Name: name, ServerName: "a", Key: key, CSR: csr}
@@ -59,7 +59,7 @@ func TestNames(t *testing.T) {
 		"spiffe://a/%zz":           "invalid URL escape",
 		"spiffe://a/" + strings.Repeat("a", 2048): "which is more than 2048",
 	} {
-		require.ErrorContains(t, checkName(name), says, name)
+		require.ErrorContains(t, caller.Check(name), says, name)
 		_, _, err := Request(name)
 		require.ErrorContains(t, err, says)
 	}
@@ -181,7 +181,7 @@ func FuzzNamesAsX509(f *testing.F) {
 	f.Add(foo, bar, id)
 	f.Add(foo, bar, "spiffe://.0")
 	f.Fuzz(func(t *testing.T, a, b, c string) {
-		if !caller.IsDNS(a) || !caller.IsDNS(b) || checkName(c) != nil || !caller.IsURI(c) {
+		if !caller.IsDNS(a) || !caller.IsDNS(b) || caller.Check(c) != nil || !caller.IsURI(c) {
 			t.Skip()
 		}
 		cert := named(t, dns(a), uri(c), dns(b))

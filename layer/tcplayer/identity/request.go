@@ -24,7 +24,7 @@ const (
 // Request makes a key, ECDSA P-256, and the request for a certificate of it for
 // name, DER: what [Config] has as Key and CSR.
 func Request(name string) (key crypto.Signer, csr []byte, err error) {
-	if err := checkName(name); err != nil {
+	if err := caller.Check(name); err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
 	}
 	template := &x509.CertificateRequest{DNSNames: []string{name}}

@@ -1,0 +1,83 @@
+package httplayer
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// An idle connection that takes the last place for HTTP/1.1 keeps nobody from
+// finding out whether the address can be reached.
+func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
+	var bad atomic.Bool
+	once := errors.New("once")
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), MaxConns(1),
+		DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if bad.Load() {
+				return nil, once
+			}
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}))
+	require.NoError(t, get(t.Context(), e, "/"))
+	require.Equal(t, 1, e.Describe().State.Get("idle"))
+	bad.Store(true)
+	req, _ := byTwo(t, false)
+	_, err := e.Call(t.Context(), req)
+	require.ErrorIs(t, err, once)
+	bad.Store(false)
+	for _, svc := range []Service{e, Alone(e)} {
+		readyWithin(t, svc)
+	}
+	rsp, err := e.Call(t.Context(), req)
+	require.NoError(t, err)
+	assert.Equal(t, 2, rsp.ProtoMajor)
+	read(t, rsp)
+	require.NoError(t, get(t.Context(), e, "/"))
+}
+
+// Where HTTP/1.1 could not connect once, it is HTTP/1.1 that is tried again, also
+// while there is an HTTP/2 connection that works.
+func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
+	var bad atomic.Bool
+	once := errors.New("once")
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if bad.Load() {
+			return nil, once
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}))
+	byH2 := func() {
+		two := request(t, "GET", "http://web/", "")
+		two.ProtoMajor = 2
+		rsp, err := e.Call(t.Context(), two)
+		require.NoError(t, err)
+		read(t, rsp)
+		assert.Equal(t, 2, rsp.ProtoMajor)
+	}
+	one := func() (*http.Response, error) {
+		return e.Call(t.Context(), request(t, "GET", "http://web/", ""))
+	}
+	byH2()
+	bad.Store(true)
+	_, err := one()
+	require.ErrorIs(t, err, once)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	byH2() // goes on, and is what was asked for last
+	bad.Store(false)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, e.Ready(ctx))
+	rsp, err := one()
+	require.NoError(t, err)
+	read(t, rsp)
+	byH2()
+}

@@ -1,0 +1,105 @@
+package httplayer_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+)
+
+// says answers everything with a status and a text.
+func says(status int, text string) layer.Func[*http.Request, *http.Response] {
+	return func(_ context.Context, req *http.Request) (*http.Response, error) {
+		return &http.Response{
+			StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Request: req,
+			Body: io.NopCloser(strings.NewReader(text)), ContentLength: int64(len(text)),
+		}, nil
+	}
+}
+
+// instead is a Fallback to a default.
+func instead(text string) httplayer.FallbackPolicy {
+	return httplayer.FallbackPolicy{To: func(ctx context.Context, req *http.Request, _ layer.Outcome[*http.Response]) (*http.Response, error) {
+		return says(http.StatusOK, text)(ctx, req)
+	}}
+}
+
+// Whoever writes the body of a request that was answered without it is told.
+func TestFallbackLetsTheWriterOfABodyGo(t *testing.T) {
+	svc := httplayer.NewStack().Fallback(instead("default")).Limit(0).Service(says(http.StatusOK, "never"))
+	client := &http.Client{Transport: httplayer.RoundTripper(svc)}
+	body, writer := io.Pipe()
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := io.WriteString(writer, "hello")
+		wrote <- err
+	}()
+	rsp, err := client.Post("http://web.test/", "text/plain", body)
+	require.NoError(t, err)
+	defer rsp.Body.Close()
+	text, err := io.ReadAll(rsp.Body)
+	require.NoError(t, err)
+	require.Equal(t, "default", string(text))
+	select {
+	case err := <-wrote:
+		require.ErrorIs(t, err, io.ErrClosedPipe)
+	case <-time.After(30 * time.Second):
+		t.Error("nobody closed the body")
+		body.Close()
+		<-wrote
+	}
+}
+
+// A server gives a GET an empty body, which keeps it from no second service.
+func TestFallbackToAServiceInAServer(t *testing.T) {
+	bad := layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
+		return nil, io.ErrUnexpectedEOF
+	})
+	fallback := httplayer.NewStack().Fallback(httplayer.FallbackPolicy{Service: says(http.StatusOK, "the other")})
+	servers := map[string]http.Handler{
+		"handler":    httplayer.Handler(fallback.Service(bad)),
+		"middleware": httplayer.Middleware(fallback.With("bad", func(httplayer.Service) httplayer.Service { return bad }).Layer())(http.NotFoundHandler()),
+	}
+	for name, tt := range map[string]struct {
+		method, body string
+		sent         bool
+	}{
+		"get":           {http.MethodGet, "", true},
+		"put":           {http.MethodPut, "x", false},
+		"post, no body": {http.MethodPost, "", false},
+	} {
+		for server, h := range servers {
+			t.Run(name+", "+server, func(t *testing.T) {
+				srv := httptest.NewServer(h)
+				defer srv.Close()
+				req, err := http.NewRequestWithContext(t.Context(), tt.method, srv.URL, strings.NewReader(tt.body))
+				require.NoError(t, err)
+				rsp, err := srv.Client().Do(req)
+				require.NoError(t, err)
+				defer rsp.Body.Close()
+				require.Equal(t, tt.sent, rsp.StatusCode == http.StatusOK, rsp.Status)
+			})
+		}
+	}
+}
+
+// Behind a Handler, the connection of a client whose request was answered in its
+// place is used for the next one. A Middleware closes it: the body is the server's
+// own there, and once it was closed nobody knows what is left of it.
+func TestFallbackKeepsTheConnection(t *testing.T) {
+	const post = "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello"
+	stack := httplayer.NewStack().Fallback(instead("default")).Limit(0)
+	last := strings.Replace(post, "Content-Length", "Connection: close\r\nContent-Length", 1)
+	h := httplayer.Handler(stack.Service(says(http.StatusOK, "never")))
+	require.Equal(t, []string{"default", "default", "default"}, exchanged(t, h, post+post+last))
+	h = httplayer.Middleware(stack.Layer())(http.NotFoundHandler())
+	require.Equal(t, []string{"default"}, exchanged(t, h, post+post+last))
+}

@@ -1,0 +1,136 @@
+package httplayer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// halfDead answers nothing on its first connection, beyond what chatter says,
+// and every request on the others.
+func halfDead(t *testing.T, h *host, streams int, chatter func(c *rawH2)) {
+	t.Helper()
+	rawHost(t, h, "10.0.0.2:80", func(n int, c *rawH2) {
+		c.settings(streams)
+		if n == 0 {
+			go chatter(c)
+			c.drain()
+		}
+		for s := c.request(); s != 0; s = c.request() {
+			c.respond(s, "new")
+		}
+	})
+}
+
+// hasty is a request that is given up after a second.
+func hasty(ctx context.Context, e *Endpoint) error {
+	defer synctest.Wait() // net/http counts a stream twice while it is being reset
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	return get(ctx, e, "/")
+}
+
+// A connection that leads nowhere is full of requests that were given up. It is
+// replaced long before TCP ends it.
+func TestSilentH2ConnectionIsReplaced(t *testing.T) {
+	for name, streams := range map[string]int{"full": 2, "not full": 100} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context) {
+				h := newHost(ctx, 0)
+				halfDead(t, h, streams, func(*rawH2) {})
+				r := &roads{by: h.network.DialContext}
+				e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+				for range 2 {
+					require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
+				}
+				began := time.Now() // whoever looks first starts the clock
+				for hasty(ctx, e) != nil {
+					time.Sleep(time.Second / 2)
+				}
+				assert.InDelta(t, patienceWithSilence, time.Since(began), float64(2*time.Second))
+				dials, _, _ := r.state()
+				assert.Equal(t, 2, dials)
+				time.Sleep(2 * patienceWithSilence)
+				synctest.Wait()
+				_, open, _ := r.state()
+				assert.Equal(t, 1, open)
+			})
+		})
+	}
+}
+
+// The handlers of a server hang first, while it answers every PING; then it dies.
+func TestSilentH2ConnectionThatHadAnswered(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		h := newHost(ctx, 0)
+		rawHost(t, h, "10.0.0.2:80", func(n int, c *rawH2) {
+			c.settings(100)
+			for n == 0 {
+				kind, flags, _, payload, err := c.next()
+				if err != nil {
+					return
+				}
+				if kind == framePing && flags&flagAck == 0 {
+					c.frame(framePing, flagAck, 0, payload)
+				}
+			}
+			for s := c.request(); s != 0; s = c.request() {
+				c.respond(s, "new")
+			}
+		})
+		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
+		began := time.Now() // net/http sends no other PING before there is a response
+		for hasty(ctx, e) != nil {
+			require.Less(t, time.Since(began), 2*patienceWithSilence)
+			time.Sleep(time.Second)
+		}
+		assert.Greater(t, time.Since(began), patienceWithSilence)
+	})
+}
+
+// Whoever waits for room hears of it, too.
+func TestSilentH2ConnectionUnderReady(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		h := newHost(ctx, 0)
+		halfDead(t, h, 2, func(*rawH2) {})
+		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
+		for range 2 {
+			require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
+		}
+		began := time.Now()
+		require.NoError(t, e.Ready(ctx))
+		assert.InDelta(t, patienceWithSilence, time.Since(began), float64(time.Second))
+		require.NoError(t, hasty(ctx, e))
+	})
+}
+
+// A server that says anything is there, whatever it leaves unanswered.
+func TestH2ConnectionOfAServerThatSaysSomething(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context) {
+		h := newHost(ctx, 0)
+		const talks = 3 * time.Minute
+		halfDead(t, h, 2, func(c *rawH2) {
+			for range talks / (20 * time.Second) {
+				time.Sleep(20 * time.Second)
+				c.frame(frameWindowUpdate, 0, 0, []byte{0, 0, 0, 1})
+			}
+		})
+		r := &roads{by: h.network.DialContext}
+		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+		for range 2 {
+			require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
+		}
+		for began := time.Now(); time.Since(began) < talks; time.Sleep(time.Second) {
+			require.ErrorIs(t, hasty(ctx, e), layer.ErrNotReady)
+		}
+		dials, _, _ := r.state()
+		assert.Equal(t, 1, dials)
+		require.NoError(t, e.Ready(ctx))
+	})
+}

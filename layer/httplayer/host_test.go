@@ -1,0 +1,139 @@
+package httplayer
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	xhttp2 "golang.org/x/net/http2" //nolint:depguard // its Framer is the raw client
+	"golang.org/x/net/http2/hpack"  //nolint:depguard // of the raw client
+
+	"github.com/gotower/gotower/layer"
+)
+
+// askH2 sends a request of these fields, names and values, and returns the status
+// of the answer.
+func askH2(t *testing.T, addr string, fields ...string) (status string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(time.Minute)))
+	c := newFramerClient(t, conn)
+	c.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
+	for i := 0; i < len(fields); i += 2 {
+		require.NoError(t, c.enc.WriteField(hpackField(fields[i], fields[i+1])))
+	}
+	require.NoError(t, c.WriteHeaders(xhttp2.HeadersFrameParam{
+		StreamID: 1, BlockFragment: c.block.Bytes(), EndStream: true, EndHeaders: true,
+	}))
+	for {
+		frame, err := c.ReadFrame()
+		require.NoError(t, err)
+		if head, ok := frame.(*xhttp2.MetaHeadersFrame); ok {
+			return head.PseudoValue("status")
+		}
+	}
+}
+
+// saidHost is what a server saw of a request.
+type saidHost struct{ host, field, uri string }
+
+// Whom an HTTP/2 request is for, only :authority says.
+func TestHostBesideAuthority(t *testing.T) {
+	for name, opts := range map[string][]EndpointOption{"h2": nil, "http1": {H1()}} {
+		for _, edited := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				up, routed := make(chan saidHost, 1), make(chan saidHost, 1)
+				e := endpoint(t, serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+					up <- saidHost{r.Host, r.Header.Get("Host"), r.RequestURI}
+				})), opts...)
+				front := servingBy(t, Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+					var a Access
+					routed <- saidHost{a.Authority(r), a.RequestHeader(r).Get("Host"), a.Path(r)}
+					if edited {
+						r = Edit{}.Request(r, layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Foo", Value: "1"}}})
+					}
+					return e.Call(ctx, r)
+				})))
+				status := askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "private")
+				assert.Equal(t, "200", status)
+				assert.Equal(t, saidHost{"public", "", "/x"}, <-routed)
+				// A server of HTTP/2 shows no field that a client of Go's sends.
+				assert.Equal(t, saidHost{"public", "", "/x"}, <-up)
+			})
+		}
+	}
+}
+
+// Neither a handler behind layers nor the layers see a second name.
+func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
+	saw := make(chan string, 2)
+	layers := func(next Service) Service {
+		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
+			saw <- r.Host + " " + Access{}.RequestHeader(r).Get("Host")
+			return next.Call(ctx, r)
+		})
+	}
+	front := servingBy(t, Middleware(layers)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		saw <- r.Host + " " + r.Header.Get("Host")
+	})))
+	status := askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "public", ":path", "/x", "host", "private")
+	assert.Equal(t, "200", status)
+	assert.Equal(t, "public ", <-saw)
+	assert.Equal(t, "public ", <-saw)
+}
+
+// An edit changes Host where it says so, and nowhere else.
+func TestEditLeavesHost(t *testing.T) {
+	req := request(t, "GET", "http://public/", "")
+	req.Header.Set("Host", "private")
+	edited := Edit{}.Request(req, layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Foo", Value: "1"}}})
+	assert.Equal(t, "public", edited.Host)
+	assert.NotContains(t, edited.Header, "Host")
+	assert.Equal(t, "private", req.Header.Get("Host"), "of somebody else")
+	edited = Edit{}.Request(req, layer.FieldChanges{Set: []layer.FieldPair{{Name: "Host", Value: "web"}}})
+	assert.Equal(t, "web", edited.Host)
+}
+
+// directed is h behind a handler that fills in the URL, as many do that are made for
+// a proxy: that is not what the client sent.
+func directed(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r = r.Clone(r.Context())
+		r.URL.Scheme, r.URL.Host = "http", "backend"
+		h.ServeHTTP(w, r)
+	})
+}
+
+// A path of HTTP/2 that is a URL would be routed by its authority, and sent with
+// the other one.
+func TestPathOfHTTP2IsNoURL(t *testing.T) {
+	called := make(chan string, 10)
+	svc := serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+		called <- r.RequestURI
+		return Edit{}.Reply(r, layer.Answer{Status: 200}), nil
+	})
+	layers := Middleware(func(Service) Service { return svc })(http.NotFoundHandler())
+	for name, h := range map[string]http.Handler{
+		"handler": Handler(svc), "directed handler": directed(Handler(svc)),
+		"middleware": layers, "directed middleware": directed(layers),
+	} {
+		front := servingBy(t, h)
+		for path, status := range map[string]string{
+			"http://public/x": "400", "http://private/x": "400", "file:///x": "400", "/http://public/x": "200", "//public/x": "200", "*": "200",
+		} {
+			t.Run(name+" "+path, func(t *testing.T) {
+				require.Equal(t, status, askH2(t, front.addr, ":method", "GET", ":scheme", "http", ":authority", "private", ":path", path))
+				if status == "200" {
+					assert.Equal(t, path, <-called)
+				}
+				assert.Empty(t, called)
+			})
+		}
+	}
+}
