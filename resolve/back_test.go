@@ -51,10 +51,14 @@ func TestASourceThatIsBackIsHeardOf(t *testing.T) {
 		"zone":                      resolve.Zone(recycled(add(a1)), "a", resolve.ZonePolicy{}),
 		"merge":                     resolve.Merge(recycled(add(a1)), lastingly(add(a2))),
 		"merge of what is not back": resolve.Merge(recycled(gone), lastingly(add(a2))),
+		"merge of what ended":       resolve.Merge(lastingly(add(a1)), says(add(a2))),
 		"merge of the unresolvable": resolve.MergeWithin(0, later(resolve.Func(never)), lastingly(add(a2))),
 		"fallback to second":        resolve.Fallback(recycled(gone), lastingly(add(a2))),
 		"fallback to second, too":   resolve.Fallback(resolve.Func(never), recycled(add(a2))),
 		"fallback, not needed":      resolve.Fallback(recycled(add(a1)), lastingly(add(a2))),
+		"fallback to what ended":    resolve.Fallback(lastingly(gone), says(add(a2))),
+		"fallback of what ended":    resolve.Fallback(says(add(a1)), lastingly(add(a2))),
+		"fallback after both ended": resolve.Fallback(says(gone), says(add(a2))),
 		"each on another": resolve.Dedupe(resolve.Subset(resolve.Zone(resolve.Fallback(
 			resolve.Merge(resolve.Dedupe(recycled(gone)), lastingly(gone)), lastingly(add(a2))), "a", resolve.ZonePolicy{}), all)),
 	} {
@@ -72,7 +76,7 @@ func TestASourceThatIsBackIsHeardOf(t *testing.T) {
 				cancel()
 				got := j.news()
 				assert.NotContains(t, got, "empty")
-				assert.Greater(t, len(got), 3, "there was something to be heard of")
+				assert.Greater(t, len(got), 3, "there was something to be heard of: %v", got)
 			})
 		})
 	}

@@ -26,8 +26,9 @@ import (
 // an update is an answer, be it of first or of second; around each of them it
 // judges each by itself.
 //
-// A resolver whose sequence ends otherwise is not asked again: what it said
-// last stays in force. Wrap it in [Reconnect].
+// A resolver whose sequence ends otherwise is not asked again: wrap it in
+// [Reconnect]. What is in force stays so, and is said once more, for nothing else
+// would ever say that its error is over.
 func Fallback(first, second Resolver) Resolver {
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
@@ -75,6 +76,8 @@ func (f *fallback) take(ctx context.Context, m message) bool {
 			return false
 		}
 		m.update = Update{Kind: DoesNotExist}
+	case m.ended:
+		return f.yield(Update{}, m.err) && f.sayAgain()
 	case m.err != nil:
 		f.lost = f.lost || m.from == isFirst
 		return f.yield(Update{}, m.err)
@@ -83,6 +86,15 @@ func (f *fallback) take(ctx context.Context, m message) bool {
 		return f.takeSecond(m.update)
 	}
 	return f.takeFirst(ctx, m.update)
+}
+
+// sayAgain says what is in force, as far as whoever is asked has said so.
+func (f *fallback) sayAgain() bool {
+	known := &f.primary
+	if f.standIn != nil {
+		known = &f.stand
+	}
+	return known.State() == StatePending || f.yield(whole(known), nil)
 }
 
 func (f *fallback) takeFirst(ctx context.Context, u Update) bool {
@@ -95,7 +107,7 @@ func (f *fallback) takeFirst(ctx context.Context, u Update) bool {
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
 		return true
 	case absent && back && f.stand.State() != StatePending:
-		return f.yield(whole(&f.stand), nil) // whoever heard of the error must hear that it is over
+		return f.sayAgain() // whoever heard of the error must hear that it is over
 	case absent:
 		return true
 	case f.standIn == nil:

@@ -147,11 +147,30 @@ func TestFallbackKeepsWhatIsKnownUntilSecondAnswers(t *testing.T) {
 		second.send("web", add(b1))
 		assert.Equal(t, []string{"add " + b1}, j.news())
 		second.cut("web")
-		assert.Equal(t, []string{"connection reset", `resolve "web": stream ended`}, j.news(), "and b1 stays")
+		ended := func(all string) []string { return []string{"connection reset", `resolve "web": stream ended`, all} }
+		assert.Equal(t, ended("replace "+b1), j.news(), "and b1 stays: nothing more can be heard of second, so that is over")
 		first.send("web", add(a1))
 		assert.Equal(t, []string{"replace " + a1}, j.news())
 		first.cut("web")
-		assert.Equal(t, []string{"connection reset", `resolve "web": stream ended`}, j.news(), "an error is no answer")
+		assert.Equal(t, ended("replace "+a1), j.news(), "an error is no answer")
+		cancel()
+		assert.Equal(t, []string{"end"}, j.news())
+	})
+}
+
+// What was known is first's, and nothing confirms it any more.
+func TestFallbackIsSilentWhenSecondEndsWithoutAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var first, second script
+		first.send("web", add(a1))
+		second.change("web", func(*line) {})
+		ctx, cancel := context.WithCancel(t.Context())
+		j := read(ctx, resolve.Fallback(&first, &second), "web")
+		assert.Equal(t, []string{"replace " + a1}, j.news())
+		first.send("web", gone)
+		assert.Empty(t, j.news())
+		second.cut("web")
+		assert.Equal(t, []string{"connection reset", `resolve "web": stream ended`}, j.news())
 		cancel()
 		assert.Equal(t, []string{"end"}, j.news())
 	})

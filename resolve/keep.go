@@ -36,7 +36,8 @@ type KeepPolicy struct {
 	Remember time.Duration
 
 	// Log gets a warning when an answer is held back, one an outage, and when
-	// a set is let go. Nil means silence.
+	// a set is let go. A handler that blocks holds up the stream that it is about,
+	// and no other. Nil means silence.
 	Log *slog.Logger
 }
 
@@ -60,7 +61,11 @@ type Keeper struct {
 // the source says next is put together with it. As soon as that is no longer
 // doubtful, it is passed on as one Replace; and so it is, whatever it is, when
 // Grace is over. Another error takes a held answer back: Grace begins anew with
-// the next one. An error that matches [ErrUnresolvable] is believed.
+// the next one, so that a source whose streams break sooner than that, time after
+// time, is not believed. The end of a stream that we ended ourselves, for it was
+// idle or old (the stream limits of package linkerd), does not take it back: Grace
+// goes on, and is over with the next answer at the earliest. An error that matches
+// [ErrUnresolvable] is believed.
 //
 // In steady state, with an update since the last error, nothing is held back.
 //
@@ -75,7 +80,9 @@ type Keeper struct {
 // one that is held back, came after; while the source is well it is 0, for
 // silence then means that nothing changed. A set that has reached MaxAge is let
 // go: the held answer is passed on, or else Empty. What the source says
-// after that passes at once.
+// after that passes at once. But if the stream of the held answer has ended
+// meanwhile, that end is an error after an answer that is in force now: the age
+// counts from there.
 //
 // r should go on after errors, as Reconnect does; when it ends, so does the
 // sequence.
@@ -184,15 +191,29 @@ func (k *Keeper) take(ctx context.Context, w *kept, m message, yield func(Update
 
 // apply returns what to pass on of a message, but for its error.
 func (k *Keeper) apply(ctx context.Context, w *kept, m message) (Update, bool) {
+	return k.locked(ctx, w, func() (Update, bool) {
+		if m.err != nil {
+			w.lost(m.err)
+			return k.recall(w)
+		}
+		u, ok := w.update(m.update)
+		if ok && w.said.State() != StatePending {
+			k.memory.drop(w.target) // the stream knows better
+		}
+		return u, ok
+	})
+}
+
+// locked returns what f does, and logs what that has to say: not with the lock
+// held, for a handler may ask for Kept, or block.
+func (k *Keeper) locked(ctx context.Context, w *kept, f func() (Update, bool)) (Update, bool) {
 	k.mu.Lock()
-	defer k.mu.Unlock()
-	if m.err != nil {
-		w.lost(m.err)
-		return k.recall(w)
-	}
-	u, ok := w.update(ctx, m.update)
-	if ok {
-		k.memory.drop(w.target) // the stream knows better
+	u, ok := f()
+	lines := w.lines
+	w.lines = nil
+	k.mu.Unlock()
+	for _, l := range lines {
+		w.Log.Log(ctx, l.level, l.text, l.args...) //nolint:sloglint // see what calls note: literals
 	}
 	return u, ok
 }
@@ -206,12 +227,12 @@ func (k *Keeper) giveUp(w *kept) {
 }
 
 func (k *Keeper) due(ctx context.Context, w *kept) (Update, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if at := w.recallAt; !at.IsZero() && !time.Now().Before(at) {
-		return k.recall(w)
-	}
-	return w.expire(ctx)
+	return k.locked(ctx, w, func() (Update, bool) {
+		if at := w.recallAt; !at.IsZero() && !time.Now().Before(at) {
+			return k.recall(w)
+		}
+		return w.expire()
+	})
 }
 
 func (k *Keeper) schedule(w *kept, timer *time.Timer) {

@@ -81,6 +81,10 @@ func TestKeepLastGoodRemembers(t *testing.T) {
 		"it is doubtful": {steps: []step{
 			{well, 0, 1, web}, {append(silent, remove("10.0.0.0:80"), many(1)), time.Hour, time.Hour, "remove 10.0.0.0:80, " + web},
 		}},
+		"it says nothing": {steps: []step{ // that means anything
+			{well, 0, 1, web}, {[]resolve.Update{remove("10.0.0.1:80")}, time.Hour, time.Minute, "remove 10.0.0.1:80, " + web},
+			{silent, time.Hour, time.Minute, web},
+		}},
 		"a day":    {steps: []step{{well, 0, 1, web}, {fails, 24 * time.Hour, 1, "connection reset"}}},
 		"too long": {resolve.KeepPolicy{Remember: time.Minute}, []step{{well, 0, 1, web}, {silent, time.Minute, time.Hour, ""}}},
 		"not at all": {

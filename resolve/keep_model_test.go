@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/internal/stream"
 )
 
 // keepModel is a Keeper that looks at itself once a second.
@@ -16,7 +19,9 @@ type keepModel struct {
 	policy      KeepPolicy
 	said, force model
 	lost, held  time.Duration // how long; less than 0 is not
+	away        time.Duration // since the first error after the last answer, while waiting
 	waiting     bool          // for the first update after an error
+	err         error
 }
 
 func (m *keepModel) doubt() bool {
@@ -30,17 +35,26 @@ func (m *keepModel) believe() {
 
 func (m *keepModel) take(s step) {
 	if s.err != nil {
-		m.waiting, m.held = true, -1
-		m.lost = max(m.lost, 0)
+		if !m.waiting {
+			m.away = 0
+		}
+		m.waiting, m.lost, m.err = true, max(m.lost, 0), s.err
+		if !errors.Is(s.err, stream.ErrLimit) {
+			m.held = -1
+		}
 		return
 	}
 	m.said.apply(s.update)
+	if m.said.state == StatePending {
+		return
+	}
 	if !m.waiting && m.held < 0 || !m.doubt() {
 		m.believe()
 		return
 	}
 	m.waiting = false
 	m.held = max(m.held, 0)
+	m.grace() // it may have passed before a stream of ours that ended was back
 }
 
 func (m *keepModel) second() {
@@ -50,12 +64,26 @@ func (m *keepModel) second() {
 	if m.held >= 0 {
 		m.held += time.Second
 	}
-	old := m.policy.MaxAge > 0 && m.lost >= m.policy.MaxAge && len(m.force.list) > 0
-	switch {
-	case m.held >= m.policy.Grace, old && m.held >= 0:
-		m.believe()
-	case old:
+	m.away += time.Second
+	if m.old() && m.held >= 0 {
+		waiting := m.waiting
+		if m.believe(); waiting {
+			m.lost, m.waiting = m.away, true
+		}
+	}
+	if m.old() {
 		m.force = model{state: StateEmpty}
+	}
+	m.grace()
+}
+
+func (m *keepModel) old() bool {
+	return m.policy.MaxAge > 0 && m.lost >= m.policy.MaxAge && len(m.force.list) > 0
+}
+
+func (m *keepModel) grace() {
+	if m.held >= m.policy.Grace && !m.waiting {
+		m.believe()
 	}
 }
 
@@ -102,7 +130,7 @@ func (m *keepModel) compare(list []Kept) error {
 		Age: max(m.lost, 0), Held: m.held >= 0,
 	}
 	if m.lost >= 0 {
-		want.Err = errLost
+		want.Err = m.err
 	}
 	if len(list) != 1 || list[0] != want {
 		return fmt.Errorf("kept is %v, not %v", list, want)
@@ -121,6 +149,48 @@ func TestKeepLastGoodIsItsModel(t *testing.T) {
 		if err := checkKeep(t, p, steps.Draw(r, "steps")); err != nil {
 			r.Fatal(err)
 		}
+	})
+}
+
+// An answer that was held back until its own stream ended is no younger than that.
+func TestKeepLastGoodPassesOnWhatNoStreamSays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		source := make(puppet)
+		keeper := KeepLastGood(source, KeepPolicy{Grace: 30 * time.Second, MaxLoss: 0.5, MaxAge: time.Minute})
+		c := consume(ctx, keeper)
+		says := func(hosts ...byte) {
+			u := Update{Kind: Replace}
+			for _, n := range hosts {
+				u.Endpoints = append(u.Endpoints, Endpoint{ID: ID{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, n}), 80)}})
+			}
+			source <- message{update: u}
+		}
+		requireKept := func(want Kept) {
+			t.Helper()
+			c.look()
+			want.Target = "web"
+			if got := keeper.Kept(); len(got) != 1 || got[0] != want {
+				t.Fatalf("kept is %v, not %v", got, want)
+			}
+		}
+		says(1, 2, 3, 4)
+		source <- message{err: errLost}
+		time.Sleep(40 * time.Second)
+		says(1)
+		time.Sleep(10 * time.Second)
+		source <- message{err: stream.ErrLimit}
+		time.Sleep(9 * time.Second)
+		requireKept(Kept{State: StateExists, Endpoints: 4, Age: 59 * time.Second, Held: true, Err: stream.ErrLimit})
+		time.Sleep(2 * time.Second)
+		requireKept(Kept{State: StateExists, Endpoints: 1, Age: 11 * time.Second, Err: stream.ErrLimit})
+		time.Sleep(48 * time.Second)
+		requireKept(Kept{State: StateExists, Endpoints: 1, Age: 59 * time.Second, Err: stream.ErrLimit})
+		time.Sleep(2 * time.Second)
+		requireKept(Kept{State: StateEmpty, Age: 61 * time.Second, Err: stream.ErrLimit})
+		says(1, 2)
+		requireKept(Kept{State: StateExists, Endpoints: 2})
 	})
 }
 

@@ -1,8 +1,11 @@
 package resolve
 
 import (
-	"context"
+	"errors"
+	"log/slog"
 	"time"
+
+	"github.com/gotower/gotower/internal/stream"
 )
 
 // kept is one stream of a Keeper.
@@ -17,25 +20,42 @@ type kept struct {
 	recallAt time.Time // when to begin with what is remembered; zero if that is over
 
 	lostAt  time.Time // first error since the source was believed; zero while it is well
+	awayAt  time.Time // first error since its last answer, while waiting
 	heldAt  time.Time // when the doubtful answer came; zero if none is held
 	waiting bool      // for the first update after an error
 	logged  bool      // of this outage
 	err     error     // the last one
+
+	lines []line // for the log, once no lock is held
 }
 
-// lost notes an error. What is held was said before it, and counts no more.
+// line is one of the log.
+type line struct {
+	level slog.Level
+	text  string
+	args  []any
+}
+
+// lost notes an error. What is held was said before it, and counts no more, but
+// if the source said it on a stream that is well and that we ended.
 func (w *kept) lost(err error) {
-	w.err, w.waiting, w.heldAt = err, true, time.Time{}
+	if !w.waiting {
+		w.awayAt = time.Now()
+	}
+	w.err, w.waiting = err, true
+	if !errors.Is(err, stream.ErrLimit) {
+		w.heldAt = time.Time{}
+	}
 	if w.lostAt.IsZero() {
 		w.lostAt = time.Now()
 	}
 }
 
 // update returns what to pass on of u, if anything.
-func (w *kept) update(ctx context.Context, u Update) (Update, bool) {
+func (w *kept) update(u Update) (Update, bool) {
 	w.said.Apply(u)
-	if w.apart && w.said.State() == StatePending {
-		return Update{}, false // no answer yet
+	if w.said.State() == StatePending {
+		return u, !w.apart // no answer yet
 	}
 	w.recallAt = time.Time{}
 	held := !w.heldAt.IsZero()
@@ -43,12 +63,12 @@ func (w *kept) update(ctx context.Context, u Update) (Update, bool) {
 		w.waiting, w.apart = false, true
 		if !held {
 			w.heldAt = time.Now()
-			w.hold(ctx)
+			w.hold()
 		}
 		return Update{}, false
 	}
 	if w.logged {
-		w.Log.InfoContext(ctx, "source of endpoints is believed again", "target", w.target,
+		w.note(slog.LevelInfo, "source of endpoints is believed again",
 			"endpoints", w.said.Len(), "after", time.Since(w.lostAt))
 	}
 	if w.apart {
@@ -65,14 +85,18 @@ func (w *kept) doubtful() bool {
 	return w.Grace > 0 && good > 0 && (now == 0 || float64(good-now) > w.MaxLoss*float64(good))
 }
 
-func (w *kept) hold(ctx context.Context) {
+func (w *kept) hold() {
 	if w.logged {
 		return
 	}
 	w.logged = true
-	w.Log.WarnContext(ctx, "answer after an error is held back; the last good set stays in force",
-		"target", w.target, "said", w.said.State().String(), "endpoints_said", w.said.Len(),
+	w.note(slog.LevelWarn, "answer after an error is held back; the last good set stays in force",
+		"said", w.said.State().String(), "endpoints_said", w.said.Len(),
 		"endpoints_kept", w.force.Len(), "grace", w.Grace, "err", w.err)
+}
+
+func (w *kept) note(level slog.Level, text string, args ...any) {
+	w.lines = append(w.lines, line{level, text, append([]any{"target", w.target}, args...)})
 }
 
 // believe makes what the source says what is in force.
@@ -91,7 +115,7 @@ func (w *kept) well() {
 // deadline is when expire has something to do, or zero for never.
 func (w *kept) deadline() time.Time {
 	var held, old time.Time
-	if !w.heldAt.IsZero() {
+	if !w.heldAt.IsZero() && !w.waiting {
 		held = w.heldAt.Add(w.Grace)
 	}
 	if w.MaxAge > 0 && !w.lostAt.IsZero() && w.force.Len() > 0 {
@@ -108,16 +132,27 @@ func sooner(a, b time.Time) time.Time {
 	return a
 }
 
+// letIn makes the held answer what is in force. Where its stream has ended since,
+// nothing confirms it any more.
+func (w *kept) letIn() Update {
+	waiting, logged, err := w.waiting, w.logged, w.err
+	u := w.believe()
+	if waiting {
+		w.lostAt, w.waiting, w.logged, w.err = w.awayAt, true, logged, err
+	}
+	return u
+}
+
 // expire returns what takes the place of the set that is let go, if it is time
 // for that.
-func (w *kept) expire(ctx context.Context) (Update, bool) {
+func (w *kept) expire() (Update, bool) {
 	if at := w.deadline(); at.IsZero() || time.Now().Before(at) {
 		return Update{}, false
 	}
-	w.Log.WarnContext(ctx, "last good set is let go", "target", w.target,
+	w.note(slog.LevelWarn, "last good set is let go",
 		"endpoints", w.force.Len(), "age", time.Since(w.lostAt), "err", w.err)
 	if !w.heldAt.IsZero() {
-		return w.believe(), true
+		return w.letIn(), true
 	}
 	w.apart, w.logged = true, true
 	u := Update{Kind: Empty}

@@ -37,7 +37,9 @@ func Merge(rs ...Resolver) Resolver { return MergeWithin(mergeGrace, rs...) }
 // that one said last stays in force. The first answer of a resolver after an
 // error of it is an update even if it changes nothing, and then all that is
 // known: it says that the error is over. A resolver whose sequence ends
-// otherwise is not asked again: wrap it in [Reconnect]. When all have ended, so
+// otherwise is not asked again: wrap it in [Reconnect]. What it said last stays in
+// force for as long as the others go on, and all that is known is said once more,
+// for nothing else would ever say that its error is over. When all have ended, so
 // does the merged sequence.
 //
 // To [KeepLastGood] around it, an update is an answer, whichever of rs it is of.
@@ -87,7 +89,7 @@ type union struct {
 	late  bool    // the grace is over, or all have answered
 	known Set     // what the consumer was told
 	last  Diff    // of the source that spoke last, until that was told
-	back  bool    // a source that was lost has answered, until that was told
+	back  bool    // a source that was lost has answered, or ended, until that was told
 }
 
 // take notes what a source said, and passes on what is an error. It returns
@@ -111,6 +113,7 @@ func (all *union) take(m message, yield func(Update, error) bool) bool {
 		all.apply(m.from, Update{Kind: DoesNotExist})
 		err = errors.New(err.Error()) // others go on: it must not match ErrUnresolvable
 	}
+	all.back = true // nothing more is to be heard of it, so this is over
 	return yield(Update{}, err)
 }
 

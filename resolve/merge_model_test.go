@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/internal/stream"
 )
 
 // puppet is a resolver that says what it is sent.
@@ -100,7 +102,8 @@ func someSteps(sources int) *rapid.Generator[[]step] {
 		case what == 0:
 			return step{wait: time.Duration(rapid.IntRange(1, 40).Draw(t, "wait")) * time.Second}
 		case what <= 2:
-			return step{message: message{from: rapid.IntRange(0, sources-1).Draw(t, "from"), err: errLost}}
+			err := rapid.SampledFrom([]error{errLost, stream.ErrLimit}).Draw(t, "err")
+			return step{message: message{from: rapid.IntRange(0, sources-1).Draw(t, "from"), err: err}}
 		case what == 3 && rapid.IntRange(0, 9).Draw(t, "final") == 0:
 			m := message{from: rapid.IntRange(0, sources-1).Draw(t, "from"), err: ErrUnresolvable, ended: true}
 			return step{message: m}

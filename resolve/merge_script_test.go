@@ -27,7 +27,8 @@ type line struct {
 	said    []resolve.Update // since the first set; all streams follow it
 	streams int              // how many streams are open
 	opened  int              // how many there were
-	breaks  int              // how often streams were broken
+	breaks  int              // how often streams were ended
+	why     error            // they were
 	broken  bool
 	reject  bool
 	changed chan struct{}
@@ -59,7 +60,12 @@ func (s *script) set(target string, endpoints ...resolve.Endpoint) {
 
 // cut breaks the streams of a target; new ones break too until mend.
 func (s *script) cut(target string) {
-	s.change(target, func(l *line) { l.broken = true; l.breaks++ })
+	s.change(target, func(l *line) { l.broken, l.why = true, errReset; l.breaks++ })
+}
+
+// end ends the streams of a target that are open, with an error.
+func (s *script) end(target string, why error) {
+	s.change(target, func(l *line) { l.why = why; l.breaks++ })
 }
 
 func (s *script) mend(target string) { s.change(target, func(l *line) { l.broken = false }) }
@@ -84,7 +90,7 @@ func (s *script) Resolve(ctx context.Context, target string) iter.Seq2[resolve.U
 				yield(resolve.Update{}, fmt.Errorf("%s: %w", target, resolve.ErrUnresolvable))
 				return
 			case l.broken || l.breaks != breaks:
-				yield(resolve.Update{}, errReset)
+				yield(resolve.Update{}, l.why)
 				return
 			case at < len(l.said):
 				u := l.said[at]

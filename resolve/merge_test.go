@@ -51,7 +51,8 @@ func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
 		assert.Equal(t, []string{
 			"merge: source 2 of 2: connection reset",
 			`merge: source 2 of 2: resolve "web": stream ended`,
-		}, j.news())
+			"replace " + a1 + " " + b1,
+		}, j.news(), "nothing more can be heard of it: that is over")
 		one.send("web", remove(a1))
 		assert.Equal(t, []string{"remove " + a1}, j.news(), "b1 stays")
 		one.change("web", func(l *line) { l.reject = true })

@@ -15,6 +15,10 @@ type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
 	additional map[string]hosts // addresses that came along, by folded name
+
+	// alias is the end of the CNAMEs, if the server left it out as none of its own.
+	// Then hosts says nothing but how long the CNAMEs are good for.
+	alias string
 }
 
 // hosts is what is known of a name's addresses.
@@ -38,70 +42,53 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	name, ttl, err := canonical(q.Name, m.Answers)
+	end, ttl, err := canonical(q.Name, m.Answers)
 	if err != nil {
 		return answer{}, err
 	}
 	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess}}
 	records := longest
 	if a.exists {
-		records = a.take(name, q.Type, m.Answers)
+		records = a.take(fold(end), q.Type, m.Answers)
 	}
 	if records < longest {
 		a.ttl = min(ttl, records)
 		a.keep(m.Additionals)
 		return a, nil
 	}
-	if a.exists && len(m.Answers) == 0 && !m.Authoritative && !m.RecursionAvailable {
-		return answer{}, errors.New("the server does not know the name, and asks nobody who does")
+	none, said := negative(m.Authorities)
+	a.ttl = min(ttl, none)
+	if a.exists && !m.RecursionAvailable {
+		switch {
+		case len(m.Answers) == 0 && !m.Authoritative:
+			return answer{}, errors.New("the server does not know the name, and asks nobody who does")
+		case fold(end) != fold(q.Name) && !said:
+			a.alias, a.ttl = end.String(), ttl
+		}
 	}
-	a.ttl = min(ttl, negative(m.Authorities))
 	return a, nil
 }
 
-// status is whether there is such a name, or the error that the server says.
-func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
-	rcode := m.RCode
-	for _, r := range m.Additionals {
-		if r.Header.Type == dnsmessage.TypeOPT {
-			rcode = r.Header.ExtendedRCode(rcode)
-		}
-	}
-	switch rcode {
-	case dnsmessage.RCodeSuccess, dnsmessage.RCodeNameError:
-		return rcode, nil
-	case dnsmessage.RCodeFormatError:
-		return rcode, errors.New("FORMERR")
-	case dnsmessage.RCodeServerFailure:
-		return rcode, errors.New("SERVFAIL")
-	case dnsmessage.RCodeNotImplemented:
-		return rcode, errors.New("NOTIMP")
-	case dnsmessage.RCodeRefused:
-		return rcode, errors.New("REFUSED")
-	}
-	return rcode, fmt.Errorf("RCODE %d", rcode)
-}
-
 // canonical follows the CNAMEs from name. They may be in any order.
-func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (name string, ttl time.Duration, err error) {
+func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
 	aliases := make(map[string]dnsmessage.Resource)
 	for _, r := range records {
 		if r.Header.Type == dnsmessage.TypeCNAME && r.Header.Class == dnsmessage.ClassINET {
 			aliases[fold(r.Header.Name)] = r
 		}
 	}
-	name, ttl = fold(from), longest
+	end, ttl = from, longest
 	for range len(aliases) + 1 {
-		r, ok := aliases[name]
+		r, ok := aliases[fold(end)]
 		if !ok {
-			return name, ttl, nil
+			return end, ttl, nil
 		}
 		ttl = min(ttl, ttlOf(r.Header))
 		if c, ok := r.Body.(*dnsmessage.CNAMEResource); ok {
-			name = fold(c.CNAME)
+			end = c.CNAME
 		}
 	}
-	return "", 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
+	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
 }
 
 // take takes the records of name that are of the kind, and returns the smallest
@@ -158,13 +145,13 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 
 // negative is how long it is good that there is nothing: RFC 2308, section 5.
 // Without a SOA record it is not said, and must not be kept.
-func negative(authorities []dnsmessage.Resource) time.Duration {
+func negative(authorities []dnsmessage.Resource) (ttl time.Duration, said bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
-			return min(ttlOf(r.Header), seconds(soa.MinTTL))
+			return min(ttlOf(r.Header), seconds(soa.MinTTL)), true
 		}
 	}
-	return 0
+	return 0, false
 }
 
 func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }

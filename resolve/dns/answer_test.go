@@ -104,6 +104,7 @@ func FuzzInterpret(f *testing.F) {
 		{Header: head, Answers: records("web. 60 SRV 0 1 80 a.", "web. 60 SRV 0 2 80 b."), Additionals: records("a. 5 A 10.0.0.1", "b. 5 AAAA ::1")},
 		{Header: head, Authorities: records("web. 60 SOA 60")},
 		{Header: head, Answers: records("web. 1 CNAME b.", "b. 1 CNAME web.")},
+		{Header: dnsmessage.Header{Response: true, Authoritative: true}, Answers: records("web. 1 CNAME B.")},
 	} {
 		for _, kind := range []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeSRV} {
 			m.Questions = []dnsmessage.Question{question("web.", kind)}
@@ -124,6 +125,12 @@ func FuzzInterpret(f *testing.F) {
 		require.GreaterOrEqual(t, a.ttl, time.Duration(0))
 		require.Less(t, a.ttl, longest)
 		valid(t, a.at(80).endpoints)
+		if a.alias != "" {
+			require.Empty(t, a.addrs)
+			require.Empty(t, a.srv)
+			_, err := newQuery(a.alias, asked.Type, true)
+			require.NoError(t, err)
+		}
 		if !srv {
 			require.Empty(t, a.srv)
 			return

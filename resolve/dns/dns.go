@@ -32,7 +32,9 @@ var _ resolve.Resolver = (*Resolver)(nil)
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	return &Resolver{options: o.withDefaults(), client: client{dial: o.dial}, flights: make(map[target]*flight)}
 }
@@ -75,7 +77,8 @@ func (r *Resolver) enter(t target, name string) *flight {
 		ctx, cancel := context.WithCancel(context.Background())
 		f = newFlight(cancel)
 		r.flights[t] = f
-		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name) })
+		had := make(map[string][]dnsmessage.Type)
+		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name, had) })
 	}
 	f.streams++
 	return f
@@ -97,13 +100,13 @@ func (r *Resolver) leave(t target, f *flight) {
 	}
 }
 
-// look is one lookup of t.
-func (r *Resolver) look(ctx context.Context, t target, name string) (found, error) {
+// look is one lookup of t. It reads and changes had, see [lookup].
+func (r *Resolver) look(ctx context.Context, t target, name string, had map[string][]dnsmessage.Type) (found, error) {
 	conf, err := r.options.config()
 	if err != nil {
 		return found{}, err
 	}
-	l := lookup{search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts}
+	l := lookup{search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts, had: had}
 	l.ask = func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
 		return r.client.ask(ctx, conf, name, kind)
 	}

@@ -37,16 +37,23 @@
 // says that there is nothing to choose, the Endpoint's are 0 too.
 //
 // The addresses of a record's host are those that came along in the additional
-// section, if any did; else they are asked for. A lookup of which one question
-// fails has failed.
+// section, if any did; else they are asked for. Servers put there what they have at
+// hand and have room for: where a host had addresses of both families at the last
+// lookup, and those of one come along, the other one is asked for. A lookup of
+// which one question fails has failed.
 //
 // # Servers
 //
 // A question goes to one server at a time, over UDP with room for 1232 bytes
-// (EDNS0), and over TCP if the answer is truncated. A server that is silent,
-// refuses or fails is left for the next one, and the questions after that begin
-// there. Answers to another id or question are passed over. The zone's
-// signatures (DNSSEC) are not looked at.
+// (EDNS0), and over TCP if the answer is truncated. A server that does not know
+// EDNS0 is asked once more without it. A server that is silent, refuses or fails is
+// left for the next one, and the questions after that begin there. Answers to
+// another id or question are passed over. The zone's signatures (DNSSEC) are not
+// looked at.
+//
+// A server that asks nobody may say that a name is an alias, and leave out what
+// that leads to, for it is none of its own. It is asked for that too; if it does
+// not know, the lookup has failed.
 //
 // # Time
 //

@@ -57,11 +57,49 @@ func kindName(kind dnsmessage.Type) string {
 	}
 }
 
-// attempt asks one server. Each attempt has an id and a port of its own.
+// mostAliases is how many answers of one server may leave out the end of an alias.
+const mostAliases = 8
+
+// attempt asks one server. Where it leaves out what an alias leads to, which is
+// neither that there is nothing nor that there is no such name, it is asked for
+// that too.
 func (c *client) attempt(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
-	q, err := newQuery(name, kind)
+	ttl := longest
+	for n := range mostAliases {
+		a, err := c.question(ctx, timeout, server, name, kind)
+		switch {
+		case err != nil && n > 0:
+			return answer{}, fmt.Errorf("its alias %s: %w", name, err)
+		case err != nil:
+			return answer{}, err
+		}
+		a.ttl = min(a.ttl, ttl)
+		if a.alias == "" {
+			return a, nil
+		}
+		name, ttl = a.alias, a.ttl
+	}
+	return answer{}, fmt.Errorf("more than %d answers are aliases", mostAliases)
+}
+
+// question asks one server with EDNS0, and one that does not know that, without.
+func (c *client) question(
+	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
+) (answer, error) {
+	a, err := c.message(ctx, timeout, server, name, kind, true)
+	if said, ok := errors.AsType[refusal](err); ok && !said.edns && unknown(said.rcode) {
+		return c.message(ctx, timeout, server, name, kind, false)
+	}
+	return a, err
+}
+
+// message sends one. Each has an id and a port of its own.
+func (c *client) message(
+	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type, edns bool,
+) (answer, error) {
+	q, err := newQuery(name, kind, edns)
 	if err != nil {
 		return answer{}, err
 	}

@@ -18,6 +18,10 @@ type lookup struct {
 	search   search
 	families []dnsmessage.Type
 	counts   counts
+
+	// had is the families that each host of the SRV records had addresses of, by
+	// folded name, when this target was last looked up.
+	had map[string][]dnsmessage.Type
 }
 
 // found is what a lookup found: Replace, Empty or DoesNotExist.
@@ -40,7 +44,7 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	}
 	if t.host != "" {
 		f, err := l.first(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
-			h, err := l.addresses(ctx, name)
+			h, err := l.addresses(ctx, name, l.families)
 			return h.at(t.port), err
 		})
 		l.counts.hosts.count(ctx, f, err)
@@ -96,11 +100,11 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks for both families at once. Both must answer.
-func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
-	answers := make([]answer, len(l.families))
+// addresses asks for all families at once. All must answer.
+func (l lookup) addresses(ctx context.Context, name string, families []dnsmessage.Type) (hosts, error) {
+	answers := make([]answer, len(families))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, kind := range l.families {
+	for i, kind := range families {
 		group.Go(func() (err error) {
 			answers[i], err = l.ask(ctx, name, kind)
 			return err

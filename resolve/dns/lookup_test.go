@@ -196,7 +196,10 @@ func TestLookups(t *testing.T) {
 func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var running, most atomic.Int32
-		l := lookup{search: search{ndots: 1}, families: []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}}
+		l := lookup{
+			search: search{ndots: 1}, families: []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA},
+			had: make(map[string][]dnsmessage.Type),
+		}
 		l.ask = func(_ context.Context, name string, kind dnsmessage.Type) (answer, error) {
 			if kind == dnsmessage.TypeSRV {
 				var a answer

@@ -20,9 +20,9 @@ type query struct {
 	packed   []byte
 }
 
-// newQuery packs a question for a complete name. The id is random, for it is
-// part of what keeps answers of others out.
-func newQuery(name string, kind dnsmessage.Type) (query, error) {
+// newQuery packs a question for a complete name, with EDNS0 or without. The id is
+// random, for it is part of what keeps answers of others out.
+func newQuery(name string, kind dnsmessage.Type, edns bool) (query, error) {
 	n, err := dnsmessage.NewName(name)
 	if err != nil {
 		return query{}, fmt.Errorf("name %q: %w", name, err)
@@ -33,14 +33,16 @@ func newQuery(name string, kind dnsmessage.Type) (query, error) {
 		id:       binary.BigEndian.Uint16(id[:]),
 		question: dnsmessage.Question{Name: n, Type: kind, Class: dnsmessage.ClassINET},
 	}
-	var edns dnsmessage.ResourceHeader
-	if err := edns.SetEDNS0(payload, dnsmessage.RCodeSuccess, false); err != nil {
-		return query{}, fmt.Errorf("name %q: %w", name, err)
-	}
 	m := dnsmessage.Message{
-		Header:      dnsmessage.Header{ID: q.id, RecursionDesired: true},
-		Questions:   []dnsmessage.Question{q.question},
-		Additionals: []dnsmessage.Resource{{Header: edns, Body: &dnsmessage.OPTResource{}}},
+		Header:    dnsmessage.Header{ID: q.id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{q.question},
+	}
+	if edns {
+		var opt dnsmessage.ResourceHeader
+		if err := opt.SetEDNS0(payload, dnsmessage.RCodeSuccess, false); err != nil {
+			return query{}, fmt.Errorf("name %q: %w", name, err)
+		}
+		m.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
 	}
 	if q.packed, err = m.Pack(); err != nil {
 		return query{}, fmt.Errorf("name %q: %w", name, err)
@@ -49,7 +51,8 @@ func newQuery(name string, kind dnsmessage.Type) (query, error) {
 }
 
 // answeredBy reports whether msg is an answer to q, by its id and its question,
-// and whether it is cut short. It does not look further.
+// and whether it is cut short. It does not look further. A server that could not
+// read q need not repeat the question.
 func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -58,7 +61,7 @@ func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	}
 	questions, err := p.AllQuestions()
 	if err != nil || len(questions) != 1 {
-		return false, false
+		return err == nil && len(questions) == 0 && unknown(h.RCode), false
 	}
 	asked := questions[0]
 	same := asked.Type == q.question.Type && asked.Class == q.question.Class && fold(asked.Name) == fold(q.question.Name)

@@ -37,6 +37,7 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 		)
 	})
 	ttl, rest := a.ttl, a.srv
+	all := make(map[string]hosts)
 	for len(rest) > 0 {
 		n := slices.IndexFunc(rest, func(r dnsmessage.SRVResource) bool { return r.Priority != rest[0].Priority })
 		if n < 0 {
@@ -47,11 +48,14 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 			return found{}, err
 		}
 		ttl = min(ttl, least)
+		maps.Copy(all, where)
 		if endpoints := weigh(rest[:n], where); len(endpoints) > 0 {
+			l.remember(all)
 			return found{kind: resolve.Replace, endpoints: endpoints, ttl: ttl, final: true}, nil
 		}
 		rest = rest[n:]
 	}
+	l.remember(all)
 	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
 }
 
@@ -64,31 +68,34 @@ func (l lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
 ) (map[string]hosts, time.Duration, error) {
 	where := make(map[string]hosts)
-	var missing []string
+	var missing []gap
 	for _, r := range records {
 		name := fold(r.Target)
 		if _, seen := where[name]; seen || !usable(r) {
 			continue
 		}
 		where[name] = l.ofFamilies(known[name])
-		if len(where[name].addrs) == 0 {
-			missing = append(missing, name)
+		if families := l.lacks(name, where[name]); len(families) > 0 {
+			missing = append(missing, gap{name, families})
 		}
 	}
 	asked := make([]hosts, len(missing))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(abreast)
-	for i, name := range missing {
+	for i, m := range missing {
 		group.Go(func() (err error) {
-			asked[i], err = l.addresses(ctx, name)
+			asked[i], err = l.addresses(ctx, m.name, m.families)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, 0, err
 	}
-	for i, name := range missing {
-		where[name] = asked[i]
+	for i, m := range missing {
+		if h := where[m.name]; len(h.addrs) > 0 {
+			asked[i] = h.and(asked[i])
+		}
+		where[m.name] = asked[i]
 	}
 	ttl := longest
 	for h := range maps.Values(where) {
@@ -100,13 +107,48 @@ func (l lookup) locate(
 // ofFamilies leaves out the addresses that were not asked for.
 func (l lookup) ofFamilies(h hosts) hosts {
 	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs), func(addr netip.Addr) bool {
-		family := dnsmessage.TypeAAAA
-		if addr.Is4() {
-			family = dnsmessage.TypeA
-		}
-		return !slices.Contains(l.families, family)
+		return !slices.Contains(l.families, familyOf(addr))
 	})
 	return h
+}
+
+func familyOf(addr netip.Addr) dnsmessage.Type {
+	if addr.Is4() {
+		return dnsmessage.TypeA
+	}
+	return dnsmessage.TypeAAAA
+}
+
+// gap is a host of SRV records, and the families that it is to be asked for.
+type gap struct {
+	name     string
+	families []dnsmessage.Type
+}
+
+// lacks returns the families to ask for: all of a host of which no address came
+// along; of another one, those that it had before. What comes along is what the
+// server has at hand and has room for, so that one family may be left out that is
+// there. To ask for all families of all hosts each time, for that, would be many
+// questions, and in vain where there is one family.
+func (l lookup) lacks(name string, h hosts) []dnsmessage.Type {
+	if len(h.addrs) == 0 {
+		return l.families
+	}
+	return slices.DeleteFunc(slices.Clone(l.had[name]), func(family dnsmessage.Type) bool {
+		return slices.ContainsFunc(h.addrs, func(addr netip.Addr) bool { return familyOf(addr) == family })
+	})
+}
+
+// remember notes for the next lookup which families hosts have.
+func (l lookup) remember(all map[string]hosts) {
+	clear(l.had)
+	for name, h := range all {
+		for _, addr := range h.addrs {
+			if family := familyOf(addr); !slices.Contains(l.had[name], family) {
+				l.had[name] = append(l.had[name], family)
+			}
+		}
+	}
 }
 
 // weigh makes endpoints of records of one priority, with weights as the

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/follow"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -31,12 +32,12 @@ func thousand() map[string][]resolve.Endpoint {
 func BenchmarkLookUnchanged(b *testing.B) {
 	path := temp(b, string(render(b, thousand())))
 	age(b, path, time.Hour)
-	s := source{path: path, max: 1 << 20}
-	first := s.look()
-	require.NoError(b, first.err)
+	f := follow.File[targets]{Path: path, Max: 1 << 20, Parse: Parse}
+	first := f.Look()
+	require.NoError(b, first.Latest.Err)
 	b.ReportAllocs()
 	for b.Loop() {
-		if s.look() != first {
+		if f.Look() != first {
 			b.Fatal("the file was read again")
 		}
 	}

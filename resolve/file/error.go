@@ -17,6 +17,15 @@ type Error struct {
 // Error reads like a compiler's message: file:line: reason.
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason) }
 
+// located leaves mistakes as they are: they say where. The rest is from the
+// operating system.
+func located(err error) error {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	return fmt.Errorf("file: %w", err)
+}
+
 // mistakes collects what is wrong with a file.
 type mistakes struct {
 	file  string

@@ -4,9 +4,8 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"sync"
-	"time"
 
+	"github.com/gotower/gotower/internal/follow"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -14,17 +13,13 @@ import (
 // copied. It holds nothing that has to be closed: its one goroutine, which looks
 // at the file, runs only while there are streams. Between them it keeps nothing
 // but the last content.
-type Resolver struct {
-	every time.Duration
-	file  source // the polling goroutine's
+type Resolver struct{ poller *follow.Poller[state] }
 
-	mu      sync.Mutex
-	streams int
-	polling bool          // the goroutine runs, or is about to end and looks at streams before
-	idle    chan struct{} // tells the goroutine that the last stream has left
-	state   *state        // never nil while there are streams
-	good    *content      // the last good one, kept while there are none
-}
+type (
+	targets = map[string][]resolve.Endpoint
+	content = follow.Content[targets]
+	state   = follow.Seen[targets]
+)
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
@@ -35,10 +30,12 @@ var _ resolve.Resolver = (*Resolver)(nil)
 func New(path string, opts ...Option) *Resolver {
 	var o options
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	o = o.orDefault()
-	return &Resolver{every: o.every, file: source{path: path, max: o.max}}
+	return &Resolver{follow.NewPoller(o.every, (&follow.File[targets]{Path: path, Max: o.max, Parse: Parse}).Look)}
 }
 
 // Resolve yields what the file says of target, whole, and again after each
@@ -62,57 +59,17 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 			yield(resolve.Update{}, fmt.Errorf("file: target %q: %w: %w", target, resolve.ErrUnresolvable, err))
 			return
 		}
-		r.enter()
-		defer r.leave()
 		v := view{target: target}
-		for ctx.Err() == nil {
-			s := r.now()
-			if u, news, err := v.next(s); news {
+		for range r.poller.States(ctx) {
+			for ctx.Err() == nil {
+				u, news, err := v.next(r.poller.Latest())
+				if !news {
+					break
+				}
 				if !yield(u, err) {
 					return
 				}
-				continue
-			}
-			select {
-			case <-s.over:
-			case <-ctx.Done():
 			}
 		}
 	}
-}
-
-// enter counts a stream, and starts the polling if it is the first one. What an
-// earlier poll saw may be long out of date, so the streams wait for a look.
-func (r *Resolver) enter() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.streams++
-	if r.polling {
-		return
-	}
-	r.polling = true
-	r.idle = make(chan struct{}, 1)
-	r.state = &state{over: make(chan struct{})}
-	go r.poll(r.idle)
-}
-
-// leave does not wait for the goroutine: a file system that hangs must not hold
-// up who leaves.
-func (r *Resolver) leave() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.streams--
-	if r.streams > 0 {
-		return
-	}
-	select {
-	case r.idle <- struct{}{}:
-	default: // the goroutine has not taken the last one yet
-	}
-}
-
-func (r *Resolver) now() *state {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state
 }

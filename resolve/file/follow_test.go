@@ -25,7 +25,7 @@ type follower struct {
 	said   []string
 }
 
-func follow(t *testing.T, r *Resolver, target string) *follower {
+func follows(t *testing.T, r *Resolver, target string) *follower {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &follower{cancel: cancel}
@@ -92,7 +92,7 @@ func TestARenameIsSeenAtTheNextLook(t *testing.T) {
 	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
 	require.NoError(t, os.Chtimes(next, longAgo, longAgo))
 	synctest.Test(t, func(t *testing.T) {
-		f := follow(t, New(path), "web")
+		f := follows(t, New(path), "web")
 		f.expect(t, 0, "replace 10.0.0.1:80")
 		f.expect(t, time.Minute)
 		require.NoError(t, os.Rename(next, path))
@@ -114,7 +114,7 @@ func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
 	require.NoError(t, os.Symlink("..2026_01", data))
 	require.NoError(t, os.Symlink(filepath.Join("..data", "targets.yaml"), filepath.Join(dir, "targets.yaml")))
 	synctest.Test(t, func(t *testing.T) {
-		f := follow(t, New(filepath.Join(dir, "targets.yaml")), "web")
+		f := follows(t, New(filepath.Join(dir, "targets.yaml")), "web")
 		f.expect(t, 0, "replace 10.0.0.1:80")
 		require.NoError(t, os.Symlink("..2026_02", data+"_tmp"))
 		require.NoError(t, os.Rename(data+"_tmp", data))
@@ -127,7 +127,7 @@ func TestOnlyAChangedTargetHasNews(t *testing.T) {
 	path := temp(t, "destinations: {a: {endpoints: [{addr: 10.0.0.1:80}, {addr: 10.0.0.2:80}]}, b: {}}")
 	synctest.Test(t, func(t *testing.T) {
 		r := New(path)
-		a, b, c := follow(t, r, "a"), follow(t, r, "b"), follow(t, r, "c")
+		a, b, c := follows(t, r, "a"), follows(t, r, "b"), follows(t, r, "c")
 		a.expect(t, 0, "replace 10.0.0.1:80 10.0.0.2:80")
 		b.expect(t, 0, "empty")
 		c.expect(t, 0, "does not exist")
@@ -151,14 +151,14 @@ func TestABadFileIsNewsOnceAndTheLastGoodOneStays(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		r := New(path)
-		f := follow(t, r, "web")
+		f := follows(t, r, "web")
 		f.expect(t, 0, "replace 10.0.0.1:80")
 		replace(t, path, "destination: {}")
 		f.expect(t, poll, bad(1))
 		f.expect(t, time.Minute)
 		replace(t, path, "destination: {} # the same mistake in another content")
 		f.expect(t, time.Minute)
-		follow(t, r, "web").expect(t, 0, "replace 10.0.0.1:80", bad(1))
+		follows(t, r, "web").expect(t, 0, "replace 10.0.0.1:80", bad(1))
 		replace(t, path, "\ndestination: {}")
 		f.expect(t, poll, bad(2))
 		require.NoError(t, os.Remove(path))
@@ -176,10 +176,38 @@ func TestABadFileIsNewsOnceAndTheLastGoodOneStays(t *testing.T) {
 	})
 }
 
+// Who comes while the file is bad, and is slow, does not hear that it was.
+func TestAMistakeThatIsOverIsNotTold(t *testing.T) {
+	path := temp(t, web("10.0.0.1:80"))
+	synctest.Test(t, func(t *testing.T) {
+		r := New(path)
+		first := follows(t, r, "web")
+		first.expect(t, 0, "replace 10.0.0.1:80")
+		replace(t, path, "destination: {}")
+		first.expect(t, poll, path+":1: unknown field \"destination\": there is destinations")
+		var said []string
+		go func() {
+			for u, err := range r.Resolve(t.Context(), "web") {
+				said = append(said, words(u, err))
+				time.Sleep(time.Minute)
+			}
+		}()
+		time.Sleep(time.Second)
+		replace(t, path, web("10.0.0.1:80"))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{"replace 10.0.0.1:80"}, said)
+		replace(t, path, web("10.0.0.2:80"))
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		require.Equal(t, []string{"replace 10.0.0.1:80", "replace 10.0.0.2:80"}, said)
+	})
+}
+
 func TestAFileThatIsNotThereYet(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "targets.yaml")
 	synctest.Test(t, func(t *testing.T) {
-		f := follow(t, New(path), "web")
+		f := follows(t, New(path), "web")
 		f.expect(t, time.Minute, "file: stat "+path+": no such file or directory")
 		replace(t, path, "destinations: {}")
 		f.expect(t, poll, "does not exist")
@@ -193,7 +221,7 @@ func TestAFileThatGoesAndComesBack(t *testing.T) {
 	path := temp(t, web("10.0.0.1:80"))
 	require.NoError(t, os.Chtimes(path, longAgo, longAgo))
 	synctest.Test(t, func(t *testing.T) {
-		f := follow(t, New(path), "web")
+		f := follows(t, New(path), "web")
 		f.expect(t, 0, "replace 10.0.0.1:80")
 		require.NoError(t, os.Rename(path, path+".away"))
 		f.expect(t, poll, "file: stat "+path+": no such file or directory")
@@ -206,16 +234,16 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	content := web("10.0.0.1:80")
 	path := temp(t, content)
 	synctest.Test(t, func(t *testing.T) {
-		small := follow(t, New(path, MaxSize(int64(len(content)-1))), "web")
+		small := follows(t, New(path, MaxSize(int64(len(content)-1))), "web")
 		small.expect(t, 0, fmt.Sprintf("file: %s is larger than %d bytes: split it, or allow more with MaxSize", path, len(content)-1))
-		enough := follow(t, New(path, MaxSize(int64(len(content)))), "web")
+		enough := follows(t, New(path, MaxSize(int64(len(content)))), "web")
 		enough.expect(t, 0, "replace 10.0.0.1:80")
-		follow(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "replace 10.0.0.1:80")
+		follows(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "replace 10.0.0.1:80")
 		dir := filepath.Dir(path)
-		follow(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
+		follows(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
 
 		require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("#", 16<<20)+"\n"), 0o600))
-		follow(t, New(path), "web").expect(t, 0, "file: "+path+" is larger than 16777216 bytes: split it, or allow more with MaxSize")
+		follows(t, New(path), "web").expect(t, 0, "file: "+path+" is larger than 16777216 bytes: split it, or allow more with MaxSize")
 	})
 }
 

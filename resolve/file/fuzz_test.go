@@ -65,5 +65,5 @@ func requireLines(t *testing.T, err error, lines int) {
 
 // is reports whether targets say of v's target what v does.
 func (v *view) is(targets map[string][]resolve.Endpoint) bool {
-	return !v.changed(&content{targets: targets})
+	return !v.changed(&content{Value: targets})
 }

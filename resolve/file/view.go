@@ -18,19 +18,16 @@ type view struct {
 // next returns what the stream has to say in s. An update comes before an
 // error: what is known serves whoever comes while the file is bad.
 func (v *view) next(s *state) (u resolve.Update, news bool, err error) {
-	if s.latest == nil {
-		return resolve.Update{}, false, nil
-	}
-	recovered := v.told != nil && s.latest.err == nil
-	if s.good != nil && v.changed(s.good) || recovered {
+	recovered := v.told != nil && s.Latest.Err == nil
+	if s.Good != nil && v.changed(s.Good) || recovered {
 		if recovered {
 			v.told = nil
 		}
 		return v.update(), true, nil
 	}
-	if s.latest.err != nil && s.latest != v.told {
-		v.told = s.latest
-		return resolve.Update{}, true, s.latest.err
+	if s.Latest.Err != nil && s.Latest != v.told {
+		v.told = s.Latest
+		return resolve.Update{}, true, located(s.Latest.Err)
 	}
 	return resolve.Update{}, false, nil
 }
@@ -40,7 +37,7 @@ func (v *view) changed(c *content) bool {
 	if c == v.said {
 		return false
 	}
-	endpoints, exists := c.targets[v.target]
+	endpoints, exists := c.Value[v.target]
 	same := v.said != nil && exists == v.exists && slices.EqualFunc(endpoints, v.endpoints, resolve.Endpoint.Equal)
 	v.said, v.endpoints, v.exists = c, endpoints, exists
 	return !same

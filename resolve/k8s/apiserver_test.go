@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/gotower/gotower/internal/vacanttest"
 )
 
 // programs returns where .ci/kube.sh left what it built, or skips the test.
@@ -130,10 +132,7 @@ func start(t *testing.T, dir, program string, args ...string) *exec.Cmd {
 }
 
 func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
+	_, port, err := net.SplitHostPort(vacanttest.Addr(t))
 	require.NoError(t, err)
 	return port
 }

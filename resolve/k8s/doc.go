@@ -56,7 +56,13 @@
 //
 // A Service that is not there is DoesNotExist; one without endpoints of use is
 // Empty. So is one of type ExternalName, after an error that says so. Slices of
-// addressType FQDN are passed over with an error, once.
+// addressType FQDN are passed over with an error, once, and so are addresses that
+// are none. An update follows each such error, with what is of use, even if that
+// is as it was: it says that nothing is lost.
+//
+// To resolve.KeepLastGood, such an update is one that follows an error. Where it
+// says that there is nothing, as of a port that went or a Service that becomes
+// an ExternalName, it is held back for Grace, though it is not in doubt.
 //
 // # Outages
 //

@@ -27,7 +27,9 @@ func (o option) apply(to *options) { o(to) }
 func newOptions(opts []Option) options {
 	var o options
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.domain == "" {
 		o.domain = "cluster.local"

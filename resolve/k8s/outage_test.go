@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/gotower/gotower/resolve"
 )
@@ -224,5 +225,47 @@ func TestAListWithoutAnAnswer(t *testing.T) {
 		start = time.Now()
 		w.stop()
 		require.Zero(t, time.Since(start))
+	})
+}
+
+// Lists that hang are failures of which each is waited for longer than for the
+// one before, as others are: it takes a watch that lasted to begin anew.
+func TestHangingListsBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var lists []time.Duration
+		s := &source{
+			list: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+				lists = append(lists, time.Since(start))
+				if n := len(lists); n != 4 && n < 6 {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				return &corev1.ServiceList{}, nil
+			},
+			open: func(context.Context, metav1.ListOptions) (watch.Interface, error) {
+				w := watch.NewFake()
+				last := settled
+				if len(lists) > 4 { // for ever
+					return w, nil
+				}
+				time.AfterFunc(last, func() { w.Error(&apierrors.NewResourceExpired("old").ErrStatus) })
+				return w, nil
+			},
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &watcher{board: newBoard(), object: object{"default", "web"}, cancel: cancel}
+		w.reflect(ctx, services, s, &corev1.Service{}, w.serviceStore(), resolve.Backoff{Min: 800 * time.Millisecond, Max: 30 * time.Second})
+		time.Sleep(5 * time.Minute)
+		w.stop()
+		var gaps []time.Duration
+		for i := range lists[1:] {
+			gaps = append(gaps, lists[i+1]-lists[i])
+		}
+		require.Equal(t, []time.Duration{
+			30*time.Second + 800*time.Millisecond, 30*time.Second + 1600*time.Millisecond, 30*time.Second + 3200*time.Millisecond,
+			10*time.Second + 800*time.Millisecond, // after a watch that lasted
+			30*time.Second + 1600*time.Millisecond,
+		}, gaps)
 	})
 }

@@ -44,6 +44,7 @@ type source struct {
 	backoff  resolve.Backoff
 	refusals int       // since a watch that lasted
 	opened   time.Time // when the last watch began; zero if one was refused since
+	long     bool      // a watch lasted since it was asked last
 }
 
 // IsWatchListSemanticsUnSupported keeps the Reflector from listing by way of a
@@ -81,6 +82,7 @@ func (s *source) settle() {
 // every two minutes, in an outage too, and not when the outage is over.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	for {
+		s.note()
 		w, err := s.open(ctx, s.scoped(o))
 		switch {
 		case err == nil:
@@ -94,15 +96,27 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		if !utilnet.IsConnectionRefused(err) && !apierrors.IsTooManyRequests(err) {
 			return nil, err
 		}
-		if !s.opened.IsZero() && time.Since(s.opened) >= lasting(s.backoff) {
-			s.refusals = 0
-		}
-		s.opened = time.Time{}
 		if backoff.Sleep(ctx, s.backoff.Delay(s.refusals)) != nil {
 			return nil, err
 		}
 		s.refusals++
 	}
+}
+
+// note says of the last watch, which is over, whether it lasted.
+func (s *source) note() {
+	if !s.opened.IsZero() && time.Since(s.opened) >= lasting(s.backoff) {
+		s.refusals, s.long = 0, true
+	}
+	s.opened = time.Time{}
+}
+
+// lasted reports whether a watch lasted since this was asked last.
+func (s *source) lasted() bool {
+	s.note()
+	long := s.long
+	s.long = false
+	return long
 }
 
 func (s *source) hear(ctx context.Context, w watch.Interface) *heard {

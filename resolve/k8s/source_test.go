@@ -30,7 +30,11 @@ func TestTheLastStreamWaitsForAList(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	w := &watcher{board: newBoard(), object: object{"default", "web"}, cancel: cancel}
 	w.reflect(ctx, services, s, &corev1.Service{}, w.serviceStore(), newOptions(nil).backoff)
-	<-begun
+	select {
+	case <-begun:
+	case <-time.After(time.Minute):
+		t.Error("no list begins")
+	}
 	w.stop()
 	require.False(t, asked.Load())
 }
@@ -45,9 +49,10 @@ func TestAnOutageSoonAfterAnother(t *testing.T) {
 		c.cut(nil, always(syscall.ECONNREFUSED))
 		time.Sleep(20 * time.Second)
 		c.heal()
-		for c.open() < 2 {
+		for end := time.Now().Add(time.Hour); c.open() < 2 && time.Now().Before(end); {
 			time.Sleep(time.Second)
 		}
+		require.Equal(t, 2, c.open())
 		time.Sleep(settled)
 		c.cut(nil, always(syscall.ECONNREFUSED))
 		synctest.Wait()

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/gotower/gotower/resolve"
 )
 
 func TestTheLifeOfAService(t *testing.T) {
@@ -94,7 +96,24 @@ func TestWhatIsAmissIsSaidOnce(t *testing.T) {
 		c.remove(names)
 		f.expect(t)
 		c.put(names)
-		f.expect(t, news)
+		f.expect(t, news, "replace 10.0.0.2:80")
+	})
+}
+
+// That something is passed over does not make a Keeper let go of the rest.
+func TestWhatIsAmissIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
+		keeper := resolve.KeepLastGood(New(c.client), resolve.KeepPolicy{MaxAge: time.Minute})
+		f := follows(t, keeper, "web.default:80")
+		defer f.stop()
+		f.expect(t, "replace 10.0.0.1:80")
+		c.put(slice("b", "web", 80, at("a name")))
+		f.expect(t, `k8s: web.default: EndpointSlice b: the endpoint "a name" is passed over: not an IP address`,
+			"replace 10.0.0.1:80")
+		time.Sleep(time.Hour)
+		f.expect(t)
+		require.Zero(t, keeper.Kept()[0].Age)
 	})
 }
 

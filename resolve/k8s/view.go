@@ -30,11 +30,12 @@ func (v *view) items(n news) []item {
 	var list []item
 	if n.snapshot != nil {
 		u, amiss := v.answer(*n.snapshot, v.target.port)
-		for _, text := range v.unsaid(amiss) {
+		fresh := v.unsaid(amiss)
+		for _, text := range fresh {
 			list = append(list, item{err: fmt.Errorf("k8s: %v: %s", v.target.object, text)})
 		}
 		same := u.Kind == v.said.Kind && slices.EqualFunc(u.Endpoints, v.said.Endpoints, resolve.Endpoint.Equal)
-		if !same || n.back {
+		if !same || n.back || len(fresh) > 0 { // what follows an error says that it is over
 			v.said = u
 			u.Endpoints = slices.Clone(u.Endpoints) // the consumer may do with it what it likes
 			list = append(list, item{update: u})

@@ -71,7 +71,7 @@ func (w *watcher) reflect(
 		Logger: &silent, Name: w.object.String(), Backoff: &again,
 	})
 	w.running.Go(func() {
-		follow(ctx, r.ListAndWatchWithContext, b)
+		follow(ctx, r.ListAndWatchWithContext, from.lasted, b)
 		from.settle()
 	})
 }
@@ -79,12 +79,11 @@ func (w *watcher) reflect(
 // follow lists and watches until ctx ends. It is the loop of Reflector.Run
 // without its handler of errors, which cannot be replaced, logs and slows down
 // all of the process; the source has told the streams already. The back-off
-// starts anew after a watch that lasted.
-func follow(ctx context.Context, listAndWatch func(context.Context) error, b resolve.Backoff) {
+// starts anew after a watch that lasted; a list that hung does not count.
+func follow(ctx context.Context, listAndWatch func(context.Context) error, lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		start := time.Now()
 		_ = listAndWatch(ctx)
-		if time.Since(start) >= lasting(b) {
+		if lasted() {
 			failures = 0
 		}
 		if backoff.Sleep(ctx, b.Delay(failures)) != nil {

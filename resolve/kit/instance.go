@@ -26,9 +26,11 @@ type reader struct {
 
 	target string
 	known  map[string][]resolve.Endpoint // by instance, as of the last event
+	amiss  map[string]bool               // the instances that could not be read then
 }
 
-// event returns the news of an event: first what is wrong with it.
+// event returns the news of an event: first what is wrong with it, but for what
+// was wrong before. An error at every event would be a source that is never well.
 func (r *reader) event(ctx context.Context, e sd.Event) []news {
 	if e.Err != nil {
 		return []news{{err: fmt.Errorf("kit: %q: %w", r.target, e.Err)}}
@@ -37,11 +39,15 @@ func (r *reader) event(ctx context.Context, e sd.Event) []news {
 		list      []news
 		endpoints []resolve.Endpoint
 		known     = make(map[string][]resolve.Endpoint, len(e.Instances))
+		amiss     = make(map[string]bool)
 	)
 	for _, text := range slices.Compact(slices.Sorted(slices.Values(e.Instances))) {
 		got, err := r.instance(ctx, text)
 		if err != nil {
-			list = append(list, news{err: fmt.Errorf("kit: %q: instance %q: %w", r.target, text, err)})
+			amiss[text] = true
+			if !r.amiss[text] {
+				list = append(list, news{err: fmt.Errorf("kit: %q: instance %q: %w", r.target, text, err)})
+			}
 			got = r.known[text]
 		}
 		if len(got) > 0 {
@@ -49,10 +55,11 @@ func (r *reader) event(ctx context.Context, e sd.Event) []news {
 			endpoints = append(endpoints, got...)
 		}
 	}
+	r.amiss = amiss
 	switch {
 	case len(endpoints) > 0:
 		list = append(list, news{update: resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}})
-	case len(list) > 0:
+	case len(amiss) > 0:
 		return list // nothing could be read, which is not to say that there is nothing
 	default:
 		list = append(list, news{update: resolve.Update{Kind: resolve.Empty}})

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/go-kit/kit/sd"
 	"github.com/stretchr/testify/assert"
@@ -78,6 +79,61 @@ func TestParse(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, u.Endpoints, 1)
 	assert.Equal(t, uint32(7), u.Endpoints[0].Weight)
+}
+
+// An instance that stays unreadable is an error once, and again when it was
+// readable or gone meanwhile.
+func TestAnUnreadableInstanceIsSaidOnce(t *testing.T) {
+	var r reader
+	errs := func(instances ...string) (n int) {
+		for _, item := range r.event(t.Context(), sd.Event{Instances: instances}) {
+			if item.err != nil {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Equal(t, 1, errs("10.0.0.1:80", "bad"))
+	assert.Zero(t, errs("10.0.0.2:80", "bad"))
+	assert.Zero(t, errs("bad"), "and nothing is lost by it")
+	assert.Equal(t, 1, errs("10.0.0.2:80", "bad", "worse"))
+	assert.Empty(t, r.event(t.Context(), sd.Event{Instances: []string{"bad", "worse"}}))
+	assert.Zero(t, errs("10.0.0.2:80"))
+	assert.Equal(t, 1, errs("10.0.0.2:80", "bad"))
+}
+
+// A registry in which one entry cannot be read is believed as any other is.
+func TestAnUnreadableInstanceAndKeepLastGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := newRegistry()
+		var ten []string
+		for i := range 10 {
+			ten = append(ten, fmt.Sprintf("10.0.0.%d:80", i+1))
+		}
+		reg.say("web", sd.Event{Instances: ten})
+		keeper := resolve.KeepLastGood(New(reg.make), resolve.KeepPolicy{MaxLoss: 0.5})
+		var set resolve.Set
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			for u, err := range keeper.Resolve(ctx, "web") {
+				if err == nil {
+					set.Apply(u)
+				}
+			}
+		}()
+		synctest.Wait()
+		require.Equal(t, 10, set.Len())
+		for i := range 10 { // a change every ten seconds
+			reg.say("web", sd.Event{Instances: append([]string{"unreadable", fmt.Sprintf("10.0.1.%d:80", i+1)}, ten[:2]...)})
+			time.Sleep(10 * time.Second)
+		}
+		synctest.Wait()
+		assert.Equal(t, 3, set.Len(), "seven are gone since more than a minute")
+		cancel()
+		<-ended
+	})
 }
 
 func FuzzInstance(f *testing.F) {

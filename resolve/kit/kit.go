@@ -21,9 +21,9 @@ import (
 // An event is all there is: a Replace, or Empty. An event with an error is
 // news, and what was known stays in force. So does what is known of an instance
 // whose name could not be looked up. An instance that cannot be read is an
-// error, and the others count; if none of an event's instances can be read,
-// what was known stays. A stream that is slower than the events is told the
-// latest.
+// error, once until it can be read or is gone, and the others count; if none of
+// an event's instances can be read, what was known stays. A stream that is slower
+// than the events is told the latest.
 //
 // newInstancer may take its time: a stream that is left meanwhile does not wait for it,
 // and what it makes is then stopped at once. It may be called for different

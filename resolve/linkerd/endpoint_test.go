@@ -1,7 +1,6 @@
 package linkerd
 
 import (
-	"encoding/binary"
 	"math"
 	"net/netip"
 	"testing"
@@ -12,10 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/resolve"
 )
 
-// tcp is the other direction of addrPort, written without looking at it: bytes
+func ignore(error) {}
+
+// tcp is the other direction of wire.Addr, written without looking at it: bytes
 // are put together one by one.
 func tcp(a netip.AddrPort) *net.TcpAddress {
 	out := &net.TcpAddress{Ip: &net.IPAddress{}, Port: uint32(a.Port())}
@@ -58,26 +60,26 @@ func TestEndpointAddress(t *testing.T) {
 	for want, in := range map[string]*net.TcpAddress{
 		"1.2.3.4:80":        {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv4{Ipv4: 0x01020304}}, Port: 80},
 		"255.0.0.1:65535":   {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv4{Ipv4: 0xff000001}}, Port: 65535},
-		"0.0.0.0:0":         {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv4{}}},
 		"1.2.3.4:4464":      {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv4{Ipv4: 0x01020304}}, Port: 70000}, // the lower 16 bits
 		"[2001:db8::2a]:80": {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: &net.IPv6{First: 0x20010db800000000, Last: 0x2a}}}, Port: 80},
 		"[::1]:1":           {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: &net.IPv6{Last: 1}}}, Port: 1},
-		"[::]:1":            {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{}}, Port: 1},
+		"10.0.0.1:80":       tcp(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80")),
 	} {
-		got, ok := endpoint(&destination.WeightedAddr{Addr: in}, nil)
+		got, ok := endpoint(&destination.WeightedAddr{Addr: in}, nil, ignore)
 		require.True(t, ok, want)
 		assert.Equal(t, resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort(want)}}, got)
 	}
-	for name, in := range map[string]*net.TcpAddress{
-		"no address": nil,
-		"no ip":      {Port: 80},
-		"no kind":    {Ip: &net.IPAddress{}, Port: 80},
+	for why, in := range map[string]*destination.WeightedAddr{
+		"endpoint: no IP address":                                        nil,
+		"endpoint: 10.0.0.1:0 has no port":                               {Addr: tcp(netip.MustParseAddrPort("10.0.0.1:0")), Weight: 1},
+		"endpoint: 0.0.0.0:80: the unspecified address is for listening": {Addr: tcp(netip.MustParseAddrPort("0.0.0.0:80"))},
 	} {
-		_, ok := endpoint(&destination.WeightedAddr{Addr: in, Weight: 1}, nil)
-		assert.False(t, ok, name)
+		var dropped []error
+		_, ok := endpoint(in, nil, func(err error) { dropped = append(dropped, err) })
+		assert.False(t, ok, why)
+		require.Len(t, dropped, 1)
+		assert.EqualError(t, dropped[0], why)
 	}
-	_, ok := endpoint(nil, nil)
-	assert.False(t, ok)
 }
 
 func TestEndpointTLS(t *testing.T) {
@@ -104,10 +106,12 @@ func TestEndpointTLS(t *testing.T) {
 		"a bad name is not cleartext":  {dnsIdentity("no such name!"), "no such name!", "no such name!"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			var dropped []error
 			got, ok := endpoint(&destination.WeightedAddr{
 				Addr: tcp(netip.MustParseAddrPort("10.0.0.1:80")), TlsIdentity: tt.in,
-			}, nil)
+			}, nil, func(err error) { dropped = append(dropped, err) })
 			require.True(t, ok)
+			assert.Equal(t, tt.in != nil && tt.identity == "", len(dropped) == 1, "an identity that comes to cleartext: %v", dropped)
 			assert.Equal(t, tt.serverName, got.ServerName)
 			assert.Equal(t, tt.identity, got.Identity)
 		})
@@ -142,7 +146,7 @@ func TestEndpointHints(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got, ok := endpoint(&destination.WeightedAddr{
 				Addr: tcp(netip.MustParseAddrPort("10.0.0.1:80")), ProtocolHint: tt.in,
-			}, nil)
+			}, nil, ignore)
 			require.True(t, ok)
 			assert.Equal(t, tt.protocol, got.Protocol)
 			assert.Equal(t, tt.port, got.OpaquePort)
@@ -170,7 +174,7 @@ func TestEndpointAuthority(t *testing.T) {
 		got, ok := endpoint(&destination.WeightedAddr{
 			Addr:              tcp(netip.MustParseAddrPort("10.0.0.1:80")),
 			AuthorityOverride: &destination.AuthorityOverride{AuthorityOverride: in},
-		}, nil)
+		}, nil, ignore)
 		require.True(t, ok)
 		assert.Equal(t, want, got.Authority, "%q", in)
 	}
@@ -187,7 +191,7 @@ func TestEndpointLabelsAndWeight(t *testing.T) {
 	} {
 		got, ok := endpoint(&destination.WeightedAddr{
 			Addr: tcp(netip.MustParseAddrPort("10.0.0.1:80")), MetricLabels: tt.own, Weight: 10_000,
-		}, tt.set)
+		}, tt.set, ignore)
 		require.True(t, ok)
 		assert.Equal(t, tt.want, got.Labels, name)
 		assert.EqualValues(t, 10_000, got.Weight)
@@ -215,8 +219,10 @@ func FuzzWeightedAddr(f *testing.F) {
 		if proto.Unmarshal(data, a) != nil {
 			return
 		}
-		e, ok := endpoint(a, map[string]string{"set": "yes"})
-		require.Equal(t, a.GetAddr().GetIp().GetIp() != nil, ok)
+		e, ok := endpoint(a, map[string]string{"set": "yes"}, ignore)
+		if a.GetAddr().GetIp().GetIp() == nil {
+			require.False(t, ok)
+		}
 		if !ok {
 			require.Equal(t, resolve.Endpoint{}, e)
 			return
@@ -227,31 +233,10 @@ func FuzzWeightedAddr(f *testing.F) {
 		require.NotContains(t, e.Authority, "\n")
 		require.Contains(t, e.Labels, "set")
 		require.GreaterOrEqual(t, len(e.Labels), len(a.GetMetricLabels()))
-		again, _ := endpoint(a, map[string]string{"set": "yes"})
+		again, _ := endpoint(a, map[string]string{"set": "yes"}, ignore)
 		require.True(t, e.Equal(again))
-		back, ok := addrPort(tcp(e.Addr))
-		require.True(t, ok)
+		back, err := wire.Addr(tcp(e.Addr))
+		require.NoError(t, err)
 		require.Equal(t, e.Addr, back)
-	})
-}
-
-func FuzzAddress(f *testing.F) {
-	f.Add(uint32(0x7f000001), uint64(0), uint64(1), uint32(80))
-	f.Add(uint32(0xffffffff), uint64(0xfd00<<48), uint64(1<<63), uint32(70000))
-	f.Fuzz(func(t *testing.T, v4 uint32, first, last uint64, port uint32) {
-		a, ok := addrPort(&net.TcpAddress{Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv4{Ipv4: v4}}, Port: port})
-		require.True(t, ok)
-		b4 := a.Addr().As4()
-		require.True(t, a.Addr().Is4())
-		require.Equal(t, v4, binary.BigEndian.Uint32(b4[:]))
-		require.Equal(t, port&0xffff, uint32(a.Port()))
-
-		v6 := &net.IPv6{First: first, Last: last}
-		a, ok = addrPort(&net.TcpAddress{Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: v6}}, Port: port})
-		require.True(t, ok)
-		require.True(t, a.Addr().Is6())
-		require.True(t, proto.Equal(&net.TcpAddress{
-			Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: v6}}, Port: port & 0xffff,
-		}, tcp(a)))
 	})
 }

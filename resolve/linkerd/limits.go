@@ -14,7 +14,7 @@ import (
 // limit. Waiting for the consumer counts for Lifetime alone.
 type Limits struct {
 	// Initial is how long to wait for the first message that says something,
-	// connecting included. After that the stream has failed, with the code
+	// which a Remove does not, connecting included. After that the stream has failed, with the code
 	// DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 

@@ -76,6 +76,8 @@ func TestStreamLimits(t *testing.T) {
 	}{
 		"silence":             {get: repeats(nil, 0), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 		"nothing to be read":  {get: repeats(addMessage(nowhere), time.Second), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"a remove first":      {get: repeats(removeMessage(tcp(addr1)), 0), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"only removes":        {get: repeats(removeMessage(tcp(addr1)), time.Second), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 		"no news":             {get: repeats(web, 0), least: 5 * time.Minute, most: 330 * time.Second},
 		"news all the time":   {get: repeats(web, time.Minute), least: time.Hour, most: 66 * time.Minute},
 		"a slow consumer":     {get: repeats(web, time.Minute), think: 10 * time.Minute, least: time.Hour, most: 76 * time.Minute},
@@ -121,6 +123,37 @@ func TestNoStreamLimits(t *testing.T) {
 		var m inMemory
 		m.start(t, repeats(nil, 0))
 		assert.Empty(t, follow(t, New(m.connect(t)), 100*time.Hour, 0).errs)
+	})
+}
+
+// A controller that is empty since an outage is believed, though its streams are
+// ended sooner than the grace is over.
+func TestStreamLimitsWithinTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		start := time.Now()
+		m.start(t, func(_ *destination.GetDestination, to getStream) error {
+			if time.Since(start) > time.Minute {
+				return repeats(noEndpoints(true), 0)(nil, to)
+			}
+			if err := to.Send(addMessage(tcp(addr1))); err != nil {
+				return err
+			}
+			time.Sleep(time.Minute)
+			return status.Error(codes.Unavailable, "a new version")
+		})
+		keeper := resolve.KeepLastGood(New(m.connect(t), StreamLimits(Limits{Idle: 10 * time.Second, Lifetime: -1})), resolve.KeepPolicy{})
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		var known resolve.Set
+		var emptied time.Duration
+		for u, err := range keeper.Resolve(ctx, "web") {
+			if err == nil && known.Apply(u).After == resolve.StateEmpty && emptied == 0 {
+				emptied = time.Since(start)
+			}
+		}
+		assert.Greater(t, emptied, 90*time.Second)
+		assert.Less(t, emptied, 103*time.Second, "with the first stream after the grace")
 	})
 }
 

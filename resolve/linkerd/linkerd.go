@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/remark"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
 )
@@ -50,7 +51,10 @@ func Backoff(b resolve.Backoff) Option {
 
 // Logger makes the resolver log: a warning when the news of a target stop,
 // and a line when they are back. The attempts in between, and streams that end
-// cleanly, are debug lines. The default, and nil, is silence.
+// cleanly after they brought something, are debug lines. What cannot be used of
+// a message is a warning, once and ten of a stream at most: an address that
+// nobody can connect to, and a TLS identity that comes to cleartext. The
+// default, and nil, is silence.
 func Logger(log *slog.Logger) Option {
 	return option(func(o *options) { o.log = log })
 }
@@ -63,10 +67,22 @@ func Logger(log *slog.Logger) Option {
 func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 	var o options
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
-	one := get{client: destination.NewDestinationClient(conn), contextToken: o.contextToken, limits: o.limits}
-	r := resolve.Reconnect(resolve.Func(one.resolve), o.backoff)
+	client := destination.NewDestinationClient(conn)
+	r := resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			g := get{client: client, contextToken: o.contextToken, limits: o.limits, amiss: new(remark.Remarks)}
+			if o.log != nil {
+				g.amiss.Say = func(err error) {
+					o.log.WarnContext(ctx, "left out of a destination", "target", target, "err", err)
+				}
+			}
+			resolve.Reconnect(resolve.Func(g.resolve), o.backoff).Resolve(ctx, target)(yield)
+		}
+	})
 	if o.log == nil {
 		return r
 	}
@@ -80,12 +96,14 @@ type get struct {
 	client       destination.DestinationClient
 	contextToken string
 	limits       stream.Limits
+	amiss        *remark.Remarks
 }
 
 func (g get) resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		w := g.limits.Begin(ctx, errSilent)
 		defer w.Stop()
+		defer g.amiss.End()
 		err := g.read(w, target, func(u resolve.Update) bool { return yield(u, nil) })
 		if err != nil {
 			yield(resolve.Update{}, failure(target, err))
@@ -113,8 +131,10 @@ func (g get) read(w *stream.Watchdog, target string, yield func(resolve.Update) 
 			return w.Cause(err)
 		}
 		w.Pause()
-		if u, ok := update(message); ok {
-			w.Heard()
+		if u, ok := update(message, g.amiss.Add); ok {
+			if u.Kind != resolve.Remove { // which, as the first, says nothing: see resolve.Reconnect
+				w.Heard()
+			}
 			if !yield(u) {
 				return nil
 			}

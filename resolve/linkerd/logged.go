@@ -22,6 +22,7 @@ type logged struct {
 type outage struct {
 	since    time.Time
 	failures int
+	brought  bool // there were news on the stream that is read now
 }
 
 func (l logged) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
@@ -42,10 +43,12 @@ func (l logged) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Up
 }
 
 func (o *outage) add(ctx context.Context, log *slog.Logger, err error) {
+	routine := o.brought || o.failures > 0 || errors.Is(err, stream.ErrLimit)
+	o.brought = false
 	switch {
 	case errors.Is(err, resolve.ErrUnresolvable):
 		log.WarnContext(ctx, "destination cannot be resolved", "err", err)
-	case errors.Is(err, stream.ErrEnded):
+	case errors.Is(err, stream.ErrEnded) && routine:
 		log.DebugContext(ctx, "destination stream ended", "err", err)
 	case o.failures > 0:
 		o.failures++
@@ -61,4 +64,5 @@ func (o *outage) end(ctx context.Context, log *slog.Logger) {
 		log.InfoContext(ctx, "destination stream is back", "after", time.Since(o.since), "failures", o.failures)
 		*o = outage{}
 	}
+	o.brought = true
 }

@@ -156,6 +156,56 @@ func TestLogTellsOfEachOutage(t *testing.T) {
 	})
 }
 
+// A controller, or a proxy before it, that takes each stream and ends it cleanly
+// has no news: that is an outage, too. To end a stream at a limit is not.
+func TestLogTellsOfStreamsThatBringNothing(t *testing.T) {
+	for name, tt := range map[string]struct {
+		get  func(*destination.GetDestination, getStream) error
+		want []string
+	}{
+		"ended": {func(*destination.GetDestination, getStream) error { return nil }, []string{"level=WARN"}},
+		"a remove, and ended": {func(_ *destination.GetDestination, to getStream) error {
+			return to.Send(removeMessage(tcp(addr1)))
+		}, []string{"level=WARN"}},
+		"a limit": {repeats(nil, 0), nil},
+		"brought": {func(_ *destination.GetDestination, to getStream) error { return to.Send(noEndpoints(true)) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var m inMemory
+				var log bytes.Buffer
+				m.start(t, tt.get)
+				r := New(m.connect(t), StreamLimits(Limits{Initial: -1}), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+				follow(t, r, 3*time.Hour, 0)
+				lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
+				require.Len(t, lines, max(1, len(tt.want)), log.String())
+				for i, want := range tt.want {
+					assert.Contains(t, lines[i], want)
+				}
+				assert.Equal(t, len(tt.want) == 0, log.Len() == 0, log.String())
+			})
+		})
+	}
+}
+
+// What cannot be used of the messages is told once, however many streams bring it.
+func TestLogOfWhatCannotBeUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		var log bytes.Buffer
+		set := addMessage(tcp(addr1), nowhere)
+		set.GetAdd().Addrs[0].TlsIdentity = uriIdentity("spiffe://root/ns/web")
+		m.start(t, repeats(set, time.Minute))
+		r := New(m.connect(t), StreamLimits(Limits{}), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		require.Greater(t, follow(t, r, 10*time.Hour, 0).sets, 5)
+		lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
+		require.Len(t, lines, 2, log.String())
+		assert.Contains(t, lines[0], `level=WARN msg="left out of a destination" target=web`)
+		assert.Contains(t, lines[0], "endpoint 10.0.0.1:80: the TLS identity")
+		assert.Contains(t, lines[1], "endpoint: no IP address")
+	})
+}
+
 func TestNilLoggerIsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory

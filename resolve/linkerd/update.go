@@ -5,16 +5,17 @@ import (
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/resolve"
 )
 
 // update is what a message says, or false if it says nothing: its oneof is
 // empty or of a kind that is newer than this code, or none of its addresses can
-// be read.
-func update(m *destination.Update) (resolve.Update, bool) {
+// be used. What cannot is told to drop.
+func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
 	switch m := m.GetUpdate().(type) {
 	case *destination.Update_Add:
-		u := resolve.Update{Kind: resolve.Add, Endpoints: endpoints(m.Add)}
+		u := resolve.Update{Kind: resolve.Add, Endpoints: endpoints(m.Add, drop)}
 		return u, len(u.Endpoints) > 0
 	case *destination.Update_Remove:
 		u := resolve.Update{Kind: resolve.Remove, Removed: removed(m.Remove)}
@@ -28,20 +29,21 @@ func update(m *destination.Update) (resolve.Update, bool) {
 	return resolve.Update{}, false
 }
 
-func endpoints(set *destination.WeightedAddrSet) []resolve.Endpoint {
+func endpoints(set *destination.WeightedAddrSet, drop func(error)) []resolve.Endpoint {
 	list := make([]resolve.Endpoint, 0, len(set.GetAddrs()))
 	for _, a := range set.GetAddrs() {
-		if e, ok := endpoint(a, set.GetMetricLabels()); ok {
+		if e, ok := endpoint(a, set.GetMetricLabels(), drop); ok {
 			list = append(list, e)
 		}
 	}
 	return list
 }
 
+// removed are the addresses to take away. What is left out was never there.
 func removed(set *destination.AddrSet) []netip.AddrPort {
 	list := make([]netip.AddrPort, 0, len(set.GetAddrs()))
 	for _, a := range set.GetAddrs() {
-		if addr, ok := addrPort(a); ok {
+		if addr, err := wire.Addr(a); err == nil {
 			list = append(list, addr)
 		}
 	}

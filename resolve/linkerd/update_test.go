@@ -60,7 +60,7 @@ func TestUpdate(t *testing.T) {
 		"nil":                       {nil, resolve.Update{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, ok := update(tt.in)
+			got, ok := update(tt.in, ignore)
 			assert.Equal(t, tt.want.Kind != 0, ok)
 			if ok {
 				assert.Equal(t, tt.want, got)
@@ -73,7 +73,7 @@ func TestUpdateGivesTheSetsLabelsToEach(t *testing.T) {
 	m := addMessage(tcp(netip.MustParseAddrPort("10.0.0.1:80")), tcp(netip.MustParseAddrPort("10.0.0.2:80")))
 	m.GetAdd().MetricLabels = map[string]string{"service": "web", "pod": "?"}
 	m.GetAdd().Addrs[1].MetricLabels = map[string]string{"pod": "b"}
-	got, ok := update(m)
+	got, ok := update(m, ignore)
 	require.True(t, ok)
 	assert.Equal(t, map[string]string{"service": "web", "pod": "?"}, got.Endpoints[0].Labels)
 	assert.Equal(t, map[string]string{"service": "web", "pod": "b"}, got.Endpoints[1].Labels)
@@ -93,7 +93,7 @@ func FuzzUpdate(f *testing.F) {
 		if proto.Unmarshal(data, m) != nil {
 			return
 		}
-		u, ok := update(m)
+		u, ok := update(m, ignore)
 		if !ok {
 			return
 		}
@@ -126,7 +126,7 @@ func BenchmarkUpdateOfTenThousand(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if u, ok := update(m); !ok || len(u.Endpoints) != 10_000 {
+		if u, ok := update(m, ignore); !ok || len(u.Endpoints) != 10_000 {
 			b.Fatal("not read")
 		}
 	}

@@ -103,7 +103,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		require.True(t, ok)
 		before := runtime.NumGoroutine()
 		for range r.Resolve(ctx, "asked") {
-			assert.Equal(t, before, runtime.NumGoroutine())
+			assert.LessOrEqual(t, runtime.NumGoroutine(), before) // one of a test before may have been about to end
 			break
 		}
 		assert.Len(t, r.targets, 1)

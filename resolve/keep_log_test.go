@@ -1,0 +1,70 @@
+package resolve_test
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// handlerFunc is a handler of all lines.
+type handlerFunc func(slog.Record)
+
+func (handlerFunc) Enabled(context.Context, slog.Level) bool { return true }
+
+func (f handlerFunc) Handle(_ context.Context, r slog.Record) error {
+	f(r)
+	return nil
+}
+
+func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler { return f }
+func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
+
+// A handler of the log may look at the Keeper, and one that blocks holds up no
+// stream but its own.
+func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var keeper *resolve.Keeper
+	logged := make(chan string)
+	handler := handlerFunc(func(r slog.Record) {
+		assert.Len(t, keeper.Kept(), 1)
+		select {
+		case logged <- r.Message:
+		case <-ctx.Done():
+		}
+	})
+	source := func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+		return func(yield func(resolve.Update, error) bool) {
+			if yield(many(1), nil) && yield(resolve.Update{}, errReset) && yield(empty, nil) {
+				<-ctx.Done()
+			}
+		}
+	}
+	policy := resolve.KeepPolicy{Grace: time.Millisecond, Log: slog.New(handler)}
+	keeper = resolve.KeepLastGood(resolve.Func(source), policy)
+	over := make(chan string)
+	go func() {
+		defer close(over)
+		for range keeper.Resolve(ctx, "web") {
+		}
+	}()
+	next := func(from <-chan string) string {
+		select {
+		case text := <-from:
+			return text
+		case <-time.After(20 * time.Second):
+			t.Fatal("the stream is stuck")
+			return ""
+		}
+	}
+	assert.Contains(t, next(logged), "held back")
+	assert.Contains(t, next(logged), "let go")
+	cancel()
+	next(over)
+}
