@@ -56,6 +56,25 @@ func compileMatch(m Match, drop func(error)) (matcher, error) {
 	return nil, fmt.Errorf("%T is no condition on a request", m)
 }
 
+// validate returns the error of compileMatch without what that costs: members
+// that are invalid are left out, and an expression that was parsed compiles.
+func validate(m Match) error {
+	switch m := m.(type) {
+	case All, Any:
+		return nil
+	case Not:
+		if err := validate(m.Match); err != nil {
+			return fmt.Errorf("not: %w", err)
+		}
+		return nil
+	case Path:
+		_, err := m.parse()
+		return err
+	}
+	_, err := compileMatch(m, func(error) {})
+	return err
+}
+
 // leaf is a Match without members, on a request.
 type leaf interface {
 	compile() (matcher, error)

@@ -40,7 +40,7 @@ func ExampleRoute_changes() {
 	web := profiles.New(ctx, "web:80", &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, backend.Listener.Addr().String())
 	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.InitialWait[*http.Request, *http.Response](time.Second))
+		profiles.InitialWait[*http.Request, *http.Response](time.Minute))
 	for _, path := range []string{"/v1/books?page=2", "/v2/reviews", "/v2/books"} {
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web"+path, http.NoBody)
 		rsp, err := web.Call(ctx, req)

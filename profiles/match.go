@@ -33,7 +33,11 @@ type (
 	//
 	// The dialect is that of package regexp. It differs from linkerd's in what
 	// paths rarely have: \d, \w and \s are ASCII only, "&&" and "--" in a
-	// class have no meaning, and a repeat count is at most 1000.
+	// class have no meaning, and a repeat count is at most 1000. An expression
+	// that is longer than 10 000 bytes, or more than 10 000 instructions once its
+	// repeats are written out ("[^/]{1,64}" is 128), is invalid, whereas linkerd
+	// allows for 10 MiB. And a route is left out with which the repeats of a
+	// profile make more than 20 000 instructions beyond what is written.
 	Path string
 
 	// PathPrefix holds for paths whose first segments it is: "/a" for "/a",

@@ -30,7 +30,7 @@ func ExampleMatch() {
 	defer cancel()
 	books := profiles.New(ctx, "books:80", &source, access{}, func(string) service {
 		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200}, nil })
-	}, profiles.InitialWait[request, *reply](time.Second))
+	}, profiles.InitialWait[request, *reply](time.Minute))
 
 	asked, why := layer.Explain(ctx)
 	_, _ = books.Call(asked, request{method: "GET", path: "/books/7/author"})

@@ -122,6 +122,7 @@ func TestMatchIsWhatItSays(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := trees().Draw(t, "tree")
 		f, err := compileMatch(m, func(error) {})
+		require.Equal(t, err, Route{Match: m}.Validate())
 		for _, method := range []string{"GET", "PUT", "get", ""} {
 			for _, path := range []string{"", "/", "/a", "/b", "/A", "/a/b", "/ab"} {
 				holds, valid := naive(m, on(method, path))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-kit/kit/metrics"
@@ -92,35 +93,41 @@ func TestMeasured(t *testing.T) {
 // without a budget.
 func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 	for _, retries := range []bool{false, true} {
-		c := newCounters()
-		p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = retries, time.Millisecond })
-		if retries {
-			p.RetryBudget = nil
-		}
-		r, _ := serving(t, p, hang, c.option())
-		_, err := r.Call(t.Context(), get)
-		require.ErrorIs(t, err, layer.ErrTryTimeout)
-		assert.Empty(t, c.requests.Skipped)
-		assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+		synctest.Test(t, func(t *testing.T) {
+			c := newCounters()
+			p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = retries, time.Millisecond })
+			if retries {
+				p.RetryBudget = nil
+			}
+			r, _ := serving(t, p, hang, c.option())
+			_, err := r.Call(t.Context(), get)
+			require.ErrorIs(t, err, layer.ErrTryTimeout)
+			assert.Empty(t, c.requests.Skipped)
+			assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+		})
 	}
 }
 
 // One who sends requests again himself does not lift the limit on a try.
 func TestTryTimeoutBelowARetry(t *testing.T) {
-	p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = false, time.Millisecond })
-	r, bs := serving(t, p, hang)
-	svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{Tries: 2})(r)
-	_, err := svc.Call(t.Context(), get)
-	require.ErrorIs(t, err, layer.ErrTryTimeout)
-	assert.EqualValues(t, 2, bs.calls()[target])
+	synctest.Test(t, func(t *testing.T) {
+		p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = false, time.Millisecond })
+		r, bs := serving(t, p, hang)
+		svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{Tries: 2})(r)
+		_, err := svc.Call(t.Context(), get)
+		require.ErrorIs(t, err, layer.ErrTryTimeout)
+		assert.EqualValues(t, 2, bs.calls()[target])
+	})
 }
 
 func TestMeasuredOfATimeout(t *testing.T) {
-	c := newCounters()
-	p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
-	r, _ := serving(t, p, hang, c.option())
-	_, err := r.Call(t.Context(), get)
-	require.ErrorIs(t, err, layer.ErrTimeout)
-	assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-	assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+	synctest.Test(t, func(t *testing.T) {
+		c := newCounters()
+		p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
+		r, _ := serving(t, p, hang, c.option())
+		_, err := r.Call(t.Context(), get)
+		require.ErrorIs(t, err, layer.ErrTimeout)
+		assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
+		assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+	})
 }

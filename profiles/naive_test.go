@@ -1,8 +1,10 @@
 package profiles
 
 import (
+	"errors"
 	"net/url"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -94,6 +96,9 @@ func naiveRegexp(s string) (*regexp.Regexp, error) {
 	}
 	if s[len(s)-1] != '$' {
 		s += "$"
+	}
+	if _, err := parseRegex(s, syntax.Perl); errors.Is(err, errTooLarge) {
+		return nil, err
 	}
 	return regexp.Compile(s)
 }

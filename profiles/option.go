@@ -75,7 +75,9 @@ func OnProfile[Req, Rsp any](told func(p *Profile)) Option[Req, Rsp] {
 func Options[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
 		for _, opt := range opts {
-			opt.apply(o)
+			if opt != nil {
+				opt.apply(o)
+			}
 		}
 	})
 }

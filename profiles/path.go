@@ -35,10 +35,9 @@ func (*pathMatches) needs() needs     { return 0 }
 func (p *pathMatches) String() string { return fmt.Sprintf("path %q", p.source) }
 
 func (p Path) compile() (matcher, error) {
-	pattern := anchor(string(p))
-	tree, err := syntax.Parse(pattern, syntax.Perl)
+	tree, err := p.parse()
 	if err != nil {
-		return nil, fmt.Errorf("path %q: %w", string(p), err)
+		return nil, err
 	}
 	steps, begun, ended := flatten(tree)
 	if begun && ended {
@@ -49,7 +48,7 @@ func (p Path) compile() (matcher, error) {
 			return s, nil
 		}
 	}
-	re, err := regexp.Compile(pattern)
+	re, err := regexp.Compile(anchor(string(p)))
 	if err != nil {
 		return nil, fmt.Errorf("path %q: %w", string(p), err)
 	}
@@ -61,6 +60,14 @@ func (p Path) compile() (matcher, error) {
 		m.suffix, _ = literal(steps[n-1])
 	}
 	return m, nil
+}
+
+func (p Path) parse() (*syntax.Regexp, error) {
+	tree, err := parseRegex(anchor(string(p)), syntax.Perl)
+	if err != nil {
+		return nil, fmt.Errorf("path %s: %w", quote(string(p)), err)
+	}
+	return tree, nil
 }
 
 // anchor ties a pattern to both ends of the path. It looks at the characters

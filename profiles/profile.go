@@ -130,8 +130,11 @@ func (p *Profile) Validate() error {
 	if _, err := p.apex(""); err != nil {
 		drop(err)
 	}
+	left := room(maxGrowth)
 	for i, r := range p.Routes {
-		if _, err := compileRoute(i, r, drop); err != nil {
+		if err := left.take(i, r, r.growth()); err != nil {
+			drop(err)
+		} else if _, err := compileRoute(i, r, drop); err != nil {
 			drop(err)
 		}
 		for _, err := range r.outOfRange() {
@@ -160,8 +163,7 @@ func (p *Profile) Validate() error {
 // Classes, members of a condition, and all that Standard acts on do not make the
 // route invalid; [Profile.Validate] finds those too.
 func (r Route) Validate() error {
-	_, err := compileMatch(r.Match, func(error) {})
-	return err
+	return validate(r.Match)
 }
 
 // Validate says which field is out of its range, or returns nil. The ranges

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -157,27 +158,31 @@ func TestOnResponseOfErrors(t *testing.T) {
 
 // A limit above cancels as a caller does, but says why.
 func TestOnResponseOfALimitAbove(t *testing.T) {
-	r, outcomes := reporting(t, hang)
-	svc := layer.HeadTimeout[request, *reply](time.Millisecond)(r)
-	_, err := svc.Call(t.Context(), request{path: "/a"})
-	require.ErrorIs(t, err, layer.ErrHeadTimeout)
-	require.Len(t, *outcomes, 1)
-	assert.Equal(t, layer.Failure, (*outcomes)[0].class)
+	synctest.Test(t, func(t *testing.T) {
+		r, outcomes := reporting(t, hang)
+		svc := layer.HeadTimeout[request, *reply](time.Millisecond)(r)
+		_, err := svc.Call(t.Context(), request{path: "/a"})
+		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.Len(t, *outcomes, 1)
+		assert.Equal(t, layer.Failure, (*outcomes)[0].class)
+	})
 }
 
 // A route's timeout covers the time in queues.
 func TestOnResponseOfATimeoutInAQueue(t *testing.T) {
-	var classes []layer.Class
-	p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
-	r, _ := serving(t, p, func(ctx context.Context, _ request) (*reply, error) {
-		<-ctx.Done()
-		return nil, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
-	}, profiles.OnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) {
-		classes = append(classes, class)
-	}))
-	_, err := r.Call(t.Context(), get)
-	require.ErrorIs(t, err, layer.ErrHeadTimeout)
-	assert.Equal(t, []layer.Class{layer.Failure}, classes)
+	synctest.Test(t, func(t *testing.T) {
+		var classes []layer.Class
+		p := retryable(func(r *profiles.Route) { r.Timeout = time.Millisecond })
+		r, _ := serving(t, p, func(ctx context.Context, _ request) (*reply, error) {
+			<-ctx.Done()
+			return nil, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
+		}, profiles.OnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) {
+			classes = append(classes, class)
+		}))
+		_, err := r.Call(t.Context(), get)
+		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		assert.Equal(t, []layer.Class{layer.Failure}, classes)
+	})
 }
 
 // One request is reported once, however many tries its route makes of it.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -29,17 +30,25 @@ type (
 // httpTown is a router right over the endpoint at addr.
 func httpTown(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption) *httpRouter {
 	t.Helper()
+	return townOver(t, p, func(ctx context.Context) httplayer.Service { return httplayer.NewEndpoint(ctx, addr, briefly()) }, opts...)
+}
+
+func briefly() httplayer.EndpointOption {
+	return httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond})
+}
+
+// townOver is a router right over an endpoint.
+func townOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) httplayer.Service, opts ...httpOption) *httpRouter {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
 	var source profiles.Static
 	source.Set(target, p)
 	opts = append([]httpOption{
 		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.InitialWait[*http.Request, *http.Response](time.Second),
+		profiles.InitialWait[*http.Request, *http.Response](time.Minute),
 	}, opts...)
-	return profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
-		return httplayer.NewEndpoint(ctx, addr, httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}))
-	}, opts...)
+	return profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
 }
 
 // grpcTown is one over a server that answers with serve, which is told how often
@@ -56,6 +65,26 @@ func grpcTown(t *testing.T, p *profiles.Profile, serve func(w http.ResponseWrite
 	srv.Start()
 	t.Cleanup(srv.Close)
 	return httpTown(t, p, srv.Listener.Addr().String(), opts...), came
+}
+
+// bubbledGRPC is grpcTown in a bubble.
+func bubbledGRPC(
+	t *testing.T, p *profiles.Profile, serve func(w http.ResponseWriter, r *http.Request, n int64), opts ...httpOption,
+) (*httpRouter, *atomic.Int64) {
+	t.Helper()
+	came, network := new(atomic.Int64), new(layertest.Network)
+	l, err := network.Listen("tcp", "10.0.0.1:80")
+	require.NoError(t, err)
+	srv := &http.Server{Protocols: new(http.Protocols), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/grpc")
+		serve(w, r, came.Add(1))
+	})}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	go func() { _ = srv.Serve(l) }()
+	t.Cleanup(func() { srv.Close() })
+	return townOver(t, p, func(ctx context.Context) httplayer.Service {
+		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext))
+	}, opts...), came
 }
 
 func call(t *testing.T, body io.Reader) *http.Request {
@@ -76,55 +105,60 @@ func ends(w http.ResponseWriter, code string) {
 	w.Header().Set(http.TrailerPrefix+"Grpc-Status", code)
 }
 
+// In a bubble, where the end of a response is never late for who looks ahead.
 func TestRetryByTrailers(t *testing.T) {
 	for name, before := range map[string][]string{"first": {""}, "after one frame": {"half a "}} {
 		t.Run(name, func(t *testing.T) {
-			c := newCounters()
-			r, came := grpcTown(t, retryable(), func(w http.ResponseWriter, req *http.Request, n int64) {
-				body, _ := io.ReadAll(req.Body)
-				for _, s := range before {
-					_, _ = io.WriteString(w, s) // it goes out with the trailers
-				}
-				code := "14"
-				if n > 2 {
-					_, _ = w.Write(body)
-					code = "0"
-				}
-				ends(w, code)
-			}, c.forHTTP())
-			rsp, err := r.Call(t.Context(), call(t, strings.NewReader("hello")))
-			require.NoError(t, err)
-			body, err := io.ReadAll(rsp.Body)
-			require.NoError(t, err)
-			require.NoError(t, rsp.Body.Close())
-			assert.Equal(t, before[0]+"hello", string(body))
-			assert.Equal(t, "0", rsp.Trailer.Get("Grpc-Status"))
-			assert.EqualValues(t, 3, came.Load())
-			assert.EqualValues(t, 2, of(c.tries.Responses, "failure"))
-			assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
+			synctest.Test(t, func(t *testing.T) {
+				c := newCounters()
+				r, came := bubbledGRPC(t, retryable(), func(w http.ResponseWriter, req *http.Request, n int64) {
+					body, _ := io.ReadAll(req.Body)
+					for _, s := range before {
+						_, _ = io.WriteString(w, s) // it goes out with the trailers
+					}
+					code := "14"
+					if n > 2 {
+						_, _ = w.Write(body)
+						code = "0"
+					}
+					ends(w, code)
+				}, c.forHTTP())
+				rsp, err := r.Call(t.Context(), call(t, strings.NewReader("hello")))
+				require.NoError(t, err)
+				body, err := io.ReadAll(rsp.Body)
+				require.NoError(t, err)
+				require.NoError(t, rsp.Body.Close())
+				assert.Equal(t, before[0]+"hello", string(body))
+				assert.Equal(t, "0", rsp.Trailer.Get("Grpc-Status"))
+				assert.EqualValues(t, 3, came.Load())
+				assert.EqualValues(t, 2, of(c.tries.Responses, "failure"))
+				assert.EqualValues(t, 1, of(c.requests.Responses, "success"))
+			})
 		})
 	}
 }
 
 // A response class by a trailer is reason for a retry, too, whatever the request.
 func TestRetryByATrailerOfItsOwn(t *testing.T) {
-	p := retryable(func(r *profiles.Route) {
-		r.Classes = []profiles.ResponseClass{{Match: profiles.Trailer{Name: "x-sum", Value: profiles.Exact("bad")}, Failure: true}}
+	synctest.Test(t, func(t *testing.T) {
+		p := retryable(func(r *profiles.Route) {
+			r.Classes = []profiles.ResponseClass{{Match: profiles.Trailer{Name: "x-sum", Value: profiles.Exact("bad")}, Failure: true}}
+		})
+		r, came := bubbledGRPC(t, p, func(w http.ResponseWriter, r *http.Request, n int64) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			_, _ = io.WriteString(w, "hello")
+			w.Header().Set(http.TrailerPrefix+"X-Sum", map[bool]string{true: "bad", false: "good"}[n == 1])
+		})
+		req := call(t, strings.NewReader(""))
+		req.Header.Set("Content-Type", "text/plain")
+		rsp, err := r.Call(t.Context(), req)
+		require.NoError(t, err)
+		_, err = io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		assert.Equal(t, "good", rsp.Trailer.Get("X-Sum"))
+		assert.EqualValues(t, 2, came.Load())
 	})
-	r, came := grpcTown(t, p, func(w http.ResponseWriter, r *http.Request, n int64) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		_, _ = io.WriteString(w, "hello")
-		w.Header().Set(http.TrailerPrefix+"X-Sum", map[bool]string{true: "bad", false: "good"}[n == 1])
-	})
-	req := call(t, strings.NewReader(""))
-	req.Header.Set("Content-Type", "text/plain")
-	rsp, err := r.Call(t.Context(), req)
-	require.NoError(t, err)
-	_, err = io.ReadAll(rsp.Body)
-	require.NoError(t, err)
-	require.NoError(t, rsp.Body.Close())
-	assert.Equal(t, "good", rsp.Trailer.Get("X-Sum"))
-	assert.EqualValues(t, 2, came.Load())
 }
 
 // A stream is handed on with its first message, and is not sent again whatever
@@ -178,58 +212,57 @@ func TestNoWaitForTheServerWhileTheClientTalks(t *testing.T) {
 
 // The limit on a request covers the wait for the trailers.
 func TestTimeoutWhileTrailersAreAwaited(t *testing.T) {
-	r, came := grpcTown(t, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
-		_, _ = io.Copy(io.Discard, r.Body)
-		message(w, "")
-		<-r.Context().Done()
+	synctest.Test(t, func(t *testing.T) {
+		r, came := bubbledGRPC(t, retryable(func(r *profiles.Route) { r.Timeout = time.Second }), func(w http.ResponseWriter, r *http.Request, _ int64) {
+			_, _ = io.Copy(io.Discard, r.Body)
+			message(w, "")
+			<-r.Context().Done()
+		})
+		_, err := r.Call(t.Context(), call(t, strings.NewReader("")))
+		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		assert.EqualValues(t, 1, came.Load())
 	})
-	_, err := r.Call(t.Context(), call(t, strings.NewReader("")))
-	require.ErrorIs(t, err, layer.ErrHeadTimeout)
-	assert.EqualValues(t, 1, came.Load())
 }
 
 // A server that comes up a little late is reached by a retry, which is paid for;
 // one that does not is a bad gateway, and a refusal still.
 func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
+	synctest.Test(t, func(t *testing.T) {
+		const addr = "10.0.0.1:80"
+		var network layertest.Network
+		endpoint := func(ctx context.Context) httplayer.Service {
+			return httplayer.NewEndpoint(ctx, addr, httplayer.DialContext(network.DialContext), briefly())
+		}
+		c := newCounters()
+		r := townOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
+		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorContains(t, err, "3 tries")
+		code, _ := httplayer.StatusOf(err)
+		assert.Equal(t, http.StatusBadGateway, code)
+		assert.EqualValues(t, 2, count(c.requests.Retries))
+		assert.EqualValues(t, 3, count(c.tries.Refusals))
+		assert.EqualValues(t, 1, count(c.requests.Refusals))
 
-	c := newCounters()
-	r := httpTown(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), addr, c.forHTTP())
-	_, err = r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
-	require.ErrorIs(t, err, layer.ErrNotReady)
-	require.ErrorContains(t, err, "3 tries")
-	code, _ := httplayer.StatusOf(err)
-	assert.Equal(t, http.StatusBadGateway, code)
-	assert.EqualValues(t, 2, count(c.requests.Retries))
-	assert.EqualValues(t, 3, count(c.tries.Refusals))
-	assert.EqualValues(t, 1, count(c.requests.Refusals))
-
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var source profiles.Static
-	source.Set(target, retryable())
-	r = profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
-		e := httplayer.NewEndpoint(ctx, addr, httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond}))
-		return &dormant{Service: e, wake: func() {
-			l, err := net.Listen("tcp", addr)
-			if !assert.NoError(t, err) {
-				return
-			}
-			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
-			t.Cleanup(func() { srv.Close() })
-			go func() { _ = srv.Serve(l) }()
-		}}
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
-	rsp, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
-	require.NoError(t, err)
-	body, err := io.ReadAll(rsp.Body)
-	require.NoError(t, err)
-	require.NoError(t, rsp.Body.Close())
-	assert.Equal(t, "hello", string(body))
-	assert.Less(t, layer.Describe(r).State.Get("retry_budget").(int), 10)
+		r = townOver(t, retryable(), func(ctx context.Context) httplayer.Service {
+			return &dormant{Service: endpoint(ctx), wake: func() {
+				l, err := network.Listen("tcp", addr)
+				if !assert.NoError(t, err) {
+					return
+				}
+				srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })}
+				t.Cleanup(func() { srv.Close() })
+				go func() { _ = srv.Serve(l) }()
+			}}
+		})
+		rsp, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
+		require.NoError(t, err)
+		body, err := io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		assert.Equal(t, "hello", string(body))
+		assert.Less(t, layer.Describe(r).State.Get("retry_budget").(int), 10)
+	})
 }
 
 // dormant is an endpoint whose server comes up when a call was refused.

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/remark"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -35,7 +37,8 @@ type Router[Req, Rsp any] struct {
 	mu        sync.Mutex // for those who replace current
 	services  map[string]layer.Service[Req, Rsp]
 	forwarded forwarded[Req, Rsp]
-	accounts  []account // of late, the newest last
+	accounts  []account      // of late, the newest last
+	amiss     remark.Remarks // what is left out of profiles
 
 	over chan struct{} // closed when no more profiles will come
 }
@@ -47,7 +50,9 @@ type Router[Req, Rsp any] struct {
 // mk makes the service of a target, by its authority: usually a balancer with
 // a queue before it. It is asked once for each authority that a profile sends
 // requests to, for as long as the Router lives; to let go of targets that went
-// out of use is its own matter, as it is layer.Cache's.
+// out of use is its own matter, as it is layer.Cache's. An authority that it
+// returns nil for is closed: requests that would go there are refused with an
+// error that matches [layer.ErrNoRoute], or go to the others of a split.
 func New[Req, Rsp any](
 	ctx context.Context,
 	target string,
@@ -61,11 +66,14 @@ func New[Req, Rsp any](
 		services: make(map[string]layer.Service[Req, Rsp]), over: make(chan struct{}),
 	}
 	for _, opt := range opts {
-		opt.apply(&r.options)
+		if opt != nil {
+			opt.apply(&r.options)
+		}
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
+	r.amiss.Say = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
 	r.addStandard()
 	r.watched.Store(&watched{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
@@ -165,7 +173,7 @@ func (u unclosed) As(target any) bool { return errors.As(u.error, target) }
 
 // refuse turns away a request whose context is done.
 func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) error {
-	reason := "the caller has gone"
+	reason := left.Why(ctx)
 	if waited > 0 {
 		reason = "no profile yet"
 	}

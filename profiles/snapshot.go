@@ -23,8 +23,9 @@ type snapshot[Req, Rsp any] struct {
 // have the route.
 type served[Req, Rsp any] struct {
 	compiledRoute
-	key   string                  // the route's identity
-	stack layer.Service[Req, Rsp] // nil: straight to the targets
+	key    string                  // the route's identity
+	growth int                     // of its regular expressions
+	stack  layer.Service[Req, Rsp] // nil: straight to the targets
 }
 
 // compile makes p ready. Routes that were in force before are taken over from
@@ -32,9 +33,8 @@ type served[Req, Rsp any] struct {
 // expressions need not be compiled again.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
 	s := &snapshot[Req, Rsp]{profile: p, index: newIndex(), replaced: make(chan struct{})}
-	drop := func(err error) {
-		r.log.Warn("left out of a profile", "target", r.target, "err", err)
-	}
+	drop := r.amiss.Add
+	defer r.amiss.End()
 	before := make(map[string]*served[Req, Rsp])
 	if r.onProfile != nil {
 		r.onProfile(p)
@@ -45,16 +45,27 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 		}
 	}
 	var key []byte
+	left := room(maxGrowth)
 	for i, def := range p.Routes {
 		key = def.appendIdentity(key[:0])
 		route := before[string(key)]
+		var growth int
+		if route != nil {
+			growth = route.growth
+		} else {
+			growth = def.growth()
+		}
+		if err := left.take(i, def, growth); err != nil {
+			drop(err)
+			continue
+		}
 		if route == nil {
 			compiled, err := compileRoute(i, def, drop)
 			if err != nil {
 				drop(err)
 				continue
 			}
-			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key)}
+			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key), growth: growth}
 			if r.perRoute != nil {
 				route.stack = r.perRoute(def, below[Req, Rsp]{r})
 			}
@@ -105,15 +116,34 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 
 // service asks mk once for each authority, and remembers the answer for as
 // long as the Router lives. Nothing tells a service to go away; a Make that
-// starts something would start it anew each time a target comes back.
+// starts something would start it anew each time a target comes back. It is
+// called by one goroutine at a time.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
-	if !ok {
-		svc = r.mk(authority)
-		r.services[authority] = svc
+	if ok {
+		return svc
 	}
+	if svc = r.mk(authority); svc == nil {
+		none := missing[Req, Rsp]{&layer.Error{
+			Layer: layerName, Target: r.target, Endpoint: authority,
+			Kind: layer.ErrClosed, Reason: "no service was made for it", Err: layer.ErrNoRoute,
+		}}
+		r.log.Warn("a target without a service", "target", r.target, "err", none.err)
+		svc = none
+	}
+	r.services[authority] = svc
 	return svc
 }
+
+// missing is the service of an authority that nothing was made for.
+type missing[Req, Rsp any] struct{ err error }
+
+func (m missing[Req, Rsp]) Ready(context.Context) error { return m.err }
+
+func (m missing[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, m.err }
+
+// Describe says that it is none.
+func (m missing[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
 // below is what a per-route stack stands on: the targets of the profile that
 // the request began with. The stack may be older than that profile, so the

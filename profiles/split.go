@@ -107,6 +107,9 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 			cause = err
 		}
 	}
+	if n < len(s.parts) {
+		cause = unclosed{cause} // nobody knows of the others
+	}
 	var none Rsp
 	return none, &layer.Error{
 		Layer: layerName, Target: s.apex, Kind: layer.ErrNotReady,

@@ -240,6 +240,67 @@ func TestSplitStopsWhenTheCallerLeaves(t *testing.T) {
 	assert.Equal(t, 1, asked)
 }
 
+// A target that has closed tells nothing of those that were not asked, also
+// where no other profile will come.
+func TestSplitIsNotClosedByOneOfItsTargets(t *testing.T) {
+	var bs backends
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk)
+	src.send(split(two...), nil)
+	src.end()
+	a, b := bs.get(t, "a:80"), bs.get(t, "b:80")
+	a.closed.Store(true)
+	b.closed.Store(true)
+	require.Eventually(t, func() bool { // the Router hears that no more profiles will come
+		_, err := r.Call(t.Context(), request{})
+		return errors.Is(err, layer.ErrClosed)
+	}, time.Minute, time.Millisecond)
+	a.closed.Store(false)
+	b.closed.Store(false)
+	var leave context.CancelFunc
+	for _, one := range []*backend{a, b} {
+		one.serve = func(context.Context, request) (*reply, error) {
+			leave()
+			return nil, &layer.Error{Layer: "backend", Kind: layer.ErrClosed}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	leave = cancel
+	defer cancel()
+	_, err := r.Call(ctx, request{})
+	require.ErrorContains(t, err, "refused by 1 of 2 targets: backend: closed")
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.NotErrorIs(t, err, layer.ErrClosed)
+}
+
+// A Make that has nothing for an authority.
+func TestSplitWithATargetThatNothingWasMadeFor(t *testing.T) {
+	var bs backends
+	logged := newLog()
+	mk := func(authority string) service {
+		if authority == "b:80" {
+			return nil
+		}
+		return bs.mk(authority)
+	}
+	src := newScript()
+	r := profiles.New(t.Context(), target, src, access{}, mk, logged.option())
+	src.send(split(two...), nil)
+	for range 50 {
+		assert.Equal(t, "a:80", send(t, r, "GET", "/").from)
+	}
+	src.send(split(profiles.Target{"b:80", 1}), nil)
+	_, err := r.Call(t.Context(), request{})
+	require.ErrorIs(t, err, layer.ErrNoRoute)
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	require.NotErrorIs(t, err, layer.ErrClosed, "another profile may come")
+	require.ErrorContains(t, err, "b:80")
+	require.ErrorIs(t, layer.Poll(r), layer.ErrNotReady)
+	require.Len(t, logged.errors("a target without a service"), 1)
+	src.end()
+	require.ErrorIs(t, r.Ready(t.Context()), layer.ErrClosed)
+}
+
 // Backends that persist keep their services, those that come back too; a
 // change of weight is immediate.
 func TestSplitUpdatesKeepServices(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/layertest"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -54,7 +56,7 @@ func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request,
 	source.Set(target, p)
 	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
+	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Minute))
 	t.Cleanup(func() {
 		cancel()
 		srv.Close()
@@ -172,28 +174,34 @@ func TestRouteOfAnEmptyPath(t *testing.T) {
 
 // The timeout ends with the head of a response.
 func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
-	more := make(chan struct{})
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = http.NewResponseController(w).Flush()
-		<-more
-		_, _ = io.WriteString(w, "late")
-	}))
-	defer srv.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var source profiles.Static
-	const limit = time.Second
-	source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
-	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
-		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Second))
-	rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
-	require.NoError(t, err)
-	time.AfterFunc(2*limit, func() { close(more) })
-	_, err = r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
-	require.ErrorContains(t, err, "1 of 1 in flight", "the limit holds to the end of the body")
-	body, err := io.ReadAll(rsp.Body)
-	require.NoError(t, err)
-	require.NoError(t, rsp.Body.Close())
-	assert.Equal(t, "late", string(body))
+	synctest.Test(t, func(t *testing.T) {
+		const limit = 10 * time.Second
+		var network layertest.Network
+		l, err := network.Listen("tcp", "10.0.0.1:80")
+		require.NoError(t, err)
+		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			_ = http.NewResponseController(w).Flush()
+			time.Sleep(2 * limit)
+			_, _ = io.WriteString(w, "late")
+		})}
+		go func() { _ = srv.Serve(l) }()
+		defer srv.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var source profiles.Static
+		source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
+		r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+			return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext))
+		}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+		began := time.Now()
+		rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
+		require.NoError(t, err)
+		_, err = r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
+		require.ErrorContains(t, err, "1 of 1 in flight", "the limit holds to the end of the body")
+		body, err := io.ReadAll(rsp.Body)
+		require.NoError(t, err)
+		require.NoError(t, rsp.Body.Close())
+		assert.Equal(t, "late", string(body))
+		assert.Equal(t, 2*limit, time.Since(began))
+	})
 }

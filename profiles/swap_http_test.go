@@ -53,7 +53,7 @@ func moody(w http.ResponseWriter, r *http.Request) {
 
 // version is another profile for each i: its first route is always the same.
 func version(i int) *profiles.Profile {
-	even := profiles.Route{Name: "even", Match: profiles.Path("/even"), Retryable: true, Timeout: 5 * time.Second, Hedge: 5 * time.Millisecond}
+	even := profiles.Route{Name: "even", Match: profiles.Path("/even"), Retryable: true, Timeout: time.Minute, Hedge: 5 * time.Millisecond}
 	other := profiles.Route{
 		Name: "moody", Match: profiles.PathPrefix("/"), Retryable: i%2 == 0, Labels: map[string]string{"i": strconv.Itoa(i)},
 		Mirrors: []profiles.Mirror{{Authority: "shadow:80", Share: 0.5}},
@@ -96,7 +96,7 @@ func TestSwapUnderLoadOfHTTP(t *testing.T) {
 	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
 	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), tallied[*http.Request, *http.Response](&counts),
-		profiles.InitialWait[*http.Request, *http.Response](time.Second),
+		profiles.InitialWait[*http.Request, *http.Response](time.Minute),
 		profiles.OnResponse[*http.Request, *http.Response](func(route *layer.Route, class layer.Class, _ error) {
 			if route.Name == "even" && class == layer.Success {
 				reported.Add(1)

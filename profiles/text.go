@@ -25,7 +25,7 @@ type (
 
 	// Regex is a regular expression of package regexp for the whole value. It
 	// is anchored at both ends with a group around it, so "a|b" is one of the
-	// two; [Path] has its own rules.
+	// two; [Path] has its own rules for that, and the same bounds.
 	Regex string
 
 	// Present holds for any value, an empty one included.
@@ -81,9 +81,9 @@ func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
 	if fold {
 		flags |= syntax.FoldCase
 	}
-	tree, err := syntax.Parse(string(r), flags)
+	tree, err := parseRegex(string(r), flags)
 	if err != nil {
-		return nil, fmt.Errorf("regex %q: %w", string(r), err)
+		return nil, fmt.Errorf("regex %s: %w", quote(string(r)), err)
 	}
 	re, err := regexp.Compile("^(?:" + tree.String() + ")$")
 	if err != nil {

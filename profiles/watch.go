@@ -50,9 +50,12 @@ func (r *Router[Req, Rsp]) watch(ctx context.Context) {
 type outage struct {
 	log      *slog.Logger
 	failures int
+	brought  bool // there was a profile on the stream that is read now
 }
 
 func (o *outage) add(ctx context.Context, err error) {
+	routine := o.brought || o.failures > 0 || errors.Is(err, stream.ErrLimit)
+	o.brought = false
 	switch {
 	case errors.Is(err, ErrNoProfile):
 		level := slog.LevelDebug // most addresses have none
@@ -60,7 +63,7 @@ func (o *outage) add(ctx context.Context, err error) {
 			level = slog.LevelInfo // the outage is over
 		}
 		o.log.Log(ctx, level, "there is no profile", "err", err)
-	case errors.Is(err, stream.ErrEnded):
+	case errors.Is(err, stream.ErrEnded) && routine:
 		o.log.DebugContext(ctx, "profile stream ended", "err", err)
 	case o.failures > 0:
 		o.failures++
@@ -76,6 +79,7 @@ func (o *outage) end(ctx context.Context) {
 		o.log.InfoContext(ctx, "profile stream is back", "failures", o.failures)
 		o.failures = 0
 	}
+	o.brought = true
 }
 
 // settle ends the wait for the first profile: the default one serves.

@@ -119,6 +119,29 @@ func TestLogOfAnOutage(t *testing.T) {
 	}, log.lines())
 }
 
+// Streams that end cleanly and brought nothing are an outage as well, unless we
+// ended them.
+func TestLogOfStreamsThatBringNothing(t *testing.T) {
+	log := newLog()
+	src := newScript()
+	profiles.New(t.Context(), target, src, access{}, new(backends).mk, log.option())
+	src.send(nil, stream.ErrLimit)
+	src.send(nil, stream.ErrEnded)
+	src.send(nil, stream.ErrEnded)
+	src.send(named("first"), nil)
+	src.send(nil, stream.ErrEnded)
+	src.send(nil, stream.ErrEnded)
+	assert.Equal(t, []string{
+		"DEBUG profile stream ended",
+		"WARN profile stream failed; the last profile stays in force",
+		"DEBUG profile stream ended",
+		"INFO profile stream is back",
+		"DEBUG profile",
+		"DEBUG profile stream ended",
+		"WARN profile stream failed; the last profile stays in force",
+	}, log.lines())
+}
+
 // That there is no profile is how it is with most addresses, and no news but
 // after an outage.
 func TestLogOfNoProfileAfterAnOutage(t *testing.T) {

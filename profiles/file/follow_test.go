@@ -425,3 +425,39 @@ func TestARouterFollowsAFile(t *testing.T) {
 		require.Equal(t, "b", call(t, r, "GET /"))
 	})
 }
+
+// One that began meanwhile is, after the profile that came with it.
+func TestAMistakeThatIsOverIsNotTold(t *testing.T) {
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name+".yaml") }
+	wrong := at("other") + ":1:1: want a mapping, not a list"
+	replace(t, at("web"), web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		s := New(dir)
+		first := watch(t, s, "web")
+		first.expect(t, 0, "a")
+		replace(t, at("other"), "[]")
+		first.expect(t, poll, wrong)
+		slow := &watcher{}
+		go func() {
+			for p, err := range s.Watch(t.Context(), "web") {
+				slow.mu.Lock()
+				slow.said = append(slow.said, words(p, err))
+				slow.mu.Unlock()
+				time.Sleep(time.Minute)
+			}
+		}()
+		time.Sleep(time.Second)
+		replace(t, at("other"), profile("other", "x"))
+		slow.expect(t, 10*time.Minute, "a")
+
+		replace(t, at("web"), web("b"))
+		time.Sleep(time.Second)
+		replace(t, at("web"), web("c"))
+		replace(t, at("other"), "[]")
+		slow.expect(t, 10*time.Minute, "b", "c", wrong)
+		replace(t, at("other"), profile("other", "x"))
+		slow.expect(t, 10*time.Minute, "c")
+		first.cancel()
+	})
+}

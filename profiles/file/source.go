@@ -30,7 +30,9 @@ var _ profiles.Source = (*Source)(nil)
 func New(path string, opts ...Option) *Source {
 	var o options
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	o = o.orDefault()
 	m := &merger{log: o.log, tree: follow.Tree[*Set]{Path: path, Max: o.max, Wanted: isProfileFile, Parse: Parse}}
@@ -70,13 +72,15 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 			return
 		}
 		v := view{host: host, port: port, namespace: s.namespace}
-		for st := range s.poller.States(ctx) {
-			// The profile comes before the error: it serves while a file is bad.
-			if p := v.profile(st); p != nil && !yield(p, nil) {
-				return
-			}
-			if err := v.news(st); err != nil && (ctx.Err() != nil || !yield(nil, err)) {
-				return
+		for range s.poller.States(ctx) {
+			for ctx.Err() == nil {
+				p, err := v.next(s.poller.Latest())
+				if p == nil && err == nil {
+					break
+				}
+				if !yield(p, err) {
+					return
+				}
 			}
 		}
 	}

@@ -12,8 +12,21 @@ type view struct {
 	port      uint16
 	namespace string
 
+	seen *state            // whose profile was said, or was nothing new
 	said *profiles.Profile // the last one; nil before the first
 	told string            // the last error; empty if it was said to be over
+}
+
+// next returns what the stream has to say of st, one thing at a time, or nothing.
+// The profile comes before the error: it serves while a file is bad.
+func (v *view) next(st *state) (*profiles.Profile, error) {
+	if st != v.seen {
+		v.seen = st
+		if p := v.profile(st); p != nil {
+			return p, nil
+		}
+	}
+	return nil, v.news(st)
 }
 
 // profile returns what is to be said, or nil if that is nothing new. After an

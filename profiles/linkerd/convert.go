@@ -36,11 +36,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 		p.Targets = append(p.Targets, target)
 	}
 	if e := m.GetEndpoint(); e != nil {
-		endpoint, err := convertEndpoint(e)
-		if err != nil {
-			drop(fmt.Errorf("endpoint: %w", err))
-		}
-		p.Endpoint = endpoint
+		p.Endpoint = convertEndpoint(e, drop)
 	}
 	if b := m.GetRetryBudget(); b != nil {
 		budget, err := convertBudget(b)

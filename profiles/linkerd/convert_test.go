@@ -306,23 +306,6 @@ func TestConvertKeepsTheOtherRoutes(t *testing.T) {
 	assert.Equal(t, []string{"route 1: no condition"}, log)
 }
 
-func TestConvertAddr(t *testing.T) {
-	for want, in := range map[string]*net.TcpAddress{
-		"1.2.3.4:80":       ipv4(0x01020304, 80),
-		"1.2.3.4:1":        ipv4(0x01020304, 65537),
-		"127.0.0.1:0":      ipv4(0x7f000001, 0),
-		"[2001:db8::1]:80": {Ip: &net.IPAddress{Ip: &net.IPAddress_Ipv6{Ipv6: &net.IPv6{First: 0x20010db8 << 32, Last: 1}}}, Port: 80},
-	} {
-		got, err := convertAddr(in)
-		require.NoError(t, err)
-		assert.Equal(t, want, got.String())
-	}
-	for _, bad := range []*net.TcpAddress{nil, {}, {Port: 80}, {Ip: &net.IPAddress{}}} {
-		_, err := convertAddr(bad)
-		require.Error(t, err)
-	}
-}
-
 // FuzzProfile: whatever comes over the wire becomes a Profile without invalid
 // pieces but members of conditions, and converting is a function of the
 // message alone.

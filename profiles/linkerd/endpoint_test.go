@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -46,8 +47,11 @@ func TestEndpointIdentity(t *testing.T) {
 		"empty URI":                   {asURI("", dnsName("sni")), [2]string{}},
 		"a bad name is not cleartext": {asDNS("no name!", nil), [2]string{"no name!", "no name!"}},
 	} {
-		e, err := convertEndpoint(&destination.WeightedAddr{Addr: ipv4(0x0a000001, 80), TlsIdentity: tt.in})
-		require.NoError(t, err)
+		var dropped []error
+		e := convertEndpoint(&destination.WeightedAddr{Addr: ipv4(0x0a000001, 80), TlsIdentity: tt.in}, func(err error) {
+			dropped = append(dropped, err)
+		})
+		assert.Equal(t, tt.in != nil && tt.want[1] == "", len(dropped) == 1, "an identity that comes to cleartext: %v", dropped)
 		assert.Equal(t, tt.want, [2]string{e.ServerName, e.Identity}, what)
 		require.NoError(t, e.Validate())
 	}
@@ -78,13 +82,18 @@ func TestEndpointHints(t *testing.T) {
 		"nor that":            {authorityOverride(`a"b`), profiles.Endpoint{}},
 	} {
 		tt.in.Addr, tt.want.Addr = ipv4(0x0a000001, 80), at
-		got, err := convertEndpoint(tt.in)
-		require.NoError(t, err, what)
+		got := convertEndpoint(tt.in, func(err error) { assert.NoError(t, err, what) })
 		assert.Equal(t, &tt.want, got, what)
 		require.NoError(t, got.Validate(), what)
 	}
-	_, err := convertEndpoint(&destination.WeightedAddr{Addr: ipv4(0x0a000001, 1<<16)})
-	require.ErrorContains(t, err, "has no port")
+	for why, addr := range map[string]*net.TcpAddress{
+		"endpoint: 10.0.0.1:0 has no port":                               ipv4(0x0a000001, 1<<16),
+		"endpoint: 0.0.0.0:80: the unspecified address is for listening": ipv4(0, 80),
+	} {
+		var dropped error
+		require.Nil(t, convertEndpoint(&destination.WeightedAddr{Addr: addr}, func(err error) { dropped = err }))
+		require.EqualError(t, dropped, why)
+	}
 }
 
 func authorityOverride(authority string) *destination.WeightedAddr {

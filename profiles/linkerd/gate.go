@@ -9,7 +9,8 @@ import (
 // Names has only those targets asked for that are names below one of the
 // suffixes ("svc.cluster.local."), and those of [Networks]. "." is all names;
 // labels are compared whole and without regard to case, and a dot at the end
-// makes no difference. linkerd's proxy takes them from
+// makes no difference. An empty one is no name at all, as where a list of them
+// is split that is empty. linkerd's proxy takes them from
 // LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
 // Any other target has [profiles.ErrNoProfile] at once, without a call. Without
@@ -18,7 +19,9 @@ func Names(suffixes ...string) Option {
 	return optionFunc(func(o *options) {
 		o.gated = true
 		for _, s := range suffixes {
-			o.suffixes = append(o.suffixes, plainName(s))
+			if s = strings.TrimSpace(s); s != "" {
+				o.suffixes = append(o.suffixes, plainName(s))
+			}
 		}
 	})
 }

@@ -2,6 +2,7 @@ package linkerd
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,9 @@ func TestGate(t *testing.T) {
 		"another name":                  {[]Option{Names("svc.cluster.local.")}, "example.com:443", false},
 		"one of several suffixes":       {[]Option{Names("a.", "example.com")}, "www.example.com:443", true},
 		"the root is all names":         {[]Option{Names(".")}, "example.com:443", true},
+		"an empty list, split":          {[]Option{Names(strings.Split("", ",")...)}, "web.default.svc.cluster.local:80", false},
+		"an empty one among others":     {[]Option{Names(strings.Split(" ,svc.cluster.local.", ",")...)}, "example.com:443", false},
+		"with a space before":           {[]Option{Names(strings.Split("a., example.com.", ",")...)}, "www.example.com:443", true},
 		"no names":                      {[]Option{Names()}, "web.default.svc.cluster.local:80", false},
 		"names alone, an address":       {[]Option{Names(".")}, "10.0.0.1:80", false},
 		"in a network":                  {[]Option{Networks(nets...)}, "10.1.2.3:80", true},

@@ -32,15 +32,17 @@ func ContextToken(token string) Option {
 }
 
 // Backoff sets how long to wait before GetProfile is called again. It begins
-// anew once a stream brought a message and lasted 10 s. The default is [layer.DefaultBackoff],
-// linkerd's own. What is not valid is made so: a Min or Max that is not said is
-// the default's, a Max below Min is Min, and Jitter is held to 0 to 100.
+// anew once a stream brought a message and lasted 10 s, or as long as Max if
+// that is less. The default is [layer.DefaultBackoff], linkerd's own. What is
+// not valid is made so: a Min or Max that is not said is the default's, a Max
+// below Min is Min, and Jitter is held to 0 to 100.
 func Backoff(b layer.Backoff) Option {
 	return optionFunc(func(o *options) { o.backoff = b })
 }
 
-// Logger has what is left out of profiles logged to l. The default, and nil,
-// is silence.
+// Logger has what is left out of profiles logged to l: each piece once, and not
+// again while messages go on to have it, ten of a message at most and how many
+// more there are. The default, and nil, is silence.
 func Logger(l *slog.Logger) Option {
 	return optionFunc(func(o *options) { o.log = l })
 }

@@ -12,7 +12,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/gotower/gotower/internal/remark"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/profiles"
 )
@@ -32,7 +34,9 @@ type source struct {
 func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	s := &source{client: destination.NewDestinationClient(conn)}
 	for _, opt := range opts {
-		opt.apply(&s.options)
+		if opt != nil {
+			opt.apply(&s.options)
+		}
 	}
 	s.backoff = s.backoff.OrDefault()
 	if s.log == nil {
@@ -48,52 +52,75 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 			yield(nil, fmt.Errorf("linkerd: %q is not among the names and networks that have profiles: %w", target, profiles.ErrNoProfile))
 		}
 	}
-	open := func(ctx context.Context) iter.Seq2[*profiles.Profile, error] { return s.stream(ctx, target) }
-	final := func(err error) bool { return errors.Is(err, profiles.ErrNoProfile) }
-	return stream.Reconnect(ctx, s.backoff, open, final)
+	return func(yield func(*profiles.Profile, error) bool) {
+		w := follower{source: s, target: target}
+		w.amiss.Say = func(err error) {
+			s.log.WarnContext(ctx, "left out of a profile", "target", target, "err", err)
+		}
+		final := func(err error) bool { return errors.Is(err, profiles.ErrNoProfile) }
+		stream.Reconnect(ctx, s.backoff, w.stream, final)(yield)
+	}
+}
+
+// follower is one watch of a target, through all of its streams.
+type follower struct {
+	*source
+	target string
+
+	last    *destination.DestinationProfile
+	profile *profiles.Profile // that last says
+	amiss   remark.Remarks    // in it
 }
 
 // stream is one GetProfile. Its ctx ends when it is given up, by which gRPC
 // resets the stream.
-func (s *source) stream(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
+func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
-		w := s.limits.Begin(ctx, errSilent)
-		defer w.Stop()
-		err := s.read(w, target, func(p *profiles.Profile) bool { return yield(p, nil) })
+		dog := w.limits.Begin(ctx, errSilent)
+		defer dog.Stop()
+		err := w.read(dog, func(p *profiles.Profile) bool { return yield(p, nil) })
 		if err != nil {
-			yield(nil, failure(target, err))
+			yield(nil, failure(w.target, err))
 		}
 	}
 }
 
 // read returns why the stream ended; nil if the consumer broke.
-func (s *source) read(w *stream.Watchdog, target string, yield func(*profiles.Profile) bool) error {
-	drop := func(err error) {
-		s.log.WarnContext(w.Context(), "left out of a profile", "target", target, "err", err)
-	}
-	if err := w.Wait(); err != nil {
+func (w *follower) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
+	if err := dog.Wait(); err != nil {
 		return err
 	}
-	messages, err := s.client.GetProfile(w.Context(), &destination.GetDestination{
-		Scheme: scheme, Path: target, ContextToken: s.contextToken,
+	messages, err := w.client.GetProfile(dog.Context(), &destination.GetDestination{
+		Scheme: scheme, Path: w.target, ContextToken: w.contextToken,
 	})
 	if err != nil {
-		return w.Cause(err)
+		return dog.Cause(err)
 	}
 	for {
-		if err := w.Wait(); err != nil {
+		if err := dog.Wait(); err != nil {
 			return err
 		}
 		message, err := messages.Recv()
 		if err != nil {
-			return w.Cause(err)
+			return dog.Cause(err)
 		}
-		w.Pause()
-		w.Heard()
-		if !yield(convert(message, drop)) {
+		dog.Pause()
+		dog.Heard()
+		if !yield(w.convert(message)) {
 			return nil
 		}
 	}
+}
+
+// convert returns the profile of before for a message that says the same, as
+// the first of each further stream mostly does: to read all regular
+// expressions takes longer than the rest.
+func (w *follower) convert(message *destination.DestinationProfile) *profiles.Profile {
+	if w.last == nil || !proto.Equal(message, w.last) {
+		w.last, w.profile = message, convert(message, w.amiss.Add)
+		w.amiss.End()
+	}
+	return w.profile
 }
 
 // failure says what the end of a stream means.

@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
@@ -15,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -145,7 +148,8 @@ func TestEachWatchIsItsOwnStream(t *testing.T) {
 // The controller goes away and comes back: news, then its new profile.
 func TestControllerRestart(t *testing.T) {
 	c := newController()
-	addr, stop := c.serve(t, "")
+	addr := vacanttest.Addr(t)
+	_, stop := c.serve(t, addr)
 	pull, stopPulling := iter.Pull2(New(dial(t, addr), Backoff(layer.Backoff{Min: 1, Max: 1})).Watch(t.Context(), "web:80"))
 	defer stopPulling()
 	w := &watching{t: t, controller: c, pull: pull}
@@ -161,10 +165,49 @@ func TestControllerRestart(t *testing.T) {
 	c.serve(t, addr)
 	go func() { (<-c.streams).messages <- fqn("two") }()
 	p, err, _ := pull()
-	for err != nil { // the connection has to be made first
+	for late := time.Now().Add(20 * time.Second); err != nil && time.Now().Before(late); { // the connection has to be made first
 		p, err, _ = pull()
 	}
+	require.NoError(t, err)
 	assert.Equal(t, "two", p.Name)
+}
+
+// One message does not fill the log, and the next one says what is new in it.
+func TestLogIsNotFilled(t *testing.T) {
+	var out bytes.Buffer
+	w := watch(t.Context(), t, Logger(slog.New(slog.NewTextHandler(&out, nil))))
+	lines := func() int {
+		defer out.Reset()
+		return bytes.Count(out.Bytes(), []byte("\n"))
+	}
+	class := &destination.ResponseClass{Condition: statusRange(0, 499)} // only a maximum: linkerd's controller takes it
+	ordinary := func() *destination.DestinationProfile {
+		return &destination.DestinationProfile{Routes: []*destination.Route{
+			{Condition: path("/a"), ResponseClasses: []*destination.ResponseClass{class}},
+		}}
+	}
+	var s *profileStream
+	first, _, err := w.during(func() { s = <-w.streams; s.messages <- ordinary() })
+	require.NoError(t, err)
+	assert.Equal(t, 1, lines())
+	again, _, err := w.during(func() { s.messages <- ordinary() })
+	require.NoError(t, err)
+	assert.Zero(t, lines())
+	assert.Same(t, first, again, "it need not be looked at again")
+
+	more := ordinary()
+	more.Routes = append(more.Routes, &destination.Route{})
+	p, _, err := w.during(func() { s.messages <- more })
+	require.NoError(t, err)
+	assert.Len(t, p.Routes, 1)
+	assert.Equal(t, 1, lines())
+
+	for range 20_000 {
+		more.DstOverrides = append(more.DstOverrides, &destination.WeightedDst{Authority: fmt.Sprint("no port ", len(more.GetDstOverrides()))})
+	}
+	_, _, err = w.during(func() { s.messages <- more })
+	require.NoError(t, err)
+	assert.Equal(t, 9, lines(), "ten in all, and how many more")
 }
 
 // What is left out of a profile is logged, and the rest of it delivered.
