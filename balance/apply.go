@@ -68,6 +68,7 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 	n := &node[Req, Rsp]{service: e.Service}
 	n.record = &record{id: e.ID, info: &e.Endpoint, reason: layer.Poll(e.Service), born: time.Since(b.start)}
 	n.node = n
+	n.restart(tick(n.born))
 	if !b.group.usual.known() {
 		n.status.setProven(founder)
 	}
@@ -102,12 +103,24 @@ func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *resolve.Endpoint) {
 		b.leave(n)
 	}
 	n.far = isFar
-	if n.setWeight(e.Weight) {
-		b.group.weighted.Store(true)
-	}
+	b.setSpecial(n, n.setWeight(e.Weight))
 	if moves {
 		b.join(n)
 	}
+}
+
+// setSpecial says whether n weighs another than most endpoints, before it is told
+// to those who choose and after it has left them.
+func (b *Balancer[Req, Rsp]) setSpecial(n *node[Req, Rsp], special bool) {
+	if n.special == special {
+		return
+	}
+	if n.special = special; special {
+		b.special++
+	} else {
+		b.special--
+	}
+	b.group.weighted.Store(b.special > 0 || b.group.slowStart > 0)
 }
 
 // join puts a node into its ready set.
@@ -133,7 +146,7 @@ func (b *Balancer[Req, Rsp]) count() {
 // setAside makes a node that is not in the ready set wait until it is ready, or
 // not even that.
 func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
-	n.reason, b.refuser = reason, n
+	n.reason, b.refuser, n.away = reason, n, b.now()
 	defer b.count()
 	if errors.Is(reason, layer.ErrClosed) {
 		n.status.setState(closed)
@@ -143,6 +156,24 @@ func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
 	var ctx context.Context
 	ctx, n.stop = context.WithCancel(b.ctx)
 	go b.await(ctx, n)
+}
+
+// recount is called when a request was taken back from n. If n has left, that
+// request may have been added to those of the departed, or come after that.
+func (b *Balancer[Req, Rsp]) recount(n *node[Req, Rsp]) {
+	if n.status.state() != removed {
+		return // it will be added up later, without that request
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.addUp(n)
+}
+
+// addUp makes the picks of n, which has left, those of the departed.
+func (b *Balancer[Req, Rsp]) addUp(n *node[Req, Rsp]) {
+	picks := n.picks()
+	b.departed += picks - n.left
+	n.left = picks
 }
 
 // refusedBy takes out of the ready set a node that refused a request.
@@ -170,6 +201,14 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 	b.putBack(n, err)
 }
 
+// warm begins the slow start of a node that was not ready until now, or not for
+// as long as that takes: it may be another process.
+func (b *Balancer[Req, Rsp]) warm(n *node[Req, Rsp]) {
+	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.away) >= b.group.slowStart) {
+		n.restart(now)
+	}
+}
+
 // putBack ends the wait for n, with what its Ready returned: nil, or that it
 // has closed.
 func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
@@ -177,6 +216,7 @@ func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
 	if n.status.state() == unready {
 		n.stop()
 		if n.reason = err; err == nil {
+			b.warm(n)
 			b.join(n)
 		} else {
 			n.status.setState(closed)
@@ -197,7 +237,8 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	case unready:
 		n.stop()
 	}
-	b.departed += n.picks()
+	b.setSpecial(n, false)
+	b.addUp(n)
 	b.count()
 	if b.refuser == n {
 		b.refuser = nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -65,6 +66,7 @@ type Balancer[Req, Rsp any] struct {
 	err      error           // the resolver's last
 	refuser  *node[Req, Rsp] // the last one that became unready or closed
 	departed uint64          // picks of nodes that were removed
+	special  int             // nodes that weigh another than most
 }
 
 // New returns a balancer over the endpoints that changes tells of, such as
@@ -160,7 +162,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
 		return none, &layer.Error{
 			Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
-			Reason: "the caller has gone", Err: context.Cause(ctx),
+			Reason: left.Why(ctx), Err: context.Cause(ctx),
 		}
 	}
 	var last error
@@ -183,7 +185,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			return rsp, err
 		}
 		if ctx.Err() != nil {
-			return rsp, b.whenLeft(err)
+			return rsp, b.whenLeft(ctx, err)
 		}
 		b.refusedBy(n, err)
 		last = said{err}
@@ -210,11 +212,14 @@ func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.Hints) *node[Req, Rsp]
 func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 	for range 3 {
 		e := b.picker.pick(q)
-		if e != nil && e.begin(q.now) {
-			return nodeOf[Req, Rsp](e)
-		}
-		if e == nil && b.group.len() == 0 {
+		switch {
+		case e == nil && b.group.len() == 0:
 			return nil
+		case e == nil:
+		case e.begin(q.now):
+			return nodeOf[Req, Rsp](e)
+		default:
+			b.recount(nodeOf[Req, Rsp](e))
 		}
 	}
 	// The set changes as fast as it is read. Nothing changes under the lock.
@@ -250,10 +255,11 @@ func (b *Balancer[Req, Rsp]) send(
 	case err == nil:
 		x := b.exchange(ctx, n, start, rsp) // asks the classifier, which may panic
 		handed = true
-		rsp = b.complete(ctx, rsp, x)
+		rsp = x.observe(rsp)
 	case errors.Is(err, layer.ErrNotReady):
 		handed = true
-		n.takeBack()
+		n.takeBack() // it was never there
+		b.recount(n)
 		return rsp, false, err
 	default:
 		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err})

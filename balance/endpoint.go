@@ -37,17 +37,21 @@ type endpoint struct {
 type record struct {
 	born    time.Duration // when it was added, since the balancer began
 	fails   atomic.Uint32 // in a row; status.marked if there are any
+	started atomic.Uint32 // the tick when its slow start began
 	begun   atomic.Uint32 // the tick of the last request that it got while few might wait
 	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures, likewise; 0 if it has none of that
 	conduct conduct
 	id      resolve.ID
 
 	// Guarded by the balancer's mutex.
-	slot   int                // in its ready set
-	far    bool               // which of them that is
-	info   *resolve.Endpoint  // as it is known now
-	reason error              // why it is not ready
-	stop   context.CancelFunc // ends the wait for it to be ready
+	slot    int                // in its ready set
+	special bool               // it weighs another than most
+	away    uint32             // the tick since when it is not ready
+	far     bool               // which of them that is
+	left    uint64             // of its picks, how many were added to those of the departed
+	info    *resolve.Endpoint  // as it is known now
+	reason  error              // why it is not ready
+	stop    context.CancelFunc // ends the wait for it to be ready
 }
 
 const (
@@ -75,6 +79,12 @@ func (e *endpoint) beginUnproven(now uint32) bool {
 		e.begun.Store(now)
 	}
 	return true
+}
+
+// restart begins its slow start.
+func (e *endpoint) restart(now uint32) {
+	e.started.Store(now)
+	e.status.coolDown()
 }
 
 // takeBack is for a request that the endpoint did not get after all.

@@ -79,8 +79,11 @@ func ExampleBalancer_Call() {
 	_ = elsewhere.Ready(ctx)
 
 	rsp, err := svc.Call(ctx, "world")
-	for errors.Is(err, layer.ErrNotReady) && !errors.Is(err, discover.ErrDoesNotExist) {
-		rsp, err = svc.Call(ctx, "world") // a layer.Queue would wait
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
+		if !errors.Is(err, layer.ErrNotReady) || errors.Is(err, discover.ErrDoesNotExist) {
+			break // else nobody has told it anything yet
+		}
+		rsp, err = svc.Call(ctx, "world")
 	}
 	fmt.Println(err)
 	if errors.Is(err, discover.ErrDoesNotExist) {

@@ -17,8 +17,15 @@ type exchange[Req, Rsp any] struct {
 	start    time.Duration
 	head     verdict // of a response whose head says that it failed
 	rsp      Rsp
-	sampled  atomic.Bool
+	stage    atomic.Uint32
 }
+
+// The stages of an exchange. Whoever moves it to the last has ended it.
+const (
+	unsampled uint32 = iota
+	sampled          // its latency was taken
+	finished
+)
 
 func (b *Balancer[Req, Rsp]) exchange(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, rsp Rsp,
@@ -35,11 +42,39 @@ func (b *Balancer[Req, Rsp]) exchange(
 
 // take takes the latency, once.
 func (x *exchange[Req, Rsp]) take() {
-	if !x.sampled.Load() && x.sampled.CompareAndSwap(false, true) {
-		x.balancer.record(x.node, x.start, x.head.price)
+	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
+		x.balancer.hear(x.node, x.start, x.head)
 		x.node.status.stream(1)
 	}
 }
+
+// observe has the response observed; if that panics, the exchange is over.
+func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
+	observed := false
+	defer func() {
+		if !observed {
+			x.cancel()
+		}
+	}()
+	rsp = x.balancer.complete(x.ctx, rsp, x)
+	observed = true
+	return rsp
+}
+
+// cancel ends an exchange that nobody observes, unless it has ended before.
+func (x *exchange[Req, Rsp]) cancel() {
+	stage := x.stage.Swap(finished)
+	if stage == sampled {
+		x.node.status.stream(-1)
+	}
+	if stage != finished {
+		x.node.end()
+	}
+}
+
+// Head takes the latency of an upgraded connection, which says its first word when
+// it has one to say.
+func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
 // Data takes the latency at the first byte.
 func (x *exchange[Req, Rsp]) Data(int) {
@@ -49,11 +84,15 @@ func (x *exchange[Req, Rsp]) Data(int) {
 }
 
 // End takes the latency of a response without a byte, and the failure of one
-// that looked well until then.
+// that looked well until then, for which it had all its time.
 func (x *exchange[Req, Rsp]) End(err error) {
+	stage := x.stage.Swap(finished)
+	if stage == finished {
+		return // whoever was to observe it panicked
+	}
 	defer x.node.end()
 	out := layer.Outcome[Rsp]{Response: x.rsp, Err: err, Ended: err == nil}
-	if x.sampled.CompareAndSwap(false, true) {
+	if stage == unsampled {
 		x.balancer.observe(x.ctx, x.node, x.start, out)
 		return
 	}
@@ -61,11 +100,13 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	v := x.head
 	switch {
 	case v.failed:
+	case v.ignored:
+		return
 	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrUnread):
 		return // the caller left in the midst of it: it was neither good nor bad
 	default:
 		if v = x.balancer.failures.judge(x.ctx, out); v.price > 0 {
-			x.balancer.record(x.node, x.start, v.price)
+			x.balancer.record(x.node, time.Since(x.balancer.start), v.price)
 		}
 	}
 	x.balancer.note(x.node, v)
@@ -81,9 +122,7 @@ func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], sta
 	case out.Err != nil && ctx.Err() != nil:
 		now := time.Since(b.start)
 		overdue := b.failures.overdue(now - start) // by what was usual without it
-		if now-start > b.expected(&n.endpoint, tick(now)) {
-			b.record(n, start, 0)
-		}
+		b.hear(n, start, verdict{ignored: true})
 		if !overdue {
 			return
 		}
@@ -93,9 +132,23 @@ func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], sta
 	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
 	default:
 		v := b.failures.judge(ctx, out)
-		b.record(n, start, v.price)
+		b.hear(n, start, v)
 		b.note(n, v)
 	}
+}
+
+// hear takes the latency of a response that is here now. Of one that tells nothing
+// the endpoint might have needed more: it counts if it is already more than was
+// expected.
+func (b *Balancer[Req, Rsp]) hear(n *node[Req, Rsp], start time.Duration, v verdict) {
+	if !v.ignored || b.isLong(n, start) {
+		b.record(n, start, v.price)
+	}
+}
+
+func (b *Balancer[Req, Rsp]) isLong(n *node[Req, Rsp], start time.Duration) bool {
+	now := time.Since(b.start)
+	return now-start > b.expected(&n.endpoint, tick(now))
 }
 
 func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
@@ -126,6 +179,9 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duratio
 
 // note tells the endpoint and those who compare endpoints how a response was.
 func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
+	if v.ignored {
+		return
+	}
 	if b.failures.classify != nil {
 		n.judged(v.price > 0)
 	}

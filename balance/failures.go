@@ -30,14 +30,18 @@ const longest = 5 * time.Minute
 
 // verdict is what an outcome means for the endpoint.
 type verdict struct {
-	failed bool
-	price  time.Duration // the latency that it counts as at the least; 0 is its own
+	failed  bool
+	ignored bool          // it tells nothing
+	price   time.Duration // the latency that it counts as at the least; 0 is its own
 }
 
 // judge says what an outcome means.
 func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdict {
-	if f.classify == nil || !f.classify.Judge(ctx, out).Failed() {
+	if f.classify == nil {
 		return verdict{}
+	}
+	if class := f.classify.Judge(ctx, out); !class.Failed() {
+		return verdict{ignored: class == layer.Ignorable}
 	}
 	v := verdict{failed: true, price: max(f.penalty, 0)}
 	if f.penalty == 0 {
@@ -66,8 +70,9 @@ func tooLong(usual float64) time.Duration {
 // the policy's Penalty, and no less than what was expected of the endpoint, so that
 // one which fails fast gets less traffic and not more. What no endpoint is to
 // blame for, such as a caller who left, is not asked about; nor is a caller's
-// deadline, if it was not plenty: see [Ejection]. The default is that there are
-// no failures: an error counts like a response.
+// deadline, if it was not plenty: see [Ejection]. What is Ignorable is neither good
+// nor bad, and its latency counts only if it is longer than was expected. The
+// default is that there are no failures: an error counts like a response.
 //
 // Give it the classifier of the stack: httplayer.Classify, grpclayer.Classify.
 func Classify[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {

@@ -176,7 +176,7 @@ func (g *group) starts(e *endpoint, now uint32) (age uint32, yes bool) {
 	if g.slowStart == 0 || e.status.warm() {
 		return 0, false
 	}
-	if age = since(now, tick(e.born)); age < g.slowStart {
+	if age = since(now, e.started.Load()); age < g.slowStart {
 		return age, true
 	}
 	e.status.warmUp()

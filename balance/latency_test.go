@@ -232,3 +232,37 @@ func TestTimesOfThePolicy(t *testing.T) {
 		})
 	}
 }
+
+// upgraded is the body of a connection that was upgraded, and is silent.
+type upgraded struct {
+	lasting
+	io.Writer
+}
+
+// An upgraded connection is here with its head, however long it is silent then.
+func TestUpgradesAreTimedAtTheHead(t *testing.T) {
+	for sample, want := range map[balance.Sample]time.Duration{
+		balance.FirstByte: 10 * time.Millisecond, balance.Head: 10 * time.Millisecond, balance.End: time.Hour,
+	} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t, balance.With[*response](balance.Policy{Sample: sample})), servers(1)
+			over := make(chan struct{})
+			ss[0].serve = func(context.Context, string) (*response, error) {
+				time.Sleep(10 * time.Millisecond)
+				return &response{&upgraded{lasting{end: over, with: io.EOF, before: true}, io.Discard}}, nil
+			}
+			p.add(ss...)
+			rsp, err := p.Call(t.Context(), "")
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+			if sample != balance.End {
+				require.InDelta(t, want, p.ewma(ss[0]), float64(time.Microsecond), "%v", sample)
+			}
+			require.EqualValues(t, 1, p.Snapshot()[0].InFlight)
+			close(over)
+			_, _ = rsp.Body.Read(nil)
+			require.Zero(t, p.Snapshot()[0].InFlight)
+			require.InDelta(t, want, p.ewma(ss[0]), float64(time.Second), "%v", sample)
+		})
+	}
+}

@@ -13,8 +13,10 @@ import (
 // told, if that changed anything; else, for each endpoint, Add, also of one that
 // is changed or replaced, or Remove.
 //
-// Whoever makes a metric declares the label that is named here: go-kit's
-// Prometheus finds out that one is missing when it is first written, and panics.
+// Whoever makes a metric declares the label that is named here. The balancer adds
+// 0 to each when it is made: so all series are there from the start, and go-kit's
+// Prometheus, which panics where a label is missing, does so in the goroutine of
+// who makes the balancer.
 type Instruments struct {
 	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
 	Updates   metrics.Counter // label "op": Reset, Add, Remove
@@ -46,7 +48,7 @@ type meters struct {
 }
 
 func (i Instruments) bind() meters {
-	return meters{
+	m := meters{
 		ready:       i.Endpoints.With("endpoint_state", "ready"),
 		pending:     i.Endpoints.With("endpoint_state", "pending"),
 		reset:       i.Updates.With("op", "Reset"),
@@ -58,6 +60,13 @@ func (i Instruments) bind() meters {
 		spared:      i.Spared,
 		recalled:    i.Recalled,
 	}
+	for _, g := range []metrics.Gauge{m.ready, m.pending} {
+		g.Add(0)
+	}
+	for _, c := range []metrics.Counter{m.reset, m.added, m.gone, m.refused, m.consecutive, m.outlier, m.spared, m.recalled} {
+		c.Add(0)
+	}
+	return m
 }
 
 // updated counts a change by the rules of linkerd's proxy: a message with all

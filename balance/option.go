@@ -21,7 +21,9 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 		o.complete = layer.AtEnd[Rsp]()
 	}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	o.policy = o.policy.orDefault()
 	o.failures.penalty = o.policy.Penalty

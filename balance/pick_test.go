@@ -1,14 +1,19 @@
 package balance
 
 import (
+	"context"
 	"math"
 	"math/rand/v2"
+	"net/netip"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/resolve"
 )
 
 func TestChoiceOfTwo(t *testing.T) {
@@ -99,12 +104,40 @@ func TestWeights(t *testing.T) {
 	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Pick{}), 0.02, "4 ms / 30 is the cheapest")
 }
 
+// Where all weigh the same again, a pick is quick again.
+func TestWeightsThatWereOnce(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b := New(ctx, "web", func(func(discover.Change[int, int]) bool) { <-ctx.Done() })
+	weighs := func(i byte, w uint32) *discover.Endpoint[int, int] {
+		return &discover.Endpoint[int, int]{Service: nothing{}, Endpoint: resolve.Endpoint{
+			ID: resolve.ID{Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, i}), 80)}, Weight: w,
+		}}
+	}
+	type list = []*discover.Endpoint[int, int]
+	for _, step := range []struct {
+		change discover.Change[int, int]
+		want   bool
+	}{
+		{discover.Change[int, int]{Added: list{weighs(1, 0), weighs(2, 0), weighs(3, 0)}}, false},
+		{discover.Change[int, int]{Changed: list{weighs(1, 20_000), weighs(2, 20_000)}}, true},
+		{discover.Change[int, int]{Changed: list{weighs(1, unit)}}, true},
+		{discover.Change[int, int]{Removed: list{weighs(2, 20_000)}}, false},
+		{discover.Change[int, int]{Changed: list{weighs(3, 30_000)}}, true},
+		{discover.Change[int, int]{Changed: list{weighs(3, 0)}}, false},
+		{discover.Change[int, int]{Added: list{weighs(4, 30_000)}}, true},
+	} {
+		b.apply(step.change)
+		require.Equal(t, step.want, b.group.weighted.Load(), "%+v", step.change)
+	}
+}
+
 func TestSlowStart(t *testing.T) {
 	ns := nodes(time.Millisecond, time.Millisecond)
 	g := groupOf(ns...)
 	g.slowStart = 1000
 	g.weighted.Store(true)
-	ns[1].born = 5000 << tickShift
+	ns[1].restart(5000)
 	share := func(now uint32) float64 {
 		const draws = 30_000
 		var young float64

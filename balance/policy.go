@@ -48,7 +48,10 @@ type Policy struct {
 	// from a tenth of it: for services that are slow at first, with cold caches
 	// or before their code is compiled. 0 is none. It is a part of the weight,
 	// and what is known of the endpoint fades ten times as fast meanwhile, so
-	// that it is not left cold because it was slow.
+	// that it is not left cold because it was slow. It begins when the endpoint is
+	// ready for the first time, and again when it was not ready for as long. The
+	// time of an [Ejection] does not count, as it does not in Envoy: whoever is back
+	// from one is tried out, as is said there.
 	SlowStart time.Duration
 
 	// Zone is where this balancer is. Endpoints with another value of the label
@@ -86,7 +89,7 @@ func (p Policy) Validate() error {
 		bad("Spill", p.Spill, "0 for the default, or at least 1")
 	}
 	if p.Sample > End {
-		bad("Sample", p.Sample, "FirstByte, Head or End")
+		bad("Sample", uint8(p.Sample), "FirstByte, Head or End")
 	}
 	if err := p.Ejection.Validate(); err != nil {
 		errs = append(errs, err)
@@ -122,7 +125,7 @@ type Sample uint8
 
 // The points. An error in place of a response is taken when it comes.
 const (
-	FirstByte Sample = iota // the first byte of the body, or its end if that comes first
+	FirstByte Sample = iota // the first byte of the body, or its end if that comes first; of an upgraded connection, its head
 	Head                    // when Call returns: for connections, and for responses whose body the caller is slow to read
 	End                     // the end of the response, as Until has it
 )

@@ -1,10 +1,12 @@
 package balance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -35,12 +37,12 @@ func (b *Balancer[Req, Rsp]) refuse() error {
 
 // whenLeft is the refusal of an endpoint whose caller left meanwhile, so that no
 // other is asked. Of a kind that would speak for the balancer it is only the cause.
-func (b *Balancer[Req, Rsp]) whenLeft(refusal error) error {
+func (b *Balancer[Req, Rsp]) whenLeft(ctx context.Context, refusal error) error {
 	if !errors.Is(refusal, layer.ErrClosed) && !errors.Is(refusal, layer.ErrFailFast) {
 		return refusal
 	}
 	return &layer.Error{
-		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: said{refusal},
+		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: said{refusal},
 	}
 }
 

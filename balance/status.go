@@ -73,6 +73,7 @@ func (s *status) recover()    { s.word.And(^uint32(failing)) }
 
 func (s *status) warm() bool { return s.word.Load()&isWarm != 0 }
 func (s *status) warmUp()    { s.word.Or(isWarm) }
+func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 
 func provenOf(word uint32) uint32 { return word >> provenShift & provenMask }
 func streamsOf(word uint32) int32 { return int32(word) >> streamShift }

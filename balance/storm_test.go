@@ -96,7 +96,10 @@ func TestStorm(t *testing.T) {
 		})
 	}
 	var current []*dated
-	for i := range changes {
+	for i := 0; i < changes || served.Load() < 1000; i++ {
+		if i%64 == 0 {
+			runtime.Gosched() // let the callers in, on one processor too
+		}
 		c := discover.Change[int64, int]{State: resolve.StateExists}
 		if len(current) > 4 || len(current) > 1 && rand.IntN(2) == 0 {
 			j := rand.IntN(len(current))
@@ -120,8 +123,7 @@ func TestStorm(t *testing.T) {
 
 	d := b.Describe()
 	require.Len(t, d.Children, len(current))
-	// A node's picks are added up while others are just being counted there.
-	require.InEpsilon(t, served.Load(), d.State.Get("picks"), 0.01)
+	require.EqualValues(t, served.Load(), d.State.Get("picks"), "those of endpoints that are gone included")
 	for _, child := range d.Children {
 		require.EqualValues(t, 0, child.State.Get("in_flight"))
 	}

@@ -45,7 +45,7 @@ func (u *usual) read() float32 { return math.Float32frombits(uint32(u.word.Load(
 // opinion is what one endpoint says is usual.
 type opinion struct {
 	latency, weight float64
-	waiting         int32
+	busy            int32 // requests that it has
 	fails           bool
 }
 
@@ -91,29 +91,30 @@ func (g *group) hear(heard []opinion, e *endpoint, now uint32) []opinion {
 	}
 	w := max(fade(age, g.decay), math.SmallestNonzeroFloat32)
 	usual := float64(g.usual.read())
-	waiting, _ := e.load()
-	return append(heard, opinion{usual + (float64(value)-usual)*w, w, max(waiting, 0), e.status.fails()})
+	waiting, streams := e.load()
+	return append(heard, opinion{usual + (float64(value)-usual)*w, w, max(waiting, 0) + max(streams, 0), e.status.fails()})
 }
 
 // asIf is how many requests wait at an endpoint that is failing, as far as its
-// cost goes: some, and several times as many as wait at one that is not. What
-// fails at once has nobody waiting, and would be the cheapest by that where its
-// peers have many, or where the penalty is not much more than what is usual,
-// because they are slow or fail now and then themselves. Where more than half
-// are failing it is not for the endpoints to blame, and nothing is added.
+// cost goes: some, and several times as many as one that is not has, with those
+// whose response goes on. What fails at once has none of either, and would be the
+// cheapest by that where its peers have many, or where the penalty is not much
+// more than what is usual, because they are slow or fail now and then themselves.
+// Where more than half are failing it is not for the endpoints to blame, and
+// nothing is added.
 func asIf(heard []opinion) float32 {
 	const atLeast, times = 50, 10
-	var waiting, well int
+	var busy, well int
 	for _, o := range heard {
 		if !o.fails {
 			well++
-			waiting += int(o.waiting)
+			busy += int(o.busy)
 		}
 	}
 	if 2*well < len(heard) {
 		return 0
 	}
-	return atLeast + times*float32(waiting)/float32(well)
+	return atLeast + times*float32(busy)/float32(well)
 }
 
 // median returns the least latency such that what is up to it has half of the

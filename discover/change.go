@@ -28,7 +28,8 @@ type Target struct {
 
 // Make makes the service of one endpoint. Like every [layer.Make] it must
 // return at once; what has to wait, waits in Ready. One that does not return
-// within 10 ms holds up neither removals nor the other services of its update.
+// within 10 ms holds up neither removals nor the other services of its update. An
+// endpoint for which it returns nil has a Service that is closed from the start.
 //
 // The services of one update are made one after the other, in the order of
 // their addresses, unless one takes too long; those of several updates may be
@@ -60,7 +61,8 @@ type Change[Req, Rsp any] struct {
 	Changed []*Endpoint[Req, Rsp] // the same ID and Service, other labels or weight
 	Removed []*Endpoint[Req, Rsp] // to get nothing more
 
-	// Reset says that the resolver said all there is, and not what is new.
+	// Reset says that the resolver said all there is, and not what is new, in the
+	// update that this Change tells of.
 	Reset bool
 
 	State resolve.State

@@ -112,6 +112,39 @@ func TestChangesSayWhetherAllWasSaid(t *testing.T) {
 	})
 }
 
+// All that was said, and was no news, says nothing of the Change that comes next.
+func TestWhatIsNotToldIsNoReset(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		var told []string
+		go func() {
+			for c := range discover.Endpoints(ctx, src, "web", made.Make) {
+				told = append(told, fmt.Sprint(summary(c), " ", c.Reset))
+			}
+		}()
+		expect := func(want ...string) {
+			t.Helper()
+			synctest.Wait()
+			require.Equal(t, want, told)
+			told = nil
+		}
+		all := replace(named(1, "a"))
+		src.update(all)
+		expect("+1 exists true")
+		src.update(all)
+		src.fail(errors.New("lost"))
+		expect("exists: lost false")
+		src.update(all)
+		expect("exists true")
+
+		made.shut.Store(true)
+		src.update(add(named(1, "b")))
+		src.update(replace(named(1, "b")))
+		expect()
+		made.of(1)[1].open()
+		expect("+1 -1 exists false")
+	})
+}
+
 func TestServiceFollowsIdentity(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
@@ -391,9 +424,8 @@ func TestNoCallReachesWhatHasEnded(t *testing.T) {
 	for i := range rounds {
 		src.update(replace(at(i)))
 	}
-	for served.Load() == 0 { // the last endpoint stays
-		runtime.Gosched()
-	}
+	// The last endpoint stays.
+	assert.Eventually(t, func() bool { return served.Load() > 0 }, time.Minute, time.Millisecond)
 	enough.Store(true)
 	callers.Wait()
 	cancel()

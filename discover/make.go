@@ -1,6 +1,7 @@
 package discover
 
 import (
+	"context"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -40,11 +41,22 @@ func (w *watch[Req, Rsp]) makeAll(members []*member[Req, Rsp]) {
 // make makes one service, and asks one that succeeds another whether it is
 // ready already, so that the two change places at once.
 func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
-	m.inner = w.mk(m.ctx, m.target)
+	if m.inner = w.mk(m.ctx, m.target); m.inner == nil {
+		m.inner = unmade[Req, Rsp]{m.refuse(layer.ErrClosed, "no service was made for it", nil)}
+	}
 	if m.heir {
 		m.fit = isSettled(layer.Poll(m.inner))
 	}
 }
+
+// unmade is in the place of a service that Make did not return.
+type unmade[Req, Rsp any] struct{ err error }
+
+func (u unmade[Req, Rsp]) Ready(context.Context) error { return u.err }
+
+func (u unmade[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, u.err }
+
+func (u unmade[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
 // enter tells of a service that was made, or waits until it may succeed
 // another.

@@ -67,6 +67,38 @@ func TestMakingDoesNotBlockRemovals(t *testing.T) {
 	})
 }
 
+// No service was made: the endpoint is there, and is never ready.
+func TestMakeReturnsNil(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := &consumer{}
+		go c.run(discover.Endpoints(ctx, src, "web", func(ctx context.Context, tg discover.Target) service {
+			if tg.Endpoint.Addr == addr(2) {
+				return made.Make(ctx, tg)
+			}
+			return nil
+		}))
+		requireClosed := func() {
+			t.Helper()
+			err := layer.Poll(c.at(1).Service)
+			require.ErrorIs(t, err, layer.ErrClosed)
+			require.EqualError(t, err, "discover web 10.0.0.1:80: closed: no service was made for it")
+			_, err = c.at(1).Service.Call(t.Context(), "")
+			require.ErrorIs(t, err, layer.ErrClosed)
+			require.Equal(t, "no service", layer.Describe(c.at(1).Service).Name)
+		}
+		src.update(replace(at(1), at(2)))
+		synctest.Wait()
+		require.Equal(t, []string{"+1 +2 exists"}, c.take())
+		requireClosed()
+		require.NoError(t, layer.Poll(c.endpoint(2).Service))
+
+		src.update(add(named(1, "b")))
+		synctest.Wait()
+		require.Equal(t, []string{"+1 -1 exists"}, c.take(), "nothing better will come of an heir")
+		requireClosed()
+	})
+}
+
 func TestRemovedBeforeItWasMade(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		hung := make(chan struct{})

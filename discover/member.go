@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -45,7 +46,7 @@ func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if ctx.Err() != nil {
-		return none, m.refuse(layer.ErrNotReady, "the caller has gone", context.Cause(ctx))
+		return none, m.refuse(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
 	}
 	if !m.Begin() {
 		return none, m.refuse(layer.ErrClosed, "the endpoint is gone", nil)

@@ -19,7 +19,9 @@ type options[Rsp any] struct {
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 	o := options[Rsp]{overlap: 10 * time.Second}
 	for _, opt := range opts {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if o.complete == nil {
 		o.complete = layer.AtEnd[Rsp]()

@@ -128,6 +128,7 @@ func (w *watch[Req, Rsp]) hasNews() bool { return w.untold || w.next.lists() > 0
 func (w *watch[Req, Rsp]) take(n news) {
 	w.untold = w.next.Err != nil || n.err != nil || n.diff.Before != n.diff.After
 	w.next.Err = n.err
+	w.next.Reset = n.all && (w.untold || n.diff.Any()) // what is no news says nothing of the next Change
 	if n.err != nil {
 		if isFinal(n.err) {
 			for _, addr := range slices.SortedFunc(maps.Keys(w.members), netip.AddrPort.Compare) {
@@ -137,7 +138,7 @@ func (w *watch[Req, Rsp]) take(n news) {
 		}
 		return
 	}
-	w.next.State, w.next.Reset = n.diff.After, n.all
+	w.next.State = n.diff.After
 	w.add(n.diff.Added)
 	for _, e := range n.diff.Removed {
 		// If it has another ID by now, that was added, and has seen to it.

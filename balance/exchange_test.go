@@ -1,0 +1,123 @@
+package balance
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// answer has a body, and nothing in it.
+type answer struct{ Body io.ReadCloser }
+
+type answering = discover.Endpoint[int, *answer]
+
+// alone returns a balancer of one endpoint, which answers at once.
+func alone(t *testing.T, opts ...Option[*answer]) (*Balancer[int, *answer], *answering) {
+	t.Helper()
+	b := New(t.Context(), "web", func(func(discover.Change[int, *answer]) bool) {}, opts...)
+	e := &answering{
+		Endpoint: resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort("10.0.0.1:80")}},
+		Service:  layer.Func[int, *answer](func(context.Context, int) (*answer, error) { return &answer{}, nil }),
+	}
+	b.apply(discover.Change[int, *answer]{State: resolve.StateExists, Added: []*answering{e}})
+	return b, e
+}
+
+// requireAtRest says that one endpoint was given so many requests, and has none.
+func requireAtRest(t *testing.T, b *Balancer[int, *answer], picks int) {
+	t.Helper()
+	for _, n := range b.nodes {
+		require.EqualValues(t, 0, n.inFlight(), b.sample)
+		require.EqualValues(t, 0, n.status.streams(), b.sample)
+		require.EqualValues(t, picks, n.picks(), b.sample)
+	}
+}
+
+var samples = []Sample{FirstByte, Head, End}
+
+// A response that is over when Call returns ends within Until.
+func TestClassifierPanicsAtTheEnd(t *testing.T) {
+	for _, sample := range samples {
+		b, _ := alone(t, With[*answer](Policy{Sample: sample}), Classify(func(o layer.Outcome[*answer]) layer.Class {
+			if o.Ended {
+				panic("unforeseen")
+			}
+			return layer.Success
+		}))
+		for n := range 3 {
+			require.PanicsWithValue(t, "unforeseen", func() { _, _ = b.Call(t.Context(), 1) })
+			requireAtRest(t, b, n+1)
+		}
+	}
+}
+
+// What an observer is told after Until panicked, as a context that ends beside it
+// may do, counts for nothing.
+func TestToldAfterUntilPanicked(t *testing.T) {
+	for _, sample := range samples {
+		var o layer.Observer
+		b, _ := alone(t, With[*answer](Policy{Sample: sample}),
+			Until(func(_ context.Context, _ *answer, observer layer.Observer) *answer {
+				o = observer
+				panic("unforeseen")
+			}))
+		require.PanicsWithValue(t, "unforeseen", func() { _, _ = b.Call(t.Context(), 1) })
+		o.Data(1)
+		requireAtRest(t, b, 1)
+		o.End(nil)
+		o.Data(1)
+		requireAtRest(t, b, 1)
+	}
+}
+
+// Between the two halves of begin, that the endpoint is given a request and that
+// it turns out to have gone, its requests may be added up.
+func TestGoneWhileItWasPicked(t *testing.T) {
+	b, e := alone(t)
+	requirePicks := func(picks int) {
+		t.Helper()
+		require.EqualValues(t, picks, b.Describe().State.Get("picks"))
+	}
+	_, err := b.Call(t.Context(), 1)
+	require.NoError(t, err)
+
+	n := b.nodes[e.ID]
+	b.picker = meanwhile{picker: b.picker, do: func() {
+		n.work.Add(given) // two that are just being picked
+		n.work.Add(given)
+		b.apply(discover.Change[int, *answer]{State: resolve.StateExists, Removed: []*answering{e}})
+		requirePicks(3)
+		require.False(t, n.beginUnproven(0))
+	}, picks: &n.endpoint}
+	_, err = b.Call(t.Context(), 1) // comes too late to be added up
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	requirePicks(2)
+	require.False(t, n.beginUnproven(0))
+	b.recount(n)
+	requirePicks(1)
+	b.recount(n)
+	requirePicks(1)
+	require.Zero(t, n.inFlight())
+}
+
+// meanwhile is a picker that takes its time.
+type meanwhile struct {
+	picker
+	do    func()
+	picks *endpoint
+}
+
+func (m meanwhile) pick(query) *endpoint {
+	if m.picks.status.state() == removed {
+		return nil
+	}
+	m.do()
+	return m.picks
+}

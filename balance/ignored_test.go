@@ -1,0 +1,231 @@
+package balance_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+)
+
+// lasting is a body that has a byte, and goes on until its end is there, which it
+// ends with.
+type lasting struct {
+	end    <-chan struct{}
+	with   error
+	before bool
+}
+
+func (l *lasting) Read(p []byte) (int, error) {
+	if !l.before {
+		l.before = true
+		return copy(p, "x"), nil
+	}
+	<-l.end
+	return 0, l.with
+}
+
+func (l *lasting) Close() error { return nil }
+
+// What holds no stream because it fails is no bargain among those that hold many.
+func TestFailingDrawsNothingWhereOthersHaveStreams(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const streams = 3000
+		p, ss := newPool(t, balance.Classify(layer.ByError[*response])), servers(3)
+		over, broken := make(chan struct{}), make(chan struct{})
+		for i, s := range ss {
+			end := over
+			if i == 0 {
+				end = broken
+			}
+			s.serve = func(context.Context, string) (*response, error) {
+				time.Sleep(5 * time.Millisecond)
+				return &response{&lasting{end: end, with: io.EOF}}, nil
+			}
+		}
+		p.add(ss...)
+		for range streams {
+			go func() { _ = p.send(context.Background()) }()
+			time.Sleep(10 * time.Millisecond)
+		}
+		synctest.Wait()
+		require.Greater(t, ss[0].calls.Load(), int64(streams/4))
+		for i, s := range ss {
+			s.after(func() time.Duration { return 5 * time.Millisecond })
+			if i == 0 {
+				s.serve = func(context.Context, string) (*response, error) {
+					time.Sleep(5 * time.Millisecond)
+					return nil, errBroken
+				}
+			}
+		}
+		close(broken)
+		synctest.Wait()
+		require.Less(t, p.load(t, 3000, 10*time.Millisecond, ss, patient)[0], 0.01)
+		close(over)
+		synctest.Wait()
+	})
+}
+
+// A stream that breaks off after an hour says that its endpoint failed, and not
+// that it takes an hour.
+func TestAStreamThatBreaksOffLateIsNoLatency(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.Classify(layer.ByError[*response])), servers(3)
+		for _, s := range ss {
+			s.after(around(5 * time.Millisecond))
+		}
+		p.add(ss...)
+		p.load(t, 1000, 2*time.Millisecond, ss, patient)
+		well, breaks := ss[0].serve, make(chan struct{})
+		ss[0].serve = func(context.Context, string) (*response, error) {
+			return &response{&lasting{end: breaks, with: io.ErrUnexpectedEOF}}, nil
+		}
+		for before := ss[0].calls.Load(); ss[0].calls.Load() == before; {
+			go func() { _ = p.send(context.Background()) }()
+			time.Sleep(20 * time.Millisecond)
+		}
+		synctest.Wait()
+		ss[0].serve = well
+		time.Sleep(time.Hour)
+		p.load(t, 1000, 2*time.Millisecond, ss, patient)
+		close(breaks)
+		synctest.Wait()
+		require.Less(t, p.ewma(ss[0]), time.Second)
+		require.Greater(t, p.ewma(ss[0]), 50*time.Millisecond, "the penalty")
+	})
+}
+
+var errCallers = errors.New("the caller's own body broke off")
+
+func callersAreIgnored(o layer.Outcome[*response]) layer.Class {
+	if errors.Is(o.Err, errCallers) {
+		return layer.Ignorable
+	}
+	return layer.ByError(o)
+}
+
+// What tells nothing is no good response between failures.
+func TestIgnorableIsNoSuccess(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		policy := balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 5}}
+		p, ss := newPool(t, balance.With[*response](policy), balance.Classify(callersAreIgnored)), servers(4)
+		for _, s := range ss {
+			s.after(func() time.Duration { return 10 * time.Millisecond })
+		}
+		n := 0
+		ss[0].serve = func(context.Context, string) (*response, error) {
+			if n++; n%4 == 0 {
+				return nil, errCallers
+			}
+			return nil, errBroken
+		}
+		p.add(ss...)
+		for range 400 {
+			_ = p.send(context.Background())
+			time.Sleep(time.Millisecond)
+		}
+		require.Less(t, ss[0].calls.Load(), int64(20))
+		require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
+	})
+}
+
+// Nor does its latency count, unless it is longer than what was expected.
+func TestIgnorableIsNoLatency(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.Classify(callersAreIgnored)), servers(1)
+		p.add(ss...)
+		took, err := 50*time.Millisecond, error(nil)
+		ss[0].serve = func(context.Context, string) (*response, error) {
+			time.Sleep(took)
+			return body("x"), err
+		}
+		for range 20 {
+			require.NoError(t, p.send(t.Context()))
+		}
+		took, err = time.Millisecond, errCallers
+		for range 10_000 {
+			require.ErrorIs(t, p.send(t.Context()), errCallers)
+		}
+		require.Greater(t, p.ewma(ss[0]), 40*time.Millisecond)
+		took = time.Second
+		require.ErrorIs(t, p.send(t.Context()), errCallers)
+		require.InDelta(t, time.Second, p.ewma(ss[0]), float64(50*time.Millisecond))
+	})
+}
+
+// Who observes responses may panic.
+func TestUntilPanics(t *testing.T) {
+	for _, sample := range []balance.Sample{balance.Head, balance.FirstByte} {
+		bubble(t, func(t *testing.T) {
+			p, ss := newPool(t, balance.With[*response](balance.Policy{Sample: sample}),
+				balance.Until(func(context.Context, *response, layer.Observer) *response { panic("unforeseen") })), servers(1)
+			p.add(ss...)
+			require.Panics(t, func() { _, _ = p.Call(t.Context(), "") })
+			require.Zero(t, p.Snapshot()[0].InFlight)
+		})
+	}
+}
+
+// A request that an endpoint refused after it was removed was not there.
+func TestRefusedIsNotPicked(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const requests = 5
+		p, ss := newPool(t), servers(2)
+		p.add(ss[0])
+		hold := make(chan struct{})
+		ss[0].serve = func(context.Context, string) (*response, error) {
+			<-hold
+			return nil, ss[0].refusal(layer.ErrNotReady)
+		}
+		for range requests {
+			go func() { _ = p.send(context.Background()) }()
+		}
+		synctest.Wait()
+		p.remove(ss[0])
+		p.add(ss[1])
+		close(hold)
+		synctest.Wait()
+		require.EqualValues(t, requests, ss[1].calls.Load())
+		require.EqualValues(t, requests, p.Describe().State.Get("picks"))
+	})
+}
+
+// A slow start is for what is new to requests, or may be.
+func TestSlowStartBeginsWhenReady(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t, balance.With[*response](balance.Policy{SlowStart: time.Minute})), servers(2)
+		for _, s := range ss {
+			s.after(around(10 * time.Millisecond))
+		}
+		p.add(ss[0])
+		p.load(t, 1000, 10*time.Millisecond, ss, patient)
+		reopens := func(after time.Duration) (share float64) {
+			time.Sleep(after)
+			ss[1].open(true)
+			synctest.Wait()
+			return p.load(t, 500, 10*time.Millisecond, ss, patient)[1]
+		}
+		shuts := func() {
+			ss[1].open(false)
+			for before := ss[1].refused.Load(); ss[1].refused.Load() == before; {
+				_ = p.send(t.Context())
+			}
+			synctest.Wait()
+		}
+		ss[1].open(false)
+		p.add(ss[1])
+		require.Less(t, reopens(2*time.Minute), 0.3, "ready for the first time")
+		require.InDelta(t, 0.5, reopens(time.Minute), 0.1, "no more")
+		shuts()
+		require.InDelta(t, 0.5, reopens(10*time.Second), 0.1, "as it was")
+		shuts()
+		require.Less(t, reopens(time.Minute), 0.3, "perhaps another process")
+	})
+}
