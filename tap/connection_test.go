@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -233,26 +234,28 @@ func TestConnectionThatBreaks(t *testing.T) {
 
 // A copy that is under way when the connection is closed counts.
 func TestCloseDuringACopy(t *testing.T) {
-	reg := new(Registry)
-	w := watchOn(t, reg, &tappb.WatchRequest{})
-	addr := tcpServer(t, func(c *net.TCPConn) {
-		_, _ = io.WriteString(c, "hello")
-		_, _ = io.Copy(io.Discard, c)
+	synctest.Test(t, func(t *testing.T) { // or the copy may be later than it is waited for
+		reg := new(Registry)
+		w := watchOn(t, reg, &tappb.WatchRequest{})
+		here, there := net.Pipe()
+		defer there.Close()
+		go func() { _, _ = io.WriteString(there, "hello") }()
+		conn := connect(t, Connections(reg)(layer.Func[tcplayer.Request, net.Conn](
+			func(context.Context, tcplayer.Request) (net.Conn, error) { return here, nil })))
+		out, in := io.Pipe()
+		copied := make(chan struct{})
+		go func() {
+			defer close(copied)
+			_, _ = conn.(io.WriterTo).WriteTo(in)
+		}()
+		_, err := io.ReadFull(out, make([]byte, 5))
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+		<-copied
+		all := readAll(w)
+		require.Len(t, all, 2)
+		require.EqualValues(t, 5, all[1].Close.Received)
 	})
-	conn := connect(t, Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr)))
-	out, in := io.Pipe()
-	copied := make(chan struct{})
-	go func() {
-		defer close(copied)
-		_, _ = conn.(io.WriterTo).WriteTo(in)
-	}()
-	_, err := io.ReadFull(out, make([]byte, 5))
-	require.NoError(t, err)
-	require.NoError(t, conn.Close())
-	<-copied
-	all := readAll(w)
-	require.Len(t, all, 2)
-	require.EqualValues(t, 5, all[1].Close.Received)
 }
 
 func TestAcceptedConnectionIsShown(t *testing.T) {

@@ -32,6 +32,18 @@ func TestDescribeOverGRPC(t *testing.T) {
 	require.NotNil(t, tree.Next, "the tree is not changed")
 }
 
+// What panics while it is looked at is said, and ends nothing.
+func TestDescribeThatPanics(t *testing.T) {
+	p := listen(t, NewServer(nil, Describing(func() layer.Node { panic("oh\xff") })), nil)
+	for range 2 {
+		rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
+		require.NoError(t, err)
+		require.Equal(t, []layer.Node{
+			{Name: "describe", State: layer.State{{Key: "error", Value: "panic: oh\uFFFD"}}},
+		}, nodesOf(rsp.GetNodes()))
+	}
+}
+
 func TestDescribeWithoutATree(t *testing.T) {
 	p := listen(t, NewServer(nil), nil)
 	_, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})

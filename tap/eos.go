@@ -12,8 +12,9 @@ import (
 
 // HTTP/2 error codes, RFC 9113 §7.
 const (
-	resetRefused uint32 = 7
-	resetCancel  uint32 = 8
+	resetInternal uint32 = 2
+	resetRefused  uint32 = 7
+	resetCancel   uint32 = 8
 )
 
 // streamError has the shape of the error with which net/http says that an
@@ -48,6 +49,15 @@ func resetCode(ctx context.Context, err error) *uint32 {
 		return new(resetCancel)
 	}
 	return nil
+}
+
+// abortCode is that of a response that its own side broke off after it began,
+// as net/http's HTTP/2 sends it: unless nobody was there any more to hear it.
+func abortCode(ctx context.Context) *uint32 {
+	if ctx.Err() != nil {
+		return new(resetCancel)
+	}
+	return new(resetInternal)
 }
 
 // grpcStatus parses the value of a grpc-status field. Anything but a number is

@@ -74,8 +74,9 @@ type ResponseEnd struct {
 
 	// ResetCode is the HTTP/2 error code of what broke the stream off. It is
 	// known for HTTP/2 errors of net/http, for errors with a method
-	// ResetCode() uint32, for a context that ended (8, CANCEL) and for a
-	// refusal (7, REFUSED_STREAM).
+	// ResetCode() uint32, for a context that ended (8, CANCEL), for a refusal
+	// (7, REFUSED_STREAM), and for a response that had begun when its handler
+	// panicked or a layer below returned an error (2, INTERNAL_ERROR).
 	ResetCode *uint32
 
 	Trailers []Field

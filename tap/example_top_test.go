@@ -55,7 +55,7 @@ func ExampleRegistry_Top() {
 		}
 		for _, row := range top.GetRows() {
 			success := 100 * row.GetSuccesses() / row.GetCount()
-			fmt.Println(row.GetDestination(), row.GetMethod(), row.GetPath(), fmt.Sprint(success, "%"), row.GetP99().AsDuration() < time.Second)
+			fmt.Println(row.GetDestination(), row.GetMethod(), row.GetPath(), fmt.Sprint(success, "%"), row.GetP99().AsDuration() < time.Hour)
 		}
 		break
 	}

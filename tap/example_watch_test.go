@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap"
@@ -32,6 +33,9 @@ func ExampleRegistry_Watch() {
 	traffic := make(chan struct{})
 	go func() {
 		defer close(traffic)
+		for ctx.Err() == nil && registry.Describe().State.Get("watching") == 0 { // a request that has begun is not explained any more
+			runtime.Gosched()
+		}
 		for ctx.Err() == nil {
 			_, _ = svc.Call(ctx, "/poem")
 			_, _ = svc.Call(ctx, "/broken")

@@ -166,13 +166,8 @@ func (x *exchange[Req, Rsp]) Data(n int) { x.bytes.Add(uint64(n)) }
 
 // End tells of the end of a response.
 func (x *exchange[Req, Rsp]) End(err error) {
-	if err != nil && x.answer != nil {
-		if rsp, ok := x.answer(err); ok {
-			x.rsp, err = rsp, nil
-			if x.responded.IsZero() {
-				x.respond(rsp)
-			}
-		}
+	if x.answered(err) {
+		err = nil
 	}
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
@@ -190,17 +185,38 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
+// answered reports whether err stands for a response, and tells of it.
+func (x *exchange[Req, Rsp]) answered(err error) bool {
+	if err == nil || x.answer == nil {
+		return false
+	}
+	rsp, ok := x.answer(err)
+	if !ok {
+		return false
+	}
+	x.rsp = rsp
+	if x.responded.IsZero() {
+		x.respond(rsp)
+	}
+	return true
+}
+
 // broken tells of an error of Call.
 func (x *exchange[Req, Rsp]) broken(err error) {
-	if x.answer != nil || !x.responded.IsZero() {
-		x.End(err)
+	if x.answered(err) {
+		x.End(nil)
 		return
 	}
 	x.fail(err)
 }
 
-// fail tells of the end of a request that had no response, or none that is
-// known to have ended.
+// fail tells of the end of a request of which Call returned no response, for
+// which err is nil if it did not return. What had gone out of one by then was
+// broken off.
 func (x *exchange[Req, Rsp]) fail(err error) {
-	x.finish(&ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}, nil)
+	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
+	if end.ResetCode == nil && !x.responded.IsZero() {
+		end.ResetCode = abortCode(x.ctx)
+	}
+	x.finish(end, nil)
 }

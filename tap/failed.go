@@ -10,6 +10,10 @@ import (
 // of the successes that linkerd's top counts: it was reset, or its status is
 // 5xx, or it has a gRPC status that says that the server failed. Whether there
 // was a response at all, SinceResponseInit says.
+//
+// As with linkerd, a reset is a reset, whoever wanted it: what its caller
+// cancelled, such as a hedge that lost, Failed takes for a failure, though
+// layer's Classifier counts it against nobody. Its ResetCode is 8, CANCEL.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:

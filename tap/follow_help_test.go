@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -60,7 +61,7 @@ func hanging() serving {
 func start(t testing.TB, addr string, s serving) *running {
 	t.Helper()
 	if addr == "" {
-		addr = "127.0.0.1:0"
+		addr = vacanttest.Addr(t) // and so it is between this process and the next one there
 	}
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)
@@ -111,15 +112,6 @@ func startInside(t *testing.T, s serving) (p Process, stop func()) {
 		g.Stop()
 		<-done
 	}
-}
-
-// vacant is an address at which nothing listens.
-func vacant(t testing.TB) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
 }
 
 func (p *running) dial(t testing.TB) *grpc.ClientConn {

@@ -44,9 +44,11 @@ func Backoff(least, most time.Duration) FollowOption {
 func newFollowOptions(opts []FollowOption) followOptions {
 	var o followOptions
 	for _, opt := range opts {
-		opt.applyFollow(&o)
+		if opt != nil {
+			opt.applyFollow(&o)
+		}
 	}
-	o.rps = min(orDefault(o.rps, 100), math.MaxUint32)
+	o.rps = min(orDefault(o.rps, 100), math.MaxInt32) // which an int has room for everywhere
 	if o.patience <= 0 {
 		o.patience = 10 * time.Second
 	}

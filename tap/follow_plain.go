@@ -71,11 +71,7 @@ func (o *followOptions) windows(
 	observe := func(ctx context.Context, limit uint32) iter.Seq2[Event, error] {
 		req := &pb.ObserveRequest{Limit: limit, Match: m}
 		if fields {
-			req.Extract = &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{
-				Http: &pb.ObserveRequest_Extract_Http{Extract: &pb.ObserveRequest_Extract_Http_Headers_{
-					Headers: &pb.ObserveRequest_Extract_Http_Headers{},
-				}},
-			}}
+			req.Extract = match.Headers()
 		}
 		return orNeither(Observe(ctx, conn, req))
 	}

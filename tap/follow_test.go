@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -84,7 +85,7 @@ func TestFollowARestart(t *testing.T) {
 }
 
 func TestFollowAProcessThatAppearsLate(t *testing.T) {
-	addr := vacant(t)
+	addr := vacanttest.Addr(t)
 	errs, started := 0, false
 	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil, quickly()) {
 		if err == nil {

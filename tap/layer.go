@@ -133,7 +133,7 @@ func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience)
 
 // wants reports whether w is to be shown a request.
 func wants[Req, Rsp any](w *watcher, v *view[Req, Rsp]) bool {
-	if w.full() || w.pace.every > 0 && w.pace.spent(v.now()) || w.sample > 0 && v.draw(w.reg.random) >= w.sample || !holds(w.match, v) {
+	if w.full() || w.pace.every > 0 && w.pace.spent(v.now()) || w.sample > 0 && v.draw(w.reg) >= w.sample || !holds(w.match, v) {
 		return false
 	}
 	if w.clogged() {
@@ -148,8 +148,4 @@ func (t *tapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return t.Service }
 
 // Describe says how many watch the registry and how many of their events were
 // dropped.
-func (t *tapped[Req, Rsp]) Describe() layer.Node {
-	n := t.reg.Describe()
-	n.Children = nil
-	return n
-}
+func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.brief() }

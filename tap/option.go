@@ -63,7 +63,9 @@ type place struct {
 func newPlace(opts []Option) *place {
 	p := &place{destinationLabels: map[string]string{}, sourceLabels: map[string]string{}}
 	for _, opt := range opts {
-		opt.apply(p)
+		if opt != nil {
+			opt.apply(p)
+		}
 	}
 	return p
 }

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -101,7 +102,7 @@ func newRig(t *testing.T, sopts ...grpc.ServerOption) *rig {
 	t.Helper()
 	here, there := new(Registry), new(Registry)
 	r := &rig{half: make(chan struct{}), near: watchOn(t, here, &tappb.WatchRequest{Fields: true}), far: watchOn(t, there, &tappb.WatchRequest{Fields: true})}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", vacanttest.Addr(t))
 	require.NoError(t, err)
 	r.addr = l.Addr().String()
 	r.server = grpc.NewServer(append(grpclayer.NewServer(Layer(there, grpclayer.Access{}, Inbound)).ServerOptions(), sopts...)...)
@@ -251,6 +252,8 @@ func TestGRPCWithoutAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 		cancel()
 		require.Equal(t, codes.Canceled, status.Code(drain(s.Recv)))
+		// Its end may be another goroutine's to tell, that saw ctx end first.
+		require.Eventually(t, func() bool { return r.near.inside.Load() == 0 }, 20*time.Second, time.Millisecond)
 		got := readAll(r.near)
 		require.Equal(t, "qre", kinds(got))
 		require.Equal(t, uint32(8), *got[2].ResponseEnd.ResetCode)

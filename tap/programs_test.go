@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -101,6 +102,11 @@ func TestHTTPHandlersOfAllKinds(t *testing.T) {
 	require.EqualValues(t, size, got[5].ResponseEnd.Bytes)
 	require.Zero(t, got[8].ResponseEnd.Bytes, "HEAD")
 	require.EqualValues(t, 3, got[11].ResponseEnd.Bytes)
+	require.Equal(t, "INTERNAL_ERROR", got[11].ResponseEnd.Reset(), "broken off")
+	require.True(t, got[11].ResponseEnd.Failed(200))
+	for _, i := range []int{2, 5, 8} {
+		require.Nil(t, got[i].ResponseEnd.ResetCode)
+	}
 }
 
 func TestHTTPClientIsShown(t *testing.T) {
@@ -122,8 +128,7 @@ func TestHTTPClientIsShown(t *testing.T) {
 	require.Equal(t, "http", got[0].RequestInit.Scheme)
 	require.Equal(t, "/a", got[0].RequestInit.Path)
 	require.EqualValues(t, 5, got[2].ResponseEnd.Bytes)
-	server.Close()
-	_, err = client.Get(server.URL)
+	_, err = client.Get("http://" + vacanttest.Addr(t))
 	require.Error(t, err)
 	require.Equal(t, "qe", kinds(readAll(w)))
 }

@@ -59,7 +59,9 @@ func (f registryOption) applyRegistry(r *Registry) { f(r) }
 func NewRegistry(opts ...RegistryOption) *Registry {
 	r := &Registry{secrets: map[string]bool{}}
 	for _, opt := range opts {
-		opt.applyRegistry(r)
+		if opt != nil {
+			opt.applyRegistry(r)
+		}
 	}
 	return r
 }

@@ -90,6 +90,7 @@ var (
 		"listen on 127.0.0.1, or say by Credentials and AllowIdentities who may watch")
 	errNobody = errors.New("nobody of another machine could watch: " +
 		"Credentials need AllowIdentities, and AllowIdentities needs Credentials")
+	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 )
 
 // listens is what options say of Serve.
@@ -101,6 +102,9 @@ type listens struct {
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
 	network, address := "tcp", addr
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		if path == "" {
+			return nil, errNoPath // Linux would take a name of its own choice
+		}
 		network, address = "unix", path
 	} else if err := s.mayListen(addr); err != nil {
 		return nil, err

@@ -45,7 +45,9 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	}
 	s := &Server{reg: reg, down: make(chan struct{})}
 	for _, opt := range opts {
-		opt.applyServer(s)
+		if opt != nil {
+			opt.applyServer(s)
+		}
 	}
 	return s
 }

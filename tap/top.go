@@ -41,7 +41,10 @@ const (
 //
 // A success is a request with a response, below 500, that was not reset and
 // whose gRPC status is none of Unknown, DeadlineExceeded, Internal, Unavailable
-// and DataLoss. Quantiles are within 5 % up to 4.5 minutes; best, worst and last
+// and DataLoss. That is linkerd's figure: what its caller cancelled has ended
+// without success, and so has, of a [layer.Hedge], the request that lost. Where
+// requests are hedged, layer.Metrics above the Hedge says how callers fared, and
+// rows say how endpoints did. Quantiles are within 5 % up to 4.5 minutes; best, worst and last
 // are exact. The rate is that of the requests that ended, each counting e times
 // less for every ten seconds of its age.
 //

@@ -39,7 +39,9 @@ type RowsOption interface{ applyRows(r *Rows) }
 func NewRows(req *tappb.TopRequest, opts ...RowsOption) *Rows {
 	r := &Rows{rows: tableOf(req, 0), most: req.GetRows(), open: map[openID]openRequest{}}
 	for _, opt := range opts {
-		opt.applyRows(r)
+		if opt != nil {
+			opt.applyRows(r)
+		}
 	}
 	return r
 }

@@ -2,7 +2,6 @@ package tap
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
@@ -121,12 +120,9 @@ func (v *view[Req, Rsp]) route() map[string]string {
 
 // draw is a number from 0 to 1, the same for all who look at the request, so
 // that those who watch a tenth of the requests watch the same.
-func (v *view[Req, Rsp]) draw(random func() float64) float64 {
+func (v *view[Req, Rsp]) draw(r *Registry) float64 {
 	if v.fresh(fieldDraw) {
-		if random == nil {
-			random = rand.Float64
-		}
-		v.drawV = random()
+		v.drawV = r.draw()
 	}
 	return v.drawV
 }

@@ -3,6 +3,7 @@ package tap
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,7 +43,8 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 }
 
 // Describing lets those who may watch ask for the tree of layers of the process,
-// such as [layer.Describe] returns it. It is called for each who asks.
+// such as [layer.Describe] returns it. It is called for each who asks. If it
+// panics, the answer is one node, "describe", with the error.
 func Describing(tree func() layer.Node) ServerOption {
 	return serverOption(func(s *Server) { s.describe = tree })
 }
@@ -55,12 +57,24 @@ func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.Des
 	if o.server.describe == nil {
 		return nil, refuse(codes.FailedPrecondition, errors.New("this process does not show its layers, see tap.Describing"))
 	}
-	rsp := &tappb.DescribeResponse{}
-	tree := o.server.describe()
+	return described(o.server.describe), nil
+}
+
+// described asks for the tree. A layer that panics while it is looked at must
+// not end the process that people look at because something is wrong.
+func described(of func() layer.Node) (rsp *tappb.DescribeResponse) {
+	defer func() {
+		if p := recover(); p != nil {
+			wrong := layer.Attr{Key: "error", Value: fmt.Sprintf("panic: %v", p)}
+			rsp = &tappb.DescribeResponse{Nodes: []*tappb.Node{nodeProto(layer.Node{Name: "describe", State: layer.State{wrong}})}}
+		}
+	}()
+	rsp = &tappb.DescribeResponse{}
+	tree := of()
 	for n := &tree; n != nil; n = n.Next {
 		one := *n
 		one.Next = nil
 		rsp.Nodes = append(rsp.Nodes, nodeProto(one))
 	}
-	return rsp, nil
+	return rsp
 }

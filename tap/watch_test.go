@@ -130,7 +130,7 @@ func TestSampleIsItsShare(t *testing.T) {
 	n := 0
 	for range 4000 {
 		v.known = 0
-		if v.draw(reg.random) < w.sample {
+		if v.draw(reg) < w.sample {
 			n++
 		}
 	}

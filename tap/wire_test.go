@@ -157,14 +157,12 @@ func TestWireLifeCycle(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF, "after what was outstanding")
 	})
 	t.Run("client disconnect", func(t *testing.T) {
+		p := listen(t, NewServer(new(Registry)), nil) // one that has no other streams, which may still be ending
 		ctx, cancel := context.WithCancel(t.Context())
-		stream := observe(ctx, t, 9)
-		rsp, err := svc.Call(t.Context(), get("/"))
+		stream := p.observe(ctx, t, &pb.ObserveRequest{Limit: 9, Match: wireAll()})
+		rsp, err := stand(p.reg, respond("hello")).Call(t.Context(), get("/"))
 		require.NoError(t, err)
 		wireNext(t, stream)
-		for len(p.ended) > 0 {
-			<-p.ended
-		}
 		cancel()
 		require.Error(t, <-p.ended)
 		require.Nil(t, p.reg.active.Load(), "everything is dropped")

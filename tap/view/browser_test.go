@@ -15,6 +15,8 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/vacanttest"
 )
 
 // browser is a tab of a real Chromium.
@@ -138,7 +140,7 @@ type host struct {
 func (h *host) start(c Config) {
 	h.t.Helper()
 	if h.addr == "" {
-		h.addr = "127.0.0.1:0"
+		h.addr = vacanttest.Addr(h.t)
 	}
 	l, err := new(net.ListenConfig).Listen(h.t.Context(), "tcp", h.addr)
 	require.NoError(h.t, err)
@@ -146,7 +148,7 @@ func (h *host) start(c Config) {
 	v := New(c)
 	mux := http.NewServeMux()
 	mux.Handle("/view/", http.StripPrefix("/view", v))
-	h.server = &http.Server{Handler: mux, ReadHeaderTimeout: time.Second, WriteTimeout: 3 * time.Second}
+	h.server = &http.Server{Handler: mux, ReadHeaderTimeout: 20 * time.Second, WriteTimeout: 20 * time.Second}
 	h.server.RegisterOnShutdown(v.Shutdown)
 	h.done = make(chan struct{})
 	go func(done chan struct{}) {

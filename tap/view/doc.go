@@ -17,7 +17,8 @@
 // once for all pages, the latter of at most 2000 requests a second, and at most
 // 200 rows are sent. Of live requests each page looks at no more than 1000 a
 // second, and shows no more than 125 of these, failures first. What was left out
-// is said. A page that does not read is dropped.
+// is said. A page that does not read is dropped. One that was hidden or away goes
+// on, and says of requests that were open before that their end was not seen.
 //
 // # Who may look
 //

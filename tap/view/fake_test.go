@@ -82,11 +82,16 @@ type listener struct {
 
 func listen(t *testing.T, url string) *listener {
 	t.Helper()
+	return listenBy(t, http.DefaultTransport, url)
+}
+
+func listenBy(t *testing.T, by http.RoundTripper, url string) *listener {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	require.NoError(t, err)
-	rsp, err := http.DefaultTransport.RoundTrip(req)
+	rsp, err := by.RoundTrip(req)
 	require.NoError(t, err)
 	require.Equal(t, http.StatusOK, rsp.StatusCode)
 	require.Equal(t, "text/event-stream", rsp.Header.Get("Content-Type"))

@@ -6,7 +6,6 @@ import (
 	"io"
 	"maps"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -59,7 +59,7 @@ func newTown(t *testing.T) *town {
 			Service(httplayer.NewEndpoint(ctx, to.Endpoint.Addr.String()))
 	}
 	concrete := func(ctx context.Context, target string) httplayer.Service {
-		return httplayer.NewStack(layer.For[*http.Response](target)).Queue(100, time.Second).
+		return httplayer.NewStack(layer.For[*http.Response](target)).Queue(100, 20*time.Second).
 			Service(balance.Resolve(ctx, resolver, target, endpoint))
 	}
 	concretes := layer.NewCache(ctx, concrete, layer.CachePolicy{})
@@ -82,7 +82,7 @@ func shopProfile() *profiles.Profile {
 		Name: "shop.example",
 		Routes: []profiles.Route{
 			{
-				Name: "checkout", Labels: map[string]string{"route": "checkout"}, Timeout: 2 * time.Second, Retryable: true,
+				Name: "checkout", Labels: map[string]string{"route": "checkout"}, Timeout: 20 * time.Second, Retryable: true,
 				Match: profiles.All{profiles.Method("POST"), profiles.PathPrefix("/checkout")},
 			},
 			{Name: "book by number", Labels: map[string]string{"route": "book by number"}, Match: profiles.Path("/books/[0-9]+")},
@@ -122,10 +122,7 @@ func backend(t *testing.T, pod string, slow float64) resolve.Endpoint {
 // nobody is an address where connections are refused.
 func nobody(t *testing.T, pod string) resolve.Endpoint {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return place(t, l.Addr().String(), pod)
+	return place(t, vacanttest.Addr(t), pod)
 }
 
 func place(t *testing.T, addr, pod string) resolve.Endpoint {

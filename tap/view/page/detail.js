@@ -29,6 +29,13 @@ export class Detail {
     if (this.record?.id === record.id) this.draw(record);
   }
 
+  /** lost: the end of what is open will not be seen. */
+  lost() {
+    if (!this.record?.open) return;
+    Object.assign(this.record, { open: false, lost: true });
+    this.draw(this.record);
+  }
+
   close() {
     this.record = null;
     this.root.hidden = true;
@@ -91,7 +98,7 @@ function events(r) {
   const lines = [[clock(r.at), r.kind === 'tcp' ? 'connection opened' : 'request sent', '']];
   if (r.status) lines.push([`+${duration(r.responseAt)}`, `response ${r.status}`, '']);
   if (r.open || r.lost) {
-    lines.push(['', r.open ? 'not ended yet' : 'its end was dropped', '']);
+    lines.push(['', r.open ? 'not ended yet' : 'its end was not seen', '']);
   } else {
     const how = [r.reset && `reset ${r.reset}`, r.grpc && `grpc ${r.grpc}`, r.error].filter(Boolean).join(', ');
     const size = r.kind === 'tcp' ? `${bytes(r.sent || 0)} sent, ${bytes(r.bytes)} received` : bytes(r.bytes);

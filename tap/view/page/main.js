@@ -24,7 +24,7 @@ let list = 'top';
 const plots = new Plots();
 const layers = new Layers();
 const detail = new Detail();
-const tap = new Tap((r) => detail.open(r), (r) => detail.changed(r));
+const tap = new Tap((r) => detail.open(r), (r) => detail.changed(r), () => detail.lost());
 const top_ = new Top((fields) => {
   choose('tap');
   tap.filter(fields);

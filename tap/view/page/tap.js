@@ -35,11 +35,15 @@ const columns = [
   { name: 'Bytes', width: '78px', class: 'n medium', text: (r) => (r.open || r.lost ? '' : bytes(r.bytes)) },
 ];
 
-/** Tap reads the stream of requests. open(record) shows one, changed(record) is told of each that changed. */
+/**
+ * Tap reads the stream of requests. open(record) shows one, changed(record) is
+ * told of each that changed, lost() that no end will be seen of those that are
+ * open.
+ */
 export class Tap {
-  constructor(open, changed) {
+  constructor(open, changed, lost) {
     this.records = new Map(); // by id, the oldest first
-    this.changed = changed;
+    Object.assign(this, { changed, lost });
     this.held = 0;
     this.paused = false;
     this.route = ''; // by a row of the routes, not by the form
@@ -49,7 +53,7 @@ export class Tap {
     this.stream = new Stream(() => `tap?${this.query}`, {
       silence,
       on: { batch: (b) => this.batch(b), problem: (p) => this.fail(p.text) },
-      back: () => this.note(),
+      back: () => this.back(),
     });
     this.form.addEventListener('submit', (e) => e.preventDefault());
     this.form.addEventListener('input', () => this.later());
@@ -104,10 +108,20 @@ export class Tap {
     this.draw();
   }
 
+  /** back: a stream that begins knows nothing of what was open before, and counts from 0. */
+  back() {
+    this.before = { skipped: this.skipped, dropped: this.dropped };
+    this.lost();
+    for (const r of this.records.values()) {
+      if (r.open) Object.assign(r, { open: false, lost: true });
+    }
+    this.draw();
+  }
+
   batch({ records, skipped, dropped, limit }) {
     if (this.problem) this.table.empty(waiting);
     this.problem = '';
-    Object.assign(this, { skipped, dropped, limit });
+    Object.assign(this, { skipped: this.before.skipped + skipped, dropped: this.before.dropped + dropped, limit: limit || this.limit });
     for (const r of records) {
       if (this.paused && !this.records.has(r.id)) {
         this.held++;

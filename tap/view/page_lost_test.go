@@ -1,0 +1,82 @@
+package view
+
+import (
+	"context"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/tap"
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// A stream that was lost and is there again knows nothing of the requests that
+// were open, and counts anew: the page says that their ends are not known, and
+// goes on counting.
+func TestBrowserAfterAnInterruption(t *testing.T) {
+	b := newBrowser(t)
+	interrupt := make(chan struct{})
+	var streams atomic.Uint32
+	source := counting(2)
+	measured := source.watch
+	source.watch = func(ctx context.Context, req *tappb.WatchRequest, yield func(tap.Event, error) bool) {
+		if req.GetMaxRps() != lookedAt {
+			measured(ctx, req, yield)
+			return
+		}
+		base := streams.Add(1)
+		show := func(e *tap.Event) {
+			e.ID.Base = base
+			yield(*e, nil)
+		}
+		show(begins(0))
+		if base == 1 {
+			for i := uint64(1); i <= 300; i++ {
+				show(begins(i))
+				show(responds(i, 200))
+				show(ends(i))
+			}
+		}
+		show(&tap.Event{Dropped: 3}) // who has seen that has seen all
+		select {
+		case <-interrupt:
+		case <-ctx.Done():
+		}
+	}
+	h := newHost(t, Config{Registry: source})
+	b.do(chromedp.EmulateViewport(1440, 900), chromedp.Navigate("http://"+h.addr+"/view"))
+	cut := func() {
+		select {
+		case interrupt <- struct{}{}:
+		case <-b.Done():
+		}
+	}
+	outcomes := func(which string) string {
+		return `(` + rowsOf + `)('tap-table', 5).filter((o) => o === '` + which + `').length`
+	}
+	b.until(outcomes("open") + ` === 1 && ` + outcomes("200") + ` > 0`)
+	const note, detail = `document.getElementById('tap-note').textContent`, `document.getElementById('detail').innerText`
+	b.until(`/^[1-9][0-9]* not shown, 3 events dropped$/.test(` + note + `)`)
+	before := b.ask(note)
+	b.ask(`[...document.querySelectorAll('#tap-table tr[data-key]')].find((tr) => tr.cells[5].textContent === 'open').click() || ''`)
+	b.until(detail + `.includes('not ended yet')`)
+
+	b.expectLoss(true)
+	cut()
+	b.until(outcomes("open") + ` === 1 && ` + outcomes("unknown") + ` === 1`)
+	b.until(detail + `.includes('its end was not seen')`)
+	require.Equal(t, "unknown", b.ask(`document.querySelector('#detail .head b').textContent`))
+	b.until(note + ` === ` + strconv.Quote(before) + `.replace('3 events', '6 events')`)
+
+	b.press("p") // what stands still is told of, too, when it goes on
+	b.until(`document.getElementById('state').textContent === 'paused'`)
+	cut()
+	b.until(note + `.includes('9 events dropped')`)
+	b.press("p")
+	b.until(outcomes("unknown") + ` === 2`)
+	b.expectLoss(false)
+	b.clean()
+}
