@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -22,6 +23,7 @@ import (
 
 	"github.com/gotower/gotower/examples/demo/emojivoto"
 	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 	"github.com/gotower/gotower/examples/tapctl/top"
@@ -40,28 +42,47 @@ const (
 )
 
 func main() {
-	var o options
-	flag.DurationVar(&o.duration, "for", 0, "stop after this time (0: when interrupted)")
-	flag.StringVar(&o.output, "o", "", "json: print the final table as JSON, and nothing else")
-	flag.Float64Var(&o.rate, "rate", 40, "requests a second that the bot makes")
-	flag.Parse()
-	if o.output != "" && o.output != "json" || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "demo: -o takes json, and there are no arguments")
-		os.Exit(2)
-	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, o, os.Stdout)
+	o, err := parse(os.Args[1:], os.Stderr)
+	if err == nil {
+		err = run(ctx, o, os.Stdout)
+	}
 	stop()
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "demo:", err)
-		os.Exit(1)
+		err = fmt.Errorf("demo: %w", err)
 	}
+	os.Exit(cli.Status(os.Stderr, err))
 }
 
 type options struct {
 	duration time.Duration
 	output   string
 	rate     float64
+}
+
+// The rates that the bot can keep, at best.
+const leastRate, mostRate = 0.001, 1e6
+
+func parse(args []string, help io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("demo", flag.ContinueOnError)
+	f.DurationVar(&o.duration, "for", 0, "stop after this time (0: when interrupted)")
+	f.StringVar(&o.output, "o", "", "json: print the final table as JSON, and nothing else")
+	f.Float64Var(&o.rate, "rate", 40, "requests a second that the bot makes")
+	if err := cli.Parse(f, args, help); err != nil {
+		return o, err
+	}
+	switch {
+	case o.output != "" && o.output != "json":
+		err = fmt.Errorf("-o %s: no such format; there is json", o.output)
+	case o.duration < 0:
+		err = fmt.Errorf("-for %v: it must not be less than nothing", o.duration)
+	case !(o.rate >= leastRate && o.rate <= mostRate): // NaN, too
+		err = fmt.Errorf("-rate %v: want %v to %.0f requests a second", o.rate, leastRate, mostRate)
+	}
+	if err != nil {
+		err = cli.Misuse(err)
+	}
+	return o, err
 }
 
 // run starts everything, has the bot vote, and shows what it sees until ctx or

@@ -19,33 +19,30 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/gotower/gotower/examples/destination/controller"
+	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(cli.Status(os.Stderr, err))
 }
 
 // run serves until ctx ends. It prints one line once it can be connected to,
 // and logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("destination", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	listen := flags.String("listen", "127.0.0.1:8086", "`address` to serve gRPC on, in cleartext")
 	config := flags.String("config", "", "YAML `file` with the destinations (required)")
 	verbose := flags.Bool("v", false, "log every stream")
-	switch err := flags.Parse(args); {
+	switch err := cli.Parse(flags, args, stderr); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:
 		return fmt.Errorf("destination: %w", err)
 	case *config == "":
-		return errors.New("destination: -config is missing; see -help")
+		return cli.Misuse(errors.New("destination: -config is missing"))
 	}
 	level := slog.LevelInfo
 	if *verbose {

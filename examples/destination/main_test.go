@@ -3,18 +3,22 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,14 +41,18 @@ func TestItServesTheFileUntilItIsStopped(t *testing.T) {
 	out, in := io.Pipe()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- run(ctx, []string{"-listen", "127.0.0.1:0", "-config", "destination.yaml", "-v"}, in, io.Discard)
+		err := run(ctx, []string{"-listen", "127.0.0.1:0", "-config", "destination.yaml", "-v"}, in, io.Discard)
+		_ = in.CloseWithError(errors.Join(io.EOF, err)) // or who waits for its line waits for ever
+		ended <- err
 	}()
 	said := regexp.MustCompile(`^serving 8 destinations of destination\.yaml on (127\.0\.0\.1:\d+)$`).FindStringSubmatch(firstLine(t, out))
 	require.NotNil(t, said)
 
 	conn, err := grpc.NewClient("passthrough:///"+said[1], grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
-	stream, err := pb.NewDestinationClient(conn).Get(t.Context(), &pb.GetDestination{Path: "web.emojivoto.svc.cluster.local:80"})
+	patient, giveUp := context.WithTimeout(t.Context(), time.Minute)
+	defer giveUp()
+	stream, err := pb.NewDestinationClient(conn).Get(patient, &pb.GetDestination{Path: "web.emojivoto.svc.cluster.local:80"})
 	require.NoError(t, err)
 	u, err := stream.Recv()
 	require.NoError(t, err)
@@ -53,7 +61,7 @@ func TestItServesTheFileUntilItIsStopped(t *testing.T) {
 	cancel()
 	require.NoError(t, <-ended)
 	_, err = stream.Recv()
-	require.Error(t, err)
+	require.Equal(t, codes.Unavailable, status.Code(err), err)
 	require.NoError(t, conn.Close())
 }
 
@@ -62,7 +70,8 @@ func TestItRefusesToStart(t *testing.T) {
 	require.NoError(t, os.WriteFile(bad, []byte("destinations:\n  a..b: {}\n  c: {exists: x}\n"), 0o600))
 	for _, c := range []struct{ args, want string }{
 		{"", "destination: -config is missing; see -help"},
-		{"-nonsense", "flag provided but not defined"},
+		{"-nonsense", "destination: flag provided but not defined: -nonsense; see -help"},
+		{"-config destination.yaml -listen 127.0.0.1:none extra", `destination: "extra" is no flag; see -help`},
 		{"-config none.yaml", "none.yaml"},
 		{"-config " + bad, bad + `:3: exists "x" is neither true nor false`},
 		{"-config destination.yaml -listen 127.0.0.1:none", "destination: listen tcp"},

@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/profiles/file"
 	"github.com/gotower/gotower/resolve"
@@ -32,10 +33,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(cli.Status(os.Stderr, err))
 }
 
 // grace is how long requests may take to end once the gateway is told to.
@@ -45,14 +43,13 @@ const grace = 30 * time.Second
 // logs to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` for clients")
 	admin := flags.String("admin", "127.0.0.1:8081", "`address` for the page that shows what the gateway does; give it to nobody else")
 	profile := flags.String("profile", "examples/gateway/gateway.yaml", "`file` with the routes and the split")
 	key := flags.String("key", "sesame", "what clients must send as a bearer `token`")
 	backends := make(table)
 	flags.Var(backends, "backend", "`name:port=ip:port,...` of a target of the split; may be repeated; without it, three are started here")
-	switch err := flags.Parse(args); {
+	switch err := cli.Parse(flags, args, stderr); {
 	case errors.Is(err, flag.ErrHelp):
 		return nil
 	case err != nil:

@@ -12,6 +12,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/examples/identity/ca"
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
@@ -27,12 +29,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	os.Exit(cli.Status(os.Stderr, err))
 }
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
@@ -45,14 +42,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 // initialize writes what a proxy needs before it starts.
 func initialize(args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity init", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	dir := flags.String("dir", "", "`directory` for key.p8 and csr.der, made if it is not there (required)")
 	name := flags.String("name", "", "`identity` of the proxy: DNS-like, or spiffe:// (required)")
-	if err := parse(flags, args); err != nil {
+	if err := parse(flags, args, stderr); err != nil {
 		return err
 	}
 	if *dir == "" || *name == "" {
-		return errors.New("identity init: -dir and -name are needed; see -help")
+		return cli.Misuse(errors.New("identity init: -dir and -name are needed"))
 	}
 	if err := os.MkdirAll(*dir, 0o700); err != nil {
 		return fmt.Errorf("identity init: %w", err)
@@ -67,7 +63,6 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 // certify serves until ctx ends.
 func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
-	flags.SetOutput(stderr)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")
 	dir := flags.String("dir", "", "`directory` of the authority: read if it has one, else made (required)")
 	lifetime := flags.Duration("lifetime", 24*time.Hour, "how long a certificate is valid")
@@ -75,22 +70,23 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	name := flags.String("name", "", "`identity`, DNS-like, to serve by TLS with; none is in cleartext")
 	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
 	tokens := flags.String("tokens", "", "`directory` with a token for each name, in a file of that name")
-	if err := parse(flags, args); err != nil {
+	if err := parse(flags, args, stderr); err != nil {
 		return err
 	}
 	switch {
 	case *dir == "":
-		return errors.New("identity: -dir is missing; see -help")
+		return cli.Misuse(errors.New("identity: -dir is missing"))
 	case (*tokenFile == "") == (*tokens == ""):
-		return errors.New("identity: either -token-file or -tokens says who may have a name")
+		return cli.Misuse(errors.New("identity: either -token-file or -tokens says who may have a name"))
 	case *lifetime <= 0:
-		return fmt.Errorf("identity: a lifetime of %v is none", *lifetime)
+		return cli.Misuse(fmt.Errorf("identity: a lifetime of %v is none", *lifetime))
 	}
 	authority, err := ca.Open(*dir, *domain)
 	if err != nil {
 		return err
 	}
 	authority.Lifetime = *lifetime
+	authority.Log = slog.New(slog.NewTextHandler(stderr, nil))
 	check := ca.TokenDir(*tokens)
 	if *tokenFile != "" {
 		check = ca.TokenFile(*tokenFile)
@@ -104,12 +100,9 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	return ca.Serve(ctx, l, authority, check, *name)
 }
 
-func parse(flags *flag.FlagSet, args []string) error {
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	if flags.NArg() > 0 {
-		return fmt.Errorf("%s: %q is no flag", flags.Name(), flags.Arg(0))
+func parse(flags *flag.FlagSet, args []string, help io.Writer) error {
+	if err := cli.Parse(flags, args, help); err != nil {
+		return fmt.Errorf("%s: %w", flags.Name(), err)
 	}
 	return nil
 }

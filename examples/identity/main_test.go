@@ -128,8 +128,8 @@ func TestItRefusesToStart(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "half", "issuer.key"), nil, 0o600))
 	for _, c := range []struct{ args, says string }{
 		{"", "identity: -dir is missing; see -help"},
-		{"-nonsense", "flag provided but not defined"},
-		{"-dir x y", `identity: "y" is no flag`},
+		{"-nonsense", "identity: flag provided but not defined: -nonsense; see -help"},
+		{"-dir x y", `identity: "y" is no flag; see -help`},
 		{"-dir " + dir, "either -token-file or -tokens says who may have a name"},
 		{"-dir " + dir + " -token-file a -tokens b", "either -token-file or -tokens says who may have a name"},
 		{"-dir " + dir + " -token-file a -lifetime -1s", "a lifetime of -1s is none"},
@@ -137,12 +137,15 @@ func TestItRefusesToStart(t *testing.T) {
 		{"-dir " + file + "/x -token-file a", "not a directory"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "is neither DNS-like"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name ca.identity.example.org", "is not of the trust domain cluster.local"},
 		{"init", "identity init: -dir and -name are needed; see -help"},
 		{"init -dir " + dir + " -name a..b", "is neither DNS-like"},
 		{"init -dir " + file + "/x -name web", "not a directory"},
-		{"init -nonsense", "flag provided but not defined"},
+		{"init -nonsense", "identity init: flag provided but not defined: -nonsense; see -help"},
 	} {
-		err := run(t.Context(), strings.Fields(c.args), io.Discard, io.Discard)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // who starts all the same ends some time
+		err := run(ctx, strings.Fields(c.args), io.Discard, io.Discard)
+		cancel()
 		require.ErrorContains(t, err, c.says, c.args)
 	}
 	for _, args := range [][]string{{"-help"}, {"init", "-help"}} {

@@ -23,18 +23,17 @@ import (
 	"syscall"
 
 	"github.com/gotower/gotower/examples/init/redirect"
+	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "init:", err)
-		os.Exit(1)
+	if err != nil {
+		err = fmt.Errorf("init: %w", err)
 	}
+	os.Exit(cli.Status(os.Stderr, err))
 }
 
 func run(ctx context.Context, args []string, out, errs io.Writer) error {
@@ -44,11 +43,14 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 	}
 	log, err := s.logger(errs)
 	if err != nil {
-		return err
+		return cli.Misuse(err)
 	}
 	mode, err := redirect.ParseMode(s.mode, s.binary)
 	if err != nil {
-		return err
+		return cli.Misuse(err)
+	}
+	if err := s.Validate(); err != nil {
+		return cli.Misuse(err)
 	}
 	if s.save != "" && s.binary == "" {
 		log.Warn("--firewall-save-bin-path is not used: the binary follows from --iptables-mode")
@@ -97,7 +99,6 @@ type settings struct {
 func parse(args []string, errs io.Writer) (settings, error) {
 	var s settings
 	f := flag.NewFlagSet("init", flag.ContinueOnError)
-	f.SetOutput(errs)
 	both := func(short, long, usage string, add func(name, usage string)) {
 		add(long, usage)
 		add(short, "short for --"+long)
@@ -130,13 +131,7 @@ func parse(args []string, errs io.Writer) (settings, error) {
 	f.StringVar(&s.save, "firewall-save-bin-path", "", "follows from the mode, and is not used")
 	f.StringVar(&s.format, "log-format", "plain", "plain or json")
 	f.StringVar(&s.level, "log-level", "info", "debug, info, warn or error")
-	if err := f.Parse(args); err != nil {
-		return s, err
-	}
-	if f.NArg() > 0 {
-		return s, fmt.Errorf("%q is no flag", f.Arg(0))
-	}
-	return s, nil
+	return s, cli.Parse(f, args, errs)
 }
 
 // entries are those of a list with commas; one of no text has none.

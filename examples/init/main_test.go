@@ -83,10 +83,11 @@ func TestErrors(t *testing.T) {
 		{"-p 1 -o 2 -u 1 --iptables-mode x", "--iptables-mode"},
 		{"-p 1 -o 2 -u 1 --log-level x", "--log-level"},
 		{"-p 1 -o 2 -u 1 --log-format x", "--log-format"},
-		{"-p 1 x -o 2", `"x" is no flag`},
+		{"-p 1 x -o 2", `"x" is no flag; see -help`},
 		{"-h", flag.ErrHelp.Error()},
 	} {
-		out, _, err := ran(t, strings.Fields(tt.args)...)
+		out, errs, err := ran(t, strings.Fields(tt.args)...)
+		assert.Equal(t, tt.args == "-h", strings.Contains(errs, "Usage of init"), errs)
 		assert.ErrorContains(t, err, tt.want)
 		assert.Empty(t, out)
 	}

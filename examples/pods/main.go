@@ -19,6 +19,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 // The exit codes. The one of a run that was not possible is automake's.
@@ -41,15 +43,14 @@ func main() {
 	err := start(ctx, os.Args[1:])
 	stop()
 	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
+	case err == nil:
 	case errors.Is(err, errCannot):
 		fmt.Fprintf(os.Stderr, "\n!!! %v\n", err)
 		os.Exit(exitSkipped)
 	case err == errFailed: //nolint:errorlint // all of it was said
 		os.Exit(exitFailed)
 	default:
-		fmt.Fprintln(os.Stderr, "pods:", err)
-		os.Exit(exitFailed)
+		os.Exit(cli.Status(os.Stderr, fmt.Errorf("pods: %w", err)))
 	}
 }
 
@@ -70,11 +71,11 @@ func (o *options) parse(args []string) error {
 	f.StringVar(&o.mode, "iptables-mode", "nft", "nft or legacy")
 	f.StringVar(&o.keep, "keep", "", "`directory` for the logs, the configuration and the capture; none keeps nothing")
 	f.BoolVar(&o.wire, "wire", false, "list what was seen on the wire")
-	if err := f.Parse(args); err != nil {
+	if err := cli.Parse(f, args, os.Stderr); err != nil {
 		return err
 	}
-	if f.NArg() > 0 {
-		return fmt.Errorf("%q is no flag", f.Arg(0))
+	if o.mode != "nft" && o.mode != "legacy" {
+		return cli.Misuse(fmt.Errorf("-iptables-mode: %q is neither nft nor legacy", o.mode))
 	}
 	return nil
 }

@@ -86,7 +86,8 @@ func TestFlags(t *testing.T) {
 	var o options
 	require.NoError(t, o.parse([]string{"-iptables-mode", "legacy", "-wire"}))
 	require.Equal(t, options{mode: "legacy", wire: true}, o)
-	require.ErrorContains(t, o.parse([]string{"x"}), `"x" is no flag`)
+	require.ErrorContains(t, o.parse([]string{"x"}), `"x" is no flag; see -help`)
+	require.ErrorContains(t, o.parse([]string{"-iptables-mode", "x"}), `"x" is neither nft nor legacy; see -help`)
 	require.ErrorIs(t, possible("no-such-mode"), errCannot)
 	_, err := directory(t.TempDir())
 	require.ErrorContains(t, err, "--keep makes the directory", "nothing of others is written over")

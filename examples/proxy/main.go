@@ -58,14 +58,17 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 		return settings.Settings{}, err
 	case flags.NArg() > 0:
 		return settings.Settings{}, fmt.Errorf("%q: only flags are taken", flags.Arg(0))
-	case *file == "":
-		return settings.Read(lookup)
 	}
-	content, err := os.ReadFile(*file)
-	if err != nil {
-		return settings.Settings{}, err
+	var opts []settings.Option
+	if *file != "" {
+		content, err := os.ReadFile(*file)
+		if err != nil {
+			return settings.Settings{}, err
+		}
+		opts = append(opts, settings.File(*file, content))
 	}
-	return settings.Read(lookup, settings.File(*file, content))
+	s, err := settings.Read(lookup, opts...)
+	return s, errors.Join(err, s.Identity.Check())
 }
 
 func usage(w io.Writer) error {
@@ -86,12 +89,13 @@ func run(s settings.Settings) error {
 		log.Warn("configuration", "warning", w)
 	}
 	if s.Cores != (settings.Cores{}) {
-		n := s.Cores.Count(runtime.NumCPU())
+		available := runtime.GOMAXPROCS(0) // which knows of the cgroup
+		n := s.Cores.Count(available)
 		if s.Cores.Min > n {
 			log.Warn("there are fewer processors than asked for", "asked", s.Cores.Min)
 		}
 		runtime.GOMAXPROCS(n)
-		log.Info("using processors", "n", n, "of", runtime.NumCPU())
+		log.Info("using processors", "n", n, "of", available)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,7 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/gotower/gotower/examples/identity/ca"
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
 // asProxy has this test program be the proxy itself.
@@ -63,6 +67,52 @@ func TestBadConfigurationIsExit64(t *testing.T) {
 		require.Equal(t, 64, exit, args)
 		require.Contains(t, stderr, "Run with --help")
 	}
+}
+
+// What is wrong with the files of an identity is told with all else.
+func TestBadIdentityIsExit64(t *testing.T) {
+	authority, err := ca.New("cluster.local")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	token := filepath.Join(dir, "token")
+	environ := func(more ...string) []string {
+		return append(more, "LINKERD2_PROXY_DESTINATION_SVC_ADDR=127.0.0.1:1", "LINKERD2_PROXY_IDENTITY_SVC_ADDR=127.0.0.1:2",
+			"LINKERD2_PROXY_IDENTITY_DIR="+dir, "LINKERD2_PROXY_IDENTITY_TOKEN_FILE="+token,
+			"LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS="+string(authority.TrustAnchors()),
+			"LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1", "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0",
+			"LINKERD2_PROXY_INBOUND_LISTEN_ADDR=127.0.0.1:0", "LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0")
+	}
+	const name = "LINKERD2_PROXY_IDENTITY_LOCAL_NAME="
+	exit, _, stderr := proxy(t, environ(name+"web.default", "LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=soon"))
+	require.Equal(t, 64, exit, stderr)
+	for _, problem := range []string{"OUTBOUND_CONNECT_TIMEOUT=\"soon\"", token, "key.p8", "csr.der"} {
+		require.Contains(t, stderr, problem)
+	}
+	exit, _, stderr = proxy(t, environ(name+"10.0.0.1"))
+	require.Equal(t, 64, exit)
+	require.Contains(t, stderr, name+`"10.0.0.1": must be a DNS name`)
+
+	require.NoError(t, identity.Generate(dir, "web.default"))
+	require.NoError(t, os.WriteFile(token, []byte("token"), 0o600))
+	exit, _, stderr = proxy(t, environ(name+"db.default"))
+	require.Equal(t, 64, exit)
+	require.Contains(t, stderr, "is for web.default, not for db.default")
+	exit, _, stderr = proxy(t, environ(name+"web.default"))
+	require.Equal(t, 1, exit, "what is left is an address that nobody has: %s", stderr)
+}
+
+// As many as the runtime has, which are those of the cgroup, not of the machine.
+func TestProcessors(t *testing.T) {
+	more := strconv.Itoa(runtime.NumCPU() + 1)
+	exit, _, stderr := proxy(t, []string{
+		"GOMAXPROCS=" + more, "LINKERD2_PROXY_CORES=" + more, "LINKERD2_PROXY_LOG=info", "LINKERD2_PROXY_LOG_FORMAT=json",
+		"LINKERD2_PROXY_DESTINATION_SVC_ADDR=127.0.0.1:1", "LINKERD2_PROXY_ADMIN_LISTEN_ADDR=203.0.113.1:1",
+		"LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR=127.0.0.1:0", "LINKERD2_PROXY_INBOUND_LISTEN_ADDR=127.0.0.1:0",
+		"LINKERD2_PROXY_CONTROL_LISTEN_ADDR=127.0.0.1:0",
+	})
+	require.Equal(t, 1, exit, stderr)
+	require.Contains(t, stderr, `"message":"using processors","n":`+more+`,"of":`+more)
+	require.NotContains(t, stderr, "fewer processors")
 }
 
 func TestInitialisationFailureIsExit1(t *testing.T) {

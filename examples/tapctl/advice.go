@@ -24,7 +24,8 @@ func (a *advised) Error() string { return fmt.Sprintf("%v. %s", a.err, a.advice)
 func (a *advised) Unwrap() error { return a.err }
 
 // advise says what to do about errors that people meet, and leaves out what
-// only gRPC wants to know.
+// only gRPC wants to know. What others said is in one line then, and fit to be
+// shown.
 func advise(err error) error {
 	var s interface{ GRPCStatus() *status.Status }
 	if !errors.As(err, &s) {
@@ -36,7 +37,7 @@ func advise(err error) error {
 	}
 	why := advice(st.Code(), st.Message())
 	if why == "" {
-		return err
+		return &short{text.Clean(err.Error()), err}
 	}
 	return &advised{why, &short{named(err, reason(st.Message())), err}}
 }

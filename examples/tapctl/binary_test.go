@@ -28,6 +28,7 @@ func TestBinary(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 	t.Run("exit status", func(t *testing.T) { testExitStatus(t, bin) })
 	t.Run("on a terminal", func(t *testing.T) { testOnATerminal(t, bin) })
+	t.Run("refused on a terminal", func(t *testing.T) { testRefusedOnATerminal(t, bin) })
 }
 
 func testExitStatus(t *testing.T, bin string) {
@@ -151,6 +152,24 @@ func testOnATerminal(t *testing.T, bin string) {
 			term.sees(t, "\x1b[?1049l")
 		})
 	}
+}
+
+// When nobody is left to ask, the program says why and ends.
+func testRefusedOnATerminal(t *testing.T, bin string) {
+	p := newTapped(t, ours)
+	term := openPTY(t, 100, 24)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var stderr bytes.Buffer
+	cmd := exec.CommandContext(ctx, bin, "top", "--header", "authorization=x", p.addr)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = term.slave, term.slave, &stderr
+	cmd.Env = append(os.Environ(), "TERM=xterm-256color", "NO_COLOR=")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	err := cmd.Run()
+	require.NoError(t, ctx.Err())
+	require.Equal(t, 1, cmd.ProcessState.ExitCode(), err)
+	require.Equal(t, 1, strings.Count(stderr.String(), "The value of that header field is a secret there"), stderr.String())
+	term.sees(t, "\x1b[?1049l")
 }
 
 func walk(t *testing.T, term *pty) {

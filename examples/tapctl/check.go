@@ -24,7 +24,7 @@ func (c *checkCommand) flags(f *flag.FlagSet) {
 
 func (c *checkCommand) check() error {
 	if c.traffic <= 0 {
-		return fmt.Errorf("--wait %v: it must be more than nothing", c.traffic)
+		return noTime("--wait", c.traffic)
 	}
 	return nil
 }

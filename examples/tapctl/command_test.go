@@ -296,7 +296,7 @@ func TestNoRoom(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(try(t, "check", "--wait", "10ms", full.addr).out, "× it has room for another watcher\n    ")
 	}, waits, waits/100)
-	r := try(t, "tap", "--for", "2s", full.addr)
+	r := full.until(t, func(r result) bool { return r.warnings != "" }, "tap")
 	require.Contains(t, r.warnings, "Too many watch it already")
 }
 
@@ -378,6 +378,10 @@ func TestUsage(t *testing.T) {
 		"--every 1ms: it must be":       {"top", "--every", "1ms"},
 		"--for 0s: it must be more":     {"stat", "--for", "0s"},
 		"--for -1s: it must be more":    {"profile", "--for", "-1s"},
+		"--for -2s: it must be more":    {"tap", "--for", "-2s"},
+		"--for -3s: it must be more":    {"top", "--for", "-3s"},
+		"--for -4s: it must be more":    {"top", "--once", "--for", "-4s"},
+		"--slower -1s: it must be more": {"tap", "--slower", "-1s"},
 		"--wait 0s: it must be more":    {"check", "--wait", "0s"},
 		`"localhost" is no target: wri`: {"top", "localhost"},
 	} {

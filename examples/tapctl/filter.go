@@ -114,13 +114,17 @@ func (r *responses) flags(flags *flag.FlagSet) {
 			r.status = append(r.status, s)
 			return nil
 		})
-	flags.BoolVar(&r.failures, "failures", false, "only what failed: no response, a reset, 5xx, or a gRPC status of a failure")
+	flags.BoolVar(&r.failures, "failures", false,
+		"only what failed: no response, a reset (8: its caller cancelled it), 5xx, or a gRPC status of a failure")
 	flags.DurationVar(&r.slower, "slower", 0, "only what took longer than this `time`")
 }
 
 // match returns the condition, nil if there is none.
 func (r *responses) match() (*tappb.ResponseMatch, error) {
-	if len(r.status) == 0 && !r.failures && r.slower <= 0 {
+	if r.slower < 0 {
+		return nil, noTime("--slower", r.slower)
+	}
+	if len(r.status) == 0 && !r.failures && r.slower == 0 {
 		return nil, nil //nolint:nilnil // no condition is no mistake
 	}
 	m := &tappb.ResponseMatch{Failures: r.failures}

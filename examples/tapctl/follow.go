@@ -14,7 +14,7 @@ import (
 func follow(
 	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.Seen) error,
 ) error {
-	req.MaxRps = uint32(max(maxRPS/len(all), 1))
+	req.MaxRps = top.PerProcess(maxRPS, len(all))
 	var refused []error
 	for seen, err := range tap.Follow(ctx, all, req, tap.MaxRPS(maxRPS)) {
 		switch {

@@ -12,6 +12,9 @@ import (
 	"os/signal"
 	"syscall"
 	"text/tabwriter"
+	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
 const exitUsage = 2
@@ -20,16 +23,29 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
+	if status := told(os.Stderr, err); status != 0 {
+		os.Exit(status)
+	}
+}
+
+// told tells what a command came to, and returns the exit status.
+func told(stderr io.Writer, err error) (status int) {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
-		return
-	case errors.As(err, new(usageError)):
-		fmt.Fprintln(os.Stderr, "tapctl:", err)
-		os.Exit(exitUsage)
-	case !errors.Is(err, errUnfit): // which was said already
-		fmt.Fprintln(os.Stderr, "tapctl:", err)
+		return 0
+	case errors.Is(err, errUnfit): // which was said already
+		return 1
 	}
-	os.Exit(1)
+	fmt.Fprintln(stderr, "tapctl:", text.CleanLines(err.Error()))
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return 1
+}
+
+// noTime is about a flag with a time in which nothing can happen.
+func noTime(flag string, d time.Duration) error {
+	return fmt.Errorf("%s %v: it must be more than nothing", flag, d)
 }
 
 // usageError is a mistake in the command line.

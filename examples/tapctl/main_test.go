@@ -175,10 +175,11 @@ func (s *safe) String() string {
 	return s.b.String()
 }
 
-// vacant is an address at which nobody listens.
+// vacant is an address at which nobody listens, of a host of the loopback of which
+// nobody else takes ports: another might be given to the next listener.
 func vacant(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", "127.0.0.93:0")
 	require.NoError(t, err)
 	defer l.Close()
 	return l.Addr().String()

@@ -24,7 +24,7 @@ func (c *profileCommand) flags(f *flag.FlagSet) {
 
 func (c *profileCommand) check() error {
 	if c.duration <= 0 {
-		return fmt.Errorf("--for %v: it must be more than nothing", c.duration)
+		return noTime("--for", c.duration)
 	}
 	return c.filter.check()
 }

@@ -34,7 +34,7 @@ func (c *statCommand) check() error {
 		return fmt.Errorf("-o %s: no such format; there is json", c.output)
 	}
 	if c.duration <= 0 {
-		return fmt.Errorf("--for %v: it must be more than nothing", c.duration)
+		return noTime("--for", c.duration)
 	}
 	return c.filter.check()
 }

@@ -46,6 +46,9 @@ func (c *tapCommand) check() error {
 	if err := c.checkOutput(); err != nil {
 		return err
 	}
+	if c.duration < 0 {
+		return noTime("--for", c.duration)
+	}
 	if c.sample < 0 || c.sample > 1 {
 		return fmt.Errorf("--sample %v: it must be from 0 to 1", c.sample)
 	}

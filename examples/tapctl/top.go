@@ -42,6 +42,9 @@ func (c *topCommand) check() error {
 	if c.every != 0 && c.every < 100*time.Millisecond {
 		return fmt.Errorf("--every %v: it must be at least 100ms", c.every)
 	}
+	if c.duration < 0 {
+		return noTime("--for", c.duration)
+	}
 	c.columns.Wide = c.output == "wide"
 	if c.once && c.duration == 0 {
 		c.duration = top.Interval

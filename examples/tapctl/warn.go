@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
 // again is after how long something that goes on is said again.
@@ -23,7 +25,7 @@ func warner(w io.Writer) func(error) {
 	return func(err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		s := said{err.Error(), time.Now()}
+		s := said{text.CleanLines(err.Error()), time.Now()}
 		process, _, _ := strings.Cut(s.text, ": ")
 		if before := last[process]; before.text != s.text || s.when.Sub(before.when) > again {
 			last[process] = s

@@ -163,7 +163,7 @@ func TestBotWithADoneContext(t *testing.T) {
 // The bot, the web front and the services together, over real connections.
 func TestTheWholeApplication(t *testing.T) {
 	a := newApp(t)
-	b := NewBot(a.front.Client(), a.front.URL, 1000, 7)
+	b := NewBot(a.front.Client(), a.front.URL, 100, 7) // no more than a slow machine answers in time
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()

@@ -72,8 +72,14 @@ func ExampleBot() {
 	defer web.Close()
 
 	bot := emojivoto.NewBot(web.Client(), web.URL, 500, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+	go func() { // until it has voted for the doughnut, too
+		for ctx.Err() == nil && bot.Counts().Doughnuts == 0 {
+			<-time.After(10 * time.Millisecond)
+		}
+		cancel()
+	}()
 	bot.Run(ctx)
 
 	did := bot.Counts()

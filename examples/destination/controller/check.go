@@ -6,12 +6,15 @@ import (
 	"math"
 	"net/netip"
 	"net/url"
-	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+
+	"github.com/gotower/gotower/internal/authority"
+	"github.com/gotower/gotower/profiles"
 )
 
 // The checks of single values. Both ways into the controller use them: a
@@ -91,12 +94,19 @@ func checkInboundPort(port uint16, identity string) error {
 }
 
 // checkAuthority takes an address too: it is sent, not resolved.
-func checkAuthority(authority string) error {
-	if authority == "" {
+func checkAuthority(name string) error {
+	if name == "" {
 		return nil
 	}
-	if _, err := parseTarget(authority); err != nil {
+	bare := name
+	if strings.HasSuffix(name, "]") {
+		bare = strings.Trim(name, "[]")
+	}
+	if _, err := parseTarget(bare); err != nil {
 		return fmt.Errorf("authority %w", err)
+	}
+	if !authority.Valid(name) {
+		return fmt.Errorf("authority %q is not host:port: brackets are for IPv6 addresses, and those need them", name)
 	}
 	return nil
 }
@@ -130,12 +140,13 @@ func checkMethod(method string) error {
 }
 
 // checkPath takes Go's regular expressions. Proxies use Rust's, which are the
-// same for what one writes about paths: both are RE2's.
+// same for what one writes about paths: both are RE2's. What is too large for
+// clients made of package profiles is refused.
 func checkPath(pattern string) error {
-	if _, err := regexp.Compile(pattern); err != nil {
+	if _, err := syntax.Parse(pattern, syntax.Perl); err != nil {
 		return fmt.Errorf("path: %w", err)
 	}
-	return nil
+	return profiles.Route{Match: profiles.Path(pattern)}.Validate()
 }
 
 // checkStatus wants both ends: proxies drop a class that leaves one open.
@@ -153,7 +164,8 @@ func checkTimeout(d time.Duration) error {
 	return nil
 }
 
-// checkSplit refuses addresses, which proxies would drop from the split.
+// checkSplit refuses addresses, and names without a port, which proxies would
+// drop from the split.
 func checkSplit(s Split) error {
 	t, err := parseTarget(s.Authority)
 	switch {
@@ -161,6 +173,8 @@ func checkSplit(s Split) error {
 		return fmt.Errorf("split: %w", err)
 	case t.ip:
 		return fmt.Errorf("split: %q is an IP address; traffic is split over names", s.Authority)
+	case !strings.Contains(s.Authority, ":"):
+		return fmt.Errorf("split: %q has no port", s.Authority)
 	}
 	return nil
 }

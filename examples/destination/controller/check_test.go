@@ -55,7 +55,11 @@ func TestChecksAtTheirEdges(t *testing.T) {
 		"URI without host":        {checkIdentity("spiffe:///x"), false},
 		"authority is an address": {checkAuthority("10.0.0.1:80"), true},
 		"authority without port":  {checkAuthority("web.test"), true},
-		"split without port":      {checkSplit(Split{Authority: "web.test"}), true},
+		"authority is IPv6":       {checkAuthority("[::1]"), true},
+		"authority in no bracket": {checkAuthority("::1"), false},
+		"name in brackets":        {checkAuthority("[web]"), false},
+		"split without port":      {checkSplit(Split{Authority: "web.test"}), false},
+		"path that is too large":  {checkPath("(/(a?){10}){100}(/(a?){10}){100}(/(a?){10}){100}"), false},
 		"IPv6":                    {checkAddr(addr("[2001:db8::1]:65535")), true},
 		"IPv6 unspecified":        {checkAddr(addr("[::]:80")), false},
 	} {

@@ -114,6 +114,14 @@ func checkShape(t target, d Destination) error {
 	case t.ip && (d.Absent || len(d.Endpoints) > 0 || len(d.Labels) > 0):
 		return errAddress
 	}
+	return checkExact(t, d.Profile)
+}
+
+// checkExact finds an endpoint that would be of no effect.
+func checkExact(t target, p *Profile) error {
+	if p != nil && p.Endpoint != nil && (!t.ip || p.Name != "") {
+		return errNamed
+	}
 	return nil
 }
 
@@ -121,6 +129,7 @@ var (
 	errTwice   = errors.New("given twice, in different spellings")
 	errAbsent  = errors.New("does not exist, and so can have no labels, endpoints or profile")
 	errAddress = errors.New("is an IP address and can have a profile only: addresses are not resolved")
+	errNamed   = errors.New("has a name, so that clients would not look at the endpoint of its profile")
 )
 
 // checkEndpoint returns every error of an endpoint, with nils between them.

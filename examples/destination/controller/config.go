@@ -55,7 +55,8 @@ type Profile struct {
 	Budget *RetryBudget // nil means no retries
 
 	// Endpoint is all there is, so that nothing is balanced: what an address
-	// that belongs to one endpoint has. Its weight means nothing.
+	// that belongs to one endpoint has, and no name: clients look at the name
+	// first. Its weight means nothing.
 	Endpoint *Endpoint
 }
 

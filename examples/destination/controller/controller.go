@@ -12,13 +12,14 @@ import (
 // linkerd's controller allows.
 const queueLength = 100
 
-// Controller serves the destination API. It is safe for concurrent use. It
-// has no goroutine of its own: streams run in those of the gRPC server.
+// Controller serves the destination API. It is safe for concurrent use. Each
+// stream has a goroutine that sends, and ends after it.
 type Controller struct {
 	pb.UnimplementedDestinationServer
 
 	log     *slog.Logger
 	stopped chan struct{}
+	pumps   sync.WaitGroup
 
 	mu       sync.Mutex
 	loaded   bool
@@ -44,7 +45,8 @@ func New(logger *slog.Logger) *Controller {
 }
 
 // Register adds the service to a gRPC server, which stays the caller's: call
-// Stop before the server's GracefulStop, or that waits for the streams.
+// Stop before the server's GracefulStop, or that waits for the streams. It waits
+// for clients that do not read in any case, until the server's own Stop.
 func (c *Controller) Register(s grpc.ServiceRegistrar) {
 	pb.RegisterDestinationServer(s, c)
 }

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/require"
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
 )
 
 // until follows a name until its set carries a label, through as many streams
@@ -98,19 +101,21 @@ func TestACrowdAgrees(t *testing.T) {
 }
 
 // A controller goes, another comes to the same address with another state:
-// what a client that reconnects sees.
+// what a client that reconnects sees. The address is in memory: a port that was
+// let go may be somebody else's.
 func TestRestartWithAnotherState(t *testing.T) {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	conn, err := grpc.NewClient("passthrough:///"+lis.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	var at atomic.Pointer[bufconn.Listener]
+	dial := func(ctx context.Context, _ string) (net.Conn, error) { return at.Load().DialContext(ctx) }
+	conn, err := grpc.NewClient("passthrough:///controller",
+		grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithContextDialer(dial))
 	require.NoError(t, err)
 	client := pb.NewDestinationClient(conn)
+	patient, giveUp := context.WithTimeout(t.Context(), time.Minute)
+	defer giveUp()
 
 	for i, want := range []*pb.Update{addition(nil, plain(1, 80)), addition(nil, plain(2, 80)), none(false)} {
-		if i > 0 {
-			lis, err = net.Listen("tcp", lis.Addr().String())
-			require.NoError(t, err)
-		}
+		lis := bufconn.Listen(64 << 10)
+		at.Store(lis)
 		c := New(nil)
 		if i < 2 {
 			set(t, c, one(web, Destination{Endpoints: endpointsAt(fmt.Sprintf("10.0.0.%d:80", i+1))}))
@@ -121,7 +126,7 @@ func TestRestartWithAnotherState(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- c.Serve(ctx, lis) }()
 		// The client's own back-off may not be over yet: it waits.
-		stream, err := client.Get(t.Context(), &pb.GetDestination{Path: web}, grpc.WaitForReady(true))
+		stream, err := client.Get(patient, &pb.GetDestination{Path: web}, grpc.WaitForReady(true))
 		require.NoError(t, err)
 		same(t, want, recv(t, stream))
 

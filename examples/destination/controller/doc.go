@@ -29,6 +29,9 @@
 //     ResourceExhausted. The client reconnects and starts from the whole set.
 //   - [Controller.Stop] ends every stream with Unavailable.
 //
+// Both hold for clients that do not read, too: their streams are let go of at
+// once, and they find the status behind what was on its way to them.
+//
 // # The file
 //
 // See [Parse] for the rules and destination.yaml beside the command for an

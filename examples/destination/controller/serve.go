@@ -41,6 +41,7 @@ func (c *Controller) Serve(ctx context.Context, lis net.Listener) error {
 	} else {
 		<-ended
 	}
+	c.pumps.Wait()
 	if err != nil && ctx.Err() == nil {
 		return fmt.Errorf("serve destinations on %s: %w", lis.Addr(), err)
 	}

@@ -39,6 +39,9 @@ func TestSetRefusesAsAWhole(t *testing.T) {
 		{web, routed(Route{Name: "r", Match: everything, Labels: map[string]string{"route": "x"}}), `destination "web.test:80": route 1 ("r"): the label "route" is the route's name`},
 		{web, Destination{Profile: &Profile{Name: "a..b"}}, `destination "web.test:80": profile: name "a..b": nothing between two dots, or before or after one`},
 		{web, Destination{Profile: &Profile{Splits: []Split{{}}}}, `destination "web.test:80": split: "" is not host:port: the name is empty`},
+		{web, Destination{Profile: &Profile{Splits: []Split{{Authority: "web.test"}}}}, `destination "web.test:80": split: "web.test" has no port`},
+		{web, Destination{Profile: &Profile{Endpoint: &Endpoint{Addr: addr("10.0.0.1:80")}}}, `destination "web.test:80": has a name, so that`},
+		{"10.0.0.1:80", Destination{Profile: &Profile{Name: "x", Endpoint: &Endpoint{Addr: addr("10.0.0.1:80")}}}, `destination "10.0.0.1:80": has a name, so that`},
 		{web, Destination{Profile: &Profile{Budget: &RetryBudget{}}}, `destination "web.test:80": ttl 0s is not from 1s to 1m`},
 	} {
 		ctrl := New(nil)

@@ -42,28 +42,55 @@ func serve[M any](
 	defer leave(c, f, name, s)
 	log := c.log.With(slog.String("method", method), slog.String("path", name))
 	log.DebugContext(ctx, "stream opened")
-	for {
-		// Being cut off comes before what is still queued: the sooner the
-		// client starts afresh, the better.
-		select {
-		case <-s.slow:
-			log.WarnContext(ctx, "stream ended: the client is too slow", slog.Int("queue", cap(s.queue)))
-			return status.Errorf(codes.ResourceExhausted, "%d messages behind: reconnect", cap(s.queue))
-		case <-c.stopped:
-			return status.Error(codes.Unavailable, "the controller is stopping")
-		default:
+	over, broken := make(chan struct{}), make(chan error, 1)
+	defer close(over)
+	c.begin(func() {
+		if err := pump(s.queue, send, over); err != nil {
+			broken <- err
 		}
+	})
+	select {
+	case <-s.slow:
+		log.WarnContext(ctx, "stream ended: the client is too slow", slog.Int("queue", cap(s.queue)))
+		return status.Errorf(codes.ResourceExhausted, "%d messages behind: reconnect", cap(s.queue))
+	case <-c.stopped:
+		return status.Error(codes.Unavailable, "the controller is stopping")
+	case err := <-broken:
+		return err
+	case <-ctx.Done():
+		log.DebugContext(ctx, "stream closed by the client")
+		return status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// pump sends until the stream is over. What is queued then is not sent: the
+// sooner a client that was cut off starts afresh, the better.
+func pump[M any](queue <-chan M, send func(M) error, over <-chan struct{}) error {
+	for {
 		select {
-		case m := <-s.queue:
+		case <-over:
+			return nil
+		case m := <-queue:
+			select {
+			case <-over:
+				return nil
+			default:
+			}
 			if err := send(m); err != nil {
 				return err
 			}
-		case <-s.slow:
-		case <-c.stopped:
-		case <-ctx.Done():
-			log.DebugContext(ctx, "stream closed by the client")
-			return status.FromContextError(ctx.Err()).Err()
 		}
+	}
+}
+
+// begin runs what sends to a client beside the handler of its stream, for it
+// waits as long as the client does not read. gRPC ends that wait when the
+// handler returns. A controller that was stopped sends nothing.
+func (c *Controller) begin(pump func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.done {
+		c.pumps.Go(pump)
 	}
 }
 

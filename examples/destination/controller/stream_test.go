@@ -3,10 +3,12 @@ package controller
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
@@ -174,8 +176,67 @@ func TestSlowClientIsCutOff(t *testing.T) {
 	same(t, &pb.DestinationProfile{}, recv(t, other))
 }
 
-// A client that does not read at all blocks its handler in Send. Serve must get
-// rid of it too; its cleanup in served is the test.
+// A handler ends at once, though its Send waits for a client that does not read.
+func TestStreamsEndThoughTheClientDoesNotRead(t *testing.T) {
+	for what, tt := range map[string]struct {
+		end  func(c *Controller)
+		want codes.Code
+	}{
+		"too slow": {func(c *Controller) {
+			for i := range 2 * queueLength {
+				set(t, c, bulky(i))
+			}
+		}, codes.ResourceExhausted},
+		"stopped": {(*Controller).Stop, codes.Unavailable},
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := New(nil)
+			set(t, c, Config{})
+			ctx, cancel := context.WithCancel(context.Background())
+			defer c.pumps.Wait()
+			defer cancel()
+			stream := &fakeStream{ctx: ctx, sending: make(chan struct{}, 1), sent: make(chan *pb.Update)}
+			ended := make(chan error, 1)
+			go func() { ended <- c.Get(&pb.GetDestination{Path: web}, stream) }()
+			<-stream.sending
+			tt.end(c)
+			select {
+			case err := <-ended:
+				require.Equal(t, tt.want, status.Code(err))
+			case <-time.After(patience):
+				t.Fatal("the stream did not end")
+			}
+			require.Empty(t, c.updates)
+		})
+	}
+}
+
+// The same over a connection: gRPC ends the Send once the handler has returned.
+func TestClientThatDoesNotReadIsCutOff(t *testing.T) {
+	var log record
+	c := New(slog.New(slog.NewTextHandler(&log, nil)))
+	set(t, c, bulky(0))
+	client := served(t, c, grpc.WithStaticStreamWindowSize(1<<16))
+	stream := get(t, client, web)
+	recv(t, stream)
+	for i := range 3 * queueLength {
+		set(t, c, bulky(i+1))
+	}
+	pumped := make(chan struct{})
+	go func() { c.pumps.Wait(); close(pumped) }()
+	select {
+	case <-pumped:
+	case <-time.After(patience):
+		t.Fatal("the stream did not end")
+	}
+	require.Contains(t, log.take(), "the client is too slow")
+	st, n := ends(t, stream)
+	require.Equal(t, codes.ResourceExhausted, st.Code(), st.Message())
+	require.Less(t, n, queueLength, "what was queued is not sent any more")
+}
+
+// A client that does not read at all blocks Send. Serve must get rid of it too;
+// its cleanup in served is the test.
 func TestServeEndsWithAClientThatDoesNotRead(t *testing.T) {
 	c := New(nil)
 	set(t, c, bulky(0))
@@ -243,9 +304,10 @@ func TestServeReportsABrokenListener(t *testing.T) {
 // fakeStream is a client's stream without a network.
 type fakeStream struct {
 	grpc.ServerStreamingServer[pb.Update]
-	ctx  context.Context
-	sent chan *pb.Update
-	err  error
+	ctx     context.Context
+	sending chan struct{} // told that something is being sent, if there is room
+	sent    chan *pb.Update
+	err     error
 }
 
 func (f *fakeStream) Context() context.Context { return f.ctx }
@@ -253,6 +315,10 @@ func (f *fakeStream) Context() context.Context { return f.ctx }
 func (f *fakeStream) Send(u *pb.Update) error {
 	if f.err != nil {
 		return f.err
+	}
+	select {
+	case f.sending <- struct{}{}:
+	default:
 	}
 	select {
 	case f.sent <- u:

@@ -9,6 +9,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"time"
 )
@@ -18,6 +19,10 @@ type Authority struct {
 	// Lifetime is how long a certificate is valid; a day, as linkerd's. It is
 	// not to be changed while the Authority is in use.
 	Lifetime time.Duration
+
+	// Log is told of the certificate that [Serve] makes for itself. nil is for
+	// none; it is not to be changed while the Authority is in use.
+	Log *slog.Logger
 
 	domain  string
 	anchors []byte // PEM
@@ -99,8 +104,11 @@ func (a *Authority) TrustAnchors() []byte { return a.anchors }
 
 // Issue certifies a key for name: DNS-like, or a URI. It asks no questions. The
 // chain has the certificate first, then the issuer's. It expires with the issuer,
-// at the latest.
+// at the latest, and is an error once that has.
 func (a *Authority) Issue(name string, public crypto.PublicKey) (chain []*x509.Certificate, err error) {
+	if !a.issuer.NotAfter.After(time.Now()) {
+		return nil, fmt.Errorf("ca: the issuer expired at %s: a new directory would have a new one", a.issuer.NotAfter.Format(time.RFC3339))
+	}
 	template := &x509.Certificate{
 		NotBefore: time.Now().Add(-clockSkew), NotAfter: time.Now().Add(a.Lifetime), KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},

@@ -23,11 +23,15 @@ const minPing = 5 * time.Second
 
 // Serve answers the identity API on l until ctx ends, and closes l. With a name,
 // which must be DNS-like, it speaks TLS and proves that name, by a certificate of
-// its own making that it renews; with "" it speaks in clear.
+// its own making that it renews; with "" it speaks in clear. A name that a does
+// not certify is an error at once.
 func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name string) error {
 	group, ctx := errgroup.WithContext(ctx)
 	if name != "" {
 		own, err := a.identity(name)
+		if err == nil {
+			err = a.owns(name) // else it would ask itself in vain for ever
+		}
 		if err != nil {
 			_ = l.Close()
 			return err
@@ -65,7 +69,7 @@ func (a *Authority) identity(name string) (*identity.Identity, error) {
 	}
 	return identity.New(identity.Config{
 		Name: name, Roots: a.anchors, Key: key, CSR: csr,
-		Token: func() ([]byte, error) { return []byte("itself"), nil },
+		Token: func() ([]byte, error) { return []byte("itself"), nil }, Log: a.Log,
 	})
 }
 

@@ -31,7 +31,7 @@ func namespaces(t *testing.T) (first, second string) {
 
 func namespace(t *testing.T) (path string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec sleep 60")
+	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-c", "ip link set lo up && echo ready && exec sleep 600")
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())

@@ -17,7 +17,6 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 	"github.com/gotower/gotower/profiles"
-	profilesource "github.com/gotower/gotower/profiles/linkerd"
 	"github.com/gotower/gotower/tap"
 )
 
@@ -76,7 +75,8 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
-	in := &Inbound{Config: c, profiles: newProfiles(c), clients: c.Meters.Clients(meters.Inbound), decided: newDecisions(c)}
+	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c)}
+	in.clients = c.Meters.Clients(meters.Inbound, string(c.DefaultPolicy))
 	in.pauses = httplayer.NewBodyPauses(c.BodyPauses, pausingClients*c.BodyPauses)
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Inbound), c.Meters.TCPErrors(meters.Inbound)
 	in.countHTTP = func(err error) error {
@@ -103,15 +103,6 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	return in
 }
 
-func newProfiles(c Config) profiles.Source {
-	return profilesource.New(c.Controller,
-		profilesource.Names(c.Control.ProfileSuffixes...),
-		profilesource.ContextToken(c.Control.ContextToken),
-		profilesource.StreamLimits(profilesource.Limits(c.Control.Limits())),
-		profilesource.Backoff(c.Control.Connect.Backoff),
-		profilesource.Logger(c.Log))
-}
-
 // counted counts the requests of the routes that a profile has for name.
 func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*http.Request, *http.Response] {
 	counts := in.Meters.Routes(ctx, meters.Inbound, name)
@@ -125,7 +116,7 @@ func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*ht
 
 // lookedAt counts what comes of looking which protocol clients speak.
 func (in *Inbound) lookedAt() tcplayer.DetectOption {
-	return tcplayer.DetectMeasured(in.Meters.Detect(meters.Inbound))
+	return tcplayer.DetectMeasured(in.Meters.Detect(meters.Inbound, meters.Server(string(in.DefaultPolicy), netip.AddrPort{})))
 }
 
 // meshed serves the connections of other proxies of the mesh that speak HTTP.

@@ -79,7 +79,8 @@ func nameOf(authority string) string {
 // labels are those of the metrics. A name comes from clients, who may say any:
 // it is one only if that was asked for.
 func (in *Inbound) labels(l logical) meters.Labels {
-	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst))
+	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst)).
+		With(meters.Allowed(string(in.DefaultPolicy), l.dst))
 	if in.AuthorityLabels {
 		labels["authority"] = l.name
 	}

@@ -14,7 +14,7 @@ import (
 // and by who made them: that is known once TLS has ended, or is not there, or, if
 // passed, is not for this proxy.
 func (in *Inbound) measured(next tcplayer.Server, passed bool) tcplayer.Server {
-	return &measured{next, in.clients, passed}
+	return &measured{next, in, passed}
 }
 
 // meterOf is the meter of a client's connections to a port.
@@ -22,16 +22,16 @@ type meterOf = func(dst netip.AddrPort, by meters.Client) *tcplayer.Meter
 
 type measured struct {
 	tcplayer.Server
-	clients meterOf
-	passed  bool
+	of     *Inbound
+	passed bool
 }
 
 func (m *measured) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, by := withClient(ctx, conn)
-	who := by.meter()
+	who := m.of.meter(dst, *by)
 	who.Passed = m.passed
-	return m.clients(dst, who).Accepted(m.Server).Call(ctx, conn)
+	return m.of.clients(dst, who).Accepted(m.Server).Call(ctx, conn)
 }
 
 func (m *measured) Next() tcplayer.Server { return m.Server }
@@ -39,4 +39,6 @@ func (m *measured) Next() tcplayer.Server { return m.Server }
 func (m *measured) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // meter is who meters have a client for.
-func (c client) meter() meters.Client { return meters.Client{Secure: c.secure, ID: c.id} }
+func (in *Inbound) meter(dst netip.AddrPort, c client) meters.Client {
+	return meters.Client{Secure: c.secure, ID: c.id, Skipped: !c.secure && in.OpaquePorts.Contains(dst.Port())}
+}

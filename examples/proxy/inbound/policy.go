@@ -77,7 +77,7 @@ func (in *Inbound) authorize(req *http.Request) error {
 
 func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) error {
 	dst, _ := tcplayer.OriginalDst(conn)
-	made := meters.Decision{Target: dst, Client: c.meter()}
+	made := meters.Decision{Target: dst, Client: in.meter(dst, c)}
 	reason := "this client may not use this port"
 	loop := in.Refuse(dst)
 	switch {

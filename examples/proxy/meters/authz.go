@@ -2,6 +2,7 @@ package meters
 
 import (
 	"net/netip"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
 )
@@ -37,12 +38,12 @@ func (m *Meters) Authz(protocol, policy string) func(Decision) {
 	if !ok {
 		return nil
 	}
-	server, allowed := byDefault("srv", policy), byDefault("authz", policy)
+	route, allowed := Labels{}, byDefault("authz", policy)
 	if protocol == "http" {
-		server = server.With(byDefault("route", "default"))
+		route = byDefault("route", "default")
 	}
 	counts := newKeyed(m, func(l *lease, d Decision) prometheus.Counter {
-		labels := server.With(Target(d.Target)).With(d.Client.Labels())
+		labels := Server(policy, d.Target).With(route).With(Target(d.Target)).With(d.Client.Labels())
 		if d.Allowed {
 			return f.allowed.bind(l, labels.With(allowed))
 		}
@@ -52,6 +53,22 @@ func (m *Meters) Authz(protocol, policy string) func(Decision) {
 		rest := Decision{Client: d.Client.anonymous(), Allowed: d.Allowed}
 		counts.of(d, rest).Inc()
 	}
+}
+
+// Server are srv_* of a default policy, such as "all-authenticated": srv_group,
+// srv_kind and srv_name, and srv_port of a target that is valid.
+func Server(policy string, target netip.AddrPort) Labels {
+	labels := byDefault("srv", policy)
+	if target.IsValid() {
+		labels["srv_port"] = strconv.Itoa(int(target.Port()))
+	}
+	return labels
+}
+
+// Allowed are the labels of requests to target that a default policy allowed:
+// those of [Server], route_* and authz_*.
+func Allowed(policy string, target netip.AddrPort) Labels {
+	return Server(policy, target).With(byDefault("route", "default")).With(byDefault("authz", policy))
 }
 
 // byDefault are the labels of a resource that linkerd's proxy has without a

@@ -30,6 +30,7 @@ type connections struct {
 	lease            *lease
 	route            func() tcpRoute
 	detected, opaque func() prometheus.Counter
+	looked           func() tcplayer.DetectInstruments
 }
 
 type tcpRoute struct{ opened, closed, failed prometheus.Counter }
@@ -43,6 +44,7 @@ func (r *Routes) newConnections(dst string) *connections {
 		})
 	}
 	c := &connections{over: over, lease: l, detected: protocol(Detected), opaque: protocol(Opaque)}
+	c.looked = sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(l, r.direction, parent) })
 	c.route = sync.OnceValue(func() tcpRoute {
 		labels := parent.With(routeMeta("")).With(Labels{"target_ip": "", "target_port": parent["parent_port"]})
 		if addr, err := netip.ParseAddrPort(dst); err == nil {

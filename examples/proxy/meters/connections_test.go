@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -124,12 +125,48 @@ func TestStacks(t *testing.T) {
 
 func TestDetect(t *testing.T) {
 	m := meters.New(meters.Config{})
-	i := m.Detect(meters.Inbound)
+	i := m.Detect(meters.Inbound, meters.Server("deny", netip.AddrPort{}))
 	i.Results.With("result", "http/1").Add(3)
 	i.Latency.Observe(50) // milliseconds
-	const name = "inbound_tcp_detect_http_"
+	const (
+		name = "inbound_tcp_detect_http_"
+		srv  = `srv_group="",srv_kind="default",srv_name="deny"`
+	)
 	require.Equal(t, []string{
-		name + `duration_seconds_bucket{le="0.001"} 0`, name + `duration_seconds_bucket{le="0.1"} 1`, name + `duration_seconds_bucket{le="+Inf"} 1`,
-		name + "duration_seconds_sum 0.05", name + "duration_seconds_count 1", name + `results_total{result="http/1"} 3`,
+		name + `duration_seconds_bucket{` + srv + `,le="0.001"} 0`, name + `duration_seconds_bucket{` + srv + `,le="0.1"} 1`,
+		name + `duration_seconds_bucket{` + srv + `,le="+Inf"} 1`, name + "duration_seconds_sum{" + srv + "} 0.05",
+		name + "duration_seconds_count{" + srv + "} 1", name + `results_total{result="http/1",` + srv + `} 3`,
 	}, lines(t, m, name))
+}
+
+// Outbound, by the name that the destination has when the protocol is known.
+func TestDetectOfADestination(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		ctx, cancel := context.WithCancel(t.Context())
+		routes := m.Routes(ctx, meters.Outbound, "10.0.0.1:80")
+		i := routes.Detect()
+		h1 := i.Results.With("result", "http/1") // once, as tcplayer.Detect does
+		const name = "outbound_tcp_detect_http_"
+		require.Empty(t, lines(t, m, name))
+		h1.Add(1)
+		routes.OnProfile("web.shop.svc.cluster.local:80", &profiles.Profile{})
+		h1.Add(2)
+		i.Latency.Observe(50) // milliseconds
+		const (
+			before = `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="80",parent_section_name=""`
+			parent = `parent_group="core",parent_kind="Service",parent_name="web",parent_namespace="shop",parent_port="80",parent_section_name=""`
+		)
+		require.Subset(t, lines(t, m, name), []string{
+			name + "results_total{" + before + `,result="http/1"} 1`, name + "results_total{" + parent + `,result="http/1"} 2`,
+			name + "duration_seconds_sum{" + parent + "} 0.05", name + "duration_seconds_count{" + before + "} 0",
+		})
+		cancel()
+		time.Sleep(2 * time.Minute)
+		require.Empty(t, lines(t, m, name))
+		inbound := m.Routes(t.Context(), meters.Inbound, "web:80").Detect()
+		inbound.Results.With("result", "http/1").Add(1)
+		inbound.Latency.Observe(1)
+		require.Empty(t, lines(t, m, "inbound_tcp_detect"))
+	})
 }

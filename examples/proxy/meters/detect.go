@@ -1,6 +1,7 @@
 package meters
 
 import (
+	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -20,13 +21,48 @@ func (m *Meters) detectFamilies(d Direction) detectFamilies {
 	}
 }
 
-// Detect returns the instruments of tcplayer.Detect:
+// Detect returns the instruments of tcplayer.Detect, with these labels:
 // inbound_tcp_detect_http_duration_seconds, inbound_tcp_detect_http_results_total
 // by result, and their like outbound. All are shown from then on.
-func (m *Meters) Detect(d Direction) tcplayer.DetectInstruments {
+func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
+	return m.detect(m.always, d, labels)
+}
+
+func (m *Meters) detect(l *lease, d Direction, labels Labels) tcplayer.DetectInstruments {
 	f := m.detects[d]
 	return tcplayer.DetectInstruments{
-		Latency: seconds{f.durations.bind(m.always, nil)},
-		Results: newLabelled("result", binder{m.always, nil}.counters(f.results), asItIs),
+		Latency: seconds{f.durations.bind(l, labels)},
+		Results: newLabelled("result", binder{l, labels}.counters(f.results), asItIs),
+	}
+}
+
+// Detect is that of [Meters] for the connections to the destination, with parent_*
+// of the name that its profile gives it when they are counted. Those of a name
+// are shown once they count, until a while after its last. Inbound it counts
+// nothing.
+func (r *Routes) Detect() tcplayer.DetectInstruments {
+	return tcplayer.DetectInstruments{Latency: detectedIn{r}, Results: detectedAs{r, nil}}
+}
+
+type detectedIn struct{ *Routes }
+
+func (d detectedIn) With(...string) metrics.Histogram { return d }
+
+func (d detectedIn) Observe(ms float64) {
+	if c := d.conns.Load(); c != nil {
+		c.looked().Latency.Observe(ms)
+	}
+}
+
+type detectedAs struct {
+	*Routes
+	result []string // the label; nil: not bound yet
+}
+
+func (d detectedAs) With(label ...string) metrics.Counter { return detectedAs{d.Routes, label} }
+
+func (d detectedAs) Add(delta float64) {
+	if c := d.conns.Load(); c != nil && d.result != nil {
+		c.looked().Results.With(d.result...).Add(delta)
 	}
 }

@@ -20,11 +20,13 @@ import (
 //	outbound_http_route_backend_*    each try of a request, by route and target
 //	outbound_tcp_route_*             connections that nobody looked into
 //	outbound_tcp_protocol_*          connections, by whether they are looked into
+//	outbound_tcp_detect_http_*       connections that were, by what they speak
 //
 // all but the first of the outbound side alone. They follow the profile: the series
 // of a route that it has no more are shown for a while, and so are all of them
 // when it says another name. Give a profiles.Router the methods of the same name
-// as the options: OnProfile, Measured, PerRoute and Unrouted.
+// as the options: OnProfile, Measured, PerRoute and Unrouted; and a tcplayer.Detect the
+// instruments of Detect.
 //
 // Routes are safe for concurrent use. Labels are bound when the first request
 // comes by a route, and when the first of it comes to a target; after that a

@@ -49,7 +49,7 @@ func TestAuthz(t *testing.T) {
 	count(meters.Decision{Target: web})
 	m.Authz("tcp", "deny")(meters.Decision{Target: web})
 	const (
-		target  = `target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",`
+		target  = `srv_port="80",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",`
 		inClear = `no_tls_reason="no_tls_from_remote",`
 		route   = `route_group="",route_kind="default",route_name="default",`
 		srv     = `srv_group="",srv_kind="default",srv_name=`
@@ -75,7 +75,7 @@ func TestAuthz(t *testing.T) {
 func TestClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		meterOf := m.Clients(meters.Inbound)
+		meterOf := m.Clients(meters.Inbound, "deny")
 		web := netip.MustParseAddrPort("10.0.0.1:80")
 		open := func(c meters.Client) net.Conn {
 			ours, theirs := net.Pipe()
@@ -86,15 +86,16 @@ func TestClients(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		second := open(meters.Client{Secure: true, ID: "client.test"})
 		require.NoError(t, second.Close())
-		for _, c := range []meters.Client{{}, {Passed: true}, {Secure: true}} {
+		for _, c := range []meters.Client{{}, {Skipped: true}, {Passed: true}, {Secure: true}} {
 			require.NoError(t, open(c).Close())
 		}
-		const target = `,peer="src",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",tls=`
+		const target = `,peer="src",srv_group="",srv_kind="default",srv_name="deny",srv_port="80",target_addr="10.0.0.1:80",target_ip="10.0.0.1",target_port="80",tls=`
 		known := `tcp_open_total{client_id="client.test",direction="inbound"` + target + `"true"} 2`
 		require.ElementsMatch(t, []string{
 			known,
 			`tcp_open_total{client_id="",direction="inbound"` + target + `"true"} 1`,
 			`tcp_open_total{direction="inbound",no_tls_reason="no_tls_from_remote"` + target + `"no_identity"} 1`,
+			`tcp_open_total{direction="inbound",no_tls_reason="port_skipped"` + target + `"no_identity"} 1`,
 			`tcp_open_total{direction="inbound"` + target + `"opaque"} 1`,
 		}, lines(t, m, "tcp_open_total"))
 		time.Sleep(time.Hour)
@@ -117,7 +118,7 @@ func TestKeysInParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, retain := range []time.Duration{1, time.Millisecond, time.Minute} {
 			m := meters.New(meters.Config{RetainIdle: retain})
-			errs, authz, clients := m.TCPErrors(meters.Inbound), m.Authz("tcp", "deny"), m.Clients(meters.Inbound)
+			errs, authz, clients := m.TCPErrors(meters.Inbound), m.Authz("tcp", "deny"), m.Clients(meters.Inbound, "deny")
 			var counting sync.WaitGroup
 			for range 8 {
 				counting.Go(func() {

@@ -128,6 +128,9 @@ type overdue struct {
 func (o overdue) With(...string) metrics.Counter { return o }
 
 func (o overdue) Add(delta float64) {
+	if delta == 0 {
+		return // nothing failed: what is pending waits for what does
+	}
 	for n := o.pending.Load(); n > 0; n = o.pending.Load() {
 		if o.pending.CompareAndSwap(n, n-1) {
 			o.late.Add(delta)

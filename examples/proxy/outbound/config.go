@@ -17,7 +17,6 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 	"github.com/gotower/gotower/profiles"
-	profilesource "github.com/gotower/gotower/profiles/linkerd"
 	"github.com/gotower/gotower/resolve"
 	destination "github.com/gotower/gotower/resolve/linkerd"
 	"github.com/gotower/gotower/tap"
@@ -53,7 +52,7 @@ type Outbound struct {
 	profiles  profiles.Source
 	countHTTP func(error) error
 	countTCP  func(context.Context, net.Conn, error)
-	detected  tcplayer.DetectInstruments
+	detected  tcplayer.DetectInstruments // of connections that nobody redirected
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.Traffic]
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
@@ -76,7 +75,10 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 	if c.Ingress {
 		c.Refuse = notLoopback(c.Refuse)
 	}
-	o := &Outbound{Config: c, resolver: newResolver(c), profiles: newProfiles(c), detected: c.Meters.Detect(meters.Outbound)}
+	o := &Outbound{
+		Config: c, resolver: newResolver(c), profiles: c.Control.Profiles(c.Controller, c.Log),
+		detected: c.Meters.Detect(meters.Outbound, nil),
+	}
 	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Outbound), c.Meters.TCPErrors(meters.Outbound)
 	o.countHTTP = func(err error) error {
 		countHTTP(err)
@@ -135,16 +137,6 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 			}
 		}
 	})
-}
-
-func newProfiles(c Config) profiles.Source {
-	return profilesource.New(c.Controller,
-		profilesource.Names(c.Control.ProfileSuffixes...),
-		profilesource.Networks(c.Control.ProfileNetworks...),
-		profilesource.ContextToken(c.Control.ContextToken),
-		profilesource.StreamLimits(profilesource.Limits(c.Control.Limits())),
-		profilesource.Backoff(c.Control.Connect.Backoff),
-		profilesource.Logger(c.Log))
 }
 
 // clients counts the connections that the application makes to dst; one that is

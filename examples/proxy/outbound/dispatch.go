@@ -24,9 +24,9 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 
 // detect looks which protocol the client speaks. A nil opaque resets what is no
 // HTTP.
-func (o *Outbound) detect(http, opaque tcplayer.Server) tcplayer.Server {
+func (o *Outbound) detect(http, opaque tcplayer.Server, to tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
-		tcplayer.DetectTimeout(o.DetectTimeout), tcplayer.DetectMeasured(o.detected))
+		tcplayer.DetectTimeout(o.DetectTimeout), tcplayer.DetectMeasured(to))
 }
 
 // byProfile gives a connection to opaque if the profile of its address forbids

@@ -40,7 +40,7 @@ func (o *Outbound) forward(r *router) layer.Make[*profiles.Endpoint, *http.Reque
 // forwarded serves a place. There is nothing to balance over.
 func (o *Outbound) forwarded(ctx context.Context, p place) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](p.target)).
-		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.FailFast).
+		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait()).
 		Service(o.alone(ctx, p.discovered()))
 }
 
@@ -51,7 +51,7 @@ func (o *Outbound) opaqueForward(target string) layer.Make[*profiles.Endpoint, t
 
 func (o *Outbound) opaqueForwarded(ctx context.Context, p place) tcplayer.Service {
 	return tcplayer.NewStack(layer.For[net.Conn](p.target)).
-		Queue(o.TCPQueue.Capacity, o.TCPQueue.FailFast).
+		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait()).
 		Service(o.opaqueEndpoint(ctx, p.discovered()))
 }
 

@@ -35,8 +35,8 @@ func New(ctx context.Context, c Config) *Outbound {
 	o.http = o.server(o.Requests)
 	counted := tcplayer.Failures(o.countTCP)
 	o.Server = tcplayer.Transparent(o.Origin,
-		counted(o.destinations.Router(originalDst)),                               // redirected
-		o.clients(ctx, netip.AddrPort{}).Accepted(counted(o.detect(o.http, nil)))) // not redirected: requests by name
+		counted(o.destinations.Router(originalDst)),                                           // redirected
+		o.clients(ctx, netip.AddrPort{}).Accepted(counted(o.detect(o.http, nil, o.detected)))) // not redirected: requests by name
 	return o
 }
 
@@ -48,7 +48,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	opaque := requests.counts.Forwarded(tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
 		return o.opaque(ctx, dst.String(), again{profile}), nil
 	})))
-	return o.clients(ctx, dst).Accepted(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque)))
+	return o.clients(ctx, dst).Accepted(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque, requests.counts.Detect())))
 }
 
 // requests is what every request goes through, wherever it is going.
@@ -79,7 +79,7 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 func (o *Outbound) concrete(ctx context.Context, target string) httplayer.Service {
 	balancer, queue := o.Meters.Balancer(ctx, "http", target)
 	stack := httplayer.NewStack(layer.For[*http.Response](target), layer.Measured[*http.Response](queue)).
-		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.FailFast)
+		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait())
 	if t, ok := addressed(target); ok {
 		return stack.Service(o.alone(ctx, t))
 	}
@@ -130,7 +130,7 @@ func (o *Outbound) opaque(ctx context.Context, target string, source profiles.So
 func (o *Outbound) opaqueConcrete(ctx context.Context, target string) tcplayer.Service {
 	balancer, queue := o.Meters.Balancer(ctx, "tcp", target)
 	stack := tcplayer.NewStack(layer.For[net.Conn](target), layer.Measured[net.Conn](queue)).
-		Queue(o.TCPQueue.Capacity, o.TCPQueue.FailFast)
+		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait())
 	if t, ok := addressed(target); ok {
 		return stack.Service(o.opaqueEndpoint(ctx, t))
 	}

@@ -84,7 +84,7 @@ func TestNamesThatHaveProfiles(t *testing.T) {
 			})
 			require.NoError(t, err)
 			c := new(controllerless)
-			for p, err := range newProfiles(Config{Control: s.Control, Controller: c}).Watch(t.Context(), tt.target) {
+			for p, err := range s.Control.Profiles(c, nil).Watch(t.Context(), tt.target) {
 				require.Nil(t, p)
 				require.ErrorIs(t, err, profiles.ErrNoProfile)
 			}

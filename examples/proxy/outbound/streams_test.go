@@ -60,8 +60,7 @@ func TestAControllerThatSaysNothing(t *testing.T) {
 				}}
 				c.Controller = endpoints
 				r := newResolver(c)
-				c.Controller = profiles
-				p := newProfiles(c)
+				p := c.Control.Profiles(profiles, nil)
 				done := make(chan struct{})
 				go func() {
 					defer close(done)

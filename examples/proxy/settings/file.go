@@ -151,7 +151,7 @@ func (f *file) finish() []error {
 					continue
 				}
 				if err := v.set(text); err != nil && !v.mild {
-					f.problems = append(f.problems, &InvalidError{Where: where, Text: text, Err: err})
+					f.problems = append(f.problems, v.invalid(where, text, err))
 				}
 			}
 		}

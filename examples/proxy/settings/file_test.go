@@ -1,6 +1,7 @@
 package settings_test
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -47,6 +48,79 @@ func TestEnvironmentWins(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3*time.Second, s.Outbound.Connect.Timeout)
 	require.Equal(t, 7, s.Outbound.HTTPQueue.Capacity)
+}
+
+// Also where the two have different names for one thing.
+func TestEnvironmentWinsByAnotherName(t *testing.T) {
+	for name, tt := range map[string]struct {
+		env   [2]string
+		file  string
+		what  func(settings.Settings) any
+		wants any
+	}{
+		"addresses": {
+			[2]string{"OUTBOUND_LISTEN_ADDR", "127.0.0.1:1"}, "outbound_listen_addrs: 127.0.0.1:2",
+			func(s settings.Settings) any { return s.Outbound.Listen }, []netip.AddrPort{addr("127.0.0.1:1")},
+		},
+		"cores": {
+			[2]string{"CORES", "1"}, "cores_min: 2", func(s settings.Settings) any { return s.Cores.Min }, 1,
+		},
+		"most cores": {
+			[2]string{"CORES_MAX_RATIO", "0.5"}, "cores_max: 2",
+			func(s settings.Settings) any { return s.Cores.Count(10) }, 5,
+		},
+		"inbound origin": {
+			[2]string{"ORIGIN", "redirected"}, "inbound_origin: fixed:127.0.0.1:80",
+			func(s settings.Settings) any { return s.Inbound.Origin.Kind }, settings.Redirected,
+		},
+		"outbound origin": {
+			[2]string{"ORIGIN", "redirected"}, "outbound_origin: fixed:127.0.0.1:80",
+			func(s settings.Settings) any { return s.Outbound.Origin.Kind }, settings.Redirected,
+		},
+		"stream window": {
+			[2]string{"HTTP2_INITIAL_STREAM_WINDOW_SIZE", "1"}, "inbound_server_http2_initial_stream_window_size: 2",
+			func(s settings.Settings) any { return s.Inbound.Server.InitialStreamWindowSize }, uint32(1),
+		},
+		"connection window": {
+			[2]string{"HTTP2_INITIAL_CONNECTION_WINDOW_SIZE", "70000"}, "outbound_server_http2_initial_connection_window_size: 80000",
+			func(s settings.Settings) any { return s.Outbound.Server.InitialConnectionWindowSize }, uint32(70000),
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			file := settings.File("p.yaml", []byte(tt.file))
+			s, err := settings.Read(from(least(tt.env[0], tt.env[1])), file)
+			require.NoError(t, err)
+			require.Equal(t, tt.wants, tt.what(s))
+			s, err = settings.Read(from(least()), settings.File("p.yaml", []byte(tt.file)))
+			require.NoError(t, err)
+			require.NotEqual(t, tt.wants, tt.what(s), "it is said by nobody else")
+		})
+	}
+	vars := identified(t)
+	s, err := settings.Read(from(vars), settings.File("p.yaml", []byte("identity: {server_id: spiffe://a/b, server_name: b.a}")))
+	require.NoError(t, err)
+	require.Equal(t, vars["IDENTITY_LOCAL_NAME"], s.Identity.ServerID)
+	require.Equal(t, vars["IDENTITY_LOCAL_NAME"], s.Identity.ServerName)
+}
+
+// Of the two that an identity may be made of, one may come from either side, also
+// beside the name that would do instead.
+func TestFileHasHalfOfAnIdentity(t *testing.T) {
+	for name, file := range map[string]string{
+		"IDENTITY_SERVER_ID": "server_name: b.a", "IDENTITY_SERVER_NAME": "server_id: spiffe://a/b",
+	} {
+		for _, local := range []bool{true, false} {
+			vars := identified(t)
+			if !local {
+				delete(vars, "IDENTITY_LOCAL_NAME")
+			}
+			vars[name] = map[string]string{"IDENTITY_SERVER_ID": "spiffe://a/b", "IDENTITY_SERVER_NAME": "b.a"}[name]
+			s, err := settings.Read(from(vars), settings.File("p.yaml", []byte("identity: {"+file+"}")))
+			require.NoError(t, err, name)
+			require.Equal(t, "spiffe://a/b", s.Identity.ServerID)
+			require.Equal(t, "b.a", s.Identity.ServerName)
+		}
+	}
 }
 
 func TestFileIsStrict(t *testing.T) {

@@ -7,12 +7,14 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"math/big"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
 // anchors is a certificate in PEM.
@@ -104,4 +106,50 @@ func TestIdentityIsWholeOrNot(t *testing.T) {
 	s, err := settings.Read(from(least("IDENTITY_MIN_REFRESH", "1s")))
 	require.NoError(t, err)
 	require.Nil(t, s.Identity)
+}
+
+// Who sets a key for a certificate is told so, and nobody what it is.
+func TestAKeyIsNotShown(t *testing.T) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	require.NoError(t, err)
+	secret := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	vars := identified(t)
+	good := vars["IDENTITY_TRUST_ANCHORS"]
+	for _, file := range []string{"", "identity: {trust_anchors: \"" + strings.ReplaceAll(secret, "\n", "\\n") + "\"}"} {
+		for _, anchors := range []string{secret, secret + good, secret[:100], good} {
+			vars["IDENTITY_TRUST_ANCHORS"] = anchors
+			if file == "" && anchors == good {
+				continue
+			}
+			_, err = settings.Read(from(vars), settings.File("p.yaml", []byte(file)))
+			require.ErrorContains(t, err, "certificates")
+			body := strings.Join(strings.Split(secret, "\n")[1:], "")
+			for i := 0; i+8 <= 64; i++ {
+				require.NotContains(t, err.Error(), body[i:i+8])
+			}
+		}
+	}
+	vars["IDENTITY_TRUST_ANCHORS"] = good + good[:len(good)-40]
+	_, err = settings.Read(from(vars))
+	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS: of 2 blocks of PEM 1 cannot be read")
+}
+
+// What is taken for an identity is one to package identity, too.
+func TestIdentitiesAreThoseOfPackageIdentity(t *testing.T) {
+	for _, id := range []string{
+		"web.default", "a_b-c", "10.0.0.1", "::1", "-web", "web-.default", "a..b", strings.Repeat("a", 64),
+		"spiffe://cluster.local/ns/a/sa/b", "spiffe://Cluster.Local/x", "spiffe://a", "spiffe://a:1/b", "spiffe://u@a/b", "spiffe://a/b?c",
+		"spiffe://a/b#", "spiffe://a b/c", "spiffe:///b", "spiffe://a..b/c", "spiffe://a./c", "spiffe://10.0.0.1/c", "spiffe://a/%zz",
+		"spiffe://a/\u00e9", "spiffe://", "https://a/b", "SPIFFE://a/b", "spiffe://a/" + strings.Repeat("b", 2048), "spiffe://a%41/b",
+	} {
+		vars := identified(t)
+		vars["IDENTITY_SERVER_ID"], vars["IDENTITY_SERVER_NAME"] = id, "web.default"
+		_, here := settings.Read(from(vars))
+		_, _, there := identity.Request(id)
+		require.Equal(t, there == nil, here == nil, "%s: %v, %v", id, here, there)
+	}
+	_, err := settings.Read(from(least("TAP_SVC_NAME", "10.0.0.1")))
+	require.ErrorContains(t, err, "must be a DNS name")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
+	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
 // Options are the settings as those of a socket.
@@ -24,6 +25,9 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	}
 	return opts
 }
+
+// MaxWait is how long may be waited, for a layer that takes 0 for no limit.
+func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
 // Dial makes a connection.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -58,6 +62,23 @@ func (c *Control) Limits() StreamLimits {
 		}
 	}
 	return limits
+}
+
+// Load reads the files of an identity. The error has all that is wrong with them.
+func (i *Identity) Load() (identity.Config, error) {
+	c, err := identity.Load(i.Dir, string(i.TrustAnchors), i.TokenFile, i.ServerID, i.ServerName)
+	c.MinRefresh, c.MaxRefresh = max(i.MinRefresh, 1), i.MaxRefresh // where 0 would be the usual
+	return c, err
+}
+
+// Check is Load for what is wrong. Of no identity, and of one that is not said
+// whole, it has nothing to say: [Read] has.
+func (i *Identity) Check() error {
+	if i == nil || i.Dir == "" || len(i.TrustAnchors) == 0 || i.TokenFile == "" || i.ServerID == "" || i.ServerName == "" {
+		return nil
+	}
+	_, err := i.Load()
+	return err
 }
 
 // Options are the settings as those of a server of HTTP. How many streams may
@@ -108,7 +129,11 @@ func (o Origin) Find() tcplayer.Origin {
 }
 
 // isUntracked reports whether err says that the system has no rules, or tracks
-// no connection like this one.
+// no connection like this one. A socket that cannot be asked, as one of MPTCP,
+// may well have been redirected.
 func isUntracked(err error) bool {
+	if errors.Is(err, syscall.EOPNOTSUPP) {
+		return false
+	}
 	return errors.Is(err, errors.ErrUnsupported) || errors.Is(err, syscall.ENOPROTOOPT) || errors.Is(err, syscall.ENOENT)
 }

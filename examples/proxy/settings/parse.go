@@ -113,6 +113,16 @@ func parseDuration(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
+// parseTimeout is parseDuration of what nothing can be done within 0 of, nor is 0
+// no limit.
+func parseTimeout(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("must be above 0")
+	}
+	return d, err
+}
+
 // parseLimit is parseDuration, and 0 for nothing: linkerd's chart says "" where
 // there is no limit.
 func parseLimit(s string) (time.Duration, error) {

@@ -2,8 +2,6 @@ package settings
 
 import (
 	"cmp"
-	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -64,44 +62,6 @@ func parseHostPort(s string) (string, error) {
 	return s, nil
 }
 
-// isName reports whether s is written as a DNS name, with or without a dot at
-// the end: labels of letters, digits, "-" and "_".
-func isName(s string) bool {
-	s = strings.TrimSuffix(s, ".")
-	if s == "" || len(s) > 253 {
-		return false
-	}
-	for label := range strings.SplitSeq(s, ".") {
-		if label == "" || len(label) > 63 || strings.ContainsFunc(label, notOfNames) {
-			return false
-		}
-	}
-	return true
-}
-
-func notOfNames(r rune) bool {
-	return !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_", r)
-}
-
-func parseName(s string) (string, error) {
-	if !isName(s) {
-		return "", errors.New("must be a DNS name")
-	}
-	return strings.ToLower(strings.TrimSuffix(s, ".")), nil
-}
-
-// parseID reads an identity: a DNS name, or a URI such as spiffe://….
-func parseID(s string) (string, error) {
-	if rest, ok := strings.CutPrefix(s, "spiffe://"); ok && rest != "" && !strings.ContainsAny(rest, " \t\r\n?#") {
-		return s, nil
-	}
-	name, err := parseName(s)
-	if err != nil {
-		return "", errors.New("must be a DNS name or spiffe://…")
-	}
-	return name, nil
-}
-
 func parseSuffixes(s string) (Suffixes, error) {
 	suffixes := Suffixes{}
 	for _, part := range items(s) {
@@ -125,12 +85,23 @@ func parseNetworks(s string) ([]netip.Prefix, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q must be a network such as 10.0.0.0/8", part)
 		}
-		networks = append(networks, n.Masked())
+		networks = append(networks, unmapped(n.Masked()))
 	}
 	return networks, nil
 }
 
-// parseIPs reads addresses. Nothing is none of them, which is any.
+// unmapped is the network of IPv4 that n is written as one of IPv6 for, if it is:
+// addresses are compared as those of IPv4.
+func unmapped(n netip.Prefix) netip.Prefix {
+	const mapped = 96 // bits before an address of IPv4
+	if !n.Addr().Is4In6() || n.Bits() < mapped {
+		return n
+	}
+	return netip.PrefixFrom(n.Addr().Unmap(), n.Bits()-mapped)
+}
+
+// parseIPs reads addresses, as connections have them. Nothing is none of them,
+// which is any.
 func parseIPs(s string) ([]netip.Addr, error) {
 	if s == "" {
 		return nil, nil
@@ -141,7 +112,7 @@ func parseIPs(s string) ([]netip.Addr, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q must be an address", part)
 		}
-		ips = append(ips, ip)
+		ips = append(ips, ip.Unmap())
 	}
 	return ips, nil
 }
@@ -207,22 +178,4 @@ func parseLabels(s string) (map[string]string, error) {
 		labels[key] = value
 	}
 	return labels, nil
-}
-
-// parseAnchors reads certificates in PEM, and nothing else.
-func parseAnchors(s string) ([]byte, error) {
-	n := 0
-	for block, rest := pem.Decode([]byte(s)); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type != "CERTIFICATE" {
-			return nil, fmt.Errorf("holds a %s; it must be certificates", block.Type)
-		}
-		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			return nil, fmt.Errorf("certificate %d: %w", n+1, err)
-		}
-		n++
-	}
-	if n == 0 {
-		return nil, errors.New("must be certificates in PEM")
-	}
-	return []byte(s), nil
 }

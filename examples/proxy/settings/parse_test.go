@@ -88,6 +88,20 @@ func TestSuffixes(t *testing.T) {
 	require.Error(t, err)
 }
 
+// What the system tells as an address of IPv4 is one.
+func TestAddressesAreUnmapped(t *testing.T) {
+	ips, err := parseIPs("::ffff:127.0.0.1,::1,10.1.2.3")
+	require.NoError(t, err)
+	require.Equal(t, []netip.Addr{
+		netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("::1"), netip.MustParseAddr("10.1.2.3"),
+	}, ips)
+	networks, err := parseNetworks("::ffff:10.1.2.3/104,::ffff:10.1.2.3/128,::ffff:0:0/96,::/0,::ffff:0:0/95,fd00::/8,10.0.0.0/8")
+	require.NoError(t, err)
+	for i, want := range []string{"10.0.0.0/8", "10.1.2.3/32", "0.0.0.0/0", "::/0", "::fffe:0:0/95", "fd00::/8", "10.0.0.0/8"} {
+		require.Equal(t, netip.MustParsePrefix(want), networks[i])
+	}
+}
+
 func TestCores(t *testing.T) {
 	for _, tt := range []struct {
 		Cores

@@ -20,7 +20,8 @@ func File(name string, content []byte) Option {
 
 // Read returns what the environment, by way of lookup, and the files say. The
 // error is all that is wrong at once, as [InvalidError] values in an errors.Join; the
-// Settings are of no use then, but for their Warnings.
+// Settings are of no use then, but for their Warnings and [Identity.Check], which
+// finds what is wrong with the files that they name.
 func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Settings, error) {
 	r := &reader{lookup: lookup, given: map[string]string{}}
 	for _, o := range opts {
@@ -55,7 +56,7 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 			return text, v.full(name), true
 		}
 	}
-	if r.file == nil {
+	if r.file == nil || r.beaten(v) {
 		return "", "", false
 	}
 	for _, name := range names {
@@ -64,6 +65,22 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+// beaten reports whether the environment says by another name what the file may
+// say by that of v, and not half of what v is the other half of.
+func (r *reader) beaten(v *variable) bool {
+	return r.said(v, v.beats) && !r.said(v, v.with)
+}
+
+// said reports whether the environment has a variable of that name, which is
+// written as that of v is.
+func (r *reader) said(v *variable, name string) bool {
+	if name == "" {
+		return false
+	}
+	_, said := r.lookup(v.full(name))
+	return said
 }
 
 func (r *reader) read(s *Settings, v *variable) {
@@ -85,7 +102,7 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	if err == nil {
 		return true
 	}
-	p := &InvalidError{Where: where, Text: text, Err: err}
+	p := v.invalid(where, text, err)
 	if v.mild {
 		s.Warnings = append(s.Warnings, p.Error()+": ignored")
 	} else {

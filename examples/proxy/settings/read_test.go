@@ -221,3 +221,23 @@ func TestWhatIsNotHonouredIsAWarning(t *testing.T) {
 	}
 	require.Len(t, s.Warnings, 12, all)
 }
+
+// 0 is no time, and not the time that somebody below thinks usual.
+func TestNoTime(t *testing.T) {
+	for _, name := range []string{
+		"OUTBOUND_DETECT_TIMEOUT", "INBOUND_DETECT_TIMEOUT", "OUTBOUND_CONNECT_TIMEOUT", "INBOUND_CONNECT_TIMEOUT",
+		"CONTROL_CONNECT_TIMEOUT", "CONTROL_DISPATCH_TIMEOUT", "IDENTITY_MAX_REFRESH",
+	} {
+		_, err := settings.Read(from(least(name, "0s", "IDENTITY_MIN_REFRESH", "0")))
+		require.ErrorContains(t, err, "LINKERD2_PROXY_"+name+`="0s": must be above 0`)
+	}
+	s, err := settings.Read(from(least(
+		"OUTBOUND_HTTP_FAILFAST_TIMEOUT", "0", "OUTBOUND_TCP_FAILFAST_TIMEOUT", "0ms", "INBOUND_HTTP_FAILFAST_TIMEOUT", "0s",
+	)))
+	require.NoError(t, err)
+	for _, q := range []settings.Queue{s.Outbound.HTTPQueue, s.Outbound.TCPQueue, s.Inbound.HTTPQueue} {
+		require.Zero(t, q.FailFast)
+		require.EqualValues(t, 1, q.MaxWait(), "that would be no limit")
+	}
+	require.Equal(t, time.Second, settings.Queue{FailFast: time.Second}.MaxWait())
+}

@@ -161,7 +161,7 @@ type Controller struct {
 // Queue is where requests wait for a target.
 type Queue struct {
 	Capacity int           // how many; 0 is a queue where nobody waits
-	FailFast time.Duration // how long
+	FailFast time.Duration // how long; 0 is not at all: see MaxWait
 }
 
 // Connect is how connections are made.

@@ -17,11 +17,14 @@ type variable struct {
 	name   string                  // without its prefix
 	prefix string                  // Prefix if empty; "-" is none
 	older  []string                // names that are read if name is not there
+	beats  string                  // one that this one wins over, but from the file not over one of the environment
+	with   string                  // one that goes with this one: if the environment says that, beats does not count
 	usual  string                  // the default, in the same syntax
 	help   string                  // a line
 	set    func(text string) error // takes the value, also of usual
 	mild   bool                    // a bad value is a warning
 	lost   string                  // why a value is not honoured: a warning
+	hidden bool                    // a bad value is not shown: it may be a secret
 }
 
 // group is the variables that belong together.
@@ -54,10 +57,18 @@ func (v *variable) full(name string) string {
 	return v.prefix + name
 }
 
+// invalid says what is wrong with a value.
+func (v *variable) invalid(where, text string, err error) *InvalidError {
+	if v.hidden {
+		text = ""
+	}
+	return &InvalidError{Where: where, Text: text, Err: err}
+}
+
 // InvalidError is a value that cannot be taken.
 type InvalidError struct {
 	Where string // the variable, or the file with its line and key
-	Text  string // the value; empty if there is none
+	Text  string // the value; empty if there is none, or if it may be a secret
 	Err   error
 }
 

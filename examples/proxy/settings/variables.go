@@ -6,7 +6,7 @@ func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},
 		{"Destination controller", destination(s)},
-		{"Identity: with any of the first eight the others are required, without them there is none (linkerd requires them)", identity(s)},
+		{"Identity: with any of the first eight the others are required, without them there is none (linkerd requires them)", proven(s)},
 		{"Policy", policy(s)},
 		{"Outbound", append(outbound(&s.Outbound), outboundConnections(&s.Outbound)...)},
 		{"Inbound", append(inbound(&s.Inbound), inboundConnections(&s.Inbound)...)},
@@ -38,7 +38,7 @@ func listeners(s *Settings) []variable {
 			help: "ip:port for connections of the application",
 		},
 		{
-			name: "OUTBOUND_LISTEN_ADDRS", set: to(&s.Outbound.Listen, parseAddrs),
+			name: "OUTBOUND_LISTEN_ADDRS", beats: "OUTBOUND_LISTEN_ADDR", set: to(&s.Outbound.Listen, parseAddrs),
 			help: "one or two of them; instead of OUTBOUND_LISTEN_ADDR",
 		},
 		{
@@ -58,11 +58,11 @@ func listeners(s *Settings) []variable {
 			help: "where a connection was going to: redirected (iptables), proxy-protocol or fixed:ip:port",
 		},
 		{
-			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, set: to(&s.Outbound.Origin, parseOrigin),
+			name: "OUTBOUND_ORIGIN", prefix: OwnPrefix, beats: "ORIGIN", set: to(&s.Outbound.Origin, parseOrigin),
 			help: "for outbound only",
 		},
 		{
-			name: "INBOUND_ORIGIN", prefix: OwnPrefix, set: to(&s.Inbound.Origin, parseOrigin),
+			name: "INBOUND_ORIGIN", prefix: OwnPrefix, beats: "ORIGIN", set: to(&s.Inbound.Origin, parseOrigin),
 			help: "for inbound only",
 		},
 		{
@@ -123,8 +123,8 @@ func process(s *Settings) []variable {
 			help: "POST /shutdown ends the proxy",
 		},
 		{name: "CORES", set: to(&s.Cores.Min, parseCount), mild: true, help: "processors; with none of the four, those of the cgroup"},
-		{name: "CORES_MIN", set: to(&s.Cores.Min, parseCount), mild: true, help: "at least; instead of CORES"},
-		{name: "CORES_MAX", set: to(&s.Cores.Max, parseCount), mild: true, help: "at most"},
+		{name: "CORES_MIN", beats: "CORES", set: to(&s.Cores.Min, parseCount), mild: true, help: "at least; instead of CORES"},
+		{name: "CORES_MAX", beats: "CORES_MAX_RATIO", set: to(&s.Cores.Max, parseCount), mild: true, help: "at most"},
 		{
 			name: "CORES_MAX_RATIO", set: to(&s.Cores.MaxRatio, parseRatio), mild: true,
 			help: "of those there are, above 0 and at most 1; CORES_MAX wins",

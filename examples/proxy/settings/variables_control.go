@@ -31,12 +31,12 @@ func destination(s *Settings) []variable {
 func controlCalls(c *Control) []variable {
 	return append([]variable{
 		{
-			name: "CONTROL_CONNECT_TIMEOUT", usual: "500ms", set: to(&c.Connect.Timeout, parseDuration),
-			help: "for one connection to a controller",
+			name: "CONTROL_CONNECT_TIMEOUT", usual: "500ms", set: to(&c.Connect.Timeout, parseTimeout),
+			help: "for one connection to a controller; above 0",
 		},
 		{
-			name: "CONTROL_DISPATCH_TIMEOUT", usual: "5s", set: to(&c.DispatchTimeout, parseDuration),
-			help: "for a call that is no stream",
+			name: "CONTROL_DISPATCH_TIMEOUT", usual: "5s", set: to(&c.DispatchTimeout, parseTimeout),
+			help: "for a call that is no stream; above 0",
 		},
 	}, append(backoff("CONTROL_CONNECT", &c.Connect, "", ""), []variable{
 		{
@@ -56,8 +56,8 @@ func controlCalls(c *Control) []variable {
 	}...)...)
 }
 
-// identity has the ones that make an identity first.
-func identity(s *Settings) []variable {
+// proven has the ones that make an identity first.
+func proven(s *Settings) []variable {
 	s.Identity = new(Identity)
 	i := s.Identity
 	return []variable{
@@ -67,19 +67,25 @@ func identity(s *Settings) []variable {
 			help: "its identity; may be left out if it is on this machine",
 		},
 		{name: "IDENTITY_DIR", set: to(&i.Dir, parseRequired), help: "directory of csr.der and key.p8"},
-		{name: "IDENTITY_TRUST_ANCHORS", set: to(&i.TrustAnchors, parseAnchors), help: "certificates in PEM"},
+		{name: "IDENTITY_TRUST_ANCHORS", hidden: true, set: to(&i.TrustAnchors, parseAnchors), help: "certificates in PEM"},
 		{name: "IDENTITY_TOKEN_FILE", set: to(&i.TokenFile, parseRequired), help: "file of the token for the authority"},
 		{
 			name: "IDENTITY_LOCAL_NAME", set: to(&i.ServerName, parseName),
 			help: "the name of this proxy; or both of the next",
 		},
-		{name: "IDENTITY_SERVER_ID", set: to(&i.ServerID, parseID), help: "what its certificate is for"},
-		{name: "IDENTITY_SERVER_NAME", set: to(&i.ServerName, parseName), help: "by which clients ask for it"},
+		{
+			name: "IDENTITY_SERVER_ID", beats: "IDENTITY_LOCAL_NAME", with: "IDENTITY_SERVER_NAME", set: to(&i.ServerID, parseID),
+			help: "what its certificate is for",
+		},
+		{
+			name: "IDENTITY_SERVER_NAME", beats: "IDENTITY_LOCAL_NAME", with: "IDENTITY_SERVER_ID", set: to(&i.ServerName, parseName),
+			help: "by which clients ask for it",
+		},
 		{
 			name: "IDENTITY_MIN_REFRESH", usual: "10s", set: to(&i.MinRefresh, parseDuration),
-			help: "least time between two certificates",
+			help: "least time between two certificates; 0s: none",
 		},
-		{name: "IDENTITY_MAX_REFRESH", usual: "24h", set: to(&i.MaxRefresh, parseDuration), help: "most"},
+		{name: "IDENTITY_MAX_REFRESH", usual: "24h", set: to(&i.MaxRefresh, parseTimeout), help: "most; above 0"},
 		{
 			name: "IDENTITY_SPIRE_SOCKET", set: checked(parseText), lost: "certificates come from IDENTITY_SVC_ADDR alone",
 			help: "not supported",

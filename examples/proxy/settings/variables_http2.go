@@ -10,6 +10,12 @@ const (
 	leastConnWindow = 1<<16 - 1 // it begins there, and nothing makes it smaller (section 6.9.2)
 )
 
+// The windows of both sides.
+const (
+	stream     = "HTTP2_INITIAL_STREAM_WINDOW_SIZE"
+	connection = "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE"
+)
+
 // windows are for both sides. Those of one side win, and are read after these.
 func windows(s *Settings) []variable {
 	both := func(least uint32, where func(*HTTP2) *uint32) func(string) error {
@@ -23,11 +29,11 @@ func windows(s *Settings) []variable {
 	}
 	return []variable{
 		{
-			name: "HTTP2_INITIAL_STREAM_WINDOW_SIZE", usual: "65535", help: "bytes, of both sides",
+			name: stream, usual: "65535", help: "bytes, of both sides",
 			set: both(1, func(h *HTTP2) *uint32 { return &h.InitialStreamWindowSize }),
 		},
 		{
-			name: "HTTP2_INITIAL_CONNECTION_WINDOW_SIZE", usual: "1048576", help: "bytes, of both sides; at least 65535",
+			name: connection, usual: "1048576", help: "bytes, of both sides; at least 65535",
 			set: both(leastConnWindow, func(h *HTTP2) *uint32 { return &h.InitialConnectionWindowSize }),
 		},
 	}
@@ -55,11 +61,11 @@ func http2(side string, h *HTTP2) []variable {
 		{name: name + "KEEP_ALIVE_INTERVAL", set: to(&h.KeepAliveInterval, parseDuration), help: "between pings"},
 		{name: name + "KEEP_ALIVE_TIMEOUT", set: to(&h.KeepAliveTimeout, parseDuration), help: "for their answers"},
 		{
-			name: name + "INITIAL_STREAM_WINDOW_SIZE", set: to(&h.InitialStreamWindowSize, parseBetween(1, mostWindow)),
+			name: name + "INITIAL_STREAM_WINDOW_SIZE", beats: stream, set: to(&h.InitialStreamWindowSize, parseBetween(1, mostWindow)),
 			help: "bytes; instead of HTTP2_*",
 		},
 		{
-			name: name + "INITIAL_CONNECTION_WINDOW_SIZE",
+			name: name + "INITIAL_CONNECTION_WINDOW_SIZE", beats: connection,
 			set:  to(&h.InitialConnectionWindowSize, parseBetween(leastConnWindow, mostWindow)),
 			help: "bytes, at least 65535; instead of HTTP2_*",
 		},

@@ -3,8 +3,8 @@ package settings
 func outbound(o *Outbound) []variable {
 	return []variable{
 		{
-			name: "OUTBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&o.DetectTimeout, parseDuration),
-			help: "for the first bytes, by which the protocol is known",
+			name: "OUTBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&o.DetectTimeout, parseTimeout),
+			help: "for the first bytes, by which the protocol is known; above 0",
 		},
 		{
 			name: "OUTBOUND_PORTS_DISABLE_PROTOCOL_DETECTION", usual: "25,587,3306", set: to(&o.OpaquePorts, parsePorts),
@@ -17,7 +17,7 @@ func outbound(o *Outbound) []variable {
 		},
 		{
 			name: "OUTBOUND_HTTP_FAILFAST_TIMEOUT", usual: "3s", older: []string{"OUTBOUND_DISPATCH_TIMEOUT"},
-			set: to(&o.HTTPQueue.FailFast, parseDuration), help: "how long they may wait",
+			set: to(&o.HTTPQueue.FailFast, parseDuration), help: "how long they may wait; 0s: not at all",
 		},
 		{
 			name: "OUTBOUND_TCP_QUEUE_CAPACITY", usual: "10000", set: to(&o.TCPQueue.Capacity, parseNumber),
@@ -25,7 +25,7 @@ func outbound(o *Outbound) []variable {
 		},
 		{
 			name: "OUTBOUND_TCP_FAILFAST_TIMEOUT", usual: "3s", set: to(&o.TCPQueue.FailFast, parseDuration),
-			help: "how long they may wait",
+			help: "how long they may wait; 0s: not at all",
 		},
 		{
 			name: "OUTBOUND_DISCOVERY_IDLE_TIMEOUT", usual: "5s", older: []string{"OUTBOUND_ROUTER_MAX_IDLE_AGE"},
@@ -58,8 +58,8 @@ func outboundConnections(o *Outbound) []variable {
 func inbound(i *Inbound) []variable {
 	return []variable{
 		{
-			name: "INBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&i.DetectTimeout, parseDuration),
-			help: "for the first bytes, by which the protocol is known",
+			name: "INBOUND_DETECT_TIMEOUT", usual: "10s", set: to(&i.DetectTimeout, parseTimeout),
+			help: "for the first bytes, by which the protocol is known; above 0",
 		},
 		{name: "INBOUND_MAX_IN_FLIGHT", usual: "100000", set: to(&i.MaxInFlight, parseNumber), help: "requests at a time"},
 		{
@@ -76,7 +76,7 @@ func inbound(i *Inbound) []variable {
 		},
 		{
 			name: "INBOUND_HTTP_FAILFAST_TIMEOUT", usual: "1s", older: []string{"INBOUND_DISPATCH_TIMEOUT"},
-			set: to(&i.HTTPQueue.FailFast, parseDuration), help: "how long they may wait",
+			set: to(&i.HTTPQueue.FailFast, parseDuration), help: "how long they may wait; 0s: not at all",
 		},
 		{
 			name: "INBOUND_DISCOVERY_IDLE_TIMEOUT", usual: "90s", older: []string{"INBOUND_ROUTER_MAX_IDLE_AGE"},
@@ -100,7 +100,7 @@ func inboundConnections(i *Inbound) []variable {
 
 func connect(side string, c *Connect, timeout, most string) []variable {
 	return append([]variable{
-		{name: side + "_CONNECT_TIMEOUT", usual: timeout, set: to(&c.Timeout, parseDuration), help: "for one connection"},
+		{name: side + "_CONNECT_TIMEOUT", usual: timeout, set: to(&c.Timeout, parseTimeout), help: "for one connection; above 0"},
 	}, append(backoff(side+"_CONNECT", c, "100ms", most), []variable{
 		{
 			name: side + "_CONNECT_KEEPALIVE", set: to(&c.Socket.KeepAlive, parseDuration),

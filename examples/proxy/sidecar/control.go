@@ -94,11 +94,11 @@ func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity
 	if s == nil {
 		return nil, nil //nolint:nilnil // none is asked for
 	}
-	c, err := identity.Load(s.Dir, string(s.TrustAnchors), s.TokenFile, s.ServerID, s.ServerName)
+	c, err := s.Load()
 	if err != nil {
 		return nil, err
 	}
-	c.MinRefresh, c.MaxRefresh, c.Timeout, c.Log = s.MinRefresh, s.MaxRefresh, p.config.Control.DispatchTimeout, p.log
+	c.Timeout, c.Log = p.config.Control.DispatchTimeout, p.log
 	c.Instruments.Expiration, c.Instruments.Refreshes = m.Identity()
 	id, err := identity.New(c)
 	if err != nil {

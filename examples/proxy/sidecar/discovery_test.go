@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -215,6 +216,22 @@ func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName)
 		require.Equal(t, "Gateway Timeout ", <-answer)
+	})
+}
+
+// No time is none, and not all that there is.
+func TestNobodyWaitsForATarget(t *testing.T) {
+	none := func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 0, 0 }
+	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+		_, tn := balanced(t, none)
+		require.Contains(t, []string{"Gateway Timeout ", "Service Unavailable "}, <-later(t, ask, tn.Addr))
+	})
+	t.Run("TCP", func(t *testing.T) {
+		_, tn := balanced(t, none)
+		w := dialWire(t, tn.Addr)
+		say(w, "\x00 this is no HTTP, and is more than 14 bytes")
+		_, err := w.in.ReadByte()
+		require.ErrorIs(t, err, syscall.ECONNRESET)
 	})
 }
 

@@ -88,7 +88,7 @@ func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 	conn, err := grpc.NewClient("passthrough:///"+tn.Tap, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // a label that is not there would be waited for
+	ctx, cancel := context.WithTimeout(t.Context(), soon) // a label that is not there would be waited for
 	defer cancel()
 	stream, err := pb.NewTapClient(conn).Observe(ctx, &pb.ObserveRequest{
 		Limit: 1, Match: match.DestinationLabel("pod", "web-1"),
@@ -119,5 +119,5 @@ func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, body = get(t, c, "http://10.1.2.3:8080/b")
 		return body == "two 10.1.2.3:8080 /b "
-	}, 10*time.Second, time.Millisecond)
+	}, soon, time.Millisecond)
 }

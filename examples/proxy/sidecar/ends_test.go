@@ -53,7 +53,11 @@ func TestShutdownBeforeRun(t *testing.T) {
 
 // A ctx that is done lets a proxy go that never served.
 func TestRunWithoutTime(t *testing.T) {
-	p, err := sidecar.New(sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}, silent)
+	c := sidecar.Config{Settings: settingsFor(t, "127.0.0.1:1")}
+	anyPort := netip.MustParseAddrPort(ownHost)
+	c.Outbound.Listen, c.Settings.Inbound.Listen = []netip.AddrPort{anyPort}, anyPort
+	c.Settings.Admin.Listen, c.Settings.Tap.Listen = anyPort, anyPort
+	p, err := sidecar.New(c, silent)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -70,7 +74,7 @@ func TestNewLetsGo(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	free, err := net.Listen("tcp", ownHost)
 	require.NoError(t, err)
 	addr := netip.MustParseAddrPort(free.Addr().String())
 	for name, change := range map[string]func(*sidecar.Config){

@@ -34,17 +34,37 @@ func (e *echo) unary(ctx context.Context, in *wrapperspb.StringValue) (*wrappers
 	case "fail":
 		s, _ := status.New(codes.Unknown, "ERROR: ünknown").WithDetails(wrapperspb.String("detail"))
 		return nil, s.Err()
-	case "flaky":
-		_ = grpc.SendHeader(ctx, nil) // so that the status has to come in trailers
-		if e.fails.Add(-1) >= 0 {
-			return nil, status.Error(codes.Unavailable, "away")
-		}
 	case "wait":
 		<-ctx.Done()
 		e.left <- struct{}{}
 		return nil, ctx.Err()
 	}
-	return wrapperspb.String(in.GetValue() + " " + md.Get("x-say")[0] + " " + md.Get(":authority")[0]), nil
+	return said(md, in), nil
+}
+
+func said(md metadata.MD, in *wrapperspb.StringValue) *wrapperspb.StringValue {
+	return wrapperspb.String(in.GetValue() + " " + md.Get("x-say")[0] + " " + md.Get(":authority")[0])
+}
+
+// flaky answers when it has the end of the request: a response that overtakes that
+// is not tried again.
+func (e *echo) flaky(stream grpc.ServerStream) error {
+	in := new(wrapperspb.StringValue)
+	if err := stream.RecvMsg(in); err != nil {
+		return err
+	}
+	if err := stream.RecvMsg(new(wrapperspb.StringValue)); !errors.Is(err, io.EOF) {
+		return status.Errorf(codes.InvalidArgument, "more than one message: %v", err)
+	}
+	stream.SetTrailer(metadata.Pairs("x-tail", "t"))
+	if err := stream.SendHeader(nil); err != nil { // so that the status has to come in trailers
+		return err
+	}
+	if e.fails.Add(-1) >= 0 {
+		return status.Error(codes.Unavailable, "away")
+	}
+	md, _ := metadata.FromIncomingContext(stream.Context())
+	return stream.SendMsg(said(md, in))
 }
 
 func (e *echo) chat(stream grpc.ServerStream) error {
@@ -80,6 +100,9 @@ func (e *echo) desc() *grpc.ServiceDesc {
 		Streams: []grpc.StreamDesc{{
 			StreamName: "Chat", ServerStreams: true, ClientStreams: true,
 			Handler: func(_ any, stream grpc.ServerStream) error { return e.chat(stream) },
+		}, {
+			StreamName: "Flaky", ClientStreams: true,
+			Handler: func(_ any, stream grpc.ServerStream) error { return e.flaky(stream) },
 		}},
 	}
 }
@@ -202,12 +225,12 @@ func TestGRPCRetryByTrailers(t *testing.T) {
 	ctx := metadata.AppendToOutgoingContext(t.Context(), "x-say", "hi")
 	out := new(wrapperspb.StringValue)
 	var tail metadata.MD
-	require.NoError(t, conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("flaky"), out, grpc.Trailer(&tail)))
+	require.NoError(t, conn.Invoke(ctx, "/test.Echo/Flaky", wrapperspb.String("flaky"), out, grpc.Trailer(&tail)))
 	require.Equal(t, "flaky hi echo.example:8080", out.GetValue())
 	require.Equal(t, []string{"t"}, tail.Get("x-tail"))
 
 	e.fails.Store(100)
-	err := conn.Invoke(ctx, "/test.Echo/Unary", wrapperspb.String("flaky"), out, grpc.Trailer(&tail))
+	err := conn.Invoke(ctx, "/test.Echo/Flaky", wrapperspb.String("flaky"), out, grpc.Trailer(&tail))
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Equal(t, "away", status.Convert(err).Message(), "the last response as it is")
 	require.Equal(t, []string{"t"}, tail.Get("x-tail"))

@@ -79,6 +79,13 @@ func TestG1AndG2ReadyOnceCertified(t *testing.T) {
 }
 
 func TestG3CertificatesAreRenewed(t *testing.T) {
+	for name, least := range map[string]time.Duration{"some time after": tick, "as soon as may be": 0} {
+		t.Run(name, func(t *testing.T) { testCertificatesAreRenewed(t, least) })
+	}
+}
+
+func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
+	t.Helper()
 	asked := make(chan struct{}, 4)
 	a := newAuthority(t, func(string, []byte) error {
 		select {
@@ -88,7 +95,7 @@ func TestG3CertificatesAreRenewed(t *testing.T) {
 		return nil
 	})
 	tn := newTown(t, newScript(t).addr, a.identified(t, serverName), func(c *sidecar.Config) {
-		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = tick, 5*tick
+		c.Settings.Identity.MinRefresh, c.Settings.Identity.MaxRefresh = least, 5*tick
 	})
 	for range 4 {
 		<-asked

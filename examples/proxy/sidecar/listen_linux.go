@@ -13,11 +13,13 @@ import (
 
 // listen listens on addr. A backlog above 0 is how many connections may wait to
 // be accepted, up to what the system allows. An address that is all of IPv6 is
-// all of IPv4, too. With reuse another may listen there that says so as well.
+// all of IPv4, too. With reuse another may listen there that says so as well. No
+// connection is one of MPTCP: the kernel does not say where such a one was going,
+// nor can all options be set.
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
+	c.SetMultipathTCP(false)
 	if reuse {
-		c.SetMultipathTCP(false) // which cannot be given to the newest
 		c.Control = func(_, _ string, raw syscall.RawConn) error {
 			return control(raw, "setsockopt", func(fd int) error {
 				return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1)

@@ -55,6 +55,31 @@ func TestTheNewestListenerHasNewConnections(t *testing.T) {
 	}
 }
 
+// The kernel does not say where a connection of MPTCP was going.
+func TestNoConnectionIsOfMPTCP(t *testing.T) {
+	fallback := &Proxy{config: Config{Fallback: true}}
+	taken, err := fallback.bind(netip.MustParseAddrPort("203.0.113.1:1"), 0)
+	require.NoError(t, err)
+	defer taken.Close()
+	for name, l := range map[string]net.Listener{
+		"alone": mustListen(t, anyPort, false), "beside": mustListen(t, anyPort, true), "where it may": taken,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d net.Dialer
+			d.SetMultipathTCP(true)
+			client, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
+			require.NoError(t, err)
+			defer client.Close()
+			conn, err := l.Accept()
+			require.NoError(t, err)
+			defer conn.Close()
+			multipath, err := conn.(*net.TCPConn).MultipathTCP()
+			require.NoError(t, err)
+			require.False(t, multipath)
+		})
+	}
+}
+
 func TestNobodyListensBesideOneWhoDoesNotSaySo(t *testing.T) {
 	l := mustListen(t, anyPort, false)
 	_, err := listen(netip.MustParseAddrPort(l.Addr().String()), 0, true)

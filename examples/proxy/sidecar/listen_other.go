@@ -3,6 +3,7 @@
 package sidecar
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -14,7 +15,9 @@ func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
 		return nil, fmt.Errorf("listen beside another on %v: %w", addr, errors.ErrUnsupported)
 	}
-	return net.Listen("tcp", addr.String())
+	var c net.ListenConfig
+	c.SetMultipathTCP(false)
+	return c.Listen(context.Background(), "tcp", addr.String())
 }
 
 // waiting is not known here.

@@ -193,7 +193,7 @@ func TestE1TapIsThereIfSomebodyMayWatch(t *testing.T) {
 }
 
 func TestE2TapOfAnotherIdentityIsRefused(t *testing.T) {
-	m := meshOf(t, refused(t))
+	m := meshOf(t, freeAddr(t))
 	_, err := m.watch(t, m.b, serverName, clientName, 1)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	require.ErrorContains(t, err, clientName)

@@ -158,7 +158,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 		retry+`limit_exceeded_total{hostname="",`+ofShop+","+flaky+"} 0",
 		`route_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 2`,
 		`route_actual_request_total{direction="outbound",dst="`+shopName+`:80",rt_route="flaky"} 4`,
-		`outbound_tcp_detect_http_results_total{result="http/1"} 1`,
+		`outbound_tcp_detect_http_results_total{`+ofShop+`,result="http/1"} 1`,
 		`outbound_tcp_protocol_connections_total{`+ofShop+`,protocol="detect"} 1`,
 		`stack_create_total{direction="outbound",name="balance",protocol="http"} 1`,
 		`stack_create_total{direction="outbound",name="endpoint",protocol="http"} 1`,
@@ -189,7 +189,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 // What the proxy could not send is counted as what its client got for it.
 func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
 	cfg := at("web.shop.svc:80")
-	cfg.Destinations["dead.shop.svc:80"] = at("x", refused(t)).Destinations["x"]
+	cfg.Destinations["dead.shop.svc:80"] = at("x", freeAddr(t)).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
 	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 100 * time.Millisecond })
 	c := tn.client(t)
@@ -197,7 +197,7 @@ func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
 		status, _ := get(t, c, "http://"+host+"/")
 		require.Equal(t, http.StatusGatewayTimeout, status)
 	}
-	status, _ := get(t, c, "http://"+refused(t)+"/")
+	status, _ := get(t, c, "http://"+freeAddr(t)+"/")
 	require.Equal(t, http.StatusBadGateway, status)
 	const statuses = "outbound_http_route_request_statuses_total{"
 	of := func(name string) string {
@@ -206,17 +206,33 @@ func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
 	tn.shows(t,
 		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("web"),
 		statuses+`error="FAIL_FAST",hostname="",http_status="",`+of("dead"))
-	require.Contains(t, tn.scraped(t), statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.1"`)
+	require.Contains(t, tn.scraped(t), statuses+`error="",hostname="",http_status="502",parent_group="",parent_kind="default",parent_name="127.0.0.91"`)
 }
 
-// looked are the results of looking for HTTP.
-func looked(direction string, results map[string]int) (lines []string) {
+// lookedIn are the results of looking for HTTP in what comes in.
+func lookedIn(results map[string]int) (lines []string) {
+	const srv = `srv_group="",srv_kind="default",srv_name="all-unauthenticated"`
 	n := 0
 	for _, result := range []string{"http/1", "http/2", "not_http", "read_timeout", "error"} {
-		lines = append(lines, fmt.Sprintf("%s_tcp_detect_http_results_total{result=%q} %d", direction, result, results[result]))
+		lines = append(lines, fmt.Sprintf("inbound_tcp_detect_http_results_total{result=%q,%s} %d", result, srv, results[result]))
 		n += results[result]
 	}
-	return append(lines, fmt.Sprintf("%s_tcp_detect_http_duration_seconds_count %d", direction, n))
+	return append(lines, fmt.Sprintf("inbound_tcp_detect_http_duration_seconds_count{%s} %d", srv, n))
+}
+
+// lookedOut are those in what goes to addr.
+func lookedOut(t testing.TB, addr string, results map[string]int) (lines []string) {
+	t.Helper()
+	ip, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	parent := fmt.Sprintf("parent_group=\"\",parent_kind=\"default\",parent_name=%q,parent_namespace=\"\",parent_port=%q,parent_section_name=\"\"",
+		ip, port)
+	n := 0
+	for result, times := range results {
+		lines = append(lines, fmt.Sprintf("outbound_tcp_detect_http_results_total{%s,result=%q} %d", parent, result, times))
+		n += times
+	}
+	return append(lines, fmt.Sprintf("outbound_tcp_detect_http_duration_seconds_count{%s} %d", parent, n))
 }
 
 func TestDetectionIsMeasured(t *testing.T) {
@@ -226,18 +242,22 @@ func TestDetectionIsMeasured(t *testing.T) {
 		c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(app), fixed(app)
 	}
 	tn := newTown(t, ctl.addr, toApp)
-	for _, side := range []struct{ direction, addr string }{{"inbound", tn.Inbound}, {"outbound", tn.Addr}} {
+	for _, addr := range []string{tn.Inbound, tn.Addr} {
 		for _, said := range []string{
 			"GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "\x00 no HTTP, and more than 14 bytes", "short", "",
 		} {
-			w := dialWire(t, side.addr)
+			w := dialWire(t, addr)
 			say(w, said)
 			w.closeWrite(t)
 			_, _ = io.Copy(io.Discard, w)
 		}
-		tn.shows(t, looked(side.direction, map[string]int{"http/1": 2, "http/2": 1, "not_http": 2, "error": 1})...)
-		require.Contains(t, tn.scraped(t), side.direction+`_tcp_detect_http_duration_seconds_bucket{le="0.001"} `)
-		require.Contains(t, tn.scraped(t), side.direction+`_tcp_detect_http_duration_seconds_bucket{le="0.1"} `)
+	}
+	results := map[string]int{"http/1": 2, "http/2": 1, "not_http": 2, "error": 1}
+	tn.shows(t, lookedIn(results)...)
+	tn.shows(t, lookedOut(t, app, results)...)
+	for _, le := range []string{"0.001", "0.1"} {
+		require.Regexp(t, `inbound_tcp_detect_http_duration_seconds_bucket{srv_[^}]*,le="`+le+`"} `, tn.scraped(t))
+		require.Regexp(t, `outbound_tcp_detect_http_duration_seconds_bucket{parent_[^}]*,le="`+le+`"} `, tn.scraped(t))
 	}
 
 	quick := newTown(t, ctl.addr, toApp, func(c *sidecar.Config) {
@@ -245,7 +265,7 @@ func TestDetectionIsMeasured(t *testing.T) {
 		c.Settings.Inbound.OpaquePorts = nil
 	})
 	w := dialWire(t, quick.Inbound)
-	quick.shows(t, looked("inbound", map[string]int{"read_timeout": 1})...)
+	quick.shows(t, lookedIn(map[string]int{"read_timeout": 1})...)
 	converse(t, w)
 }
 
@@ -275,7 +295,7 @@ func TestOpaqueConnectionsAreMeasured(t *testing.T) {
 		`outbound_tcp_route_close_total{error="unexpected",`+labels+"0",
 		`outbound_tcp_protocol_connections_total{`+ofShop+`,protocol="opaq"} 2`,
 		`stack_create_total{direction="outbound",name="balance",protocol="tcp"} 1`)
-	tn.shows(t, looked("outbound", nil)...)
+	tn.shows(t, "!outbound_tcp_detect_http_results_total{parent_", "!outbound_tcp_detect_http_duration_seconds_count{parent_")
 	converse(t, open)
 	tn.shows(t, `outbound_tcp_route_close_total{error="",`+labels+"2")
 }
@@ -400,7 +420,7 @@ func TestEveryMetric(t *testing.T) {
 		_, _ = io.Copy(io.Discard, w)
 	}
 
-	away := refused(t)
+	away := freeAddr(t)
 	lost := newTown(t, m.ctl.addr, impatient, func(c *sidecar.Config) {
 		c.Settings.Inbound.Origin, c.Outbound.Origin = fixed(away), fixed(away)
 	})

@@ -49,7 +49,7 @@ func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Sock
 func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
 	l, err := listen(addr, backlog, p.config.ReusePort)
 	if err != nil && p.config.Fallback {
-		return net.Listen("tcp", anyPort)
+		return listen(netip.MustParseAddrPort(anyPort), backlog, false)
 	}
 	return l, err
 }

@@ -1,7 +1,6 @@
 package sidecar_test
 
 import (
-	"net"
 	"net/http"
 	"testing"
 	"time"
@@ -17,12 +16,7 @@ import (
 
 // Requests that no endpoint was there for are a route's requests, and failures.
 func TestRefusalsAreCountedForTheRoute(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	require.NoError(t, l.Close())
-
-	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, addr))
+	ctl, _ := serveController(t, "127.0.0.1:0", routed(t, freeAddr(t)))
 	tn := newTown(t, ctl, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = 50 * time.Millisecond })
 	status, _ := get(t, tn.client(t), "http://web.example/again")
 	require.Equal(t, http.StatusGatewayTimeout, status)

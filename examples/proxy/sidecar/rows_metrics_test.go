@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/gotower/gotower/examples/proxy/settings"
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
@@ -30,6 +32,13 @@ func TestH1AndH6BothSidesCount(t *testing.T) {
 	require.Equal(t, "HTTP/1.1 200 OK", first)
 	require.NoError(t, w.Close())
 
+	_, port, err := net.SplitHostPort(app)
+	require.NoError(t, err)
+	const (
+		authz = `authz_group="",authz_kind="default",authz_name="all-unauthenticated",`
+		route = `route_group="",route_kind="default",route_name="default",`
+	)
+	srv := `srv_group="",srv_kind="default",srv_name="all-unauthenticated",srv_port="` + port + `",`
 	for p, want := range map[*town][]string{
 		m.a: {
 			`request_total{authority="web.example:80",direction="outbound",`, `server_id="` + serverName + `"`,
@@ -40,13 +49,12 @@ func TestH1AndH6BothSidesCount(t *testing.T) {
 			`outbound_http_balancer_endpoints{backend_group="",backend_kind="default",backend_name="web.example",`,
 		},
 		m.b: {
-			`request_total{client_id="` + clientName + `",direction="inbound",`,
-			`response_total{classification="success",client_id="` + clientName + `",direction="inbound",`,
-			`tcp_open_total{client_id="` + clientName + `",direction="inbound",peer="src",target_addr="` + app + `"`,
+			`request_total{` + authz + `client_id="` + clientName + `",direction="inbound",` + route + srv,
+			`response_total{` + authz + `classification="success",client_id="` + clientName + `",direction="inbound",` + route + srv,
+			`tcp_open_total{client_id="` + clientName + `",direction="inbound",peer="src",` + srv + `target_addr="` + app + `"`,
 			`tcp_open_total{direction="inbound",no_tls_reason="loopback",peer="dst",target_addr="` + app + `"`,
-			`inbound_http_authz_allow_total{authz_group="",authz_kind="default",authz_name="all-unauthenticated",client_id="` + clientName +
-				`",route_group="",route_kind="default",route_name="default",srv_group="",srv_kind="default",srv_name="all-unauthenticated",` +
-				`target_addr="` + app + `"`,
+			`inbound_http_authz_allow_total{` + authz + `client_id="` + clientName +
+				`",` + route + srv + `target_addr="` + app + `"`,
 		},
 	} {
 		control := h1Client(t, p.Admin)
@@ -177,7 +185,7 @@ func TestH8AForeignAddressIsCounted(t *testing.T) {
 // port in clear.
 func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
 	m := newAuthority(t, everybody)
-	up := refused(t)
+	up := freeAddr(t)
 	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 20 * time.Millisecond }
 	toUp := func(c *sidecar.Config) { c.Settings.Inbound.Origin = fixed(up) }
 	for name, tt := range map[string]struct {
@@ -201,5 +209,29 @@ func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
 					`error="`+tt.kind+`"`, `target_addr="`+cmp.Or(tt.target, b.Inbound)+`"`)
 			}
 		})
+	}
+}
+
+// Where the server may speak first nobody looks for TLS.
+func TestH6OpaquePortsAreCountedAsSkipped(t *testing.T) {
+	app := shouting(t, "")
+	_, port, err := net.SplitHostPort(app)
+	require.NoError(t, err)
+	n, err := strconv.ParseUint(port, 10, 16)
+	require.NoError(t, err)
+	for skipped, reason := range map[bool]string{true: "port_skipped", false: "no_tls_from_remote"} {
+		tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {
+			c.Settings.Inbound.Origin = fixed(app)
+			if skipped {
+				c.Settings.Inbound.OpaquePorts = settings.Ports{{First: uint16(n), Last: uint16(n)}}
+			}
+		})
+		w := dialWire(t, tn.Inbound)
+		say(w, "\x00 no HTTP, and more than 14 bytes")
+		w.closeWrite(t)
+		_, _ = io.Copy(io.Discard, w)
+		for _, name := range []string{"tcp_close_total", "inbound_tcp_authz_allow_total"} {
+			counted(t, tn, name, 1, `no_tls_reason="`+reason+`"`, `target_addr="`+app+`"`, `srv_port="`+port+`"`)
+		}
 	}
 }

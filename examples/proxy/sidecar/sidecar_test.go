@@ -39,14 +39,15 @@ type town struct {
 	controllerAddr string
 }
 
+// ownHost is a host of the loopback of which nobody else takes ports: what is
+// given back there stays free. On 127.0.0.1 the next listener may be given it.
+const ownHost = "127.0.0.91:0"
+
 // freeAddr is an address at which nobody listens, and whose port no other test
 // is given.
-func freeAddr(t testing.TB) string { return givenBack(t, "127.0.0.91:0") }
-
-// givenBack is an address at which somebody has just stopped to listen.
-func givenBack(t testing.TB, addr string) string {
+func freeAddr(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", addr)
+	l, err := net.Listen("tcp", ownHost)
 	require.NoError(t, err)
 	require.NoError(t, l.Close())
 	return l.Addr().String()
@@ -226,7 +227,7 @@ func TestTrafficOutlivesTheController(t *testing.T) {
 	}
 
 	serveController(t, ctl, at(webName, backend(t, "new")))
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(soon)
 	for {
 		status, body := get(t, c, "http://web.example/")
 		require.Equal(t, http.StatusOK, status, body)

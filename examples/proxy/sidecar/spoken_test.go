@@ -96,7 +96,7 @@ func TestTheTransportHeaderIsTrue(t *testing.T) {
 			m := meshOf(t, "")
 			proxy, told := believing(t, m, http.HandlerFunc(upgrading))
 			m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-			m.answer(t, endpointAt(refused(t), append(tt.hints, proves(serverName), direct(proxy))...))
+			m.answer(t, endpointAt("127.0.0.1:1", append(tt.hints, proves(serverName), direct(proxy))...))
 			kept, h2 := dialWire(t, m.a.Addr), h2Client(t, m.a.Addr)
 			h2.Timeout = soon
 			for _, asked := range tt.asked {

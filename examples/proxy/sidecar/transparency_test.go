@@ -147,7 +147,7 @@ func TestA15BadConnectsToTheMesh(t *testing.T) {
 // does.
 func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
-		m := newMesh(t, refused(t), hints...)
+		m := newMesh(t, freeAddr(t), hints...)
 		w := dialWire(t, m.a.Addr)
 		for range 2 { // by the same connection
 			first, fields, _ := w.ask(t, "GET / HTTP/1.1\nHost: web\n\n")
@@ -155,7 +155,7 @@ func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 			assert.Equal(t, []string{"Content-Length: 0"}, fields, "what went wrong is told to the proxy alone")
 		}
 
-		m = meshOf(t, refused(t))
+		m = meshOf(t, freeAddr(t))
 		m.ctl.profile(service, &destination.DestinationProfile{
 			Endpoint: endpointAt(m.b.Inbound, append(hints, proves(serverName))...),
 		})
@@ -164,9 +164,6 @@ func TestA22RefusedIs502ThroughTheMesh(t *testing.T) {
 		assert.Equal(t, []string{"Connection: close", "Content-Length: 0"}, fields)
 	})
 }
-
-// refused is an address where nobody listens.
-func refused(t testing.TB) string { return givenBack(t, "127.0.0.1:0") }
 
 func TestA24OneConnectionThroughTheMesh(t *testing.T) {
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {

@@ -37,6 +37,16 @@ func Clean(s string) string {
 	return b.String()
 }
 
+// CleanLines is Clean for each line of s, for what is made of several: errors
+// that were joined.
+func CleanLines(s string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = Clean(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
 func printable(s string) bool {
 	if !utf8.ValidString(s) {
 		return false

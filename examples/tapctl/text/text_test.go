@@ -30,6 +30,17 @@ func TestClean(t *testing.T) {
 	}
 }
 
+func TestCleanLines(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                          "",
+		"one":                       "one",
+		"one\ntwo\n":                "one\ntwo\n",
+		"a\x1b]0;t\x07\nb\r\u202ec": `a\x1b]0;t\a` + "\n" + `b\r\u202ec`,
+	} {
+		require.Equal(t, want, text.CleanLines(in))
+	}
+}
+
 func FuzzClean(f *testing.F) {
 	f.Add("/a\x1b]0;title\x07")
 	f.Fuzz(func(t *testing.T, s string) {

@@ -50,8 +50,8 @@ type Config struct {
 	// Advise adds to an error what to do about it. It may be nil.
 	Advise func(error) error
 
-	// Warn is told of errors where there is no screen to show them on. It may
-	// be nil.
+	// Warn is told of errors where there is no screen to show them on, but for
+	// those that are returned. It may be nil.
 	Warn func(error)
 }
 
@@ -62,9 +62,10 @@ func (c *Config) advised(err error) error {
 	return err
 }
 
-// Live shows the table on out until ctx ends or somebody quits: on a terminal
-// as a program with keys, which has the terminal to itself until Live returns;
-// anywhere else again every few seconds. It returns the last rows.
+// Live shows the table on out until ctx ends, somebody quits, or all processes
+// have refused, which is an error: on a terminal as a program with keys, which
+// has the terminal to itself until Live returns; anywhere else again every few
+// seconds. It returns the last rows.
 func Live(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	if OnScreen(out) {
 		return onScreen(ctx, out, c)
@@ -77,21 +78,27 @@ func OnScreen(out *os.File) bool {
 	return term.IsTerminal(int(out.Fd())) && os.Getenv("TERM") != "dumb"
 }
 
-// Collect returns the rows that there are when ctx ends.
+// Collect returns the rows that there are when ctx ends, as of the last tenth of
+// its time or half a second. It is an error if all processes have refused.
 func Collect(ctx context.Context, c Config) ([]*tappb.Row, error) {
-	return c.each(ctx, least, func([]*tappb.Row) error { return nil })
+	return c.each(ctx, often(ctx, Refresh), func(*tappb.TopResponse) error { return nil })
 }
 
-// printed prints the table again and again. Answers come more often than that,
-// so that the last is of the end.
+// often is how often to ask so that the last answer is of the end of ctx, where
+// it has one that is near.
+func often(ctx context.Context, most time.Duration) time.Duration {
+	if end, ok := ctx.Deadline(); ok {
+		most = max(least, min(most, time.Until(end)/10))
+	}
+	return most
+}
+
+// printed prints the table again and again. Answers come more often than that.
 func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error) {
 	every := cmp.Or(c.Every, Interval)
 	next := time.Now().Add(every)
-	often := min(every, Refresh)
-	if end, ok := ctx.Deadline(); ok {
-		often = max(least, min(often, time.Until(end)/10))
-	}
-	return c.each(ctx, often, func(rows []*tappb.Row) error {
+	return c.each(ctx, often(ctx, min(every, Refresh)), func(answer *tappb.TopResponse) error {
+		rows := answer.GetRows()
 		if len(rows) == 0 || time.Now().Before(next) {
 			return nil // a table of nothing tells nothing
 		}
@@ -109,7 +116,7 @@ func printed(ctx context.Context, out io.Writer, c Config) ([]*tappb.Row, error)
 
 // each calls show with every answer, until ctx ends or no process is left to
 // ask. It returns the rows of the last.
-func (c *Config) each(ctx context.Context, every time.Duration, show func([]*tappb.Row) error) ([]*tappb.Row, error) {
+func (c *Config) each(ctx context.Context, every time.Duration, show func(*tappb.TopResponse) error) ([]*tappb.Row, error) {
 	var rows []*tappb.Row
 	var refused []error
 	for answer, err := range c.answers(ctx, every) {
@@ -126,7 +133,7 @@ func (c *Config) each(ctx context.Context, every time.Duration, show func([]*tap
 			}
 		default:
 			rows = answer.GetRows()
-			if err := show(rows); err != nil {
+			if err := show(answer); err != nil {
 				return rows, err
 			}
 		}

@@ -97,9 +97,9 @@ func TestLiveWhereThereIsNoTerminal(t *testing.T) {
 	require.NotContains(t, string(text), "\x1b")
 }
 
-// A process that refuses for good is told of, and ends what is shown if there
-// is no other.
-func TestRefusals(t *testing.T) {
+// refuser is the address of a process that lets nobody watch.
+func refuser(t *testing.T) string {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer(grpc.StreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
@@ -107,9 +107,15 @@ func TestRefusals(t *testing.T) {
 	}))
 	tap.NewServer(nil).Register(srv)
 	go func() { _ = srv.Serve(l) }()
-	defer srv.Stop()
-	refusing := client(t, l.Addr().String())
-	_, err = Collect(t.Context(), Config{Processes: []tap.Process{refusing}, Warn: func(err error) { t.Error("said twice", err) }})
+	t.Cleanup(srv.Stop)
+	return l.Addr().String()
+}
+
+// A process that refuses for good is told of, and ends what is shown if there
+// is no other.
+func TestRefusals(t *testing.T) {
+	refusing := client(t, refuser(t))
+	_, err := Collect(t.Context(), Config{Processes: []tap.Process{refusing}, Warn: func(err error) { t.Error("said twice", err) }})
 	require.ErrorContains(t, err, "not you")
 	require.True(t, Refused(err))
 

@@ -28,8 +28,10 @@ type model struct {
 	help          bool
 	numbers       int // of lists of requests so far
 
-	news   error
-	newsAt time.Time
+	news    error
+	newsAt  time.Time
+	refused []error // by processes that are not asked again
+	over    error   // by all of them
 }
 
 // newsLast is for how long an error is shown: as long as one that goes on takes
@@ -52,7 +54,10 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.latest = msg.answer
 		m.table.take(msg.answer)
 	case newsMsg:
-		m.news, m.newsAt = msg.err, m.now()
+		m.hear(msg)
+	case overMsg:
+		m.over = msg.err
+		return m, tea.Quit
 	case seenMsg:
 		if m.requests != nil && m.requests.number == msg.number {
 			m.requests.take(msg)
@@ -65,6 +70,19 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		return m, m.press(msg)
 	}
 	return m, nil
+}
+
+// hear keeps what will not come again: for as long as what it is about is there.
+func (m *model) hear(news newsMsg) {
+	switch {
+	case news.number > 0 && (m.requests == nil || m.requests.number != news.number):
+	case !Refused(news.err):
+		m.news, m.newsAt = news.err, m.now()
+	case news.number > 0:
+		m.requests.refused = append(m.requests.refused, news.err)
+	default:
+		m.refused = append(m.refused, news.err)
+	}
 }
 
 // press is a key.

@@ -3,6 +3,7 @@ package top
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,8 @@ type requests struct {
 	number int // of the seenMsgs
 	row    rowOf
 	stop   func()
+
+	refused []error // by processes that show none
 
 	all      []*record // the oldest first
 	byID     map[seenID]*record
@@ -54,11 +57,17 @@ func newRequests(number int, row *tappb.Row, anySource bool) *requests {
 	return &requests{number: number, row: rowOf{row, anySource}, byID: map[seenID]*record{}}
 }
 
+// PerProcess is what each of so many processes may show in a second, at least one
+// request, of what is asked of all.
+func PerProcess(maxRPS, processes int) uint32 {
+	return uint32(min(max(maxRPS/max(processes, 1), 1), math.MaxInt32))
+}
+
 // ask is what to watch.
 func (q *requests) ask(c *Config) *tappb.WatchRequest {
 	return &tappb.WatchRequest{
 		Match: q.row.match(c.Request.GetMatch()), Headers: c.Request.GetHeaders(), Fields: true, Explain: true,
-		MaxRps: uint32(max(cmp.Or(c.MaxRPS, 100)/max(len(c.Processes), 1), 1)),
+		MaxRps: PerProcess(cmp.Or(c.MaxRPS, 100), len(c.Processes)),
 	}
 }
 

@@ -17,7 +17,14 @@ import (
 // What a model is told beside keys and sizes.
 type (
 	rowsMsg struct{ answer *tappb.TopResponse }
-	newsMsg struct{ err error } // what went wrong with a process
+	overMsg struct{ err error } // no process is left to ask, and why
+
+	// newsMsg is what went wrong with a process: of rows, or of the requests
+	// that were asked for by this number.
+	newsMsg struct {
+		number int
+		err    error
+	}
 
 	// seenMsg is events of the requests that were asked for by this number.
 	seenMsg struct {
@@ -34,7 +41,8 @@ type seenAt struct {
 	at time.Time
 }
 
-// onScreen runs the program.
+// onScreen runs the program, until ctx ends, somebody quits, or no process is
+// left to ask.
 func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -53,7 +61,7 @@ func onScreen(ctx context.Context, out *os.File, c Config) ([]*tappb.Row, error)
 	if err != nil {
 		return nil, fmt.Errorf("the terminal: %w", err)
 	}
-	return m.latest.GetRows(), nil
+	return m.latest.GetRows(), m.over
 }
 
 // follower tells a program what the processes show.
@@ -65,15 +73,14 @@ type follower struct {
 }
 
 func (f *follower) rows() {
-	for answer, err := range f.config.answers(f.ctx, cmp.Or(f.config.Every, Refresh)) {
-		switch {
-		case f.ctx.Err() != nil:
-			return
-		case err != nil:
-			f.send(newsMsg{f.config.advised(err)})
-		default:
-			f.send(rowsMsg{answer})
-		}
+	c := f.config
+	c.Warn = func(err error) { f.send(newsMsg{err: err}) }
+	_, err := c.each(f.ctx, cmp.Or(c.Every, Refresh), func(answer *tappb.TopResponse) error {
+		f.send(rowsMsg{answer})
+		return nil
+	})
+	if f.ctx.Err() == nil {
+		f.send(overMsg{err})
 	}
 }
 
@@ -88,7 +95,7 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 			case ctx.Err() != nil:
 				return
 			case err != nil:
-				f.send(newsMsg{f.config.advised(err)})
+				f.send(newsMsg{number, f.config.advised(err)})
 			default:
 				b.add(seen)
 			}

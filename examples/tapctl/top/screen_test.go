@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +26,7 @@ func TestViews(t *testing.T) {
 		golden(t, m, "nothing")
 		m.Update(someRows())
 		golden(t, m, "rows")
-		m.Update(newsMsg{errRefused})
+		m.Update(newsMsg{err: errRefused})
 		press(m, "down", "down", "/web", "enter", "p")
 		golden(t, m, "filtered")
 		press(m, "p", "esc", "?")
@@ -63,7 +64,7 @@ func TestNote(t *testing.T) {
 func TestNews(t *testing.T) {
 	m, _ := newScreen(80, 24)
 	m.Update(rowsMsg{&tappb.TopResponse{}})
-	m.Update(newsMsg{errRefused})
+	m.Update(newsMsg{err: errRefused})
 	require.Contains(t, strings.Join(m.lines(), "\n"), "What is wrong stands below")
 	require.Contains(t, strings.Join(m.lines(), "\n"), "connection refused")
 	m.now = func() time.Time { return noon().Add(newsLast + time.Second) }
@@ -206,6 +207,8 @@ func TestRequestsOfARow(t *testing.T) {
 	require.True(t, req.GetFields() && req.GetExplain())
 	require.EqualValues(t, 3, req.GetMaxRps(), "half of what both may show")
 	require.Len(t, req.GetMatch().GetAll().GetMatches(), 2)
+	m.config.MaxRPS = math.MaxInt
+	require.EqualValues(t, math.MaxInt32, m.requests.ask(&m.config).GetMaxRps(), "as many as can be asked for")
 
 	m.Update(seenMsg{number: 2, seen: exchange(0, true)})
 	require.Empty(t, m.requests.all, "that was for another list")
@@ -280,7 +283,7 @@ func TestAnything(t *testing.T) {
 			"key":  func(t *rapid.T) { press(m, rapid.SampledFrom(keys).Draw(t, "key")) },
 			"rows": func(*rapid.T) { m.Update(someRows()) },
 			"none": func(*rapid.T) { m.Update(rowsMsg{&tappb.TopResponse{}}) },
-			"news": func(*rapid.T) { m.Update(newsMsg{errRefused}) },
+			"news": func(*rapid.T) { m.Update(newsMsg{err: errRefused}) },
 			"seen": func(t *rapid.T) {
 				stream++
 				m.Update(seenMsg{number: m.numbers, seen: exchange(stream, rapid.Bool().Draw(t, "ended"))})

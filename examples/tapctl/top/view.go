@@ -2,6 +2,7 @@ package top
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,12 +87,19 @@ func (m *model) top(title string) string {
 	return heading.of(text.Fit(name, m.width)) + "  " + text.Fit(title, m.width-len(name)-2)
 }
 
-// newsLines say what is wrong, if something is.
+// newsLines say what is wrong, if something is: what is new before what stays.
 func (m *model) newsLines() []string {
-	if m.news == nil || m.now().Sub(m.newsAt) > newsLast {
-		return nil
+	wrong := m.refused
+	if m.requests != nil {
+		wrong = slices.Concat(m.requests.refused, wrong)
 	}
-	lines := wrap(text.Clean(m.news.Error()), m.width)
+	if m.fresh() {
+		wrong = slices.Concat([]error{m.news}, wrong)
+	}
+	var lines []string
+	for _, err := range wrong {
+		lines = append(lines, wrap(text.Clean(err.Error()), m.width)...)
+	}
 	if most := max(1, min(3, m.height/6)); len(lines) > most {
 		lines = lines[:most]
 	}
@@ -101,6 +109,9 @@ func (m *model) newsLines() []string {
 	return lines
 }
 
+// fresh reports whether something went wrong that is tried again.
+func (m *model) fresh() bool { return m.news != nil && m.now().Sub(m.newsAt) <= newsLast }
+
 // nothing says what an empty table means.
 func (m *model) nothing() []string {
 	if m.table.filter != "" && len(m.table.rows) > 0 {
@@ -109,7 +120,7 @@ func (m *model) nothing() []string {
 	if m.latest == nil {
 		return []string{"", "  Asking " + text.Clean(m.config.Title) + " …"}
 	}
-	if len(m.newsLines()) > 0 {
+	if m.fresh() {
 		return []string{"", "  No row. What is wrong stands below; it is tried again all the time."}
 	}
 	lines := []string{"", fmt.Sprintf("  No request yet, after %v.", m.latest.GetSpan().AsDuration().Round(time.Second))}

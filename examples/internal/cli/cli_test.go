@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A program is asked, and tells what it came to: all of it is what said has.
+func TestAMistakeIsToldOnce(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		args []string
+		said string
+		exit int
+	}{
+		{"flags", []string{"-n", "1"}, "", 0},
+		{"no such flag", []string{"-nonsense"}, "it: flag provided but not defined: -nonsense; see -help\n", 2},
+		{"no such value", []string{"-n", "x"}, "it: invalid value \"x\" for flag -n: parse error; see -help\n", 2},
+		{"an argument", []string{"-n", "1", "extra"}, "it: \"extra\" is no flag; see -help\n", 2},
+		{"help", []string{"-help"}, "Usage of it:\n  -n number\n    \ta number (default 7)\n", 0},
+	} {
+		var said bytes.Buffer
+		f := flag.NewFlagSet("it", flag.ContinueOnError)
+		f.Int("n", 7, "a `number`")
+		err := Parse(f, c.args, &said)
+		if err != nil {
+			err = fmt.Errorf("it: %w", err)
+		}
+		assert.Equal(t, c.exit, Status(&said, err), c.name)
+		assert.Equal(t, c.said, said.String(), c.name)
+	}
+}
+
+func TestWhoFailsEndsWithOne(t *testing.T) {
+	var said bytes.Buffer
+	cause := errors.New("no luck")
+	require.Equal(t, 1, Status(&said, cause))
+	require.Equal(t, "no luck\n", said.String())
+	require.ErrorIs(t, Misuse(cause), cause)
+}
