@@ -81,3 +81,53 @@ func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
 	read(t, rsp)
 	byH2()
 }
+
+// A connection whose server is going away, and waits for a response, is none that a
+// probe finds: there is a new one then, and not after the time that an attempt
+// may take.
+func TestEndpointProbesBesideAConnectionThatIsGoingAway(t *testing.T) {
+	answer := make(chan struct{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	old := serveOn(t, l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor == 2 {
+			w.WriteHeader(http.StatusOK)
+			_ = http.NewResponseController(w).Flush()
+			<-answer
+		}
+	}))
+	next := serve(t, http.HandlerFunc(shapes))
+	var gone, back atomic.Bool
+	once := errors.New("once")
+	e := endpoint(t, l.Addr().String(), ConnectTimeout(time.Hour), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		switch {
+		case back.Load():
+			addr = next
+		case gone.Load():
+			return nil, once
+		}
+		return new(net.Dialer).DialContext(ctx, network, addr)
+	}))
+	two, _ := byTwo(t, false)
+	rsp, err := e.Call(t.Context(), two)
+	require.NoError(t, err)
+
+	gone.Store(true)
+	ended := make(chan error, 1)
+	go func() { ended <- old.Shutdown(context.WithoutCancel(t.Context())) }()
+	defer func() {
+		close(answer)
+		read(t, rsp)
+		assert.NoError(t, <-ended)
+	}()
+	require.Eventually(t, func() bool { return !e.h2.serves() }, patience, time.Millisecond)
+	require.ErrorIs(t, get(t.Context(), e, "/"), once)
+	back.Store(true)
+
+	readyWithin(t, e)
+	two, _ = byTwo(t, false)
+	again, err := e.Call(t.Context(), two)
+	require.NoError(t, err)
+	read(t, again)
+	require.NoError(t, get(t.Context(), e, "/"))
+}

@@ -20,7 +20,7 @@ func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 	if err := p.slot(); err != nil {
 		return nil, err
 	}
-	if err := p.endpoint.link.admit(); err != nil {
+	if _, err := p.endpoint.link.admit(); err != nil {
 		p.unslot()
 		return nil, p.endpoint.unreachable(err)
 	}
@@ -49,8 +49,9 @@ func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 
 // probe connects in the background. The connection is there to be used before
 // anybody hears that the address can be reached.
-func (p *pool) probe() {
+func (p *pool) probe(mine attempt) {
 	if p.slot() != nil {
+		p.endpoint.link.forgo(mine)
 		return
 	}
 	go func() {

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/gotower/gotower/layer"
 )
 
@@ -17,11 +19,12 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		return c, nil
 	}
 	e := s.endpoint
-	if err := e.link.admit(); err != nil {
+	mine, err := e.link.admit()
+	if err != nil {
 		return nil, e.unreachable(err)
 	}
 	select {
-	case r := <-s.flight.DoChan("", s.first):
+	case r := <-s.fly(mine):
 		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
 			return c, nil
 		}
@@ -35,7 +38,24 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 }
 
 // probe connects in the background.
-func (s *single) probe() { s.flight.DoChan("", s.first) }
+func (s *single) probe(mine attempt) { s.fly(mine) }
+
+// fly makes the connection, or joins who is at it. That may be a successor of
+// which the link hears nothing.
+func (s *single) fly(mine attempt) <-chan singleflight.Result {
+	made := s.flight.DoChan("", s.first)
+	if mine == 0 {
+		return made
+	}
+	out := make(chan singleflight.Result, 1)
+	go func() {
+		r := <-made
+		s.endpoint.link.forgo(mine)
+		s.endpoint.wake.Wake()
+		out <- r
+	}()
+	return out
+}
 
 func (s *single) first() (any, error) { return s.make(nil) }
 
@@ -43,7 +63,10 @@ func (s *single) first() (any, error) { return s.make(nil) }
 // old. While old serves, its failure is nobody's.
 func (s *single) make(old *h2Conn) (any, error) {
 	if c := s.current.Load(); c != nil && c != old {
-		return c, nil
+		if c.serves() {
+			return c, nil
+		}
+		s.retire(c)
 	}
 	e := s.endpoint
 	c, err := s.connect(old)

@@ -23,8 +23,13 @@ type link struct {
 	failures int       // in a row
 	next     time.Time // unless up, when there may be an attempt
 	trying   bool      // one was allowed, and has not ended
+	allowed  attempt   // the last one
 	err      error     // of the last attempt, nil if it succeeded
 }
+
+// attempt is one that keeps others off: who was allowed it reports how it ended,
+// or forgoes it. The zero attempt keeps nobody off.
+type attempt uint64
 
 type linkState int
 
@@ -38,37 +43,50 @@ func (s linkState) String() string { return [...]string{"fresh", "up", "down"}[s
 
 // admit asks to connect now, for a request that is there. It says no while the
 // link is down and its back-off is not over, or somebody else is at it.
-func (l *link) admit() error {
+func (l *link) admit() (attempt, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.state != linkDown {
-		return nil
+		return 0, nil
 	}
 	now := time.Now()
 	if now.Before(l.next) {
-		return l.err
+		return 0, l.err
 	}
-	l.allow(now)
-	return nil
+	return l.allow(now), nil
 }
 
 // claim asks to connect now to find out whether it is possible. If it says no,
 // it says how long to wait before asking again.
-func (l *link) claim() (wait time.Duration, ok bool) {
+func (l *link) claim() (mine attempt, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
 	if wait = l.next.Sub(now); wait > 0 {
-		return wait, false
+		return 0, wait
 	}
-	l.allow(now)
-	return l.patience, true
+	return l.allow(now), l.patience
 }
 
 // allow keeps others off for as long as an attempt can take; then they may
 // try, even if nobody reports.
-func (l *link) allow(now time.Time) {
+func (l *link) allow(now time.Time) attempt {
 	l.trying, l.next = true, now.Add(l.patience)
+	l.allowed++
+	return l.allowed
+}
+
+// forgo gives back an attempt that nobody will report, since it came to nothing:
+// there was no place for it, or somebody else's took its place. The next one may
+// be made after as long a back-off as the last failure asked for.
+func (l *link) forgo(mine attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if mine == 0 || !l.trying || l.allowed != mine {
+		return
+	}
+	l.trying, l.next = false, time.Now().Add(l.backoff.Delay(max(l.failures-1, 0)))
+	l.changes.Add(1)
 }
 
 // report takes the outcome of an attempt. Of those that fail together, begun

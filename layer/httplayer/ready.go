@@ -28,9 +28,9 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		e.h2.refresh()
 		wait := recheck
 		if !e.link.up() && e.canProbe() {
-			var claimed bool
-			if wait, claimed = e.link.claim(); claimed {
-				e.probe()
+			var mine attempt
+			if mine, wait = e.link.claim(); mine != 0 {
+				e.probe(mine)
 			}
 		}
 		e.await(ctx, wait, seen)
@@ -77,11 +77,11 @@ func (e *Endpoint) probesH2() bool {
 
 // probe connects in the background, by the protocol that was last asked for, or
 // by what turn says, and keeps the connection.
-func (e *Endpoint) probe() {
+func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
-		e.h2.probe()
+		e.h2.probe(mine)
 	} else {
-		e.h1.probe()
+		e.h1.probe(mine)
 	}
 }
 

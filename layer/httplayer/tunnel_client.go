@@ -44,7 +44,7 @@ func (p *pool) dialTunnel(ctx context.Context) (*h1Conn, error) {
 	if err := p.slot(); err != nil {
 		return nil, err
 	}
-	if err := e.link.admit(); err != nil {
+	if _, err := e.link.admit(); err != nil {
 		p.unslot()
 		return nil, e.unreachable(err)
 	}
