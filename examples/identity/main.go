@@ -60,12 +60,16 @@ func initialize(args []string, stdout, stderr io.Writer) error {
 	return nil
 }
 
+// minLifetime leaves proxies, which wait for 10 s at least before they renew, as
+// long again to do it.
+const minLifetime = 20 * time.Second
+
 // certify serves until ctx ends.
 func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("identity", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` to serve gRPC on")
 	dir := flags.String("dir", "", "`directory` of the authority: read if it has one, else made (required)")
-	lifetime := flags.Duration("lifetime", 24*time.Hour, "how long a certificate is valid")
+	lifetime := flags.Duration("lifetime", 24*time.Hour, "how long a certificate is valid, 20s or more")
 	domain := flags.String("trust-domain", "cluster.local", "`domain` that all names are in")
 	name := flags.String("name", "", "`identity`, DNS-like, to serve by TLS with; none is in cleartext")
 	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
@@ -78,8 +82,9 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return cli.Misuse(errors.New("identity: -dir is missing"))
 	case (*tokenFile == "") == (*tokens == ""):
 		return cli.Misuse(errors.New("identity: either -token-file or -tokens says who may have a name"))
-	case *lifetime <= 0:
-		return cli.Misuse(fmt.Errorf("identity: a lifetime of %v is none", *lifetime))
+	case *lifetime < minLifetime:
+		return cli.Misuse(fmt.Errorf(
+			"identity: a -lifetime of %v is less than %v: proxies ask for a certificate no sooner than 10s after the last", *lifetime, minLifetime))
 	}
 	authority, err := ca.Open(*dir, *domain)
 	if err != nil {

@@ -132,7 +132,11 @@ func TestItRefusesToStart(t *testing.T) {
 		{"-dir x y", `identity: "y" is no flag; see -help`},
 		{"-dir " + dir, "either -token-file or -tokens says who may have a name"},
 		{"-dir " + dir + " -token-file a -tokens b", "either -token-file or -tokens says who may have a name"},
-		{"-dir " + dir + " -token-file a -lifetime -1s", "a lifetime of -1s is none"},
+		{"-dir " + dir + " -token-file a -lifetime -1s", "a -lifetime of -1s is less than 20s: proxies ask"},
+		{
+			"-dir " + dir + " -token-file a -lifetime 19s",
+			"identity: a -lifetime of 19s is less than 20s: proxies ask for a certificate no sooner than 10s after the last; see -help",
+		},
 		{"-dir " + dir + "/half -token-file a", "bring back what is missing"},
 		{"-dir " + file + "/x -token-file a", "not a directory"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},

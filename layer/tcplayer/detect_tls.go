@@ -30,9 +30,9 @@ type TLSServers struct {
 //
 // It looks at up to 8 192 bytes, over several records if need be; TLS of which
 // no name was found by then is passed on. A client that has not said enough
-// after 10 s ([DetectTimeout]) is reset, and so is one that then takes as long to
-// shake hands. How its ClientHello reads is in the context of Local and Pass,
-// see [HelloOf].
+// after 10 s ([DetectTimeout]) is reset. One that then takes as long to shake
+// hands is closed, and so is one that shakes them in vain, which is told why. How
+// its ClientHello reads is in the context of Local and Pass, see [HelloOf].
 //
 // Admission: that of the server that is chosen. A refusal leaves the connection
 // open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
@@ -62,11 +62,13 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 	}
 }
 
-// Names says of a name whether it is one of names, in any case.
+// Names says of a name whether it is one of names, in any case. An empty one is
+// left out, as of an identity that has no server name: TLS without a name is
+// nobody's in particular.
 func Names(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
-		ours[strings.ToLower(name)] = true
+		ours[strings.ToLower(name)] = name != ""
 	}
 	return func(name string) bool { return ours[name] }
 }
@@ -127,7 +129,7 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, erro
 	if d.to.Local == nil {
 		return handOver(ctx, "tls", nil, conn, conn)
 	}
-	secure := tls.Server(conn, d.cfg)
+	secure := tls.Server(&underTLS{Conn: conn}, d.cfg)
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	err := secure.HandshakeContext(within)
 	late := within.Err() != nil && ctx.Err() == nil

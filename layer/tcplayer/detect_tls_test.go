@@ -82,6 +82,29 @@ func TestDetectTLS(t *testing.T) {
 	assert.False(t, ok)
 }
 
+// TLS that asks for no name, as to an IP address, is not for who has none either.
+func TestNames(t *testing.T) {
+	ours := Names("", "WEB.default")
+	assert.True(t, ours("web.default"))
+	assert.False(t, ours(""))
+	assert.False(t, ours("other.default"))
+
+	cfg, _ := identity(t, "web.default")
+	client, accepted := tcpPair(t)
+	client.Write(helloOf(t, &tls.Config{InsecureSkipVerify: true}))
+	require.NoError(t, client.CloseWrite())
+	took := ""
+	says := func(name string) Server {
+		return serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+			took = name
+			return Traffic{}, conn.Close()
+		})
+	}
+	_, err := DetectTLS(cfg, Names(""), TLSServers{Local: says("local"), Pass: says("pass")}).Call(t.Context(), accepted)
+	require.NoError(t, err)
+	assert.Equal(t, "pass", took)
+}
+
 func TestDetectTLSEnds(t *testing.T) {
 	ours, _ := identity(t, "web.default")
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})

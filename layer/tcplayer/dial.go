@@ -25,7 +25,8 @@ import (
 // which listens to them over TLS alone. With TLS nothing is ever sent in clear;
 // what cannot shake hands is no connection.
 //
-// A connection that it makes is a *tls.Conn with TLS, and else what Dial returned.
+// A connection that it makes is a *tls.Conn with TLS, and else what Dial returned,
+// which is further down with TLS: it is found by NetConn of what NetConn returns.
 // HTTP/2 on it is with prior knowledge: no protocol of an application is offered.
 //
 // It is safe for concurrent use, and must not be changed once it is used.
@@ -132,7 +133,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	if p.tls == nil {
 		return conn, nil
 	}
-	secure := tls.Client(conn, p.tls)
+	secure := tls.Client(&underTLS{Conn: conn}, p.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, dialError(p.addr, "TLS", err)

@@ -73,4 +73,12 @@
 // admits an accepted connection closes it; a refusal leaves it open and unread.
 // Where one end of a forwarded connection breaks, the other is reset, not
 // closed in good order: nobody takes the half of an answer for all of it.
+//
+// TLS that [DetectTLS], an [Endpoint] or a [Dialer] made is over when the peer
+// says so (close_notify). A peer that only closes TCP, killed or cut off by
+// somebody on the way, broke; so did, to [Forward] and to observers of
+// [UntilClosed], one that never says it. Who reads such a connection finds io.EOF
+// all the same, as crypto/tls has it for HTTP. A tls.Conn of somebody else's
+// making does not tell, nor does one in a wrapper without NetConn: its end is
+// always one in good order.
 package tcplayer

@@ -139,7 +139,7 @@ func (e *Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	if e.opts.tls == nil {
 		return conn, nil
 	}
-	secure := tls.Client(conn, e.opts.tls)
+	secure := tls.Client(&underTLS{Conn: conn}, e.opts.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err

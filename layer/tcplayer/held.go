@@ -21,7 +21,8 @@ import (
 //     was read and CloseWrite was called;
 //   - with [layer.ErrUnread] at a Close before that;
 //   - with the error of a Read or Write, unless that is a deadline of the
-//     holder's own, or net.ErrClosed;
+//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where TLS of
+//     this package was cut short, which to Read is an end like any other;
 //   - with the cause of ctx when that ends. The connection is reset then, and
 //     its Read and Write return the cause.
 //
@@ -97,7 +98,7 @@ func (h *held) Read(p []byte) (int, error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
-		h.half(&h.readEnd)
+		h.heardEnd()
 	default:
 		err = h.failed(err)
 	}
@@ -142,6 +143,15 @@ func (h *held) data(n int) {
 	for _, o := range h.observers {
 		o.Data(n)
 	}
+}
+
+// heardEnd notes that the peer's direction is over, in good order or not.
+func (h *held) heardEnd() {
+	if err := endOf(h.Conn); err != nil {
+		h.end(err)
+		return
+	}
+	h.half(&h.readEnd)
 }
 
 // half notes that one direction is over. With both over, so is the connection.

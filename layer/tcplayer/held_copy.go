@@ -21,7 +21,7 @@ func (h *held) WriteTo(w io.Writer) (n int64, err error) {
 		case err != nil:
 			return 0, h.failed(err)
 		case ok && !more:
-			h.half(&h.readEnd)
+			h.heardEnd()
 			return 0, nil
 		case ok:
 			told = 1
@@ -35,7 +35,7 @@ func (h *held) WriteTo(w io.Writer) (n int64, err error) {
 	rest, err := io.Copy(w, h.Conn)
 	h.data(int(rest - told))
 	if err == nil {
-		h.half(&h.readEnd)
+		h.heardEnd()
 	}
 	return n + rest, h.why(err)
 }

@@ -49,6 +49,9 @@ func (p *pair) join(ctx context.Context) (Traffic, error) {
 // pump copies one direction, and passes its end on.
 func (p *pair) pump(dst, src net.Conn, direction string) int64 {
 	n, err := p.copy(dst, src)
+	if err == nil {
+		err = endOf(src)
+	}
 	if err != nil {
 		p.fail(layer.Error{Reason: direction, Err: err})
 		return n

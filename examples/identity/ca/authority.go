@@ -16,8 +16,10 @@ import (
 
 // Authority issues certificates. It is safe for concurrent use.
 type Authority struct {
-	// Lifetime is how long a certificate is valid; a day, as linkerd's. It is
-	// not to be changed while the Authority is in use.
+	// Lifetime is how long a certificate is valid; a day, as linkerd's. Proxies
+	// wait for 10 s at least before they renew, so that with less than some 20 s
+	// they have none at times. It is not to be changed while the Authority is in
+	// use.
 	Lifetime time.Duration
 
 	// Log is told of the certificate that [Serve] makes for itself. nil is for

@@ -76,6 +76,33 @@ func TestServeSaysWhatItsOwnCertificateComesTo(t *testing.T) {
 	}
 }
 
+// An authority of short-lived certificates has one of its own at all times.
+func TestItsOwnCertificateIsRenewedInTime(t *testing.T) {
+	for _, lifetime := range []time.Duration{4 * time.Second, 12 * time.Second, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			a, err := New("cluster.local")
+			require.NoError(t, err)
+			a.Lifetime = lifetime
+			i, err := a.identity(own)
+			require.NoError(t, err)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error, 1)
+			go func() {
+				done <- i.Certify(ctx, local{service{authority: a, check: func(string, []byte) error { return nil }}})
+			}()
+			require.NoError(t, i.Ready(ctx))
+			for range 600 {
+				time.Sleep(200 * time.Millisecond)
+				synctest.Wait()
+				_, err := i.Server().GetCertificate(nil)
+				require.NoError(t, err, "with a lifetime of %v", lifetime)
+			}
+			cancel()
+			require.NoError(t, <-done)
+		})
+	}
+}
+
 // lines are what a logger said, as long as there is room.
 type lines chan string
 

@@ -70,8 +70,13 @@ func (a *Authority) identity(name string) (*identity.Identity, error) {
 	return identity.New(identity.Config{
 		Name: name, Roots: a.anchors, Key: key, CSR: csr,
 		Token: func() ([]byte, error) { return []byte("itself"), nil }, Log: a.Log,
+		MinRefresh: min(a.Lifetime/2, usualMinRefresh),
 	})
 }
+
+// usualMinRefresh is how long proxies wait at least before they renew. A short
+// life leaves the authority, which asks itself, no time for that.
+const usualMinRefresh = 10 * time.Second
 
 // local is a connection to a CA in this process.
 type local struct{ service service }

@@ -8,7 +8,6 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
 	"google.golang.org/grpc"
 
-	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -17,7 +16,8 @@ import (
 // certificate after 70 % of the life that it has left, within MinRefresh and
 // MaxRefresh. If there is no answer, or none that can be used, it says so to Log
 // and asks again after a back-off, while the certificate that is there serves
-// until it expires.
+// until it expires. What has become due while the machine was suspended, or
+// because its clock was set, is done within a minute.
 //
 // An answer is used if the certificate is for our key and our name, those who
 // vouch for it lead to the trust anchors, it may be shown by servers and by
@@ -45,9 +45,9 @@ func (i *Identity) Certify(ctx context.Context, conn grpc.ClientConnInterface) e
 			break
 		}
 		if err == nil {
-			_ = backoff.Sleep(ctx, i.renewed(cert))
+			i.await(ctx, i.renewed(cert))
 		} else {
-			_ = backoff.Sleep(ctx, i.failed(err))
+			i.await(ctx, i.failed(err))
 		}
 	}
 	return nil
@@ -73,12 +73,13 @@ func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certific
 }
 
 // renewed puts cert to use, and returns when to ask for the next.
-func (i *Identity) renewed(cert *certificate) time.Duration {
+func (i *Identity) renewed(cert *certificate) due {
 	life := time.Until(cert.expires)
 	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
+	next := i.dueIn(wait)
 	i.mu.Lock()
 	i.refreshes++
-	i.failures, i.err, i.next = 0, nil, time.Now().Add(wait)
+	i.failures, i.err, i.next = 0, nil, next
 	i.mu.Unlock()
 	i.cfg.Instruments.Refreshes.Add(1)
 	i.use(cert)
@@ -87,20 +88,21 @@ func (i *Identity) renewed(cert *certificate) time.Duration {
 		i.cfg.Log.Warn("the certificate expires before it is to be renewed",
 			"name", i.cfg.Name, "life", life, "min_refresh", i.cfg.MinRefresh)
 	}
-	return wait
+	return next
 }
 
 // failed returns when to ask again.
-func (i *Identity) failed(err error) time.Duration {
+func (i *Identity) failed(err error) due {
 	i.mu.Lock()
 	wait := i.cfg.Backoff.Delay(i.failures)
+	next := i.dueIn(wait)
 	i.failures++
-	i.err, i.next = err, time.Now().Add(wait)
+	i.err, i.next = err, next
 	i.mu.Unlock()
 	expires := "there is none yet"
 	if cert := i.current.Load(); cert != nil {
 		expires = clock(cert.expires)
 	}
 	i.cfg.Log.Warn("no new certificate", "name", i.cfg.Name, "error", err, "retry_in", wait, "expires", expires)
-	return wait
+	return next
 }

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -23,12 +24,13 @@ type Identity struct {
 	certifies atomic.Bool                 // now
 	current   atomic.Pointer[certificate] // nil before the first one
 	certified chan struct{}               // closed by the first one
+	wall      func() time.Time            // the clock that certificates expire by
 
 	mu        sync.Mutex
 	refreshes int
-	failures  int       // in a row
-	err       error     // of the last request, nil if it went well
-	next      time.Time // when the CA is asked again
+	failures  int   // in a row
+	err       error // of the last request, nil if it went well
+	next      due   // when the CA is asked again
 }
 
 // certificate is one that was checked.
@@ -46,21 +48,29 @@ func New(c Config) (*Identity, error) {
 	if err = errors.Join(c.check(), prefix("trust anchors", err)); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
+	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{}), wall: time.Now}, nil
 }
 
 // Static returns an Identity with a certificate that stays, for those who have
 // their own ways of getting one, and for tests. Its name is the first of the
-// certificate, its server name the first that is DNS-like, if there is one. The
-// certificate must be one that others with the same roots believe. It is not
-// renewed; a new one needs a new Identity.
+// certificate, its server name the first that is DNS-like, or "" if there is none.
+// The certificate must be one that others with the same roots believe, and its
+// PrivateKey the [crypto.Signer] that it is for. It is not renewed; a new one needs
+// a new Identity.
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
 		return nil, errors.New("identity: a certificate, its key and roots are needed")
 	}
+	key, ok := cert.PrivateKey.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("identity: a %T cannot sign", cert.PrivateKey)
+	}
 	chain, err := parseChain(cert.Certificate[0], cert.Certificate[1:])
 	if err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
+	}
+	if !sameKey(chain[0].PublicKey, key.Public()) {
+		return nil, errors.New("identity: the certificate is for another key")
 	}
 	names := caller.Names(chain[0].Extensions)
 	if len(names) == 0 {
@@ -86,7 +96,7 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 func (i *Identity) Name() string { return i.cfg.Name }
 
 // ServerName returns the TLS server name to answer to, which those who connect
-// ask for.
+// ask for. It is "" for an identity of [Static] whose names are URIs alone.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
 // use makes cert what handshakes show from now on.
@@ -155,8 +165,8 @@ func (i *Identity) Describe() layer.Node {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	add("refreshes", i.refreshes)
-	if !i.next.IsZero() {
-		add("renew_in", max(0, time.Until(i.next).Round(time.Second)))
+	if !i.next.wall.IsZero() {
+		add("renew_in", max(0, i.left(i.next).Round(time.Second)))
 	}
 	if i.err != nil {
 		add("failures", i.failures)

@@ -204,6 +204,12 @@ func TestStatic(t *testing.T) {
 			return Static(tls.Certificate{Certificate: [][]byte{{1}}, PrivateKey: good.PrivateKey}, a.pool())
 		},
 		"has no name": func() (*Identity, error) { return Static(a.pair("*.default", time.Hour), a.pool()) },
+		"identity: the certificate is for another key": func() (*Identity, error) {
+			return Static(tls.Certificate{Certificate: good.Certificate, PrivateKey: newKey(t)}, a.pool())
+		},
+		"identity: a []uint8 cannot sign": func() (*Identity, error) {
+			return Static(tls.Certificate{Certificate: good.Certificate, PrivateKey: []byte("key")}, a.pool())
+		},
 	} {
 		_, err := try()
 		require.ErrorContains(t, err, want)
@@ -213,4 +219,5 @@ func TestStatic(t *testing.T) {
 	require.NoError(t, i.Ready(t.Context()))
 	assert.Equal(t, web, i.Name())
 	assert.Equal(t, web, i.ServerName())
+	assert.Empty(t, a.static(spiffe).ServerName())
 }
