@@ -127,8 +127,9 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	if err != nil {
 		return rsp, err
 	}
+	rsp = l.complete(ctx, rsp, l)
 	handed = true
-	return l.complete(ctx, rsp, l), nil
+	return rsp, nil
 }
 
 // learn takes what the head of a response tells of inner's load.

@@ -2,8 +2,11 @@ package layer
 
 import (
 	"context"
+	"runtime"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-kit/kit/metrics"
 
 	"github.com/gotower/gotower/internal/wake"
 )
@@ -61,7 +64,9 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			policy:  p,
 			trips:   tally{to: o.to.Trips},
 			refused: tally{to: o.to.Refused.With("layer", "breaker")},
+			tripped: &breakerGauge{to: o.to.Tripped},
 		}
+		runtime.AddCleanup(b, (*breakerGauge).forget, b.tripped)
 		b.now.Store(b.closed())
 		o.to.Trips.Add(0)
 		o.to.Tripped.Add(0)
@@ -77,10 +82,30 @@ type breaker[Req, Rsp any] struct {
 	changed wake.Broadcast
 	trips   tally
 	refused tally
+	tripped *breakerGauge
 
 	// spare is used by the next response that may have a body: those that
 	// turn out to have none give it back.
 	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
+}
+
+// breakerGauge is the part that a breaker has in the gauge Tripped. Nobody says
+// when a breaker is no longer used: its endpoint is just not there any more. So
+// what it has added is taken back when it is collected.
+type breakerGauge struct {
+	to metrics.Gauge
+	n  atomic.Int64
+}
+
+func (g *breakerGauge) add(n int64) {
+	g.n.Add(n)
+	g.to.Add(float64(n))
+}
+
+func (g *breakerGauge) forget() {
+	if n := g.n.Load(); n != 0 {
+		g.to.Add(float64(-n))
+	}
 }
 
 func (b *breaker[Req, Rsp]) Ready(ctx context.Context) error {

@@ -58,7 +58,7 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 		b.changed.Wake()
 	case Success:
 		if b.now.CompareAndSwap(p, b.closed()) {
-			b.to.Tripped.Add(-1)
+			b.tripped.add(-1)
 			b.changed.Wake()
 		}
 	default:
@@ -75,7 +75,7 @@ func (b *breaker[Req, Rsp]) shut(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	}
 	if p.trip == nil {
 		b.trips.inc()
-		b.to.Tripped.Add(1)
+		b.tripped.add(1)
 	}
 	b.changed.Wake()
 }

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-kit/kit/metrics"
 )
 
 // Budget bounds how much load retries and hedges add. Each request pays in a
@@ -102,10 +104,42 @@ func (b *Budget) withdraw() (epoch int64, granted bool) {
 
 // Balance is how many withdrawals would be granted now.
 func (b *Budget) Balance() int {
+	n, _ := b.balance()
+	return n
+}
+
+// balance says as well whether something was withdrawn that counts still.
+func (b *Budget) balance() (n int, drawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.look()
-	return int(max(b.allowed()-float64(b.withdrawn), 0))
+	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
+}
+
+// budgetGauge shows what a budget allows: when something is withdrawn, and while
+// that counts still, at every eighth request.
+type budgetGauge struct {
+	to     metrics.Gauge
+	budget *Budget
+
+	mu       sync.Mutex
+	drawn    atomic.Bool // something was withdrawn in the last ttl
+	requests atomic.Uint32
+}
+
+func (g *budgetGauge) show() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	balance, drawn := g.budget.balance()
+	g.to.Set(float64(balance))
+	g.drawn.Store(drawn)
+}
+
+// follow is called for every request.
+func (g *budgetGauge) follow() {
+	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
+		g.show()
+	}
 }
 
 // refund takes back a withdrawal that was not used. It must be that very one:

@@ -18,23 +18,26 @@ import (
 //
 // A service that refuses with an error that matches [ErrClosed] is dropped
 // too, so that the key is tried again: not at once, which would be as often as
-// it is asked for, but within an eighth of the idle time.
+// it is asked for, but within an eighth of the idle time. Until then the key is
+// not ready, which is not for good.
 //
 // A Cache is safe for concurrent use. It has one goroutine, for as long as the
 // context lives that it was made with. [Cache.Router] puts a router on top;
 // [Cache.Service] is the [Make] of its services.
 //
 // Admission: a key more than the cache may hold is refused; whatever else the
-// service of the key decides. Ready waits for room, then for that service.
+// service of the key decides. Ready waits for room, then for that service, and
+// for another one if it has closed; for a key that nothing was made for, it asks
+// again every eighth of the idle time.
 //
 // Cancellation: a request whose context is done is refused, and makes nothing.
 //
 // Body: an entry is kept until its last response ended, see [Until].
 //
-// Errors: a refusal for want of room is an [Error] of kind [ErrNotReady]; after
-// the end of the cache's context, one of kind [ErrClosed]; for a key that
-// nothing was made for, and for one that is not equal to itself (a NaN), one of
-// kind [ErrNoRoute]. Its Target is the key.
+// Errors: a refusal for want of room is an [Error] of kind [ErrNotReady], and so is
+// that of a service that has closed; after the end of the cache's context, one of
+// kind [ErrClosed]; for a key that nothing was made for, and for one that is not
+// equal to itself (a NaN), one of kind [ErrNoRoute]. Its Target is the key.
 //
 // Cost: for a key that is there, a hash, a look-up in a map that is never
 // locked, and two atomic additions; no allocation but for the body's Observer.
@@ -45,9 +48,10 @@ type Cache[K comparable, Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of every service's own
 	seed   maphash.Seed
 
-	keys    atomic.Int64 // taken, those in the making included
-	freed   wake.Broadcast
-	refused tally // for want of room
+	keys    atomic.Int64   // taken, those in the making included
+	swept   atomic.Int64   // how often the sweeper has looked
+	freed   wake.Broadcast // of keys, swept and ctx
+	refused tally          // for want of room
 	shards  [64]cacheShard[K, Req, Rsp]
 }
 

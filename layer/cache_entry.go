@@ -27,10 +27,13 @@ func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	return new(Describe(*inner))
 }
 
-func (e *cacheEntry[K, Req, Rsp]) note(err error) {
-	if errors.Is(err, ErrClosed) {
+// note reports whether by err the service will never be ready again.
+func (e *cacheEntry[K, Req, Rsp]) note(err error) bool {
+	closed := errors.Is(err, ErrClosed)
+	if closed {
 		e.closed.Store(true)
 	}
+	return closed
 }
 
 // isOver retires the entry if it is time.

@@ -28,19 +28,30 @@ func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req
 
 func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 	for {
+		swept := h.cache.swept.Load()
 		e, err := h.open(ctx)
+		if err == nil {
+			err = h.ready(ctx, e)
+			if err == nil || !errors.Is(err, ErrClosed) {
+				return err
+			}
+		}
+		again := func() bool { return h.cache.swept.Load() != swept || h.cache.ctx.Err() != nil }
 		switch {
-		case err == nil:
-			return h.ready(ctx, e)
-		case errors.Is(err, ErrClosed):
+		case h.cache.ctx.Err() != nil:
 			return err
-		case errors.Is(err, ErrNoRoute):
+		case e != nil:
+			err = h.cache.refuseClosed(h.key, err)
+			again = e.IsGone // the sweeper's doing, and at the end of the cache as well
+		case errors.Is(err, errCacheFull):
+			again = h.cache.hasRoom
+		case keyedUnequal(h.key):
 			return &Error{Layer: "cache", Kind: ErrClosed, Err: err}
-		case !errors.Is(err, errCacheFull):
+		case !errors.Is(err, ErrNoRoute):
 			return context.Cause(ctx)
 		}
-		if err := h.cache.freed.Wait(ctx, h.cache.hasRoom); err != nil {
-			return err
+		if cause := h.cache.freed.Wait(ctx, again); cause != nil {
+			return &Error{Layer: "cache", Target: fmt.Sprint(h.key), Reason: "it waited for: " + err.Error(), Err: cause}
 		}
 	}
 }
@@ -65,8 +76,8 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 		return none, err
 	}
 	rsp, err := e.call(ctx, *e.inner.Load(), req)
-	if err != nil {
-		e.note(err)
+	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
+		err = h.cache.refuseClosed(h.key, err)
 	}
 	return rsp, err
 }

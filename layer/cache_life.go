@@ -24,8 +24,9 @@ func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp],
 	if rsp, err = inner.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	rsp = l.complete(ctx, rsp, l)
 	handed = true
-	return l.complete(ctx, rsp, l), nil
+	return rsp, nil
 }
 
 // Data and End make it the Observer of every response, so that none has to be

@@ -94,6 +94,15 @@ func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
 	}
 }
 
+// refuseClosed takes what closed the service of a key for what it is to those
+// above: another one will be made.
+func (c *Cache[K, Req, Rsp]) refuseClosed(key K, err error) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
+		Reason: "closed until it is made again", Err: mapHiddenError{err, ErrClosed},
+	}
+}
+
 func (c *Cache[K, Req, Rsp]) refuseEnded(key K) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrClosed,

@@ -45,7 +45,10 @@ func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
 			require.NotErrorIs(t, err, layer.ErrNotReady)
 			require.EqualError(t, err, "cache no: no route: nothing was made for this key")
 		}
-		require.ErrorIs(t, c.Service("no").Ready(ctx), layer.ErrClosed)
+		err := layer.Poll(c.Service("no"))
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "nothing was made for this key")
 		require.Equal(t, 4, asked)
 		require.EqualValues(t, 0, c.Describe().State.Get("keys"))
 		require.Equal(t, "yes1", cacheUse(t, ctx, c.Service("yes"), "1"))

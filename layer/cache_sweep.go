@@ -12,6 +12,8 @@ func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 			for i := range c.shards {
 				c.sweepShard(&c.shards[i], now)
 			}
+			c.swept.Add(1)
+			c.freed.Wake()
 		case <-c.ctx.Done():
 			for i := range c.shards {
 				c.release(c.shards[i].end())

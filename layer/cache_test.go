@@ -272,7 +272,9 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 		var failures int
 		for len(m.of("a")) == 1 {
 			if _, err := svc.Call(ctx, ""); err != nil {
-				require.ErrorIs(t, err, layer.ErrClosed)
+				require.ErrorIs(t, err, layer.ErrNotReady)
+				require.NotErrorIs(t, err, layer.ErrClosed, "for those above it is not for good")
+				require.EqualError(t, err, "cache a: not ready: closed until it is made again: balance: closed")
 				failures++
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -285,10 +287,74 @@ func TestCacheDropsWhatHasClosed(t *testing.T) {
 		require.Equal(t, "a1", cacheUse(t, ctx, svc, "1"))
 
 		m.of("a")[1].ready = func(context.Context) error { return closed }
-		require.ErrorIs(t, layer.Poll(svc), layer.ErrClosed, "said by Ready")
+		err = layer.Poll(svc)
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.NotErrorIs(t, err, layer.ErrClosed, "said by Ready")
+		require.ErrorContains(t, err, "balance: closed")
 		time.Sleep(8 * time.Second)
 		require.NoError(t, layer.Poll(svc))
 		require.Len(t, m.of("a"), 3)
+	})
+}
+
+// Whoever waits for a service that has closed waits for the next one.
+func TestCacheReadyWaitsForWhatIsMadeAgain(t *testing.T) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
+		svc := c.Service("a")
+		cacheUse(t, ctx, svc, "")
+		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
+		m.of("a")[0].ready = func(context.Context) error { return closed }
+		gone, leave := context.WithTimeout(ctx, time.Second)
+		defer leave()
+		err := svc.Ready(gone)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NotErrorIs(t, err, layer.ErrClosed)
+		require.ErrorContains(t, err, "balance: closed")
+		began := time.Now()
+		require.NoError(t, svc.Ready(ctx))
+		require.LessOrEqual(t, time.Since(began), 7500*time.Millisecond, "an eighth of a minute")
+		require.Len(t, m.of("a"), 2)
+	})
+}
+
+func TestCacheReadyAsksAgainWhereNothingWasMade(t *testing.T) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
+		asked := 0
+		ctx, end := context.WithCancel(ctx)
+		c := layer.NewCache(ctx, func(ctx context.Context, key string) cacheService {
+			if asked++; asked < 4 {
+				return nil
+			}
+			return m.Make(ctx, key)
+		}, layer.CachePolicy{})
+		began := time.Now()
+		require.NoError(t, c.Service("a").Ready(ctx))
+		require.Equal(t, 4, asked)
+		require.Equal(t, 22500*time.Millisecond, time.Since(began), "three eighths of a minute")
+
+		asked = 0
+		waiting := make(chan error)
+		go func() { waiting <- c.Service("b").Ready(context.Background()) }()
+		synctest.Wait()
+		end()
+		require.ErrorIs(t, <-waiting, layer.ErrClosed)
+	})
+}
+
+// Those above do not give up a key whose service has closed.
+func TestCacheHandleLivesOnBelowAWatch(t *testing.T) {
+	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
+		w := layer.NewWatch(ctx, 1, func(context.Context, int) cacheService { return c.Service("a") })
+		cacheUse(t, ctx, w, "")
+		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
+		m.of("a")[0].ready = func(context.Context) error { return closed }
+		m.of("a")[0].serve = func(context.Context) (*cacheResponse, error) { return nil, closed }
+		_, err := w.Call(ctx, "")
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		waits, leave := context.WithTimeout(ctx, time.Hour)
+		defer leave()
+		require.NoError(t, w.Ready(waits))
+		require.Equal(t, "a1", cacheUse(t, ctx, w, "1"))
 	})
 }
 

@@ -29,7 +29,8 @@ type Observer interface {
 // to hear of rsp, and returns the response to hand on. It is called once for
 // each response that came without an error, before anyone reads from it; ctx
 // is the context that the request was sent with, and when it ends, so does the
-// response.
+// response. One that panics must not have told o the end; what o holds is then
+// given back, but for the counts of Metrics and the span of Trace.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the Completion of responses that are over when Call returns.

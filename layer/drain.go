@@ -84,8 +84,9 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	if rsp, err = s.Service.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	rsp = s.complete(ctx, rsp, s)
 	handed = true
-	return s.complete(ctx, rsp, s), nil
+	return rsp, nil
 }
 
 // Data and End make the layer the Observer of every response, so that none

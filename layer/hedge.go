@@ -60,7 +60,8 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 		h.sent.to = o.to.Hedges.With("outcome", "sent")
 		h.won.to = o.to.Hedges.With("outcome", "won")
 		h.skipped.to = o.to.Hedges.With("outcome", "skipped")
-		o.to.Budget.Set(float64(p.Budget.Balance()))
+		h.shown.to, h.shown.budget = o.to.Budget, p.Budget
+		h.shown.show()
 		return h
 	}
 }
@@ -76,6 +77,7 @@ type hedge[Req, Rsp any] struct {
 	whole  bool // a response is complete when Call returns it
 
 	requests bodySeam[Req]
+	shown    budgetGauge
 
 	made    time.Time
 	latency quantile
@@ -128,6 +130,7 @@ func (h *hedge[Req, Rsp]) account(ctx context.Context, start time.Duration, samp
 		now := h.now()
 		h.latency.record(now, now-start)
 	}
+	h.shown.follow()
 	if err != nil && errors.Is(err, ErrNotReady) || retryAbove(ctx).paysTo(h.policy.Budget) {
 		return
 	}

@@ -26,7 +26,7 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	budget := r.policy.Budget
 	entry, granted := budget.withdraw()
-	r.to.Budget.Set(float64(budget.Balance()))
+	r.shown.show()
 	if !granted {
 		r.explain("no budget")
 		return rsp, errHedgeSkipped
@@ -36,6 +36,7 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 		next, ok := r.replay.Next()
 		if !ok {
 			budget.refund(entry)
+			r.shown.show()
 			r.explain("the request body cannot be sent again")
 			return rsp, errHedgeSkipped
 		}
@@ -49,6 +50,7 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 		if c.refused() {
 			r.closeBody(c)
 			budget.refund(entry)
+			r.shown.show()
 		}
 	}
 	return rsp, err

@@ -424,7 +424,7 @@ func TestHedgeShowsItself(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.Equal(t, map[string]float64{"outcome=sent": 1, "outcome=won": 1, "outcome=skipped": 1}, counts.n)
-		require.EqualValues(t, 8, balance, "when the second was asked for")
+		require.EqualValues(t, 9, balance, "the second was refused, and is given back")
 		require.Equal(t, "hedge      delay=1s budget=9 sent=1 won=1 skipped=1\nlayer.Func\n", layer.Describe(svc).String())
 	})
 	svc := layer.Hedge[int, int](layer.HedgePolicy[int]{Max: time.Second})(layer.Func[int, int](echo))

@@ -42,11 +42,11 @@ type Instruments struct {
 
 	Retries metrics.Counter // Retry: tries after the first
 	Skipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback, deadline
-	Budget  metrics.Gauge   // Retry, Hedge: retries that the budget allows now
+	Budget  metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
 	Hedges  metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 
 	Trips    metrics.Counter // Breaker: times it opened
-	Tripped  metrics.Gauge   // Breaker: 1 while it is not closed
+	Tripped  metrics.Gauge   // Breaker: 1 while it is not closed, until it is no longer used and collected
 	Connects metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
 	Injected metrics.Counter // Chaos: label "fault": delay, error

@@ -83,8 +83,9 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	if rsp, err = l.Service.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	rsp = l.complete(ctx, rsp, l)
 	handed = true
-	return l.complete(ctx, rsp, l), nil
+	return rsp, nil
 }
 
 func (l *limit[Req, Rsp]) take() bool {

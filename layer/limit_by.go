@@ -87,8 +87,9 @@ func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 	if rsp, err = l.Service.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	rsp = l.complete(ctx, rsp, held)
 	handed = true
-	return l.complete(ctx, rsp, held), nil
+	return rsp, nil
 }
 
 func (l *limitBy[K, Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }

@@ -1,8 +1,10 @@
 package layer
 
 import (
+	"cmp"
 	"container/list"
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,15 +15,18 @@ import (
 )
 
 // line is where requests stand in front of a service that has no room. At any
-// time one of those in line has the turn: it alone waits for the service.
+// time one of those in line has the turn: it alone waits for the service. Those
+// whom the service refused time after time, although it was ready, rest: they are
+// in line, but for a while nobody waits behind them.
 type line struct {
 	capacity int
-	waiting  atomic.Int64  // in line, to be read without mu
+	waiting  atomic.Int64  // in line, those who rest included, to be read without mu
 	shown    metrics.Gauge // the same
 	vain     atomic.Bool   // somebody waited, and nobody has seen the service ready since
 
 	mu      sync.Mutex
 	queue   list.List // of *waiter, by number
+	resting []*waiter // by number
 	next    int64     // the number of the next to join
 	head    *waiter   // whose turn it is; nil when nobody is in line
 	last    error     // the service's last refusal
@@ -38,23 +43,25 @@ type waiter struct {
 
 	// With the line's mu.
 	number int64         // those who came before it have lesser ones
-	place  *list.Element // nil when not in line
+	place  *list.Element // nil when not in the queue
 	failed error
 	stop   context.CancelCauseFunc // ends the wait of the one whose turn it is
 
-	ready bool // it had its turn, and the service was ready
+	guest bool          // it found the line full, and tries once
+	ready bool          // it had its turn, and the service was ready
+	rest  time.Duration // for how long it rests before it has its next turn
 }
 
 func (l *line) empty() bool   { return l.waiting.Load() == 0 }
 func (l *line) hasRoom() bool { return l.waiting.Load() < int64(l.capacity) }
 func (l *line) len() int64    { return l.waiting.Load() }
 
-// join puts w at the end, unless the line is full. What the line waited in vain
-// before it was empty counts, unless that was longer ago than forget.
+// join puts w at the end, unless the line is full and w no guest. What the line
+// waited in vain before it was empty counts, unless that was longer ago than forget.
 func (l *line) join(w *waiter, forget time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue.Len() >= l.capacity {
+	if l.queue.Len()+len(l.resting) >= l.capacity && !w.guest {
 		return false
 	}
 	if l.vain.Load() && l.queue.Len() == 0 {
@@ -65,6 +72,7 @@ func (l *line) join(w *waiter, forget time.Duration) bool {
 	w.number = l.next
 	l.next++
 	w.place = l.queue.PushBack(w)
+	l.rouseFirst()
 	l.changed()
 	return true
 }
@@ -75,7 +83,63 @@ func (l *line) join(w *waiter, forget time.Duration) bool {
 func (l *line) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	w.turn, w.ready, w.rest = make(chan struct{}, 1), false, 0
+	l.stand(w)
+	l.changed()
+}
+
+// lieDown is rejoin for one who is to rest. Those who do ask the service no more
+// than once each restEach, all of them together.
+func (l *line) lieDown(w *waiter, rest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, _ := l.whereRests(w)
+	l.resting = slices.Insert(l.resting, i, w)
 	w.turn, w.ready = make(chan struct{}, 1), false
+	w.rest = max(rest, time.Duration(len(l.resting))*restEach)
+	l.changed()
+}
+
+const restEach = 50 * time.Microsecond
+
+// rouse puts w, whose rest is over, back into the queue, unless somebody did.
+func (l *line) rouse(w *waiter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, rests := l.whereRests(w)
+	if !rests {
+		return
+	}
+	l.resting = slices.Delete(l.resting, i, i+1)
+	l.stand(w)
+	l.rouseFirst()
+	l.changed()
+}
+
+// passed is called when a request was served that had stood in line: there may
+// be room for the first of those who rest.
+func (l *line) passed() {
+	if l.empty() {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rouseFirst()
+	l.changed()
+}
+
+// rouseFirst lets the first of those who rest go before whoever comes after it.
+// Call it with mu held, and changed after it.
+func (l *line) rouseFirst() {
+	if len(l.resting) > 0 {
+		w := l.resting[0]
+		l.resting = slices.Delete(l.resting, 0, 1)
+		l.stand(w)
+	}
+}
+
+// stand puts w into the queue, by its number. Call it with mu held.
+func (l *line) stand(w *waiter) {
 	behind := l.queue.Front()
 	for behind != nil && behind.Value.(*waiter).number < w.number {
 		behind = behind.Next()
@@ -85,7 +149,11 @@ func (l *line) rejoin(w *waiter) {
 	} else {
 		w.place = l.queue.InsertBefore(w, behind)
 	}
-	l.changed()
+}
+
+// whereRests is the place of w among those who rest. Call it with mu held.
+func (l *line) whereRests(w *waiter) (int, bool) {
+	return slices.BinarySearchFunc(l.resting, w, func(a, b *waiter) int { return cmp.Compare(a.number, b.number) })
 }
 
 // leave takes w out and gives its turn, if it had it, to the first in line.
@@ -94,6 +162,8 @@ func (l *line) leave(w *waiter) {
 	if w.place != nil {
 		l.queue.Remove(w.place)
 		w.place = nil
+	} else if i, rests := l.whereRests(w); rests {
+		l.resting = slices.Delete(l.resting, i, i+1)
 	}
 	if l.head == w {
 		l.head = nil
@@ -131,11 +201,15 @@ func (l *line) began(w *waiter) time.Time {
 	return w.since
 }
 
-// waited is for how long the wait of w counts.
-func (l *line) waited(w *waiter) time.Duration {
+// waited returns for how long w has, and for how long all who stood in line did
+// so in vain.
+func (l *line) waited(w *waiter) (own, inVain time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.began(w))
+	if l.vain.Load() {
+		inVain = time.Since(l.since)
+	}
+	return time.Since(w.since), inVain
 }
 
 // inVain reports whether those in line wait for a service that is not ready, and
@@ -146,6 +220,13 @@ func (l *line) inVain() (since time.Time, ok bool) {
 	return l.since, l.vain.Load() && l.queue.Len() > 0
 }
 
+// rest is how many of those in line rest.
+func (l *line) rest() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.resting)
+}
+
 // failure returns why the line failed while w stood in it, or nil.
 func (l *line) failure(w *waiter) error {
 	l.mu.Lock()
@@ -153,7 +234,8 @@ func (l *line) failure(w *waiter) error {
 	return w.failed
 }
 
-// fail ends the wait of everyone in line.
+// fail ends the wait of everyone in line, but for those who rest: they have seen
+// the service ready, and their own time is over no later than that of the line.
 func (l *line) fail(cause error) {
 	l.mu.Lock()
 	for e := l.queue.Front(); e != nil; e = l.queue.Front() {
@@ -176,8 +258,10 @@ func (l *line) fail(cause error) {
 // changed keeps what follows from the list: who has the turn, how many wait.
 // Call it with mu held.
 func (l *line) changed() {
-	l.waiting.Store(int64(l.queue.Len()))
-	l.shown.Set(float64(l.queue.Len()))
+	n := int64(l.queue.Len() + len(l.resting))
+	if was := l.waiting.Swap(n); was != n {
+		l.shown.Add(float64(n - was)) // of several queues, maybe
+	}
 	switch {
 	case l.queue.Len() == 0 && l.vain.Load():
 		l.emptied = time.Now()

@@ -28,14 +28,25 @@ import (
 // counted, and what was waited before it is forgotten if it was longer than
 // maxWait. Ready waits for room in the line.
 //
+// Inner may refuse a request although it is ready: a [LimitBy] or a [RateLimitBy]
+// whose key has no room, an [If], a router with a limit on one route. Who is
+// refused so several times rests, and tries again every 50 ms, or later if more
+// than a thousand rest. It keeps its place: it counts as in line, and whenever
+// another one comes, is served or has rested, the first of those who rest tries
+// before it. So one key that has no room is served in order, by and large, and
+// holds up nobody else: newcomers try once at once, even with the line full of
+// those who rest. (A line that is full of one key takes in no others; a LimitBy
+// above the Queue keeps it from that.) One who has rested until its maxWait is over
+// fails alone; that does not shut the queue.
+//
 // Cancellation: a waiter whose context ends leaves the line at once.
 //
 // Body: not touched.
 //
-// Errors: those who stood in line when it went into fail-fast get an [Error]
-// of kind [ErrFailFast]; newcomers in fail-fast, and newcomers who find the
-// line full, one of kind [ErrNotReady]. It says how long the request waited
-// and, as its cause, what it waited for: inner's last refusal; in fail-fast,
+// Errors: those who stood in line when it went into fail-fast, and those whom inner
+// refused until their time was over, get an [Error] of kind [ErrFailFast];
+// newcomers in fail-fast, and newcomers who find the line full, one of kind
+// [ErrNotReady]. It says how long the request waited and, as its cause, what it waited for: inner's last refusal; in fail-fast,
 // what inner's Ready says now, or else the refusal that led to it. A refusal of
 // kind [ErrClosed] is not waited for.
 //
@@ -127,11 +138,11 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
 	if !q.line.join(w, q.maxWait) {
-		q.failed.inc()
-		return none, &Error{
-			Layer: "queue", Target: q.target, Kind: errShed,
-			Reason: fmt.Sprintf("full, %d are waiting", q.line.capacity), Err: q.line.reason(),
+		w.guest = q.line.rest() > 0 && Poll(q.Service) == nil
+		if !w.guest {
+			return none, q.full()
 		}
+		q.line.join(w, q.maxWait)
 	}
 	for refusals := 0; ; refusals++ {
 		err := q.reachInner(ctx, w)
@@ -142,32 +153,49 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 		}
 		rsp, err := q.Service.Call(ctx, req)
 		if err == nil || !worthWaiting(err) {
+			q.line.passed()
 			q.waited.Observe(milliseconds(inLine))
 			return rsp, err
 		}
 		q.line.refused(err)
-		if err := q.giveUp(ctx, w, refusals, err); err != nil {
+		if err := q.giveUp(ctx, w, err); err != nil {
 			q.waited.Observe(milliseconds(time.Since(w.since)))
 			return none, err
 		}
 		if w.late == nil {
 			w.late = q.end(w)
 		}
-		q.line.rejoin(w)
+		if refusals < bearable {
+			q.line.rejoin(w)
+		} else {
+			q.line.lieDown(w, pause.Delay(refusals-bearable))
+		}
+	}
+}
+
+// full turns away one for whom there is no room.
+func (q *queue[Req, Rsp]) full() error {
+	q.failed.inc()
+	return &Error{
+		Layer: "queue", Target: q.target, Kind: errShed,
+		Reason: fmt.Sprintf("full, %d are waiting", q.line.capacity), Err: q.line.reason(),
 	}
 }
 
 // giveUp returns why w, whose Call was refused with err, does not go back to
 // the line, or nil.
-func (q *queue[Req, Rsp]) giveUp(ctx context.Context, w *waiter, refusals int, err error) error {
-	if ctx.Err() != nil {
+func (q *queue[Req, Rsp]) giveUp(ctx context.Context, w *waiter, err error) error {
+	own, inVain := q.line.waited(w)
+	alone := w.ready || w.rest > 0 // it is this request that inner does not take
+	switch {
+	case ctx.Err() != nil:
 		return q.gone(ctx, w)
-	}
-	if q.isOver(w) {
+	case w.guest:
+		return q.full()
+	case q.isOver(inVain), q.isOver(own) && !alone:
 		return q.failFast(w, err)
-	}
-	if refusals >= bearable && backoff.Sleep(ctx, pause.Delay(refusals-bearable)) != nil {
-		return q.gone(ctx, w)
+	case q.isOver(own):
+		return q.tooLong(w, "refused to the end, although others may be served", err)
 	}
 	return nil
 }
@@ -183,13 +211,8 @@ var pause = backoff.Backoff{Min: time.Millisecond, Max: 50 * time.Millisecond}
 // left the line and the next in it has its turn.
 func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	defer q.line.leave(w) // whatever happens, a panic of inner included
-	select {
-	case <-w.turn:
-	case <-w.late:
-		// It tries once more, as the head does at the end of its wait.
+	if !q.awaitTurn(ctx, w) {
 		return q.outcome(ctx, w)
-	case <-ctx.Done():
-		return q.gone(ctx, w)
 	}
 	until, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -209,10 +232,28 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	return err
 }
 
+// awaitTurn reports whether it is w's turn. If it is not, the context is done, or
+// w has waited for so long that it tries once more without: as the head does at
+// the end of its wait.
+func (q *queue[Req, Rsp]) awaitTurn(ctx context.Context, w *waiter) bool {
+	if w.rest > 0 {
+		rested := time.AfterFunc(w.rest, func() { q.line.rouse(w) })
+		defer rested.Stop()
+	}
+	select {
+	case <-w.turn:
+		return true
+	case <-w.late:
+		w.ready = Poll(q.Service) == nil
+	case <-ctx.Done():
+	}
+	return false
+}
+
 // outcome returns why there is no more to wait for, or nil.
 func (q *queue[Req, Rsp]) outcome(ctx context.Context, w *waiter) error {
 	if failed := q.line.failure(w); failed != nil {
-		return q.tooLong(w, failed)
+		return q.tooLong(w, nothingReady, failed)
 	}
 	if ctx.Err() != nil {
 		return q.gone(ctx, w)
@@ -230,22 +271,24 @@ func (q *queue[Req, Rsp]) end(w *waiter) <-chan time.Time {
 	return time.After(time.Until(w.since.Add(q.maxWait)))
 }
 
-func (q *queue[Req, Rsp]) isOver(w *waiter) bool {
-	return q.maxWait > 0 && q.line.waited(w) >= q.maxWait
+func (q *queue[Req, Rsp]) isOver(waited time.Duration) bool {
+	return q.maxWait > 0 && waited >= q.maxWait
 }
 
 // failFast shuts the queue on behalf of w, its head.
 func (q *queue[Req, Rsp]) failFast(w *waiter, cause error) error {
 	q.shut.CompareAndSwap(nil, &shut{since: time.Now(), cause: cause})
 	q.line.fail(cause)
-	return q.tooLong(w, cause)
+	return q.tooLong(w, nothingReady, cause)
 }
 
-func (q *queue[Req, Rsp]) tooLong(w *waiter, cause error) error {
+const nothingReady = "nothing was ready in time"
+
+func (q *queue[Req, Rsp]) tooLong(w *waiter, reason string, cause error) error {
 	q.failed.inc()
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: ErrFailFast,
-		Reason: "nothing was ready in time", Waited: time.Since(w.since), Err: cause,
+		Reason: reason, Waited: time.Since(w.since), Err: cause,
 	}
 }
 
@@ -283,6 +326,9 @@ func (q *queue[Req, Rsp]) Next() Service[Req, Rsp] { return q.Service }
 
 func (q *queue[Req, Rsp]) Describe() Node {
 	state := State{{"waiting", q.line.len()}, {"capacity", q.line.capacity}, {"max_wait", q.maxWait}}
+	if n := q.line.rest(); n > 0 {
+		state = append(state, Attr{"resting", n})
+	}
 	if n := q.failed.n.Load(); n > 0 {
 		state = append(state, Attr{"refused", n})
 	}

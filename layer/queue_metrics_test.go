@@ -36,15 +36,16 @@ func (s *shared) all() []float64 {
 	return slices.Clone(s.seen)
 }
 
-// level is a gauge that only shows what was set last.
+// level is a gauge, set or moved.
 type level struct{ *shared }
 
 func (l level) With(...string) metrics.Gauge { return l }
 func (l level) Set(value float64)            { l.Observe(value) }
 func (l level) Add(delta float64) {
-	if delta != 0 { // which only announces it
-		panic("it is set")
-	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.last += delta
+	l.seen = append(l.seen, l.last)
 }
 
 func (l level) now() float64 {

@@ -54,7 +54,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			refused: tally{to: o.to.Refused.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
-			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys + parts - 1) / parts, index: make(map[K]int)}
+			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, index: make(map[K]int)}
 		}
 		return l
 	}

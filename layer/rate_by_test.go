@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -112,4 +113,11 @@ func TestRateLimitByAllocatesNothingForKeysThatComeAndGo(t *testing.T) {
 		call()
 	}
 	require.Zero(t, testing.AllocsPerRun(1000, call))
+}
+
+func TestRateLimitByAsManyKeysAsThereAre(t *testing.T) {
+	svc := layer.RateLimitBy[int, int, int](func(req int) int { return req }, 1, 1, math.MaxInt)(
+		layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil }))
+	_, err := svc.Call(t.Context(), 1)
+	require.NoError(t, err)
 }

@@ -65,7 +65,12 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 		r.tooLong = &kind{"over the limit of " + policy.PerTry.String() + " a try", ErrTryTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
-		o.to.Budget.Set(float64(policy.Budget.Balance()))
+		r.shown.to, r.shown.budget = o.to.Budget, policy.Budget
+		if policy.Tries == 1 {
+			o.to.Budget.Add(0) // there is nothing that it would allow
+		} else {
+			r.shown.show()
+		}
 		r.expired = o.to.Expired.With("limit", "try")
 		for why := range skipNothing {
 			r.skipped[why].to = o.to.Skipped.With("reason", why.String())
@@ -84,6 +89,7 @@ type retry[Req, Rsp any] struct {
 	tooLong error     // the cause of the contexts of tries that were
 
 	retries tally
+	shown   budgetGauge
 	skipped [skipNothing]tally
 	expired interface{ Add(delta float64) }
 }
@@ -130,6 +136,7 @@ func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (Rsp, er
 	got := r.look(a, replay, 1, rsp, err)
 	if err == nil && a.hints.Explanation == nil && !r.policy.Outcomes(got.outcome()) {
 		a.pay()
+		r.shown.follow()
 		return got.ahead, nil
 	}
 	s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
@@ -158,8 +165,9 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	rsp, err = r.Service.Call(e, req)
 	switch {
 	case err == nil && e.lift():
+		rsp = r.complete(e, rsp, e)
 		handed = true
-		return r.complete(e, rsp, e), nil
+		return rsp, nil
 	case err == nil: // at the last moment, and its context is done
 		r.resend.Discard(rsp)
 		rsp = *new(Rsp)

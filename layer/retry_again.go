@@ -155,7 +155,7 @@ func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 // the last one left it as it was.
 func (s *retrying[Req, Rsp]) takeOut(untouched bool) skip {
 	s.entry, s.charged = s.policy.Budget.withdraw()
-	s.to.Budget.Set(float64(s.policy.Budget.Balance()))
+	s.shown.show()
 	switch {
 	case !s.charged:
 		return skipBudget
@@ -178,7 +178,7 @@ func (s *retrying[Req, Rsp]) giveBack() {
 	if s.charged {
 		s.charged = false
 		s.policy.Budget.refund(s.entry)
-		s.to.Budget.Set(float64(s.policy.Budget.Balance()))
+		s.shown.show()
 	}
 }
 

@@ -115,8 +115,9 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 		}
 		return rsp, err
 	}
+	rsp = s.complete(ctx, rsp, s)
 	handed = true
-	return s.complete(ctx, rsp, s), nil
+	return rsp, nil
 }
 
 // Data and End make the layer the Observer of every response, so that none has

@@ -15,7 +15,8 @@ import (
 // Cancellation: the context of the request gains a deadline, never a later
 // one than it had. The context stays alive until the response ended.
 //
-// Body: reading a body after the deadline fails.
+// Body: reading a body after the deadline fails where the body heeds the context,
+// as those of net/http do; one that is in memory already can be read on.
 //
 // Errors: once the limit has run out, what inner returned as an error comes
 // back in an [Error] of kind [ErrTimeout], and so does what reading the body
@@ -128,8 +129,9 @@ func (t *timeout[Req, Rsp]) callAsked(ctx context.Context, req Req) (Rsp, error)
 		}
 		return rsp, err
 	}
+	rsp = t.complete(ctx, rsp, timedAsked{&t.over, ctx, cancel})
 	handed = true
-	return t.complete(ctx, rsp, timedAsked{&t.over, ctx, cancel}), nil
+	return rsp, nil
 }
 
 func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }

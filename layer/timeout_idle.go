@@ -63,8 +63,8 @@ func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err
 	if rsp, err = t.Service.Call(&r.expiry, req); err != nil {
 		return rsp, err
 	}
-	handed = true
 	rsp = t.complete(&r.expiry, rsp, r)
+	handed = true
 	if b, ok := t.seam.body(rsp).(*observedBody); ok {
 		r.body, b.ReadCloser = b.ReadCloser, r
 	}

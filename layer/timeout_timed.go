@@ -111,8 +111,8 @@ func callTimed[Req, Rsp any](
 		}
 		return rsp, err
 	}
-	handed = true
 	rsp = complete(&r.expiry, rsp, r)
+	handed = true
 	if b := seam.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r
 	}

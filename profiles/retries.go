@@ -49,6 +49,9 @@ func (r atOnce[Req, Rsp]) Outline(rsp Rsp) string {
 // again adds what sends a request more than once, and what counts that.
 func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc bool) layer.Stack[Req, Rsp] {
 	yes := func(Req) bool { return true }
+	if to := a.requests.Budget; to != nil && b == nil {
+		to.Set(0) // there may have been one before
+	}
 	switch {
 	case a.route.Retryable && b != nil:
 		policy := layer.RetryPolicy[Req, Rsp]{

@@ -54,7 +54,7 @@
 // A match has these fields, where a list is any of its members, and a text is
 // exact, or one of {exact: x}, {prefix: x}, {regex: x} and {present: true}:
 //
-//	method: [GET, HEAD]
+//	method: [GET, HEAD]             # get is GET
 //	path: /a/b                      # exact
 //	pathPrefix: /a                  # /a and /a/b, not /ab
 //	pathRegex: /a/[^/]*|/b          # the whole path, with a group around it

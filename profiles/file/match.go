@@ -28,7 +28,7 @@ func shortRequests() conditions {
 			}
 		}
 		return fields{
-			"method":     texts(func(v value, s string) profiles.Match { return v.leaf(c, profiles.Method(s)) }),
+			"method":     texts(func(v value, s string) profiles.Match { return v.leaf(c, profiles.Method(strings.ToUpper(s))) }),
 			"path":       texts(value.exactPath),
 			"pathPrefix": texts(func(v value, s string) profiles.Match { return v.leaf(c, profiles.PathPrefix(s)) }),
 			"pathRegex":  texts(value.pathRegex),

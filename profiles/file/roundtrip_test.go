@@ -50,7 +50,7 @@ func (d draw) text() (profiles.Text, any) {
 func (d draw) leaf() (profiles.Match, object) {
 	switch d.int(0, 7) {
 	case 0:
-		method := d.pick("GET", "POST", "get", "PROPFIND")
+		method := d.pick("GET", "POST", "HEAD", "PROPFIND")
 		return profiles.Method(method), object{"method": method}
 	case 1:
 		path := d.pick("/", "/a.b", "/a|b", "/^x$", `/\d`, "/ ", "/%2F")
