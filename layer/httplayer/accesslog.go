@@ -112,8 +112,10 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &accessEntry{request: r, exchange: x, began: time.Now(), id: h.log.id(r)}
 	x.hear = append(x.hear, hearer{e.begun, e.wrote})
 	if r.Body != nil && r.Body != http.NoBody {
-		r = r.WithContext(r.Context()) // the server looks at its own
-		r.Body = &weighed{ReadCloser: r.Body, read: &e.read}
+		own := r.WithContext(r.Context()) // the server looks at its own
+		own.Body = &weighed{ReadCloser: r.Body, read: &e.read}
+		defer handBack(r, own)
+		r = own
 	}
 	defer func() {
 		e.ended = time.Now()

@@ -29,7 +29,7 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		out := e.outgoing(ctx, req)
 		out.inForm(form, req, c.wire)
 		before := c.wire.sent.Load()
-		rsp, err := c.roundTrip(out)
+		rsp, err := p.roundTrip(c, out)
 		if err == nil {
 			out.admit()
 			rsp.Request, rsp.TLS = req, c.wire.tls
@@ -49,6 +49,30 @@ func (p *pool) call(ctx context.Context, req *http.Request) (*http.Response, err
 		}
 		// It died while it was idle. The next one, or else a new one, will do.
 	}
+}
+
+// roundTrip is that of c. A connection that may be upgraded stays counted while it
+// becomes one that was: for net/http it ends before RoundTrip returns.
+func (p *pool) roundTrip(c *h1Conn, out outgoing) (*http.Response, error) {
+	if len(out.Header["Upgrade"]) == 0 {
+		return c.roundTrip(out)
+	}
+	upgraded := false
+	c.upgrading.Store(true)
+	defer func() {
+		if upgraded {
+			return
+		}
+		c.upgrading.Store(false)
+		if c.cc.Err() != nil {
+			p.forget(c)
+		}
+	}()
+	rsp, err := c.roundTrip(out)
+	if err == nil {
+		_, upgraded = rsp.Body.(io.ReadWriteCloser)
+	}
+	return rsp, err
 }
 
 // dismiss ends a connection that failed for a request. Where one that was just

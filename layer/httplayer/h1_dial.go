@@ -52,6 +52,7 @@ func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 func (p *pool) probe(mine attempt) {
 	if p.slot() != nil {
 		p.endpoint.link.forgo(mine)
+		p.endpoint.wake.Wake() // for who takes it up, if this one waits no more
 		return
 	}
 	go func() {
@@ -117,10 +118,11 @@ func (p *pool) connect(form form) (*h1Conn, error) {
 	return &h1Conn{cc: cc, wire: w, age: newAge(e.opts.maxAge), form: form}, nil
 }
 
-// watch has a connection struck off when it is no more.
+// watch has a connection struck off when it is no more, by whoever would upgrade it
+// if somebody is at that.
 func (p *pool) watch(c *h1Conn) {
 	c.cc.SetStateHook(func(cc *http.ClientConn) {
-		if cc.Err() != nil {
+		if cc.Err() != nil && !c.upgrading.Load() {
 			p.forget(c)
 		}
 	})

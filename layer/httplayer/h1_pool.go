@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -33,6 +34,8 @@ type h1Conn struct {
 	since time.Time // idle
 	form  form      // of the requests that it takes
 	old   bool      // another has taken its place: not to be used again
+
+	upgrading atomic.Bool // net/http's word that it ended means nothing
 }
 
 type h1State int

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 )
 
 // call sends a request by the connection, or by the one that comes after it.
@@ -28,7 +29,7 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 			continue
 		}
 		out := e.outgoing(ctx, req)
-		out.Close = false // that would be the end of everybody's connection
+		out.shared()
 		rsp, err := c.cc.RoundTrip(out.Request)
 		if err == nil {
 			out.admit()
@@ -47,6 +48,16 @@ func (s *single) call(ctx context.Context, req *http.Request) (*http.Response, e
 		s.retire(c)
 	}
 	return nil, e.refuse("connections end as soon as they begin", nil)
+}
+
+// shared takes out what asks to close the connection, which is everybody's: net/http
+// would do it, though Connection means nothing in HTTP/2 (RFC 9113, section 8.2.2).
+func (o outgoing) shared() {
+	o.Close = false
+	if namedInConnection(o.Header, "close") {
+		o.Header = o.Header.Clone()
+		delete(o.Header, "Connection")
+	}
 }
 
 // fate is what an error says of the request.
@@ -68,10 +79,12 @@ func fateOf(err error) fate {
 		}
 		return unknown
 	}
-	switch err.Error() {
-	case "http2: client conn not usable", "http2: client conn could not be established":
+	switch text := err.Error(); {
+	case text == "http2: client conn not usable", text == "http2: client conn could not be established":
 		return unsent
-	case "http2: Transport received Server's graceful shutdown GOAWAY":
+	case text == "http2: Transport received Server's graceful shutdown GOAWAY",
+		// Of stream 1, above the last one of a GOAWAY that says what was wrong.
+		strings.HasPrefix(text, "http2: Transport received GOAWAY from server ErrCode:"):
 		return unprocessed
 	}
 	return unknown

@@ -105,7 +105,7 @@ func (c *h2Conn) settle() {
 	case c.cc.InFlight() == 0 || c.dead():
 		_ = c.cc.Close()
 	case c.aborted.Load():
-		c.owner.cutLater(c, patienceWithSilence)
+		c.owner.abandon(c)
 	}
 }
 

@@ -49,10 +49,30 @@ func (s *single) supersede(old *h2Conn) {
 // reset, and nothing else is left, is kept for a server that does not answer.
 const patienceWithSilence = 30 * time.Second
 
+// patienceAtTheEnd is that when the Endpoint has ended: for what says of the last
+// streams that they were given up to go out.
+const patienceAtTheEnd = time.Second
+
+// abandon is for a retired connection that has nothing left but streams that were
+// reset.
+func (s *single) abandon(c *h2Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := patienceWithSilence
+	if s.closed {
+		d = patienceAtTheEnd
+	}
+	s.cutLaterLocked(c, d)
+}
+
 // cutLater closes a connection after d, if nobody said so before.
 func (s *single) cutLater(c *h2Conn, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.cutLaterLocked(c, d)
+}
+
+func (s *single) cutLaterLocked(c *h2Conn, d time.Duration) {
 	if _, open := s.open[c]; open && c.cut == nil {
 		c.cut = time.AfterFunc(d, func() { _ = c.cc.Close() })
 	}

@@ -134,3 +134,36 @@ func TestH2ConnectionOfAServerThatSaysSomething(t *testing.T) {
 		require.NoError(t, e.Ready(ctx))
 	})
 }
+
+// An Endpoint that has ended does not keep a connection for a server that stays
+// silent, whether its last request was given up before or after that.
+func TestSilentH2ConnectionOfAnEndpointThatEnded(t *testing.T) {
+	for name, before := range map[string]bool{"given up before": true, "given up after": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context) {
+				h := newHost(ctx, 0)
+				halfDead(t, h, 10, func(*rawH2) {})
+				r := &roads{by: h.network.DialContext}
+				life, end := context.WithCancel(ctx)
+				defer end()
+				e := NewEndpoint(life, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+				open := func() int {
+					synctest.Wait()
+					_, open, _ := r.state()
+					return open
+				}
+				if before {
+					require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
+					end()
+				} else {
+					time.AfterFunc(time.Second/2, end)
+					require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
+				}
+				time.Sleep(patienceAtTheEnd - time.Millisecond)
+				assert.Equal(t, 1, open(), "the reset may be on its way")
+				time.Sleep(time.Millisecond)
+				assert.Equal(t, 0, open())
+			})
+		})
+	}
+}

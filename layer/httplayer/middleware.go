@@ -132,18 +132,28 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 		return nil, errRanBefore
 	}
 	if ctx != context.Context(x) {
-		// What is kept with the request, and cleared away with it, is kept
-		// with the one that net/http knows.
-		own := r.WithContext(ctx)
-		defer func() { x.received.MultipartForm, x.received.Pattern = own.MultipartForm, own.Pattern }()
-		h.ServeHTTP(x.writer, own)
-	} else {
-		h.ServeHTTP(x.writer, r)
+		r = r.WithContext(ctx)
 	}
+	if r != x.received {
+		defer handBack(x.received, r)
+	}
+	h.ServeHTTP(x.writer, r)
 	if ctx.Err() != nil && x.status == 0 && !x.hijacked {
 		return nil, context.Cause(ctx)
 	}
 	return x.response(), nil
+}
+
+// handBack is for a handler that got a request of its own, in the place of the one
+// that was received: what it keeps with the request is kept with that one. net/http
+// removes the files of a form that it finds there, and nobody else would.
+func handBack(received, own *http.Request) {
+	if own.MultipartForm != nil {
+		received.MultipartForm = own.MultipartForm
+	}
+	if own.Pattern != "" {
+		received.Pattern = own.Pattern
+	}
 }
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }

@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"mime/multipart"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
 	"net/textproto"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -326,38 +324,6 @@ func TestMiddlewarePanicsPassThrough(t *testing.T) {
 	for range 2 { // the slot came back
 		assert.PanicsWithValue(t, "odd", func() { h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)) })
 	}
-}
-
-// The server removes the files of a form by the request that it made, which
-// a handler sees a copy of where a layer made a context (golang/go#58809).
-func TestMiddlewareFormFilesAreRemoved(t *testing.T) {
-	var file string
-	outcomes := make(chan layer.Outcome[*http.Response], 1)
-	addr := serve(t, Middleware(watched(outcomes))(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		if !assert.NoError(t, r.ParseMultipartForm(1)) {
-			return
-		}
-		f, err := r.MultipartForm.File["f"][0].Open()
-		if assert.NoError(t, err) {
-			defer f.Close()
-			if onDisk, ok := f.(*os.File); assert.True(t, ok) {
-				file = onDisk.Name()
-			}
-		}
-	})))
-	var body strings.Builder
-	form := multipart.NewWriter(&body)
-	part, err := form.CreateFormFile("f", "f.txt")
-	require.NoError(t, err)
-	say(part, strings.Repeat("x", 20<<20))
-	require.NoError(t, form.Close())
-	req := request(t, http.MethodPost, "http://"+addr, body.String())
-	req.Header.Set("Content-Type", form.FormDataContentType())
-	rsp, err := client(t, false).Do(req)
-	require.NoError(t, err)
-	read(t, rsp)
-	require.NotEmpty(t, file)
-	assert.Eventually(t, func() bool { _, err := os.Stat(file); return os.IsNotExist(err) }, 20*time.Second, time.Millisecond)
 }
 
 // hijackable is a writer of somebody else's that can be hijacked.

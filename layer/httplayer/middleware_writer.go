@@ -17,26 +17,41 @@ func serving(w http.ResponseWriter, r *http.Request) (*served, http.ResponseWrit
 	_, hijacks := w.(http.Hijacker)
 	_, pushes := w.(http.Pusher)
 	_, readsFrom := w.(io.ReaderFrom)
-	var x *served
+	_, notifies := w.(closeNotifier)
+	h1 := hijacks && readsFrom
 	switch {
-	case flushes && hijacks && readsFrom:
-		out := &servedByH1{servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}}
-		x = &out.served
-		x.writer = out
-	case flushes && pushes:
-		out := &servedByH2{servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}}
-		x = &out.served
-		x.writer = out
-	case flushes:
-		out := &servedFlushing{served{Context: r.Context(), ResponseWriter: w, received: r}}
-		x = &out.served
-		x.writer = out
-	default:
-		x = &served{Context: r.Context(), ResponseWriter: w, received: r}
-		x.writer = x
+	case !flushes:
+		out := new(served)
+		return out.serve(out, w, r)
+	case h1 && notifies:
+		out := new(servedByH1Notifying)
+		return out.serve(out, w, r)
+	case h1:
+		out := new(servedByH1)
+		return out.serve(out, w, r)
+	case pushes && notifies:
+		out := new(servedByH2Notifying)
+		return out.serve(out, w, r)
+	case pushes:
+		out := new(servedByH2)
+		return out.serve(out, w, r)
+	case notifies:
+		out := new(servedNotifying)
+		return out.serve(out, w, r)
 	}
-	return x, x.writer
+	out := new(servedFlushing)
+	return out.serve(out, w, r)
 }
+
+// serve begins an exchange whose handler writes to writer.
+func (x *served) serve(writer, w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
+	x.Context, x.ResponseWriter, x.received, x.writer = r.Context(), w, r, writer
+	return x, writer
+}
+
+// closeNotifier is http.CloseNotifier, which is deprecated. Frameworks assert it,
+// and panic where it is not there.
+type closeNotifier interface{ CloseNotify() <-chan bool }
 
 // Unwrap is how http.ResponseController finds what else the writer can do.
 func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
@@ -112,6 +127,24 @@ func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
 		return http.ErrNotSupported
 	}
 	return pusher.Push(target, opts)
+}
+
+// The writers that tell when the client has gone.
+type (
+	servedNotifying     struct{ servedFlushing }
+	servedByH1Notifying struct{ servedByH1 }
+	servedByH2Notifying struct{ servedByH2 }
+)
+
+func (x *servedNotifying) CloseNotify() <-chan bool     { return x.closeNotify() }
+func (x *servedByH1Notifying) CloseNotify() <-chan bool { return x.closeNotify() }
+func (x *servedByH2Notifying) CloseNotify() <-chan bool { return x.closeNotify() }
+
+func (x *served) closeNotify() <-chan bool {
+	if w, ok := x.ResponseWriter.(closeNotifier); ok {
+		return w.CloseNotify()
+	}
+	return nil // serving makes none of those then
 }
 
 // response is what the handler wrote, without its body.

@@ -49,7 +49,8 @@ import (
 //     has read it, or after a second ([DrainPatience]), net/http sends the GOAWAY
 //     that names the last stream, finishes the streams, and closes.
 //   - HTTP/1.1: answers that begin now ask the client to close. After a second,
-//     those who stayed idle are closed; the others once they are answered.
+//     those who stayed idle are closed, and those on which nothing was said yet;
+//     the others once they are answered.
 //   - upgraded connections and tunnels are waited for.
 //
 // Nothing is cut before the ctx of Call ends; tcplayer.Serve ends it once the
@@ -62,8 +63,8 @@ type Server struct {
 	h1      *http.Server
 
 	draining atomic.Bool
-	begun    chan struct{} // closed when draining begins
-	begin    sync.Once
+	begun    context.Context //nolint:containedctx // it ends when draining begins
+	begin    context.CancelFunc
 	lastCall sync.Once
 	cut      cutOff
 
@@ -75,7 +76,8 @@ var _ tcplayer.Server = (*Server)(nil)
 
 // NewServer returns a Server that serves requests by h.
 func NewServer(h http.Handler, opts ...ServerOption) *Server {
-	s := &Server{serverOptions: newServerOptions(opts), handler: h, begun: make(chan struct{})}
+	s := &Server{serverOptions: newServerOptions(opts), handler: h}
+	s.begun, s.begin = context.WithCancel(context.Background())
 	s.h1 = s.httpServer(h1Only())
 	if s.drainOn != nil {
 		context.AfterFunc(s.drainOn, s.drain)
@@ -143,10 +145,8 @@ func (s *Server) Drain(ctx context.Context) error {
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 func (s *Server) drain() {
-	s.begin.Do(func() {
-		s.draining.Store(true)
-		close(s.begun)
-	})
+	s.draining.Store(true)
+	s.begin()
 }
 
 // closeIdle closes the HTTP/1.1 connections that are idle, and has net/http
@@ -180,8 +180,10 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if body := s.pace(w, r, c); body != nil {
 		defer body.stop()
-		r = r.WithContext(r.Context()) // the server looks at its own
-		r.Body = body
+		own := r.WithContext(r.Context()) // the server looks at its own
+		own.Body = body
+		defer handBack(r, own)
+		r = own
 	}
 	s.handler.ServeHTTP(w, r)
 }

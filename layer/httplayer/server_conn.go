@@ -75,7 +75,7 @@ func (c *accepted) await() {
 	select {
 	case <-c.over:
 		return
-	case <-c.server.begun:
+	case <-c.server.begun.Done():
 	}
 	enough := time.NewTimer(c.server.patience)
 	defer enough.Stop()
@@ -96,15 +96,17 @@ func (c *accepted) await() {
 func (c *accepted) look() (h2 bool, err error) {
 	const enough = len("PRI * HTTP/2.0")
 	first, n := make([]byte, enough), 0
-	d := c.server.headerTimeout
-	if d > 0 {
-		_ = c.Conn.SetReadDeadline(time.Now().Add(d))
-		defer func() { _ = c.Conn.SetReadDeadline(time.Time{}) }()
-	}
+	until := opening{conn: c.Conn}
+	until.allow(c.server.headerTimeout)
+	stop := context.AfterFunc(c.server.begun, func() { until.hurry(c.server.patience) })
+	defer func() {
+		stop()
+		until.over()
+	}()
 	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) {
 		more, err := c.Conn.Read(first[n:])
-		if n == 0 && more > 0 && d > 0 {
-			_ = c.Conn.SetReadDeadline(time.Now().Add(d)) // the rest has its own
+		if n == 0 && more > 0 {
+			until.begins(c.server.headerTimeout) // the rest has its own
 		}
 		n += more
 		if err != nil && (n == 0 || isTimeout(err)) { // of which net/http would begin another

@@ -39,7 +39,8 @@ func DrainOn(ctx context.Context) ServerOption {
 // knows, and for a client of HTTP/1.1 to send another request on an idle
 // connection: with that, it can be told. The default is 1 s; with a d of 0 or
 // less, idle connections are closed at once, and requests that are on their way
-// to them are lost.
+// to them are lost. A client that has said nothing since it connected has as much, and
+// 100 ms at least.
 func DrainPatience(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.patience = max(d, 0) })
 }
@@ -53,7 +54,8 @@ func MaxHeaderBytes(n int) ServerOption {
 
 // HeaderTimeout is how long the header of an HTTP/1.1 request may take from its
 // first byte on, and the first byte of a connection. The connection is closed
-// then. The default is 5 s; a d of 0 or less sets no limit.
+// then. The default is 5 s; a d of 0 or less sets no limit. While the server drains the
+// first byte has no longer than [DrainPatience].
 func HeaderTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.headerTimeout = max(d, 0) })
 }

@@ -1,0 +1,86 @@
+package httplayer
+
+import (
+	"encoding/binary"
+	"errors"
+	"net/http"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Who asks to close a connection of HTTP/2 ends it for nobody.
+func TestConnectionCloseByHTTP2(t *testing.T) {
+	for name, values := range map[string][]string{
+		"plain": {"close"}, "in capitals": {"Close"}, "with others": {"keep-alive, close"}, "after others": {"te", " close "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			answer := make(chan struct{})
+			e := endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				assert.NotContains(t, r.Header, "Connection")
+				flush(w)
+				if r.URL.Path == "/waits" {
+					<-answer
+				}
+			})), H2())
+			waits, err := e.Call(t.Context(), request(t, http.MethodGet, "http://web/waits", ""))
+			require.NoError(t, err)
+			conn := e.h2.current.Load()
+			req := request(t, http.MethodGet, "http://web/", "")
+			req.Header["Connection"] = values
+			for range 2 {
+				rsp, err := e.Call(t.Context(), req)
+				require.NoError(t, err)
+				read(t, rsp)
+				require.NoError(t, get(t.Context(), e, "/"))
+			}
+			assert.Equal(t, values, req.Header["Connection"], "it is the caller's")
+			close(answer)
+			read(t, waits)
+			assert.Same(t, conn, e.h2.current.Load())
+			assert.NoError(t, conn.cc.Err())
+		})
+	}
+}
+
+// A GOAWAY that says what is wrong says, too, what was not processed. net/http has
+// words of its own for the first stream.
+func TestEndpointH2GoAwayWithAnError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		before  int // streams that were answered
+		last    uint32
+		refused bool
+	}{
+		"the first, above the last":  {0, 0, true},
+		"the first, it is the last":  {0, 1, false},
+		"the second, above the last": {1, 1, true},
+		"the second, it is the last": {1, 3, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := endpoint(t, h2Server(t, 10, func(_ int, c *rawH2) {
+				for range tt.before {
+					c.respond(c.request(), "served")
+				}
+				if c.request() != 0 {
+					c.frame(frameGoAway, 0, 0, binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, tt.last), h2EnhanceYourCalm))
+					if !tt.refused {
+						c.Close()
+					}
+				}
+			}), H2())
+			for range tt.before {
+				require.NoError(t, get(t.Context(), e, "/"))
+			}
+			req, body := withBody(t, "hello")
+			req.Header.Set("Expect", "100-continue")
+			_, err := e.Call(t.Context(), req)
+			require.Error(t, err)
+			assert.Equal(t, tt.refused, errors.Is(err, layer.ErrNotReady), "%v", err)
+			assert.Zero(t, body.reads.Load())
+			assert.Equal(t, tt.refused, body.closes.Load() == 0)
+		})
+	}
+}
