@@ -31,6 +31,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal does not wait for the grace
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, err))
@@ -54,6 +55,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("gateway: %w", err)
+	}
+	if *key == "" {
+		return fmt.Errorf("gateway: %w", cli.Misuse(errors.New("-key is empty: every request without a token would have it")))
 	}
 	if err := checkProfile(*profile); err != nil {
 		return fmt.Errorf("gateway: %w", err)

@@ -195,9 +195,10 @@ func TestAdminPageShowsTheTreeAndExplanations(t *testing.T) {
 
 func TestBadFlagsSaySo(t *testing.T) {
 	for want, args := range map[string][]string{
-		`"books" has no address: want name:port=ip:port`:               {"-backend", "books"},
-		"gateway: flag provided but not defined: -nonsense; see -help": {"-nonsense"},
-		`gateway: "extra" is no flag; see -help`:                       {"-listen", "127.0.0.1:none", "extra"},
+		`"books" has no address: want name:port=ip:port`:                                 {"-backend", "books"},
+		"gateway: flag provided but not defined: -nonsense; see -help":                   {"-nonsense"},
+		"gateway: -key is empty: every request without a token would have it; see -help": {"-key", ""},
+		`gateway: "extra" is no flag; see -help`:                                         {"-listen", "127.0.0.1:none", "extra"},
 	} {
 		require.ErrorContains(t, run(t.Context(), args, io.Discard, io.Discard), want)
 	}

@@ -26,8 +26,8 @@ func (Access) Method(*Call) string { return "POST" }
 func (Access) Scheme(*Call) string { return "" }
 
 // Authority returns what the client sent, on a server. On a client it is the
-// target without its scheme, which is what gRPC sends unless it is told
-// otherwise.
+// target without its scheme, or its domain where [NewResolver] takes that: what
+// gRPC sends unless it is told otherwise.
 func (Access) Authority(c *Call) string {
 	if !c.incoming {
 		return authorityOf(c.conn())

@@ -2,8 +2,10 @@ package grpclayer
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 )
@@ -47,21 +49,40 @@ func (a *attempt) data() {
 // explain makes of the error that gRPC gave one that says why, and what is
 // known of the request: see [callError].
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
-	r := a.refusal.Load()
-	pushback := trailer.Get(pushbackKey)
-	switch {
-	case r != nil && !a.sent.Load():
+	if r := a.refusal.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, refusal: r.err}
-	case len(header) > 0 || len(trailer) > 0:
-		return &callError{err: err, pushback: pushback, header: header, trailer: trailer}
 	}
-	return err
+	return a.answered(err, header, trailer)
+}
+
+// answered is err with what the server said, if it did, and with the time limit
+// that it came of.
+func (a *attempt) answered(err error, header, trailer metadata.MD) error {
+	limit := a.limit(err)
+	if limit == nil && len(header) == 0 && len(trailer) == 0 {
+		return err
+	}
+	return &callError{err: err, limit: limit, pushback: trailer.Get(pushbackKey), header: header, trailer: trailer}
+}
+
+// limit is the time limit that a CANCELLED of gRPC's comes of, or nil. A limit on
+// a part of a call can but cancel its context, and says in the cause what it was:
+// gRPC does not look there.
+func (a *attempt) limit(err error) error {
+	if status.Code(err) != codes.Canceled {
+		return nil
+	}
+	if cause := context.Cause(a.Context); errors.Is(cause, context.DeadlineExceeded) {
+		return cause
+	}
+	return nil
 }
 
 // callError is an error of gRPC's with what gRPC does not say.
 type callError struct {
 	err      error
 	refusal  error    // our balancer's, if nothing was sent; then it is one
+	limit    error    // that ran out, where gRPC says CANCELLED
 	pushback []string // when the server wants to see the call again
 
 	header, trailer metadata.MD // of the answer, if there was one
@@ -69,32 +90,45 @@ type callError struct {
 
 // bare is the error without an answer of which it says nothing more.
 func (e *callError) bare() error {
-	if e.refusal == nil && len(e.pushback) == 0 {
+	if e.refusal == nil && e.limit == nil && len(e.pushback) == 0 {
 		return e.err
 	}
 	return e
 }
 
 func (e *callError) Error() string {
-	if e.refusal == nil {
+	if e.reason() == nil {
 		return e.err.Error()
 	}
 	return e.GRPCStatus().String()
 }
 
 func (e *callError) Unwrap() []error {
-	if e.refusal == nil {
-		return []error{e.err}
+	if reason := e.reason(); reason != nil {
+		return []error{reason, e.err}
 	}
-	return []error{e.refusal, e.err}
+	return []error{e.err}
 }
 
 // GRPCStatus is gRPC's own status. Where gRPC was waiting for a connection, the
-// reason is added.
+// reason is added; where it was a time limit, that is it.
 func (e *callError) GRPCStatus() *status.Status {
 	st := status.Convert(e.err)
-	if e.refusal == nil {
+	reason := e.reason()
+	if reason == nil {
 		return st
 	}
-	return withMessage(st, reasonOnce(st.Message(), e.refusal.Error()))
+	message := reasonOnce(st.Message(), reason.Error())
+	if e.limit != nil {
+		return status.New(codes.DeadlineExceeded, message)
+	}
+	return withMessage(st, message)
+}
+
+// reason is what gRPC does not say, or nil.
+func (e *callError) reason() error {
+	if e.refusal != nil {
+		return e.refusal
+	}
+	return e.limit
 }

@@ -151,6 +151,7 @@ func (t *towerBalancer) ExitIdle() {}
 // Close ends all goroutines, and waits for none.
 func (t *towerBalancer) Close() {
 	t.cancel()
+	t.settings.live.remove(t)
 	for _, m := range t.members {
 		m.conn.close()
 	}
@@ -166,6 +167,7 @@ func (t *towerBalancer) start(s resolver.State) {
 		t.settings = own
 	}
 	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)
+	t.settings.live.add(t)
 	if t.settings.introspect != nil {
 		t.settings.introspect(t.balance)
 	}

@@ -126,9 +126,9 @@ func leaf() Service {
 	})
 }
 
-func applied(l Layer) Service {
+func applied(l Layer, leaf Service) Service {
 	if l == nil {
-		return leaf()
+		return leaf
 	}
-	return l(leaf())
+	return l(leaf)
 }

@@ -15,7 +15,7 @@ type Client struct{ svc Service }
 
 // NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Client may serve several connections.
-func NewClient(l Layer) *Client { return &Client{applied(l)} }
+func NewClient(l Layer) *Client { return &Client{applied(l, leaf())} }
 
 // UnaryClientInterceptor is [NewClient] for unary calls alone.
 func UnaryClientInterceptor(l Layer) grpc.UnaryClientInterceptor { return NewClient(l).Unary }
@@ -40,7 +40,7 @@ func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
 	u := &clientUnary{cc: cc, invoker: invoker, reply: reply}
-	u.opts, u.asked = split(opts)
+	u.opts, u.asked = split(opts, asks)
 	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
 	rsp, err := c.svc.Call(ctx, &u.Call)
 	err = toStatus(ctx, u.deliver(rsp, err))
@@ -53,7 +53,8 @@ func (c *Client) Unary(
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	s := &clientStream{desc: desc, cc: cc, streamer: streamer, opts: opts}
+	s := &clientStream{desc: desc, cc: cc, streamer: streamer}
+	s.opts, s.asked = split(opts, asksForTheEnd)
 	s.Call = Call{
 		Method: method, ctx: ctx, rpc: s,
 		ClientStreams: desc.ClientStreams, ServerStreams: desc.ServerStreams,
@@ -61,11 +62,15 @@ func (c *Client) Stream(
 	rsp, err := c.svc.Call(ctx, &s.Call)
 	switch {
 	case err != nil:
-		return nil, toStatus(ctx, err)
+		err = toStatus(ctx, err)
 	case rsp == nil || rsp.stream == nil:
-		return nil, errNoStream
+		err = errNoStream
+	default:
+		rsp.stream.tell(s.asked)
+		return rsp.stream, nil
 	}
-	return rsp.stream, nil
+	told(s.asked, err)
+	return nil, err
 }
 
 var errNoStream = errors.New("grpclayer: a layer answered a stream with something else")
@@ -76,15 +81,33 @@ type clientStream struct {
 	cc       *grpc.ClientConn
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
+	asked    []grpc.CallOption // told once, of the stream that the caller has
 }
 
 func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &attempt{Context: ctx}
-	opened, err := s.streamer(a, s.desc, s.cc, c.Method, s.opts...)
+	opening := &stream{attempt: attempt{Context: ctx}, cancel: cancel, single: !s.desc.ServerStreams}
+	opts := append(opening.room[:0], s.opts...)
+	opts = append(opts, grpc.OnFinish(opening.finished))
+	opened, err := s.streamer(&opening.attempt, s.desc, s.cc, c.Method, opts...)
 	if err != nil {
 		cancel()
-		return nil, a.explain(err, nil, nil)
+		return nil, opening.attempt.explain(err, nil, nil)
 	}
-	return &Reply{stream: &stream{ClientStream: opened, attempt: a, cancel: cancel, single: !s.desc.ServerStreams}}, nil
+	opening.ClientStream = opened
+	return &Reply{stream: opening}, nil
+}
+
+func asksForTheEnd(opt grpc.CallOption) bool {
+	_, ok := opt.(grpc.OnFinishCallOption)
+	return ok
+}
+
+// told tells those who asked how the stream ended.
+func told(asked []grpc.CallOption, err error) {
+	for _, opt := range asked {
+		if o, ok := opt.(grpc.OnFinishCallOption); ok {
+			o.OnFinish(err)
+		}
+	}
 }

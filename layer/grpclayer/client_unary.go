@@ -3,17 +3,20 @@ package grpclayer
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/peer"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // clientUnary is a unary call of a client, which may be tried several times.
 //
 // gRPC decodes a response into a message that the caller owns. One try at a
 // time has the use of that; tries beside it, as hedges are, have messages of
-// their own, and the interceptor returns when nobody writes to the caller's
-// any more.
+// their own. They too encode the caller's request, so the interceptor returns
+// when no try is under way any more.
 type clientUnary struct {
 	Call
 	cc      *grpc.ClientConn
@@ -23,10 +26,13 @@ type clientUnary struct {
 
 	reply any
 	using sync.Mutex // held by the try that decodes into reply
-	full  bool       // reply has a response; guarded by using
+	full  bool       // reply has a response, or is the caller's again; guarded by using
 
-	mu   sync.Mutex
-	last *Reply // of the try that ended last
+	last atomic.Pointer[Reply] // of the try that ended last
+
+	mu     sync.Mutex
+	over   bool           // no try may begin any more
+	beside sync.WaitGroup // tries beside the one that decodes into reply; they begin with mu
 }
 
 // try is all that one try needs, in one piece.
@@ -46,9 +52,7 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	}
 	t.attempt.Context = ctx
 	err := u.invoke(&t.attempt, c, t, opts)
-	u.mu.Lock()
-	u.last = &t.Reply
-	u.mu.Unlock()
+	u.last.Store(&t.Reply)
 	if err != nil {
 		return nil, t.attempt.explain(err, t.Header, t.Trailer)
 	}
@@ -65,19 +69,41 @@ func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.C
 			return err
 		}
 	}
+	if !u.begin() {
+		return errOver
+	}
+	defer u.beside.Done()
 	t.Message = fresh(u.reply)
 	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
 }
 
+// errOver is the refusal of a try that came too late to begin.
+var errOver error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call is over"}
+
+// begin reports whether a try beside another may begin.
+func (u *clientUnary) begin() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		u.beside.Add(1)
+	}
+	return !u.over
+}
+
 // deliver sees that the caller's message has the reply, and that no try that
-// was given up still writes to it. Who gives up a try cancels it, so that the
-// wait is short.
+// was given up still writes to it or reads the request. Who gives up a try
+// cancels it, so that the wait is short.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
+	u.mu.Lock()
+	u.over = true
+	u.mu.Unlock()
+	u.beside.Wait()
 	if err == nil && rsp != nil && rsp.Message == u.reply {
 		return nil
 	}
 	u.using.Lock()
 	defer u.using.Unlock()
+	u.full = true
 	switch {
 	case err != nil:
 		return err
@@ -93,9 +119,7 @@ func (u *clientUnary) answer(rsp *Reply, err error) {
 		return
 	}
 	if rsp == nil {
-		u.mu.Lock()
-		rsp = u.last
-		u.mu.Unlock()
+		rsp = u.last.Load()
 	}
 	for _, opt := range u.asked {
 		switch o := opt.(type) {
@@ -119,7 +143,7 @@ func (u *clientUnary) answer(rsp *Reply, err error) {
 
 // split takes the options apart that ask for something: every try would
 // answer them.
-func split(opts []grpc.CallOption) (rest, asked []grpc.CallOption) {
+func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, asked []grpc.CallOption) {
 	for i, opt := range opts {
 		if !asks(opt) {
 			if asked != nil {

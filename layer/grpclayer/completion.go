@@ -18,7 +18,8 @@ import (
 // anything on a server, is over when Call returns. A client's stream ends when
 // RecvMsg returned [io.EOF] (a success, trailers included) or an error, when it
 // returned the only response of a stream without a stream of responses, when
-// SendMsg failed on this side, or when ctx is done.
+// SendMsg failed on this side, when the ClientConn was closed, or when ctx is
+// done.
 //
 // As in gRPC itself, a stream that is neither read to its end nor cancelled
 // goes on, and what it holds stays held.
@@ -37,9 +38,10 @@ func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 // stream is a client's stream with those who want to hear of its end.
 type stream struct {
 	grpc.ClientStream
-	attempt *attempt
+	attempt attempt
 	cancel  context.CancelFunc
 	single  bool // one response ends it
+	room    [4]grpc.CallOption
 
 	// Written before the stream is handed to its reader, or under mu.
 	observers []layer.Observer
@@ -51,6 +53,35 @@ type stream struct {
 	stop  func() bool
 	ended bool
 	err   error
+
+	closed   bool              // gRPC has finished it,
+	closeErr error             // with this
+	asked    []grpc.CallOption // to be told of that
+}
+
+// finished is called by gRPC when it is over with the stream. Those who read or
+// write it find out as well; where nobody does, that the ClientConn was closed is
+// heard of here alone.
+func (s *stream) finished(err error) {
+	s.mu.Lock()
+	s.closed, s.closeErr = true, err
+	asked := s.asked
+	s.mu.Unlock()
+	defer told(asked, err)
+	if err == grpc.ErrClientConnClosing { //nolint:errorlint,staticcheck // no server can say just this value
+		s.end(err)
+	}
+}
+
+// tell has those who asked told of the end, once the caller has the stream.
+func (s *stream) tell(asked []grpc.CallOption) {
+	s.mu.Lock()
+	s.asked = asked
+	closed, err := s.closed, s.closeErr
+	s.mu.Unlock()
+	if closed {
+		told(asked, err)
+	}
 }
 
 func (s *stream) observe(ctx context.Context, o layer.Observer) {
@@ -90,19 +121,10 @@ func (s *stream) RecvMsg(m any) error {
 	case err == nil && s.single, errors.Is(err, io.EOF):
 		s.end(nil)
 	case err != nil:
-		s.end(s.answered(err))
+		header, _ := s.ClientStream.Header() // it is there, or never will be
+		s.end(s.attempt.answered(err, header, s.Trailer()))
 	}
 	return err
-}
-
-// answered is err with what the server said, if it did.
-func (s *stream) answered(err error) error {
-	trailer := s.Trailer()
-	header, _ := s.ClientStream.Header() // it is there, or never will be
-	if len(header) == 0 && len(trailer) == 0 {
-		return err
-	}
-	return &callError{err: err, header: header, trailer: trailer}
 }
 
 // Header waits for the header.
@@ -133,7 +155,7 @@ func (s *stream) begin() {
 func (s *stream) SendMsg(m any) error {
 	err := s.ClientStream.SendMsg(m)
 	if err != nil && !errors.Is(err, io.EOF) {
-		s.end(err)
+		s.end(s.attempt.answered(err, nil, nil))
 	}
 	return err
 }

@@ -28,13 +28,15 @@ type controlLink struct {
 	leaf Service
 	lost *layer.Error // the refusal of a call that came too late
 
+	giveUp context.CancelFunc // has it closed at the end of what is open
+
 	dialled atomic.Bool
 	mu      sync.Mutex
 	cause   error // why it could not connect
 }
 
-// connect returns a service that is closed when the connection is lost, or told
-// to go away. What is open then goes on, and at the end of that, or of ctx, the
+// connect returns a service that is closed when the connection is lost, told to
+// go away, or given up. What is open then goes on, and at the end of that, or of ctx, the
 // connection is closed.
 func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 	l := &controlLink{addr: addr, leaf: c.leaf}
@@ -64,8 +66,11 @@ func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 	c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "connected to the control plane",
 		slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
 	d := layer.NewDrainer()
+	used, giveUp := context.WithCancel(ctx)
+	l.giveUp = giveUp
 	c.links.watch(func() {
-		cc.WaitForStateChange(ctx, connectivity.Ready)
+		cc.WaitForStateChange(used, connectivity.Ready)
+		giveUp()
 		if ctx.Err() == nil {
 			c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "disconnected from the control plane",
 				slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
@@ -162,8 +167,13 @@ func (c *Control) dialer() *net.Dialer {
 // Ready returns nil; the layer around it knows when the connection is lost.
 func (l *controlLink) Ready(ctx context.Context) error { return l.leaf.Ready(ctx) }
 
+// Call gives the connection up where layer.Reconnect does, which makes another.
 func (l *controlLink) Call(ctx context.Context, call *Call) (*Reply, error) {
-	return l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
+	rsp, err := l.leaf.Call(context.WithValue(ctx, linkKey{}, l), call)
+	if err != nil && errors.Is(err, layer.ErrClosed) {
+		l.giveUp()
+	}
+	return rsp, err
 }
 
 func (l *controlLink) Describe() layer.Node {

@@ -5,6 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 )
@@ -37,9 +38,12 @@ func streamOnLink(
 }
 
 // judge makes a refusal of an error that says no more than that there is no
-// connection.
+// connection. Where there is one, the error is the call's own: its credentials
+// may be unavailable. gRPC leaves the state Ready before any call can fail for
+// that, as it first tries to connect again, and never comes back to it.
 func (l *controlLink) judge(ctx context.Context, err error) {
-	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() {
+	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
+		l.cc.GetState() != connectivity.Ready {
 		a.refusal.Store(&refusal{l.lost})
 	}
 }

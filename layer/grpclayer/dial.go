@@ -2,6 +2,7 @@ package grpclayer
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/balancer"
@@ -28,10 +29,12 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 // Two clients may have the same name and other options. A service config from
 // elsewhere wins over ours.
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
-	opts = append(opts, option(func(s *settings) { s.ours = true }))
+	opts = append(slices.Clip(opts), option(func(s *settings) { s.ours = true }))
 	config := fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, name)
-	return append(NewClient(newSettings(opts).calls).DialOptions(),
-		grpc.WithResolvers(NewResolver(name, r, opts...)),
+	s := newSettings(opts)
+	client := &Client{applied(s.calls, &balanced{leaf(), &s.live})}
+	return append(client.DialOptions(),
+		grpc.WithResolvers(&resolverBuilder{scheme: name, resolver: r, settings: s}),
 		grpc.WithDefaultServiceConfig(config),
 	)
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"net/url"
 	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/gotower/gotower/internal/caller"
 )
@@ -25,7 +27,8 @@ func (Access) Located(_ context.Context, c *Call) netip.AddrPort {
 		}
 		return netip.AddrPort{}
 	}
-	addr, _ := netip.ParseAddrPort(authorityOf(c.conn()))
+	_, endpoint := targetOf(c.conn())
+	addr, _ := netip.ParseAddrPort(endpoint)
 	return addr
 }
 
@@ -69,19 +72,30 @@ func (c *Call) conn() *grpc.ClientConn {
 	return nil
 }
 
-// authorityOf is what a client sends as authority unless options say otherwise:
-// its target, without the scheme.
+// authorityOf is what a client sends as authority unless options say otherwise.
 func authorityOf(cc *grpc.ClientConn) string {
-	if cc == nil {
-		return ""
-	}
-	scheme, rest, ok := strings.Cut(cc.CanonicalTarget(), "://")
-	if !ok {
-		return ""
-	}
+	scheme, endpoint := targetOf(cc)
 	if strings.HasPrefix(scheme, "unix") {
 		return "localhost"
 	}
-	_, endpoint, _ := strings.Cut(rest, "/")
-	return endpoint
+	switch resolver.Get(scheme).(type) {
+	case nil, *resolverBuilder: // what nobody registered came by an option, as ours does
+		endpoint = domainOf(endpoint)
+	}
+	return authority(endpoint)
+}
+
+// targetOf takes the target of a client apart. Both are "" where there is none.
+func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
+	if cc == nil {
+		return "", ""
+	}
+	scheme, rest, _ := strings.Cut(cc.CanonicalTarget(), "://")
+	_, endpoint, _ = strings.Cut(rest, "/")
+	if strings.Contains(endpoint, "%") {
+		if plain, err := url.PathUnescape(endpoint); err == nil {
+			endpoint = plain
+		}
+	}
+	return scheme, endpoint
 }

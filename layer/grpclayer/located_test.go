@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -30,13 +31,21 @@ func TestAuthorityOfAClient(t *testing.T) {
 		"passthrough:///[::1]:5000": "[::1]:5000",
 		"unix:///run/web.sock":      "localhost",
 		"unix:run/web.sock":         "localhost",
+
+		"ours:///web.test:80":               "web.test:80",
+		"ours:///_grpc._tcp.web.test:80":    "web.test:80",
+		"ours:///a%2Fb":                     "a%2Fb",
+		"dns:///:80":                        "localhost:80",
+		"passthrough:///_grpc._tcp.web:80":  "_grpc._tcp.web:80",
+		"passthrough:///[fe80::1%25lo]:443": "[fe80::1%25lo]:443",
 	} {
-		cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		cc, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithResolvers(NewResolver("ours", newSource())))
 		require.NoError(t, err)
 		for _, rpc := range []rpc{&clientUnary{cc: cc}, &clientStream{cc: cc}} {
 			c := &Call{ctx: t.Context(), rpc: rpc}
 			assert.Equal(t, want, Access{}.Authority(c), target)
-			at, _ := netip.ParseAddrPort(want)
+			at, _ := netip.ParseAddrPort(strings.ReplaceAll(want, "%25", "%"))
 			assert.Equal(t, at, Access{}.Located(t.Context(), c), target)
 		}
 		require.NoError(t, cc.Close())

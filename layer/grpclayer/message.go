@@ -8,14 +8,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 var errNoReply = errors.New("grpclayer: a layer answered a call with nothing")
 
-// fresh returns an empty message of the type of m.
+// fresh returns an empty message of the type of m. It does not look into m, which
+// another try may be decoding into: a generated message says what it is by its Go
+// type. A dynamic one has a type of its own, which stays.
 func fresh(m any) any {
-	if p, ok := m.(proto.Message); ok {
-		return p.ProtoReflect().New().Interface()
+	if p, ok := m.(protoreflect.Message); ok {
+		return p.New().Interface()
 	}
 	if t := reflect.TypeOf(m); t != nil && t.Kind() == reflect.Pointer {
 		return reflect.New(t.Elem()).Interface()

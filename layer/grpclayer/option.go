@@ -17,6 +17,7 @@ type settings struct {
 
 	introspect func(layer.Describer)
 	ours       bool // resolver and balancer are both ours
+	live       balancers
 }
 
 type option func(*settings)
@@ -39,7 +40,9 @@ func newSettings(opts []Option) *settings {
 // knows when a pick ends and what it means. The default is none.
 //
 // gRPC's pickers must not wait: no Queue belongs here. Nor does a layer that
-// sends again or changes the context: a pick sends nothing.
+// sends again or changes the context: a pick sends nothing. Nor does one that goes
+// by how long a Call takes, as AdaptiveLimit: a pick takes no time, whatever the
+// call takes that is made of it. Have that in [Calls].
 func EndpointLayer(l layer.Layer[balancer.PickInfo, *Picked]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
@@ -50,7 +53,9 @@ func Balance(opts ...balance.Option[*Picked]) Option {
 }
 
 // Calls puts l around all calls of a client, above the balancer: time limits,
-// retries, a queue. The default is none. Only [DialOptions] looks at it.
+// retries, a queue. The default is none. Only [DialOptions] looks at it. To l the
+// client is ready when its balancer is; one that is idle, or shares the options
+// with another, always is.
 func Calls(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }

@@ -3,9 +3,11 @@ package grpclayer
 import (
 	"context"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/internal/unwind"
 	"github.com/gotower/gotower/layer"
@@ -25,9 +27,11 @@ type Picked struct {
 func (p *Picked) Addr() string { return p.conn.addr }
 
 // PickedCompletion is the [layer.Completion] of picks. A pick ends when gRPC
-// says that the call is over, with the error that it ended with; one that no
-// call was made of ends with a refusal, which counts for and against nobody.
-// Data is told the first message of a stream, if it came through a [Client].
+// says that the call is over, with the error that it ended with. One of which
+// nothing was sent ends with a refusal, which counts for and against nobody: no
+// call was made of it, or the caller's credentials failed, or his message cannot
+// be encoded. Data is told the first message of a stream, if it came through a
+// [Client].
 func PickedCompletion(_ context.Context, p *Picked, o layer.Observer) *Picked {
 	if p.observers == nil {
 		p.observers = p.room[:0]
@@ -57,12 +61,34 @@ func (p *Picked) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
 	}
-	err := info.Err
 	if info.BytesSent && p.attempt != nil {
 		p.attempt.sent.Store(true)
 	}
-	if err == nil && !info.BytesSent && !info.BytesReceived {
-		err = p.conn.lost
+	unwind.End(p.observers, p.outcome(info))
+}
+
+// outcome is what the pick ends with.
+func (p *Picked) outcome(info balancer.DoneInfo) error {
+	switch {
+	case !info.BytesSent && info.Err == nil:
+		return p.conn.lost
+	case !info.BytesSent:
+		return p.conn.refusal(layer.ErrNotReady, "nothing was sent", info.Err)
+	case info.Err == nil:
+		return nil
+	case !info.BytesReceived && unsendable(info.Err):
+		return p.conn.refusal(layer.ErrNotReady, "the message cannot be sent", info.Err)
+	case p.attempt != nil:
+		return p.attempt.answered(info.Err, nil, nil)
 	}
-	unwind.End(p.observers, err)
+	return info.Err
+}
+
+// unsendable reports whether err is what gRPC says of a message that it cannot
+// encode, or may not send. It has nothing but words for that; a server that
+// cannot send its reply has the same, but they come with a header.
+func unsendable(err error) bool {
+	said := status.Convert(err).Message()
+	return strings.HasPrefix(said, "grpc: error while marshaling") || strings.HasPrefix(said, "grpc: error while compressing") ||
+		strings.HasPrefix(said, "grpc: message too large") || strings.HasPrefix(said, "trying to send message larger than max")
 }

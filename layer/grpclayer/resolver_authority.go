@@ -10,11 +10,15 @@ import (
 // OverrideAuthority is asked by gRPC, once for a ClientConn. It says what gRPC
 // says itself, but that the name of SRV records becomes that of the domain.
 func (*resolverBuilder) OverrideAuthority(target resolver.Target) string {
-	authority := domainOf(target.Endpoint())
-	if strings.HasPrefix(authority, ":") {
-		authority = "localhost" + authority
+	return authority(domainOf(target.Endpoint()))
+}
+
+// authority is what gRPC says of a name.
+func authority(name string) string {
+	if strings.HasPrefix(name, ":") {
+		name = "localhost" + name
 	}
-	return escaped(authority)
+	return escaped(name)
 }
 
 // domainOf returns the domain of the name of SRV records: of
@@ -31,13 +35,21 @@ func domainOf(name string) string {
 // escaped is s as an authority may have it (RFC 3986, section 3.2).
 func escaped(s string) string {
 	var b strings.Builder
+	begun := 0 // what comes before is in b
 	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-_.~!$&'()*+,;=:[]@", c) >= 0:
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, "%%%02X", c)
+		if !inAuthority(s[i]) {
+			fmt.Fprintf(&b, "%s%%%02X", s[begun:i], s[i])
+			begun = i + 1
 		}
 	}
+	if begun == 0 {
+		return s
+	}
+	b.WriteString(s[begun:])
 	return b.String()
+}
+
+func inAuthority(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+		strings.IndexByte("-_.~!$&'()*+,;=:[]@", c) >= 0
 }

@@ -177,14 +177,20 @@ func serve(t *testing.T, n *layertest.Network, addr string, opts ...grpc.ServerO
 // dial makes a client of ours. It is closed before the test ends.
 func dial(t *testing.T, n *layertest.Network, r resolve.Resolver, opts ...Option) *grpc.ClientConn {
 	t.Helper()
-	cc, err := grpc.NewClient(name+":///web.default:80", append(DialOptions(name, r, opts...),
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-			return n.DialContext(ctx, "tcp", addr)
-		}))...)
+	cc, err := grpc.NewClient(name+":///web.default:80", append(DialOptions(name, r, opts...), over(n)...)...)
 	require.NoError(t, err)
 	t.Cleanup(func() { cc.Close() })
 	return cc
+}
+
+// over has a client connect over a network in memory.
+func over(n *layertest.Network) []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return n.DialContext(ctx, "tcp", addr)
+		}),
+	}
 }
 
 func call(ctx context.Context, cc grpc.ClientConnInterface, opts ...grpc.CallOption) (string, error) {

@@ -13,11 +13,17 @@ import (
 
 // Server puts a layer in front of the handlers of a server, unary and streams
 // alike: they share its limits and queues. It is safe for concurrent use.
+//
+// What a handler returns is the outcome of its call and reaches the client as it
+// would without layers. They see no more of it than the status that gRPC makes
+// of it: that the handler was refused a call of its own is no refusal of theirs.
+// That holds for a second Server behind this one, too, so layers that are to work
+// together belong into one.
 type Server struct{ svc Service }
 
 // NewServer applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Server may serve several grpc.Servers.
-func NewServer(l Layer) *Server { return &Server{applied(l)} }
+func NewServer(l Layer) *Server { return &Server{applied(l, leaf())} }
 
 // UnaryServerInterceptor is [NewServer] for unary calls alone.
 func UnaryServerInterceptor(l Layer) grpc.UnaryServerInterceptor { return NewServer(l).Unary }
@@ -55,7 +61,9 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // Stream is a [grpc.StreamServerInterceptor]. The stream is over when its
 // handler returns, and so is the layers' part of it. A handler must not be
-// called twice for one stream: no layer that sends again belongs here.
+// called twice for one stream: no layer that sends again belongs here. Where a
+// layer ends the handler's context, by a time limit, the client has the status
+// at once, and RecvMsg and SendMsg fail with it.
 func (s *Server) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	h := &serverStream{srv: srv, stream: ss, handler: handler}
 	h.Call = Call{
@@ -89,7 +97,7 @@ type serverUnary struct {
 func (u *serverUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 	rsp, err := u.handler(ctx, c.Message)
 	if err != nil {
-		return nil, err
+		return nil, newHandlerError(err)
 	}
 	return &Reply{Message: rsp}, nil
 }
@@ -108,24 +116,22 @@ type serverStream struct {
 
 func (s *serverStream) serve(ctx context.Context, _ *Call) (*Reply, error) {
 	ss := s.stream
+	var limited *limitedStream
 	if ctx != ss.Context() {
-		ss = &withContext{ss, ctx}
+		limited = limit(ctx, ss)
+		defer func() { _ = limited.stop() }() // where the handler panics
+		ss = limited
 	}
 	if len(s.hear) > 0 {
 		ss = &heardStream{ss, s}
 		defer s.end()
 	}
-	if err := s.handler(s.srv, ss); err != nil {
-		return nil, err
+	err := s.handler(s.srv, ss)
+	if cut := limited.stop(); cut != nil && err == nil {
+		err = cut
+	}
+	if err != nil {
+		return nil, newHandlerError(err)
 	}
 	return &Reply{Header: s.header, Trailer: s.trailer}, nil
 }
-
-// withContext is a stream whose handler sees the layers' context.
-type withContext struct {
-	grpc.ServerStream
-	ctx context.Context //nolint:containedctx // what Context returns
-}
-
-// Context is the stream's, with what the layers made of it.
-func (w *withContext) Context() context.Context { return w.ctx }

@@ -78,14 +78,29 @@ type statusError struct {
 func (e *statusError) Unwrap() error              { return e.error }
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
+// Is looks into the error of a handler too: out here that is no secret.
+func (e *statusError) Is(target error) bool {
+	handled, ok := errors.AsType[*handlerError](e.error)
+	return ok && errors.Is(handled.err, target)
+}
+
+// As is Is for [errors.As].
+func (e *statusError) As(target any) bool {
+	handled, ok := errors.AsType[*handlerError](e.error)
+	return ok && errors.As(handled.err, target)
+}
+
 // toStatus makes an error that gRPC knows the code of. One that has a status
 // itself, or is none of ours, is returned as it is.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if call, ok := err.(*callError); ok { //nolint:errorlint // one that is wrapped says more
-		return call.bare()
+	switch e := err.(type) { //nolint:errorlint // one that is wrapped says more
+	case *callError:
+		return e.bare()
+	case *handlerError:
+		return e.err
 	}
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return err

@@ -1,0 +1,96 @@
+package grpclayer
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// The request is the caller's again when Unary returns: a try that lost has let
+// go of it, and none begins any more.
+func TestNobodyReadsTheRequestOfACallThatIsOver(t *testing.T) {
+	for name, firstWins := range map[string]bool{"the first wins": true, "the second wins": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var tries, reading atomic.Int64
+				gRPC := func(ctx context.Context, _ string, _, reply any, _ *grpc.ClientConn, _ ...grpc.CallOption) error {
+					reading.Add(1)
+					defer reading.Add(-1)
+					if first := tries.Add(1) == 1; first == firstWins {
+						time.Sleep(2 * time.Second)
+						reply.(*pb.SimpleResponse).ServerId = "won"
+						return nil
+					}
+					<-ctx.Done()
+					time.Sleep(time.Second) // it encodes the request
+					return ctx.Err()
+				}
+				var reply pb.SimpleResponse
+				l := NewStack().Hedge(HedgePolicy{
+					Min: time.Second, Max: time.Second, Only: func(*Call) bool { return true },
+				}).Layer()
+				require.NoError(t, NewClient(l).Unary(t.Context(), method, new(pb.SimpleRequest), &reply, nil, gRPC))
+				assert.EqualValues(t, 2, tries.Load())
+				assert.Zero(t, reading.Load())
+				assert.Equal(t, "won", reply.GetServerId())
+			})
+		})
+	}
+}
+
+// A layer that sends the call when it is over is refused.
+func TestATryAfterTheCallIsRefused(t *testing.T) {
+	for name, outcome := range map[string]outcome{"served": {id: "one"}, "failed": {err: errPlain}} {
+		t.Run(name, func(t *testing.T) {
+			late := make(chan error, 1)
+			again := make(chan struct{})
+			straggle := func(next Service) Service {
+				return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+					rsp, err := next.Call(ctx, c)
+					go func() {
+						<-again
+						_, err := next.Call(context.WithoutCancel(ctx), c)
+						late <- err
+					}()
+					return rsp, err
+				})
+			}
+			var a asked
+			err := a.call(t.Context(), straggle, invoker(outcome))
+			assert.Equal(t, outcome.err, err)
+			close(again)
+			require.ErrorIs(t, <-late, layer.ErrClosed)
+		})
+	}
+}
+
+// The race detector watches this: one try decodes into the message while another
+// makes one like it.
+func TestAFreshMessageIsMadeWithoutTheOld(t *testing.T) {
+	for _, m := range []proto.Message{
+		new(pb.SimpleResponse), dynamicpb.NewMessage(new(pb.SimpleResponse).ProtoReflect().Descriptor()),
+	} {
+		wire, err := proto.Marshal(&pb.SimpleResponse{ServerId: "one"})
+		require.NoError(t, err)
+		var decoding sync.WaitGroup
+		decoding.Go(func() { assert.NoError(t, proto.Unmarshal(wire, m)) })
+		other := fresh(m)
+		decoding.Wait()
+		require.IsType(t, m, other)
+		assert.Zero(t, proto.Size(other.(proto.Message)))
+		require.NoError(t, assign(other, m))
+		assert.True(t, proto.Equal(m, other.(proto.Message)))
+	}
+}

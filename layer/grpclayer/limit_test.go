@@ -1,0 +1,177 @@
+package grpclayer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// limits end a call in every way that a layer does.
+var limits = map[string]Stack{
+	"timeout": NewStack().Timeout(100 * time.Millisecond),
+	"head":    NewStack().HeadTimeout(100 * time.Millisecond),
+	"per try": NewStack().Retry(RetryPolicy{PerTry: 100 * time.Millisecond}),
+}
+
+// An endpoint that hangs is found out, whichever limit ends the calls, by its own
+// breaker and by that of the calls.
+func TestABreakerTripsOnHangingCalls(t *testing.T) {
+	for name, limit := range limits {
+		for where, opts := range map[string][]Option{
+			"endpoint": {Calls(limit.Layer()), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer())},
+			"calls":    {Calls(limit.Breaker(layer.BreakerPolicy{}).Layer())},
+		} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					var n layertest.Network
+					hangs := make(chan struct{})
+					serveFront(t, &n, a1, &front{unary: func(context.Context) error {
+						<-hangs
+						return nil
+					}})
+					t.Cleanup(func() { close(hangs) })
+					cc := dial(t, &n, newSource(replace(a1)), opts...)
+					cc.Connect()
+					synctest.Wait()
+					var err error
+					for range 12 {
+						_, err = call(t.Context(), cc)
+						require.Error(t, err)
+					}
+					require.ErrorIs(t, err, layer.ErrNotReady)
+					require.ErrorContains(t, err, "breaker")
+				})
+			})
+		}
+	}
+}
+
+// A stream that hangs is found out, too.
+func TestABreakerTripsOnHangingStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		serve(t, &n, a1)
+		part := func(next Service) Service {
+			return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+				ctx, cancel := context.WithCancelCause(ctx)
+				time.AfterFunc(time.Second, func() { cancel(layer.ErrIdleTimeout) })
+				return next.Call(ctx, c)
+			})
+		}
+		cc := dial(t, &n, newSource(replace(a1)),
+			Calls(part), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
+		var err error
+		for range 12 {
+			var s grpc.BidiStreamingClient[outRequest, outResponse]
+			if s, err = pb.NewTestServiceClient(cc).FullDuplexCall(t.Context()); err != nil {
+				break
+			}
+			_, err = s.Recv()
+			require.Error(t, err)
+			synctest.Wait()
+		}
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.ErrorContains(t, err, "breaker")
+	})
+}
+
+// gRPC says CANCELLED of a limit that is none of the context's own.
+func TestTheLimitBehindACancellation(t *testing.T) {
+	cancelled := status.Error(codes.Canceled, "context canceled")
+	ended := func(cause error) *attempt {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(cause)
+		return &attempt{Context: ctx}
+	}
+	err := ended(layer.ErrHeadTimeout).explain(cancelled, nil, nil)
+	require.ErrorIs(t, err, layer.ErrHeadTimeout)
+	require.ErrorIs(t, err, cancelled)
+	require.EqualError(t, err, "rpc error: code = DeadlineExceeded desc = context canceled: response head timeout")
+	assert.Equal(t, codes.DeadlineExceeded, Code(err))
+	assert.Equal(t, codes.DeadlineExceeded, status.Code(toStatus(t.Context(), err)))
+	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Reply]{Err: err}))
+	assert.Equal(t, layer.Retryable, Classify(layer.Outcome[*Reply]{Err: ended(layer.ErrTryTimeout).explain(cancelled, nil, nil)}))
+
+	for _, other := range []*attempt{ended(nil), ended(errPlain), {Context: t.Context()}} {
+		assert.Equal(t, cancelled, other.explain(cancelled, nil, nil))
+	}
+	lost := status.Error(codes.Unavailable, "lost")
+	assert.Equal(t, lost, ended(layer.ErrHeadTimeout).explain(lost, nil, nil))
+	require.NoError(t, ended(layer.ErrHeadTimeout).explain(nil, nil, nil))
+}
+
+// failingCreds are credentials of calls that cannot be had.
+type failingCreds struct{}
+
+func (failingCreds) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return nil, status.Error(codes.Unavailable, "no token")
+}
+
+func (failingCreds) RequireTransportSecurity() bool { return false }
+
+// What this side cannot send says nothing of an endpoint. The reasons are words
+// of gRPC's, which this test holds it to.
+func TestABreakerForgivesWhatWasNotSent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		req  *pb.SimpleRequest
+		opts []grpc.CallOption
+		want codes.Code
+	}{
+		"too big": {
+			&pb.SimpleRequest{Payload: &pb.Payload{Body: make([]byte, 100)}},
+			[]grpc.CallOption{grpc.MaxCallSendMsgSize(50)}, codes.ResourceExhausted,
+		},
+		"not UTF-8":   {&pb.SimpleRequest{ResponseStatus: &pb.EchoStatus{Message: "\xff"}}, nil, codes.Internal},
+		"credentials": {new(pb.SimpleRequest), []grpc.CallOption{grpc.PerRPCCredentials(failingCreds{})}, codes.Unavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n layertest.Network
+				s := serve(t, &n, a1)
+				cc := dial(t, &n, newSource(replace(a1)), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
+				for range 20 {
+					_, err := pb.NewTestServiceClient(cc).UnaryCall(t.Context(), tt.req, tt.opts...)
+					require.Equal(t, tt.want, status.Code(err), "%v", err)
+				}
+				assert.Zero(t, s.calls.Load())
+				_, err := call(t.Context(), cc)
+				require.NoError(t, err)
+			})
+		})
+	}
+}
+
+// A server that cannot send its reply says the same as a client that cannot send
+// its message.
+func TestAServersOwnMarshalErrorCounts(t *testing.T) {
+	unsent := status.Error(codes.Internal, "grpc: error while marshaling: string field contains invalid UTF-8")
+	for name, tt := range map[string]struct {
+		info balancer.DoneInfo
+		want layer.Class
+	}{
+		"here":          {balancer.DoneInfo{Err: unsent, BytesSent: true}, layer.Ignorable},
+		"there":         {balancer.DoneInfo{Err: unsent, BytesSent: true, BytesReceived: true}, layer.Failure},
+		"nothing sent":  {balancer.DoneInfo{Err: unsent}, layer.Ignorable},
+		"no call":       {balancer.DoneInfo{}, layer.Ignorable},
+		"served":        {balancer.DoneInfo{BytesSent: true, BytesReceived: true}, layer.Success},
+		"another error": {balancer.DoneInfo{Err: status.Error(codes.Internal, ""), BytesSent: true}, layer.Failure},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := &Picked{conn: newConn("web:80", a1), attempt: &attempt{Context: t.Context()}}
+			err := p.outcome(tt.info)
+			assert.Equal(t, tt.want, layer.Classifier[*Picked](Classify[*Picked]).Judge(t.Context(), layer.Outcome[*Picked]{Err: err, Ended: true}))
+		})
+	}
+}

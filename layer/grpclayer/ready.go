@@ -1,0 +1,62 @@
+package grpclayer
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// balancers are those at work with the same settings: one for each ClientConn
+// that has resolved its target and is not idle.
+type balancers struct {
+	mu  sync.Mutex
+	all []*towerBalancer
+}
+
+func (b *balancers) add(t *towerBalancer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = append(b.all, t)
+}
+
+func (b *balancers) remove(t *towerBalancer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
+}
+
+// only returns the balancer, if there is exactly one.
+func (b *balancers) only() *towerBalancer {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.all) != 1 {
+		return nil
+	}
+	return b.all[0]
+}
+
+// balanced is where calls leave the layers of a client that has our balancer,
+// and so know whether it has an endpoint for them.
+type balanced struct {
+	Service
+	at *balancers
+}
+
+// Ready asks the balancer. Where there is none, a call would make one: the
+// ClientConn is idle, new or closed. Where there are several, one of them may be
+// ready.
+func (b *balanced) Ready(ctx context.Context) error {
+	t := b.at.only()
+	if t == nil {
+		return nil
+	}
+	if err := t.balance.Ready(ctx); err != nil && t.ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Describe is that of any other end.
+func (b *balanced) Describe() layer.Node { return layer.Describe(b.Service) }
