@@ -19,8 +19,11 @@ type requestBody struct {
 }
 
 func newRequestBody(i int) *requestBody {
-	return &requestBody{data: strings.NewReader(fmt.Sprintf("request %d", i))}
+	return &requestBody{data: strings.NewReader(requestData(i))}
 }
+
+// requestData is the body of call i, and of no other.
+func requestData(i int) string { return fmt.Sprintf("request %d", i) }
 
 func (b *requestBody) Read(p []byte) (int, error) {
 	b.reads.Add(1)

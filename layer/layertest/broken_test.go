@@ -63,6 +63,14 @@ func queueing(wrong fault) Layer {
 	return Layer{Layer: queues(16, 3*time.Second, wrong), Queue: 16, MaxWait: 3 * time.Second}
 }
 
+// closedForNow calls what has no capacity closed.
+func closedForNow(next service, ctx context.Context) error {
+	if err := next.Ready(ctx); err != nil {
+		return errors.Join(err, layer.ErrClosed)
+	}
+	return nil
+}
+
 // ctxFirst looks at ctx before it looks at capacity.
 func ctxFirst(next service, ctx context.Context) error {
 	if ctx.Err() != nil {
@@ -189,6 +197,111 @@ func leakyCall() Layer {
 			}
 		}}
 	}}
+}
+
+// refusesForGood calls every refusal the last.
+func refusesForGood(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if errors.Is(err, layer.ErrNotReady) {
+		err = refuse(layer.ErrClosed, err)
+	}
+	return rsp, err
+}
+
+// refusesAtDeadline calls untouched what was in flight until its deadline.
+func refusesAtDeadline(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = refuse(layer.ErrNotReady, err)
+	}
+	return rsp, err
+}
+
+// abandoning gives up on a queue that does not, and serves the request when its
+// turn comes.
+func abandoning() Layer {
+	const maxWait = 3 * time.Second
+	waits := queues(16, 0, "")
+	return Layer{Queue: 16, MaxWait: maxWait, Layer: func(next service) service {
+		q := waits(next)
+		return odd{service: q, call: func(ctx context.Context, req *Request) (rsp *Response, err error) {
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				rsp, err = q.Call(ctx, req)
+			}()
+			select {
+			case <-done:
+				return rsp, err
+			case <-time.After(maxWait):
+				return nil, &layer.Error{Layer: "mine", Kind: layer.ErrFailFast, Waited: maxWait}
+			}
+		}}
+	}}
+}
+
+// readsLater reads a request that was refused, but not at once.
+func readsLater(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if errors.Is(err, layer.ErrNotReady) {
+		body := req.Body
+		time.AfterFunc(time.Millisecond, func() { body.Read(make([]byte, 1)) })
+	}
+	return rsp, err
+}
+
+// sendsFirst sends the same request for everybody.
+func sendsFirst() Layer {
+	return Layer{Layer: func(next service) service {
+		var first atomic.Pointer[Request]
+		return odd{service: next, call: func(ctx context.Context, req *Request) (*Response, error) {
+			first.CompareAndSwap(nil, req)
+			return next.Call(ctx, first.Load())
+		}}
+	}}
+}
+
+// sends hands on what it makes of a request.
+func sends(change func(req *Request)) Layer {
+	return calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
+		again := *req
+		change(&again)
+		return next.Call(ctx, &again)
+	})
+}
+
+// answers returns what it makes of a response.
+func answers(change func(rsp *Response)) Layer {
+	return calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
+		rsp, err := next.Call(ctx, req)
+		if err != nil {
+			return nil, err
+		}
+		again := *rsp
+		change(&again)
+		return &again, nil
+	})
+}
+
+// sendsAgain sends what has failed once more.
+func sendsAgain(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if err != nil && !errors.Is(err, layer.ErrNotReady) {
+		return next.Call(ctx, req)
+	}
+	return rsp, err
+}
+
+// watches leaves a goroutine with each call, until ctx ends.
+func watches(next service, ctx context.Context, req *Request) (*Response, error) {
+	go func() { <-ctx.Done() }()
+	return next.Call(ctx, req)
+}
+
+// watchesReady does so with each who asks.
+func watchesReady(next service, ctx context.Context) error {
+	go func() { <-ctx.Done() }()
+	return next.Ready(ctx)
 }
 
 // refusesLate calls what has failed untouched, whatever it was.
@@ -401,6 +514,28 @@ func wholeBody(next service, ctx context.Context, req *Request) (*Response, erro
 		rsp.Body = lenient{rsp.Body}
 	}
 	return rsp, err
+}
+
+// cutShort makes a whole body of one that ctx has cut off.
+func cutShort(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if err == nil && rsp.Body != nil {
+		rsp.Body = lenientTo{rsp.Body, ctx}
+	}
+	return rsp, err
+}
+
+type lenientTo struct {
+	io.ReadCloser
+	ctx context.Context
+}
+
+func (b lenientTo) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.ctx.Err() != nil && err != nil {
+		err = io.EOF
+	}
+	return n, err
 }
 
 type lenient struct{ io.ReadCloser }

@@ -55,14 +55,19 @@ func (d declared) leftSince(before map[string]string) error {
 		time.Sleep(time.Second)
 	}
 	settle()
-	var left []string
-	for number, stack := range goroutines() {
-		if _, old := before[number]; !old {
-			left = append(left, stack)
-		}
-	}
+	left := newSince(before)
 	if len(left) == 0 {
 		return nil
 	}
 	return fmt.Errorf("%d goroutines are left behind, one of them is\n%s", len(left), left[0])
+}
+
+// newSince returns the stacks of the goroutines that were not there before.
+func newSince(before map[string]string) (stacks []string) {
+	for number, stack := range goroutines() {
+		if _, old := before[number]; !old {
+			stacks = append(stacks, stack)
+		}
+	}
+	return stacks
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -18,6 +19,14 @@ const crowd = 1000 // goroutines in a storm, unless the subject says otherwise
 func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	all := make([]*probe[Req, Rsp], 0, e.crowd)
+	var fell atomic.Pointer[panicked]
+	ask := func(ready func() error) error {
+		err := guarded(ready)
+		if p, ok := errors.AsType[*panicked](err); ok {
+			fell.Store(p)
+		}
+		return err
+	}
 	for i := range e.crowd {
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		p := r.call(ctx, plan{takes: time.Microsecond})
@@ -28,9 +37,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 			case 1:
 				cancel(errCancel)
 			case 2:
-				cancel(errors.Join(r.svc.Ready(ctx), errCancel))
+				cancel(errors.Join(ask(func() error { return r.svc.Ready(ctx) }), errCancel))
 			case 3:
-				layer.Poll(r.svc) //nolint:errcheck // only a part of the storm
+				ask(func() error { return layer.Poll(r.svc) }) //nolint:errcheck // only a part of the storm
 			}
 			<-p.done
 		}()
@@ -38,6 +47,9 @@ func storm[Req, Rsp any](e env[Req, Rsp]) error {
 	// Time enough for all of them, and for what a queue may pause.
 	time.Sleep(time.Second)
 	settle()
+	if p := fell.Load(); p != nil {
+		return fmt.Errorf("Ready: %w", p)
+	}
 	for i, p := range all {
 		if err := r.weathered(p, i%4); err != nil {
 			return err
@@ -73,7 +85,13 @@ func (r *rig[Req, Rsp]) refusedInStorm(p *probe[Req, Rsp], left bool) error {
 	if !left && r.layer && !r.own() {
 		return fmt.Errorf("a call was refused, though there is no limit: %w", p.err)
 	}
-	return r.refused(p, nil)
+	var cause error
+	if left && errors.Is(p.err, layer.ErrClosed) {
+		// One of several behind it may be closed, and nobody is left to ask the
+		// next for.
+		cause = layer.ErrClosed
+	}
+	return r.refused(p, cause)
 }
 
 // peakWithinLimit is invariant 8: the calls that are not over are never more
@@ -91,6 +109,12 @@ func peakWithinLimit[Req, Rsp any](e env[Req, Rsp]) error {
 		}
 		return nil
 	}
+	// A crowd reaches no limit that is larger than itself, nor shows what is
+	// above one that is nearly so.
+	for range r.limit - e.crowd/2 {
+		r.call(r.ctx, plan{holds: true})
+	}
+	settle()
 	for i := range e.crowd {
 		rng := rand.New(rand.NewPCG(uint64(i), 8))
 		go func() {

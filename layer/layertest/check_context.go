@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -36,7 +37,34 @@ func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	if err := r.leftSince(before); err != nil {
 		return fmt.Errorf("after Call: %w", err)
 	}
-	return nil
+	if r.background {
+		return nil // it may have some at work until its own context ends
+	}
+	return leavesNone(e)
+}
+
+// leavesNone has calls and waits come to their end while their context goes on:
+// what each of them leaves behind until then adds up.
+func leavesNone[Req, Rsp any](e env[Req, Rsp]) error {
+	const n = 50
+	r := e.rig()
+	before := goroutines()
+	for range n {
+		if err := r.do(r.ctx, plan{}).well(r.bodies); err != nil {
+			return err
+		}
+		if w := r.wait(r.ctx); !w.returned() || w.err != nil {
+			return fmt.Errorf("Ready with all capacity free: %w", w.result())
+		}
+	}
+	time.Sleep(time.Second)
+	settle()
+	// A few are not for each, but for all of them.
+	left := newSince(before)
+	if len(left) < n/2 {
+		return nil
+	}
+	return fmt.Errorf("%d calls and waits are over, and %d goroutines go on until ctx ends, one of them is\n%s", n, len(left), left[0])
 }
 
 // readyLeaves cancels one who waits in Ready, and lets a deadline run out.
@@ -69,38 +97,68 @@ func (r *rig[Req, Rsp]) readyLeaves() error {
 	return nil
 }
 
-// callLeaves cancels a call in flight and, where there is a queue, one that
-// waits. The first was admitted: it fails, but it was not refused.
+// callLeaves ends the ctx of calls in flight and, where there is a queue, of
+// those that wait. The first were admitted: they fail, but they were not
+// refused.
 func (r *rig[Req, Rsp]) callLeaves() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	defer cancel(nil)
-	p := r.do(ctx, plan{holds: true})
-	if p.served() == 0 || p.returned() {
-		return fmt.Errorf("a call with all capacity free is not in flight: %v", p.err)
+	if err := r.inFlightLeaves(ctx, func() { cancel(errCancel) }, errCancel); err != nil {
+		return err
 	}
-	cancel(errCancel)
-	settle()
-	switch {
-	case !p.returned():
-		return errors.New("Call does not return when ctx is cancelled")
-	case !errors.Is(p.err, errCancel):
-		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
-	case errors.Is(p.err, layer.ErrNotReady):
-		return fmt.Errorf("a call that was admitted failed with %w, which calls it untouched", p.err)
+	const soon = 100 * time.Millisecond
+	ctx, stop := context.WithTimeout(r.ctx, soon)
+	defer stop()
+	if err := r.inFlightLeaves(ctx, func() { time.Sleep(soon) }, context.DeadlineExceeded); err != nil {
+		return fmt.Errorf("a deadline: %w", err)
 	}
 	if r.queue == 0 {
 		return nil
 	}
-	r.far.Deny()
-	ctx, cancel = context.WithCancelCause(r.ctx)
-	p = r.do(ctx, plan{})
-	if p.returned() {
-		cancel(nil)
-		return fmt.Errorf("the queue does not wait: %v", p.err)
+	return r.waitingLeave()
+}
+
+func (r *rig[Req, Rsp]) inFlightLeaves(ctx context.Context, end func(), cause error) error {
+	p := r.do(ctx, plan{holds: true})
+	if p.served() == 0 || p.returned() {
+		return fmt.Errorf("a call with all capacity free is not in flight: %v", p.err)
 	}
-	cancel(errCancel)
+	end()
 	settle()
-	return r.refused(p, errCancel)
+	switch {
+	case !p.returned():
+		return errors.New("Call does not return when ctx is cancelled")
+	case !errors.Is(p.err, cause):
+		return fmt.Errorf("Call returned %v, want the cause of ctx", p.err)
+	case errors.Is(p.err, layer.ErrNotReady):
+		return fmt.Errorf("a call that was admitted failed with %w, which calls it untouched", p.err)
+	}
+	return nil
+}
+
+// waitingLeave cancels one from inside the line, where that is long enough, and
+// its head.
+func (r *rig[Req, Rsp]) waitingLeave() error {
+	r.far.Deny()
+	var line []*probe[Req, Rsp]
+	var cancels []context.CancelCauseFunc
+	for range min(r.queue, 2) {
+		ctx, cancel := context.WithCancelCause(r.ctx)
+		cancels = append(cancels, cancel)
+		p := r.do(ctx, plan{})
+		if p.returned() {
+			return fmt.Errorf("the queue does not wait: %v", p.err)
+		}
+		line = append(line, p)
+	}
+	for i, p := range slices.Backward(line) {
+		cancels[i](errCancel)
+		settle()
+		if err := r.refused(p, errCancel); err != nil {
+			return fmt.Errorf("number %d in the queue, whose ctx is cancelled: %w", i+1, err)
+		}
+	}
+	return nil
 }
 
 // ctxOutlives is invariant 15: the context that the inner service was given is

@@ -19,7 +19,7 @@ func forwards[Req, Rsp any](e env[Req, Rsp]) error {
 		if err := r.deny(); err != nil {
 			return err
 		}
-		if err := r.poll(); !errors.Is(err, layer.ErrNotReady) {
+		if err := r.poll(); !notReady(err) {
 			return fmt.Errorf("Poll while the inner service is not ready: %v", err)
 		}
 		r.far.Allow(Unlimited)
@@ -33,7 +33,7 @@ func forwards[Req, Rsp any](e env[Req, Rsp]) error {
 			return err
 		}
 	}
-	if r.noAllocs {
+	if r.noAllocs && !raced {
 		return allocates(e)
 	}
 	return nil

@@ -62,7 +62,10 @@ func (r *rig[Req, Rsp]) failed(p *probe[Req, Rsp]) error {
 	case errors.Is(p.err, layer.ErrNotReady):
 		return fmt.Errorf("the inner service fails, which may have had an effect; the call is refused: %w", p.err)
 	}
-	return nil
+	if err := r.within(p.served()); err != nil {
+		return err
+	}
+	return p.asSent()
 }
 
 // unwinds panics once and ends a goroutine once.

@@ -103,6 +103,39 @@ func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 			return err
 		}
 	}
+	return leavesInside(e)
+}
+
+// leavesInside has some leave the line from its middle, who must take their
+// places with them: then there is room for as many as ever.
+func leavesInside[Req, Rsp any](e env[Req, Rsp]) error {
+	r := e.rig()
+	r.far.Deny()
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	head := r.do(r.ctx, plan{})
+	gone := make([]*probe[Req, Rsp], min(r.queue, 64)-2)
+	for i := range gone {
+		gone[i] = r.do(ctx, plan{})
+	}
+	last := r.do(r.ctx, plan{})
+	cancel(errCancel)
+	settle()
+	for _, p := range gone {
+		if err := r.refused(p, errCancel); err != nil {
+			return fmt.Errorf("one who leaves from inside the queue: %w", err)
+		}
+	}
+	for i, p := range []*probe[Req, Rsp]{head, last} {
+		r.turn(func() bool { return p.served() > 0 })
+		if err := p.well(r.bodies); err != nil {
+			return fmt.Errorf("the first and the last of a queue whose inside has left, turn %d: %w", i+1, err)
+		}
+	}
+	r.far.Allow(Unlimited)
+	settle()
+	if err := r.exact(); err != nil {
+		return fmt.Errorf("after some have left the queue from inside: %w", err)
+	}
 	return nil
 }
 

@@ -27,13 +27,18 @@ func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
 	if _, err := r.saturate(); err != nil {
 		return err
 	}
-	if err := r.poll(); !errors.Is(err, layer.ErrNotReady) {
+	if err := r.poll(); !notReady(err) {
 		return fmt.Errorf("Poll of a saturated service: %v, want ErrNotReady", err)
 	}
 	if w := r.wait(ctx); !w.returned() || !errors.Is(w.err, errCancel) {
 		return fmt.Errorf("Ready of a saturated service with a done ctx: %v, want the cause", w.result())
 	}
 	return nil
+}
+
+// notReady reports whether err is a refusal, and not one for good.
+func notReady(err error) bool {
+	return errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
 // readyReserves is invariant 2: however often Ready has said yes, all capacity
@@ -82,6 +87,9 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	if r.limit == 0 || r.queue > 0 {
 		return nil
 	}
+	if err := wakesHowever(e); err != nil {
+		return err
+	}
 	// It may have looked at its own limit alone.
 	r = e.rig()
 	if err := r.deny(); err != nil {
@@ -89,6 +97,39 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	}
 	if err := r.wakes(func() { r.far.Allow(1) }); err != nil {
 		return fmt.Errorf("waiting for the inner service: %w", err)
+	}
+	return nil
+}
+
+// wakesHowever gives a slot back in the ways that are no answer in full.
+func wakesHowever[Req, Rsp any](e env[Req, Rsp]) error {
+	for _, how := range []struct {
+		name string
+		plan plan
+		goes bool // the caller does
+	}{
+		{"fails", plan{fails: errPlanned}, false},
+		{"panics", plan{panics: errPlanned}, false},
+		{"ends its goroutine", plan{exits: true}, false},
+		{"gets a response without a body", plan{bare: true}, false},
+		{"gets a body that breaks", plan{breaks: errPlanned}, false},
+		{"is left by its caller", plan{}, true},
+	} {
+		r := e.rig()
+		ctx, cancel := context.WithCancelCause(r.ctx)
+		how.plan.holds = true
+		held, err := r.fill(ctx, how.plan)
+		if err == nil {
+			free := held[0].release
+			if how.goes {
+				free = func() { cancel(errCancel) }
+			}
+			err = r.wakes(free)
+		}
+		cancel(errOver)
+		if err != nil {
+			return fmt.Errorf("a call in flight %s: %w", how.name, err)
+		}
 	}
 	return nil
 }

@@ -58,10 +58,25 @@ func (r *rig[Req, Rsp]) refused(p *probe[Req, Rsp], cause error) error {
 		return fmt.Errorf("the error does not match ErrNotReady: %w", p.err)
 	case cause != nil && !errors.Is(p.err, cause):
 		return fmt.Errorf("the error does not match %q: %w", cause, p.err)
+	case !errors.Is(cause, layer.ErrClosed) && errors.Is(p.err, layer.ErrClosed):
+		return fmt.Errorf("the service is not closed, and the call is refused for good: %w", p.err)
 	case p.served() > 0:
 		return errors.New("refused, but the inner service has served it")
 	}
+	r.turnedAway(func() error { return r.stillRefused(p) }, r.far)
 	return r.untouched(p)
+}
+
+// stillRefused looks at a call again when there has been capacity and time for
+// whatever the subject may have left to work on it.
+func (r *rig[Req, Rsp]) stillRefused(p *probe[Req, Rsp]) error {
+	if p.served() > 0 {
+		return fmt.Errorf("the call was refused, and the inner service has served it later: %w", p.err)
+	}
+	if err := r.untouched(p); err != nil {
+		return fmt.Errorf("a while later: %w", err)
+	}
+	return nil
 }
 
 func (r *rig[Req, Rsp]) untouched(p *probe[Req, Rsp]) error {
@@ -116,36 +131,53 @@ func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
 }
 
 // failsFast is the part of invariant 6 for a queue with a maximum wait: it
-// keeps to it exactly, says so, and works again afterwards.
+// keeps to it exactly, also for who never gets to its head, says so, and works
+// again afterwards.
 func failsFast[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.far.Deny()
 	began := time.Now()
-	p := r.do(r.ctx, plan{})
-	if p.returned() {
-		return fmt.Errorf("the queue does not wait: %v", p.err)
+	line := make([]*probe[Req, Rsp], min(r.queue, 3))
+	for i := range line {
+		line[i] = r.do(r.ctx, plan{})
+	}
+	for _, p := range line {
+		if p.returned() {
+			return fmt.Errorf("the queue does not wait: %v", p.err)
+		}
 	}
 	time.Sleep(r.maxWait - 1)
 	settle()
-	if p.returned() {
-		return fmt.Errorf("the queue gave up after %v, before its %v", time.Since(began), r.maxWait)
+	for _, p := range line {
+		if p.returned() {
+			return fmt.Errorf("the queue gave up after %v, before its %v", time.Since(began), r.maxWait)
+		}
 	}
 	time.Sleep(1)
 	settle()
-	if !p.returned() {
-		return fmt.Errorf("the queue goes on waiting after %v", r.maxWait)
+	for i, p := range line {
+		if !p.returned() {
+			return fmt.Errorf("the queue goes on waiting after %v (number %d in line)", r.maxWait, i+1)
+		}
+		if err := r.refusedFast(p); err != nil {
+			return err
+		}
 	}
+	r.far.Allow(Unlimited)
+	settle()
+	if err := r.serves(); err != nil {
+		return fmt.Errorf("after the queue had failed and capacity came back: %w", err)
+	}
+	return nil
+}
+
+func (r *rig[Req, Rsp]) refusedFast(p *probe[Req, Rsp]) error {
 	if err := r.refused(p, layer.ErrFailFast); err != nil {
 		return err
 	}
 	var where *layer.Error
 	if !errors.As(p.err, &where) || where.Waited != r.maxWait {
 		return fmt.Errorf("the refusal does not say that the call has waited for %v: %w", r.maxWait, p.err)
-	}
-	r.far.Allow(Unlimited)
-	settle()
-	if err := r.serves(); err != nil {
-		return fmt.Errorf("after the queue had failed and capacity came back: %w", err)
 	}
 	return nil
 }

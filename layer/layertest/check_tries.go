@@ -23,6 +23,7 @@ func triesEnd[Req, Rsp any](e env[Req, Rsp]) error {
 	}{
 		{"refused each time", triesRefused[Req, Rsp]},
 		{"failing each time", triesFail[Req, Rsp]},
+		{"failing once, then refused", triesFailThenRefused[Req, Rsp]},
 		{"the caller goes as a try fails", triesLeft[Req, Rsp]},
 		{"the caller goes between two tries", triesLeftBetween[Req, Rsp]},
 		{"responses to be sent again for", triesGiveUp[Req, Rsp]},
@@ -67,7 +68,21 @@ func triesFail[Req, Rsp any](e env[Req, Rsp]) error {
 	if !errors.Is(p.err, errAgain) {
 		return fmt.Errorf("the inner error does not pass errors.Is: %w", p.err)
 	}
-	return r.within(p.served())
+	return nil
+}
+
+// triesFailThenRefused lets the first try fail, and refuses those after it. The
+// request was sent: that it is refused is no more true of it (see
+// layer.ErrTryRefused).
+func triesFailThenRefused[Req, Rsp any](e env[Req, Rsp]) error {
+	if e.queue > 0 && e.maxWait == 0 {
+		return nil // the second try waits without end
+	}
+	r := e.rig()
+	p := r.do(r.ctx, plan{fails: errAgain, before: r.far.Deny})
+	time.Sleep(r.patience() + time.Duration(r.tries)*r.maxWait)
+	settle()
+	return r.failed(p)
 }
 
 func triesLeft[Req, Rsp any](e env[Req, Rsp]) error {

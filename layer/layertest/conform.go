@@ -16,9 +16,16 @@ import (
 // reason.
 //
 // A subject that leaves goroutines blocked for good ends the test program with
-// the bubble's panic, after the failure was reported.
+// the bubble's panic, after the failure was reported. One that never comes to
+// rest ends it with a panic that says so, two minutes after a check has begun,
+// and 10 ms more for each request that Limit and Queue hold: a goroutine that
+// spins, or that blocks on what does not block durably in a bubble, such as a
+// mutex held during a call, I/O, or a channel that was made outside.
 func Conform(t *testing.T, s Spec) {
 	t.Helper()
+	if s == nil {
+		t.Fatal("there is no spec")
+	}
 	s.conform(t)
 }
 
@@ -103,7 +110,7 @@ func unclosed(d declared) string {
 
 func run[Req, Rsp any](t *testing.T, s *subject[Req, Rsp]) {
 	for _, c := range checks[Req, Rsp]() {
-		t.Run(fmt.Sprintf("%02d %s", c.number, c.phrase), func(t *testing.T) {
+		t.Run(c.name(), func(t *testing.T) {
 			if c.skip != nil {
 				if reason := c.skip(s.declared); reason != "" {
 					t.Skip(reason)
@@ -112,6 +119,7 @@ func run[Req, Rsp any](t *testing.T, s *subject[Req, Rsp]) {
 			if s.buried && slices.Contains([]int{3, 7, 13, 17, 19}, c.number) {
 				t.Skip("what inner refuses waits below the limit")
 			}
+			defer watch(c.name(), s.declared)()
 			synctest.Test(t, func(t *testing.T) {
 				if err := c.verify(s); err != nil {
 					t.Error(err)
@@ -121,11 +129,28 @@ func run[Req, Rsp any](t *testing.T, s *subject[Req, Rsp]) {
 	}
 }
 
+func (c check[Req, Rsp]) name() string { return fmt.Sprintf("%02d %s", c.number, c.phrase) }
+
+// attempt makes an error of what only the use of a spec has shown.
+func (c check[Req, Rsp]) attempt(e env[Req, Rsp]) (err error) {
+	defer func() {
+		if e.away.fault != nil {
+			_ = recover() // no other panic: its stack is of use
+			err = e.away.fault
+		}
+	}()
+	return c.run(e)
+}
+
 // verify runs the check. It must be called in a bubble.
 func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(context.Background())
-	err := c.run(env[Req, Rsp]{s, ctx})
+	e := env[Req, Rsp]{s, ctx, &away{inner: make(map[allower]bool)}}
+	err := c.attempt(e)
+	if err == nil {
+		err = e.away.stayAway()
+	}
 	cancel(errOver)
 	if left := s.leftSince(before); err == nil {
 		err = left

@@ -52,7 +52,7 @@ func (f *far[Req, Rsp]) serve(ctx context.Context, req Req) (rsp Rsp, err error)
 		defer p.mu.Unlock()
 		try.returned = true
 	}()
-	if err := p.work(ctx, f.over, pl); err != nil {
+	if err := p.work(ctx, f.over, pl, req); err != nil {
 		return rsp, err
 	}
 	// The factory may give a body of its own; only the one below is watched.
@@ -88,7 +88,7 @@ func (p *probe[Req, Rsp]) arrive(ctx context.Context, turn int, req Req) (plan, 
 }
 
 // work is what the inner service does before it has a response.
-func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl plan) error {
+func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl plan, req Req) error {
 	// Sleep, and no timer: timers that fire while others are stopped crash the
 	// race detector in a bubble (golang/go#78156).
 	time.Sleep(pl.takes)
@@ -104,6 +104,7 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl pla
 			return context.Cause(ctx)
 		}
 	}
+	p.inspect(ctx, req)
 	if pl.before != nil {
 		pl.before()
 	}

@@ -2,12 +2,16 @@ package layertest
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -50,6 +54,74 @@ func TestSpecsThatSayTooLittle(t *testing.T) {
 	require.EqualError(t, err, "the spec has no New")
 	_, err = ServiceOf[string, string]{New: func(context.Context) stringService { return nil }}.subject()
 	require.EqualError(t, err, "the spec has no factory for its requests")
+}
+
+func TestSpecsThatCannotBe(t *testing.T) {
+	for says, spec := range map[string]interface {
+		subject() (*subject[*Request, *Response], error)
+	}{
+		"Queue of the spec is less than 0":                       Layer{Layer: passes, Queue: -3},
+		"MaxWait of the spec is less than 0":                     Layer{Layer: passes, MaxWait: -1},
+		"Limit and Queue of the spec are more than 100000 toget": Layer{Layer: passes, Limit: math.MaxInt, Queue: 1},
+		"Request of the spec returns nil":                        Layer{Layer: passes, Request: func(int) *Request { return nil }},
+		"Response of the spec returns nil":                       Layer{Layer: passes, Response: func(int) *Response { return nil }},
+	} {
+		_, err := spec.subject()
+		require.ErrorContains(t, err, says)
+	}
+	filled := oneOf.with("")
+	filled.Fill = func(service) func() { return nil }
+	for says, spec := range map[string]interface {
+		subject() (*subject[*Request, *Response], error)
+	}{
+		"the layer of the spec returns no service":         Layer{Layer: func(service) service { return nil }},
+		"New of the spec returns no service":               Service{New: func(context.Context) service { return nil }},
+		"Fill of the spec returns no function that gives ": filled,
+	} {
+		s, err := spec.subject()
+		require.NoError(t, err)
+		synctest.Test(t, func(t *testing.T) { require.ErrorContains(t, numbered(t, 0).verify(s), says) })
+	}
+}
+
+// TestConformEndsWhatHangs runs this program again with layers that never come
+// to rest.
+func TestConformEndsWhatHangs(t *testing.T) {
+	const inside = "LAYERTEST_HANGS"
+	outside := make(chan struct{})
+	layers := map[string]callFunc{
+		"holds a mutex": func() callFunc {
+			var mu sync.Mutex
+			return func(next service, ctx context.Context, req *Request) (*Response, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return next.Call(ctx, req)
+			}
+		}(),
+		"waits for a channel": func(service, context.Context, *Request) (*Response, error) {
+			<-outside
+			return nil, nil
+		},
+		"spins": func(service, context.Context, *Request) (*Response, error) {
+			for {
+				runtime.Gosched()
+			}
+		},
+	}
+	if name := os.Getenv(inside); name != "" {
+		patience = time.Second
+		Conform(t, calling(layers[name]))
+		return
+	}
+	for name := range layers {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestConformEndsWhatHangs$")
+		cmd.Env = append(os.Environ(), inside+"="+name)
+		out, err := cmd.CombinedOutput()
+		require.Error(t, err, name)
+		assert.Contains(t, string(out), "panic: layertest: check \"", name)
+		assert.Contains(t, string(out), "such as a mutex held during a call", name)
+		assert.Contains(t, string(out), "TestConformEndsWhatHangs", name)
+	}
 }
 
 type stringService = layer.Service[string, string]

@@ -51,7 +51,7 @@ func shipped() map[string]Layer {
 		"switch":    same(func(next S) S { return layer.Switch(next, closed(), time.Second) }),
 		"watch":     {Outlives: true, New: watched},
 		"lazy":      same(func(next S) S { return layer.Lazy(func() (S, error) { return next, nil }) }),
-		"cache":     {New: cached},
+		"cache":     {Outlives: true, New: cached}, // the next may be open
 		"filter":    same(layer.Filter[Q, R](func(Q) error { return nil })),
 		"if":        same(layer.If(func(q Q) bool { return q.ID%2 == 0 }, layer.Timeout[Q, R](far))),
 		"map":       same(layer.MapRequest[Q, R](func(q Q) Q { other := *q; return &other })),

@@ -66,6 +66,48 @@ func setBody[T any](message T, body io.ReadCloser) {
 	}
 }
 
+// mistaken names the first part of got that is not that of the i-th message, or
+// returns "": of what tells one message from the next, nothing may be another,
+// and no map or slice may be gone. Anything else may be added to and edited, as
+// headers are.
+func mistaken[T any](got T, made func(int) T, i int) string {
+	want, again, next := made(i), made(i), made(i+1)
+	t := reflect.TypeFor[T]()
+	switch {
+	case t.Kind() == reflect.Interface:
+		return "" // it may have been wrapped
+	case t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct:
+		if isAnother(got, want, again, next) {
+			return t.String()
+		}
+		return ""
+	case reflect.ValueOf(got).IsNil():
+		return t.String()
+	}
+	for i := range t.Elem().NumField() {
+		f := t.Elem().Field(i)
+		if !f.IsExported() || f.Name == "Body" {
+			continue
+		}
+		field := func(m T) reflect.Value { return reflect.ValueOf(m).Elem().Field(i) }
+		gone := isGone(field(got)) && !isGone(field(want))
+		if gone || isAnother(field(got).Interface(), field(want).Interface(), field(again).Interface(), field(next).Interface()) {
+			return f.Name
+		}
+	}
+	return ""
+}
+
+// isAnother reports whether got is not what was wanted, where that says which
+// message it is: the factory makes the same again, and another one next.
+func isAnother(got, want, again, next any) bool {
+	return reflect.DeepEqual(want, again) && !reflect.DeepEqual(want, next) && !reflect.DeepEqual(got, want)
+}
+
+func isGone(v reflect.Value) bool {
+	return (v.Kind() == reflect.Map || v.Kind() == reflect.Slice) && v.IsNil()
+}
+
 // changed names the first part of got that is not as in want, or returns "".
 // What differs between two fresh messages of one factory (a function, a clock
 // reading) says nothing and is passed over; so is the body.

@@ -38,6 +38,7 @@ type probeKey struct{}
 // service in the context.
 type probe[Req, Rsp any] struct {
 	plan
+	of   *subject[Req, Rsp]
 	id   int
 	req  Req
 	sent *requestBody
@@ -53,6 +54,7 @@ type probe[Req, Rsp any] struct {
 	got  Req
 	body *responseBody
 	gave Rsp
+	lies error // how what it was given differs from what was sent, the first time that it did
 
 	done     chan struct{} // closed when the caller is through
 	rsp      Rsp
@@ -80,7 +82,7 @@ func (r *rig[Req, Rsp]) do(ctx context.Context, pl plan) *probe[Req, Rsp] {
 func (r *rig[Req, Rsp]) probe(pl plan) *probe[Req, Rsp] {
 	id := int(r.calls.Add(1))
 	p := &probe[Req, Rsp]{
-		plan: pl, id: id, req: r.request(id), sent: newRequestBody(id),
+		plan: pl, of: r.subject, id: id, req: r.request(id), sent: newRequestBody(id),
 		released: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.release = sync.OnceFunc(func() { close(p.released) })
@@ -189,6 +191,63 @@ func (p *probe[Req, Rsp]) well(bodies bool) error {
 		return fmt.Errorf("reading the body failed: %w", p.readErr)
 	case bodies && !p.bare && !p.keep && p.read != responseData(p.id):
 		return fmt.Errorf("call %d read %q from the body, want %q", p.id, p.read, responseData(p.id))
+	}
+	if err := p.asAnswered(); err != nil {
+		return err
+	}
+	return p.asSent()
+}
+
+// asAnswered returns an error unless the response is the one to this call.
+func (p *probe[Req, Rsp]) asAnswered() error {
+	if !p.of.layer || p.of.rewrites {
+		return nil
+	}
+	if what := mistaken(p.rsp, p.of.response, p.id); what != "" {
+		return fmt.Errorf("the answer to call %d is not its own: its %s is another", p.id, what)
+	}
+	return nil
+}
+
+// asSent returns an error unless the inner service was given what was sent, as
+// far as it has looked.
+func (p *probe[Req, Rsp]) asSent() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lies
+}
+
+// inspect reads a request as the inner service does, and compares it with the
+// one that was sent. What is being cancelled may break on the way.
+func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
+	if p.of.rewrites {
+		return
+	}
+	err := p.compare(req)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lies == nil && err != nil && ctx.Err() == nil {
+		p.lies = fmt.Errorf("the inner service was given another request, in try %d: %w", p.seen, err)
+	}
+}
+
+func (p *probe[Req, Rsp]) compare(req Req) error {
+	if what := mistaken(req, p.of.request, p.id); what != "" {
+		return fmt.Errorf("its %s is not that of request %d", what, p.id)
+	}
+	if !hasBody[Req]() {
+		return nil
+	}
+	body := bodyOf(req)
+	if body == nil {
+		return errors.New("it has lost its body")
+	}
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return fmt.Errorf("its body breaks: %w", err)
+	}
+	if want := requestData(p.id); string(data) != want {
+		return fmt.Errorf("its body reads as %q, want %q", data, want)
 	}
 	return nil
 }

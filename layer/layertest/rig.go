@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +25,7 @@ type subject[Req, Rsp any] struct {
 	request  func(int) Req
 	response func(int) Rsp
 	again    func(Rsp) // nil where the subject looks at errors alone
+	rewrites bool      // messages come out as others than they went in
 
 	apply   func(context.Context, layer.Service[Req, Rsp]) layer.Service[Req, Rsp] // of a layer
 	service ServiceOf[Req, Rsp]                                                    // of anything else
@@ -32,7 +35,58 @@ type subject[Req, Rsp any] struct {
 // when the check is over.
 type env[Req, Rsp any] struct {
 	*subject[Req, Rsp]
-	ctx context.Context
+	ctx  context.Context
+	away *away
+}
+
+// away are the calls that were turned away in a check: what is done to one of
+// them may be done only later, when there is capacity.
+type away struct {
+	mu    sync.Mutex
+	again []func() error
+	inner map[allower]bool
+	fault error // of the spec, that has ended the check
+}
+
+type allower interface{ Allow(n int) }
+
+// turnedAway has look judge a refused call again when the check is through.
+func (e env[Req, Rsp]) turnedAway(look func() error, inner *far[Req, Rsp]) {
+	if e.away == nil {
+		return
+	}
+	e.away.mu.Lock()
+	defer e.away.mu.Unlock()
+	e.away.again = append(e.away.again, look)
+	if inner != nil {
+		e.away.inner[inner] = true
+	}
+}
+
+// stayAway lets capacity and time come, and looks again at all who were turned
+// away.
+func (a *away) stayAway() error {
+	if len(a.again) == 0 {
+		return nil
+	}
+	for inner := range a.inner {
+		inner.Allow(Unlimited)
+	}
+	time.Sleep(time.Second)
+	settle()
+	for _, look := range a.again {
+		if err := look(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unusable ends the check with what is wrong with its spec, and shows only when
+// that is used.
+func (e env[Req, Rsp]) unusable(why string) {
+	e.away.fault = errors.New(why)
+	panic(e.away.fault)
 }
 
 // rig is a new service under test with all its capacity.
@@ -46,7 +100,9 @@ type rig[Req, Rsp any] struct {
 func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	r := &rig[Req, Rsp]{env: e}
 	if !e.layer {
-		r.svc = e.service.New(e.ctx)
+		if r.svc = e.service.New(e.ctx); r.svc == nil {
+			e.unusable("New of the spec returns no service")
+		}
 		return r
 	}
 	r.far = newFar[Req](e.response, e.atReturn)
@@ -54,7 +110,9 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	r.far.over = e.ctx.Done()
 	// Whatever waits below a layer that does not listen to ctx ends, too.
 	context.AfterFunc(e.ctx, r.far.Close)
-	r.svc = e.apply(e.ctx, r.far)
+	if r.svc = e.apply(e.ctx, r.far); r.svc == nil {
+		e.unusable("the layer of the spec returns no service")
+	}
 	return r
 }
 
@@ -72,12 +130,15 @@ func (r *rig[Req, Rsp]) close() {
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
 	case !r.layer:
-		return r.service.Fill(r.svc), nil
+		if free = r.service.Fill(r.svc); free == nil {
+			return nil, errors.New("Fill of the spec returns no function that gives the capacity back")
+		}
+		return free, nil
 	case !r.own():
 		return func() { r.far.Allow(1) }, r.deny()
 	}
 	// The limit or the line of the layer itself.
-	held, err := r.fill(r.ctx)
+	held, err := r.fill(r.ctx, plan{holds: true})
 	if err != nil {
 		return nil, err
 	}
@@ -112,14 +173,15 @@ func (r *rig[Req, Rsp]) deny() error {
 
 // fill starts as many calls as the layer has declared to take. Those within
 // its limit are held by the inner service; without a limit, that is denied,
-// and all of them wait in the queue.
-func (r *rig[Req, Rsp]) fill(ctx context.Context) ([]*probe[Req, Rsp], error) {
+// and all of them wait in the queue. pl says what becomes of them when they are
+// released.
+func (r *rig[Req, Rsp]) fill(ctx context.Context, pl plan) ([]*probe[Req, Rsp], error) {
 	if r.limit == 0 {
 		r.far.Deny()
 	}
 	held := make([]*probe[Req, Rsp], r.limit+r.queue)
 	for i := range held {
-		held[i] = r.do(ctx, plan{holds: true})
+		held[i] = r.do(ctx, pl)
 		if held[i].returned() {
 			return nil, fmt.Errorf("with %v, call %d was not taken: %v", r.declared, i+1, held[i].err)
 		}
@@ -139,7 +201,7 @@ func (r *rig[Req, Rsp]) exact() error {
 		settle()
 		r.far.Allow(Unlimited)
 	}()
-	if _, err := r.fill(ctx); err != nil {
+	if _, err := r.fill(ctx, plan{holds: true}); err != nil {
 		return err
 	}
 	if p := r.do(ctx, plan{holds: true}); !r.judged(p) {
@@ -212,14 +274,34 @@ func (r *rig[Req, Rsp]) waiters(ctx context.Context, n int) []*waiter {
 }
 
 func start(ready func() error) *waiter {
-	w := &waiter{done: make(chan struct{})}
+	w := &waiter{done: make(chan struct{}), err: errExited} // unless it returns
 	began := time.Now()
 	go func() {
 		defer close(w.done)
-		w.err = ready()
+		w.err = guarded(ready)
 		w.after = time.Since(began)
 	}()
 	return w
+}
+
+// panicked is what a function ended with that should have returned.
+type panicked struct {
+	value any
+	stack []byte
+}
+
+func (p *panicked) Error() string { return fmt.Sprintf("it panicked: %v\n%s", p.value, p.stack) }
+
+var errExited = errors.New("it ended its goroutine")
+
+// guarded makes an error of a panic, which must not end the program.
+func guarded(ready func() error) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicked{v, debug.Stack()}
+		}
+	}()
+	return ready()
 }
 
 func (w *waiter) returned() bool {

@@ -65,6 +65,9 @@ const (
 	changesHeader   fault = "changes a header, then refuses"
 	closesBody      fault = "closes the body, then refuses"
 	losesWake       fault = "gives the wake-up to one who has gone"
+	sleepsOnPanic   fault = "wakes nobody after a panic"
+	sleepsOnError   fault = "wakes nobody after an error"
+	sleepsOnBreak   fault = "wakes nobody after a broken body"
 )
 
 func limits(n int, complete completion, wrong fault) aLayer {
@@ -104,14 +107,14 @@ func (l *limited) Call(ctx context.Context, req *Request) (*Response, error) {
 	returned := false
 	defer func() {
 		if !returned && l.wrong != leaksOnPanic {
-			s.End(nil)
+			s.end(l.wrong != sleepsOnPanic)
 		}
 	}()
 	rsp, err := l.service.Call(ctx, req)
 	returned = true
 	if err != nil {
 		if l.wrong != leaksOnError {
-			s.End(err)
+			s.end(l.wrong != sleepsOnError)
 		}
 		return nil, err
 	}
@@ -130,10 +133,12 @@ type slot struct {
 
 func (s *slot) Data(int) {}
 
-func (s *slot) End(error) {
-	s.of.give()
+func (s *slot) End(err error) { s.end(err == nil || s.of.wrong != sleepsOnBreak) }
+
+func (s *slot) end(wakes bool) {
+	s.of.give(wakes)
 	if s.of.wrong == freesTwice {
-		s.of.give()
+		s.of.give(wakes)
 	}
 }
 
@@ -147,7 +152,7 @@ func (l *limited) take() bool {
 	return true
 }
 
-func (l *limited) give() {
+func (l *limited) give(wakes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.used--
@@ -158,7 +163,7 @@ func (l *limited) give() {
 		}
 		return
 	}
-	if l.freed != nil {
+	if l.freed != nil && wakes {
 		close(l.freed)
 		l.freed = nil
 	}
@@ -213,6 +218,7 @@ type queued struct {
 
 	mu    sync.Mutex
 	line  []*turn
+	kept  int           // places of those who have left
 	moved chan struct{} // closed and replaced when the line gets shorter
 }
 
@@ -234,6 +240,9 @@ const (
 	holdsOneLess     fault = "holds one less"
 	holdsOneMore     fault = "holds one more"
 	ignoresCtx       fault = "waits on when ctx is done"
+	headListens      fault = "nobody but the head looks at ctx"
+	keepsPlaces      fault = "who leaves from inside keeps the place"
+	waitsAsHead      fault = "counts the wait from when one is the head"
 )
 
 func queues(n int, maxWait time.Duration, wrong fault) aLayer {
@@ -286,6 +295,12 @@ func (q *queued) Call(ctx context.Context, req *Request) (*Response, error) {
 // wait returns nil when it is the turn of t, who has left the line then.
 func (q *queued) wait(ctx context.Context, t *turn) error {
 	began := time.Now()
+	if q.wrong == headListens || q.wrong == waitsAsHead {
+		select {
+		case <-t.head:
+		case <-q.seen(ctx).Done():
+		}
+	}
 	if q.maxWait > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, q.maxWait, layer.ErrFailFast)
@@ -311,6 +326,14 @@ func (q *queued) wait(ctx context.Context, t *turn) error {
 		return q.gaveUp(ctx, began)
 	}
 	return nil
+}
+
+// seen is the ctx that those see who wait to be the head.
+func (q *queued) seen(ctx context.Context) context.Context {
+	if q.wrong == headListens {
+		return context.Background()
+	}
+	return ctx
 }
 
 func (q *queued) gaveUp(ctx context.Context, began time.Time) error {
@@ -344,7 +367,7 @@ func (q *queued) join(t *turn, front bool) bool {
 	switch {
 	case front:
 		q.line = slices.Insert(q.line, 0, t)
-	case len(q.line) >= q.n:
+	case len(q.line)+q.kept >= q.n:
 		return false
 	case q.wrong == lastInFirstOut && len(q.line) > 0:
 		q.line = slices.Insert(q.line, 1, t)
@@ -367,6 +390,9 @@ func (q *queued) leave(t *turn, gone bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	was := len(q.line) > 0 && q.line[0] == t
+	if q.wrong == keepsPlaces && !was {
+		q.kept++
+	}
 	q.line = slices.DeleteFunc(q.line, func(u *turn) bool { return u == t })
 	if q.wrong != headLosesBaton || !gone || !was {
 		q.toHead()
@@ -384,7 +410,7 @@ func (q *queued) Ready(ctx context.Context) error {
 			return err
 		}
 		q.mu.Lock()
-		if len(q.line) < q.n {
+		if len(q.line)+q.kept < q.n {
 			q.mu.Unlock()
 			return nil
 		}

@@ -23,6 +23,8 @@ const (
 	resendsClosed     fault = "closes what it hands on"
 	resendsBlind      fault = "sends refused requests without end"
 	resendsNever      fault = "does not return"
+	resendsRefused    fault = "calls what was sent untouched"
+	resendsRead       fault = "sends what is left of the body"
 )
 
 const pauseOfRight = 10 * time.Millisecond
@@ -35,19 +37,33 @@ func resends(n int, wrong fault) Layer {
 	return l
 }
 
+// resendable returns what makes copies of req, each with the whole body.
+func resendable(req *Request) (copied func() *Request) {
+	body := layer.ReplayBody(req.Body, 1<<16)
+	return func() *Request {
+		again := *req
+		again.Body, _ = body.Next()
+		return &again
+	}
+}
+
 func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
-	var sent error
+	wasSent, sent := false, error(nil)
+	copied := resendable(req)
+	if r.wrong == resendsRead {
+		copied = func() *Request { return req }
+	}
 	for try := 1; ; try++ {
-		rsp, err := r.service.Call(ctx, req)
+		rsp, err := r.service.Call(ctx, copied())
 		refused := errors.Is(err, layer.ErrNotReady)
 		if !refused {
-			sent = err
+			wasSent, sent = true, err
 		}
 		if !r.again(ctx, try, rsp, err) {
-			if r.wrong == resendsClosed && err == nil && rsp.Body != nil {
-				rsp.Body.Close()
+			if refused && wasSent && r.wrong != resendsRefused {
+				return nil, errors.Join(layer.ErrTryRefused, sent)
 			}
-			return rsp, err
+			return r.last(rsp, err)
 		}
 		if err == nil && r.wrong != resendsUnclosed {
 			rsp.Body.Close()
@@ -61,6 +77,13 @@ func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+}
+
+func (r *resending) last(rsp *Response, err error) (*Response, error) {
+	if r.wrong == resendsClosed && err == nil && rsp.Body != nil {
+		rsp.Body.Close()
+	}
+	return rsp, err
 }
 
 func (r *resending) gone(ctx context.Context) <-chan struct{} {
@@ -115,12 +138,14 @@ type hedged struct {
 func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
 	answers := make(chan hedged, 2)
 	var cancels []context.CancelCauseFunc
+	copied := resendable(req)
 	send := func() {
+		again := copied()
 		own, cancel := context.WithCancelCause(ctx)
 		try := len(cancels)
 		cancels = append(cancels, cancel)
 		go func() {
-			rsp, err := h.service.Call(own, req)
+			rsp, err := h.service.Call(own, again)
 			answers <- hedged{try, rsp, err}
 		}()
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"testing"
 	"time"
 
@@ -43,6 +44,8 @@ type LayerOf[Req, Rsp any] struct {
 	Request  func(i int) Req
 	Response func(i int) Rsp
 
+	// Limit and Queue are 100 000 at most together.
+
 	Limit   int           // the most requests it lets be in flight; 0 if it has no limit of its own
 	Queue   int           // how many requests wait in it; 0 if it refuses instead
 	MaxWait time.Duration // the longest that one waits in Queue; 0 if only ctx ends the wait
@@ -60,6 +63,12 @@ type LayerOf[Req, Rsp any] struct {
 	// that it looks at errors alone. It sends again for one that matches
 	// layer.ErrTryTimeout, if for any.
 	Again func(rsp Rsp)
+
+	// Rewrites says that the layer makes other messages: that inner is not given
+	// the body of the request, or what differs from one i to the next in
+	// Request; or that the caller does not get what differs in Response. Nothing
+	// need be said of a layer that adds to a message, or edits the rest of it.
+	Rewrites bool
 
 	// AtReturn says that a response ends for the layer when Call returns. The
 	// default is that it ends with its body, where it has one.
@@ -80,7 +89,8 @@ type LayerOf[Req, Rsp any] struct {
 	Transparent bool
 
 	// NoAllocs says only that a call costs no allocation more, where the
-	// response has no body.
+	// response has no body. Neither is looked at under the race detector, which
+	// makes a sync.Pool forget.
 	NoAllocs bool
 
 	crowd  int  // goroutines in a storm, where it need not be a large one
@@ -130,6 +140,9 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	case s.Request == nil || s.Response == nil:
 		return nil, errors.New("the spec has no factory for its requests or responses")
 	}
+	if err := cmp.Or(s.bounds(), made("Request", s.Request), made("Response", s.Response)); err != nil {
+		return nil, err
+	}
 	d := declared{
 		crowd: cmp.Or(s.crowd, crowd), buried: s.buried,
 		tries: max(s.Tries, 1), pause: cmp.Or(s.Pause, time.Second),
@@ -138,7 +151,9 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 		atReturn: s.AtReturn, transparent: s.Transparent, noAllocs: s.NoAllocs || s.Transparent,
 		ended: s.Ended, bodies: hasBody[Rsp](), fills: true, closes: !s.Outlives,
 	}
-	return &subject[Req, Rsp]{declared: d, request: s.Request, response: s.Response, again: s.Again, apply: s.New}, nil
+	return &subject[Req, Rsp]{
+		declared: d, request: s.Request, response: s.Response, again: s.Again, rewrites: s.Rewrites, apply: s.New,
+	}, nil
 }
 
 func (s ServiceOf[Req, Rsp]) conform(t *testing.T) {
@@ -157,8 +172,40 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	case s.Request == nil:
 		return nil, errors.New("the spec has no factory for its requests")
 	}
+	if err := made("Request", s.Request); err != nil {
+		return nil, err
+	}
 	d := declared{crowd: crowd, tries: 1, background: true, bodies: hasBody[Rsp](), fills: s.Fill != nil, closes: s.Close != nil}
 	return &subject[Req, Rsp]{declared: d, request: s.Request, service: s}, nil
+}
+
+// mostHeld is how many requests the checks can hold in flight and in line.
+const mostHeld = 100_000
+
+// bounds returns what is wrong with the numbers of the spec.
+func (s LayerOf[Req, Rsp]) bounds() error {
+	for name, n := range map[string]int64{
+		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait), "Tries": int64(s.Tries), "Pause": int64(s.Pause),
+	} {
+		if n < 0 {
+			return fmt.Errorf("%s of the spec is less than 0", name)
+		}
+	}
+	if s.Limit > mostHeld || s.Queue > mostHeld-s.Limit {
+		return fmt.Errorf("Limit and Queue of the spec are more than %d together, which the checks cannot fill: "+
+			"declare a layer with smaller ones", mostHeld)
+	}
+	return nil
+}
+
+// made returns an error unless there is a message where the checks look into
+// one.
+func made[T any](name string, factory func(int) T) error {
+	t := reflect.TypeFor[T]()
+	if t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct && reflect.ValueOf(factory(1)).IsNil() {
+		return fmt.Errorf("%s of the spec returns nil", name)
+	}
+	return nil
 }
 
 // factory returns the one that was given or, for messages of this package,

@@ -2,6 +2,7 @@ package layertest
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,6 +44,51 @@ func buffers(next service, ctx context.Context, req *Request) (*Response, error)
 	again := *rsp
 	again.Body = buffered{bufio.NewReader(rsp.Body), rsp.Body}
 	return &again, nil
+}
+
+// whole reads the response to its end before it hands it on, as a cache does.
+func whole(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, req)
+	if err != nil || rsp.Body == nil {
+		return rsp, err
+	}
+	defer rsp.Body.Close()
+	data, err := io.ReadAll(rsp.Body)
+	if err != nil {
+		return nil, err
+	}
+	again := *rsp
+	again.Body = io.NopCloser(bytes.NewReader(data))
+	return &again, nil
+}
+
+// pools keeps what it needs for a call. The race detector has a pool forget
+// some of it.
+func pools() Layer {
+	pool := sync.Pool{New: func() any { return new([64]byte) }}
+	l := calling(func(next service, ctx context.Context, req *Request) (*Response, error) {
+		buf := pool.Get().(*[64]byte)
+		defer pool.Put(buf)
+		buf[0]++
+		return next.Call(ctx, req)
+	})
+	l.NoAllocs = true
+	return l
+}
+
+// rewrites speaks another language to the inner service.
+func rewrites(next service, ctx context.Context, req *Request) (*Response, error) {
+	rsp, err := next.Call(ctx, &Request{ID: -req.ID})
+	if err != nil {
+		return nil, err
+	}
+	return &Response{ID: -rsp.ID, Body: rsp.Body}, nil
+}
+
+func rewriting() Layer {
+	l := calling(rewrites)
+	l.Rewrites = true
+	return l
 }
 
 // marks sends a copy of the request with a header more.
@@ -172,6 +218,9 @@ func TestConformUnusual(t *testing.T) {
 	for name, spec := range map[string]Layer{
 		"traces":   calling(traces),
 		"buffers":  calling(buffers),
+		"whole":    calling(whole),
+		"pools":    pools(),
+		"rewrites": rewriting(),
 		"marks":    calling(marks),
 		"retries":  calling(retries),
 		"guards":   calling(guards),
