@@ -1,6 +1,7 @@
 package gotower_test
 
 import (
+	"os"
 	"os/exec"
 	"path"
 	"slices"
@@ -14,20 +15,45 @@ import (
 const module = "github.com/gotower/gotower"
 
 // TestLayering holds the arrows between the packages, and the places where
-// some imports may be named. Test files may import anything.
+// some imports may be named, on each system that files are written for. Test
+// files may import anything.
 func TestLayering(t *testing.T) {
-	list := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
-	list.Stderr = t.Output()
-	out, err := list.Output()
-	require.NoError(t, err)
-	for line := range strings.Lines(string(out)) {
-		packages := strings.Fields(line)
-		for _, imported := range packages[1:] {
-			if rule := breach(packages[0], imported); rule != "" {
-				assert.Failf(t, "wrong import", "%s imports %s: %s", packages[0], imported, rule)
+	for _, system := range []string{"linux", "darwin", "windows"} {
+		for _, packages := range imports(t, system) {
+			for _, imported := range packages[1:] {
+				if rule := breach(packages[0], imported); rule != "" {
+					assert.Failf(t, "wrong import", "on %s, %s imports %s: %s", system, packages[0], imported, rule)
+				}
 			}
 		}
 	}
+}
+
+// imports lists each package, and what it imports when it is built for a system.
+func imports(t *testing.T, system string) (list [][]string) {
+	t.Helper()
+	// With -e, what only another system needs and nobody has downloaded is not missed.
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-e", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0", "GOPROXY=off")
+	cmd.Stderr = t.Output()
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	for line := range strings.Lines(string(out)) {
+		list = append(list, strings.Fields(line))
+	}
+	require.NotEmpty(t, list)
+	return list
+}
+
+// Files of another system than this one are looked at.
+func TestLayeringSeesOtherSystems(t *testing.T) {
+	seen := make(map[string]string)
+	for _, system := range []string{"linux", "windows"} {
+		for _, packages := range imports(t, system) {
+			seen[system] += strings.Join(packages, " ") + "\n"
+		}
+	}
+	assert.NotEqual(t, seen["linux"], seen["windows"])
 }
 
 // breach returns the rule that pkg breaks when it imports what it imports, or

@@ -1,6 +1,8 @@
 package kitlayer
 
 import (
+	"reflect"
+
 	"github.com/go-kit/kit/endpoint"
 
 	"github.com/gotower/gotower/layer"
@@ -14,9 +16,15 @@ import (
 // can tell here whether sending the request again would help.
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	if o.Err == nil {
-		if f, ok := any(o.Response).(endpoint.Failer); ok && f.Failed() != nil {
+		if f, ok := any(o.Response).(endpoint.Failer); ok && !isNil(f) && f.Failed() != nil {
 			return layer.Failure
 		}
 	}
 	return layer.ByError(o)
+}
+
+// isNil is for what Service makes of an endpoint's nil: a method of it may panic.
+func isNil(f endpoint.Failer) bool {
+	v := reflect.ValueOf(f)
+	return v.Kind() == reflect.Pointer && v.IsNil()
 }

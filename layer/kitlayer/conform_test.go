@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/go-kit/kit/endpoint"
+	"github.com/go-kit/kit/ratelimit"
+	"golang.org/x/time/rate"
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/kitlayer"
@@ -20,7 +22,19 @@ func TestLayerConforms(t *testing.T) {
 	nop := func(next endpoint.Endpoint) endpoint.Endpoint {
 		return func(ctx context.Context, request any) (any, error) { return next(ctx, request) }
 	}
-	layertest.Conform(t, layertest.Layer{Layer: kitlayer.Layer[request, response](nop), Transparent: true})
+	layertest.Conform(t, layertest.Layer{Layer: kitlayer.Layer[request, response](nop)})
+}
+
+// A limiter of go-kit says of a done context what the context says.
+func TestLimitersConform(t *testing.T) {
+	for name, mw := range map[string]endpoint.Middleware{
+		"delaying": ratelimit.NewDelayingLimiter(rate.NewLimiter(rate.Inf, 1)),
+		"erroring": ratelimit.NewErroringLimiter(rate.NewLimiter(rate.Inf, 1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			layertest.Conform(t, layertest.Layer{Layer: kitlayer.Layer[request, response](mw)})
+		})
+	}
 }
 
 // A layer keeps its promises on the far side of go-kit and back.

@@ -167,6 +167,8 @@ func TestClassify(t *testing.T) {
 		{"nothing", layer.Outcome[any]{}, layer.Success},
 		{"a failer that did not fail", layer.Outcome[any]{Response: failing{}}, layer.Success},
 		{"a failer that failed", layer.Outcome[any]{Response: failing{errBroken}}, layer.Failure},
+		{"a failer that is a nil pointer", layer.Outcome[any]{Response: (*failing)(nil)}, layer.Success},
+		{"a failer behind a pointer", layer.Outcome[any]{Response: &failing{errBroken}}, layer.Failure},
 		{"an error", layer.Outcome[any]{Err: errBroken}, layer.Failure},
 		{"a try's timeout", layer.Outcome[any]{Err: layer.ErrTryTimeout}, layer.Retryable},
 		{"an error with a failer", layer.Outcome[any]{Response: failing{errBroken}, Err: layer.ErrTryTimeout}, layer.Retryable},

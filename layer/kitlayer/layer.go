@@ -2,29 +2,38 @@ package kitlayer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
 
 	"github.com/go-kit/kit/endpoint"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
 
 // Layer makes a layer of a middleware, which is applied once for each service
 // that the layer is put on.
 //
-// Admission: that of the middleware, which go-kit gives no way to ask for.
-// Ready is forwarded.
+// Admission: that of the middleware, which go-kit gives no way to ask for. A
+// request whose context is done is refused, and the middleware never hears of
+// it. Ready is forwarded.
 //
-// Cancellation: the context is handed to the middleware as it is.
+// Cancellation: the middleware's context ends with the caller's.
 //
 // Body: not touched.
 //
 // Errors: those of the middleware and of inner, as they are. A middleware that
 // refuses requests (a limiter, a breaker) says so by its own error, which is
 // no refusal here: whether the request was untouched is not known. One that
-// changes the type of a message makes the call fail with a [TypeError].
+// calls inner more than once may come back with a refusal though inner let the
+// request in before: that is a [layer.ErrTryRefused] ([layer.ErrTimeout] if it
+// was fail-fast), as with a retry of this library. It is not seen where the
+// middleware calls inner with a context that does not come from its own. One
+// that changes the type of a message makes the call fail with a [TypeError].
 //
-// Cost: the messages as any, which is an allocation where they are no
-// pointers.
+// Cost: one allocation to count the calls of inner, and the messages as any,
+// which is an allocation where they are no pointers.
 //
 // A nil middleware changes nothing.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
@@ -32,7 +41,7 @@ func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
 		if mw == nil {
 			return next
 		}
-		return &wrapped[Req, Rsp]{Service: next, around: mw(Endpoint(next))}
+		return &wrapped[Req, Rsp]{Service: next, around: mw(counted(Endpoint(next)))}
 	}
 }
 
@@ -42,12 +51,71 @@ type wrapped[Req, Rsp any] struct {
 }
 
 func (w *wrapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	return call[Req, Rsp](ctx, w.around, req)
+	if ctx.Err() != nil {
+		var none Rsp
+		return none, &layer.Error{Layer: "middleware", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+	}
+	own := &admissions{Context: ctx}
+	rsp, err := call[Req, Rsp](own, w.around, req)
+	if err != nil && own.count.Load() > 0 && errors.Is(err, layer.ErrNotReady) {
+		err = triedBefore(err)
+	}
+	return rsp, err
 }
 
 func (w *wrapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return w.Service }
 
 func (w *wrapped[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "middleware"} }
+
+// admissions is the context of one request. It counts the calls that the service
+// inside let in, or may have: one that is under way counts.
+type admissions struct {
+	context.Context //nolint:containedctx // it is one
+
+	count atomic.Int32
+}
+
+type admissionsKey struct{}
+
+func (a *admissions) Value(key any) any {
+	if key == (admissionsKey{}) {
+		return a
+	}
+	return a.Context.Value(key)
+}
+
+// counted is e, which tells the request's admissions of each call.
+func counted(e endpoint.Endpoint) endpoint.Endpoint {
+	return func(ctx context.Context, request any) (any, error) {
+		to, ok := ctx.Value(admissionsKey{}).(*admissions)
+		if !ok {
+			return e(ctx, request)
+		}
+		if to == ctx {
+			ctx = to.Context // the caller's, where the middleware handed on what it got
+		}
+		to.count.Add(1)
+		rsp, err := e(ctx, request)
+		if err != nil && errors.Is(err, layer.ErrNotReady) {
+			to.count.Add(-1)
+		}
+		return rsp, err
+	}
+}
+
+// triedBefore is the error of a request that was refused, but not at first. It
+// does not wrap the refusal, for nobody may take it for one.
+func triedBefore(refusal error) error {
+	kind := layer.ErrTryRefused
+	if errors.Is(refusal, layer.ErrFailFast) {
+		kind = layer.ErrTimeout
+	}
+	after, _ := layer.RetryAfter(refusal)
+	return &layer.Error{
+		Layer: "middleware", Kind: kind, After: after,
+		Reason: fmt.Sprintf("called more than once, the last refused (%v)", refusal),
+	}
+}
 
 // Middleware makes a middleware of a layer, or of a whole stack (Stack.Layer).
 // The layer is applied once for each endpoint, so that a limit in it is that

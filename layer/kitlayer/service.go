@@ -13,7 +13,9 @@ import (
 //
 // A response of another type than Rsp is a [TypeError], and the request may
 // have been served; a response of nil is the zero Rsp. The errors of e are
-// passed as they are. It costs no allocation but that of the request as an
+// passed as they are; where e tries another service of this library more than
+// once, make a [Layer] of what tries, which knows that a request was let in
+// before it was refused. It costs no allocation but that of the request as an
 // any. It is as safe for concurrent use as e is.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	return layer.Func[Req, Rsp](func(ctx context.Context, req Req) (Rsp, error) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/go-kit/kit/sd"
 
@@ -24,29 +26,61 @@ type news struct {
 type reader struct {
 	options
 
-	target string
-	known  map[string][]resolve.Endpoint // by instance, as of the last event
-	amiss  map[string]bool               // the instances that could not be read then
+	target    string
+	instances []string                      // of the last event that had no error
+	known     map[string][]resolve.Endpoint // by instance, as they were last read
+	amiss     map[string]bool               // the instances that could not be read then
+	failures  int                           // readings in a row at which the same look-ups failed
+	again     <-chan time.Time              // when to read the instances again; nil for never
 }
 
-// event returns the news of an event: first what is wrong with it, but for what
-// was wrong before. An error at every event would be a source that is never well.
+// event returns the news of an event.
 func (r *reader) event(ctx context.Context, e sd.Event) []news {
 	if e.Err != nil {
 		return []news{{err: fmt.Errorf("kit: %q: %w", r.target, e.Err)}}
 	}
+	r.instances = slices.Compact(slices.Sorted(slices.Values(e.Instances)))
+	return r.read(ctx)
+}
+
+// retry reads the instances of the last event once more: a source that has
+// nothing new to say does not speak again because a look-up failed here. To
+// find what was known is no news, unless it follows an error.
+func (r *reader) retry(ctx context.Context) []news {
+	before := r.known
+	list := r.read(ctx)
+	if len(list) == 1 && list[0].err == nil && maps.EqualFunc(before, r.known, sameEndpoints) {
+		return nil
+	}
+	return list
+}
+
+func sameEndpoints(a, b []resolve.Endpoint) bool {
+	return slices.EqualFunc(a, b, resolve.Endpoint.Equal)
+}
+
+// read returns the news of the instances: first what is wrong with them, but for
+// what was wrong before. An error at every event would be a source that is never
+// well.
+func (r *reader) read(ctx context.Context) []news {
 	var (
 		list      []news
 		endpoints []resolve.Endpoint
-		known     = make(map[string][]resolve.Endpoint, len(e.Instances))
+		known     = make(map[string][]resolve.Endpoint, len(r.instances))
 		amiss     = make(map[string]bool)
+		passes    bool
 	)
-	for _, text := range slices.Compact(slices.Sorted(slices.Values(e.Instances))) {
+	for _, text := range r.instances {
 		got, err := r.instance(ctx, text)
 		if err != nil {
 			amiss[text] = true
+			_, mayPass := errors.AsType[lookupError](err)
+			passes = passes || mayPass
 			if !r.amiss[text] {
 				list = append(list, news{err: fmt.Errorf("kit: %q: instance %q: %w", r.target, text, err)})
+				if mayPass {
+					r.failures = 0
+				}
 			}
 			got = r.known[text]
 		}
@@ -56,6 +90,11 @@ func (r *reader) event(ctx context.Context, e sd.Event) []news {
 		}
 	}
 	r.amiss = amiss
+	r.again = nil
+	if passes {
+		r.again = time.After(r.backoff.Delay(r.failures))
+		r.failures++
+	}
 	switch {
 	case len(endpoints) > 0:
 		list = append(list, news{update: resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}})
@@ -78,29 +117,52 @@ func (r *reader) instance(ctx context.Context, text string) ([]resolve.Endpoint,
 	if err != nil {
 		return nil, err
 	}
-	ips := make([]netip.Addr, 1)
-	if ips[0], err = netip.ParseAddr(host); err != nil {
-		if r.lookup == nil {
-			return nil, errors.New("a host name, not an IP address: set kit.Lookup, or register addresses")
-		}
-		if ips, err = r.lookup(ctx, host); err != nil {
-			return nil, fmt.Errorf("look up: %w", err)
-		}
+	ips, err := r.addresses(ctx, host)
+	if err != nil {
+		return nil, err
 	}
-	reachable := slices.DeleteFunc(slices.Clone(ips), unspecified)
-	switch {
-	case len(ips) == 0:
-		return nil, fmt.Errorf("look up: %s has no address", host)
-	case len(reachable) == 0:
-		return nil, errUnspecified
-	}
-	list := make([]resolve.Endpoint, 0, len(reachable))
-	for _, ip := range reachable {
-		// A system resolver gives IPv4 addresses in their IPv6 form.
-		list = append(list, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip.Unmap(), port)}})
+	list := make([]resolve.Endpoint, 0, len(ips))
+	for _, ip := range ips {
+		list = append(list, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip, port)}})
 	}
 	return list, nil
 }
+
+// addresses returns what a host can be connected to by, at least one.
+func (r *reader) addresses(ctx context.Context, host string) ([]netip.Addr, error) {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if unspecified(ip) {
+			return nil, errUnspecified
+		}
+		return []netip.Addr{ip.Unmap()}, nil
+	}
+	if r.lookup == nil {
+		return nil, errors.New("a host name, not an IP address: set kit.Lookup, or register addresses")
+	}
+	ips, err := r.lookup(ctx, host)
+	if err != nil {
+		return nil, lookupError{fmt.Errorf("look up: %w", err)}
+	}
+	var reachable []netip.Addr
+	for _, ip := range ips {
+		if !unspecified(ip) {
+			reachable = append(reachable, ip.Unmap()) // a system resolver gives IPv4 addresses in their IPv6 form
+		}
+	}
+	switch {
+	case len(ips) == 0:
+		return nil, lookupError{fmt.Errorf("look up: %s has no address", host)}
+	case len(reachable) == 0:
+		return nil, lookupError{errUnspecified}
+	}
+	slices.SortFunc(reachable, netip.Addr.Compare) // DNS rotates them, which is no change
+	return reachable, nil
+}
+
+// lookupError is what is wrong with a name, and may not be at the next look-up.
+type lookupError struct{ error }
+
+func (e lookupError) Unwrap() error { return e.error }
 
 // parsed reads an instance as the option Parse says.
 func (r *reader) parsed(text string) ([]resolve.Endpoint, error) {

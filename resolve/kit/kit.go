@@ -22,8 +22,10 @@ import (
 // news, and what was known stays in force. So does what is known of an instance
 // whose name could not be looked up. An instance that cannot be read is an
 // error, once until it can be read or is gone, and the others count; if none of
-// an event's instances can be read, what was known stays. A stream that is slower
-// than the events is told the latest.
+// an event's instances can be read, what was known stays. While a name could not
+// be looked up, each stream looks up the names of the last event again, after a
+// back-off, whether or not there is another event; it yields what that changes. A
+// stream that is slower than the events is told the latest.
 //
 // newInstancer may take its time: a stream that is left meanwhile does not wait for it,
 // and what it makes is then stopped at once. It may be called for different
@@ -60,6 +62,10 @@ func (r *resolver) resolve(ctx context.Context, target string) iter.Seq2[resolve
 			}
 			select {
 			case <-changed:
+			case <-read.again:
+				if !say(ctx, read.retry(ctx), yield) {
+					return
+				}
 			case <-ctx.Done():
 			}
 		}

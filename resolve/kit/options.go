@@ -41,15 +41,17 @@ func Parse(parse func(instance string) (resolve.Endpoint, error)) Option {
 
 // Lookup sets how a host name becomes addresses; all of them are endpoints, but
 // for 0.0.0.0 and ::, by which filters of DNS say that a name is blocked. It
-// is called for each name in each event, and not between events: names whose
-// addresses move need a resolver that follows them. It must return when ctx
-// ends. The default, and nil, takes a name for an error.
+// is called for each name in each event. Where it failed for one, or found no
+// address, it is called again for all of that event after the [Backoff]. Else it
+// is not called between events: names whose addresses move need a resolver that
+// follows them. It may be called by several streams at the same time, and must
+// return when ctx ends. The default, and nil, takes a name for an error.
 func Lookup(lookup func(ctx context.Context, host string) ([]netip.Addr, error)) Option {
 	return option(func(o *options) { o.lookup = lookup })
 }
 
 // Backoff sets how long to wait before an Instancer that could not be made is
-// tried again. The default is 100 ms to 60 s with a tenth of jitter. What is
+// tried again, or a name that could not be looked up. The default is 100 ms to 60 s with a tenth of jitter. What is
 // not valid is made so, as [resolve.Reconnect] says.
 func Backoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })

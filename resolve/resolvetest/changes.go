@@ -8,7 +8,7 @@ import (
 )
 
 // changes are the checks of what follows the first answer on one stream.
-func changes() []Check {
+func changes() []Check { //nolint:funlen // a list
 	return []Check{
 		{
 			Name:  "changes",
@@ -51,6 +51,11 @@ func changes() []Check {
 			Name:  "redundant",
 			Claim: "change nothing when the source says again, in any order, what is known",
 			run:   redundant,
+		},
+		{
+			Name:  "backlog",
+			Claim: "end with the latest, however much happened while the consumer was busy",
+			run:   backlog,
 		},
 		{
 			Name:  "messages",
@@ -129,6 +134,26 @@ func redundant(g *rig) error {
 	// does: whatever was wrong with those before would come before it.
 	g.set(0, 1, 2, 3)
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2, 3)...)
+}
+
+// backlog lets the source change while an item is in the consumer's hands.
+func backlog(g *rig) error {
+	w, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	for n := range 20 {
+		g.set(1 + n%8)
+	}
+	g.set(9)
+	if err := w.settle(resolve.StateExists, g.Endpoint(9)); err != nil {
+		return err
+	}
+	if err := w.stays(); err != nil {
+		return err
+	}
+	g.set(9, 0)
+	return w.jump(resolve.StateExists, g.endpoints(9, 0)...)
 }
 
 // messages compares what the resolver makes of increments with what a Set makes

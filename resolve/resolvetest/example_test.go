@@ -36,5 +36,6 @@ func ExampleChecks() {
 	// interruption, then empty: forget what was known if the first message after an interruption says that there is nothing
 	// interruption, then gone: forget what was known if the first message after an interruption says that the target does not exist
 	// interruption, then the same: change nothing if the source is after an interruption as it was before
+	// interruption of two streams: get all streams of a target up to date after an interruption
 	// interruption is over: say, by an update, that the source is back, even if it is as it was before
 }

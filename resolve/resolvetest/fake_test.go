@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"sync"
 	"testing"
 
@@ -23,6 +24,7 @@ type fake struct {
 
 type topic struct {
 	known    resolve.Set
+	first    []item // the first answer there ever was
 	down     bool
 	altered  bool // while it was down
 	rejected bool
@@ -127,7 +129,13 @@ func (f *fake) interrupt(target string, meanwhile func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t.down = false
-	t.push(f.back(t)...)
+	for feed := range t.feeds {
+		feed.queue = append(feed.queue, f.back(t)...)
+		feed.signal()
+		if f.is("one stream comes back") {
+			break
+		}
+	}
 }
 
 // back is what open streams are told after an interruption.
@@ -220,13 +228,17 @@ func (f *fake) subscribe(target string) (*topic, *feed) {
 		own.queue, own.end = f.refusal(target)
 	case t.down:
 		own.queue = []item{{err: errBroken}}
-	case f.is("no first answer"),
+	case state == resolve.StatePending,
+		f.is("no first answer"),
 		f.is("waits for endpoints") && state != resolve.StateExists,
 		f.is("does not exist is no answer") && state == resolve.StateDoesNotExist:
 	case f.is("one by one"):
 		own.queue = oneByOne(t.known.Endpoints())
+	case f.is("says the first answer for ever") && t.first != nil:
+		own.queue = slices.Clone(t.first)
 	default:
 		own.queue = f.spoil(whole(&t.known), resolve.Diff{})
+		t.first = slices.Clone(own.queue)
 	}
 	t.feeds[own] = true
 	return t, own
@@ -260,14 +272,20 @@ func (f *fake) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Upd
 		if f.is("leaves a goroutine") {
 			go func() { <-f.release }()
 		}
+		yield, release := f.hold(yield)
+		defer release()
 		for done := f.done(ctx); ; {
 			it, ok := f.take(done, t, own)
 			if !ok {
+				f.afterContext(yield)
 				return
 			}
 			if !yield(it.update, it.err) {
 				f.afterBreak(yield)
 				return
+			}
+			if f.is("misses a context that ends before the first answer") {
+				done = ctx.Done()
 			}
 			switch {
 			case f.is("ends after the first answer"):
@@ -282,10 +300,46 @@ func (f *fake) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Upd
 
 // done is what take waits for besides news.
 func (f *fake) done(ctx context.Context) <-chan struct{} {
-	if f.is("ignores its context") || f.is("misses a context that is done before") && ctx.Err() != nil {
+	if f.is("ignores its context") || f.is("misses a context that ends before the first answer") ||
+		f.is("misses a context that is done before") && ctx.Err() != nil {
 		return nil
 	}
 	return ctx.Done()
+}
+
+// hold holds something while the consumer is in its loop. Some let it go only if
+// the loop is left in an orderly way.
+func (f *fake) hold(yield func(resolve.Update, error) bool) (
+	held func(resolve.Update, error) bool, release func(),
+) {
+	if f.is("swallows panics") {
+		return yield, func() { _ = recover() }
+	}
+	if !f.is("leaves a goroutine after a panic") {
+		return yield, func() {}
+	}
+	return func(u resolve.Update, err error) bool {
+		inLoop := make(chan struct{})
+		go func() {
+			select {
+			case <-inLoop:
+			case <-f.release:
+			}
+		}()
+		more := yield(u, err)
+		close(inLoop)
+		return more
+	}, func() {}
+}
+
+func (f *fake) afterContext(yield func(resolve.Update, error) bool) {
+	switch f.fault {
+	case "empties when its context ends":
+		for yield(resolve.Update{Kind: resolve.Empty}, nil) {
+		}
+	case "unresolvable when its context ends":
+		yield(resolve.Update{}, resolve.ErrUnresolvable)
+	}
 }
 
 func (f *fake) afterBreak(yield func(resolve.Update, error) bool) {
@@ -304,7 +358,13 @@ func (f *fake) take(done <-chan struct{}, t *topic, from *feed) (it item, ok boo
 		f.mu.Lock()
 		mayTake := !f.is("waits for the slowest") || t.isSlowest(from)
 		if len(from.queue) > 0 && mayTake {
+			if f.is("newest first") {
+				slices.Reverse(from.queue)
+			}
 			it, from.queue = from.queue[0], from.queue[1:]
+			if f.is("newest first") {
+				slices.Reverse(from.queue)
+			}
 			f.mu.Unlock()
 			return it, true
 		}

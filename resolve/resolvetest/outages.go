@@ -7,7 +7,7 @@ import (
 )
 
 // outages are the checks of a source that goes away and comes back.
-func outages() []Check {
+func outages() []Check { //nolint:funlen // a list
 	return []Check{
 		{
 			Name:  "interruption",
@@ -38,6 +38,12 @@ func outages() []Check {
 			Claim: "change nothing if the source is after an interruption as it was before",
 			needs: []need{needInterrupt},
 			run:   interruptedForNothing,
+		},
+		{
+			Name:  "interruption of two streams",
+			Claim: "get all streams of a target up to date after an interruption",
+			needs: []need{needInterrupt},
+			run:   bothInterrupted,
 		},
 		{
 			Name:  "interruption is over",
@@ -93,6 +99,27 @@ func interruptedForNothing(g *rig) error {
 	return w.jump(resolve.StateExists, g.endpoints(0, 1, 2)...)
 }
 
+// bothInterrupted does it twice: the stream that recovers may be another one then.
+func bothInterrupted(g *rig) error {
+	first, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	second, err := g.start(0, 1)
+	if err != nil {
+		return err
+	}
+	for n := range 2 {
+		g.Interrupt(g.target(), func() { g.set(2 + n) })
+		for _, w := range []*watch{first, second} {
+			if err := w.jump(resolve.StateExists, g.Endpoint(2+n)); err != nil {
+				return fmt.Errorf("one of two streams, after the interruption of both: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
 // interruptionIsOver waits for the news of the outage, and then for an answer.
 func interruptionIsOver(g *rig) error {
 	w, err := g.start(0, 1)
@@ -121,7 +148,7 @@ func endInOutage(g *rig) error {
 	return g.leaveNothing(func(w *watch) error {
 		var err error
 		g.Interrupt(g.target(), func() {
-			w.answer(true)
+			w.answer(goesOn)
 			w.cancel()
 			err = w.end()
 		})
@@ -135,7 +162,7 @@ func breakInOutage(g *rig) error {
 		var err error
 		g.Interrupt(g.target(), func() {
 			if err = w.lost(); err == nil {
-				err = w.leave()
+				err = w.leave(breaks)
 			}
 		})
 		return err

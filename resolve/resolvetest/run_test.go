@@ -21,50 +21,58 @@ type fault struct {
 
 func faults() map[string]fault {
 	return map[string]fault{
-		"no first answer":                         {"nothing came", []string{"first answer", "first answer empty", "first answer does not exist", "changes"}},
-		"waits for endpoints":                     {"nothing came", []string{"first answer empty", "first answer does not exist"}},
-		"does not exist is no answer":             {"nothing came", []string{"first answer does not exist"}},
-		"one by one":                              {"not by way of", []string{"first answer"}},
-		"ends after the first answer":             {"the sequence ended", []string{"first answer", "changes", "redundant", "two targets"}},
-		"empty as does not exist":                 {"does not exist []", []string{"first answer empty", "becomes empty", "interruption, then empty"}},
-		"does not exist as empty":                 {"empty []", []string{"first answer does not exist", "ceases to exist", "interruption, then gone"}},
-		"unresolvable in silence":                 {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
-		"unresolvable by another name":            {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
-		"unresolvable as does not exist":          {"an update (does not exist) of what cannot be resolved", []string{"unresolvable"}},
-		"unresolvable twice":                      {"after the last item came", []string{"unresolvable"}},
-		"goes on after unresolvable":              {"after the last item: nothing came", []string{"unresolvable"}},
-		"never removes":                           {"nothing came", []string{"changes"}},
-		"drops removes":                           {"nothing came", []string{"messages"}},
-		"drops empty":                             {"nothing came", []string{"becomes empty", "messages"}},
-		"drops does not exist":                    {"nothing came", []string{"ceases to exist", "messages"}},
-		"drops changed labels":                    {"nothing came", []string{"labels"}},
-		"drops changed IDs":                       {"nothing came", []string{"identity"}},
-		"empties first":                           {"empty", []string{"labels", "identity", "redundant"}},
-		"add replaces":                            {"nothing came", []string{"messages"}},
-		"errors with updates":                     {"an update or an error", []string{"first answer", "changes"}},
-		"items of nothing":                        {"an update or an error", []string{"first answer", "changes"}},
-		"final error for news":                    {"unresolvable, which it is not", []string{"first answer", "changes"}},
-		"one target for all":                      {"not by way of", []string{"two targets"}},
-		"streams end together":                    {"nothing came", []string{"two streams"}},
-		"streams share what is new":               {"nothing came", []string{"two streams", "slow consumer"}},
-		"waits for the slowest":                   {"while another consumer is slow", []string{"slow consumer"}},
-		"yields after a break":                    {"after the consumer broke", []string{"break", "two streams"}},
-		"waits after a break":                     {"did not end", []string{"break", "two streams"}},
-		"leaves a goroutine after a break":        {"unexpected goroutines", []string{"break", "break in an outage"}},
-		"leaves a goroutine":                      {"unexpected goroutines", []string{"break", "context ends between updates", "context ends in the loop", "context ends in an outage"}},
-		"ignores its context":                     {"did not end", []string{"context ends between updates", "context ends in the loop", "two streams"}},
-		"misses a context that is done before":    {"did not end", []string{"context is done before"}},
-		"misses a context that ends in the loop":  {"did not end", []string{"context ends in the loop"}},
-		"misses a context that ends in an outage": {"did not end", []string{"context ends in an outage"}},
-		"quiet when interrupted":                  {"nothing came", []string{"break in an outage"}},
-		"empties when interrupted":                {"not by way of", []string{"interruption", "interruption, then the same"}},
-		"ends when interrupted":                   {"the sequence ended", []string{"interruption", "interruption, then empty", "interruption, then the same"}},
-		"deaf after an interruption":              {"nothing came", []string{"interruption", "interruption, then empty"}},
-		"quiet when back to the same":             {"nothing came", []string{"interruption is over"}},
-		"adds when back":                          {"not by way of", []string{"interruption"}},
-		"one by one when back":                    {"not by way of", []string{"interruption"}},
-		"empties when back":                       {"not by way of", []string{"interruption, then the same"}},
-		"keeps what it knew when back to nothing": {"nothing came", []string{"interruption, then empty", "interruption, then gone"}},
+		"no first answer":                                    {"nothing came", []string{"first answer", "first answer empty", "first answer does not exist", "changes"}},
+		"waits for endpoints":                                {"nothing came", []string{"first answer empty", "first answer does not exist"}},
+		"does not exist is no answer":                        {"nothing came", []string{"first answer does not exist"}},
+		"one by one":                                         {"not by way of", []string{"first answer"}},
+		"ends after the first answer":                        {"the sequence ended", []string{"first answer", "changes", "redundant", "two targets"}},
+		"empty as does not exist":                            {"does not exist []", []string{"first answer empty", "becomes empty", "interruption, then empty"}},
+		"does not exist as empty":                            {"empty []", []string{"first answer does not exist", "ceases to exist", "interruption, then gone"}},
+		"unresolvable in silence":                            {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
+		"unresolvable by another name":                       {"without an error that matches ErrUnresolvable", []string{"unresolvable"}},
+		"unresolvable as does not exist":                     {"an update (does not exist) of what cannot be resolved", []string{"unresolvable"}},
+		"unresolvable twice":                                 {"after the last item came", []string{"unresolvable"}},
+		"goes on after unresolvable":                         {"after the last item: nothing came", []string{"unresolvable"}},
+		"never removes":                                      {"nothing came", []string{"changes"}},
+		"drops removes":                                      {"nothing came", []string{"messages"}},
+		"drops empty":                                        {"nothing came", []string{"becomes empty", "messages"}},
+		"drops does not exist":                               {"nothing came", []string{"ceases to exist", "messages"}},
+		"drops changed labels":                               {"nothing came", []string{"labels"}},
+		"drops changed IDs":                                  {"nothing came", []string{"identity"}},
+		"empties first":                                      {"empty", []string{"labels", "identity", "redundant"}},
+		"add replaces":                                       {"nothing came", []string{"messages"}},
+		"errors with updates":                                {"an update or an error", []string{"first answer", "changes"}},
+		"items of nothing":                                   {"an update or an error", []string{"first answer", "changes"}},
+		"final error for news":                               {"unresolvable, which it is not", []string{"first answer", "changes"}},
+		"one target for all":                                 {"not by way of", []string{"two targets"}},
+		"streams end together":                               {"nothing came", []string{"two streams"}},
+		"streams share what is new":                          {"nothing came", []string{"two streams", "slow consumer"}},
+		"waits for the slowest":                              {"while another consumer is slow", []string{"slow consumer"}},
+		"yields after a break":                               {"after the consumer broke", []string{"break", "two streams"}},
+		"waits after a break":                                {"did not end", []string{"break", "two streams"}},
+		"leaves a goroutine after a break":                   {"unexpected goroutines", []string{"break", "break in an outage"}},
+		"leaves a goroutine":                                 {"unexpected goroutines", []string{"break", "context ends between updates", "context ends in the loop", "context ends in an outage"}},
+		"ignores its context":                                {"did not end", []string{"context ends between updates", "context ends in the loop", "two streams"}},
+		"misses a context that is done before":               {"did not end", []string{"context is done before"}},
+		"misses a context that ends in the loop":             {"did not end", []string{"context ends in the loop"}},
+		"misses a context that ends in an outage":            {"did not end", []string{"context ends in an outage"}},
+		"empties when its context ends":                      {"after its context ended", []string{"context ends between updates"}},
+		"unresolvable when its context ends":                 {"after its context ended", []string{"context ends between updates"}},
+		"misses a context that ends before the first answer": {"did not end", []string{"context ends before the first answer"}},
+		"leaves a goroutine after a panic":                   {"unexpected goroutines", []string{"panic"}},
+		"swallows panics":                                    {"did not come out", []string{"panic"}},
+		"newest first":                                       {"which is over", []string{"backlog"}},
+		"says the first answer for ever":                     {"not by way of", []string{"later stream"}},
+		"one stream comes back":                              {"nothing came", []string{"interruption of two streams"}},
+		"quiet when interrupted":                             {"nothing came", []string{"break in an outage"}},
+		"empties when interrupted":                           {"not by way of", []string{"interruption", "interruption, then the same"}},
+		"ends when interrupted":                              {"the sequence ended", []string{"interruption", "interruption, then empty", "interruption, then the same"}},
+		"deaf after an interruption":                         {"nothing came", []string{"interruption", "interruption, then empty"}},
+		"quiet when back to the same":                        {"nothing came", []string{"interruption is over"}},
+		"adds when back":                                     {"not by way of", []string{"interruption"}},
+		"one by one when back":                               {"not by way of", []string{"interruption"}},
+		"empties when back":                                  {"not by way of", []string{"interruption, then the same"}},
+		"keeps what it knew when back to nothing":            {"nothing came", []string{"interruption, then empty", "interruption, then gone"}},
 	}
 }
 
@@ -135,4 +143,40 @@ func TestWhatASubjectCannotDoIsSkipped(t *testing.T) {
 	}
 	assert.NotContains(t, skips, "changes")
 	assert.NotContains(t, skips, "break")
+}
+
+// One connection for all streams, which is another one after an interruption,
+// is not left behind by any of them.
+func TestAConnectionForAllStreamsIsNoLeak(t *testing.T) {
+	for _, c := range Checks() {
+		synctest.Test(t, func(t *testing.T) {
+			_, err := c.try(t, sharing())
+			require.NoError(t, err, c.Name)
+		})
+	}
+}
+
+// sharing has a goroutine that reads the connection, for as long as that lasts.
+func sharing() Subject {
+	s := subject("")
+	inner := s.New
+	s.New = func(t testing.TB) (resolve.Resolver, Source) {
+		r, src := inner(t)
+		var connection chan struct{}
+		dial := func() {
+			closed := make(chan struct{})
+			connection = closed
+			go func() { <-closed }()
+		}
+		dial()
+		t.Cleanup(func() { close(connection) })
+		interrupt := src.Interrupt
+		src.Interrupt = func(target string, meanwhile func()) {
+			close(connection)
+			interrupt(target, meanwhile)
+			dial()
+		}
+		return r, src
+	}
+	return s
 }

@@ -2,6 +2,7 @@ package resolvetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -15,6 +16,11 @@ func streams() []Check {
 			Name:  "two streams",
 			Claim: "give each call of Resolve a stream of its own: one ends, the other goes on",
 			run:   twoStreams,
+		},
+		{
+			Name:  "later stream",
+			Claim: "tell a stream that begins later what is so by then, whether or not there are others",
+			run:   laterStream,
 		},
 		{
 			Name:  "slow consumer",
@@ -43,7 +49,7 @@ func twoStreams(g *rig) error {
 	if err != nil {
 		return err
 	}
-	if err := first.leave(); err != nil {
+	if err := first.leave(breaks); err != nil {
 		return fmt.Errorf("breaking out of the first: %w", err)
 	}
 	second.cancel()
@@ -53,6 +59,34 @@ func twoStreams(g *rig) error {
 	g.set(1, 2)
 	if err := third.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
 		return fmt.Errorf("the third, after the first and the second ended: %w", err)
+	}
+	return nil
+}
+
+// laterStream has a second stream while the first one goes on, and a third when
+// both are over.
+func laterStream(g *rig) error {
+	first, err := g.start(0)
+	if err != nil {
+		return err
+	}
+	g.set(1, 2)
+	if err := first.settle(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
+		return err
+	}
+	second := g.watch(context.Background(), g.target())
+	if err := second.jump(resolve.StateExists, g.endpoints(1, 2)...); err != nil {
+		return fmt.Errorf("a second stream: %w", err)
+	}
+	g.set(3)
+	if err := first.settle(resolve.StateExists, g.Endpoint(3)); err != nil {
+		return err
+	}
+	if err := errors.Join(first.close(), second.close()); err != nil {
+		return err
+	}
+	if err := g.watch(context.Background(), g.target()).jump(resolve.StateExists, g.Endpoint(3)); err != nil {
+		return fmt.Errorf("a stream after the others: %w", err)
 	}
 	return nil
 }

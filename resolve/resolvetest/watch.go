@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,10 +18,11 @@ type watch struct {
 	patience time.Duration
 	cancel   context.CancelFunc
 	items    chan item
-	more     chan bool     // the answer to the item that was taken
+	more     chan verdict  // the answer to the item that was taken
 	left     chan struct{} // closed when the check is over
 	ended    chan struct{} // closed when the sequence has returned
 	late     atomic.Int32  // items after the consumer broke
+	thrown   bool          // the consumer's panic came out of the sequence; to be read when that has ended
 
 	held   bool // an item was taken and not answered
 	closed bool
@@ -32,6 +34,19 @@ type item struct {
 	err    error
 }
 
+// verdict is how a consumer takes an item.
+type verdict int
+
+const (
+	goesOn verdict = iota
+	breaks
+	panics
+	exits
+)
+
+// errThrown is what a consumer panics with.
+var errThrown = errors.New("resolvetest: the consumer's panic")
+
 var errEnded = errors.New("the sequence ended, though neither its context did nor the consumer broke")
 
 // watch resolves target until ctx ends.
@@ -39,7 +54,7 @@ func (g *rig) watch(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
 		patience: g.Patience, cancel: cancel,
-		items: make(chan item), more: make(chan bool), left: make(chan struct{}), ended: make(chan struct{}),
+		items: make(chan item), more: make(chan verdict), left: make(chan struct{}), ended: make(chan struct{}),
 	}
 	g.watches = append(g.watches, w)
 	seq := g.resolver.Resolve(ctx, target)
@@ -58,6 +73,15 @@ func (g *rig) start(numbers ...int) (*watch, error) {
 // counts what comes after a break.
 func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
 	defer close(w.ended)
+	defer func() {
+		switch p := recover(); p {
+		case nil:
+		case errThrown:
+			w.thrown = true
+		default:
+			panic(p) // the resolver's own
+		}
+	}()
 	broke := false
 	seq(func(u resolve.Update, err error) bool {
 		if broke {
@@ -71,8 +95,9 @@ func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
 			return false
 		}
 		select {
-		case more := <-w.more:
-			broke = !more
+		case v := <-w.more:
+			broke = v != goesOn
+			v.carryOut()
 		case <-w.left:
 			broke = true
 		}
@@ -80,10 +105,21 @@ func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
 	})
 }
 
+// carryOut leaves the consumer's loop as no statement of the loop does.
+func (v verdict) carryOut() {
+	switch v {
+	case panics:
+		panic(errThrown)
+	case exits:
+		runtime.Goexit()
+	case goesOn, breaks:
+	}
+}
+
 // next answers the item before with yes and waits for another one. With none
 // before the sequence ends, ok is false.
 func (w *watch) next() (it item, ok bool, err error) {
-	w.answer(true)
+	w.answer(goesOn)
 	timer := time.NewTimer(w.patience)
 	defer timer.Stop()
 	select {
@@ -101,13 +137,13 @@ func (w *watch) next() (it item, ok bool, err error) {
 	return it, true, nil
 }
 
-func (w *watch) answer(more bool) {
+func (w *watch) answer(v verdict) {
 	if !w.held {
 		return
 	}
 	w.held = false
 	select {
-	case w.more <- more:
+	case w.more <- v:
 	case <-w.left:
 	}
 }
@@ -125,6 +161,28 @@ func (w *watch) step() (resolve.Diff, error) {
 			return w.set.Apply(it.update), nil
 		case errors.Is(it.err, resolve.ErrUnresolvable):
 			return resolve.Diff{}, fmt.Errorf("unresolvable, which it is not: %w", it.err)
+		}
+	}
+}
+
+// stays looks for a moment whether anything changes, which the source has given no
+// cause for.
+func (w *watch) stays() error {
+	w.answer(goesOn)
+	timer := time.NewTimer(moment)
+	defer timer.Stop()
+	for {
+		select {
+		case it := <-w.items:
+			w.held = true
+			if it.err == nil && w.set.Apply(it.update).Any() {
+				return fmt.Errorf("after the latest came %v, which is over", it.update)
+			}
+			w.answer(goesOn)
+		case <-w.ended:
+			return errEnded
+		case <-timer.C:
+			return nil
 		}
 	}
 }
@@ -177,29 +235,56 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 	return w.set.State() == state && slices.EqualFunc(w.set.Endpoints(), want, resolve.Endpoint.Equal)
 }
 
-// end waits until the sequence has returned, with no item taken.
+// end waits until the sequence has returned, with no item taken. The context has
+// ended, and the source has not changed since.
 func (w *watch) end() error {
-	w.answer(true)
-	return w.waitEnded()
+	w.answer(goesOn)
+	return w.waitEnded(w.afterContext)
 }
 
-// leave breaks out of the loop at the item that was taken.
-func (w *watch) leave() error {
+// afterContext says what is wrong with an item that came after the context had
+// ended, if something is: one may have been under way.
+func (w *watch) afterContext(it item) error {
+	switch known := w.set.State() != resolve.StatePending; {
+	case errors.Is(it.err, resolve.ErrUnresolvable):
+		return fmt.Errorf("after its context ended: unresolvable, which it is not: %w", it.err)
+	case it.err == nil && w.set.Apply(it.update).Any() && known:
+		return fmt.Errorf("after its context ended came %v, which changes what is known", it.update)
+	}
+	return nil
+}
+
+// leave gets out of the loop at the item that was taken, in one of the ways
+// there are.
+func (w *watch) leave(how verdict) error {
 	if !w.held {
 		return errors.New("there is no item to break at")
 	}
-	w.answer(false)
-	return w.waitEnded()
+	w.answer(how)
+	if err := w.waitEnded(ignore); err != nil {
+		return err
+	}
+	if how == panics && !w.thrown {
+		return errors.New("the consumer's panic did not come out of the sequence")
+	}
+	return nil
 }
 
-func (w *watch) waitEnded() error {
+func ignore(item) error { return nil }
+
+// waitEnded waits until the sequence has returned, and has judge look at what
+// comes before that.
+func (w *watch) waitEnded(judge func(item) error) error {
 	timer := time.NewTimer(w.patience)
 	defer timer.Stop()
 	for {
 		select {
-		case <-w.items:
+		case it := <-w.items:
 			w.held = true
-			w.answer(true) // a last item may have been under way
+			if err := judge(it); err != nil {
+				return err
+			}
+			w.answer(goesOn) // a last item may have been under way
 		case <-w.ended:
 			if n := w.late.Load(); n > 0 {
 				return fmt.Errorf("%d items were yielded after the consumer broke", n)
@@ -219,7 +304,7 @@ func (w *watch) close() error {
 	w.closed = true
 	w.cancel()
 	close(w.left)
-	if err := w.waitEnded(); err != nil {
+	if err := w.waitEnded(ignore); err != nil {
 		return fmt.Errorf("at the end of the check: %w", err)
 	}
 	return nil

@@ -20,15 +20,18 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 			case *ast.FuncDecl:
 				return n.Recv == nil || n.Name.Name != "Is" // there, identity is meant
 			case *ast.BinaryExpr:
-				if (n.Op == token.EQL || n.Op == token.NEQ) && !isKind(n.X) && !isKind(n.Y) {
-					reportCompared(pass, n.X, n.Y)
+				if n.Op == token.EQL || n.Op == token.NEQ {
+					checkCompared(pass, n.X, n.Y)
+					checkCompared(pass, n.Y, n.X)
 				}
 			case *ast.SwitchStmt:
-				if n.Tag == nil || isKind(n.Tag) {
+				if n.Tag == nil {
 					return true
 				}
 				for _, clause := range n.Body.List {
-					reportCompared(pass, clause.(*ast.CaseClause).List...)
+					for _, e := range clause.(*ast.CaseClause).List {
+						checkCompared(pass, n.Tag, e)
+					}
 				}
 			}
 			return true
@@ -37,20 +40,26 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// isKind reports whether e is the Kind of a layer.Error, which is not wrapped.
-func isKind(e ast.Expr) bool {
-	s, ok := e.(*ast.SelectorExpr)
-	return ok && s.Sel.Name == "Kind"
+// checkCompared looks at the comparison of err with what may be an error of
+// package layer.
+func checkCompared(pass *analysis.Pass, err, with ast.Expr) {
+	with = ast.Unparen(with)
+	id, ok := with.(*ast.Ident)
+	if s, isSelector := with.(*ast.SelectorExpr); isSelector {
+		id, ok = s.Sel, true
+	}
+	if ok && isLayerError(pass.TypesInfo.Uses[id]) && !isKind(pass, err, id.Name) {
+		pass.Reportf(with.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
+	}
 }
 
-func reportCompared(pass *analysis.Pass, exprs ...ast.Expr) {
-	for _, e := range exprs {
-		id, ok := e.(*ast.Ident)
-		if s, isSelector := e.(*ast.SelectorExpr); isSelector {
-			id, ok = s.Sel, true
-		}
-		if ok && isLayerError(pass.TypesInfo.Uses[id]) {
-			pass.Reportf(e.Pos(), "layer.%s comes wrapped: use errors.Is", id.Name)
-		}
+// isKind reports whether err is a field called Kind, which is compared with an
+// error of that name as it is. That of a layer.Error may be a more special one
+// than these two.
+func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
+	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
+	if !ok || s.Sel.Name != "Kind" {
+		return false
 	}
+	return !isLayers(pass.TypesInfo.Uses[s.Sel]) || name != "ErrNotReady" && name != "ErrTimeout"
 }

@@ -2,14 +2,16 @@ package main
 
 import (
 	"go/ast"
+	"go/token"
 	"go/types"
 
 	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/types/typeutil"
 )
 
 var readyCall = &analysis.Analyzer{
 	Name: "readycall",
-	Doc:  "report Ready followed by Call of the same service in one function",
+	Doc:  "report Ready (or layer.Poll) followed by Call of the same service in one block",
 	Run:  runReadyCall,
 }
 
@@ -20,43 +22,148 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc looks at a function with all that is written inside it. An accept
-// loop is what Ready is for, so one that accepts is left alone.
+// checkFunc looks at each block of a function, and apart from it at each function
+// that is written inside. An accept loop is what Ready is for, so a function
+// that accepts is left alone.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
-	asked := map[string]*ast.CallExpr{}
-	var both []*ast.CallExpr
+	var blocks [][]ast.Stmt
 	accepts := false
 	ast.Inspect(body, func(n ast.Node) bool {
-		call, ok := n.(*ast.CallExpr)
-		if !ok {
-			return true
-		}
-		s, ok := call.Fun.(*ast.SelectorExpr)
-		if !ok {
-			return true
-		}
-		accepts = accepts || s.Sel.Name == "Accept"
-		t := pass.TypesInfo.TypeOf(s.X)
-		if t == nil || !isService(t) {
-			return true
-		}
-		on := types.ExprString(s.X)
-		switch s.Sel.Name {
-		case "Ready":
-			asked[on] = call
-		case "Call":
-			if asked[on] != nil {
-				both = append(both, asked[on])
-				delete(asked, on)
-			}
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			checkFunc(pass, n.Body)
+			return false
+		case *ast.CallExpr:
+			callee := typeutil.Callee(pass.TypesInfo, n)
+			accepts = accepts || callee != nil && callee.Name() == "Accept"
+		case *ast.BlockStmt:
+			blocks = append(blocks, n.List)
+		case *ast.CaseClause:
+			blocks = append(blocks, n.Body)
+		case *ast.CommClause:
+			blocks = append(blocks, n.Body)
 		}
 		return true
 	})
 	if accepts {
 		return
 	}
-	for _, call := range both {
+	for _, block := range blocks {
+		checkBlock(pass, block)
+	}
+}
+
+// checkBlock looks for a Call that comes after Ready in the same list of
+// statements: one that stands deeper may be meant for a service that turned out
+// to be ready, as in fail-over, or come again and again after a single Ready.
+func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
+	var asked []*ast.CallExpr
+	for _, stmt := range block {
+		for _, call := range callsOf(stmt) {
+			svc, method := serviceCall(pass.TypesInfo, call)
+			switch {
+			case method == "Ready" && !isFailover(stmt), method == "Poll" && decides(stmt):
+				asked = append(asked, call)
+			case method == "Call":
+				asked = reportAsked(pass, asked, svc)
+			}
+		}
+	}
+}
+
+// reportAsked reports those that asked whether svc is ready, and returns the
+// others.
+func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
+	for _, call := range asked {
+		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
+			others = append(others, call)
+			continue
+		}
 		pass.Reportf(call.Pos(), "Ready reserves nothing for the Call that follows: "+
 			"call at once, and put a layer.Queue where requests should wait")
 	}
+	return others
+}
+
+// callsOf returns the calls of a statement, without those in blocks and
+// functions inside it.
+func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
+	ast.Inspect(stmt, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BlockStmt, *ast.CaseClause, *ast.CommClause, *ast.FuncLit:
+			return false
+		case *ast.CallExpr:
+			calls = append(calls, n)
+		}
+		return true
+	})
+	return calls
+}
+
+// isFailover reports whether stmt is an if that has the loop go on with another
+// service.
+func isFailover(stmt ast.Stmt) bool {
+	last, isIf := lastOfIf(stmt)
+	branch, ok := last.(*ast.BranchStmt)
+	return isIf && ok && branch.Tok == token.CONTINUE
+}
+
+// decides reports whether stmt may keep what follows it from being reached: a
+// poll takes no time, and whoever calls in any case has made it for something
+// else.
+func decides(stmt ast.Stmt) bool {
+	last, isIf := lastOfIf(stmt)
+	_, returns := last.(*ast.ReturnStmt)
+	return !isIf || returns
+}
+
+func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
+	s, ok := stmt.(*ast.IfStmt)
+	if !ok || len(s.Body.List) == 0 {
+		return nil, ok
+	}
+	return s.Body.List[len(s.Body.List)-1], true
+}
+
+// serviceCall returns the service of a call, and what is called: Ready, Call, or
+// Poll, which is layer.Poll.
+func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
+	callee := typeutil.Callee(info, call)
+	if callee == nil {
+		return nil, ""
+	}
+	if callee.Name() == "Poll" && isLayers(callee) && len(call.Args) == 1 {
+		return call.Args[0], "Poll"
+	}
+	s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
+	if !ok {
+		return nil, ""
+	}
+	if t := info.TypeOf(s.X); t == nil || !isService(t) {
+		return nil, ""
+	}
+	return s.X, callee.Name()
+}
+
+// isSame reports whether a and b are the same variable, or the same part of it.
+func isSame(info *types.Info, a, b ast.Expr) bool {
+	a, b = ast.Unparen(a), ast.Unparen(b)
+	switch a := a.(type) {
+	case *ast.Ident:
+		b, ok := b.(*ast.Ident)
+		return ok && info.ObjectOf(a) == info.ObjectOf(b)
+	case *ast.SelectorExpr:
+		b, ok := b.(*ast.SelectorExpr)
+		return ok && info.ObjectOf(a.Sel) == info.ObjectOf(b.Sel) && isSame(info, a.X, b.X)
+	case *ast.StarExpr:
+		b, ok := b.(*ast.StarExpr)
+		return ok && isSame(info, a.X, b.X)
+	case *ast.IndexExpr:
+		b, ok := b.(*ast.IndexExpr)
+		return ok && isSame(info, a.X, b.X) && isSame(info, a.Index, b.Index)
+	case *ast.BasicLit:
+		b, ok := b.(*ast.BasicLit)
+		return ok && a.Value == b.Value
+	}
+	return false
 }

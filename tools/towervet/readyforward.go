@@ -3,6 +3,7 @@ package main
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 
 	"golang.org/x/tools/go/analysis"
 )
@@ -14,13 +15,15 @@ var readyForward = &analysis.Analyzer{
 }
 
 func runReadyForward(pass *analysis.Pass) (any, error) {
+	a := newAsking(pass)
 	for f := range productFuncs(pass) {
 		method, _ := pass.TypesInfo.Defs[f.Name].(*types.Func)
 		if method == nil || f.Recv == nil || f.Name.Name != "Ready" {
 			continue
 		}
 		recv := method.Signature().Recv().Type()
-		if inner := wrapped(recv); inner != nil && isService(recv) && !asks(pass.TypesInfo, f) {
+		a.seen = make(map[*ast.FuncDecl]bool)
+		if inner := wrapped(recv); inner != nil && isService(recv) && !a.may(f) {
 			pass.Reportf(f.Name.Pos(), "Ready does not ask %s, which this service wraps: "+
 				"call its Ready too, or leave the method out and embed it", inner.Name())
 		}
@@ -50,31 +53,74 @@ func wrapped(t types.Type) *types.Var {
 	return found
 }
 
-// asks reports whether the method may ask another service: it mentions one, or
-// calls a method of its own that may.
-func asks(info *types.Info, f *ast.FuncDecl) bool {
+// asking looks for methods that may ask another service.
+type asking struct {
+	info    *types.Info
+	methods map[*types.Func]*ast.FuncDecl // those of the package
+	seen    map[*ast.FuncDecl]bool
+}
+
+func newAsking(pass *analysis.Pass) *asking {
+	a := &asking{info: pass.TypesInfo, methods: make(map[*types.Func]*ast.FuncDecl)}
+	for f := range productFuncs(pass) {
+		if method, ok := pass.TypesInfo.Defs[f.Name].(*types.Func); ok && f.Recv != nil {
+			a.methods[method] = f
+		}
+	}
+	return a
+}
+
+// may reports whether a method may ask another service: it mentions one, hands
+// its receiver to somebody, or has another method of the package that may.
+func (a *asking) may(f *ast.FuncDecl) bool {
+	if a.seen[f] {
+		return false
+	}
+	a.seen[f] = true
 	var recv types.Object
 	if names := f.Recv.List[0].Names; len(names) > 0 {
-		recv = info.Defs[names[0]]
+		recv = a.info.Defs[names[0]]
 	}
 	found := false
 	ast.Inspect(f.Body, func(n ast.Node) bool {
-		e, ok := n.(ast.Expr)
-		if !ok || found {
-			return !found
-		}
-		if id, ok := e.(*ast.Ident); ok && info.Uses[id] == recv {
-			return true // the receiver alone says nothing
-		}
-		if s, ok := e.(*ast.SelectorExpr); ok && info.Selections[s] != nil && info.Selections[s].Kind() == types.MethodVal {
-			if id, ok := s.X.(*ast.Ident); ok && info.Uses[id] == recv {
-				found = true
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			if a.isNil(n.X) || a.isNil(n.Y) {
+				return false // whether there is a service is not asked of it
 			}
-		}
-		if t := info.TypeOf(e); t != nil && isService(t) {
-			found = true
+		case *ast.CallExpr:
+			found = found || slices.ContainsFunc(n.Args, func(e ast.Expr) bool { return a.is(recv, e) })
+		case ast.Expr:
+			found = found || a.mentions(recv, n)
 		}
 		return !found
 	})
 	return found
 }
+
+// mentions reports whether e is a service other than the receiver, or a method
+// that may ask one.
+func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
+	if s, ok := e.(*ast.SelectorExpr); ok {
+		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {
+			method, _ := chosen.Obj().(*types.Func)
+			decl := a.methods[method.Origin()]
+			return decl != nil && a.may(decl)
+		}
+	}
+	if a.is(recv, e) {
+		return false
+	}
+	if star, ok := ast.Unparen(e).(*ast.StarExpr); ok && a.is(recv, star.X) {
+		return false
+	}
+	t := a.info.TypeOf(e)
+	return t != nil && isService(t)
+}
+
+func (a *asking) is(obj types.Object, e ast.Expr) bool {
+	id, ok := ast.Unparen(e).(*ast.Ident)
+	return ok && obj != nil && a.info.Uses[id] == obj
+}
+
+func (a *asking) isNil(e ast.Expr) bool { return a.info.Types[e].IsNil() }

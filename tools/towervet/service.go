@@ -34,8 +34,12 @@ func hasShape(m *types.Selection, params, results int) bool {
 // isLayerError reports whether obj is one of the error values of package layer.
 func isLayerError(obj types.Object) bool {
 	v, ok := obj.(*types.Var)
-	return ok && v.Pkg() != nil && v.Pkg().Path() == layerPath && strings.HasPrefix(v.Name(), "Err") &&
-		v.Parent() == v.Pkg().Scope()
+	return ok && isLayers(v) && strings.HasPrefix(v.Name(), "Err") && v.Parent() == v.Pkg().Scope()
+}
+
+// isLayers reports whether obj is declared in package layer.
+func isLayers(obj types.Object) bool {
+	return obj != nil && obj.Pkg() != nil && obj.Pkg().Path() == layerPath
 }
 
 // productFuncs are the functions and methods outside of tests: those ask for

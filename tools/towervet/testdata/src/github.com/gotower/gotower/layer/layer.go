@@ -11,6 +11,13 @@ type Service[Req, Rsp any] interface {
 	Call(ctx context.Context, req Req) (Rsp, error)
 }
 
-var ErrNotReady = errors.New("not ready")
+var (
+	ErrNotReady = errors.New("not ready")
+	ErrClosed   = errors.New("closed")
+)
+
+type Error struct{ Kind error }
+
+func (e *Error) Error() string { return e.Kind.Error() }
 
 func Poll[Req, Rsp any](svc Service[Req, Rsp]) error { return svc.Ready(context.Background()) }
