@@ -84,7 +84,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return cli.Misuse(errors.New("identity: either -token-file or -tokens says who may have a name"))
 	case *lifetime < minLifetime:
 		return cli.Misuse(fmt.Errorf(
-			"identity: a -lifetime of %v is less than %v: proxies ask for a certificate no sooner than 10s after the last", *lifetime, minLifetime))
+			"identity: a -lifetime of %v is less than %v: proxies ask for a certificate no sooner than 10s after the last",
+			*lifetime, minLifetime))
 	}
 	authority, err := ca.Open(*dir, *domain)
 	if err != nil {

@@ -37,9 +37,20 @@ const readHeader = 10 * time.Second
 // idle is how long a client may keep a connection that it does not use.
 const idle = 2 * time.Minute
 
-// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2. It
-// returns its address. A fallback is for where addr is taken. A handler with
-// responses that do not end has a method Shutdown, which asks them to.
+// What a connection of HTTP/2 may have: so many requests at a time, the least that
+// RFC 9113 recommends, and so long with nothing read of what was sent on it. The
+// limits of a response are its stream's, and cannot end it where the connection
+// itself is stuck.
+const (
+	streams = 100
+	unread  = 30 * time.Second
+)
+
+// HTTP adds a server of HTTP/1.1 and, by prior knowledge, cleartext HTTP/2, of
+// which a connection has at most 100 requests at a time, and is closed where
+// nothing that is sent is read for 30 s. It returns its address. A fallback is for
+// where addr is taken. A handler with responses that do not end has a method
+// Shutdown, which asks them to; what bounds those that do is up to it.
 func (g *Group) HTTP(name, addr string, h http.Handler, fallback ...string) string {
 	return g.HTTPBehind(func(l net.Listener) net.Listener { return l }, name, addr, h, fallback...)
 }
@@ -52,7 +63,10 @@ func (g *Group) HTTPBehind(
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	srv := &http.Server{Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader, IdleTimeout: idle}
+	srv := &http.Server{
+		Handler: h, Protocols: &protocols, ReadHeaderTimeout: readHeader, IdleTimeout: idle,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: streams, WriteByteTimeout: unread},
+	}
 	if endless, ok := h.(interface{ Shutdown() }); ok {
 		srv.RegisterOnShutdown(endless.Shutdown)
 	}

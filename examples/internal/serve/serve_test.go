@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/examples/internal/serve"
@@ -68,6 +69,30 @@ func TestRequestsThatDoNotEndAreCutOff(t *testing.T) {
 	require.ErrorContains(t, <-done, "web: requests were still open after 1ms")
 	<-left
 	require.Error(t, <-answer)
+}
+
+// A connection of HTTP/2 has no more requests than it is told.
+func TestStreamsAtATime(t *testing.T) {
+	var g serve.Group
+	addr := g.HTTP("web", free, http.NotFoundHandler())
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- g.Run(ctx, time.Minute, silent) }()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	_, err = io.WriteString(conn, http2.ClientPreface)
+	require.NoError(t, err)
+	framer := http2.NewFramer(conn, conn)
+	require.NoError(t, framer.WriteSettings())
+	frame, err := framer.ReadFrame()
+	require.NoError(t, err)
+	settings, ok := frame.(*http2.SettingsFrame)
+	require.True(t, ok)
+	most, _ := settings.Value(http2.SettingMaxConcurrentStreams)
+	require.EqualValues(t, 100, most)
+	require.NoError(t, conn.Close())
+	cancel()
+	require.NoError(t, <-done)
 }
 
 func TestAddressesThatAreTaken(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/gotower/gotower/examples/proxy/logs"
 	"github.com/gotower/gotower/layer"
@@ -56,16 +57,32 @@ func New(c Config) *Handler {
 	}
 	if c.Page != nil {
 		h.get("/{$}", http.RedirectHandler("/view/", http.StatusFound))
-		h.mux.Handle("/view/", http.StripPrefix("/view", c.Page)) // it guards itself
+		h.mux.Handle("/view/", unhurried(http.StripPrefix("/view", c.Page))) // it guards itself
 	}
 	h.mux.Handle("/shutdown", h.guarded(only(local(http.HandlerFunc(h.serveShutdown)), http.MethodPost)))
 	return h
 }
 
-// ServeHTTP answers by the path.
+// within is how long a client may take over an answer: three times what
+// Prometheus gives a scrape. Whoever reads nothing is not to keep what there is for
+// it, nor a proxy that is to end.
+const within = 30 * time.Second
+
+// ServeHTTP answers by the path. An answer that its client has not taken after 30 s
+// is broken off, if w can; those of a page go on for as long as there is something
+// to see.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within)) // not all can
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	h.mux.ServeHTTP(w, r)
+}
+
+// unhurried takes the limit away again.
+func unhurried(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		next.ServeHTTP(w, r)
+	})
 }
 
 // Shutdown ends the streams of open pages.

@@ -196,6 +196,38 @@ func TestEnviron(t *testing.T) {
 	}
 }
 
+// Whoever reaches the port sees the values, too.
+func TestEnvironHasNoSecretsInValues(t *testing.T) {
+	for value, want := range map[string]string{
+		"authorization=Bearer s3cr3t":                   "authorization=(redacted)",
+		"Authorization: Basic s3cr3t":                   "Authorization: (redacted)",
+		"a=1&password=s3cr3t&b=2":                       "a=1&password=(redacted)&b=2",
+		"jdbc:postgresql://db/x?user=u&password=s3cr3t": "jdbc:postgresql://db/x?user=u&password=(redacted)",
+		"host=db password='s3 cr3t' dbname=x":           "host=db password=(redacted) dbname=x",
+		"Server=db;Pwd=s3cr3t;App=x":                    "Server=db;Pwd=(redacted);App=x",
+		"https://api.example/?api_key=s3cr3t#a":         "https://api.example/?api_key=(redacted)",
+		"-v --token=s3cr3t --level debug":               "-v --token=(redacted) --level debug",
+		"run --token s3cr3t --level debug":              "run --token (redacted) --level debug",
+		`{"a":{"apiKey":"s3\"cr3t"},"b":"c"}`:           `{"a":{"apiKey":(redacted)},"b":"c"}`,
+		"user:s3cr3t@tcp(db:3306)/x":                    "(redacted)@tcp(db:3306)/x",
+		"me:s3c@r3t@db/x":                               "(redacted)@db/x",
+		"-----BEGIN PRIVATE KEY-----\ns3cr3t\n-----END": "(redacted)",
+		"http://auth-service:8080/x":                    "http://auth-service:8080/x",
+		"auth-service:8080,key-service:80":              "auth-service:8080,key-service:80",
+		"authority=web":                                 "authority=web",
+		"info,linkerd=debug":                            "info,linkerd=debug",
+		"the key of the map":                            "the key of the map",
+		"--key --level debug":                           "--key --level debug",
+	} {
+		h := admin.New(admin.Config{Environ: func() []string { return []string{"VALUE=" + value} }})
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "http://localhost/env.json", http.NoBody))
+		var got map[string]string
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got), value)
+		require.Equal(t, want, got["VALUE"], value)
+	}
+}
+
 func TestShutdown(t *testing.T) {
 	s := serve(t)
 	rsp, body := s.ask(t, "POST", "/shutdown", "")

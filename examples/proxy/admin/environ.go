@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"mime"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,26 +44,58 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 const redacted = "(redacted)"
 
 // shown is what is shown of a variable: nothing of one whose name says that it
-// is a secret, and no password in a URL.
+// is a secret, and of others what is none as far as they say.
 func shown(name, value string) string {
-	if isSecret(name) {
+	directory := name == "PWD" || name == "OLDPWD"
+	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
 		return redacted
 	}
+	return withoutSecrets(withoutUser(value))
+}
+
+// login is user:password@ where it is no URL, as MySQL has it.
+var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
+
+// withoutUser takes out what stands before an "@". A password may hold any
+// character, so it is the last one that counts.
+func withoutUser(value string) string {
 	if scheme, rest, ok := strings.Cut(value, "://"); ok {
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
 			return scheme + "://" + redacted + rest[at:]
 		}
+		return value
 	}
-	return value
+	return login.ReplaceAllString(value, redacted+"@")
 }
 
-// isSecret goes by the name, as most values do not say.
-func isSecret(name string) bool {
-	name = strings.ToUpper(name)
-	if name == "PWD" || name == "OLDPWD" { // directories
-		return false
+// named is a name and what it is set to inside a value: as a query, a flag, a
+// header or JSON has it, k=v, --k v, k: v or "k":"v".
+var named = regexp.MustCompile(
+	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
+
+func withoutSecrets(value string) string {
+	var b strings.Builder
+	for {
+		m := named.FindStringSubmatchIndex(value)
+		if m == nil {
+			b.WriteString(value)
+			return b.String()
+		}
+		name, sep := value[m[2]:m[3]], value[m[4]:m[5]]
+		flag := strings.HasPrefix(name, "-") && value[m[6]] != '-'
+		if !isSecret(name) || strings.TrimSpace(sep) == "" && !flag {
+			b.WriteString(value[:m[5]]) // what it is set to may hold more names
+			value = value[m[5]:]
+			continue
+		}
+		b.WriteString(value[:m[5]] + redacted)
+		value = value[m[7]:]
 	}
-	name = strings.ReplaceAll(name, "AUTHORITY", "")
+}
+
+// isSecret reports whether what has that name is one, as most values do not say.
+func isSecret(name string) bool {
+	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{
 		"TOKEN", "SECRET", "PASS", "PWD", "KEY", "CREDENTIAL", "AUTH", "COOKIE", "DSN", "CONNECTION_STRING",
 	}, func(part string) bool { return strings.Contains(name, part) })

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -48,9 +49,24 @@ func appendText(b []byte, s string) []byte {
 
 func text(v slog.Value) string {
 	if err, ok := v.Any().(error); ok && v.Kind() == slog.KindAny {
-		return err.Error()
+		return errorText(err)
 	}
 	return v.String()
+}
+
+// errorText is what err says of itself. A record is written also where it cannot,
+// as slog's own handlers do it: an error that is a nil pointer is <nil>.
+func errorText(err error) (says string) {
+	defer func() {
+		if r := recover(); r != nil {
+			if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
+				says = "<nil>"
+			} else {
+				says = fmt.Sprintf("!PANIC: %v", r)
+			}
+		}
+	}()
+	return err.Error()
 }
 
 // record is the JSON of linkerd's log.

@@ -213,3 +213,23 @@ func BenchmarkPlain(b *testing.B) {
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }
+
+type broken struct{ says string }
+
+func (b *broken) Error() string { return b.says }
+
+type bomb struct{}
+
+func (bomb) Error() string { panic("boom") }
+
+func TestErrorsThatCannotSayWhatTheyAre(t *testing.T) {
+	for err, want := range map[error]string{(*broken)(nil): "<nil>", bomb{}: "!PANIC: boom"} {
+		var plain, inJSON bytes.Buffer
+		at(t, logs.New(&plain, level(t, "info")), time.Now(), slog.LevelWarn, "x", slog.Any("err", err), slog.Int("n", 1))
+		require.Contains(t, strings.ReplaceAll(plain.String(), `"`, ""), " x err="+want+" n=1\n")
+		at(t, logs.New(&inJSON, level(t, "info"), logs.JSON()), time.Now(), slog.LevelWarn, "x", slog.Any("err", err))
+		var r struct{ Fields map[string]string }
+		require.NoError(t, json.Unmarshal(inJSON.Bytes(), &r))
+		require.Equal(t, want, r.Fields["err"])
+	}
+}

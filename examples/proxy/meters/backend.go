@@ -22,6 +22,9 @@ import (
 // Cancellation, body and errors are those of PerRoute. A refusal counts as a
 // request, too.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
+	if r.beyond {
+		authority = ""
+	}
 	return &backend{Service: next, routes: r, authority: authority}
 }
 
@@ -83,6 +86,9 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 
 // of returns the series of a route; nil is the default one.
 func (b *backend) of(route *layer.Route) *dispatched {
+	if b.routes.beyond {
+		route = nil
+	}
 	now, reign := b.seen.Load(), b.routes.reign.Load()
 	if now == nil || now.under != reign {
 		now = &seen{under: reign}

@@ -50,7 +50,12 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
-	l, dst := m.lease(ctx), Labels{"dst": target}.With(m.meta("backend", target))
+	l := m.lease(ctx)
+	own := m.backends.has(l, target)
+	if !own {
+		target = ""
+	}
+	dst := Labels{"dst": target}.With(m.meta("backend", target))
 	b := binder{l, dst}
 	balancer := balance.Instruments{
 		Endpoints: states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},
@@ -59,6 +64,9 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 		Ejections: newLabelled("cause", b.counters(f.ejections), asItIs),
 		Spared:    b.lazy(f.spared, nil),
 		Recalled:  b.lazy(f.recalled, nil),
+	}
+	if !own {
+		balancer.Endpoints = nil // it is set, and many would set one
 	}
 	queue := layer.Instruments{
 		Waiting:   gauge{f.waiting.bind(l, dst)},

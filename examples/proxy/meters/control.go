@@ -2,10 +2,12 @@ package meters
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
@@ -15,29 +17,46 @@ import (
 // Control counts the calls to a controller at addr: control_request_total,
 // control_response_total and control_response_latency_ms. Give it to the
 // connection with grpc.WithStatsHandler, and TLS as labels as for Endpoint. A
-// stream is one request, and its latency the time it lasted. The series are
-// shown until a while after ctx.
+// stream is one request, and its latency the time it lasted; one that the
+// controller did not take, and that gRPC sends again by itself, is another. A
+// response has a status_code if there was a header. The series are shown until a
+// while after ctx.
 func (m *Meters) Control(ctx context.Context, addr string, labels Labels) stats.Handler {
 	return &controller{m.newCounted(m.lease(ctx), m.control, labels.With(Labels{"addr": addr}))}
 }
 
 type controller struct{ *counted }
 
-func (*controller) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+// answered is whether one attempt at a call has had a header.
+type answered struct{ atomic.Bool }
 
-// HandleRPC counts beginnings and ends. gRPC tries again by itself only where
-// the server has not seen a call; that is not counted.
-func (c *controller) HandleRPC(_ context.Context, s stats.RPCStats) {
+type answeredKey struct{}
+
+// TagRPC is called for each attempt.
+func (*controller) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	return context.WithValue(ctx, answeredKey{}, new(answered))
+}
+
+// HandleRPC counts beginnings and ends, of which each attempt has one.
+func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	a := ctx.Value(answeredKey{}).(*answered) //nolint:errcheck,forcetypeassert // TagRPC's
 	switch s := s.(type) {
 	case *stats.Begin:
-		if !s.IsTransparentRetryAttempt {
-			c.requests.Inc()
-			c.inFlight.Inc()
-		}
+		c.requests.Inc()
+		c.inFlight.Inc()
+	case *stats.InHeader, *stats.InTrailer: // a response may have its trailer for a header
+		a.Store(true)
 	case *stats.End:
 		code := status.Code(s.Error)
+		if code == codes.OK && !a.Load() { // what is sent again ends without an error
+			code = codes.Unavailable
+		}
+		e := end{failed: layer.ClassOfGRPC(uint32(code)).Failed(), grpc: int8(min(code, 16))}
+		if a.Load() {
+			e.status = okStatus
+		}
 		c.inFlight.Dec()
-		b := c.at(end{status: okStatus, failed: layer.ClassOfGRPC(uint32(code)).Failed(), grpc: int8(min(code, 16))})
+		b := c.at(e)
 		b.responses.Inc()
 		b.latency.Observe(float64(s.EndTime.Sub(s.BeginTime)) / float64(time.Millisecond))
 	}

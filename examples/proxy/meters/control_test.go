@@ -1,7 +1,9 @@
 package meters_test
 
 import (
+	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -10,7 +12,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/net/http2"       //nolint:depguard // its Framer: a server that refuses
+	"golang.org/x/net/http2/hpack" //nolint:depguard // likewise
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/examples/proxy/meters"
 	"github.com/gotower/gotower/layer/grpclayer"
@@ -52,6 +60,74 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 		serving.Wait()
 	})
 	return netip.MustParseAddrPort(conn.LocalAddr().String())
+}
+
+// serveRefusing is a controller that does not take the first call, and answers the
+// next one.
+func serveRefusing(t *testing.T) (addr string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_, _ = io.ReadFull(conn, make([]byte, len(http2.ClientPreface)))
+		f, refused := http2.NewFramer(conn, conn), false
+		_ = f.WriteSettings()
+		for {
+			frame, err := f.ReadFrame()
+			if err != nil {
+				return
+			}
+			asked, ok := frame.(*http2.DataFrame)
+			switch {
+			case !ok || !asked.StreamEnded():
+			case !refused:
+				refused = true
+				_ = f.WriteRSTStream(asked.StreamID, http2.ErrCodeRefusedStream)
+			default:
+				var b bytes.Buffer
+				e := hpack.NewEncoder(&b)
+				for _, h := range [][2]string{{":status", "200"}, {"content-type", "application/grpc"}, {"grpc-status", "5"}} {
+					_ = e.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]})
+				}
+				_ = f.WriteHeaders(http2.HeadersFrameParam{
+					StreamID: asked.StreamID, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: true,
+				})
+			}
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		serving.Wait()
+	})
+	return l.Addr().String()
+}
+
+// gRPC sends by itself what the controller has not seen.
+func TestControlCountsWhatIsSentAgain(t *testing.T) {
+	m := meters.New(meters.Config{})
+	conn, err := grpc.NewClient("passthrough:///"+serveRefusing(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStatsHandler(m.Control(t.Context(), "dst.linkerd:8086", nil)))
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() }) // before the server waits for it
+	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	require.Equal(t, codes.NotFound, status.Code(err), "%v", err)
+	const at = `{addr="dst.linkerd:8086"`
+	require.Equal(t, []string{`control_request_total` + at + `} 2`}, lines(t, m, "control_request_total"))
+	require.Equal(t, []string{`control_requests_in_flight` + at + `} 0`}, lines(t, m, "control_requests_in_flight"))
+	require.ElementsMatch(t, []string{
+		`control_response_total` + at + `,classification="failure",grpc_status="14"} 1`,
+		`control_response_total` + at + `,classification="success",grpc_status="5",status_code="200"} 1`,
+	}, lines(t, m, "control_response_total"))
+	require.ElementsMatch(t, []string{
+		`control_response_latency_ms_count` + at + `} 1`,
+		`control_response_latency_ms_count` + at + `,status_code="200"} 1`,
+	}, lines(t, m, "control_response_latency_ms_count"))
 }
 
 // A controller is found by the names of a real DNS server, as the proxy does it.

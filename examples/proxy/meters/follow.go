@@ -43,13 +43,19 @@ type Routes struct {
 	dst     string
 	profile *profiles.Profile  // nil: none yet
 	routes  map[string]*routed // by name and labels
+
+	beyond bool // there was no room: it has neither a name nor routes and backends of its own
 }
 
 // Routes returns the series of the destination that target names, until its
-// profile says another name. They are shown until a while after ctx.
+// profile says another name. They are shown until a while after ctx. Beyond a
+// thousand destinations outbound they have no name, and neither have routes and
+// targets, whatever the profile says.
 func (m *Meters) Routes(ctx context.Context, d Direction, target string) *Routes {
 	r := &Routes{meters: m, ctx: ctx, direction: d}
-	r.rename(target)
+	name := m.parent(ctx, d, target)
+	r.beyond = name != target
+	r.rename(name)
 	r.reign.Store(r.newReign(nil))
 	return r
 }
@@ -57,6 +63,9 @@ func (m *Meters) Routes(ctx context.Context, d Direction, target string) *Routes
 // OnProfile says which profile is about to be in force, and which name:port it
 // gives to the destination. The same as before changes nothing.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
+	if r.beyond {
+		return
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if dst == r.dst && r.profile != nil && reflect.DeepEqual(p, r.profile) {
@@ -133,6 +142,9 @@ func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
 
 // route returns what there is of a route.
 func (r *Routes) route(name string, labels map[string]string) *routed {
+	if r.beyond {
+		name, labels = "", nil
+	}
 	key := routeKey(name, labels)
 	found := r.routes[key]
 	if found == nil {

@@ -408,3 +408,39 @@ func TestRoutesAddUp(t *testing.T) {
 		assert.Equal(t, clients*each, sum, name)
 	}
 }
+
+// vain is a target whose requests wait for endpoints that never come.
+type vain struct{}
+
+func (vain) Ready(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+func (vain) Call(context.Context, *http.Request) (*http.Response, error) {
+	return nil, &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "no endpoints"}
+}
+func (vain) Describe() layer.Node { return layer.Node{Name: "vain"} }
+
+// The time of a route may be over while a request waits, which is a timeout like
+// another; and what fails after it is none.
+func TestTheTimeOfARouteIsOverInAQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{})
+		queue := httplayer.NewStack().Queue(10, time.Hour).Service(vain{})
+		f := follow(t.Context(), m)
+		f.answer = func(r *http.Request) (*http.Response, error) { return queue.Call(r.Context(), r) }
+		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{
+			routed("a", func(r *profiles.Route) { r.Timeout = time.Second }),
+		}})
+		err := f.get(t, "/a")
+		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrNotReady, "it is a refusal, too")
+		const of = `direction="outbound",dst="web.shop.svc.cluster.local:80"`
+		late := `route_response_total{classification="failure",` + of + `,error="timeout",rt_route="a"} 1`
+		require.Contains(t, lines(t, m, `route_response_total{`), late)
+		f.answer = func(*http.Request) (*http.Response, error) { return response(http.StatusInternalServerError, ""), nil }
+		require.NoError(t, f.get(t, "/a"))
+		require.ElementsMatch(t, []string{
+			late,
+			`route_response_total{classification="failure",` + of + `,rt_route="a"} 1`,
+		}, lines(t, m, `route_response_total{`))
+		require.Equal(t, []string{`route_request_total{` + of + `,rt_route="a"} 2`}, lines(t, m, `route_request_total{`))
+	})
+}

@@ -10,12 +10,27 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
+// mostScrapes is how many scrapes are answered at a time. Each holds all series as
+// they were when it came, which is some times the page, until its client has read it.
+const mostScrapes = 8
+
 // Handler shows the metrics as Prometheus' text, with "# EOF" as the last line,
-// compressed for who accepts gzip.
+// compressed for who accepts gzip. It answers eight scrapes at a time, and others
+// with 503 and Retry-After. How long a client may take is up to who serves it: set a
+// write deadline.
 func (m *Meters) Handler() http.Handler {
 	// It would choose other formats, and compress before the last line.
 	text := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
+	scrapes := make(chan struct{}, mostScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case scrapes <- struct{}{}:
+			defer func() { <-scrapes }()
+		default:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "too many scrapes at a time", http.StatusServiceUnavailable)
+			return
+		}
 		plain := r.Clone(r.Context())
 		plain.Header.Del("Accept")
 		out := &response{ResponseWriter: w, body: w}
@@ -31,17 +46,22 @@ func (m *Meters) Handler() http.Handler {
 	})
 }
 
-// acceptsGzip reports whether a client takes gzip, by name or as anything.
+// acceptsGzip reports whether a client takes gzip: what is said of it by name goes
+// before what is said of anything.
 func acceptsGzip(h http.Header) bool {
+	takes := false
 	for part := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
 		coding, quality, _ := strings.Cut(part, ";")
-		if coding = strings.TrimSpace(coding); !strings.EqualFold(coding, "gzip") && coding != "*" {
-			continue
-		}
 		q, err := strconv.ParseFloat(strings.TrimPrefix(strings.TrimSpace(quality), "q="), 64)
-		return quality == "" || err == nil && q > 0
+		wanted := quality == "" || err == nil && q > 0
+		switch coding = strings.TrimSpace(coding); {
+		case strings.EqualFold(coding, "gzip"):
+			return wanted
+		case coding == "*":
+			takes = wanted
+		}
 	}
-	return false
+	return takes
 }
 
 // response is a ResponseWriter whose body goes through something else.

@@ -34,6 +34,8 @@ type Meters struct {
 	always   *lease
 	services []string // suffixes
 
+	parents, backends room // outbound
+
 	requests requestFamilies // of endpoints
 	control  requestFamilies // of controllers
 	routes   routeFamilies

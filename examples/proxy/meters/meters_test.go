@@ -36,6 +36,7 @@ func TestHandler(t *testing.T) {
 	defer tr.CloseIdleConnections()
 	for accept, zipped := range map[string]bool{
 		"": false, "gzip": true, "deflate, gzip;q=0.5": true, "gzip;q=0": false, "*": true, "identity": false, "br;q=1": false,
+		"*, gzip;q=0": false, "*;q=0, gzip": true, "identity, *;q=0": false,
 	} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL, nil)
 		require.NoError(t, err)
@@ -63,6 +64,63 @@ func TestHandler(t *testing.T) {
 		}
 		require.NotContains(t, string(text), ",,")
 	}
+}
+
+// A caller may leave as the time of a route is over: nobody else's failure has to
+// do with it.
+func TestRouteForgetsTheTimeOfWhoLeft(t *testing.T) {
+	m := meters.New(meters.Config{})
+	requests, _ := m.Route(t.Context(), meters.Outbound, "web.example:80", "a", nil)
+	requests.Expired.With("limit", "head").Add(1)
+	requests.Responses.With("class", "ignorable").Add(1)
+	requests.Responses.With("class", "failure").Add(1)
+	require.ElementsMatch(t, []string{
+		`route_response_total{classification="failure",direction="outbound",dst="web.example:80",rt_route="a"} 1`,
+		`route_response_total{classification="success",direction="outbound",dst="web.example:80",rt_route="a"} 1`,
+	}, lines(t, m, "route_response_total{"))
+}
+
+// unread is a response whose client reads nothing for a while.
+type unread struct {
+	*httptest.ResponseRecorder
+	writes chan<- struct{}
+	read   <-chan struct{}
+}
+
+func (u unread) Write(p []byte) (int, error) {
+	select {
+	case u.writes <- struct{}{}:
+	case <-u.read:
+	}
+	<-u.read
+	return u.ResponseRecorder.Write(p)
+}
+
+func TestScrapesAtATime(t *testing.T) {
+	const most = 8
+	h := meters.New(meters.Config{}).Handler()
+	scrape := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+	writes, read := make(chan struct{}), make(chan struct{})
+	var scraped sync.WaitGroup
+	var open [most]*httptest.ResponseRecorder
+	for i := range open {
+		open[i] = httptest.NewRecorder()
+		scraped.Go(func() { h.ServeHTTP(unread{open[i], writes, read}, scrape) })
+		<-writes
+	}
+	beyond := httptest.NewRecorder()
+	h.ServeHTTP(beyond, scrape)
+	require.Equal(t, http.StatusServiceUnavailable, beyond.Code)
+	require.NotEmpty(t, beyond.Header().Get("Retry-After"))
+	close(read)
+	scraped.Wait()
+	for _, w := range open {
+		require.Equal(t, http.StatusOK, w.Code)
+		require.True(t, strings.HasSuffix(w.Body.String(), "# EOF\n"))
+	}
+	after := httptest.NewRecorder()
+	h.ServeHTTP(after, scrape)
+	require.Equal(t, http.StatusOK, after.Code)
 }
 
 func TestRoute(t *testing.T) {

@@ -37,8 +37,11 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 // Endpoint is a layer that counts what goes through: request_total,
 // response_total and response_latency_ms, with these labels and, of responses,
 // status_code, classification and, where there is one, grpc_status or error.
-// Give it authority, [Target], one of [ServerTLS], [ClientTLS] and [NoTLS], and
-// what the endpoint's discovery said, [Prefixed] with "dst". The series are
+// A request counts in request_total once its response began, or failed to: until
+// then it is in requests_in_flight alone. Give it authority, [Target], one of
+// [ServerTLS], [ClientTLS] and [NoTLS], and what the endpoint's discovery said,
+// [Prefixed] with "dst"; outbound those of a thousand authorities are kept, and of
+// others tls and no_tls_reason. The series are
 // shown until a while after ctx, and after the last request ended. An endpoint
 // outbound is also one in stack_create_total, and when ctx ends, in
 // stack_drop_total.
@@ -58,7 +61,8 @@ func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer
 	if d == Outbound {
 		m.stack(ctx, d, "http", "endpoint")
 	}
-	c := m.newCounted(m.lease(ctx), m.requests, labels.With(Labels{"direction": string(d)}))
+	l := m.lease(ctx)
+	c := m.newCounted(l, m.requests, m.peers(l, d, &m.backends, labels).With(Labels{"direction": string(d)}))
 	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, c} }
 }
 

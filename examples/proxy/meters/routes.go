@@ -37,8 +37,8 @@ func (m *Meters) routeFamilies() routeFamilies {
 // Route returns the instruments of a profile's route, for those of its requests
 // and those of its tries: see profiles.Measured. dst is "name:port", route the
 // route's name, which is the label rt_route unless labels, those of the route,
-// have a route. A response that failed as the route's time was over has
-// error="timeout". The series are shown until a while after ctx, and after the last
+// have a route. A response that failed as the route's time was over, be it in a
+// queue, has error="timeout". What waited in vain has no latency. The series are shown until a while after ctx, and after the last
 // request ended.
 func (m *Meters) Route(
 	ctx context.Context, d Direction, dst, route string, labels map[string]string,
@@ -56,22 +56,23 @@ func (m *Meters) Route(
 		pending:  new(atomic.Int64),
 	}
 	open := holding{discard.NewGauge(), l}
+	successes := b.lazy(f.responses, Labels{"classification": "success"})
 	requests = layer.Instruments{
 		InFlight:  open,
 		Requests:  b.counter(f.requests, nil),
-		Refusals:  multi.NewCounter(b.counter(f.requests, nil), b.counter(f.responses, Labels{"classification": "failure"})),
-		Responses: classes{b.lazy(f.responses, Labels{"classification": "success"}), o},
+		Refusals:  multi.NewCounter(b.counter(f.requests, nil), o), // the time may be over in a queue
+		Responses: classes{successes, ignored{successes, o.pending}, o},
 		Latency:   histogram{f.latency.bind(l, all)},
 		Retries:   b.lazy(f.retryable, nil),
 		Skipped:   newLabelled("skipped", b.counters(f.retryable), skipped),
 		Expired:   limits{newLabelled("limit", b.counters(f.expired), asItIs), o.pending},
 	}
-	failures := b.lazy(f.answers, Labels{"classification": "failure"})
+	answered, failures := b.lazy(f.answers, Labels{"classification": "success"}), b.lazy(f.answers, Labels{"classification": "failure"})
 	tries = layer.Instruments{
 		InFlight:  open,
 		Requests:  b.counter(f.tries, nil),
 		Refusals:  multi.NewCounter(b.counter(f.tries, nil), failures),
-		Responses: classes{b.lazy(f.answers, Labels{"classification": "success"}), failures},
+		Responses: classes{answered, answered, failures},
 	}
 	return requests, tries
 }
@@ -105,12 +106,14 @@ func (b binder) lazy(f *family[prometheus.Counter], more Labels) metrics.Counter
 
 // classes is linkerd's response_total: a request that told nothing of the
 // endpoint, because its caller cancelled, is not held against it.
-type classes struct{ successes, failures metrics.Counter }
+type classes struct{ successes, ignored, failures metrics.Counter }
 
 func (c classes) With(label ...string) metrics.Counter {
 	switch label[1] {
-	case layer.Success.String(), layer.Ignorable.String():
+	case layer.Success.String():
 		return c.successes
+	case layer.Ignorable.String():
+		return c.ignored
 	}
 	return c.failures
 }
@@ -128,16 +131,37 @@ type overdue struct {
 func (o overdue) With(...string) metrics.Counter { return o }
 
 func (o overdue) Add(delta float64) {
-	if delta == 0 {
-		return // nothing failed: what is pending waits for what does
+	switch {
+	case delta == 0: // nothing failed: what is pending waits for what does
+	case take(o.pending):
+		o.late.Add(delta)
+	default:
+		o.failures.Add(delta)
 	}
-	for n := o.pending.Load(); n > 0; n = o.pending.Load() {
-		if o.pending.CompareAndSwap(n, n-1) {
-			o.late.Add(delta)
-			return
+}
+
+// ignored counts requests whose callers left, be it as their time was over: that
+// is not left for what fails later.
+type ignored struct {
+	metrics.Counter
+	pending *atomic.Int64
+}
+
+func (i ignored) Add(delta float64) {
+	if delta != 0 {
+		take(i.pending)
+	}
+	i.Counter.Add(delta)
+}
+
+// take takes one of what is pending, if there is any.
+func take(pending *atomic.Int64) bool {
+	for n := pending.Load(); n > 0; n = pending.Load() {
+		if pending.CompareAndSwap(n, n-1) {
+			return true
 		}
 	}
-	o.failures.Add(delta)
+	return false
 }
 
 // limits counts by which limit ran out. Those on the whole request fail it; a

@@ -40,7 +40,11 @@ func (m *Meters) transportFamilies() transportFamilies {
 // and TLS as for Endpoint. The series are shown until a while after ctx, and
 // after the last connection was closed.
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
-	return m.transport(m.lease(ctx), d, peer, labels)
+	l, of := m.lease(ctx), &m.backends
+	if peer == Source {
+		of = &m.parents
+	}
+	return m.transport(l, d, peer, m.peers(l, d, of, labels))
 }
 
 func (m *Meters) transport(l *lease, d Direction, peer Peer, labels Labels) Transport {

@@ -38,8 +38,12 @@ func parseFile(name string, content []byte) *file {
 		f.problems = append(f.problems, &InvalidError{Where: name, Err: err})
 		return f
 	}
-	if decoder.Decode(new(yaml.Node)) == nil {
+	switch err := decoder.Decode(new(yaml.Node)); {
+	case errors.Is(err, io.EOF):
+	case err == nil:
 		f.problems = append(f.problems, &InvalidError{Where: name, Err: errors.New("must be one document")})
+	default:
+		f.problems = append(f.problems, &InvalidError{Where: name, Err: err})
 	}
 	root := doc.Content[0]
 	if root.Kind != yaml.MappingNode {
@@ -102,7 +106,7 @@ func (f *file) find(variable string) (text, where string, ok bool) {
 // textOf writes a value as a variable would have it.
 func textOf(n *yaml.Node) (string, error) {
 	switch {
-	case n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null":
+	case isNull(n):
 		return "", errors.New("has no value")
 	case n.Kind == yaml.ScalarNode:
 		return n.Value, nil
@@ -142,10 +146,12 @@ func (f *file) wrong(n *yaml.Node, path, says string) {
 // finish returns what is wrong with the file itself, and with what it says that
 // the environment took precedence over.
 func (f *file) finish() []error {
+	sections := map[string]bool{}
 	for _, g := range variables(new(Settings)) {
 		for i := range g.variables {
 			v := &g.variables[i]
 			for _, name := range append([]string{v.name}, v.older...) {
+				addSections(sections, strings.ToLower(name))
 				text, where, ok := f.find(name)
 				if !ok {
 					continue
@@ -157,9 +163,20 @@ func (f *file) finish() []error {
 		}
 	}
 	for _, l := range f.leaves {
-		if !l.read {
+		if !l.read && (!isNull(l.node) || !sections[l.key]) { // all that it had may be comments now
 			f.wrong(l.node, l.path, "is not known")
 		}
 	}
 	return f.problems
 }
+
+// addSections adds those that key may stand in: "a" and "a_b" for "a_b_c".
+func addSections(to map[string]bool, key string) {
+	for i, c := range key {
+		if c == '_' {
+			to[key[:i]] = true
+		}
+	}
+}
+
+func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }

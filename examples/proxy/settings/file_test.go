@@ -162,6 +162,8 @@ func TestFileThatIsNone(t *testing.T) {
 		"a: b: c":      "p.yaml: yaml: ",
 		"- a":          "p.yaml:1: must be a mapping",
 		"{}\n---\n{}":  "must be one document",
+		"{}\n---\n[2s": "yaml: ",
+		"{}\n...\n%%%": "yaml: ",
 		"? [a]\n: b\n": "must be a name in lower case",
 	} {
 		_, err := settings.Read(from(least()), settings.File("p.yaml", []byte(content)))
@@ -183,4 +185,13 @@ func FuzzFile(f *testing.F) {
 			t.Fatalf("%q: %+v", content, s)
 		}
 	})
+}
+
+// Whoever turns all of a section into comments leaves its name behind.
+func TestSectionsMayBeEmpty(t *testing.T) {
+	const text = "destination_svc_addr: localhost:1\noutbound:\n  # connect_timeout: 2s\noutbound_connect:\n"
+	_, err := settings.Read(from(nil), settings.File("p.yaml", []byte(text)))
+	require.NoError(t, err)
+	_, err = settings.Read(from(nil), settings.File("p.yaml", []byte(text+"outbond:\n")))
+	require.ErrorContains(t, err, "outbond: is not known")
 }

@@ -21,6 +21,10 @@ func (r *reader) finish(s *Settings) {
 	}{{"OUTBOUND_CONNECT", &s.Outbound.Connect}, {"INBOUND_CONNECT", &s.Inbound.Connect}, {"CONTROL_CONNECT", &s.Control.Connect}} {
 		r.finishBackoff(c.of, c.Connect)
 	}
+	r.finishKeepAlive(s, "OUTBOUND_CONNECT", &s.Outbound.Connect.Socket)
+	r.finishKeepAlive(s, "OUTBOUND_ACCEPT", &s.Outbound.Accept)
+	r.finishKeepAlive(s, "INBOUND_CONNECT", &s.Inbound.Connect.Socket)
+	r.finishKeepAlive(s, "INBOUND_ACCEPT", &s.Inbound.Accept)
 	if s.Outbound.Ingress && !r.has("OUTBOUND_DISABLE_INFORMATIONAL_HEADERS") {
 		s.Outbound.Quiet = true
 	}
@@ -29,6 +33,17 @@ func (r *reader) finish(s *Settings) {
 	}
 	if s.Identity != nil && s.TapServed() && !r.has("CONTROL_LISTEN_ADDR") {
 		s.Tap.Listen = netip.AddrPortFrom(netip.IPv4Unspecified(), s.Tap.Listen.Port()) // by TLS alone
+	}
+}
+
+// longestKeepAlive is Linux's: beyond it no connection could be set up.
+const longestKeepAlive = 32767 * time.Second
+
+func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
+	if of.KeepAlive > longestKeepAlive {
+		s.Warnings = append(s.Warnings,
+			fmt.Sprintf("%s is %v, and taken for %v", r.where(side+"_KEEPALIVE"), of.KeepAlive, longestKeepAlive))
+		of.KeepAlive = longestKeepAlive
 	}
 }
 

@@ -241,3 +241,23 @@ func TestNoTime(t *testing.T) {
 	}
 	require.Equal(t, time.Second, settings.Queue{FailFast: time.Second}.MaxWait())
 }
+
+// Linux takes no more, and a connection that cannot be set up is none.
+func TestKeepAliveIsAtMostTheSystems(t *testing.T) {
+	s, err := settings.Read(from(map[string]string{
+		"DESTINATION_SVC_ADDR": "localhost:1", "OUTBOUND_CONNECT_KEEPALIVE": "10h", "OUTBOUND_ACCEPT_KEEPALIVE": "32767s",
+		"INBOUND_CONNECT_KEEPALIVE": "32768s", "INBOUND_ACCEPT_KEEPALIVE": "100000d",
+	}))
+	require.NoError(t, err)
+	const most = 32767 * time.Second
+	for _, socket := range []settings.Socket{
+		s.Outbound.Connect.Socket, s.Outbound.Accept, s.Inbound.Connect.Socket, s.Inbound.Accept,
+	} {
+		require.Equal(t, most, socket.KeepAlive)
+	}
+	require.Equal(t, []string{
+		"LINKERD2_PROXY_OUTBOUND_CONNECT_KEEPALIVE is 10h0m0s, and taken for 9h6m7s",
+		"LINKERD2_PROXY_INBOUND_CONNECT_KEEPALIVE is 9h6m8s, and taken for 9h6m7s",
+		"LINKERD2_PROXY_INBOUND_ACCEPT_KEEPALIVE is 2400000h0m0s, and taken for 9h6m7s",
+	}, s.Warnings)
+}

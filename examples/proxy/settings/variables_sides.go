@@ -104,7 +104,7 @@ func connect(side string, c *Connect, timeout, most string) []variable {
 	}, append(backoff(side+"_CONNECT", c, "100ms", most), []variable{
 		{
 			name: side + "_CONNECT_KEEPALIVE", set: to(&c.Socket.KeepAlive, parseDuration),
-			help: "unused for so long, a connection is probed (the system's)",
+			help: "unused for so long, a connection is probed; 32767s at most (the system's)",
 		},
 		{
 			name: side + "_CONNECT_USER_TIMEOUT", set: to(&c.Socket.UserTimeout, parseDuration),

@@ -1,0 +1,83 @@
+package meters_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/examples/proxy/meters"
+	"github.com/gotower/gotower/profiles"
+)
+
+// Whom an application connects to may be anybody: a thousand at a time have labels
+// of their own, and all others are counted as one.
+func TestRoomForDestinations(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := meters.New(meters.Config{RetainIdle: time.Minute})
+		ok := answering{call: func(*http.Request) (*http.Response, error) { return response(http.StatusOK, ""), nil }}
+		visit := func(ctx context.Context, i int) {
+			addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)
+			target := addr.String()
+			m.Transport(ctx, meters.Outbound, meters.Source, meters.Target(addr).With(meters.NoTLS("loopback"))).Opened.Add(1)
+			labels := meters.Target(addr).With(meters.ServerTLS(target)).With(meters.Labels{"authority": target, "dst_pod": target})
+			m.Transport(ctx, meters.Outbound, meters.Destination, labels).Opened.Add(1)
+			balancer, queue := m.Balancer(ctx, "http", target)
+			queue.QueueWait.Observe(1)
+			if balancer.Endpoints != nil {
+				balancer.Endpoints.With("endpoint_state", "ready").Set(1)
+			}
+			counts := m.Routes(ctx, meters.Outbound, target)
+			counts.OnProfile(target, &profiles.Profile{Name: target, Routes: []profiles.Route{routed("a")}})
+			requests, _ := counts.Measured(routed("a"))
+			requests.Requests.Add(1)
+			svc := counts.PerRoute(routed("a"), counts.Backend(target, m.Endpoint(ctx, meters.Outbound, labels)(ok)))
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+target, http.NoBody)
+			require.NoError(t, err)
+			rsp, err := svc.Call(ctx, req)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		}
+		beyond := []string{
+			`tcp_open_total{direction="outbound",no_tls_reason="loopback",peer="src",tls="no_identity"} `,
+			`tcp_open_total{direction="outbound",peer="dst",tls="true"} `,
+			`request_total{direction="outbound",tls="true"} `,
+			`route_request_total{direction="outbound",dst=""} `,
+			`outbound_http_balancer_queue_requests_total{backend_group="",backend_kind="default",backend_name="",backend_namespace="",` +
+				`backend_port="",backend_section_name="",dst=""} `,
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		for i := range 1000 {
+			visit(ctx, i)
+		}
+		visit(ctx, 7) // whoever has room keeps it
+		text := scrape(t, m)
+		for _, series := range beyond {
+			require.NotContains(t, text, "\n"+series)
+		}
+		require.Contains(t, text, `dst="10.1.3.231:80",rt_route="a"} 1`)
+		for i := range 500 {
+			visit(ctx, 1000+i)
+		}
+		text = scrape(t, m)
+		for _, series := range beyond {
+			require.Contains(t, text, "\n"+series+"500\n")
+		}
+		for i := 1000; i < 1500; i += 99 {
+			require.NotContains(t, text, fmt.Sprintf(`10.1.%d.%d:80"`, i>>8, i&0xff))
+		}
+		require.Len(t, lines(t, m, "outbound_http_balancer_endpoints{"), 1000)
+
+		cancel()
+		time.Sleep(61 * time.Second)
+		ctx, cancel = context.WithCancel(t.Context())
+		defer cancel()
+		visit(ctx, 1000)
+		require.Contains(t, scrape(t, m), `target_addr="10.1.3.232:80"`)
+	})
+}
