@@ -11,11 +11,14 @@ import (
 
 // Client puts a layer around the calls of a client, unary and streams alike:
 // they share its limits, budgets and breakers. It is safe for concurrent use.
-type Client struct{ svc Service }
+type Client struct {
+	svc  Service
+	live *balancers // that it may ask; nil: none
+}
 
 // NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Client may serve several connections.
-func NewClient(l Layer) *Client { return &Client{applied(l, leaf())} }
+func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf())} }
 
 // UnaryClientInterceptor is [NewClient] for unary calls alone.
 func UnaryClientInterceptor(l Layer) grpc.UnaryClientInterceptor { return NewClient(l).Unary }
@@ -39,6 +42,7 @@ func (c *Client) Describe() layer.Node { return layer.Describe(c.svc) }
 func (c *Client) Unary(
 	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption,
 ) error {
+	c.live.called(cc)
 	u := &clientUnary{cc: cc, invoker: invoker, reply: reply}
 	u.opts, u.asked = split(opts, asks)
 	u.Call = Call{Method: method, Message: req, ctx: ctx, rpc: u}
@@ -53,6 +57,7 @@ func (c *Client) Unary(
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
+	c.live.called(cc)
 	s := &clientStream{desc: desc, cc: cc, streamer: streamer}
 	s.opts, s.asked = split(opts, asksForTheEnd)
 	s.Call = Call{

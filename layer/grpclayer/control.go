@@ -68,7 +68,7 @@ func NewControl(ctx context.Context, cfg ControlConfig) (*Control, error) {
 		Queue(cfg.QueueCapacity, cfg.FailFast).
 		Service(balance.Resolve(ctx, controlResolver(cfg.Addr, cfg.Resolver), cfg.Addr, c.endpoint,
 			balance.Until(Completion), balance.Measured[*Reply](cfg.Balancer)))
-	c.client = &Client{c.svc}
+	c.client = &Client{svc: c.svc}
 	return c, nil
 }
 

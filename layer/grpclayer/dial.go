@@ -32,7 +32,7 @@ func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOpt
 	opts = append(slices.Clip(opts), option(func(s *settings) { s.ours = true }))
 	config := fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, name)
 	s := newSettings(opts)
-	client := &Client{applied(s.calls, &balanced{leaf(), &s.live})}
+	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), live: &s.live}
 	return append(client.DialOptions(),
 		grpc.WithResolvers(&resolverBuilder{scheme: name, resolver: r, settings: s}),
 		grpc.WithDefaultServiceConfig(config),

@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -11,8 +14,19 @@ import (
 // balancers are those at work with the same settings: one for each ClientConn
 // that has resolved its target and is not idle.
 type balancers struct {
+	first  atomic.Pointer[grpc.ClientConn] // of which there was a call
+	shared atomic.Bool                     // there were calls of others
+
 	mu  sync.Mutex
 	all []*towerBalancer
+}
+
+// called is told of every call, before the layers. A nil b needs not know.
+func (b *balancers) called(cc *grpc.ClientConn) {
+	if b == nil || b.first.Load() == cc || b.first.CompareAndSwap(nil, cc) || b.first.Load() == cc {
+		return
+	}
+	b.shared.Store(true)
 }
 
 func (b *balancers) add(t *towerBalancer) {
@@ -27,11 +41,12 @@ func (b *balancers) remove(t *towerBalancer) {
 	b.all = slices.DeleteFunc(b.all, func(other *towerBalancer) bool { return other == t })
 }
 
-// only returns the balancer, if there is exactly one.
+// only returns the balancer, if there is exactly one, and it is the caller's: that
+// of one ClientConn says nothing of another, which may be idle.
 func (b *balancers) only() *towerBalancer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.all) != 1 {
+	if len(b.all) != 1 || b.shared.Load() {
 		return nil
 	}
 	return b.all[0]

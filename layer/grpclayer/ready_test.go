@@ -1,6 +1,8 @@
 package grpclayer
 
 import (
+	"context"
+	"iter"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +13,7 @@ import (
 
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/resolve"
 )
 
 // A queue above the balancer is in fail-fast until an endpoint is ready.
@@ -33,6 +36,37 @@ func TestAQueueOfCallsStaysInFailFast(t *testing.T) {
 		_, err = call(t.Context(), cc)
 		require.NoError(t, err)
 	})
+}
+
+// The balancer of one ClientConn is not asked for the calls of another that has
+// the same options, and would never be connected.
+func TestReadyOfTwoClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		serve(t, &n, a1)
+		opts := append(DialOptions(name, named{"up:80": a1, "down:80": a2}, Calls(NewStack().Queue(100, time.Second).Layer())), over(&n)...)
+		down, err := grpc.NewClient(name+":///down:80", opts...)
+		require.NoError(t, err)
+		defer down.Close()
+		up, err := grpc.NewClient(name+":///up:80", opts...)
+		require.NoError(t, err)
+		defer up.Close()
+		_, err = call(t.Context(), down)
+		require.ErrorIs(t, err, layer.ErrFailFast)
+		_, err = call(t.Context(), up)
+		require.NoError(t, err)
+	})
+}
+
+// named resolves each name to one address.
+type named map[string]string
+
+func (r named) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
+	return func(yield func(resolve.Update, error) bool) {
+		if yield(replace(r[name]).update, nil) {
+			<-ctx.Done()
+		}
+	}
 }
 
 // What waits in a queue does not keep a ClientConn from falling idle, and wakes

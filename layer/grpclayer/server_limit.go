@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"sync/atomic"
 
 	"google.golang.org/grpc"
@@ -22,6 +23,9 @@ type limitedStream struct {
 	wire    statusWriter
 	release func() bool                   // nil where the layers end nothing
 	end     atomic.Pointer[status.Status] // nil until the layers ended it, or the handler returned
+
+	opening sync.Mutex  // held while the header or the status is being written
+	opened  atomic.Bool // the header is on its way
 }
 
 // statusWriter is gRPC's own side of a stream.
@@ -53,6 +57,8 @@ func (l *limitedStream) cut() {
 	if code == codes.Unknown { // a cause that says nothing to gRPC
 		code = status.FromContextError(l.ctx.Err()).Code()
 	}
+	l.opening.Lock()
+	defer l.opening.Unlock()
 	if st := status.New(code, cause.Error()); l.end.CompareAndSwap(nil, st) {
 		_ = l.wire.WriteStatus(st) // fails only where nobody could read it
 	}
@@ -78,7 +84,27 @@ func (l *limitedStream) Context() context.Context { return l.ctx }
 func (l *limitedStream) RecvMsg(m any) error { return l.why(l.ServerStream.RecvMsg(m)) }
 
 // SendMsg sends one message.
-func (l *limitedStream) SendMsg(m any) error { return l.why(l.ServerStream.SendMsg(m)) }
+func (l *limitedStream) SendMsg(m any) error {
+	if l.wire != nil && !l.opened.Load() {
+		if err := l.open(); err != nil {
+			return err
+		}
+	}
+	return l.why(l.ServerStream.SendMsg(m))
+}
+
+// open sends the header before the first message. gRPC would do that, but not
+// beside somebody who writes the status: the message came before any header.
+func (l *limitedStream) open() error {
+	l.opening.Lock()
+	defer l.opening.Unlock()
+	if st := l.end.Load(); st != nil && st != returned {
+		return st.Err()
+	}
+	_ = l.ServerStream.SendHeader(nil) // fails where it was sent, or SendMsg will say why
+	l.opened.Store(true)
+	return nil
+}
 
 // why is the reason of an error: to gRPC it is that the stream is over.
 func (l *limitedStream) why(err error) error {

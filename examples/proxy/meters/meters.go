@@ -34,7 +34,7 @@ type Meters struct {
 	always   *lease
 	services []string // suffixes
 
-	parents, backends room // outbound
+	sources, parents, backends room // outbound
 
 	requests requestFamilies // of endpoints
 	control  requestFamilies // of controllers

@@ -42,7 +42,7 @@ func (m *Meters) transportFamilies() transportFamilies {
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
 	l, of := m.lease(ctx), &m.backends
 	if peer == Source {
-		of = &m.parents
+		of = &m.sources
 	}
 	return m.transport(l, d, peer, m.peers(l, d, of, labels))
 }
