@@ -22,6 +22,8 @@ type line struct {
 	capacity int
 	waiting  atomic.Int64  // in line, those who rest included, to be read without mu
 	shown    metrics.Gauge // the same
+	tired    atomic.Int64  // have rested, and are neither served nor told yet
+	sighted  atomic.Int64  // how often one who had the turn saw the service ready
 	vain     atomic.Bool   // somebody waited, and nobody has seen the service ready since
 
 	mu      sync.Mutex
@@ -89,10 +91,14 @@ func (l *line) rejoin(w *waiter) {
 }
 
 // lieDown is rejoin for one who is to rest. Those who do ask the service no more
-// than once each restEach, all of them together.
+// than twice each restEach, all of them together: one whose rest is over, and
+// the first of them with it.
 func (l *line) lieDown(w *waiter, rest time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if w.rest == 0 {
+		l.tired.Add(1)
+	}
 	i, _ := l.whereRests(w)
 	l.resting = slices.Insert(l.resting, i, w)
 	w.turn, w.ready = make(chan struct{}, 1), false
@@ -100,7 +106,7 @@ func (l *line) lieDown(w *waiter, rest time.Duration) {
 	l.changed()
 }
 
-const restEach = 50 * time.Microsecond
+const restEach = 100 * time.Microsecond
 
 // rouse puts w, whose rest is over, back into the queue, unless somebody did.
 func (l *line) rouse(w *waiter) {
@@ -169,6 +175,7 @@ func (l *line) leave(w *waiter) {
 		l.head = nil
 	}
 	if w.ready {
+		l.sighted.Add(1)
 		l.vain.Store(false)
 	}
 	l.changed()

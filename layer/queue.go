@@ -31,12 +31,13 @@ import (
 // Inner may refuse a request although it is ready: a [LimitBy] or a [RateLimitBy]
 // whose key has no room, an [If], a router with a limit on one route. Who is
 // refused so several times rests, and tries again every 50 ms, or later if more
-// than a thousand rest. It keeps its place: it counts as in line, and whenever
+// than five hundred rest. It keeps its place: it counts as in line, and whenever
 // another one comes, is served or has rested, the first of those who rest tries
 // before it. So one key that has no room is served in order, by and large, and
 // holds up nobody else: newcomers try once at once, even with the line full of
-// those who rest. (A line that is full of one key takes in no others; a LimitBy
-// above the Queue keeps it from that.) One who has rested until its maxWait is over
+// those who rest, so that more than capacity may be there for a moment. (A line that
+// is full of one key takes in no others; a LimitBy above the Queue keeps it from
+// that.) One who has rested until its maxWait is over
 // fails alone; that does not shut the queue.
 //
 // Cancellation: a waiter whose context ends leaves the line at once.
@@ -90,6 +91,7 @@ type shut struct {
 
 func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
+		sighted := q.line.sighted.Load()
 		err := Poll(q.Service)
 		switch {
 		case err == nil, errors.Is(err, ErrClosed):
@@ -99,8 +101,10 @@ func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 		case q.line.hasRoom():
 			return nil
 		}
-		// Room may come because inner closed, so look again at both.
-		if err := q.line.room.Wait(ctx, func() bool { return q.shut.Load() != nil || q.line.hasRoom() }); err != nil {
+		// Room may come because inner closed, and inner be ready with the line full
+		// of those it refuses, so look again at both.
+		again := func() bool { return q.shut.Load() != nil || q.line.hasRoom() || q.line.sighted.Load() != sighted }
+		if err := q.line.room.Wait(ctx, again); err != nil {
 			return err
 		}
 	}
@@ -138,12 +142,17 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
 	if !q.line.join(w, q.maxWait) {
-		w.guest = q.line.rest() > 0 && Poll(q.Service) == nil
+		w.guest = q.line.tired.Load() > 0 && Poll(q.Service) == nil
 		if !w.guest {
 			return none, q.full()
 		}
 		q.line.join(w, q.maxWait)
 	}
+	defer func() {
+		if w.rest > 0 {
+			q.line.tired.Add(-1)
+		}
+	}()
 	for refusals := 0; ; refusals++ {
 		err := q.reachInner(ctx, w)
 		inLine := time.Since(w.since)

@@ -3,6 +3,7 @@ package layer_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,4 +192,73 @@ func TestQueueTheStarvedFailAloneBesideOthersWhoWait(t *testing.T) {
 		close(busy)
 		require.NoError(t, <-other)
 	})
+}
+
+// A line that is full of those who rest holds up nobody else, however many come
+// together.
+func TestQueueNewcomersPassThoseWhoRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeyed()
+		k.allow(1, 32*100)
+		q, _ := restingQueue(t, k, 5, 5, 0)
+		var callers sync.WaitGroup
+		for range 32 {
+			callers.Go(func() {
+				for range 100 {
+					_, err := q.Call(t.Context(), 10)
+					assert.NoError(t, err)
+				}
+			})
+		}
+		callers.Wait()
+	})
+}
+
+// Who waits in Ready hears that the service is ready again, though the line is full
+// of those it refuses.
+func TestQueueReadyBesideThoseWhoRest(t *testing.T) {
+	for range 5 {
+		synctest.Test(t, func(t *testing.T) {
+			k := &busy{keyed: newKeyed()}
+			q := layer.NewStack[int, int]().Queue(5, 0).Service(k)
+			for i := range 5 {
+				go func() { _, _ = q.Call(t.Context(), i) }()
+			}
+			time.Sleep(time.Second)
+			free := make(chan struct{})
+			k.until.Store(&free)
+			time.Sleep(time.Second)
+			ready, since := make(chan error, 1), time.Now()
+			go func() { ready <- q.Ready(t.Context()) }()
+			synctest.Wait()
+			require.Empty(t, ready)
+			close(free)
+			require.NoError(t, <-ready)
+			require.Less(t, time.Since(since), time.Second)
+		})
+	}
+}
+
+// busy is not ready for a while.
+type busy struct {
+	*keyed
+	until atomic.Pointer[chan struct{}]
+}
+
+func (b *busy) Ready(ctx context.Context) error {
+	until := b.until.Load()
+	if until == nil {
+		return nil
+	}
+	select {
+	case <-*until:
+		return nil
+	case <-ctx.Done():
+	}
+	select { // a context that is done asks for a look
+	case <-*until:
+		return nil
+	default:
+		return context.Cause(ctx)
+	}
 }

@@ -22,8 +22,7 @@ import (
 //
 // How long primary has been unready is what its answers tell: from the first
 // refusal to the latest, with nothing admitted in between. Where requests are
-// rare, Ready of a waiter tells it too; and a refusal that is older than after is
-// forgotten if primary is ready at the next request.
+// rare, Ready of a waiter tells it too.
 //
 // Cancellation: the context is passed as it is. A refusal to a caller who has
 // gone says nothing of primary.
@@ -65,9 +64,6 @@ func (s *switched[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return s.fall(ctx, req, err)
 	}
 	asked := s.now()
-	if s.after > 0 && asked-s.refused.Load() > int64(s.after) && Poll(s.primary) == nil {
-		s.since.Store(0) // it became ready while nobody looked
-	}
 	rsp, err := s.primary.Call(ctx, req)
 	if err != nil && errors.Is(err, ErrNotReady) {
 		return s.fall(ctx, req, err)

@@ -312,33 +312,3 @@ func TestSwitchReadyEndsWithBothAtOnce(t *testing.T) {
 		})
 	}
 }
-
-// A refusal of long ago says nothing, if primary is ready when it is looked at again.
-func TestSwitchForgetsAStrayRefusal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		slow := layer.Limit[int, string](1)(layer.Func[int, string](func(context.Context, int) (string, error) {
-			time.Sleep(time.Second)
-			return "primary", nil
-		}))
-		other := layer.Func[int, string](func(context.Context, int) (string, error) { return "fallback", nil })
-		svc := layer.Switch(slow, layer.Service[int, string](other), 10*time.Second)
-		answers := make(chan string, 2)
-		call := func() {
-			rsp, err := svc.Call(t.Context(), 0)
-			assert.NoError(t, err)
-			answers <- rsp
-		}
-		go call()
-		synctest.Wait()
-		_, err := svc.Call(t.Context(), 0)
-		require.ErrorIs(t, err, layer.ErrNotReady, "its time is not over")
-		time.Sleep(time.Minute)
-		go call()
-		synctest.Wait()
-		_, err = svc.Call(t.Context(), 0)
-		require.ErrorIs(t, err, layer.ErrNotReady, "primary serves, so its time has only begun")
-		for range 2 {
-			require.Equal(t, "primary", <-answers)
-		}
-	})
-}
