@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+	"golang.org/x/net/http2"       //nolint:depguard // its Framer: net/http exports none
+	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
 	"google.golang.org/grpc"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
