@@ -63,7 +63,7 @@ func (l *line) len() int64    { return l.waiting.Load() }
 func (l *line) join(w *waiter, forget time.Duration) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.queue.Len()+len(l.resting) >= l.capacity && !w.guest {
+	if !l.hasRoom() && !w.guest {
 		return false
 	}
 	if l.vain.Load() && l.queue.Len() == 0 {
@@ -85,7 +85,7 @@ func (l *line) join(w *waiter, forget time.Duration) bool {
 func (l *line) rejoin(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	w.turn, w.ready, w.rest = make(chan struct{}, 1), false, 0
+	w.turn, w.ready = make(chan struct{}, 1), false
 	l.stand(w)
 	l.changed()
 }
@@ -112,11 +112,9 @@ const restEach = 100 * time.Microsecond
 func (l *line) rouse(w *waiter) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, rests := l.whereRests(w)
-	if !rests {
+	if !l.getUp(w) {
 		return
 	}
-	l.resting = slices.Delete(l.resting, i, i+1)
 	l.stand(w)
 	l.rouseFirst()
 	l.changed()
@@ -139,7 +137,7 @@ func (l *line) passed() {
 func (l *line) rouseFirst() {
 	if len(l.resting) > 0 {
 		w := l.resting[0]
-		l.resting = slices.Delete(l.resting, 0, 1)
+		l.getUp(w)
 		l.stand(w)
 	}
 }
@@ -162,14 +160,24 @@ func (l *line) whereRests(w *waiter) (int, bool) {
 	return slices.BinarySearchFunc(l.resting, w, func(a, b *waiter) int { return cmp.Compare(a.number, b.number) })
 }
 
+// getUp takes w from those who rest, and reports whether it did. Call it with mu
+// held.
+func (l *line) getUp(w *waiter) bool {
+	i, rests := l.whereRests(w)
+	if rests {
+		l.resting = slices.Delete(l.resting, i, i+1)
+	}
+	return rests
+}
+
 // leave takes w out and gives its turn, if it had it, to the first in line.
 func (l *line) leave(w *waiter) {
 	l.mu.Lock()
 	if w.place != nil {
 		l.queue.Remove(w.place)
 		w.place = nil
-	} else if i, rests := l.whereRests(w); rests {
-		l.resting = slices.Delete(l.resting, i, i+1)
+	} else {
+		l.getUp(w)
 	}
 	if l.head == w {
 		l.head = nil
@@ -184,7 +192,8 @@ func (l *line) leave(w *waiter) {
 }
 
 // lead is called by w when its turn came, and it begins to wait for the
-// service: stop ends that. It returns since when that counts.
+// service: stop ends that. It returns since when that counts: since w waits, or
+// since all who stood in line waited in vain, if that is longer.
 func (l *line) lead(w *waiter, stop context.CancelCauseFunc) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -196,13 +205,7 @@ func (l *line) lead(w *waiter, stop context.CancelCauseFunc) time.Time {
 		l.since = time.Now()
 		l.vain.Store(true)
 	}
-	return l.began(w)
-}
-
-// began is since when w waits, or since when all who stood in line waited in
-// vain, if that is longer. Call it with mu held.
-func (l *line) began(w *waiter) time.Time {
-	if l.vain.Load() && l.since.Before(w.since) {
+	if l.since.Before(w.since) {
 		return l.since
 	}
 	return w.since

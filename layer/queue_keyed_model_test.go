@@ -1,7 +1,6 @@
 package layer_test
 
 import (
-	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,21 +36,15 @@ type keyedStep struct {
 }
 
 type keyedModel struct {
-	t       *testing.T
-	inner   *keyed
-	queue   layer.Service[int, int]
-	permits [3]int
-	waiting []*modelCaller // id is the key
+	modelLine // the id of a caller is its key
+	inner     *keyed
+	permits   [3]int
 }
 
 func driveKeyed(t *testing.T, steps []keyedStep) (problem string) {
-	m := &keyedModel{t: t, inner: newKeyed()}
-	m.queue = queueOver(m.inner, modelCapacity, modelMaxWait)
-	defer func() {
-		for _, c := range m.waiting {
-			c.cancel()
-		}
-	}()
+	m := &keyedModel{inner: newKeyed()}
+	m.modelLine = modelLine{t: t, queue: queueOver(m.inner, modelCapacity, modelMaxWait)}
+	defer m.end()
 	for _, s := range steps {
 		switch {
 		case s.kind == 0:
@@ -71,13 +64,7 @@ func driveKeyed(t *testing.T, steps []keyedStep) (problem string) {
 }
 
 func (m *keyedModel) arrive(key int) string {
-	ctx, cancel := context.WithCancel(m.t.Context())
-	c := &modelCaller{id: key, arrived: time.Now(), cancel: cancel, answer: make(chan error, 1)}
-	go func() {
-		_, err := m.queue.Call(ctx, 10*key)
-		c.answer <- err
-	}()
-	synctest.Wait()
+	c := m.call(key, 10*key)
 	switch {
 	case m.permits[key] > 0:
 		m.permits[key]--
@@ -94,17 +81,6 @@ func (m *keyedModel) allow(key, n int) string {
 	m.inner.allow(key, n)
 	m.permits[key] += n
 	return m.pass(100 * time.Millisecond)
-}
-
-func (m *keyedModel) depart(i int) string {
-	c := m.waiting[i]
-	c.cancel()
-	synctest.Wait()
-	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
-	if problem := expect(c, context.Canceled, "it was cancelled"); problem != "" {
-		return problem
-	}
-	return m.quiet()
 }
 
 // pass lets time go by. Whoever has waited for too long then fails, and nobody
@@ -142,18 +118,4 @@ func (m *keyedModel) pass(d time.Duration) string {
 		}
 	}
 	return m.quiet()
-}
-
-func (m *keyedModel) quiet() string {
-	for _, c := range m.waiting {
-		select {
-		case err := <-c.answer:
-			return "a caller in line got an answer: " + errText(err)
-		default:
-		}
-	}
-	if got := layer.Describe(m.queue).State.Get("waiting"); got != int64(len(m.waiting)) {
-		return "the queue does not count those who wait"
-	}
-	return ""
 }

@@ -45,25 +45,72 @@ type modelCaller struct {
 	answer  chan error
 }
 
-type queueModel struct {
+// modelLine is the part of a model that is a list of those who wait.
+type modelLine struct {
 	t       *testing.T
-	gate    *gate
 	queue   layer.Service[int, int]
 	waiting []*modelCaller // in order
-	vain    time.Time      // since when they wait, without the pauses, for what was never there
-	emptied time.Time      // when the last one left
+}
+
+// call sends one caller, and lets happen what happens at once.
+func (l *modelLine) call(id, req int) *modelCaller {
+	ctx, cancel := context.WithCancel(l.t.Context())
+	c := &modelCaller{id: id, arrived: time.Now(), cancel: cancel, answer: make(chan error, 1)}
+	go func() {
+		_, err := l.queue.Call(ctx, req)
+		c.answer <- err
+	}()
+	synctest.Wait()
+	return c
+}
+
+// depart cancels a caller in line.
+func (l *modelLine) depart(i int) string {
+	c := l.waiting[i]
+	c.cancel()
+	synctest.Wait()
+	l.waiting = append(l.waiting[:i:i], l.waiting[i+1:]...)
+	if problem := expect(c, context.Canceled, "it was cancelled"); problem != "" {
+		return problem
+	}
+	return l.quiet()
+}
+
+// quiet checks that nobody in line has an answer.
+func (l *modelLine) quiet() string {
+	for _, c := range l.waiting {
+		select {
+		case err := <-c.answer:
+			return "a caller in line got an answer: " + errText(err)
+		default:
+		}
+	}
+	if got := layer.Describe(l.queue).State.Get("waiting"); got != int64(len(l.waiting)) {
+		return "the queue does not count those who wait"
+	}
+	return ""
+}
+
+// end cancels all who wait still.
+func (l *modelLine) end() {
+	for _, c := range l.waiting {
+		c.cancel()
+	}
+}
+
+type queueModel struct {
+	modelLine
+	gate    *gate
+	vain    time.Time // since when they wait, without the pauses, for what was never there
+	emptied time.Time // when the last one left
 	shut    bool
 	next    int
 }
 
 func driveQueue(t *testing.T, steps []modelStep) (problem string) {
-	m := &queueModel{t: t, gate: &gate{}}
-	m.queue = queueOver(m.gate, modelCapacity, modelMaxWait)
-	defer func() {
-		for _, c := range m.waiting {
-			c.cancel()
-		}
-	}()
+	m := &queueModel{gate: &gate{}}
+	m.modelLine = modelLine{t: t, queue: queueOver(m.gate, modelCapacity, modelMaxWait)}
+	defer m.end()
 	for _, s := range steps {
 		switch {
 		case s.kind == 0:
@@ -84,15 +131,9 @@ func driveQueue(t *testing.T, steps []modelStep) (problem string) {
 
 // arrive sends one caller.
 func (m *queueModel) arrive() string {
-	ctx, cancel := context.WithCancel(m.t.Context())
-	c := &modelCaller{id: m.next, arrived: time.Now(), cancel: cancel, answer: make(chan error, 1)}
-	m.next++
 	permits := m.gate.permits.Load()
-	go func() {
-		_, err := m.queue.Call(ctx, c.id)
-		c.answer <- err
-	}()
-	synctest.Wait()
+	c := m.call(m.next, m.next)
+	m.next++
 	switch {
 	case permits > 0: // which also opens a queue in fail-fast
 		m.shut = false
@@ -145,17 +186,11 @@ func (m *queueModel) allow(n int64) string {
 	return m.quiet()
 }
 
-// depart cancels a caller in line.
+// depart is that of the list, and the last one to go stops the clock.
 func (m *queueModel) depart(i int) string {
-	c := m.waiting[i]
-	c.cancel()
-	synctest.Wait()
-	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+	problem := m.modelLine.depart(i)
 	m.emptied = time.Now()
-	if problem := expect(c, context.Canceled, "it was cancelled"); problem != "" {
-		return problem
-	}
-	return m.quiet()
+	return problem
 }
 
 // pass lets time go by; when the head has waited too long, or everybody
@@ -173,21 +208,6 @@ func (m *queueModel) pass(d time.Duration) string {
 		m.waiting, m.shut = nil, true
 	}
 	return m.quiet()
-}
-
-// quiet checks that nobody in line has an answer.
-func (m *queueModel) quiet() string {
-	for _, c := range m.waiting {
-		select {
-		case err := <-c.answer:
-			return "a caller in line got an answer: " + errText(err)
-		default:
-		}
-	}
-	if got := layer.Describe(m.queue).State.Get("waiting"); got != int64(len(m.waiting)) {
-		return "the queue does not count those who wait"
-	}
-	return ""
 }
 
 func expect(c *modelCaller, want error, why string) string {

@@ -38,8 +38,8 @@ func (m *Meters) routeFamilies() routeFamilies {
 // and those of its tries: see profiles.Measured. dst is "name:port", route the
 // route's name, which is the label rt_route unless labels, those of the route,
 // have a route. A response that failed as the route's time was over, be it in a
-// queue, has error="timeout". What waited in vain has no latency. The series are shown until a while after ctx, and after the last
-// request ended.
+// queue, has error="timeout". What waited in vain has no latency. The series are
+// shown until a while after ctx, and after the last request ended.
 func (m *Meters) Route(
 	ctx context.Context, d Direction, dst, route string, labels map[string]string,
 ) (requests, tries layer.Instruments) {

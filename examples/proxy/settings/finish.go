@@ -41,10 +41,14 @@ const longestKeepAlive = 32767 * time.Second
 
 func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
 	if of.KeepAlive > longestKeepAlive {
-		s.Warnings = append(s.Warnings,
-			fmt.Sprintf("%s is %v, and taken for %v", r.where(side+"_KEEPALIVE"), of.KeepAlive, longestKeepAlive))
+		r.takenFor(s, side+"_KEEPALIVE", of.KeepAlive, longestKeepAlive)
 		of.KeepAlive = longestKeepAlive
 	}
+}
+
+// takenFor warns that a time is not what was asked for.
+func (r *reader) takenFor(s *Settings, name string, asked, instead time.Duration) {
+	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v, and taken for %v", r.where(name), asked, instead))
 }
 
 // TapServed reports whether anybody may watch: with identity, whom
@@ -131,7 +135,7 @@ func (r *reader) finishStreams(s *Settings) {
 			last, least = limit.name, limit.Duration
 		}
 		if limit.Duration < limit.shortest && !isLoopback(s.Control.Destination.Addr) {
-			s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v, and taken for %v", r.where(limit.name), limit.Duration, limit.shortest))
+			r.takenFor(s, limit.name, limit.Duration, limit.shortest)
 		}
 	}
 }
