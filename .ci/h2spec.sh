@@ -34,7 +34,7 @@ trap 'rm -rf "$tmp"' EXIT
 say "building h2spec $version"
 SECONDS=0
 cd "$tmp"
-go mod init build.invalid/h2spec 2>/dev/null
+go mod init build.invalid/h2spec
 # It is older than modules, so what it needs is pinned here.
 go mod edit \
 	-require "github.com/summerwind/h2spec@$version" \

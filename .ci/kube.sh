@@ -44,7 +44,7 @@ keep() {
 new_module() {
 	mkdir "$tmp/$1.module"
 	cd "$tmp/$1.module"
-	go mod init "build.invalid/$1" 2>/dev/null
+	go mod init "build.invalid/$1"
 	go mod edit -require "$2@$3"
 }
 

@@ -38,7 +38,13 @@ func (p *process) measure(t testing.TB) gauge {
 
 func (p *process) rss(t testing.TB) float64 {
 	t.Helper()
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	return rss(t, p.cmd.Process.Pid)
+}
+
+// rss is that of a process, in MiB.
+func rss(t testing.TB, pid int) float64 {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	require.NoError(t, err)
 	_, after, ok := strings.Cut(string(status), "VmRSS:")
 	require.True(t, ok)
