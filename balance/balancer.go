@@ -251,7 +251,7 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true})
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true}, verdict{})
 	case err == nil:
 		x := b.exchange(ctx, n, start, rsp) // asks the classifier, which may panic
 		handed = true
@@ -262,7 +262,7 @@ func (b *Balancer[Req, Rsp]) send(
 		b.recount(n)
 		return rsp, false, err
 	default:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err})
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, verdict{})
 	}
 	return rsp, true, err
 }

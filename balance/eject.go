@@ -14,11 +14,11 @@ import (
 // Ejection does nothing. Nor does it take part in what an endpoint refuses:
 // that is not ready, and comes back when it is.
 //
-// A caller who cancels says nothing of the endpoint, whatever it had got. One
-// whose deadline ends before the first byte says that it failed, if Classify
-// does, and if the wait was longer than twenty times what is usual among the
-// endpoints, or than 5 s and twice what is usual: so an endpoint that hangs is
-// found, and callers who allow little time eject nobody.
+// A caller who cancels says nothing of the endpoint, whatever it had got, unless
+// that was the head of a failure. One whose deadline ends before the first byte
+// says that it failed, if Classify does, and if the wait was longer than twenty
+// times what is usual among the endpoints, or than 5 s and twice what is usual: so
+// an endpoint that hangs is found, and callers who allow little time eject nobody.
 //
 // Each balancer judges by its own traffic and shares nothing with others. Two
 // clients of one target may disagree, and one with few requests knows little.
@@ -53,7 +53,8 @@ import (
 // removed and comes back starts anew.
 type Ejection struct {
 	// Consecutive is after how many failures in a row an endpoint is taken out
-	// at once. 0 is never; 5 is what Envoy does.
+	// at once. What is [layer.Throttled] is none of them, and does not end the
+	// row. 0 is never; 5 is what Envoy does.
 	Consecutive int
 
 	// Interval is how often the endpoints are compared with each other, up to

@@ -63,19 +63,22 @@ func newJury(p Ejection, classified bool) *jury {
 	return &jury{policy: p, most: int(min(most, math.MaxInt32)), sooner: make(chan struct{}, 1)}
 }
 
-// hear counts one response, and reports whether it was one failure too many.
-func (j *jury) hear(e *endpoint, bad bool) (tripped bool) {
+// hear counts one response, and reports whether it was one failure too many. One
+// that was throttled is a failure in the comparison; it is none in a row, nor does
+// it end one: the endpoint is well, and without it the others would have to bear
+// what was too much for all.
+func (j *jury) hear(e *endpoint, v verdict) (tripped bool) {
 	if j.policy.Interval > 0 {
-		if bad {
+		if v.failed {
 			e.conduct.tally.Add(answered + failed)
 		} else {
 			e.conduct.tally.Add(answered)
 		}
 	}
-	if j.policy.Consecutive == 0 {
+	if j.policy.Consecutive == 0 || v.throttled {
 		return false
 	}
-	if bad {
+	if v.failed {
 		row := e.conduct.row.Add(1)
 		e.status.mark()
 		return row == uint32(j.policy.Consecutive)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,6 +105,48 @@ func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
 		p.sends(t, 2)
 		require.Equal(t, "ejected/ready", p.states(ss), "two, and nothing good between them")
 	})
+}
+
+// A response whose head says that it failed has failed, whoever leaves before its
+// first byte, as a hedge does that is answered elsewhere.
+func TestHeadThatFailedIsAFailureWhoeverLeaves(t *testing.T) {
+	for _, sample := range []balance.Sample{balance.FirstByte, balance.Head, balance.End} {
+		for name, penalty := range map[string]time.Duration{"penalty": 0, "none": -1} {
+			t.Run(sample.String()+", "+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					var bad sync.Map
+					p, ss := newPool(t, balance.With[*response](balance.Policy{
+						Pick: balance.RoundRobin(), Sample: sample, Penalty: penalty, Ejection: balance.Ejection{Consecutive: 3},
+					}), balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+						if _, failed := bad.Load(o.Response); failed {
+							return layer.Failure
+						}
+						return layer.ByError(o)
+					})), servers(4)
+					p.add(ss...)
+					for _, s := range ss {
+						s.after(func() time.Duration { return 100 * time.Millisecond })
+					}
+					p.sends(t, 40)
+					before := p.ewma(ss[0])
+					ss[0].serve = func(context.Context, string) (*response, error) {
+						rsp := &response{&lasting{}}
+						bad.Store(rsp, true)
+						return rsp, nil
+					}
+					for range 3 * len(ss) {
+						ctx, cancel := context.WithCancel(t.Context())
+						_, err := p.Call(ctx, "")
+						require.NoError(t, err)
+						cancel()
+						synctest.Wait()
+					}
+					require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
+					require.Equal(t, penalty == 0, p.ewma(ss[0]) > 2*before, "it costs what a failure costs, and is no quick response")
+				})
+			})
+		}
+	}
 }
 
 // A body that its caller leaves, or whose deadline ends it, is neither good nor

@@ -146,7 +146,7 @@ func TestTallyHoldsAnHour(t *testing.T) {
 	j := newJury(Ejection{Interval: time.Hour}.orDefault(), true)
 	e := unknown()
 	e.conduct.tally.Store((1<<32-2)<<32 | (1<<32 - 2))
-	j.hear(e, true)
+	j.hear(e, verdict{failed: true})
 	tally := e.conduct.tally.Load()
 	assert.EqualValues(t, 1<<32-1, tally>>32)
 	assert.EqualValues(t, 1<<32-1, tally&(1<<32-1))

@@ -106,6 +106,46 @@ func TestFailuresInARowEject(t *testing.T) {
 	})
 }
 
+// What asks for fewer requests is well: it is not taken out for that, so that the
+// others had to bear them; but neither is it a good response between failures, nor
+// in the comparison.
+func TestThrottledIsWell(t *testing.T) {
+	errThrottled := errors.New("too many requests")
+	throttled := func(o layer.Outcome[*response]) layer.Class {
+		if errors.Is(o.Err, errThrottled) {
+			return layer.Throttled
+		}
+		return layer.ByError(o)
+	}
+	for name, tt := range map[string]struct {
+		ejection balance.Ejection
+		failures int // of each three responses
+		state    string
+	}{
+		"in a row":                    {balance.Ejection{Consecutive: 5}, 0, "ready"},
+		"between failures in a row":   {balance.Ejection{Consecutive: 5}, 1, "ejected"},
+		"among others, by comparison": {balance.Ejection{Interval: time.Second, Requests: 20}, 0, "ejected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, append(inTurn(tt.ejection), balance.Classify(throttled))...), servers(6)
+				n := 0
+				ss[0].serve = func(context.Context, string) (*response, error) {
+					if n++; n%3 < tt.failures {
+						return nil, errBroken
+					}
+					return nil, errThrottled
+				}
+				p.add(ss...)
+				p.sends(t, 400)
+				time.Sleep(1500 * time.Millisecond)
+				synctest.Wait()
+				require.Equal(t, tt.state+"/ready/ready/ready/ready/ready", p.states(ss))
+			})
+		})
+	}
+}
+
 func TestSuccessBreaksTheRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(3)

@@ -93,7 +93,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	defer x.node.end()
 	out := layer.Outcome[Rsp]{Response: x.rsp, Err: err, Ended: err == nil}
 	if stage == unsampled {
-		x.balancer.observe(x.ctx, x.node, x.start, out)
+		x.balancer.observe(x.ctx, x.node, x.start, out, x.head)
 		return
 	}
 	x.node.status.stream(-1)
@@ -115,18 +115,22 @@ func (x *exchange[Req, Rsp]) End(err error) {
 // observe takes the latency of a request that ended without a byte. If it was
 // the caller who left, or whose time was over, the response would have taken
 // longer than that by an unknown time: it tells something only if that is
-// already more than was expected. Nor is it a failure, unless the time that was
-// over would have been plenty. One that was refused after all tells nothing.
-func (b *Balancer[Req, Rsp]) observe(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) {
+// already more than was expected. Nor is it a failure, unless its head said so, or
+// the time that was over would have been plenty. One that was refused after all
+// tells nothing.
+func (b *Balancer[Req, Rsp]) observe(
+	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], head verdict,
+) {
 	switch {
 	case out.Err != nil && ctx.Err() != nil:
 		now := time.Since(b.start)
 		overdue := b.failures.overdue(now - start) // by what was usual without it
-		b.hear(n, start, verdict{ignored: true})
-		if !overdue {
-			return
+		b.hear(n, start, verdict{ignored: head.price == 0, price: head.price})
+		v := head
+		if !v.failed && overdue {
+			v = b.failures.judge(ctx, out)
 		}
-		if v := b.failures.judge(ctx, out); v.failed {
+		if v.failed {
 			b.note(n, v)
 		}
 	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
@@ -185,7 +189,7 @@ func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
 	if b.failures.classify != nil {
 		n.judged(v.price > 0)
 	}
-	if b.jury != nil && b.jury.hear(&n.endpoint, v.failed) {
+	if b.jury != nil && b.jury.hear(&n.endpoint, v) {
 		b.trip(n)
 	}
 	if n.status.marked() {

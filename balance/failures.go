@@ -30,9 +30,10 @@ const longest = 5 * time.Minute
 
 // verdict is what an outcome means for the endpoint.
 type verdict struct {
-	failed  bool
-	ignored bool          // it tells nothing
-	price   time.Duration // the latency that it counts as at the least; 0 is its own
+	failed    bool
+	throttled bool          // it failed, and the endpoint is well: it asks for fewer requests
+	ignored   bool          // it tells nothing
+	price     time.Duration // the latency that it counts as at the least; 0 is its own
 }
 
 // judge says what an outcome means.
@@ -40,10 +41,11 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 	if f.classify == nil {
 		return verdict{}
 	}
-	if class := f.classify.Judge(ctx, out); !class.Failed() {
+	class := f.classify.Judge(ctx, out)
+	if !class.Failed() {
 		return verdict{ignored: class == layer.Ignorable}
 	}
-	v := verdict{failed: true, price: max(f.penalty, 0)}
+	v := verdict{failed: true, throttled: class == layer.Throttled, price: max(f.penalty, 0)}
 	if f.penalty == 0 {
 		v.price = min(time.Duration(f.usual.read())*timesUsual, mostUsual)
 	}

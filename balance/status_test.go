@@ -66,7 +66,7 @@ func TestMarkTellsOfTheRecord(t *testing.T) {
 	j := newJury(Ejection{Consecutive: 1 << 20}.orDefault(), true)
 	respond := func(e *endpoint, bad bool, expected time.Duration) {
 		e.judged(bad)
-		j.hear(e, bad)
+		j.hear(e, verdict{failed: bad})
 		if bad {
 			e.fine(expected)
 		} else if e.isFined() {

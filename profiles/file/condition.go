@@ -1,6 +1,8 @@
 package file
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"regexp/syntax"
 	"strings"
@@ -157,6 +159,27 @@ func checkLeaf(m profiles.Match) string {
 		return regexReason(err)
 	}
 	return reason((profiles.Route{Match: m}).Validate())
+}
+
+// tooMuch says of routes whose conditions are well by themselves which of them a
+// Router would leave out because of those before, by their places in the list.
+func tooMuch(routes []profiles.Route) map[int]error {
+	conditions := make([]profiles.Route, len(routes))
+	for i, r := range routes {
+		conditions[i] = profiles.Route{Match: r.Match, Classes: r.Classes}
+	}
+	all, _ := (&profiles.Profile{Routes: conditions}).Validate().(interface{ Unwrap() []error })
+	if all == nil {
+		return nil
+	}
+	problems := make(map[int]error)
+	for _, err := range all.Unwrap() {
+		var i int
+		if n, _ := fmt.Sscanf(err.Error(), "route %d:", &i); n == 1 {
+			problems[i] = errors.Unwrap(err)
+		}
+	}
+	return problems
 }
 
 func regexReason(err error) string {

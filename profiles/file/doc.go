@@ -21,7 +21,8 @@
 // second, 10 s. What linkerd refuses is a mistake. What linkerd takes and then
 // leaves out without a word (an expression that does not parse, a status range
 // with one end, an address in a split) is left out, and told: in
-// [Set.Warnings], and to a [Logger].
+// [Set.Warnings], and to a [Logger]. So is an expression that is too large, see
+// [profiles.Path].
 //
 // # The short form
 //

@@ -3,6 +3,7 @@ package file
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +27,8 @@ func FuzzParse(f *testing.F) {
 		"target: 10.0.0.1\nendpoint: {addr: '[::1%a]:1', protocol: opaque, serverName: a, identity: b, authority: 'a:b', weight: 1}\n",
 		`{"target":"web","routes":[{"name":"\ud83d\ude00\/` + "\x7f" + `\\","match":{"path":"/a"}}]}`,
 		documented, openAPI(1),
+		"target: web\nroutes:\n" + strings.Repeat("- {match: {pathRegex: '(a?b?){1000}'}}\n", 4),
+		sp("  routes:\n" + strings.Repeat("  - {name: a, condition: {pathRegex: '(a?b?){1000}'}}\n", 4)),
 		sp("  retryBudget: {retryRatio: 1e9, minRetriesPerSecond: 4294967295, ttl: -1s}\n  opaquePorts: [1, '2']\n"),
 		sp("  dstOverrides: [{authority: 'a b', weight: 1e3}, {authority: a, weight: 1Ki}, {authority: 'a:1:2', weight: 0n}]\n"),
 		sp("  routes: [{name: a, timeout: -1h, condition: {any: [{all: []}, {not: {pathRegex: '('}}]}}]\n"),

@@ -3,18 +3,21 @@ package file
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // asYAML rewrites what strings of JSON may have and the YAML package does not
-// know: \/, a character in two \u escapes, and a bare U+007F. Lines stay what
-// they are; columns behind such a thing do not. What is not JSON is returned as
-// it is. A byte order mark before it, as Windows writes it, does not count.
+// know: \/, a character in two \u escapes, and bare ones that it refuses, or takes
+// for the end of a line. Lines stay what they are; columns behind such a thing do
+// not. What is not JSON is returned as it is. A byte order mark before it, as
+// Windows writes it, does not count.
 func asYAML(data []byte) []byte {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))
-	if !bytes.ContainsAny(text, "\\\x7f") || !json.Valid(text) {
+	odd := func(c rune) bool { return c == '\\' || escapedOnly(c) }
+	if !bytes.ContainsFunc(text, odd) || !json.Valid(text) {
 		return data
 	}
 	data = text
@@ -23,10 +26,14 @@ func asYAML(data []byte) []byte {
 		switch c := surrogates(data); {
 		case c != utf8.RuneError:
 			out, data = utf8.AppendRune(out, c), data[12:]
-		case data[0] == 0x7f:
-			out, data = append(out, `\u007f`...), data[1:]
 		case data[0] != '\\':
-			out, data = append(out, data[0]), data[1:]
+			c, size := utf8.DecodeRune(data)
+			if escapedOnly(c) {
+				out = fmt.Appendf(out, `\u%04x`, c)
+			} else {
+				out = append(out, data[:size]...)
+			}
+			data = data[size:]
 		case data[1] == '/':
 			out, data = append(out, '/'), data[2:]
 		default: // an escape that both know
@@ -34,6 +41,11 @@ func asYAML(data []byte) []byte {
 		}
 	}
 	return out
+}
+
+// escapedOnly reports whether YAML has c nowhere but in an escape.
+func escapedOnly(c rune) bool {
+	return 0x7f <= c && c <= 0x9f || c == 0xfffe || c == 0xffff
 }
 
 // surrogates returns the character that is written as two \u escapes at the

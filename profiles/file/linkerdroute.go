@@ -7,15 +7,26 @@ import (
 )
 
 func (e *entry) linkerdRoutes(v value) {
+	var items []value // of the routes that are left
 	for _, item := range v.items() {
 		if item.isNull() {
 			item.failf("an empty route: take it out, or write {name: get, condition: {method: GET}}")
 			continue
 		}
 		if r, ok := item.linkerdRoute(); ok {
-			e.profile.Routes = append(e.profile.Routes, r)
+			e.profile.Routes, items = append(e.profile.Routes, r), append(items, item)
 		}
 	}
+	var kept []profiles.Route
+	problems := tooMuch(e.profile.Routes)
+	for i, r := range e.profile.Routes {
+		if why := problems[i]; why != nil {
+			items[i].warnf("%v: left out, which linkerd would not do", why)
+		} else {
+			kept = append(kept, r)
+		}
+	}
+	e.profile.Routes = kept
 }
 
 // linkerdRoute returns false if linkerd leaves the route out.

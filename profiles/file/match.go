@@ -42,6 +42,10 @@ func shortRequests() conditions {
 				}))
 			},
 			"header": named(add, func(v value, name string, t profiles.Text) profiles.Match {
+				if strings.EqualFold(name, "host") {
+					v.failf("the host of a request is not among its header fields: write host in place of header")
+					return nil
+				}
 				return v.leaf(c, profiles.Header{Name: name, Value: t})
 			}),
 			"query": named(add, func(v value, name string, t profiles.Text) profiles.Match {

@@ -77,6 +77,8 @@ func TestMistakesInTheShortForm(t *testing.T) {
 		{"routes a mapping", inShort("routes: {name: a}"), `f:1:23: routes: want a list, not a mapping`},
 		{"no match", inRoute("name: a"), `f:3:3: routes[0].match: missing: write which requests: {method: GET, path: /books}; all of them are {pathPrefix: /}`},
 		{"labels", inRoute("{match: {method: GET}, labels: [a]}"), `f:3:34: routes[0].labels: want a mapping, not a list`},
+		{"header of the host", inMatch("header: {Host: www.example.com}"),
+			`f:3:26: routes[0].match.header.Host "www.example.com": the host of a request is not among its header fields: write host in place of header`},
 		{"nested", inMatch(strings.Repeat("not: {", 300) + strings.Repeat("}", 300)), "f:3:1492: routes[0].match" + strings.Repeat(".not", 247) + ": nested too deeply"},
 		{"statuses", inRoute("{match: {method: GET}, failures: [{min: 500}]}"), `f:3:37: routes[0].failures[0]: want a single value, not a mapping`},
 		{"timeout", inRoute("{match: {method: GET}, timeout: -1s}"), `f:3:35: routes[0].timeout "-1s": want a duration such as 300ms, 10s or 1m30s`},
@@ -171,6 +173,15 @@ func TestMistakesInAServiceProfile(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) { requireMistakes(t, c.yaml, c.want) })
 	}
+}
+
+const tooLarge = "regular expression is too large: " +
+	"with those of the routes before, repeats make more than 20000 instructions beyond what is written"
+
+// What a Router would leave out because of the routes before is a mistake as well.
+func TestExpressionsThatAreTooMuchTogether(t *testing.T) {
+	requireMistakes(t, "target: web\nroutes:\n"+strings.Repeat("- {match: {pathRegex: '/(a?b?){1000}'}}\n", 5)+"- {match: {path: /}}\n",
+		"f:6:3: routes[3]: "+tooLarge+"\nf:7:3: routes[4]: "+tooLarge)
 }
 
 // A want that ends in a blank is how the message begins: the rest is that of

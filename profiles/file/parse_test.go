@@ -140,6 +140,9 @@ func TestJSON(t *testing.T) {
 	require.Len(t, s.Profile("web").Routes, 1)
 	assert.Equal(t, "😀/\x7f\\ä\n", s.Profile("web").Routes[0].Name)
 	assert.Equal(t, profiles.Path("^/a$"), s.Profile("web").Routes[0].Match)
+	bare := "a\x7f\u0080\u0085\u009f\u00a0\u2028\ufeff\ufffe\uffff\U0010ffff"
+	s = parse(t, `{"target": "web", "routes": [{"name": "`+bare+`", "match": {"path": "/a"}}]}`)
+	assert.Equal(t, bare, s.Profile("web").Routes[0].Name)
 	parse(t, "\ufeff{\"target\": \"web\", \"routes\": [{\"match\": {\"path\": \"\\/a\"}}]}") // as Windows writes it
 	requireMistakes(t, "{\"target\": \"web\",\n\"name\": \"\\ud83d\"}", "f:2: found invalid Unicode character escape code")
 }

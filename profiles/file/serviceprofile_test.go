@@ -1,6 +1,7 @@
 package file
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -174,6 +175,18 @@ func TestWhatLinkerdLeavesOut(t *testing.T) {
 		`f:28:17: spec.dstOverrides[0].authority "10.0.0.1": target "10.0.0.1:80": not a DNS name` + left,
 		`f:29:17: spec.dstOverrides[1].authority "web:99999": target "web:99999": port is not from 1 to 65535` + left,
 	}, got)
+}
+
+// linkerd's bound for expressions is another one than a Router's.
+func TestExpressionsThatAreTooMuchForARouter(t *testing.T) {
+	s := parse(t, sp("  routes:\n"+strings.Repeat("  - {name: big, condition: {pathRegex: '/(a?b?){1000}'}}\n", 4)+
+		"  - {name: small, condition: {pathRegex: /}}\n"))
+	require.Len(t, s.Warnings, 1)
+	require.EqualError(t, s.Warnings[0], "f:10:5: spec.routes[3]: "+tooLarge+": left out, which linkerd would not do")
+	p := s.Profile("web.ns.svc.cluster.local")
+	require.NoError(t, p.Validate())
+	require.Len(t, p.Routes, 4)
+	require.Equal(t, "small", p.Routes[3].Name)
 }
 
 // For responses, unlike for requests, a condition of nothing is none.

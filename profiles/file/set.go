@@ -12,8 +12,9 @@ import (
 
 // Set is the profiles of a file. It does not change.
 type Set struct {
-	// Warnings are the pieces of ServiceProfiles that linkerd takes and its
-	// proxy then leaves out, in the order of the lines. They are left out here.
+	// Warnings are the pieces of ServiceProfiles that linkerd takes and that are
+	// left out here, in the order of the lines: what its proxy leaves out, and
+	// expressions that are too large for a Router.
 	Warnings []*Error
 
 	entries map[string][]*entry // by host
