@@ -32,13 +32,12 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		e, err := h.open(ctx)
 		if err == nil {
 			err = h.ready(ctx, e)
-			if err == nil || !errors.Is(err, ErrClosed) {
-				return err
-			}
 		}
 		again := func() bool { return h.cache.swept.Load() != swept || h.cache.ctx.Err() != nil }
 		switch {
 		case h.cache.ctx.Err() != nil:
+			return h.cache.refuseEnded(h.key)
+		case e != nil && !errors.Is(err, ErrClosed):
 			return err
 		case e != nil:
 			err = h.cache.refuseClosed(h.key, err)
@@ -58,7 +57,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 
 func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
 	defer e.Done()
-	err := (*e.inner.Load()).Ready(ctx)
+	err := readyWhile(ctx, h.cache.ctx, *e.inner.Load())
 	e.note(err)
 	return err
 }

@@ -400,6 +400,23 @@ func TestCacheEndWakesWhoWaitsForRoom(t *testing.T) {
 	})
 }
 
+// What was made for the key may not listen to the context that it was given.
+func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := layer.NewCache(ctx, func(context.Context, string) layer.Service[int, int] {
+			return layer.Limit[int, int](0)(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, nil }))
+		}, layer.CachePolicy{})
+		waiting := make(chan error)
+		go func() { waiting <- c.Service("a").Ready(t.Context()) }()
+		synctest.Wait()
+		cancel()
+		err := <-waiting
+		require.ErrorIs(t, err, layer.ErrClosed)
+		require.EqualError(t, err, "cache a: closed: the cache has ended: context canceled")
+	})
+}
+
 func cacheErr(svc cacheService) error {
 	_, err := svc.Call(context.Background(), "")
 	return err

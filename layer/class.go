@@ -89,9 +89,9 @@ func ByError[Rsp any](o Outcome[Rsp]) Class {
 }
 
 // Judge is the class of an outcome for or against the service that gave it:
-// [Ignorable] where nobody is to blame, else what c says. A response that was
-// closed early is judged by its head. ctx is the request's, as whoever asks got
-// it.
+// [Ignorable] where nobody is to blame, else what c says: [Failure] if that is none
+// of the classes. A response that was closed early is judged by its head. ctx is the
+// request's, as whoever asks got it.
 func (c Classifier[Rsp]) Judge(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
@@ -101,7 +101,10 @@ func (c Classifier[Rsp]) Judge(ctx context.Context, out Outcome[Rsp]) Class {
 	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), cancelled(ctx):
 		return Ignorable
 	}
-	return c(out)
+	if class := c(out); int(class) < classes {
+		return class
+	}
+	return Failure
 }
 
 func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {

@@ -131,6 +131,18 @@ func TestALimitAboveIsTheServicesFault(t *testing.T) {
 	})
 }
 
+// A classifier may be wrong. Nothing stays counted for that.
+func TestWhatIsNoClassIsAFailure(t *testing.T) {
+	responses, inFlight := byLabel{}, level{new(shared)}
+	svc := layer.NewStack[int, int](layer.Classify(func(layer.Outcome[int]) layer.Class { return layer.Throttled + 1 })).
+		Metrics(layer.Instruments{Responses: responses, InFlight: inFlight}).
+		Service(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, nil }))
+	_, err := svc.Call(t.Context(), 1)
+	assert.NoError(t, err)
+	assert.EqualValues(t, 1, *responses["failure"])
+	assert.Zero(t, inFlight.now())
+}
+
 func TestClassOfGRPC(t *testing.T) {
 	want := map[uint32]layer.Class{
 		2: layer.Failure, 4: layer.Failure, 7: layer.Failure, 8: layer.Throttled,

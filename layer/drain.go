@@ -1,9 +1,6 @@
 package layer
 
-import (
-	"context"
-	"errors"
-)
+import "context"
 
 // Drain counts the requests that are open for d, and refuses new ones once d
 // drains. Put it outermost in a stack. One [Drainer] may serve several stacks,
@@ -54,13 +51,7 @@ func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 	if s.by.Draining() {
 		return s.closed
 	}
-	err := Poll(s.Service)
-	if err != nil && !errors.Is(err, ErrClosed) {
-		var stop func()
-		ctx, stop = s.by.untilDrain(ctx)
-		err = s.Service.Ready(ctx)
-		stop()
-	}
+	err := readyWhile(ctx, s.by.signal(), s.Service)
 	if s.by.Draining() {
 		return s.closed
 	}

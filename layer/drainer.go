@@ -2,7 +2,6 @@ package layer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -91,20 +90,7 @@ func (d *Drainer) leave() {
 	}
 }
 
-// errDraining ends waits in Ready. It is not [ErrClosed]: what is below may be
-// shared, and is not closed.
-var errDraining = errors.New("it drains")
-
-// untilDrain returns a context that ends with ctx, or when draining begins.
-func (d *Drainer) untilDrain(ctx context.Context) (until context.Context, stop func()) {
-	until, cancel := context.WithCancelCause(ctx)
-	off := context.AfterFunc(d.signal(), func() { cancel(errDraining) })
-	return until, func() {
-		off()
-		cancel(nil)
-	}
-}
-
+// signal ends when draining begins.
 func (d *Drainer) signal() context.Context {
 	d.once.Do(func() { d.begun, d.begin = context.WithCancel(context.Background()) })
 	return d.begun

@@ -41,7 +41,7 @@ type line struct {
 type waiter struct {
 	since time.Time
 	turn  chan struct{}    // receives once, when it is this waiter's turn or it failed
-	late  <-chan time.Time // nil, or receives when one who came back has waited for too long
+	late  <-chan time.Time // nil, or receives when a guest, or one who came back, has waited for too long
 
 	// With the line's mu.
 	number int64         // those who came before it have lesser ones

@@ -34,10 +34,10 @@ import (
 // than five hundred rest. It keeps its place: it counts as in line, and whenever
 // another one comes, is served or has rested, the first of those who rest tries
 // before it. So one key that has no room is served in order, by and large, and
-// holds up nobody else: newcomers try once at once, even with the line full of
-// those who rest, so that more than capacity may be there for a moment. (A line that
-// is full of one key takes in no others; a LimitBy above the Queue keeps it from
-// that.) One who has rested until its maxWait is over
+// holds up nobody else: newcomers try once, even with the line full of those who
+// rest, at once or within 50 ms, so that more than capacity may be there for that
+// long. (A line that is full of one key takes in no others; a LimitBy above the
+// Queue keeps it from that.) One who has rested until its maxWait is over
 // fails alone; that does not shut the queue.
 //
 // Cancellation: a waiter whose context ends leaves the line at once.
@@ -146,6 +146,7 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 		if !w.guest {
 			return none, q.full()
 		}
+		w.late = q.end(w)
 		q.line.join(w, q.maxWait)
 	}
 	defer func() {
@@ -226,9 +227,9 @@ func (q *queue[Req, Rsp]) reachInner(ctx context.Context, w *waiter) error {
 	until, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	began := q.line.lead(w, stop)
-	if q.maxWait > 0 {
+	if at, ok := q.limit(w, began); ok {
 		var cancel context.CancelFunc
-		until, cancel = context.WithDeadlineCause(until, began.Add(q.maxWait), errWaited)
+		until, cancel = context.WithDeadlineCause(until, at, errWaited)
 		defer cancel()
 	}
 	err := q.Service.Ready(until)
@@ -272,12 +273,24 @@ func (q *queue[Req, Rsp]) outcome(ctx context.Context, w *waiter) error {
 
 var errWaited = errors.New("waited for as long as the queue allows")
 
+// limit is when w, who waits since began, has waited for as long as it may, if
+// there is a bound. A guest may for a moment, however long the line's is: there is
+// no room for it if inner is busy again.
+func (q *queue[Req, Rsp]) limit(w *waiter, began time.Time) (at time.Time, ok bool) {
+	most := q.maxWait
+	if w.guest && (most <= 0 || most > pause.Max) {
+		most = pause.Max
+	}
+	return began.Add(most), most > 0
+}
+
 // end receives when w has waited for as long as it may.
 func (q *queue[Req, Rsp]) end(w *waiter) <-chan time.Time {
-	if q.maxWait <= 0 {
+	at, ok := q.limit(w, w.since)
+	if !ok {
 		return nil
 	}
-	return time.After(time.Until(w.since.Add(q.maxWait)))
+	return time.After(time.Until(at))
 }
 
 func (q *queue[Req, Rsp]) isOver(waited time.Duration) bool {

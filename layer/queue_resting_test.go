@@ -51,7 +51,7 @@ func newKeyed() *keyed { return &keyed{permits: make(map[int]int), held: make(ma
 // restingQueue is one in which n callers, of key 0, rest since a second. It
 // returns what becomes of them.
 func restingQueue(
-	t *testing.T, k *keyed, capacity, n int, maxWait time.Duration, opts ...layer.Option[int],
+	t *testing.T, k layer.Service[int, int], capacity, n int, maxWait time.Duration, opts ...layer.Option[int],
 ) (layer.Service[int, int], chan error) {
 	t.Helper()
 	q := layer.NewStack[int](opts...).Queue(capacity, maxWait).Service(k)
@@ -212,6 +212,72 @@ func TestQueueNewcomersPassThoseWhoRest(t *testing.T) {
 		}
 		callers.Wait()
 	})
+}
+
+// Those who pass a full line are not in it for longer than a moment, should the
+// service be busy by the time that they have their turns.
+func TestQueueNewcomersWhoPassDoNotStay(t *testing.T) {
+	for _, maxWait := range []time.Duration{0, time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			const together = 50
+			c := &crowd{keyed: newKeyed(), freed: make(chan struct{})}
+			c.looks.Add(together)
+			q, resting := restingQueue(t, c, 5, 5, maxWait)
+			answers := make(chan error, together)
+			for range together {
+				go func() { _, err := q.Call(t.Context(), 10); answers <- err }()
+			}
+			time.Sleep(100 * time.Millisecond)
+			synctest.Wait()
+			require.EqualValues(t, 5, layer.Describe(q).State.Get("waiting"))
+			require.Len(t, answers, together-1, "one is being served")
+			for range together - 1 {
+				require.ErrorContains(t, <-answers, "full, 5 are waiting")
+			}
+			require.Nil(t, layer.Describe(q).State.Get("fail_fast_for"))
+			c.allow(0, 5)
+			close(c.freed)
+			require.NoError(t, <-answers)
+			for range 5 {
+				require.NoError(t, <-resting)
+			}
+		})
+	}
+}
+
+// crowd is ready for all those who look together, and then busy with one of them.
+type crowd struct {
+	*keyed
+	looks sync.WaitGroup
+	busy  atomic.Bool
+	freed chan struct{}
+}
+
+func (c *crowd) Ready(ctx context.Context) error {
+	if !c.busy.Load() {
+		if ctx.Err() != nil { // a newcomer's look
+			c.looks.Done()
+			c.looks.Wait()
+		}
+		return nil
+	}
+	select {
+	case <-c.freed:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (c *crowd) Call(ctx context.Context, req int) (int, error) {
+	if req < 10 {
+		return c.keyed.Call(ctx, req)
+	}
+	if c.busy.Swap(true) {
+		return 0, errShut
+	}
+	<-c.freed
+	return req, nil
 }
 
 // Who waits in Ready hears that the service is ready again, though the line is full

@@ -92,8 +92,11 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 			}
 			continue
 		}
-		err := link.Ready(ctx)
-		if err == nil || !errors.Is(err, ErrClosed) {
+		err := readyWhile(ctx, r.ctx, link.Service)
+		switch {
+		case r.ctx.Err() != nil: // whatever the connection says
+			return r.closed()
+		case err == nil || !errors.Is(err, ErrClosed):
 			return err
 		}
 		r.drop(link, err)

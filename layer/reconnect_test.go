@@ -266,6 +266,9 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 			time.Sleep(time.Hour)
 			return &reconnectConn{}, nil
 		},
+		"while what it made has no room": func(context.Context) (layer.Service[int, int], error) {
+			return layer.Limit[int, int](0)(&reconnectConn{}), nil
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], stop func()) {

@@ -82,6 +82,22 @@ var polled = func() context.Context {
 	return ctx
 }()
 
+// readyWhile is Ready of svc, for no longer than life goes on: svc may wait for
+// something else. Whoever calls it looks at life when it returns.
+func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
+	if ctx.Err() != nil {
+		return svc.Ready(ctx)
+	}
+	if err := Poll(svc); err == nil || errors.Is(err, ErrClosed) {
+		return err
+	}
+	until, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	stop := context.AfterFunc(life, func() { leave(context.Cause(life)) })
+	defer stop()
+	return svc.Ready(until)
+}
+
 // isBare reports whether err is no more than a value: nothing of ours, nor around
 // another. The cause that polled has is one, and does not say why.
 func isBare(err error) bool {

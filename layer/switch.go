@@ -30,7 +30,8 @@ import (
 // Body: not touched.
 //
 // Errors: passed as they are. Where both refuse, the error is an [Error] of
-// kind [ErrNotReady] with both causes; it matches [ErrClosed] if both do.
+// kind [ErrNotReady] with both causes; it matches [ErrClosed] if both do. Its After
+// is the shorter one of theirs, if both say.
 //
 // Cost: an atomic load while primary is ready; no allocation. While it is not,
 // two clock readings and the refusal.
@@ -92,11 +93,27 @@ func (s *switched[Req, Rsp]) fall(ctx context.Context, req Req, refusal error) (
 // neither is the refusal of both. One of them alone does not close the switch.
 func (s *switched[Req, Rsp]) neither(primary, fallback error) error {
 	e := &Error{Layer: "switch", Target: s.target, Kind: ErrNotReady, Reason: "neither primary nor fall-back"}
+	if first, ok := RetryAfter(primary); ok {
+		second, _ := RetryAfter(fallback)
+		e.After = min(first, second)
+	}
 	if errors.Is(primary, ErrClosed) != errors.Is(fallback, ErrClosed) {
 		primary, fallback = mapHiddenError{primary, ErrClosed}, mapHiddenError{fallback, ErrClosed}
 	}
-	e.Err = errors.Join(primary, fallback)
+	e.Err = switchCauses{errors.Join(primary, fallback)}
 	return e
+}
+
+// switchCauses are both refusals. They match what either does, but when it is worth
+// trying again is not for one of them to say: the error around them does.
+type switchCauses struct{ both error }
+
+func (c switchCauses) Error() string        { return c.both.Error() }
+func (c switchCauses) Is(target error) bool { return errors.Is(c.both, target) }
+
+func (c switchCauses) As(target any) bool {
+	_, ours := target.(**Error)
+	return !ours && errors.As(c.both, target)
 }
 
 // now is never 0, which stands for ready.

@@ -116,6 +116,32 @@ func TestSwitchSaysThatNeitherIsReady(t *testing.T) {
 	})
 }
 
+// When it is worth trying again is what the one says that may be back sooner.
+func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
+	refuses := func(after time.Duration) layer.Service[int, int] {
+		return layer.Func[int, int](func(context.Context, int) (int, error) {
+			return 0, &switchRefusal{&layer.Error{Layer: "busy", Kind: layer.ErrNotReady, After: after}}
+		})
+	}
+	for _, tt := range []struct{ primary, fallback, want time.Duration }{
+		{30 * time.Second, time.Second, time.Second},
+		{time.Second, 30 * time.Second, time.Second},
+		{30 * time.Second, 0, 0},
+		{0, 30 * time.Second, 0},
+		{0, 0, 0},
+	} {
+		_, err := layer.Switch(refuses(tt.primary), refuses(tt.fallback), 0).Call(t.Context(), 1)
+		after, ok := layer.RetryAfter(err)
+		require.Equal(t, tt.want, after)
+		require.Equal(t, tt.want > 0, ok)
+		require.ErrorAs(t, err, new(*switchRefusal), "both are there still")
+	}
+}
+
+type switchRefusal struct{ error }
+
+func (r *switchRefusal) Unwrap() error { return r.error }
+
 // Errors of a primary that served are the caller's: a request is never sent
 // twice.
 func TestSwitchPassesFailures(t *testing.T) {
