@@ -112,6 +112,66 @@ func TestChangesSayWhetherAllWasSaid(t *testing.T) {
 	})
 }
 
+// Whoever waits for an endpoint that goes is told, even while a response of it is
+// open, which keeps its service.
+func TestReadyEndsWithTheEndpoint(t *testing.T) {
+	for name, end := range map[string]func(src *source, cancel func()){
+		"removed":  func(src *source, _ func()) { src.update(remove(1)) },
+		"replaced": func(src *source, _ func()) { src.update(add(named(1, "b"))) },
+		"over":     func(_ *source, cancel func()) { cancel() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				c := start(ctx, src, made)
+				src.update(add(at(1)))
+				synctest.Wait()
+				e := c.at(1)
+				rsp, err := e.Service.Call(t.Context(), "")
+				require.NoError(t, err)
+				made.of(1)[0].shut.Store(true)
+				told := make(chan error, 1)
+				go func() { told <- e.Service.Ready(t.Context()) }()
+				synctest.Wait()
+				require.Empty(t, told)
+				end(src, cancel)
+				synctest.Wait()
+				require.Len(t, told, 1, "it waits for what will never be")
+				require.ErrorIs(t, <-told, layer.ErrClosed)
+				require.NoError(t, rsp.Body.Close())
+			})
+		})
+	}
+}
+
+// A consumer that panics, or whose goroutine exits, is one that breaks: what it was
+// just told to be gone is let go as well.
+func TestAPanicOfTheConsumerLeavesNothing(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("mine") }, "exit": runtime.Goexit} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+				go func() {
+					defer func() { _ = recover() }()
+					for c := range discover.Endpoints(ctx, src, "web", made.Make) {
+						if len(c.Removed) > 0 {
+							leave()
+						}
+					}
+				}()
+				src.update(add(at(1), at(2)))
+				synctest.Wait()
+				src.update(remove(1))
+				synctest.Wait()
+				require.Len(t, src.released, 1)
+				for i := range 2 {
+					require.Error(t, made.of(1 + i)[0].ctx.Err(), "endpoint %d", 1+i)
+				}
+			})
+		})
+	}
+}
+
 // All that was said, and was no news, says nothing of the Change that comes next.
 func TestWhatIsNotToldIsNoReset(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {

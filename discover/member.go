@@ -13,6 +13,8 @@ import (
 type member[Req, Rsp any] struct {
 	counted[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the life of the service, handed to Make
+	wanted context.Context //nolint:containedctx // ends before ctx does: with the first retire
+	forgo  context.CancelFunc
 	target Target
 
 	batch int  // in which it is made
@@ -36,11 +38,30 @@ func (m *member[Req, Rsp]) latest() *member[Req, Rsp] {
 	return m
 }
 
+// retire lets m go: nothing begins any more, nobody waits for it, and its life ends
+// with the last response.
+func (m *member[Req, Rsp]) retire() {
+	m.Retire()
+	m.forgo()
+}
+
+// Ready is that of the service inside, and ends when the endpoint is gone. The
+// service does not know that as long as a response is open.
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
 	if m.IsGone() {
-		return m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
+		return m.gone()
 	}
-	return m.inner.Ready(ctx)
+	if ctx.Err() == nil {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(m.wanted, cancel)()
+	}
+	err := m.inner.Ready(ctx)
+	if m.IsGone() {
+		return m.gone()
+	}
+	return err
 }
 
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -49,9 +70,13 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return none, m.refuse(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
 	}
 	if !m.Begin() {
-		return none, m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
+		return none, m.gone()
 	}
 	return m.call(ctx, req)
+}
+
+func (m *member[Req, Rsp]) gone() error {
+	return m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
 }
 
 func (m *member[Req, Rsp]) refuse(kind error, reason string, cause error) error {

@@ -51,7 +51,7 @@ func (w *watch[Req, Rsp]) stay(m *member[Req, Rsp], e resolve.Endpoint) {
 
 func (m *member[Req, Rsp]) dropSuccessor() {
 	if m.successor != nil {
-		m.successor.Retire() // ends a wait as well
+		m.successor.retire() // ends a wait as well
 		m.successor = nil
 	}
 }

@@ -57,10 +57,10 @@ func (w *watch[Req, Rsp]) release() {
 	w.limit.Stop()
 	for _, m := range w.members {
 		m.dropSuccessor()
-		m.Retire()
+		m.retire()
 	}
-	for _, m := range w.gone { // ctx ended before that was told
-		m.Retire()
+	for _, m := range w.gone { // ctx ended before that was told, or the consumer panicked at it
+		m.retire()
 	}
 }
 
@@ -175,7 +175,8 @@ func (w *watch[Req, Rsp]) add(endpoints []resolve.Endpoint) {
 
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{target: Target{Name: w.target, Endpoint: e}, batch: w.batch}
-	m.ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count calls it
+	m.ctx, m.Ended = context.WithCancel(w.ctx)                   //nolint:gosec // the Count calls it
+	m.wanted, m.forgo = context.WithCancel(context.Background()) //nolint:gosec // retire calls it
 	m.complete = w.complete
 	m.now = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
 	return m
@@ -190,7 +191,7 @@ func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
 func (w *watch[Req, Rsp]) leave(m *member[Req, Rsp]) {
 	m.dropSuccessor()
 	if !m.isMade {
-		m.Retire()
+		m.retire()
 		return
 	}
 	w.next.Removed = append(w.next.Removed, m.now)
@@ -213,12 +214,13 @@ func (w *watch[Req, Rsp]) tell(yield func(Change[Req, Rsp]) bool) bool {
 	if !w.hasNews() {
 		return true
 	}
-	told, gone := w.next, w.gone
+	told := w.next
 	w.next = Change[Req, Rsp]{State: told.State, Err: told.Err}
-	w.untold, w.gone = false, nil
+	w.untold = false
 	goOn := yield(told)
-	for _, m := range gone {
-		m.Retire()
+	for _, m := range w.gone {
+		m.retire()
 	}
+	w.gone = nil
 	return goOn
 }

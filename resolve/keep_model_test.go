@@ -194,6 +194,29 @@ func TestKeepLastGoodPassesOnWhatNoStreamSays(t *testing.T) {
 	})
 }
 
+// A loss of just MaxLoss is believed, whichever share that is.
+func TestKeepLastGoodBelievesALossOfMaxLoss(t *testing.T) {
+	says := func(s *Set, n int) {
+		u := Update{Kind: Replace}
+		for i := range n {
+			addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)
+			u.Endpoints = append(u.Endpoints, Endpoint{ID: ID{Addr: addr}})
+		}
+		s.Apply(u)
+	}
+	for percent := 1; percent < 100; percent++ {
+		w := kept{KeepPolicy: KeepPolicy{Grace: time.Second, MaxLoss: float64(percent) / 100}}
+		says(&w.force, 100)
+		says(&w.said, 100-percent)
+		if w.doubtful() {
+			t.Errorf("a loss of %d %% is doubtful", percent)
+		}
+		if says(&w.said, 99-percent); !w.doubtful() {
+			t.Errorf("a loss of more than %d %% is not", percent)
+		}
+	}
+}
+
 // The memory is bounded: what was left first is forgotten first.
 func TestMemoryIsBounded(t *testing.T) {
 	var m memory

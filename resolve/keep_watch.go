@@ -82,7 +82,8 @@ func (w *kept) update(u Update) (Update, bool) {
 // doubtful compares what the source says with what is in force.
 func (w *kept) doubtful() bool {
 	good, now := w.force.Len(), w.said.Len()
-	return w.Grace > 0 && good > 0 && (now == 0 || float64(good-now) > w.MaxLoss*float64(good))
+	// A quotient: 29 of 100 are a share of 0.29, but more than 0.29 times 100.
+	return w.Grace > 0 && good > 0 && (now == 0 || float64(good-now)/float64(good) > w.MaxLoss)
 }
 
 func (w *kept) hold() {

@@ -9,12 +9,13 @@ import (
 
 // Resolver turns a name into a stream of updates about its endpoints.
 //
-// The sequence goes on until ctx ends or the consumer breaks; then it has
-// released all it held. An error is news, not the end: what was known stays
-// in force, and the resolver goes on trying. The one exception is an error
-// that matches [ErrUnresolvable], which is the last item. The first answer after
-// an error is an update even if it changes nothing, for it says that the error
-// is over.
+// Resolve itself does nothing and holds nothing: a stream begins when the sequence
+// is ranged over, with what is so by then. It goes on until ctx ends or the
+// consumer breaks; then, at once, it releases all it held. An error is news, not
+// the end: what was known stays in force, and the resolver goes on trying. The one
+// exception is an error that matches [ErrUnresolvable], which is the last item. The
+// first answer after an error is an update even if it changes nothing, for it says
+// that the error is over.
 //
 // A Resolver is safe for concurrent use; each call of Resolve is its own
 // stream.

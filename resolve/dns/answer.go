@@ -34,8 +34,8 @@ const longest = math.MaxUint32 * time.Second
 // interpret reads the answer to q. It is an error if it is malformed, or if it
 // says that the server cannot tell.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
-	var m dnsmessage.Message
-	if err := m.Unpack(msg); err != nil {
+	m, err := unpack(msg)
+	if err != nil {
 		return answer{}, fmt.Errorf("malformed answer: %w", err)
 	}
 	rcode, err := status(m)

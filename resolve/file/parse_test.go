@@ -177,6 +177,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"port 0", in("endpoints: [{addr: 10.0.0.1:0}]\n"), `f:3: addr "10.0.0.1:0": port 0 cannot be connected to: write 1 to 65535`},
 		{"port too large", in("endpoints: [{addr: 10.0.0.1:65536}]\n"), `f:3: addr "10.0.0.1:65536": ` + noAddr},
 		{"unspecified", in("endpoints: [{addr: '[::ffff:0.0.0.0]:80'}]\n"), `f:3: addr "[::ffff:0.0.0.0]:80": the unspecified address is for listening: write the address to connect to`},
+		{"unspecified with a zone", in("endpoints: [{addr: '[::%eth0]:80'}]\n"), `f:3: addr "[::%eth0]:80": the unspecified address is for listening: write the address to connect to`},
 		{"weight", one("weight: 1.5"), `f:3: weight "1.5": write a whole number from 1 to 4294967295; 10000 is one unit`},
 		{"weight too large", one("weight: 4294967296"), `f:3: weight "4294967296": write a whole number from 1 to 4294967295; 10000 is one unit`},
 		{"weight 0", one("weight: 0"), `f:3: weight "0": leave the weight out for the usual share, or the endpoint out for none`},

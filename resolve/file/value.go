@@ -22,7 +22,7 @@ func parseAddr(text string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, errors.New("not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80")
 	case addr.Port() == 0:
 		return netip.AddrPort{}, errors.New("port 0 cannot be connected to: write 1 to 65535")
-	case addr.Addr().Unmap().IsUnspecified():
+	case addr.Addr().Unmap().WithZone("").IsUnspecified():
 		return netip.AddrPort{}, errors.New("the unspecified address is for listening: write the address to connect to")
 	}
 	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), nil

@@ -31,13 +31,16 @@ type reader struct {
 	known     map[string][]resolve.Endpoint // by instance, as they were last read
 	amiss     map[string]bool               // the instances that could not be read then
 	failures  int                           // readings in a row at which the same look-ups failed
+	away      error                         // of the last event, if it had one
 	again     <-chan time.Time              // when to read the instances again; nil for never
 }
 
 // event returns the news of an event.
 func (r *reader) event(ctx context.Context, e sd.Event) []news {
+	r.away = nil
 	if e.Err != nil {
-		return []news{{err: fmt.Errorf("kit: %q: %w", r.target, e.Err)}}
+		r.away = fmt.Errorf("kit: %q: %w", r.target, e.Err)
+		return []news{{err: r.away}}
 	}
 	r.instances = slices.Compact(slices.Sorted(slices.Values(e.Instances)))
 	return r.read(ctx)
@@ -45,12 +48,16 @@ func (r *reader) event(ctx context.Context, e sd.Event) []news {
 
 // retry reads the instances of the last event once more: a source that has
 // nothing new to say does not speak again because a look-up failed here. To
-// find what was known is no news, unless it follows an error.
+// find what was known is no news, unless it follows an error. While the source is
+// away, its error comes after an update once more: a look-up is no answer of it.
 func (r *reader) retry(ctx context.Context) []news {
 	before := r.known
 	list := r.read(ctx)
 	if len(list) == 1 && list[0].err == nil && maps.EqualFunc(before, r.known, sameEndpoints) {
 		return nil
+	}
+	if r.away != nil && slices.ContainsFunc(list, func(n news) bool { return n.err == nil }) {
+		list = append(list, news{err: r.away})
 	}
 	return list
 }

@@ -24,7 +24,8 @@ import (
 // error, once until it can be read or is gone, and the others count; if none of
 // an event's instances can be read, what was known stays. While a name could not
 // be looked up, each stream looks up the names of the last event again, after a
-// back-off, whether or not there is another event; it yields what that changes. A
+// back-off, whether or not there is another event; it yields what that changes, and
+// after that the error of the last event, if it had one, for that is not over. A
 // stream that is slower than the events is told the latest.
 //
 // newInstancer may take its time: a stream that is left meanwhile does not wait for it,

@@ -116,8 +116,36 @@ func TestALookUpThatGoesOnFailing(t *testing.T) {
 			"replace 10.0.0.3:80", // the error is over: what was known holds
 			`kit: "web": registry is away`,
 			"replace 10.0.0.3:80 10.0.0.4:80",
+			`kit: "web": registry is away`, // still, and it says that once
 			"replace 10.0.0.4:80", "end",
 		}, *got)
+	})
+}
+
+// What a look-up finds says nothing of the registry: to a Keeper, that is as long
+// away as it was.
+func TestALookUpIsNoAnswerOfTheRegistry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		z := newZone()
+		z.set("a", "10.0.0.1")
+		reg := newRegistry()
+		reg.say("web", sd.Event{Instances: []string{"a:80", "b:80"}})
+		r := New(reg.make, Lookup(z.lookup), Backoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
+		keeper := resolve.KeepLastGood(r, resolve.KeepPolicy{MaxAge: time.Hour})
+		ctx, cancel := context.WithCancel(t.Context())
+		got := follow(ctx, keeper, "web")
+		time.Sleep(time.Minute + time.Second/2) // between two look-ups
+		reg.say("web", sd.Event{Err: errAway})
+		synctest.Wait()
+		z.set("b", "10.0.0.2")
+		time.Sleep(30 * time.Minute)
+		list := keeper.Kept()
+		assert.Len(t, list, 1)
+		assert.ErrorIs(t, list[0].Err, errAway)
+		time.Sleep(time.Hour)
+		cancel()
+		synctest.Wait()
+		assert.Equal(t, "empty", (*got)[len(*got)-2], "%q", *got)
 	})
 }
 

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+
+	"go.uber.org/goleak"
 
 	"github.com/gotower/gotower/resolve"
 )
@@ -43,6 +46,11 @@ func answers() []Check {
 			needs: []need{needReject},
 			run:   unresolvable,
 		},
+		{
+			Name:  "not ranged over",
+			Claim: "do nothing and hold nothing before the sequence is ranged over, and say what is known by then",
+			run:   notRangedOver,
+		},
 	}
 }
 
@@ -54,6 +62,36 @@ func (g *rig) first(state resolve.State, endpoints ...resolve.Endpoint) error {
 	}
 	g.set(5)
 	return w.settle(resolve.StateExists, g.Endpoint(5))
+}
+
+// notRangedOver asks for sequences that nobody ranges over, whose context does not
+// end, and then for one that is ranged over late.
+func notRangedOver(g *rig) error {
+	other, err := g.start(0) // what it starts may be for all that follow
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	before, count := goleak.IgnoreCurrent(), runtime.NumGoroutine()
+	for range many * many { // other goroutines come and go meanwhile, but not as many
+		g.resolver.Resolve(ctx, g.target())
+	}
+	if err := g.noneSince(before, count+many); err != nil {
+		return err
+	}
+	w := g.prepare(ctx, g.target())
+	for _, numbers := range [][]int{{1}, {2, 3}} {
+		g.set(numbers...)
+		if err := other.settle(resolve.StateExists, g.endpoints(numbers...)...); err != nil {
+			return err
+		}
+	}
+	g.begin(w)
+	if err := w.jump(resolve.StateExists, g.endpoints(2, 3)...); err != nil {
+		return fmt.Errorf("ranged over after the source changed: %w", err)
+	}
+	return nil
 }
 
 // unresolvable lets a resolver say other errors first.

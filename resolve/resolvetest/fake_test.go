@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/gotower/gotower/resolve"
 )
@@ -263,11 +264,27 @@ func (f *fake) refusal(target string) (queue []item, end bool) {
 }
 
 func (f *fake) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+	subscribe := func() (*topic, *feed) { return f.subscribe(target) }
+	switch f.fault {
+	case "subscribes in Resolve":
+		t, own := subscribe()
+		subscribe = func() (*topic, *feed) { return t, own }
+	case "starts a goroutine in Resolve":
+		go func() {
+			select {
+			case <-ctx.Done():
+			case <-f.release:
+			}
+		}()
+	}
 	return func(yield func(resolve.Update, error) bool) {
+		if f.is("ends late") {
+			defer time.Sleep(4 * time.Second)
+		}
 		if ctx.Err() != nil && !f.is("misses a context that is done before") {
 			return
 		}
-		t, own := f.subscribe(target)
+		t, own := subscribe()
 		defer f.unsubscribe(t, own)
 		if f.is("leaves a goroutine") {
 			go func() { <-f.release }()

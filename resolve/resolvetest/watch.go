@@ -27,6 +27,9 @@ type watch struct {
 	held   bool // an item was taken and not answered
 	closed bool
 	set    resolve.Set
+	took   time.Duration // from when the stream was left until the sequence returned
+
+	seq func(func(resolve.Update, error) bool)
 }
 
 type item struct {
@@ -51,15 +54,25 @@ var errEnded = errors.New("the sequence ended, though neither its context did no
 
 // watch resolves target until ctx ends.
 func (g *rig) watch(ctx context.Context, target string) *watch {
+	w := g.prepare(ctx, target)
+	g.begin(w)
+	return w
+}
+
+// prepare asks for the sequence, and does not range over it before begin.
+func (g *rig) prepare(ctx context.Context, target string) *watch {
 	ctx, cancel := context.WithCancel(ctx)
 	w := &watch{
 		patience: g.Patience, cancel: cancel,
 		items: make(chan item), more: make(chan verdict), left: make(chan struct{}), ended: make(chan struct{}),
 	}
-	g.watches = append(g.watches, w)
-	seq := g.resolver.Resolve(ctx, target)
-	go w.consume(seq)
+	w.seq = g.resolver.Resolve(ctx, target)
 	return w
+}
+
+func (g *rig) begin(w *watch) {
+	g.watches = append(g.watches, w)
+	go w.consume()
 }
 
 // start watches the first target, and waits for the state it has.
@@ -69,9 +82,9 @@ func (g *rig) start(numbers ...int) (*watch, error) {
 	return w, w.settle(resolve.StateExists, g.endpoints(numbers...)...)
 }
 
-// consume ranges over seq, by hand: a range statement would panic where this
+// consume ranges over the sequence, by hand: a range statement would panic where this
 // counts what comes after a break.
-func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
+func (w *watch) consume() {
 	defer close(w.ended)
 	defer func() {
 		switch p := recover(); p {
@@ -83,7 +96,7 @@ func (w *watch) consume(seq func(func(resolve.Update, error) bool)) {
 		}
 	}()
 	broke := false
-	seq(func(u resolve.Update, err error) bool {
+	w.seq(func(u resolve.Update, err error) bool {
 		if broke {
 			w.late.Add(1)
 			return false
@@ -238,8 +251,17 @@ func (w *watch) is(state resolve.State, endpoints []resolve.Endpoint) bool {
 // end waits until the sequence has returned, with no item taken. The context has
 // ended, and the source has not changed since.
 func (w *watch) end() error {
-	w.answer(goesOn)
-	return w.waitEnded(w.afterContext)
+	return w.timed(func() error {
+		w.answer(goesOn)
+		return w.waitEnded(w.afterContext)
+	})
+}
+
+// timed notes how long it takes a stream to end.
+func (w *watch) timed(leave func() error) error {
+	begun := time.Now()
+	defer func() { w.took = time.Since(begun) }()
+	return leave()
 }
 
 // afterContext says what is wrong with an item that came after the context had
@@ -260,8 +282,11 @@ func (w *watch) leave(how verdict) error {
 	if !w.held {
 		return errors.New("there is no item to break at")
 	}
-	w.answer(how)
-	if err := w.waitEnded(ignore); err != nil {
+	err := w.timed(func() error {
+		w.answer(how)
+		return w.waitEnded(ignore)
+	})
+	if err != nil {
 		return err
 	}
 	if how == panics && !w.thrown {
