@@ -13,8 +13,6 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -42,7 +40,7 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	o, err := parse(os.Args[1:], os.Stderr)
 	if err == nil {
 		err = run(ctx, o, os.Stdout)

@@ -13,8 +13,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,7 +21,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, err))
@@ -50,7 +48,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 
-	cfg, err := controller.Load(*config)
+	c := controller.New(log)
+	cfg, watch, err := c.Load(*config)
 	if err != nil {
 		return err
 	}
@@ -60,9 +59,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	}
 	fmt.Fprintf(stdout, "serving %d destinations of %s on %s\n", len(cfg.Destinations), *config, lis.Addr())
 
-	c := controller.New(log)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.Watch(ctx, *config) })
+	group.Go(func() error {
+		watch(ctx)
+		return nil
+	})
 	group.Go(func() error { return c.Serve(ctx, lis) })
 	return group.Wait()
 }

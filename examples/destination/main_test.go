@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -82,4 +83,31 @@ func TestItRefusesToStart(t *testing.T) {
 	var help bytes.Buffer
 	require.NoError(t, run(t.Context(), []string{"-help"}, io.Discard, &help))
 	require.Contains(t, help.String(), "-config file")
+}
+
+// A configuration may come out of a pipe, which can be read once.
+func TestItServesWhatComesOutOfAPipe(t *testing.T) {
+	text, err := os.ReadFile("destination.yaml")
+	require.NoError(t, err)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	_, err = w.Write(text)
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	path := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("a pipe has no name here: ", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	out, in := io.Pipe()
+	ended := make(chan error, 1)
+	go func() {
+		err := run(ctx, []string{"-listen", "127.0.0.1:0", "-config", path}, in, io.Discard)
+		_ = in.CloseWithError(errors.Join(io.EOF, err))
+		ended <- err
+	}()
+	require.Contains(t, firstLine(t, out), "serving 8 destinations of "+path)
+	cancel()
+	require.NoError(t, <-ended)
 }

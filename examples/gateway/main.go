@@ -17,21 +17,18 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/internal/serve"
 	"github.com/gotower/gotower/profiles/file"
-	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/static"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal does not wait for the grace
+	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, err))
@@ -46,7 +43,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("gateway", flag.ContinueOnError)
 	listen := flags.String("listen", "127.0.0.1:8080", "`address` for clients")
 	admin := flags.String("admin", "127.0.0.1:8081", "`address` for the page that shows what the gateway does; give it to nobody else")
-	profile := flags.String("profile", "examples/gateway/gateway.yaml", "`file` with the routes and the split")
+	profile := flags.String("profile", "examples/gateway/gateway.yaml", "`file` with the routes and the split, or a directory of such")
 	key := flags.String("key", "sesame", "what clients must send as a bearer `token`")
 	backends := make(table)
 	flags.Var(backends, "backend", "`name:port=ip:port,...` of a target of the split; may be repeated; without it, three are started here")
@@ -59,60 +56,42 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if *key == "" {
 		return fmt.Errorf("gateway: %w", cli.Misuse(errors.New("-key is empty: every request without a token would have it")))
 	}
-	if err := checkProfile(*profile); err != nil {
-		return fmt.Errorf("gateway: %w", err)
-	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 
-	var servers serve.Group
-	if len(backends) == 0 {
-		for _, version := range []string{"v1", "v2", "next"} {
-			addr := servers.HTTP("books "+version, "127.0.0.1:0", books(version))
-			if err := backends.Set("books-" + version + ".example:80=" + addr); err != nil {
-				return errors.Join(err, servers.Err())
-			}
-		}
+	var behind, servers serve.Group
+	if err := prepare(ctx, *profile, backends, &behind); err != nil {
+		behind.Close()
+		return fmt.Errorf("gateway: %w", err)
 	}
-	g := newGateway(ctx, file.New(*profile, file.Logger(log)), static.New(backends), *key, log)
+	// A request that is on its way when the gateway is told to end may be sent once
+	// more, or to an endpoint that had none yet.
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g := newGateway(background, file.New(*profile, file.Logger(log)), static.New(backends), *key, log)
 	at := servers.HTTP("clients", *listen, g.clients())
 	page := servers.HTTP("admin", *admin, g.admin())
-	if servers.Err() == nil {
-		fmt.Fprintf(stdout, "clients: http://%s/books  admin: http://%s/\n", at, page)
+	if err := servers.Err(); err != nil {
+		behind.Close()
+		servers.Close()
+		return fmt.Errorf("gateway: %w", err)
 	}
-	return servers.Run(ctx, grace, log)
+	fmt.Fprintf(stdout, "clients: http://%s/books  admin: http://%s/\n", at, page)
+	running, ctx := errgroup.WithContext(ctx)
+	running.Go(func() error { return behind.Run(background, grace, log) })
+	running.Go(func() error {
+		defer stop()
+		return servers.Run(ctx, grace, log)
+	})
+	return running.Wait()
 }
 
-// checkProfile refuses what is wrong from the start. Later the gateway goes on
-// with the last file that was good, but at the start there is none.
-func checkProfile(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return nil
+// prepare adds backends, if there are none, and looks whether the profile goes
+// with them.
+func prepare(ctx context.Context, profile string, backends table, behind *serve.Group) error {
+	if len(backends) == 0 {
+		if err := backends.start(behind); err != nil {
+			return err
+		}
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("no profile: %w: start it in the top folder of the repository, or say with -profile where the file is", err)
-	}
-	set, err := file.Parse(path, text)
-	if err != nil {
-		return fmt.Errorf("bad profile:\n%w", err)
-	}
-	if set.Profile(target) == nil {
-		return fmt.Errorf("%s has no profile for %s, only for %v: it would not know where requests are to go", path, target, set.Targets())
-	}
-	return nil
-}
-
-// table is the backends by their names.
-type table map[string][]resolve.Endpoint
-
-func (t table) String() string { return "" }
-
-func (t table) Set(entry string) error {
-	name, addrs, ok := strings.Cut(entry, "=")
-	if !ok {
-		return fmt.Errorf("%q has no address: want name:port=ip:port", entry)
-	}
-	endpoints, err := static.Endpoints(strings.Split(addrs, ",")...)
-	t[name] = append(t[name], endpoints...)
-	return err
+	return checkProfile(ctx, profile, backends)
 }

@@ -27,6 +27,7 @@ type started struct {
 	profile        string
 	client         *http.Client
 	log            *said
+	end            func() // tells the gateway to
 }
 
 // said is what was logged.
@@ -94,7 +95,7 @@ func startWith(t *testing.T, words *strings.Replacer, args ...string) *started {
 		cancel()
 		require.NoError(t, <-ended)
 	})
-	return &started{clients: where[1], admin: strings.TrimSuffix(where[2], "/"), profile: profile, client: client, log: log}
+	return &started{clients: where[1], admin: strings.TrimSuffix(where[2], "/"), profile: profile, client: client, log: log, end: cancel}
 }
 
 // get returns the status and the body.

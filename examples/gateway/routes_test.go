@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -169,25 +168,4 @@ func TestNewBooksAreCopied(t *testing.T) {
 	assert.Empty(t, copies)
 	_, page := s.get(t, http.MethodGet, s.admin+"/")
 	assert.Regexp(t, `mirror[^\n]*share=1`, page)
-}
-
-// What is wrong from the start is an error that says what to do.
-func TestABadProfileAtTheStart(t *testing.T) {
-	dir := t.TempDir()
-	for text, want := range map[string]string{
-		"":                                      "no profile: open ",
-		"target: books.example\nroute: []\n":    "bad profile:\n",
-		"target: shelves.example\nroutes: []\n": "has no profile for books.example:80, only for [shelves.example]",
-	} {
-		path := filepath.Join(dir, "none.yaml")
-		if text != "" {
-			path = filepath.Join(dir, "gateway.yaml")
-			require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		}
-		err := run(t.Context(), []string{"-profile", path}, io.Discard, io.Discard)
-		require.ErrorContains(t, err, want)
-		if text == "" {
-			require.ErrorContains(t, err, "say with -profile where the file is")
-		}
-	}
 }

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -15,9 +16,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"github.com/gotower/gotower/examples/identity/ca"
@@ -26,7 +25,7 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	os.Exit(cli.Status(os.Stderr, err))
@@ -74,6 +73,10 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	name := flags.String("name", "", "`identity`, DNS-like, to serve by TLS with; none is in cleartext")
 	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
 	tokens := flags.String("tokens", "", "`directory` with a token for each name, in a file of that name")
+	flags.Usage = func() {
+		fmt.Fprintln(flags.Output(), "What a proxy needs before it starts, \"identity init\" writes: identity init -help.\nUsage of identity:")
+		flags.PrintDefaults()
+	}
 	if err := parse(flags, args, stderr); err != nil {
 		return err
 	}
@@ -87,12 +90,16 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 			"identity: a -lifetime of %v is less than %v: proxies ask for a certificate no sooner than 10s after the last",
 			*lifetime, minLifetime))
 	}
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	if err := checkTokens(*tokenFile, *tokens, log); err != nil {
+		return cli.Misuse(fmt.Errorf("identity: %w", err))
+	}
 	authority, err := ca.Open(*dir, *domain)
 	if err != nil {
 		return err
 	}
 	authority.Lifetime = *lifetime
-	authority.Log = slog.New(slog.NewTextHandler(stderr, nil))
+	authority.Log = log
 	check := ca.TokenDir(*tokens)
 	if *tokenFile != "" {
 		check = ca.TokenFile(*tokenFile)
@@ -104,6 +111,22 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	fmt.Fprintf(stdout, "certifying names of %s on %s; trust anchors are in %s\n",
 		*domain, l.Addr(), filepath.Join(*dir, ca.AnchorsFile))
 	return ca.Serve(ctx, l, authority, check, *name)
+}
+
+// checkTokens looks at where the tokens are, of which one of the two says. They are
+// read for each request, and so they may come later; but who mistypes the name of a
+// file is told now, and not by each proxy that is refused.
+func checkTokens(file, dir string, log *slog.Logger) error {
+	info, err := os.Stat(cmp.Or(file, dir))
+	switch {
+	case err != nil:
+		log.Warn("there is no token here: no name is certified until there is one", "err", err)
+	case file != "" && info.IsDir():
+		return fmt.Errorf("-token-file %s is a directory: -tokens is for one with a token for each name", file)
+	case dir != "" && !info.IsDir():
+		return fmt.Errorf("-tokens %s is no directory: -token-file is for one token that gets any name", dir)
+	}
+	return nil
 }
 
 func parse(flags *flag.FlagSet, args []string, help io.Writer) error {

@@ -137,6 +137,8 @@ func TestItRefusesToStart(t *testing.T) {
 			"-dir " + dir + " -token-file a -lifetime 19s",
 			"identity: a -lifetime of 19s is less than 20s: proxies ask for a certificate no sooner than 10s after the last; see -help",
 		},
+		{"-dir " + dir + " -token-file " + dir, "is a directory: -tokens is for one with a token for each name; see -help"},
+		{"-dir " + dir + " -tokens " + file, "is no directory: -token-file is for one token that gets any name; see -help"},
 		{"-dir " + dir + "/half -token-file a", "bring back what is missing"},
 		{"-dir " + file + "/x -token-file a", "not a directory"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
@@ -156,5 +158,21 @@ func TestItRefusesToStart(t *testing.T) {
 		var help bytes.Buffer
 		require.ErrorIs(t, run(t.Context(), args, io.Discard, &help), flag.ErrHelp)
 		require.Contains(t, help.String(), "-dir directory")
+		require.Contains(t, help.String(), "identity init")
+	}
+}
+
+// Tokens may come later, but who mistypes where they are is told at once.
+func TestItSaysThatThereIsNoToken(t *testing.T) {
+	dir := t.TempDir()
+	for _, tokens := range []string{"-token-file", "-tokens"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		var said bytes.Buffer
+		args := []string{"-dir", filepath.Join(dir, "ca"), "-listen", "127.0.0.1:0", tokens, filepath.Join(dir, "none")}
+		require.NoError(t, run(ctx, args, io.Discard, &said))
+		require.Contains(t, said.String(), "level=WARN")
+		require.Contains(t, said.String(), "there is no token here: no name is certified until there is one")
+		require.Contains(t, said.String(), filepath.Join(dir, "none"))
 	}
 }

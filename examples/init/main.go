@@ -17,17 +17,16 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
+	"time"
 
 	"github.com/gotower/gotower/examples/init/redirect"
 	"github.com/gotower/gotower/examples/internal/cli"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if err != nil {
@@ -78,7 +77,9 @@ func run(ctx context.Context, args []string, out, errs io.Writer) error {
 // command runs a command, and returns what it says; of one that fails, what it
 // complains of.
 func command(ctx context.Context, argv []string) ([]byte, error) {
-	out, err := exec.CommandContext(ctx, argv[0], argv[1:]...).Output() //nolint:gosec // iptables, with arguments of our own
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // iptables, with arguments of our own
+	cmd.WaitDelay = time.Second                           // what it has started may outlive it
+	out, err := cmd.Output()
 	if failed := (*exec.ExitError)(nil); errors.As(err, &failed) {
 		return failed.Stderr, err
 	}

@@ -2,9 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"flag"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -72,9 +78,12 @@ func TestLists(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
-		{"", "--incoming-proxy-port: -1 is no port"},
+		{"", "--incoming-proxy-port and --outgoing-proxy-port: say where the proxy listens, 0 to 65535; see -help"},
+		{"-p 1 -u 3", "--outgoing-proxy-port: say where the proxy listens, 0 to 65535; see -help"},
+		{"-p -2 -o 2 -u 1", "--incoming-proxy-port: -2 is no port; give one from 0 to 65535; see -help"},
 		{"-p 1 -o 65536 -u 1", "--outgoing-proxy-port: 65536"},
 		{"-p 1 -o 2 -u 0", redirect.ErrRoot.Error()},
+		{"-p 1 -o 2 -u 0 -g 0", "--proxy-uid 0 and --proxy-gid 0: " + redirect.ErrRoot.Error()},
 		{"-p 1 -o 2 -u 4294967295", "--proxy-uid: 4294967295 is too large"},
 		{"-p 1 -o 2 -g 4294967296", "--proxy-gid: 4294967296 is too large"},
 		{"-p 1 -o 2 -u 1 --subnets-to-ignore 10.0.0.0/8,", `"" is no CIDR`},
@@ -89,6 +98,34 @@ func TestErrors(t *testing.T) {
 		out, errs, err := ran(t, strings.Fields(tt.args)...)
 		assert.Equal(t, tt.args == "-h", strings.Contains(errs, "Usage of init"), errs)
 		assert.ErrorContains(t, err, tt.want)
+		assert.NotContains(t, err.Error(), "\n", "one mistake is one line")
 		assert.Empty(t, out)
 	}
+}
+
+// What a command has started may go on when it is ended, and hold what it would
+// have said. Nobody waits for that.
+func TestACommandThatIsEnded(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	file := filepath.Join(t.TempDir(), "started")
+	started := make(chan int, 1)
+	go func() {
+		defer cancel()
+		for {
+			if said, err := os.ReadFile(file); err == nil && bytes.HasSuffix(said, []byte("\n")) {
+				pid, _ := strconv.Atoi(strings.TrimSpace(string(said)))
+				started <- pid
+				return
+			}
+			runtime.Gosched()
+		}
+	}()
+	before := time.Now()
+	_, err := command(ctx, []string{"sh", "-c", "sleep 60 & echo $! > " + file + "; wait"})
+	took := time.Since(before)
+	other, found := os.FindProcess(<-started)
+	require.NoError(t, found)
+	require.NoError(t, other.Kill())
+	require.Error(t, err)
+	require.Less(t, took, 50*time.Second)
 }

@@ -39,7 +39,7 @@ func testExitStatus(t *testing.T, bin string) {
 		args   []string
 	}{
 		{0, "", []string{"--help"}},
-		{0, "", []string{"tap", "--for", "100ms", p.addr}},
+		{0, "tapctl: ", []string{"tap", "--for", "100ms", p.addr}}, // no such request
 		{0, "", []string{"check", "--wait", "10ms", p.addr}},
 		{1, "", []string{"check", vacant(t)}},
 		{1, "tapctl: ", []string{"top", "--once", vacant(t)}},

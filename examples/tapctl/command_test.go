@@ -44,6 +44,7 @@ func TestTap(t *testing.T) {
 			r = p.with(t, "tap", "--for", "100ms", "--path", "/other")
 			require.NoError(t, r.err)
 			require.Empty(t, r.out)
+			require.Equal(t, "tapctl: no such request in 100ms; if there were some, tapctl check says why they are not seen\n", r.warnings)
 
 			r = p.with(t, "tap", "-o", "json", "--limit", "1", "--path", "/seen")
 			require.NoError(t, r.err)
@@ -374,6 +375,7 @@ func TestUsage(t *testing.T) {
 		`--status "500-400" must be`:    {"tap", "--status", "500-400"},
 		"--status 500: there can be":    {"tap", "--status", "404", "--status", "500"},
 		"--sample 2: it must be":        {"tap", "--sample", "2"},
+		"--sample NaN: it must be":      {"tap", "--sample", "NaN"},
 		"--max-rps 0: it must be":       {"tap", "--max-rps", "0"},
 		"--every 1ms: it must be":       {"top", "--every", "1ms"},
 		"--for 0s: it must be more":     {"stat", "--for", "0s"},
@@ -384,6 +386,9 @@ func TestUsage(t *testing.T) {
 		"--slower -1s: it must be more": {"tap", "--slower", "-1s"},
 		"--wait 0s: it must be more":    {"check", "--wait", "0s"},
 		`"localhost" is no target: wri`: {"top", "localhost"},
+		`"[::1]:" is no target: write`:  {"tap", "[::1]:"},
+		`"[::1]:65536" is no target: w`: {"stat", "[::1]:65536"},
+		`"[::1]:tap?" is no target: wr`: {"check", "[::1]:tap?"},
 	} {
 		r := try(t, args...)
 		require.ErrorContains(t, r.err, text)

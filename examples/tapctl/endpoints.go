@@ -44,6 +44,9 @@ func (c *endpointsCommand) run(ctx context.Context, on terminal) error {
 	var errs []error
 	for _, t := range on.targets {
 		described, err := describe(ctx, t)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

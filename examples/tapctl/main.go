@@ -9,18 +9,17 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
+	"github.com/gotower/gotower/examples/internal/cli"
 	"github.com/gotower/gotower/examples/tapctl/text"
 )
 
 const exitUsage = 2
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := cli.Interrupted()
 	err := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
 	if status := told(os.Stderr, err); status != 0 {
@@ -35,6 +34,8 @@ func told(stderr io.Writer, err error) (status int) {
 		return 0
 	case errors.Is(err, errUnfit): // which was said already
 		return 1
+	case errors.Is(err, context.Canceled):
+		err = errors.New("interrupted")
 	}
 	fmt.Fprintln(stderr, "tapctl:", text.CleanLines(err.Error()))
 	if errors.As(err, new(usageError)) {

@@ -43,6 +43,7 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	if err := reachable(ctx, all, c.filter.own(), warn); err != nil {
 		return err
 	}
+	began := time.Now()
 	watching, cancel := bounded(ctx, c.duration)
 	defer cancel()
 	var seen learn.Profiles
@@ -55,7 +56,8 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	}
 	n, err := seen.Write(on.out)
 	if err == nil && n == 0 {
-		return fmt.Errorf("no request for a service by its name in %v, and so no profile; send some meanwhile, or --for longer", c.duration)
+		return fmt.Errorf("no request for a service by its name in %v, and so no profile; send some meanwhile, or --for longer",
+			spent(watching, began, c.duration))
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"flag"
 	"fmt"
 	"net"
@@ -47,18 +48,29 @@ type target struct {
 }
 
 // targets reads what was written: host:port, by TLS if there is a flag for it;
-// https://host:port and http://host:port whatever the flags are.
+// https://host:port and http://host:port whatever the flags are. One that is
+// written twice is one: else it would be counted twice.
 func (s *security) targets(written []string) ([]target, error) {
 	all := make([]target, 0, len(written))
-	for _, name := range written {
+	for i, name := range written {
+		if slices.Contains(written[:i], name) {
+			continue
+		}
 		addr, plain := strings.CutPrefix(name, "http://")
 		addr, secure := strings.CutPrefix(addr, "https://")
-		if _, port, err := net.SplitHostPort(addr); err != nil || strings.ContainsAny(port, "/?#") {
+		_, port, err := net.SplitHostPort(addr)
+		if err != nil || !isPort(port) {
 			return nil, fmt.Errorf("%q is no target: write host:port", name)
 		}
 		all = append(all, target{name: name, addr: addr, tls: secure || !plain && s.given()})
 	}
 	return all, s.check(all)
+}
+
+// isPort reports whether s is the number of a port, or the name of one.
+func isPort(s string) bool {
+	n, err := new(net.Resolver).LookupPort(context.Background(), "tcp", s) // which asks nobody elsewhere
+	return err == nil && n > 0
 }
 
 // check returns what is wrong with the flags, whatever is in the files.

@@ -270,6 +270,14 @@ func TestTLSUsage(t *testing.T) {
 	}
 }
 
+// What is written twice is not counted twice.
+func TestATargetThatIsWrittenTwice(t *testing.T) {
+	var s security
+	all, err := s.targets([]string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.1:1", "https://10.0.0.1:1"})
+	require.NoError(t, err)
+	require.Equal(t, []string{"10.0.0.1:1", "10.0.0.2:1", "https://10.0.0.1:1"}, terminal{targets: all}.names())
+}
+
 func TestTargets(t *testing.T) {
 	for _, tt := range []struct {
 		written, serverName, identity string

@@ -55,6 +55,7 @@ func (c *statCommand) run(ctx context.Context, on terminal) error {
 	config.Request.ByDestination = true
 	ctx, cancel := bounded(ctx, c.duration)
 	defer cancel()
+	began := time.Now()
 	rows, err := top.Collect(ctx, config)
 	switch {
 	case err != nil:
@@ -62,7 +63,7 @@ func (c *statCommand) run(ctx context.Context, on terminal) error {
 	case c.output == "json":
 		return writeStatJSON(on.out, rows)
 	case len(rows) == 0:
-		noRequest(on, c.duration)
+		noRequest(on, spent(ctx, began, c.duration))
 		return nil
 	}
 	return writeStat(on.out, rows)

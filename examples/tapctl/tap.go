@@ -49,7 +49,7 @@ func (c *tapCommand) check() error {
 	if c.duration < 0 {
 		return noTime("--for", c.duration)
 	}
-	if c.sample < 0 || c.sample > 1 {
+	if !(c.sample >= 0 && c.sample <= 1) { // NaN, too
 		return fmt.Errorf("--sample %v: it must be from 0 to 1", c.sample)
 	}
 	if _, err := c.responses.match(); err != nil {
@@ -124,6 +124,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 	if err := reachable(ctx, all, own, warn); err != nil {
 		return err
 	}
+	began := time.Now()
 	nothing := time.AfterFunc(quiet, func() {
 		fmt.Fprintln(on.err, "tapctl: no such request yet; if there should be one, tapctl check says why it is not seen")
 	})
@@ -133,14 +134,18 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // one may be away at that time
 		defer cancel()
 	}
-	return follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.Seen) error {
+	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.Seen) error {
+		nothing.Stop()
 		if n := seen.Event.Dropped; n > 0 {
 			warn(fmt.Errorf("%s: %s dropped: more than can be told; ask for less, or --sample", seen.From, text.Plural(n, "event")))
 			return nil
 		}
-		nothing.Stop()
 		return c.print(on, seen.Event, warn)
 	})
+	if err == nil && nothing.Stop() { // and it was not said before
+		noRequest(on, spent(ctx, began, c.duration))
+	}
+	return err
 }
 
 func (c *tapCommand) print(on terminal, e tap.Event, warn func(error)) error {

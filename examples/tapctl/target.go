@@ -61,8 +61,8 @@ func processes(targets []target) (all []tap.Process, closeAll func(), err error)
 }
 
 // reachable asks all processes whether they serve tap. Those that do not are
-// told of by warn, and may come later; it is an error if there are no others.
-// own says that linkerd's tap will not do for what is named.
+// told of by warn, and may come later; it is an error if there are no others, or
+// if ctx ends before they answer. own says that linkerd's tap will not do for what is named.
 func reachable(ctx context.Context, all []tap.Process, own string, warn func(error)) error {
 	errs := make([]error, len(all))
 	var asked sync.WaitGroup
@@ -74,14 +74,15 @@ func reachable(ctx context.Context, all []tap.Process, own string, warn func(err
 		})
 	}
 	asked.Wait()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	bad := slices.DeleteFunc(errs, func(err error) bool { return err == nil })
-	if len(bad) == len(all) && ctx.Err() == nil {
+	if len(bad) == len(all) {
 		return errors.Join(bad...)
 	}
 	for _, err := range bad {
-		if ctx.Err() == nil {
-			warn(err)
-		}
+		warn(err)
 	}
 	return nil
 }

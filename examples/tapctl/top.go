@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -92,7 +93,7 @@ func (c *topCommand) show(ctx context.Context, on terminal, config top.Config) e
 	case !once && top.OnScreen(on.out):
 		return nil
 	case len(rows) == 0:
-		noRequest(on, time.Since(began).Round(time.Second))
+		noRequest(on, spent(ctx, began, c.duration))
 		return nil
 	}
 	return top.Write(on.out, rows, config.Columns)
@@ -131,6 +132,15 @@ func bounded(ctx context.Context, d time.Duration) (context.Context, context.Can
 		return context.WithTimeout(ctx, d)
 	}
 	return context.WithCancel(ctx)
+}
+
+// spent is how long a command has gone on since it began: for the time that it was
+// given, unless it was interrupted.
+func spent(ctx context.Context, began time.Time, given time.Duration) time.Duration {
+	if given > 0 && !errors.Is(ctx.Err(), context.Canceled) {
+		return given
+	}
+	return time.Since(began).Round(100 * time.Millisecond)
 }
 
 // noRequest says what an empty answer means.

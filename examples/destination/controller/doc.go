@@ -5,7 +5,7 @@
 // It holds one state, which is replaced as a whole. Every stream gets what
 // changed for its name:
 //
-//	YAML file ── Watch ──┐
+//	YAML file ── Load ───┐
 //	                     ├─→ Set ─→ state ─→ differences ─→ a queue a stream ─→ Get, GetProfile
 //	program ─────────────┘
 //

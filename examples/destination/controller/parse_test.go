@@ -11,7 +11,7 @@ import (
 )
 
 func TestParseTheExampleFile(t *testing.T) {
-	cfg, err := Load("../destination.yaml")
+	cfg, _, err := New(nil).Load("../destination.yaml")
 	require.NoError(t, err)
 	require.Len(t, cfg.Destinations, 8)
 	require.NoError(t, New(nil).Set(cfg))
@@ -240,7 +240,7 @@ func TestParseDoesNotGuessAfterAPieceThatIsNotYAML(t *testing.T) {
 }
 
 func TestLoadOfAMissingFile(t *testing.T) {
-	_, err := Load(t.TempDir() + "/none.yaml")
+	_, _, err := New(nil).Load(t.TempDir() + "/none.yaml")
 	require.ErrorContains(t, err, "none.yaml")
 	var e *FileError
 	require.NotErrorAs(t, err, &e)

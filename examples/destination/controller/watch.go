@@ -13,42 +13,22 @@ import (
 // pollEvery is how often a watched file is read.
 const pollEvery = time.Second
 
-// Load reads a configuration file. The error joins a [*FileError] for every
-// mistake in it, or says why it cannot be read.
-func Load(path string) (Config, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return Config{}, fmt.Errorf("read configuration: %w", err)
-	}
-	return Parse(path, data)
-}
-
-// Watch serves what a file says, and goes on reading it, once a second, until
-// ctx ends; then it returns nil. If the file is bad at the start, Watch
-// returns the error of [Load] at once.
+// Load serves what a file says, and returns it. The error joins a [*FileError]
+// for every mistake in the file, or says why it cannot be read.
 //
-// A file that goes bad later changes nothing: the last good configuration
-// stays in force, and every mistake is logged with file, line and reason, once
-// for each content. The content is compared, not the time, so a rename onto
-// the file and a swapped symbolic link are seen. Replace the file in one of
-// these ways: one that is written in place may be read half written.
-func (c *Controller) Watch(ctx context.Context, path string) error {
-	w := watched{c: c, path: path}
-	if err := w.read(); err != nil {
-		return err
+// After that watch, which is to be called once, goes on reading the file, once a
+// second, until its ctx ends. A file that goes bad then changes nothing: the last
+// good configuration stays in force, and every mistake is logged with file, line
+// and reason, once for each content. The content is compared, not the time, so a
+// rename onto the file and a swapped symbolic link are seen. Replace the file in
+// one of these ways: one that is written in place may be read half written. What
+// is no regular file, such as a pipe, has said all it has to say.
+func (c *Controller) Load(path string) (cfg Config, watch func(ctx context.Context), err error) {
+	w := &watched{c: c, path: path}
+	if cfg, err = w.read(); err != nil {
+		return Config{}, nil, err
 	}
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-ticker.C:
-			if err := w.read(); err != nil {
-				w.report(ctx, err)
-			}
-		}
-	}
+	return cfg, w.watch, nil
 }
 
 // watched is a file and what was last seen in it.
@@ -58,9 +38,29 @@ type watched struct {
 	seen [sha256.Size]byte
 }
 
-// read applies the file if it is not what it was. A file that cannot be read
-// counts as a content of its own, so that it is reported once.
-func (w *watched) read() error {
+func (w *watched) watch(ctx context.Context) {
+	if info, err := os.Stat(w.path); err == nil && !info.Mode().IsRegular() {
+		<-ctx.Done()
+		return
+	}
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if _, err := w.read(); err != nil {
+				w.report(ctx, err)
+			}
+		}
+	}
+}
+
+// read applies the file if it is not what it was, and returns what it says then. A
+// file that cannot be read counts as a content of its own, so that it is reported
+// once.
+func (w *watched) read() (cfg Config, err error) {
 	data, err := os.ReadFile(w.path)
 	content := data
 	if err != nil {
@@ -68,21 +68,20 @@ func (w *watched) read() error {
 	}
 	sum := sha256.Sum256(content)
 	if sum == w.seen {
-		return nil
+		return Config{}, nil
 	}
 	w.seen = sum
 	if err != nil {
-		return fmt.Errorf("read configuration: %w", err)
+		return Config{}, fmt.Errorf("read configuration: %w", err)
 	}
-	cfg, err := Parse(w.path, data)
-	if err != nil {
-		return err
+	if cfg, err = Parse(w.path, data); err != nil {
+		return Config{}, err
 	}
 	if err := w.c.Set(cfg); err != nil {
-		return fmt.Errorf("%s: %w", w.path, err)
+		return Config{}, fmt.Errorf("%s: %w", w.path, err)
 	}
 	w.c.log.Info("configuration applied", slog.String("file", w.path), slog.Int("destinations", len(cfg.Destinations)))
-	return nil
+	return cfg, nil
 }
 
 // report logs every mistake by itself, so that each line of the log has the

@@ -3,6 +3,7 @@ package controller
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -25,8 +26,8 @@ func write(t *testing.T, path, content string) {
 	require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
 }
 
-// watching runs Watch and a Get stream in the test's bubble; poll lets one
-// poll pass. The files are real.
+// watching watches a file, and runs a Get stream, in the test's bubble; poll lets
+// one poll pass. The files are real.
 type watching struct {
 	t      *testing.T
 	log    *record
@@ -65,13 +66,18 @@ func watch(t *testing.T, path string) *watching {
 		return a
 	}
 	c := New(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{ReplaceAttr: plain})))
-	ended := make(chan error, 1)
-	go func() { ended <- c.Watch(ctx, path) }()
+	_, follow, err := c.Load(path)
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		follow(ctx)
+	}()
 	streamed := make(chan error, 1)
 	go func() { streamed <- c.Get(&pb.GetDestination{Path: web}, w.stream) }()
 	t.Cleanup(func() {
 		cancel()
-		require.NoError(t, <-ended)
+		<-ended
 		require.Error(t, <-streamed)
 	})
 	synctest.Wait()
@@ -200,11 +206,36 @@ func TestStreamsWaitForTheFirstState(t *testing.T) {
 	})
 }
 
-func TestWatchFailsOnABadStart(t *testing.T) {
+func TestLoadFailsOnABadStart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "d.yaml")
-	require.ErrorIs(t, New(nil).Watch(t.Context(), path), os.ErrNotExist)
+	_, _, err := New(nil).Load(path)
+	require.ErrorIs(t, err, os.ErrNotExist)
 	write(t, path, "destinations: 7\n")
+	_, _, err = New(nil).Load(path)
 	var e *FileError
-	require.ErrorAs(t, New(nil).Watch(t.Context(), path), &e)
+	require.ErrorAs(t, err, &e)
 	require.Equal(t, FileError{File: path, Line: 1, Reason: "want a mapping, not a single value"}, *e)
+}
+
+// A pipe can be read once. Who reads it again gets nothing, or waits for somebody
+// to write.
+func TestAPipeIsReadOnce(t *testing.T) {
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	_, err = w.WriteString(fileWith("10.0.0.1:80"))
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	path := fmt.Sprintf("/dev/fd/%d", r.Fd())
+	if _, err := os.Stat(path); err != nil {
+		t.Skip("a pipe has no name here: ", err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		ours := watch(t, path)
+		ours.expect([]uint32{1}, 0)
+		ours.poll()
+		ours.poll()
+		ours.expect(nil, 0)
+		require.Empty(t, ours.log.take())
+	})
 }

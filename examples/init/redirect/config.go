@@ -4,13 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 )
 
 // Config says what is redirected where. The zero value is none that could be
 // used: it has no uid for the proxy.
 type Config struct {
-	IncomingPort int // where the proxy takes what comes in, 0 to 65535
-	OutgoingPort int // where it takes what goes out, 0 to 65535
+	IncomingPort int // where the proxy takes what comes in, 0 to 65535; -1 is not known
+	OutgoingPort int // where it takes what goes out, likewise
 
 	UID int // of the proxy, whose own connections are left alone; below 0 is none
 	GID int // likewise
@@ -26,29 +28,10 @@ type Config struct {
 // Validate returns what is wrong with c, all of it at once. An entry of a list
 // of ports that cannot be read is not: see [Ports].
 func (c Config) Validate() error {
-	var errs []error
-	for _, p := range []struct {
-		flag string
-		port int
-	}{{"--incoming-proxy-port", c.IncomingPort}, {"--outgoing-proxy-port", c.OutgoingPort}} {
-		if p.port < 0 || p.port > 65535 {
-			errs = append(errs, fmt.Errorf("%s: %d is no port; give one from 0 to 65535", p.flag, p.port))
-		}
-	}
+	errs := slices.Concat(c.checkProxy(), c.checkIDs())
 	for _, p := range c.PortsToRedirect {
 		if p < 0 || p > 65535 {
 			errs = append(errs, fmt.Errorf("--ports-to-redirect: %d is no port", p))
-		}
-	}
-	for _, id := range []struct {
-		flag string
-		id   int
-	}{{"--proxy-uid", c.UID}, {"--proxy-gid", c.GID}} {
-		if id.id == 0 {
-			errs = append(errs, fmt.Errorf("%s 0: %w", id.flag, ErrRoot))
-		}
-		if int64(id.id) > mostID {
-			errs = append(errs, fmt.Errorf("%s: %d is too large; give one up to %d", id.flag, id.id, int64(mostID)))
 		}
 	}
 	for _, s := range c.SubnetsToIgnore {
@@ -57,6 +40,44 @@ func (c Config) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c Config) checkProxy() (errs []error) {
+	var missing []string
+	for _, p := range []struct {
+		flag string
+		port int
+	}{{"--incoming-proxy-port", c.IncomingPort}, {"--outgoing-proxy-port", c.OutgoingPort}} {
+		switch {
+		case p.port == -1:
+			missing = append(missing, p.flag)
+		case p.port < 0 || p.port > 65535:
+			errs = append(errs, fmt.Errorf("%s: %d is no port; give one from 0 to 65535", p.flag, p.port))
+		}
+	}
+	if len(missing) > 0 {
+		errs = append(errs, fmt.Errorf("%s: say where the proxy listens, 0 to 65535", strings.Join(missing, " and ")))
+	}
+	return errs
+}
+
+func (c Config) checkIDs() (errs []error) {
+	var root []string
+	for _, id := range []struct {
+		flag string
+		id   int
+	}{{"--proxy-uid", c.UID}, {"--proxy-gid", c.GID}} {
+		if id.id == 0 {
+			root = append(root, id.flag+" 0")
+		}
+		if int64(id.id) > mostID {
+			errs = append(errs, fmt.Errorf("%s: %d is too large; give one up to %d", id.flag, id.id, int64(mostID)))
+		}
+	}
+	if len(root) > 0 {
+		errs = append(errs, fmt.Errorf("%s: %w", strings.Join(root, " and "), ErrRoot))
+	}
+	return errs
 }
 
 // mostID is the largest id of a user or group that iptables takes.

@@ -2,7 +2,6 @@ package redirect
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -156,15 +155,18 @@ func (p Program) command(ctx context.Context, name string, args ...string) ([]by
 	p.Log.InfoContext(ctx, "run", "command", line)
 	out, err := p.Run(ctx, argv)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", line, err), hint(out))
+		return nil, fmt.Errorf("%s: %w%s", line, err, complaint(out))
 	}
 	return out, nil
 }
 
-// hint is what a command that failed said.
-func hint(out []byte) error {
-	if text := strings.TrimSpace(string(out)); text != "" {
-		return errors.New(text)
+// complaint is what a command that failed said, in the same line.
+func complaint(out []byte) string {
+	var said strings.Builder
+	for text := range strings.Lines(string(out)) {
+		if text = strings.TrimSpace(text); text != "" {
+			said.WriteString(": " + text)
+		}
 	}
-	return nil
+	return said.String()
 }

@@ -34,7 +34,7 @@ func (f *fake) program(m Mode) Program {
 			line := strings.Join(argv, " ")
 			f.ran = append(f.ran, line)
 			if f.fail != "" && strings.Contains(line, f.fail) {
-				return []byte("Permission denied (you must be root)\n"), errors.New("exit status 4")
+				return []byte("Permission denied (you must be root)\nPerhaps the kernel is too old.\n"), errors.New("exit status 4")
 			}
 			return []byte(f.dump), nil
 		},
@@ -84,8 +84,7 @@ func TestRedirectStopsAtAFailure(t *testing.T) {
 		p := f.program(Plain)
 		p.CloseWait = 1
 		err := p.Redirect(t.Context(), worked())
-		assert.ErrorContains(t, err, "exit status 4")
-		assert.ErrorContains(t, err, "you must be root")
+		assert.ErrorContains(t, err, ": exit status 4: Permission denied (you must be root): Perhaps the kernel is too old.")
 		assert.Contains(t, f.ran[len(f.ran)-1], fail)
 	}
 	f := fake{has: []string{"iptables"}}

@@ -132,7 +132,7 @@ func TestValidate(t *testing.T) {
 	err := Config{
 		IncomingPort: -1, OutgoingPort: 65536, UID: 0, GID: -1, PortsToRedirect: []int{70000}, SubnetsToIgnore: []string{"10.0.0.0"},
 	}.Validate()
-	for _, want := range []string{"--incoming-proxy-port: -1", "--outgoing-proxy-port: 65536", "--proxy-uid", "70000", `"10.0.0.0" is no CIDR`} {
+	for _, want := range []string{"--incoming-proxy-port: say where the proxy listens", "--outgoing-proxy-port: 65536", "--proxy-uid", "70000", `"10.0.0.0" is no CIDR`} {
 		assert.ErrorContains(t, err, want)
 	}
 }

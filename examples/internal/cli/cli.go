@@ -1,12 +1,16 @@
 // Package cli is how the programs of the examples read their command lines,
-// and end.
+// hear that they are to end, and end.
 package cli
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"syscall"
 )
 
 // The exit codes of who failed, and of who was asked wrongly.
@@ -14,6 +18,15 @@ const (
 	exitFailed = 1
 	exitUsage  = 2
 )
+
+// Interrupted returns a context that an interrupt, or SIGTERM, ends. A second
+// signal ends the program at once, whatever it waits for: a grace, or somebody who
+// does not read. stop lets go of the signals, and ends the context.
+func Interrupted() (ctx context.Context, stop context.CancelFunc) {
+	ctx, stop = signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
+}
 
 // misuse is a mistake in the command line.
 type misuse struct{ error }

@@ -4,7 +4,6 @@ package text
 
 import (
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -151,8 +150,11 @@ func Bytes(n uint64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%dB", n)
 	}
-	exp := min(int(math.Log10(float64(n))/3), len(units))
-	return fmt.Sprintf("%.1f%cB", float64(n)/math.Pow(1000, float64(exp)), units[exp-1])
+	size, unit := float64(n)/1000, 0
+	for ; size >= 999.95 && unit < len(units)-1; unit++ { // else it would be 1000.0 of what is smaller
+		size /= 1000
+	}
+	return fmt.Sprintf("%.1f%cB", size, units[unit])
 }
 
 // Plural is "1 row", "2 rows".

@@ -101,7 +101,9 @@ func TestNumbers(t *testing.T) {
 	require.Equal(t, "7.2µs", text.Exact(7234*time.Nanosecond))
 	require.Equal(t, "2.99ms", text.Exact(2991*time.Microsecond))
 	require.Equal(t, "1.234s", text.Exact(1234400*time.Microsecond))
-	for want, n := range map[string]uint64{"0B": 0, "999B": 999, "1.0kB": 1000, "12.3MB": 12_345_678, "18.4EB": 1<<64 - 1} {
+	for want, n := range map[string]uint64{
+		"0B": 0, "999B": 999, "1.0kB": 1000, "999.9kB": 999_949, "1.0MB": 999_950, "12.3MB": 12_345_678, "1.0PB": 1e15, "18.4EB": 1<<64 - 1,
+	} {
 		require.Equal(t, want, text.Bytes(n))
 	}
 	require.Equal(t, "1,234,567", text.Count(1_234_567))
