@@ -35,13 +35,13 @@ func TestAloneTellsThoseWhoWait(t *testing.T) {
 		e := NewEndpoint(ctx, "192.0.2.1:80", MaxConns(1),
 			DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
 		e.asked[0].Store(true)
-		e.link.report(nil) // it was reached,
+		e.link.report(0, nil) // it was reached,
 		require.NoError(t, e.h1.slot())
 		ready := make(chan error, 1)
 		go func() { ready <- Alone(e).Ready(ctx) }() // and is full;
 		synctest.Wait()
 		require.Empty(t, ready)
-		e.link.report(lost) // a connection is lost, and there is no other
+		e.link.report(0, lost) // a connection is lost, and there is no other
 		e.h1.unslot()
 		require.NoError(t, <-ready)
 	})

@@ -48,6 +48,7 @@ const (
 	pushFrame         = 0x5
 	continuationFrame = 0x9
 	endHeaders        = 0x4
+	endStream         = 0x1
 
 	goodbyePing     = "goodbye!"
 	maxStream       = 1<<31 - 1
@@ -125,10 +126,12 @@ func (g *goodbye) write(p []byte) (n int, err error) {
 }
 
 // wrote looks at a frame that net/http sends.
-func (g *goodbye) wrote(f frameHead, _ []byte) {
+func (g *goodbye) wrote(f frameHead, payload []byte) {
 	switch f.kind {
 	case headersFrame:
-		g.taken.answered()
+		if !interim(f, payload) {
+			g.taken.answered()
+		}
 	case rstFrame:
 		g.taken.reset()
 	case frameSettings:
@@ -190,12 +193,12 @@ func (g *goodbye) pause(d time.Duration) {
 // got looks at a frame of the client.
 func (g *goodbye) got(f frameHead, payload []byte) {
 	switch {
-	case f.kind == headersFrame:
-		g.last = max(g.last, f.stream)
+	case f.kind == headersFrame && f.stream > g.last: // or they are trailers
+		g.last = f.stream
 		g.taken.opened(f.stream)
 	case f.kind == rstFrame:
 		g.taken.takenBy(f.stream)
-	case f.kind == pingFrame && f.flags&pingAck != 0 && string(payload) == goodbyePing:
+	case f.kind == pingFrame && f.length == len(goodbyePing) && f.flags&pingAck != 0 && string(payload) == goodbyePing:
 		g.heard = true
 	}
 }

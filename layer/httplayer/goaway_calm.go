@@ -8,8 +8,9 @@ import (
 
 // takenBack counts the streams of a connection that were reset, against an
 // allowance: most of them at once, most more in a second, and one for each response
-// that began. One that its client resets when it was there for a while does not
-// count: it kept to the limit of streams, and cost no more than an answer would.
+// that began, which a 1xx does not. One that its client resets when it was there for
+// a while does not count: it kept to the limit of streams, and cost no more than an
+// answer would.
 type takenBack struct {
 	most int64
 	some atomic.Bool // more than a share is used, or was
@@ -54,6 +55,28 @@ func (t *takenBack) old(stream uint32) bool {
 		if stream <= m.stream && now.Sub(m.at) >= streamAWhile+streamPeriod {
 			return true
 		}
+	}
+	return false
+}
+
+// interim reports whether a field block that net/http sends is 100 Continue, or
+// another 1xx, as far as that can be told from what it begins with: the status. A
+// client may ask for as many of them as it likes, so they are no answers.
+func interim(f frameHead, block []byte) bool {
+	// Of HPACK (RFC 7541, appendix A and section 6), as net/http uses it.
+	const status, literal, resize, kind, indexed = 14, 0x40, 0x20, 0xe0, 0x80
+	if f.flags&endStream != 0 || len(block) == 0 {
+		return false
+	}
+	switch first := block[0]; {
+	case first&indexed != 0:
+		// It may be any that was said before; but no final one stands alone: there
+		// is a Date.
+		return len(block) == 1 && first > indexed|status
+	case first&kind == resize:
+		return true // which a client asks for, too
+	case first == literal|status, first == status:
+		return len(block) > 2 && block[2]>>3 == 1 // the Huffman code of "1"
 	}
 	return false
 }

@@ -9,7 +9,7 @@ type frameScan struct {
 	have    int     // bytes of it that came
 	at      frameHead
 	rest    int     // bytes of its payload that are still to come
-	payload [8]byte // of a PING, but for its rest
+	payload [8]byte // it begins with, as far as that came
 	skip    int     // bytes before the first frame
 	open    bool    // a field block, which no other frame may part
 	begun   bool    // a first frame has ended
@@ -21,15 +21,11 @@ type frameHead struct {
 	stream      uint32
 }
 
-// ping reports whether it is of a PING as it has to be (RFC 9113, 6.7). net/http
-// ends a connection with another.
-func (f frameHead) ping() bool { return f.kind == pingFrame && f.length == 8 }
-
 // between reports whether a frame may be put in here.
 func (s *frameScan) between() bool { return s.have == 0 && s.rest == 0 && s.skip == 0 && !s.open }
 
-// scan looks at the next bytes, and has see called for each frame that ended. The
-// payload that it gets is that of a PING of 8 bytes, or empty.
+// scan looks at the next bytes, and has see called for each frame that ended, with
+// what its payload begins with: 8 bytes, if there are so many.
 func (s *frameScan) scan(p []byte, see func(frameHead, []byte)) {
 	for len(p) > 0 {
 		p = p[s.step(p, see):]
@@ -54,8 +50,8 @@ func (s *frameScan) step(p []byte, see func(frameHead, []byte)) (n int) {
 		return n
 	case s.rest > 0:
 		n = min(s.rest, len(p))
-		if s.at.ping() {
-			copy(s.payload[len(s.payload)-s.rest:], p[:n])
+		if came := s.at.length - s.rest; came < len(s.payload) {
+			copy(s.payload[came:], p[:n])
 		}
 		s.rest -= n
 	default:
@@ -79,9 +75,5 @@ func (s *frameScan) step(p []byte, see func(frameHead, []byte)) (n int) {
 
 func (s *frameScan) ended(see func(frameHead, []byte)) {
 	s.begun = true
-	if s.at.ping() {
-		see(s.at, s.payload[:])
-		return
-	}
-	see(s.at, nil)
+	see(s.at, s.payload[:min(s.at.length, len(s.payload))])
 }

@@ -70,8 +70,8 @@ func GuardCounter(c metrics.Counter) GuardOption {
 	})
 }
 
-// GuardLogger logs connections that were cut, as warnings. The default is
-// silence.
+// GuardLogger logs connections that were cut, as warnings. The default, and nil,
+// is silence.
 func GuardLogger(l *slog.Logger) GuardOption {
 	return guardOption(func(g *Guard) { g.log = l })
 }
@@ -87,12 +87,15 @@ func TargetOverHost() GuardOption {
 
 // NewGuard returns a Guard for any number of listeners and connections.
 func NewGuard(opts ...GuardOption) *Guard {
-	g := &Guard{log: slog.New(slog.DiscardHandler)}
+	g := &Guard{}
 	GuardCounter(discard.NewCounter()).apply(g)
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(g)
 		}
+	}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
 	}
 	return g
 }

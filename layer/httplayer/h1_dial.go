@@ -20,14 +20,15 @@ func (p *pool) dial(ctx context.Context, form form) (*h1Conn, error) {
 	if err := p.slot(); err != nil {
 		return nil, err
 	}
-	if _, err := p.endpoint.link.admit(); err != nil {
+	mine, err := p.endpoint.link.admit()
+	if err != nil {
 		p.unslot()
 		return nil, p.endpoint.unreachable(err)
 	}
 	out := make(chan dialled)
 	go func() {
 		c, err := p.make(form)
-		p.report(err)
+		p.report(mine, err)
 		select {
 		case out <- dialled{c, err}:
 		case <-ctx.Done():
@@ -60,20 +61,20 @@ func (p *pool) probe(mine attempt) {
 		if err == nil {
 			p.end(c)
 		}
-		p.report(err)
+		p.report(mine, err)
 	}()
 }
 
 // errNotH1 is what is wrong with a server that answers, but not in HTTP/1.1.
 var errNotH1 = errors.New("the server does not speak HTTP/1.1")
 
-func (p *pool) report(err error) {
+func (p *pool) report(mine attempt, err error) {
 	e := p.endpoint
 	if errors.Is(err, errNotH1) {
 		e.asked[0].Store(false) // Ready would wait for it
 		err = nil               // somebody is there, for HTTP/2
 	}
-	e.link.report(err)
+	e.link.report(mine, err)
 	e.wake.Wake()
 }
 

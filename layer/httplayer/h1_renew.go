@@ -15,7 +15,7 @@ func (p *pool) renew(old *h1Conn) {
 		err := p.succeed(old)
 		p.heirs.end(err)
 		if err == nil {
-			p.report(nil)
+			p.report(0, nil)
 		}
 	}()
 }

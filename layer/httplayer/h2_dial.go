@@ -43,7 +43,7 @@ func (s *single) probe(mine attempt) { s.fly(mine) }
 // fly makes the connection, or joins who is at it. That may be a successor of
 // which the link hears nothing.
 func (s *single) fly(mine attempt) <-chan singleflight.Result {
-	made := s.flight.DoChan("", s.first)
+	made := s.flight.DoChan("", func() (any, error) { return s.make(nil, mine) })
 	if mine == 0 {
 		return made
 	}
@@ -57,11 +57,9 @@ func (s *single) fly(mine attempt) <-chan singleflight.Result {
 	return out
 }
 
-func (s *single) first() (any, error) { return s.make(nil) }
-
 // make makes the connection, unless somebody just did; it takes the place of
-// old. While old serves, its failure is nobody's.
-func (s *single) make(old *h2Conn) (any, error) {
+// old. While old serves, its failure is nobody's; else it is that of mine.
+func (s *single) make(old *h2Conn, mine attempt) (any, error) {
 	if c := s.current.Load(); c != nil && c != old {
 		if c.serves() {
 			return c, nil
@@ -73,14 +71,14 @@ func (s *single) make(old *h2Conn) (any, error) {
 	switch {
 	case err == nil:
 		e.onlyH1.Store(false)
-		e.link.report(nil)
+		e.link.report(mine, nil)
 	case old != nil && s.current.Load() == old:
 		return nil, err
 	case e.opts.protocol == auto && errors.Is(err, errNotH2):
-		e.link.report(nil) // somebody is there, for HTTP/1.1
+		e.link.report(mine, nil) // somebody is there, for HTTP/1.1
 	default:
 		e.turn(http2)
-		e.link.report(err)
+		e.link.report(mine, err)
 	}
 	e.wake.Wake()
 	return c, err

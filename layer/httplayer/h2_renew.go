@@ -12,7 +12,7 @@ func (s *single) renew(old *h2Conn) {
 		return
 	}
 	go func() {
-		_, err, _ := s.flight.Do("", func() (any, error) { return s.make(old) })
+		_, err, _ := s.flight.Do("", func() (any, error) { return s.make(old, 0) })
 		s.heirs.end(err)
 	}()
 }

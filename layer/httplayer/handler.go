@@ -59,11 +59,14 @@ import (
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
-	h := &handler{svc: svc, tells: always(true), log: slog.New(slog.DiscardHandler)}
+	h := &handler{svc: svc, tells: always(true)}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(h)
 		}
+	}
+	if h.log == nil {
+		h.log = slog.New(slog.DiscardHandler)
 	}
 	h.proxy = httputil.ReverseProxy{
 		Rewrite:       rewrite,
@@ -116,7 +119,7 @@ func Tunnels() HandlerOption { return handlerOption(func(h *handler) { h.tunnels
 
 // Logger makes a Handler log, as warnings, the errors that it answers with,
 // other than those of clients that have gone; and, at debug level, responses
-// that broke off. The default is silence.
+// that broke off. The default, and nil, is silence.
 func Logger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }

@@ -89,22 +89,24 @@ func (l *link) forgo(mine attempt) {
 	l.changes.Add(1)
 }
 
-// report takes the outcome of an attempt. Of those that fail together, begun
-// while the link was up, only the first one counts.
-func (l *link) report(err error) {
+// report takes the outcome of an attempt, mine if that kept others off. Of those
+// that fail together, begun while the link was up, only the first one counts, and
+// the others let nobody in beside the one that is allowed by then.
+func (l *link) report(mine attempt, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.changes.Add(1)
-	tried := l.trying
-	l.trying = false
 	switch {
 	case err == nil:
 		l.state, l.failures, l.err = linkUp, 0, nil
-	case l.state != linkDown || tried:
+	case l.state != linkDown || l.trying && mine != 0: // be it one that took too long
 		l.state, l.err = linkDown, err
 		l.next = time.Now().Add(l.backoff.Delay(l.failures))
 		l.failures++
+	default:
+		return
 	}
+	l.trying = false
 }
 
 func (l *link) up() bool {

@@ -1,7 +1,11 @@
 package httplayer
 
 import (
+	"context"
 	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,7 +33,7 @@ func TestLink(t *testing.T) {
 
 		// All of these fail; that is one failure.
 		for range 3 {
-			l.report(odd)
+			l.report(0, odd)
 			assert.Equal(t, time.Second, in())
 		}
 		assert.EqualValues(t, 3, l.changes.Load())
@@ -41,13 +45,18 @@ func TestLink(t *testing.T) {
 		assert.Zero(t, mine)
 		assert.Equal(t, time.Second, wait)
 		time.Sleep(time.Second)
-		admitted(t, l)
+		trial := admitted(t, l)
+		assert.NotZero(t, trial)
 		_, err = l.admit()
 		assert.ErrorIs(t, err, odd)
 		mine, _ = l.claim()
 		assert.Zero(t, mine)
+		for range 2 { // those that were begun before do not count, nor let others in
+			l.report(0, odd)
+			assert.Equal(t, 5*time.Second, in())
+		}
 		for range 2 { // a straggler does not count
-			l.report(odd)
+			l.report(trial, odd)
 			assert.Equal(t, 2*time.Second, in())
 		}
 
@@ -70,16 +79,51 @@ func TestLink(t *testing.T) {
 		l.forgo(mine)
 		assert.Equal(t, 5*time.Second, in())
 
-		l.report(nil)
+		l.report(0, nil)
 		assert.True(t, l.up())
 		admitted(t, l)
-		l.report(odd)
+		l.report(0, odd)
 		assert.Equal(t, time.Second, in(), "the back-off begins anew")
+
+		// One that fails when its time is over, and another was allowed, counts.
+		time.Sleep(time.Second)
+		late := admitted(t, l)
+		time.Sleep(5 * time.Second)
+		assert.NotEqual(t, late, admitted(t, l))
+		l.report(late, odd)
+		assert.Equal(t, 2*time.Second, in())
 	})
 }
 
-func admitted(t *testing.T, l *link) {
+// Requests that were connecting when the address was found not to be reached count
+// once, however late they hear of it, and let no second attempt begin.
+func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const stragglers = 9
+		var dials atomic.Int64
+		e := NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
+			ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				dials.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}))
+		var calls sync.WaitGroup
+		for range stragglers {
+			calls.Go(func() { assert.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady) })
+			time.Sleep(120 * time.Millisecond) // the last ones begin just before the first one fails
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 950*time.Millisecond)
+		defer cancel()
+		assert.Error(t, e.Ready(ctx))
+		calls.Wait()
+		assert.EqualValues(t, stragglers+1, dials.Load())
+		assert.Equal(t, 1, e.link.failures)
+	})
+}
+
+func admitted(t *testing.T, l *link) attempt {
 	t.Helper()
-	_, err := l.admit()
+	mine, err := l.admit()
 	assert.NoError(t, err)
+	return mine
 }

@@ -24,7 +24,7 @@ func Meshed() ProxyErrorsOption {
 }
 
 // LogProxyErrors logs, as warnings, what other proxies say went wrong. The
-// default is silence.
+// default, and nil, is silence.
 func LogProxyErrors(log *slog.Logger) ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
 }
@@ -34,11 +34,14 @@ func LogProxyErrors(log *slog.Logger) ProxyErrorsOption {
 // above an endpoint; a response without these fields costs two look-ups.
 func ProxyErrors(opts ...ProxyErrorsOption) layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service {
-		l := &proxyErrors{Service: next, log: slog.New(slog.DiscardHandler)}
+		l := &proxyErrors{Service: next}
 		for _, opt := range opts {
 			if opt != nil {
 				opt.apply(l)
 			}
+		}
+		if l.log == nil {
+			l.log = slog.New(slog.DiscardHandler)
 		}
 		return l
 	}

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // A nil option is none, wherever there are options.
@@ -19,6 +21,25 @@ func TestNilOptions(t *testing.T) {
 	rec := httptest.NewRecorder()
 	Handler(ok, nil).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusNoContent, rec.Code)
+}
+
+// A nil logger is silence.
+func TestNilLoggers(t *testing.T) {
+	refused := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, layer.ErrNoRoute })
+	rec := httptest.NewRecorder()
+	Handler(refused, Logger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.Equal(t, http.StatusNotFound, rec.Code)
+
+	g := NewGuard(GuardLogger(nil))
+	g.cut(&GuardError{Reason: BadHost})
+	require.EqualValues(t, 1, g.Cuts(BadHost))
+
+	told := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
+		return &http.Response{Header: http.Header{proxyErrorField: {"odd"}}, Body: http.NoBody}, nil
+	})
+	rsp, err := ProxyErrors(LogProxyErrors(nil))(told).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.NoError(t, err)
+	require.Empty(t, rsp.Header)
 }
 
 // Who does not say who the client is, must not let the client say it.

@@ -274,6 +274,77 @@ func TestServerEndsRapidReset(t *testing.T) {
 	}
 }
 
+// A 100 Continue, which a client has sent as often as it likes, is no answer that makes
+// up for a stream taken back.
+func TestServerEndsRapidResetAfterContinue(t *testing.T) {
+	for name, table := range map[string]func(n int) uint32{
+		"status indexed": func(int) uint32 { return 4096 },
+		"literal":        func(int) uint32 { return 0 },
+		"table resized":  func(n int) uint32 { return uint32(100 + n%2) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				_, _ = io.Copy(io.Discard, r.Body)
+				<-r.Context().Done()
+			}))
+			conn, done := callOn(t, t.Context(), s)
+			defer conn.Close()
+			c := newFramerClient(t, conn)
+			const most = 1000
+			n, began := 0, time.Now()
+			for answered := true; answered && n < most; n++ {
+				_ = c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingHeaderTableSize, Val: table(n)})
+				stream := uint32(2*n + 1)
+				c.open(stream, false, "expect", "100-continue")
+				answered = c.headOf(stream)
+				_ = c.WriteRSTStream(stream, xhttp2.ErrCodeCancel)
+			}
+			// Those that were there for a while do not count: some for each moment.
+			t.Logf("%d streams in %v", n, time.Since(began))
+			if allowed := 250 + int(100*time.Since(began).Seconds()); allowed < most {
+				assert.LessOrEqual(t, n, allowed)
+			}
+			conn.Close()
+			<-done
+		})
+	}
+}
+
+// headOf reads to the next header of a stream. It reports false where the connection
+// ends before.
+func (c *framerClient) headOf(stream uint32) bool {
+	for {
+		f, err := c.ReadFrame()
+		if err != nil {
+			return false
+		}
+		if f.Header().Type == xhttp2.FrameHeaders && f.Header().StreamID == stream {
+			return true
+		}
+	}
+}
+
+// The trailers of a request open no stream: those that were opened since its header
+// are there for a while all the same.
+func TestTrailersOpenNoStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGoodbye(&accepted{server: NewServer(nil, MaxTakenBack(10))})
+		g.got(frameHead{kind: headersFrame, stream: 1}, nil)
+		for range 10 {
+			first := g.last + 2
+			for range 10 {
+				g.got(frameHead{kind: headersFrame, stream: g.last + 2}, nil)
+			}
+			g.got(frameHead{kind: headersFrame, flags: endStream, stream: 1}, nil)
+			time.Sleep(streamAWhile + streamPeriod)
+			for stream := first; stream <= g.last; stream += 2 {
+				g.got(frameHead{kind: rstFrame, stream: stream}, nil)
+			}
+		}
+		assert.False(t, g.taken.over())
+	})
+}
+
 // It is told why.
 func TestServerTellsToBeCalm(t *testing.T) {
 	sink := &sinkConn{}

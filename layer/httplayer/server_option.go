@@ -95,9 +95,9 @@ func WriteStall(d time.Duration) ServerOption {
 }
 
 // MaxTakenBack bounds the streams of an HTTP/2 connection that end by a reset,
-// of either side: n at once, and n a second; a response that begins makes up for
-// one. Calls that a client gives up after 250 ms or more, as when a deadline is
-// over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
+// of either side: n at once, and n a second; a response that begins, after any 1xx,
+// makes up for one. Calls that a client gives up after 250 ms or more, as when a
+// deadline is over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
 // would have requests sent upstream for nothing (CVE-2023-44487, CVE-2025-8671).
 // Before that its connection is not read for 20 ms at each quarter of n; and for a
 // second, once, if another of the same address was cut in the last minute.

@@ -44,14 +44,15 @@ func (p *pool) dialTunnel(ctx context.Context) (*h1Conn, error) {
 	if err := p.slot(); err != nil {
 		return nil, err
 	}
-	if _, err := e.link.admit(); err != nil {
+	mine, err := e.link.admit()
+	if err != nil {
 		p.unslot()
 		return nil, e.unreachable(err)
 	}
 	out := make(chan dialled)
 	go func() {
 		c, err := p.makeTunnel()
-		p.report(err)
+		p.report(mine, err)
 		select {
 		case out <- dialled{c, err}:
 		case <-ctx.Done():

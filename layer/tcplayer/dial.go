@@ -191,7 +191,9 @@ func (p *plan) refuses(addr netip.AddrPort) error {
 func (p *plan) setUp(conn net.Conn) error {
 	var o endpointOptions
 	for _, opt := range p.Sockets {
-		opt.apply(&o)
+		if opt != nil {
+			opt.apply(&o)
+		}
 	}
 	if err := o.sockets.set(conn); err != nil {
 		return dialError(p.addr, "socket", err)

@@ -266,7 +266,7 @@ func TestDialerErrors(t *testing.T) {
 	require.ErrorContains(t, err, `the transport header's "-" is no name in DNS`)
 	closed, _ := tcpPair(t)
 	closed.Close()
-	d = Dialer{Sockets: []SocketOption{UserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}
+	d = Dialer{Sockets: []SocketOption{nil, UserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorIs(t, err, net.ErrClosed)
 
