@@ -211,6 +211,8 @@ func TestEnvironHasNoSecretsInValues(t *testing.T) {
 		`{"a":{"apiKey":"s3\"cr3t"},"b":"c"}`:           `{"a":{"apiKey":(redacted)},"b":"c"}`,
 		"user:s3cr3t@tcp(db:3306)/x":                    "(redacted)@tcp(db:3306)/x",
 		"me:s3c@r3t@db/x":                               "(redacted)@db/x",
+		"me:s3cr3t@tcp(db)/x?proxy=http://p":            "(redacted)@tcp(db)/x?proxy=http://p",
+		"me:s3cr3t@h1,amqp://you:s3cr3t@h2":             "(redacted)@h1,amqp://(redacted)@h2",
 		"-----BEGIN PRIVATE KEY-----\ns3cr3t\n-----END": "(redacted)",
 		"http://auth-service:8080/x":                    "http://auth-service:8080/x",
 		"auth-service:8080,key-service:80":              "auth-service:8080,key-service:80",

@@ -59,13 +59,13 @@ var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 // withoutUser takes out what stands before an "@". A password may hold any
 // character, so it is the last one that counts.
 func withoutUser(value string) string {
-	if scheme, rest, ok := strings.Cut(value, "://"); ok {
+	url := ""
+	if before, rest, ok := strings.Cut(value, "://"); ok {
 		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			return scheme + "://" + redacted + rest[at:]
+			value, url = before, "://"+redacted+rest[at:]
 		}
-		return value
 	}
-	return login.ReplaceAllString(value, redacted+"@")
+	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
 // named is a name and what it is set to inside a value: as a query, a flag, a

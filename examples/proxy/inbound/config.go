@@ -47,14 +47,13 @@ type Inbound struct {
 
 	Requests httplayer.Service // of all connections that speak HTTP
 
-	http      tcplayer.Server // of connections that speak HTTP
-	opaque    tcplayer.Server // of all others
-	profiles  profiles.Source
-	countHTTP func(error) error
-	countTCP  func(context.Context, net.Conn, error)
-	clients   meterOf
-	decided   decisions
-	pauses    *httplayer.BodyPauses // of strangers
+	http     tcplayer.Server // of connections that speak HTTP
+	opaque   tcplayer.Server // of all others
+	profiles profiles.Source
+	countTCP func(context.Context, net.Conn, error)
+	clients  meterOf
+	decided  decisions
+	pauses   *httplayer.BodyPauses // of strangers
 
 	// In pairs: those with room for so many, and for what comes beyond.
 	logicals, nameless, uncounted *layer.Cache[logical, *http.Request, *http.Response]
@@ -78,11 +77,7 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c)}
 	in.clients = c.Meters.Clients(meters.Inbound, string(c.DefaultPolicy))
 	in.pauses = httplayer.NewBodyPauses(c.BodyPauses, pausingClients*c.BodyPauses)
-	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Inbound), c.Meters.TCPErrors(meters.Inbound)
-	in.countHTTP = func(err error) error {
-		countHTTP(err)
-		return err
-	}
+	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
 		if own, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // it was made to this proxy

@@ -78,7 +78,7 @@ func (in *Inbound) forward() tcplayer.Server {
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.Until(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
-		With("errors", layer.MapErr[*http.Request, *http.Response](in.countHTTP)).
+		With("errors", in.Meters.HTTPErrors(meters.Inbound)).
 		Limit(in.MaxInFlight).
 		With("orig-proto", httplayer.DowngradeOrigProto()).
 		With("trailers", httplayer.StripHeader("l5d-orig-proto")).

@@ -51,8 +51,7 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
 	l := m.lease(ctx)
-	own := m.backends.has(l, target)
-	if !own {
+	if !m.backends.has(l, target) {
 		target = ""
 	}
 	dst := Labels{"dst": target}.With(m.meta("backend", target))
@@ -64,9 +63,6 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 		Ejections: newLabelled("cause", b.counters(f.ejections), asItIs),
 		Spared:    b.lazy(f.spared, nil),
 		Recalled:  b.lazy(f.recalled, nil),
-	}
-	if !own {
-		balancer.Endpoints = nil // it is set, and many would set one
 	}
 	queue := layer.Instruments{
 		Waiting:   gauge{f.waiting.bind(l, dst)},

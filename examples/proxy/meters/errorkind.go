@@ -25,6 +25,8 @@ func ErrorKind(err error) string {
 		return own.ErrorKind()
 	case errors.Is(err, layer.ErrFailFast):
 		return "failfast"
+	case isShed(err):
+		return "loadshed"
 	case errors.As(err, &identity):
 		return "identity required"
 	case errors.As(err, &said) && said.Code == http.StatusLoopDetected:
@@ -33,6 +35,13 @@ func ErrorKind(err error) string {
 		return timeoutKind(err)
 	}
 	return tcplayer.ErrorKind(err)
+}
+
+// isShed reports whether err is a refusal for which a client is told to come again,
+// whatever it is that the layer which refused has waited for.
+func isShed(err error) bool {
+	status, _ := httplayer.StatusOf(err)
+	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
 // timeoutKind tells a handshake that did not come from a response.

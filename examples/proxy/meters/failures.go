@@ -1,10 +1,14 @@
 package meters
 
 import (
+	"context"
+	"net/http"
 	"net/netip"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
@@ -22,18 +26,47 @@ func (m *Meters) failureFamilies() failureFamilies {
 	return f
 }
 
-// HTTPErrors returns what counts the errors that the proxy answers requests
-// for itself, by [ErrorKind]. A nil error is none, and neither is one by which a
-// policy denied a request, or that says that its client has gone. The function is
-// safe for concurrent use.
-func (m *Meters) HTTPErrors(d Direction) func(error) {
+// HTTPErrors is a layer that counts the errors that the proxy answers requests for
+// itself, by [ErrorKind]: put it above all that may fail. An error by which a policy
+// denied a request is none, and neither is one that says that its client has gone.
+//
+// Admission: none of its own; Ready is forwarded.
+//
+// Cancellation: a request that its caller cancelled does not count.
+//
+// Body: not touched. What breaks off a response does not count.
+//
+// Errors: passed as they are. Refusals count like others, since nobody above sends a
+// request elsewhere.
+//
+// Cost: nothing but an indirect call while there is no error.
+func (m *Meters) HTTPErrors(d Direction) Layer {
 	count := m.errorsOf(m.failures.http[d], ErrorKind)
-	return func(err error) { count(netip.AddrPort{}, err) }
+	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
 }
 
-// TCPErrors is HTTPErrors for connections, by tcplayer.ErrorKind, and also by the
-// address that they were for, as target_addr: of a thousand at a time, each until
-// a while after its last error, and of none that is not valid.
+type failing struct {
+	httplayer.Service
+	count func(netip.AddrPort, error)
+}
+
+func (f *failing) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	rsp, err := f.Service.Call(ctx, req)
+	if err != nil {
+		f.count(netip.AddrPort{}, err)
+	}
+	return rsp, err
+}
+
+func (f *failing) Next() httplayer.Service { return f.Service }
+
+func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// TCPErrors returns what counts the errors that the proxy ends connections with, by
+// tcplayer.ErrorKind and by the address that they were for, as target_addr: of a
+// thousand at a time, each until a while after its last error, and of none that is
+// not valid. What HTTPErrors has for none is none here, and a nil error neither. The
+// function is safe for concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures.tcp[d], tcplayer.ErrorKind)
 }

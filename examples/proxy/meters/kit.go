@@ -55,15 +55,40 @@ func (l labelled) With(label ...string) metrics.Counter {
 
 func (labelled) Add(float64) {}
 
-// states is labelled for gauges.
+// states is labelled for gauges. Who binds one has a share of the series, as another
+// with the same labels may come before who had them last is done.
 type states struct {
 	name string
 	bind func(Labels) prometheus.Gauge
 }
 
 func (s states) With(label ...string) metrics.Gauge {
-	return gauge{s.bind(Labels{s.name: label[1]})}
+	return &share{all: s.bind(Labels{s.name: label[1]})}
 }
 
 func (states) Set(float64) {}
 func (states) Add(float64) {}
+
+// share is what one of those who write to a gauge has of its value.
+type share struct {
+	all prometheus.Gauge
+
+	mu  sync.Mutex
+	own float64
+}
+
+func (s *share) With(...string) metrics.Gauge { return s }
+
+func (s *share) Set(value float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all.Add(value - s.own)
+	s.own = value
+}
+
+func (s *share) Add(delta float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all.Add(delta)
+	s.own += delta
+}

@@ -30,6 +30,23 @@ func TestLeaseWithoutAnEndRemembersNothing(t *testing.T) {
 	})
 }
 
+// Who comes as the last of what it would count by is let go has its labels for no
+// time, and others find room.
+func TestRoomForWhoHasGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := New(Config{RetainIdle: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		l := m.lease(ctx)
+		cancel()
+		time.Sleep(time.Second)
+		for _, r := range []*room{&m.parents, &m.backends, &m.sources} {
+			require.True(t, r.has(l, "web.example:80"))
+			require.Empty(t, r.owners)
+			require.True(t, r.has(l, "web.example:80"))
+		}
+	})
+}
+
 // leaseStep is something that is done to a lease, and time that goes by before.
 type leaseStep struct {
 	after time.Duration

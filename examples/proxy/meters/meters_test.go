@@ -13,7 +13,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -213,6 +215,22 @@ func TestBalancer(t *testing.T) {
 	require.Nil(t, none.Updates)
 }
 
+// A target may be balanced over anew before the balancer that it had has ended.
+func TestBalancerThatFollowsAnother(t *testing.T) {
+	m := meters.New(meters.Config{})
+	ready := func() metrics.Gauge {
+		b, _ := m.Balancer(t.Context(), "http", "web.example:80")
+		return b.Endpoints.With("endpoint_state", "ready")
+	}
+	before, after := ready(), ready()
+	before.Set(3)
+	before.Set(2)
+	after.Set(2)
+	after.Add(1)
+	before.Set(0)
+	require.Equal(t, "3", value(t, m, "outbound_http_balancer_endpoints"))
+}
+
 func TestTransport(t *testing.T) {
 	m := meters.New(meters.Config{})
 	tr := m.Transport(t.Context(), meters.Inbound, meters.Source,
@@ -260,15 +278,38 @@ func TestErrorKind(t *testing.T) {
 	}
 }
 
+// What a queue refuses is shed, whatever has become of the endpoint that it waits
+// for; what the endpoint itself refuses is not.
+func TestErrorKindOfARefusal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refused := func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
+		}
+		_, err := httplayer.NewEndpoint(t.Context(), "10.0.0.1:80", httplayer.DialContext(refused)).
+			Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://10.0.0.1/", http.NoBody))
+		require.ErrorIs(t, err, layer.ErrNotReady)
+		require.Equal(t, "i/o", meters.ErrorKind(err))
+		require.Equal(t, "loadshed", meters.ErrorKind(&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: err}))
+	})
+}
+
 func TestErrors(t *testing.T) {
 	m := meters.New(meters.Config{})
-	count := m.HTTPErrors(meters.Inbound)
-	count(nil)
-	count(&httplayer.StatusError{Code: http.StatusForbidden})
-	count(layer.ErrFailFast)
-	count(layer.ErrFailFast)
-	count(fmt.Errorf("x: %w", context.Canceled)) // its client has gone
-	require.Equal(t, []string{`inbound_http_errors_total{error="failfast"} 2`}, lines(t, m, "inbound_http_errors_total"))
+	refused := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
+	for _, said := range []error{
+		nil,
+		&httplayer.StatusError{Code: http.StatusForbidden},
+		layer.ErrFailFast, layer.ErrFailFast, refused, errOther,
+		fmt.Errorf("x: %w", context.Canceled), // its client has gone
+	} {
+		svc := m.HTTPErrors(meters.Inbound)(answering{call: func(*http.Request) (*http.Response, error) { return nil, said }})
+		_, err := svc.Call(t.Context(), nil)
+		require.Equal(t, said, err)
+	}
+	require.Equal(t, []string{
+		`inbound_http_errors_total{error="failfast"} 2`, `inbound_http_errors_total{error="loadshed"} 1`,
+		`inbound_http_errors_total{error="unexpected"} 1`,
+	}, lines(t, m, "inbound_http_errors_total"))
 
 	tcp := m.TCPErrors(meters.Outbound)
 	for i := range 3000 {

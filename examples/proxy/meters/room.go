@@ -15,6 +15,14 @@ type room struct {
 
 // has reports whether there is room for key, and keeps it until l ends.
 func (r *room) has(l *lease, key string) bool {
+	if !r.take(key) {
+		return false
+	}
+	l.add(func() { r.give(key) }) // which is at once if l has ended
+	return true
+}
+
+func (r *room) take(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.owners[key] == 0 && len(r.owners) >= mostKeys {
@@ -24,14 +32,15 @@ func (r *room) has(l *lease, key string) bool {
 		r.owners = map[string]int{}
 	}
 	r.owners[key]++
-	l.add(func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.owners[key]--; r.owners[key] == 0 {
-			delete(r.owners, key)
-		}
-	})
 	return true
+}
+
+func (r *room) give(key string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.owners[key]--; r.owners[key] == 0 {
+		delete(r.owners, key)
+	}
 }
 
 // parent returns the name that a destination of requests is counted by, which is

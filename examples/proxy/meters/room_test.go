@@ -30,9 +30,7 @@ func TestRoomForDestinations(t *testing.T) {
 			m.Transport(ctx, meters.Outbound, meters.Destination, labels).Opened.Add(1)
 			balancer, queue := m.Balancer(ctx, "http", target)
 			queue.QueueWait.Observe(1)
-			if balancer.Endpoints != nil {
-				balancer.Endpoints.With("endpoint_state", "ready").Set(1)
-			}
+			balancer.Endpoints.With("endpoint_state", "ready").Set(1)
 			counts := m.Routes(ctx, meters.Outbound, target)
 			counts.OnProfile(target, &profiles.Profile{Name: target, Routes: []profiles.Route{routed("a")}})
 			requests, _ := counts.Measured(routed("a"))
@@ -51,6 +49,8 @@ func TestRoomForDestinations(t *testing.T) {
 			`route_request_total{direction="outbound",dst=""} `,
 			`outbound_http_balancer_queue_requests_total{backend_group="",backend_kind="default",backend_name="",backend_namespace="",` +
 				`backend_port="",backend_section_name="",dst=""} `,
+			`outbound_http_balancer_endpoints{backend_group="",backend_kind="default",backend_name="",backend_namespace="",` +
+				`backend_port="",backend_section_name="",dst="",endpoint_state="ready"} `,
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		for i := range 1000 {
@@ -72,7 +72,7 @@ func TestRoomForDestinations(t *testing.T) {
 		for i := 1000; i < 1500; i += 99 {
 			require.NotContains(t, text, fmt.Sprintf(`.%d.%d:80"`, i>>8, i&0xff))
 		}
-		require.Len(t, lines(t, m, "outbound_http_balancer_endpoints{"), 1000)
+		require.Len(t, lines(t, m, "outbound_http_balancer_endpoints{"), 1001)
 
 		cancel()
 		time.Sleep(61 * time.Second)

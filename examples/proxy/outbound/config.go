@@ -47,12 +47,11 @@ type Outbound struct {
 
 	Requests httplayer.Service // of all connections that speak HTTP
 
-	http      tcplayer.Server // of connections that speak HTTP
-	resolver  resolve.Resolver
-	profiles  profiles.Source
-	countHTTP func(error) error
-	countTCP  func(context.Context, net.Conn, error)
-	detected  tcplayer.DetectInstruments // of connections that nobody redirected
+	http     tcplayer.Server // of connections that speak HTTP
+	resolver resolve.Resolver
+	profiles profiles.Source
+	countTCP func(context.Context, net.Conn, error)
+	detected tcplayer.DetectInstruments // of connections that nobody redirected
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.Traffic]
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
@@ -79,11 +78,7 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 		Config: c, resolver: newResolver(c), profiles: c.Control.Profiles(c.Controller, c.Log),
 		detected: c.Meters.Detect(meters.Outbound, nil),
 	}
-	countHTTP, countTCP := c.Meters.HTTPErrors(meters.Outbound), c.Meters.TCPErrors(meters.Outbound)
-	o.countHTTP = func(err error) error {
-		countHTTP(err)
-		return err
-	}
+	countTCP := c.Meters.TCPErrors(meters.Outbound)
 	o.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, _ := tcplayer.OriginalDst(conn)
 		countTCP(dst, err)

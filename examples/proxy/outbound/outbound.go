@@ -55,7 +55,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 func (o *Outbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.Until(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](o.Taps)).
-		With("errors", layer.MapErr[*http.Request, *http.Response](o.countHTTP)).
+		With("errors", o.Meters.HTTPErrors(meters.Outbound)).
 		Limit(o.MaxInFlight).
 		Service(o.byConnection(o.logicals.Router(Target)))
 }

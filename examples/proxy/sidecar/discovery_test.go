@@ -140,6 +140,7 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 				answer := later(t, ask, tn.Addr)
 				ctl.next(t, webName).noEndpoints(t, exists)
 				require.Equal(t, "Gateway Timeout ", <-answer)
+				tn.shows(t, `outbound_http_errors_total{error="failfast"} 1`)
 			})
 		})
 	}
