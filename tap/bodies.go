@@ -34,6 +34,9 @@ const maxBodies = 256 << 10
 // content type it is told the first 256 bytes. It may change and keep what it is
 // given, runs on the watcher's side and not in the way of a request, and for
 // several watchers at once. If it panics, the body is withheld.
+//
+// What a handler has net/http copy by itself, such as a file, does not pass by here:
+// of such a body nothing more is shown, and it is said that there was more.
 func Bodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
@@ -109,6 +112,13 @@ func (x *excerpt) take(at int64, p []byte) {
 		return
 	}
 	x.data = append(x.data, p...)
+}
+
+// miss is told that something went by that nobody could read.
+func (x *excerpt) miss() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.cut = true
 }
 
 // grow makes room for n more bytes, if the buffer has it.

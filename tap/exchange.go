@@ -18,7 +18,11 @@ type exchange[Req, Rsp any] struct {
 	common Event                       // what all events have
 	seats  []seat
 	first  [1]seat // room for one watcher without another allocation
-	bodied bool    // one of them wants bodies
+	bodied bool    // one of them wants bodies, and the access can show them
+
+	// returned is set when Call did, or panicked. What goes out after that is what
+	// it returned, which is told as it is read, or what a layer above put in its place.
+	returned bool
 
 	counted      []counted // in the sinks that were told of the begin
 	firstCounted [1]counted
@@ -127,6 +131,15 @@ func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
 	}
 }
 
+// missResponse is told that more was written of the response than is at hand.
+func (x *exchange[Req, Rsp]) missResponse() {
+	for i := range x.seats {
+		if b := x.seats[i].bodies; b != nil {
+			b.response.miss()
+		}
+	}
+}
+
 // respond tells of the response headers.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	x.rsp, x.responded = rsp, time.Now()
@@ -152,12 +165,25 @@ func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 // begin is respond for a response that Call returned before it began.
 func (x *exchange[Req, Rsp]) begin() { x.respond(x.rsp) }
 
-// early is told of what is written of the body of a response before Call
-// returns it.
+// begun is respond for a response that begins before Call returns it.
+func (x *exchange[Req, Rsp]) begun(rsp Rsp) {
+	if !x.returned {
+		x.respond(rsp)
+	}
+}
+
+// early is told of what is written of the body of such a response.
 func (x *exchange[Req, Rsp]) early(n int, p []byte) {
+	if x.returned {
+		return
+	}
 	end := x.bytes.Add(uint64(n))
-	if x.bodied && p != nil {
+	switch {
+	case !x.bodied:
+	case p != nil:
 		x.readResponse(int64(end)-int64(n), p)
+	default:
+		x.missResponse()
 	}
 }
 

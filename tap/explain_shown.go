@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,8 +29,12 @@ func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 	all := []string{}
 	add := func(s string) {
-		if len(s) >= leastSecret {
-			all = append(all, s)
+		if len(s) < leastSecret {
+			return
+		}
+		all = append(all, s)
+		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors do, that of http.Client first of all
+			all = append(all, quoted[1:len(quoted)-1])
 		}
 	}
 	for name, value := range x.access.RequestHeader(req).All() {

@@ -68,27 +68,27 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	if x == nil {
 		return t.count(ctx, req, present.counters)
 	}
+	x.bodied = x.bodied && t.along != nil
 	if t.early != nil {
-		t.early.Early(ctx, req, x.respond, x.early)
+		t.early.Early(ctx, req, x.begun, x.early)
 	}
-	along := t.along != nil && x.bodied
-	if along {
+	if x.bodied {
 		req = t.along.AlongRequest(req, x.readRequest)
 	}
-	returned := false
 	defer func() {
-		if !returned { // a panic, or Goexit
+		if !x.returned { // a panic, or Goexit
+			x.returned = true
 			x.fail(nil)
 		}
 	}()
 	rsp, err = t.Service.Call(ctx, req)
-	returned = true
+	x.returned = true
 	if err != nil {
 		x.broken(err)
 		return rsp, err
 	}
 	t.came(x, rsp)
-	if along {
+	if x.bodied {
 		rsp = t.along.AlongResponse(rsp, x.readResponse)
 	}
 	return t.access.Complete(ctx, rsp, x), nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 )
 
@@ -60,10 +61,24 @@ func (a *access) permit(ctx context.Context) error {
 	if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(a.identities) > 0 {
 		return a.permitIdentity(tls)
 	}
-	if isLocal(p) {
-		return nil
+	switch {
+	case !isLocal(p):
+		return fmt.Errorf("%v is not on this machine", p.Addr)
+	case isForwarded(ctx):
+		return errors.New("the call was forwarded, and it is not known for whom")
 	}
-	return fmt.Errorf("%v is not on this machine", p.Addr)
+	return nil
+}
+
+// isForwarded reports whether a proxy says that a call is not its own: it may be
+// on this machine, and whoever it forwards for anywhere.
+func isForwarded(ctx context.Context) bool {
+	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
+		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *access) permitIdentity(tls credentials.TLSInfo) error {

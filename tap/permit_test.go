@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	grpcpeer "google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
@@ -174,6 +175,27 @@ func TestWhoMayWatch(t *testing.T) {
 				require.Nil(t, p.reg.active.Load(), "nothing was looked at")
 			}
 		})
+	}
+}
+
+// Whoever a proxy on this machine forwards for may be anywhere.
+func TestForwardedCallersAreNotLocal(t *testing.T) {
+	for _, tt := range []struct {
+		opts []ServerOption
+		want codes.Code
+	}{{nil, codes.Unauthenticated}, {[]ServerOption{AllowIdentities("ops")}, codes.Unauthenticated}, {[]ServerOption{AllowRemote()}, codes.OK}} {
+		p := listen(t, NewServer(new(Registry), tt.opts...), nil)
+		for _, name := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
+			ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), name, ""))
+			stream, err := pb.NewTapClient(p.conn).Observe(ctx, all(1))
+			require.NoError(t, err)
+			md, err := stream.Header()
+			if md == nil {
+				_, err = stream.Recv() // has the reason
+			}
+			require.Equal(t, tt.want, status.Code(err), name)
+			cancel()
+		}
 	}
 }
 

@@ -65,12 +65,23 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 	return fmt.Errorf("tap: serve on %s: %w", addr, err)
 }
 
-// end tells all watchers, and waits a little for those who do not listen.
+// end tells all watchers, and waits a little for those who do not listen, and for
+// what is asked of the process: GracefulStop alone would wait for a tree that
+// nobody can look at any more.
 func (s *Server) end(server *grpc.Server) {
 	s.Shutdown()
-	timer := time.AfterFunc(stopPatience, server.Stop)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		server.GracefulStop()
+	}()
+	timer := time.NewTimer(stopPatience)
 	defer timer.Stop()
-	server.GracefulStop()
+	select {
+	case <-told:
+	case <-timer.C:
+		server.Stop()
+	}
 }
 
 // Credentials are what [Serve] serves with. They must ask for client
@@ -111,6 +122,8 @@ func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) 
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, network, address)
 	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && network == "unix":
+		return nil, fmt.Errorf("something listens there already, or did and was killed: remove the socket if it was: %w", err)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return nil, fmt.Errorf("something listens there already: take another port (0 is any that is free): %w", err)
 	case err != nil:

@@ -15,6 +15,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // serveOn starts Serve, and returns where.
@@ -75,6 +78,11 @@ func TestServeRefuses(t *testing.T) {
 	require.NoError(t, err)
 	defer taken.Close()
 	creds := Credentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}))
+	orphan := filepath.Join(t.TempDir(), "tap")
+	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: orphan})
+	require.NoError(t, err)
+	killed.SetUnlinkOnClose(false)
+	require.NoError(t, killed.Close())
 	for name, tt := range map[string]struct {
 		addr string
 		opts []ServerOption
@@ -90,6 +98,7 @@ func TestServeRefuses(t *testing.T) {
 		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "Credentials need AllowIdentities"},
 		"a socket, no path":   {"unix:", nil, "tap: serve on unix:: the path of the socket is missing: unix:/run/web/tap.sock"},
 		"not an address":      {"4190", nil, "an address is host:port, such as 127.0.0.1:4190"},
+		"a socket, orphaned":  {"unix:" + orphan, nil, "was killed: remove the socket if it was: listen unix"},
 		"taken":               {taken.Addr().String(), nil, "something listens there already: take another port"},
 		"not on this machine": {"192.0.2.1:0", []ServerOption{AllowRemote()}, "cannot assign requested address"},
 	} {
@@ -137,4 +146,33 @@ func TestServeOfAContextThatIsOver(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("it does not end")
 	}
+}
+
+// A tree that nobody can look at any more, as one whose lock is held for ever, is
+// no reason to stay.
+func TestServeEndsThoughDescribeDoesNot(t *testing.T) {
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	at, stop := serveOn(t, "127.0.0.1:0", nil, Describing(func() layer.Node {
+		close(asked)
+		<-goOn
+		return layer.Node{}
+	}))
+	conn := dial(t, at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	answer := make(chan error)
+	go func() {
+		_, err := tappb.NewTapClient(conn).Describe(t.Context(), &tappb.DescribeRequest{})
+		answer <- err
+	}()
+	<-asked
+	ended := make(chan error, 1)
+	go func() { ended <- stop() }()
+	select {
+	case err := <-ended:
+		require.NoError(t, err)
+	case <-time.After(30 * time.Second):
+		close(goOn)
+		t.Fatal("it does not end")
+	}
+	require.Equal(t, codes.Unavailable, status.Code(<-answer))
+	close(goOn)
 }

@@ -24,8 +24,8 @@ const droppedTrailer = "gotower-tap-dropped"
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// It answers nobody but this machine, unless options say otherwise; see
-// [AllowIdentities].
+// It answers nobody but this machine, and no proxy there that says that it
+// forwards, unless options say otherwise; see [AllowIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
 	reg      *Registry

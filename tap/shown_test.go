@@ -3,6 +3,7 @@ package tap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -159,4 +160,30 @@ func TestExplanationsRepeatNoSecrets(t *testing.T) {
 		{Key: "because", Value: `header is "` + redacted + `"`}, {Key: "token", Value: "[" + redacted + " " + redacted + "]"},
 		{Key: "open", Value: "a is open in " + redacted + ", dark"}, {Key: "to", Value: serverAddr}, {Key: "n", Value: 7},
 	}, Children: []layer.Node{inner}, Next: &inner}}, got)
+}
+
+// quotedQuery reads requests whose query is no good URL, which clients may send.
+type quotedQuery struct{ fakeAccess }
+
+func (quotedQuery) Query(*call) string { return `code="s3cret\xff"` }
+
+// An error quotes a URL, and a field, by Go's rules.
+func TestExplanationsQuoteNoSecrets(t *testing.T) {
+	c := get("/a")
+	c.header = fields{{"Authorization", `Digest "s3cret"`}}
+	broken := &url.Error{Op: "Get", URL: "http://web/a?" + quotedQuery{}.Query(c), Err: io.EOF}
+	say := func(next service) service {
+		return serve(func(ctx context.Context, c *call) (*reply, error) {
+			layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "choice", State: layer.State{
+				{Key: "err", Value: broken}, {Key: "field", Value: fmt.Sprintf("no good: %q", c.header.Get("Authorization"))},
+			}})
+			return next.Call(ctx, c)
+		})
+	}
+	reg := new(Registry)
+	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
+	send(t, Explain[*call, *reply](reg)(say(Layer[*call, *reply](reg, quotedQuery{newAccess()})(respond("x")))), c)
+	require.Equal(t, []layer.Node{{Name: "choice", State: layer.State{
+		{Key: "err", Value: `Get "http://web/a?` + redacted + `": EOF`}, {Key: "field", Value: `no good: "` + redacted + `"`},
+	}}}, events(w)[2].ResponseEnd.Explanation)
 }

@@ -86,10 +86,15 @@ func (l *live) begin() {
 	}
 }
 
-// again calls f until ctx ends, with a pause, and keeps why it ended.
+// again calls f until ctx ends, with a pause, and keeps why it ended. Who is
+// refused is so at once: one that is under way for longer has nothing to say
+// against it, also where no request comes that would show it.
 func (l *live) again(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
-		problem.set(f(ctx))
+		well := time.AfterFunc(l.every, func() { problem.set(nil) })
+		err := f(ctx)
+		well.Stop()
+		problem.set(err)
 		pause(ctx, l.every)
 	}
 }

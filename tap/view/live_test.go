@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -183,6 +184,33 @@ func TestProblemsAreSaid(t *testing.T) {
 		}
 		require.Equal(t, []string{errNothing.Error()}, f.Problems, "once")
 		require.Equal(t, []attr{{"error", "panic: no tree"}}, f.Tree.State)
+	}
+}
+
+// A problem is over when what was refused is not, though no request comes to
+// prove it.
+func TestAProblemEnds(t *testing.T) {
+	source := counting(1)
+	var welcome atomic.Bool
+	source.watch = func(ctx context.Context, _ *tappb.WatchRequest, yield func(tap.Event, error) bool) {
+		if !welcome.Load() {
+			yield(tap.Event{}, errNothing)
+			return
+		}
+		<-ctx.Done()
+	}
+	_, at := serve(t, Config{Registry: source})
+	l := listen(t, at+"/live")
+	var f frame
+	for len(f.Problems) == 0 {
+		l.await("frame").into(t, &f)
+	}
+	require.Equal(t, []string{errNothing.Error()}, f.Problems)
+	welcome.Store(true)
+	for frames := 0; len(f.Problems) > 0; frames++ {
+		require.Less(t, frames, 1000)
+		f = frame{}
+		l.await("frame").into(t, &f)
 	}
 }
 

@@ -80,3 +80,51 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 	b.expectLoss(false)
 	b.clean()
 }
+
+// A request that comes while the page is paused is one, in however many parts.
+func TestBrowserCountsWhatCameWhilePaused(t *testing.T) {
+	b := newBrowser(t)
+	events := make(chan *tap.Event)
+	source := counting(2)
+	measured := source.watch
+	source.watch = func(ctx context.Context, req *tappb.WatchRequest, yield func(tap.Event, error) bool) {
+		if req.GetMaxRps() != lookedAt {
+			measured(ctx, req, yield)
+			return
+		}
+		for {
+			select {
+			case e := <-events:
+				yield(*e, nil)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+	h := newHost(t, Config{Registry: source})
+	b.do(chromedp.EmulateViewport(1440, 900), chromedp.Navigate("http://"+h.addr+"/view"))
+	const note = `document.getElementById('tap-note').textContent`
+	dropped := 0
+	show := func(e *tap.Event) { // and wait until the page has it
+		for _, e := range []*tap.Event{e, {Dropped: 1}} {
+			select {
+			case events <- e:
+			case <-b.Done():
+			}
+		}
+		dropped++
+		b.until(note + `.includes('` + strconv.Itoa(dropped) + ` events dropped')`)
+	}
+	show(begins(0))
+	b.until(`(` + rowsOf + `)('tap-table', 5).length === 1`)
+	b.press("p")
+	b.until(`document.getElementById('state').textContent === 'paused'`)
+	for _, e := range []*tap.Event{responds(0, 200), begins(1), responds(1, 200), begins(2), ends(1), ends(0)} {
+		show(e)
+	}
+	require.Equal(t, "2 came while paused, 7 events dropped", b.ask(note))
+	b.press("p")
+	show(ends(2))
+	require.Equal(t, "8 events dropped", b.ask(note))
+	b.clean()
+}

@@ -57,7 +57,6 @@ func (r *run) countRoutes(ctx context.Context) error {
 			return err
 		}
 		r.routes.Store(rsp)
-		r.noRoutes.set(nil)
 	}
 	return nil
 }
@@ -77,7 +76,6 @@ func (r *run) measure(ctx context.Context) error {
 		case e.ResponseEnd != nil:
 			r.latency.add(e.ResponseEnd.SinceRequestInit)
 		}
-		r.noLatency.set(nil)
 	}
 	return nil
 }

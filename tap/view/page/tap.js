@@ -44,7 +44,8 @@ export class Tap {
   constructor(open, changed, lost) {
     this.records = new Map(); // by id, the oldest first
     Object.assign(this, { changed, lost });
-    this.held = 0;
+    this.held = 0; // that came while paused,
+    this.heldOpen = new Set(); // and the ids of those that will be told of again
     this.paused = false;
     this.route = ''; // by a row of the routes, not by the form
     this.table = new Table($('tap-table'), columns, { key: (r) => r.id, open, empty: waiting });
@@ -111,6 +112,7 @@ export class Tap {
   /** back: a stream that begins knows nothing of what was open before, and counts from 0. */
   back() {
     this.before = { skipped: this.skipped, dropped: this.dropped };
+    this.heldOpen.clear();
     this.lost();
     for (const r of this.records.values()) {
       if (r.open) Object.assign(r, { open: false, lost: true });
@@ -124,7 +126,8 @@ export class Tap {
     Object.assign(this, { skipped: this.before.skipped + skipped, dropped: this.before.dropped + dropped, limit: limit || this.limit });
     for (const r of records) {
       if (this.paused && !this.records.has(r.id)) {
-        this.held++;
+        if (!this.heldOpen.delete(r.id)) this.held++;
+        if (r.open) this.heldOpen.add(r.id);
         continue;
       }
       this.records.set(r.id, r);
@@ -147,6 +150,7 @@ export class Tap {
   pause(paused) {
     this.paused = paused;
     this.held = 0;
+    this.heldOpen.clear();
     this.draw();
   }
 
