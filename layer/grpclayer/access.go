@@ -68,7 +68,10 @@ func (Access) Status(*Reply) int { return 200 }
 // and that of a stream once it began. What a server's unary handler sets is not
 // known here.
 func (Access) ResponseHeader(r *Reply) layer.Fields {
-	if r.stream != nil && r.stream.begun.Load() {
+	switch {
+	case r == nil:
+		return fields(nil)
+	case r.stream != nil && r.stream.begun.Load():
 		header, _ := r.stream.ClientStream.Header() // it is there
 		return fields(header)
 	}
@@ -79,6 +82,8 @@ func (Access) ResponseHeader(r *Reply) layer.Fields {
 // status as the field grpc-status.
 func (Access) ResponseTrailer(r *Reply) layer.Fields {
 	switch {
+	case r == nil:
+		return fields(nil)
 	case r.stream == nil:
 		return (*ending)(r)
 	case r.stream.over():

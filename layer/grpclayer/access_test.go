@@ -32,6 +32,9 @@ func TestAccess(t *testing.T) {
 	assert.Equal(t, "2", a.ResponseTrailer(r).Get("t"))
 	assert.Empty(t, a.ResponseTrailer(r).Get("h"))
 
+	assert.Empty(t, maps.Collect(a.ResponseHeader(nil).All()), "of a layer that answers with nothing")
+	assert.Empty(t, maps.Collect(a.ResponseTrailer(nil).All()))
+
 	out := &Call{ctx: metadata.NewOutgoingContext(context.Background(), metadata.Pairs("k", "v"))}
 	assert.Equal(t, "v", a.RequestHeader(out).Get("k"))
 	assert.Empty(t, a.Authority(out))

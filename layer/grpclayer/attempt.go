@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 
+	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -16,6 +17,7 @@ import (
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
+	method  string                  // of the call
 	refusal atomic.Pointer[refusal] // of the last pick, if it was refused
 	picked  atomic.Pointer[Picked]  // by the last pick, if it was not
 	sent    atomic.Bool             // something reached a server, or may have
@@ -39,10 +41,28 @@ func attemptOf(ctx context.Context) *attempt {
 	return a
 }
 
+// attemptFor returns the attempt that a pick is for, or nil. A call that is made on
+// the way of another, as for its credentials, has that one's context; it is told by
+// its method, since it may not have gone through a [Client].
+func attemptFor(info balancer.PickInfo) *attempt {
+	if a := attemptOf(info.Ctx); a != nil && a.method == info.FullMethodName {
+		return a
+	}
+	return nil
+}
+
 // data says that a message came.
 func (a *attempt) data() {
 	if p := a.picked.Load(); p != nil {
 		p.data()
+	}
+}
+
+// over ends the pick of a unary call that gRPC has left without ending it: where a
+// server answers with two messages, and where a codec panics.
+func (a *attempt) over(err error) {
+	if p := a.picked.Load(); p != nil && !p.ended.Load() {
+		p.done(balancer.DoneInfo{Err: err, BytesSent: true, BytesReceived: true})
 	}
 }
 

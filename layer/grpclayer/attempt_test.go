@@ -3,15 +3,19 @@ package grpclayer
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 func TestAttemptIsAContext(t *testing.T) {
@@ -54,4 +58,55 @@ func TestExplain(t *testing.T) {
 	assert.Equal(t, late.Error(), err.Error())
 	require.ErrorIs(t, err, late)
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(err))
+}
+
+// credsFunc are credentials of calls, which come of a call of their own.
+type credsFunc func(ctx context.Context) error
+
+func (f credsFunc) GetRequestMetadata(ctx context.Context, _ ...string) (map[string]string, error) {
+	return nil, f(ctx)
+}
+
+func (credsFunc) RequireTransportSecurity() bool { return false }
+
+// A call that is made for the credentials of another, by a client that has our
+// balancer alone, is not taken for that one.
+func TestACallForAnotherIsNotThat(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		serve(t, &n, a1)
+		serve(t, &n, a2)
+		plain := func(addr string) *grpc.ClientConn {
+			config := grpc.WithDefaultServiceConfig(`{"loadBalancingConfig":[{"` + name + `":{}}]}`)
+			cc, err := grpc.NewClient("passthrough:///"+addr, append(over(&n), config)...)
+			require.NoError(t, err)
+			t.Cleanup(func() { cc.Close() })
+			return cc
+		}
+		up, down := plain(a2), plain(a3)
+		var seen layer.Describer
+		cc := dial(t, &n, newSource(replace(a1)), Introspect(func(d layer.Describer) { seen = d }))
+		c := pb.NewTestServiceClient(cc)
+
+		s, err := c.FullDuplexCall(t.Context(), grpc.PerRPCCredentials(credsFunc(func(ctx context.Context) error {
+			_, err := call(ctx, up)
+			return err
+		})))
+		require.NoError(t, err)
+		require.NoError(t, s.Send(new(outRequest)))
+		_, err = s.Recv()
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.NoError(t, s.CloseSend())
+		require.NoError(t, readAll(s))
+		synctest.Wait()
+		assert.Less(t, seen.Describe().Children[0].State.Get("ewma"), time.Second, "it is the time to the first message")
+
+		_, err = c.UnaryCall(t.Context(), new(pb.SimpleRequest), grpc.PerRPCCredentials(credsFunc(func(ctx context.Context) error {
+			_, err := pb.NewTestServiceClient(down).FullDuplexCall(ctx)
+			return err
+		})))
+		require.Equal(t, codes.Unavailable, status.Code(err))
+		require.NotErrorIs(t, err, layer.ErrNotReady)
+	})
 }

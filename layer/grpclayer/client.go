@@ -53,7 +53,8 @@ func (c *Client) Unary(
 }
 
 // Stream is a [grpc.StreamClientInterceptor]. A layer's part of a stream, its
-// slot for example, lasts until the stream ended: see [Completion].
+// slot for example, lasts until the stream ended: see [Completion]. Where a layer's
+// limit ends it, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and that reason.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -91,7 +92,7 @@ type clientStream struct {
 
 func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	opening := &stream{attempt: attempt{Context: ctx}, cancel: cancel, single: !s.desc.ServerStreams}
+	opening := &stream{attempt: attempt{Context: ctx, method: c.Method}, cancel: cancel, single: !s.desc.ServerStreams}
 	opts := append(opening.room[:0], s.opts...)
 	opts = append(opts, grpc.OnFinish(opening.finished))
 	opened, err := s.streamer(&opening.attempt, s.desc, s.cc, c.Method, opts...)

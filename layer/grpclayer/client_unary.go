@@ -50,14 +50,20 @@ func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
 		t.peer = new(peer.Peer)
 		opts = append(opts, grpc.Peer(t.peer))
 	}
-	t.attempt.Context = ctx
-	err := u.invoke(&t.attempt, c, t, opts)
+	t.attempt.Context, t.attempt.method = ctx, c.Method
+	err := errNotReturned
+	defer func() { t.attempt.over(err) }()
+	err = u.invoke(&t.attempt, c, t, opts)
 	u.last.Store(&t.Reply)
 	if err != nil {
 		return nil, t.attempt.explain(err, t.Header, t.Trailer)
 	}
 	return &t.Reply, nil
 }
+
+// errNotReturned is what the pick of a try ends with that panicked: it says nothing of
+// the endpoint.
+var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
 
 func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
 	if u.using.TryLock() {

@@ -105,7 +105,8 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 	s.mu.Unlock()
 }
 
-// RecvMsg passes one message on, and the end.
+// RecvMsg passes one message on, and the end. Where that came of a layer's time limit,
+// the error says so, as that of a unary call does.
 func (s *stream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil || errors.Is(err, io.EOF) {
@@ -122,7 +123,7 @@ func (s *stream) RecvMsg(m any) error {
 		s.end(nil)
 	case err != nil:
 		header, _ := s.ClientStream.Header() // it is there, or never will be
-		s.end(s.attempt.answered(err, header, s.Trailer()))
+		err = s.broken(err, header, s.Trailer())
 	}
 	return err
 }
@@ -155,7 +156,18 @@ func (s *stream) begin() {
 func (s *stream) SendMsg(m any) error {
 	err := s.ClientStream.SendMsg(m)
 	if err != nil && !errors.Is(err, io.EOF) {
-		s.end(s.attempt.answered(err, nil, nil))
+		err = s.broken(err, nil, nil)
+	}
+	return err
+}
+
+// broken ends the stream with an error of gRPC's, and returns what its caller has
+// of that.
+func (s *stream) broken(err error, header, trailer metadata.MD) error {
+	ended := s.attempt.answered(err, header, trailer)
+	s.end(ended)
+	if call, ok := ended.(*callError); ok { //nolint:errorlint // it was just made
+		return call.bare()
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package grpclayer
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -93,6 +95,80 @@ func TestControlClosesTheConnectionsThatItGivesUp(t *testing.T) {
 	require.NoError(t, err)
 	assert.Greater(t, l.made.Load(), int64(1))
 	eventually(t, func() bool { return l.open.Load() == 1 }, "the others are closed")
+}
+
+// An address may have a zone.
+func TestControlOfAZone(t *testing.T) {
+	p := servePlane(t, "127.0.0.1:0", nil)
+	dialled := make(chan string, 1)
+	addr := "[fe80::1%lo]:" + portOf(t, p.addr)
+	c := control(t, ControlConfig{Addr: addr, DialOptions: []grpc.DialOption{grpc.WithContextDialer(
+		func(ctx context.Context, to string) (net.Conn, error) {
+			dialled <- to
+			return new(net.Dialer).DialContext(ctx, "tcp", p.addr)
+		})}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, err := call(ctx, c)
+	require.NoError(t, err)
+	assert.Equal(t, addr, <-dialled)
+}
+
+// An attempt that failed is over then, whatever calls are to wait for.
+func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+			conn.Close()
+		}
+	}()
+	c := control(t, ControlConfig{
+		Addr: l.Addr().String(), ConnectTimeout: time.Hour,
+		DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(waitForReady)},
+	})
+	eventually(t, func() bool { return failures(c) > 2 }, "it tries again")
+}
+
+// A server that goes as soon as it is there is not waited for.
+func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	var made atomic.Int64
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			made.Add(1)
+			go func() {
+				defer conn.Close()
+				f := http2.NewFramer(conn, conn)
+				_ = f.WriteSettings()
+				_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
+				_, _ = io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	c := control(t, ControlConfig{Addr: l.Addr().String(), ConnectTimeout: time.Hour})
+	ctx, cancel := context.WithCancel(t.Context())
+	var caller sync.WaitGroup
+	caller.Go(func() {
+		for ctx.Err() == nil {
+			_, _ = call(ctx, c)
+		}
+	})
+	eventually(t, func() bool { return made.Load() > 3 }, "it tries again")
+	cancel()
+	caller.Wait()
 }
 
 // The options of one client are not those of another that begins alike.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/url"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -46,7 +47,7 @@ func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 	until := time.Now().Add(c.cfg.ConnectTimeout)
 	limit, cancel := context.WithDeadlineCause(ctx, until, fmt.Errorf("not connected within %v", c.cfg.ConnectTimeout))
 	defer cancel()
-	cc, err := grpc.NewClient("passthrough:///"+addr, c.dialOptions(until, l)...)
+	cc, err := grpc.NewClient("passthrough:///"+url.PathEscape(addr), c.dialOptions(until, l)...)
 	if err != nil {
 		return nil, &layer.Error{Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Err: err}
 	}
@@ -81,7 +82,9 @@ func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 	return layer.Drain[*Call](d, layer.Until(Completion), layer.For[*Reply](addr))(l), nil
 }
 
-// up waits until the connection is there.
+// up waits until the connection is there. Connect leaves the state Connecting, so that
+// Idle is that of one which was lost at once, and may have been there unseen: nothing
+// follows from it by itself.
 func (l *controlLink) up(limit context.Context) error {
 	l.cc.Connect()
 	for {
@@ -91,7 +94,9 @@ func (l *controlLink) up(limit context.Context) error {
 			return nil
 		case connectivity.TransientFailure, connectivity.Shutdown:
 			return l.why(limit)
-		case connectivity.Idle, connectivity.Connecting:
+		case connectivity.Idle:
+			return errLost
+		case connectivity.Connecting:
 		}
 		if !l.cc.WaitForStateChange(limit, s) {
 			return context.Cause(limit)
@@ -111,7 +116,7 @@ func (l *controlLink) why(limit context.Context) error {
 	case cause != nil:
 		return cause
 	}
-	_, err := l.cc.NewStream(limit, &grpc.StreamDesc{}, "/")
+	_, err := l.cc.NewStream(limit, &grpc.StreamDesc{}, "/", grpc.WaitForReady(false))
 	return errors.New(status.Convert(err).Message())
 }
 
@@ -126,7 +131,7 @@ func (l *controlLink) failed(err error) {
 	}
 }
 
-var errDialled = errors.New("the connection was lost")
+var errLost = errors.New("the connection was lost")
 
 func (c *Control) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
 	secure := insecure.NewCredentials()
@@ -144,7 +149,7 @@ func (c *Control) dialOptions(until time.Time, l *controlLink) []grpc.DialOption
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: c.cfg.ConnectTimeout}),
 		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 			if l.dialled.Swap(true) {
-				return nil, errDialled
+				return nil, errLost
 			}
 			ctx, cancel := context.WithDeadline(ctx, until)
 			defer cancel()

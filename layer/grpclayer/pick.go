@@ -20,7 +20,7 @@ type picker struct{ *towerBalancer }
 // Pick never waits.
 func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	picked, err := p.balance.Call(info.Ctx, info)
-	a := attemptOf(info.Ctx)
+	a := attemptFor(info)
 	if err != nil {
 		return balancer.PickResult{}, p.refuse(info, a, err)
 	}
