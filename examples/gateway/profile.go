@@ -91,5 +91,6 @@ func (t table) check(path string, p *profiles.Profile) error {
 		return nil
 	}
 	return fmt.Errorf("%s sends requests to %s, and there is no backend of that name, only %s:"+
-		" give -backend %s=ip:port for each, or change the file", path, strings.Join(lacking, " and "), strings.Join(t.names(), ", "), lacking[0])
+		" give -backend %s=ip:port for each, or change the file",
+		path, strings.Join(lacking, " and "), strings.Join(t.names(), ", "), lacking[0])
 }

@@ -74,7 +74,8 @@ func certify(ctx context.Context, args []string, stdout, stderr io.Writer) error
 	tokenFile := flags.String("token-file", "", "`file` with the token that gets any name")
 	tokens := flags.String("tokens", "", "`directory` with a token for each name, in a file of that name")
 	flags.Usage = func() {
-		fmt.Fprintln(flags.Output(), "What a proxy needs before it starts, \"identity init\" writes: identity init -help.\nUsage of identity:")
+		fmt.Fprintln(flags.Output(), "What a proxy needs before it starts, \"identity init\" writes: identity init -help.")
+		fmt.Fprintln(flags.Output(), "Usage of identity:")
 		flags.PrintDefaults()
 	}
 	if err := parse(flags, args, stderr); err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,12 +95,12 @@ func TestNoAnswerKeepsASlot(t *testing.T) {
 	for name, answer := range map[string]func(p *wild, id uint32){
 		"two messages": func(p *wild, id uint32) {
 			p.answer(id)
-			_ = p.WriteData(id, false, append(empty, empty...))
+			_ = p.WriteData(id, false, slices.Concat(empty, empty))
 			p.head(id, true, "grpc-status", "0")
 		},
 		"two messages and no end": func(p *wild, id uint32) {
 			p.answer(id)
-			_ = p.WriteData(id, false, append(empty, empty...))
+			_ = p.WriteData(id, false, slices.Concat(empty, empty))
 		},
 		"no message": func(p *wild, id uint32) {
 			p.head(id, true, ":status", "200", "content-type", "application/grpc", "grpc-status", "0")

@@ -3,6 +3,7 @@ package dns
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -16,7 +17,7 @@ func unpack(msg []byte) (m dnsmessage.Message, err error) {
 	if m.Header, err = p.Start(msg); err != nil {
 		return m, err
 	}
-	if err = p.SkipAllQuestions(); err != nil {
+	if err := p.SkipAllQuestions(); err != nil {
 		return m, err
 	}
 	for _, s := range []struct {
@@ -66,11 +67,9 @@ func (s section) records() ([]dnsmessage.Resource, error) {
 }
 
 func isRead(kind dnsmessage.Type) bool {
-	switch kind {
-	case dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypeCNAME, dnsmessage.TypeSOA, dnsmessage.TypeOPT:
-		return true
-	}
-	return false
+	return slices.Contains([]dnsmessage.Type{
+		dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypeCNAME, dnsmessage.TypeSOA, dnsmessage.TypeOPT,
+	}, kind)
 }
 
 // read reads the record of a header. Of a SOA, that is the last of its numbers
