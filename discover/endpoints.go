@@ -23,10 +23,10 @@ import (
 //
 // A consumer sends nothing to a removed endpoint after it took the Change; from
 // then on that endpoint's Call refuses with an error that matches
-// [layer.ErrClosed], and its Ready ends with one, whoever waits in it. What is in
-// flight goes on: the context of the endpoint's service ends when its last
-// response did (see [Until]), or with ctx. When the consumer breaks, all endpoints
-// are removed in this way.
+// [layer.ErrClosed], and its Ready ends with one, whoever waits in it, as it does
+// when ctx ends. What is in flight goes on: the context of the endpoint's service
+// ends when its last response did (see [Until]), or with ctx. When the consumer
+// breaks, all endpoints are removed in this way.
 //
 // The sequence may be ranged over several times, also at once: each time it
 // resolves anew and makes services of its own. While it is ranged over it has

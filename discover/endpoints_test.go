@@ -145,6 +145,47 @@ func TestReadyEndsWithTheEndpoint(t *testing.T) {
 	}
 }
 
+// A consumer that waits in the loop is told of the end of ctx as well, whatever the
+// service waits for.
+func TestReadyInTheLoopEndsWithTheContext(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		told := make(chan error, 1)
+		own, leave := context.WithCancel(context.Background())
+		defer leave()
+		go func() {
+			for c := range discover.Endpoints(ctx, src, "web", made.Make) {
+				for _, e := range c.Added {
+					rsp, err := e.Service.Call(own, "")
+					assert.NoError(t, err)
+					made.of(1)[0].shut.Store(true)
+					told <- e.Service.Ready(own)
+					assert.NoError(t, rsp.Body.Close())
+				}
+			}
+		}()
+		src.update(add(at(1)))
+		synctest.Wait()
+		require.Empty(t, told)
+		cancel()
+		synctest.Wait()
+		require.Len(t, told, 1, "it waits for what will never be")
+		require.ErrorIs(t, <-told, layer.ErrClosed)
+	})
+}
+
+// To ask an endpoint that is ready costs nothing but the asking.
+func TestReadyOfWhatIsReadyAllocatesNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := start(ctx, src, made)
+		src.update(add(at(1)))
+		synctest.Wait()
+		svc := c.at(1).Service
+		require.Zero(t, testing.AllocsPerRun(100, func() { _ = svc.Ready(ctx) }))
+	})
+}
+
 // A consumer that panics, or whose goroutine exits, is one that breaks: what it was
 // just told to be gone is let go as well.
 func TestAPanicOfTheConsumerLeavesNothing(t *testing.T) {

@@ -2,6 +2,7 @@ package discover
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/gotower/gotower/internal/left"
@@ -13,7 +14,7 @@ import (
 type member[Req, Rsp any] struct {
 	counted[Req, Rsp]
 	ctx    context.Context //nolint:containedctx // the life of the service, handed to Make
-	wanted context.Context //nolint:containedctx // ends before ctx does: with the first retire
+	wanted context.Context //nolint:containedctx // ends with the first retire, even if ctx does not yet
 	forgo  context.CancelFunc
 	target Target
 
@@ -48,20 +49,28 @@ func (m *member[Req, Rsp]) retire() {
 // Ready is that of the service inside, and ends when the endpoint is gone. The
 // service does not know that as long as a response is open.
 func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
-	if m.IsGone() {
+	if m.wanted.Err() != nil {
 		return m.gone()
 	}
-	if ctx.Err() == nil {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(m.wanted, cancel)()
-	}
-	err := m.inner.Ready(ctx)
-	if m.IsGone() {
+	err := m.ready(ctx)
+	if m.wanted.Err() != nil {
 		return m.gone()
 	}
 	return err
+}
+
+// ready waits for the service inside while the endpoint is wanted.
+func (m *member[Req, Rsp]) ready(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return m.inner.Ready(ctx)
+	}
+	if err := layer.Poll(m.inner); err == nil || errors.Is(err, layer.ErrClosed) {
+		return err
+	}
+	until, leave := context.WithCancel(ctx)
+	defer leave()
+	defer context.AfterFunc(m.wanted, leave)()
+	return m.inner.Ready(until)
 }
 
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {

@@ -175,8 +175,8 @@ func (w *watch[Req, Rsp]) add(endpoints []resolve.Endpoint) {
 
 func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
 	m := &member[Req, Rsp]{target: Target{Name: w.target, Endpoint: e}, batch: w.batch}
-	m.ctx, m.Ended = context.WithCancel(w.ctx)                   //nolint:gosec // the Count calls it
-	m.wanted, m.forgo = context.WithCancel(context.Background()) //nolint:gosec // retire calls it
+	m.ctx, m.Ended = context.WithCancel(w.ctx)    //nolint:gosec // the Count calls it
+	m.wanted, m.forgo = context.WithCancel(w.ctx) //nolint:gosec // retire calls it
 	m.complete = w.complete
 	m.now = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
 	return m

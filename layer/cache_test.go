@@ -417,6 +417,26 @@ func TestCacheEndWakesWhoWaitsForItsService(t *testing.T) {
 	})
 }
 
+// Why the cache ended may be that something closed. What its services share with
+// others did not.
+func TestCacheEndClosesNothingThatIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dialer := newReconnectDialer()
+		dialer.makes(layer.Limit[int, int](0)(&reconnectConn{}))
+		shared := layer.Reconnect[int, int](t.Context(), dialer.connect, layer.Backoff{})
+		ctx, cancel := context.WithCancelCause(t.Context())
+		c := layer.NewCache(ctx, func(context.Context, string) layer.Service[int, int] { return shared }, layer.CachePolicy{})
+		waiting := make(chan error)
+		go func() { waiting <- c.Service("a").Ready(t.Context()) }()
+		synctest.Wait()
+		cancel(fmt.Errorf("the server: %w", layer.ErrClosed))
+		require.ErrorIs(t, <-waiting, layer.ErrClosed)
+		require.NotErrorIs(t, layer.Poll(shared), layer.ErrClosed)
+		time.Sleep(time.Minute)
+		require.EqualValues(t, 1, dialer.dials.Load())
+	})
+}
+
 func cacheErr(svc cacheService) error {
 	_, err := svc.Call(context.Background(), "")
 	return err

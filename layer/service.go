@@ -83,7 +83,9 @@ var polled = func() context.Context {
 }()
 
 // readyWhile is Ready of svc, for no longer than life goes on: svc may wait for
-// something else. Whoever calls it looks at life when it returns.
+// something else. Whoever calls it looks at life when it returns. What svc hears is
+// not why life ended: that may match [ErrClosed], and what is below may be shared,
+// and is not closed.
 func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
@@ -91,10 +93,9 @@ func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	if err := Poll(svc); err == nil || errors.Is(err, ErrClosed) {
 		return err
 	}
-	until, leave := context.WithCancelCause(ctx)
-	defer leave(nil)
-	stop := context.AfterFunc(life, func() { leave(context.Cause(life)) })
-	defer stop()
+	until, leave := context.WithCancel(ctx)
+	defer leave()
+	defer context.AfterFunc(life, leave)()
 	return svc.Ready(until)
 }
 

@@ -31,7 +31,8 @@ import (
 //
 // Errors: passed as they are. Where both refuse, the error is an [Error] of
 // kind [ErrNotReady] with both causes; it matches [ErrClosed] if both do. Its After
-// is the shorter one of theirs, if both say.
+// is the shorter one of theirs, if both say; if one of the two is closed, it is that
+// of the other.
 //
 // Cost: an atomic load while primary is ready; no allocation. While it is not,
 // two clock readings and the refusal.
@@ -93,25 +94,28 @@ func (s *switched[Req, Rsp]) fall(ctx context.Context, req Req, refusal error) (
 // neither is the refusal of both. One of them alone does not close the switch.
 func (s *switched[Req, Rsp]) neither(primary, fallback error) error {
 	e := &Error{Layer: "switch", Target: s.target, Kind: ErrNotReady, Reason: "neither primary nor fall-back"}
-	if first, ok := RetryAfter(primary); ok {
-		second, _ := RetryAfter(fallback)
-		e.After = min(first, second)
-	}
-	if errors.Is(primary, ErrClosed) != errors.Is(fallback, ErrClosed) {
+	first, _ := RetryAfter(primary)
+	second, _ := RetryAfter(fallback)
+	e.After = min(first, second)
+	if closed := errors.Is(primary, ErrClosed); closed != errors.Is(fallback, ErrClosed) {
+		// Only the one that is not closed may be back.
+		if e.After = first; closed {
+			e.After = second
+		}
 		primary, fallback = mapHiddenError{primary, ErrClosed}, mapHiddenError{fallback, ErrClosed}
 	}
-	e.Err = switchCauses{errors.Join(primary, fallback)}
+	e.Err = switchCausesError{errors.Join(primary, fallback)}
 	return e
 }
 
-// switchCauses are both refusals. They match what either does, but when it is worth
+// switchCausesError are both refusals. They match what either does, but when it is worth
 // trying again is not for one of them to say: the error around them does.
-type switchCauses struct{ both error }
+type switchCausesError struct{ both error }
 
-func (c switchCauses) Error() string        { return c.both.Error() }
-func (c switchCauses) Is(target error) bool { return errors.Is(c.both, target) }
+func (c switchCausesError) Error() string        { return c.both.Error() }
+func (c switchCausesError) Is(target error) bool { return errors.Is(c.both, target) }
 
-func (c switchCauses) As(target any) bool {
+func (c switchCausesError) As(target any) bool {
 	_, ours := target.(**Error)
 	return !ours && errors.As(c.both, target)
 }

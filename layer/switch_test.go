@@ -120,7 +120,7 @@ func TestSwitchSaysThatNeitherIsReady(t *testing.T) {
 func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
 	refuses := func(after time.Duration) layer.Service[int, int] {
 		return layer.Func[int, int](func(context.Context, int) (int, error) {
-			return 0, &switchRefusal{&layer.Error{Layer: "busy", Kind: layer.ErrNotReady, After: after}}
+			return 0, &switchRefusalError{&layer.Error{Layer: "busy", Kind: layer.ErrNotReady, After: after}}
 		})
 	}
 	for _, tt := range []struct{ primary, fallback, want time.Duration }{
@@ -134,13 +134,34 @@ func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
 		after, ok := layer.RetryAfter(err)
 		require.Equal(t, tt.want, after)
 		require.Equal(t, tt.want > 0, ok)
-		require.ErrorAs(t, err, new(*switchRefusal), "both are there still")
+		require.ErrorAs(t, err, new(*switchRefusalError), "both are there still")
 	}
 }
 
-type switchRefusal struct{ error }
+// One that is closed does not come back sooner than the other.
+func TestSwitchSaysWhenTheOneMayBeReadyThatIsNotClosed(t *testing.T) {
+	refuses := func(kind error, after time.Duration) layer.Service[int, int] {
+		return layer.Func[int, int](func(context.Context, int) (int, error) {
+			return 0, &layer.Error{Layer: "busy", Kind: kind, After: after}
+		})
+	}
+	for _, after := range []time.Duration{0, time.Millisecond} { // of the closed one: it means nothing
+		closed, busy := refuses(layer.ErrClosed, after), refuses(layer.ErrNotReady, time.Second)
+		for name, svc := range map[string]layer.Service[int, int]{
+			"primary": layer.Switch(closed, busy, 0), "fallback": layer.Switch(busy, closed, 0),
+		} {
+			_, err := svc.Call(t.Context(), 1)
+			require.NotErrorIs(t, err, layer.ErrClosed, name)
+			got, ok := layer.RetryAfter(err)
+			require.True(t, ok, name)
+			require.Equal(t, time.Second, got, name)
+		}
+	}
+}
 
-func (r *switchRefusal) Unwrap() error { return r.error }
+type switchRefusalError struct{ error }
+
+func (r *switchRefusalError) Unwrap() error { return r.error }
 
 // Errors of a primary that served are the caller's: a request is never sent
 // twice.

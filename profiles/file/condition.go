@@ -25,6 +25,9 @@ type conditions struct {
 
 func linkerdDrops(v value, why string) { v.warnf("%s: left out as linkerd does", why) }
 
+// routerDrops notes what is too much for a Router alone.
+func routerDrops(v value, why string) { v.warnf("%s: left out, which linkerd would not do", why) }
+
 func linkerdRequests() conditions {
 	c := conditions{bare: true, drop: linkerdDrops}
 	c.leaves = func(add func(profiles.Match)) fields {
@@ -35,9 +38,15 @@ func linkerdRequests() conditions {
 				}
 			},
 			"pathRegex": func(v value) {
-				if regex, ok := v.text(); ok && regex != "" {
-					add(v.leaf(c, profiles.Path(regex)))
+				regex, ok := v.text()
+				if !ok || regex == "" {
+					return
 				}
+				c := c
+				if _, err := syntax.Parse(regex, syntax.Perl); err == nil {
+					c.drop = routerDrops // what is left to be wrong with it is its size
+				}
+				add(v.leaf(c, profiles.Path(regex)))
 			},
 		}
 	}

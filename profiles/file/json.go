@@ -43,9 +43,10 @@ func asYAML(data []byte) []byte {
 	return out
 }
 
-// escapedOnly reports whether YAML has c nowhere but in an escape.
+// escapedOnly reports whether YAML has c nowhere but in an escape, or as the end of
+// a line, which takes the blanks beside it away.
 func escapedOnly(c rune) bool {
-	return 0x7f <= c && c <= 0x9f || c == 0xfffe || c == 0xffff
+	return 0x7f <= c && c <= 0x9f || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff
 }
 
 // surrogates returns the character that is written as two \u escapes at the

@@ -21,7 +21,7 @@ func (e *entry) linkerdRoutes(v value) {
 	problems := tooMuch(e.profile.Routes)
 	for i, r := range e.profile.Routes {
 		if why := problems[i]; why != nil {
-			items[i].warnf("%v: left out, which linkerd would not do", why)
+			routerDrops(items[i], why.Error())
 		} else {
 			kept = append(kept, r)
 		}
@@ -29,7 +29,7 @@ func (e *entry) linkerdRoutes(v value) {
 	e.profile.Routes = kept
 }
 
-// linkerdRoute returns false if linkerd leaves the route out.
+// linkerdRoute returns false if the route is left out.
 func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 	v.read(fields{
 		"name":            word(&r.Name),
@@ -42,7 +42,7 @@ func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 	v.require("condition", "which requests: {method: GET, pathRegex: /books}")
 	r.Labels = map[string]string{"route": r.Name}
 	if condition, ok := v.field("condition"); ok && r.Match == nil {
-		condition.warnf("nothing of the condition is left: linkerd leaves the route out")
+		condition.warnf("nothing of the condition is left: the route is left out")
 	}
 	return r, r.Match != nil
 }

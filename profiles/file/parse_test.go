@@ -140,7 +140,7 @@ func TestJSON(t *testing.T) {
 	require.Len(t, s.Profile("web").Routes, 1)
 	assert.Equal(t, "😀/\x7f\\ä\n", s.Profile("web").Routes[0].Name)
 	assert.Equal(t, profiles.Path("^/a$"), s.Profile("web").Routes[0].Match)
-	bare := "a\x7f\u0080\u0085\u009f\u00a0\u2028\ufeff\ufffe\uffff\U0010ffff"
+	bare := "a\x7f\u0080\u0085\u009f\u00a0 \u2028 \u2029--- \ufeff\ufffe\uffff\U0010ffff"
 	s = parse(t, `{"target": "web", "routes": [{"name": "`+bare+`", "match": {"path": "/a"}}]}`)
 	assert.Equal(t, bare, s.Profile("web").Routes[0].Name)
 	parse(t, "\ufeff{\"target\": \"web\", \"routes\": [{\"match\": {\"path\": \"\\/a\"}}]}") // as Windows writes it

@@ -158,10 +158,10 @@ func TestWhatLinkerdLeavesOut(t *testing.T) {
 	}
 	require.Equal(t, []string{
 		"f:6:16: spec.retryBudget: retry budget: ttl 1m1s is not from 1s to 60s: left out as linkerd does, so there are no retries",
-		"f:9:16: spec.routes[0].condition: nothing of the condition is left: linkerd leaves the route out",
+		"f:9:16: spec.routes[0].condition: nothing of the condition is left: the route is left out",
 		"f:9:28: spec.routes[0].condition.pathRegex \"/a(\": want a regular expression: missing closing ): `/a(`" + left,
 		"f:11:35: spec.routes[1].condition.any[0].pathRegex \"/a(?=b)\": want a regular expression: invalid or unsupported Perl syntax: `(?=`" + left,
-		"f:13:16: spec.routes[2].condition: nothing of the condition is left: linkerd leaves the route out",
+		"f:13:16: spec.routes[2].condition: nothing of the condition is left: the route is left out",
 		`f:13:31: spec.routes[2].condition.not.method "GE T": method "GE T" is not a token` + left,
 		`f:15:32: spec.routes[3].condition.all[0].method "GE T": method "GE T" is not a token` + left,
 		`f:18:14: spec.routes[4].timeout "-1s": it is below 0` + left,
@@ -187,6 +187,15 @@ func TestExpressionsThatAreTooMuchForARouter(t *testing.T) {
 	require.NoError(t, p.Validate())
 	require.Len(t, p.Routes, 4)
 	require.Equal(t, "small", p.Routes[3].Name)
+}
+
+// One that is too large alone is not left out because of linkerd either.
+func TestAnExpressionThatIsTooLargeForARouter(t *testing.T) {
+	s := parse(t, sp("  routes:\n  - {name: big, condition: {pathRegex: '/(a?b?c?d?e?f?){1000}'}}\n"))
+	require.Len(t, s.Warnings, 2)
+	require.ErrorContains(t, s.Warnings[0], "nothing of the condition is left: the route is left out")
+	require.ErrorContains(t, s.Warnings[1], "at most 10000: left out, which linkerd would not do")
+	require.Empty(t, s.Profile("web.ns.svc.cluster.local").Routes)
 }
 
 // For responses, unlike for requests, a condition of nothing is none.
