@@ -72,13 +72,26 @@ func interim(f frameHead, block []byte) bool {
 	case first&indexed != 0:
 		// It may be any that was said before; but no final one stands alone: there
 		// is a Date.
-		return len(block) == 1 && first > indexed|status
+		return first > indexed|status && oneIndex(block)
 	case first&kind == resize:
 		return true // which a client asks for, too
 	case first == literal|status, first == status:
 		return len(block) > 2 && block[2]>>3 == 1 // the Huffman code of "1"
 	}
 	return false
+}
+
+// oneIndex reports whether a field block that begins with an index has nothing but
+// that. It takes more than a byte where much was said since.
+func oneIndex(block []byte) bool {
+	n := 1
+	if block[0] == 0xff {
+		for n < len(block) && block[n]&0x80 != 0 {
+			n++
+		}
+		n++
+	}
+	return n == len(block)
 }
 
 func (t *takenBack) answered() {

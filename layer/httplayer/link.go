@@ -23,7 +23,8 @@ type link struct {
 	failures int       // in a row
 	next     time.Time // unless up, when there may be an attempt
 	trying   bool      // one was allowed, and has not ended
-	allowed  attempt   // the last one
+	allowed  attempt   // the last one,
+	earlier  attempt   // and the last one by the time the link went down
 	err      error     // of the last attempt, nil if it succeeded
 }
 
@@ -99,14 +100,22 @@ func (l *link) report(mine attempt, err error) {
 	switch {
 	case err == nil:
 		l.state, l.failures, l.err = linkUp, 0, nil
-	case l.state != linkDown || l.trying && mine != 0: // be it one that took too long
-		l.state, l.err = linkDown, err
-		l.next = time.Now().Add(l.backoff.Delay(l.failures))
-		l.failures++
+	case l.state != linkDown:
+		l.earlier = l.allowed
+		l.fall(err)
+	case l.trying && mine > l.earlier: // be it one that took too long
+		l.fall(err)
 	default:
 		return
 	}
 	l.trying = false
+}
+
+// fall takes a failure. The caller holds mu.
+func (l *link) fall(err error) {
+	l.state, l.err = linkDown, err
+	l.next = time.Now().Add(l.backoff.Delay(l.failures))
+	l.failures++
 }
 
 func (l *link) up() bool {

@@ -92,6 +92,41 @@ func TestLink(t *testing.T) {
 		assert.NotEqual(t, late, admitted(t, l))
 		l.report(late, odd)
 		assert.Equal(t, 2*time.Second, in())
+
+		// One that began to find out before the link was down is a straggler, too.
+		l.report(0, nil)
+		time.Sleep(5 * time.Second)
+		early, _ := l.claim()
+		assert.NotZero(t, early)
+		l.report(0, odd)
+		time.Sleep(time.Second)
+		admitted(t, l)
+		l.report(early, odd)
+		assert.Equal(t, 5*time.Second, in())
+		assert.Equal(t, 1, l.failures)
+	})
+}
+
+// So is the probe of who waits until the address can be reached, beside a request
+// that did not wait and fails first.
+func TestEndpointTriesOneAtATimeBesideAProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dials atomic.Int64
+		e := NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
+			ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+				dials.Add(1)
+				<-ctx.Done()
+				return nil, ctx.Err()
+			}))
+		var waits sync.WaitGroup
+		waits.Go(func() { assert.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady) })
+		time.Sleep(500 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+		defer cancel()
+		waits.Go(func() { assert.Error(t, e.Ready(ctx)) })
+		waits.Wait()
+		assert.EqualValues(t, 3, dials.Load(), "these two, and one after the back-off")
+		assert.Equal(t, 1, e.link.failures)
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -277,13 +278,21 @@ func TestServerEndsRapidReset(t *testing.T) {
 // A 100 Continue, which a client has sent as often as it likes, is no answer that makes
 // up for a stream taken back.
 func TestServerEndsRapidResetAfterContinue(t *testing.T) {
-	for name, table := range map[string]func(n int) uint32{
-		"status indexed": func(int) uint32 { return 4096 },
-		"literal":        func(int) uint32 { return 0 },
-		"table resized":  func(n int) uint32 { return uint32(100 + n%2) },
+	for name, tt := range map[string]struct {
+		table   func(n int) uint32
+		lengths int // that answers are of, after the first 100
+	}{
+		"status indexed": {func(int) uint32 { return 4096 }, 0},
+		"far back":       {func(int) uint32 { return 4096 }, 70}, // so that its index takes two bytes
+		"literal":        {func(int) uint32 { return 0 }, 0},
+		"table resized":  {func(n int) uint32 { return uint32(100 + n%2) }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if n, err := strconv.Atoi(r.Header.Get("Length")); err == nil {
+					say(w, strings.Repeat("x", n))
+					return
+				}
 				_, _ = io.Copy(io.Discard, r.Body)
 				<-r.Context().Done()
 			}))
@@ -291,13 +300,20 @@ func TestServerEndsRapidResetAfterContinue(t *testing.T) {
 			defer conn.Close()
 			c := newFramerClient(t, conn)
 			const most = 1000
-			n, began := 0, time.Now()
+			n, stream, began := 0, uint32(1), time.Now()
 			for answered := true; answered && n < most; n++ {
-				_ = c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingHeaderTableSize, Val: table(n)})
-				stream := uint32(2*n + 1)
+				if n == 0 || tt.table(n) != tt.table(n-1) { // or each would tell anew how large it is
+					_ = c.WriteSettings(xhttp2.Setting{ID: xhttp2.SettingHeaderTableSize, Val: tt.table(n)})
+				}
 				c.open(stream, false, "expect", "100-continue")
 				answered = c.headOf(stream)
 				_ = c.WriteRSTStream(stream, xhttp2.ErrCodeCancel)
+				stream += 2
+				for i := 0; n == 0 && i < tt.lengths; i++ {
+					c.open(stream, true, "length", strconv.Itoa(100+i))
+					require.True(t, c.headOf(stream))
+					stream += 2
+				}
 			}
 			// Those that were there for a while do not count: some for each moment.
 			t.Logf("%d streams in %v", n, time.Since(began))

@@ -91,9 +91,15 @@ func (l *live) begin() {
 // against it, also where no request comes that would show it.
 func (l *live) again(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
-		well := time.AfterFunc(l.every, func() { problem.set(nil) })
+		said := make(chan struct{})
+		well := time.AfterFunc(l.every, func() {
+			defer close(said)
+			problem.set(nil)
+		})
 		err := f(ctx)
-		well.Stop()
+		if !well.Stop() {
+			<-said
+		}
 		problem.set(err)
 		pause(ctx, l.every)
 	}

@@ -214,6 +214,31 @@ func TestAProblemEnds(t *testing.T) {
 	}
 }
 
+// Who is refused just as it would be thought well is refused.
+func TestAProblemThatComesLateStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		l := &live{every: time.Second}
+		var p problem
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			l.again(ctx, &p, func(context.Context) error {
+				time.Sleep(l.every)
+				return errNothing
+			})
+		}()
+		time.Sleep(l.every / 2)
+		for range 100 {
+			time.Sleep(l.every)
+			require.Equal(t, errNothing.Error(), p.get())
+			time.Sleep(l.every)
+		}
+		cancel()
+		<-done
+	})
+}
+
 // A page that does not read keeps nobody waiting, and gets what is new when it
 // does.
 func TestASlowPage(t *testing.T) {

@@ -41,7 +41,7 @@ func TestOwnPortWithoutIdentity(t *testing.T) {
 	require.Equal(t, http.StatusOK, adminStatus(t, tn, "/live"), "the proxy lives")
 }
 
-func adminStatus(t *testing.T, tn *town, path string) int {
+func adminStatus(t asking, tn *town, path string) int {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	status, _ := get(t, c, "http://"+tn.Admin+path)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -20,14 +19,14 @@ import (
 
 // spoken runs a row for each way that a client may speak to the proxy: ask
 // sends a request for web.example, and returns what came of it.
-func spoken(t *testing.T, test func(t *testing.T, ask func(t testing.TB, proxy string) (status int, body string))) {
+func spoken(t *testing.T, test func(t *testing.T, ask func(t asking, proxy string) (status int, body string))) {
 	for name, client := range map[string]func(testing.TB, string) *http.Client{
 		"HTTP1": h1Client, "absolute": absoluteClient, "HTTP2": h2Client,
 	} {
 		t.Run(name, func(t *testing.T) {
 			var c *http.Client
-			test(t, func(t testing.TB, proxy string) (int, string) {
-				t.Helper()
+			test(t, func(now asking, proxy string) (int, string) {
+				now.Helper()
 				if c == nil {
 					c = client(t, proxy)
 				}
@@ -41,7 +40,9 @@ func spoken(t *testing.T, test func(t *testing.T, ask func(t testing.TB, proxy s
 					return 0, err.Error()
 				}
 				if why := rsp.Header.Get("L5d-Proxy-Error"); why != "" {
-					t.Log(why)
+					if t, ok := now.(testing.TB); ok {
+						t.Log(why)
+					}
 				}
 				return rsp.StatusCode, string(body)
 			})
@@ -78,7 +79,7 @@ func balanced(t testing.TB, change ...func(*sidecar.Config)) (*script, *town) {
 }
 
 // later asks in the background.
-func later(t testing.TB, ask func(testing.TB, string) (int, string), proxy string) <-chan string {
+func later(t testing.TB, ask func(asking, string) (int, string), proxy string) <-chan string {
 	out := make(chan string, 1)
 	go func() {
 		status, body := ask(t, proxy)
@@ -88,7 +89,7 @@ func later(t testing.TB, ask func(testing.TB, string) (int, string), proxy strin
 }
 
 func TestB1TheControllerIsAsked(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName).add(t, endpointAt(backend(t, "a")))
@@ -97,7 +98,7 @@ func TestB1TheControllerIsAsked(t *testing.T) {
 }
 
 func TestB2ResolutionsAreKept(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName).add(t, endpointAt(backend(t, "a")))
@@ -111,7 +112,7 @@ func TestB2ResolutionsAreKept(t *testing.T) {
 }
 
 func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t)
 		answer := later(t, ask, tn.Addr)
 		q := ctl.next(t, webName)
@@ -125,9 +126,9 @@ func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
 		_, body = ask(t, tn.Addr)
 		require.Equal(t, "a web.example / ", body)
 		q.add(t, endpointAt(backend(t, "b")))
-		require.Eventually(t, func() bool {
-			_, body = ask(t, tn.Addr)
-			return body == "b web.example / "
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			_, body := ask(c, tn.Addr)
+			assert.Equal(c, "b web.example / ", body)
 		}, soon, time.Millisecond, "what it says now takes its place")
 	})
 }
@@ -135,7 +136,7 @@ func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
 func TestB4NoEndpointsFailFast(t *testing.T) {
 	for name, exists := range map[string]bool{"no endpoints": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
-			spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+			spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 				ctl, tn := balanced(t, impatient)
 				answer := later(t, ask, tn.Addr)
 				ctl.next(t, webName).noEndpoints(t, exists)
@@ -153,16 +154,17 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
 	for name, exists := range map[string]bool{"empty": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
-			spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+			spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 				ctl, tn := balanced(t, impatient)
 				answer := later(t, ask, tn.Addr)
 				q := ctl.next(t, webName)
 				a := endpointAt(backend(t, "a"))
 				q.add(t, a)
 				<-answer // which may have waited for too long
-				require.Eventually(t, func() bool {
-					status, body := ask(t, tn.Addr)
-					return status == http.StatusOK && body == "a web.example / "
+				require.EventuallyWithT(t, func(c *assert.CollectT) {
+					status, body := ask(c, tn.Addr)
+					assert.Equal(c, http.StatusOK, status)
+					assert.Equal(c, "a web.example / ", body)
 				}, soon, time.Millisecond)
 				q.end(t, nil)
 				q = ctl.next(t, webName)
@@ -171,9 +173,9 @@ func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
 				require.Equal(t, http.StatusOK, status)
 				q.add(t, a)
 				q.noEndpoints(t, exists)
-				require.Eventually(t, func() bool {
-					status, _ := ask(t, tn.Addr)
-					return status == http.StatusGatewayTimeout
+				require.EventuallyWithT(t, func(c *assert.CollectT) {
+					status, _ := ask(c, tn.Addr)
+					assert.Equal(c, http.StatusGatewayTimeout, status)
 				}, soon, time.Millisecond)
 			})
 		})
@@ -181,7 +183,7 @@ func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
 }
 
 func TestB6WhatIsOutsideGoesWhereItWasGoing(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		tn := newTown(t, ctl.addr, func(c *sidecar.Config) {
 			services(c)
@@ -196,7 +198,7 @@ func TestB6WhatIsOutsideGoesWhereItWasGoing(t *testing.T) {
 
 // The controller has no profile for the address, so it is no service.
 func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl := newScript(t)
 		addr := backend(t, "original")
 		ctl.refuse(addr, errInvalid)
@@ -212,7 +214,7 @@ func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
 }
 
 func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, impatient)
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName)
@@ -223,7 +225,7 @@ func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
 // No time is none, and not all that there is.
 func TestNobodyWaitsForATarget(t *testing.T) {
 	none := func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast, c.Outbound.TCPQueue.FailFast = 0, 0 }
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		_, tn := balanced(t, none)
 		require.Contains(t, []string{"Gateway Timeout ", "Service Unavailable "}, <-later(t, ask, tn.Addr))
 	})
@@ -237,7 +239,7 @@ func TestNobodyWaitsForATarget(t *testing.T) {
 }
 
 func TestB9AControllerThatComesLate(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		addr := freeAddr(t)
 		tn := newTown(t, addr, func(c *sidecar.Config) {
 			c.Outbound.HTTPQueue.FailFast = soon
@@ -247,9 +249,9 @@ func TestB9AControllerThatComesLate(t *testing.T) {
 		})
 		answer := later(t, ask, tn.Addr)
 		control := h1Client(t, tn.Admin)
-		require.Eventually(t, func() bool { // it was refused, and knows
-			_, metrics := get(t, control, "http://"+tn.Admin+"/stack")
-			return strings.Contains(metrics, "connection refused")
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // it was refused, and knows
+			_, tree := get(c, control, "http://"+tn.Admin+"/stack")
+			assert.Contains(c, tree, "connection refused")
 		}, soon, time.Millisecond)
 		l, err := net.Listen("tcp", addr)
 		require.NoError(t, err)
@@ -263,7 +265,7 @@ func TestB9AControllerThatComesLate(t *testing.T) {
 // The only endpoint dies, and the controller does not know. The request waits,
 // and is served by one that comes after that.
 func TestB10ARequestWaitsForAnEndpoint(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
@@ -280,19 +282,16 @@ func TestB10ARequestWaitsForAnEndpoint(t *testing.T) {
 		// The connection that is kept may break under the first request: that is
 		// an answer of 502. The next ones wait.
 		control := h1Client(t, tn.Admin)
-		refusing := func() bool {
-			_, tree := get(t, control, "http://"+tn.Admin+"/stack")
-			return strings.Contains(tree, "connection refused")
-		}
 		answer = later(t, ask, tn.Addr)
-		require.Eventually(t, func() bool {
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
 			select {
 			case got := <-answer:
 				assert.Equal(t, "Bad Gateway ", got)
 				answer = later(t, ask, tn.Addr)
-				return false
+				assert.Fail(c, "it was answered")
 			default:
-				return refusing()
+				_, tree := get(c, control, "http://"+tn.Admin+"/stack")
+				assert.Contains(c, tree, "connection refused")
 			}
 		}, soon, time.Millisecond)
 		q.add(t, endpointAt(backend(t, "second")))

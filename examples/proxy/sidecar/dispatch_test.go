@@ -116,8 +116,8 @@ func TestAProfileWithAnEndpointIsForwardedTo(t *testing.T) {
 	assert.NotRegexp(t, `outbound_http_balancer_endpoints{.*dst="10.1.2.3:8080"`, metrics)
 
 	ctl.says <- podAt(two, "web-2")
-	require.Eventually(t, func() bool {
-		_, body = get(t, c, "http://10.1.2.3:8080/b")
-		return body == "two 10.1.2.3:8080 /b "
+	require.EventuallyWithT(t, func(now *assert.CollectT) {
+		_, body := get(now, c, "http://10.1.2.3:8080/b")
+		assert.Equal(now, "two 10.1.2.3:8080 /b ", body)
 	}, soon, time.Millisecond)
 }

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +21,7 @@ import (
 const tick = 2 * time.Millisecond
 
 // operatorSays is the status of a path of a proxy's admin server.
-func operatorSays(t testing.TB, p *sidecar.Proxy, path string) int {
+func operatorSays(t asking, p *sidecar.Proxy, path string) int {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	rsp, err := c.Get("http://" + p.Admin + path)
@@ -101,9 +100,9 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 		<-asked
 	}
 	control := h1Client(t, tn.Admin)
-	require.Eventually(t, func() bool { // the last answer is counted once it has come
-		_, metrics := get(t, control, "http://"+tn.Admin+"/metrics")
-		return regexp.MustCompile(`identity_cert_refreshes_total ([4-9]|\d\d)`).MatchString(metrics)
+	require.EventuallyWithT(t, func(c *assert.CollectT) { // the last answer is counted once it has come
+		_, metrics := get(c, control, "http://"+tn.Admin+"/metrics")
+		assert.Regexp(c, `identity_cert_refreshes_total ([4-9]|\d\d)`, metrics)
 	}, soon, tick)
 }
 

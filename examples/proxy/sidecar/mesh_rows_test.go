@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
@@ -61,9 +60,9 @@ func TestTheDirectPortIsForTheMeshAlone(t *testing.T) {
 	_, err := w.in.ReadByte()
 	require.Error(t, err)
 	control := h1Client(t, m.b.Admin)
-	require.Eventually(t, func() bool {
-		_, metrics := get(t, control, "http://"+m.b.Admin+"/metrics")
-		return strings.Contains(metrics, "inbound_tcp_errors_total{")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, metrics := get(c, control, "http://"+m.b.Admin+"/metrics")
+		assert.Contains(c, metrics, "inbound_tcp_errors_total{")
 	}, soon, tick)
 }
 
@@ -123,7 +122,9 @@ func TestGRPCThroughTheMesh(t *testing.T) {
 // watch watches a proxy as name, until limit requests were seen.
 func (m *mesh) watch(t testing.TB, proxy *town, proxyName, name string, limit uint32) (pb.Tap_ObserveClient, error) {
 	t.Helper()
-	require.Eventually(t, func() bool { return operatorSays(t, proxy.Proxy, "/ready") == http.StatusOK }, soon, tick)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Equal(c, http.StatusOK, operatorSays(c, proxy.Proxy, "/ready"))
+	}, soon, tick)
 	cfg := m.of(t, name).Client(proxyName, proxyName, "h2")
 	conn, err := grpc.NewClient("passthrough:///"+proxy.Tap, grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
 	require.NoError(t, err)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -27,8 +26,15 @@ import (
 	"github.com/gotower/gotower/examples/proxy/sidecar"
 )
 
+// asking is a test; or a CollectT, while what is asked for may not be there yet: a
+// goroutine that goes on asking when the test is over must not fail it then.
+type asking interface {
+	require.TestingT
+	Helper()
+}
+
 // scraped is what Prometheus sees of a proxy.
-func (tn *town) scraped(t testing.TB) string {
+func (tn *town) scraped(t asking) string {
 	t.Helper()
 	direct := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	rsp, err := direct.Get("http://" + tn.Admin + "/metrics")
@@ -44,30 +50,30 @@ func (tn *town) scraped(t testing.TB) string {
 // its client may see first.
 func (tn *town) shows(t testing.TB, lines ...string) {
 	t.Helper()
-	var text, missing string
-	met := func() bool {
-		text = tn.scraped(t)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		text := tn.scraped(c)
 		for _, line := range lines {
 			part, gone := strings.CutPrefix(line, "!")
 			if !gone {
 				part += "\n"
 			}
 			if strings.Contains(text, part) == gone {
-				missing = line
-				return false
+				require.Fail(c, "not there: "+line, linesLike(text, part))
 			}
 		}
-		return true
-	}
-	if !assert.Eventually(t, met, soon, tick) {
-		name, _, _ := strings.Cut(strings.TrimPrefix(missing, "!"), "{")
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, name) {
-				t.Log(line)
-			}
+	}, soon, tick)
+}
+
+// linesLike are the lines of text of the same name as line.
+func linesLike(text, line string) string {
+	name, _, _ := strings.Cut(line, "{")
+	var like strings.Builder
+	for l := range strings.Lines(text) {
+		if strings.HasPrefix(l, name) {
+			like.WriteString(l)
 		}
-		require.Fail(t, "not there: "+missing)
 	}
+	return like.String()
 }
 
 const (
@@ -373,20 +379,16 @@ func TestStatusesOfEndpointsAreFew(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 3, said.Load())
-	var text string
-	require.Eventually(t, func() bool {
-		text = tn.scraped(t)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		text := tn.scraped(c)
 		for _, counted := range []string{
 			`response_total{.*status_code="unknown"`, `response_latency_ms_count{.*status_code="unknown"`,
 			`outbound_http_route_backend_response_statuses_total{.*http_status="unknown"`,
 		} {
-			if !regexp.MustCompile(`(?m)^` + strings.Replace(counted, "{", `\{`, 1) + `.* 3$`).MatchString(text) {
-				return false
-			}
+			require.Regexp(c, `(?m)^`+strings.Replace(counted, "{", `\{`, 1)+`.* 3$`, text)
 		}
-		return true
 	}, soon, tick)
-	require.NotContains(t, text, `="100000`)
+	require.NotContains(t, tn.scraped(t), `="100000`)
 }
 
 // Every family of linkerd's that means something here, after traffic of all kinds:
@@ -458,19 +460,16 @@ func TestEveryMetric(t *testing.T) {
 		"control_identity_cert_expiration_timestamp_seconds", "identity_cert_refreshes_total", "control_dns_resolutions_total",
 		"stack_create_total", "stack_drop_total",
 	}
-	var missing []string
-	if !assert.Eventually(t, func() bool {
-		missing = slices.Clone(want)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		missing := slices.Clone(want)
 		for _, tn := range []*town{m.a, m.b, lost, closed} {
-			for line := range strings.Lines(tn.scraped(t)) {
+			for line := range strings.Lines(tn.scraped(c)) {
 				name, _, _ := strings.Cut(line, " ")
 				name, _, _ = strings.Cut(name, "{")
 				missing = slices.DeleteFunc(missing, func(s string) bool { return s == name })
 			}
 		}
-		return len(missing) == 0
-	}, soon, tick) {
-		require.Empty(t, missing)
-	}
+		require.Empty(c, missing)
+	}, soon, tick)
 	m.a.shows(t, `control_dns_resolutions_total{client="identity",record_type="SRV",result="ok"} 0`)
 }

@@ -5,11 +5,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -89,9 +89,9 @@ func TestUploadsInChunksMayPause(t *testing.T) {
 	admin := h1Client(t, tn.Admin)
 	paused := func(n string) {
 		t.Helper()
-		require.Eventually(t, func() bool {
-			_, tree := get(t, admin, "http://"+tn.Admin+"/stack")
-			return strings.Contains(tree, "paused="+n)
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			_, tree := get(c, admin, "http://"+tn.Admin+"/stack")
+			assert.Contains(c, tree, "paused="+n)
 		}, soon, tick)
 	}
 	const chunk = "POST / HTTP/1.1\r\nHost: web\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"

@@ -5,9 +5,9 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
 
@@ -16,15 +16,15 @@ import (
 
 // A request waits while connections are refused, and succeeds.
 func TestA26SuccessComesLate(t *testing.T) {
-	spoken(t, func(t *testing.T, ask func(testing.TB, string) (int, string)) {
+	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, func(c *sidecar.Config) { c.Outbound.HTTPQueue.FailFast = soon })
 		up := freeAddr(t)
 		answer := later(t, ask, tn.Addr)
 		ctl.next(t, webName).add(t, endpointAt(up))
 		control := h1Client(t, tn.Admin)
-		require.Eventually(t, func() bool {
-			_, tree := get(t, control, "http://"+tn.Admin+"/stack")
-			return strings.Contains(tree, "connection refused")
+		require.EventuallyWithT(t, func(c *assert.CollectT) {
+			_, tree := get(c, control, "http://"+tn.Admin+"/stack")
+			assert.Contains(c, tree, "connection refused")
 		}, soon, tick)
 		l, err := net.Listen("tcp", up)
 		require.NoError(t, err)

@@ -58,19 +58,13 @@ func TestH1AndH6BothSidesCount(t *testing.T) {
 		},
 	} {
 		control := h1Client(t, p.Admin)
-		var text string
-		assert.Eventually(t, func() bool { // the end of a connection is counted a little later
-			_, text = get(t, control, "http://"+p.Admin+"/metrics")
+		require.EventuallyWithT(t, func(c *assert.CollectT) { // the end of a connection is counted a little later
+			_, text := get(c, control, "http://"+p.Admin+"/metrics")
 			for _, part := range want {
-				if !strings.Contains(text, part) {
-					return false
-				}
+				require.Contains(c, text, part)
 			}
-			return true
 		}, soon, tick)
-		for _, part := range want {
-			require.Contains(t, text, part)
-		}
+		_, text := get(t, control, "http://"+p.Admin+"/metrics")
 		for line := range strings.Lines(text) { // H4
 			require.NotContains(t, line, ",,")
 			require.NotContains(t, line, ",}")
@@ -96,15 +90,12 @@ func TestH1AndH6BothSidesCount(t *testing.T) {
 func counted(t *testing.T, p *town, name string, value float64, labels ...string) {
 	t.Helper()
 	control := h1Client(t, p.Admin)
-	var text string
-	assert.Eventually(t, func() bool {
-		_, text = get(t, control, "http://"+p.Admin+"/metrics")
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		_, text := get(c, control, "http://"+p.Admin+"/metrics")
 		got, ok := valueOf(text, name, labels...)
-		return ok && got == value
+		require.True(c, ok, "%s %v in\n%s", name, labels, text)
+		require.InDelta(c, value, got, 0, "%s %v", name, labels)
 	}, soon, tick)
-	got, ok := valueOf(text, name, labels...)
-	require.True(t, ok, "%s %v in\n%s", name, labels, text)
-	require.InDelta(t, value, got, 0, "%s %v", name, labels)
 }
 
 // valueOf is the sum of the lines of that name with all of labels.

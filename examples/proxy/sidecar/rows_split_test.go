@@ -41,7 +41,7 @@ func TestD1ToD4SplitsMoveTraffic(t *testing.T) {
 		<-answering
 	})
 	c := tn.client(t)
-	seen := func() map[string]bool { // by whom
+	seen := func(t asking) map[string]bool { // by whom
 		all := map[string]bool{}
 		for range 40 {
 			status, body := get(t, c, "http://web.example/")
@@ -64,6 +64,6 @@ func TestD1ToD4SplitsMoveTraffic(t *testing.T) {
 		{nil, map[string]bool{"apex": true}},                                               // D4
 	} {
 		over(tt.weights)
-		require.Eventually(t, func() bool { return assert.ObjectsAreEqual(tt.want, seen()) }, soon, tick, name)
+		require.EventuallyWithT(t, func(c *assert.CollectT) { assert.Equal(c, tt.want, seen(c)) }, soon, tick, name)
 	}
 }

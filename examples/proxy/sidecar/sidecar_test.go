@@ -160,7 +160,7 @@ func (tn *town) client(t testing.TB) *http.Client {
 }
 
 // get returns the status and the body.
-func get(t *testing.T, c *http.Client, url string) (int, string) {
+func get(t asking, c *http.Client, url string) (int, string) {
 	t.Helper()
 	rsp, err := c.Get(url)
 	require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,7 +22,9 @@ import (
 // certified waits until a proxy has proven who it is.
 func certified(t *testing.T, tn *town) *town {
 	t.Helper()
-	require.Eventually(t, func() bool { return adminStatus(t, tn, "/ready") == http.StatusOK }, soon, time.Millisecond)
+	require.EventuallyWithT(t, func(c *assert.CollectT) {
+		assert.Equal(c, http.StatusOK, adminStatus(c, tn, "/ready"))
+	}, soon, time.Millisecond)
 	return tn
 }
 
