@@ -112,12 +112,7 @@ func TestLink(t *testing.T) {
 func TestEndpointTriesOneAtATimeBesideAProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dials atomic.Int64
-		e := NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
-			ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
-				dials.Add(1)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}))
+		e := swallowing(t, &dials)
 		var waits sync.WaitGroup
 		waits.Go(func() { assert.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady) })
 		time.Sleep(500 * time.Millisecond)
@@ -136,12 +131,7 @@ func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const stragglers = 9
 		var dials atomic.Int64
-		e := NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
-			ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
-				dials.Add(1)
-				<-ctx.Done()
-				return nil, ctx.Err()
-			}))
+		e := swallowing(t, &dials)
 		var calls sync.WaitGroup
 		for range stragglers {
 			calls.Go(func() { assert.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady) })
@@ -154,6 +144,17 @@ func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
 		assert.EqualValues(t, stragglers+1, dials.Load())
 		assert.Equal(t, 1, e.link.failures)
 	})
+}
+
+// swallowing is an endpoint whose address swallows what is sent there.
+func swallowing(t *testing.T, dials *atomic.Int64) *Endpoint {
+	t.Helper()
+	return NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
+		ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+			dials.Add(1)
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}))
 }
 
 func admitted(t *testing.T, l *link) attempt {
