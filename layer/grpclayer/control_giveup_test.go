@@ -118,17 +118,7 @@ func TestControlOfAZone(t *testing.T) {
 func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-			conn.Close()
-		}
-	}()
+	serveConns(t, l, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
 	c := control(t, ControlConfig{
 		Addr: l.Addr().String(), ConnectTimeout: time.Hour,
 		DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(waitForReady)},
@@ -140,24 +130,14 @@ func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
 func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	defer l.Close()
 	var made atomic.Int64
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			made.Add(1)
-			go func() {
-				defer conn.Close()
-				f := http2.NewFramer(conn, conn)
-				_ = f.WriteSettings()
-				_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
-				_, _ = io.Copy(io.Discard, conn)
-			}()
-		}
-	}()
+	serveConns(t, l, func(conn net.Conn) {
+		made.Add(1)
+		f := http2.NewFramer(conn, conn)
+		_ = f.WriteSettings()
+		_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
+		_, _ = io.Copy(io.Discard, conn)
+	})
 	c := control(t, ControlConfig{Addr: l.Addr().String(), ConnectTimeout: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var caller sync.WaitGroup

@@ -1,7 +1,6 @@
 package grpclayer
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"strconv"
@@ -9,8 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/http2"       //nolint:depguard // its Framer: net/http exports none
-	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
+	"golang.org/x/net/http2" //nolint:depguard // its Framer: net/http exports none
 	"google.golang.org/grpc"
 	pb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/metadata"
@@ -54,20 +52,8 @@ func TestNoMessageComesBeforeTheHeader(t *testing.T) {
 
 // fullDuplexCall is the header of a request, which needs no state of the connection.
 func fullDuplexCall() []byte {
-	var b bytes.Buffer
-	e := hpack.NewEncoder(&b)
-	e.SetMaxDynamicTableSizeLimit(0)
-	for _, field := range [][2]string{
-		{":method", "POST"},
-		{":scheme", "http"},
-		{":path", "/grpc.testing.TestService/FullDuplexCall"},
-		{":authority", "web"},
-		{"content-type", "application/grpc"},
-		{"te", "trailers"},
-	} {
-		_ = e.WriteField(hpack.HeaderField{Name: field[0], Value: field[1]}) // to memory
-	}
-	return b.Bytes()
+	return fieldBlock(":method", "POST", ":scheme", "http", ":path", "/grpc.testing.TestService/FullDuplexCall",
+		":authority", "web", "content-type", "application/grpc", "te", "trailers")
 }
 
 // requireHeaderFirst reads up to the end of a stream.

@@ -33,13 +33,38 @@ type wild struct {
 
 // head answers stream id, and ends it if the fields are its trailer, too.
 func (p *wild) head(id uint32, end bool, fields ...string) {
+	_ = p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: fieldBlock(fields...), EndHeaders: true, EndStream: end})
+}
+
+// fieldBlock is the fields, each a name and a value, with no need for any state of
+// the connection.
+func fieldBlock(fields ...string) []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
 	e.SetMaxDynamicTableSizeLimit(0)
 	for i := 0; i < len(fields); i += 2 {
 		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}) // to memory
 	}
-	_ = p.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: b.Bytes(), EndHeaders: true, EndStream: end})
+	return b.Bytes()
+}
+
+// serveConns has serve called for each connection, until the test ends, and closes
+// it then.
+func serveConns(t *testing.T, l net.Listener, serve func(net.Conn)) {
+	t.Helper()
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serve(conn)
+			}()
+		}
+	}()
 }
 
 func (p *wild) answer(id uint32) {
@@ -51,20 +76,10 @@ func serveWild(t *testing.T, n *layertest.Network, addr string, answer func(p *w
 	t.Helper()
 	l, err := n.Listen("tcp", addr)
 	require.NoError(t, err)
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go serveWildConn(&wild{conn, http2.NewFramer(conn, conn)}, answer)
-		}
-	}()
+	serveConns(t, l, func(conn net.Conn) { serveWildConn(&wild{conn, http2.NewFramer(conn, conn)}, answer) })
 }
 
 func serveWildConn(p *wild, answer func(p *wild, id uint32)) {
-	defer p.Close()
 	if _, err := io.CopyN(io.Discard, p, int64(len(http2.ClientPreface))); err != nil {
 		return
 	}
