@@ -117,7 +117,7 @@ func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
 		if good.panicked == nil {
 			runtime.Goexit()
 		}
-		panic(good.panicked) //nolint:forbidigo // the copy's own, where its caller can hear it
+		panic(good.panicked)
 	}
 	return r.answer(good)
 }

@@ -81,7 +81,7 @@ func (s *switched[Req, Rsp]) either(ctx context.Context) error {
 	<-over
 	switch {
 	case panicked != nil:
-		panic(panicked) //nolint:forbidigo // handed on from the goroutine that waited for primary
+		panic(panicked)
 	case first == nil || second == nil:
 		return nil
 	case ctx.Err() != nil:

@@ -135,7 +135,7 @@ func hangUp(w http.ResponseWriter) {
 		w = outer.Unwrap()
 	}
 	if reflect.Indirect(reflect.ValueOf(w)).Type().PkgPath() != "net/http" {
-		panic(http.ErrAbortHandler) //nolint:forbidigo // how net/http is told to close a connection
+		panic(http.ErrAbortHandler)
 	}
 	tooLarge := http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0)
 	_, _ = tooLarge.Read(make([]byte, 1))

@@ -77,7 +77,7 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case x.status == 0:
 		m.answer.fail(x.ResponseWriter, r, err)
 	default:
-		panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to abort a response
+		panic(http.ErrAbortHandler)
 	}
 }
 

@@ -62,7 +62,7 @@ func answerConnect(w http.ResponseWriter, rsp *http.Response) {
 	}
 	w.WriteHeader(rsp.StatusCode)
 	if _, err := io.Copy(w, rsp.Body); err != nil {
-		panic(http.ErrAbortHandler) //nolint:forbidigo // how net/http is told that a response broke off
+		panic(http.ErrAbortHandler)
 	}
 }
 

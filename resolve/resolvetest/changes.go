@@ -8,7 +8,7 @@ import (
 )
 
 // changes are the checks of what follows the first answer on one stream.
-func changes() []Check { //nolint:funlen // a list
+func changes() []Check {
 	return []Check{
 		{
 			Name:  "changes",

@@ -7,7 +7,7 @@ import (
 )
 
 // outages are the checks of a source that goes away and comes back.
-func outages() []Check { //nolint:funlen // a list
+func outages() []Check {
 	return []Check{
 		{
 			Name:  "interruption",
