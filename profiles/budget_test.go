@@ -127,7 +127,7 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 func (s *retryStorm) set(labels ...string) {
 	var routes []profiles.Route
 	for _, prefix := range []string{"/a", "/b"} {
-		r := profiles.Route{Match: profiles.Path(prefix + ".*"), Retryable: true}
+		r := profiles.Route{Match: profiles.Path(prefix + ".*"), Retryable: true, RetryNonIdempotent: true}
 		if len(labels) > 0 && prefix == "/b" {
 			r.Labels = map[string]string{"v": labels[0]}
 		}

@@ -40,6 +40,7 @@ func TestRouteIdentity(t *testing.T) {
 		"range":        func(r *Route) { r.Classes[0].Match = Status{501, 599} },
 		"label":        func(r *Route) { r.Labels["a"] = "0" },
 		"retryable":    func(r *Route) { r.Retryable = true },
+		"retry all":    func(r *Route) { r.RetryNonIdempotent = true },
 		"timeout":      func(r *Route) { r.Timeout = 1 },
 		"try timeout":  func(r *Route) { r.TryTimeout = 1 },
 		"max retries":  func(r *Route) { r.MaxRetries = 1 },

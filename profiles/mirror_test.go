@@ -159,7 +159,7 @@ func TestMirrorGetsWhatTheTargetGets(t *testing.T) {
 func TestMirrorCopiesOnceForAllTries(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Routes[0].Retryable, p.Routes[0].MaxRetries, p.RetryBudget = true, 2, budget()
-		p.Routes[0].Hedge = time.Millisecond
+		p.Routes[0].Hedge, p.Routes[0].RetryNonIdempotent = time.Millisecond, true
 	}
 	inTown(t, change, func(t *testing.T, w *town) {
 		w.serve[target] = func(ctx context.Context) (webResponse, error) {

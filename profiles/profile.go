@@ -63,16 +63,21 @@ type Route struct {
 	// if the route is Retryable, else it is a failure.
 	TryTimeout time.Duration
 
-	// Retryable says that a request that failed may be sent again, whatever its
-	// method, as far as the profile's RetryBudget goes. MaxRetries bounds the
-	// retries of one request, 0 to 99; 0 leaves that to the budget and Timeout.
-	Retryable  bool
-	MaxRetries int
+	// Retryable allows retries of failed requests that are idempotent, within the
+	// profile's RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT,
+	// DELETE (RFC 9110) and requests with an Idempotency-Key. A gRPC call is a
+	// POST. RetryNonIdempotent allows retries of all other requests too, as
+	// linkerd's isRetryable does. It has no effect unless Retryable is set.
+	// MaxRetries limits the retries of one request, 0 to 99; 0 leaves the limit to
+	// the budget and Timeout.
+	Retryable          bool
+	RetryNonIdempotent bool
+	MaxRetries         int
 
 	// Hedge is how long to wait for the head of a response before the request
 	// is sent a second time, to another endpoint. Copies are taken from the
-	// RetryBudget. Where the route is not Retryable, requests are copied if
-	// their protocol has them as idempotent.
+	// RetryBudget. Only requests that Retryable and RetryNonIdempotent would
+	// allow to be retried are copied, and idempotent ones also without Retryable.
 	Hedge time.Duration
 
 	// Limit is how many requests may be on their way at a time, to the end of

@@ -48,7 +48,10 @@ func (r atOnce[Req, Rsp]) Outline(rsp Rsp) string {
 
 // again adds what sends a request more than once, and what counts that.
 func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc bool) layer.Stack[Req, Rsp] {
-	yes := func(Req) bool { return true }
+	resendable := a.standard.resend.Idempotent
+	if a.route.Retryable && a.route.RetryNonIdempotent {
+		resendable = func(Req) bool { return true }
+	}
 	if to := a.requests.Budget; to != nil && b == nil {
 		to.Set(0) // there may have been one before
 	}
@@ -58,7 +61,7 @@ func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc
 			Budget: b, Tries: a.route.MaxRetries + 1, PerTry: a.route.TryTimeout, Body: retryBody,
 			Backoff:      layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
 			PassRefusals: true, Unreached: a.unreached, MaxAfter: unreachedWait,
-			Requests: yes, Outcomes: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
+			Requests: resendable, Outcomes: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
 			Peek: func(rsp Rsp) bool { return a.head(grpc, rsp).awaits() },
 		}
 		if a.route.MaxRetries == 0 {
@@ -72,11 +75,9 @@ func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc
 		})
 	}
 	if a.route.Hedge > 0 && b != nil {
-		policy := layer.HedgePolicy[Req]{Budget: b, Min: a.route.Hedge, Max: a.route.Hedge, Body: retryBody}
-		if a.route.Retryable {
-			policy.Only = yes
-		}
-		st = st.Hedge(policy)
+		st = st.Hedge(layer.HedgePolicy[Req]{
+			Budget: b, Min: a.route.Hedge, Max: a.route.Hedge, Body: retryBody, Only: resendable,
+		})
 	}
 	if a.measured != nil {
 		st = st.Metrics(a.tries)

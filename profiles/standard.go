@@ -35,8 +35,9 @@ import (
 // edit (nil), what takes one does nothing, and the log says so: header changes,
 // Redirect, Mirrors, and Faults that answer.
 //
-// Retries are linkerd's: of any method, without a pause and without a number
-// but that of the budget, Timeout and MaxRetries; 99 is the most. A request body
+// Requests that are not idempotent are retried only if the route sets
+// RetryNonIdempotent. In all else retries are linkerd's: without a pause and without
+// a number but that of the budget, Timeout and MaxRetries; 99 is the most. A request body
 // is kept up to 64 KiB, and a larger one is sent once. When the budget is used
 // up the last response is returned as it is. Where the trailers decide, which is
 // what they do for gRPC, the response is held back until the first piece of its

@@ -3,6 +3,7 @@ package profiles_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -51,7 +52,7 @@ func budget() *profiles.RetryBudget {
 }
 
 func retryable(change ...func(*profiles.Route)) *profiles.Profile {
-	r := profiles.Route{Name: "r", Match: profiles.Path("/.*"), Retryable: true}
+	r := profiles.Route{Name: "r", Match: profiles.Path("/.*"), Retryable: true, RetryNonIdempotent: true}
 	for _, f := range change {
 		f(&r)
 	}
@@ -102,6 +103,28 @@ func TestRetryPreconditions(t *testing.T) {
 	}
 }
 
+func TestRetryOfNonIdempotentRequests(t *testing.T) {
+	for _, tt := range []struct {
+		method string
+		route  profiles.Route
+		want   int64
+	}{
+		{"GET", profiles.Route{Retryable: true}, 11},
+		{"POST", profiles.Route{Retryable: true}, 1},
+		{"POST", profiles.Route{Retryable: true, TryTimeout: time.Hour, MaxRetries: 3}, 1},
+		{"POST", profiles.Route{Retryable: true, RetryNonIdempotent: true}, 11},
+		{"POST", profiles.Route{RetryNonIdempotent: true}, 1},
+		{"GET", profiles.Route{RetryNonIdempotent: true}, 1},
+	} {
+		t.Run(fmt.Sprintf("%s retryable=%v all=%v", tt.method, tt.route.Retryable, tt.route.RetryNonIdempotent), func(t *testing.T) {
+			tt.route.Match = profiles.All{}
+			p := &profiles.Profile{Routes: []profiles.Route{tt.route}, RetryBudget: budget()}
+			r, bs := serving(t, p, status(503))
+			assert.Equal(t, tt.want, tries(t, r, bs, request{method: tt.method, path: "/"}))
+		})
+	}
+}
+
 func TestRetryTriggers(t *testing.T) {
 	grpc := request{method: "POST", path: "/", contentType: "application/grpc"}
 	answer := func(code int, header, trailer fields) func(context.Context, request) (*reply, error) {
@@ -141,7 +164,7 @@ func TestRetryTriggers(t *testing.T) {
 					{Match: profiles.Status{Min: 404, Max: 404}, Failure: true}, {Match: profiles.Status{Min: 503, Max: 503}},
 				}
 			})
-			p.Routes = append(p.Routes, profiles.Route{Match: profiles.Path("/none"), Retryable: true})
+			p.Routes = append(p.Routes, profiles.Route{Match: profiles.Path("/none"), Retryable: true, RetryNonIdempotent: true})
 			r, bs := serving(t, p, tt.serve)
 			assert.Equal(t, tt.again, tries(t, r, bs, tt.req) > 1)
 		})

@@ -37,7 +37,7 @@
 //	  labels: {team: ballot}                 # for metrics and tap
 //	  timeout: 1s                            # to the head of the response, tries included
 //	  tryTimeout: 300ms                      # of one try
-//	  retry: true                            # may be sent again
+//	  retry: true                            # retries of idempotent requests; see Retries
 //	  maxRetries: 3                          # left out: what the budget and the timeout allow
 //	  hedge: 50ms                            # a second copy when there is no answer by then
 //	  limit: 100                             # on their way at a time
@@ -51,6 +51,17 @@
 //	  web-v2.default.svc.cluster.local: 10
 //	retryBudget: {ratio: 0.2, minPerSecond: 10, ttl: 10s}   # these are the defaults
 //	opaque: false                            # true: nobody looks for HTTP
+//
+// # Retries
+//
+// retry: true retries failed requests that are idempotent: GET, HEAD, OPTIONS,
+// TRACE, PUT and DELETE (RFC 9110), and requests with an Idempotency-Key. POST,
+// PATCH and gRPC calls, which are POSTs, are sent once. retry: {nonIdempotent:
+// true} retries requests of all methods: use it where a repeated request has no
+// further effect. In a ServiceProfile, isRetryable retries all methods, as in
+// linkerd.
+//
+// # Conditions
 //
 // A match has these fields, where a list is any of its members, and a text is
 // exact, or one of {exact: x}, {prefix: x}, {regex: x} and {present: true}:

@@ -38,6 +38,7 @@ func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 		"responseClasses": func(v value) { r.Classes = v.linkerdClasses() },
 		"timeout":         func(v value) { r.Timeout = v.linkerdTimeout() },
 	})
+	r.RetryNonIdempotent = r.Retryable // linkerd retries all methods
 	v.require("name", "what the route is called in metrics")
 	v.require("condition", "which requests: {method: GET, pathRegex: /books}")
 	r.Labels = map[string]string{"route": r.Name}

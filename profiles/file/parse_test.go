@@ -50,6 +50,7 @@ routes:
     not: {pathRegex: '/static/a|/static/b'}
   rate: 10
 - name: buy
+  retry: {nonIdempotent: true}
   match: {any: [{grpc: {service: shop.v1.Shop, method: Buy}}, {grpc: {method: Pay}}]}
   classes:
   - {match: {status: [200-299, 301]}, failure: false}
@@ -98,7 +99,7 @@ name: web.default.svc.cluster.local
 				Rate: profiles.Rate{PerSecond: 10},
 			},
 			{
-				Name: "buy", Labels: map[string]string{"route": "buy"},
+				Name: "buy", Labels: map[string]string{"route": "buy"}, Retryable: true, RetryNonIdempotent: true,
 				Match: profiles.Any{
 					profiles.GRPC{Service: "shop.v1.Shop", Method: "Buy"},
 					profiles.GRPC{Method: "Pay"},

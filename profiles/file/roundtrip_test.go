@@ -125,14 +125,22 @@ func (d draw) route() (profiles.Route, object) {
 	r.Timeout, o["timeout"] = d.duration()
 	r.TryTimeout, o["tryTimeout"] = d.duration()
 	r.Hedge, o["hedge"] = d.duration()
-	r.Retryable = d.int(0, 1) == 1
+	switch d.int(0, 3) {
+	case 0:
+		o["retry"] = false
+	case 1:
+		r.Retryable, o["retry"] = true, true
+	default:
+		r.Retryable, r.RetryNonIdempotent = true, d.int(0, 1) == 1
+		o["retry"] = object{"nonIdempotent": r.RetryNonIdempotent}
+	}
 	r.MaxRetries, r.Limit = d.int(0, 99), d.int(0, 1000)
 	r.Rate = profiles.Rate{PerSecond: float64(d.int(1, 100)) / 8, Burst: d.int(0, 3)}
 	own := d.int(0, 1) == 1
 	if own {
 		r.Labels["route"] = d.pick("b", "")
 	}
-	o["name"], o["labels"], o["retry"], o["maxRetries"], o["limit"] = r.Name, maps.Clone(r.Labels), r.Retryable, r.MaxRetries, r.Limit
+	o["name"], o["labels"], o["maxRetries"], o["limit"] = r.Name, maps.Clone(r.Labels), r.MaxRetries, r.Limit
 	if !own {
 		r.Labels["route"] = r.Name
 	}

@@ -34,8 +34,10 @@ func anyText(field *string) func(value) {
 // boolean takes true and false only: the other words of YAML 1.1 are not
 // booleans any more.
 func boolean(field *bool) func(value) {
-	return into(field, "true or false", func(s string) (bool, bool) { return s == "true", s == "true" || s == "false" })
+	return into(field, "true or false", parseBool)
 }
+
+func parseBool(s string) (value, ok bool) { return s == "true", s == "true" || s == "false" }
 
 const aDuration = "a duration such as 300ms, 10s or 1m30s"
 

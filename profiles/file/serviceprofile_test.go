@@ -62,7 +62,7 @@ spec:
 			{
 				Name: "GET /authors/{id}", Labels: map[string]string{"route": "GET /authors/{id}"},
 				Match:     profiles.All{profiles.Method("GET"), profiles.Path(`/authors/\d+`)},
-				Retryable: true, Timeout: 250 * time.Millisecond,
+				Retryable: true, RetryNonIdempotent: true, Timeout: 250 * time.Millisecond,
 				Classes: []profiles.ResponseClass{
 					{
 						Match: profiles.All{

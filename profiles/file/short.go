@@ -125,7 +125,7 @@ func (v value) shortRoute() (r profiles.Route) {
 		"labels":         labels(&r.Labels),
 		"timeout":        duration(&r.Timeout),
 		"tryTimeout":     duration(&r.TryTimeout),
-		"retry":          boolean(&r.Retryable),
+		"retry":          retry(&r),
 		"maxRetries":     count(&r.MaxRetries, 99),
 		"hedge":          duration(&r.Hedge),
 		"limit":          count(&r.Limit, math.MaxInt32),
@@ -146,6 +146,19 @@ func (v value) shortRoute() (r profiles.Route) {
 	}
 	r.Classes = slices.Concat(successes, failures, classes)
 	return r
+}
+
+// retry reads true, false or {nonIdempotent: true}.
+func retry(r *profiles.Route) func(value) {
+	return func(v value) {
+		if v.n.Kind == yaml.MappingNode {
+			r.Retryable = true
+			v.read(fields{"nonIdempotent": boolean(&r.RetryNonIdempotent)})
+			v.require("nonIdempotent", "true to retry requests of any method, or retry: true for idempotent ones")
+			return
+		}
+		into(&r.Retryable, "true, false or {nonIdempotent: true}", parseBool)(v)
+	}
 }
 
 // labelled returns labels with the name of the route, if it has one: as the

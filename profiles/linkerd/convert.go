@@ -56,6 +56,8 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 		Match:     convertRequestMatch(r.GetCondition(), drop),
 		Labels:    r.GetMetricsLabels(),
 		Retryable: r.GetIsRetryable(),
+		// linkerd's is_retryable applies to all methods.
+		RetryNonIdempotent: r.GetIsRetryable(),
 	}
 	for i, c := range r.GetResponseClasses() {
 		class := profiles.ResponseClass{Match: convertResponseMatch(c.GetCondition(), drop), Failure: c.GetIsFailure()}

@@ -46,7 +46,10 @@ func (r *reader) route(y routeYAML) Route {
 		Name:      y.Name.value,
 		Labels:    r.labels(y.Labels),
 		Retryable: r.boolean("retryable", y.Retryable, false),
+
+		RetryNonIdempotent: r.boolean("retry_non_idempotent", y.RetryAll, false),
 	}
+	r.check(y.RetryAll.line, checkRetries(route))
 	if route.Name == "" {
 		r.missing(max(y.Name.line, y.At.n), errNoName.Error())
 	}

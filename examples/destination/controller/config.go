@@ -63,12 +63,19 @@ type Profile struct {
 // Route is a kind of request. The first route of a profile whose match holds
 // is a request's route.
 type Route struct {
-	Name      string // required; the value of the label "route"
-	Labels    map[string]string
-	Match     Match
-	Classes   []ResponseClass
-	Retryable bool
-	Timeout   time.Duration // 0 means none
+	Name    string // required; the value of the label "route"
+	Labels  map[string]string
+	Match   Match
+	Classes []ResponseClass
+	Timeout time.Duration // 0 means none
+
+	// Retryable allows clients to retry failed requests that are idempotent: GET,
+	// HEAD, OPTIONS, TRACE, PUT, DELETE (RFC 9110). RetryNonIdempotent, which needs
+	// Retryable, allows it for all methods, gRPC calls included. is_retryable of
+	// the API has no method, so a route that Match does not restrict to one method
+	// is sent as two routes of the same name.
+	Retryable          bool
+	RetryNonIdempotent bool
 }
 
 // Match is a condition on requests. All fields that are set must hold; at

@@ -37,6 +37,10 @@ func TestParseTheExampleFile(t *testing.T) {
 						Not:  &Match{Path: "/api/private/.*"},
 					},
 				},
+				{
+					Name: "search", Labels: map[string]string{}, Match: Match{Method: "POST", Path: "/api/search"},
+					Retryable: true, RetryNonIdempotent: true,
+				},
 			},
 			Splits: []Split{
 				{Authority: "web.emojivoto.svc.cluster.local:80", Weight: 900},
@@ -174,6 +178,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"lower-case method", route("match: {method: get}\n"), `f.yaml:6: method "get": methods are case-sensitive, write GET`},
 		{"regex", route("match:\n            any:\n              - path: /ok\n              - not: {path: '/a(b'}\n"), "f.yaml:9: path: error parsing regexp: missing closing ): `/a(b`"},
 		{"regex in all", route("match: {all: [{path: '+'}]}\n"), "f.yaml:6: path: error parsing regexp: missing argument to repetition operator: `+`"},
+		{"retry_non_idempotent", route("match: {path: /}\n          retry_non_idempotent: true\n"), `f.yaml:7: retry_non_idempotent needs retryable: true`},
 		{"retryable", route("match: {path: /}\n          retryable: maybe\n"), `f.yaml:7: retryable "maybe" is neither true nor false`},
 		{"timeout", route("match: {path: /}\n          timeout: 5\n"), `f.yaml:7: timeout "5" is not a duration, such as 250ms or 10s`},
 		{"timeout 0", route("match: {path: /}\n          timeout: 0s\n"), `f.yaml:7: timeout 0s: want more than 0, or leave it out`},

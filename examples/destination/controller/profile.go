@@ -40,7 +40,7 @@ func compileProfile(t target, d Destination) (*pb.DestinationProfile, []error) {
 	}
 	for i, r := range p.Routes {
 		errs = append(errs, within(fmt.Sprintf("route %d (%q)", i+1, r.Name), checkRoute(r)...)...)
-		msg.Routes = append(msg.Routes, routeMessage(r))
+		msg.Routes = append(msg.Routes, routeMessages(r)...)
 	}
 	for _, s := range p.Splits {
 		errs = append(errs, checkSplit(s))
@@ -65,7 +65,7 @@ func checkProfileName(name string) error {
 }
 
 func checkRoute(r Route) []error {
-	errs := append(checkMatch(r.Match), checkLabels(r.Labels), checkTimeout(r.Timeout))
+	errs := append(checkMatch(r.Match), checkLabels(r.Labels), checkTimeout(r.Timeout), checkRetries(r))
 	if r.Name == "" {
 		errs = append(errs, errNoName)
 	}
@@ -83,6 +83,13 @@ var (
 	errRouteLabel = errors.New(`the label "route" is the route's name`)
 	errNoMatch    = errors.New("an empty match: give method, path, all, any or not (a path of /.* matches everything)")
 )
+
+func checkRetries(r Route) error {
+	if r.RetryNonIdempotent && !r.Retryable {
+		return errors.New("retry_non_idempotent needs retryable: true")
+	}
+	return nil
+}
 
 // empty reports a match that says nothing. To clients it would be no match at
 // all, and they would drop the route.
@@ -102,6 +109,32 @@ func checkMatch(m Match) []error {
 		errs = append(errs, checkMatch(*m.Not)...)
 	}
 	return errs
+}
+
+// idempotentMethods are those of RFC 9110, section 9.2.2.
+func idempotentMethods() []string {
+	return []string{"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"}
+}
+
+// routeMessages returns the messages for a route. To retry idempotent requests
+// only takes two if requests of several methods match: is_retryable applies to
+// all requests of a route.
+func routeMessages(r Route) []*pb.Route {
+	switch {
+	case !r.Retryable || r.RetryNonIdempotent:
+		return []*pb.Route{routeMessage(r)}
+	case r.Match.Method != "":
+		r.Retryable = slices.Contains(idempotentMethods(), r.Match.Method)
+		return []*pb.Route{routeMessage(r)}
+	}
+	idempotent := r
+	methods := Match{}
+	for _, method := range idempotentMethods() {
+		methods.Any = append(methods.Any, Match{Method: method})
+	}
+	idempotent.Match = Match{All: []Match{methods, r.Match}}
+	r.Retryable = false
+	return []*pb.Route{routeMessage(idempotent), routeMessage(r)}
 }
 
 // routeMessage puts the route's name among its labels, where metrics and taps

@@ -136,6 +136,7 @@ func drawProfile(t *rapid.T, address bool) *Profile {
 			Retryable: rapid.Bool().Draw(t, "retryable"),
 			Timeout:   time.Duration(rapid.Int64Range(0, int64(time.Hour)).Draw(t, "timeout")),
 		}
+		r.RetryNonIdempotent = r.Retryable && rapid.Bool().Draw(t, "non-idempotent")
 		for range rapid.IntRange(0, 2).Draw(t, "classes") {
 			lowest := rapid.Uint32Range(100, 999).Draw(t, "lowest")
 			r.Classes = append(r.Classes, ResponseClass{
@@ -220,6 +221,7 @@ func writtenProfile(p *Profile) object {
 			classes = append(classes, object{"status": fmt.Sprintf("%d-%d", c.Min, c.Max), "is_failure": c.Failure})
 		}
 		routes = append(routes, object{"name": r.Name, "match": writtenMatch(r.Match), "retryable": r.Retryable}.
+			with("retry_non_idempotent", r.RetryNonIdempotent, r.RetryNonIdempotent).
 			with("labels", r.Labels, len(r.Labels) > 0).
 			with("timeout", r.Timeout.String(), r.Timeout > 0).
 			with("response_classes", classes, classes != nil))

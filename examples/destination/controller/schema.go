@@ -49,6 +49,7 @@ type routeYAML struct {
 	Match     *matchYAML    `yaml:"match"`
 	Classes   []classYAML   `yaml:"response_classes"`
 	Retryable text          `yaml:"retryable"`
+	RetryAll  text          `yaml:"retry_non_idempotent"`
 	Timeout   text          `yaml:"timeout"`
 }
 

@@ -67,7 +67,7 @@ func (p *plane) mayBeSentAgain(t testing.TB, method string) {
 	t.Helper()
 	d := p.cfg.Destinations[webName]
 	d.Profile = &controller.Profile{
-		Routes: []controller.Route{{Name: "again", Match: controller.Match{Method: method}, Retryable: true}},
+		Routes: []controller.Route{{Name: "again", Match: controller.Match{Method: method}, Retryable: true, RetryNonIdempotent: true}},
 		Budget: &controller.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: 10 * time.Second},
 	}
 	p.cfg.Destinations[webName] = d

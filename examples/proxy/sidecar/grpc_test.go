@@ -216,7 +216,9 @@ func TestGRPCTimeoutOfARoute(t *testing.T) {
 }
 
 func retryableEcho() controller.Route {
-	return controller.Route{Name: "echo", Match: controller.Match{Path: "/test.Echo/.*"}, Retryable: true}
+	return controller.Route{
+		Name: "echo", Match: controller.Match{Path: "/test.Echo/.*"}, Retryable: true, RetryNonIdempotent: true,
+	}
 }
 
 func TestGRPCRetryByTrailers(t *testing.T) {
