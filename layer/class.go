@@ -61,7 +61,8 @@ type Outcome[Rsp any] struct {
 }
 
 // Classifier says what an outcome means. One classifier is given to a stack by
-// [Classify] and shared by all who judge: retries, breakers, metrics.
+// [Classify] and shared by its layers: retries, breakers, metrics. A balancer has
+// that of its endpoints, see [Classified].
 //
 // It is asked when the head of a response is there (Ended is false), by those
 // who cannot wait, and once more when it ended, by those who count. It is not

@@ -16,13 +16,18 @@ type options[Rsp any] struct {
 	to       Instruments
 }
 
-func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
-	var o options[Rsp]
+// given returns what opts say, without the defaults.
+func given[Rsp any](opts []Option[Rsp]) (o options[Rsp]) {
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(&o)
 		}
 	}
+	return o
+}
+
+func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
+	o := given(opts)
 	if o.complete == nil {
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}

@@ -38,7 +38,9 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	if len(s.layers) == 0 {
 		return leaf
 	}
-	st := &stacked[Req, Rsp]{levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf}
+	st := &stacked[Req, Rsp]{
+		levels: make([]level[Req, Rsp], len(s.layers)), leaf: leaf, classify: given(s.opts).classify,
+	}
 	st.Service = leaf
 	for i, l := range slices.Backward(s.layers) {
 		below := st.Service
@@ -64,8 +66,16 @@ func (s Stack[Req, Rsp]) Layer() Layer[Req, Rsp] { return s.Service }
 // even where a layer does not describe itself.
 type stacked[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	levels []level[Req, Rsp]
-	leaf   Service[Req, Rsp]
+	levels   []level[Req, Rsp]
+	leaf     Service[Req, Rsp]
+	classify Classifier[Rsp] // nil if no option names one
+}
+
+func (s *stacked[Req, Rsp]) Classifier() Classifier[Rsp] {
+	if s.classify != nil {
+		return s.classify
+	}
+	return ClassifierOf(s.leaf)
 }
 
 type level[Req, Rsp any] struct {
