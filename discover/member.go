@@ -95,5 +95,8 @@ func (m *member[Req, Rsp]) refuse(kind error, reason string, cause error) error 
 	}
 }
 
+// Classifier is that of the service inside.
+func (m *member[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return layer.ClassifierOf(m.inner) }
+
 // Describe is that of the service inside: the counting is not worth a line.
 func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }

@@ -118,6 +118,8 @@ func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Picked, error) {
 	return &Picked{conn: c}, nil
 }
 
+func (*conn) Classifier() layer.Classifier[*Picked] { return Classify[*Picked] }
+
 func (c *conn) Describe() layer.Node {
 	h := c.health.Load()
 	n := layer.Node{Name: "grpc", State: layer.State{{Key: "state", Value: h.state.String()}}}

@@ -67,7 +67,7 @@ func NewControl(ctx context.Context, cfg ControlConfig) (*Control, error) {
 		Metrics(cfg.Instruments).
 		Queue(cfg.QueueCapacity, cfg.FailFast).
 		Service(balance.Resolve(ctx, controlResolver(cfg.Addr, cfg.Resolver), cfg.Addr, c.endpoint,
-			balance.Until(Completion), balance.Measured[*Reply](cfg.Balancer)))
+			balance.Until(Completion), balance.Classify(Classify[*Reply]), balance.Measured[*Reply](cfg.Balancer)))
 	c.client = &Client{svc: c.svc}
 	return c, nil
 }

@@ -149,6 +149,9 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	return e.callH1(ctx, req)
 }
 
+// Classifier returns [Classify]: see [layer.Classified].
+func (*Endpoint) Classifier() layer.Classifier[*http.Response] { return Classify }
+
 func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := e.h1.call(ctx, req)
 	if err != nil && errors.Is(err, errNotH1) {

@@ -51,7 +51,7 @@ func Example_client() {
 		Queue(1000, 3*time.Second).
 		Hedge(httplayer.HedgePolicy{Budget: budget}).
 		DeadlineOut(httplayer.WriteDeadline("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
-		Service(balance.Resolve(ctx, resolver, target, endpoint, balance.Classify(httplayer.Classify)))
+		Service(balance.Resolve(ctx, resolver, target, endpoint))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
 	rsp, err := client.Get("http://web.default/")

@@ -58,4 +58,6 @@ func (t transport) Call(ctx context.Context, r *http.Request) (*http.Response, e
 	return t.RoundTrip(r)
 }
 
+func (transport) Classifier() layer.Classifier[*http.Response] { return Classify }
+
 func (transport) Describe() layer.Node { return layer.Node{Name: "transport"} }

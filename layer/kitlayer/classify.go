@@ -10,7 +10,8 @@ import (
 
 // Classify is the [layer.Classifier] of go-kit: a response that is an
 // [endpoint.Failer] and says that it failed is a [layer.Failure], everything
-// else is what [layer.ByError] says. Give it to a stack by [layer.Classify].
+// else is what [layer.ByError] says. Give it to a stack by [layer.Classify]. A
+// balancer takes it from a [Service].
 //
 // A Failer reports what went wrong in the service's own terms, so that nobody
 // can tell here whether sending the request again would help.

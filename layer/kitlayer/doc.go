@@ -12,6 +12,8 @@
 // value turns out to have another type than was said, the call fails with a
 // [TypeError]; nothing panics.
 //
+// A balancer over such services has the classifier of go-kit ([Classify]).
+//
 // An endpoint's response is over when the endpoint returned, so the layers'
 // defaults hold as they are.
 package kitlayer

@@ -18,10 +18,15 @@ import (
 // before it was refused. It costs no allocation but that of the request as an
 // any. It is as safe for concurrent use as e is.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
-	return layer.Func[Req, Rsp](func(ctx context.Context, req Req) (Rsp, error) {
+	return service[Req, Rsp]{func(ctx context.Context, req Req) (Rsp, error) {
 		return call[Req, Rsp](ctx, e, req)
-	})
+	}}
 }
+
+// service is a Func that has the classifier of go-kit.
+type service[Req, Rsp any] struct{ layer.Func[Req, Rsp] }
+
+func (service[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return Classify[Rsp] }
 
 func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp, error) {
 	answer, err := e(ctx, req)

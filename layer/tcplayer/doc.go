@@ -67,6 +67,9 @@
 // HeadTimeout bounds the connecting, its Timeout the connection's life, its
 // Limit is on open connections.
 //
+// To a balancer, an address that cannot be reached is not ready, and a connection
+// that breaks while it counts is a failure ([layer.ByError]).
+//
 // # Ends
 //
 // A connection belongs to who got it from Call, and is closed by that. Whoever
