@@ -39,8 +39,7 @@ func Example() {
 		Service(balance.Resolve(ctx, resolver, "web.default:80",
 			func(ctx context.Context, t discover.Target) httplayer.Service {
 				return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
-			},
-			balance.Classify(httplayer.Classify))) // what is a failure: who fails gets little
+			}))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
 	rsp, err := client.Get("http://web.default/")

@@ -65,6 +65,7 @@ func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
+	b.failures.use(layer.ClassifierOf(e.Service))
 	n := &node[Req, Rsp]{service: e.Service}
 	n.record = &record{id: e.ID, info: &e.Endpoint, reason: layer.Poll(e.Service), born: time.Since(b.start)}
 	n.node = n

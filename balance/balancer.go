@@ -84,12 +84,13 @@ func New[Req, Rsp any](
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
 		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
-		failures: o.failures, meters: o.to.bind(), target: target, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
+		meters: o.to.bind(), target: target, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
 		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
-	b.failures.usual = &b.group.usual
+	b.failures.penalty, b.failures.after, b.failures.usual = o.policy.Penalty, o.retryAfter, &b.group.usual
+	b.failures.use(o.classify)
 	b.picker = o.policy.Pick.on(b.group)
-	if b.jury = newJury(o.policy.Ejection, o.failures.classify != nil); b.jury != nil {
+	if b.jury = newJury(o.policy.Ejection); b.jury != nil {
 		go b.preside(ctx)
 	}
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })

@@ -44,12 +44,12 @@
 //
 // The latency of a response is the time to the first byte of its body, or to
 // its end if that comes first ([Policy].Sample); it counts as in flight until its
-// end ([Until]). An error counts like a response, so an endpoint that fails fast
-// looks fast, unless [Classify] says what a failure is: then it counts as slow,
-// and from the second in a row as busy, too. A caller that goes away, or whose
-// time is over, says only that the response would have taken at least as long as
-// it waited; where that was a deadline, and far longer than is usual, [Classify]
-// is asked whether it was a failure, too.
+// end ([Until]). A failure counts as slow however quick it was, and from the second
+// in a row the endpoint counts as busy, too. Which responses are failures is for
+// the classifier of the endpoints to say, or for [Classify] in its place. A caller
+// that goes away, or whose time is over, says only that the response would have
+// taken at least as long as it waited; where that was a deadline, and far longer
+// than is usual, the classifier is asked whether it was a failure, too.
 //
 // Connections are balanced like requests: a service whose response is a net.Conn
 // has the latency of its connects with Sample: Head, and counts those under way

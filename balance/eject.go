@@ -10,13 +10,13 @@ import (
 // Ejection takes endpoints out that fail more than their peers do, for a while.
 // The zero value takes none out.
 //
-// What fails is for [Classify] to say. Without it nothing is a failure, and an
-// Ejection does nothing. Nor does it take part in what an endpoint refuses:
-// that is not ready, and comes back when it is.
+// Which responses are failures is for the classifier to say, see [Classify]. A
+// refusal is not a failure: an endpoint that refuses is not ready, and comes back
+// when it is.
 //
 // A caller who cancels says nothing of the endpoint, whatever it had got, unless
 // that was the head of a failure. One whose deadline ends before the first byte
-// says that it failed, if Classify does, and if the wait was longer than twenty
+// says that it failed, if the classifier does, and if the wait was longer than twenty
 // times what is usual among the endpoints, or than 5 s and twice what is usual: so
 // an endpoint that hangs is found, and callers who allow little time eject nobody.
 //

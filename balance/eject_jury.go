@@ -43,7 +43,7 @@ type conduct struct {
 
 const answered, failed = 1 << 32, 1
 
-// jury takes endpoints out that fail. It is nil where nothing can be a failure.
+// jury takes endpoints out that fail. It is nil where no rule says so.
 type jury struct {
 	policy Ejection
 	most   int           // how often in a row, as far as it matters
@@ -55,8 +55,8 @@ type jury struct {
 	ejections, spared, recalled uint64
 }
 
-func newJury(p Ejection, classified bool) *jury {
-	if !classified || p.Consecutive == 0 && p.Interval == 0 {
+func newJury(p Ejection) *jury {
+	if p.Consecutive == 0 && p.Interval == 0 {
 		return nil
 	}
 	most := (int64(p.MaxTime)-1)/int64(p.Time) + 1 // rounded up

@@ -143,7 +143,7 @@ func TestEjectionValidate(t *testing.T) {
 
 // The counters of an interval hold what the longest one may bring.
 func TestTallyHoldsAnHour(t *testing.T) {
-	j := newJury(Ejection{Interval: time.Hour}.orDefault(), true)
+	j := newJury(Ejection{Interval: time.Hour}.orDefault())
 	e := unknown()
 	e.conduct.tally.Store((1<<32-2)<<32 | (1<<32 - 2))
 	j.hear(e, verdict{failed: true})
@@ -158,7 +158,7 @@ func BenchmarkNote(b *testing.B) {
 		"none": {}, "consecutive": {Consecutive: 5}, "interval": {Interval: time.Second}, "both": {Consecutive: 5, Interval: time.Second},
 	} {
 		b.Run(name, func(b *testing.B) {
-			svc := &Balancer[int, int]{jury: newJury(e.orDefault(), true)}
+			svc := &Balancer[int, int]{jury: newJury(e.orDefault())}
 			n := &node[int, int]{endpoint: *unknown()}
 			for b.Loop() {
 				svc.note(n, verdict{})

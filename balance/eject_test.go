@@ -157,11 +157,11 @@ func TestSuccessBreaksTheRow(t *testing.T) {
 	})
 }
 
-func TestEjectionNeedsAPolicyAndAClassifier(t *testing.T) {
+func TestEjectionNeedsARuleAndFailures(t *testing.T) {
 	policy := balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 1, Interval: time.Second}}
 	for name, opts := range map[string][]option{
-		"no classifier": {balance.With[*response](policy)},
-		"no rule":       inTurn(balance.Ejection{Time: time.Hour}),
+		"no failures": {balance.With[*response](policy), neverFailing()},
+		"no rule":     inTurn(balance.Ejection{Time: time.Hour}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestEjectionNeedsAPolicyAndAClassifier(t *testing.T) {
 				p.sends(t, 1000)
 				time.Sleep(2 * time.Second)
 				assert.Equal(t, 5, p.Describe().State.Get("ready"))
-				assert.Nil(t, p.Describe().State.Get("ejections"))
+				assert.Zero(t, p.Describe().State.Get("ejections"))
 			})
 		})
 	}

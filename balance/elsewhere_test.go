@@ -70,7 +70,7 @@ func BenchmarkPickElsewhere(b *testing.B) {
 // request in front of nine good ones never fails.
 func TestRetryGoesElsewhere(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := newPool(t)
+		p := newPool(t, neverFailing())
 		all := servers(10)
 		for _, s := range all[1:] {
 			s.serve = func(context.Context, string) (*response, error) {

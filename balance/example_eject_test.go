@@ -25,8 +25,7 @@ func ExampleEjection() {
 		return hello(ctx, t)
 	}
 	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", broken,
-		balance.With[string](balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 3}}),
-		balance.Classify(layer.ByError[string]))
+		balance.With[string](balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 3}}))
 	ready(svc, 3)
 
 	failed := 0

@@ -186,9 +186,7 @@ func (b *Balancer[Req, Rsp]) note(n *node[Req, Rsp], v verdict) {
 	if v.ignored {
 		return
 	}
-	if b.failures.classify != nil {
-		n.judged(v.price > 0)
-	}
+	n.judged(v.price > 0)
 	if b.jury != nil && b.jury.hear(&n.endpoint, v) {
 		b.trip(n)
 	}

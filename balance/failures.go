@@ -2,6 +2,7 @@ package balance
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -11,10 +12,25 @@ import (
 // by its latency alone an endpoint that fails would look better than one that
 // works, and draw the traffic.
 type failures[Rsp any] struct {
-	classify layer.Classifier[Rsp] // nil: nothing is a failure
-	penalty  time.Duration         // 0: by what is usual; less: none
-	usual    *usual
-	after    func(Rsp, error) (time.Duration, bool)
+	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil: layer.ByError
+	penalty    time.Duration                         // 0: by what is usual; less: none
+	usual      *usual
+	after      func(Rsp, error) (time.Duration, bool)
+}
+
+// use takes c as the classifier of all endpoints, unless there is one or c is nil.
+// It is not safe for concurrent use; judge may run at the same time.
+func (f *failures[Rsp]) use(c layer.Classifier[Rsp]) {
+	if c != nil && f.classifier.Load() == nil {
+		f.classifier.Store(&c)
+	}
+}
+
+func (f *failures[Rsp]) classify() layer.Classifier[Rsp] {
+	if c := f.classifier.Load(); c != nil {
+		return *c
+	}
+	return layer.ByError[Rsp]
 }
 
 // The default penalty: as many times what is usual that an endpoint which failed
@@ -38,10 +54,7 @@ type verdict struct {
 
 // judge says what an outcome means.
 func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdict {
-	if f.classify == nil {
-		return verdict{}
-	}
-	class := f.classify.Judge(ctx, out)
+	class := f.classify().Judge(ctx, out)
 	if !class.Failed() {
 		return verdict{ignored: class == layer.Ignorable}
 	}
@@ -60,7 +73,7 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 // overdue reports whether a response that is not here after such a wait is the
 // endpoint's failure, and not that of a caller who allows it little time.
 func (f *failures[Rsp]) overdue(wait time.Duration) bool {
-	return f.classify != nil && wait > tooLong(float64(f.usual.read()))
+	return wait > tooLong(float64(f.usual.read()))
 }
 
 // tooLong is the default penalty where that is more than is usual by far.
@@ -68,22 +81,24 @@ func tooLong(usual float64) time.Duration {
 	return time.Duration(max(min(usual*timesUsual, float64(mostUsual)), 2*usual))
 }
 
-// Classify says which responses are failures. Each counts as if it had taken
-// the policy's Penalty, and no less than what was expected of the endpoint, so that
-// one which fails fast gets less traffic and not more. What no endpoint is to
-// blame for, such as a caller who left, is not asked about; nor is a caller's
-// deadline, if it was not plenty: see [Ejection]. What is Ignorable is neither good
-// nor bad, and its latency counts only if it is longer than was expected. The
-// default is that there are no failures: an error counts like a response.
+// Classify sets which responses are failures. The default is the classifier of
+// the endpoints: that of the first endpoint whose service has one, see
+// [layer.ClassifierOf], or [layer.ByError] if none has. The endpoints of
+// httplayer, grpclayer and kitlayer have the classifier of their protocol.
 //
-// Give it the classifier of the stack: httplayer.Classify, grpclayer.Classify.
+// A failure counts as if it had taken the policy's Penalty, and no less than the
+// expected latency of the endpoint, so that an endpoint that fails fast gets less
+// traffic. A classifier is not asked about refusals and about callers who cancel;
+// nor about a caller's deadline that is short, see [Ejection]. An Ignorable
+// response is neither good nor bad; its latency counts only if it is longer than
+// expected.
 func Classify[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.failures.classify = c })
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 
 // RetryAfter says how long a failed response asks to be left alone, as the
 // After of a layer.Resend does. What is longer than the penalty is taken
 // in its place, up to 5 minutes.
 func RetryAfter[Rsp any](after func(rsp Rsp, err error) (time.Duration, bool)) Option[Rsp] {
-	return optionFunc[Rsp](func(o *options[Rsp]) { o.failures.after = after })
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.retryAfter = after })
 }

@@ -15,6 +15,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
+// neverFailing is a classifier by which no response is a failure.
+func neverFailing() option {
+	return balance.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Success })
+}
+
 // verdicts says of responses whether they are failures: at once, or only when
 // all of them was read, as a trailer does.
 type verdicts struct{ head, trailer sync.Map }
@@ -63,7 +68,7 @@ func TestFailingFastDoesNotPay(t *testing.T) {
 					time.Sleep(2 * time.Minute)
 					return failing, p.load(t, 2000, 5*time.Millisecond, ss, patient)[0]
 				}
-				unjudged, _ := share()
+				unjudged, _ := share(neverFailing())
 				assert.Greater(t, unjudged, 0.5, "by its latency alone it looks best")
 				judged, healed := share(v.judging())
 				assert.Less(t, judged, 0.01)

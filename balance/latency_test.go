@@ -37,7 +37,7 @@ func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
 		want    time.Duration // the latency
 	}{
 		{"first byte", nil, sec, sec, 10 * sec, nil, 2 * sec},
-		{"first byte of what breaks", nil, sec, sec, 10 * sec, broken, 2 * sec},
+		{"first byte of what breaks", []option{neverFailing()}, sec, sec, 10 * sec, broken, 2 * sec},
 		{"empty", nil, sec, 0, 3 * sec, nil, 4 * sec},
 		{"broken without a byte", nil, sec, 0, 3 * sec, broken, 4 * sec},
 		{"at return", []option{balance.Until(layer.AtReturn[*response])}, sec, sec, sec, nil, sec},

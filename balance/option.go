@@ -1,6 +1,10 @@
 package balance
 
-import "github.com/gotower/gotower/layer"
+import (
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
 
 // Option sets how a [Balancer] works.
 type Option[Rsp any] interface {
@@ -8,11 +12,12 @@ type Option[Rsp any] interface {
 }
 
 type options[Rsp any] struct {
-	policy   Policy
-	complete layer.Completion[Rsp] // nil if a response is over when Call returns
-	failures failures[Rsp]
-	random   func() uint64
-	to       Instruments
+	policy     Policy
+	complete   layer.Completion[Rsp] // nil if a response is over when Call returns
+	classify   layer.Classifier[Rsp] // nil: that of the endpoints
+	retryAfter func(Rsp, error) (time.Duration, bool)
+	random     func() uint64
+	to         Instruments
 }
 
 func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
@@ -26,7 +31,6 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 		}
 	}
 	o.policy = o.policy.orDefault()
-	o.failures.penalty = o.policy.Penalty
 	o.to = o.to.orDiscard()
 	return o
 }

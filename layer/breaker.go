@@ -17,8 +17,8 @@ import (
 //
 // Below a balancer all breakers may be open at once, and then every route of
 // the target is refused. Where failures may be a route's own fault, leave them
-// to the balancer: with balance.Classify it sends little to an endpoint that
-// fails more than others, and balance.Ejection has a Floor that keeps half of them.
+// to the balancer: it sends little to an endpoint that fails more than others,
+// and balance.Ejection has a Floor that keeps half of them.
 //
 // Admission: while it is closed, everything passes. It trips on a number of
 // failures in a row, or on a low share of successes (see [BreakerPolicy]);

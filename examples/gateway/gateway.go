@@ -46,14 +46,13 @@ func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Re
 }
 
 // backend serves a target of the split by its endpoints. Here, and only here,
-// requests wait. An endpoint that fails gets few requests from the balancer,
-// which is told what a failure is; there is no breaker, which one route that is
-// broken would open for all.
+// requests wait. An endpoint that fails gets few requests from the balancer. There
+// is no breaker, because one broken route would open it for all.
 func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
 	return func(target string) httplayer.Service {
 		return httplayer.NewStack(layer.For[*http.Response](target)).
 			Queue(1000, 2*time.Second).
-			Service(balance.Resolve(ctx, g.resolver, target, endpoint, balance.Classify(httplayer.Classify)))
+			Service(balance.Resolve(ctx, g.resolver, target, endpoint))
 	}
 }
 
