@@ -136,9 +136,10 @@
 // The files are looked at twice a second ([PollEvery]): what a path leads to,
 // its size and its time. A rename onto it and a swapped symbolic link are seen,
 // so a Kubernetes ConfigMap that is mounted as a volume is (one mounted with a
-// subPath is never changed). A profile that is no longer in its file, and one
-// whose file went from its directory, is gone: its target has the default
-// profile. A path that leads nowhere is an error, and all that was known stays.
+// subPath is never changed). If a watched target is no longer in any file, that
+// is an error which lists the targets found, and its last profile stays active.
+// To return to the default profile, write the target without any other field. A
+// path that does not exist is an error, and all profiles stay active.
 //
 // Replace a file by a rename: one that is written in place may be read half
 // written, and that half be in force until the next look. A network file system

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -96,6 +97,10 @@ func replace(t testing.TB, path, content string) {
 	require.NoError(t, os.Rename(beside, path))
 }
 
+func removed(target, found string) string {
+	return `file: the profile of target "` + target + `" was removed; its last profile stays active; targets found: ` + found
+}
+
 func noFile(path string) string { return "file: stat " + path + ": no such file or directory" }
 
 func TestARenameIsSeenAtTheNextLook(t *testing.T) {
@@ -150,12 +155,12 @@ func TestAConfigMapsSwapIsSeenAtTheNextLook(t *testing.T) {
 		require.NoError(t, os.RemoveAll(filepath.Join(dir, "..2026_01")))
 		one.expect(t, poll, "b")
 		inDir.expect(t, 0, "b")
-		gone.expect(t, 0, "default") // by now its link leads nowhere
+		gone.expect(t, 0, removed("gone:80", "web")) // by now its link leads nowhere
 		require.NoError(t, os.Remove(filepath.Join(dir, "gone.yaml")))
 		link("new.json")
 		fresh.expect(t, poll, "y")
 		inDir.expect(t, 0)
-		gone.expect(t, 0)
+		gone.expect(t, 0, removed("gone:80", "new, web"))
 	})
 }
 
@@ -189,12 +194,17 @@ func TestOnlyAChangedProfileIsNews(t *testing.T) {
 		// One goes away, one comes.
 		replace(t, path, web("b")+"---\n"+profile("other:80", "z"))
 		w.expect(t, poll, "b")
-		api.expect(t, 0, "default")
+		api.expect(t, 0, removed("API.", "other:80, web"))
 		other.expect(t, 0, "z")
 		replace(t, path, "{}")
+		w.expect(t, poll, removed("web:80", "none"))
+		api.expect(t, 0, removed("API.", "none"))
+		other.expect(t, 0, removed("other:80", "none"))
+		watch(t, s, "web:80").expect(t, 0, "default")
+		replace(t, path, "target: [web, api]")
 		w.expect(t, poll, "default")
-		api.expect(t, 0)
-		other.expect(t, 0, "default")
+		api.expect(t, 0, "default")
+		other.expect(t, 0, removed("other:80", "api, web"))
 	})
 }
 
@@ -288,7 +298,7 @@ func TestADirectory(t *testing.T) {
 		other.expect(t, 0, "x")
 
 		require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
-		w.expect(t, poll, "default")
+		w.expect(t, poll, removed("web:80", "other"))
 		put("b.yaml", web("b2"))
 		w.expect(t, poll, "b2")
 		require.NoError(t, os.RemoveAll(dir))
@@ -407,6 +417,35 @@ func TestNothingIsSaidAfterTheEnd(t *testing.T) {
 		items++
 	}
 	require.Equal(t, 1, items)
+}
+
+func TestRenamedTargetKeepsItsRoutesAndIsWarnedOf(t *testing.T) {
+	path := temp(t, web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		r := newRouter(t, New(path), "web:80", profiles.Logger[*http.Request, *http.Response](slog.New(slog.NewTextHandler(&out, nil))))
+		require.Equal(t, "a", call(t, r, "GET /"))
+		replace(t, path, profile("wbe", "a"))
+		time.Sleep(poll)
+		synctest.Wait()
+		require.Equal(t, "a", call(t, r, "GET /"))
+		require.Contains(t, out.String(), "level=WARN")
+		require.Contains(t, out.String(), "targets found: wbe")
+		replace(t, path, web("b"))
+		time.Sleep(poll)
+		synctest.Wait()
+		require.Equal(t, "b", call(t, r, "GET /"))
+	})
+}
+
+func TestRemovedTargetAmongMany(t *testing.T) {
+	path := temp(t, web("a"))
+	synctest.Test(t, func(t *testing.T) {
+		w := watch(t, New(path), "web:80")
+		w.expect(t, 0, "a")
+		replace(t, path, "target: [t01, t02, t03, t04, t05, t06, t07, t08, t09, t10, t11, t12]")
+		w.expect(t, poll, removed("web:80", "t01, t02, t03, t04, t05, t06, t07, t08, t09, t10 and 2 more"))
+	})
 }
 
 // A router in front of it all: a change of the file is a change of the route.

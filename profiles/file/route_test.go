@@ -22,7 +22,9 @@ type (
 )
 
 // newRouter returns a router whose targets answer with the name of the route.
-func newRouter(t *testing.T, source profiles.Source, target string) *httpRouter {
+func newRouter(
+	t *testing.T, source profiles.Source, target string, opts ...profiles.Option[*http.Request, *http.Response],
+) *httpRouter {
 	t.Helper()
 	mk := func(string) httpService {
 		return layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -34,7 +36,7 @@ func newRouter(t *testing.T, source profiles.Source, target string) *httpRouter 
 		})
 	}
 	return profiles.New(t.Context(), target, source, httplayer.Access{}, mk,
-		profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+		append(opts, profiles.InitialWait[*http.Request, *http.Response](time.Minute))...)
 }
 
 // routed returns the name of the route of a request such as "GET /a?b=c", with

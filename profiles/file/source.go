@@ -49,19 +49,20 @@ func isProfileFile(name string) bool {
 
 // Watch yields the profile of target, and again after each change of it, until
 // ctx ends or the consumer breaks. A target that no file names has the default
-// profile, and may come to have another; one whose profile went away has the
-// default one again.
+// profile until a file names it. If a change removes the profile of a target, as
+// when target is renamed, the stream yields an error that lists the targets found,
+// and the last profile stays active. A [profiles.Router] logs it as a warning. To
+// return to the default profile, write the target without any other field.
 //
 // Files that cannot be read or have mistakes are an error, yielded once for as
-// long as it stays the same, with an [*Error] in it for each mistake. What each
-// of them said when it was last good stays in force. Where that is not known,
-// and no other file names the target, there is nothing but the error until it
-// is. Once all files are good again the profile is yielded anew, even if nothing
-// changed.
+// long as it stays the same, with an [*Error] in it for each mistake. The last
+// valid content of each file stays active. If a file has never been valid and no
+// other file names the target, the stream yields only the error. When all files
+// are valid again, the profile is yielded again, even if it is unchanged.
 //
-// A consumer that is slower than the changes is not told of those that are
-// over. What is neither a name nor an address, with a port or without, is
-// final: [profiles.ErrNoProfile].
+// A slow consumer gets the latest profile only. A target that is neither a name
+// nor an address, with a port or without, has the final error
+// [profiles.ErrNoProfile].
 func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		host, port, ok := splitTarget(target)
@@ -71,7 +72,7 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 		if !ok {
 			return
 		}
-		v := view{host: host, port: port, namespace: s.namespace}
+		v := view{target: target, host: host, port: port, namespace: s.namespace}
 		for range s.poller.States(ctx) {
 			for ctx.Err() == nil {
 				p, err := v.next(s.poller.Latest())

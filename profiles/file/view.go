@@ -1,60 +1,80 @@
 package file
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
+	"strings"
 
 	"github.com/gotower/gotower/profiles"
 )
 
-// view is what one stream has said of its target.
+// view is what one stream has yielded of its target.
 type view struct {
+	target    string
 	host      string
 	port      uint16
 	namespace string
 
-	seen *state            // whose profile was said, or was nothing new
-	said *profiles.Profile // the last one; nil before the first
-	told string            // the last error; empty if it was said to be over
+	seen    *state            // of which profile has been yielded, or was the same
+	profile *profiles.Profile // the last one yielded; nil before the first
+	named   bool              // profile is from a file, not the default one
+	err     string            // the last error yielded; empty after its end was yielded
 }
 
-// next returns what the stream has to say of st, one thing at a time, or nothing.
-// The profile comes before the error: it serves while a file is bad.
+// next returns the next item of st to yield, or nil and nil. The profile comes
+// before the error, because it serves while a file has mistakes.
 func (v *view) next(st *state) (*profiles.Profile, error) {
+	now := st.set.profile(v.host, v.port, v.namespace)
+	err := st.err
+	if now == nil && v.named {
+		err = errors.Join(err, v.removed(st.set.Targets()))
+	}
 	if st != v.seen {
 		v.seen = st
-		if p := v.profile(st); p != nil {
-			return p, nil
+		if v.update(now, st.whole, err == nil) {
+			return v.profile, nil
 		}
 	}
-	return nil, v.news(st)
+	if err == nil || err.Error() == v.err {
+		return nil, nil
+	}
+	v.err = err.Error()
+	return nil, err
 }
 
-// profile returns what is to be said, or nil if that is nothing new. After an
-// error that is over, the same profile is news.
-func (v *view) profile(st *state) *profiles.Profile {
-	p := st.set.profile(v.host, v.port, v.namespace)
-	if p == nil && !st.whole {
-		return nil // what is not known yet may have one
+// update reports whether now, which is nil if no file has the target, is to be
+// yielded, and sets the profile to it. After the end of an error the same profile
+// is yielded again.
+func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
+	switch {
+	case now != nil:
+		v.named = true
+	case !complete || v.named:
+		return false // a file that has not been read may have it, or it was removed
+	default:
+		now = &profiles.Profile{}
 	}
-	if p == nil {
-		p = &profiles.Profile{}
+	recovered := v.err != "" && healthy
+	if v.profile != nil && reflect.DeepEqual(now, v.profile) && !recovered {
+		return false
 	}
-	recovered := v.told != "" && st.err == nil
-	if v.said != nil && reflect.DeepEqual(p, v.said) && !recovered {
-		return nil
-	}
-	v.said = p
+	v.profile = now
 	if recovered {
-		v.told = ""
+		v.err = ""
 	}
-	return p
+	return true
 }
 
-// news returns the error of st if it was not told yet.
-func (v *view) news(st *state) error {
-	if st.err == nil || st.err.Error() == v.told {
-		return nil
+// removed is the error for a target that the files had and no longer have.
+func (v *view) removed(found []string) error {
+	const most = 10
+	list := strings.Join(found[:min(len(found), most)], ", ")
+	switch more := len(found) - most; {
+	case len(found) == 0:
+		list = "none"
+	case more > 0:
+		list += fmt.Sprintf(" and %d more", more)
 	}
-	v.told = st.err.Error()
-	return st.err
+	return fmt.Errorf("file: the profile of target %q was removed; its last profile stays active; targets found: %s", v.target, list)
 }
