@@ -3,6 +3,7 @@ package kitlayer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/go-kit/kit/endpoint"
@@ -157,7 +158,17 @@ type failing struct{ err error }
 
 func (f failing) Failed() error { return f.err }
 
+type coded struct {
+	error
+	status int
+}
+
+func (c coded) StatusCode() int { return c.status }
+
 func TestClassify(t *testing.T) {
+	status := func(status int) layer.Outcome[any] {
+		return layer.Outcome[any]{Err: fmt.Errorf("client: %w", coded{errBroken, status})}
+	}
 	for _, tt := range []struct {
 		name string
 		o    layer.Outcome[any]
@@ -166,13 +177,36 @@ func TestClassify(t *testing.T) {
 		{"a response", layer.Outcome[any]{Response: 1}, layer.Success},
 		{"nothing", layer.Outcome[any]{}, layer.Success},
 		{"a failer that did not fail", layer.Outcome[any]{Response: failing{}}, layer.Success},
-		{"a failer that failed", layer.Outcome[any]{Response: failing{errBroken}}, layer.Failure},
-		{"a failer that is a nil pointer", layer.Outcome[any]{Response: (*failing)(nil)}, layer.Success},
-		{"a failer behind a pointer", layer.Outcome[any]{Response: &failing{errBroken}}, layer.Failure},
-		{"an error", layer.Outcome[any]{Err: errBroken}, layer.Failure},
+		{"a failer that failed", layer.Outcome[any]{Response: failing{errBroken}}, layer.Success},
+		{"an error", layer.Outcome[any]{Err: errBroken}, layer.Retryable},
+		{"an error of another type", layer.Outcome[any]{Err: fmt.Errorf("sum: %w", &kitlayer.TypeError{})}, layer.Failure},
 		{"a try's timeout", layer.Outcome[any]{Err: layer.ErrTryTimeout}, layer.Retryable},
 		{"an error with a failer", layer.Outcome[any]{Response: failing{errBroken}, Err: layer.ErrTryTimeout}, layer.Retryable},
+		{"no status", status(0), layer.Failure},
+		{"399", status(399), layer.Failure},
+		{"400", status(400), layer.Success},
+		{"429", status(429), layer.Throttled},
+		{"499", status(499), layer.Success},
+		{"500", status(500), layer.Failure},
+		{"501", status(501), layer.Failure},
+		{"502", status(502), layer.Retryable},
+		{"504", status(504), layer.Retryable},
+		{"505", status(505), layer.Failure},
 	} {
 		t.Run(tt.name, func(t *testing.T) { assert.Equal(t, tt.want, kitlayer.Classify(tt.o)) })
+	}
+}
+
+func TestNilArguments(t *testing.T) {
+	toNothing := func(endpoint.Endpoint) endpoint.Endpoint { return nil }
+	for message, construct := range map[string]func(){
+		"kitlayer: nil endpoint": func() { kitlayer.Service[int, int](nil) },
+		"kitlayer: nil service":  func() { kitlayer.Endpoint[int, int](nil) },
+		"kitlayer: nil factory":  func() { kitlayer.Factory[int, int](nil) },
+		"kitlayer: the middleware returned a nil endpoint": func() {
+			kitlayer.Layer[int, int](toNothing)(kitlayer.Service[int, int](double))
+		},
+	} {
+		t.Run(message, func(t *testing.T) { require.PanicsWithValue(t, message, construct) })
 	}
 }

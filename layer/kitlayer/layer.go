@@ -41,7 +41,11 @@ func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
 		if mw == nil {
 			return next
 		}
-		return &wrapped[Req, Rsp]{Service: next, around: mw(counted(Endpoint(next)))}
+		around := mw(counted(Endpoint(next)))
+		if around == nil {
+			panic("kitlayer: the middleware returned a nil endpoint")
+		}
+		return &wrapped[Req, Rsp]{Service: next, around: around}
 	}
 }
 

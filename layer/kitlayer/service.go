@@ -16,8 +16,11 @@ import (
 // passed as they are; where e tries another service of this library more than
 // once, make a [Layer] of what tries, which knows that a request was let in
 // before it was refused. It costs no allocation but that of the request as an
-// any. It is as safe for concurrent use as e is.
+// any. It is as safe for concurrent use as e is. A nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
+	if e == nil {
+		panic("kitlayer: nil endpoint")
+	}
 	return service[Req, Rsp]{func(ctx context.Context, req Req) (Rsp, error) {
 		return call[Req, Rsp](ctx, e, req)
 	}}
@@ -42,8 +45,12 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 // never sees it; a nil is the zero Req.
 //
 // The endpoint's response must be over when Call returns: go-kit has no word
-// for the end of one that is not. What svc returns is passed as it is.
+// for the end of one that is not. What svc returns is passed as it is. A nil svc
+// panics.
 func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
+	if svc == nil {
+		panic("kitlayer: nil service")
+	}
 	return func(ctx context.Context, request any) (any, error) {
 		req, err := as[Req]("request", request)
 		if err != nil {

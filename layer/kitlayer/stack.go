@@ -1,0 +1,40 @@
+package kitlayer
+
+import (
+	"slices"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// NewStack returns an empty stack for an endpoint of go-kit. A response means what
+// [Classify] says, and a request is sent again as it is. Options given here come
+// after, and win.
+//
+// A stack of go-kit is for one endpoint, which is one method of a service. So a
+// Retry in it repeats every request that failed with an error. Leave Retry out for
+// a method that must not be called twice, such as a payment, or set
+// RetryPolicy.Requests to tell which of its requests may be repeated.
+//
+//	kitlayer.NewStack[SumRequest, SumResponse]().
+//		Timeout(5 * time.Second).
+//		Retry(layer.RetryPolicy[SumRequest, SumResponse]{}).
+//		Service(balancer)
+func NewStack[Req, Rsp any](opts ...layer.Option[Rsp]) layer.Stack[Req, Rsp] {
+	return layer.NewStack[Req](slices.Concat([]layer.Option[Rsp]{
+		layer.Classify(Classify[Rsp]),
+		layer.Resending[Req, Rsp](resend[Req, Rsp]{}),
+	}, opts)...)
+}
+
+// resend is the [layer.Resend] of go-kit. Messages are values of the program: their
+// fields mean nothing here, whatever their names are.
+type resend[Req, Rsp any] struct{}
+
+func (resend[Req, Rsp]) Idempotent(Req) bool { return true }
+
+func (resend[Req, Rsp]) Replay(Req, int64) layer.Replay[Req] { return nil }
+
+func (resend[Req, Rsp]) After(_ Rsp, err error) (time.Duration, bool) { return layer.RetryAfter(err) }
+
+func (resend[Req, Rsp]) Discard(Rsp) {}
