@@ -88,3 +88,17 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return context.Cause(ctx)
 	}
 }
+
+// Check returns an error that names the field of b that is out of range. A field
+// that is 0 stands for its default.
+func Check(b Backoff) error {
+	full := b.OrDefault()
+	if b.Min != 0 {
+		full.Min = b.Min
+	}
+	if b.Max != 0 {
+		full.Max = b.Max
+	}
+	full.Jitter = b.Jitter
+	return full.Validate()
+}

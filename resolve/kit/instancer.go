@@ -21,8 +21,11 @@ import (
 // even if it changes nothing. A channel whose reader is slow delays nobody and
 // gets the latest. When Deregister has returned, nothing more is sent, and the
 // channel may be closed. To register a channel again, or after Stop, does
-// nothing.
+// nothing. A nil r panics.
 func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
+	if r == nil {
+		panic("kit: nil resolver")
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	i := &instancer{
 		board: newBoard(), ended: ctx.Done(), cancel: cancel,

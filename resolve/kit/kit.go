@@ -30,8 +30,11 @@ import (
 //
 // newInstancer may take its time: a stream that is left meanwhile does not wait for it,
 // and what it makes is then stopped at once. It may be called for different
-// targets at the same time.
+// targets at the same time. A nil newInstancer panics.
 func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
+	if newInstancer == nil {
+		panic("kit: nil newInstancer")
+	}
 	r := &resolver{options: newOptions(opts), newInstancer: newInstancer, targets: make(map[string]*watch)}
 	return resolve.Func(r.resolve)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/netip"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -51,8 +52,12 @@ func Lookup(lookup func(ctx context.Context, host string) ([]netip.Addr, error))
 }
 
 // Backoff sets how long to wait before an Instancer that could not be made is
-// tried again, or a name that could not be looked up. The default is 100 ms to 60 s with a tenth of jitter. What is
-// not valid is made so, as [resolve.Reconnect] says.
+// tried again, or a name that could not be looked up. The default is 100 ms to 60 s
+// with a tenth of jitter. A field that is 0 has its default; one that is out of range
+// panics.
 func Backoff(b resolve.Backoff) Option {
+	if err := backoff.Check(b); err != nil {
+		panic("kit: " + err.Error())
+	}
 	return option(func(o *options) { o.backoff = b })
 }
