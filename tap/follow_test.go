@@ -27,6 +27,7 @@ func bounded(t testing.TB) context.Context {
 }
 
 func TestFollowMergesProcesses(t *testing.T) {
+	t.Parallel()
 	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
 	traffic(t, a.reg, "/a")
 	traffic(t, b.reg, "/b")
@@ -47,6 +48,7 @@ func TestFollowMergesProcesses(t *testing.T) {
 
 // A process that restarts is news, and is found again; the other goes on.
 func TestFollowARestart(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			a := start(t, "", serve(new(Registry)))
@@ -85,6 +87,7 @@ func TestFollowARestart(t *testing.T) {
 }
 
 func TestFollowAProcessThatAppearsLate(t *testing.T) {
+	t.Parallel()
 	addr := vacanttest.Addr(t)
 	errs, started := 0, false
 	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil, quickly()) {
@@ -103,6 +106,7 @@ func TestFollowAProcessThatAppearsLate(t *testing.T) {
 
 // Who refuses is told of once; the others go on.
 func TestFollowARefusal(t *testing.T) {
+	t.Parallel()
 	strict := start(t, "", ours(new(Registry)))
 	liberal := start(t, "", ours(NewRegistry(Bodies(10, func(_ string, b []byte) []byte { return b }))))
 	traffic(t, liberal.reg, "/")
@@ -134,6 +138,7 @@ func TestFollowARefusal(t *testing.T) {
 
 // What linkerd's tap cannot do is refused, and not left out.
 func TestFollowLinkerdCannot(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	for want, req := range map[string]*tappb.WatchRequest{
 		"conditions on headers":   {Headers: []*tappb.HeaderMatch{{Name: "a", Value: &tappb.HeaderMatch_Present{Present: true}}}},
@@ -152,6 +157,7 @@ func TestFollowLinkerdCannot(t *testing.T) {
 }
 
 func TestFollowLinkerdWithFields(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
 	req := &tappb.WatchRequest{Fields: true, Explain: true, BodyBytes: 10, Sample: 1, Match: match.Path("/")}
@@ -167,6 +173,7 @@ func TestFollowLinkerdWithFields(t *testing.T) {
 // A process that takes the connection or the call and never answers is news
 // after a while.
 func TestFollowAProcessThatHangs(t *testing.T) {
+	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts
 	require.NoError(t, err)
 	defer silent.Close()
@@ -191,6 +198,7 @@ func TestFollowAProcessThatHangs(t *testing.T) {
 
 // Patience is for the answer, and not for the first request.
 func TestFollowAProcessThatIsIdle(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -210,6 +218,7 @@ func TestFollowAProcessThatIsIdle(t *testing.T) {
 }
 
 func TestFollowAProcessWithoutATap(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", tapless())
 	n := 0
 	for _, err := range Follow(bounded(t), []Process{p.process(t, "web")}, nil, quickly()) {
@@ -224,6 +233,7 @@ func TestFollowAProcessWithoutATap(t *testing.T) {
 
 // The limit holds over a restart, and ends the sequence.
 func TestFollowALimit(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, "", serve(new(Registry)))
@@ -259,6 +269,7 @@ func TestFollowALimit(t *testing.T) {
 }
 
 func TestFollowForAWhile(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]func(*Registry) serving{"ours": ours, "linkerd's": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			p := start(t, "", serve(new(Registry)))
@@ -277,12 +288,14 @@ func TestFollowForAWhile(t *testing.T) {
 }
 
 func TestFollowNobody(t *testing.T) {
+	t.Parallel()
 	for range Follow(t.Context(), nil, nil) {
 		t.Fatal("there is nothing to see")
 	}
 }
 
 func TestFollowAProcessWithoutAConnection(t *testing.T) {
+	t.Parallel()
 	n := 0
 	for _, err := range Follow(bounded(t), []Process{{Name: "p"}}, nil) {
 		n++
@@ -292,6 +305,7 @@ func TestFollowAProcessWithoutAConnection(t *testing.T) {
 }
 
 func TestFollowOptions(t *testing.T) {
+	t.Parallel()
 	o := newFollowOptions(nil)
 	require.Equal(t, 100, o.rps)
 	require.Equal(t, 10*time.Second, o.patience)

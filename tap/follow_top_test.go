@@ -30,6 +30,7 @@ func byPath(m *tappb.TopResponse) map[string]*tappb.Row {
 // Rows of several processes become one answer: of one that counts, of one that
 // only has linkerd's tap, and of one that nobody can reach.
 func TestFollowTop(t *testing.T) {
+	t.Parallel()
 	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
 	traffic(t, a.reg, "/a")
 	traffic(t, b.reg, "/b")
@@ -59,6 +60,7 @@ func TestFollowTop(t *testing.T) {
 
 // A process that is gone takes its rows along, and comes back with new ones.
 func TestFollowTopARestart(t *testing.T) {
+	t.Parallel()
 	a := start(t, "", ours(new(Registry)))
 	stop := traffic(t, a.reg, "/before")
 	phase := 0
@@ -85,6 +87,7 @@ func TestFollowTopARestart(t *testing.T) {
 }
 
 func TestFollowTopRefuses(t *testing.T) {
+	t.Parallel()
 	collect := func(p []Process, req *tappb.TopRequest) (errs []error) {
 		for m, err := range FollowTop(bounded(t), p, req, quickly()) {
 			require.Nil(t, m)
@@ -108,6 +111,7 @@ func TestFollowTopRefuses(t *testing.T) {
 
 // A process that answers once and then never again.
 func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", serving{register: func(g *grpc.Server) { tappb.RegisterTapServer(g, silent{}) }})
 	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(30*time.Millisecond)) {
 		if err == nil {
@@ -148,6 +152,7 @@ func (silent) Top(_ *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.T
 }
 
 func TestFollowTopEndsWithItsContext(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", ours(new(Registry)))
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 150*time.Millisecond, errors.New("enough"))
 	defer cancel()
@@ -161,6 +166,7 @@ func TestFollowTopEndsWithItsContext(t *testing.T) {
 }
 
 func TestFollowTopNobody(t *testing.T) {
+	t.Parallel()
 	for range FollowTop(t.Context(), nil, nil) {
 		t.Fatal("there is nothing to see")
 	}

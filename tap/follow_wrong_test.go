@@ -16,6 +16,7 @@ import (
 // What makes no sense is refused whatever tap the process has, and not asked
 // for again and again.
 func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
+	t.Parallel()
 	for name, req := range map[string]*tappb.WatchRequest{
 		"negative duration": {Duration: durationpb.New(-time.Second)},
 		"invalid duration":  {Duration: &durationpb.Duration{Seconds: 1, Nanos: 2e9}},
@@ -38,6 +39,7 @@ func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
 
 // For ever is not at once.
 func TestFollowWithNoEndOfPatience(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", ours(new(Registry)))
 	n := 0
 	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(math.MaxInt64)) {
@@ -49,6 +51,7 @@ func TestFollowWithNoEndOfPatience(t *testing.T) {
 }
 
 func TestFollowManyRequests(t *testing.T) {
+	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
 	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil, quickly(), MaxRPS(1<<32)) {
@@ -59,6 +62,7 @@ func TestFollowManyRequests(t *testing.T) {
 
 // Of a process that has no rate of its own, no more is asked.
 func TestFollowLinkerdAtARate(t *testing.T) {
+	t.Parallel()
 	o := newFollowOptions(nil)
 	each, _ := o.share(2)
 	require.EqualValues(t, 50, each)

@@ -151,6 +151,7 @@ func TestServeOfAContextThatIsOver(t *testing.T) {
 // A tree that nobody can look at any more, as one whose lock is held for ever, is
 // no reason to stay.
 func TestServeEndsThoughDescribeDoesNot(t *testing.T) {
+	t.Parallel()
 	asked, goOn := make(chan struct{}), make(chan struct{})
 	at, stop := serveOn(t, "127.0.0.1:0", nil, Describing(func() layer.Node {
 		close(asked)

@@ -227,6 +227,7 @@ func TestStopOfTheServerEndsStreams(t *testing.T) {
 
 // anchors/reliability.md 16: one who never reads, one who reads.
 func TestDropsAreToldToWhoDropped(t *testing.T) {
+	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("hello"))
 	const n = 400

@@ -42,6 +42,7 @@ func TestTopByDestination(t *testing.T) {
 // The processes that ask are no part of a row, or each would have one of its
 // own.
 func TestFollowTopByDestination(t *testing.T) {
+	t.Parallel()
 	a, b := start(t, "", ours(new(Registry))), start(t, "", ours(new(Registry)))
 	traffic(t, a.reg, "/a")
 	traffic(t, b.reg, "/b")

@@ -18,6 +18,7 @@ import (
 func often() *tappb.TopRequest { return &tappb.TopRequest{Every: durationpb.New(leastEvery)} }
 
 func TestTopOverGRPC(t *testing.T) {
+	t.Parallel()
 	l := start(t, "", ours(new(Registry)))
 	svc := stand(l.reg, respond("x"))
 	conn := l.dial(t)
@@ -51,6 +52,7 @@ func TestTopOverGRPC(t *testing.T) {
 }
 
 func TestTopOverGRPCEnds(t *testing.T) {
+	t.Parallel()
 	l := start(t, "", ours(new(Registry)))
 	gone := func() bool { return l.reg.active.Load() == nil }
 	t.Run("when the client leaves", func(t *testing.T) {
@@ -76,6 +78,7 @@ func TestTopOverGRPCEnds(t *testing.T) {
 }
 
 func TestTopOverGRPCRefuses(t *testing.T) {
+	t.Parallel()
 	l := start(t, "", ours(NewRegistry(Capacity(1, 0))))
 	conn := l.dial(t)
 	refusal := func(req *tappb.TopRequest) codes.Code {

@@ -291,6 +291,7 @@ func TestLargeRowsGo(t *testing.T) {
 // Who reads the rows of several processes sees them go as well, and counted
 // elsewhere, whether they are counted there or here.
 func TestFollowTopRowsThatGo(t *testing.T) {
+	t.Parallel()
 	a, b := start(t, "", ours(NewRegistry(KeepRows(1)))), start(t, "", linkerds(new(Registry)))
 	const n = 20
 	svc := stand(a.reg, respond("x"))

@@ -16,6 +16,7 @@ import (
 )
 
 func TestWatchWithoutWishesSeesAll(t *testing.T) {
+	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)
 	stream := p.watch(t.Context(), t, &tappb.WatchRequest{})
 	svc := stand(p.reg, respond("hello"))

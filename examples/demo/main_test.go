@@ -19,7 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // The walk-through, as a person would see it: everything works but the
 // doughnut, and nothing of that is the fault of a replica that came or went.
 func TestDemo(t *testing.T) {
-	patiently(t, 4*time.Second, "json", func(out []byte) error {
+	patiently(t, time.Second, "json", func(out []byte) error {
 		var rows []row
 		if err := json.Unmarshal(out, &rows); err != nil {
 			return err

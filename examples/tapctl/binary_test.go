@@ -23,6 +23,7 @@ const waits = 10 * time.Second
 
 // The program as it is built and run.
 func TestBinary(t *testing.T) {
+	t.Parallel()
 	bin := filepath.Join(t.TempDir(), "tapctl")
 	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -23,6 +23,7 @@ import (
 )
 
 func TestTap(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]serving{"ours": ours, "linkerds": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			p := newTapped(t, serve)
@@ -60,6 +61,7 @@ func TestTap(t *testing.T) {
 // A template is made of the same object that -o json prints, header fields and
 // all.
 func TestTapJSONPath(t *testing.T) {
+	t.Parallel()
 	for name, serve := range map[string]serving{"ours": ours, "linkerds": linkerds} {
 		t.Run(name, func(t *testing.T) {
 			p := newTapped(t, serve)
@@ -87,6 +89,7 @@ func TestTapJSONPath(t *testing.T) {
 // Secrets are withheld by who has them; and nothing that is not printable goes
 // out.
 func TestSecretsStay(t *testing.T) {
+	t.Parallel()
 	p := newTapped(t, ours)
 	for _, args := range [][]string{
 		{"tap"},
@@ -109,6 +112,7 @@ func TestSecretsStay(t *testing.T) {
 
 // What gotower's own service has, and what is said where it is missing.
 func TestTapBeyondLinkerds(t *testing.T) {
+	t.Parallel()
 	p, q := newTapped(t, ours), newTapped(t, linkerds)
 	for _, tt := range []struct {
 		args []string
@@ -150,6 +154,7 @@ func TestTapBeyondLinkerds(t *testing.T) {
 }
 
 func TestTop(t *testing.T) {
+	t.Parallel()
 	p, q := newTapped(t, ours), newTapped(t, linkerds)
 	for _, target := range []*tapped{p, q} {
 		var rows []map[string]any
@@ -182,6 +187,7 @@ func TestTop(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
+	t.Parallel()
 	p := newTapped(t, ours)
 	r := p.until(t, prints("web-0"), "stat")
 	require.NoError(t, r.err)
@@ -246,6 +252,7 @@ func TestEndpoints(t *testing.T) {
 }
 
 func TestProfile(t *testing.T) {
+	t.Parallel()
 	for _, serve := range []serving{ours, linkerds} {
 		p := newTapped(t, serve)
 		r := p.until(t, func(r result) bool { return strings.Count(r.out, "pathRegex") == 3 }, "profile", "--path", "/seen")

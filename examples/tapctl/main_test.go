@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -27,7 +28,14 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// Tests wait more than they work, so more of them run at once than there are processors.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // tapped is a process that answers requests and can be watched.
 type tapped struct {
@@ -145,7 +153,7 @@ func (p *tapped) with(t *testing.T, args ...string) result {
 // do, until it came to what is wanted.
 func (p *tapped) until(t *testing.T, ok func(result) bool, args ...string) result {
 	t.Helper()
-	for d := 300 * time.Millisecond; ; d *= 2 {
+	for d := 50 * time.Millisecond; ; d *= 2 {
 		if r := p.with(t, slices.Concat(args, []string{"--for", d.String()})...); ok(r) || d > waits {
 			return r
 		}

@@ -94,6 +94,7 @@ var briefly = map[string][]string{
 
 // Every command watches by mutual TLS.
 func TestByTLS(t *testing.T) {
+	t.Parallel()
 	ca := trusttest.New(t)
 	me := files(t, ca, ca, tapper)
 	p := newTapped(t, watchedBy(tapper), over(mesh(t, ca, web, spiffe)))
@@ -159,6 +160,7 @@ func TestTargetsMix(t *testing.T) {
 // What goes wrong by TLS is said, with what to do about it, by each command, and
 // by check.
 func TestTLSErrorsHelp(t *testing.T) {
+	t.Parallel()
 	ca, foreign := trusttest.New(t), trusttest.New(t)
 	me := files(t, ca, ca, tapper)
 	strict := mesh(t, ca, web)

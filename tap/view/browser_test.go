@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"sync"
 	"testing"
@@ -31,8 +32,8 @@ type browser struct {
 
 func newBrowser(t *testing.T) *browser {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("a browser takes its time")
+	if os.Getenv("GOTOWER_TESTS") != "full" {
+		t.Skip("a browser takes its time: set GOTOWER_TESTS=full")
 	}
 	path := ""
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "headless-shell"} {

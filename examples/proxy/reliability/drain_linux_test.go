@@ -43,7 +43,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	said := offer(t, rate/10, func(ctx context.Context, _ int) error { return converse(ctx, rpc, 10) })
 	got.more(t, 50)
 
-	restarts := size(3, 20)
+	restarts := size(2, 20)
 	var longest time.Duration
 	twoSteps := 0
 	var old []*process

@@ -137,6 +137,9 @@ func stalledH2(t *testing.T, addr string) (end func()) {
 // steady waits until the RSS has not changed by a hundredth for a while.
 func (p *process) steady(t testing.TB) (now gauge) {
 	t.Helper()
+	if !full {
+		return p.measure(t) // memory is asserted in full size only
+	}
 	look := time.NewTicker(50 * time.Millisecond)
 	defer look.Stop()
 	was, quiet := 0.0, 0

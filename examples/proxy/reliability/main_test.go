@@ -1,6 +1,7 @@
 package reliability
 
 import (
+	"flag"
 	"os"
 	"testing"
 
@@ -11,7 +12,12 @@ import (
 var scratch string
 
 func TestMain(m *testing.M) {
-	var err error
+	flag.Parse()
+	// Tests wait more than they work, so more of them run at once than there are processors.
+	err := flag.Set("test.parallel", "8")
+	if err != nil {
+		panic(err)
+	}
 	if scratch, err = os.MkdirTemp("", "gotower-reliability-"); err != nil {
 		panic(err)
 	}

@@ -22,7 +22,7 @@ func TestControllerOutage(t *testing.T) {
 	pl.cfg.Destinations[quiet] = pl.cfg.Destinations[webName]
 	require.NoError(t, pl.Set(pl.cfg))
 	p := startProxy(t, pl.addr, "LINKERD2_PROXY_OUTBOUND_DISCOVERY_IDLE_TIMEOUT=500ms",
-		"LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=10s",
+		fmt.Sprintf("LINKERD2_PROXY_OUTBOUND_HTTP_FAILFAST_TIMEOUT=%ds", size(2, 10)),
 		"LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MIN=100ms",
 		fmt.Sprintf("LINKERD2_PROXY_CONTROL_CONNECT_EXP_BACKOFF_MAX=%ds", size(1, 10)))
 	clients := []*http.Client{through(t, p.addr, false), through(t, p.addr, true)}

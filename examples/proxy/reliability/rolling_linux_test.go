@@ -44,7 +44,7 @@ func TestUpstreamRollingRestart(t *testing.T) {
 	})
 	got := offer(t, size(150, 270), func(ctx context.Context, i int) error { return get(ctx, clients[i%2], "http://web.test/") })
 	got.more(t, 100)
-	restarts := size(9, 60)
+	restarts := size(6, 60)
 	for i := range restarts {
 		all[i%3].restart(t)
 		got.more(t, size(30, 150))

@@ -68,9 +68,17 @@ func ca(name string) *x509.Certificate {
 
 func newAuthority(t testing.TB) *authority {
 	t.Helper()
+	return newAuthorityUntil(t, ca("issuer").NotAfter)
+}
+
+// newAuthorityUntil returns an authority whose issuer expires at end.
+func newAuthorityUntil(t testing.TB, end time.Time) *authority {
+	t.Helper()
 	rootKey, a := newKey(t), &authority{t: t, key: newKey(t)}
 	a.root = sign(t, ca("root"), ca("root"), rootKey.Public(), rootKey)
-	a.issuer = sign(t, ca("issuer"), a.root, a.key.Public(), rootKey)
+	issuer := ca("issuer")
+	issuer.NotAfter = end
+	a.issuer = sign(t, issuer, a.root, a.key.Public(), rootKey)
 	return a
 }
 

@@ -102,12 +102,12 @@ func TestRefreshIsClamped(t *testing.T) {
 		{life: 4 * time.Second, min: time.Second, want: 2800 * time.Millisecond},
 		{life: 70 * time.Hour, want: 24 * time.Hour},
 		{life: 70 * time.Hour, max: 30 * time.Minute, want: 30 * time.Minute},
-		{life: 70 * time.Hour, until: time.Hour, want: 42 * time.Minute},                                  // what the CA says shortens
-		{life: time.Hour, until: 70 * time.Hour, want: 42 * time.Minute},                                  // and does not lengthen
-		{life: 24 * 365 * 20 * time.Hour, max: 24 * 365 * 20 * time.Hour, want: 24 * 365 * 7 * time.Hour}, // the issuer's 10 years
+		{life: 70 * time.Hour, until: time.Hour, want: 42 * time.Minute},                // what the CA says shortens
+		{life: time.Hour, until: 70 * time.Hour, want: 42 * time.Minute},                // and does not lengthen
+		{life: 40 * 24 * time.Hour, max: 40 * 24 * time.Hour, want: 7 * 24 * time.Hour}, // the issuer lives for 10 days
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			a := newAuthority(t)
+			a := newAuthorityUntil(t, time.Now().Add(10*24*time.Hour))
 			var asked []time.Time
 			conn, stop := serveCA(t, func(_ context.Context, req *pb.CertifyRequest) (*pb.CertifyResponse, error) {
 				asked = append(asked, time.Now())
