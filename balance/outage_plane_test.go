@@ -35,6 +35,7 @@ type getStream = grpc.ServerStreamingServer[destination.Update]
 type mood struct {
 	lost    bool           // what is sent to it does not arrive
 	refuses bool           // nobody listens
+	frozen  bool           // health checks are not answered
 	accept  func(net.Conn) // instead of speaking gRPC
 	answer  func(says *destination.Update, to getStream) error
 }
@@ -122,7 +123,12 @@ func (p *plane) become(t *testing.T, m mood, says *destination.Update) {
 	require.NoError(t, err)
 	var done sync.WaitGroup
 	if m.accept == nil {
-		server := grpc.NewServer()
+		server := grpc.NewServer(grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+			if m.frozen {
+				<-s.Context().Done()
+			}
+			return status.Error(codes.Unimplemented, "unknown service")
+		}))
 		destination.RegisterDestinationServer(server, p)
 		done.Go(func() { _ = server.Serve(l) })
 		p.stop = func() { server.Stop(); done.Wait() }

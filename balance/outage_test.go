@@ -28,7 +28,7 @@ var moods = []mood{
 	{accept: func(c net.Conn) { _ = c.Close() }},
 	{accept: func(c net.Conn) { _ = c.(interface{ CloseWrite() error }).CloseWrite() }},
 	fails(codes.Unavailable),
-	{answer: func(_ *destination.Update, to getStream) error { <-to.Context().Done(); return nil }},
+	{frozen: true, answer: func(_ *destination.Update, to getStream) error { <-to.Context().Done(); return nil }},
 	{answer: func(says *destination.Update, to getStream) error { return to.Send(says) }},
 	{answer: func(_ *destination.Update, to getStream) error { return sayAndStay(says("nonsense"), to) }},
 	{refuses: true},

@@ -9,31 +9,30 @@ import (
 	"time"
 )
 
-// leastLife is the least Idle and Lifetime: a stream that ends sooner is taken
-// as one that failed, see [Reconnect].
-const leastLife = settled
+// minLife is the smallest Idle and Lifetime. [Reconnect] counts a stream that ends
+// sooner as a failure.
+const minLife = settled
 
-// Limits are what a stream is held to. A field of 0 or less is no limit. The time
-// between [Watchdog.Pause] and [Watchdog.Wait] counts for Lifetime alone.
+// Limits are the time limits of a stream. A field of 0 or less means no limit. The
+// time between [Watchdog.Pause] and [Watchdog.Wait] counts for Lifetime only.
 type Limits struct {
-	Initial  time.Duration // to wait for the first message that says something
-	Idle     time.Duration // to wait for each message after that
-	Lifetime time.Duration // of the stream in all
+	Initial  time.Duration // for the first sign of the server
+	Idle     time.Duration // for each later message
+	Lifetime time.Duration // for the whole stream
 }
 
-// OrDefault has what is not said be 3 s, 5 min and 1 h, as linkerd's chart gives
-// its proxies, and 10 s at the least what ends a stream that is well. A field
-// below 0 is no limit.
+// OrDefault replaces 0 by 3 s, 5 min and 1 h, the limits that linkerd's chart sets
+// for its proxies, and raises Idle and Lifetime to 10 s. A field below 0 becomes no
+// limit.
 func (l Limits) OrDefault() Limits {
 	return Limits{
-		Initial:  limit(l.Initial, 3*time.Second, 0),
-		Idle:     limit(l.Idle, 5*time.Minute, leastLife),
-		Lifetime: limit(l.Lifetime, time.Hour, leastLife),
+		Initial:  limitOrDefault(l.Initial, 3*time.Second, 0),
+		Idle:     limitOrDefault(l.Idle, 5*time.Minute, minLife),
+		Lifetime: limitOrDefault(l.Lifetime, time.Hour, minLife),
 	}
 }
 
-// limit returns 0 for none.
-func limit(d, standard, least time.Duration) time.Duration {
+func limitOrDefault(d, standard, least time.Duration) time.Duration {
 	switch {
 	case d < 0:
 		return 0
@@ -43,73 +42,74 @@ func limit(d, standard, least time.Duration) time.Duration {
 	return max(d, least)
 }
 
-// Watchdog ends one stream when it has reached one of its limits. It is for the
-// goroutine that reads the stream.
+// Watchdog cancels the context of one stream when the stream reaches a limit. Only
+// the goroutine that reads the stream may use it.
 type Watchdog struct {
-	ctx   context.Context //nolint:containedctx // of the stream
-	end   context.CancelCauseFunc
-	timer *time.Timer // ends ctx; nil if it was never needed
+	ctx    context.Context //nolint:containedctx // of the stream
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // cancels ctx; nil until it is needed
 
-	idle     time.Duration // 0 is no limit
-	quiet    error         // nothing came yet, and what that means
-	giveUpAt time.Time     // while it is quiet; zero is never
-	oldAt    time.Time     // zero is never
-	next     error         // what the limit that comes next means
+	idle      time.Duration // 0 means no limit
+	silentErr error         // the end at the Initial limit; nil after Heard
+	initialAt time.Time     // end of the Initial limit; zero means none
+	lifeEnd   time.Time     // end of Lifetime; zero means none
+	next      error         // the end at the limit that the timer waits for
 }
 
-// ErrLimit is that a stream was idle or old, and so ended by us, not by the other
-// side. It is an [ErrEnded], and says nothing of how the other side is.
-var ErrLimit = fmt.Errorf("%w at a limit", ErrEnded)
+// ErrLimit means that the client ended a stream because it was idle or old. It
+// matches [ErrEnded], and says nothing about the health of the server.
+var ErrLimit = fmt.Errorf("%w at a time limit", ErrEnded)
 
-// What the limits mean. Their end is the cause of the stream's context.
+// errLimit is the cause of a context that the Watchdog canceled.
 var (
-	errLimit = errors.New("limit of the stream")
-	errIdle  = fmt.Errorf("%w: there was no news for long", ErrLimit)
-	errOld   = fmt.Errorf("%w: it is old", ErrLimit)
+	errLimit = errors.New("time limit of the stream")
+	errIdle  = fmt.Errorf("%w: no message within the idle limit", ErrLimit)
+	errOld   = fmt.Errorf("%w: the stream reached its lifetime", ErrLimit)
 )
 
-// Begin watches a stream that begins now. Silent is what it means that nothing
-// came for Initial; that a stream is idle or old is an [ErrLimit], up to a tenth
-// later at random lest all streams of many clients end at once. Stop it.
+// Begin starts the limits of a stream that begins now. The end at the Initial limit
+// is silent; the end at the others matches [ErrLimit] and comes up to a tenth later
+// at random, so that the streams of many clients do not end at once. Call Stop when
+// the stream has ended.
 func (l Limits) Begin(ctx context.Context, silent error) *Watchdog {
-	w := &Watchdog{quiet: silent}
-	w.ctx, w.end = context.WithCancelCause(ctx)
+	w := &Watchdog{silentErr: silent}
+	w.ctx, w.cancel = context.WithCancelCause(ctx)
 	now := time.Now()
 	if l.Initial > 0 {
-		w.giveUpAt = now.Add(l.Initial)
+		w.initialAt = now.Add(l.Initial)
 	}
 	if l.Idle > 0 {
-		w.idle = later(l.Idle)
+		w.idle = addJitter(l.Idle)
 	}
 	if l.Lifetime > 0 {
-		w.oldAt = now.Add(later(l.Lifetime))
+		w.lifeEnd = now.Add(addJitter(l.Lifetime))
 	}
 	return w
 }
 
-// later adds up to a tenth.
-func later(d time.Duration) time.Duration {
-	d = min(d, math.MaxInt64/2) // so that there is room for it
+// addJitter adds up to a tenth at random.
+func addJitter(d time.Duration) time.Duration {
+	d = min(d, math.MaxInt64/2) // no overflow
 	return d + rand.N(d/10+1)
 }
 
-// Context is the stream's: it ends at a limit.
+// Context is the context of the stream. It is canceled at a limit.
 func (w *Watchdog) Context() context.Context { return w.ctx }
 
-// Wait has the stream end at the next limit from now on. It is an error if that is
-// over: a stream that always has more to say must end as well.
+// Wait starts the timer of the next limit. It returns an error if that limit has
+// passed, because a stream that always has messages must end as well.
 func (w *Watchdog) Wait() error {
-	at := w.oldAt
+	at := w.lifeEnd
 	w.next = errOld
-	sooner := func(t time.Time, why error) {
+	sooner := func(t time.Time, end error) {
 		if at.IsZero() || t.Before(at) {
-			at, w.next = t, why
+			at, w.next = t, end
 		}
 	}
 	switch {
-	case w.quiet != nil && !w.giveUpAt.IsZero():
-		sooner(w.giveUpAt, w.quiet)
-	case w.quiet == nil && w.idle > 0:
+	case w.silentErr != nil && !w.initialAt.IsZero():
+		sooner(w.initialAt, w.silentErr)
+	case w.silentErr == nil && w.idle > 0:
 		sooner(time.Now().Add(w.idle), errIdle)
 	}
 	left := time.Until(at)
@@ -118,30 +118,30 @@ func (w *Watchdog) Wait() error {
 	case left <= 0:
 		return w.next
 	case w.timer == nil:
-		w.timer = time.AfterFunc(left, func() { w.end(errLimit) })
+		w.timer = time.AfterFunc(left, func() { w.cancel(errLimit) })
 	default:
 		w.timer.Reset(left)
 	}
 	return nil
 }
 
-// Pause ends the wait.
+// Pause stops the timer.
 func (w *Watchdog) Pause() {
 	if w.timer != nil {
 		w.timer.Stop()
 	}
 }
 
-// Heard says that something came: from now on the limit is Idle.
-func (w *Watchdog) Heard() { w.quiet = nil }
+// Heard replaces the Initial limit by the Idle limit.
+func (w *Watchdog) Heard() { w.silentErr = nil }
 
-// Stop lets go of all that the stream holds.
+// Stop stops the timer and cancels the context.
 func (w *Watchdog) Stop() {
 	w.Pause()
-	w.end(nil)
+	w.cancel(nil)
 }
 
-// Cause is the limit that ended the stream, or else err.
+// Cause returns the error of the limit that ended the stream, or else err.
 func (w *Watchdog) Cause(err error) error {
 	if errors.Is(context.Cause(w.ctx), errLimit) {
 		return w.next

@@ -79,7 +79,7 @@ func TestTheEndOfAStreamIsNoLimit(t *testing.T) {
 func TestLimitsOrDefault(t *testing.T) {
 	assert.Equal(t, Limits{3 * time.Second, 5 * time.Minute, time.Hour}, Limits{}.OrDefault())
 	assert.Equal(t, Limits{}, Limits{-1, -1, -1}.OrDefault())
-	assert.Equal(t, Limits{1, leastLife, leastLife}, Limits{1, 1, 1}.OrDefault())
+	assert.Equal(t, Limits{1, minLife, minLife}, Limits{1, 1, 1}.OrDefault())
 	assert.Equal(t, Limits{time.Minute, time.Minute, time.Minute}, Limits{time.Minute, time.Minute, time.Minute}.OrDefault())
 }
 

@@ -13,8 +13,8 @@
 // the connection's own matter (grpc.WithConnectParams): a stream that is opened
 // in the pause between two dials fails at once.
 //
-// Without [StreamLimits], nothing ends the stream of a controller that says no
-// more, and nobody is told.
+// Each stream has time limits, see [StreamLimits], which find a controller that does
+// not answer.
 //
 // A message can say things that make no sense. Such a piece is left out, with a
 // line in the log, and the rest of the message holds.

@@ -55,14 +55,20 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// No call is made: there is no connection to make one on.
+// No call is made.
 func TestWhatTheGateKeepsOutHasNoProfile(t *testing.T) {
-	n := 0
-	for p, err := range New(nil, Names("svc.cluster.local.")).Watch(t.Context(), "example.com:443") {
+	n, conn := 0, new(holding)
+	for p, err := range New(conn, Names("svc.cluster.local.")).Watch(t.Context(), "example.com:443") {
 		require.Nil(t, p)
 		require.ErrorIs(t, err, profiles.ErrNoProfile)
 		require.ErrorContains(t, err, `"example.com:443"`)
 		n++
 	}
 	require.Equal(t, 1, n)
+	require.Zero(t, conn.open)
+}
+
+func TestNewPanicsWithoutConnection(t *testing.T) {
+	require.PanicsWithValue(t, "linkerd: New: the connection is nil; want a gRPC connection to a destination controller",
+		func() { New(nil) })
 }

@@ -9,31 +9,30 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Limits are what [StreamLimits] holds each stream to. The zero value is what
-// linkerd's chart gives its proxies: 3 s, 5 min, 1 h. A field below 0 is no
-// limit. Waiting for the consumer counts for Lifetime alone.
+// Limits are the time limits of each stream, see [StreamLimits]. The zero value
+// means the limits that linkerd's chart sets for its proxies: 3 s, 5 min and 1 h.
+// A field below 0 means no limit. Time in which the consumer does not read counts
+// for Lifetime only.
 type Limits struct {
-	// Initial is how long to wait for the first message, connecting included.
-	// After that the stream has failed, with the code DeadlineExceeded. 0 means
-	// 3 s.
+	// Initial is the limit for the first message, connecting included. A stream
+	// that exceeds it fails with the code DeadlineExceeded. 0 means 3 s.
 	Initial time.Duration
 
-	// Idle is how long to wait for each message after that, and Lifetime how
-	// long a stream lasts in all. After that, and up to a tenth later at random
-	// lest all streams of many clients do so at once, the stream is ended and
-	// opened again, and so brings the profile anew; till then the last one stays
-	// in force. 0 means 5 min and 1 h, the least is 10 s.
+	// Idle is the limit for each later message, and Lifetime the limit for the
+	// whole stream. A stream that exceeds one of them is reopened and brings the
+	// profile again; the last profile stays in force meanwhile. Up to a tenth is
+	// added at random, so that the streams of many clients do not end at once. 0
+	// means 5 min and 1 h; the smallest value is 10 s.
 	Idle     time.Duration
 	Lifetime time.Duration
 }
 
-// StreamLimits ends streams that are silent or old, so that what was lost on
-// the way is made up for after Lifetime at the latest, and a controller that
-// takes streams and says nothing is found out. The default, as it is linkerd's
-// proxy's own, is no limit: use it unless the controller is on this machine.
+// StreamLimits sets the time limits of each stream. The default is the zero
+// [Limits]. The limits find a controller that does not answer, and they bound by
+// Lifetime how long a lost message has an effect.
 func StreamLimits(l Limits) Option {
 	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
 
-// errSilent is that nothing came at all.
-var errSilent = status.Error(codes.DeadlineExceeded, "the controller says nothing")
+// errNoAnswer is the end of a stream that exceeded Limits.Initial.
+var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")

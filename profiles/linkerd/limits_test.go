@@ -71,7 +71,7 @@ func TestStreamLimits(t *testing.T) {
 		"too short":           {opts: []Option{StreamLimits(Limits{Idle: 1, Lifetime: 1})}, every: time.Second, least: 10 * time.Second, most: 11 * time.Second},
 		"silence is allowed":  {opts: []Option{StreamLimits(none)}},
 		"idleness is allowed": {opts: []Option{StreamLimits(none)}, every: never},
-		"without the option":  {},
+		"by default":          {least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -27,12 +27,16 @@ type source struct {
 	client destination.DestinationClient
 }
 
-// New returns a Source that asks the controller at the other end of conn, which
-// stays the caller's, who closes it after the last use. Targets are names with
-// a port ("web.default.svc.cluster.local:80") or addresses ("10.0.0.7:80");
-// which are known is up to the controller.
+// New returns a Source that asks the controller at the other end of conn. The
+// caller owns conn and closes it after the last use. Targets are names with a port
+// ("web.default.svc.cluster.local:80") or addresses ("10.0.0.7:80"). The controller
+// decides which it knows. New panics if conn is nil.
 func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
+	if conn == nil {
+		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")
+	}
 	s := &source{client: destination.NewDestinationClient(conn)}
+	s.limits = stream.Limits{}.OrDefault()
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(&s.options)
@@ -76,7 +80,7 @@ type follower struct {
 // resets the stream.
 func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
-		dog := w.limits.Begin(ctx, errSilent)
+		dog := w.limits.Begin(ctx, errNoAnswer)
 		defer dog.Stop()
 		err := w.read(dog, func(p *profiles.Profile) bool { return yield(p, nil) })
 		if err != nil {

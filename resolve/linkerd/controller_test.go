@@ -30,9 +30,10 @@ type handler struct {
 
 func (h handler) Get(req *destination.GetDestination, to getStream) error { return h.get(req, to) }
 
-// serve serves a controller on l until the test ends.
-func serve(t testing.TB, l stdnet.Listener, get func(*destination.GetDestination, getStream) error) *grpc.Server {
-	server := grpc.NewServer()
+// serve serves a controller on l until the test ends. Like linkerd's, it has no
+// health service.
+func serve(t testing.TB, l stdnet.Listener, get func(*destination.GetDestination, getStream) error, opts ...grpc.ServerOption) *grpc.Server {
+	server := grpc.NewServer(opts...)
 	destination.RegisterDestinationServer(server, handler{get: get})
 	var done sync.WaitGroup
 	done.Go(func() { assert.NoError(t, server.Serve(l)) })
@@ -61,6 +62,9 @@ func loopback(t testing.TB, get func(*destination.GetDestination, getStream) err
 
 // inMemory is a controller that can be stopped and started within a bubble.
 type inMemory struct {
+	frozen bool   // answers no health check
+	name   string // as its address
+
 	mu       sync.Mutex
 	listener *bufconn.Listener
 }
@@ -69,7 +73,12 @@ func (m *inMemory) start(t testing.TB, get func(*destination.GetDestination, get
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.listener = bufconn.Listen(64 << 10)
-	return serve(t, m.listener, get)
+	return serve(t, m.listener, get, grpc.UnknownServiceHandler(func(_ any, s grpc.ServerStream) error {
+		if m.frozen {
+			<-s.Context().Done()
+		}
+		return status.Error(codes.Unimplemented, "unknown service")
+	}))
 }
 
 // connect returns a connection that tries again once a second.
@@ -78,13 +87,35 @@ func (m *inMemory) connect(t testing.TB) *grpc.ClientConn {
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (stdnet.Conn, error) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			return m.listener.DialContext(ctx)
+			conn, err := m.listener.DialContext(ctx)
+			return named{conn, m.name}, err
 		}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: time.Second, Multiplier: 1, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
 		}),
 	)
+}
+
+// named is a connection to a server with a name.
+type named struct {
+	stdnet.Conn
+	name string
+}
+
+func (n named) RemoteAddr() stdnet.Addr { return &stdnet.UnixAddr{Name: n.name} }
+
+// twoServers opens streams to one server and sends calls to another.
+type twoServers struct{ streams, calls grpc.ClientConnInterface }
+
+func (c *twoServers) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+	return c.calls.Invoke(ctx, method, args, reply, opts...)
+}
+
+func (c *twoServers) NewStream(
+	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	return c.streams.NewStream(ctx, desc, method, opts...)
 }
 
 // counted counts the calls that are made through a connection.

@@ -8,32 +8,46 @@
 //
 // # The connection
 //
-// The caller owns the connection, and shares it with whatever else speaks to
-// the controller; all targets are streams of it, and its credentials are what
-// the controller knows its client by. Three settings of it matter:
+// The caller owns the connection and may share it with other clients of the
+// controller. All targets are streams of it. Its credentials identify the client.
+// Three settings of it matter:
 //
-//   - grpc.WithKeepaliveParams: without it, a controller that vanishes without
-//     closing its connections is not noticed. A Time of less than 5 min is taken
-//     amiss by servers that do not allow it, and they break the connection off.
-//   - grpc.WithConnectParams: gRPC's own pause between dials grows to 120 s, and
-//     an attempt made in it fails at once. A MaxDelay no longer than the Max of
-//     [Backoff] brings streams back sooner: after both, at the latest.
-//   - grpc.MaxCallRecvMsgSize: gRPC's 4 MB hold an Add of some ten thousand
-//     endpoints. A larger one is refused each time, and so never arrives.
+//   - grpc.WithConnectParams: gRPC's own backoff between dials grows to 120 s, and
+//     a stream that is opened meanwhile fails at once. Set a MaxDelay of at most the
+//     Max of [Backoff].
+//   - grpc.MaxCallRecvMsgSize: gRPC's limit of 4 MB holds an Add of about ten
+//     thousand endpoints. A larger one is rejected each time.
+//   - grpc.WithKeepaliveParams is not needed, because [StreamLimits] find a
+//     controller that does not answer. Controllers close connections whose Time is
+//     less than 5 min.
+//
+// # Silence
+//
+// linkerd's controller sends nothing for a Service without endpoints. A silent
+// stream is therefore healthy if the controller answers, and it stays open for the
+// first endpoint. After 1 s of silence the resolver sends a gRPC health check on the
+// connection. Any answer counts, including Unimplemented:
+//
+//   - No answer within Limits.Initial: the stream fails, and the known set stays.
+//   - An answer of the server of the stream: 10 s after the stream was opened the
+//     service counts as empty, and the resolver yields Empty. The endpoints that were
+//     known from an earlier stream are gone then.
+//   - An answer of another server behind the same connection: the stream stays open,
+//     and the known set stays. Further health checks follow with a backoff.
 //
 // # Outages
 //
-// What is known stays in force while the controller is away, or not itself; see
-// the section of that name in package resolve, and wrap the resolver in
-// resolve.KeepLastGood. [StreamLimits] finds out a controller that takes
-// streams and says nothing, or nothing that can be read, and renews each stream
-// now and then, so that what was lost on the way is made up for.
+// The known set stays in force while the controller is away or sends nothing that
+// can be read. See the section of that name in package resolve, and wrap the
+// resolver in resolve.KeepLastGood, which holds an empty set after an outage back
+// for a further 30 s. [StreamLimits] reopen each stream now and then, which repairs
+// the effect of lost messages.
 //
 // # Errors
 //
-// The controller says InvalidArgument or FailedPrecondition of what is not the
-// name of a service: that is final, and matches resolve.ErrUnresolvable. Every
-// other status, and the clean end of a stream, is news; what is known stays in
-// force. A service that the controller has not heard of yet is NotFound, and is
-// asked for again.
+// The codes InvalidArgument and FailedPrecondition mean that the target is not the
+// name of a service. That is final, and matches resolve.ErrUnresolvable. After any
+// other status, and after the clean end of a stream, the resolver asks again and the
+// known set stays. That includes NotFound, the status of a service that the
+// controller does not know yet.
 package linkerd

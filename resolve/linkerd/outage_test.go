@@ -48,6 +48,7 @@ func testOutage(t *testing.T, gone bool, most time.Duration) {
 	conn := &counted{ClientConnInterface: m.connect(t)}
 	r := New(conn,
 		Backoff(resolve.Backoff{Min: 100 * time.Millisecond, Max: most, Jitter: 0.1}),
+		StreamLimits(Limits{Idle: -1, Lifetime: -1}),
 		Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))),
 	)
 	errs := 0
@@ -99,7 +100,7 @@ func testOutage(t *testing.T, gone bool, most time.Duration) {
 	assert.Contains(t, lines[0], "level=WARN")
 	assert.Contains(t, lines[0], "target=web")
 	assert.Contains(t, lines[1], "level=INFO")
-	assert.Contains(t, lines[1], "is back")
+	assert.Contains(t, lines[1], "recovered")
 	assert.Contains(t, lines[1], fmt.Sprint("failures=", errs))
 }
 
@@ -200,7 +201,7 @@ func TestLogOfWhatCannotBeUsed(t *testing.T) {
 		require.Greater(t, follow(t, r, 10*time.Hour, 0).sets, 5)
 		lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 		require.Len(t, lines, 2, log.String())
-		assert.Contains(t, lines[0], `level=WARN msg="left out of a destination" target=web`)
+		assert.Contains(t, lines[0], `level=WARN msg="part of a destination is ignored" target=web`)
 		assert.Contains(t, lines[0], "endpoint 10.0.0.1:80: the TLS identity")
 		assert.Contains(t, lines[1], "endpoint: no IP address")
 	})

@@ -8,11 +8,12 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// silence is a controller that takes streams and says nothing.
+// silence is a controller that accepts streams and calls, and never answers.
 type silence struct {
 	grpc.ClientConnInterface
 	streams int
@@ -23,22 +24,28 @@ func (c *silence) NewStream(ctx context.Context, _ *grpc.StreamDesc, _ string, _
 	return &silent{ctx: ctx}, nil
 }
 
+func (c *silence) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+	<-ctx.Done()
+	return status.FromContextError(ctx.Err()).Err()
+}
+
 type silent struct {
 	grpc.ClientStream
 	ctx context.Context
 }
 
-func (s *silent) SendMsg(any) error { return nil }
-func (s *silent) CloseSend() error  { return nil }
+func (s *silent) SendMsg(any) error        { return nil }
+func (s *silent) CloseSend() error         { return nil }
+func (s *silent) Context() context.Context { return s.ctx }
 
 func (s *silent) RecvMsg(any) error {
 	<-s.ctx.Done()
 	return s.ctx.Err()
 }
 
-// A controller that says nothing is found out as the settings say, for endpoints
+// A controller that does not answer is noticed as the settings say, for endpoints
 // and for profiles, unless it is on this machine.
-func TestAControllerThatSaysNothing(t *testing.T) {
+func TestControllerThatDoesNotAnswer(t *testing.T) {
 	held := settings.StreamLimits{Initial: 3 * time.Second}
 	for name, tt := range map[string]struct {
 		at      string

@@ -11,18 +11,17 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// logged passes a Resolver on and writes what an operator must know: two lines
-// an outage, however long it is.
+// logged is a Resolver that logs two lines per outage, whatever its length.
 type logged struct {
 	resolve.Resolver
 	log *slog.Logger
 }
 
-// outage is the time without news of one stream.
+// outage is the state of one call of Resolve: a series of streams without updates.
 type outage struct {
 	since    time.Time
 	failures int
-	brought  bool // there were news on the stream that is read now
+	brought  bool // the current stream has yielded an update
 }
 
 func (l logged) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
@@ -55,13 +54,13 @@ func (o *outage) add(ctx context.Context, log *slog.Logger, err error) {
 		log.DebugContext(ctx, "destination stream failed again", "err", err, "failures", o.failures)
 	default:
 		o.failures, o.since = 1, time.Now()
-		log.WarnContext(ctx, "destination stream failed; what is known stays in force", "err", err)
+		log.WarnContext(ctx, "destination stream failed; the known endpoints stay in use", "err", err)
 	}
 }
 
 func (o *outage) end(ctx context.Context, log *slog.Logger) {
 	if o.failures > 0 {
-		log.InfoContext(ctx, "destination stream is back", "after", time.Since(o.since), "failures", o.failures)
+		log.InfoContext(ctx, "destination stream recovered", "after", time.Since(o.since), "failures", o.failures)
 		*o = outage{}
 	}
 	o.brought = true

@@ -70,11 +70,13 @@ func TestStreamLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits      Limits
 		get         func(*destination.GetDestination, getStream) error
+		frozen      bool // health checks are not answered
 		think       time.Duration
 		least, most time.Duration // when the first stream ends; 0 is never
 		code        codes.Code    // of its end, or else it is routine
 	}{
-		"silence":             {get: repeats(nil, 0), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"no answer":           {get: repeats(nil, 0), frozen: true, least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"silence":             {get: repeats(nil, 0), least: 5 * time.Minute, most: 335 * time.Second},
 		"nothing to be read":  {get: repeats(addMessage(nowhere), time.Second), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 		"a remove first":      {get: repeats(removeMessage(tcp(addr1)), 0), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 		"only removes":        {get: repeats(removeMessage(tcp(addr1)), time.Second), least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
@@ -82,6 +84,7 @@ func TestStreamLimits(t *testing.T) {
 		"news all the time":   {get: repeats(web, time.Minute), least: time.Hour, most: 66 * time.Minute},
 		"a slow consumer":     {get: repeats(web, time.Minute), think: 10 * time.Minute, least: time.Hour, most: 76 * time.Minute},
 		"silence is allowed":  {limits: none, get: repeats(nil, 0)},
+		"freezing is allowed": {limits: none, get: repeats(nil, 0), frozen: true},
 		"idleness is allowed": {limits: none, get: repeats(web, 0)},
 		"old age is allowed":  {limits: none, get: repeats(web, time.Minute)},
 		"only old age is not": {limits: Limits{Initial: -1, Idle: -1}, get: repeats(nil, 0), least: time.Hour, most: 66 * time.Minute},
@@ -92,6 +95,7 @@ func TestStreamLimits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var m inMemory
+				m.frozen = tt.frozen
 				m.start(t, tt.get)
 				got := follow(t, New(m.connect(t), StreamLimits(tt.limits)), 3*time.Hour, tt.think)
 				if tt.least == 0 {
@@ -108,7 +112,7 @@ func TestStreamLimits(t *testing.T) {
 					}
 					require.ErrorIs(t, err, stream.ErrEnded)
 				}
-				if tt.code == codes.OK && tt.think == 0 && tt.limits.Initial == 0 {
+				if tt.code == codes.OK && tt.think == 0 && tt.limits.Initial == 0 && name != "silence" {
 					// The time may be over in a back-off.
 					assert.Contains(t, []int{len(got.errs), len(got.errs) + 1}, got.sets, "each stream brings all there is")
 				}
@@ -117,12 +121,16 @@ func TestStreamLimits(t *testing.T) {
 	}
 }
 
-// Without the option there is no limit.
-func TestNoStreamLimits(t *testing.T) {
+// The default is the zero Limits.
+func TestDefaultStreamLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
+		m.frozen = true
 		m.start(t, repeats(nil, 0))
-		assert.Empty(t, follow(t, New(m.connect(t)), 100*time.Hour, 0).errs)
+		got := follow(t, New(m.connect(t)), time.Minute, 0)
+		require.NotEmpty(t, got.errs)
+		assert.Equal(t, 3*time.Second, got.at[0])
+		require.Equal(t, codes.DeadlineExceeded, status.Code(got.errs[0]), got.errs[0])
 	})
 }
 
@@ -187,12 +195,13 @@ func TestBadControllersAreNotStormed(t *testing.T) {
 		},
 		"ends":          func(*destination.GetDestination, getStream) error { return nil },
 		"fails":         func(*destination.GetDestination, getStream) error { return status.Error(codes.NotFound, "who?") },
-		"says nothing":  repeats(nil, 0),
+		"is frozen":     repeats(nil, 0),
 		"says nonsense": repeats(addMessage(nowhere), time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var m inMemory
+				m.frozen = name == "is frozen"
 				m.start(t, get)
 				conn := &counted{ClientConnInterface: m.connect(t)}
 				most := resolve.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.1}

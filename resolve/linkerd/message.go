@@ -1,0 +1,104 @@
+package linkerd
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+
+	"github.com/gotower/gotower/internal/wire"
+	"github.com/gotower/gotower/resolve"
+)
+
+// update converts a message. It returns false if the message has no effect: its
+// oneof is empty or of an unknown kind, or none of its addresses can be used. Each
+// part that is ignored is reported to drop.
+func update(m *destination.Update, drop func(error)) (resolve.Update, bool) {
+	switch m := m.GetUpdate().(type) {
+	case *destination.Update_Add:
+		u := resolve.Update{Kind: resolve.Add, Endpoints: endpoints(m.Add, drop)}
+		return u, len(u.Endpoints) > 0
+	case *destination.Update_Remove:
+		u := resolve.Update{Kind: resolve.Remove, Removed: removed(m.Remove)}
+		return u, len(u.Removed) > 0
+	case *destination.Update_NoEndpoints:
+		if m.NoEndpoints.GetExists() {
+			return resolve.Update{Kind: resolve.Empty}, true
+		}
+		return resolve.Update{Kind: resolve.DoesNotExist}, true
+	}
+	return resolve.Update{}, false
+}
+
+func endpoints(set *destination.WeightedAddrSet, drop func(error)) []resolve.Endpoint {
+	list := make([]resolve.Endpoint, 0, len(set.GetAddrs()))
+	for _, a := range set.GetAddrs() {
+		if e, ok := endpoint(a, set.GetMetricLabels(), drop); ok {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// removed returns the addresses to remove. Invalid ones were never added.
+func removed(set *destination.AddrSet) []netip.AddrPort {
+	list := make([]netip.AddrPort, 0, len(set.GetAddrs()))
+	for _, a := range set.GetAddrs() {
+		if addr, err := wire.Addr(a); err == nil {
+			list = append(list, addr)
+		}
+	}
+	return list
+}
+
+// endpoint converts a WeightedAddr as linkerd's proxy does. It returns false if the
+// address cannot be connected to. setLabels are the labels of the set that contains
+// a. Each part that is ignored is reported to drop.
+func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop func(error)) (resolve.Endpoint, bool) {
+	addr, err := wire.Addr(a.GetAddr())
+	if err != nil {
+		drop(fmt.Errorf("endpoint: %w", err))
+		return resolve.Endpoint{}, false
+	}
+	serverName, identity, err := wire.TLS(a.GetTlsIdentity())
+	if err != nil {
+		drop(fmt.Errorf("endpoint %v: %w", addr, err))
+	}
+	return resolve.Endpoint{
+		ID: resolve.ID{
+			Addr:       addr,
+			Protocol:   protocol(a.GetProtocolHint()),
+			ServerName: serverName,
+			Identity:   identity,
+			Authority:  wire.Authority(a),
+			OpaquePort: wire.OpaquePort(a.GetProtocolHint()),
+		},
+		Weight: a.GetWeight(),
+		Labels: labels(setLabels, a.GetMetricLabels()),
+	}, true
+}
+
+// labels returns the labels of a set overlaid with those of one address. Endpoints
+// without labels of their own share the map of their set.
+func labels(set, own map[string]string) map[string]string {
+	switch {
+	case len(own) == 0:
+		return set
+	case len(set) == 0:
+		return own
+	}
+	all := maps.Clone(set)
+	maps.Copy(all, own)
+	return all
+}
+
+func protocol(hint *destination.ProtocolHint) resolve.Protocol {
+	switch hint.GetProtocol().(type) {
+	case *destination.ProtocolHint_H2_:
+		return resolve.H2
+	case *destination.ProtocolHint_Opaque_:
+		return resolve.Opaque
+	}
+	return resolve.Unknown
+}

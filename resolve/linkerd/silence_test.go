@@ -1,0 +1,142 @@
+package linkerd
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/resolve"
+)
+
+// linkerd's controller sends nothing for a Service without endpoints. Its stream
+// stays open, and the first endpoint is known as soon as it is sent.
+func TestFirstEndpointOfASilentStreamIsKnownAtOnce(t *testing.T) {
+	ready := make(chan time.Time, 1)
+	var streams atomic.Int64
+	conn := loopback(t, func(_ *destination.GetDestination, to getStream) error {
+		streams.Add(1)
+		select {
+		case <-time.After(4 * time.Second): // longer than Limits.Initial
+		case <-to.Context().Done():
+			return to.Context().Err()
+		}
+		ready <- time.Now()
+		return repeats(addMessage(tcp(addr1)), 0)(nil, to)
+	})
+	var log bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for u, err := range New(conn, Logger(slog.New(slog.NewTextHandler(&log, nil)))).Resolve(ctx, "web:80") {
+		require.NoError(t, err)
+		require.Equal(t, resolve.Replace, u.Kind)
+		break
+	}
+	require.NoError(t, ctx.Err())
+	assert.Less(t, time.Since(<-ready), 10*time.Second)
+	assert.EqualValues(t, 1, streams.Load())
+	assert.Empty(t, log.String())
+}
+
+// A silent stream of a controller that answers health checks means an empty set
+// after 10 s. It stays open for the first endpoint.
+func TestSilenceEmptiesTheSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var m inMemory
+		var log bytes.Buffer
+		var streams atomic.Int64
+		m.start(t, func(_ *destination.GetDestination, to getStream) error {
+			switch streams.Add(1) {
+			case 1:
+				if err := to.Send(addMessage(tcp(addr1))); err != nil {
+					return err
+				}
+				time.Sleep(time.Minute)
+				return status.Error(codes.Unavailable, "a new version")
+			default:
+				time.Sleep(2 * time.Minute)
+				return repeats(addMessage(tcp(addr2)), 0)(nil, to)
+			}
+		})
+		r := New(m.connect(t), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		var got []resolve.Kind
+		var at []time.Duration
+		start := time.Now()
+		for u, err := range r.Resolve(t.Context(), "web:80") {
+			if err == nil {
+				got, at = append(got, u.Kind), append(at, time.Since(start).Round(time.Second))
+			}
+			if len(got) == 3 {
+				break
+			}
+		}
+		assert.Equal(t, []resolve.Kind{resolve.Replace, resolve.Empty, resolve.Add}, got)
+		assert.Equal(t, []time.Duration{0, 70 * time.Second, 3 * time.Minute}, at)
+		assert.EqualValues(t, 2, streams.Load())
+		assert.NotContains(t, log.String(), "not answer")
+	})
+}
+
+// A frozen controller is not an empty service: what is known stays in force, with
+// and without time limits.
+func TestFrozenControllerDoesNotEmptyTheSet(t *testing.T) {
+	for name, limits := range map[string]Limits{"limits": {}, "no limits": {Initial: -1, Idle: -1, Lifetime: -1}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var m inMemory
+				m.frozen = true
+				var streams atomic.Int64
+				m.start(t, func(_ *destination.GetDestination, to getStream) error {
+					if streams.Add(1) == 1 {
+						_ = to.Send(addMessage(tcp(addr1)))
+						return status.Error(codes.Unavailable, "a new version")
+					}
+					return repeats(nil, 0)(nil, to)
+				})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				var known resolve.Set
+				for u, err := range New(m.connect(t), StreamLimits(limits)).Resolve(ctx, "web:80") {
+					if err == nil {
+						known.Apply(u)
+					}
+				}
+				assert.Greater(t, streams.Load(), int64(1))
+				assert.Equal(t, 1, known.Len())
+			})
+		})
+	}
+}
+
+// The answer of another server than that of the stream keeps the stream open, but
+// does not empty the set.
+func TestAnswerOfAnotherServerDoesNotEmptyTheSet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var frozen, healthy inMemory
+		frozen.frozen, frozen.name, healthy.name = true, "frozen", "healthy"
+		frozen.start(t, repeats(nil, 0))
+		healthy.start(t, repeats(nil, 0))
+		conn := &twoServers{frozen.connect(t), healthy.connect(t)}
+		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+		defer cancel()
+		for u, err := range New(conn).Resolve(ctx, "web:80") {
+			if ctx.Err() == nil {
+				assert.Failf(t, "unexpected", "%v %v", u, err)
+			}
+		}
+	})
+}
+
+func TestNewPanicsWithoutConnection(t *testing.T) {
+	assert.PanicsWithValue(t, "linkerd: New: the connection is nil; want a gRPC connection to a destination controller",
+		func() { New(nil) })
+}

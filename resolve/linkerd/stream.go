@@ -1,0 +1,239 @@
+package linkerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/remark"
+	"github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/resolve"
+)
+
+// Limits are the time limits of each stream, see [StreamLimits]. The zero value
+// means the limits that linkerd's chart sets for its proxies: 3 s, 5 min and 1 h.
+// A field below 0 means no limit. Time in which the consumer does not read counts
+// for Lifetime only.
+type Limits struct {
+	// Initial is the limit for the first message or the first answer to a health
+	// check, connecting included. A stream that exceeds it fails with the code
+	// DeadlineExceeded. A Remove is not a first message. 0 means 3 s.
+	Initial time.Duration
+
+	// Idle is the limit for each later message, and Lifetime the limit for the
+	// whole stream. A stream that exceeds one of them is reopened, which is
+	// routine and logged at debug level. Up to a tenth is added at random, so that
+	// the streams of many clients do not end at once. 0 means 5 min and 1 h; the
+	// smallest value is 10 s.
+	Idle     time.Duration
+	Lifetime time.Duration
+}
+
+// StreamLimits sets the time limits of each stream. The default is the zero
+// [Limits]. The limits find a controller that does not answer, and they bound by
+// Lifetime how long a lost message has an effect.
+func StreamLimits(l Limits) Option {
+	return option(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
+}
+
+const (
+	// healthCheckAfter is how long a stream is silent before the first health
+	// check, or half of Limits.Initial if that is less.
+	healthCheckAfter = time.Second
+
+	// emptyAfter is how long a stream is silent before the service counts as
+	// empty. It equals the time after which stream.Reconnect resets its backoff.
+	emptyAfter = 10 * time.Second
+)
+
+// errNoAnswer is the end of a stream that exceeded Limits.Initial.
+var errNoAnswer = status.Error(codes.DeadlineExceeded, "the controller does not answer")
+
+// watch is one call of Resolve, across all of its streams.
+type watch struct {
+	*options
+	conn   grpc.ClientConnInterface
+	target string
+	amiss  remark.Remarks
+}
+
+// open opens one Get stream. resolve.Reconnect makes its first Add a Replace, and
+// ends ctx with the stream, which resets the stream.
+func (w *watch) open(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
+	return func(yield func(resolve.Update, error) bool) {
+		dog := w.limits.Begin(ctx, errNoAnswer)
+		defer dog.Stop()
+		defer w.amiss.End()
+		err := w.read(dog, func(u resolve.Update) bool { return yield(u, nil) })
+		if err != nil {
+			yield(resolve.Update{}, w.failure(err))
+		}
+	}
+}
+
+// read reads one stream. It returns why the stream ended, or nil if the consumer
+// stopped.
+func (w *watch) read(dog *stream.Watchdog, yield func(resolve.Update) bool) error {
+	if err := dog.Wait(); err != nil {
+		return err
+	}
+	ctx, opened := dog.Context(), time.Now()
+	updates, err := destination.NewDestinationClient(w.conn).Get(ctx, &destination.GetDestination{
+		Scheme: scheme, Path: w.target, ContextToken: w.contextToken,
+	})
+	if err != nil {
+		return dog.Cause(err)
+	}
+	r := reader{watch: w, dog: dog, opened: opened, messages: make(chan received), answers: make(chan bool)}
+	go receive(ctx, updates, r.messages)
+	silent, stopChecks := context.WithCancel(ctx)
+	defer stopChecks()
+	r.stopChecks = stopChecks
+	go w.checkHealth(silent, serverOf(updates.Context()), r.answers)
+	for {
+		if err := dog.Wait(); err != nil {
+			return err
+		}
+		u, ok, err := r.next()
+		if err != nil {
+			return dog.Cause(err)
+		}
+		dog.Pause()
+		if ok && !yield(u) {
+			return nil
+		}
+	}
+}
+
+// reader turns what happens on one stream into updates.
+type reader struct {
+	*watch
+	dog        *stream.Watchdog
+	opened     time.Time
+	messages   chan received
+	answers    chan bool // to health checks; true if the server of the stream answered
+	stopChecks context.CancelFunc
+	empty      <-chan time.Time // when silence means an empty set; nil if it does not
+}
+
+// next waits for one message, answer or time limit. It returns an update, or false
+// if there is nothing to yield.
+func (r *reader) next() (resolve.Update, bool, error) {
+	select {
+	case <-r.dog.Context().Done():
+		return resolve.Update{}, false, r.dog.Context().Err()
+	case sameServer := <-r.answers:
+		r.dog.Heard()
+		if sameServer {
+			r.empty = time.After(time.Until(r.opened.Add(emptyAfter)))
+		}
+		return resolve.Update{}, false, nil
+	case <-r.empty:
+		r.empty = nil
+		return resolve.Update{Kind: resolve.Empty}, true, nil
+	case m := <-r.messages:
+		if m.err != nil {
+			return resolve.Update{}, false, m.err
+		}
+		r.stopChecks()
+		r.empty = nil
+		u, ok := update(m.message, r.amiss.Add)
+		if ok && u.Kind != resolve.Remove {
+			r.dog.Heard()
+		}
+		return u, ok, nil
+	}
+}
+
+// received is a message of a stream, or the stream's end.
+type received struct {
+	message *destination.Update
+	err     error
+}
+
+// receive sends what comes on a stream to messages until the stream ends.
+func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Update], messages chan<- received) {
+	for {
+		message, err := from.Recv()
+		select {
+		case messages <- received{message, err}:
+		case <-ctx.Done():
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// checkHealth sends a gRPC health check after a second of silence, and further ones
+// with a backoff until server answers. It reports the first answer, and that of
+// server: true if the answer is from server.
+//
+// The status does not matter: linkerd's controller answers Unimplemented, which
+// proves that the controller runs. A gRPC keep-alive would not: servers close
+// connections with frequent PINGs, and the proxy beside a controller answers them
+// for it.
+func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- bool) {
+	pause := backoff.Backoff{Min: healthCheckAfter, Max: time.Minute}
+	if w.limits.Initial > 0 {
+		pause.Min = min(pause.Min, w.limits.Initial/2)
+	}
+	health, reported := grpc_health_v1.NewHealthClient(w.conn), false
+	for n := 0; backoff.Sleep(ctx, pause.Delay(n)) == nil; n++ {
+		var from peer.Peer
+		_, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&from))
+		switch status.Code(err) {
+		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // nothing was answered
+			continue
+		}
+		same := addrOf(&from) == server
+		if reported && !same {
+			continue
+		}
+		reported = true
+		select {
+		case answers <- same:
+		case <-ctx.Done():
+		}
+		if same {
+			return
+		}
+	}
+}
+
+// serverOf returns the address of the server of a stream, or "" if it is unknown.
+func serverOf(ctx context.Context) string {
+	p, _ := peer.FromContext(ctx)
+	return addrOf(p)
+}
+
+func addrOf(p *peer.Peer) string {
+	if p == nil || p.Addr == nil {
+		return ""
+	}
+	return p.Addr.String()
+}
+
+// failure returns the error that the consumer gets for the end of a stream.
+func (w *watch) failure(err error) error {
+	if errors.Is(err, io.EOF) {
+		err = stream.ErrEnded
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition:
+		return fmt.Errorf("linkerd: get %q: %w: %w", w.target, resolve.ErrUnresolvable, err)
+	}
+	return fmt.Errorf("linkerd: get %q: %w", w.target, err)
+}
