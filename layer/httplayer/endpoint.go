@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/left"
@@ -42,6 +43,10 @@ import (
 // both versions of HTTP, by the one and then by the other. Where nobody is in
 // Ready, the first Call after the back-off tries; a refusal says as its After
 // when that is.
+//
+// Cleartext: an Endpoint without [TLS] rejects a request whose URL is https,
+// before it connects. [CleartextHTTPS] permits it. A request of a [Handler] has
+// the scheme https only if its client sent an absolute target with that scheme.
 //
 // Age: with [MaxConnAge], the first request that finds a connection too old
 // goes by it all the same, and has a successor made in the background. When
@@ -132,6 +137,10 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	if ctx.Err() != nil {
 		return nil, e.goneError(ctx)
 	}
+	if e.opts.tls == nil && !e.opts.cleartextHTTPS && isHTTPS(req) {
+		closeBody(req)
+		return nil, e.failed(errCleartextHTTPS)
+	}
 	if !e.byH2(req) {
 		return e.callH1(ctx, req)
 	}
@@ -200,6 +209,18 @@ func (e *Endpoint) greeted(p []byte) bool {
 		e.lastH2.Store(true)
 	}
 	return h2
+}
+
+// isHTTPS reports whether the URL of req promises TLS to its caller.
+func isHTTPS(req *http.Request) bool {
+	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
+}
+
+// errCleartextHTTPS is 421 because a retry on another connection of the same
+// endpoint cannot help (RFC 9110, section 7.4).
+var errCleartextHTTPS = &StatusError{
+	Code:   http.StatusMisdirectedRequest,
+	Reason: "the URL is https and the endpoint has no TLS: set httplayer.TLS, or httplayer.CleartextHTTPS to send it in cleartext",
 }
 
 func (e *Endpoint) scheme() string {

@@ -23,6 +23,7 @@ type endpointOptions struct {
 	backoff        layer.Backoff
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
+	cleartextHTTPS bool
 }
 
 type endpointOption func(*endpointOptions)
@@ -130,8 +131,24 @@ func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn,
 // server must agree to the protocol that the request asks for; with neither [H1]
 // nor [H2], a request by HTTP/2 to a server that does not goes by HTTP/1.1, see
 // [Endpoint].
+//
+// A nil cfg is the default configuration of crypto/tls. Without this option
+// connections are cleartext, and a request whose URL is https is rejected, see
+// [CleartextHTTPS].
 func TLS(cfg *tls.Config) EndpointOption {
-	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
+	return endpointOption(func(o *endpointOptions) {
+		if o.tls = cfg.Clone(); cfg == nil {
+			o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+	})
+}
+
+// CleartextHTTPS makes an Endpoint without [TLS] send requests whose URL is https.
+// By default it rejects them with a [StatusError] of 421, because their headers
+// and bodies would be on the wire in cleartext. It is for a dialler that adds TLS
+// itself (see [DialContext]), and for proxies that forward absolute targets.
+func CleartextHTTPS() EndpointOption {
+	return endpointOption(func(o *endpointOptions) { o.cleartextHTTPS = true })
 }
 
 const (

@@ -14,7 +14,10 @@ import (
 func rewrite(p *httputil.ProxyRequest) {
 	var a Access
 	in, out := p.In, p.Out
-	out.URL.Scheme, out.URL.Host = a.Scheme(in), a.Authority(in)
+	if in.URL.Scheme == "" && in.TLS == nil {
+		out.URL.Scheme = "http"
+	}
+	out.URL.Host = a.Authority(in)
 	out.URL.RawQuery = in.URL.RawQuery
 	out.Host = in.Host
 	// Not the copy: the server fills it in when the body was read.

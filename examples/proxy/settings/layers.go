@@ -41,6 +41,7 @@ func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 		httplayer.Backoff(c.Backoff),
 		httplayer.IdleTimeout(max(kept.Idle, 1)),
 		httplayer.MaxIdleConns(kept.MaxIdle),
+		httplayer.CleartextHTTPS(), // dial adds TLS, and an absolute target goes on as it came
 	}
 }
 
