@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/lograte"
 )
 
 // DefaultTarget is the target of records whose logger was given none.
@@ -43,13 +45,14 @@ func Start(t time.Time) Option {
 }
 
 // New returns a handler that writes the records that level lets through to w, a
-// line each. It is safe for concurrent use, and does not close w.
+// line each. Of a message above debug it writes ten in ten seconds, and then the
+// count of the others. It is safe for concurrent use, and does not close w.
 func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	h := &handler{level: level, out: &output{w: w}, start: time.Now(), target: DefaultTarget, write: writePlain}
 	for _, o := range opts {
 		o.apply(h)
 	}
-	return h
+	return lograte.New(h)
 }
 
 type handler struct {

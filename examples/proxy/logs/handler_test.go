@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"testing/slogtest"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -71,7 +72,8 @@ func nan() float64 {
 // has it.
 func TestAsSlogAsks(t *testing.T) {
 	var b bytes.Buffer
-	err := slogtest.TestHandler(logs.New(&b, level(t, "trace"), logs.JSON()), func() []map[string]any {
+	each := func() slog.Handler { return logs.New(&b, level(t, "trace"), logs.JSON()) }
+	err := slogtest.TestHandler(renewed(each), func() []map[string]any {
 		var all []map[string]any
 		for line := range strings.Lines(b.String()) {
 			var r struct {
@@ -95,6 +97,17 @@ func TestAsSlogAsks(t *testing.T) {
 		require.Equal(t, 1, strings.Count(err.Error(), "a Handler should"), err)
 	}
 }
+
+// renewed is a new handler for each record, because the suite repeats a message
+// more often than a handler does.
+type renewed func() slog.Handler
+
+func (r renewed) Enabled(ctx context.Context, l slog.Level) bool { return r().Enabled(ctx, l) }
+func (r renewed) Handle(ctx context.Context, record slog.Record) error {
+	return r().Handle(ctx, record)
+}
+func (r renewed) WithAttrs(attrs []slog.Attr) slog.Handler { return r().WithAttrs(attrs) }
+func (r renewed) WithGroup(name string) slog.Handler       { return r().WithGroup(name) }
 
 func nest(m map[string]any, path []string, value any) {
 	for ; len(path) > 1; path = path[1:] {
@@ -160,23 +173,38 @@ func TestTargetOfAnotherHandler(t *testing.T) {
 
 func TestLinesAreWhole(t *testing.T) {
 	var b bytes.Buffer
-	l := level(t, "info")
+	l := level(t, "debug")
 	log := slog.New(logs.New(&b, l))
 	var wg sync.WaitGroup
 	for i := range 8 {
 		own := log.With("who", i)
 		wg.Go(func() {
 			for range 100 {
-				own.Info("x", "a", 1)
-				_ = l.Set("info,x=debug")
+				own.Debug("x", "a", 1)
+				_ = l.Set("debug,x=info")
 			}
 		})
 	}
 	wg.Wait()
 	for line := range strings.Lines(b.String()) {
-		require.Regexp(t, `^\[ *\d+\.\d{6}s\]  INFO ThreadId\(01\) linkerd_app: x who=\d a=1\n$`, line)
+		require.Regexp(t, `^\[ *\d+\.\d{6}s\] DEBUG ThreadId\(01\) linkerd_app: x who=\d a=1\n$`, line)
 	}
 	require.Equal(t, 800, strings.Count(b.String(), "\n"))
+}
+
+func TestRepeatedMessagesAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var b bytes.Buffer
+		log := slog.New(logs.New(&b, level(t, "info")))
+		for range 1000 {
+			log.With(logs.Target("linkerd_tap")).Warn("stream refused")
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, 10, strings.Count(b.String(), "linkerd_tap: stream refused\n"))
+		require.Contains(t, b.String(), `WARN ThreadId(01) linkerd_tap: repeated message suppressed message="stream refused" count=990`)
+		require.Equal(t, 11, strings.Count(b.String(), "\n"))
+	})
 }
 
 func ExampleNew() {
@@ -195,17 +223,18 @@ func ExampleNew() {
 }
 
 func BenchmarkPlain(b *testing.B) {
-	log := slog.New(logs.New(discard{}, level(b, "warn,linkerd=info")))
+	// At debug, where messages are not limited.
+	log := slog.New(logs.New(discard{}, level(b, "warn,linkerd=debug")))
 	b.Run("written", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			log.Info("listening", "addr", "127.0.0.1:4140")
+			log.Debug("listening", "addr", "127.0.0.1:4140")
 		}
 	})
 	b.Run("filtered", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			log.Debug("listening", "addr", "127.0.0.1:4140")
+			log.Log(b.Context(), logs.LevelTrace, "listening", "addr", "127.0.0.1:4140")
 		}
 	})
 }

@@ -1,0 +1,124 @@
+// Package lograte limits how often a log repeats a message.
+package lograte
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// The limit: of one message at one level, Burst records are written in a Period.
+// The others are counted, and one record says at the end of the Period how many.
+const (
+	Burst  = 10
+	Period = 10 * time.Second
+)
+
+// mostMessages bounds the messages that are counted at a time. Beyond it a new
+// message is written without a limit.
+const mostMessages = 1000
+
+// New returns a handler that passes records on to next, no more than [Burst] of a
+// message and level in a [Period]. After a Period in which more came, it writes
+// one record of the same level with their count:
+//
+//	WARN repeated message suppressed message="request failed" count=43210
+//
+// Records below [slog.LevelInfo] are not limited. Loggers derived by With and
+// WithGroup share the limit. A next that has a limit already is returned as it
+// is. The handler is safe for concurrent use, if next is.
+func New(next slog.Handler) slog.Handler {
+	if _, ok := next.(*handler); ok {
+		return next
+	}
+	return &handler{next, &limits{repeats: make(map[message]*repeats)}}
+}
+
+type handler struct {
+	slog.Handler
+	limits *limits
+}
+
+func (h *handler) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelInfo && !h.limits.admit(h.Handler, r) {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &handler{h.Handler.WithAttrs(attrs), h.limits}
+}
+
+func (h *handler) WithGroup(name string) slog.Handler {
+	return &handler{h.Handler.WithGroup(name), h.limits}
+}
+
+// limits are the messages of the current periods.
+type limits struct {
+	mu      sync.Mutex
+	repeats map[message]*repeats
+}
+
+type message struct {
+	level slog.Level
+	text  string
+}
+
+// repeats counts a message in a period.
+type repeats struct {
+	since      time.Time
+	written    int
+	suppressed int
+}
+
+// admit reports whether r may be written. The first record that may not starts a
+// timer that writes the count to h, because no other record may come.
+func (l *limits) admit(h slog.Handler, r slog.Record) bool {
+	key, now := message{r.Level, r.Message}, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.repeats[key]
+	switch {
+	case c == nil:
+		if len(l.repeats) >= mostMessages && !l.forget(now) {
+			return true
+		}
+		c = &repeats{since: now}
+		l.repeats[key] = c
+	case c.suppressed == 0 && now.Sub(c.since) >= Period:
+		*c = repeats{since: now}
+	}
+	if c.written < Burst {
+		c.written++
+		return true
+	}
+	if c.suppressed++; c.suppressed == 1 {
+		time.AfterFunc(c.since.Add(Period).Sub(now), func() { l.summarize(h, key) })
+	}
+	return false
+}
+
+// forget drops the messages whose period is over, and reports whether there were
+// any.
+func (l *limits) forget(now time.Time) bool {
+	before := len(l.repeats)
+	for key, c := range l.repeats {
+		if c.suppressed == 0 && now.Sub(c.since) >= Period {
+			delete(l.repeats, key)
+		}
+	}
+	return len(l.repeats) < before
+}
+
+// summarize ends a period in which records were suppressed.
+func (l *limits) summarize(h slog.Handler, key message) {
+	l.mu.Lock()
+	suppressed := l.repeats[key].suppressed
+	delete(l.repeats, key)
+	l.mu.Unlock()
+	r := slog.NewRecord(time.Now(), key.level, "repeated message suppressed", 0)
+	r.AddAttrs(slog.String("message", key.text), slog.Int("count", suppressed))
+	_ = h.Handle(context.Background(), r) // there is nowhere to report it
+}
