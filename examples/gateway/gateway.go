@@ -64,7 +64,7 @@ func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 // clients is what clients see.
 func (g *gateway) clients() http.Handler {
 	mux := http.NewServeMux()
-	books := httplayer.Handler(g.books, httplayer.Logger(g.log), httplayer.InformationalHeaders(false))
+	books := httplayer.Handler(g.books, httplayer.Logger(g.log))
 	mux.Handle("/books", books)
 	mux.Handle("/books/", books)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -113,7 +114,8 @@ func TestStatusOf(t *testing.T) {
 }
 
 func failing(err error, opts ...HandlerOption) http.Handler {
-	return Handler(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, err }), opts...)
+	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, err })
+	return Handler(svc, append([]HandlerOption{InformationalHeaders(true)}, opts...)...)
 }
 
 func TestHandlerErrors(t *testing.T) {
@@ -163,17 +165,27 @@ func TestHandlerErrorsInGRPC(t *testing.T) {
 	}
 }
 
-func TestHandlerWithoutInformationalHeaders(t *testing.T) {
-	proxy := serve(t, failing(errors.New("secret"), InformationalHeaders(false)))
-	for _, contentType := range []string{"text/plain", "application/grpc"} {
-		req := request(t, "POST", "http://"+proxy+"/", "")
-		req.Header.Set("Content-Type", contentType)
-		rsp, err := client(t, true).Do(req)
-		require.NoError(t, err)
-		read(t, rsp)
-		assert.NotContains(t, fmt.Sprint(rsp.Header), "secret")
-		assert.NotContains(t, rsp.Header, "L5d-Proxy-Connection")
-		assert.Equal(t, contentType == "application/grpc", rsp.Header.Get("Grpc-Status") == "13")
+// The text of an error names endpoints, and clients do not learn of these unless
+// the Handler says so.
+func TestInformationalHeaders(t *testing.T) {
+	for name, opts := range map[string][]HandlerOption{
+		"default": nil, "off": {InformationalHeaders(false)}, "on": {InformationalHeaders(true)},
+	} {
+		proxy := serve(t, Handler(endpoint(t, refusedAddr(t)), opts...))
+		on := name == "on"
+		for _, contentType := range []string{"text/plain", "application/grpc"} {
+			req := request(t, "POST", "http://"+proxy+"/", "")
+			req.Header.Set("Content-Type", contentType)
+			rsp, err := client(t, true).Do(req)
+			require.NoError(t, err)
+			assert.Empty(t, read(t, rsp))
+			assert.Equal(t, on, strings.Contains(fmt.Sprint(rsp.Header), "127.0.0.1"), "%s: %v", name, rsp.Header)
+			assert.Equal(t, on, rsp.Header.Get("L5d-Proxy-Error") != "", name)
+			assert.Equal(t, on, rsp.Header.Get("L5d-Proxy-Connection") == "close", name)
+			grpc := contentType == "application/grpc"
+			assert.Equal(t, on && grpc, rsp.Header.Get("Grpc-Message") != "", name)
+			assert.Equal(t, grpc, rsp.Header.Get("Grpc-Status") == "14", name)
+		}
 	}
 }
 
@@ -235,7 +247,7 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 			if tt.wrap != nil {
 				svc = tt.wrap(svc)
 			}
-			proxy := serve(t, Handler(svc))
+			proxy := serve(t, Handler(svc, InformationalHeaders(true)))
 			for i, two := range []bool{false, true} {
 				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
 				require.NoError(t, err)
@@ -271,6 +283,34 @@ func TestHandlerLogs(t *testing.T) {
 	cancel()
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil).WithContext(gone))
 	assert.Empty(t, out.String(), "who has gone is no news")
+}
+
+// Errors that are the client's are logged for those who look for them only.
+func TestHandlerLogsClientErrorsAtDebug(t *testing.T) {
+	for status, level := range map[int]slog.Level{400: slog.LevelDebug, 429: slog.LevelDebug, 499: slog.LevelDebug, 500: slog.LevelWarn, 503: slog.LevelWarn} {
+		for _, at := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
+			var out bytes.Buffer
+			logger := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: at}))
+			h := failing(&StatusError{Code: status}, Logger(logger))
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil))
+			assert.Equal(t, level >= at, strings.Contains(out.String(), "level="+level.String()+" msg=\"request failed\""), "%d at %v: %s", status, at, out.String())
+		}
+	}
+}
+
+// A client that repeats a request does not fill the log.
+func TestHandlerLogIsLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		h := failing(errors.New("odd"), Logger(slog.New(slog.NewTextHandler(&out, nil))))
+		for range 1000 {
+			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil))
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.Equal(t, 11, strings.Count(out.String(), "\n"))
+		assert.Contains(t, out.String(), `msg="repeated message suppressed" message="request failed" count=990`)
+	})
 }
 
 func TestPercentEncode(t *testing.T) {

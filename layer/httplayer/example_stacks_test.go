@@ -117,7 +117,7 @@ func Example_gateway() {
 		Service(routes.Router(hostOf))
 
 	// Strangers learn a status, and not what is inside and at which address.
-	handler := httplayer.Handler(gateway, httplayer.InformationalHeaders(false))
+	handler := httplayer.Handler(gateway)
 	for _, asked := range []string{"http://shop.example/greeting", "http://Shop.example:80/greeting", "http://169.254.169.254/"} {
 		rec := httptest.NewRecorder()
 		handler.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, asked, http.NoBody))

@@ -73,7 +73,7 @@ func ExampleHandler() {
 	// Output: 200 OK hello from web.default/a <nil>
 }
 
-// What a client is told when nobody listens.
+// An error response says why the request failed only with InformationalHeaders.
 func ExampleHandler_errors() {
 	refused := func(context.Context, *http.Request) (*http.Response, error) {
 		return nil, &layer.Error{Layer: "limit", Target: "web.default:80", Kind: layer.ErrNotReady, Reason: "100 of 100 in flight"}
@@ -82,8 +82,15 @@ func ExampleHandler_errors() {
 
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
-	fmt.Println(rec.Code, rec.Header().Get("L5d-Proxy-Error"))
-	// Output: 503 limit web.default:80: not ready: 100 of 100 in flight
+	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
+
+	h = httplayer.Handler(layer.Func[*http.Request, *http.Response](refused), httplayer.InformationalHeaders(true))
+	rec = httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
+	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
+	// Output:
+	// 503 ""
+	// 503 "limit web.default:80: not ready: 100 of 100 in flight"
 }
 
 // An endpoint connects when it is asked to, and says how it is.

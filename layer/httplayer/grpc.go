@@ -45,10 +45,10 @@ func percentEncode(s string) string {
 // and have to guess.
 type grpcBody struct {
 	io.ReadCloser
-	req   *http.Request
-	rsp   *http.Response
-	began time.Time
-	tells func(*http.Request) bool // whether the client may know why
+	req     *http.Request
+	rsp     *http.Response
+	began   time.Time
+	informs bool // grpc-message carries the text of the error
 }
 
 func (b *grpcBody) Read(p []byte) (int, error) {
@@ -62,7 +62,7 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		code = grpcUnavailable // it is the peer who breaks off
 	}
 	message := ""
-	if b.tells(b.req) {
+	if b.informs {
 		message = "the response broke off: " + err.Error()
 	}
 	// ReverseProxy sends trailers that were not announced if there are more than

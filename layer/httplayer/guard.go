@@ -70,8 +70,8 @@ func GuardCounter(c metrics.Counter) GuardOption {
 	})
 }
 
-// GuardLogger logs connections that were cut, as warnings. The default, and nil,
-// is silence.
+// GuardLogger logs connections that were cut at level Warn. Repeated messages are
+// limited as those of [Logger] are. The default, and nil, is silence.
 func GuardLogger(l *slog.Logger) GuardOption {
 	return guardOption(func(g *Guard) { g.log = l })
 }
@@ -94,9 +94,7 @@ func NewGuard(opts ...GuardOption) *Guard {
 			opt.apply(g)
 		}
 	}
-	if g.log == nil {
-		g.log = slog.New(slog.DiscardHandler)
-	}
+	g.log = limitedLog(g.log)
 	return g
 }
 

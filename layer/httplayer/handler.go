@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gotower/gotower/internal/lograte"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -38,8 +39,8 @@ import (
 // 1xx responses pass until svc has returned, those of a try that is given up
 // later too. A client of HTTP/1.0 gets none.
 //
-// An answer that is an error says more than a status, addresses of endpoints
-// among it: give [InformationalHeaders] where clients must not learn of these.
+// An error response has a status and no text, because the text of an error names
+// endpoints and their addresses. [InformationalHeaders] adds it.
 //
 // net/http takes a client that ends its sending half of an HTTP/1.1 connection
 // for one that has gone.
@@ -59,15 +60,13 @@ import (
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
-	h := &handler{svc: svc, tells: always(true)}
+	h := &handler{svc: svc}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(h)
 		}
 	}
-	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
-	}
+	h.log = limitedLog(h.log)
 	h.proxy = httputil.ReverseProxy{
 		Rewrite:       rewrite,
 		FlushInterval: headerPatience,
@@ -90,20 +89,14 @@ type handlerOption func(*handler)
 
 func (f handlerOption) apply(h *handler) { f(h) }
 
-// InformationalHeaders says whether an answer that is an error tells its
-// client more than a status: the error as text in l5d-proxy-error and
-// grpc-message, and l5d-proxy-connection. The default is true; turn it off
-// where clients must not learn of what is inside.
-func InformationalHeaders(on bool) HandlerOption { return InformationalHeadersIf(always(on)) }
-
-// InformationalHeadersIf is [InformationalHeaders] for each request: tells is
-// asked about one whose answer is an error. A proxy in front of an application
-// would tell clients that proved who they are, and nobody else.
-func InformationalHeadersIf(tells func(*http.Request) bool) HandlerOption {
-	return handlerOption(func(h *handler) { h.tells = tells })
+// InformationalHeaders says whether an error response carries the text of the
+// error, in l5d-proxy-error and grpc-message, and l5d-proxy-connection. The
+// default is false. The text names layers, endpoints and their addresses, so
+// enable it only for trusted clients, such as other proxies of a mesh. A server
+// with both kinds of client needs two Handlers.
+func InformationalHeaders(on bool) HandlerOption {
+	return handlerOption(func(h *handler) { h.informs = on })
 }
-
-func always(on bool) func(*http.Request) bool { return func(*http.Request) bool { return on } }
 
 // Tunnels has CONNECT in HTTP/1.1 go to svc as any request does. Where the
 // response is a 2xx whose body is an [io.ReadWriteCloser], as that of an
@@ -117,21 +110,30 @@ func always(on bool) func(*http.Request) bool { return func(*http.Request) bool 
 // and is no proxy, as many servers do, would take it for requests.
 func Tunnels() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
-// Logger makes a Handler log, as warnings, the errors that it answers with,
-// other than those of clients that have gone; and, at debug level, responses
-// that broke off. The default, and nil, is silence.
+// Logger is where a Handler logs the errors that it answers: 5xx at level Warn,
+// 4xx at level Debug. An error of a request whose client has gone is not logged. A
+// response that broke off is logged at level Debug. A message is written ten times
+// in ten seconds at most, and then its count. The default, and nil, is silence.
 func Logger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
+// limitedLog returns l, which may be nil, with a limit on repeated messages.
+func limitedLog(l *slog.Logger) *slog.Logger {
+	if l == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(lograte.New(l.Handler()))
+}
+
 type handler struct {
 	svc   Service
-	tells func(*http.Request) bool // whether an error is told to the client
 	log   *slog.Logger
 	proxy httputil.ReverseProxy
 	heads heads
 
 	tunnels bool
+	informs bool // error responses carry the text of the error
 }
 
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -254,7 +256,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	case x.whole:
 		header["Content-Length"] = nil // or the server would add one, which becomes metadata
 	default:
-		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, tells: x.handler.tells}
+		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, informs: x.handler.informs}
 	}
 	if rsp.StatusCode != http.StatusSwitchingProtocols {
 		return rsp, nil
@@ -270,20 +272,19 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 // fail answers a request that has no response.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status, code := StatusOf(err)
-	tells := h.tells(r)
-	if r.Context().Err() == nil && h.log.Enabled(r.Context(), slog.LevelWarn) {
-		h.logFailure(r.Context(), r, status, err)
+	if r.Context().Err() == nil {
+		h.logFailure(r, status, err)
 	}
 	header := w.Header()
 	if closes(err) {
 		if mayClose(r) {
 			header.Set("Connection", "close")
 		}
-		if tells {
+		if h.informs {
 			header.Set("L5d-Proxy-Connection", "close")
 		}
 	}
-	if tells {
+	if h.informs {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
@@ -293,7 +294,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	if grpc {
 		message := ""
-		if tells {
+		if h.informs {
 			message = err.Error()
 		}
 		setStatus(header, code, message)
@@ -313,9 +314,16 @@ func mayClose(r *http.Request) bool {
 	return !gone && !isUpgraded(r)
 }
 
-func (h *handler) logFailure(ctx context.Context, r *http.Request, status int, err error) {
+func (h *handler) logFailure(r *http.Request, status int, err error) {
+	ctx, level := r.Context(), slog.LevelWarn
+	if status < http.StatusInternalServerError {
+		level = slog.LevelDebug
+	}
+	if !h.log.Enabled(ctx, level) {
+		return
+	}
 	var a Access
-	h.log.LogAttrs(ctx, slog.LevelWarn, "request failed",
+	h.log.LogAttrs(ctx, level, "request failed",
 		slog.String("method", a.Method(r)), slog.String("authority", a.Authority(r)),
 		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))
 }

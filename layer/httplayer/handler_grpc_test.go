@@ -340,7 +340,7 @@ func TestGRPCBrokenOff(t *testing.T) {
 				tt.end(c, s)
 			})
 			stack := NewStack().Limit(1).Service(endpoint(t, up))
-			c := grpcClient(t, serve(t, Handler(stack)))
+			c := grpcClient(t, serve(t, Handler(stack, InformationalHeaders(true))))
 			s, err := c.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			_, err = s.Recv()

@@ -23,8 +23,8 @@ func Meshed() ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.meshed = true })
 }
 
-// LogProxyErrors logs, as warnings, what other proxies say went wrong. The
-// default, and nil, is silence.
+// LogProxyErrors logs the l5d-proxy-error of other proxies at level Warn. Repeated
+// messages are limited as those of [Logger] are. The default, and nil, is silence.
 func LogProxyErrors(log *slog.Logger) ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
 }
@@ -40,9 +40,7 @@ func ProxyErrors(opts ...ProxyErrorsOption) layer.Layer[*http.Request, *http.Res
 				opt.apply(l)
 			}
 		}
-		if l.log == nil {
-			l.log = slog.New(slog.DiscardHandler)
-		}
+		l.log = limitedLog(l.log)
 		return l
 	}
 }

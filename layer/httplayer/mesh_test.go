@@ -3,7 +3,6 @@ package httplayer
 import (
 	"bytes"
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
 	"testing"
@@ -209,26 +208,5 @@ func TestProxyErrorsStayBetweenProxies(t *testing.T) {
 				c.over()
 			}
 		})
-	}
-}
-
-// tests.md J, inbound http: a client that is known is told what is wrong.
-func TestInformationalHeadersByRequest(t *testing.T) {
-	known := func(r *http.Request) bool { return r.Header.Get("Known") != "" }
-	proxy := serve(t, failing(errors.New("secret"), InformationalHeadersIf(known)))
-	for _, contentType := range []string{"text/plain", "application/grpc"} {
-		for _, yes := range []bool{true, false} {
-			req := request(t, "POST", "http://"+proxy+"/", "")
-			req.Header.Set("Content-Type", contentType)
-			if yes {
-				req.Header.Set("Known", "1")
-			}
-			rsp, err := client(t, true).Do(req)
-			require.NoError(t, err)
-			read(t, rsp)
-			assert.Equal(t, yes, rsp.Header.Get("L5d-Proxy-Error") == "secret")
-			assert.Equal(t, yes, rsp.Header.Get("L5d-Proxy-Connection") == "close")
-			assert.Equal(t, yes && contentType == "application/grpc", rsp.Header.Get("Grpc-Message") == "secret")
-		}
 	}
 }

@@ -117,7 +117,7 @@ func TestOrigProtoIsNotLeakedToHTTP1(t *testing.T) {
 // that the proxies share.
 func TestAnErrorBehindOrigProtoClosesOneClient(t *testing.T) {
 	var inbounds counted
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t)))))
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), InformationalHeaders(true)))
 	between := endpoint(t, inbound, H2(), DialContext(inbounds.DialContext))
 	outbound := serve(t, Handler(ProxyErrors(Meshed())(UpgradeOrigProto()(between))))
 	for range 3 {

@@ -158,9 +158,7 @@ func newServerOptions(opts []ServerOption) serverOptions {
 	if o.maxHeader <= 0 {
 		o.maxHeader = defaultMaxHeader
 	}
-	if o.log == nil {
-		o.log = slog.New(slog.DiscardHandler)
-	}
+	o.log = limitedLog(o.log)
 	orElse(&o.http2.MaxConcurrentStreams, defaultStreams)
 	orElse(&o.http2.MaxReceiveBufferPerStream, defaultStreamWindow)
 	orElse(&o.http2.MaxReceiveBufferPerConnection, defaultConnWindow)

@@ -25,7 +25,7 @@ func TestA7LoopsAreRefused(t *testing.T) {
 	loop := layer.Filter[*http.Request, *http.Response](func(*http.Request) error {
 		return &StatusError{Code: http.StatusForbidden, Reason: "loop"}
 	})
-	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")))))
+	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")), InformationalHeaders(true))))
 	first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
 	assert.Equal(t, "HTTP/1.1 403 Forbidden", first, "inbound")
 	assert.Contains(t, fields, "L5d-Proxy-Error: filter: loop")
@@ -160,7 +160,7 @@ func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
 			c.reset(stream, h2EnhanceYourCalm)
 		}
 	})
-	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, H2()))))
+	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, H2())), InformationalHeaders(true)))
 	for range 2 {
 		c := wireTo(t, proxy)
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")

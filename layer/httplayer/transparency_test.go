@@ -27,7 +27,7 @@ func oneProxy(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 // up. opts are for the connections to up.
 func twoProxies(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), Tunnels()), allOptions)
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), Tunnels(), InformationalHeaders(true)), allOptions)
 	outbound := ProxyErrors(Meshed())(UpgradeOrigProto()(endpoint(t, inbound, H2())))
 	return serve(t, Handler(outbound, Tunnels()), allOptions)
 }
