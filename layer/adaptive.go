@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 )
 
@@ -118,7 +119,8 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	handed := false
 	defer func() {
 		if !handed {
-			l.End(nil)
+			defer l.End(nil)
+			l.drop(rsp, err)
 		}
 	}()
 	began := time.Since(l.born)
@@ -157,7 +159,7 @@ func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	look = func() {
 		switch ended, again := l.gate.giveUp(began, time.Since(l.born)); {
 		case ended:
-			l.changed()
+			_ = panics.Contain(l.changed)
 		case again:
 			time.AfterFunc(after, look)
 		}
@@ -171,8 +173,8 @@ func (l *adaptiveLimit[Req, Rsp]) changed() {
 	l.full.Store(&Error{
 		Layer: "adaptive", Target: l.target, Kind: errShed, Reason: fmt.Sprintf("%d of %[1]d in flight", n),
 	})
+	defer l.freed.Wake()
 	l.to.Limit.Set(float64(n))
-	l.freed.Wake()
 }
 
 // Data and End make the limit the Observer of every response it admitted, so

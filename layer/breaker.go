@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 )
 
@@ -104,7 +105,7 @@ func (g *breakerGauge) add(n int64) {
 
 func (g *breakerGauge) forget() {
 	if n := g.n.Load(); n != 0 {
-		g.to.Add(float64(-n))
+		_ = panics.Contain(func() { g.to.Add(float64(-n)) })
 	}
 }
 
@@ -139,36 +140,35 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 	}
 }
 
-func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return none, refuseDone(ctx, "breaker", b.target)
+		return rsp, refuseDone(ctx, "breaker", b.target)
 	}
 	p := b.now.Load()
 	if p.trip != nil {
-		var err error
 		if p, err = b.probe(p); err != nil {
 			b.refused.inc()
-			return none, err
+			return rsp, err
 		}
 	}
 	judged := false
 	defer func() {
 		if !judged { // a panic, or Goexit
-			b.decide(p, Ignorable, Outcome[Rsp]{})
+			defer b.decide(p, Ignorable, Outcome[Rsp]{})
+			b.drop(rsp, err)
 		}
 	}()
-	rsp, err := b.Service.Call(ctx, req)
+	rsp, err = b.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}
 	class := b.judge(ctx, out)
+	switch {
+	case err == nil && !b.bare && !class.Failed():
+		rsp = b.watch(ctx, rsp, p)
+	case class == Success && p.clean():
+	default:
+		b.decide(p, class, out)
+	}
 	judged = true
-	if err == nil && !b.bare && !class.Failed() {
-		return b.watch(ctx, rsp, p), nil
-	}
-	if class == Success && p.clean() {
-		return rsp, err
-	}
-	b.decide(p, class, out)
 	return rsp, err
 }
 

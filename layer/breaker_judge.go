@@ -52,14 +52,13 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 }
 
 func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[Rsp]) {
+	defer b.changed.Wake()
+	defer p.giveBack() // of no effect once another period has begun
 	switch c {
 	case Ignorable:
-		p.giveBack()
-		b.changed.Wake()
 	case Success:
 		if b.now.CompareAndSwap(p, b.closed()) {
 			b.tripped.add(-1)
-			b.changed.Wake()
 		}
 	default:
 		b.shut(p, &breakerTrip{reason: p.trip.reason, probes: p.trip.probes + 1}, out)
@@ -73,11 +72,11 @@ func (b *breaker[Req, Rsp]) shut(p *breakerPeriod, t *breakerTrip, out Outcome[R
 	if !b.now.CompareAndSwap(p, &breakerPeriod{gatePeriod: gatePeriod{mode: gateShut}, trip: t}) {
 		return // another failure was faster
 	}
+	defer b.changed.Wake()
 	if p.trip == nil {
+		defer b.tripped.add(1)
 		b.trips.inc()
-		b.tripped.add(1)
 	}
-	b.changed.Wake()
 }
 
 // asked returns how long the service asks to be left alone.
@@ -106,17 +105,11 @@ func breakerRatio(good, all uint64) float64 {
 func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
 	a := b.answer()
 	a.ctx, a.rsp, a.period = ctx, rsp, p
-	defer func() {
-		if a != nil { // complete has panicked
-			a.settle(Ignorable, Outcome[Rsp]{})
-		}
-	}()
 	rsp = b.complete(ctx, rsp, a)
 	if a.state.Load() == breakerSettled {
 		a.ctx, a.rsp, a.period = nil, *new(Rsp), nil
 		b.spare.Store(a)
 	}
-	a = nil
 	return rsp
 }
 
@@ -157,7 +150,7 @@ func (a *breakerAnswer[Req, Rsp]) End(err error) {
 
 func (a *breakerAnswer[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
 	if a.state.CompareAndSwap(breakerPending, breakerSettling) {
+		defer a.state.Store(breakerSettled)
 		a.breaker.decide(a.period, c, out)
-		a.state.Store(breakerSettled)
 	}
 }

@@ -38,7 +38,7 @@ func (c *Cache[K, Req, Rsp]) build(
 ) (e *cacheEntry[K, Req, Rsp], err error) {
 	e = &cacheEntry[K, Req, Rsp]{handle: &cacheHandle[K, Req, Rsp]{cache: c, key: key}}
 	e.handle.last.Store(e)
-	e.complete = c.complete
+	e.options = &c.options
 	ctx, cancel := context.WithCancel(c.ctx)
 	e.Ended = func() {
 		cancel()

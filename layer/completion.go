@@ -2,11 +2,12 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"io"
 	"reflect"
 	"sync"
 
-	"github.com/gotower/gotower/internal/unwind"
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // Observer hears of the life of one response. One that has a method Head() is told
@@ -29,8 +30,8 @@ type Observer interface {
 // to hear of rsp, and returns the response to hand on. It is called once for
 // each response that came without an error, before anyone reads from it; ctx
 // is the context that the request was sent with, and when it ends, so does the
-// response. One that panics must not have told o the end; what o holds is then
-// given back, but for the counts of Metrics and the span of Trace.
+// response. One that panics must not have arranged for o to hear: what o holds
+// is then released by the layer, and the response is discarded.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the Completion of responses that are over when Call returns.
@@ -89,7 +90,9 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 // ctx is done, so that nothing stays counted for a body that was abandoned.
 // Several observers of one body share one wrapper. A body that is also an
 // [io.Writer] (an upgraded connection) stays one, with CloseWrite if it has that;
-// of such a one o is told by its method Head, if it has that.
+// of such a one o is told by its method Head, if it has that. Where the context
+// ends the body and o panics, Close returns a [PanicError], and so does a Read
+// that fails.
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {
@@ -109,7 +112,7 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 	b := &observedBody{ReadCloser: body}
 	b.observers = append(b.first[:0], o)
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { b.end(context.Cause(ctx)) })
+		stop := context.AfterFunc(ctx, func() { b.cut(context.Cause(ctx)) })
 		b.mu.Lock()
 		b.stop = stop
 		b.mu.Unlock()
@@ -134,6 +137,7 @@ type observedBody struct {
 	stop  func() bool
 	ended bool
 	err   error
+	panic error // of an observer, when ctx ended the body
 }
 
 func (b *observedBody) add(o Observer) {
@@ -148,8 +152,14 @@ func (b *observedBody) add(o Observer) {
 	b.mu.Unlock()
 }
 
-func (b *observedBody) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
+func (b *observedBody) Read(p []byte) (n int, err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			b.end(errUnwound)
+		}
+	}()
+	n, err = b.ReadCloser.Read(p)
 	if n > 0 {
 		for _, o := range b.observers {
 			o.Data(n)
@@ -160,14 +170,33 @@ func (b *observedBody) Read(p []byte) (int, error) {
 		b.end(nil)
 	case err != nil:
 		b.end(err)
+		err = b.withPanic(err)
 	}
+	returned = true
 	return n, err
 }
 
 func (b *observedBody) Close() error {
-	err := b.ReadCloser.Close()
-	b.end(ErrUnread)
-	return err
+	defer b.end(ErrUnread)
+	return b.withPanic(b.ReadCloser.Close())
+}
+
+// cut ends the body with its context, on a goroutine of its own.
+func (b *observedBody) cut(cause error) {
+	err := panics.Contain(func() { b.end(cause) })
+	b.mu.Lock()
+	b.panic = err
+	b.mu.Unlock()
+}
+
+// withPanic adds to what the body returns that an observer panicked.
+func (b *observedBody) withPanic(err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.panic == nil {
+		return err
+	}
+	return errors.Join(err, b.panic)
 }
 
 func (b *observedBody) end(err error) {
@@ -182,7 +211,44 @@ func (b *observedBody) end(err error) {
 	if stop != nil {
 		stop()
 	}
-	unwind.End(observers, err)
+	panics.End(observers, err)
+}
+
+// callUntil has next serve req, and o hear of the end: that of the response, or that
+// of the call where there is no response to hand on. After a panic the response is
+// discarded.
+func callUntil[Req, Rsp any](
+	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
+) (rsp Rsp, err error) {
+	handed := false
+	defer func() {
+		if !handed {
+			defer o.End(nil)
+			opts.drop(rsp, err)
+		}
+	}()
+	if rsp, err = next.Call(ctx, req); err != nil {
+		return rsp, err
+	}
+	rsp = opts.complete(ctx, rsp, o)
+	handed = true
+	return rsp, nil
+}
+
+// drop discards what Call returned, where a panic keeps it from the caller.
+func (o *options[Rsp]) drop(rsp Rsp, err error) {
+	if err == nil {
+		o.discard(rsp)
+	}
+}
+
+// discard gives a response up, by the Resend if there is one.
+func (o *options[Rsp]) discard(rsp Rsp) {
+	if d, ok := o.resend.(interface{ Discard(rsp Rsp) }); ok {
+		d.Discard(rsp)
+		return
+	}
+	seamOf[Rsp]().closeBody(rsp)
 }
 
 type observedStream struct {

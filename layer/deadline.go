@@ -39,7 +39,7 @@ func DeadlineIn[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts
 		if read == nil {
 			return next
 		}
-		d := &deadlineIn[Req, Rsp]{Service: next, complete: o.complete, read: read, seam: seam}
+		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, seam: seam}
 		d.refused.to = o.to.Refused.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
 		d.limit.expired.to = o.to.Expired.With("limit", "deadline")
@@ -49,11 +49,11 @@ func DeadlineIn[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts
 
 type deadlineIn[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	complete Completion[Rsp]
-	read     func(Req) (time.Duration, bool)
-	seam     bodySeam[Rsp]
-	limit    timeLimit
-	refused  tally
+	options[Rsp]
+	read    func(Req) (time.Duration, bool)
+	seam    bodySeam[Rsp]
+	limit   timeLimit
+	refused tally
 }
 
 func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
@@ -72,7 +72,7 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	r := &due{limit: overrun{&d.limit, left}}
 	r.over = &r.limit
 	r.init(ctx, left, r.over, hard)
-	return callTimed(d.Service, req, &r.timed, d.complete, d.seam)
+	return callTimed(d.Service, req, &r.timed, &d.options, d.seam)
 }
 
 // due is a request with a limit of its own.

@@ -73,6 +73,24 @@
 // how long the request had waited; it passes [errors.Is] and [errors.As]
 // through to its cause.
 //
+// # Panics
+//
+// A callback is a function or method that you give to this library: a [Classifier],
+// a [Span], a [Completion], a key function, a [Make], a matcher, an instrument, the
+// Close of a body. One that panics never ends the process and never keeps a slot,
+// a probe or a response:
+//
+//   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller,
+//     the panic goes on to the caller once everything is released. A response that
+//     cannot be returned any more is discarded.
+//   - On a goroutine of this library (the end of a context, a timer, the copy of a
+//     [Hedge], a connect of [Reconnect]) it is recovered, and becomes a
+//     [PanicError] of the request or the response that it belongs to: the error of
+//     the copy, of Close, of the last connect.
+//   - A panic that belongs to no request, as that of a [Mirror]'s copy, counts as a
+//     failure where there is a count and is dropped otherwise. So is that of an
+//     instrument on such a goroutine.
+//
 // # Your own layer
 //
 // Embed the inner Service and override Call. Ready is then forwarded, and a

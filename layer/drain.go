@@ -66,18 +66,7 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 		s.refused.inc()
 		return rsp, s.closed
 	}
-	handed := false
-	defer func() {
-		if !handed {
-			s.by.leave()
-		}
-	}()
-	if rsp, err = s.Service.Call(ctx, req); err != nil {
-		return rsp, err
-	}
-	rsp = s.complete(ctx, rsp, s)
-	handed = true
-	return rsp, nil
+	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
 // Data and End make the layer the Observer of every response, so that none

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // The kinds of error that layers return. Test for them with [errors.Is]; more
@@ -55,6 +56,11 @@ var (
 	// it was read. See [Observer].
 	ErrUnread = errors.New("response body closed before its end")
 )
+
+// PanicError is a panic of a callback that came on a goroutine of this library, where
+// no caller could recover it. It has the Value of the panic and the Stack of the
+// goroutine, and matches no other error. See the package's section on panics.
+type PanicError = panics.Error
 
 // kind is an error that is also another, more general one.
 type kind struct {

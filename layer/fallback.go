@@ -53,7 +53,7 @@ func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Lay
 			return next
 		}
 		f := &fallback[Req, Rsp]{
-			Service: next, options: o, policy: p, requests: seamOf[Req](), responses: seamOf[Rsp](),
+			Service: next, options: o, policy: p, requests: seamOf[Req](),
 		}
 		f.resend, _ = o.resend.(Resend[Req, Rsp])
 		return f
@@ -67,15 +67,22 @@ type fallback[Req, Rsp any] struct {
 	resend   Resend[Req, Rsp] // nil if it was not given
 	replaced atomic.Int64
 
-	requests  bodySeam[Req]
-	responses bodySeam[Rsp]
+	requests bodySeam[Req]
 }
 
-func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	again := f.policy.To != nil || f.sendsAgain(req)
-	rsp, err := f.Service.Call(ctx, req)
+	judged := false
+	defer func() {
+		if !judged { // a panic, or Goexit
+			f.drop(rsp, err)
+		}
+	}()
+	rsp, err = f.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err}
-	if ctx.Err() != nil || !f.replaces(ctx, out) || !again && !errors.Is(err, ErrNotReady) {
+	replaced := ctx.Err() == nil && f.replaces(ctx, out) && (again || errors.Is(err, ErrNotReady))
+	judged = true
+	if !replaced {
 		return rsp, err
 	}
 	if err == nil {
@@ -124,15 +131,6 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 		return f.policy.When(class, out)
 	}
 	return class.Failed() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
-}
-
-// discard gives up a response that nobody will see.
-func (f *fallback[Req, Rsp]) discard(rsp Rsp) {
-	if f.resend != nil {
-		f.resend.Discard(rsp)
-	} else {
-		f.responses.closeBody(rsp)
-	}
 }
 
 // failed is the error when the substitute failed, too. first is what it stood

@@ -30,7 +30,8 @@ import (
 // Errors: an answer that failed, by its [Class], does not win while the other
 // is out. If both fail, a response is returned rather than an error, that
 // rather than a refusal, and of two alike the first request's. A panic of
-// either reaches the caller; that of one that has lost is dropped.
+// the first request reaches the caller; one of the copy is a failure, by a
+// [PanicError].
 //
 // Cost: a timer and one allocation for itself; no goroutine unless a copy is
 // sent. The first request runs in the caller's goroutine. When the copy wins,
@@ -100,9 +101,16 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // alone sends a request that will not be hedged, and takes its time.
-func (h *hedge[Req, Rsp]) alone(ctx context.Context, req Req, start time.Duration) (Rsp, error) {
-	rsp, err := h.Service.Call(ctx, req)
+func (h *hedge[Req, Rsp]) alone(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
+	returned := false
+	defer func() {
+		if !returned { // a panic, or Goexit
+			h.drop(rsp, err)
+		}
+	}()
+	rsp, err = h.Service.Call(ctx, req)
 	h.account(ctx, start, h.assess(ctx, rsp, err) == Success, err)
+	returned = true
 	return rsp, err
 }
 

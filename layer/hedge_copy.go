@@ -1,5 +1,11 @@
 package layer
 
+import (
+	"errors"
+
+	"github.com/gotower/gotower/internal/panics"
+)
+
 // hurry is the timer of a race: it sends the copy, in the timer's goroutine.
 func (r *hedgeRace[Req, Rsp]) hurry() {
 	c := &hedgeLeg[Req, Rsp]{done: make(chan struct{})}
@@ -11,15 +17,15 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 	}
 	r.second = c
 	r.mu.Unlock()
-	defer func() {
-		if !c.returned {
-			c.panicked = recover()
-		}
-		r.landed(c)
-	}()
-	c.rsp, c.err = r.send(c)
-	c.class = r.assess(c, c.rsp, c.err)
-	c.returned = true
+	defer close(c.done)
+	returned := false
+	defer func() { _ = panics.Contain(func() { r.landed(c, returned) }) }()
+	c.class, c.err = Failure, panics.ErrExited // unless it returns
+	defer panics.Recover(&c.err)
+	rsp, err := r.send(c)
+	c.rsp, c.open = rsp, err == nil
+	class := r.assess(c, rsp, err)
+	c.class, c.err, returned = class, err, true
 }
 
 // send sends the copy, if there is a budget and a request for it.
@@ -45,47 +51,40 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	c.req = req // now it has a body to be closed
 	r.explain("")
 	rsp, err = r.Service.Call(c, c.req)
-	if err != nil {
+	if err != nil && errors.Is(err, ErrNotReady) {
 		c.err = err
-		if c.refused() {
-			r.closeBody(c)
-			budget.refund(entry)
-			r.shown.show()
-		}
+		r.closeBody(c)
+		budget.refund(entry)
+		r.shown.show()
 	}
 	return rsp, err
 }
 
-// landed is called when the copy has returned, in whatever way. A panic is an
-// answer too.
-func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp]) {
-	r.count(c)
+// landed is called when the copy is over: it returned, panicked or ended its
+// goroutine.
+func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
+	if !returned {
+		defer r.closeBody(c)
+		if c.open {
+			c.open = false
+			defer r.resend.Discard(c.rsp)
+		}
+	}
 	r.mu.Lock()
 	late := r.over
-	c.won = !late && (!c.returned || c.wins())
-	c.landed = !late && !c.won
+	c.landed = !late
+	c.won = !late && c.wins()
 	r.over = late || c.won
 	r.mu.Unlock()
 	switch {
 	case c.won:
-		if c.returned {
-			r.won.inc() // first: the caller does not wait for this goroutine
-		}
-		r.first.cancel(errHedgeLost)
+		// The last, because the caller does not wait for this goroutine.
+		defer r.first.cancel(errHedgeLost)
+		defer r.won.inc()
 	case late:
-		switch {
-		case c.returned && c.err == nil:
-			r.resend.Discard(c.rsp)
-		case !c.refused(): // it may have panicked
-			r.closeBody(c)
-		}
-		c.End(nil)
+		defer r.giveUp(c)
 	}
-	close(c.done)
-}
-
-func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
-	if c.returned && c.refused() {
+	if c.refused() {
 		r.skipped.inc()
 	} else {
 		r.sent.inc()

@@ -2,7 +2,6 @@ package layer
 
 import (
 	"errors"
-	"runtime"
 	"sync"
 	"time"
 )
@@ -29,13 +28,12 @@ type hedgeLeg[Req, Rsp any] struct {
 	rsp    Rsp
 	err    error
 	class  Class
+	open   bool // rsp is not handed on, nor given up
 
 	// Of the copy alone.
-	done     chan struct{} // closed when it has returned
-	returned bool
-	panicked any
-	won      bool
-	landed   bool // it returned in time and did not win; written with mu
+	done   chan struct{} // closed when it has returned
+	landed bool          // it returned before it was decided; written with mu
+	won    bool          // and decided it
 }
 
 // errHedgeLost is why the context of the slower one ends.
@@ -64,9 +62,11 @@ func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
 		}
 	}()
 	f.rsp, f.err = r.Service.Call(f, f.req)
+	f.open = f.err == nil
 	f.class = r.assess(f, f.rsp, f.err)
+	rsp, err := r.settle()
 	returned = true
-	return r.settle()
+	return rsp, err
 }
 
 // settle is called when the first has returned, and finds the answer.
@@ -79,7 +79,7 @@ func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
 	r.over = lost || decided
 	landed := c.hasLanded()
 	r.mu.Unlock()
-	r.account(r.ctx.Context, r.start, f.class == Success || lost && c.returned, f.err)
+	r.account(r.ctx.Context, r.start, f.class == Success || lost, f.err)
 	switch {
 	case lost:
 		return r.pick(c, f)
@@ -100,26 +100,23 @@ func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
 
 // pick returns the answer of one, and gives the other up.
 func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
-	if bad.err == nil {
-		bad.cancel(errHedgeLost)
-		r.resend.Discard(bad.rsp)
-	}
-	bad.End(nil)
-	if bad.err != nil && (bad == &r.first || !bad.refused()) {
+	r.giveUp(bad)
+	return r.answer(good)
+}
+
+// giveUp lets go of one that is over and is not the answer.
+func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
+	defer l.End(nil)
+	if l.err != nil && (l == &r.first || !l.refused()) {
 		// The request was sent after all, or failed on its way there, so nobody
 		// else will close its body. A copy that was refused has none any more.
-		r.closeBody(bad)
+		defer r.closeBody(l)
 	}
-	if good.done != nil && !good.returned {
-		r.end()
-		r.closeBody(good)
-		good.End(nil)
-		if good.panicked == nil {
-			runtime.Goexit()
-		}
-		panic(good.panicked)
+	if l.open {
+		l.open = false
+		l.cancel(errHedgeLost)
+		r.resend.Discard(l.rsp)
 	}
-	return r.answer(good)
 }
 
 // answer hands out what one of the two returned.
@@ -129,7 +126,9 @@ func (r *hedgeRace[Req, Rsp]) answer(l *hedgeLeg[Req, Rsp]) (Rsp, error) {
 		l.End(nil)
 		return l.rsp, l.err
 	}
-	return r.complete(l, l.rsp, l), nil
+	rsp := r.complete(l, l.rsp, l)
+	l.open = false
+	return rsp, nil
 }
 
 // end says that the request is not sent again.
@@ -139,28 +138,21 @@ func (r *hedgeRace[Req, Rsp]) end() {
 	}
 }
 
-// abandon is called when the first did not return: it panicked, or ended the
-// goroutine.
+// abandon is called after a panic on the caller's goroutine, or Goexit.
 func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.timer.Stop()
 	r.mu.Lock()
-	c, lost := r.second, r.over
+	c := r.second
 	r.over = true
-	landed := c.hasLanded()
+	landed := c.hasLanded() // if not, the copy sees to itself when it returns
 	r.mu.Unlock()
+	defer r.giveUp(&r.first)
+	if landed {
+		defer r.giveUp(c)
+	} else if c != nil {
+		c.cancel(errHedgeLost)
+	}
 	r.end()
-	r.first.End(nil)
-	if c == nil {
-		return
-	}
-	c.cancel(errHedgeLost)
-	switch {
-	case !lost && !landed: // it sees to itself when it returns
-	case c.returned && c.err == nil:
-		r.resend.Discard(c.rsp)
-	case !c.refused():
-		r.closeBody(c)
-	}
 }
 
 // closeBody closes the request body of one that failed, or was refused.
@@ -172,8 +164,8 @@ func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
 
 func (l *hedgeLeg[Req, Rsp]) refused() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
 
-// hasLanded reports whether a copy, if there is one, came in time and did not
-// win. It is called with mu.
+// hasLanded reports whether a copy, if there is one, came before it was decided.
+// It is called with mu.
 func (l *hedgeLeg[Req, Rsp]) hasLanded() bool { return l != nil && l.landed }
 
 // wins reports whether the answer is good enough not to wait for another.

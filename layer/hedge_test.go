@@ -307,7 +307,9 @@ type closable struct{ closes atomic.Int64 }
 func (c *closable) Read([]byte) (int, error) { return 0, io.EOF }
 func (c *closable) Close() error             { c.closes.Add(1); return nil }
 
-func TestHedgePanicsReachTheCaller(t *testing.T) {
+// A panic of the first request reaches the caller; one of the copy, which runs on a
+// goroutine of the library, is a failure.
+func TestHedgePanics(t *testing.T) {
 	boom := func(d time.Duration) func(context.Context) (int, error) {
 		return func(context.Context) (int, error) {
 			time.Sleep(d)
@@ -316,11 +318,9 @@ func TestHedgePanicsReachTheCaller(t *testing.T) {
 	}
 	const s = time.Second
 	for name, c := range map[string]script{
-		"of the first":                     {boom(s / 2)},
-		"of the first, the copy out":       {boom(2 * s), answers(2, 9*s)},
-		"of the copy":                      {answers(1, 9*s), boom(s)},
-		"of the copy, the first failed":    {fails(errFirst, 2*s), boom(2 * s)},
-		"of the copy, the first at it too": {boom(2 * s), boom(s)},
+		"of the first":                    {boom(s / 2)},
+		"of the first, the copy out":      {boom(2 * s), answers(2, 9*s)},
+		"of the first, the copy panicked": {boom(3 * s), boom(s)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -328,6 +328,28 @@ func TestHedgePanicsReachTheCaller(t *testing.T) {
 				svc := layer.Hedge[int, int](after[int](s))(c.service(&calls))
 				require.PanicsWithValue(t, errFirst, func() { _, _ = svc.Call(t.Context(), 7) })
 				time.Sleep(time.Minute)
+			})
+		})
+	}
+	for name, c := range map[string]struct {
+		script
+		err bool
+	}{
+		"of the copy, the first succeeds": {script{answers(1, 9*s), boom(s)}, false},
+		"of the copy, the first refused":  {script{fails(layer.ErrNotReady, 2*s), boom(2 * s)}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var calls atomic.Int64
+				svc := layer.Hedge[int, int](after[int](s))(c.service(&calls))
+				_, err := svc.Call(t.Context(), 7)
+				if !c.err {
+					require.NoError(t, err)
+					return
+				}
+				var panicked *layer.PanicError
+				require.ErrorAs(t, err, &panicked)
+				require.Equal(t, errFirst, panicked.Value)
 			})
 		})
 	}
@@ -346,8 +368,8 @@ func TestHedgePanicsReachTheCaller(t *testing.T) {
 func TestHedgeGoexitEndsTheCallersGoroutine(t *testing.T) {
 	exit := func(context.Context) (int, error) { runtime.Goexit(); return 0, nil }
 	for name, c := range map[string]script{
-		"of the first": {exit},
-		"of the copy":  {answers(1, time.Hour), exit},
+		"of the first":                  {exit},
+		"of the first, the copy exited": {func(context.Context) (int, error) { time.Sleep(2 * time.Second); return exit(nil) }, exit},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -74,18 +74,7 @@ func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 		l.refused.inc()
 		return rsp, l.full
 	}
-	handed := false
-	defer func() {
-		if !handed {
-			l.End(nil)
-		}
-	}()
-	if rsp, err = l.Service.Call(ctx, req); err != nil {
-		return rsp, err
-	}
-	rsp = l.complete(ctx, rsp, l)
-	handed = true
-	return rsp, nil
+	return callUntil(ctx, l.Service, req, &l.options, l)
 }
 
 func (l *limit[Req, Rsp]) take() bool {

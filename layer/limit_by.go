@@ -78,18 +78,7 @@ func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err 
 		l.refused.inc()
 		return rsp, l.full
 	}
-	handed := false
-	defer func() {
-		if !handed {
-			held.End(nil)
-		}
-	}()
-	if rsp, err = l.Service.Call(ctx, req); err != nil {
-		return rsp, err
-	}
-	rsp = l.complete(ctx, rsp, held)
-	handed = true
-	return rsp, nil
+	return callUntil(ctx, l.Service, req, &l.options, held)
 }
 
 func (l *limitBy[K, Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }

@@ -172,7 +172,9 @@ func (l *line) getUp(w *waiter) bool {
 
 // leave takes w out and gives its turn, if it had it, to the first in line.
 func (l *line) leave(w *waiter) {
+	defer l.room.Wake()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if w.place != nil {
 		l.queue.Remove(w.place)
 		w.place = nil
@@ -187,8 +189,6 @@ func (l *line) leave(w *waiter) {
 		l.vain.Store(false)
 	}
 	l.changed()
-	l.mu.Unlock()
-	l.room.Wake()
 }
 
 // lead is called by w when its turn came, and it begins to wait for the
@@ -247,7 +247,9 @@ func (l *line) failure(w *waiter) error {
 // fail ends the wait of everyone in line, but for those who rest: they have seen
 // the service ready, and their own time is over no later than that of the line.
 func (l *line) fail(cause error) {
+	defer l.room.Wake()
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for e := l.queue.Front(); e != nil; e = l.queue.Front() {
 		w := l.queue.Remove(e).(*waiter)
 		w.place = nil
@@ -261,8 +263,6 @@ func (l *line) fail(cause error) {
 	}
 	l.head = nil
 	l.changed()
-	l.mu.Unlock()
-	l.room.Wake()
 }
 
 // changed keeps what follows from the list: who has the turn, how many wait.
@@ -270,7 +270,7 @@ func (l *line) fail(cause error) {
 func (l *line) changed() {
 	n := int64(l.queue.Len() + len(l.resting))
 	if was := l.waiting.Swap(n); was != n {
-		l.shown.Add(float64(n - was)) // of several queues, maybe
+		defer l.shown.Add(float64(n - was)) // of several queues, maybe
 	}
 	switch {
 	case l.queue.Len() == 0 && l.vain.Load():

@@ -51,7 +51,14 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (R
 	if err != nil {
 		return none, err
 	}
+	turned := false
+	defer func() {
+		if !turned { // a panic, or Goexit
+			seamOf[Rsp]().closeBody(from)
+		}
+	}()
 	rsp, err := m.out(from)
+	turned = true
 	if err != nil {
 		return none, &Error{Layer: "map", Reason: "the response cannot be turned", Err: mapServed(err)}
 	}

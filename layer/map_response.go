@@ -32,12 +32,18 @@ type mapResponse[Req, Rsp any] struct {
 	f func(Rsp) Rsp
 }
 
-func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	rsp, err := m.Service.Call(ctx, req)
-	if err != nil {
-		return rsp, err
+func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	mapped := false
+	defer func() {
+		if !mapped { // a panic, or Goexit
+			seamOf[Rsp]().closeBody(rsp)
+		}
+	}()
+	if rsp, err = m.Service.Call(ctx, req); err == nil {
+		rsp = m.f(rsp)
 	}
-	return m.f(rsp), nil
+	mapped = true
+	return rsp, err
 }
 
 func (m *mapResponse[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }

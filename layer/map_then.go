@@ -38,14 +38,20 @@ type mapThen[Req, Rsp any] struct {
 	f func(context.Context, Rsp, error) (Rsp, error)
 }
 
-func (m *mapThen[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	rsp, err := m.Service.Call(ctx, req)
-	if err != nil && errors.Is(err, ErrNotReady) {
-		return rsp, err
+func (m *mapThen[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	mapped := false
+	defer func() {
+		if !mapped { // a panic, or Goexit
+			seamOf[Rsp]().closeBody(rsp)
+		}
+	}()
+	rsp, err = m.Service.Call(ctx, req)
+	if err == nil || !errors.Is(err, ErrNotReady) {
+		if rsp, err = m.f(ctx, rsp, err); err != nil {
+			err = mapServed(err)
+		}
 	}
-	if rsp, err = m.f(ctx, rsp, err); err != nil {
-		err = mapServed(err)
-	}
+	mapped = true
 	return rsp, err
 }
 

@@ -43,24 +43,25 @@ type measured[Req, Rsp any] struct {
 	ended *[classes]metrics.Counter
 }
 
-func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	s := &sample[Req, Rsp]{measured: m, ctx: ctx, start: time.Now()}
 	m.to.InFlight.Add(1)
 	handed := false
 	defer func() {
 		if !handed { // a panic, or Goexit
-			m.to.Requests.Add(1)
-			s.done(Failure)
+			defer s.done(Failure)
+			defer m.to.Requests.Add(1)
+			m.drop(rsp, err)
 		}
 	}()
-	rsp, err := m.Service.Call(ctx, req)
+	rsp, err = m.Service.Call(ctx, req)
 	switch {
 	case err == nil:
-		handed = true
 		s.rsp = rsp
-		m.to.Requests.Add(1)
 		m.to.HeadLatency.Observe(milliseconds(time.Since(s.start)))
-		return m.complete(ctx, rsp, s), nil
+		rsp = m.complete(ctx, rsp, s)
+		handed = true
+		m.to.Requests.Add(1)
 	case errors.Is(err, ErrNotReady):
 		handed = true
 		m.to.Refusals.Add(1)
@@ -96,9 +97,9 @@ func (s *sample[Req, Rsp]) End(err error) {
 }
 
 func (s *sample[Req, Rsp]) done(c Class) {
+	defer s.to.InFlight.Add(-1) // the last: there is nothing to count after it
+	defer s.ended[c].Add(1)
 	s.to.Latency.Observe(milliseconds(time.Since(s.start)))
-	s.ended[c].Add(1)
-	s.to.InFlight.Add(-1) // the last: there is nothing to count after it
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

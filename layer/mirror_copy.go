@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // mirroring is what all services that a Mirror was put on have in common.
@@ -83,12 +85,16 @@ func (c *mirrored[Req, Rsp]) happened() {
 func (c *mirrored[Req, Rsp]) send() {
 	outcome := &c.failed
 	defer func() {
-		if panicked := recover(); panicked != nil {
-			c.note(fmt.Errorf("panic: %v", panicked))
-		}
 		c.inFlight.Add(-1)
-		outcome.inc()
+		_ = panics.Contain(outcome.inc)
 	}()
+	if err := panics.Contain(func() { outcome = c.deliver() }); err != nil {
+		c.note(err)
+	}
+}
+
+// deliver sends a copy, and returns what came of it.
+func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
 		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
 	})
@@ -105,11 +111,12 @@ func (c *mirrored[Req, Rsp]) send() {
 	switch {
 	case err == nil:
 		c.resend.Discard(rsp)
-		outcome = &c.answered
+		return &c.answered
 	case errors.Is(err, ErrNotReady):
 		c.note(err)
-		outcome = &c.refused
+		return &c.refused
 	default:
 		c.note(err)
+		return &c.failed
 	}
 }

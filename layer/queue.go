@@ -64,7 +64,7 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 		o.to.Waiting.Add(0)
 		return &queue[Req, Rsp]{
 			Service: next,
-			target:  o.target,
+			options: o,
 			maxWait: maxWait,
 			line:    line{capacity: capacity, shown: o.to.Waiting},
 			waited:  o.to.QueueWait,
@@ -75,7 +75,7 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 
 type queue[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	target  string
+	options[Rsp]
 	maxWait time.Duration
 	line    line
 	waited  metrics.Histogram    // of those who stood in line, whatever came of it
@@ -138,39 +138,40 @@ func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 
 // wait stands in line until a Call is admitted or there is nothing more to
 // wait for.
-func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
+func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (rsp Rsp, err error) {
 	var none Rsp
 	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
-	if !q.line.join(w, q.maxWait) {
-		w.guest = q.line.tired.Load() > 0 && Poll(q.Service) == nil
-		if !w.guest {
-			return none, q.full()
-		}
-		w.late = q.end(w)
-		q.line.join(w, q.maxWait)
-	}
+	returned := false
 	defer func() {
 		if w.rest > 0 {
 			q.line.tired.Add(-1)
 		}
-	}()
-	for refusals := 0; ; refusals++ {
-		err := q.reachInner(ctx, w)
-		inLine := time.Since(w.since)
-		if err != nil {
-			q.waited.Observe(milliseconds(inLine))
-			return none, err
+		if !returned { // a panic, or Goexit
+			defer q.line.leave(w)
+			q.drop(rsp, err)
 		}
-		rsp, err := q.Service.Call(ctx, req)
+	}()
+	if err := q.join(w); err != nil {
+		returned = true
+		return none, err
+	}
+	for refusals := 0; ; refusals++ {
+		if err = q.reachInner(ctx, w); err != nil {
+			q.waited.Observe(milliseconds(time.Since(w.since)))
+			break
+		}
+		inLine := time.Since(w.since)
+		rsp, err = q.Service.Call(ctx, req)
 		if err == nil || !worthWaiting(err) {
 			q.line.passed()
 			q.waited.Observe(milliseconds(inLine))
+			returned = true
 			return rsp, err
 		}
 		q.line.refused(err)
-		if err := q.giveUp(ctx, w, err); err != nil {
+		if err = q.giveUp(ctx, w, err); err != nil {
 			q.waited.Observe(milliseconds(time.Since(w.since)))
-			return none, err
+			break
 		}
 		if w.late == nil {
 			w.late = q.end(w)
@@ -181,6 +182,22 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 			q.line.lieDown(w, pause.Delay(refusals-bearable))
 		}
 	}
+	returned = true
+	return none, err
+}
+
+// join lets w stand in line, or returns why it may not.
+func (q *queue[Req, Rsp]) join(w *waiter) error {
+	if q.line.join(w, q.maxWait) {
+		return nil
+	}
+	w.guest = q.line.tired.Load() > 0 && Poll(q.Service) == nil
+	if !w.guest {
+		return q.full()
+	}
+	w.late = q.end(w)
+	q.line.join(w, q.maxWait)
+	return nil
 }
 
 // full turns away one for whom there is no room.

@@ -3,10 +3,10 @@ package layer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // ensure makes sure that an attempt is under way, unless there is a connection.
@@ -22,21 +22,15 @@ func (r *reconnect[Req, Rsp]) ensure() int64 {
 }
 
 var (
-	errReconnectExit = errors.New("connect ended its goroutine")
-	errReconnectNil  = errors.New("connect returned no service")
+	errReconnectNil = errors.New("connect returned no service")
 )
 
 // attempt connects once, after a wait.
 func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 	var svc Service[Req, Rsp]
-	err := errReconnectExit
-	defer func() {
-		// There is no caller whom a panic could reach.
-		if p := recover(); p != nil {
-			svc, err = nil, fmt.Errorf("connect panicked: %v", p)
-		}
-		r.finish(svc, err)
-	}()
+	err := panics.ErrExited
+	defer func() { r.finish(svc, err) }()
+	defer panics.Recover(&err)
 	if wait > 0 && backoff.Sleep(r.ctx, wait) != nil {
 		err = context.Cause(r.ctx)
 		return
@@ -48,19 +42,19 @@ func (r *reconnect[Req, Rsp]) attempt(wait time.Duration) {
 }
 
 func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
+	defer r.changed.Wake()
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.busy = false
 	switch {
 	case err == nil:
-		r.made.inc()
+		_ = panics.Contain(r.made.inc)
 		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, since: time.Now()})
 	case r.ctx.Err() == nil: // what is cut off says nothing
-		r.failed.inc()
+		_ = panics.Contain(r.failed.inc)
 		r.failure(time.Now(), err)
 	}
 	r.attempts.Add(1)
-	r.mu.Unlock()
-	r.changed.Wake()
 }
 
 // failure begins the wait after an attempt that failed at since. It is called

@@ -294,9 +294,9 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 
 func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
 	for want, dial := range map[string]func(ctx context.Context) (layer.Service[int, int], error){
-		"connect panicked: ours":      func(context.Context) (layer.Service[int, int], error) { panic("ours") },
-		"connect ended its goroutine": func(context.Context) (layer.Service[int, int], error) { runtime.Goexit(); return nil, nil },
-		"connect returned no service": func(context.Context) (layer.Service[int, int], error) { return nil, nil },
+		"panic: ours":                      func(context.Context) (layer.Service[int, int], error) { panic("ours") },
+		"the callback ended its goroutine": func(context.Context) (layer.Service[int, int], error) { runtime.Goexit(); return nil, nil },
+		"connect returned no service":      func(context.Context) (layer.Service[int, int], error) { return nil, nil },
 	} {
 		t.Run(want, func(t *testing.T) {
 			reconnecting(t, func(t *testing.T, d *reconnectDialer, svc layer.Service[int, int], _ func()) {

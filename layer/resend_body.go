@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // resendOf is the Resend that the options name, or the default: see [Resend].
@@ -98,8 +100,8 @@ func (r bodyResend[Req, Rsp]) Discard(rsp Rsp) {
 // closes it. It is for a [Resend]'s Discard. The body may be closed while it
 // is being read.
 func DiscardBody(body io.ReadCloser) {
-	closed := sync.OnceFunc(func() { body.Close() })
-	late := time.AfterFunc(discardTime, closed)
+	closed := sync.OnceFunc(func() { body.Close() }) // which panics again, here, if it did in the timer
+	late := time.AfterFunc(discardTime, func() { _ = panics.Contain(closed) })
 	defer late.Stop()
 	defer closed()
 	// One byte more than what is allowed, or the end would not be seen.

@@ -131,16 +131,25 @@ func (r *retry[Req, Rsp]) replayed(a *attempt, req Req, replay Replay[Req]) (Rsp
 	return r.send(a, first, replay)
 }
 
-func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (Rsp, error) {
-	rsp, err := r.try(a, req)
+func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
+	returned := false
+	defer func() {
+		if !returned { // a panic, or Goexit
+			r.drop(rsp, err)
+		}
+	}()
+	rsp, err = r.try(a, req)
 	got := r.look(a, replay, 1, rsp, err)
 	if err == nil && a.hints.Explanation == nil && !r.policy.Outcomes(got.outcome()) {
 		a.pay()
 		r.shown.follow()
-		return got.ahead, nil
+		rsp = got.ahead
+	} else {
+		s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
+		s.run(got, &rsp, &err)
 	}
-	s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
-	return s.run(got)
+	returned = true
+	return rsp, err
 }
 
 // try sends the request once.
@@ -159,7 +168,8 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	handed := false
 	defer func() {
 		if !handed {
-			e.End(nil)
+			defer e.End(nil)
+			r.drop(rsp, err)
 		}
 	}()
 	rsp, err = r.Service.Call(e, req)
@@ -169,8 +179,9 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 		handed = true
 		return rsp, nil
 	case err == nil: // at the last moment, and its context is done
-		r.resend.Discard(rsp)
+		late := rsp
 		rsp = *new(Rsp)
+		r.resend.Discard(late)
 	case a.Err() != nil || !e.expired():
 		return rsp, err
 	}

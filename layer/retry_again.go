@@ -62,8 +62,9 @@ type retrying[Req, Rsp any] struct {
 	entry   int64 // where it says so
 }
 
-// run takes the outcome of the first try, and makes the others.
-func (s *retrying[Req, Rsp]) run(got answer[Rsp]) (Rsp, error) {
+// run takes the outcome of the first try, and makes the others. rsp and err are what
+// the last one returned, at any time: a panic discards the response.
+func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
 	for {
 		got.refused = errors.Is(got.err, ErrNotReady)
 		switch {
@@ -76,18 +77,20 @@ func (s *retrying[Req, Rsp]) run(got answer[Rsp]) (Rsp, error) {
 		s.explain(got, why, again)
 		if !again {
 			s.giveBack()
-			return got.ahead, s.last(got, why)
+			*rsp, *err = got.ahead, s.last(got, why)
+			return
 		}
+		*rsp = *new(Rsp)
 		if got.err == nil {
 			s.resend.Discard(got.ahead)
 		}
-		if gone := s.wait(pause, got.err); gone != nil {
-			return *new(Rsp), gone
+		if *err = s.wait(pause, got.err); *err != nil {
+			return
 		}
 		s.tries++
 		s.retries.inc()
-		rsp, err := s.try(s.ctx, s.req)
-		got = s.look(s.ctx, s.replay, s.tries, rsp, err)
+		*rsp, *err = s.try(s.ctx, s.req)
+		got = s.look(s.ctx, s.replay, s.tries, *rsp, *err)
 	}
 }
 

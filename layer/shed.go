@@ -103,7 +103,8 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 		case !admitted:
 			s.ceilings.inFlight.Add(-1)
 		case !handed:
-			s.ceilings.leave()
+			defer s.ceilings.leave()
+			s.drop(rsp, err)
 		}
 	}()
 	if rsp, err = s.Service.Call(ctx, req); err != nil {

@@ -3,6 +3,8 @@ package layer
 import (
 	"context"
 	"errors"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // Ready waits for primary while its time is not over, and from then on for
@@ -56,20 +58,16 @@ func (s *switched[Req, Rsp]) either(ctx context.Context) error {
 	}
 	until, met := context.WithCancelCause(ctx)
 	defer met(nil)
-	var (
-		over     = make(chan struct{})
-		first    = ErrClosed // should its Ready end the goroutine
-		panicked any
-	)
+	over := make(chan struct{})
+	first := ErrClosed // should its Ready end the goroutine
 	go func() {
 		defer close(over)
-		defer func() {
-			// What primary panics with belongs to the caller.
-			if panicked = recover(); panicked != nil {
-				met(errSwitchMet)
-			}
-		}()
-		if first = s.primary.Ready(until); first == nil {
+		panicked := panics.Contain(func() { first = s.primary.Ready(until) })
+		switch {
+		case panicked != nil:
+			first = panicked
+			met(errSwitchMet)
+		case first == nil:
 			s.since.Store(0)
 			met(errSwitchMet)
 		}
@@ -80,8 +78,6 @@ func (s *switched[Req, Rsp]) either(ctx context.Context) error {
 	}
 	<-over
 	switch {
-	case panicked != nil:
-		panic(panicked)
 	case first == nil || second == nil:
 		return nil
 	case ctx.Err() != nil:

@@ -333,13 +333,14 @@ func (b switchBroken) Ready(ctx context.Context) error {
 	panic("boom")
 }
 
-// Ready of primary waits in a goroutine of its own. A panic there would end
-// the program.
-func TestSwitchReadyPanicsWhereItWasAsked(t *testing.T) {
+// Ready of primary waits on a goroutine of its own: a panic there is an error.
+func TestSwitchReadyPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fallback := switchSays("fallback", false)
 		svc := layer.Switch[string, string](switchBroken{switchSays("primary", false)}, fallback, 0)
-		assert.PanicsWithValue(t, "boom", func() { _ = svc.Ready(t.Context()) })
+		var panicked *layer.PanicError
+		require.ErrorAs(t, svc.Ready(t.Context()), &panicked)
+		assert.Equal(t, "boom", panicked.Value)
 		svc = layer.Switch[string, string](fallback, switchBroken{switchSays("primary", false)}, 0)
 		assert.PanicsWithValue(t, "boom", func() { _ = svc.Ready(t.Context()) })
 	})

@@ -76,7 +76,7 @@ func limitTime[Req, Rsp any](
 			return next
 		}
 		return &timeout[Req, Rsp]{
-			Service: next, complete: o.complete, seam: seam, kind: kind, over: overrun{limit(), after},
+			Service: next, options: o, seam: seam, kind: kind, over: overrun{limit(), after},
 			mayAsk: kind == hard && !seam.has,
 		}
 	}
@@ -84,10 +84,10 @@ func limitTime[Req, Rsp any](
 
 type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	complete Completion[Rsp]
-	seam     bodySeam[Rsp]
-	kind     expiryKind
-	over     overrun // the cause of every context that this layer ends
+	options[Rsp]
+	seam bodySeam[Rsp]
+	kind expiryKind
+	over overrun // the cause of every context that this layer ends
 
 	mayAsk bool        // requests may be called with a context of package context
 	asks   atomic.Bool // the last ones looked at asked for Done
@@ -99,7 +99,7 @@ func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	r := &timed{over: &t.over}
 	r.init(ctx, t.over.after, &t.over, t.kind)
-	rsp, err := callTimed(t.Service, req, r, t.complete, t.seam)
+	rsp, err := callTimed(t.Service, req, r, &t.options, t.seam)
 	if asked := r.state.Load() == expiryLive; t.mayAsk && asked != t.asks.Load() {
 		t.asks.Store(asked)
 	}
@@ -113,15 +113,16 @@ const timeoutLook = 256
 // callAsked is Call where those below ask for Done, as what lies there did the
 // last time: then a context of package context from the start is cheaper than
 // one that turns into it.
-func (t *timeout[Req, Rsp]) callAsked(ctx context.Context, req Req) (Rsp, error) {
+func (t *timeout[Req, Rsp]) callAsked(ctx context.Context, req Req) (rsp Rsp, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, t.over.after, &t.over)
 	handed := false
 	defer func() {
 		if !handed {
-			cancel()
+			defer cancel()
+			t.drop(rsp, err)
 		}
 	}()
-	rsp, err := t.Service.Call(ctx, req)
+	rsp, err = t.Service.Call(ctx, req)
 	if err != nil {
 		if t.over.ended(ctx) {
 			t.over.expired.inc()

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // IdleTimeout bounds the silence within the body of a response: how long one
@@ -40,31 +42,23 @@ func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[R
 		}
 		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
 		limit.expired.to = o.to.Expired.With("limit", "idle")
-		return &idleTimeout[Req, Rsp]{Service: next, complete: o.complete, seam: seam, over: overrun{limit, after}}
+		return &idleTimeout[Req, Rsp]{Service: next, options: o, seam: seam, over: overrun{limit, after}}
 	}
 }
 
 type idleTimeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	complete Completion[Rsp]
-	seam     bodySeam[Rsp]
-	over     overrun
+	options[Rsp]
+	seam bodySeam[Rsp]
+	over overrun
 }
 
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	r := &idling{over: &t.over}
 	r.init(ctx, 0, r.over, byHand)
-	handed := false
-	defer func() {
-		if !handed {
-			r.expiry.End(nil)
-		}
-	}()
-	if rsp, err = t.Service.Call(&r.expiry, req); err != nil {
+	if rsp, err = callUntil(&r.expiry, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
-	rsp = t.complete(&r.expiry, rsp, r)
-	handed = true
 	if b, ok := t.seam.body(rsp).(*observedBody); ok {
 		r.body, b.ReadCloser = b.ReadCloser, r
 	}
@@ -135,6 +129,6 @@ func (r *idling) silent() {
 	}
 	r.waits = false
 	r.reads.Unlock()
-	r.over.expired.inc()
-	r.expiry.cancel(r.over)
+	defer r.expiry.cancel(r.over)
+	_ = panics.Contain(r.over.expired.inc)
 }

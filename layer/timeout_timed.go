@@ -64,10 +64,10 @@ func (r *timed) Read(p []byte) (int, error) {
 
 // End counts the limit if it was what ended the body.
 func (r *timed) End(err error) {
+	defer r.expiry.End(err)
 	if err != nil && !errors.Is(err, ErrUnread) && r.expired() {
 		r.over.expired.inc()
 	}
-	r.expiry.End(err)
 }
 
 // timedAsked is the Observer of a response under a limit, of which nobody reads
@@ -81,24 +81,25 @@ type timedAsked struct {
 func (timedAsked) Data(int) {}
 
 func (r timedAsked) End(err error) {
+	defer r.cancel()
 	if err != nil && !errors.Is(err, ErrUnread) && r.over.ended(r.ctx) {
 		r.over.expired.inc()
 	}
-	r.cancel()
 }
 
 // callTimed calls next with the context of r, and lets that go when the
 // response ended.
 func callTimed[Req, Rsp any](
-	next Service[Req, Rsp], req Req, r *timed, complete Completion[Rsp], seam bodySeam[Rsp],
-) (Rsp, error) {
+	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], seam bodySeam[Rsp],
+) (rsp Rsp, err error) {
 	handed := false
 	defer func() {
 		if !handed {
-			r.expiry.End(nil)
+			defer r.expiry.End(nil)
+			opts.drop(rsp, err)
 		}
 	}()
-	rsp, err := next.Call(&r.expiry, req)
+	rsp, err = next.Call(&r.expiry, req)
 	if err == nil && r.kind == soft && !r.lift() && seam.closeBody(rsp) {
 		// Nobody could read it: its context has ended.
 		var none Rsp
@@ -111,7 +112,7 @@ func callTimed[Req, Rsp any](
 		}
 		return rsp, err
 	}
-	rsp = complete(&r.expiry, rsp, r)
+	rsp = opts.complete(&r.expiry, rsp, r)
 	handed = true
 	if b := seam.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r

@@ -67,7 +67,7 @@ type traced[Req, Rsp any] struct {
 // errUnwound is the end of a span whose call did not return.
 var errUnwound = errors.New("the call did not return: it panicked, or ended its goroutine")
 
-func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	inner, span := t.start(ctx, req)
 	if inner == nil {
 		inner = ctx
@@ -78,10 +78,11 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	handed := false
 	defer func() {
 		if !handed {
-			span.End(Failure, errUnwound)
+			defer span.End(Failure, errUnwound)
+			t.drop(rsp, err)
 		}
 	}()
-	rsp, err := t.Service.Call(inner, req)
+	rsp, err = t.Service.Call(inner, req)
 	if err != nil {
 		class := t.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too
 		handed = true
@@ -89,8 +90,9 @@ func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return rsp, err
 	}
 	span.Head(rsp)
+	rsp = t.complete(inner, rsp, &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span, rsp: rsp})
 	handed = true
-	return t.complete(inner, rsp, &traceEnd[Rsp]{options: &t.options, ctx: ctx, span: span, rsp: rsp}), nil
+	return rsp, nil
 }
 
 func (t *traced[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }

@@ -17,7 +17,7 @@ type watchState[C, Req, Rsp any] struct {
 // state makes the service of c. Where mk panics, nothing is left of it.
 func (w *Watch[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
 	s := &watchState[C, Req, Rsp]{config: c}
-	s.complete = w.complete
+	s.options = &w.options
 	life, end := context.WithCancel(w.ctx)
 	s.Ended = end
 	made := false

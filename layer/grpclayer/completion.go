@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/gotower/gotower/internal/unwind"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -99,7 +99,7 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 		return
 	}
 	// The first to ask is the innermost, and its context ends with all others.
-	stop := context.AfterFunc(ctx, func() { s.end(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { s.end(context.Cause(ctx)) }) })
 	s.mu.Lock()
 	s.stop = stop
 	s.mu.Unlock()
@@ -191,5 +191,5 @@ func (s *stream) end(err error) {
 		stop()
 	}
 	defer s.cancel()
-	unwind.End(observers, err)
+	panics.End(observers, err)
 }

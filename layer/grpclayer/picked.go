@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/status"
 
-	"github.com/gotower/gotower/internal/unwind"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -64,7 +64,7 @@ func (p *Picked) done(info balancer.DoneInfo) {
 	if info.BytesSent && p.attempt != nil {
 		p.attempt.sent.Store(true)
 	}
-	unwind.End(p.observers, p.outcome(info))
+	panics.End(p.observers, p.outcome(info))
 }
 
 // outcome is what the pick ends with.

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/unwind"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -52,7 +52,7 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 	h := &held{Conn: conn}
 	h.observers = append(h.first[:0], o)
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { h.breakOff(context.Cause(ctx)) })
+		stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { h.breakOff(context.Cause(ctx)) }) })
 		h.mu.Lock()
 		h.stop = stop
 		h.mu.Unlock()
@@ -190,8 +190,8 @@ func (h *held) why(err error) error {
 // hears of it, the observers have.
 func (h *held) breakOff(cause error) {
 	h.broken.Store(&cause)
+	defer reset(h.Conn)
 	h.end(cause)
-	reset(h.Conn)
 }
 
 func (h *held) end(err error) {
@@ -206,7 +206,7 @@ func (h *held) end(err error) {
 	if stop != nil {
 		stop()
 	}
-	unwind.End(observers, err)
+	panics.End(observers, err)
 }
 
 // brokenError is what a connection returns after its context has ended. It is

@@ -1,4 +1,4 @@
-package unwind_test
+package panics_test
 
 import (
 	"io"
@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/gotower/gotower/internal/unwind"
+	"github.com/gotower/gotower/internal/panics"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,11 +28,21 @@ func (o observer) End(err error) {
 func TestAllAreTold(t *testing.T) {
 	var told []string
 	all := []observer{{"a", false, &told}, {"b", true, &told}, {"c", true, &told}, {"d", false, &told}}
-	require.PanicsWithValue(t, "c", func() { unwind.End(all, io.EOF) })
+	require.PanicsWithValue(t, "c", func() { panics.End(all, io.EOF) })
 	require.Equal(t, []string{"a: EOF", "b: EOF", "c: EOF", "d: EOF"}, told)
 
 	told = nil
-	unwind.End(all[:1], io.EOF)
-	unwind.End(all[:0], io.EOF)
+	panics.End(all[:1], io.EOF)
+	panics.End(all[:0], io.EOF)
 	require.Equal(t, []string{"a: EOF"}, told)
+}
+
+func TestContain(t *testing.T) {
+	require.NoError(t, panics.Contain(func() {}))
+	var contained *panics.Error
+	err := panics.Contain(func() { panic(io.EOF) })
+	require.ErrorAs(t, err, &contained)
+	require.EqualError(t, err, "panic: EOF")
+	require.NotErrorIs(t, err, io.EOF)
+	require.Contains(t, string(contained.Stack), "TestContain")
 }

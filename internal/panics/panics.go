@@ -1,0 +1,59 @@
+// Package panics keeps a panic of a callback from ending the process, or from
+// hiding an end from those who wait for it.
+//
+// The rule of this module: on a goroutine of the caller a panic goes on to the
+// caller, once everything is released. On a goroutine of the module it becomes an
+// [Error].
+package panics
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+)
+
+// Error is a panic of a callback that was recovered, because it came on a goroutine
+// of this module. It does not match the value of the panic, which may be an error
+// that says something of a request.
+type Error struct {
+	Value any    // what the callback panicked with
+	Stack []byte // of the goroutine, as runtime/debug prints it
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
+var ErrExited = errors.New("the callback ended its goroutine")
+
+// Recover sets *to to an [Error] if the function that defers it panics:
+//
+//	defer panics.Recover(&err)
+func Recover(to *error) {
+	if v := recover(); v != nil {
+		*to = &Error{Value: v, Stack: debug.Stack()}
+	}
+}
+
+// Contain runs f, and returns an [Error] if f panics.
+func Contain(f func()) (err error) {
+	defer Recover(&err)
+	f()
+	return nil
+}
+
+// Observer is told of an end.
+type Observer interface{ End(err error) }
+
+// End tells all observers of the end, the first one first. If one of them panics,
+// those after it are told before the panic goes on.
+func End[O Observer](observers []O, err error) {
+	told := 0
+	defer func() {
+		if told < len(observers) {
+			End(observers[told+1:], err)
+		}
+	}()
+	for ; told < len(observers); told++ {
+		observers[told].End(err)
+	}
+}

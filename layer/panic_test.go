@@ -1,0 +1,430 @@
+package layer_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+)
+
+type (
+	panicR = *breakerReply
+	panicS = layer.Service[int, panicR]
+	panicL = layer.Layer[int, panicR]
+)
+
+// panicking panics while it is armed, and stands for every kind of callback.
+type panicking struct{ armed atomic.Bool }
+
+var errBoom = errors.New("boom")
+
+func (p *panicking) boom() {
+	if p.armed.Load() {
+		panic(errBoom)
+	}
+}
+
+func (p *panicking) classify(layer.Outcome[panicR]) layer.Class { p.boom(); return layer.Success }
+func (p *panicking) complete(_ context.Context, rsp panicR, o layer.Observer) panicR {
+	p.boom()
+	return layer.AtEnd[panicR]()(context.Background(), rsp, o)
+}
+
+// Counter, gauge and histogram. Labels are bound without harm.
+func (p *panicking) Add(float64)                  { p.boom() }
+func (p *panicking) Set(float64)                  { p.boom() }
+func (p *panicking) Observe(float64)              { p.boom() }
+func (p *panicking) counter() metrics.Counter     { return panickingCounter{p} }
+func (p *panicking) gauge() metrics.Gauge         { return panickingGauge{p} }
+func (p *panicking) histogram() metrics.Histogram { return panickingHistogram{p} }
+func (p *panicking) instruments() layer.Instruments {
+	c, g, h := p.counter(), p.gauge(), p.histogram()
+	return layer.Instruments{
+		Requests: c, Refusals: c, Responses: c, InFlight: g, HeadLatency: h, Latency: h, Refused: c, Expired: c,
+		Waiting: g, QueueWait: h, Limit: g, Retries: c, Skipped: c, Budget: g, Hedges: c, Trips: c, Tripped: g,
+		Connects: c, Injected: c, Mirrored: c,
+	}
+}
+
+type (
+	panickingCounter   struct{ *panicking }
+	panickingGauge     struct{ *panicking }
+	panickingHistogram struct{ *panicking }
+	panickingSpan      struct {
+		head, end func()
+	}
+)
+
+func (c panickingCounter) With(...string) metrics.Counter     { return c }
+func (g panickingGauge) With(...string) metrics.Gauge         { return g }
+func (h panickingHistogram) With(...string) metrics.Histogram { return h }
+func (s panickingSpan) Head(panicR)                           { s.head() }
+func (s panickingSpan) End(layer.Class, error)                { s.end() }
+
+// panickingBody calls its functions, where they are not nil.
+type panickingBody struct {
+	io.Reader
+	read, close func()
+}
+
+func (b *panickingBody) Read(p []byte) (int, error) {
+	if b.read != nil {
+		b.read()
+	}
+	return b.Reader.Read(p)
+}
+
+func (b *panickingBody) Close() error {
+	if b.close != nil {
+		b.close()
+	}
+	return nil
+}
+
+func nothing() {}
+
+func traceOf(head, end func()) panicL {
+	return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
+		return ctx, panickingSpan{head, end}
+	})
+}
+
+// Every callback that runs on the caller's goroutine.
+func callerCallbacks(p *panicking) map[string]panicL {
+	classify, until, measured := layer.Classify(p.classify), layer.Until(p.complete), layer.Measured[panicR](p.instruments())
+	yes := func(int) bool { p.boom(); return true }
+	always := layer.BreakerPolicy{Failures: 1, Ratio: 0.5}
+	fixed := layer.HedgePolicy[int]{Min: time.Hour, Max: time.Hour}
+	layers := map[string]panicL{
+		"trace: head":         traceOf(p.boom, nothing),
+		"trace: end":          traceOf(nothing, p.boom),
+		"map_response":        layer.MapResponse[int](func(rsp panicR) panicR { p.boom(); return rsp }),
+		"map_request":         layer.MapRequest[int, panicR](func(n int) int { p.boom(); return n }),
+		"then":                layer.Then[int](func(_ context.Context, rsp panicR, err error) (panicR, error) { p.boom(); return rsp, err }),
+		"filter":              layer.Filter[int, panicR](func(int) error { p.boom(); return nil }),
+		"if":                  layer.If(yes, layer.Limit[int, panicR](1)),
+		"limit_by: key":       layer.LimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1),
+		"rate_by: key":        layer.RateLimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1e6, 1000, 10),
+		"deadline_in: read":   layer.DeadlineIn[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
+		"chaos: match":        layer.Chaos[int, panicR](layer.ChaosPolicy[int]{Share: 1, Delay: 1, TTL: time.Hour, Match: yes}),
+		"retry: requests":     layer.Retry(layer.RetryPolicy[int, panicR]{Requests: yes}),
+		"retry: outcomes":     layer.Retry(layer.RetryPolicy[int, panicR]{Outcomes: func(layer.Outcome[panicR]) bool { p.boom(); return false }}),
+		"retry: classify":     layer.Retry(layer.RetryPolicy[int, panicR]{}, classify),
+		"retry: until":        layer.Retry(layer.RetryPolicy[int, panicR]{PerTry: time.Hour}, until),
+		"hedge: only":         layer.Hedge[int, panicR](layer.HedgePolicy[int]{Only: yes}),
+		"hedge: classify":     layer.Hedge(fixed, classify),
+		"hedge: alone":        layer.Hedge(layer.HedgePolicy[int]{}, classify),
+		"hedge: until":        layer.Hedge(fixed, until),
+		"fallback: classify":  layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil)}, classify),
+		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil), When: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
+		"breaker: classify":   layer.Breaker[int](always, classify),
+		"adaptive: classify":  layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, classify),
+		"metrics: classify":   layer.Metrics[int](layer.Instruments{}, classify),
+		"metrics: instrument": layer.Metrics[int, panicR](p.instruments()),
+		"queue: instrument":   layer.Queue[int](1, time.Hour, measured),
+		"observer: data": func(next panicS) panicS {
+			return layer.Func[int, panicR](func(ctx context.Context, n int) (panicR, error) {
+				rsp, err := next.Call(ctx, n)
+				return layer.AtEnd[panicR]()(ctx, rsp, dataObserver(p.boom)), err
+			})
+		},
+	}
+	for name, l := range map[string]func(...layer.Option[panicR]) panicL{
+		"limit": func(o ...layer.Option[panicR]) panicL { return layer.Limit[int](1, o...) },
+		"limit_by": func(o ...layer.Option[panicR]) panicL {
+			return layer.LimitBy[int](func(n int) int { return n }, 1, o...)
+		},
+		"adaptive":     func(o ...layer.Option[panicR]) panicL { return layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, o...) },
+		"shed":         func(o ...layer.Option[panicR]) panicL { return layer.Shed[int](layer.ShedPolicy{}, o...) },
+		"drain":        func(o ...layer.Option[panicR]) panicL { return layer.Drain[int](layer.NewDrainer(), o...) },
+		"breaker":      func(o ...layer.Option[panicR]) panicL { return layer.Breaker[int](always, o...) },
+		"metrics":      func(o ...layer.Option[panicR]) panicL { return layer.Metrics[int](layer.Instruments{}, o...) },
+		"timeout":      func(o ...layer.Option[panicR]) panicL { return layer.Timeout[int](time.Hour, o...) },
+		"head_timeout": func(o ...layer.Option[panicR]) panicL { return layer.HeadTimeout[int](time.Hour, o...) },
+		"idle_timeout": func(o ...layer.Option[panicR]) panicL { return layer.IdleTimeout[int](time.Hour, o...) },
+		"trace": func(o ...layer.Option[panicR]) panicL {
+			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
+				return ctx, panickingSpan{nothing, nothing}
+			}, o...)
+		},
+	} {
+		layers[name+": until"] = l(until)
+	}
+	return layers
+}
+
+type dataObserver func()
+
+func (o dataObserver) Data(int)  { o() }
+func (o dataObserver) End(error) {}
+
+// On the caller's goroutine a panic reaches the caller, and nothing stays taken: the
+// one slot below serves the next request, although the context goes on.
+func TestPanicOnTheCallersGoroutine(t *testing.T) {
+	for name := range callerCallbacks(new(panicking)) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := new(panicking)
+				below := layer.Limit[int, panicR](1)(layer.Func[int, panicR](func(context.Context, int) (panicR, error) {
+					return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
+				}))
+				svc := callerCallbacks(p)[name](below)
+				serve := func() {
+					rsp, err := svc.Call(context.Background(), 1)
+					require.NoError(t, err)
+					defer rsp.Body.Close()
+					_, err = io.ReadAll(rsp.Body)
+					require.NoError(t, err)
+				}
+				p.armed.Store(true)
+				for range 3 {
+					if name != "queue: instrument" { // nothing waits here
+						require.PanicsWithValue(t, errBoom, serve)
+					}
+				}
+				p.armed.Store(false)
+				require.EqualValues(t, 0, layer.Describe(below).State.Get("in_flight"))
+				serve()
+				require.EqualValues(t, 0, layer.Describe(below).State.Get("in_flight"))
+				if n, ok := layer.Describe(svc).State.Get("in_flight").(int64); ok {
+					require.Zero(t, n)
+				}
+			})
+		})
+	}
+}
+
+// A body that panics ends its response.
+func TestPanicOfABody(t *testing.T) {
+	p := new(panicking)
+	for name, body := range map[string]*panickingBody{
+		"read":  {Reader: strings.NewReader("x"), read: p.boom},
+		"close": {Reader: strings.NewReader("x"), close: p.boom},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc := layer.Limit[int, panicR](1)(layer.Func[int, panicR](func(context.Context, int) (panicR, error) {
+				return &breakerReply{200, body}, nil
+			}))
+			rsp, err := svc.Call(context.Background(), 1)
+			require.NoError(t, err)
+			p.armed.Store(true)
+			require.PanicsWithValue(t, errBoom, func() {
+				if name == "read" {
+					_, _ = rsp.Body.Read(make([]byte, 1))
+				} else {
+					_ = rsp.Body.Close()
+				}
+			})
+			p.armed.Store(false)
+			require.EqualValues(t, 0, layer.Describe(svc).State.Get("in_flight"))
+		})
+	}
+}
+
+// Where the context ends a response, its observers hear of it on a goroutine of the
+// library. A panic there is the error of the body; the slots are free at once.
+func TestPanicAtTheEndOfAContext(t *testing.T) {
+	for name, mk := range map[string]func(p *panicking) panicL{
+		"classifier of metrics": func(p *panicking) panicL { return layer.Metrics[int](layer.Instruments{}, layer.Classify(p.classify)) },
+		"classifier of breaker": func(p *panicking) panicL {
+			return layer.Breaker[int](layer.BreakerPolicy{Ratio: 0.5}, layer.Classify(p.classify))
+		},
+		"classifier of trace": func(p *panicking) panicL {
+			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
+				return ctx, panickingSpan{nothing, nothing}
+			}, layer.Classify(p.classify))
+		},
+		"span":       func(p *panicking) panicL { return traceOf(nothing, p.boom) },
+		"instrument": func(p *panicking) panicL { return layer.Metrics[int, panicR](p.instruments()) },
+		"observer": func(p *panicking) panicL {
+			return func(next panicS) panicS {
+				return layer.Func[int, panicR](func(ctx context.Context, n int) (panicR, error) {
+					rsp, err := next.Call(ctx, n)
+					return layer.AtEnd[panicR]()(ctx, rsp, endObserver(p.boom)), err
+				})
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := new(panicking)
+				endpoint := layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
+					return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
+				})
+				limit := layer.Limit[int, panicR](1)(mk(p)(endpoint))
+				// A deadline, because what the caller cancels is not judged.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				rsp, err := limit.Call(ctx, 1)
+				require.NoError(t, err)
+				p.armed.Store(true)
+				time.Sleep(2 * time.Second)
+				synctest.Wait()
+				require.EqualValues(t, 0, layer.Describe(limit).State.Get("in_flight"))
+				var panicked *layer.PanicError
+				require.ErrorAs(t, rsp.Body.Close(), &panicked)
+				assert.Equal(t, errBoom, panicked.Value)
+				assert.Contains(t, string(panicked.Stack), "panic_test.go")
+			})
+		})
+	}
+}
+
+type endObserver func()
+
+func (o endObserver) Data(int)  {}
+func (o endObserver) End(error) { o() }
+
+// The timer of DiscardBody closes a body that does not come to its end; its panic
+// reaches the caller all the same.
+func TestPanicOfACloseByTheTimerOfDiscardBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := make(chan struct{})
+		body := &panickingBody{Reader: strings.NewReader("x"), read: func() { <-closed }, close: func() { close(closed); panic(errBoom) }}
+		require.PanicsWithValue(t, errBoom, func() { layer.DiscardBody(body) })
+	})
+}
+
+// What a hedge's copy, which is sent by a timer, calls.
+func TestPanicInAHedgesCopy(t *testing.T) {
+	p := new(panicking)
+	hedges := layer.Instruments{Hedges: p.counter(), Budget: p.gauge()}
+	for name, opts := range map[string][]layer.Option[panicR]{
+		"classifier":    {layer.Classify(p.classify)},
+		"instruments":   {layer.Measured[panicR](hedges)},
+		"close of body": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p.armed.Store(false)
+				defer p.armed.Store(false)
+				var calls atomic.Int64
+				below := layer.Limit[int, panicR](2)(layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
+					if calls.Add(1) == 1 {
+						time.Sleep(3 * time.Second)
+						p.armed.Store(false)
+						return &breakerReply{200, &panickingBody{Reader: strings.NewReader("first")}}, nil
+					}
+					p.armed.Store(true)
+					body := &panickingBody{Reader: strings.NewReader("copy")}
+					if opts == nil { // which is late, and discarded
+						time.Sleep(3 * time.Second)
+						p.armed.Store(true)
+						body.close = p.boom
+					}
+					return &breakerReply{200, body}, nil
+				}))
+				svc := layer.Hedge(after[int](time.Second), opts...)(below)
+				rsp, err := svc.Call(context.Background(), 1)
+				require.NoError(t, err)
+				_, err = io.ReadAll(rsp.Body)
+				require.NoError(t, err)
+				require.NoError(t, rsp.Body.Close())
+				time.Sleep(time.Minute)
+				require.EqualValues(t, 0, layer.Describe(below).State.Get("in_flight"))
+			})
+		})
+	}
+}
+
+// Callbacks of a mirror's copy, of a connect and of the timers.
+func TestPanicInTheBackground(t *testing.T) {
+	p := new(panicking)
+	pass := layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
+		return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
+	})
+	measured := layer.Measured[panicR](p.instruments())
+	t.Run("reconnect", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			fails := true
+			connect := func(context.Context) (panicS, error) {
+				if fails {
+					return nil, errBoom
+				}
+				return pass, nil
+			}
+			svc := layer.Reconnect(ctx, connect, layer.Backoff{Min: time.Second, Max: time.Second}, layer.Measured[panicR](layer.Instruments{Connects: p.counter()}))
+			p.armed.Store(true)
+			defer p.armed.Store(false)
+			_, err := svc.Call(ctx, 1)
+			require.ErrorIs(t, err, layer.ErrNotReady)
+			synctest.Wait()
+			fails = false
+			require.NoError(t, svc.Ready(ctx))
+			_, err = svc.Call(ctx, 1)
+			require.NoError(t, err)
+		})
+	})
+	t.Run("idle timeout", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			svc := layer.IdleTimeout[int](time.Second, measured)(layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
+				return &breakerReply{200, &panickingBody{Reader: strings.NewReader(""), read: func() { <-ctx.Done() }}}, nil
+			}))
+			rsp, err := svc.Call(t.Context(), 1)
+			require.NoError(t, err)
+			p.armed.Store(true)
+			defer p.armed.Store(false)
+			_, _ = rsp.Body.Read(make([]byte, 1)) // comes back: the context was cancelled all the same
+		})
+	})
+	t.Run("mirror", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			svc := layer.Mirror(t.Context(), pass, mirrorWhole{}, layer.MirrorPolicy[int]{Change: func(n int) int { p.boom(); return n }}, measured)(pass)
+			p.armed.Store(true)
+			_, err := svc.Call(t.Context(), 1)
+			synctest.Wait()
+			p.armed.Store(false)
+			require.NoError(t, err)
+			n := layer.Describe(svc)
+			assert.EqualValues(t, 0, n.State.Get("in_flight"))
+			assert.EqualValues(t, 1, n.State.Get("failed"))
+			assert.Equal(t, "panic: boom", n.State.Get("last_error"))
+		})
+	})
+	t.Run("queue", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			free := make(chan struct{})
+			limit := layer.Limit[int, panicR](1)(layer.Func[int, panicR](func(context.Context, int) (panicR, error) {
+				<-free
+				return &breakerReply{200, &panickingBody{Reader: strings.NewReader("")}}, nil
+			}))
+			svc := layer.Queue[int](10, time.Hour, measured)(limit)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				rsp, err := svc.Call(t.Context(), 1)
+				assert.NoError(t, err)
+				_ = rsp.Body.Close()
+			}()
+			synctest.Wait()
+			p.armed.Store(true)
+			for range 3 { // each would stand in line
+				require.PanicsWithValue(t, errBoom, func() { _, _ = svc.Call(t.Context(), 1) })
+			}
+			p.armed.Store(false)
+			close(free)
+			<-done
+			require.EqualValues(t, 0, layer.Describe(svc).State.Get("waiting"))
+			rsp, err := svc.Call(t.Context(), 1)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+		})
+	})
+}
+
+// mirrorWhole copies requests that have no body.
+type mirrorWhole struct{ layer.Edit[int, panicR] }
+
+func (mirrorWhole) Fork(req int, _ int64, whole func(int, bool)) int { whole(req, true); return req }
