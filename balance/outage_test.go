@@ -123,7 +123,7 @@ func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 		"denied":            {mood: fails(codes.PermissionDenied), plain: old, soon: old, later: old},
 		"empty, and gone": {
 			mood:  mood{answer: func(_ *destination.Update, to getStream) error { return to.Send(saysNothing(true)) }},
-			plain: none, soon: old, later: old,
+			plain: none + `: linkerd: get "web": stream ended`, soon: old, later: old,
 		},
 		"empty, then well": {
 			mood: mood{answer: func(_ *destination.Update, to getStream) error {

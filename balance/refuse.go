@@ -62,9 +62,9 @@ func (b *Balancer[Req, Rsp]) look() (*node[Req, Rsp], error) {
 	case resolve.StatePending:
 		err.Reason, err.Err = "not resolved yet", b.err
 	case resolve.StateEmpty:
-		err.Err = discover.ErrNoEndpoints
+		err.Err = withCause(discover.ErrNoEndpoints, b.err)
 	case resolve.StateDoesNotExist:
-		err.Err = discover.ErrDoesNotExist
+		err.Err = withCause(discover.ErrDoesNotExist, b.err)
 	default:
 		if n := b.lastRefuser(); n != nil {
 			return n, nil
@@ -72,6 +72,15 @@ func (b *Balancer[Req, Rsp]) look() (*node[Req, Rsp], error) {
 		err.Reason = "0 of 0 endpoints ready"
 	}
 	return nil, err
+}
+
+// withCause adds the resolver's last error, if there is one, to the state that it
+// reported.
+func withCause(state, resolver error) error {
+	if resolver == nil {
+		return state
+	}
+	return fmt.Errorf("%w: %w", state, resolver)
 }
 
 // lastRefuser returns the node that was the last to become unready, or any

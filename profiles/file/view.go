@@ -36,10 +36,12 @@ func (v *view) next(st *state) (*profiles.Profile, error) {
 			return v.profile, nil
 		}
 	}
-	if err == nil || err.Error() == v.err {
-		return nil, nil
+	if err != nil && err.Error() == v.err {
+		err = nil
 	}
-	v.err = err.Error()
+	if err != nil {
+		v.err = err.Error()
+	}
 	return nil, err
 }
 

@@ -19,6 +19,7 @@ import (
 type Resolver struct {
 	options options
 	client  client
+	hosts   *hostsFile
 
 	mu      sync.Mutex
 	flights map[target]*flight
@@ -36,7 +37,10 @@ func New(opts ...Option) *Resolver {
 			opt.apply(&o)
 		}
 	}
-	return &Resolver{options: o.withDefaults(), client: client{dial: o.dial}, flights: make(map[target]*flight)}
+	return &Resolver{
+		options: o.withDefaults(), client: client{dial: o.dial}, hosts: newHostsFile(o.hosts),
+		flights: make(map[target]*flight),
+	}
 }
 
 // Resolve yields what target resolves to, whole, and again after each change,
@@ -61,9 +65,19 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 				<-ctx.Done()
 			}
 		default:
+			hinted := false
 			f := r.enter(t, name)
 			defer r.leave(t, f)
-			f.follow(ctx, yield)
+			f.follow(ctx, func(u resolve.Update, err error) bool {
+				if !yield(u, err) {
+					return false
+				}
+				if err != nil || u.Kind == resolve.Replace || !t.isPortless() || hinted {
+					return true
+				}
+				hinted = true
+				return ctx.Err() == nil && yield(resolve.Update{}, noSRV(name))
+			})
 		}
 	}
 }
@@ -102,11 +116,12 @@ func (r *Resolver) leave(t target, f *flight) {
 
 // look is one lookup of t. It reads and changes had, see [lookup].
 func (r *Resolver) look(ctx context.Context, t target, name string, had map[string][]dnsmessage.Type) (found, error) {
+	local := r.hosts.lookup(t.host)
 	conf, err := r.options.config()
-	if err != nil {
+	if err != nil && (local == nil || t.srv != "") {
 		return found{}, err
 	}
-	l := lookup{search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts, had: had}
+	l := lookup{local: local, search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts, had: had}
 	l.ask = func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
 		return r.client.ask(ctx, conf, name, kind)
 	}

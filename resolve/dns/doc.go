@@ -10,7 +10,8 @@
 // # Targets
 //
 //	web.example.org:80            the A and AAAA records of the name, with port 80
-//	web.example.org               the SRV records of the name
+//	web.example.org               the SRV records of the name; if there are none,
+//	                              an error after the update says so
 //	_http._tcp.web.example.org    the SRV records of the name
 //	_http._tcp.web.example.org:80 the same; if there are none, as web.example.org:80
 //	web.example.org:http          the same as _http._tcp.web.example.org, by the
@@ -19,6 +20,15 @@
 //
 // A dot at the end of a name keeps the search list away from it. Anything that
 // cannot be a name or a port is final: resolve.ErrUnresolvable.
+//
+// # Hosts file
+//
+// For a target with a host and a port, /etc/hosts comes first, as in Go's resolver:
+// a name in it is not asked for, with or without the search list. The addresses of
+// the families that are wanted are the answer. The file is read again if it has
+// changed, after at least 5 s ([Refresh]). localhost and names that end in
+// .localhost are 127.0.0.1 and ::1 without a query if the file does not have them.
+// See [HostsFile]. Hosts of SRV records are not looked for in the file.
 //
 // # Answers
 //

@@ -18,6 +18,7 @@ type lookup struct {
 	search   search
 	families []dnsmessage.Type
 	counts   counts
+	local    *hosts // of the target's host, if no server is to be asked for them
 
 	// had is the families that each host of the SRV records had addresses of, by
 	// folded name, when this target was last looked up.
@@ -41,6 +42,9 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 			return f, err
 		}
 		result = result.or(f)
+	}
+	if t.host != "" && l.local != nil {
+		return l.ofFamilies(*l.local).at(t.port), nil
 	}
 	if t.host != "" {
 		f, err := l.first(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {

@@ -16,6 +16,7 @@ type Option interface{ apply(*options) }
 
 type options struct {
 	file       string
+	hosts      string
 	servers    []netip.AddrPort
 	search     *search
 	timeout    time.Duration // 0 means what the file says
@@ -44,6 +45,13 @@ func (o option) apply(to *options) { o(to) }
 // The default is /etc/resolv.conf.
 func ResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
+}
+
+// HostsFile sets the file of names that need no DNS server, in the form of
+// hosts(5). The default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A
+// file that does not exist has no names.
+func HostsFile(file string) Option {
+	return option(func(o *options) { o.hosts = file })
 }
 
 // Servers sets the servers to ask, in that order, instead of those in the file,

@@ -50,6 +50,9 @@ func parse(s string, namedPorts bool) (target, error) {
 	}
 	t := target{complete: strings.HasSuffix(s, ".")}
 	if !withPort {
+		if isLocalhost(name) {
+			return target{}, fmt.Errorf("a name without a port asks for SRV records, and %s has none: write %s:80", name, name)
+		}
 		t.srv = name
 		return t, nil
 	}
@@ -66,6 +69,16 @@ func parse(s string, namedPorts bool) (target, error) {
 	}
 	t.srv, err = named(service, name, namedPorts)
 	return t, err
+}
+
+// isPortless reports whether the target is a name without a port, which may have
+// been forgotten: a name that begins with "_" is that of SRV records.
+func (t target) isPortless() bool { return t.host == "" && !strings.HasPrefix(t.srv, "_") }
+
+// noSRV is the error for a name that may lack its port.
+func noSRV(name string) error {
+	return fmt.Errorf("dns: resolve %q: no endpoints by SRV records: "+
+		"a name without a port asks for SRV records; write %s:80 to ask for A and AAAA records", name, name)
 }
 
 var (
