@@ -47,9 +47,9 @@
 // end ([Until]). A failure counts as slow however quick it was, and from the second
 // in a row the endpoint counts as busy, too. Which responses are failures is for
 // the classifier of the endpoints to say, or for [Classify] in its place. A caller
-// that goes away, or whose time is over, says only that the response would have
-// taken at least as long as it waited; where that was a deadline, and far longer
-// than is usual, the classifier is asked whether it was a failure, too.
+// that cancels, or whose deadline passes, says only that the response would have
+// taken at least as long as it waited. The third deadline in a row that an endpoint
+// misses, and each after it, is a failure: see [Ejection].
 //
 // Connections are balanced like requests: a service whose response is a net.Conn
 // has the latency of its connects with Sample: Head, and counts those under way

@@ -14,11 +14,12 @@ import (
 // refusal is not a failure: an endpoint that refuses is not ready, and comes back
 // when it is.
 //
-// A caller who cancels says nothing of the endpoint, whatever it had got, unless
-// that was the head of a failure. One whose deadline ends before the first byte
-// says that it failed, if the classifier does, and if the wait was longer than twenty
-// times what is usual among the endpoints, or than 5 s and twice what is usual: so
-// an endpoint that hangs is found, and callers who allow little time eject nobody.
+// A caller that cancels says nothing of the endpoint, unless the head of the
+// response was a failure. A deadline that passes before the first byte is a failure
+// if the classifier says so, if the wait was longer than the usual latency of the
+// endpoints, and if it is at least the third in a row that the endpoint misses.
+// So an endpoint that hangs is ejected, and callers that allow less time than the
+// endpoints need eject none.
 //
 // Each balancer judges by its own traffic and shares nothing with others. Two
 // clients of one target may disagree, and one with few requests knows little.
@@ -53,8 +54,9 @@ import (
 // removed and comes back starts anew.
 type Ejection struct {
 	// Consecutive is after how many failures in a row an endpoint is taken out
-	// at once. What is [layer.Throttled] is none of them, and does not end the
-	// row. 0 is never; 5 is what Envoy does.
+	// at once. A [layer.Throttled] response neither counts nor ends the row. An
+	// endpoint that hangs misses two deadlines before they count. 0 is never;
+	// Envoy's default is 5.
 	Consecutive int
 
 	// Interval is how often the endpoints are compared with each other, up to

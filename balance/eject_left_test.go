@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -49,7 +50,40 @@ func TestBlackHoleIsEjected(t *testing.T) {
 	}
 }
 
-// Nobody is ejected for callers who allow little time, or leave.
+// An endpoint that hangs is ejected within a few deadlines, however short they are
+// in comparison with the longest latencies of its peers.
+func TestHangIsEjectedByShortDeadlines(t *testing.T) {
+	const ms = time.Millisecond
+	for name, deadline := range map[string]func() time.Duration{
+		"0.5 s to 1 s": func() time.Duration { return 500*ms + rand.N(500*ms) },
+		"0.5 s":        func() time.Duration { return 500 * ms },
+		"100 ms":       func() time.Duration { return 100 * ms },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 5})...), servers(10)
+				for _, s := range ss {
+					s.after(func() time.Duration { return time.Duration(rand.ExpFloat64() * float64(10*ms)) })
+				}
+				p.add(ss...)
+				caller := func(int) (context.Context, context.CancelFunc) {
+					return context.WithTimeout(context.Background(), deadline())
+				}
+				p.load(t, 10_000, 5*ms, ss, caller)
+				require.Zero(t, p.Describe().State.Get("ejections"))
+				ss[0].hang()
+				before := ss[0].calls.Load()
+				p.load(t, 2000, 5*ms, ss, caller)
+				require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
+				require.Less(t, ss[0].calls.Load()-before, int64(50), "those of a second, and a few")
+				require.EqualValues(t, 1, p.Describe().State.Get("ejections"))
+			})
+		})
+	}
+}
+
+// A caller that cancels, and a deadline that is shorter than the usual latency, say
+// nothing of the endpoint.
 func TestImpatienceEjectsNobody(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	for name, tt := range map[string]struct {
@@ -57,7 +91,6 @@ func TestImpatienceEjectsNobody(t *testing.T) {
 		caller func(int) (context.Context, context.CancelFunc)
 	}{
 		"a deadline below what is usual": {usual, allowing(usual / 2)},
-		"one of ten times that":          {time.Minute, allowing(10 * usual)},
 		"a caller who leaves":            {time.Minute, leaving(time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {

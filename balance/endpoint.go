@@ -37,6 +37,7 @@ type endpoint struct {
 type record struct {
 	born    time.Duration // when it was added, since the balancer began
 	fails   atomic.Uint32 // in a row; status.marked if there are any
+	missed  atomic.Uint32 // deadlines in a row without an answer; likewise
 	started atomic.Uint32 // the tick when its slow start began
 	begun   atomic.Uint32 // the tick of the last request that it got while few might wait
 	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures, likewise; 0 if it has none of that
@@ -159,8 +160,9 @@ func fewOf(proven uint32) bool { return proven%founder < tried }
 // same, because it got the last one long ago. What it has may last for hours, as
 // a watch does, or be older than its ejection: it tells nothing until its end.
 func (e *endpoint) starves(now uint32, usual float32) bool {
-	const atLeast = 100 * time.Millisecond // what is new may be cold, and has to connect
-	return time.Duration(since(now, e.begun.Load()))<<tickShift > max(tooLong(float64(usual)), atLeast)
+	const atLeast = float32(100 * time.Millisecond) // a new endpoint may be cold, and has to connect
+	tooLong := max(min(usual*timesUsual, float32(mostUsual)), 2*usual, atLeast)
+	return time.Duration(since(now, e.begun.Load()))<<tickShift > time.Duration(tooLong)
 }
 
 // judged takes whether a response was a failure that costs something. An
@@ -180,6 +182,25 @@ func (e *endpoint) judged(bad bool) {
 	}
 	if word&failing != 0 {
 		e.status.recover()
+	}
+}
+
+// missedDeadlines is how many deadlines in a row that an endpoint misses are a
+// failure of it: fewer may be bad luck.
+const missedDeadlines = 3
+
+// miss counts a deadline that passed without an answer, and reports whether that
+// was one too many.
+func (e *endpoint) miss() bool {
+	row := e.missed.Add(1)
+	e.status.mark()
+	return row >= missedDeadlines
+}
+
+// answer ends a row of missed deadlines.
+func (e *endpoint) answer() {
+	if e.status.marked() && e.missed.Load() != 0 {
+		e.missed.Store(0)
 	}
 }
 
@@ -220,5 +241,5 @@ func (e *endpoint) settle() {
 }
 
 func (r *record) clean() bool {
-	return r.fails.Load()|r.fined.Load()|r.conduct.row.Load() == 0
+	return r.fails.Load()|r.missed.Load()|r.fined.Load()|r.conduct.row.Load() == 0
 }

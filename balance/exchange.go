@@ -112,23 +112,21 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.balancer.note(x.node, v)
 }
 
-// observe takes the latency of a request that ended without a byte. If it was
-// the caller who left, or whose time was over, the response would have taken
-// longer than that by an unknown time: it tells something only if that is
-// already more than was expected. Nor is it a failure, unless its head said so, or
-// the time that was over would have been plenty. One that was refused after all
-// tells nothing.
+// observe takes the latency of a request that ended without a byte. If the caller
+// left, or its deadline passed, the response would have taken longer than that by
+// an unknown time: the latency counts only if it is more than was expected. A
+// request that was refused after all says nothing.
 func (b *Balancer[Req, Rsp]) observe(
 	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], head verdict,
 ) {
 	switch {
 	case out.Err != nil && ctx.Err() != nil:
-		now := time.Since(b.start)
-		overdue := b.failures.overdue(now - start) // by what was usual without it
-		b.hear(n, start, verdict{ignored: head.price == 0, price: head.price})
 		v := head
-		if !v.failed && overdue {
-			v = b.failures.judge(ctx, out)
+		if !v.failed {
+			v = b.miss(ctx, n, start, out)
+		}
+		if head.price > 0 || b.isLong(n, start) {
+			b.record(n, start, head.price)
 		}
 		if v.failed {
 			b.note(n, v)
@@ -141,10 +139,24 @@ func (b *Balancer[Req, Rsp]) observe(
 	}
 }
 
-// hear takes the latency of a response that is here now. Of one that tells nothing
-// the endpoint might have needed more: it counts if it is already more than was
-// expected.
+// miss judges a request whose context ended before an answer came. It is a failure
+// if the classifier says so, the wait was longer than is usual, and n missed enough
+// such deadlines in a row.
+func (b *Balancer[Req, Rsp]) miss(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) verdict {
+	if time.Since(b.start)-start <= time.Duration(b.group.usual.read()) {
+		return verdict{}
+	}
+	v := b.failures.judge(ctx, out)
+	if !v.failed || !n.miss() {
+		return verdict{}
+	}
+	return v
+}
+
+// hear takes an answer that is here now. The latency of one that says nothing
+// counts if it is already more than was expected.
 func (b *Balancer[Req, Rsp]) hear(n *node[Req, Rsp], start time.Duration, v verdict) {
+	n.answer()
 	if !v.ignored || b.isLong(n, start) {
 		b.record(n, start, v.price)
 	}

@@ -70,17 +70,6 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 	return v
 }
 
-// overdue reports whether a response that is not here after such a wait is the
-// endpoint's failure, and not that of a caller who allows it little time.
-func (f *failures[Rsp]) overdue(wait time.Duration) bool {
-	return wait > tooLong(float64(f.usual.read()))
-}
-
-// tooLong is the default penalty where that is more than is usual by far.
-func tooLong(usual float64) time.Duration {
-	return time.Duration(max(min(usual*timesUsual, float64(mostUsual)), 2*usual))
-}
-
 // Classify sets which responses are failures. The default is the classifier of
 // the endpoints: that of the first endpoint whose service has one, see
 // [layer.ClassifierOf], or [layer.ByError] if none has. The endpoints of
@@ -88,10 +77,10 @@ func tooLong(usual float64) time.Duration {
 //
 // A failure counts as if it had taken the policy's Penalty, and no less than the
 // expected latency of the endpoint, so that an endpoint that fails fast gets less
-// traffic. A classifier is not asked about refusals and about callers who cancel;
-// nor about a caller's deadline that is short, see [Ejection]. An Ignorable
-// response is neither good nor bad; its latency counts only if it is longer than
-// expected.
+// traffic. A classifier is not asked about refusals, and about callers that cancel.
+// A deadline without an answer counts from the third in a row, see [Ejection]. An
+// Ignorable response is neither good nor bad; its latency counts only if it is
+// longer than expected.
 func Classify[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
