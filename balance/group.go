@@ -73,6 +73,10 @@ const (
 	dearest = dear / 16
 )
 
+// noise is the latency in ns below which the clock, the scheduler and the network
+// explain all differences. A latency that is shorter costs as much.
+const noise = 1e6
+
 // costOf says what one more request would cost at e, where usual is what is
 // usual: for each request that waits, the latency that is expected, and for each
 // response that goes on, what is usual. Of a stream nobody waits for the latency
@@ -106,7 +110,7 @@ func (g *group) costOf(e *endpoint, now uint32, usual, itself float32) float32 {
 		return its * (float32(l.InFlight) + itself) / all
 	}
 	latency, asIf := g.expects(e, now, usual)
-	return latency*(requests+asIf) + float32(streams)*usual
+	return max(latency, noise)*(requests+asIf) + float32(streams)*usual
 }
 
 // forgiving is how many times as fast what is known of an endpoint fades while

@@ -92,6 +92,9 @@ func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (fou
 		ticks := float32(int32(age))
 		latency := math.Float32frombits(uint32(word))
 		latency += (latency - usual) * (ticks * (ticks*bend - slope))
+		if latency < noise {
+			latency = noise
+		}
 		streams := streamsOf(status)
 		requests := float32(int32(e.inFlight())-streams) + onePart(f.chance)
 		if its := math.Float32bits(latency*requests + float32(streams)*usual); its < f.least {

@@ -110,6 +110,42 @@ func TestMoreChoicesFindTheFastOneMoreOften(t *testing.T) {
 	})
 }
 
+// Sequential requests to equal endpoints that take less than a millisecond are
+// spread evenly, although a peak of twice the latency is usual there.
+func TestSubMillisecondEndpointsAreEven(t *testing.T) {
+	const us = time.Microsecond
+	for name, latency := range map[string]func() time.Duration{
+		"0.2 to 0.5 ms":       func() time.Duration { return 200*us + rand.N(300*us) },
+		"rare peaks of 1 ms":  func() time.Duration { return peaks(200*us, time.Millisecond) },
+		"tens of nanoseconds": func() time.Duration { return 10 + rand.N(time.Duration(90)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, ss := newPool(t), servers(3)
+				for _, s := range ss {
+					s.after(latency)
+				}
+				p.add(ss...)
+				const n = 3000
+				for range n {
+					require.NoError(t, p.send(t.Context()))
+				}
+				for _, s := range ss {
+					require.InEpsilon(t, n/3, s.calls.Load(), 0.2)
+				}
+			})
+		})
+	}
+}
+
+// peaks is usually the latency, and once in 500 times the peak.
+func peaks(latency, peak time.Duration) time.Duration {
+	if rand.N(500) == 0 {
+		return peak
+	}
+	return latency
+}
+
 // Requests that last count, however fast their first byte was.
 func TestLongStreamsAreSpread(t *testing.T) {
 	bubble(t, func(t *testing.T) {
