@@ -75,12 +75,17 @@ type Balancer[Req, Rsp any] struct {
 // endpoint that is not ready has one more goroutine, which waits in its Ready.
 // All of them end with ctx; after that every request is refused.
 //
+// New panics if changes is nil or the policy is not valid.
+//
 // A new endpoint that is ready gets requests at once. The services' Ready
 // should keep to its contract: another error than those allowed is taken as
 // not ready, and asked for again after a pause.
 func New[Req, Rsp any](
 	ctx context.Context, target string, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
+	if changes == nil {
+		panic("balance: nil changes")
+	}
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
 		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
@@ -106,10 +111,16 @@ func New[Req, Rsp any](
 }
 
 // Resolve returns a balancer over the endpoints that r finds for target, each
-// with a service made by mk.
+// with a service made by mk. It panics if r or mk is nil, or the policy is not valid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.Make[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
+	switch {
+	case r == nil:
+		panic("balance: nil resolver")
+	case mk == nil:
+		panic("balance: nil Make")
+	}
 	until := newOptions(opts).complete
 	if until == nil {
 		until = layer.AtReturn[Rsp]

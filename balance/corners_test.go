@@ -79,7 +79,7 @@ func TestNoLongestTime(t *testing.T) {
 }
 
 func TestEndlessLatencies(t *testing.T) {
-	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: math.MaxInt64}} {
+	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: 24 * time.Hour}} {
 		bubble(t, func(t *testing.T) {
 			p, ss := newPool(t, new(verdicts).judging(), balance.With[*response](policy)), servers(1)
 			ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }

@@ -32,8 +32,13 @@ func Pending() Cost {
 
 // CostOf is a cost of one's own. The function is called for every endpoint that
 // is looked at, by many goroutines; it returns a number above 0, and should
-// allocate nothing. The name is for [Balancer.Describe].
-func CostOf(name string, of func(Load) float64) Cost { return Cost{name: name, of: of} }
+// allocate nothing. The name is for [Balancer.Describe]. A nil function panics.
+func CostOf(name string, of func(Load) float64) Cost {
+	if of == nil {
+		panic("balance: nil cost function")
+	}
+	return Cost{name: name, of: of}
+}
 
 // String returns the name.
 func (c Cost) String() string {

@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -114,51 +115,31 @@ func (e Ejection) Validate() error {
 		}
 	}
 	const count, length = "0 or more", "0, or at least 1ms"
-	check(e.Consecutive >= 0, "Consecutive", e.Consecutive, count)
+	check(e.Consecutive >= 0 && e.Consecutive <= math.MaxInt32, "Consecutive", e.Consecutive, count)
 	check(e.Interval == 0 || e.Interval >= time.Millisecond && e.Interval <= maxInterval, "Interval", e.Interval, length+" and at most 1h")
 	check(e.Deviations >= 0, "Deviations", e.Deviations, "0 for the default, or more")
 	check(e.Difference >= 0 && e.Difference <= 1, "Difference", e.Difference, "from 0, for the default, to 1")
 	check(e.Requests >= 0, "Requests", e.Requests, count)
 	check(e.Endpoints >= 0, "Endpoints", e.Endpoints, count)
 	check(e.Time == 0 || e.Time >= time.Millisecond, "Time", e.Time, length)
-	check(e.MaxTime == 0 || e.MaxTime >= max(e.orDefault().Time, time.Millisecond), "MaxTime", e.MaxTime, "0, or at least Time")
+	check(e.MaxTime == 0 || e.MaxTime >= cmp.Or(e.Time, defaultTime), "MaxTime", e.MaxTime, "0, or at least Time")
 	check(e.Floor >= 0 && e.Floor <= 1, "Floor", e.Floor, "from 0, for the default, to 1")
 	return errors.Join(errs...)
 }
 
-// maxInterval bounds what an interval can count: see conduct.
-const maxInterval = time.Hour
+const (
+	maxInterval = time.Hour // bounds what an interval can count: see conduct
+	defaultTime = 30 * time.Second
+)
 
+// orDefault sets the defaults of a valid policy.
 func (e Ejection) orDefault() Ejection {
-	e.Consecutive = min(max(e.Consecutive, 0), math.MaxInt32)
-	if e.Interval > 0 {
-		e.Interval = min(max(e.Interval, time.Millisecond), maxInterval)
-	}
-	e.Interval = max(e.Interval, 0)
-	e.Deviations = positive(e.Deviations, 1.9, math.Inf(1))
-	e.Difference = positive(e.Difference, 0.05, 1)
-	e.Floor = positive(e.Floor, 0.5, 1)
-	if e.Requests <= 0 {
-		e.Requests = 100
-	}
-	if e.Endpoints <= 0 {
-		e.Endpoints = 5
-	}
-	if e.Time <= 0 {
-		e.Time = 30 * time.Second
-	}
-	e.Time = max(e.Time, time.Millisecond)
-	if e.MaxTime <= 0 {
-		e.MaxTime = 5 * time.Minute
-	}
-	e.MaxTime = max(e.MaxTime, e.Time)
+	e.Deviations = cmp.Or(e.Deviations, 1.9)
+	e.Difference = cmp.Or(e.Difference, 0.05)
+	e.Requests = cmp.Or(e.Requests, 100)
+	e.Endpoints = cmp.Or(e.Endpoints, 5)
+	e.Time = cmp.Or(e.Time, defaultTime)
+	e.MaxTime = cmp.Or(e.MaxTime, max(5*time.Minute, e.Time))
+	e.Floor = cmp.Or(e.Floor, 0.5)
 	return e
-}
-
-// positive is x up to most, or def if x is not a number above 0.
-func positive(x, def, most float64) float64 {
-	if !(x > 0) {
-		return def
-	}
-	return min(x, most)
 }

@@ -104,24 +104,13 @@ func TestEjectionDefaults(t *testing.T) {
 		Time: 30 * time.Second, MaxTime: 5 * time.Minute, Floor: 0.5,
 	}
 	assert.Equal(t, want, Ejection{}.orDefault())
-	nan := math.NaN()
-	assert.Equal(t, want, Ejection{
-		Consecutive: -1, Interval: -1, Deviations: nan, Difference: nan, Requests: -1, Endpoints: -1, Time: -1, MaxTime: -1, Floor: nan,
-	}.orDefault())
-	assert.Equal(t, Ejection{
-		Consecutive: math.MaxInt32, Interval: time.Hour, Deviations: 9, Difference: 1, Requests: 1, Endpoints: 1,
-		Time: time.Hour, MaxTime: time.Hour, Floor: 1,
-	}, Ejection{
-		Consecutive: math.MaxInt, Interval: 2 * time.Hour, Deviations: 9, Difference: 2, Requests: 1, Endpoints: 1,
-		Time: time.Hour, MaxTime: 1, Floor: 2,
-	}.orDefault())
-	assert.Equal(t, time.Millisecond, Ejection{Interval: 1}.orDefault().Interval)
-	assert.Equal(t, time.Millisecond, Ejection{Time: 1}.orDefault().Time)
+	assert.Equal(t, time.Hour, Ejection{Time: time.Hour}.orDefault().MaxTime)
 }
 
 func TestEjectionValidate(t *testing.T) {
 	require.NoError(t, Ejection{}.Validate())
 	require.NoError(t, Ejection{Consecutive: 5, Interval: time.Second, Time: time.Hour}.orDefault().Validate())
+	require.NoError(t, Ejection{}.orDefault().Validate())
 	require.NoError(t, Ejection{Time: time.Hour}.Validate())
 	require.NoError(t, Ejection{Deviations: math.Inf(1), Difference: 1, Floor: 1}.Validate())
 	for field, bad := range map[string][]Ejection{

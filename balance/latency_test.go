@@ -213,9 +213,9 @@ func TestTimesOfThePolicy(t *testing.T) {
 	}{
 		{"defaults", balance.Policy{}, 30 * time.Millisecond, 904837 * time.Microsecond},
 		{"DefaultRTT", balance.Policy{DefaultRTT: sec}, sec, 904837 * time.Microsecond},
-		{"DefaultRTT at least 1 ms", balance.Policy{DefaultRTT: -1}, time.Millisecond, 904837 * time.Microsecond},
+		{"the least DefaultRTT", balance.Policy{DefaultRTT: time.Millisecond}, time.Millisecond, 904837 * time.Microsecond},
 		{"Decay", balance.Policy{Decay: sec}, 30 * time.Millisecond, 367879 * time.Microsecond},
-		{"Decay at least 1 ms", balance.Policy{Decay: -sec}, 30 * time.Millisecond, 0},
+		{"the least Decay", balance.Policy{Decay: time.Millisecond}, 30 * time.Millisecond, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

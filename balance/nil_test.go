@@ -22,6 +22,33 @@ func TestNilOptionOfResolve(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
+// Programming errors fail in the constructor.
+func TestConstructorsPanic(t *testing.T) {
+	type (
+		svc = layer.Service[int, int]
+		b   = balance.Balancer[int, int]
+	)
+	mk := func(context.Context, discover.Target) svc { return nil }
+	none := func(func(discover.Change[int, int]) bool) {}
+	r := static.New(nil)
+	for want, construct := range map[string]func() *b{
+		"balance: nil changes":  func() *b { return balance.New[int, int](t.Context(), "web", nil) },
+		"balance: nil resolver": func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
+		"balance: nil Make":     func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
+		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
+			return balance.New(t.Context(), "web", none, balance.With[int](balance.Policy{Decay: -1}))
+		},
+		"balance: ejection: Floor is 2, want from 0, for the default, to 1": func() *b {
+			return balance.Resolve(t.Context(), r, "web", mk, balance.With[int](balance.Policy{Ejection: balance.Ejection{Floor: 2}}))
+		},
+	} {
+		require.PanicsWithValue(t, want, func() { construct() })
+	}
+	require.PanicsWithValue(t, "balance: nil cost function", func() { balance.CostOf("mine", nil) })
+	require.PanicsWithValue(t, "discover: nil resolver", func() { discover.Endpoints(t.Context(), nil, "web", mk) })
+	require.PanicsWithValue(t, "discover: nil Make", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
+}
+
 // Whose time was over has not gone.
 func TestCallerWhoseTimeIsOver(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -30,6 +30,9 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 			opt.apply(&o)
 		}
 	}
+	if err := o.policy.Validate(); err != nil {
+		panic(err.Error())
+	}
 	o.policy = o.policy.orDefault()
 	o.to = o.to.orDiscard()
 	return o
@@ -39,7 +42,7 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// With sets the policy.
+// With sets the policy. [New] panics if it is not valid.
 func With[Rsp any](p Policy) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Policy says how a [Balancer] chooses. The zero value is the default of
-// everything; a value out of range is taken as the nearest one that is allowed.
+// everything. [New] panics if a value is out of range: see [Policy.Validate].
 type Policy struct {
 	// Pick is how many endpoints are looked at, or another rule: [Choices],
 	// [Scan], [Hash], [RoundRobin], [Random].
@@ -98,6 +98,7 @@ func (p Policy) Validate() error {
 
 const longestStart = 24 * time.Hour
 
+// orDefault sets the defaults of a valid policy.
 func (p Policy) orDefault() Policy {
 	if p.DefaultRTT == 0 {
 		p.DefaultRTT = 30 * time.Millisecond
@@ -108,13 +109,6 @@ func (p Policy) orDefault() Policy {
 	if p.Spill == 0 {
 		p.Spill = 4
 	}
-	p.DefaultRTT = min(max(p.DefaultRTT, time.Millisecond), longestSample)
-	p.Decay = max(p.Decay, time.Millisecond)
-	p.SlowStart = min(max(p.SlowStart, 0), longestStart)
-	if !(p.Spill >= 1) {
-		p.Spill = 1
-	}
-	p.Sample = min(p.Sample, End)
 	p.Ejection = p.Ejection.orDefault()
 	return p
 }

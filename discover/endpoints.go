@@ -33,9 +33,17 @@ import (
 // one goroutine, one more while mk makes the services of an update, another for
 // each mk that does not return, and one for each service that is to take the
 // place of another and is not ready.
+//
+// It panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk Make[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
+	switch {
+	case r == nil:
+		panic("discover: nil resolver")
+	case mk == nil:
+		panic("discover: nil Make")
+	}
 	o := newOptions(opts)
 	return func(yield func(Change[Req, Rsp]) bool) {
 		resolving, stop := context.WithCancel(ctx)

@@ -16,6 +16,7 @@ import (
 // if it changes nothing, and then it is all that is known: it says that the
 // error is over, which is news to [KeepLastGood].
 func Dedupe(r Resolver) Resolver {
+	requireResolvers(r)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
 			var known Set

@@ -60,7 +60,7 @@
 //
 // # Wrappers
 //
-// Resolvers stand on each other:
+// Resolvers stand on each other. A wrapper of a nil resolver panics.
 //
 //	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
 //	Dedupe         only what changes something

@@ -30,6 +30,7 @@ import (
 // [Reconnect]. What is in force stays so, and is said once more, for nothing else
 // would ever say that its error is over.
 func Fallback(first, second Resolver) Resolver {
+	requireResolvers(first, second)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
 			f := fallback{second: second, target: target, messages: make(chan message), yield: yield}

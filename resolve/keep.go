@@ -87,6 +87,7 @@ type Keeper struct {
 // r should go on after errors, as Reconnect does; when it ends, so does the
 // sequence.
 func KeepLastGood(r Resolver, p KeepPolicy) *Keeper {
+	requireResolvers(r)
 	if p.Grace == 0 {
 		p.Grace = 30 * time.Second
 	}

@@ -46,6 +46,7 @@ func Merge(rs ...Resolver) Resolver { return MergeWithin(mergeGrace, rs...) }
 // Around each of rs it judges each by itself, and lets go, at MaxAge, of the
 // endpoints of that one alone.
 func MergeWithin(grace time.Duration, rs ...Resolver) Resolver {
+	requireResolvers(rs...)
 	return merge{grace: grace, sources: slices.Clone(rs)}
 }
 

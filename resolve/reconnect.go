@@ -1,6 +1,7 @@
 package resolve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,11 +29,16 @@ type Backoff = backoff.Backoff
 // Add of nothing, are dropped. What was known so stays in force until there is
 // something to replace it with.
 //
-// The context that r is given ends with its stream. A b that is not valid is
-// made so: what is not set is set to its default, what is out of range to the
-// nearest value in it.
+// The context that r is given ends with its stream. Fields of b that are 0 have
+// their defaults. Reconnect panics if b is not valid.
 func Reconnect(r Resolver, b Backoff) Resolver {
-	b = b.OrDefault()
+	requireResolvers(r)
+	filled := b.OrDefault()
+	b.Min, b.Max = cmp.Or(b.Min, filled.Min), cmp.Or(b.Max, filled.Max)
+	if err := b.Validate(); err != nil {
+		panic("resolve: " + err.Error())
+	}
+	b.Jitter = filled.Jitter
 	final := func(err error) bool { return errors.Is(err, ErrUnresolvable) }
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		open := func(ctx context.Context) iter.Seq2[Update, error] { return afresh(ctx, r, target) }

@@ -23,6 +23,15 @@ type Resolver interface {
 	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
 }
 
+// requireResolvers panics if a resolver is nil: every wrapper needs one.
+func requireResolvers(rs ...Resolver) {
+	for _, r := range rs {
+		if r == nil {
+			panic("resolve: nil resolver")
+		}
+	}
+}
+
 // Func is a function as a Resolver.
 type Func func(ctx context.Context, target string) iter.Seq2[Update, error]
 

@@ -65,6 +65,7 @@ type SubsetPolicy struct {
 // Put it outside of [KeepLastGood], which counts the endpoints that there are,
 // not those of a share. The cost of an update is that of sorting all endpoints.
 func Subset(r Resolver, p SubsetPolicy) Resolver {
+	requireResolvers(r)
 	if p.Peers <= 0 {
 		return r
 	}

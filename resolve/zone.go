@@ -63,6 +63,7 @@ type ZonePolicy struct {
 // force, and Hold goes on. Put it outside of [KeepLastGood], to which the end of
 // Hold would be an answer. When r ends, so does the sequence.
 func Zone(r Resolver, zone string, p ZonePolicy) Resolver {
+	requireResolvers(r)
 	if zone == "" {
 		return r
 	}
