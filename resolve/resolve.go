@@ -5,6 +5,7 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
+	"time"
 )
 
 // Resolver turns a name into a stream of updates about its endpoints.
@@ -81,6 +82,12 @@ type ID struct {
 	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
 	Authority  string   // authority to send instead of the request's; "" means none
 	OpaquePort uint16   // port that takes opaque transport; 0 means none
+
+	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING
+	// is sent after an interval in which nothing was received, and a connection is
+	// closed if the answer takes longer than the timeout. 0 means no PING.
+	PingInterval time.Duration
+	PingTimeout  time.Duration
 }
 
 // Protocol is a hint of what an endpoint speaks.

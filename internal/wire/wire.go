@@ -8,9 +8,11 @@ import (
 	"fmt"
 	"math"
 	"net/netip"
+	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/authority"
 )
@@ -80,6 +82,26 @@ func OpaquePort(hint *destination.ProtocolHint) uint16 {
 		return 0
 	}
 	return uint16(port)
+}
+
+// KeepAlive returns the interval between PINGs and the timeout of their answers; 0
+// and 0 mean no PING, also unless both are positive durations. linkerd's while_idle
+// is ignored: PINGs are also sent while no request is open.
+func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
+	keepAlive := a.GetHttp2().GetKeepAlive()
+	interval, timeout = positive(keepAlive.GetInterval()), positive(keepAlive.GetTimeout())
+	if interval == 0 || timeout == 0 {
+		return 0, 0
+	}
+	return interval, timeout
+}
+
+// positive returns 0 for what is not a positive duration.
+func positive(d *durationpb.Duration) time.Duration {
+	if !d.IsValid() {
+		return 0
+	}
+	return max(d.AsDuration(), 0)
 }
 
 // Authority is what to send instead of the authority of a request; "" is none,

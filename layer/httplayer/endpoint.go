@@ -121,6 +121,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
 	e.h1 = pool{endpoint: e, transport: newTransport(http1), open: make(map[*h1Conn]struct{})}
 	e.h2 = single{endpoint: e, transport: newTransport(http2), open: make(map[*h2Conn]struct{})}
+	e.h2.transport.HTTP2.SendPingTimeout, e.h2.transport.HTTP2.PingTimeout = e.opts.pingInterval, e.opts.pingTimeout
 	e.lastH2.Store(e.opts.protocol == http2)
 	e.full = &layer.Error{Layer: "endpoint", Endpoint: addr, Kind: layer.ErrNotReady, Reason: "at capacity"}
 	e.h1.heirs.backoff, e.h2.heirs.backoff = e.opts.backoff, e.opts.backoff

@@ -167,3 +167,40 @@ func TestSilentH2ConnectionOfAnEndpointThatEnded(t *testing.T) {
 		})
 	}
 }
+
+// A frozen server is noticed after the interval and the timeout: the requests on its
+// connection fail. A slow server that answers PINGs is not affected.
+func TestPingFindsFrozenServer(t *testing.T) {
+	for name, frozen := range map[string]bool{"frozen": true, "slow": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, ctx context.Context) {
+				h := newHost(ctx, 0)
+				rawHost(t, h, "10.0.0.2:80", func(_ int, c *rawH2) {
+					c.settings(100)
+					if !frozen {
+						time.AfterFunc(time.Minute, func() { c.respond(1, "late") })
+					}
+					for {
+						kind, flags, _, payload, err := c.next()
+						if err != nil {
+							return
+						}
+						if !frozen && kind == framePing && flags&flagAck == 0 {
+							c.frame(framePing, flagAck, 0, payload)
+						}
+					}
+				})
+				e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext), Ping(10*time.Second, 3*time.Second))
+				began := time.Now()
+				err := get(ctx, e, "/")
+				if frozen {
+					require.Error(t, err)
+					assert.Equal(t, 13*time.Second, time.Since(began).Round(time.Second))
+					return
+				}
+				require.NoError(t, err)
+				assert.Equal(t, time.Minute, time.Since(began).Round(time.Second))
+			})
+		})
+	}
+}

@@ -21,6 +21,8 @@ type endpointOptions struct {
 	maxAge         time.Duration
 	grace          time.Duration
 	backoff        layer.Backoff
+	pingInterval   time.Duration
+	pingTimeout    time.Duration
 	dial           func(ctx context.Context, network, addr string) (net.Conn, error)
 	tls            *tls.Config
 	cleartextHTTPS bool
@@ -104,6 +106,18 @@ func MaxConnAge(d time.Duration) EndpointOption {
 // [MaxConnAge] it means nothing.
 func MaxConnAgeGrace(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.grace = d })
+}
+
+// Ping sends a PING on an HTTP/2 connection after an interval in which nothing
+// was received, whether requests are open or not. The connection is closed if the
+// answer takes longer than timeout, and its requests fail. So a server that is gone
+// or frozen is noticed within interval plus timeout. The default, and an interval of
+// 0 or less, is no PING; a timeout of 0 or less means 15 s. Servers of grpc-go close
+// connections with frequent PINGs.
+func Ping(interval, timeout time.Duration) EndpointOption {
+	return endpointOption(func(o *endpointOptions) {
+		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
+	})
 }
 
 // ConnectTimeout bounds the making of a connection: TCP, TLS, and the server's

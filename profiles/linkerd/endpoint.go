@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// convertEndpoint reads the one endpoint of a profile as linkerd's proxy does,
-// or returns nil if it has no address that can be connected to. What is left out
-// is told to drop. HTTP/2 parameters and the resource reference are not used.
+// convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It
+// returns nil if the address cannot be connected to. Each part that is ignored is
+// reported to drop.
 func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.Endpoint {
 	addr, err := wire.Addr(m.GetAddr())
 	if err != nil {
@@ -22,12 +22,15 @@ func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.En
 	if err != nil {
 		drop(fmt.Errorf("endpoint: %w", err))
 	}
+	interval, timeout := wire.KeepAlive(m)
 	return &profiles.Endpoint{
 		Addr: addr, Labels: m.GetMetricLabels(), Weight: m.GetWeight(),
 		Protocol:   convertProtocol(m.GetProtocolHint()),
 		ServerName: serverName, Identity: identity,
 		Authority:  wire.Authority(m),
 		OpaquePort: wire.OpaquePort(m.GetProtocolHint()),
+
+		PingInterval: interval, PingTimeout: timeout,
 	}
 }
 

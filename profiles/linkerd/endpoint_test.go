@@ -3,11 +3,13 @@ package linkerd
 import (
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/profiles"
 )
@@ -76,10 +78,16 @@ func TestEndpointHints(t *testing.T) {
 		"the highest port":    {&destination.WeightedAddr{ProtocolHint: transport(65534)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol, OpaquePort: 65534}},
 		"a port that is none": {&destination.WeightedAddr{ProtocolHint: transport(65535)}, profiles.Endpoint{Protocol: profiles.OpaqueProtocol}},
 		"weight and labels":   {&destination.WeightedAddr{Weight: 7, MetricLabels: map[string]string{"pod": "a"}}, profiles.Endpoint{Weight: 7, Labels: map[string]string{"pod": "a"}}},
-		"an authority":        {authorityOverride("[::1]:80"), profiles.Endpoint{Authority: "[::1]:80"}},
-		"not an authority":    {authorityOverride("a/b"), profiles.Endpoint{}},
-		"nor this":            {authorityOverride("user@a"), profiles.Endpoint{}},
-		"nor that":            {authorityOverride(`a"b`), profiles.Endpoint{}},
+		"keep-alive": {
+			&destination.WeightedAddr{Http2: &destination.Http2ClientParams{KeepAlive: &destination.Http2ClientParams_KeepAlive{
+				Interval: durationpb.New(10 * time.Second), Timeout: durationpb.New(3 * time.Second),
+			}}},
+			profiles.Endpoint{PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second},
+		},
+		"an authority":     {authorityOverride("[::1]:80"), profiles.Endpoint{Authority: "[::1]:80"}},
+		"not an authority": {authorityOverride("a/b"), profiles.Endpoint{}},
+		"nor this":         {authorityOverride("user@a"), profiles.Endpoint{}},
+		"nor that":         {authorityOverride(`a"b`), profiles.Endpoint{}},
 	} {
 		tt.in.Addr, tt.want.Addr = ipv4(0x0a000001, 80), at
 		got := convertEndpoint(tt.in, func(err error) { assert.NoError(t, err, what) })

@@ -4,12 +4,14 @@ import (
 	"math"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/linkerd/linkerd2-proxy-api/go/net"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/resolve"
@@ -150,6 +152,31 @@ func TestEndpointHints(t *testing.T) {
 			require.True(t, ok)
 			assert.Equal(t, tt.protocol, got.Protocol)
 			assert.Equal(t, tt.port, got.OpaquePort)
+		})
+	}
+}
+
+func TestEndpointKeepAlive(t *testing.T) {
+	keepAlive := func(interval, timeout *durationpb.Duration) *destination.Http2ClientParams {
+		return &destination.Http2ClientParams{KeepAlive: &destination.Http2ClientParams_KeepAlive{Interval: interval, Timeout: timeout}}
+	}
+	ten, three := durationpb.New(10*time.Second), durationpb.New(3*time.Second)
+	for name, tt := range map[string]struct {
+		in                *destination.Http2ClientParams
+		interval, timeout time.Duration
+	}{
+		"none":        {nil, 0, 0},
+		"both":        {keepAlive(ten, three), 10 * time.Second, 3 * time.Second},
+		"no timeout":  {keepAlive(ten, nil), 0, 0},
+		"no interval": {keepAlive(nil, three), 0, 0},
+		"negative":    {keepAlive(durationpb.New(-1), three), 0, 0},
+		"invalid":     {keepAlive(&durationpb.Duration{Nanos: -1, Seconds: 1}, three), 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, ok := endpoint(&destination.WeightedAddr{Addr: tcp(addr1), Http2: tt.in}, nil, ignore)
+			require.True(t, ok)
+			assert.Equal(t, tt.interval, got.PingInterval)
+			assert.Equal(t, tt.timeout, got.PingTimeout)
 		})
 	}
 }

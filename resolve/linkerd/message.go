@@ -65,14 +65,17 @@ func endpoint(a *destination.WeightedAddr, setLabels map[string]string, drop fun
 	if err != nil {
 		drop(fmt.Errorf("endpoint %v: %w", addr, err))
 	}
+	interval, timeout := wire.KeepAlive(a)
 	return resolve.Endpoint{
 		ID: resolve.ID{
-			Addr:       addr,
-			Protocol:   protocol(a.GetProtocolHint()),
-			ServerName: serverName,
-			Identity:   identity,
-			Authority:  wire.Authority(a),
-			OpaquePort: wire.OpaquePort(a.GetProtocolHint()),
+			Addr:         addr,
+			Protocol:     protocol(a.GetProtocolHint()),
+			ServerName:   serverName,
+			Identity:     identity,
+			Authority:    wire.Authority(a),
+			OpaquePort:   wire.OpaquePort(a.GetProtocolHint()),
+			PingInterval: interval,
+			PingTimeout:  timeout,
 		},
 		Weight: a.GetWeight(),
 		Labels: labels(setLabels, a.GetMetricLabels()),

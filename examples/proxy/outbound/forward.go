@@ -64,6 +64,7 @@ func addressed(target string) (discover.Target, bool) {
 func endpointOf(e *profiles.Endpoint) resolve.Endpoint {
 	id := resolve.ID{
 		Addr: e.Addr, ServerName: e.ServerName, Identity: e.Identity, Authority: e.Authority, OpaquePort: e.OpaquePort,
+		PingInterval: e.PingInterval, PingTimeout: e.PingTimeout,
 	}
 	switch e.Protocol {
 	case profiles.H2Protocol:

@@ -20,6 +20,7 @@ func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	dialled := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(ctx, p), o.Pool), version...)
+		opts = append(opts, httplayer.Ping(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
 		return as(httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(), opts...))
 	}
 	if !p.told() {
