@@ -59,7 +59,7 @@ func read(args []string, lookup func(string) (string, bool), help io.Writer) (se
 	case flags.NArg() > 0:
 		return settings.Settings{}, fmt.Errorf("%q: only flags are taken", flags.Arg(0))
 	}
-	var opts []settings.Option
+	opts := []settings.Option{settings.Environ(os.Environ())}
 	if *file != "" {
 		content, err := os.ReadFile(*file)
 		if err != nil {

@@ -14,6 +14,6 @@
 //	outbound:
 //	  connect_timeout: 2s
 //
-// A sequence stands for a list with commas. Keys that nobody knows are
-// problems; variables that nobody knows are not, as in linkerd.
+// A sequence stands for a list with commas. Unknown keys are errors. Unknown
+// variables with one of the prefixes are a warning, see [Environ].
 package settings

@@ -129,6 +129,34 @@ func (o Origin) Find() tcplayer.Origin {
 	}
 }
 
+// Check returns an error if the system does not tell where redirected connections
+// were going. It asks for a connection that it makes to itself. Listeners with
+// another kind of Origin need no check.
+func (o Origin) Check(ctx context.Context) error {
+	if o.Kind == ProxyProtocol || o.Kind == Fixed {
+		return nil
+	}
+	var cfg net.ListenConfig
+	cfg.SetMultipathTCP(false)
+	l, err := cfg.Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	client, err := new(net.Dialer).DialContext(ctx, "tcp", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	server, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	_, err = tcplayer.Redirected()(ctx, server)
+	return err
+}
+
 // isUntracked reports whether err says that the system has no rules, or tracks
 // no connection like this one. A socket that cannot be asked, as one of MPTCP,
 // may well have been redirected.

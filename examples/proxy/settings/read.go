@@ -3,6 +3,7 @@ package settings
 import (
 	"errors"
 	"slices"
+	"strings"
 )
 
 // Option says where settings are read from, besides the environment.
@@ -18,6 +19,13 @@ func File(name string, content []byte) Option {
 	return option(func(r *reader) { r.file = parseFile(name, content) })
 }
 
+// Environ makes Read check the names of all variables of an environment, as
+// os.Environ returns it. Names that begin with Prefix or OwnPrefix and are unknown
+// become one warning, because they are most likely spelling mistakes.
+func Environ(environ []string) Option {
+	return option(func(r *reader) { r.environ = environ })
+}
+
 // Read returns what the environment, by way of lookup, and the files say. The
 // error is all that is wrong at once, as [InvalidError] values in an errors.Join; the
 // Settings are of no use then, but for their Warnings and [Identity.Check], which
@@ -28,10 +36,14 @@ func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Set
 		o.apply(r)
 	}
 	var s Settings
-	for _, g := range variables(&s) {
+	groups := variables(&s)
+	for _, g := range groups {
 		for i := range g.variables {
 			r.read(&s, &g.variables[i])
 		}
+	}
+	if unknown := unknownNames(r.environ, groups); len(unknown) > 0 {
+		s.Warnings = append(s.Warnings, "unknown variables are ignored: "+strings.Join(unknown, ", "))
 	}
 	if r.file != nil {
 		r.problems = append(r.problems, r.file.finish()...)
@@ -44,8 +56,32 @@ func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Set
 type reader struct {
 	lookup   func(string) (string, bool)
 	file     *file
+	environ  []string          // to be checked for unknown names
 	given    map[string]string // names of variables that were given, and where
 	problems []error
+}
+
+// unknownNames returns the names in environ that have one of our prefixes and are
+// not in groups, sorted.
+func unknownNames(environ []string, groups []group) []string {
+	known := map[string]bool{}
+	for _, g := range groups {
+		for _, v := range g.variables {
+			known[v.full(v.name)] = true
+			for _, name := range v.older {
+				known[v.full(name)] = true
+			}
+		}
+	}
+	var unknown []string
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		if (strings.HasPrefix(name, Prefix) || strings.HasPrefix(name, OwnPrefix)) && !known[name] {
+			unknown = append(unknown, name)
+		}
+	}
+	slices.Sort(unknown)
+	return unknown
 }
 
 // find returns what was said of v, and where.

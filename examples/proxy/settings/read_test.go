@@ -222,6 +222,21 @@ func TestWhatIsNotHonouredIsAWarning(t *testing.T) {
 	require.Len(t, s.Warnings, 12, all)
 }
 
+// A name that is most likely misspelt is told, all of them in one line.
+func TestUnknownVariablesAreAWarning(t *testing.T) {
+	given := least("IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", "unix:///run/spire")
+	s, err := settings.Read(from(given), settings.Environ([]string{
+		"PATH=/bin", "LINKERD2_PROXY_NONSENSE=1", "GOTOWER_ORIGN=fixed", "GOTOWER_ORIGIN=redirected",
+		"LINKERD2_PROXY_LOG=warn", "LINKERD2_PROXY_INBOUND_DISPATCH_TIMEOUT=1s", "LINKERD2_PROXY_GOTOWER_ORIGIN=redirected",
+		"OTEL_SERVICE_NAME=web",
+	}))
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"LINKERD2_PROXY_IDENTITY_SPIRE_WORKLOAD_API_ADDRESS is not honoured: certificates come from IDENTITY_SVC_ADDR alone",
+		"unknown variables are ignored: GOTOWER_ORIGN, LINKERD2_PROXY_GOTOWER_ORIGIN, LINKERD2_PROXY_NONSENSE",
+	}, s.Warnings)
+}
+
 // 0 is no time, and not the time that somebody below thinks usual.
 func TestNoTime(t *testing.T) {
 	for _, name := range []string{

@@ -87,8 +87,8 @@ func proven(s *Settings) []variable {
 		},
 		{name: "IDENTITY_MAX_REFRESH", usual: "24h", set: to(&i.MaxRefresh, parseTimeout), help: "most; above 0"},
 		{
-			name: "IDENTITY_SPIRE_SOCKET", set: checked(parseText), lost: "certificates come from IDENTITY_SVC_ADDR alone",
-			help: "not supported",
+			name: "IDENTITY_SPIRE_WORKLOAD_API_ADDRESS", older: []string{"IDENTITY_SPIRE_SOCKET"}, set: checked(parseText),
+			lost: "certificates come from IDENTITY_SVC_ADDR alone", help: "not supported",
 		},
 		{name: "IDENTITY_DISABLED", set: checked(parseText), help: "must not be set, as in linkerd: leave the others out"},
 	}

@@ -102,6 +102,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	err = errors.Join(
 		p.listen(outboundPath, c.Outbound.Listen, c.Outbound.Accept, certified(id, out)),
 		p.listen(inboundPath, []netip.AddrPort{c.Settings.Inbound.Listen}, c.Settings.Inbound.Accept, certified(id, in)))
+	p.checkOrigin(background)
 
 	describe := p.describe(out, in)
 	operator := admin.Config{
@@ -115,6 +116,19 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	p.Admin, p.Tap = p.serveAdmin(operator, id), p.serveTap(taps, describe, id)
 	p.know(outward, inward)
 	return errors.Join(err, p.operators.Err())
+}
+
+// checkOrigin warns if inbound connections cannot be forwarded because their
+// original destination is unknown.
+func (p *Proxy) checkOrigin(ctx context.Context) {
+	at := p.at(inboundPath)
+	if at == "" {
+		return
+	}
+	if err := p.config.Settings.Inbound.Origin.Check(ctx); err != nil {
+		p.log.WarnContext(ctx, "inbound connections have no original destination, and are reset: redirect them with examples/init, "+
+			"or set "+settings.OwnPrefix+"INBOUND_ORIGIN", "addr", at, "err", err)
+	}
 }
 
 // describe is the tree of all layers.
