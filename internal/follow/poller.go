@@ -5,6 +5,8 @@ import (
 	"iter"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // Poller looks at something again and again while somebody wants to know of it,
@@ -101,7 +103,12 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for p.wanted() {
-		p.publish(p.look())
+		// A look may log, and the handler of the log is the program's. After a panic
+		// of it the next tick tries again.
+		var seen *S
+		if panics.Contain(func() { seen = p.look() }) == nil {
+			p.publish(seen)
+		}
 		select {
 		case <-ticker.C:
 		case <-idle:

@@ -312,7 +312,7 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		watch(t, New(path, MaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with MaxSize")
-		watch(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "a")
+		watch(t, New(path, MaxSize(1<<63-1), PollEvery(0)), "web").expect(t, 0, "a")
 		watch(t, New("/dev/null"), "web").expect(t, 0, "file: /dev/null is not a regular file (Dc---------)")
 	})
 }

@@ -26,8 +26,11 @@ var _ profiles.Source = (*Source)(nil)
 // path that end in .yaml, .yml or .json and do not begin with a dot; a relative
 // path is taken from the directory the process is in at each look. Nothing is
 // touched before Watch is called. To refuse a bad file at the start of a
-// program, call [Parse] on its content first.
+// program, call [Parse] on its content first. An empty path panics.
 func New(path string, opts ...Option) *Source {
+	if path == "" {
+		panic("file: New: the path is empty")
+	}
 	var o options
 	for _, opt := range opts {
 		if opt != nil {

@@ -1,6 +1,7 @@
 package linkerd
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"strings"
@@ -28,7 +29,14 @@ func Names(suffixes ...string) Option {
 
 // Networks has only those targets asked for that are addresses in one of the
 // networks, and those of [Names]. An IPv4 address is in no IPv6 network.
+//
+// An invalid network panics.
 func Networks(networks ...netip.Prefix) Option {
+	for i, n := range networks {
+		if !n.IsValid() {
+			panic(fmt.Sprintf("linkerd: Networks: network %d of %d is not valid", i+1, len(networks)))
+		}
+	}
 	return optionFunc(func(o *options) {
 		o.gated = true
 		o.networks = append(o.networks, networks...)

@@ -3,6 +3,7 @@ package linkerd
 import (
 	"log/slog"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/layer"
 )
@@ -31,12 +32,14 @@ func ContextToken(token string) Option {
 	return optionFunc(func(o *options) { o.contextToken = token })
 }
 
-// Backoff sets how long to wait before GetProfile is called again. It begins
-// anew once a stream brought a message and lasted 10 s, or as long as Max if
-// that is less. The default is [layer.DefaultBackoff], linkerd's own. What is
-// not valid is made so: a Min or Max that is not said is the default's, a Max
-// below Min is Min, and Jitter is held to 0 to 100.
+// Backoff sets how long to wait before GetProfile is called again. It starts from
+// Min again once a stream brought a message and lasted 10 s, or as long as Max if
+// that is less. The default is [layer.DefaultBackoff], linkerd's own. A field that is
+// 0 has its default; one that is out of range panics.
 func Backoff(b layer.Backoff) Option {
+	if err := backoff.Check(b); err != nil {
+		panic("linkerd: " + err.Error())
+	}
 	return optionFunc(func(o *options) { o.backoff = b })
 }
 

@@ -2,10 +2,12 @@ package dns
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -31,7 +33,11 @@ func newFlight(cancel context.CancelFunc) *flight {
 func (f *flight) run(ctx context.Context, o *options, look func(context.Context) (found, error)) {
 	defer close(f.ended)
 	for failures := 0; ; {
-		result, err := look(ctx)
+		var result found
+		var err error
+		if panicked := panics.Contain(func() { result, err = look(ctx) }); panicked != nil {
+			err = fmt.Errorf("dns: look up: %w", panicked)
+		}
 		if ctx.Err() != nil {
 			return
 		}

@@ -83,7 +83,7 @@ func TestAsksAgainAfterTheSmallestTTL(t *testing.T) {
 		"behind an alias":  {[]string{"web.test. 90 CNAME b.test.", "b.test. 40 A 10.0.0.1"}, 40 * time.Second, nil},
 		"least":            {[]string{"web.test. 0 A 10.0.0.1"}, 5 * time.Second, nil},
 		"most":             {[]string{"web.test. 86400 A 10.0.0.1"}, 5 * time.Minute, nil},
-		"least by option":  {[]string{"web.test. 1 A 10.0.0.1"}, 2 * time.Second, []Option{Refresh(2*time.Second, time.Second)}},
+		"least by option":  {[]string{"web.test. 1 A 10.0.0.1"}, 2 * time.Second, []Option{Refresh(2*time.Second, 0)}},
 		"most by option":   {[]string{"web.test. 500 A 10.0.0.1"}, 10 * time.Second, []Option{Refresh(0, 10*time.Second)}},
 		"does not exist":   {[]string{"test. 50 SOA 100"}, 50 * time.Second, nil},
 		"minimum":          {[]string{"test. 100 SOA 50"}, 50 * time.Second, nil},

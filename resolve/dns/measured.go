@@ -15,7 +15,12 @@ import (
 //	record_type  SRV, A/AAAA
 //	result       ok         it found endpoints
 //	             not_found  there are none, or it failed
+//
+// A nil c panics.
 func Measured(c metrics.Counter) Option {
+	if c == nil {
+		panic("dns: Measured: the counter is nil")
+	}
 	of := func(kind string) tally {
 		return tally{
 			found: c.With("record_type", kind, "result", "ok"),

@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -8,6 +9,7 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -56,10 +58,14 @@ func HostsFile(file string) Option {
 
 // Servers sets the servers to ask, in that order, instead of those in the file,
 // which is then not read at all: there is no search list but that of [Search].
-// Port 0 stands for 53. None of them means those in the file, the default.
+// Port 0 stands for 53. None of them means those in the file, the default. An
+// invalid address panics.
 func Servers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
+		if !s.IsValid() {
+			panic(fmt.Sprintf("dns: Servers: address %d of %d is not valid", i+1, len(servers)))
+		}
 		if s.Port() == 0 {
 			servers[i] = netip.AddrPortFrom(s.Addr(), dnsPort)
 		}
@@ -69,35 +75,59 @@ func Servers(servers ...netip.AddrPort) Option {
 
 // Search sets the domains that are tried after a name, in that order, instead
 // of those in the file. A name with ndots dots or more is tried as it is first,
-// one with fewer is tried so last.
+// one with fewer is tried so last. A negative ndots and a domain that is not a
+// name panic.
 func Search(ndots int, domains ...string) Option {
+	atLeastZero("Search: ndots", ndots)
+	for _, domain := range domains {
+		if _, err := cleanName(domain); err != nil {
+			panic(fmt.Sprintf("dns: Search: domain %q: %v", domain, err))
+		}
+	}
 	s := &search{ndots: ndots, domains: slices.Clone(domains)}
 	return option(func(o *options) { o.search = s })
 }
 
 // Timeout sets how long to wait for one answer of one server. The default, and
-// 0 or less, is what the file says, or else 2 s.
+// 0, is the timeout in the file, or else 2 s. A negative duration panics.
 func Timeout(d time.Duration) Option {
-	return option(func(o *options) { o.timeout = max(d, 0) })
+	atLeastZero("Timeout", d)
+	return option(func(o *options) { o.timeout = d })
 }
 
-// Attempts sets how often to go through the servers for one question. The
-// default, and 0 or less, is what the file says, or else 2. It is 100 at the most.
+// maxAttempts limits Attempts.
+const maxAttempts = 100
+
+// Attempts sets how many times to try all servers for one question, 1 to 100. The
+// default, and 0, is the number in the file, or else 2. Other numbers panic.
 func Attempts(n int) Option {
-	return option(func(o *options) { o.attempts = min(max(n, 0), 100) })
+	atLeastZero("Attempts", n)
+	if n > maxAttempts {
+		panic(fmt.Sprintf("dns: Attempts: %d is more than %d", n, maxAttempts))
+	}
+	return option(func(o *options) { o.attempts = n })
 }
 
-// Refresh sets the bounds of how long an answer is good for, whatever its TTL
-// is. Up to a tenth is added to it at random. The defaults, also for 0 or less,
-// are 5 s and 5 min; a most below least is least.
+// Refresh sets the bounds of the time after which a target is looked up again,
+// whatever its TTL is. Up to a tenth is added at random. The defaults, and 0, are 5
+// s and 5 min. If one bound is a default that contradicts the other, it is the
+// other. A negative duration and a most below least panic.
 func Refresh(least, most time.Duration) Option {
+	atLeastZero("Refresh: least", least)
+	atLeastZero("Refresh: most", most)
+	if most > 0 && most < least {
+		panic(fmt.Sprintf("dns: Refresh: most %v must be at least least %v, or 0 for the default", most, least))
+	}
 	return option(func(o *options) { o.least, o.most = least, most })
 }
 
 // Backoff sets how long to wait after a lookup failed. The default is 100 ms to
-// 60 s with a tenth of jitter. What is not valid is made so, as
-// [resolve.Reconnect] says.
+// 60 s with a tenth of jitter. A field that is 0 has its default; one that is out of
+// range panics.
 func Backoff(b resolve.Backoff) Option {
+	if err := backoff.Check(b); err != nil {
+		panic("dns: " + err.Error())
+	}
 	return option(func(o *options) { o.backoff = b })
 }
 
@@ -119,15 +149,24 @@ func IPv6Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
 }
 
+func atLeastZero[N ~int | ~int64](what string, n N) {
+	if n < 0 {
+		panic(fmt.Sprintf("dns: %s: %v must not be negative", what, n))
+	}
+}
+
 func (o *options) withDefaults() options {
 	d := *o
 	if d.file == "" {
 		d.file = "/etc/resolv.conf"
 	}
-	if d.least <= 0 {
+	if d.least == 0 {
 		d.least = 5 * time.Second
+		if d.most > 0 {
+			d.least = min(d.least, d.most)
+		}
 	}
-	if d.most <= 0 {
+	if d.most == 0 {
 		d.most = 5 * time.Minute
 	}
 	d.least = min(d.least, longest) // so a tenth more is a Duration still

@@ -37,16 +37,6 @@ func (o *options) config() (config, error) {
 	if o.search != nil {
 		c.search = *o.search
 	}
-	for _, s := range o.servers {
-		if !s.IsValid() {
-			return config{}, errors.New("dns: one of the Servers has no address")
-		}
-	}
-	for _, domain := range c.search.domains {
-		if _, err := cleanName(domain); err != nil {
-			return config{}, fmt.Errorf("dns: search domain %q: %w", domain, err)
-		}
-	}
 	if o.timeout > 0 {
 		c.timeout = o.timeout
 	}

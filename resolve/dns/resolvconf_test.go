@@ -74,7 +74,7 @@ func TestConfig(t *testing.T) {
 			config{[]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}, search{ndots: 1}, 2 * time.Second, 2},
 		},
 		"servers instead of file": {
-			[]Option{ResolvConf(file), Servers(nine, netip.MustParseAddrPort("10.0.0.1:0")), Timeout(-1), Attempts(-1)},
+			[]Option{ResolvConf(file), Servers(nine, netip.MustParseAddrPort("10.0.0.1:0")), Timeout(0), Attempts(0)},
 			config{[]netip.AddrPort{nine, one}, search{ndots: 1}, 2 * time.Second, 2},
 		},
 	} {
@@ -85,9 +85,7 @@ func TestConfig(t *testing.T) {
 	assert.Equal(t, "/etc/resolv.conf", New().options.file)
 
 	for want, opt := range map[string]Option{
-		"dns: one of the Servers has no address":                 Servers(netip.AddrPort{}),
-		`dns: search domain "a..b": the name has an empty label`: Search(1, "a..b"),
-		"dns: read " + filepath.Dir(file) + ": is a directory":   ResolvConf(filepath.Dir(file)),
+		"dns: read " + filepath.Dir(file) + ": is a directory": ResolvConf(filepath.Dir(file)),
 	} {
 		_, err := first(t.Context(), New(ResolvConf(file), opt), "web:80")
 		require.EqualError(t, err, want)

@@ -26,8 +26,11 @@ var _ resolve.Resolver = (*Resolver)(nil)
 // New returns a Resolver that reads the file at path; a relative path is taken
 // from the directory the process is in at each look. The file is not touched
 // before Resolve is called. To refuse a bad file at the start of a program,
-// call [Parse] on its content first.
+// call [Parse] on its content first. An empty path panics.
 func New(path string, opts ...Option) *Resolver {
+	if path == "" {
+		panic("file: New: the path is empty")
+	}
 	var o options
 	for _, opt := range opts {
 		if opt != nil {

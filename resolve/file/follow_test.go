@@ -238,7 +238,7 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 		small.expect(t, 0, fmt.Sprintf("file: %s is larger than %d bytes: split it, or allow more with MaxSize", path, len(content)-1))
 		enough := follows(t, New(path, MaxSize(int64(len(content)))), "web")
 		enough.expect(t, 0, "replace 10.0.0.1:80")
-		follows(t, New(path, MaxSize(1<<63-1), PollEvery(-1)), "web").expect(t, 0, "replace 10.0.0.1:80")
+		follows(t, New(path, MaxSize(1<<63-1), PollEvery(0)), "web").expect(t, 0, "replace 10.0.0.1:80")
 		dir := filepath.Dir(path)
 		follows(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
 

@@ -25,8 +25,11 @@ var _ resolve.Resolver = (*Resolver)(nil)
 
 // New returns a Resolver that asks the API server of client, which stays the
 // caller's. See the package's documentation for what client must be allowed to
-// do, and for the limit on its requests.
+// do, and for the limit on its requests. New panics if client is nil.
 func New(client kubernetes.Interface, opts ...Option) *Resolver {
+	if client == nil {
+		panic("k8s: New: the client is nil")
+	}
 	return &Resolver{client: client, options: newOptions(opts), watchers: make(map[object]*watcher)}
 }
 

@@ -1,11 +1,13 @@
 package k8s
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -42,8 +44,11 @@ func newOptions(opts []Option) options {
 }
 
 // Namespace sets the namespace of targets that name none, such as "web:80". The
-// default, and "", is to refuse those.
+// default, and "", is to reject those. A name that cannot be a namespace panics.
 func Namespace(name string) Option {
+	if why := notLabel(name); name != "" && why != "" {
+		panic(fmt.Sprintf("k8s: Namespace: %q %s", name, why))
+	}
 	return option(func(o *options) { o.namespace = name })
 }
 
@@ -75,9 +80,12 @@ func Zone(own string) Option {
 
 // Backoff sets how long to wait before a list or a watch that failed is tried
 // again. The zero value, the default, means what client-go has: 800 ms, doubled
-// each time up to 30 s, and up to as much again at random. What is not valid is
-// made so, as [resolve.Reconnect] says; but after a watch that the API server
-// ends because it is overloaded, Jitter comes on top of Max.
+// each time up to 30 s, and up to as much again at random. Otherwise a field that is
+// 0 has the default of [resolve.Backoff], and one that is out of range panics. After
+// a watch that the API server ends because it is overloaded, Jitter is added to Max.
 func Backoff(b resolve.Backoff) Option {
+	if err := backoff.Check(b); err != nil {
+		panic("k8s: " + err.Error())
+	}
 	return option(func(o *options) { o.backoff = b })
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -71,7 +72,14 @@ func (w *watcher) reflect(
 		Logger: &silent, Name: w.object.String(), Backoff: &again,
 	})
 	w.running.Go(func() {
-		follow(ctx, r.ListAndWatchWithContext, from.lasted, b)
+		follow(ctx, func(ctx context.Context) {
+			// The transport of the client is the program's. The source has reported
+			// errors already.
+			err := panics.Contain(func() { _ = r.ListAndWatchWithContext(ctx) })
+			if err != nil && ctx.Err() == nil {
+				from.failed("watch", err)
+			}
+		}, from.lasted, b)
 		from.settle()
 	})
 }
@@ -80,9 +88,9 @@ func (w *watcher) reflect(
 // without its handler of errors, which cannot be replaced, logs and slows down
 // all of the process; the source has told the streams already. The back-off
 // starts anew after a watch that lasted; a list that hung does not count.
-func follow(ctx context.Context, listAndWatch func(context.Context) error, lasted func() bool, b resolve.Backoff) {
+func follow(ctx context.Context, listAndWatch func(context.Context), lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
-		_ = listAndWatch(ctx)
+		listAndWatch(ctx)
 		if lasted() {
 			failures = 0
 		}

@@ -2,6 +2,7 @@ package static
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 	"sync"
@@ -28,7 +29,8 @@ var _ resolve.Resolver = (*Resolver)(nil)
 
 // New returns a Resolver that knows the given targets: a fixed one, unless Set
 // or Delete is called. The slices are copied; the labels in them are not, and
-// must not be changed. A target without endpoints exists and is empty.
+// must not be changed. A target without endpoints exists and is empty. An endpoint
+// without a valid address panics.
 func New(targets map[string][]resolve.Endpoint) *Resolver {
 	r := &Resolver{}
 	for target, endpoints := range targets {
@@ -38,8 +40,14 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 }
 
 // Set makes endpoints all that a target has. With none, the target exists and
-// is empty. Whoever resolves the target is told; Set does not wait for it.
+// is empty. Streams of the target yield it; Set does not wait for them. An endpoint
+// without a valid address panics: see [Endpoints] for addresses that a user wrote.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
+	for i, e := range endpoints {
+		if !e.Addr.IsValid() {
+			panic(fmt.Sprintf("static: target %q: endpoint %d of %d has no valid address", target, i+1, len(endpoints)))
+		}
+	}
 	u := resolve.Update{Kind: resolve.Replace, Endpoints: slices.Clone(endpoints)}
 	if len(endpoints) == 0 {
 		u = resolve.Update{Kind: resolve.Empty}

@@ -1,0 +1,19 @@
+package file
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestInvalidArguments(t *testing.T) {
+	require.NotNil(t, New("web.yaml", nil))
+	for want, f := range map[string]func(){
+		"file: New: the path is empty":               func() { New("") },
+		"file: PollEvery: -1ns must not be negative": func() { PollEvery(-1) },
+		"file: MaxSize: -1 must not be negative":     func() { MaxSize(-1) },
+	} {
+		assert.PanicsWithValue(t, want, f)
+	}
+}
