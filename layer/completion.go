@@ -235,9 +235,9 @@ func callUntil[Req, Rsp any](
 	return rsp, nil
 }
 
-// drop discards what Call returned, where a panic keeps it from the caller.
+// drop discards what Call returned, if it did, where a panic keeps it from the caller.
 func (o *options[Rsp]) drop(rsp Rsp, err error) {
-	if err == nil {
+	if err == nil && !reflect.ValueOf(&rsp).Elem().IsZero() {
 		o.discard(rsp)
 	}
 }
