@@ -32,7 +32,12 @@ import (
 //
 // Each ClientConn has two goroutines, and one more for each endpoint that is
 // not ready. They end when the ClientConn is closed or idle.
+//
+// An empty name panics.
 func NewBalancer(name string, opts ...Option) balancer.Builder {
+	if name == "" {
+		panic("grpclayer: empty name of a balancer")
+	}
 	return &balancerBuilder{name, newSettings(opts)}
 }
 
@@ -91,8 +96,14 @@ type member struct {
 
 // UpdateClientConnState takes the addresses that there are now.
 func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
+	if t.misconfigured(s.ResolverState) {
+		return nil
+	}
 	places, strange := placesOf(s.ResolverState)
 	t.start(s.ResolverState)
+	if c, ok := s.ResolverState.Attributes.Value(claimKey{}).(*claim); ok {
+		c.taken.Store(true)
+	}
 	if targetState(s.ResolverState, len(places)) == resolve.StatePending {
 		return nil // an error follows
 	}

@@ -1,7 +1,6 @@
 package grpclayer
 
 import (
-	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -26,15 +25,20 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 // The name, in lower case, is the scheme of the target and the name of the
 // balancer. If it was not registered by [Register], [grpc.NewClient] fails: its
 // error names the balancer and says "no supported policies found in config".
-// Two clients may have the same name and other options. A service config from
-// elsewhere wins over ours.
+// Two clients may have the same name and other options.
+//
+// gRPC takes the last [grpc.WithDefaultServiceConfig] and forgets those before, and
+// these options have one. So give a service config to [ServiceConfig]. One that comes
+// after these options and does not name our balancer fails all calls with an error
+// that says so.
+//
+// A nil r panics, and so does a name that is not a scheme: see [NewResolver].
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
 	opts = append(slices.Clip(opts), option(func(s *settings) { s.ours = true }))
-	config := fmt.Sprintf(`{"loadBalancingConfig":[{%q:{}}]}`, name)
 	s := newSettings(opts)
 	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), live: &s.live}
 	return append(client.DialOptions(),
-		grpc.WithResolvers(&resolverBuilder{scheme: name, resolver: r, settings: s}),
-		grpc.WithDefaultServiceConfig(config),
+		grpc.WithResolvers(newResolver(name, r, s)),
+		grpc.WithDefaultServiceConfig(serviceConfig(s.config, name)),
 	)
 }

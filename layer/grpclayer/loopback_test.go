@@ -14,25 +14,30 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
+// listen starts a server on the loopback.
+func listen(t *testing.T, opts ...grpc.ServerOption) *server {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	s := &server{addr: l.Addr().String(), grpc: grpc.NewServer(opts...)}
+	pb.RegisterTestServiceServer(s.grpc, s)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = s.grpc.Serve(l)
+	}()
+	t.Cleanup(func() {
+		s.grpc.Stop()
+		<-done
+	})
+	return s
+}
+
 // The whole of it over TCP, as a program would use it.
 func TestLoopback(t *testing.T) {
 	var addrs []string
 	for range 2 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		s := &server{addr: l.Addr().String()}
-		g := grpc.NewServer(NewServer(NewStack().Limit(100).Layer()).ServerOptions()...)
-		pb.RegisterTestServiceServer(g, s)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = g.Serve(l)
-		}()
-		t.Cleanup(func() {
-			g.Stop()
-			<-done
-		})
-		addrs = append(addrs, s.addr)
+		addrs = append(addrs, listen(t, NewServer(NewStack().Limit(100).Layer()).ServerOptions()...).addr)
 	}
 	cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(addrs...)),
 		Calls(NewStack().Timeout(time.Minute).Layer()),

@@ -14,6 +14,7 @@ type settings struct {
 	endpoint layer.Layer[balancer.PickInfo, *Picked]
 	balance  []balance.Option[*Picked]
 	calls    Layer
+	config   string // service config, in JSON
 
 	introspect func(layer.Describer)
 	ours       bool // resolver and balancer are both ours

@@ -2,6 +2,8 @@ package grpclayer
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/resolver"
 
@@ -25,8 +27,26 @@ import (
 // has no server name of its own, is that of the target; for SRV records it is
 // their domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials
 // with a name, and [grpc.WithAuthority], win over it.
+//
+// A nil r panics, and so does a scheme that is not one of RFC 3986 in lower case,
+// because gRPC would not find it.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
-	return &resolverBuilder{scheme: scheme, resolver: r, settings: newSettings(opts)}
+	return newResolver(scheme, r, newSettings(opts))
+}
+
+func newResolver(scheme string, r resolve.Resolver, s *settings) *resolverBuilder {
+	if r == nil {
+		panic("grpclayer: nil resolver")
+	}
+	letter := func(i int) bool { return scheme[i] >= 'a' && scheme[i] <= 'z' }
+	valid := scheme != "" && letter(0)
+	for i := range len(scheme) {
+		valid = valid && (letter(i) || scheme[i] >= '0' && scheme[i] <= '9' || strings.IndexByte("+-.", scheme[i]) >= 0)
+	}
+	if !valid {
+		panic(fmt.Sprintf("grpclayer: scheme %q must be a letter from a to z, and then such letters, digits, '+', '-' or '.'", scheme))
+	}
+	return &resolverBuilder{scheme: scheme, resolver: r, settings: s}
 }
 
 type resolverBuilder struct {
@@ -40,6 +60,11 @@ func (b *resolverBuilder) Scheme() string { return b.scheme }
 
 // Build resolves the target until Close.
 func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, _ resolver.BuildOptions) (resolver.Resolver, error) {
+	if b.settings.ours {
+		if err := b.claimed(cc); err != nil {
+			return nil, err
+		}
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go b.watch(ctx, target.Endpoint(), cc)
 	return watching(cancel), nil
@@ -47,18 +72,13 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 
 func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn) {
 	var set resolve.Set
-	failed, known := false, false
+	failed := false
 	for u, err := range b.resolver.Resolve(ctx, name) {
 		if ctx.Err() != nil {
 			return
 		}
 		if err != nil {
-			if failed = true; !known && b.settings.ours {
-				// gRPC makes a balancer when there is a state, and until then
-				// takes the error for itself. Ours knows what to make of it.
-				known = true
-				_ = cc.UpdateState(stateOf(&set, b.settings))
-			}
+			failed = true
 			cc.ReportError(err)
 			continue
 		}
@@ -66,7 +86,7 @@ func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.Cl
 		if set.State() == resolve.StatePending || !changed && !failed {
 			continue
 		}
-		failed, known = false, true
+		failed = false
 		// What it returns asks to resolve again, which goes on all the time.
 		_ = cc.UpdateState(stateOf(&set, b.settings))
 	}

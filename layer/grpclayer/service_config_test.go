@@ -1,0 +1,105 @@
+package grpclayer
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+)
+
+const retryConfig = `{"methodConfig": [{
+	"name": [{"service": "grpc.testing.TestService"}],
+	"retryPolicy": {
+		"maxAttempts": 4, "initialBackoff": "0.001s", "maxBackoff": "0.001s",
+		"backoffMultiplier": 1, "retryableStatusCodes": ["UNAVAILABLE"]
+	}
+}]}`
+
+// unavailableAtFirst is an interceptor that refuses n calls.
+func unavailableAtFirst(n int64) (grpc.ServerOption, *atomic.Int64) {
+	calls := new(atomic.Int64)
+	return grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		if calls.Add(1) <= n {
+			return nil, status.Error(codes.Unavailable, "not yet")
+		}
+		return h(ctx, req)
+	}), calls
+}
+
+// A service config with a retryPolicy alone leaves our balancer in use, and gRPC
+// retries.
+func TestServiceConfigIsMerged(t *testing.T) {
+	refuse, calls := unavailableAtFirst(2)
+	s := listen(t, refuse)
+	var seen layer.Describer
+	cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr)),
+		ServiceConfig(retryConfig), Introspect(func(d layer.Describer) { seen = d })),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	require.NoError(t, err)
+	defer cc.Close()
+	who, err := call(t.Context(), cc)
+	require.NoError(t, err)
+	assert.Equal(t, s.addr, who)
+	assert.EqualValues(t, 3, calls.Load())
+	require.NotNil(t, seen, "our balancer is in use")
+	assert.Contains(t, seen.Describe().String(), s.addr)
+}
+
+// A config that comes after our options takes their place. Without our balancer all
+// calls fail with the reason.
+func TestServiceConfigInPlaceOfOurs(t *testing.T) {
+	s := listen(t)
+	client := func(config string) *grpc.ClientConn {
+		cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr), replace(s.addr))),
+			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultServiceConfig(config))...)
+		require.NoError(t, err)
+		t.Cleanup(func() { cc.Close() })
+		return cc
+	}
+	for config, text := range map[string]string{
+		"pick_first":  retryConfig,
+		"round_robin": `{"loadBalancingConfig": [{"round_robin": {}}]}`,
+	} {
+		t.Run(config, func(t *testing.T) {
+			cc := client(text)
+			for range 3 {
+				_, err := call(t.Context(), cc, waitForReady)
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				require.ErrorContains(t, err, "give it to grpclayer.ServiceConfig")
+			}
+		})
+	}
+	_, err := call(t.Context(), client(`{"loadBalancingConfig": [{"`+name+`": {}}]}`))
+	require.NoError(t, err, "ours by another config")
+}
+
+// gRPC says what is wrong with a config.
+func TestServiceConfigThatIsNotValid(t *testing.T) {
+	for _, config := range []string{"{", "[]", `{"methodConfig": 1}`} {
+		_, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(), ServiceConfig(config)),
+			grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+		require.ErrorContains(t, err, "invalid", config)
+	}
+}
+
+func TestServiceConfigMerge(t *testing.T) {
+	ours := `{"loadBalancingConfig":[{"tower":{}}]}`
+	for given, want := range map[string]string{
+		"":                                   ours,
+		"{}":                                 ours,
+		`{"healthCheckConfig":{"a":1}}`:      `{"healthCheckConfig":{"a":1},"loadBalancingConfig":[{"tower":{}}]}`,
+		`{"loadbalancingpolicy":"x"}`:        `{"loadbalancingpolicy":"x"}`,
+		`{"loadBalancingConfig":[{"x":{}}]}`: `{"loadBalancingConfig":[{"x":{}}]}`,
+		"{":                                  "{",
+	} {
+		assert.Equal(t, want, serviceConfig(given, "tower"))
+	}
+}
