@@ -54,7 +54,7 @@ var _ grpc.ClientConnInterface = (*Control)(nil)
 
 // NewControl begins to resolve cfg.Addr and to connect, and returns at once; a
 // control plane that is away is no error. It lives until ctx ends or [Control.Close]
-// is called. The error says what is wrong with cfg.Addr.
+// is called. The error says what is wrong with cfg.
 func NewControl(ctx context.Context, cfg ControlConfig) (*Control, error) {
 	cfg, err := cfg.checked()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/dns"
@@ -44,7 +45,8 @@ type ControlConfig struct {
 	// is gone. 10 s if it is 0; less than 0 does not ask.
 	KeepAlive time.Duration
 
-	// Backoff is between attempts to connect to one address.
+	// Backoff is between attempts to connect to one address. A field that is 0 has
+	// its default.
 	Backoff layer.Backoff
 
 	// QueueCapacity is how many calls and streams may wait for a connection:
@@ -71,7 +73,7 @@ type ControlConfig struct {
 	Log         *slog.Logger        // warnings of connections that fail, and when they are well again; nil is silence
 }
 
-// checked returns the config with its defaults, or what is wrong with Addr.
+// checked returns the config with its defaults, or what is wrong with it.
 func (c ControlConfig) checked() (ControlConfig, error) {
 	if c.Addr == "" {
 		return c, errors.New("there is no Addr: it is host:port")
@@ -87,6 +89,9 @@ func (c ControlConfig) checked() (ControlConfig, error) {
 		return c, fmt.Errorf("address %q: there is no host", c.Addr)
 	}
 	c.TLS = controlTLSConfig(c.TLS, strings.TrimSuffix(host, "."))
+	if err := backoff.Check(c.Backoff); err != nil {
+		return c, err
+	}
 	c.Backoff = c.Backoff.OrDefault()
 	c.ConnectTimeout = max(c.ConnectTimeout, 0)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, time.Second)
