@@ -39,6 +39,11 @@ func (a *attempt) retries() bool {
 	return false
 }
 
+// WillRetry reports whether a [Retry] above the service that is called with ctx sends
+// the request again if it fails. It is for a protocol in which a response may be
+// returned before it is known whether it failed.
+func WillRetry(ctx context.Context) bool { return retryAbove(ctx).retries() }
+
 // paysTo reports whether a Retry, this one or one above it, pays in to b for
 // the request. Who shares a budget with it does not pay again.
 func (a *attempt) paysTo(b *Budget) bool {

@@ -77,6 +77,7 @@ type towerBalancer struct {
 	balance *balance.Balancer[balancer.PickInfo, *Picked] // nil before the first news
 	members map[resolve.ID]*member
 	state   resolve.State
+	rejects bool                      // there is a wrong service config
 	current atomic.Pointer[[]*member] // the members, for pickers
 
 	mu     sync.Mutex
@@ -143,6 +144,9 @@ func (t *towerBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 
 // ResolverError is news, unless it is final.
 func (t *towerBalancer) ResolverError(err error) {
+	if t.rejects {
+		return // all calls fail with the reason
+	}
 	t.start(resolver.State{})
 	step := step{change: change{State: t.state, Err: err}}
 	if errors.Is(err, resolve.ErrUnresolvable) {

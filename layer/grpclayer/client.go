@@ -12,13 +12,14 @@ import (
 // Client puts a layer around the calls of a client, unary and streams alike:
 // they share its limits, budgets and breakers. It is safe for concurrent use.
 type Client struct {
-	svc  Service
-	live *balancers // that it may ask; nil: none
+	svc     Service
+	layered bool       // svc has layers
+	live    *balancers // that it may ask; nil: none
 }
 
 // NewClient applies l, which may be a whole stack (Stack.Layer). A nil layer
 // changes nothing. A Client may serve several connections.
-func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf())} }
+func NewClient(l Layer) *Client { return &Client{svc: applied(l, leaf()), layered: l != nil} }
 
 // UnaryClientInterceptor is [NewClient] for unary calls alone.
 func UnaryClientInterceptor(l Layer) grpc.UnaryClientInterceptor { return NewClient(l).Unary }
@@ -55,6 +56,14 @@ func (c *Client) Unary(
 // Stream is a [grpc.StreamClientInterceptor]. A layer's part of a stream, its
 // slot for example, lasts until the stream ended: see [Completion]. Where a layer's
 // limit ends it, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and that reason.
+//
+// A Retry opens a stream again that could not be opened. A stream of responses to a
+// single request is repeated too if it fails before its header, which comes with the
+// first message at the latest, and if the Retry would repeat a unary call that failed
+// so: the method is safe ([Resend]), the class says so, and the budget allows it. The
+// limit of a try counts to the header then, and SendMsg returns nil: what is wrong
+// with the request is returned by RecvMsg. Client streams and bidirectional ones are
+// not repeated once they are open.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -65,18 +74,14 @@ func (c *Client) Stream(
 		Method: method, ctx: ctx, rpc: s,
 		ClientStreams: desc.ClientStreams, ServerStreams: desc.ServerStreams,
 	}
-	rsp, err := c.svc.Call(ctx, &s.Call)
-	switch {
-	case err != nil:
-		err = toStatus(ctx, err)
-	case rsp == nil || rsp.stream == nil:
-		err = errNoStream
-	default:
-		rsp.stream.tell(s.asked)
-		return rsp.stream, nil
+	if c.layered && desc.ServerStreams && !desc.ClientStreams {
+		return repeat(ctx, s, c.svc)
 	}
-	told(s.asked, err)
-	return nil, err
+	opened, err := s.open(ctx, c.svc)
+	if err != nil {
+		return nil, s.failed(ctx, err)
+	}
+	return opened, nil
 }
 
 var errNoStream = errors.New("grpclayer: a layer answered a stream with something else")
@@ -88,6 +93,29 @@ type clientStream struct {
 	streamer grpc.Streamer
 	opts     []grpc.CallOption
 	asked    []grpc.CallOption // told once, of the stream that the caller has
+	repeated *repeatedStream   // nil: it is not sent again once it is open
+}
+
+// open has the layers open the stream.
+func (s *clientStream) open(ctx context.Context, svc Service) (*stream, error) {
+	rsp, err := svc.Call(ctx, &s.Call)
+	switch {
+	case err != nil:
+		return nil, err
+	case rsp == nil || rsp.stream == nil:
+		return nil, errNoStream
+	}
+	rsp.stream.tell(s.asked)
+	return rsp.stream, nil
+}
+
+// failed is what the caller has of an error of the layers.
+func (s *clientStream) failed(ctx context.Context, err error) error {
+	if err != errNoStream { //nolint:errorlint // it is made here
+		err = toStatus(ctx, err)
+	}
+	told(s.asked, err)
+	return err
 }
 
 func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
@@ -101,6 +129,9 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 		return nil, opening.attempt.explain(err, nil, nil)
 	}
 	opening.ClientStream = opened
+	if s.repeated != nil && layer.WillRetry(ctx) {
+		return s.repeated.try(opening)
+	}
 	return &Reply{stream: opening}, nil
 }
 

@@ -36,7 +36,7 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 func DialOptions(name string, r resolve.Resolver, opts ...Option) []grpc.DialOption {
 	opts = append(slices.Clip(opts), option(func(s *settings) { s.ours = true }))
 	s := newSettings(opts)
-	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), live: &s.live}
+	client := &Client{svc: applied(s.calls, &balanced{leaf(), &s.live}), layered: s.calls != nil, live: &s.live}
 	return append(client.DialOptions(),
 		grpc.WithResolvers(newResolver(name, r, s)),
 		grpc.WithDefaultServiceConfig(serviceConfig(s.config, name)),

@@ -31,4 +31,10 @@
 // through a [Client], as the balancer's refusal itself. A call of which nothing
 // was sent matches [layer.ErrNotReady] whatever code it has, so that layers
 // may send it again free of any budget.
+//
+// # Panics
+//
+// A panic of a layer, a classifier or a codec reaches the caller of the RPC. Where
+// layers run beside the caller of a stream of responses, it is the next call of
+// RecvMsg, Header or Trailer that panics.
 package grpclayer

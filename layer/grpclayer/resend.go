@@ -16,11 +16,12 @@ const pushbackKey = "grpc-retry-pushback-ms"
 const maxPushback = 24 * time.Hour
 
 // Resend is the [layer.Resend] of gRPC. A call can be sent as it is any number
-// of times: a unary request is a message in memory, and a stream that is opened
-// again has no message sent yet.
+// of times: the request of a unary call or of a stream of responses is a message in
+// memory, and any other stream that is opened again has no message sent yet.
 type Resend struct {
 	// Safe reports whether calling a method twice has the effect of calling it
-	// once. The default is that none is safe.
+	// once. The default is that none is safe. A stream of responses to a single
+	// request is safe or not as a unary call is: see [Client.Stream].
 	Safe func(c *Call) bool
 }
 

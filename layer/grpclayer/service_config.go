@@ -95,6 +95,7 @@ func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 func (t *towerBalancer) misconfigured(s resolver.State) bool {
 	err, ok := s.Attributes.Value(misconfiguredKey{}).(error)
 	if ok {
+		t.rejects = true
 		picker := base.NewErrPicker(status.Error(codes.Unavailable, err.Error()))
 		t.cc.UpdateState(balancer.State{ConnectivityState: connectivity.TransientFailure, Picker: picker})
 	}

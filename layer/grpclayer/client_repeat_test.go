@@ -1,0 +1,250 @@
+package grpclayer
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	pb "google.golang.org/grpc/interop/grpc_testing"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+)
+
+// safe is a stack whose Retry repeats every method.
+func safe(opts ...layer.Option[*Reply]) Stack {
+	return NewStack(append(opts, layer.Resending[*Call, *Reply](Resend{Safe: func(*Call) bool { return true }}))...)
+}
+
+// firstStreams has the first n streams of a server end as handle says.
+func firstStreams(n int64, handle func(grpc.ServerStream) error) (grpc.ServerOption, *atomic.Int64) {
+	calls := new(atomic.Int64)
+	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, h grpc.StreamHandler) error {
+		if calls.Add(1) <= n {
+			return handle(ss)
+		}
+		return h(srv, ss)
+	}), calls
+}
+
+var errAway = status.Error(codes.Unavailable, "away")
+
+func threeResponses(ctx context.Context, cc grpc.ClientConnInterface, opts ...grpc.CallOption) (
+	grpc.ServerStreamingClient[outResponse], error,
+) {
+	return pb.NewTestServiceClient(cc).StreamingOutputCall(ctx,
+		&outRequest{ResponseParameters: make([]*pb.ResponseParameters, 3)}, opts...)
+}
+
+func TestAStreamIsRepeatedBeforeItsHeader(t *testing.T) {
+	away := func(grpc.ServerStream) error { return errAway }
+	for name, tt := range map[string]struct {
+		n      int64
+		handle func(grpc.ServerStream) error
+		stack  Stack
+		calls  int64
+		code   codes.Code
+		read   int
+	}{
+		"at once":           {2, away, safe(), 3, codes.OK, 3},
+		"too often":         {9, away, safe(), 3, codes.Unavailable, 0},
+		"not a safe method": {2, away, NewStack(), 1, codes.Unavailable, 0},
+		"for good":          {2, func(grpc.ServerStream) error { return status.Error(codes.NotFound, "") }, safe(), 1, codes.NotFound, 0},
+		"the request was read": {2, func(ss grpc.ServerStream) error {
+			if err := ss.RecvMsg(new(outRequest)); err != nil {
+				return err
+			}
+			return errAway
+		}, safe(), 3, codes.OK, 3},
+		"after the header": {2, func(ss grpc.ServerStream) error {
+			_ = ss.SendHeader(nil)
+			return errAway
+		}, safe(), 1, codes.Unavailable, 0},
+		"after a message": {2, func(ss grpc.ServerStream) error {
+			_ = ss.SendMsg(new(outResponse))
+			return errAway
+		}, safe(), 1, codes.Unavailable, 1},
+		"the server asks for no more": {2, func(ss grpc.ServerStream) error {
+			ss.SetTrailer(metadata.Pairs(pushbackKey, "-1"))
+			return errAway
+		}, safe(), 1, codes.Unavailable, 0},
+		"no responses": {1, func(grpc.ServerStream) error { return nil }, safe(), 1, codes.OK, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n layertest.Network
+				option, calls := firstStreams(tt.n, tt.handle)
+				s := serve(t, &n, a1, option)
+				var near ends
+				stack := tt.stack.Limit(1).With("ends", near.layer).Retry(RetryPolicy{}).Timeout(time.Hour).Limit(1)
+				cc := dial(t, &n, newSource(replace(a1)), Calls(stack.Layer()), EndpointLayer(NewEndpointStack().Limit(1).Layer()))
+				var finished []error
+				stream, err := threeResponses(t.Context(), cc, grpc.OnFinish(func(err error) { finished = append(finished, err) }))
+				require.NoError(t, err)
+				read := 0
+				for err == nil {
+					if _, err = stream.Recv(); err == nil {
+						read++
+					}
+				}
+				if err == io.EOF {
+					err = nil
+				}
+				assert.Equal(t, tt.code, status.Code(err), "%v", err)
+				assert.Equal(t, tt.read, read)
+				assert.Equal(t, tt.calls, calls.Load())
+				synctest.Wait()
+				assert.Zero(t, s.open.Load())
+				assert.Equal(t, near.opened.Load(), near.complete.Load()+near.failed.Load())
+				require.Len(t, finished, 1, "the caller is told of one end")
+				assert.Equal(t, tt.code, status.Code(finished[0]))
+				if name == "the server asks for no more" {
+					assert.Equal(t, []string{"-1"}, stream.Trailer().Get(pushbackKey))
+					header, err := stream.Header()
+					require.NoError(t, err)
+					assert.Empty(t, header)
+				}
+
+				// Nothing is held any more.
+				calls.Store(tt.n)
+				stream, err = threeResponses(t.Context(), cc)
+				require.NoError(t, err)
+				require.NoError(t, readAll(stream))
+			})
+		})
+	}
+}
+
+// A client's stream is not repeated once it is open, and neither is one of both sides.
+func TestStreamsOfRequestsAreNotRepeated(t *testing.T) {
+	for _, shape := range []string{"client streams", "both stream"} {
+		t.Run(shape, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n layertest.Network
+				option, calls := firstStreams(1, func(grpc.ServerStream) error { return errAway })
+				serve(t, &n, a1, option)
+				cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{}).Layer()))
+				err := shapes[shape](t.Context(), pb.NewTestServiceClient(cc))
+				require.Equal(t, codes.Unavailable, status.Code(err))
+				assert.EqualValues(t, 1, calls.Load())
+			})
+		})
+	}
+}
+
+// A server that is silent does not keep the caller from having the stream, and what
+// the caller's context ends lets everything go.
+func TestAStreamThatMayBeRepeatedIsThereAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		silent := make(chan struct{})
+		option, calls := firstStreams(2, func(ss grpc.ServerStream) error {
+			select {
+			case <-silent:
+				return ss.SendMsg(new(outResponse))
+			case <-ss.Context().Done():
+				return ss.Context().Err()
+			}
+		})
+		serve(t, &n, a1, option)
+		cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{}).Limit(1).Layer()))
+		ctx, cancel := context.WithCancel(t.Context())
+		stream, err := threeResponses(ctx, cc)
+		require.NoError(t, err)
+		assert.NotNil(t, stream.Context())
+		synctest.Wait()
+		require.EqualValues(t, 1, calls.Load())
+		cancel()
+		_, err = stream.Recv()
+		require.Equal(t, codes.Canceled, status.Code(err))
+
+		stream, err = threeResponses(t.Context(), cc)
+		require.NoError(t, err)
+		require.NoError(t, stream.CloseSend())
+		require.Equal(t, codes.Internal, status.Code(stream.SendMsg(new(outRequest))), "there is one request")
+		synctest.Wait()
+		close(silent)
+		_, err = stream.Recv()
+		require.NoError(t, err)
+		require.ErrorIs(t, stream.RecvMsg(new(outResponse)), io.EOF)
+		assert.EqualValues(t, 2, calls.Load())
+	})
+}
+
+// What is wrong with the request is the error of RecvMsg, and holds nothing.
+func TestARepeatedStreamThatCannotBeSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var n layertest.Network
+		s := serve(t, &n, a1)
+		cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{Tries: 2}).Limit(1).Layer()))
+		large := &outRequest{Payload: &pb.Payload{Body: make([]byte, 100)}}
+		stream, err := pb.NewTestServiceClient(cc).StreamingOutputCall(t.Context(), large, grpc.MaxCallSendMsgSize(50))
+		require.NoError(t, err)
+		_, err = stream.Recv()
+		require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		synctest.Wait()
+		assert.Zero(t, s.open.Load())
+		stream, err = threeResponses(t.Context(), cc)
+		require.NoError(t, err)
+		require.NoError(t, readAll(stream))
+	})
+}
+
+// The layers run beside the caller here. A panic of theirs reaches the caller, and the
+// process goes on.
+func TestAPanicBesideTheCallerReachesTheCaller(t *testing.T) {
+	for name, tt := range map[string]struct {
+		broken bool // before a stream is open
+		panics func(t *testing.T, cc *grpc.ClientConn)
+	}{
+		"at once": {true, func(t *testing.T, cc *grpc.ClientConn) {
+			require.PanicsWithValue(t, "broken", func() { _, _ = threeResponses(t.Context(), cc) })
+		}},
+		"later": {false, func(t *testing.T, cc *grpc.ClientConn) {
+			stream, err := threeResponses(t.Context(), cc)
+			require.NoError(t, err)
+			require.PanicsWithValue(t, "classifier", func() { _, _ = stream.Recv() })
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var n layertest.Network
+				option, _ := firstStreams(1, func(grpc.ServerStream) error { return errAway })
+				serve(t, &n, a1, option)
+				broken := tt.broken
+				classify := layer.Classify(func(o layer.Outcome[*Reply]) layer.Class {
+					if o.Err != nil {
+						panic("classifier")
+					}
+					return layer.Success
+				})
+				cc := dial(t, &n, newSource(replace(a1)), Calls(safe(classify).Limit(1).Retry(RetryPolicy{}).
+					MapRequest(func(c *Call) *Call {
+						if broken {
+							panic("broken")
+						}
+						return c
+					}).Layer()))
+				tt.panics(t, cc)
+				broken = false
+				if tt.broken {
+					stream, err := threeResponses(t.Context(), cc)
+					require.NoError(t, err)
+					require.Panics(t, func() { _ = readAll(stream) }, "the server's first stream fails")
+				}
+				stream, err := threeResponses(t.Context(), cc)
+				require.NoError(t, err, "the slot is free")
+				require.NoError(t, readAll(stream))
+			})
+		})
+	}
+}
