@@ -35,9 +35,12 @@ func (f *failures[Rsp]) classify() layer.Classifier[Rsp] {
 
 // The default penalty: as many times what is usual that an endpoint which failed
 // once is tried again after about three decays, whether a good response takes a
-// millisecond or a second; and no more than linkerd's load biaser takes.
+// millisecond or a second; and no more than linkerd's load biaser takes. It is
+// based on at least a millisecond, because a burst of requests raises latencies
+// below that to many times what was usual.
 const (
 	timesUsual = 20
+	leastUsual = time.Millisecond
 	mostUsual  = 5 * time.Second
 )
 
@@ -60,7 +63,7 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 	}
 	v := verdict{failed: true, throttled: class == layer.Throttled, price: max(f.penalty, 0)}
 	if f.penalty == 0 {
-		v.price = min(time.Duration(f.usual.read())*timesUsual, mostUsual)
+		v.price = min(max(time.Duration(f.usual.read()), leastUsual)*timesUsual, mostUsual)
 	}
 	if f.after != nil {
 		if asked, ok := f.after(out.Response, out.Err); ok {

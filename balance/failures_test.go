@@ -108,6 +108,21 @@ func TestPenalty(t *testing.T) {
 	}
 }
 
+// A failure counts as at least twenty times a millisecond.
+func TestPenaltyOfQuickEndpoints(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(3)
+		for _, s := range ss {
+			s.after(func() time.Duration { return 100 * time.Microsecond })
+		}
+		p.add(ss...)
+		p.load(t, 100, 100*time.Millisecond, ss, patient)
+		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
+		p.load(t, 10, 100*time.Millisecond, ss, patient)
+		assert.InDelta(t, 20*time.Millisecond, p.ewma(ss[0]), float64(2*time.Millisecond), "some of it has faded")
+	})
+}
+
 // By default, a failure counts as twenty times what is usual, and as no more
 // however often all fail: what is usual has no penalties in it.
 func TestPenaltyIsRelative(t *testing.T) {

@@ -32,9 +32,9 @@ type Policy struct {
 	// if it is 0, at least 1 ms.
 	Decay time.Duration
 
-	// Penalty is the latency that a failure counts as, see [Classify]. 0 is twenty times what is usual among the endpoints, up to
-	// 5 s, which is what linkerd's load biaser takes always; less than 0 is
-	// none. An endpoint that failed is tried again when what is known of it has
+	// Penalty is the latency that a failure counts as, see [Classify]. 0 is
+	// twenty times what is usual among the endpoints, from 20 ms to 5 s, which is
+	// what linkerd's load biaser takes always; less than 0 is none. An endpoint that failed is tried again when what is known of it has
 	// faded to what others cost. From the second failure in a row to its next
 	// good response it costs as if many more requests waited there than at
 	// others, so that it is not the cheapest because failures are quick; unless
