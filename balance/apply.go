@@ -8,6 +8,7 @@ import (
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -65,9 +66,12 @@ func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 }
 
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
-	b.failures.use(layer.ClassifierOf(e.Service))
 	n := &node[Req, Rsp]{service: e.Service}
-	n.record = &record{id: e.ID, info: &e.Endpoint, reason: layer.Poll(e.Service), born: time.Since(b.start)}
+	n.record = &record{id: e.ID, info: &e.Endpoint, born: time.Since(b.start)}
+	n.reason = recovered.Do("the endpoint's service", func() error {
+		b.failures.use(layer.ClassifierOf(e.Service))
+		return layer.Poll(e.Service)
+	})
 	n.node = n
 	n.restart(tick(n.born))
 	if !b.group.usual.known() {
@@ -189,15 +193,25 @@ func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
 	b.recall()
 }
 
+// ready waits in the Ready of the service. A panic there means not ready.
+func (n *node[Req, Rsp]) ready(ctx context.Context) error {
+	return recovered.Do("Ready", func() error { return n.service.Ready(ctx) })
+}
+
+// poll asks whether the service is ready now.
+func (n *node[Req, Rsp]) poll() error {
+	return recovered.Do("Ready", func() error { return layer.Poll(n.service) })
+}
+
 // await waits until n is ready, and puts it back. It ends when n is removed.
 func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
-	err := n.service.Ready(ctx)
+	err := n.ready(ctx)
 	for failures := 0; err != nil && !errors.Is(err, layer.ErrClosed); failures++ {
 		// Either ctx is done, or Ready broke its contract.
 		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 			return
 		}
-		err = n.service.Ready(ctx)
+		err = n.ready(ctx)
 	}
 	b.putBack(n, err)
 }

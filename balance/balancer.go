@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -99,15 +100,27 @@ func New[Req, Rsp any](
 		go b.preside(ctx)
 	}
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
-	go func() {
+	go b.follow(ctx, changes)
+	return b
+}
+
+// follow applies changes until they or ctx end. If they panic, the last set stays in
+// force.
+func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
+	err := recovered.Do("the sequence of changes", func() error {
 		for c := range changes {
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
 			b.apply(c)
 		}
-	}()
-	return b
+		return nil
+	})
+	if err != nil {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.err = err
+	}
 }
 
 // Resolve returns a balancer over the endpoints that r finds for target, each
@@ -156,7 +169,7 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 		return false
 	}
 	n := nodeOf[Req, Rsp](e)
-	err := layer.Poll(n.service)
+	err := n.poll()
 	if err != nil {
 		b.refusedBy(n, err)
 	}

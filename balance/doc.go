@@ -56,6 +56,15 @@
 // with Until(layer.AtReturn), or those that are open with
 // Until(tcplayer.UntilClosed).
 //
+// # Panics
+//
+// A panic of user code in a goroutine of the balancer does not end the process. A
+// Ready that panics means not ready, and is asked again after a pause. A sequence of
+// changes that panics has ended: the last set stays in force, and
+// [Balancer.Describe] shows the error. A metric that panics loses the value.
+// Classifiers, [RetryAfter], [Until] and [CostOf] run in the goroutine of the caller,
+// or in the one that ends the response, and a panic of them goes there.
+//
 // # Seeing what it does
 //
 // [Balancer.Describe] and [Balancer.Snapshot] show every endpoint with its

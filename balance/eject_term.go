@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/gotower/gotower/layer"
 )
 
 // preside compares the endpoints when it is time to, and brings back those
@@ -115,7 +113,7 @@ func (b *Balancer[Req, Rsp]) release() {
 	}
 	b.mu.Unlock()
 	for i, n := range due {
-		reason := layer.Poll(n.service) // the caller's code, so not under the lock
+		reason := n.poll() // the caller's code, so not under the lock
 		b.mu.Lock()
 		if n.status.state() == ejected && n.conduct.sentence == served[i] {
 			b.readmit(n, reason)

@@ -15,8 +15,8 @@ import (
 //
 // Whoever makes a metric declares the label that is named here. The balancer adds
 // 0 to each when it is made: so all series are there from the start, and go-kit's
-// Prometheus, which panics where a label is missing, does so in the goroutine of
-// who makes the balancer.
+// Prometheus, which panics where a label is missing, does so in the goroutine that
+// makes the balancer. A panic after that is ignored, and the value is lost.
 type Instruments struct {
 	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
 	Updates   metrics.Counter // label "op": Reset, Add, Remove
@@ -66,7 +66,32 @@ func (i Instruments) bind() meters {
 	for _, c := range []metrics.Counter{m.reset, m.added, m.gone, m.refused, m.consecutive, m.outlier, m.spared, m.recalled} {
 		c.Add(0)
 	}
+	for _, g := range []*metrics.Gauge{&m.ready, &m.pending} {
+		*g = safeGauge{*g}
+	}
+	for _, c := range []*metrics.Counter{
+		&m.reset, &m.added, &m.gone, &m.refused, &m.consecutive, &m.outlier, &m.spared, &m.recalled,
+	} {
+		*c = safeCounter{*c}
+	}
 	return m
+}
+
+// safeGauge and safeCounter lose the value if the metric panics, because metrics are
+// written with the balancer's mutex held, often in a goroutine without a caller.
+type (
+	safeGauge   struct{ metrics.Gauge }
+	safeCounter struct{ metrics.Counter }
+)
+
+func (g safeGauge) Set(value float64) {
+	defer func() { _ = recover() }()
+	g.Gauge.Set(value)
+}
+
+func (c safeCounter) Add(delta float64) {
+	defer func() { _ = recover() }()
+	c.Counter.Add(delta)
 }
 
 // updated counts a change by the rules of linkerd's proxy: a message with all

@@ -19,7 +19,7 @@ func (b *Balancer[Req, Rsp]) refuse() error {
 	}
 	// What the endpoint says now is newer than what it said when it was set
 	// aside; ask without the lock, it is the caller's code.
-	reason := layer.Poll(n.service)
+	reason := n.poll()
 	if reason == nil {
 		b.putBack(n, nil) // its goroutine is about to do that
 		return nil

@@ -29,7 +29,8 @@ type Target struct {
 // Make makes the service of one endpoint. Like every [layer.Make] it must
 // return at once; what has to wait, waits in Ready. One that does not return
 // within 10 ms holds up neither removals nor the other services of its update. An
-// endpoint for which it returns nil has a Service that is closed from the start.
+// endpoint for which it returns nil, or panics, has a Service that is closed from
+// the start; its error holds the value of the panic.
 //
 // The services of one update are made one after the other, in the order of
 // their addresses, unless one takes too long; those of several updates may be

@@ -26,4 +26,9 @@
 //	svc := targets.Router(targetOf)
 //
 // There is no Close: what is made lives as long as the context that was given.
+//
+// A panic of user code in a goroutine of this package does not end the process, and
+// concerns one endpoint or one resolver. An endpoint whose [Make] panics has a closed
+// service. A Ready that panics means not ready. A resolver that panics has ended: the
+// panic is its last error, and the last set stays in force.
 package discover

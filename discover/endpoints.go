@@ -3,8 +3,10 @@ package discover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -69,21 +71,33 @@ type news struct {
 }
 
 // read applies updates where they arrive, because a resolver may use the
-// memory of one again for the next.
+// memory of one again for the next. A resolver that panics has ended with an error.
 func read(ctx context.Context, r resolve.Resolver, target string, out chan<- news) {
 	defer close(out)
-	var set resolve.Set
-	for update, err := range r.Resolve(ctx, target) {
-		n := news{err: err}
-		if err == nil {
-			n.diff = set.Apply(update)
-			n.all = update.Kind != resolve.Add && update.Kind != resolve.Remove
-		}
+	send := func(n news) bool {
 		select {
 		case out <- n:
+			return true
 		case <-ctx.Done():
-			return
+			return false
 		}
+	}
+	err := recovered.Do("the resolver", func() error {
+		var set resolve.Set
+		for update, err := range r.Resolve(ctx, target) {
+			n := news{err: err}
+			if err == nil {
+				n.diff = set.Apply(update)
+				n.all = update.Kind != resolve.Add && update.Kind != resolve.Remove
+			}
+			if !send(n) {
+				return nil
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		send(news{err: fmt.Errorf("resolve %q: %w", target, err)})
 	}
 }
 

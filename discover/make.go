@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -41,11 +42,15 @@ func (w *watch[Req, Rsp]) makeAll(members []*member[Req, Rsp]) {
 // make makes one service, and asks one that succeeds another whether it is
 // ready already, so that the two change places at once.
 func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
-	if m.inner = w.mk(m.ctx, m.target); m.inner == nil {
-		m.inner = unmade[Req, Rsp]{m.refuse(layer.ErrClosed, "no service was made for it", nil)}
+	err := recovered.Do("Make", func() error {
+		m.inner = w.mk(m.ctx, m.target)
+		return nil
+	})
+	if m.inner == nil {
+		m.inner = unmade[Req, Rsp]{m.refuse(layer.ErrClosed, "no service was made for it", err)}
 	}
 	if m.heir {
-		m.fit = isSettled(layer.Poll(m.inner))
+		m.fit = isSettled(recovered.Do("Ready", func() error { return layer.Poll(m.inner) }))
 	}
 }
 

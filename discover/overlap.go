@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -61,7 +62,8 @@ func (w *watch[Req, Rsp]) wait(m *member[Req, Rsp]) {
 	var ctx context.Context
 	ctx, m.stopWait = context.WithCancel(m.ctx) //nolint:gosec // succeed calls it
 	go func() {
-		for failures := 0; !isSettled(m.inner.Ready(ctx)); failures++ {
+		ready := func() error { return m.inner.Ready(ctx) }
+		for failures := 0; !isSettled(recovered.Do("Ready", ready)); failures++ {
 			// Either ctx is done, or Ready broke its contract.
 			if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 				return

@@ -39,7 +39,8 @@
 //     be read, has said nothing: the last set stays in force, for ever.
 //   - What it says when it is back replaces the last set, whole and at once:
 //     others, fewer, none that were there before, Empty, DoesNotExist.
-//   - Only [ErrUnresolvable] is an end.
+//   - Only [ErrUnresolvable] is an end. So is a panic, which does not end the process
+//     where a wrapper ranges over the resolver in a goroutine of its own.
 //   - A source that answers and breaks off again and again is asked about six
 //     times a minute at the most, see [Reconnect].
 //

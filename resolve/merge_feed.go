@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/internal/stream"
 )
 
@@ -23,7 +24,8 @@ type feed struct {
 	done   chan struct{}
 }
 
-// startFeed sends what r says of target until the feed is closed or r ends.
+// startFeed sends what r says of target until the feed is closed or r ends. A panic
+// of r is an error, and its end.
 // into must have no buffer: so nothing of a closed feed is left in it.
 func startFeed(ctx context.Context, r Resolver, target string, from int, into chan<- message) *feed {
 	ctx, cancel := context.WithCancel(ctx)
@@ -40,12 +42,21 @@ func startFeed(ctx context.Context, r Resolver, target string, from int, into ch
 				return false
 			}
 		}
-		for u, err := range r.Resolve(ctx, target) {
-			if !send(message{update: u, err: err, ended: errors.Is(err, ErrUnresolvable)}) {
-				return
+		open := true
+		err := recovered.Do("the resolver", func() error {
+			for u, err := range r.Resolve(ctx, target) {
+				if open = send(message{update: u, err: err, ended: errors.Is(err, ErrUnresolvable)}); !open {
+					break
+				}
 			}
+			return nil
+		})
+		if err != nil && open {
+			open = send(message{err: fmt.Errorf("resolve %q: %w", target, err)})
 		}
-		send(message{err: fmt.Errorf("resolve %q: %w", target, stream.ErrEnded), ended: true})
+		if open {
+			send(message{err: fmt.Errorf("resolve %q: %w", target, stream.ErrEnded), ended: true})
+		}
 	}()
 	return f
 }
