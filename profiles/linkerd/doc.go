@@ -16,6 +16,8 @@
 // Each stream has time limits, see [StreamLimits], which find a controller that does
 // not answer.
 //
-// A message can say things that make no sense. Such a piece is left out, with a
-// line in the log, and the rest of the message holds.
+// A message can contain invalid parts. Each is ignored and logged, and the rest of
+// the message holds. The references parent_ref, profile_ref, backend_ref and
+// resource_ref are not read: linkerd's proxy does not read them either, and takes the
+// labels of metrics from the names.
 package linkerd

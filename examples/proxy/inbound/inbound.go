@@ -93,6 +93,7 @@ func (in *Inbound) requests() httplayer.Service {
 // was the client's proxy that retried, and split.
 func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
 	svc := httplayer.NewStack().
+		With("route metrics", in.Meters.InboundRoute(ctx, string(in.DefaultPolicy), l.dst)).
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
 		With("tap", tap.Layer(in.Taps, httplayer.Access{}, in.shown(l)...)).
 		Service(in.sent(l.dst))

@@ -15,7 +15,7 @@ func (m *Meters) certificates() certificates {
 	return certificates{
 		expires: m.gauges("control_identity_cert_expiration_timestamp_seconds",
 			"Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)"),
-		refreshes: m.counters("identity_cert_refreshes_total",
+		refreshes: m.counters("control_identity_cert_refreshes_total",
 			"The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity provider"),
 	}
 }

@@ -46,6 +46,9 @@ type Meters struct {
 	certs    certificates
 	dns      *family[prometheus.Counter]
 
+	inboundRoutes inboundRouteFamilies
+	transferCost  *family[prometheus.Counter]
+
 	httpRoutes httpRouteFamilies
 	tcpRoutes  tcpRouteFamilies
 	detects    map[Direction]detectFamilies
@@ -72,6 +75,9 @@ func New(c Config) *Meters {
 	m.balanced = map[string]balancerFamilies{"http": m.balancerFamilies("http"), "tcp": m.balancerFamilies("tcp")}
 	m.certs = m.certificates()
 	m.dns = m.counters("control_dns_resolutions_total", "Counts the number of DNS records that have been resolved.")
+	m.inboundRoutes = m.inboundRouteFamilies()
+	m.transferCost = m.counters("outbound_tcp_transfer_cost_bytes_total",
+		"The total amount of data transferred in and out of this proxy, by cost zone")
 	m.httpRoutes = m.httpRouteFamilies()
 	m.tcpRoutes = m.tcpRouteFamilies()
 	m.detects = map[Direction]detectFamilies{Inbound: m.detectFamilies(Inbound), Outbound: m.detectFamilies(Outbound)}

@@ -331,8 +331,8 @@ func TestIdentity(t *testing.T) {
 	expires, refreshes := m.Identity()
 	expires.Set(1.7e9)
 	refreshes.Add(1)
-	require.Equal(t, []string{`control_identity_cert_expiration_timestamp_seconds 1.7e+09`}, lines(t, m, "control_identity"))
-	require.Equal(t, []string{`identity_cert_refreshes_total 1`}, lines(t, m, "identity_"))
+	require.Equal(t, []string{`control_identity_cert_expiration_timestamp_seconds 1.7e+09`}, lines(t, m, "control_identity_cert_exp"))
+	require.Equal(t, []string{`control_identity_cert_refreshes_total 1`}, lines(t, m, "control_identity_cert_refreshes"))
 }
 
 // healthServer fails calls for the service "bad", and streams one status.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/multi"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -38,13 +39,33 @@ func (m *Meters) transportFamilies() transportFamilies {
 
 // Transport returns the instruments of connections with these labels: [Target],
 // and TLS as for Endpoint. The series are shown until a while after ctx, and
-// after the last connection was closed.
+// after the last connection was closed. Bytes of outbound connections to endpoints
+// also count in outbound_tcp_transfer_cost_bytes_total, by the label
+// dst_zone_locality.
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
 	l, of := m.lease(ctx), &m.backends
 	if peer == Source {
 		of = &m.sources
 	}
-	return m.transport(l, d, peer, m.peers(l, d, of, labels))
+	t := m.transport(l, d, peer, m.peers(l, d, of, labels))
+	if d == Outbound && peer == Destination {
+		t.Read = multi.NewCounter(t.Read, m.cost("Recv", labels["dst_zone_locality"]))
+		t.Written = multi.NewCounter(t.Written, m.cost("Send", labels["dst_zone_locality"]))
+	}
+	return t
+}
+
+// cost returns the bytes of outbound_tcp_transfer_cost_bytes_total in one direction
+// and one zone. The labels are those of linkerd's proxy.
+func (m *Meters) cost(op, locality string) metrics.Counter {
+	zone := "Unknown"
+	switch locality {
+	case "local":
+		zone = "Local"
+	case "remote":
+		zone = "Remote"
+	}
+	return counter{m.transferCost.bind(m.always, Labels{"op": op, "zone_locality": zone})}
 }
 
 func (m *Meters) transport(l *lease, d Direction, peer Peer, labels Labels) Transport {

@@ -102,7 +102,7 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 	control := h1Client(t, tn.Admin)
 	require.EventuallyWithT(t, func(c *assert.CollectT) { // the last answer is counted once it has come
 		_, metrics := get(c, control, "http://"+tn.Admin+"/metrics")
-		assert.Regexp(c, `identity_cert_refreshes_total ([4-9]|\d\d)`, metrics)
+		assert.Regexp(c, `control_identity_cert_refreshes_total ([4-9]|\d\d)`, metrics)
 	}, soon, tick)
 }
 

@@ -442,6 +442,8 @@ func TestEveryMetric(t *testing.T) {
 		"route_request_total", "route_response_total", "route_response_latency_ms_bucket",
 		"route_actual_request_total", "route_actual_response_total", "route_retryable_total",
 		"control_request_total", "control_response_total", "control_response_latency_ms_bucket",
+		"inbound_http_requests_total", "inbound_http_statuses_total", "inbound_http_request_duration_seconds_bucket",
+		"inbound_http_response_duration_seconds_bucket", "outbound_tcp_transfer_cost_bytes_total",
 		"inbound_http_errors_total", "outbound_http_errors_total", "inbound_http_authz_allow_total", "inbound_http_authz_deny_total",
 		"outbound_http_route_request_statuses_total", "outbound_http_route_request_duration_seconds_bucket",
 		"outbound_http_route_backend_requests_total", "outbound_http_route_backend_response_statuses_total",
@@ -457,7 +459,7 @@ func TestEveryMetric(t *testing.T) {
 		"outbound_tcp_detect_http_duration_seconds_bucket", "outbound_tcp_detect_http_results_total",
 		"outbound_tcp_route_open_total", "outbound_tcp_route_close_total", "outbound_tcp_protocol_connections_total",
 		"process_start_time_seconds", "process_cpu_seconds_total", "process_uptime_seconds_total", "proxy_build_info",
-		"control_identity_cert_expiration_timestamp_seconds", "identity_cert_refreshes_total", "control_dns_resolutions_total",
+		"control_identity_cert_expiration_timestamp_seconds", "control_identity_cert_refreshes_total", "control_dns_resolutions_total",
 		"stack_create_total", "stack_drop_total",
 	}
 	require.EventuallyWithT(t, func(c *assert.CollectT) {

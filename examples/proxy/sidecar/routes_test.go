@@ -47,7 +47,7 @@ destinations:
       routes:
         - {name: slow, match: {path: /slow}, timeout: 50ms, retryable: true}
         - {name: once, match: {path: /once}}
-        - {name: any, match: {path: /.*}, retryable: true}
+        - {name: any, match: {path: /.*}, retryable: true, retry_non_idempotent: true}
       retry_budget: {ratio: 0.1, min_per_second: 1, ttl: 10s}
 `))
 	require.NoError(t, err)
