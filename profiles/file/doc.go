@@ -117,6 +117,7 @@
 //	  identity: web.default          # who is expected there
 //	  authority: web.default         # to send in place of the request's
 //	  opaquePort: 4143
+//	  pingInterval: 10s              # HTTP/2 keep-alive, with pingTimeout: 3s
 //
 // A document {} is a file that has no profile. A short form wins over a
 // ServiceProfile of the same target, and one with a port over one without.

@@ -23,6 +23,9 @@ func (e *entry) endpoint(v value) {
 		"identity":   word(&to.Identity),
 		"authority":  word(&to.Authority),
 		"opaquePort": into(&to.OpaquePort, "a port from 1 to 65535", parsePort),
+
+		"pingInterval": duration(&to.PingInterval),
+		"pingTimeout":  duration(&to.PingTimeout),
 	})
 	v.require("addr", "where it is: 10.0.0.1:80")
 	if to.Addr.IsValid() && len(v.wrong) == wrong {

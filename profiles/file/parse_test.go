@@ -198,7 +198,7 @@ func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
 
 	require.Equal(t, &profiles.Endpoint{
 		Addr: netip.MustParseAddrPort("10.0.0.1:80"), Labels: map[string]string{"zone": "a"}, Weight: 10000,
-		Protocol: profiles.H2Protocol, ServerName: "web.default", Identity: "web.default", Authority: "web.default", OpaquePort: 4143,
+		Protocol: profiles.H2Protocol, ServerName: "web.default", Identity: "web.default", Authority: "web.default", OpaquePort: 4143, PingInterval: 10 * time.Second,
 	}, parse(t, "target: web\n"+documentedBlock(t, "endpoint:")).Profile("web").Endpoint)
 }
 

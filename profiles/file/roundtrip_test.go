@@ -165,7 +165,11 @@ func (d draw) endpoint() (*profiles.Endpoint, object) {
 		Labels: map[string]string{"zone": d.pick("a", "b")}, Weight: uint32(d.int(1, 20000)), Protocol: profiles.H2Protocol,
 		ServerName: "web.ns", Identity: d.pick("web.ns", "spiffe://root/ns/web"), Authority: d.pick("web", "web:80"), OpaquePort: 4143,
 	}
+	var interval, timeout string
+	e.PingInterval, interval = d.duration()
+	e.PingTimeout, timeout = d.duration()
 	return e, object{
+		"pingInterval": interval, "pingTimeout": timeout,
 		"addr": e.Addr, "labels": e.Labels, "weight": e.Weight, "protocol": "h2",
 		"serverName": e.ServerName, "identity": e.Identity, "authority": e.Authority, "opaquePort": e.OpaquePort,
 	}

@@ -116,7 +116,7 @@ func Refresh(least, most time.Duration) Option {
 	atLeastZero("Refresh: least", least)
 	atLeastZero("Refresh: most", most)
 	if most > 0 && most < least {
-		panic(fmt.Sprintf("dns: Refresh: most %v must be at least least %v, or 0 for the default", most, least))
+		panic(fmt.Sprintf("dns: Refresh: most %v is below least %v: want more, or 0 for the default", most, least))
 	}
 	return option(func(o *options) { o.least, o.most = least, most })
 }

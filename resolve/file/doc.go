@@ -24,6 +24,8 @@
 //	        server_name: web.default           # left out: the identity, if that is a name
 //	        authority: web.internal:80         # sent instead of the request's
 //	        opaque_port: 4143                  # takes opaque transport
+//	        ping_interval: 10s                 # HTTP/2 keep-alive
+//	        ping_timeout: 3s
 //	  idle.default.svc.cluster.local:80: {}    # exists, with no endpoint
 //	  old.default.svc.cluster.local:80:        # does not exist, like every name
 //	    exists: false                          # that is not in the file

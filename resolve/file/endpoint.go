@@ -84,7 +84,7 @@ func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
 	}
 }
 
-const endpointFields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port"
+const endpointFields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
 
 // setter returns what reads a field into e, or nil if there is no such field.
 func setter(e *resolve.Endpoint, field string) func(text string) error {
@@ -103,6 +103,10 @@ func setter(e *resolve.Endpoint, field string) func(text string) error {
 		return into(&e.Authority, parseAuthority)
 	case "opaque_port":
 		return into(&e.OpaquePort, parsePort)
+	case "ping_interval":
+		return into(&e.PingInterval, parseDuration)
+	case "ping_timeout":
+		return into(&e.PingTimeout, parseDuration)
 	}
 	return nil
 }

@@ -62,6 +62,6 @@ destinations:
 	fmt.Println(err)
 	// Output:
 	// targets.yaml:5: addr "localhost:80": not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80
-	// targets.yaml:6: unknown field "wieght": an endpoint has addr, weight, labels, protocol, identity, server_name, authority, opaque_port
+	// targets.yaml:6: unknown field "wieght": an endpoint has addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout
 	// targets.yaml:6: opaque_port "70000": not a port: write 1 to 65535
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,8 @@ destinations:
         server_name: web.default
         authority: web.internal:80
         opaque_port: 4143
+        ping_interval: 10s
+        ping_timeout: 3s
       - addr: 10.0.0.1:80
         weight: 20000
         labels: {pod: web-1, zone: a}
@@ -58,6 +61,7 @@ destinations:
 				ID: resolve.ID{
 					Addr: addr("[fd00::1]:80"), Protocol: resolve.H2, Identity: "web.default.example",
 					ServerName: "web.default", Authority: "web.internal:80", OpaquePort: 4143,
+					PingInterval: 10 * time.Second, PingTimeout: 3 * time.Second,
 				},
 				Labels: map[string]string{"service": "web", "zone": "none"},
 			},
@@ -123,7 +127,7 @@ func TestParseTheExampleControllersFile(t *testing.T) {
 
 func TestParseSaysWhatIsWrong(t *testing.T) {
 	const none = `f:1: there is nothing in the file; for no targets, write "destinations: {}"`
-	const fields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port"
+	const fields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
 	const noAddr = "not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80"
 	for _, c := range []struct{ name, yaml, want string }{
 		{"nothing", "", none},
@@ -190,6 +194,8 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"authority's host", one("authority: ':80'"), `f:3: authority ":80": write host:port, with a port from 1 to 65535`},
 		{"authority's colons", one("authority: 'a:b:80'"), `f:3: authority "a:b:80": write host:port, with a port from 1 to 65535`},
 		{"authority's blank", one("authority: 'a b'"), `f:3: authority "a b": white space or a control character in it: take it out`},
+		{"ping interval", one("ping_interval: -1s"), `f:3: ping_interval "-1s": write a duration such as 300ms or 10s`},
+		{"ping timeout", one("ping_timeout: 10"), `f:3: ping_timeout "10": write a duration such as 300ms or 10s`},
 		{"opaque port", one("opaque_port: 0"), `f:3: opaque_port "0": not a port: write 1 to 65535`},
 		{"opaque port's name", one("opaque_port: http"), `f:3: opaque_port "http": not a port: write 1 to 65535`},
 	} {

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 
 	"github.com/gotower/gotower/resolve"
@@ -45,6 +46,14 @@ func parsePort(text string) (uint16, error) {
 		return 0, errors.New("not a port: write 1 to 65535")
 	}
 	return uint16(n), nil
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, errors.New("write a duration such as 300ms or 10s")
+	}
+	return d, nil
 }
 
 func parseProtocol(text string) (p resolve.Protocol, err error) {
