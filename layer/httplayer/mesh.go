@@ -2,9 +2,11 @@ package httplayer
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -37,38 +39,61 @@ func (e *edited) Next() Service { return e.Service }
 
 func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: e.state} }
 
-// ClientID tells an application who calls it: l5d-client-id becomes what of
-// returns for a request, and a request for which it returns "" has none. What a
-// client says there of itself is always dropped. of is called once a request,
-// at the same time for many; it returns the name that a verified certificate
-// gave. Put it in front of an application. A trailer of that name is dropped too.
-// A nil of returns "" for all.
+// ClientID tells an application which client calls it: l5d-client-id becomes the
+// name that of returns for a request. For the name "" the request has no such
+// field, and a nil of returns "" for all. of is called once a request, for many
+// requests at a time, and returns the name of a verified certificate. Place it in
+// front of an application.
 //
-// A request that this does not change, and that announces no trailers, is passed as
-// it is, for a look-up.
+// A client cannot send l5d-client-id, l5d-remote-ip or l5d-server-id itself: the
+// layer drops them from headers and trailers. It also drops their spellings with
+// underscores, because CGI and WSGI servers read both as one name.
+//
+// A request that the layer does not change, and that announces no trailers, is
+// passed as it is.
 func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
-	field := []string{clientIDField}
 	if of == nil {
 		of = func(*http.Request) string { return "" }
 	}
 	edit := func(req *http.Request) *http.Request {
-		id := of(req)
-		forged, ok := req.Header[clientIDField]
-		if len(req.Trailer) == 0 && (id == "" && !ok || id != "" && len(forged) == 1 && forged[0] == id) {
+		id, forged := of(req), hasIdentity(req.Header)
+		if id == "" && !forged && len(req.Trailer) == 0 {
 			return req
 		}
 		out := fork(req)
+		maps.DeleteFunc(out.Header, func(name string, _ []string) bool { return isIdentity(name) })
 		if len(req.Trailer) > 0 {
-			withoutTrailers(out, field)
+			withoutTrailers(out, isIdentity)
 		}
-		if id == "" {
-			delete(out.Header, clientIDField)
-		} else {
+		if id != "" {
 			out.Header[clientIDField] = []string{id}
 		}
 		return out
 	}
 	return func(next Service) Service { return &edited{Service: next, name: "client_id", edit: edit} }
+}
+
+func hasIdentity(h http.Header) bool {
+	for name := range h {
+		if isIdentity(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// isIdentity reports whether an application may read the field as one by which a
+// proxy vouches for a client.
+func isIdentity(name string) bool {
+	const prefix = len("l5d-")
+	if len(name) <= prefix || name[0]|0x20 != 'l' || name[1] != '5' {
+		return false
+	}
+	switch strings.ReplaceAll(strings.ToLower(name), "_", "-") {
+	case "l5d-client-id", "l5d-remote-ip", "l5d-server-id":
+		return true
+	}
+	return false
 }
 
 // Canonical sets l5d-dst-canonical to name, "web.default.svc.cluster.local:80":
@@ -130,7 +155,7 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 			delete(out.Header, name)
 		}
 		if len(req.Trailer) > 0 {
-			withoutTrailers(out, canonical)
+			withoutTrailers(out, func(name string) bool { return slices.Contains(canonical, name) })
 		}
 		return out
 	}

@@ -4,22 +4,21 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"slices"
 )
 
-// withoutTrailers takes the named fields, in canonical form, from the trailers of
-// req, a copy of what a client sent. They come with the end of the body, into the
-// Trailer that the server made, when a client has announced any.
-func withoutTrailers(req *http.Request, names []string) {
+// withoutTrailers drops fields from the trailers of req, a copy of what a client
+// sent. They come with the end of the body, into the Trailer that the server made,
+// when a client has announced any.
+func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	came := req.Trailer
 	req.Trailer = make(http.Header, len(came))
 	for name, values := range came {
-		if !slices.Contains(names, name) {
+		if !drops(name) {
 			req.Trailer[name] = values
 		}
 	}
 	if req.Body != nil && req.Body != http.NoBody {
-		req.Body = &untrailed{ReadCloser: req.Body, came: came, left: req.Trailer, names: names}
+		req.Body = &untrailed{ReadCloser: req.Body, came: came, left: req.Trailer, drops: drops}
 	}
 }
 
@@ -28,14 +27,14 @@ func withoutTrailers(req *http.Request, names []string) {
 type untrailed struct {
 	io.ReadCloser
 	came, left http.Header
-	names      []string
+	drops      func(name string) bool // nil: none
 }
 
 func (b *untrailed) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) {
 		for name, values := range b.came {
-			if !slices.Contains(b.names, name) {
+			if b.drops == nil || !b.drops(name) {
 				b.left[name] = values
 			}
 		}

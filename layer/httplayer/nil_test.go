@@ -2,8 +2,11 @@ package httplayer
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -42,11 +45,35 @@ func TestNilLoggers(t *testing.T) {
 	require.Empty(t, rsp.Header)
 }
 
-// Who does not say who the client is, must not let the client say it.
+// Without a function that names the client, the client cannot name itself.
 func TestClientIDOfNobody(t *testing.T) {
 	req := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 	req.Header.Set(clientIDField, "forged.id")
 	got, _, err := passed(t, ClientID(nil), req)
 	require.NoError(t, err)
 	require.NotContains(t, got.Header, clientIDField)
+}
+
+// No spelling by which an application may read an identity passes, in the header
+// or in trailers.
+func TestClientIDDropsForgedFields(t *testing.T) {
+	for _, name := range []string{
+		"l5d-client-id", "L5D-CLIENT-ID", "l5d_client_id", "l5d-client_id", "L5d_Client-Id", "l5d-remote-ip", "l5d_remote_ip", "l5d-server-id", "l5d_server_id",
+	} {
+		for _, id := range []string{"", "web.id"} {
+			req := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("body"))
+			req.Header[name] = []string{"forged"}
+			req.Header.Add(name, "forged")
+			req.Header.Set("L5d-Dst-Canonical", "web:80")
+			req.Trailer = http.Header{name: {"forged"}, "Other": nil}
+			got, _, err := passed(t, ClientID(func(*http.Request) string { return id }), req)
+			require.NoError(t, err)
+			_, err = io.ReadAll(got.Body)
+			require.NoError(t, err)
+			require.NotContains(t, fmt.Sprint(got.Header, got.Trailer), "forged", name)
+			require.Equal(t, id, got.Header.Get("L5d-Client-Id"))
+			require.Equal(t, "web:80", got.Header.Get("L5d-Dst-Canonical"))
+			require.Contains(t, got.Trailer, "Other")
+		}
+	}
 }

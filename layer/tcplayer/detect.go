@@ -19,11 +19,14 @@ type Protocols struct {
 }
 
 // Detect is the [Server] that looks at the first bytes of a client, and gives the
-// connection to the server of the protocol that they are of, see [ProtocolOf].
-// It looks once, at what is there when anything is, up to 1 024 bytes. A client
-// that says nothing for 10 s ([DetectTimeout]) is taken for opaque ([IfSilent]):
-// that is what it costs a protocol in which the server speaks first, unless the
-// connection is known for one ([SkipDetect]).
+// connection to the server of their protocol, see [ProtocolOf]. It looks at the
+// first line, up to 1 024 bytes and for up to 10 s ([DetectTimeout]). A line that
+// has not ended then, and may be a request line, is HTTP/1. One that the client
+// ends by closing its side is opaque.
+//
+// A client that sends nothing in that time is opaque ([IfSilent]), because the
+// server may speak first. What it sends later is not looked at. [SkipDetect]
+// saves a known protocol of that kind the wait.
 //
 // The server that is chosen reads everything from the first byte. On Linux a
 // TCP connection comes to it as it was accepted, since the kernel lets its bytes
@@ -66,15 +69,23 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 	case d.skips(ctx, conn):
 		return d.give(ctx, conn, conn, Opaque)
 	}
-	once := func([]byte) bool { return true }
+	enough := func(seen []byte) bool {
+		_, final := protocolOf(seen)
+		return final
+	}
 	start := time.Now()
-	first, next, err := look(ctx, conn, glance{most: most, within: d.timeout, enough: once})
-	spoken, protocol := ProtocolOf(first), d.silent
-	d.meters.record(ctx, start, spoken, err)
+	first, next, err := look(ctx, conn, glance{most: most, within: d.timeout, enough: enough})
+	protocol := ProtocolOf(first)
+	if len(first) > 0 && errors.Is(err, io.EOF) {
+		protocol, err = Opaque, nil // the line never ends
+	}
+	d.meters.record(ctx, start, protocol, err)
 	switch {
 	case err == nil:
-		protocol = spoken
 	case ctx.Err() == nil && lateness(err):
+		if len(first) == 0 {
+			protocol = d.silent
+		}
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
 		return Traffic{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}

@@ -66,6 +66,36 @@ func TestDetect(t *testing.T) {
 	})
 }
 
+// A request line that comes in pieces is HTTP, however short the first one is. One
+// that does not end in time is HTTP as well, for its server to reject.
+func TestDetectARequestLineInPieces(t *testing.T) {
+	for _, pieces := range [][]string{
+		{"G", "ET / HTTP/1.1\r\n"}, {"GET ", "/ HTTP/1.1\r\n"}, {"GET  /", " HTTP/1.1\r\n"}, {"GET / HTTP/1.", "9\r\n"},
+		{"\r\n", "GET / HTTP/1.1 \r\n"}, {"GET\t", "/", "\tHTTP/1.1\r\n"}, {"GET "}, {"\r\n"}, {"GET  /" + strings.Repeat("a", 2000), " HTTP/1.1\r\n"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			client, accepted := net.Pipe()
+			done := make(chan error)
+			go func() {
+				_, err := Detect(all3()).Call(t.Context(), accepted)
+				done <- err
+			}()
+			go func() {
+				for _, piece := range pieces {
+					io.WriteString(client, piece)
+					synctest.Wait()
+				}
+			}()
+			got := make([]byte, len("one"))
+			_, err := io.ReadFull(client, got)
+			require.NoError(t, err)
+			assert.Equal(t, "one", string(got), "%q", pieces)
+			client.Close()
+			<-done
+		})
+	}
+}
+
 // A TCP connection is handed on as it was accepted.
 func TestDetectLeavesTheConnection(t *testing.T) {
 	client, accepted := tcpPair(t)

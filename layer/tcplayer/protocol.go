@@ -27,76 +27,87 @@ func (p Protocol) String() string {
 	}
 }
 
-// preface is how HTTP/2 begins where both sides know (RFC 9113, 3.4). Its
-// length is that of what one must see to tell.
+// preface is how HTTP/2 begins with prior knowledge (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// ProtocolOf tells a protocol by the first bytes of a client, as linkerd's proxy
-// does: HTTP/2 by its preface; HTTP/1 by a request line, or what may be the
-// beginning of one; fewer than 14 bytes are opaque.
+// ProtocolOf tells a protocol by the first bytes of a client: HTTP/2 by its
+// preface, HTTP/1 by its request line, and everything else is opaque.
+//
+// A request line that is malformed is HTTP/1 too, so that an HTTP server rejects
+// it: one with further blanks, another version, an odd method or, in HTTP/0.9, no
+// version. As opaque bytes it would reach an application whose parser is lenient,
+// with header fields that nothing has checked. A line that has not ended is HTTP/1
+// unless its first word already says otherwise.
 func ProtocolOf(first []byte) Protocol {
+	p, _ := protocolOf(first)
+	return p
+}
+
+// protocolOf also reports whether further bytes cannot change the answer.
+func protocolOf(first []byte) (p Protocol, final bool) {
+	if bytes.HasPrefix(first, []byte(preface)) {
+		return HTTP2, true
+	}
+	// Empty lines may come before a request (RFC 9112, section 2.2).
+	line, _, ended := bytes.Cut(bytes.TrimLeft(first, " \t\r\n"), []byte{'\n'})
+	words := wordsOf(line)
 	switch {
-	case len(first) < len(preface):
-		return Opaque
-	case bytes.HasPrefix(first, []byte(preface)):
-		return HTTP2
-	case requestLine(first):
-		return HTTP1
-	default:
-		return Opaque
+	case len(first) == 0:
+		return Opaque, false
+	case len(words) == 0:
+		return HTTP1, false
+	case !isToken(words[0][0]) || !isPrintable(words[0]):
+		return Opaque, true
+	case !ended:
+		return HTTP1, false
+	case isRequestLine(words):
+		return HTTP1, true
 	}
+	return Opaque, true
 }
 
-// requestLine reports whether b begins with the request line of HTTP/1.0 or
-// HTTP/1.1, or is the beginning of one. Empty lines may come before it (RFC
-// 9112, 2.2).
-func requestLine(b []byte) bool {
-	for len(b) > 0 && (b[0] == '\r' || b[0] == '\n') {
-		if b[0] == '\r' && len(b) > 1 && b[1] != '\n' {
-			return false
-		}
-		b = b[1:]
+// isRequestLine reports whether a parser may take a line of such words for the
+// request line of HTTP/1: the last one is a version, or it is the GET of HTTP/0.9.
+func isRequestLine(words [][]byte) bool {
+	if len(words) == 2 && string(words[0]) == "GET" && words[1][0] == '/' {
+		return true
 	}
-	b, more := word(b, tokenByte)
-	if more {
-		b, more = word(b, targetByte)
+	const name = "HTTP/"
+	last := words[len(words)-1]
+	if len(words) < 2 || len(last) < len(name) || !bytes.EqualFold(last[:len(name)], []byte(name)) {
+		return false
 	}
-	if !more {
-		return b != nil // it ends in one of the two
-	}
-	for _, version := range []string{"HTTP/1.1\r\n", "HTTP/1.0\r\n", "HTTP/1.1\n", "HTTP/1.0\n"} {
-		if begins(b, version) {
-			return true
+	for _, c := range last[len(name):] {
+		if c != '.' && !isAlphanumeric(c) {
+			return false // an access log that is sent as text ends a line in HTTP/1.1"
 		}
 	}
-	return false
+	return true
 }
 
-// word returns what comes after a word of such bytes and a space. If there is
-// no space, there is nothing more; and if it is no such word, nil.
-func word(b []byte, is func(byte) bool) (rest []byte, more bool) {
-	w, rest, more := bytes.Cut(b, []byte{' '})
-	if more && len(w) == 0 || !all(w, is) {
-		return nil, false
+// wordsOf splits a line at every byte that a parser is known to take for a blank.
+func wordsOf(line []byte) [][]byte {
+	spaced := bytes.Clone(line)
+	for i, c := range spaced {
+		if '\t' <= c && c <= '\r' || 0x1c <= c && c <= ' ' || c == 0x85 || c == 0xa0 {
+			spaced[i] = ' '
+		}
 	}
-	if !more {
-		rest = []byte{}
-	}
-	return rest, more
+	return bytes.FieldsFunc(spaced, func(r rune) bool { return r == ' ' })
 }
 
-func all(b []byte, is func(byte) bool) bool {
-	for _, c := range b {
-		if !is(c) {
+func isPrintable(word []byte) bool {
+	for _, c := range word {
+		if c <= ' ' || c >= 0x7f {
 			return false
 		}
 	}
 	return true
 }
 
-// tokenByte is a tchar of RFC 9110, 5.6.2.
-func tokenByte(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0
-}
+// isToken is a tchar of RFC 9110, section 5.6.2.
+func isToken(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 }
 
-func targetByte(c byte) bool { return c > ' ' && c != 0x7f }
+func isAlphanumeric(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'z'
+}
