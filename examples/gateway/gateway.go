@@ -5,7 +5,9 @@ import (
 	"html/template"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
@@ -70,7 +72,19 @@ func (g *gateway) clients() http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "no such page: "+r.URL.Path+"; there is /books, for those who have a token", http.StatusNotFound)
 	})
-	return mux
+	return onlyASCII(mux)
+}
+
+// onlyASCII rejects a target with other bytes, because parsers disagree on them: a
+// URI is ASCII (RFC 3986, section 2).
+func onlyASCII(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.ContainsFunc(r.RequestURI, func(c rune) bool { return c >= utf8.RuneSelf }) {
+			http.Error(w, "the target of the request has bytes that are not ASCII", http.StatusBadRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // admin is what the operator sees: the live tree of services, and what the

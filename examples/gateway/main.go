@@ -68,7 +68,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	g := newGateway(background, file.New(*profile, file.Logger(log)), static.New(backends), *key, log)
-	at := servers.HTTP("clients", *listen, g.clients())
+	at := servers.Front("clients", *listen, g.clients(), grace)
 	page := servers.HTTP("admin", *admin, g.admin())
 	if err := servers.Err(); err != nil {
 		behind.Close()

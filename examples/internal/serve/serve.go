@@ -14,6 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/layer/tcplayer"
 )
 
 // Group is a set of servers. Each is bound when it is added, so that all
@@ -78,6 +81,19 @@ func (g *Group) HTTPBehind(
 		}
 		return err
 	}})
+}
+
+// Front adds a server of clients that are not trusted: an [httplayer.Server], with
+// its limits and its guard against request smuggling. It returns its address. Its
+// connections have grace to end.
+func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
+	ctx, stop := context.WithCancel(context.Background())
+	srv := httplayer.NewServer(h, httplayer.DrainOn(ctx))
+	return g.add([]string{addr}, server{
+		name:  name,
+		serve: func(l net.Listener) error { return tcplayer.Serve(ctx, l, srv, tcplayer.Grace(grace)) },
+		drain: func(context.Context) error { stop(); return nil },
+	})
 }
 
 // GRPC adds a gRPC server, and calls register for its services. It returns its
