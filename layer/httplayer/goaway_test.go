@@ -204,7 +204,7 @@ func TestGoAwayKeepsFramesWhole(t *testing.T) {
 		all := text.Bytes()
 		want.Write(all)
 
-		s := NewServer(nil)
+		s := NewServer(http.NotFoundHandler())
 		sink := &sinkConn{}
 		c := newAccepted(context.Background(), s, sink)
 		defer c.cancel()

@@ -56,10 +56,13 @@ import (
 // pass on the code of a reset.
 //
 // The handler lives as long as svc and starts nothing. It is safe for
-// concurrent use.
+// concurrent use. A nil svc panics.
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
+	if svc == nil {
+		panic("httplayer: nil service")
+	}
 	h := &handler{svc: svc}
 	for _, opt := range opts {
 		if opt != nil {

@@ -41,6 +41,9 @@ import (
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
 	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{Tunnels()})...)
 	return func(h http.Handler) http.Handler {
+		if h == nil {
+			panic("httplayer: nil handler")
+		}
 		var svc Service = handled{h}
 		if l != nil {
 			svc = l(svc)

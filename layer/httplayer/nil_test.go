@@ -26,6 +26,19 @@ func TestNilOptions(t *testing.T) {
 	require.Equal(t, http.StatusNoContent, rec.Code)
 }
 
+// A nil argument without a meaning panics in the constructor, with one sentence.
+func TestNilArguments(t *testing.T) {
+	for want, call := range map[string]func(){
+		"httplayer: nil service":       func() { Handler(nil) },
+		"httplayer: nil handler":       func() { NewServer(nil) },
+		"httplayer: nil dial function": func() { DialContext(nil) },
+	} {
+		require.PanicsWithValue(t, want, call)
+	}
+	require.PanicsWithValue(t, "httplayer: nil service", func() { RoundTripper(nil) })
+	require.PanicsWithValue(t, "httplayer: nil handler", func() { Middleware(nil)(nil) })
+}
+
 // A nil logger is silence.
 func TestNilLoggers(t *testing.T) {
 	refused := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, layer.ErrNoRoute })

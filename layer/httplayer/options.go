@@ -137,6 +137,9 @@ func Backoff(b layer.Backoff) EndpointOption {
 // DialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
 // socket, or a network in memory. The network is "tcp".
 func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
+	if dial == nil {
+		panic("httplayer: nil dial function")
+	}
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 

@@ -10,7 +10,13 @@ import (
 // its errors as they are, and does not change the request. A request that svc
 // did not take has its body closed here; closing that of one it served is up
 // to svc. It is safe for concurrent use, as svc is.
-func RoundTripper(svc Service) http.RoundTripper { return roundTripper{svc} }
+// A nil svc panics.
+func RoundTripper(svc Service) http.RoundTripper {
+	if svc == nil {
+		panic("httplayer: nil service")
+	}
+	return roundTripper{svc}
+}
 
 type roundTripper struct{ svc Service }
 

@@ -74,8 +74,11 @@ type Server struct {
 
 var _ tcplayer.Server = (*Server)(nil)
 
-// NewServer returns a Server that serves requests by h.
+// NewServer returns a Server that serves requests by h. A nil h panics.
 func NewServer(h http.Handler, opts ...ServerOption) *Server {
+	if h == nil {
+		panic("httplayer: nil handler")
+	}
 	s := &Server{serverOptions: newServerOptions(opts), handler: h}
 	s.begun, s.begin = context.WithCancel(context.Background())
 	s.h1 = s.httpServer(h1Only())

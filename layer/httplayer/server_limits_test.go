@@ -344,7 +344,7 @@ func (c *framerClient) headOf(stream uint32) bool {
 // are there for a while all the same.
 func TestTrailersOpenNoStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGoodbye(&accepted{server: NewServer(nil, MaxTakenBack(10))})
+		g := newGoodbye(&accepted{server: NewServer(http.NotFoundHandler(), MaxTakenBack(10))})
 		g.got(frameHead{kind: headersFrame, stream: 1}, nil)
 		for range 10 {
 			first := g.last + 2
@@ -364,7 +364,7 @@ func TestTrailersOpenNoStream(t *testing.T) {
 // It is told why.
 func TestServerTellsToBeCalm(t *testing.T) {
 	sink := &sinkConn{}
-	c := newAccepted(t.Context(), NewServer(nil), sink)
+	c := newAccepted(t.Context(), NewServer(http.NotFoundHandler()), sink)
 	defer c.cancel()
 	c.h2 = newGoodbye(c)
 	require.NoError(t, xhttp2.NewFramer(c, nil).WriteSettings())
@@ -594,7 +594,7 @@ func TestServerSaysThatABodyIsSlow(t *testing.T) {
 
 // Conversations have no pace.
 func TestServerLetsConversationsBeQuiet(t *testing.T) {
-	s := NewServer(nil)
+	s := NewServer(http.NotFoundHandler())
 	for name, tt := range map[string]struct {
 		change func(r *http.Request)
 		paced  bool
@@ -617,7 +617,7 @@ func TestServerLetsConversationsBeQuiet(t *testing.T) {
 			assert.Equal(t, tt.paced, s.pace(nil, r, nil) != nil)
 		})
 	}
-	assert.Nil(t, NewServer(nil, BodyPace(0, 0)).pace(nil, request(t, "POST", "http://a/", "hello"), nil))
+	assert.Nil(t, NewServer(http.NotFoundHandler(), BodyPace(0, 0)).pace(nil, request(t, "POST", "http://a/", "hello"), nil))
 }
 
 // TestServerIdleMemory prints what idle connections cost, of the server's side

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"net"
+	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -28,7 +29,7 @@ func TestServerWritesInPieces(t *testing.T) {
 	defer here.Close()
 	defer there.Close()
 	sink := &pieceConn{Conn: here}
-	c := newAccepted(t.Context(), NewServer(nil), sink)
+	c := newAccepted(t.Context(), NewServer(http.NotFoundHandler()), sink)
 	defer c.cancel()
 	n, err := c.Write(make([]byte, 2*atOnce+7))
 	require.NoError(t, err)
@@ -69,7 +70,7 @@ func TestServerHasFilesCopied(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			sink := &copyingConn{Conn: here}
-			c := newAccepted(t.Context(), NewServer(nil), sink)
+			c := newAccepted(t.Context(), NewServer(http.NotFoundHandler()), sink)
 			defer c.cancel()
 			file := bytes.NewReader(make([]byte, size))
 			limited := &io.LimitedReader{R: file, N: tt.limit}

@@ -188,7 +188,7 @@ func TestServerRefusesWhoHasGone(t *testing.T) {
 	conn, done := callOn(t, ctx, NewServer(http.HandlerFunc(shapes)))
 	require.ErrorIs(t, (<-done).err, layer.ErrNotReady)
 	conn.Close()
-	require.NoError(t, NewServer(nil).Ready(ctx))
+	require.NoError(t, NewServer(http.NotFoundHandler()).Ready(ctx))
 }
 
 // When the ctx of Call ends, everything does: a handler that reads, one that
