@@ -11,7 +11,9 @@ import (
 type HedgePolicy[Req any] struct {
 	// Budget bounds the copies of all requests together. Give it the Budget of
 	// the [Retry] above, so that the two do not multiply. nil:
-	// NewBudget(0, 0, 0), made with the layer.
+	// NewBudget(time.Second, 0.05, 1), made with the layer. A budget that banks
+	// more, as that of a Retry does, is spent at once when all endpoints become
+	// slow together, and then makes them slower.
 	Budget *Budget
 
 	// Quantile of the latencies of late after which a copy is sent: above 0
@@ -68,7 +70,7 @@ func (p HedgePolicy[Req]) Validate() error {
 // default, a Max below Min is Min, and the rest is held to its range.
 func (p HedgePolicy[Req]) orDefault() HedgePolicy[Req] {
 	if p.Budget == nil {
-		p.Budget = NewBudget(0, 0, 0)
+		p.Budget = NewBudget(time.Second, 0.05, 1)
 	}
 	if !(p.Quantile > 0 && p.Quantile < 1) {
 		p.Quantile = defaultHedgeQuantile
