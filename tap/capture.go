@@ -1,6 +1,7 @@
 package tap
 
 import (
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +95,7 @@ func (r *Registry) mask(name string) func(string) string {
 		switch _, said := r.secrets[name]; {
 		case said:
 		case r.showsQueries():
-			return withoutUserInfo
+			return r.withoutCredentials
 		default:
 			return withoutQuery
 		}
@@ -132,6 +133,34 @@ func withoutQuery(uri string) string {
 		uri = uri[:i+1] + redacted
 	}
 	return withoutUserInfo(uri)
+}
+
+// withoutCredentials is a URI, or some text that ends in one, without user
+// information, and without the values of the query parameters that are withheld.
+func (r *Registry) withoutCredentials(uri string) string {
+	uri = withoutUserInfo(uri)
+	start := strings.IndexByte(uri, '?') + 1
+	if start == 0 {
+		return uri
+	}
+	query, fragment, fragmented := strings.Cut(uri[start:], "#")
+	params := strings.Split(query, "&")
+	for i, param := range params {
+		if name, _, valued := strings.Cut(param, "="); valued && r.secretParam(name) {
+			params[i] = name + "=" + redacted
+		}
+	}
+	uri = uri[:start] + strings.Join(params, "&")
+	if fragmented {
+		uri += "#" + fragment
+	}
+	return uri
+}
+
+// secretParam reports whether the value of a query parameter is withheld.
+func (r *Registry) secretParam(name string) bool {
+	plain, err := url.QueryUnescape(name)
+	return err != nil || r.secret(strings.ToLower(plain))
 }
 
 func withoutUserInfo(uri string) string {

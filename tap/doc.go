@@ -62,13 +62,15 @@
 //
 // # Secrets
 //
-// Header fields are sent only to who asked for them. The values of
-// Authorization and Cookie, and of fields that are called after them, such as
-// Proxy-Authorization and Set-Cookie, are replaced, unless the registry was told
-// to [Reveal] them; they cannot be compared with, either. User information in a
-// URI is never shown. Its query and its fragment are replaced in :path, Location,
+// Header fields are sent only to who asked for them. Some values are replaced, and
+// cannot be compared with: those of Authorization and Cookie, of fields whose name
+// ends in one of them, such as Proxy-Authorization and Set-Cookie, and of fields
+// whose name contains key, token, secret, password or credential, such as X-Api-Key.
+// To show one, give the registry its name: Reveal("Idempotency-Key"), see [Reveal].
+// To withhold others, see [Redact]. User information in a URI is never shown. Its query and its fragment are replaced in :path, Location,
 // Content-Location, Referer, Refresh and what proxies call the URI that they got,
 // unless it was told to Reveal("query"), and are in no path of a [RequestInit].
+// Of a query that is shown, parameters with such names are withheld in the same way.
 // Bodies are shown only if the registry was given a hook that sees them first,
 // see [Bodies]. What layers say of their choices is shown without what of all
 // this is in the request.

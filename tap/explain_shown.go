@@ -50,8 +50,14 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 	}
 	authority := x.access.Authority(req)
 	add(strings.TrimSuffix(authority, withoutUser(authority)))
+	query := x.access.Query(req)
 	if !r.showsQueries() {
-		add(x.access.Query(req))
+		add(query)
+	}
+	for param := range strings.SplitSeq(query, "&") {
+		if name, value, _ := strings.Cut(param, "="); r.secretParam(name) {
+			add(value)
+		}
 	}
 	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
 	return all

@@ -78,9 +78,9 @@ func Redact(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, true) })
 }
 
-// Reveal shows the values of fields that are withheld by default, and with the
-// name "query" the queries and fragments of URIs. A later option overrides an
-// earlier one.
+// Reveal shows the values of fields that are withheld by default, and of query
+// parameters with these names. The name "query" shows the queries and fragments of
+// URIs. Names are not case-sensitive. A later option overrides an earlier one.
 func Reveal(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, false) })
 }

@@ -7,12 +7,17 @@ import "strings"
 // Withheld stands for what is not shown.
 const Withheld = "[redacted]"
 
-// Field reports whether the value of a field gives who knows it the rights of
-// somebody else: Authorization and Cookie, and what is called after them, such
-// as Proxy-Authorization, Set-Cookie and the grpcgateway-authorization of
-// grpc-gateway, or a trailer that net/http was told of in a header. Name is in
-// lower case.
+// Field reports whether the value of a field may be a credential, by the name of the
+// field: Authorization and Cookie, names that end in one of them, such as
+// Proxy-Authorization, Set-Cookie and grpcgateway-authorization, and names that
+// contain key, token, secret, password or credential, such as X-Api-Key. It holds
+// for the names of query parameters, too. Name is in lower case.
 func Field(name string) bool {
+	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
 	name = strings.TrimSuffix(name, "-bin") // gRPC's mark of values that are no text
 	name = name[strings.LastIndexAny(name, "-:")+1:]
 	return name == "authorization" || name == "cookie"

@@ -11,6 +11,8 @@ func TestField(t *testing.T) {
 		"authorization": true, "cookie": true, "set-cookie": true, "proxy-authorization": true,
 		"grpcgateway-authorization": true, "grpcgateway-cookie": true, "x-forwarded-authorization": true,
 		"authorization-bin": true, "trailer:authorization": true, "trailer:set-cookie": true, "": false, "-": false, "authorization-mode": false, "cookies": false,
+		"x-api-key": true, "apikey": true, "x-auth-token": true, "x-amz-security-token": true, "client_secret": true,
+		"x-password-hash": true, "x-credentials": true, "x-token-bin": true, "keep-alive": false, "content-type": false,
 		"www-authenticate": false, "x-authorizations": false, "bin": false, "-bin": false,
 	} {
 		require.Equal(t, want, Field(name), name)
