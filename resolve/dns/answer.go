@@ -1,38 +1,40 @@
 package dns
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// answer is what a server said to one question.
+// answer is the answer of a server to one question.
 type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
-	additional map[string]hosts // addresses that came along, by folded name
+	additional map[string]hosts // addresses in the additional section, by folded name
 
-	// alias is the end of the CNAMEs, if the server left it out as none of its own.
-	// Then hosts says nothing but how long the CNAMEs are good for.
+	// alias is the end of the CNAMEs if the server sent no records for it. Then hosts has
+	// only the TTL of the CNAMEs.
 	alias string
 }
 
-// hosts is what is known of a name's addresses.
+// hosts has the addresses of a name.
 type hosts struct {
-	exists bool // there is such a name
+	exists bool // the name exists
 	addrs  []netip.Addr
-	ttl    time.Duration // how long that is good for, be it that there is nothing
+	ttl    time.Duration // negative TTL without addresses
 }
 
-// longest is more than any TTL is.
-const longest = math.MaxUint32 * time.Second
+// maxTTL is more than any TTL.
+const maxTTL = math.MaxUint32 * time.Second
 
-// interpret reads the answer to q. It is an error if it is malformed, or if it
-// says that the server cannot tell.
+// interpret parses the answer to q. A malformed answer and one that says that the
+// server failed are errors.
 func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	m, err := unpack(msg)
 	if err != nil {
@@ -47,29 +49,29 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 		return answer{}, err
 	}
 	a := answer{hosts: hosts{exists: rcode == dnsmessage.RCodeSuccess}}
-	records := longest
+	records := maxTTL
 	if a.exists {
 		records = a.take(fold(end), q.Type, m.Answers)
 	}
-	if records < longest {
+	if records < maxTTL {
 		a.ttl = min(ttl, records)
 		a.keep(m.Additionals)
 		return a, nil
 	}
-	none, said := negative(m.Authorities)
-	a.ttl = min(ttl, none)
+	negativeTTL, hasSOA := negative(m.Authorities)
+	a.ttl = min(ttl, negativeTTL)
 	if a.exists && !m.RecursionAvailable {
 		switch {
 		case len(m.Answers) == 0 && !m.Authoritative:
-			return answer{}, errors.New("the server does not know the name, and asks nobody who does")
-		case fold(end) != fold(q.Name) && !said:
+			return answer{}, errors.New("the server does not know the name and does not ask other servers")
+		case fold(end) != fold(q.Name) && !hasSOA:
 			a.alias, a.ttl = end.String(), ttl
 		}
 	}
 	return a, nil
 }
 
-// canonical follows the CNAMEs from name. They may be in any order.
+// canonical follows the CNAMEs from a name. They may be in any order.
 func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmessage.Name, ttl time.Duration, err error) {
 	aliases := make(map[string]dnsmessage.Resource)
 	for _, r := range records {
@@ -77,7 +79,7 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 			aliases[fold(r.Header.Name)] = r
 		}
 	}
-	end, ttl = from, longest
+	end, ttl = from, maxTTL
 	for range len(aliases) + 1 {
 		r, ok := aliases[fold(end)]
 		if !ok {
@@ -91,10 +93,10 @@ func canonical(from dnsmessage.Name, records []dnsmessage.Resource) (end dnsmess
 	return dnsmessage.Name{}, 0, fmt.Errorf("the CNAMEs of %s go in a circle", from)
 }
 
-// take takes the records of name that are of the kind, and returns the smallest
-// TTL of them; longest if there is none.
+// take adds the records of a name and a kind to a, and returns their smallest TTL, or
+// maxTTL without any.
 func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Resource) time.Duration {
-	ttl := longest
+	ttl := maxTTL
 	for _, r := range records {
 		if r.Header.Type != kind || r.Header.Class != dnsmessage.ClassINET || fold(r.Header.Name) != name {
 			continue
@@ -110,7 +112,7 @@ func (a *answer) take(name string, kind dnsmessage.Type, records []dnsmessage.Re
 	return ttl
 }
 
-// keep keeps the addresses in the additional section, for the SRV records' sake.
+// keep stores the addresses in the additional section if there are SRV records.
 func (a *answer) keep(records []dnsmessage.Resource) {
 	if len(a.srv) == 0 {
 		return
@@ -130,9 +132,9 @@ func (a *answer) keep(records []dnsmessage.Resource) {
 	}
 }
 
-// address is where a record says that something can be reached. The unspecified
-// address, by which filters of DNS say that a name is blocked, is nowhere: a
-// connection to it would go to this host.
+// address returns the address in a record. It is false for the unspecified address,
+// which DNS filters return for blocked names, because a connection to it would go to
+// this host.
 func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	switch body := r.Body.(type) {
 	case *dnsmessage.AResource:
@@ -143,9 +145,9 @@ func address(r dnsmessage.Resource) (addr netip.Addr, ok bool) {
 	return addr, addr.IsValid() && !addr.IsUnspecified()
 }
 
-// negative is how long it is good that there is nothing: RFC 2308, section 5.
-// Without a SOA record it is not said, and must not be kept.
-func negative(authorities []dnsmessage.Resource) (ttl time.Duration, said bool) {
+// negative returns the negative TTL (RFC 2308, section 5). Without a SOA record there
+// is none, and the answer must not be cached.
+func negative(authorities []dnsmessage.Resource) (ttl time.Duration, ok bool) {
 	for _, r := range authorities {
 		if soa, ok := r.Body.(*dnsmessage.SOAResource); ok {
 			return min(ttlOf(r.Header), seconds(soa.MinTTL)), true
@@ -156,7 +158,7 @@ func negative(authorities []dnsmessage.Resource) (ttl time.Duration, said bool) 
 
 func ttlOf(h dnsmessage.ResourceHeader) time.Duration { return seconds(h.TTL) }
 
-// seconds reads a TTL; what has the highest bit set is 0: RFC 2181, section 8.
+// seconds converts a TTL. One with the highest bit set is 0 (RFC 2181, section 8).
 func seconds(n uint32) time.Duration {
 	if n > math.MaxInt32 {
 		return 0
@@ -164,7 +166,7 @@ func seconds(n uint32) time.Duration {
 	return time.Duration(n) * time.Second
 }
 
-// and is what is known of a name by two answers to two questions.
+// and combines the answers to two questions for the same name.
 func (h hosts) and(o hosts) hosts {
 	both := hosts{exists: h.exists || o.exists, addrs: append(h.addrs, o.addrs...)}
 	switch {
@@ -176,4 +178,128 @@ func (h hosts) and(o hosts) hosts {
 		both.ttl = min(h.ttl, o.ttl)
 	}
 	return both
+}
+
+// status returns the RCODE of m if it is success or no such name, and an error
+// otherwise.
+func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
+	e := rcodeError{rcode: m.RCode}
+	for _, r := range m.Additionals {
+		if r.Header.Type == dnsmessage.TypeOPT {
+			e = rcodeError{r.Header.ExtendedRCode(m.RCode), true}
+		}
+	}
+	if e.rcode == dnsmessage.RCodeSuccess || e.rcode == dnsmessage.RCodeNameError {
+		return e.rcode, nil
+	}
+	return e.rcode, e
+}
+
+// rcodeError is an RCODE that is not an answer.
+type rcodeError struct {
+	rcode dnsmessage.RCode
+	edns  bool // the server supports EDNS0
+}
+
+func (e rcodeError) Error() string {
+	switch e.rcode {
+	case dnsmessage.RCodeFormatError:
+		return "FORMERR"
+	case dnsmessage.RCodeServerFailure:
+		return "SERVFAIL"
+	case dnsmessage.RCodeNotImplemented:
+		return "NOTIMP"
+	case dnsmessage.RCodeRefused:
+		return "REFUSED"
+	default:
+		return fmt.Sprintf("RCODE %d", e.rcode)
+	}
+}
+
+// noEDNS0 reports whether a server that does not support EDNS0 may send the RCODE
+// (RFC 6891, section 7).
+func noEDNS0(rcode dnsmessage.RCode) bool {
+	return rcode == dnsmessage.RCodeFormatError || rcode == dnsmessage.RCodeNotImplemented
+}
+
+// unpack parses the records of a message that this package reads, and skips the
+// others, because an unrelated record must not make an answer unreadable. dnsmessage
+// does not parse names with a dot in a label, which many SOA records have as the
+// mailbox of the zone.
+func unpack(msg []byte) (m dnsmessage.Message, err error) {
+	var p dnsmessage.Parser
+	if m.Header, err = p.Start(msg); err != nil {
+		return m, err
+	}
+	if err := p.SkipAllQuestions(); err != nil {
+		return m, err
+	}
+	for _, s := range []struct {
+		section
+		to *[]dnsmessage.Resource
+	}{
+		{section{&p, p.AnswerHeader, p.Answer, p.SkipAnswer}, &m.Answers},
+		{section{&p, p.AuthorityHeader, p.Authority, p.SkipAuthority}, &m.Authorities},
+		{section{&p, p.AdditionalHeader, p.Additional, p.SkipAdditional}, &m.Additionals},
+	} {
+		if *s.to, err = s.records(); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// section is one of the three sections with records.
+type section struct {
+	*dnsmessage.Parser
+
+	header func() (dnsmessage.ResourceHeader, error)
+	record func() (dnsmessage.Resource, error)
+	skip   func() error
+}
+
+func (s section) records() ([]dnsmessage.Resource, error) {
+	var list []dnsmessage.Resource
+	for {
+		h, err := s.header()
+		switch {
+		case errors.Is(err, dnsmessage.ErrSectionDone):
+			return list, nil
+		case err != nil || !isRead(h.Type):
+			// A name that cannot be parsed is not the name in question.
+			if err := s.skip(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		r, err := s.read(h)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, r)
+	}
+}
+
+func isRead(kind dnsmessage.Type) bool {
+	return slices.Contains([]dnsmessage.Type{
+		dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV, dnsmessage.TypeCNAME, dnsmessage.TypeSOA, dnsmessage.TypeOPT,
+	}, kind)
+}
+
+// read parses the record of a header. Of a SOA record it parses only the last number,
+// which follows the names.
+func (s section) read(h dnsmessage.ResourceHeader) (dnsmessage.Resource, error) {
+	if h.Type != dnsmessage.TypeSOA {
+		return s.record()
+	}
+	raw, err := s.UnknownResource()
+	if err != nil {
+		return dnsmessage.Resource{}, err
+	}
+	n := len(raw.Data) - 4
+	if n < 0 {
+		return dnsmessage.Resource{}, errors.New("a SOA record is too short")
+	}
+	soa := &dnsmessage.SOAResource{MinTTL: binary.BigEndian.Uint32(raw.Data[n:])}
+	return dnsmessage.Resource{Header: h, Body: soa}, nil
 }

@@ -123,7 +123,7 @@ func FuzzInterpret(f *testing.F) {
 			return
 		}
 		require.GreaterOrEqual(t, a.ttl, time.Duration(0))
-		require.Less(t, a.ttl, longest)
+		require.Less(t, a.ttl, maxTTL)
 		valid(t, a.at(80).endpoints)
 		if a.alias != "" {
 			require.Empty(t, a.addrs)
@@ -136,10 +136,10 @@ func FuzzInterpret(f *testing.F) {
 			return
 		}
 		require.Empty(t, a.addrs)
-		endpoints := weigh(a.srv, a.additional)
+		endpoints := weighted(a.srv, a.additional)
 		valid(t, endpoints)
 		slices.Reverse(a.srv)
-		require.Len(t, weigh(a.srv, a.additional), len(endpoints))
+		require.Len(t, weighted(a.srv, a.additional), len(endpoints))
 	})
 }
 

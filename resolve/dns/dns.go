@@ -13,9 +13,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver asks DNS servers. It is made by [New], safe for concurrent use, holds
-// nothing that has to be closed, and must not be copied. Between two lookups
-// it has no connection; without a stream it has no goroutine.
+// Resolver resolves names by DNS. Create it with [New]. It is safe for concurrent
+// use, does not need to be closed, and must not be copied. It has no connection
+// between two lookups, and no goroutine without a stream.
 type Resolver struct {
 	options options
 	client  client
@@ -28,8 +28,8 @@ type Resolver struct {
 var _ resolve.Resolver = (*Resolver)(nil)
 
 // New returns a Resolver that asks the servers in /etc/resolv.conf, unless an
-// option says otherwise. A file that cannot be read is news of each stream, and
-// is read again.
+// option sets others. If the file cannot be read, each stream yields the error, and
+// the file is read again.
 func New(opts ...Option) *Resolver {
 	o := options{dial: new(net.Dialer).DialContext}
 	for _, opt := range opts {
@@ -43,13 +43,13 @@ func New(opts ...Option) *Resolver {
 	}
 }
 
-// Resolve yields what target resolves to, whole, and again after each change,
-// until ctx ends or the consumer breaks. For the forms of target, and for what
-// is an error, see the package's documentation.
+// Resolve yields all endpoints of target, and again after each change, until ctx
+// ends or the consumer breaks. The package documentation describes the forms of
+// target and the errors.
 //
-// All streams of a target share its lookups: the first one begins them, they end
-// with the last one, and one that comes later gets the last answer at once. A
-// consumer that is slower than the changes is not told of those that are over.
+// All streams of a target share its lookups. The first stream starts them, the last
+// one ends them, and a later one gets the last answer immediately. A slow consumer
+// gets the latest answer only.
 func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -82,12 +82,13 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
+// enter adds a stream to the lookups of t, and starts them for the first one.
 func (r *Resolver) enter(t target, name string) *flight {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f := r.flights[t]
 	if f == nil {
-		// It is every stream's, so it does not end with the first one's ctx.
+		// All streams share the lookups, so they do not end with this stream's context.
 		ctx, cancel := context.WithCancel(context.Background())
 		f = newFlight(cancel)
 		r.flights[t] = f
@@ -98,8 +99,8 @@ func (r *Resolver) enter(t target, name string) *flight {
 	return f
 }
 
-// leave returns when what the flight held is released, if this stream was its
-// last.
+// leave removes a stream. For the last one it ends the lookups and waits until they
+// have released everything.
 func (r *Resolver) leave(t target, f *flight) {
 	r.mu.Lock()
 	f.streams--
@@ -114,7 +115,7 @@ func (r *Resolver) leave(t target, f *flight) {
 	}
 }
 
-// look is one lookup of t. It reads and changes had, see [lookup].
+// look does one lookup of t. It reads and changes had: see [lookup].
 func (r *Resolver) look(ctx context.Context, t target, name string, had map[string][]dnsmessage.Type) (found, error) {
 	local := r.hosts.lookup(t.host)
 	conf, err := r.options.config()

@@ -1,5 +1,5 @@
-// Package dns resolves names by asking DNS servers, and asks again when what
-// they said expires.
+// Package dns resolves names by asking DNS servers, and again when the TTL of the
+// answer ends.
 //
 //	Resolve("web.example.org:80") ─┐                   ┌─ SRV? ─▶ server 1
 //	Resolve("web.example.org:80") ─┴▶ one lookup of ───┼─ A? ───▶ (UDP, and TCP
@@ -14,64 +14,58 @@
 //	                              an error after the update says so
 //	_http._tcp.web.example.org    the SRV records of the name
 //	_http._tcp.web.example.org:80 the same; if there are none, as web.example.org:80
-//	web.example.org:http          the same as _http._tcp.web.example.org, by the
+//	web.example.org:http          the same as _http._tcp.web.example.org, with the
 //	                              option NamedPorts: Kubernetes' named ports
 //	10.0.0.1:80, [fd00::1]:80     that endpoint, without a lookup
 //
-// A dot at the end of a name keeps the search list away from it. Anything that
-// cannot be a name or a port is final: resolve.ErrUnresolvable.
+// The search list does not apply to a name with a dot at its end. A target of another
+// form has the final error resolve.ErrUnresolvable.
 //
 // # Hosts file
 //
 // For a target with a host and a port, /etc/hosts comes first, as in Go's resolver:
-// a name in it is not asked for, with or without the search list. The addresses of
-// the families that are wanted are the answer. The file is read again if it has
-// changed, after at least 5 s ([Refresh]). localhost and names that end in
-// .localhost are 127.0.0.1 and ::1 without a query if the file does not have them.
-// See [HostsFile]. Hosts of SRV records are not looked for in the file.
+// a name in it is not asked for, with or without the search list. Its addresses of the
+// wanted families are the answer. The file is read again if it has changed, after at
+// least 5 s ([Refresh]). localhost and names that end in .localhost are 127.0.0.1 and
+// ::1 without a query, unless the file has them. See [HostsFile]. Hosts of SRV records
+// are not looked up in the file.
 //
 // # Answers
 //
-// A and AAAA are asked at the same time, and both must be answered: half of an
-// answer would take the endpoints of the other family away. A network whose
-// servers fail for one of them needs [IPv4Only] or [IPv6Only]. A name with
-// neither is Empty; one that is not there is DoesNotExist. The unspecified
-// addresses, 0.0.0.0 and ::, are passed over, as if they were not there: filters
-// say by them that a name is blocked, and they would connect to this host.
+// A and AAAA records are asked for concurrently. If one question fails, the lookup
+// fails, because half of an answer would remove the endpoints of the other family. A
+// network whose servers fail for one family needs [IPv4Only] or [IPv6Only]. A name
+// without records of either is Empty, and a name that does not exist is DoesNotExist.
+// The unspecified addresses, 0.0.0.0 and ::, are ignored. DNS filters return them for
+// blocked names, and a connection to them would go to this host.
 //
-// Of SRV records (RFC 2782), those of the lowest priority that have addresses
-// are the endpoints. A record's weight is shared evenly by its addresses, and
-// put in proportion: with w for an address's share and m for the mean of all
-// shares in the set, its Endpoint.Weight is 10 000·w/m, and 1 at least. So equal
-// weights are one unit each, whatever they are. Where all weights are 0, which
-// says that there is nothing to choose, the Endpoint's are 0 too.
+// Of SRV records (RFC 2782), those of the lowest priority that have addresses become
+// endpoints. The addresses of a record share its weight evenly. With w for the share
+// of an address and m for the mean of all shares, Endpoint.Weight is 10 000·w/m, and
+// at least 1. So equal weights are one unit each. If all weights are 0, so are those of
+// the endpoints.
 //
-// The addresses of a record's host are those that came along in the additional
-// section, if any did; else they are asked for. Servers put there what they have at
-// hand and have room for: where a host had addresses of both families at the last
-// lookup, and those of one come along, the other one is asked for. A lookup of
-// which one question fails has failed.
+// The addresses of a record's host come from the additional section, or else from a
+// question for them. If the section has addresses of one family only, and the host had
+// both at the previous lookup, the other one is asked for.
 //
 // # Servers
 //
-// A question goes to one server at a time, over UDP with room for 1232 bytes
-// (EDNS0), and over TCP if the answer is truncated. A server that does not know
-// EDNS0 is asked once more without it. A server that is silent, refuses or fails is
-// left for the next one, and the questions after that begin there. Answers to
-// another id or question are passed over. The zone's signatures (DNSSEC) are not
-// looked at.
+// A question goes to one server at a time, over UDP with room for 1232 bytes (EDNS0),
+// and over TCP if the answer is truncated. A server that does not support EDNS0 is
+// asked again without it. If a server does not answer, refuses or fails, the next one
+// is asked, and later questions start there. Answers with another id or question are
+// ignored. DNSSEC signatures are not verified.
 //
-// A server that asks nobody may say that a name is an alias, and leave out what
-// that leads to, for it is none of its own. It is asked for that too; if it does
-// not know, the lookup has failed.
+// A server without recursion may answer with an alias and no records for it. It is
+// asked for the alias too. If it does not know the alias, the lookup fails.
 //
 // # Time
 //
-// A name is asked for again after the smallest TTL in the chain of records that
-// led to its endpoints, or after the negative TTL where there are none (RFC
-// 2308, section 5), within the bounds of [Refresh] and later by up to a tenth
-// at random. While lookups fail, the back-off takes the place of the TTL; each
-// failure is news, and the last answer stays in force. The same answer as before
-// is not news, in whatever order it comes, but for the first one after a
-// failure: it says that the failure is over.
+// A name is looked up again after the smallest TTL of the records that led to its
+// endpoints, or without endpoints after the negative TTL (RFC 2308, section 5). The
+// time is within the bounds of [Refresh], plus up to a tenth at random. While lookups
+// fail, the backoff replaces the TTL, each failure is yielded as an error, and the last
+// answer stays active. An unchanged answer is not yielded, except the first one after
+// a failure.
 package dns

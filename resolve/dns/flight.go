@@ -11,18 +11,18 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// flight is the lookups of one target, and what is known by them.
+// flight has the lookups of one target and their latest result.
 type flight struct {
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when run has returned
-	streams int           // that follow it; guarded by the Resolver's mu
+	streams int           // guarded by the Resolver's mu
 
 	mu      sync.Mutex
-	changed chan struct{} // closed when what is below is no longer what is known
-	answers int           // how many there were that are news
+	changed chan struct{} // closed when one of the fields below changes
+	answers int           // number of answers that differed from the one before, or ended a failure
 	update  resolve.Update
-	errors  int // how many lookups failed
-	err     error
+	errors  int   // number of failed lookups
+	err     error // of the last lookup
 }
 
 func newFlight(cancel context.CancelFunc) *flight {
@@ -48,7 +48,7 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 			f.fail(err)
 		} else {
 			failures = 0
-			f.tell(resolve.Update{Kind: result.kind, Endpoints: result.endpoints})
+			f.set(resolve.Update{Kind: result.kind, Endpoints: result.endpoints})
 		}
 		if backoff.Sleep(ctx, wait) != nil {
 			return
@@ -56,9 +56,9 @@ func (f *flight) run(ctx context.Context, o *options, look func(context.Context)
 	}
 }
 
-// tell makes u what is known. After a failure it is news even if it was known
-// before, for the failure is over.
-func (f *flight) tell(u resolve.Update) {
+// set makes u the latest update. After a failure streams yield u even if it is
+// unchanged, because it ends the failure.
+func (f *flight) set(u resolve.Update) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	same := f.update.Kind == u.Kind && slices.EqualFunc(f.update.Endpoints, u.Endpoints, resolve.Endpoint.Equal)
@@ -67,7 +67,7 @@ func (f *flight) tell(u resolve.Update) {
 	}
 	f.update, f.err = u, nil
 	f.answers++
-	f.wake()
+	f.notify()
 }
 
 func (f *flight) fail(err error) {
@@ -75,44 +75,43 @@ func (f *flight) fail(err error) {
 	defer f.mu.Unlock()
 	f.err = err
 	f.errors++
-	f.wake()
+	f.notify()
 }
 
-// wake is called with mu held.
-func (f *flight) wake() {
+// notify is called with mu held.
+func (f *flight) notify() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// news is what a stream has not yielded yet.
+// news has the items that a stream has not yielded yet.
 type news struct {
 	update  *resolve.Update
 	err     error
-	changed <-chan struct{} // closed when there is more
+	changed <-chan struct{} // closed at the next change
 }
 
-// position is how far a stream is.
+// position is the number of answers and errors that a stream has seen.
 type position struct{ answers, errors int }
 
-// look returns what is new since at, and moves at on. Both are of one moment,
-// so no change falls between them.
+// look returns the items since at, and advances at.
 func (f *flight) look(at *position) news {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := news{changed: f.changed}
 	if f.answers > at.answers {
 		u := f.update
-		u.Endpoints = slices.Clone(u.Endpoints) // the consumer may do with it what it likes
+		u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
 		n.update = &u
 	}
 	if f.errors > at.errors {
-		n.err = f.err // nil if that is over
+		n.err = f.err // nil if the failure has ended
 	}
 	*at = position{f.answers, f.errors}
 	return n
 }
 
-// follow yields what is known, and what changes, until ctx ends or the consumer
+// follow yields the latest result and each change until ctx ends or the consumer
 // breaks.
 func (f *flight) follow(ctx context.Context, yield func(resolve.Update, error) bool) {
 	var at position

@@ -145,7 +145,7 @@ func TestJitter(t *testing.T) {
 	between(t, most, 109*time.Second, 110*time.Second, "at the most")
 
 	o = New(Refresh(math.MaxInt64, 0)).options
-	assert.GreaterOrEqual(t, o.refresh(0), longest, "no overflow")
+	assert.GreaterOrEqual(t, o.refresh(0), maxTTL, "no overflow")
 }
 
 func TestFollowsTheZone(t *testing.T) {

@@ -1,7 +1,10 @@
 package dns
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"math"
 	"net/netip"
 	"slices"
 	"time"
@@ -12,7 +15,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// lookup is one lookup of a target: all the questions it takes.
+// lookup is one lookup of a target, which may take several questions.
 type lookup struct {
 	ask      func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error)
 	search   search
@@ -20,21 +23,21 @@ type lookup struct {
 	counts   counts
 	local    *hosts // of the target's host, if no server is to be asked for them
 
-	// had is the families that each host of the SRV records had addresses of, by
-	// folded name, when this target was last looked up.
+	// had has the address families of each host of the SRV records, by folded name, at
+	// the previous lookup of this target.
 	had map[string][]dnsmessage.Type
 }
 
-// found is what a lookup found: Replace, Empty or DoesNotExist.
+// found is the result of a lookup. Its kind is Replace, Empty or DoesNotExist.
 type found struct {
 	kind      resolve.Kind
 	endpoints []resolve.Endpoint // by address
 	ttl       time.Duration
-	final     bool // no other name is to be tried
+	final     bool // no other name is tried
 }
 
 func (l lookup) target(ctx context.Context, t target) (found, error) {
-	result := found{kind: resolve.DoesNotExist, ttl: longest}
+	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
 	if t.srv != "" {
 		f, err := l.first(ctx, t.srv, t.complete, l.services)
 		l.counts.services.count(ctx, f, err)
@@ -60,11 +63,11 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	return result, nil
 }
 
-// first looks up the names that name stands for, until one is final.
+// first looks up the names of the search list for name until a result is final.
 func (l lookup) first(
 	ctx context.Context, name string, complete bool, look func(context.Context, string) (found, error),
 ) (found, error) {
-	result := found{kind: resolve.DoesNotExist, ttl: longest}
+	result := found{kind: resolve.DoesNotExist, ttl: maxTTL}
 	for _, name := range l.search.names(name, complete) {
 		f, err := look(ctx, name)
 		switch {
@@ -78,7 +81,7 @@ func (l lookup) first(
 	return result, nil
 }
 
-// or is what two names amount to, neither of which has endpoints.
+// or combines the results of two names without endpoints.
 func (f found) or(o found) found {
 	if o.kind == resolve.Empty {
 		f.kind = resolve.Empty
@@ -87,7 +90,7 @@ func (f found) or(o found) found {
 	return f
 }
 
-// at makes endpoints of addresses.
+// at returns the addresses as endpoints with a port.
 func (h hosts) at(port uint16) found {
 	f := found{kind: resolve.DoesNotExist, ttl: h.ttl}
 	if h.exists {
@@ -104,7 +107,7 @@ func (h hosts) at(port uint16) found {
 	return f
 }
 
-// addresses asks for all families at once. All must answer.
+// addresses asks for all families concurrently. One error fails all.
 func (l lookup) addresses(ctx context.Context, name string, families []dnsmessage.Type) (hosts, error) {
 	answers := make([]answer, len(families))
 	group, ctx := errgroup.WithContext(ctx)
@@ -122,4 +125,169 @@ func (l lookup) addresses(ctx context.Context, name string, families []dnsmessag
 		h = h.and(a.hosts)
 	}
 	return h, nil
+}
+
+// maxConcurrent is how many hosts of SRV records are looked up concurrently.
+const maxConcurrent = 8
+
+// services asks for the SRV records of name, and for the addresses that are missing
+// from the additional section. If there are records, the result is final, also
+// without addresses.
+func (l lookup) services(ctx context.Context, name string) (found, error) {
+	a, err := l.ask(ctx, name, dnsmessage.TypeSRV)
+	if err != nil {
+		return found{}, err
+	}
+	if len(a.srv) == 0 {
+		return a.at(0), nil
+	}
+	// The order of the records must not change the result, nor the rounding of sums.
+	slices.SortFunc(a.srv, func(a, b dnsmessage.SRVResource) int {
+		return cmp.Or(
+			cmp.Compare(a.Priority, b.Priority), cmp.Compare(fold(a.Target), fold(b.Target)),
+			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Weight, b.Weight),
+		)
+	})
+	ttl, rest := a.ttl, a.srv
+	all := make(map[string]hosts)
+	for len(rest) > 0 {
+		n := slices.IndexFunc(rest, func(r dnsmessage.SRVResource) bool { return r.Priority != rest[0].Priority })
+		if n < 0 {
+			n = len(rest)
+		}
+		where, least, err := l.locate(ctx, rest[:n], a.additional)
+		if err != nil {
+			return found{}, err
+		}
+		ttl = min(ttl, least)
+		maps.Copy(all, where)
+		if endpoints := weighted(rest[:n], where); len(endpoints) > 0 {
+			l.remember(all)
+			return found{kind: resolve.Replace, endpoints: endpoints, ttl: ttl, final: true}, nil
+		}
+		rest = rest[n:]
+	}
+	l.remember(all)
+	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
+}
+
+// usable reports whether a record has a host. "." means that there is no such service
+// (RFC 2782).
+func usable(r dnsmessage.SRVResource) bool { return r.Port != 0 && r.Target.String() != "." }
+
+// locate returns the hosts of records and their smallest TTL.
+func (l lookup) locate(
+	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
+) (map[string]hosts, time.Duration, error) {
+	where := make(map[string]hosts)
+	var missing []hostQuestion
+	for _, r := range records {
+		name := fold(r.Target)
+		if _, seen := where[name]; seen || !usable(r) {
+			continue
+		}
+		where[name] = l.ofFamilies(known[name])
+		if families := l.missing(name, where[name]); len(families) > 0 {
+			missing = append(missing, hostQuestion{name, families})
+		}
+	}
+	asked := make([]hosts, len(missing))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(maxConcurrent)
+	for i, m := range missing {
+		group.Go(func() (err error) {
+			asked[i], err = l.addresses(ctx, m.name, m.families)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, 0, err
+	}
+	for i, m := range missing {
+		if h := where[m.name]; len(h.addrs) > 0 {
+			asked[i] = h.and(asked[i])
+		}
+		where[m.name] = asked[i]
+	}
+	ttl := maxTTL
+	for h := range maps.Values(where) {
+		ttl = min(ttl, h.ttl)
+	}
+	return where, ttl, nil
+}
+
+// ofFamilies returns h without addresses of other families.
+func (l lookup) ofFamilies(h hosts) hosts {
+	h.addrs = slices.DeleteFunc(slices.Clone(h.addrs), func(addr netip.Addr) bool {
+		return !slices.Contains(l.families, familyOf(addr))
+	})
+	return h
+}
+
+func familyOf(addr netip.Addr) dnsmessage.Type {
+	if addr.Is4() {
+		return dnsmessage.TypeA
+	}
+	return dnsmessage.TypeAAAA
+}
+
+// hostQuestion is a host of SRV records and the families to ask for.
+type hostQuestion struct {
+	name     string
+	families []dnsmessage.Type
+}
+
+// missing returns the families to ask for. Of a host without an address in the
+// additional section these are all; of another host, those that it had at the
+// previous lookup and lacks now. Servers may leave out a family for lack of space. To
+// ask for all families each time would waste questions on hosts with one family.
+func (l lookup) missing(name string, h hosts) []dnsmessage.Type {
+	if len(h.addrs) == 0 {
+		return l.families
+	}
+	return slices.DeleteFunc(slices.Clone(l.had[name]), func(family dnsmessage.Type) bool {
+		return slices.ContainsFunc(h.addrs, func(addr netip.Addr) bool { return familyOf(addr) == family })
+	})
+}
+
+// remember stores the families of hosts for the next lookup.
+func (l lookup) remember(all map[string]hosts) {
+	clear(l.had)
+	for name, h := range all {
+		for _, addr := range h.addrs {
+			if family := familyOf(addr); !slices.Contains(l.had[name], family) {
+				l.had[name] = append(l.had[name], family)
+			}
+		}
+	}
+}
+
+// weighted returns the endpoints of records of one priority, with the weights that
+// the package documentation describes.
+func weighted(records []dnsmessage.SRVResource, where map[string]hosts) []resolve.Endpoint {
+	shares := make(map[netip.AddrPort]float64)
+	for _, r := range records {
+		if !usable(r) {
+			continue
+		}
+		addrs := where[fold(r.Target)].addrs
+		for _, addr := range addrs {
+			shares[netip.AddrPortFrom(addr, r.Port)] += float64(r.Weight) / float64(len(addrs))
+		}
+	}
+	sorted := slices.SortedFunc(maps.Keys(shares), netip.AddrPort.Compare)
+	total := 0.0
+	for _, addr := range sorted {
+		total += shares[addr]
+	}
+	endpoints := make([]resolve.Endpoint, 0, len(sorted))
+	for _, addr := range sorted {
+		e := resolve.Endpoint{ID: resolve.ID{Addr: addr}}
+		if total > 0 {
+			weight := math.Round(10_000 * shares[addr] * float64(len(sorted)) / total)
+			e.Weight = uint32(min(max(weight, 1), math.MaxUint32))
+		}
+		endpoints = append(endpoints, e)
+	}
+	return endpoints
 }

@@ -203,7 +203,7 @@ func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
 		l.ask = func(_ context.Context, name string, kind dnsmessage.Type) (answer, error) {
 			if kind == dnsmessage.TypeSRV {
 				var a answer
-				for n := range 3 * abreast {
+				for n := range 3 * maxConcurrent {
 					r := records(fmt.Sprintf("s. 60 SRV 0 0 80 n%d.", n))
 					a.srv = append(a.srv, *r[0].Body.(*dnsmessage.SRVResource))
 				}
@@ -223,7 +223,7 @@ func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
 		_, err = l.target(t.Context(), target{srv: "s"})
 		require.NoError(t, err)
 		assert.Equal(t, 3*time.Second, time.Since(start))
-		assert.LessOrEqual(t, most.Load(), int32(2*abreast))
+		assert.LessOrEqual(t, most.Load(), int32(2*maxConcurrent))
 	})
 }
 

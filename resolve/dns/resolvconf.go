@@ -13,7 +13,7 @@ import (
 
 const dnsPort = 53
 
-// config is whom to ask, and how.
+// config is the servers to ask, and how to ask them.
 type config struct {
 	servers  []netip.AddrPort
 	search   search
@@ -21,8 +21,7 @@ type config struct {
 	attempts int
 }
 
-// config returns what is in force now: the options, and the file for what they
-// leave open.
+// config returns the options, completed from the file.
 func (o *options) config() (config, error) {
 	c := config{servers: o.servers, search: search{ndots: 1}, timeout: 2 * time.Second, attempts: 2}
 	if len(o.servers) == 0 {
@@ -46,9 +45,9 @@ func (o *options) config() (config, error) {
 	return c, nil
 }
 
-// read sets what text says, in the form of resolv.conf(5), and of its options
-// ndots, timeout and attempts; others are passed over. Without a server, it is
-// the one on this machine, as the manual has it. The error names the line.
+// read parses a file in the form of resolv.conf(5). Of its options it reads ndots,
+// timeout and attempts. Without a nameserver, the server is 127.0.0.1, as in the
+// manual. The error names the line.
 func (c *config) read(text string) error {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -81,11 +80,11 @@ func (c *config) set(keyword string, values []string) error {
 			return fmt.Errorf("nameserver %q is not an IP address", values[0])
 		}
 		c.servers = append(c.servers, netip.AddrPortFrom(addr, dnsPort))
-	case "domain", "search": // the last one of both counts
+	case "domain", "search": // the last line of either applies
 		c.search.domains = nil
 		for _, domain := range values {
 			if domain == "." {
-				continue // what is tried anyway
+				continue // the name itself is tried anyway
 			}
 			if _, err := cleanName(domain); err != nil {
 				return fmt.Errorf("%s %q: %w", keyword, domain, err)
@@ -102,7 +101,7 @@ func (c *config) set(keyword string, values []string) error {
 	return nil
 }
 
-// option holds numbers to the bounds that the manual gives.
+// option limits numbers to the bounds in the manual.
 func (c *config) option(s string) error {
 	name, value, _ := strings.Cut(s, ":")
 	switch name {
@@ -125,8 +124,8 @@ func (c *config) option(s string) error {
 	return nil
 }
 
-// names are the complete names to ask for, in their order: name is one without
-// the dot at the end. What becomes too long is left out.
+// names returns the complete names to look up for name, in their order. Names that
+// are too long are left out.
 func (s search) names(name string, complete bool) []string {
 	if complete {
 		return []string{name + "."}

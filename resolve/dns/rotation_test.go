@@ -93,7 +93,7 @@ func TestErrorsOfServers(t *testing.T) {
 		require.ErrorContains(t, err, "AAAA of web.test. from 127.0.0.1:")
 		require.ErrorContains(t, err, ": "+want)
 		asked := 2
-		if unknown(rcode) { // once more without EDNS0 each time
+		if noEDNS0(rcode) { // once more without EDNS0 each time
 			asked = 4
 		}
 		assert.Len(t, s.asked(), asked)

@@ -10,18 +10,17 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// target is what a caller asked for. It is comparable: equal ones share their
-// lookups.
+// target is a parsed target. Equal targets share their lookups.
 type target struct {
-	literal  netip.AddrPort // if valid, there is nothing to look up
-	srv      string         // the name of SRV records; "" means none
-	host     string         // the name of A and AAAA records, if there are no SRV records; "" means none
+	literal  netip.AddrPort // if valid, the endpoint; there is no lookup
+	srv      string         // the name of SRV records, or ""
+	host     string         // the name of A and AAAA records, looked up if there are no SRV records, or ""
 	port     uint16         // of host
-	complete bool           // the search list is not for it
+	complete bool           // the search list does not apply
 }
 
-// parseTarget reads a target, of the forms in the package's documentation. The
-// error matches resolve.ErrUnresolvable.
+// parseTarget parses a target of the forms in the package documentation. The error
+// matches resolve.ErrUnresolvable.
 func parseTarget(s string, namedPorts bool) (target, error) {
 	t, err := parse(s, namedPorts)
 	if err != nil {
@@ -67,7 +66,7 @@ func parse(s string, namedPorts bool) (target, error) {
 		}
 		return t, nil
 	}
-	t.srv, err = named(service, name, namedPorts)
+	t.srv, err = namedPort(service, name, namedPorts)
 	return t, err
 }
 
@@ -99,7 +98,7 @@ func isNumber(s string) bool {
 	return s != "" && strings.Trim(s, "0123456789") == ""
 }
 
-// serviceHost returns the name behind _service._proto.
+// serviceHost returns the part of a name after _service._proto.
 func serviceHost(name string) (host string, ok bool) {
 	labels := strings.SplitN(name, ".", 3)
 	if len(labels) < 3 || labels[0][0] != '_' || labels[1][0] != '_' {
@@ -108,8 +107,8 @@ func serviceHost(name string) (host string, ok bool) {
 	return labels[2], true
 }
 
-// named is the name of the SRV records of a port that is a name.
-func named(service, name string, allowed bool) (string, error) {
+// namedPort returns the name of the SRV records for a port that is a name.
+func namedPort(service, name string, allowed bool) (string, error) {
 	if !isService(service) {
 		return "", errPort
 	}
@@ -119,8 +118,8 @@ func named(service, name string, allowed bool) (string, error) {
 	return cleanName("_" + service + "._tcp." + name)
 }
 
-// isService reports whether s can be the name of a service: RFC 6335, section
-// 5.1, but for where its hyphens are.
+// isService reports whether s can be the name of a service (RFC 6335, section 5.1).
+// The positions of hyphens are not checked.
 func isService(s string) bool {
 	letters := 0
 	for _, c := range []byte(s) {
@@ -135,9 +134,9 @@ func isService(s string) bool {
 	return letters > 0 && len(s) <= 15
 }
 
-// cleanName returns a name in lower case and without a dot at its end, or says
-// why it cannot be one: RFC 1035, section 2.3.4, and of the characters those
-// that host and service names have.
+// cleanName returns a name in lower case and without a dot at its end. The error
+// says why s is not a name by RFC 1035, section 2.3.4, or which character is not
+// allowed in host and service names.
 func cleanName(s string) (string, error) {
 	s = strings.TrimSuffix(s, ".")
 	switch {

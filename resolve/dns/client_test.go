@@ -181,7 +181,7 @@ func TestWrongAnswerOverTCPIsAnError(t *testing.T) {
 		}}
 	})
 	_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only(), Attempts(1)), "web.test:80")
-	require.ErrorContains(t, err, "what came over tcp is not the answer to the question")
+	require.ErrorContains(t, err, "the message over tcp is not the answer to the question")
 }
 
 // However a stream ends, be it in the middle of an exchange, its sockets are

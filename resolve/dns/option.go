@@ -1,12 +1,14 @@
 package dns
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"golang.org/x/net/dns/dnsmessage"
 
 	"github.com/gotower/gotower/internal/backoff"
@@ -21,8 +23,8 @@ type options struct {
 	hosts      string
 	servers    []netip.AddrPort
 	search     *search
-	timeout    time.Duration // 0 means what the file says
-	attempts   int           // 0 means what the file says
+	timeout    time.Duration // 0: from the file
+	attempts   int           // 0: from the file
 	least      time.Duration
 	most       time.Duration
 	backoff    resolve.Backoff
@@ -32,7 +34,7 @@ type options struct {
 	counts
 }
 
-// search is what is made of names that are not complete.
+// search is how incomplete names are completed.
 type search struct {
 	domains []string
 	ndots   int
@@ -42,9 +44,8 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// ResolvConf sets the file that says which servers to ask, and how, in the form
-// of resolv.conf(5). It is read at each lookup, so changes to it are followed.
-// The default is /etc/resolv.conf.
+// ResolvConf sets the file that lists the servers, in the form of resolv.conf(5).
+// It is read at each lookup. The default is /etc/resolv.conf.
 func ResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
@@ -56,10 +57,10 @@ func HostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// Servers sets the servers to ask, in that order, instead of those in the file,
-// which is then not read at all: there is no search list but that of [Search].
-// Port 0 stands for 53. None of them means those in the file, the default. An
-// invalid address panics.
+// Servers sets the servers to ask, in this order, instead of those in the file. The
+// file is not read then, so the only search list is that of [Search]. Port 0 means
+// 53. Without servers, the default, those in the file are asked. An invalid address
+// panics.
 func Servers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
@@ -73,10 +74,9 @@ func Servers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// Search sets the domains that are tried after a name, in that order, instead
-// of those in the file. A name with ndots dots or more is tried as it is first,
-// one with fewer is tried so last. A negative ndots and a domain that is not a
-// name panic.
+// Search sets the domains to append to a name, in this order, instead of those in
+// the file. The name itself is tried first if it has at least ndots dots, and last
+// otherwise. A negative ndots and a domain that is not a name panic.
 func Search(ndots int, domains ...string) Option {
 	atLeastZero("Search: ndots", ndots)
 	for _, domain := range domains {
@@ -131,20 +131,19 @@ func Backoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// NamedPorts takes targets whose port is a name: "web.example.org:http" asks
-// for the SRV records of "_http._tcp.web.example.org". The default is to refuse
-// them.
+// NamedPorts allows targets whose port is a name: "web.example.org:http" asks for
+// the SRV records of "_http._tcp.web.example.org". By default they are rejected.
 func NamedPorts() Option {
 	return option(func(o *options) { o.namedPorts = true })
 }
 
-// IPv4Only asks for no AAAA records and takes none. The last of IPv4Only and
-// [IPv6Only] counts.
+// IPv4Only resolves to IPv4 addresses only. The last of IPv4Only and [IPv6Only]
+// applies.
 func IPv4Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} })
 }
 
-// IPv6Only asks for no A records and takes none.
+// IPv6Only resolves to IPv6 addresses only.
 func IPv6Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
 }
@@ -169,8 +168,8 @@ func (o *options) withDefaults() options {
 	if d.most == 0 {
 		d.most = 5 * time.Minute
 	}
-	d.least = min(d.least, longest) // so a tenth more is a Duration still
-	d.most = min(max(d.most, d.least), longest)
+	d.least = min(d.least, maxTTL) // a tenth more still fits in a Duration
+	d.most = min(max(d.most, d.least), maxTTL)
 	d.backoff = d.backoff.OrDefault()
 	if d.families == nil {
 		d.families = []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA}
@@ -178,9 +177,49 @@ func (o *options) withDefaults() options {
 	return d
 }
 
-// refresh is when to ask again: what came with one answer to many, from a cache
-// that they share, expires for all of them at once.
+// refresh returns the time until the next lookup. It is random, because answers from
+// a shared cache expire for all of its clients at the same time.
 func (o *options) refresh(ttl time.Duration) time.Duration {
 	d := min(max(ttl, o.least), o.most)
 	return d + rand.N(d/10+1)
+}
+
+// Measured counts lookups in c. A lookup is all questions for the SRV records of a
+// name, or for the addresses of a host in both families. Not counted are canceled
+// lookups, targets that are addresses or in the hosts file, and lookups that fail
+// because resolv.conf cannot be read. c has two labels:
+//
+//	record_type  SRV, A/AAAA
+//	result       ok         the lookup found endpoints
+//	             not_found  it found none, or it failed
+//
+// A nil c panics.
+func Measured(c metrics.Counter) Option {
+	if c == nil {
+		panic("dns: Measured: the counter is nil")
+	}
+	of := func(kind string) tally {
+		return tally{
+			found: c.With("record_type", kind, "result", "ok"),
+			none:  c.With("record_type", kind, "result", "not_found"),
+		}
+	}
+	counted := counts{services: of("SRV"), hosts: of("A/AAAA")}
+	return option(func(o *options) { o.counts = counted })
+}
+
+// counts are the lookups of each kind.
+type counts struct{ services, hosts tally }
+
+// tally counts lookups of one kind. The zero tally counts nothing.
+type tally struct{ found, none metrics.Counter }
+
+func (t tally) count(ctx context.Context, f found, err error) {
+	switch {
+	case t.found == nil, err != nil && ctx.Err() != nil:
+	case err == nil && len(f.endpoints) > 0:
+		t.found.Add(1)
+	default:
+		t.none.Add(1)
+	}
 }

@@ -2,12 +2,14 @@ package dns
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -18,14 +20,14 @@ import (
 // one Write is one message and so is one Read, or "tcp".
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// client asks servers.
+// client sends questions to servers.
 type client struct {
 	dial  dialFunc
-	first atomic.Uint32 // the server to begin with: one that failed is left for the next
+	first atomic.Uint32 // the server to try first; moves on when it fails
 }
 
-// ask puts a question to one server after the other until one answers. An error
-// is that of the last one.
+// ask tries one server after the other until one answers. The error is that of the
+// last attempt.
 func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmessage.Type) (answer, error) {
 	var last error
 	first, n := c.first.Load(), uint32(len(conf.servers))
@@ -57,17 +59,16 @@ func kindName(kind dnsmessage.Type) string {
 	}
 }
 
-// mostAliases is how many answers of one server may leave out the end of an alias.
-const mostAliases = 8
+// maxAliases is how many answers of a server may end with an alias.
+const maxAliases = 8
 
-// attempt asks one server. Where it leaves out what an alias leads to, which is
-// neither that there is nothing nor that there is no such name, it is asked for
-// that too.
+// attempt asks one server. If an answer ends with an alias and has no records for it,
+// the server is asked for the alias too.
 func (c *client) attempt(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
-	ttl := longest
-	for n := range mostAliases {
+	ttl := maxTTL
+	for n := range maxAliases {
 		a, err := c.question(ctx, timeout, server, name, kind)
 		switch {
 		case err != nil && n > 0:
@@ -81,21 +82,23 @@ func (c *client) attempt(
 		}
 		name, ttl = a.alias, a.ttl
 	}
-	return answer{}, fmt.Errorf("more than %d answers are aliases", mostAliases)
+	return answer{}, fmt.Errorf("more than %d answers are aliases", maxAliases)
 }
 
-// question asks one server with EDNS0, and one that does not know that, without.
+// question asks one server with EDNS0, and again without if the server does not
+// support it.
 func (c *client) question(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
 	a, err := c.message(ctx, timeout, server, name, kind, true)
-	if said, ok := errors.AsType[refusal](err); ok && !said.edns && unknown(said.rcode) {
+	if e, ok := errors.AsType[rcodeError](err); ok && !e.edns && noEDNS0(e.rcode) {
 		return c.message(ctx, timeout, server, name, kind, false)
 	}
 	return a, err
 }
 
-// message sends one. Each has an id and a port of its own.
+// message sends one question, over TCP too if the answer is truncated. Each message
+// has its own id and port.
 func (c *client) message(
 	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type, edns bool,
 ) (answer, error) {
@@ -116,8 +119,7 @@ func (c *client) message(
 	return interpret(msg, q.question)
 }
 
-// exchange sends q and waits for the answer to it. It holds nothing when it
-// returns.
+// exchange sends q on a new connection and waits for its answer.
 func (c *client) exchange(
 	ctx context.Context, timeout time.Duration, network string, server netip.AddrPort, q query,
 ) (msg []byte, truncated bool, err error) {
@@ -141,7 +143,7 @@ func (c *client) exchange(
 	return msg, truncated, nil
 }
 
-// causeOr prefers why ctx ended to what that did to a connection.
+// causeOr returns the cause of ctx if it ended, and err otherwise.
 func causeOr(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -149,13 +151,12 @@ func causeOr(ctx context.Context, err error) error {
 	return err
 }
 
-// overUDP passes over whatever is not the answer to q: late answers, and those
-// of somebody who guesses.
+// overUDP ignores messages that are not the answer to q, such as late or forged ones.
 func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	if _, err := conn.Write(q.packed); err != nil {
 		return nil, false, err
 	}
-	buf := make([]byte, 4096) // servers that do not mind what was asked for
+	buf := make([]byte, 4096) // some servers send more than the requested size
 	for {
 		n, err := conn.Read(buf)
 		if err != nil {
@@ -167,7 +168,7 @@ func overUDP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	}
 }
 
-// overTCP has messages with their length before them: RFC 1035, section 4.2.2.
+// overTCP prefixes messages with their length (RFC 1035, section 4.2.2).
 func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	framed := binary.BigEndian.AppendUint16(nil, uint16(len(q.packed)))
 	if _, err := conn.Write(append(framed, q.packed...)); err != nil {
@@ -183,7 +184,68 @@ func overTCP(conn net.Conn, q query) (msg []byte, truncated bool, err error) {
 	}
 	ok, truncated := q.answeredBy(msg)
 	if !ok {
-		return nil, false, errors.New("what came over tcp is not the answer to the question")
+		return nil, false, errors.New("the message over tcp is not the answer to the question")
 	}
 	return msg, truncated, nil
 }
+
+// payload is the largest answer that is requested over UDP. It is not fragmented
+// where IPv6 works (DNS flag day 2020).
+const payload = 1232
+
+// query is one question with its id.
+type query struct {
+	id       uint16
+	question dnsmessage.Question
+	packed   []byte
+}
+
+// newQuery packs a question for a complete name, with EDNS0 or without. The id is
+// random, because it protects from forged answers.
+func newQuery(name string, kind dnsmessage.Type, edns bool) (query, error) {
+	n, err := dnsmessage.NewName(name)
+	if err != nil {
+		return query{}, fmt.Errorf("name %q: %w", name, err)
+	}
+	var id [2]byte
+	rand.Read(id[:])
+	q := query{
+		id:       binary.BigEndian.Uint16(id[:]),
+		question: dnsmessage.Question{Name: n, Type: kind, Class: dnsmessage.ClassINET},
+	}
+	m := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: q.id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{q.question},
+	}
+	if edns {
+		var opt dnsmessage.ResourceHeader
+		if err := opt.SetEDNS0(payload, dnsmessage.RCodeSuccess, false); err != nil {
+			return query{}, fmt.Errorf("name %q: %w", name, err)
+		}
+		m.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
+	}
+	if q.packed, err = m.Pack(); err != nil {
+		return query{}, fmt.Errorf("name %q: %w", name, err)
+	}
+	return q, nil
+}
+
+// answeredBy reports whether msg has the id and the question of q, and whether it is
+// truncated. A server that could not read q need not repeat the question.
+func (q query) answeredBy(msg []byte) (ok, truncated bool) {
+	var p dnsmessage.Parser
+	h, err := p.Start(msg)
+	if err != nil || !h.Response || h.ID != q.id || h.OpCode != 0 {
+		return false, false
+	}
+	questions, err := p.AllQuestions()
+	if err != nil || len(questions) != 1 {
+		return err == nil && len(questions) == 0 && noEDNS0(h.RCode), false
+	}
+	asked := questions[0]
+	same := asked.Type == q.question.Type && asked.Class == q.question.Class && fold(asked.Name) == fold(q.question.Name)
+	return same, h.Truncated
+}
+
+// fold returns a name in the form in which names are compared.
+func fold(n dnsmessage.Name) string { return strings.ToLower(n.String()) }
