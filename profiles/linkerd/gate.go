@@ -7,15 +7,13 @@ import (
 	"strings"
 )
 
-// Names has only those targets asked for that are names below one of the
-// suffixes ("svc.cluster.local."), and those of [Networks]. "." is all names;
-// labels are compared whole and without regard to case, and a dot at the end
-// makes no difference. An empty one is no name at all, as where a list of them
-// is split that is empty. linkerd's proxy takes them from
-// LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
+// Names limits the requested targets to names below one of the suffixes, such as
+// "svc.cluster.local.", in addition to [Networks]. "." means all names. Whole labels are
+// compared, without regard to case or a final dot. An empty suffix matches no name.
+// linkerd's proxy reads the suffixes from LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
-// Any other target has [profiles.ErrNoProfile] at once, without a call. Without
-// Names and Networks, all targets are asked for.
+// Any other target has [profiles.ErrNoProfile] at once, without a call. Without Names and
+// Networks, all targets are requested.
 func Names(suffixes ...string) Option {
 	return optionFunc(func(o *options) {
 		o.gated = true
@@ -27,10 +25,8 @@ func Names(suffixes ...string) Option {
 	})
 }
 
-// Networks has only those targets asked for that are addresses in one of the
-// networks, and those of [Names]. An IPv4 address is in no IPv6 network.
-//
-// An invalid network panics.
+// Networks limits the requested targets to addresses in one of the networks, in addition
+// to [Names]. An IPv6 network contains no IPv4 address. Networks panics if one is invalid.
 func Networks(networks ...netip.Prefix) Option {
 	for i, n := range networks {
 		if !n.IsValid() {
@@ -43,7 +39,7 @@ func Networks(networks ...netip.Prefix) Option {
 	})
 }
 
-// gate decides for which targets the controller is asked.
+// gate decides which targets the controller is asked for.
 type gate struct {
 	gated    bool // else for all
 	suffixes []string

@@ -42,7 +42,7 @@ func (m *Meters) Authz(protocol, policy string) func(Decision) {
 	if protocol == "http" {
 		route = byDefault("route", "default")
 	}
-	counts := newKeyed(m, func(l *lease, d Decision) prometheus.Counter {
+	counts := newKeyed(m, func(l *seriesLease, d Decision) prometheus.Counter {
 		labels := Server(policy, d.Target).With(route).With(Target(d.Target)).With(d.Client.Labels())
 		if d.Allowed {
 			return f.allowed.bind(l, labels.With(allowed))

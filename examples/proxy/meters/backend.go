@@ -22,7 +22,7 @@ import (
 // Cancellation, body and errors are those of PerRoute. A refusal counts as a
 // request, too.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
-	if r.beyond {
+	if r.overLimit {
 		authority = ""
 	}
 	return &backend{Service: next, routes: r, authority: authority}
@@ -35,36 +35,36 @@ type backend struct {
 	seen      atomic.Pointer[seen]
 }
 
-// seen are the routes that requests came by under one profile.
+// seen are the routes of the requests under one profile.
 type seen struct {
-	under  *reign
-	last   atomic.Pointer[dispatched] // most come by the route of the one before
+	under  *profileScope
+	last   atomic.Pointer[dispatched] // most requests have the route of the one before
 	routes sync.Map                   // *layer.Route → *dispatched
 }
 
-// dispatched is the series of one backend of a route, for a term.
+// dispatched is the series of one backend of a route, in one scope.
 type dispatched struct {
 	*streams
-	*term
+	*scope
 	by    *backend
 	route *layer.Route
-	dst   string // of the reign
+	dst   string // of the profile scope
 	sent  prometheus.Counter
 
-	after atomic.Pointer[dispatched] // once that name is gone
+	after atomic.Pointer[dispatched] // the successor after dst was renamed
 }
 
-// current is the streams of the same labels that are shown now.
+// current returns the streams with the same labels that are shown now.
 func (d *dispatched) current() *streams {
 	if d.holds() {
 		return d.streams
 	}
-	if d.by.routes.reign.Load().dst == d.dst {
+	if d.by.routes.profileScope.Load().dst == d.dst {
 		return d.by.of(d.route).streams
 	}
 	after := d.after.Load()
 	if after == nil || !after.holds() {
-		after = d.by.bind(d.by.routes.meters.late(), d.dst, d.route)
+		after = d.by.bind(d.by.routes.meters.lateScope(), d.dst, d.route)
 		d.after.Store(after)
 	}
 	return after.streams
@@ -86,12 +86,12 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 
 // of returns the series of a route; nil is the default one.
 func (b *backend) of(route *layer.Route) *dispatched {
-	if b.routes.beyond {
+	if b.routes.overLimit {
 		route = nil
 	}
-	now, reign := b.seen.Load(), b.routes.reign.Load()
-	if now == nil || now.under != reign {
-		now = &seen{under: reign}
+	now, profileScope := b.seen.Load(), b.routes.profileScope.Load()
+	if now == nil || now.under != profileScope {
+		now = &seen{under: profileScope}
 		b.seen.Store(now)
 	}
 	if d := now.last.Load(); d != nil && d.route == route && d.holds() {
@@ -102,28 +102,28 @@ func (b *backend) of(route *layer.Route) *dispatched {
 		d = found.(*dispatched) //nolint:errcheck,forcetypeassert // stored below
 	}
 	if d == nil || !d.holds() {
-		d = b.bindUnder(reign, route)
+		d = b.bindUnder(profileScope, route)
 		now.routes.Store(route, d)
 	}
 	now.last.Store(d)
 	return d
 }
 
-// bindUnder binds them for the time of a profile, if it has them.
-func (b *backend) bindUnder(r *reign, route *layer.Route) *dispatched {
-	t := r.term
+// bindUnder binds the series in the scope of a profile, if the profile has them.
+func (b *backend) bindUnder(r *profileScope, route *layer.Route) *dispatched {
+	t := r.scope
 	if !t.holds() || !r.has(nameOf(route), b.authority) {
-		t = b.routes.meters.late()
+		t = b.routes.meters.lateScope()
 	}
 	return b.bind(t, r.dst, route)
 }
 
-func (b *backend) bind(t *term, dst string, route *layer.Route) *dispatched {
+func (b *backend) bind(t *scope, dst string, route *layer.Route) *dispatched {
 	labels := b.routes.meters.meta("parent", dst).With(routeMeta(nameOf(route))).With(b.routes.meters.meta("backend", b.authority))
 	f := b.routes.meters.httpRoutes
 	return &dispatched{
-		streams: newStreams(f.responses, t.lease, labels), term: t,
-		by: b, route: route, dst: dst, sent: f.sent.bind(t.lease, labels),
+		streams: newStreams(f.responses, t.seriesLease, labels), scope: t,
+		by: b, route: route, dst: dst, sent: f.sent.bind(t.seriesLease, labels),
 	}
 }
 

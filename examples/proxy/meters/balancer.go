@@ -50,7 +50,7 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
-	l := m.lease(ctx)
+	l := m.seriesLease(ctx)
 	if !m.backends.has(l, target) {
 		target = ""
 	}

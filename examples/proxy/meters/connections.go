@@ -27,7 +27,7 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 // the first connection comes.
 type connections struct {
 	over             context.CancelFunc
-	lease            *lease
+	seriesLease      *seriesLease
 	route            func() tcpRoute
 	detected, opaque func() prometheus.Counter
 	looked           func() tcplayer.DetectInstruments
@@ -37,13 +37,13 @@ type tcpRoute struct{ opened, closed, failed prometheus.Counter }
 
 func (r *Routes) newConnections(dst string) *connections {
 	ctx, over := context.WithCancel(r.ctx)
-	f, l, parent := r.meters.tcpRoutes, r.meters.lease(ctx), r.meters.meta("parent", dst)
+	f, l, parent := r.meters.tcpRoutes, r.meters.seriesLease(ctx), r.meters.meta("parent", dst)
 	protocol := func(h Handling) func() prometheus.Counter {
 		return sync.OnceValue(func() prometheus.Counter {
 			return f.protocols.bind(l, parent.With(Labels{"protocol": string(h)}))
 		})
 	}
-	c := &connections{over: over, lease: l, detected: protocol(Detected), opaque: protocol(Opaque)}
+	c := &connections{over: over, seriesLease: l, detected: protocol(Detected), opaque: protocol(Opaque)}
 	c.looked = sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(l, r.direction, parent) })
 	c.route = sync.OnceValue(func() tcpRoute {
 		labels := parent.With(routeMeta("")).With(Labels{"target_ip": "", "target_port": parent["parent_port"]})
@@ -110,8 +110,8 @@ func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, 
 	if c == nil {
 		return f.Server.Call(ctx, conn)
 	}
-	c.lease.hold()
-	defer c.lease.release()
+	c.seriesLease.hold()
+	defer c.seriesLease.release()
 	route := c.route()
 	route.opened.Inc()
 	ended := route.failed

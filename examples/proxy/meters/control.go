@@ -22,7 +22,7 @@ import (
 // response has a status_code if there was a header. The series are shown until a
 // while after ctx.
 func (m *Meters) Control(ctx context.Context, addr string, labels Labels) stats.Handler {
-	return &controller{m.newCounted(m.lease(ctx), m.control, labels.With(Labels{"addr": addr}))}
+	return &controller{m.newCounted(m.seriesLease(ctx), m.control, labels.With(Labels{"addr": addr}))}
 }
 
 type controller struct{ *counted }

@@ -28,7 +28,7 @@ func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
 	return m.detect(m.always, d, labels)
 }
 
-func (m *Meters) detect(l *lease, d Direction, labels Labels) tcplayer.DetectInstruments {
+func (m *Meters) detect(l *seriesLease, d Direction, labels Labels) tcplayer.DetectInstruments {
 	f := m.detects[d]
 	return tcplayer.DetectInstruments{
 		Latency: seconds{f.durations.bind(l, labels)},

@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// family is the series of one name. Its collector is what Prometheus calls
-// unchecked: it says nothing beforehand, so labels may differ.
+// family is all series of one name. As an unchecked Prometheus collector it describes
+// nothing, so that its series may have different labels.
 type family[M prometheus.Metric] struct {
 	make func(Labels) M
 
@@ -46,8 +46,8 @@ func (m *Meters) histograms(name, help string, buckets ...float64) *family[prome
 	})
 }
 
-// bind returns the series with labels, for as long as the lease.
-func (f *family[M]) bind(l *lease, labels Labels) M {
+// bind returns the series with labels. It is shown until l ends.
+func (f *family[M]) bind(l *seriesLease, labels Labels) M {
 	labels = labels.clean()
 	key := labels.key()
 	f.mu.Lock()
@@ -68,10 +68,10 @@ func (f *family[M]) bind(l *lease, labels Labels) M {
 	return s.metric
 }
 
-// Describe says nothing.
+// Describe sends nothing, see family.
 func (f *family[M]) Describe(chan<- *prometheus.Desc) {}
 
-// Collect sends the series there are.
+// Collect sends all series.
 func (f *family[M]) Collect(to chan<- prometheus.Metric) {
 	f.mu.Lock()
 	shown := make([]prometheus.Metric, 0, len(f.series))

@@ -22,54 +22,54 @@ import (
 //	outbound_tcp_protocol_*          connections, by whether they are looked into
 //	outbound_tcp_detect_http_*       connections that were, by what they speak
 //
-// all but the first of the outbound side alone. They follow the profile: the series
-// of a route that it has no more are shown for a while, and so are all of them
-// when it says another name. Give a profiles.Router the methods of the same name
-// as the options: OnProfile, Measured, PerRoute and Unrouted; and a tcplayer.Detect the
-// instruments of Detect.
+// All but the first are outbound only. The series follow the profile. Those of a
+// removed route are shown for the retention time, and so are all of them when the
+// profile has another name. Pass the methods OnProfile, Measured, PerRoute and Unrouted
+// to the options of profiles.Router with these names, and the instruments of Detect to
+// tcplayer.Detect.
 //
-// Routes are safe for concurrent use. Labels are bound when the first request
-// comes by a route, and when the first of it comes to a target; after that a
-// request costs an allocation and two clock readings by route, as much by target,
-// and two allocations more of a route that is retryable.
+// Routes are safe for concurrent use. Labels are bound at the first request of a route,
+// and at its first request to a target. After that a request costs one allocation and
+// two clock readings by route, as much by target, and two allocations more if the route
+// is retryable.
 type Routes struct {
-	meters    *Meters
-	ctx       context.Context //nolint:containedctx // of the destination
-	direction Direction
-	conns     atomic.Pointer[connections] // by the name of the moment
-	reign     atomic.Pointer[reign]
+	meters       *Meters
+	ctx          context.Context //nolint:containedctx // of the destination
+	direction    Direction
+	conns        atomic.Pointer[connections] // by the name of the moment
+	profileScope atomic.Pointer[profileScope]
 
 	mu      sync.Mutex
 	dst     string
 	profile *profiles.Profile  // nil: none yet
 	routes  map[string]*routed // by name and labels
 
-	beyond bool // there was no room: it has neither a name nor routes and backends of its own
+	overLimit bool // too many destinations: no name, routes or backends of its own
 }
 
-// Routes returns the series of the destination that target names, until its
-// profile says another name. They are shown until a while after ctx. Beyond a
-// thousand destinations outbound they have no name, and neither have routes and
-// targets, whatever the profile says.
+// Routes returns the series of the destination with the name target, until the
+// profile has another name. They are shown for the retention time after ctx. From the
+// thousand-and-first outbound destination on, destinations, routes and targets have no
+// names.
 func (m *Meters) Routes(ctx context.Context, d Direction, target string) *Routes {
 	r := &Routes{meters: m, ctx: ctx, direction: d}
 	name := m.parent(ctx, d, target)
-	r.beyond = name != target
+	r.overLimit = name != target
 	r.rename(name)
-	r.reign.Store(r.newReign(nil))
+	r.profileScope.Store(r.newProfileScope(nil))
 	return r
 }
 
-// OnProfile says which profile is about to be in force, and which name:port it
-// gives to the destination. The same as before changes nothing.
+// OnProfile sets the profile that is about to take effect, and the destination's
+// name:port. The same profile as before changes nothing.
 func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
-	if r.beyond {
+	if r.overLimit {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if dst == r.dst && r.profile != nil && reflect.DeepEqual(p, r.profile) {
-		return // a stream of the controller began anew
+		return // a stream of the controller was reopened
 	}
 	r.profile = p
 	if dst != r.dst {
@@ -82,10 +82,10 @@ func (r *Routes) OnProfile(dst string, p *profiles.Profile) {
 		}
 		r.letGo(stay)
 	}
-	r.reign.Swap(r.newReign(p)).over()
+	r.profileScope.Swap(r.newProfileScope(p)).over()
 }
 
-// rename begins anew by another name.
+// rename starts new series with another name.
 func (r *Routes) rename(dst string) {
 	r.dst, r.routes = dst, map[string]*routed{}
 	if r.direction == Outbound {
@@ -93,7 +93,7 @@ func (r *Routes) rename(dst string) {
 	}
 }
 
-// letGo ends the routes that do not stay.
+// letGo ends the routes that are not in stay.
 func (r *Routes) letGo(stay map[string]bool) {
 	for key, route := range r.routes {
 		if !stay[key] {
@@ -140,9 +140,9 @@ func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
 	return r.PerRoute(profiles.Route{}, next)
 }
 
-// route returns what there is of a route.
+// route returns the series of a route.
 func (r *Routes) route(name string, labels map[string]string) *routed {
-	if r.beyond {
+	if r.overLimit {
 		name, labels = "", nil
 	}
 	key := routeKey(name, labels)
@@ -176,3 +176,48 @@ func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Respons
 func (m *routeMeter) Next() httplayer.Service { return m.Service }
 
 func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// profileScope is the scope of one profile. The series of backends are bound in it, so
+// that they end with the last profile that has the backend.
+type profileScope struct {
+	*scope
+	over context.CancelFunc
+	dst  string
+
+	routes, backends map[string]bool // by name, and by authority; nil: there is no profile yet
+}
+
+// newProfileScope returns the scope of p, or of the time before the first profile if p
+// is nil.
+func (r *Routes) newProfileScope(p *profiles.Profile) *profileScope {
+	ctx, over := context.WithCancel(r.ctx)
+	n := &profileScope{scope: r.meters.scope(ctx), over: over, dst: r.dst}
+	if p == nil {
+		return n
+	}
+	n.routes, n.backends = map[string]bool{"": true}, map[string]bool{}
+	for _, t := range p.Targets {
+		if t.Weight > 0 && t.Validate() == nil {
+			n.backends[t.Authority] = true
+		}
+	}
+	if len(n.backends) == 0 {
+		n.backends[r.dst] = true
+	}
+	if p.Endpoint != nil {
+		n.backends[p.Endpoint.String()] = true
+	}
+	for _, route := range p.Routes {
+		n.routes[route.Name] = true
+		for _, m := range route.Mirrors {
+			n.backends[m.Authority] = true
+		}
+	}
+	return n
+}
+
+// has reports whether the profile has a route and a backend. A request that began
+// with an earlier profile may use others.
+func (r *profileScope) has(route, authority string) bool {
+	return r.routes == nil || r.routes[route] && r.backends[authority]
+}

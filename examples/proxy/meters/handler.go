@@ -10,18 +10,17 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// mostScrapes is how many scrapes are answered at a time. Each holds all series as
-// they were when it came, which is some times the page, until its client has read it.
-const mostScrapes = 8
+// maxScrapes is how many scrapes are answered at a time. Each holds a copy of all series
+// until its client has read the answer.
+const maxScrapes = 8
 
-// Handler shows the metrics as Prometheus' text, with "# EOF" as the last line,
-// compressed for who accepts gzip. It answers eight scrapes at a time, and others
-// with 503 and Retry-After. How long a client may take is up to who serves it: set a
-// write deadline.
+// Handler serves the metrics as Prometheus text, with "# EOF" as the last line, and
+// compressed if the client accepts gzip. It answers eight scrapes at a time, and rejects
+// further ones with 503 and Retry-After. The server must set a write deadline.
 func (m *Meters) Handler() http.Handler {
-	// It would choose other formats, and compress before the last line.
+	// promhttp would choose other formats, and compress before the last line.
 	text := promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{DisableCompression: true})
-	scrapes := make(chan struct{}, mostScrapes)
+	scrapes := make(chan struct{}, maxScrapes)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case scrapes <- struct{}{}:
@@ -46,8 +45,8 @@ func (m *Meters) Handler() http.Handler {
 	})
 }
 
-// acceptsGzip reports whether a client takes gzip: what is said of it by name goes
-// before what is said of anything.
+// acceptsGzip reports whether a client accepts gzip. An entry for gzip wins over one for
+// "*".
 func acceptsGzip(h http.Header) bool {
 	takes := false
 	for part := range strings.SplitSeq(strings.Join(h.Values("Accept-Encoding"), ","), ",") {
@@ -64,7 +63,7 @@ func acceptsGzip(h http.Header) bool {
 	return takes
 }
 
-// response is a ResponseWriter whose body goes through something else.
+// response is a ResponseWriter whose body is written to another writer.
 type response struct {
 	http.ResponseWriter
 	body io.Writer

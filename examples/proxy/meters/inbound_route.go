@@ -53,9 +53,9 @@ func (m *Meters) inboundRouteFamilies() inboundRouteFamilies {
 func (m *Meters) InboundRoute(ctx context.Context, policy string, target netip.AddrPort) Layer {
 	labels := byDefault("parent", policy).With(byDefault("route", "default"))
 	labels["parent_port"] = strconv.Itoa(int(target.Port()))
-	l, f := m.lease(ctx), m.inboundRoutes
+	l, f := m.seriesLease(ctx), m.inboundRoutes
 	s := &inboundRoute{
-		lease: l, requests: f.requests.bind(l, labels),
+		seriesLease: l, requests: f.requests.bind(l, labels),
 		request: f.request.bind(l, labels), response: f.response.bind(l, labels),
 		bindStatus: func(status string) prometheus.Counter {
 			return f.statuses.bind(l, labels.With(Labels{"status": status}))
@@ -66,7 +66,7 @@ func (m *Meters) InboundRoute(ctx context.Context, policy string, target netip.A
 
 // inboundRoute is the series of one port.
 type inboundRoute struct {
-	lease             *lease
+	seriesLease       *seriesLease
 	requests          prometheus.Counter
 	request, response prometheus.Histogram
 
@@ -103,7 +103,7 @@ type inboundRouteMeter struct {
 }
 
 func (m *inboundRouteMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	m.lease.hold()
+	m.seriesLease.hold()
 	m.requests.Inc()
 	e := &inboundExchange{inboundRoute: m.inboundRoute, start: time.Now()}
 	if req.Body != nil && req.Body != http.NoBody && req.Method != http.MethodConnect {
@@ -157,5 +157,5 @@ func (e *inboundExchange) End(error) {
 	}
 	e.response.Observe(took.Seconds())
 	e.status(e.code).Inc()
-	e.lease.release()
+	e.seriesLease.release()
 }

@@ -2,13 +2,14 @@ package meters
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counter, gauge and histogram are Prometheus' instruments as go-kit's. Their
-// labels are bound already; go-kit's own adapter would look them up each time.
+// counter, gauge and histogram adapt Prometheus instruments to go-kit. Their labels are
+// bound; go-kit's own adapter would look them up on each call.
 type counter struct{ prometheus.Counter }
 
 func (c counter) With(...string) metrics.Counter { return c }
@@ -21,14 +22,13 @@ type histogram struct{ prometheus.Observer }
 
 func (h histogram) With(...string) metrics.Histogram { return h }
 
-// seconds is a histogram of seconds that is given milliseconds.
+// seconds is a histogram of seconds that observes milliseconds.
 type seconds struct{ prometheus.Observer }
 
 func (s seconds) With(...string) metrics.Histogram { return s }
 func (s seconds) Observe(ms float64)               { s.Observer.Observe(ms / 1000) }
 
-// labelled is counters of which one label is not bound yet. There is no series
-// without it.
+// labelled is counters with one unbound label. Without the label it counts nothing.
 type labelled struct {
 	name  string // of the label, as Prometheus has it
 	value func(string) string
@@ -42,7 +42,7 @@ func newLabelled(name string, bind func(Labels) prometheus.Counter, value func(s
 
 func asItIs(s string) string { return s }
 
-// With takes one label; its name is the library's.
+// With binds the value of the one label.
 func (l labelled) With(label ...string) metrics.Counter {
 	value := l.value(label[1])
 	if c, ok := l.bound.Load(value); ok {
@@ -55,8 +55,8 @@ func (l labelled) With(label ...string) metrics.Counter {
 
 func (labelled) Add(float64) {}
 
-// states is labelled for gauges. Who binds one has a share of the series, as another
-// with the same labels may come before who had them last is done.
+// states is labelled for gauges. Each bound gauge is a share of the series, because an
+// owner with the same labels may begin before the last one has ended.
 type states struct {
 	name string
 	bind func(Labels) prometheus.Gauge
@@ -69,7 +69,7 @@ func (s states) With(label ...string) metrics.Gauge {
 func (states) Set(float64) {}
 func (states) Add(float64) {}
 
-// share is what one of those who write to a gauge has of its value.
+// share is the part of a gauge's value that one owner has set.
 type share struct {
 	all prometheus.Gauge
 
@@ -91,4 +91,26 @@ func (s *share) Add(delta float64) {
 	defer s.mu.Unlock()
 	s.all.Add(delta)
 	s.own += delta
+}
+
+// lazy is a counter whose series is bound at the first Add above 0, because linkerd's
+// proxy does not show such series before.
+type lazy struct {
+	bind  func() prometheus.Counter
+	bound atomic.Pointer[counter]
+}
+
+func (l *lazy) With(...string) metrics.Counter { return l }
+
+func (l *lazy) Add(delta float64) {
+	c := l.bound.Load()
+	if c == nil {
+		if delta == 0 {
+			return
+		}
+		// Concurrent calls bind the same series.
+		c = &counter{l.bind()}
+		l.bound.Store(c)
+	}
+	c.Add(delta)
 }

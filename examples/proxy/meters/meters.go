@@ -8,30 +8,29 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Config is what Meters are told.
+// Config configures [New].
 type Config struct {
-	// RetainIdle is how long series are shown that nobody writes to any more;
-	// 0 is 10 min.
+	// RetainIdle is how long series are shown after the last write. 0 or less means
+	// 10 min.
 	RetainIdle time.Duration
 
-	// ServiceSuffixes are those by which Services of the cluster are known, such
-	// as svc.cluster.local, which is the only one if there are none: see the labels
-	// parent_* and backend_*.
+	// ServiceSuffixes are the domains of the cluster's Services, for the labels
+	// parent_* and backend_*. The default is svc.cluster.local.
 	ServiceSuffixes []string
 
-	// Version is what proxy_build_info calls this program; empty is what the
-	// Go toolchain says of it.
+	// Version is the version in proxy_build_info. The default is the version that the
+	// Go toolchain recorded.
 	Version string
 }
 
 const defaultRetain = 10 * time.Minute
 
-// Meters are the metrics of one proxy. They are safe for concurrent use, and
-// end with what uses them.
+// Meters are the metrics of one proxy. They are safe for concurrent use. Nothing has to
+// be closed.
 type Meters struct {
 	registry *prometheus.Registry
 	retain   time.Duration
-	always   *lease
+	always   *seriesLease
 	services []string // suffixes
 
 	sources, parents, backends room // outbound
@@ -55,17 +54,17 @@ type Meters struct {
 	stacks     stackFamilies
 }
 
-// New returns Meters that have counted nothing.
+// New returns Meters without any counts.
 func New(c Config) *Meters {
 	m := &Meters{
 		registry: prometheus.NewRegistry(),
-		retain:   cmp.Or(c.RetainIdle, defaultRetain),
+		retain:   cmp.Or(max(c.RetainIdle, 0), defaultRetain),
 		services: c.ServiceSuffixes,
 	}
 	if len(m.services) == 0 {
 		m.services = []string{"svc.cluster.local"}
 	}
-	m.always = m.lease(context.Background())
+	m.always = m.seriesLease(context.Background())
 	m.requests = m.requestFamilies("")
 	m.control = m.requestFamilies("control_")
 	m.routes = m.routeFamilies()

@@ -1,9 +1,11 @@
 package meters
 
 import (
+	"context"
 	"runtime/debug"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
@@ -44,4 +46,45 @@ func buildInfo(version string) Labels {
 		}
 	}
 	return labels
+}
+
+// certificates are what there is of this proxy's own.
+type certificates struct {
+	expires   *family[prometheus.Gauge]
+	refreshes *family[prometheus.Counter]
+}
+
+func (m *Meters) certificates() certificates {
+	return certificates{
+		expires: m.gauges("control_identity_cert_expiration_timestamp_seconds",
+			"Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)"),
+		refreshes: m.counters("control_identity_cert_refreshes_total",
+			"The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity provider"),
+	}
+}
+
+// Identity returns when the certificate of this proxy ends, in seconds since
+// 1970, and how often it got one. They are shown from then on.
+func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
+	return gauge{m.certs.expires.bind(m.always, nil)}, counter{m.certs.refreshes.bind(m.always, nil)}
+}
+
+// stackFamilies are the services of endpoints of HTTP, and of balancers, that were
+// made, and let go. linkerd's proxy also counts how often they were polled, and waited for,
+// which has no like here: a Call admits or refuses, and nobody polls before it.
+type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
+
+func (m *Meters) stackFamilies() stackFamilies {
+	return stackFamilies{
+		created: m.counters("stack_create_total", "Total number of services created"),
+		dropped: m.counters("stack_drop_total", "Total number of services dropped"),
+	}
+}
+
+// stack counts a service that lives as long as ctx. The name is endpoint or
+// balance.
+func (m *Meters) stack(ctx context.Context, d Direction, protocol, name string) {
+	labels := Labels{"direction": string(d), "protocol": protocol, "name": name}
+	m.stacks.created.bind(m.always, labels).Inc()
+	context.AfterFunc(ctx, m.stacks.dropped.bind(m.always, labels).Inc)
 }

@@ -23,7 +23,7 @@ func (m *Meters) retryFamilies(prefix string) retryFamilies {
 // retries is the series of one route.
 type retries struct{ requests, successes, limited, overflow prometheus.Counter }
 
-func (f retryFamilies) bind(l *lease, labels Labels) retries {
+func (f retryFamilies) bind(l *seriesLease, labels Labels) retries {
 	return retries{
 		requests: f.requests.bind(l, labels), successes: f.successes.bind(l, labels),
 		limited: f.limited.bind(l, labels), overflow: f.overflow.bind(l, labels),

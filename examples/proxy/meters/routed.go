@@ -14,16 +14,16 @@ import (
 type routed struct {
 	meters *Meters
 	over   context.CancelFunc
-	term   *term
+	scope  *scope
 	labels Labels
 
 	bound    atomic.Pointer[routeSeries]
 	measured func() (requests, tries layer.Instruments)
 }
 
-// routeSeries are outbound_http_route_* of one route, for a term.
+// routeSeries are outbound_http_route_* of one route, for a scope.
 type routeSeries struct {
-	*term
+	*scope
 	*streams
 	retries func() retries // not bound before it is asked for
 }
@@ -34,7 +34,7 @@ func (r *Routes) newRouted(name string, rt map[string]string) *routed {
 	ctx, over := context.WithCancel(r.ctx)
 	dst := r.dst
 	return &routed{
-		meters: r.meters, over: over, term: r.meters.term(ctx),
+		meters: r.meters, over: over, scope: r.meters.scope(ctx),
 		labels: r.meters.meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // linkerd's, unless it is asked for
 		measured: sync.OnceValues(func() (requests, tries layer.Instruments) {
 			return r.meters.Route(ctx, r.direction, dst, name, rt)
@@ -48,13 +48,13 @@ func (r *routed) now() *routeSeries {
 	if s := r.bound.Load(); s != nil && s.holds() {
 		return s
 	}
-	t, f := r.term, r.meters.httpRoutes
+	t, f := r.scope, r.meters.httpRoutes
 	if !t.holds() {
-		t = r.meters.late()
+		t = r.meters.lateScope()
 	}
 	s := &routeSeries{
-		term: t, streams: newStreams(f.requests, t.lease, r.labels),
-		retries: sync.OnceValue(func() retries { return f.retries.bind(t.lease, r.labels) }),
+		scope: t, streams: newStreams(f.requests, t.seriesLease, r.labels),
+		retries: sync.OnceValue(func() retries { return f.retries.bind(t.seriesLease, r.labels) }),
 	}
 	r.bound.Store(s)
 	return s

@@ -43,7 +43,7 @@ func (m *Meters) routeFamilies() routeFamilies {
 func (m *Meters) Route(
 	ctx context.Context, d Direction, dst, route string, labels map[string]string,
 ) (requests, tries layer.Instruments) {
-	l, f := m.lease(ctx), m.routes
+	l, f := m.seriesLease(ctx), m.routes
 	all := Labels{"direction": string(d), "dst": dst}
 	if route != "" {
 		all["rt_route"] = route
@@ -55,7 +55,7 @@ func (m *Meters) Route(
 		late:     b.lazy(f.responses, Labels{"classification": "failure", "error": "timeout"}),
 		pending:  new(atomic.Int64),
 	}
-	open := holding{discard.NewGauge(), l}
+	open := leasedGauge{discard.NewGauge(), l}
 	successes := b.lazy(f.responses, Labels{"classification": "success"})
 	requests = layer.Instruments{
 		InFlight:  open,
@@ -85,14 +85,14 @@ func skipped(reason string) string {
 	return reason
 }
 
-// binder binds series for one lease.
+// binder binds series for one seriesLease.
 type binder struct {
-	lease  *lease
-	labels Labels
+	seriesLease *seriesLease
+	labels      Labels
 }
 
 func (b binder) counters(f *family[prometheus.Counter]) func(Labels) prometheus.Counter {
-	return func(more Labels) prometheus.Counter { return f.bind(b.lease, b.labels.With(more)) }
+	return func(more Labels) prometheus.Counter { return f.bind(b.seriesLease, b.labels.With(more)) }
 }
 
 func (b binder) counter(f *family[prometheus.Counter], more Labels) metrics.Counter {

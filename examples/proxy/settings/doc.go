@@ -1,13 +1,13 @@
-// Package settings is what a proxy is told: by variables of its environment,
-// which are linkerd's where linkerd has one, and by a file.
+// Package settings reads the configuration of a proxy from environment variables and a
+// file. The variables are those of linkerd's proxy, and a few of our own.
 //
 //	LINKERD2_PROXY_OUTBOUND_CONNECT_TIMEOUT=2s ─┐
-//	                                            ├─▶ Read ─▶ Settings, or all that is wrong
+//	                                            ├─▶ Read ─▶ Settings, or all problems
 //	outbound: {connect_timeout: 2s}             ─┘
 //
-// Variables win over the file. The file is YAML, and a key of it is the name of
-// a variable in lower case without its prefix; a mapping stands for the names
-// that begin with its key, so that these say the same:
+// Variables win over the file. The file is YAML. A key is the name of a variable in
+// lower case without its prefix. A mapping stands for the names that begin with its key,
+// so these two mean the same:
 //
 //	outbound_connect_timeout: 2s
 //

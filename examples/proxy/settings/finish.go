@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// finish is what takes more than one variable to know.
+// finish checks and completes the settings that depend on several variables.
 func (r *reader) finish(s *Settings) {
 	r.finishIdentity(s)
 	r.finishControl(s)
@@ -36,7 +36,7 @@ func (r *reader) finish(s *Settings) {
 	}
 }
 
-// longestKeepAlive is Linux's: beyond it no connection could be set up.
+// longestKeepAlive is the limit of Linux. Connections with a longer one would fail.
 const longestKeepAlive = 32767 * time.Second
 
 func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
@@ -46,13 +46,13 @@ func (r *reader) finishKeepAlive(s *Settings, side string, of *Socket) {
 	}
 }
 
-// takenFor warns that a time is not what was asked for.
+// takenFor adds a warning that a time is replaced by another.
 func (r *reader) takenFor(s *Settings, name string, asked, instead time.Duration) {
 	s.Warnings = append(s.Warnings, fmt.Sprintf("%s is %v, and taken for %v", r.where(name), asked, instead))
 }
 
-// TapServed reports whether anybody may watch: with identity, whom
-// TAP_SVC_NAME names; without, this machine; nobody if TAP_DISABLED is set.
+// TapServed reports whether tap is served: not if TAP_DISABLED is set, and with an
+// identity only if TAP_SVC_NAME is set.
 func (s *Settings) TapServed() bool {
 	return !s.Tap.Disabled && (s.Identity == nil || s.Tap.Name != "")
 }
@@ -111,10 +111,10 @@ func (r *reader) finishControl(s *Settings) {
 	}
 }
 
-// shortestStream is the least that the limits of a stream which is well come to.
+// shortestStream is the smallest idle limit and lifetime of a stream.
 const shortestStream = 10 * time.Second
 
-// finishStreams holds the limits of streams to their order; 0 is none.
+// finishStreams checks the order of the stream limits; 0 means no limit.
 func (r *reader) finishStreams(s *Settings) {
 	last, least := "", time.Duration(0)
 	for _, limit := range []struct {
@@ -162,8 +162,7 @@ func (r *reader) finishPolicy(s *Settings) {
 	}
 }
 
-// finishOrigin says what it takes to believe a PROXY header: whoever connects can
-// write one.
+// finishOrigin warns that any client can write a PROXY header.
 func (r *reader) finishOrigin(s *Settings) {
 	if s.Inbound.Origin.Kind != ProxyProtocol || len(s.Inbound.IPs) > 0 {
 		return
@@ -181,7 +180,7 @@ func (r *reader) finishBackoff(of string, c *Connect) {
 	switch {
 	case r.has(least) != r.has(most):
 		r.problem(least, "and "+r.where(most)+" go together")
-	case of == "CONTROL_CONNECT" && !r.has(least, of+"_EXP_BACKOFF_JITTER"): // what is wrong is said of outbound
+	case of == "CONTROL_CONNECT" && !r.has(least, of+"_EXP_BACKOFF_JITTER"): // the problem is reported for outbound
 	default:
 		if err := c.Backoff.Validate(); err != nil {
 			r.problem(of+"_EXP_BACKOFF_*", err.Error())

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// Options are the settings as those of a socket.
+// Options returns the socket options.
 func (s Socket) Options() []tcplayer.SocketOption {
 	var opts []tcplayer.SocketOption
 	if s.KeepAlive > 0 {
@@ -26,14 +26,14 @@ func (s Socket) Options() []tcplayer.SocketOption {
 	return opts
 }
 
-// MaxWait is how long may be waited, for a layer that takes 0 for no limit.
+// MaxWait is FailFast for a layer that takes 0 as no limit.
 func (q Queue) MaxWait() time.Duration { return max(q.FailFast, 1) }
 
 // Dial makes a connection.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Requests are the settings as those of an endpoint that requests are sent to,
-// on connections made by dial.
+// Requests returns the options of an endpoint for requests, with connections made by
+// dial.
 func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
 		httplayer.DialContext(dial),
@@ -45,16 +45,15 @@ func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 	}
 }
 
-// Bytes are the settings as those of an endpoint that connections are forwarded
-// to.
+// Bytes returns the options of an endpoint for forwarded connections.
 func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
 		tcplayer.DialContext(dial), tcplayer.ConnectTimeout(c.Timeout), tcplayer.Backoff(c.Backoff),
 	}
 }
 
-// Limits are those that streams of the destination controller are held to, as
-// resolvers and sources of profiles take them: below 0 is none.
+// Limits returns the limits of streams of the destination controller. Below 0 means no
+// limit, as packages resolve/linkerd and profiles/linkerd expect it.
 func (c *Control) Limits() StreamLimits {
 	limits := c.Streams
 	for _, d := range []*time.Duration{&limits.Initial, &limits.Idle, &limits.Lifetime} {
@@ -65,15 +64,15 @@ func (c *Control) Limits() StreamLimits {
 	return limits
 }
 
-// Load reads the files of an identity. The error has all that is wrong with them.
+// Load reads the files of an identity. The error contains all problems.
 func (i *Identity) Load() (identity.Config, error) {
 	c, err := identity.Load(i.Dir, string(i.TrustAnchors), i.TokenFile, i.ServerID, i.ServerName)
-	c.MinRefresh, c.MaxRefresh = max(i.MinRefresh, 1), i.MaxRefresh // where 0 would be the usual
+	c.MinRefresh, c.MaxRefresh = max(i.MinRefresh, 1), i.MaxRefresh // 0 would mean the default
 	return c, err
 }
 
-// Check is Load for what is wrong. Of no identity, and of one that is not said
-// whole, it has nothing to say: [Read] has.
+// Check returns the error of Load. It returns nil without an identity, and for one that
+// is incomplete, because [Read] reports that.
 func (i *Identity) Check() error {
 	if i == nil || i.Dir == "" || len(i.TrustAnchors) == 0 || i.TokenFile == "" || i.ServerID == "" || i.ServerName == "" {
 		return nil
@@ -82,10 +81,9 @@ func (i *Identity) Check() error {
 	return err
 }
 
-// Options are the settings as those of a server of HTTP. How many streams may
-// be taken back is as near as it comes to MaxPendingAcceptResetStreams; for
-// MaxSendBufSize and AdaptiveFlowControl net/http has nothing. Its
-// MaxHeaderListSize is for the headers of HTTP/1 as well.
+// Options returns the options of an HTTP server. MaxPendingAcceptResetStreams becomes
+// the closest setting, the number of streams that a client may reset. net/http has no
+// MaxSendBufSize or AdaptiveFlowControl. MaxHeaderListSize also applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
 		httplayer.HTTP2(http.HTTP2Config{
@@ -104,13 +102,12 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 	return opts
 }
 
-// mostHeader leaves room for what net/http adds to it, 320 bytes in HTTP/2 and
-// 4 KiB in HTTP/1: it would wrap round.
+// mostHeader leaves room for the 320 bytes in HTTP/2 and 4 KiB in HTTP/1 that net/http
+// adds, which would overflow otherwise.
 const mostHeader = min(most32-320, math.MaxInt-4<<10)
 
-// Find is how a listener learns where a connection was going to. Where the system
-// does not know of redirections, or of that of this connection, it was going to
-// the listener.
+// Find returns the function that finds the original destination of a connection. If the
+// system does not track the connection, the destination is the listener itself.
 func (o Origin) Find() tcplayer.Origin {
 	switch o.Kind {
 	case ProxyProtocol:
@@ -157,9 +154,8 @@ func (o Origin) Check(ctx context.Context) error {
 	return err
 }
 
-// isUntracked reports whether err says that the system has no rules, or tracks
-// no connection like this one. A socket that cannot be asked, as one of MPTCP,
-// may well have been redirected.
+// isUntracked reports whether err means that the system has no rules, or does not track
+// the connection. EOPNOTSUPP of an MPTCP socket does not: it may have been redirected.
 func isUntracked(err error) bool {
 	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return false

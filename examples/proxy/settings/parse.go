@@ -29,11 +29,11 @@ func parseBool(s string) (bool, error) {
 	return s == "true", nil
 }
 
-// parseNo is for what cannot be had.
+// parseNo accepts only false, for unsupported features.
 func parseNo(s string) error {
 	yes, err := parseBool(s)
 	if yes {
-		return errors.New("cannot be had here")
+		return errors.New("is not supported here")
 	}
 	return err
 }
@@ -46,7 +46,7 @@ func parseNumber(s string) (int, error) {
 	return int(n), nil
 }
 
-// parseBetween reads a number from least to most.
+// parseBetween parses a number from least to most.
 func parseBetween(least, most uint32) func(string) (uint32, error) {
 	return func(s string) (uint32, error) {
 		n, err := strconv.ParseUint(s, 10, 32)

@@ -9,12 +9,12 @@ import (
 	"github.com/gotower/gotower/profiles/linkerd"
 )
 
-// Profiles are asked for at the destination controller, which is asked by way of
-// conn: those of the names, and of the addresses, that the settings say.
+// Profiles returns the source of profiles: the destination controller behind conn, for
+// the names and addresses that the settings allow.
 func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) profiles.Source {
 	names := make([]string, len(c.ProfileSuffixes))
 	for i, suffix := range c.ProfileSuffixes {
-		names[i] = suffix + "." // the root is all there, and an empty name none
+		names[i] = suffix + "." // there the root means all names, and an empty suffix no name
 	}
 	return linkerd.New(conn,
 		linkerd.Names(names...),

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// Option says where settings are read from, besides the environment.
+// Option configures [Read].
 type Option interface{ apply(r *reader) }
 
 type option func(*reader)
 
 func (f option) apply(r *reader) { f(r) }
 
-// File reads a file of settings as well; name is for what is said of it.
-// Variables win over it.
+// File makes Read use the content of a file too. Variables win over it. The name is for
+// error messages.
 func File(name string, content []byte) Option {
 	return option(func(r *reader) { r.file = parseFile(name, content) })
 }
@@ -26,11 +26,13 @@ func Environ(environ []string) Option {
 	return option(func(r *reader) { r.environ = environ })
 }
 
-// Read returns what the environment, by way of lookup, and the files say. The
-// error is all that is wrong at once, as [InvalidError] values in an errors.Join; the
-// Settings are of no use then, but for their Warnings and [Identity.Check], which
-// finds what is wrong with the files that they name.
+// Read returns the settings of the environment, which lookup reads, and of the files.
+// The error contains all problems, as [InvalidError] values in an errors.Join. After an
+// error only Warnings and [Identity.Check] are of use. Read panics if lookup is nil.
 func Read(lookup func(name string) (value string, ok bool), opts ...Option) (Settings, error) {
+	if lookup == nil {
+		panic("settings: Read: lookup is nil; want a function such as os.LookupEnv")
+	}
 	r := &reader{lookup: lookup, given: map[string]string{}}
 	for _, o := range opts {
 		o.apply(r)
@@ -57,7 +59,7 @@ type reader struct {
 	lookup   func(string) (string, bool)
 	file     *file
 	environ  []string          // to be checked for unknown names
-	given    map[string]string // names of variables that were given, and where
+	given    map[string]string // name of each variable that is set, and where
 	problems []error
 }
 
@@ -84,7 +86,7 @@ func unknownNames(environ []string, groups []group) []string {
 	return unknown
 }
 
-// find returns what was said of v, and where.
+// find returns the text of v, and where it is set.
 func (r *reader) find(v *variable) (text, where string, ok bool) {
 	names := append([]string{v.name}, v.older...)
 	for _, name := range names {
@@ -103,14 +105,13 @@ func (r *reader) find(v *variable) (text, where string, ok bool) {
 	return "", "", false
 }
 
-// beaten reports whether the environment says by another name what the file may
-// say by that of v, and not half of what v is the other half of.
+// beaten reports whether the environment sets the variable that v overrides, so that v
+// of the file is ignored. It is not ignored if the environment sets the other half of v.
 func (r *reader) beaten(v *variable) bool {
 	return r.said(v, v.beats) && !r.said(v, v.with)
 }
 
-// said reports whether the environment has a variable of that name, which is
-// written as that of v is.
+// said reports whether the environment sets the variable name, with the prefix of v.
 func (r *reader) said(v *variable, name string) bool {
 	if name == "" {
 		return false
@@ -147,12 +148,12 @@ func (r *reader) take(s *Settings, v *variable, text, where string) bool {
 	return false
 }
 
-// has reports whether any of the variables was given.
+// has reports whether any of the variables is set.
 func (r *reader) has(names ...string) bool {
 	return slices.ContainsFunc(names, func(name string) bool { return r.given[name] != "" })
 }
 
-// where is the name of a variable for people: where it was given, if it was.
+// where returns the place where a variable is set, or else its full name.
 func (r *reader) where(name string) string {
 	if where := r.given[name]; where != "" {
 		return where

@@ -5,35 +5,35 @@ import (
 	"strings"
 )
 
-// Prefix is what stands before the names of variables that are linkerd's, and
-// OwnPrefix what stands before those that linkerd has not.
+// Prefix is the prefix of linkerd's variables, and OwnPrefix the prefix of variables that
+// linkerd does not have.
 const (
 	Prefix    = "LINKERD2_PROXY_"
 	OwnPrefix = "GOTOWER_"
 )
 
-// variable is one thing that can be said.
+// variable is one variable and the way to parse it.
 type variable struct {
 	name   string                  // without its prefix
-	prefix string                  // Prefix if empty; "-" is none
-	older  []string                // names that are read if name is not there
-	beats  string                  // one that this one wins over, but from the file not over one of the environment
-	with   string                  // one that goes with this one: if the environment says that, beats does not count
+	prefix string                  // empty means Prefix; "-" means no prefix
+	older  []string                // names that are read if name is not set
+	beats  string                  // a variable that this one overrides; in a file it does not override the environment
+	with   string                  // the other half of this variable: if the environment sets it, beats does not apply
 	usual  string                  // the default, in the same syntax
 	help   string                  // a line
-	set    func(text string) error // takes the value, also of usual
-	mild   bool                    // a bad value is a warning
+	set    func(text string) error // parses the value, also that of usual
+	mild   bool                    // an invalid value is a warning
 	lost   string                  // why a value is not honoured: a warning
-	hidden bool                    // a bad value is not shown: it may be a secret
+	hidden bool                    // an invalid value is not shown, because it may be a secret
 }
 
-// group is the variables that belong together.
+// group is variables under one title of the help.
 type group struct {
 	title     string
 	variables []variable
 }
 
-// to parses a text into where.
+// to returns a function that parses a text into where.
 func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	return func(text string) error {
 		value, err := parse(text)
@@ -44,7 +44,7 @@ func to[T any](where *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// checked parses a text that nobody asks for.
+// checked returns a function that only validates a text.
 func checked[T any](parse func(string) (T, error)) func(string) error { return to(new(T), parse) }
 
 func (v *variable) full(name string) string {
@@ -57,7 +57,7 @@ func (v *variable) full(name string) string {
 	return v.prefix + name
 }
 
-// invalid says what is wrong with a value.
+// invalid returns the error of a value.
 func (v *variable) invalid(where, text string, err error) *InvalidError {
 	if v.hidden {
 		text = ""
@@ -65,14 +65,14 @@ func (v *variable) invalid(where, text string, err error) *InvalidError {
 	return &InvalidError{Where: where, Text: text, Err: err}
 }
 
-// InvalidError is a value that cannot be taken.
+// InvalidError is an invalid value of a variable or key.
 type InvalidError struct {
-	Where string // the variable, or the file with its line and key
-	Text  string // the value; empty if there is none, or if it may be a secret
+	Where string // the variable, or the file with line and key
+	Text  string // the value; empty if there is none or it may be a secret
 	Err   error
 }
 
-// Error says where, what and why.
+// Error returns the place, the value and the reason.
 func (p *InvalidError) Error() string {
 	if p.Text == "" {
 		return p.Where + ": " + p.Err.Error()
@@ -80,10 +80,10 @@ func (p *InvalidError) Error() string {
 	return fmt.Sprintf("%s=%q: %v", p.Where, shorten(p.Text), p.Err)
 }
 
-// Unwrap returns why.
+// Unwrap returns the reason.
 func (p *InvalidError) Unwrap() error { return p.Err }
 
-// shorten keeps a certificate from filling the screen.
+// shorten truncates long values such as certificates.
 func shorten(s string) string {
 	const most = 80
 	if len(s) <= most {

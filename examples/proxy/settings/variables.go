@@ -1,7 +1,7 @@
 package settings
 
-// variables are all that can be said, in the order of the help. Those that
-// others fall back on stand before them.
+// variables returns all variables in the order of the help. A variable comes after the
+// ones that it falls back on.
 func variables(s *Settings) []group {
 	return []group{
 		{"Listeners", listeners(s)},

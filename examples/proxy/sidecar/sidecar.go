@@ -25,8 +25,7 @@ import (
 	"github.com/gotower/gotower/tap/view"
 )
 
-// Config is what a proxy has to be told. A listener whose address is not valid
-// is left out.
+// Config configures [New]. A listener whose address is not valid is left out.
 type Config struct {
 	settings.Settings
 
@@ -60,8 +59,12 @@ const (
 	inboundPath  = "inbound"
 )
 
-// New binds a proxy. Run it, also if only to let it go.
+// New binds a proxy to its addresses. Call Run also to release a proxy that is not
+// needed. A nil log means no logging.
 func New(c Config, log *slog.Logger) (*Proxy, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	background, end := context.WithCancel(context.Background())
 	ending, drain := context.WithCancel(background)
 	p := &Proxy{config: c, log: log, drain: drain, end: end, asked: make(chan struct{})}

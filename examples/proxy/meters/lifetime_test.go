@@ -36,7 +36,7 @@ func TestRoomForWhoHasGone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Config{RetainIdle: 1})
 		ctx, cancel := context.WithCancel(t.Context())
-		l := m.lease(ctx)
+		l := m.seriesLease(ctx)
 		cancel()
 		time.Sleep(time.Second)
 		for _, r := range []*room{&m.parents, &m.backends, &m.sources} {
@@ -71,7 +71,7 @@ func TestLeaseKeepsItsModel(t *testing.T) {
 func driveLease(t *testing.T, steps []leaseStep) {
 	m := New(Config{RetainIdle: time.Minute})
 	ctx, cancel := context.WithCancel(t.Context())
-	l := m.lease(ctx)
+	l := m.seriesLease(ctx)
 	var dropped atomic.Bool
 	l.add(func() { dropped.Store(true) })
 	users, owned, over, last := 1, true, false, time.Now()
