@@ -129,7 +129,7 @@ func (p *Proxy) checkOrigin(ctx context.Context) {
 		return
 	}
 	if err := p.config.Settings.Inbound.Origin.Check(ctx); err != nil {
-		p.log.WarnContext(ctx, "inbound connections have no original destination, and are reset: redirect them with examples/init, or set an origin",
+		p.log.WarnContext(ctx, "no original destination: inbound connections are reset; redirect them with examples/init, or set an origin",
 			"addr", at, "variable", settings.OwnPrefix+"INBOUND_ORIGIN", "err", err)
 	}
 }
