@@ -31,7 +31,7 @@ func (a *alone) Ready(ctx context.Context) error {
 		switch {
 		case a.life.Err() != nil:
 			return a.closedError()
-		case a.room(), !a.link.up() && a.canProbe():
+		case a.room(), a.link.down() && a.canProbe():
 			return nil
 		case ctx.Err() != nil:
 			return a.notReady(ctx)

@@ -70,7 +70,7 @@ func BenchmarkCallParallel(b *testing.B) {
 	for name, opt := range map[string]EndpointOption{"http1": H1(), "h2": H2()} {
 		b.Run(name, func(b *testing.B) {
 			e := endpoint(b, addr, opt)
-			require.NoError(b, e.Ready(b.Context()))
+			require.NoError(b, get(b.Context(), e, "/"))
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				req, _ := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://web/", http.NoBody)

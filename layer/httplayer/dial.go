@@ -61,7 +61,8 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	if p == http2 {
 		w.frames = newFrames(e.wake.Wake)
 	} else {
-		w.greeted, w.rest.came = e.greeted, make(chan struct{}, 1)
+		w.rest.came = make(chan struct{}, 1)
+		w.rest.state.Store(restQuiet) // the server was asked nothing
 	}
 	// The address is for net/http's own diallers.
 	cc, err := t.NewClientConn(context.WithValue(ctx, wireKey{}, w), "http", "endpoint:80")
@@ -77,7 +78,7 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	conn, err := handshake(ctx, conn, e.opts.tls, p)
 	switch {
-	case e.opts.protocol != auto || !withoutProtocol(err):
+	case e.opts.protocol.isFixed() || !withoutProtocol(err):
 		return conn, err
 	case p == http2:
 		return nil, errNotH2

@@ -24,9 +24,14 @@ import (
 // cancelled, where the server has been silent since, until it is heard of
 // again. A connection whose server stays silent for 30 s after that leads
 // nowhere: the next request has another one made. Whatever is beyond that is
-// refused at once. A fresh Endpoint is not ready; Ready connects, and so does
-// Call. One that connected once is ready without a connection too, until
-// connecting fails.
+// refused at once. An Endpoint is ready, with or without a connection, until
+// connecting fails. Call connects; Ready does so only after a failure.
+//
+// Protocol: without [H1], [H2] or [KeepVersion], gRPC goes by HTTP/2 and CONNECT
+// and requests to upgrade the connection go by HTTP/1.1. What else came by HTTP/2
+// goes by HTTP/2 if the connection uses TLS or if it is a request of the Connect
+// protocol. All other requests go by HTTP/1.1. A cleartext server that speaks
+// HTTP/2 alone needs H2.
 //
 // A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
 // HTTP/2, unless that is gRPC or [H2] was given. It says so by an answer that is
@@ -39,7 +44,7 @@ import (
 //
 // An address that cannot be reached: the request is refused, untouched, and so
 // are those that follow, at once. Ready tries again, one attempt at a time,
-// after a back-off, and keeps the connection that it made; where requests come by
+// after a back-off of 1 s at most (see [Backoff]), and keeps the connection that it made; where requests come by
 // both versions of HTTP, by the one and then by the other. Where nobody is in
 // Ready, the first Call after the back-off tries; a refusal says as its After
 // when that is.
@@ -147,15 +152,15 @@ func (e *Endpoint) Call(ctx context.Context, req *http.Request) (*http.Response,
 	}
 	rsp, err := e.h2.call(ctx, req)
 	switch {
-	case err == nil || e.opts.protocol != auto || !errors.Is(err, errNotH2):
+	case err == nil || e.opts.protocol.isFixed() || !errors.Is(err, errNotH2):
 		return rsp, err
-	case isGRPC(req):
-		closeBody(req) // it is no refusal
+	case hasGRPCType(req):
+		closeBody(req) // the request has failed
 		return nil, err
 	}
 	e.onlyH1.Store(true)
 	e.asked[1].Store(false)
-	e.byH2(req) // which it is not any more
+	e.byH2(req) // false from now on
 	return e.callH1(ctx, req)
 }
 
@@ -172,12 +177,9 @@ func (e *Endpoint) callH1(ctx context.Context, req *http.Request) (*http.Respons
 
 // byH2 chooses the protocol, and remembers it for Ready.
 func (e *Endpoint) byH2(req *http.Request) bool {
-	h2 := e.opts.protocol == http2 || e.opts.protocol == auto && req.ProtoMajor >= 2
+	h2 := e.wantsH2(req)
 	if h2 && (req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0) {
 		return false
-	}
-	if h2 && e.onlyH1.Load() && !isGRPC(req) {
-		h2 = false
 	}
 	if e.lastH2.Load() != h2 {
 		e.lastH2.Store(h2)
@@ -192,24 +194,25 @@ func (e *Endpoint) byH2(req *http.Request) bool {
 	return h2
 }
 
+// wantsH2 reports whether req should go by HTTP/2, as far as the server is known
+// to speak it.
+func (e *Endpoint) wantsH2(req *http.Request) bool {
+	if e.opts.protocol.isFixed() {
+		return e.opts.protocol == http2
+	}
+	two := req.ProtoMajor >= 2
+	if hasGRPCType(req) {
+		return two || e.opts.protocol == auto && !isGRPCWeb(req)
+	}
+	return two && !e.onlyH1.Load() && (e.opts.protocol == asReceived || e.opts.tls != nil || isConnectRPC(req))
+}
+
 // doubt forgets that the server does not speak HTTP/2: it may be another one
 // now.
 func (e *Endpoint) doubt() {
 	if e.onlyH1.Load() {
 		e.onlyH1.Store(false)
 	}
-}
-
-// greeted is told what a server says first on an HTTP/1.1 connection. If that is
-// a SETTINGS frame it speaks HTTP/2, and Ready connects by that from now on.
-func (e *Endpoint) greeted(p []byte) bool {
-	const frameType, settings = 3, 4
-	h2 := len(p) > frameType && p[0] == 0 && p[frameType] == settings
-	if h2 && e.opts.protocol == auto {
-		e.doubt()
-		e.lastH2.Store(true)
-	}
-	return h2
 }
 
 // isHTTPS reports whether the URL of req promises TLS to its caller.

@@ -111,7 +111,7 @@ func (m *ageModel) compare(r *roads) string {
 		return fmt.Sprintf("%d connections are too many", conns)
 	}
 	ready := layer.Poll[*http.Request, *http.Response](m.e) == nil
-	if want := len(m.flying) < modelConns && (idle > 0 || s.Get("link") == "up"); ready != want {
+	if want := len(m.flying) < modelConns && (idle > 0 || s.Get("link") != "down"); ready != want {
 		return fmt.Sprintf("ready is %v, want %v", ready, want)
 	}
 	return ""

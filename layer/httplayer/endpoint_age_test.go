@@ -86,7 +86,7 @@ func TestEndpointAgeUnderSteadyTraffic(t *testing.T) {
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext, takes: 700 * time.Millisecond}
 		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(r.DialContext), MaxConnAge(time.Minute))
-		require.NoError(t, e.Ready(ctx))
+		connectNow(ctx, t, e)
 		began := time.Now()
 		for time.Since(began) < time.Hour {
 			at := time.Now()
@@ -235,7 +235,7 @@ func TestEndpointAgeWhileNobodyCanConnect(t *testing.T) {
 				s := &switched{network: &h.network}
 				e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(s.DialContext), MaxConnAge(time.Minute),
 					Backoff(layer.Backoff{Min: time.Second, Max: 8 * time.Second}))
-				require.NoError(t, e.Ready(ctx))
+				connectNow(ctx, t, e)
 				s.set(off)
 				for range 300 { // 150 s
 					at := time.Now()
@@ -358,7 +358,7 @@ func TestEndpointAgeUnderLoad(t *testing.T) {
 		r := &roads{by: new(net.Dialer).DialContext}
 		e := endpoint(t, addr, protocol, MaxConns(4), MaxConnAge(time.Second), DialContext(r.DialContext))
 		e.opts.maxAge = 2 * time.Millisecond
-		require.NoError(t, e.Ready(t.Context()))
+		connectNow(t.Context(), t, e)
 		var callers sync.WaitGroup
 		for range 4 {
 			callers.Go(func() {

@@ -115,6 +115,7 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, get(ctx, e, "/")) // HTTP/1.1 has an idle connection now
 			waiting := NewEndpoint(life, "10.0.0.2:80", protocol, DialContext(h.network.DialContext))
+			require.ErrorIs(t, get(ctx, waiting, "/"), layer.ErrNotReady) // nothing listens there
 			ready := make(chan error, 1)
 			go func() { ready <- waiting.Ready(ctx) }()
 			synctest.Wait()
@@ -146,7 +147,10 @@ func TestEndpointEndsWhileConnecting(t *testing.T) {
 			s := &switched{off: errSilence}
 			e := NewEndpoint(life, "10.0.0.1:80", protocol, DialContext(s.DialContext))
 			called, ready := make(chan error, 1), make(chan error, 1)
+			require.ErrorIs(t, get(ctx, e, "/"), layer.ErrNotReady)
+			time.Sleep(time.Second)
 			go func() { called <- get(ctx, e, "/") }()
+			synctest.Wait()
 			go func() { ready <- e.Ready(ctx) }()
 			synctest.Wait()
 			end(errChanged)
@@ -266,43 +270,24 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 	})
 }
 
-// A gRPC server greets whoever connects with its SETTINGS. net/http would tell
-// the process's log of them, on an HTTP/1.1 connection that waits for use.
+// A gRPC server sends its SETTINGS before it is asked. The connection is over then,
+// because net/http would write to the process's log.
 func TestEndpointIsGreetedByHTTP2(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
 	e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return near, nil }))
-	require.False(t, e.lastH2.Load())
-	e.onlyH1.Store(true)
-	w := &wire{Conn: near, greeted: e.greeted}
-	go far.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00\x00\x05\x00\x00@\x00"))
-	n, err := w.Read(make([]byte, 100))
-	require.Zero(t, n)
-	require.Equal(t, io.EOF, err)
-	require.True(t, e.lastH2.Load(), "Ready connects by HTTP/2 from now on")
-	require.False(t, e.onlyH1.Load(), "and so do others")
-
-	e.onlyH1.Store(true)
-	w = &wire{Conn: near, greeted: e.greeted}
-	w.sent.Add(1)
-	for range 2 {
-		go far.Write([]byte("\x00\x00\x06\x04"))
-		n, err = w.Read(make([]byte, 100))
-		require.Equal(t, 4, n, "once something was sent net/http has to see it")
-		require.NoError(t, err)
-		require.False(t, e.onlyH1.Swap(false))
-	}
-	go far.Write([]byte("\x00\x00\x06\x04"))
-	e.onlyH1.Store(true)
-	_, err = w.Read(make([]byte, 100))
+	cc, w, err := e.connect(t.Context(), newTransport(http1), http1)
 	require.NoError(t, err)
-	require.True(t, e.onlyH1.Load(), "it is not what came first")
+	_, _ = far.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00"))
+	require.Eventually(t, func() bool { return cc.Err() != nil }, patience, time.Millisecond)
+	require.ErrorIs(t, cc.Err(), errUnasked)
+	require.True(t, w.lost.Load())
 }
 
 func TestEndpointSaysWhyItIsNotReady(t *testing.T) {
 	refused := errors.New("connection refused, it says")
 	e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, refused }))
-	require.Equal(t, layer.ErrNotReady, layer.Poll(e), "nothing is known yet")
+	require.NoError(t, layer.Poll(e), "nothing is known yet")
 	require.ErrorIs(t, get(t.Context(), e, "/"), refused)
 	err := layer.Poll(e)
 	require.ErrorIs(t, err, layer.ErrNotReady)

@@ -436,7 +436,7 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := endpoint(t, addr, H2())
-			require.NoError(t, e.Ready(t.Context()))
+			connectNow(t.Context(), t, e)
 			prepare(e)
 			c := e.h2.current.Load()
 			require.NoError(t, c.cc.Close())
@@ -449,7 +449,7 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 func TestEndpointH2RetiredInHand(t *testing.T) {
 	// Somebody has the connection in hand when it is retired.
 	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), H2())
-	require.NoError(t, e.Ready(t.Context()))
+	connectNow(t.Context(), t, e)
 	c := e.h2.current.Load()
 	require.True(t, c.acquire())
 	c.retired.Store(true)
@@ -465,7 +465,7 @@ func TestEndpointH2ConnectionLostBeforeTheStream(t *testing.T) {
 	// It closes when it was chosen already: the request goes by the next.
 	addr := serve(t, http.HandlerFunc(shapes))
 	e := endpoint(t, addr, H2())
-	require.NoError(t, e.Ready(t.Context()))
+	connectNow(t.Context(), t, e)
 	first := e.h2.current.Load()
 	req, body := withBody(t, "hello")
 	rsp, err := e.Call(&closesFirst{Context: t.Context(), conn: first}, req)

@@ -230,9 +230,8 @@ func (m *poolModel) compare() string {
 			return fmt.Sprintf("%s is %v, want %d", key, got, want)
 		}
 	}
-	fresh := s.Get("link") == "fresh"
 	ready := layer.Poll[*http.Request, *http.Response](m.e) == nil
-	if want := len(m.idle) > 0 || !m.down && !fresh && len(m.flying) < modelConns; ready != want {
+	if want := len(m.idle) > 0 || !m.down && len(m.flying) < modelConns; ready != want {
 		return fmt.Sprintf("ready is %v, want %v", ready, want)
 	}
 	return ""

@@ -20,7 +20,7 @@ import (
 func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), MaxConns(1),
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), MaxConns(1), KeepVersion(),
 		DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if bad.Load() {
 				return nil, once
@@ -49,7 +49,7 @@ func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), KeepVersion(), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if bad.Load() {
 			return nil, once
 		}
@@ -99,7 +99,7 @@ func TestEndpointProbesBesideAConnectionThatIsGoingAway(t *testing.T) {
 	next := serve(t, http.HandlerFunc(shapes))
 	var gone, back atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, l.Addr().String(), ConnectTimeout(time.Hour), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, l.Addr().String(), KeepVersion(), ConnectTimeout(time.Hour), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		switch {
 		case back.Load():
 			addr = next

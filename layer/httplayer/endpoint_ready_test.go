@@ -94,8 +94,9 @@ func TestEndpointBacksOff(t *testing.T) {
 		s := &switched{network: &h.network, off: syscall.ECONNREFUSED}
 		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(s.DialContext),
 			Backoff(layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second}))
-		assert.ErrorIs(t, layer.Poll[*http.Request, *http.Response](e), layer.ErrNotReady)
-		assert.Empty(t, s.attempts(), "a poll connects to nothing")
+		assert.NoError(t, e.Ready(ctx), "nothing has failed yet")
+		assert.Empty(t, s.attempts(), "and Ready connects only after a failure")
+		assert.ErrorIs(t, get(ctx, e, "/"), layer.ErrNotReady)
 
 		// Many wait; one tries.
 		ready := make(chan error, 20)
@@ -308,7 +309,7 @@ func TestEndpointKeepsItsH2Connection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(h.network.DialContext))
-		require.NoError(t, e.Ready(ctx))
+		connectNow(ctx, t, e)
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, e.Describe().State.Get("connections"))
 	})

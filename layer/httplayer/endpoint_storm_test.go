@@ -47,7 +47,7 @@ func TestEndpointH2CancelsAtCapacity(t *testing.T) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return slowReset{conn}, err
 		}))
-	require.NoError(t, e.Ready(t.Context()))
+	connectNow(t.Context(), t, e)
 	first := e.h2.current.Load()
 	patient, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
@@ -183,7 +183,7 @@ func TestEndpointH2SilentServerIsFull(t *testing.T) {
 			}
 		}
 	}), H2())
-	require.NoError(t, e.Ready(t.Context()))
+	connectNow(t.Context(), t, e)
 	c := e.h2.current.Load()
 	ctx, cancel := context.WithCancel(t.Context())
 	var callers sync.WaitGroup

@@ -188,9 +188,10 @@ func TestEndpointProtocolFollowsTheRequest(t *testing.T) {
 		opts              []EndpointOption
 		one, two, upgrade string
 	}{
-		"auto": {nil, "HTTP/1.1", "HTTP/2.0", "HTTP/1.1"},
-		"h1":   {[]EndpointOption{H1()}, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
-		"h2":   {[]EndpointOption{H2()}, "HTTP/2.0", "HTTP/2.0", "HTTP/1.1"},
+		"auto":        {nil, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
+		"as received": {[]EndpointOption{KeepVersion()}, "HTTP/1.1", "HTTP/2.0", "HTTP/1.1"},
+		"h1":          {[]EndpointOption{H1()}, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
+		"h2":          {[]EndpointOption{H2()}, "HTTP/2.0", "HTTP/2.0", "HTTP/1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := endpoint(t, addr, tt.opts...)
@@ -329,7 +330,7 @@ func TestEndpointManyAtOnce(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		e := endpoint(t, addr, protocol)
-		require.NoError(t, e.Ready(t.Context()))
+		connectNow(t.Context(), t, e)
 		errs := make(chan error, 100)
 		for i := range cap(errs) {
 			go func() { errs <- echo(t.Context(), e, strings.Repeat(fmt.Sprint(i), 1000)) }()
@@ -358,6 +359,18 @@ func echo(ctx context.Context, svc Service, body string) error {
 	return errors.Join(err, rsp.Body.Close())
 }
 
+// connectNow has e connect without a request, as its Ready does after a failure.
+func connectNow(ctx context.Context, t *testing.T, e *Endpoint) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	seen := e.link.changes.Load()
+	mine, _ := e.link.claim()
+	e.probe(mine)
+	require.NoError(t, e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen }))
+	require.False(t, e.link.down())
+}
+
 func TestEndpointDescribes(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	e := endpoint(t, addr, H2())
@@ -369,7 +382,7 @@ func TestEndpointDescribes(t *testing.T) {
 	}
 	assert.Equal(t, []string{"addr", "protocol", "connections", "idle", "in_flight", "link"}, keys())
 	assert.Equal(t, "fresh", e.Describe().State.Get("link"))
-	require.NoError(t, e.Ready(t.Context()))
+	connectNow(t.Context(), t, e)
 	assert.Equal(t, "endpoint   addr="+addr+" protocol=h2 connections=1 idle=1 in_flight=0 link=up\n",
 		layer.Describe[*http.Request, *http.Response](e).String())
 

@@ -2,6 +2,7 @@ package httplayer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -10,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,7 +91,7 @@ func readyWithin(t *testing.T, svc Service) {
 func TestEndpointIsHungUpOn(t *testing.T) {
 	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), ConnectTimeout(patience))
+			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), KeepVersion(), ConnectTimeout(patience))
 			req, body := byTwo(t, false)
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, layer.ErrNotReady)
@@ -128,7 +130,7 @@ func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
 // What a server was found to speak is forgotten when there are signs of another.
 func TestEndpointForgetsWhatWasSpoken(t *testing.T) {
 	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), ConnectTimeout(patience))
+	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), KeepVersion(), ConnectTimeout(patience))
 	call := func() (*http.Response, error) {
 		req, _ := byTwo(t, false)
 		return e.Call(t.Context(), req)
@@ -162,7 +164,7 @@ func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
 			say(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		}
 	})
-	e := endpoint(t, addr, ConnectTimeout(patience))
+	e := endpoint(t, addr, KeepVersion(), ConnectTimeout(patience))
 	require.NoError(t, get(t.Context(), e, "/"))
 	req, _ := byTwo(t, false)
 	_, err := e.Call(t.Context(), req)
@@ -266,4 +268,66 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 	e = endpoint(t, l.Addr().String(), TLS(trusting), H1())
 	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
 	assert.Equal(t, "down", e.Describe().State.Get("link"))
+}
+
+// A cleartext server that speaks HTTP/1.1 alone is never sent a preface of HTTP/2,
+// unless the request is an RPC that came by HTTP/2 or is one of gRPC.
+func TestEndpointCleartextBeginsWithHTTP1(t *testing.T) {
+	for name, tt := range map[string]struct {
+		major       int
+		method      string
+		contentType string
+		query       string
+		version     string // Connect-Protocol-Version
+		tls, h2     bool
+	}{
+		"by HTTP/1.1":                   {major: 1},
+		"by HTTP/2":                     {major: 2, contentType: "application/json"},
+		"by HTTP/2, over TLS":           {major: 2, tls: true, h2: true},
+		"by HTTP/1.1, over TLS":         {major: 1, tls: true},
+		"gRPC":                          {major: 2, method: "POST", contentType: "application/grpc", h2: true},
+		"gRPC of a client that is ours": {major: 1, method: "POST", contentType: "application/grpc+proto", h2: true},
+		"gRPC-Web by HTTP/2":            {major: 2, method: "POST", contentType: "application/grpc-web", h2: true},
+		"gRPC-Web by HTTP/1.1":          {major: 1, method: "POST", contentType: "application/grpc-web"},
+		"Connect by HTTP/2":             {major: 2, method: "POST", contentType: "application/proto", version: "1", h2: true},
+		"Connect stream by HTTP/2":      {major: 2, method: "POST", contentType: "application/connect+proto", h2: true},
+		"Connect GET by HTTP/2":         {major: 2, query: "?connect=v1&encoding=json", h2: true},
+		"Connect by HTTP/1.1":           {major: 1, method: "POST", contentType: "application/proto", version: "1"},
+		"CONNECT":                       {major: 2, contentType: "application/grpc", method: http.MethodConnect},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got atomic.Int64
+			h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				got.Store(int64(r.ProtoMajor))
+				w.WriteHeader(http.StatusNoContent)
+			})
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			require.NoError(t, err)
+			opts := []EndpointOption{}
+			if tt.tls {
+				srv := tlsServer(t, true)
+				opts = append(opts, TLS(srv.Client().Transport.(*http.Transport).TLSClientConfig))
+				serveOn(t, tls.NewListener(l, &tls.Config{Certificates: srv.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}), h,
+					func(s *http.Server) { s.Protocols.SetHTTP2(true) })
+			} else {
+				serveOn(t, l, h)
+			}
+			e := endpoint(t, l.Addr().String(), opts...)
+			req := request(t, cmp.Or(tt.method, "GET"), "http://web/"+tt.query, "")
+			req.ProtoMajor = tt.major
+			for name, value := range map[string]string{"Content-Type": tt.contentType, "Connect-Protocol-Version": tt.version} {
+				if value != "" {
+					req.Header.Set(name, value)
+				}
+			}
+			rsp, err := e.Call(t.Context(), req)
+			require.NoError(t, err)
+			require.NoError(t, rsp.Body.Close())
+			want := int64(1)
+			if tt.h2 {
+				want = 2
+			}
+			assert.Equal(t, want, got.Load())
+		})
+	}
 }

@@ -93,7 +93,7 @@ func ExampleHandler_errors() {
 	// 503 "limit web.default:80: not ready: 100 of 100 in flight"
 }
 
-// An endpoint connects when it is asked to, and says how it is.
+// An endpoint is ready at once, and connects for the first request.
 func ExampleNewEndpoint() {
 	srv := hello()
 	defer srv.Close()
@@ -101,14 +101,20 @@ func ExampleNewEndpoint() {
 	defer cancel()
 
 	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.H1(), httplayer.MaxConns(10))
-	fmt.Println("at first:", layer.Poll[*http.Request, *http.Response](endpoint))
-	fmt.Println("in time:", endpoint.Ready(ctx))
+	fmt.Println(endpoint.Ready(ctx), endpoint.Describe().State.Get("connections"))
+	req, _ := http.NewRequest(http.MethodGet, "http://web.default/", nil)
+	rsp, err := endpoint.Call(ctx, req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, rsp.Body)
+	_ = rsp.Body.Close()
 	for _, a := range endpoint.Describe().State[1:] { // without the address
 		fmt.Print(a.Key, "=", a.Value, " ")
 	}
 	// Output:
-	// at first: not ready
-	// in time: <nil>
+	// <nil> 0
 	// protocol=http/1.1 connections=1 idle=1 in_flight=0 link=up
 }
 
@@ -134,10 +140,16 @@ func ExampleMaxConnAge() {
 	defer cancel()
 
 	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.MaxConnAge(5*time.Minute))
-	fmt.Println(endpoint.Ready(ctx))
+	req, _ := http.NewRequest(http.MethodGet, "http://web.default/", nil)
+	rsp, err := endpoint.Call(ctx, req)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	_, _ = io.Copy(io.Discard, rsp.Body)
+	_ = rsp.Body.Close()
 	state := endpoint.Describe().State
 	fmt.Println(state.Get("connections"), "open,", state.Get("aged_out"), "replaced")
 	// Output:
-	// <nil>
 	// 1 open, 0 replaced
 }

@@ -13,8 +13,26 @@ import (
 )
 
 // isGRPC reports whether r expects its status as gRPC.
-func isGRPC(r *http.Request) bool {
-	return r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc")
+func isGRPC(r *http.Request) bool { return r.ProtoMajor == 2 && hasGRPCType(r) }
+
+const grpcType = "application/grpc"
+
+// hasGRPCType reports whether r is a request of gRPC or gRPC-Web.
+func hasGRPCType(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType)
+}
+
+// isGRPCWeb reports whether r is one of gRPC-Web, which goes by HTTP/1.1 as well.
+func isGRPCWeb(r *http.Request) bool {
+	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType+"-web")
+}
+
+// isConnectRPC reports whether r is a request of the Connect protocol, some of
+// whose streams need HTTP/2.
+func isConnectRPC(r *http.Request) bool {
+	return r.Header.Get("Connect-Protocol-Version") != "" ||
+		strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") ||
+		r.Method == http.MethodGet && r.URL != nil && strings.Contains(r.URL.RawQuery, "connect=v1")
 }
 
 // setStatus writes a gRPC status into a header or trailer. An empty message

@@ -204,10 +204,10 @@ func (p *pool) hasSlot() bool {
 	return p.belowLocked() || len(p.idle) > 0 && p.usableLocked()
 }
 
-func (p *pool) room(up bool) bool {
+func (p *pool) room(mayConnect bool) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.idle) > 0 && p.usableLocked() || up && p.belowLocked()
+	return len(p.idle) > 0 && p.usableLocked() || mayConnect && p.belowLocked()
 }
 
 // usage is for Describe.

@@ -145,10 +145,10 @@ func (s *single) shut() {
 	}
 }
 
-func (s *single) room(up bool) bool {
+func (s *single) room(mayConnect bool) bool {
 	c := s.current.Load()
 	if !c.serves() {
-		return up
+		return mayConnect
 	}
 	return c.allows(c.active.Load())
 }

@@ -28,7 +28,7 @@ func (s *single) get(ctx context.Context) (*h2Conn, error) {
 		if c, ok := r.Val.(*h2Conn); ok && r.Err == nil {
 			return c, nil
 		}
-		if e.opts.protocol == auto && errors.Is(r.Err, errNotH2) {
+		if !e.opts.protocol.isFixed() && errors.Is(r.Err, errNotH2) {
 			return nil, &layer.Error{Layer: "endpoint", Endpoint: e.addr, Err: r.Err}
 		}
 		return nil, e.unreachable(r.Err)
@@ -74,7 +74,7 @@ func (s *single) make(old *h2Conn, mine attempt) (any, error) {
 		e.link.report(mine, nil)
 	case old != nil && s.current.Load() == old:
 		return nil, err
-	case e.opts.protocol == auto && errors.Is(err, errNotH2):
+	case !e.opts.protocol.isFixed() && errors.Is(err, errNotH2):
 		e.link.report(mine, nil) // somebody is there, for HTTP/1.1
 	default:
 		e.turn(http2)

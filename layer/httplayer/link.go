@@ -118,10 +118,11 @@ func (l *link) fall(err error) {
 	l.failures++
 }
 
-func (l *link) up() bool {
+// down reports whether the last attempt to connect failed.
+func (l *link) down() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.state == linkUp
+	return l.state == linkDown
 }
 
 // lastError is why there is no connection, or nil.

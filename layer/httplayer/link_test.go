@@ -22,7 +22,7 @@ func TestLink(t *testing.T) {
 		in := func() time.Duration { return time.Until(l.next) }
 
 		// Nobody tried: requests may, all of them; one may try to find out.
-		assert.False(t, l.up())
+		assert.False(t, l.down())
 		admitted(t, l)
 		admitted(t, l)
 		mine, _ := l.claim()
@@ -80,7 +80,7 @@ func TestLink(t *testing.T) {
 		assert.Equal(t, 5*time.Second, in())
 
 		l.report(0, nil)
-		assert.True(t, l.up())
+		assert.False(t, l.down())
 		admitted(t, l)
 		l.report(0, odd)
 		assert.Equal(t, time.Second, in(), "the back-off begins anew")
@@ -104,24 +104,6 @@ func TestLink(t *testing.T) {
 		l.report(early, odd)
 		assert.Equal(t, 5*time.Second, in())
 		assert.Equal(t, 1, l.failures)
-	})
-}
-
-// So is the probe of who waits until the address can be reached, beside a request
-// that did not wait and fails first.
-func TestEndpointTriesOneAtATimeBesideAProbe(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var dials atomic.Int64
-		e := swallowing(t, &dials)
-		var waits sync.WaitGroup
-		waits.Go(func() { assert.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady) })
-		time.Sleep(500 * time.Millisecond)
-		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
-		defer cancel()
-		waits.Go(func() { assert.Error(t, e.Ready(ctx)) })
-		waits.Wait()
-		assert.EqualValues(t, 3, dials.Load(), "these two, and one after the back-off")
-		assert.Equal(t, 1, e.link.failures)
 	})
 }
 

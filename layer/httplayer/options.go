@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -35,18 +36,28 @@ func (f endpointOption) apply(o *endpointOptions) { f(o) }
 type protocol int
 
 const (
-	auto protocol = iota // as the request came
+	auto       protocol = iota // by what the request and the connection say
+	asReceived                 // as the request came
 	http1
 	http2
 )
 
 func (p protocol) String() string {
-	return [...]string{"auto", "http/1.1", "h2"}[p]
+	return [...]string{"auto", "as received", "http/1.1", "h2"}[p]
 }
 
-// H1 makes an Endpoint send every request by HTTP/1.1. The default is to send
-// a request by HTTP/2 if that is how it came (ProtoMajor is 2 or more), and
-// else by HTTP/1.1.
+// isFixed reports whether the server is taken to speak one version of HTTP only.
+func (p protocol) isFixed() bool { return p == http1 || p == http2 }
+
+// KeepVersion makes an Endpoint send a request by HTTP/2 if it came by HTTP/2
+// (ProtoMajor is 2 or more), in cleartext too, and by HTTP/1.1 otherwise. It is
+// for proxies whose clients chose the version that the server speaks.
+func KeepVersion() EndpointOption {
+	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
+}
+
+// H1 makes an Endpoint send every request by HTTP/1.1. For the default, see
+// "Protocol" at [Endpoint].
 func H1() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = http1 })
 }
@@ -128,8 +139,8 @@ func ConnectTimeout(d time.Duration) EndpointOption {
 }
 
 // Backoff is how long an Endpoint leaves an address alone that could not be
-// reached. The default is [layer.DefaultBackoff]. A value that makes no sense
-// is corrected, see OrDefault there.
+// reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
+// that makes no sense is corrected, see OrDefault there.
 func Backoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
@@ -189,6 +200,9 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	}
 	if o.maxAge > 0 {
 		o.maxAge = max(o.maxAge, leastMaxAge)
+	}
+	if o.backoff == (layer.Backoff{}) {
+		o.backoff = backoff.Connect()
 	}
 	o.backoff = o.backoff.OrDefault()
 	if o.tls != nil && o.tls.ServerName == "" {

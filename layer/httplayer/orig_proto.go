@@ -13,7 +13,7 @@ import (
 // HTTP/1.0, and whether the target was in absolute form. [DowngradeOrigProto] is
 // the other end. Put it above an [Endpoint] with [H2], which sends CONNECT and
 // requests to upgrade their connection, left as they are here, by HTTP/1.1 all
-// the same; or above one without H2 and [H1], which goes by the ProtoMajor of a
+// the same; or above one with [KeepVersion], which goes by the ProtoMajor of a
 // request, 2 in the copy that is made here. What is HTTP/2 already stays as it
 // is.
 //

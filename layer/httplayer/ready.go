@@ -12,8 +12,8 @@ import (
 // together, and can miss one that was undone and done again meanwhile.
 const recheck = 100 * time.Millisecond
 
-// Ready waits until there is a connection with room, or room for one. While
-// the address cannot be reached it tries to connect; see [Endpoint].
+// Ready waits until there is a connection with room, or room for one. It connects
+// only while the address cannot be reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
 		seen := e.link.changes.Load()
@@ -27,7 +27,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 		}
 		e.h2.refresh()
 		wait := recheck
-		if !e.link.up() && e.canProbe() {
+		if e.link.down() && e.canProbe() {
 			var mine attempt
 			if mine, wait = e.link.claim(); mine != 0 {
 				e.probe(mine)
@@ -59,12 +59,12 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 // are in use there must be room in both: were one enough, a Queue above would
 // find the Endpoint ready and be refused, again and again.
 func (e *Endpoint) room() bool {
-	up := e.link.up()
+	mayConnect := !e.link.down()
 	h1, h2 := e.asked[0].Load(), e.asked[1].Load()
 	if !h1 && !h2 {
-		return up
+		return mayConnect
 	}
-	return (!h1 || e.h1.room(up)) && (!h2 || e.h2.room(up))
+	return (!h1 || e.h1.room(mayConnect)) && (!h2 || e.h2.room(mayConnect))
 }
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.hasSlot() }
@@ -88,7 +88,7 @@ func (e *Endpoint) probe(mine attempt) {
 // turn has the next probe go by the other protocol than p, by which it failed,
 // if requests come by both: of that other one the failure may say nothing.
 func (e *Endpoint) turn(p protocol) {
-	if e.opts.protocol == auto && e.asked[0].Load() && e.asked[1].Load() {
+	if !e.opts.protocol.isFixed() && e.asked[0].Load() && e.asked[1].Load() {
 		e.lastH2.Store(p != http2)
 	}
 }

@@ -15,16 +15,15 @@ import (
 // broke the connection off, and what an HTTP/2 server has announced.
 type wire struct {
 	net.Conn
-	frames  *frames              // nil in HTTP/1.1
-	tls     *tls.ConnectionState // nil in cleartext
-	greeted func(p []byte) bool  // if not nil: is what the server says first HTTP/2?
-	heard   atomic.Bool          // it said something
-	sent    atomic.Int64
-	lost    atomic.Bool   // ended or broken by the peer, not by net/http
-	over    chan struct{} // closed when it is, by whomever; nil if nobody asks
-	ends    sync.Once
-	rest    rest       // of HTTP/1.1
-	head    *plainHead // of a request that net/http would write otherwise; nil if there is none
+	frames *frames              // nil in HTTP/1.1
+	tls    *tls.ConnectionState // nil in cleartext
+	heard  atomic.Bool          // it said something
+	sent   atomic.Int64
+	lost   atomic.Bool   // ended or broken by the peer, not by net/http
+	over   chan struct{} // closed when it is, by whomever; nil if nobody asks
+	ends   sync.Once
+	rest   rest       // of HTTP/1.1
+	head   *plainHead // of a request that net/http would write otherwise; nil if there is none
 }
 
 func (w *wire) Read(p []byte) (n int, err error) {
@@ -56,25 +55,16 @@ func (w *wire) readH1(p []byte) (int, error) {
 	return n, err
 }
 
-// accept keeps from net/http what is the end of the connection in either case,
-// and which it would complain of to the process's log, or take for a response.
+// accept ends the connection when the server speaks unasked. net/http would log
+// what it said, or take it for the next response.
 func (w *wire) accept(p []byte, unasked bool, err error) (int, error) {
-	switch {
-	case w.isFirst() && w.greeted != nil && w.greeted(p) && w.sent.Load() == 0:
-		return 0, io.EOF
-	case unasked:
+	if !w.heard.Load() {
+		w.heard.Store(true)
+	}
+	if unasked {
 		return 0, errUnasked
 	}
 	return len(p), err
-}
-
-// isFirst is called with each piece that is read.
-func (w *wire) isFirst() bool {
-	if w.heard.Load() {
-		return false
-	}
-	w.heard.Store(true)
-	return true
 }
 
 func (w *wire) Write(p []byte) (int, error) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -31,8 +32,8 @@ func ConnectTimeout(d time.Duration) EndpointOption {
 }
 
 // Backoff is how long an Endpoint leaves an address alone that could not be
-// reached. The default is [layer.DefaultBackoff]. A value that makes no sense
-// is corrected, see OrDefault there.
+// reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
+// that makes no sense is corrected, see OrDefault there.
 func Backoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
@@ -62,6 +63,9 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	}
 	if o.connectTimeout <= 0 {
 		o.connectTimeout = defaultConnectTimeout
+	}
+	if o.backoff == (layer.Backoff{}) {
+		o.backoff = backoff.Connect()
 	}
 	o.backoff = o.backoff.OrDefault()
 	if o.tls != nil && o.tls.ServerName == "" {
