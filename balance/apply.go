@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/recovered"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -148,21 +147,6 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// setAside makes a node that is not in the ready set wait until it is ready, or
-// not even that.
-func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
-	n.reason, b.refuser, n.away = reason, n, b.now()
-	defer b.count()
-	if errors.Is(reason, layer.ErrClosed) {
-		n.status.setState(closed)
-		return
-	}
-	n.status.setState(unready)
-	var ctx context.Context
-	ctx, n.stop = context.WithCancel(b.ctx)
-	go b.await(ctx, n)
-}
-
 // recount is called when a request was taken back from n. If n has left, that
 // request may have been added to those of the departed, or come after that.
 func (b *Balancer[Req, Rsp]) recount(n *node[Req, Rsp]) {
@@ -203,54 +187,13 @@ func (n *node[Req, Rsp]) poll() error {
 	return recovered.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
-// await waits until n is ready, and puts it back. It ends when n is removed.
-func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
-	err := n.ready(ctx)
-	for failures := 0; err != nil && !errors.Is(err, layer.ErrClosed); failures++ {
-		// Either ctx is done, or Ready broke its contract.
-		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
-			return
-		}
-		err = n.ready(ctx)
-	}
-	b.putBack(n, err)
-}
-
-// warm begins the slow start of a node that was not ready until now, or not for
-// as long as that takes: it may be another process.
-func (b *Balancer[Req, Rsp]) warm(n *node[Req, Rsp]) {
-	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.away) >= b.group.slowStart) {
-		n.restart(now)
-	}
-}
-
-// putBack ends the wait for n, with what its Ready returned: nil, or that it
-// has closed.
-func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
-	b.mu.Lock()
-	if n.status.state() == unready {
-		n.stop()
-		if n.reason = err; err == nil {
-			b.warm(n)
-			b.join(n)
-		} else {
-			n.status.setState(closed)
-			b.refuser = n
-		}
-	}
-	b.mu.Unlock()
-	b.changed.Wake()
-}
-
-var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
-
 func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 	delete(b.nodes, n.id)
 	switch n.status.setState(removed) {
 	case ready:
 		b.leave(n)
 	case unready:
-		n.stop()
+		n.endTurn()
 	}
 	b.setSpecial(n, false)
 	b.addUp(n)

@@ -64,17 +64,20 @@ type Balancer[Req, Rsp any] struct {
 	mu       sync.Mutex
 	nodes    map[resolve.ID]*node[Req, Rsp]
 	state    resolve.State
-	err      error           // the resolver's last
-	refuser  *node[Req, Rsp] // the last one that became unready or closed
-	departed uint64          // picks of nodes that were removed
-	special  int             // nodes that weigh another than most
+	err      error             // the resolver's last
+	refuser  *node[Req, Rsp]   // the last one that became unready or closed
+	departed uint64            // picks of nodes that were removed
+	special  int               // nodes that weigh another than most
+	waiting  []*node[Req, Rsp] // for their turn, the first is the next
+	places   int               // that are taken
 }
 
 // New returns a balancer over the endpoints that changes tells of, such as
 // [discover.Endpoints] does for the same ctx. It ranges over changes in a
-// goroutine; when they end by themselves, the last set stays in force. Each
-// endpoint that is not ready has one more goroutine, which waits in its Ready.
-// All of them end with ctx; after that every request is refused.
+// goroutine; when they end by themselves, the last set stays in force. Up to 16
+// more goroutines wait in the Ready of endpoints that are not ready. Where there
+// are more of these, each is waited for one second at a time, in turn. All
+// goroutines end with ctx; after that every request is refused.
 //
 // New panics if changes is nil or the policy is not valid.
 //
@@ -270,7 +273,7 @@ func (b *Balancer[Req, Rsp]) send(
 	handed := false
 	defer func() {
 		if !handed {
-			n.end()
+			b.free(n)
 		}
 	}()
 	rsp, err = n.service.Call(ctx, req)

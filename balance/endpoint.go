@@ -52,7 +52,8 @@ type record struct {
 	left    uint64             // of its picks, how many were added to those of the departed
 	info    *resolve.Endpoint  // as it is known now
 	reason  error              // why it is not ready
-	stop    context.CancelFunc // ends the wait for it to be ready
+	waits   bool               // for its turn, or in it
+	stop    context.CancelFunc // ends its turn; nil while it has none
 }
 
 const (

@@ -68,7 +68,7 @@ func (x *exchange[Req, Rsp]) cancel() {
 		x.node.status.stream(-1)
 	}
 	if stage != finished {
-		x.node.end()
+		x.balancer.free(x.node)
 	}
 }
 
@@ -90,7 +90,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	if stage == finished {
 		return // whoever was to observe it panicked
 	}
-	defer x.node.end()
+	defer x.balancer.free(x.node)
 	out := layer.Outcome[Rsp]{Response: x.rsp, Err: err, Ended: err == nil}
 	if stage == unsampled {
 		x.balancer.observe(x.ctx, x.node, x.start, out, x.head)
