@@ -122,7 +122,7 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by settings.Dial) httplayer.Service {
 	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
-		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), in.Connect.Requests(by, in.Pool)...)))
+		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), append(in.Connect.Requests(by, in.Pool), httplayer.KeepVersion())...)))
 }
 
 // port connects to one port of the application.

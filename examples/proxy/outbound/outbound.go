@@ -93,9 +93,11 @@ func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Se
 	return o.through(ctx, p).Service(o.client(ctx, p, balanced))
 }
 
-// alone sends requests to the only address that a target has.
+// alone sends requests to the only address that a target has. The client asked for
+// that address, and knows which version is spoken there.
 func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
+	p.h2 = true
 	return o.through(ctx, p, p.errors()...).Service(o.client(ctx, p, httplayer.Alone))
 }
 
@@ -105,15 +107,11 @@ func (o *Outbound) through(ctx context.Context, p peer, said ...httplayer.ProxyE
 	if p.authority != "" {
 		s = s.With("authority", httplayer.OverrideAuthority(p.authority))
 	}
-	s = s.With("require-id", httplayer.RequireID(p.identity)).
+	return s.With("require-id", httplayer.RequireID(p.identity)).
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
 		With("tap", tap.Layer(o.Taps, httplayer.Access{}, p.shown...)).
-		With("override", httplayer.StripHeader(overrideHeader)).
+		With("override", httplayer.StripHeader(overrideHeader, origProtoHeader)).
 		With("proxy-errors", httplayer.ProxyErrors(append(said, httplayer.LogProxyErrors(o.Log))...))
-	if p.h2 {
-		s = s.With("orig-proto", httplayer.UpgradeOrigProto())
-	}
-	return s
 }
 
 // opaque connects to a target as its profile says, over bytes that nobody looks

@@ -24,7 +24,7 @@ type peer struct {
 	authority string                    // instead of the request's; "" is the request's
 	header    *tcplayer.TransportHeader // for bytes, see speaking
 	port      uint16                    // of the endpoint's proxy, which takes header; 0 is that of the address
-	h2        bool                      // it is another proxy, and HTTP/1 goes by HTTP/2
+	h2        bool                      // discovery or the client says that it takes HTTP/2
 
 	labels meters.Labels
 	shown  []tap.Option // by tap

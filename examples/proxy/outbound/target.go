@@ -16,6 +16,12 @@ import (
 // it sends the request to. It goes no further than this proxy.
 const overrideHeader = "L5d-Dst-Override"
 
+// origProtoHeader is how a proxy of linkerd tells another one that a request of
+// HTTP/2 was one of HTTP/1. This proxy keeps the version and sends none, because
+// linkerd's proxy takes the Host of such a request from a field named host, and the
+// encoder of net/http drops that.
+const origProtoHeader = "L5d-Orig-Proto"
+
 // Target returns where a request is to go, as name:port: what its override
 // header says, else its authority or Host. The port is 80 unless it says
 // another.

@@ -13,33 +13,31 @@ import (
 // balanced is an endpoint that a balancer keeps off while it is not ready.
 func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 
-// client sends requests to the endpoint, as what as makes of it. Where its proxy
-// is told what is spoken on a connection, it believes that, so that there is a
-// client for each version: an upgrade goes by HTTP/1 also to a proxy that takes
-// all else by HTTP/2.
+// client sends requests to the endpoint, through as. To another proxy, and to a peer
+// that is known to take HTTP/2, each request goes by its own version. Where
+// the endpoint's proxy is told what is spoken on a connection, there is a client
+// for each version.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	dialled := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(ctx, p), o.Pool), version...)
 		opts = append(opts, httplayer.Ping(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
 		return as(httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(), opts...))
 	}
-	if !p.told() {
-		return dialled(p)
+	switch {
+	case p.told():
+		return &byVersion{
+			h1: version{svc: dialled(p.speaking(tcplayer.HTTP1), httplayer.H1())},
+			h2: version{svc: dialled(p.speaking(tcplayer.HTTP2), httplayer.H2())},
+		}
+	case p.tls != nil || p.h2:
+		return dialled(p, httplayer.KeepVersion())
 	}
-	c := new(byVersion)
-	c.h1.svc = dialled(p.speaking(tcplayer.HTTP1), httplayer.H1())
-	c.h2.svc = dialled(p.speaking(tcplayer.HTTP2), httplayer.H2())
-	c.first = &c.h1
-	if p.h2 {
-		c.first = &c.h2
-	}
-	return c
+	return dialled(p)
 }
 
 // byVersion sends each request by the version that it has.
 type byVersion struct {
 	h1, h2 version
-	first  *version // by which Ready connects before there was a request
 }
 
 type version struct {
@@ -50,17 +48,12 @@ type version struct {
 // Ready waits for the versions that are in use: a queue above would else find
 // one that is not, and be refused, again and again.
 func (b *byVersion) Ready(ctx context.Context) error {
-	h1, h2 := b.h1.used.Load(), b.h2.used.Load()
-	if !h1 && !h2 {
-		return b.first.svc.Ready(ctx)
-	}
-	if h1 {
-		if err := b.h1.svc.Ready(ctx); err != nil {
-			return err
+	for _, v := range []*version{&b.h1, &b.h2} {
+		if v.used.Load() {
+			if err := v.svc.Ready(ctx); err != nil {
+				return err
+			}
 		}
-	}
-	if h2 {
-		return b.h2.svc.Ready(ctx)
 	}
 	return nil
 }
@@ -80,7 +73,7 @@ func (b *byVersion) Call(ctx context.Context, req *http.Request) (*http.Response
 func (b *byVersion) Describe() layer.Node {
 	n := layer.Node{Name: "by version"}
 	for _, v := range []*version{&b.h1, &b.h2} {
-		if v.used.Load() || v == b.first {
+		if v.used.Load() {
 			n.Children = append(n.Children, layer.Describe(v.svc))
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
 	"github.com/gotower/gotower/layer/tcplayer/identity"
@@ -38,7 +39,7 @@ func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
 		httplayer.DialContext(dial),
 		httplayer.ConnectTimeout(c.Timeout),
-		httplayer.Backoff(c.Backoff),
+		httplayer.Backoff(c.endpointBackoff()),
 		httplayer.IdleTimeout(max(kept.Idle, 1)),
 		httplayer.MaxIdleConns(kept.MaxIdle),
 		httplayer.CleartextHTTPS(), // dial adds TLS, and an absolute target goes on as it came
@@ -48,8 +49,17 @@ func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 // Bytes returns the options of an endpoint for forwarded connections.
 func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
-		tcplayer.DialContext(dial), tcplayer.ConnectTimeout(c.Timeout), tcplayer.Backoff(c.Backoff),
+		tcplayer.DialContext(dial), tcplayer.ConnectTimeout(c.Timeout), tcplayer.Backoff(c.endpointBackoff()),
 	}
+}
+
+// endpointBackoff is Backoff with a Max of 1 s at most. An endpoint that answers
+// again gets requests within that time. The controllers have all of Backoff.
+func (c Connect) endpointBackoff() layer.Backoff {
+	b := c.Backoff
+	b.Max = min(b.Max, time.Second)
+	b.Min = min(b.Min, b.Max)
+	return b
 }
 
 // Limits returns the limits of streams of the destination controller. Below 0 means no

@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"context"
-	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"time"
@@ -31,8 +30,7 @@ func returnMemory(ctx context.Context) {
 			return
 		case <-tick.C:
 			if k.look(holding()) {
-				runtime.GC() // a sync.Pool keeps what it has for one collection
-				debug.FreeOSMemory()
+				debug.FreeOSMemory() // one collection: what a sync.Pool holds goes with the next
 				k.returned(holding())
 			}
 		}

@@ -94,16 +94,3 @@ func TestA28AResetIs502(t *testing.T) {
 		})
 	}
 }
-
-// To a client of HTTP/1, whose request went by HTTP/2 to another proxy, a reset
-// is an answer.
-func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
-	ctl, tn := balanced(t)
-	w := dialWire(t, tn.Addr)
-	say(w, "GET / HTTP/1.1\r\nHost: web\r\n\r\n")
-	ctl.next(t, webName).add(t, endpointAt(resetting(t, http2.ErrCodeInternal), speaksH2))
-	rsp, err := http.ReadResponse(w.in, nil)
-	require.NoError(t, err)
-	require.NoError(t, rsp.Body.Close())
-	require.Equal(t, http.StatusBadGateway, rsp.StatusCode)
-}

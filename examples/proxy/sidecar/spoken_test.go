@@ -84,9 +84,9 @@ func TestTheTransportHeaderIsTrue(t *testing.T) {
 		asked []string // "" is a request of HTTP/2
 		told  map[tcplayer.Protocol]bool
 	}{
-		"HTTP/1 to HTTP/2":  {hintedBy(speaksH2), []string{plain, plain}, only(tcplayer.HTTP2)},
-		"upgrade to HTTP/2": {hintedBy(speaksH2), []string{upgrade}, both}, // ready is who was connected to as the hint says
-		"tunnel to HTTP/2":  {hintedBy(speaksH2), []string{connect}, both},
+		"HTTP/1 to HTTP/2":  {hintedBy(speaksH2), []string{plain, plain}, only(tcplayer.HTTP1)},
+		"upgrade to HTTP/2": {hintedBy(speaksH2), []string{upgrade}, only(tcplayer.HTTP1)},
+		"tunnel to HTTP/2":  {hintedBy(speaksH2), []string{connect}, only(tcplayer.HTTP1)},
 		"all to HTTP/2":     {hintedBy(speaksH2), []string{plain, upgrade, "", plain}, both},
 		"HTTP/2":            {hintedBy(speaksH2), []string{""}, only(tcplayer.HTTP2)},
 		"not hinted":        {nil, []string{plain, "", plain, upgrade}, both},

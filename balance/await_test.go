@@ -1,0 +1,99 @@
+package balance_test
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// However many endpoints are not ready, few are asked at a time, and each one in
+// its turn.
+func TestFewEndpointsAreAwaitedAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const most = 16
+		p, ss := newPool(t), servers(1000)
+		for _, s := range ss {
+			s.open(false)
+		}
+		p.add(ss...)
+		waiting := func() (n int64) {
+			synctest.Wait()
+			for _, s := range ss {
+				n += s.waiting.Load()
+			}
+			return n
+		}
+		for range 200 {
+			require.EqualValues(t, most, waiting())
+			time.Sleep(time.Second / 2)
+		}
+		asked := 0
+		for _, s := range ss {
+			if s.asked.Load() > 1 { // beside the poll when it was added
+				asked++
+			}
+		}
+		require.Equal(t, len(ss), asked, "each has had its turn")
+
+		for _, s := range ss {
+			s.open(true)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		require.EqualValues(t, len(ss), p.Describe().State.Get("ready"))
+		require.Zero(t, waiting())
+	})
+}
+
+// An endpoint that takes long to become ready keeps its place while none waits for
+// it: a Ready that connects by its context may take longer than a turn.
+func TestAnEndpointKeepsItsPlace(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(1)
+		ss[0].open(false)
+		p.add(ss...)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.EqualValues(t, 2, ss[0].asked.Load(), "the poll when it was added, and one turn")
+		ss[0].open(true)
+		synctest.Wait()
+		require.NoError(t, p.send(t.Context()))
+	})
+}
+
+// What a request leaves at an endpoint that was at its limit is used at once, also
+// where more endpoints are at their limit than have their turn.
+func TestFreedCapacityIsUsedAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p, ss := newPool(t), servers(100)
+		p.add(ss...)
+		var open []*response
+		for range ss {
+			rsp, err := p.Call(t.Context(), "")
+			require.NoError(t, err)
+			open = append(open, rsp)
+		}
+		for _, s := range ss {
+			s.open(false)
+		}
+		for p.Describe().State.Get("ready") != 0 {
+			_, err := p.Call(t.Context(), "")
+			require.Error(t, err)
+		}
+		synctest.Wait()
+		last := ss[len(ss)-1]
+		for i, s := range ss {
+			if s.waiting.Load() == 0 {
+				last = ss[i]
+			}
+		}
+		last.isOpen.Store(true) // without a word to who waits in its Ready
+		for _, rsp := range open {
+			require.NoError(t, rsp.Body.Close())
+		}
+		require.EqualValues(t, 1, p.Describe().State.Get("ready"))
+		require.NoError(t, p.send(t.Context()))
+	})
+}
