@@ -72,7 +72,8 @@ func TestKeepAliveOfTheControllerFindsFrozenEndpoint(t *testing.T) {
 		}}
 	}))
 	status := func() (int, error) {
-		client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+		client := h2Client(t, tn.Addr) // the keep-alive is of HTTP/2
+		client.Timeout = 30 * time.Second
 		req, err := http.NewRequest(http.MethodGet, "http://"+tn.Addr, http.NoBody)
 		require.NoError(t, err)
 		req.Host = "web.example"
