@@ -166,7 +166,7 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 		}
 	}
 	switch {
-	case err == io.EOF:
+	case err == io.EOF: //nolint:errorlint // a Reader ends with just this value
 		b.end(nil)
 	case err != nil:
 		b.end(err)

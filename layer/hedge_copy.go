@@ -20,6 +20,7 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 	defer close(c.done)
 	returned := false
 	defer func() { _ = panics.Contain(func() { r.landed(c, returned) }) }()
+	defer func() { _ = panics.Contain(func() { r.count(c) }) }() // before the caller can return
 	c.class, c.err = Failure, panics.ErrExited // unless it returns
 	defer panics.Recover(&c.err)
 	rsp, err := r.send(c)
@@ -84,6 +85,9 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
 	case late:
 		defer r.giveUp(c)
 	}
+}
+
+func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
 	if c.refused() {
 		r.skipped.inc()
 	} else {

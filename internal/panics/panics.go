@@ -20,6 +20,7 @@ type Error struct {
 	Stack []byte // of the goroutine, as runtime/debug prints it
 }
 
+// Error returns the value of the panic, without the stack.
 func (e *Error) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
 // ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
