@@ -21,7 +21,7 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 	returned := false
 	defer func() { _ = panics.Contain(func() { r.landed(c, returned) }) }()
 	defer func() { _ = panics.Contain(func() { r.count(c) }) }() // before the caller can return
-	c.class, c.err = Failure, panics.ErrExited // unless it returns
+	c.class, c.err = Failure, panics.ErrExited                   // unless it returns
 	defer panics.Recover(&c.err)
 	rsp, err := r.send(c)
 	c.rsp, c.open = rsp, err == nil
