@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// authzFamilies are what policies decided.
+// authzFamilies are the metrics of policy decisions.
 type authzFamilies struct{ allowed, denied *family[prometheus.Counter] }
 
 func (m *Meters) authzFamilies(protocol string) authzFamilies {
@@ -17,22 +17,21 @@ func (m *Meters) authzFamilies(protocol string) authzFamilies {
 	}
 }
 
-// Decision is what a policy decided of a request or a connection.
+// Decision is the decision of a policy about a request or connection.
 type Decision struct {
-	Target  netip.AddrPort // what it was for
-	Client  Client         // whose it was
+	Target  netip.AddrPort // original destination
+	Client  Client
 	Allowed bool
 }
 
-// Authz returns what counts the decisions of a default policy, such as
-// "all-authenticated", about the protocol "http" or "tcp"; nil for any other:
-// inbound_http_authz_allow_total, inbound_http_authz_deny_total and their like of
-// TCP. Their labels are those of linkerd's proxy of a default policy: [Target];
-// srv_*, authz_* of what is allowed, and of HTTP route_*, all of the kind
-// "default"; and TLS as for [Client]. Of more than a thousand targets and clients
-// at a time, further ones are counted without target, and without client_id. Each
-// is shown until a while after its last decision. The function is safe for
-// concurrent use.
+// Authz returns a function that counts the decisions of a default policy, such as
+// "all-authenticated", for the protocol "http" or "tcp": inbound_http_authz_allow_total,
+// inbound_http_authz_deny_total and their counterparts for TCP. For other protocols it
+// returns nil. The labels are those of linkerd's proxy with a default policy: [Target],
+// srv_*, authz_* if allowed, route_* of HTTP, and those of TLS as for [Client]. From the
+// thousand-and-first pair of target and client on, target_* and client_id are left out.
+// The series are shown for the retention time after the last decision. The function is
+// safe for concurrent use.
 func (m *Meters) Authz(protocol, policy string) func(Decision) {
 	f, ok := m.authz[protocol]
 	if !ok {
@@ -55,8 +54,8 @@ func (m *Meters) Authz(protocol, policy string) func(Decision) {
 	}
 }
 
-// Server are srv_* of a default policy, such as "all-authenticated": srv_group,
-// srv_kind and srv_name, and srv_port of a target that is valid.
+// Server returns the labels srv_group, srv_kind and srv_name of a default policy, such as
+// "all-authenticated", and srv_port if target is valid.
 func Server(policy string, target netip.AddrPort) Labels {
 	labels := byDefault("srv", policy)
 	if target.IsValid() {
@@ -65,13 +64,13 @@ func Server(policy string, target netip.AddrPort) Labels {
 	return labels
 }
 
-// Allowed are the labels of requests to target that a default policy allowed:
-// those of [Server], route_* and authz_*.
+// Allowed returns the labels of requests that a default policy allowed: those of
+// [Server], route_* and authz_*.
 func Allowed(policy string, target netip.AddrPort) Labels {
 	return Server(policy, target).With(byDefault("route", "default")).With(byDefault("authz", policy))
 }
 
-// byDefault are the labels of a resource that linkerd's proxy has without a
+// byDefault returns the labels of a default resource, as in linkerd's proxy without a
 // policy.
 func byDefault(prefix, name string) Labels {
 	return Prefixed(prefix, Labels{"group": "", "kind": "default", "name": name})

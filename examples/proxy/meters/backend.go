@@ -13,14 +13,13 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Backend is the layer of one target of the profile, by its authority:
+// Backend is the layer of one target of the profile, by its authority. It counts
 // backend_requests_total, backend_response_statuses_total and
-// backend_response_duration_seconds, of the route that the request comes by.
+// backend_response_duration_seconds by the route of the request.
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation, body and errors are those of PerRoute. A refusal counts as a
-// request, too.
+// Cancellation, body and errors are those of PerRoute. A refusal counts as a request.
 func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
 	if r.overLimit {
 		authority = ""
@@ -84,7 +83,7 @@ func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, 
 	return rsp, err
 }
 
-// of returns the series of a route; nil is the default one.
+// of returns the series of a route; nil means the default route.
 func (b *backend) of(route *layer.Route) *dispatched {
 	if b.routes.overLimit {
 		route = nil

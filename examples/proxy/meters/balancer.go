@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// balancerFamilies are what there is of balancers and their queues.
+// balancerFamilies are the metrics of balancers and their queues.
 type balancerFamilies struct {
 	endpoints, waiting  *family[prometheus.Gauge]
 	updates, queued     *family[prometheus.Counter]
@@ -36,12 +36,12 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	}
 }
 
-// Balancer returns the instruments of a target's balancer, and those of the
-// queue above it, of the protocol "http" or "tcp"; any other has none. Their labels
-// are dst, which is target, and backend_* of the Service that it names. There is no
-// parent_*: a balancer serves all who have its target in a profile. The series are
-// shown until a while after ctx. If target is a name, it is also one in
-// stack_create_total, and when ctx ends, in stack_drop_total.
+// Balancer returns the instruments of a target's balancer and of the queue above it, for
+// the protocol "http" or "tcp"; other protocols have none. The labels are dst, which is
+// target, and backend_* of its Service. There is no parent_*, because one balancer serves
+// all profiles with the target. The series are shown for the retention time after ctx. A
+// target with a name also counts in stack_create_total, and in stack_drop_total when ctx
+// ends.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {
@@ -71,7 +71,7 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	return balancer, queue
 }
 
-// waited counts whose wait it observes.
+// waited counts each wait that it observes.
 type waited struct {
 	seconds
 	queued prometheus.Counter

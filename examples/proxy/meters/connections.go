@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// tcpRouteFamilies are connections by destination.
+// tcpRouteFamilies are the metrics of connections by destination.
 type tcpRouteFamilies struct{ opened, closed, protocols *family[prometheus.Counter] }
 
 func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
@@ -23,8 +23,8 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 	}
 }
 
-// connections is the series of one destination by one name. They are bound when
-// the first connection comes.
+// connections is the series of one destination with one name. They are bound at the first
+// connection.
 type connections struct {
 	over             context.CancelFunc
 	seriesLease      *seriesLease
@@ -56,7 +56,7 @@ func (r *Routes) newConnections(dst string) *connections {
 	return c
 }
 
-// Handling is what is done to the connections to a destination.
+// Handling is how the connections to a destination are handled.
 type Handling string
 
 // The ways to handle connections.
@@ -65,9 +65,9 @@ const (
 	Opaque   Handling = "opaq"   // nobody looks into them
 )
 
-// Handled counts the connections to the destination by how they are handled:
-// outbound_tcp_protocol_connections_total. It is a layer that changes nothing, and
-// counts nothing inbound, or of a Handling that there is not.
+// Handled is a layer that counts the connections to the destination by Handling:
+// outbound_tcp_protocol_connections_total. It counts nothing inbound, and nothing for an
+// unknown Handling.
 func (r *Routes) Handled(h Handling, next tcplayer.Server) tcplayer.Server {
 	return &handled{next, r, h}
 }
@@ -94,10 +94,9 @@ func (h *handled) Next() tcplayer.Server { return h.Server }
 
 func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// Forwarded counts the connections that are forwarded to the destination as they
-// are: outbound_tcp_route_open_total and outbound_tcp_route_close_total. It is a
-// layer that changes nothing, and counts nothing inbound; a refusal counts as one
-// that failed.
+// Forwarded is a layer that counts the connections that are forwarded to the destination
+// as bytes: outbound_tcp_route_open_total and outbound_tcp_route_close_total. It counts
+// nothing inbound. A refusal counts as a failed connection.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
 type forwarded struct {

@@ -14,20 +14,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Control counts the calls to a controller at addr: control_request_total,
-// control_response_total and control_response_latency_ms. Give it to the
-// connection with grpc.WithStatsHandler, and TLS as labels as for Endpoint. A
-// stream is one request, and its latency the time it lasted; one that the
-// controller did not take, and that gRPC sends again by itself, is another. A
-// response has a status_code if there was a header. The series are shown until a
-// while after ctx.
+// Control returns a handler for grpc.WithStatsHandler that counts the calls to the
+// controller at addr: control_request_total, control_response_total and
+// control_response_latency_ms. The labels are those of TLS as for Endpoint. A stream is
+// one request, and its latency is its duration. A transparent retry of gRPC is a further
+// request. A response has a status_code if it had a header. The series are shown for the
+// retention time after ctx.
 func (m *Meters) Control(ctx context.Context, addr string, labels Labels) stats.Handler {
 	return &controller{m.newCounted(m.seriesLease(ctx), m.control, labels.With(Labels{"addr": addr}))}
 }
 
 type controller struct{ *counted }
 
-// answered is whether one attempt at a call has had a header.
+// answered records whether one attempt of a call received a header.
 type answered struct{ atomic.Bool }
 
 type answeredKey struct{}
@@ -37,7 +36,7 @@ func (*controller) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Cont
 	return context.WithValue(ctx, answeredKey{}, new(answered))
 }
 
-// HandleRPC counts beginnings and ends, of which each attempt has one.
+// HandleRPC counts the beginning and the end of each attempt.
 func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	a := ctx.Value(answeredKey{}).(*answered) //nolint:errcheck,forcetypeassert // TagRPC's
 	switch s := s.(type) {
@@ -62,20 +61,20 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	}
 }
 
-// okStatus is what gRPC is always answered with.
+// okStatus is the HTTP status of each gRPC response.
 const okStatus = 200
 
 func (*controller) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (*controller) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// DNS returns the counter of names that were looked up for one client of the
-// control plane (destination, identity): control_dns_resolutions_total. Give it to
-// dns.Measured, which binds record_type and result; all are shown from then on.
+// DNS returns the counter of lookups for one client of the control plane (destination,
+// identity): control_dns_resolutions_total. Pass it to dns.Measured, which binds
+// record_type and result. All series are shown from then on.
 func (m *Meters) DNS(client string) metrics.Counter {
 	return lookups{binder{m.always, Labels{"client": client}}, m.dns}
 }
 
-// lookups is a counter of which two labels are not bound yet.
+// lookups is a counter with two unbound labels.
 type lookups struct {
 	binder
 	family *family[prometheus.Counter]

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// detectFamilies are what came of looking which protocol clients speak.
+// detectFamilies are the metrics of protocol detection.
 type detectFamilies struct {
 	durations *family[prometheus.Histogram]
 	results   *family[prometheus.Counter]
@@ -21,9 +21,9 @@ func (m *Meters) detectFamilies(d Direction) detectFamilies {
 	}
 }
 
-// Detect returns the instruments of tcplayer.Detect, with these labels:
-// inbound_tcp_detect_http_duration_seconds, inbound_tcp_detect_http_results_total
-// by result, and their like outbound. All are shown from then on.
+// Detect returns the instruments of tcplayer.Detect with these labels:
+// inbound_tcp_detect_http_duration_seconds, inbound_tcp_detect_http_results_total by
+// result, and their outbound counterparts. All series are shown from then on.
 func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
 	return m.detect(m.always, d, labels)
 }
@@ -36,10 +36,9 @@ func (m *Meters) detect(l *seriesLease, d Direction, labels Labels) tcplayer.Det
 	}
 }
 
-// Detect is that of [Meters] for the connections to the destination, with parent_*
-// of the name that its profile gives it when they are counted. Those of a name
-// are shown once they count, until a while after its last. Inbound it counts
-// nothing.
+// Detect is [Meters.Detect] for the connections to the destination, with parent_* of the
+// name in its profile. The series of a name are shown from the first connection until the
+// retention time after the last. Inbound it counts nothing.
 func (r *Routes) Detect() tcplayer.DetectInstruments {
 	return tcplayer.DetectInstruments{Latency: detectedIn{r}, Results: detectedAs{r, nil}}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// failureFamilies are what went wrong in the proxy itself, by direction.
+// failureFamilies are the errors of the proxy itself, by direction.
 type failureFamilies struct {
 	http, tcp map[Direction]*family[prometheus.Counter]
 }
@@ -27,20 +27,20 @@ func (m *Meters) failureFamilies() failureFamilies {
 	return f
 }
 
-// HTTPErrors is a layer that counts the errors that the proxy answers requests for
-// itself, by [ErrorKind]: put it above all that may fail. An error by which a policy
-// denied a request is none, and neither is one that says that its client has gone.
+// HTTPErrors is a layer that counts the errors that the proxy answers itself, by
+// [ErrorKind]. Place it above all layers that may fail. Requests that a policy denied do
+// not count, and neither do requests whose client left.
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: a request that its caller cancelled does not count.
+// Cancellation: a request canceled by its caller does not count.
 //
-// Body: not touched. What breaks off a response does not count.
+// Body: not touched. Errors of a response body do not count.
 //
-// Errors: passed as they are. Refusals count like others, since nobody above sends a
-// request elsewhere.
+// Errors: passed on as they are. Refusals count, because no layer above sends the request
+// elsewhere.
 //
-// Cost: nothing but an indirect call while there is no error.
+// Cost: an indirect call if there is no error.
 func (m *Meters) HTTPErrors(d Direction) Layer {
 	count := m.errorsOf(m.failures.http[d], ErrorKind)
 	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
@@ -63,10 +63,10 @@ func (f *failing) Next() httplayer.Service { return f.Service }
 
 func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// TCPErrors returns what counts the errors that the proxy ends connections with, by
-// tcplayer.ErrorKind and by the address that they were for, as target_addr: of a
-// thousand at a time, each until a while after its last error, and of none that is
-// not valid. What HTTPErrors has for none is none here, and a nil error neither. The
+// TCPErrors returns a function that counts the errors that end connections, by
+// tcplayer.ErrorKind and by the original destination as target_addr. At most a thousand
+// addresses have a label at a time, each for the retention time after its last error. The
+// errors that HTTPErrors does not count do not count here either, nor does nil. The
 // function is safe for concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
 	return m.errorsOf(m.failures.tcp[d], tcplayer.ErrorKind)
@@ -95,10 +95,10 @@ func (m *Meters) errorsOf(f *family[prometheus.Counter], kind func(error) string
 
 const unexpected = "unexpected"
 
-// ErrorKind returns what the label error says of err that a request failed with,
-// in linkerd's words: "identity required", "gateway loop", "response timeout", or
-// what tcplayer.ErrorKind says of connections. An error with a method
-// ErrorKind() string has its own; give it one of few.
+// ErrorKind returns the label error for the error of a request, in linkerd's words:
+// "identity required", "gateway loop", "response timeout", or a result of
+// tcplayer.ErrorKind. An error with a method ErrorKind() string provides its own, which
+// must be one of few.
 func ErrorKind(err error) string {
 	var own interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
@@ -120,14 +120,13 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether err is a refusal for which a client is told to come again,
-// whatever it is that the layer which refused has waited for.
+// isShed reports whether err is a refusal for which the client is asked to retry.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusOf(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 
-// timeoutKind tells a handshake that did not come from a response.
+// timeoutKind tells the timeout of a handshake from that of a response.
 func timeoutKind(err error) string {
 	var at *layer.Error
 	if errors.As(err, &at) && at.Layer == "tls" {
@@ -136,15 +135,14 @@ func timeoutKind(err error) string {
 	return "response timeout"
 }
 
-// isDenied reports whether err is an answer that a policy chose. linkerd counts
-// those as denials and not as errors.
+// isDenied reports whether a policy denied the request. linkerd counts denials apart from
+// errors.
 func isDenied(err error) bool {
 	var said *httplayer.StatusError
 	return errors.As(err, &said) && (said.Code == http.StatusForbidden || said.Code == http.StatusUnauthorized)
 }
 
-// isGone reports whether err says no more than that the client left, which is
-// not the proxy's.
+// isGone reports whether err only means that the client left.
 func isGone(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Direction is which side of the proxy a request or connection came in by.
+// Direction is the side of the proxy that accepted a request or connection.
 type Direction string
 
 // The directions.
@@ -18,12 +18,12 @@ const (
 	Outbound Direction = "outbound"
 )
 
-// Labels are the labels of a series. Characters that a name cannot have become
-// "_"; values are escaped when they are shown. To Prometheus, a label with an
-// empty value is the same as none.
+// Labels are the labels of a series. Characters that are not allowed in a name become
+// "_". Values are escaped when they are shown. For Prometheus a label with an empty value
+// is the same as no label.
 type Labels map[string]string
 
-// With returns these labels and more, which win.
+// With returns l extended by more, whose values win.
 func (l Labels) With(more Labels) Labels {
 	all := make(Labels, len(l)+len(more))
 	maps.Copy(all, l)
@@ -41,7 +41,7 @@ func Prefixed(prefix string, labels map[string]string) Labels {
 	return prefixed
 }
 
-// Target is target_addr, target_ip and target_port.
+// Target returns target_addr, target_ip and target_port.
 func Target(addr netip.AddrPort) Labels {
 	if !addr.IsValid() {
 		return Labels{}
@@ -53,14 +53,14 @@ func Target(addr netip.AddrPort) Labels {
 	}
 }
 
-// ServerTLS are the labels of a connection to a server that proved to be id.
+// ServerTLS returns the labels of a connection to a server with the proven identity id.
 func ServerTLS(id string) Labels { return Labels{"tls": "true", "server_id": id} }
 
-// ClientTLS are the labels of a connection from a client that proved to be id;
-// an empty id is TLS with nobody.
+// ClientTLS returns the labels of a connection from a client with the proven identity id;
+// an empty id means TLS without an identity.
 func ClientTLS(id string) Labels { return Labels{"tls": "true", "client_id": id} }
 
-// NoTLS are the labels of a connection in clear, and why it is: "disabled",
+// NoTLS returns the labels of a cleartext connection, with the reason: "disabled",
 // "loopback", "not_provided_by_service_discovery", "no_tls_from_remote", ….
 func NoTLS(why string) Labels {
 	if why == "disabled" {
@@ -69,7 +69,7 @@ func NoTLS(why string) Labels {
 	return Labels{"tls": "no_identity", "no_tls_reason": why}
 }
 
-// clean returns labels as a series can have them.
+// clean returns labels with valid names and values.
 func (l Labels) clean() Labels {
 	cleaned := make(Labels, len(l))
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -94,7 +94,7 @@ func cleanName(name string) string {
 	return name
 }
 
-// key is the same for the same labels.
+// key returns the same string for the same labels.
 func (l Labels) key() string {
 	var b strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(l)) {
@@ -107,12 +107,11 @@ func (l Labels) key() string {
 	return b.String()
 }
 
-// meta are the labels by which linkerd's policies call a resource: of the
-// destination that was asked for (parent), or of the one that serves (backend).
-// That is the Service that authority names as Kubernetes does, name.namespace.svc
-// or, below one of Config.ServiceSuffixes, name.namespace.svc.cluster.local, and a
-// port; any other has the kind "default", and its host is the name: another domain
-// is somebody else's.
+// meta returns the labels of a resource as in linkerd's policies: of the requested
+// destination (parent), or of the one that serves (backend). The resource is a Service if
+// authority is name.namespace.svc, or name.namespace.svc.cluster.local with one of
+// Config.ServiceSuffixes, and a port. Any other authority has the kind "default", and its
+// host is the name.
 func (m *Meters) meta(prefix, authority string) Labels {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
@@ -128,7 +127,7 @@ func (m *Meters) meta(prefix, authority string) Labels {
 	})
 }
 
-// routeMeta are those of a route of a profile; the one without a name is the
+// routeMeta returns the labels of a route of a profile. The route without a name is the
 // default route.
 func routeMeta(name string) Labels {
 	kind := "profile"
@@ -138,7 +137,7 @@ func routeMeta(name string) Labels {
 	return Labels{"route_group": "", "route_kind": kind, "route_namespace": "", "route_name": name}
 }
 
-// isCluster reports whether domain is that of the cluster's Services.
+// isCluster reports whether domain contains the cluster's Services.
 func (m *Meters) isCluster(domain string) bool {
 	domain = strings.TrimSuffix(domain, ".")
 	return strings.EqualFold(domain, "svc") ||

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// addProcess adds what the system and the runtime say of this process.
+// addProcess adds the metrics of the process and the Go runtime.
 func (m *Meters) addProcess(version string) {
 	began := time.Now()
 	m.registry.MustRegister(
@@ -24,7 +24,7 @@ func (m *Meters) addProcess(version string) {
 	m.gauges("proxy_build_info", "Proxy build info").bind(m.always, buildInfo(version)).Set(1)
 }
 
-// buildInfo has what the Go toolchain wrote into the program.
+// buildInfo returns the build information that the Go toolchain recorded.
 func buildInfo(version string) Labels {
 	labels := Labels{"version": version, "vendor": "gotower"}
 	info, ok := debug.ReadBuildInfo()
@@ -48,7 +48,7 @@ func buildInfo(version string) Labels {
 	return labels
 }
 
-// certificates are what there is of this proxy's own.
+// certificates are the metrics of the proxy's certificate.
 type certificates struct {
 	expires   *family[prometheus.Gauge]
 	refreshes *family[prometheus.Counter]
@@ -63,15 +63,15 @@ func (m *Meters) certificates() certificates {
 	}
 }
 
-// Identity returns when the certificate of this proxy ends, in seconds since
-// 1970, and how often it got one. They are shown from then on.
+// Identity returns the expiry time of the proxy's certificate, in seconds since 1970, and
+// the number of certificates received. They are shown from then on.
 func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
 	return gauge{m.certs.expires.bind(m.always, nil)}, counter{m.certs.refreshes.bind(m.always, nil)}
 }
 
-// stackFamilies are the services of endpoints of HTTP, and of balancers, that were
-// made, and let go. linkerd's proxy also counts how often they were polled, and waited for,
-// which has no like here: a Call admits or refuses, and nobody polls before it.
+// stackFamilies count the services of HTTP endpoints and balancers that were created and
+// dropped. linkerd's proxy also counts how often they were polled, which has no
+// counterpart here, because a Call is not preceded by a poll.
 type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
 
 func (m *Meters) stackFamilies() stackFamilies {

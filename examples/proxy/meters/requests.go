@@ -16,11 +16,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// Layer is a layer of requests by net/http.
+// Layer is a layer of net/http requests.
 type Layer = layer.Layer[*http.Request, *http.Response]
 
-// requestFamilies are what there is of requests to endpoints, or to
-// controllers.
+// requestFamilies are the metrics of requests to endpoints or controllers.
 type requestFamilies struct {
 	requests, responses, refusals *family[prometheus.Counter]
 	inFlight                      *family[prometheus.Gauge]
@@ -38,27 +37,24 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	}
 }
 
-// Endpoint is a layer that counts what goes through: request_total,
-// response_total and response_latency_ms, with these labels and, of responses,
-// status_code, classification and, where there is one, grpc_status or error.
-// A request counts in request_total once its response began, or failed to: until
-// then it is in requests_in_flight alone. Give it authority, [Target], one of
-// [ServerTLS], [ClientTLS] and [NoTLS], and what the endpoint's discovery said,
-// [Prefixed] with "dst"; outbound those of a thousand authorities are kept, and of
-// others tls and no_tls_reason. The series are
-// shown until a while after ctx, and after the last request ended. An endpoint
-// outbound is also one in stack_create_total, and when ctx ends, in
-// stack_drop_total.
+// Endpoint is a layer that counts the requests to an endpoint: request_total,
+// response_total and response_latency_ms. Responses also have the labels status_code,
+// classification and, if there is one, grpc_status or error. A request counts in
+// request_total when its response begins or fails; until then it counts in
+// requests_in_flight only. Labels are authority, [Target], one of [ServerTLS],
+// [ClientTLS] and [NoTLS], and the discovery's labels [Prefixed] with "dst". From the
+// thousand-and-first outbound authority on, only the labels of TLS are kept. The series
+// are shown for the retention time after ctx and after the last request. An outbound
+// endpoint also counts in stack_create_total, and in stack_drop_total when ctx ends.
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: a request that its caller cancelled is a success: it tells
-// nothing of the endpoint.
+// Cancellation: a request canceled by its caller is a success, because it says nothing
+// about the endpoint.
 //
-// Body: a response is over when it has ended, trailers included.
+// Body: a response ends with its body, trailers included.
 //
-// Errors: passed as they are. A refusal by what is below is no request, but
-// counts in refusal_total.
+// Errors: passed on as they are. A refusal counts in refusal_total only.
 //
 // Cost: two clock readings, one allocation, and one for a body.
 func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer {
@@ -108,7 +104,7 @@ func (e *endpoint) Next() httplayer.Service { return e.Service }
 
 func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
-// sample is one response, and the Observer of it.
+// sample is one request, and the Observer of its response.
 type sample struct {
 	*counted
 	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from an endpoint that failed
@@ -129,7 +125,7 @@ func (s *sample) done(e end) {
 	s.seriesLease.release()
 }
 
-// end is how a response ended, as far as it is counted apart.
+// end is how a response ended, as far as the labels distinguish it.
 type end struct {
 	status int // 0: there was none
 	failed bool
@@ -137,7 +133,7 @@ type end struct {
 	err    string
 }
 
-// endOf judges a response, or the error in its place. Head is what its head said.
+// endOf returns the end of a response or error. head is read from the response header.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
 	class := layer.Classifier[*http.Response](httplayer.Classify).Judge(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
@@ -153,11 +149,11 @@ func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) en
 	return e
 }
 
-// unknownStatus stands for all that HTTP has not: an endpoint that speaks HTTP/2
-// can say any number.
+// unknownStatus stands for all statuses that are not of three digits, because an HTTP/2
+// endpoint can send any number.
 const unknownStatus = -1
 
-// httpStatus is a status as it is counted: of three digits, or unknownStatus.
+// httpStatus returns status if it has three digits, or unknownStatus.
 func httpStatus(code int) int {
 	if code < 100 || code > 999 {
 		return unknownStatus
@@ -165,7 +161,7 @@ func httpStatus(code int) int {
 	return code
 }
 
-// statusLabel is what labels have of a status; 0 is that there was none.
+// statusLabel returns the label of a status; 0 means that there was no response.
 func statusLabel(status int) string {
 	switch status {
 	case 0:
@@ -176,9 +172,8 @@ func statusLabel(status int) string {
 	return strconv.Itoa(status)
 }
 
-// grpcHead is what the header of a response says of gRPC. It is read before
-// anybody else has the response: where one is broken off, whoever passes it on may
-// be changing its header at that moment.
+// grpcHead is the gRPC status in the header of a response. It is read before the response
+// is passed on, because other layers may change the header while a stream breaks off.
 type grpcHead struct {
 	spoken bool
 	text   string // of its status, if there are no trailers
@@ -191,9 +186,8 @@ func grpcHeadOf(rsp *http.Response) grpcHead {
 	return grpcHead{true, rsp.Header.Get("Grpc-Status")}
 }
 
-// status reads it where gRPC puts it: in the trailers, or in the header if
-// there is nothing else. Codes that gRPC has not are UNKNOWN: there is to be no
-// series for each.
+// status returns the gRPC status of the trailers, or of the header if there are no
+// trailers. Unknown codes become UNKNOWN, so that they do not have a series each.
 func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	const unknown, most = 2, 16
 	if !h.spoken {
@@ -229,8 +223,8 @@ func (e end) labels() Labels {
 	return labels
 }
 
-// counted is the series of one endpoint. Those of its responses are bound when
-// the first of their kind ends.
+// counted is the series of one endpoint. Those of responses are bound when the first
+// response with their labels ends.
 type counted struct {
 	families    requestFamilies
 	seriesLease *seriesLease

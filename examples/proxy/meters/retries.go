@@ -30,15 +30,14 @@ func (f retryFamilies) bind(l *seriesLease, labels Labels) retries {
 	}
 }
 
-// added has what writes to i write to r as well.
+// added returns i extended by the counters of r.
 func (r retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, counter{r.requests})
 	i.Skipped = skips{i.Skipped, r}
 	return i
 }
 
-// skips are retries that were not made. That the budget was used up is the
-// breaker of retries.
+// skips counts retries that were not made. An exhausted budget counts as overflow.
 type skips struct {
 	metrics.Counter
 	retries retries

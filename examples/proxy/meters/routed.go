@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// routed is one route, as long as profiles of one name have it.
+// routed is one route, for as long as the profiles of one name contain it.
 type routed struct {
 	meters *Meters
 	over   context.CancelFunc
@@ -25,25 +25,24 @@ type routed struct {
 type routeSeries struct {
 	*scope
 	*streams
-	retries func() retries // not bound before it is asked for
+	retries func() retries // binds at the first call
 }
 
-// newRouted binds nothing yet: most destinations have no request by the default
-// route of the time before their first profile.
+// newRouted binds nothing yet, because most destinations have no request by the default
+// route before their first profile.
 func (r *Routes) newRouted(name string, rt map[string]string) *routed {
 	ctx, over := context.WithCancel(r.ctx)
 	dst := r.dst
 	return &routed{
 		meters: r.meters, over: over, scope: r.meters.scope(ctx),
-		labels: r.meters.meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // linkerd's, unless it is asked for
+		labels: r.meters.meta("parent", dst).With(routeMeta(name)).With(Labels{"hostname": ""}), // unless hostnames are enabled
 		measured: sync.OnceValues(func() (requests, tries layer.Instruments) {
 			return r.meters.Route(ctx, r.direction, dst, name, rt)
 		}),
 	}
 }
 
-// now are the series that are shown now. Two who bind them at a time have the
-// same ones.
+// now returns the series that are shown now. Concurrent calls bind the same ones.
 func (r *routed) now() *routeSeries {
 	if s := r.bound.Load(); s != nil && s.holds() {
 		return s

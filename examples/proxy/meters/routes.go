@@ -12,8 +12,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// routeFamilies are what there is of profiles' routes: route_* once for each
-// request, route_actual_* for each try.
+// routeFamilies are the metrics of the routes of profiles: route_* counts requests,
+// route_actual_* attempts.
 type routeFamilies struct {
 	requests, responses *family[prometheus.Counter]
 	tries, answers      *family[prometheus.Counter] // answers are those to tries
@@ -34,12 +34,12 @@ func (m *Meters) routeFamilies() routeFamilies {
 	}
 }
 
-// Route returns the instruments of a profile's route, for those of its requests
-// and those of its tries: see profiles.Measured. dst is "name:port", route the
-// route's name, which is the label rt_route unless labels, those of the route,
-// have a route. A response that failed as the route's time was over, be it in a
-// queue, has error="timeout". What waited in vain has no latency. The series are
-// shown until a while after ctx, and after the last request ended.
+// Route returns the instruments of a profile's route, for its requests and for its
+// attempts, see profiles.Measured. dst is "name:port". route is the name of the route and
+// becomes the label rt_route, unless labels, the labels of the route, contain one. A
+// request that failed by the route's timeout, also in a queue, has error="timeout".
+// Refused requests have no latency. The series are shown for the retention time after ctx
+// and after the last request.
 func (m *Meters) Route(
 	ctx context.Context, d Direction, dst, route string, labels map[string]string,
 ) (requests, tries layer.Instruments) {
@@ -77,7 +77,7 @@ func (m *Meters) Route(
 	return requests, tries
 }
 
-// skipped is linkerd's word for why there was no retry.
+// skipped returns linkerd's word for the reason why there was no retry.
 func skipped(reason string) string {
 	if reason == "budget" {
 		return "no_budget"
@@ -99,13 +99,13 @@ func (b binder) counter(f *family[prometheus.Counter], more Labels) metrics.Coun
 	return counter{b.counters(f)(more)}
 }
 
-// lazy is a counter that is not shown before it counts.
+// lazy returns a counter that is not shown before it counts.
 func (b binder) lazy(f *family[prometheus.Counter], more Labels) metrics.Counter {
 	return &lazy{bind: func() prometheus.Counter { return b.counters(f)(more) }}
 }
 
-// classes is linkerd's response_total: a request that told nothing of the
-// endpoint, because its caller cancelled, is not held against it.
+// classes counts responses by class. As in linkerd's response_total, a request canceled by
+// its caller is not a failure.
 type classes struct{ successes, ignored, failures metrics.Counter }
 
 func (c classes) With(label ...string) metrics.Counter {
@@ -120,9 +120,9 @@ func (c classes) With(label ...string) metrics.Counter {
 
 func (classes) Add(float64) {} // there is no series without a class
 
-// overdue counts failures, and apart those because of a limit. A limit counts
-// before the failure that it makes; which of two that fail at a time it was is
-// not known, and makes no difference to their number.
+// overdue counts failures, and those by a time limit apart. A limit counts before the
+// failure that it causes. Of two concurrent failures it is unknown which was caused by
+// the limit, which makes no difference to the numbers.
 type overdue struct {
 	failures, late metrics.Counter
 	pending        *atomic.Int64
@@ -140,8 +140,8 @@ func (o overdue) Add(delta float64) {
 	}
 }
 
-// ignored counts requests whose callers left, be it as their time was over: that
-// is not left for what fails later.
+// ignored counts requests whose callers left. If a limit ran out for one, that limit is
+// not left for a later failure.
 type ignored struct {
 	metrics.Counter
 	pending *atomic.Int64
@@ -154,7 +154,7 @@ func (i ignored) Add(delta float64) {
 	i.Counter.Add(delta)
 }
 
-// take takes one of what is pending, if there is any.
+// take decrements pending if it is above 0.
 func take(pending *atomic.Int64) bool {
 	for n := pending.Load(); n > 0; n = pending.Load() {
 		if pending.CompareAndSwap(n, n-1) {
@@ -164,8 +164,8 @@ func take(pending *atomic.Int64) bool {
 	return false
 }
 
-// limits counts by which limit ran out. Those on the whole request fail it; a
-// try may be followed by another.
+// limits counts expired limits by name. A limit on the whole request fails the request; a
+// limit on an attempt does not, because another attempt may follow.
 type limits struct {
 	labelled
 	pending *atomic.Int64

@@ -15,22 +15,22 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// streamFamilies are what there is of requests by route, or by route and
-// backend: their number by how they ended, and how long they took.
+// streamFamilies are the metrics of requests by route, or by route and backend: numbers
+// by outcome, and durations.
 type streamFamilies struct {
 	statuses  *family[prometheus.Counter]
 	durations *family[prometheus.Histogram]
 }
 
-// streams is the series of one route, or of one backend of it. Those of ends are
-// bound when the first of their kind comes.
+// streams is the series of one route, or of one backend of it. The series of an outcome
+// is bound at its first request.
 type streams struct {
 	families    streamFamilies
 	seriesLease *seriesLease
 	labels      Labels
 
 	durations prometheus.Histogram
-	last      atomic.Pointer[ended] // most end as the one before
+	last      atomic.Pointer[ended] // most requests have the outcome of the one before
 	ends      sync.Map              // outcome's key → *ended
 }
 
@@ -56,21 +56,20 @@ func (s *streams) at(o outcome) *ended {
 	return e
 }
 
-// shown are the streams of a route or backend. They are asked for when a request
-// ends, which may have lasted longer than those of its beginning are shown.
+// shown provides the streams of a route or backend. A request asks for them at its end,
+// because it may outlive the series that were shown at its start.
 type shown interface{ current() *streams }
 
-// stream is one request, and the Observer of its response.
+// stream is one request and the Observer of its response.
 type stream struct {
 	of    shown
-	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from a body that broke
+	ctx   context.Context //nolint:containedctx // of the request: it tells a canceled request from a broken body
 	start time.Time
 	rsp   *http.Response
-	tries *tries // nil: it is sent once
+	tries *tries // nil: the request is sent once
 }
 
-// tries counts how often a request was sent, to tell those that a retry has
-// helped.
+// tries counts the attempts of a request, to find those that succeeded by a retry.
 type tries struct {
 	n  atomic.Int32
 	of *routed
@@ -78,8 +77,8 @@ type tries struct {
 
 type triesKey struct{}
 
-// call sends a request through next, and records it. A refusal is an end like
-// another, since nobody above sends it elsewhere.
+// call sends a request to next and records it. A refusal is recorded too, because no layer
+// above sends the request elsewhere.
 func (s *stream) call(next httplayer.Service, req *http.Request) (*http.Response, error) {
 	s.start = time.Now()
 	rsp, err := next.Call(s.ctx, req)
@@ -112,14 +111,13 @@ func (s *stream) done(o outcome) {
 	of.at(o).Inc()
 }
 
-// outcome is what a route's or a backend's request came to: http_status and
-// error.
+// outcome is the labels http_status and error of a request.
 type outcome struct {
 	status int // 0: there was none
 	err    fault
 }
 
-// fault is what went wrong, as linkerd's routes have it.
+// fault is the kind of an error, as in linkerd's route metrics.
 type fault uint8
 
 const (
@@ -144,12 +142,12 @@ func (o outcome) labels() Labels {
 	return Labels{"http_status": statusLabel(o.status), "error": o.err.String()}
 }
 
-// key is one of few numbers.
+// key returns one of few numbers.
 func (o outcome) key() int { return o.status<<4 | int(o.err) }
 
-// withoutResponse is what err came to in place of a response. What went wrong at
-// an endpoint is the response that the client gets for it, as in linkerd's proxy;
-// what was decided above endpoints is an error.
+// withoutResponse returns the outcome of a request that failed with err. As in linkerd's
+// proxy, a failure of an endpoint counts as the response that the client gets, and a
+// failure above the endpoints counts as an error.
 func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
@@ -166,7 +164,7 @@ func withoutResponse(req *http.Request, err error) outcome {
 	return outcome{status: httpStatus(status)}
 }
 
-// afterHead is what a response came to that err broke off; nil did not.
+// afterHead returns the outcome of a response whose body ended with err.
 func afterHead(rsp *http.Response, err error) outcome {
 	o := outcome{status: httpStatus(rsp.StatusCode)}
 	if err == nil {
@@ -185,7 +183,7 @@ func afterHead(rsp *http.Response, err error) outcome {
 	return o
 }
 
-// faultOf is what has a name whether there was a response or not.
+// faultOf returns the faults that have the same name with and without a response.
 func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
@@ -202,8 +200,8 @@ func faultOf(err error) fault {
 	return noFault
 }
 
-// timeoutFault tells a limit on the request from one on connecting to an endpoint,
-// which is that endpoint's failure.
+// timeoutFault tells the time limit of a request from that of connecting to an endpoint,
+// which is a failure of the endpoint.
 func timeoutFault(err error) fault {
 	var at *layer.Error
 	for errors.As(err, &at) {

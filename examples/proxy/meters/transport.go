@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Peer is whose connections they are: of clients, or to servers.
+// Peer tells connections of clients from connections to servers.
 type Peer string
 
 // The peers.
@@ -20,7 +20,7 @@ const (
 	Destination Peer = "dst"
 )
 
-// Transport is where connections are counted: see tcplayer.Meter.
+// Transport are the instruments of connections, see tcplayer.Meter.
 type Transport = tcplayer.Instruments
 
 type transportFamilies struct {
@@ -38,9 +38,9 @@ func (m *Meters) transportFamilies() transportFamilies {
 	}
 }
 
-// Transport returns the instruments of connections with these labels: [Target],
-// and TLS as for Endpoint. The series are shown until a while after ctx, and
-// after the last connection was closed. Bytes of outbound connections to endpoints
+// Transport returns the instruments of connections with these labels: [Target], and
+// those of TLS as for Endpoint. The series are shown for the retention time after ctx
+// and after the last connection. Bytes of outbound connections to endpoints
 // also count in outbound_tcp_transfer_cost_bytes_total, by the label
 // dst_zone_locality.
 func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
@@ -82,7 +82,7 @@ func (m *Meters) transport(l *seriesLease, d Direction, peer Peer, labels Labels
 	}
 }
 
-// closed is labelled, and without a label a clean end.
+// closed is labelled; without a label it counts clean ends.
 type closed struct {
 	clean  metrics.Counter
 	failed labelled
@@ -97,15 +97,15 @@ func (c closed) With(label ...string) metrics.Counter {
 	return c.failed.With(label...)
 }
 
-// Client is what is known of who made a connection.
+// Client describes the client of a connection.
 type Client struct {
-	Secure  bool   // by TLS that ended here
-	ID      string // the identity that it proved by it; "" is none
-	Passed  bool   // by TLS that is passed on as it came
-	Skipped bool   // nobody looked whether by TLS, as the server may speak first
+	Secure  bool   // its TLS ends at this proxy
+	ID      string // its proven identity; "" means none
+	Passed  bool   // its TLS is forwarded as it is
+	Skipped bool   // TLS was not detected, because the server may speak first
 }
 
-// Labels are those of TLS: see [ClientTLS] and [NoTLS]; what is passed on is
+// Labels returns the labels of TLS, see [ClientTLS] and [NoTLS]. Forwarded TLS is
 // "opaque".
 func (c Client) Labels() Labels {
 	switch {
@@ -119,18 +119,18 @@ func (c Client) Labels() Labels {
 	return NoTLS("no_tls_from_remote")
 }
 
-// anonymous is c without a name.
+// anonymous returns c without the identity.
 func (c Client) anonymous() Client {
 	c.ID = ""
 	return c
 }
 
-// Clients returns what counts the connections of a client to a target, as
-// Transport does for [Source], with the labels of [Server] for the default policy;
-// "" is none. Ask it for each connection. Of more than a thousand
-// targets and clients at a time, further ones are counted without target, and
-// without client_id. The series are shown until a while after the last connection
-// was closed. The function is safe for concurrent use.
+// Clients returns a function that returns the meter of a client's connections to a
+// target. It counts as Transport does for [Source], with the labels of [Server] for the
+// default policy; "" means none. Call it for each connection. From the
+// thousand-and-first pair of target and client on, the labels target_* and client_id are
+// left out. The series are shown for the retention time after the last connection. The
+// function is safe for concurrent use.
 func (m *Meters) Clients(d Direction, policy string) func(target netip.AddrPort, c Client) *tcplayer.Meter {
 	type key struct {
 		target netip.AddrPort

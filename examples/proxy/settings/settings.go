@@ -7,9 +7,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Settings are all that a proxy is told. A comment names the variable of each
-// field, without its prefix; a name that begins with _ has OUTBOUND or INBOUND
-// before it.
+// Settings are the configuration of a proxy. A comment names the variable of each field
+// without its prefix. A name that begins with _ is preceded by OUTBOUND or INBOUND.
 type Settings struct {
 	Outbound Outbound
 	Inbound  Inbound
@@ -23,16 +22,15 @@ type Settings struct {
 	Metrics  Metrics
 	Cores    Cores
 
-	// ReusePort is GOTOWER_REUSE_PORT: two proxies may listen on the same
-	// addresses for connections, so that one can take over from the other.
+	// ReusePort is GOTOWER_REUSE_PORT: two proxies may listen on the same addresses, so
+	// that one can take over from the other.
 	ReusePort bool
 
-	// Warnings are what was read and cannot be honoured, or was passed over,
-	// a sentence each, for the log once there is one.
+	// Warnings are sentences for the log about settings that are ignored or changed.
 	Warnings []string
 }
 
-// Outbound is about connections of the application.
+// Outbound configures connections made by the application.
 type Outbound struct {
 	Listen []netip.AddrPort // OUTBOUND_LISTEN_ADDRS, else OUTBOUND_LISTEN_ADDR; one or two
 	Origin Origin           // GOTOWER_OUTBOUND_ORIGIN, else GOTOWER_ORIGIN
@@ -54,7 +52,7 @@ type Outbound struct {
 	Quiet   bool // OUTBOUND_DISABLE_INFORMATIONAL_HEADERS: no l5d-proxy-error and the like
 }
 
-// Inbound is about connections to the application.
+// Inbound configures connections to the application.
 type Inbound struct {
 	Listen netip.AddrPort // INBOUND_LISTEN_ADDR
 	Origin Origin         // GOTOWER_INBOUND_ORIGIN, else GOTOWER_ORIGIN
@@ -82,7 +80,7 @@ type Inbound struct {
 	AuthorityLabels bool         // INBOUND_METRICS_AUTHORITY_LABELS=unsafe
 }
 
-// Control is about the destination controller, and the queries of names.
+// Control configures the destination controller and the lookup of names.
 type Control struct {
 	Destination  Controller // DESTINATION_SVC_ADDR, DESTINATION_SVC_NAME
 	ContextToken string     // DESTINATION_CONTEXT
@@ -98,14 +96,14 @@ type Control struct {
 	DNS             DNS           // DNS_MIN_TTL, DNS_MAX_TTL
 }
 
-// Policy is about the policy controller, which this proxy does not ask.
+// Policy configures the policy controller, which this proxy does not ask.
 type Policy struct {
 	Controller      Controller     // POLICY_SVC_ADDR, POLICY_SVC_NAME
 	Workload        string         // POLICY_WORKLOAD
 	ClusterNetworks []netip.Prefix // POLICY_CLUSTER_NETWORKS: what INBOUND_DEFAULT_POLICY calls the cluster
 }
 
-// Identity is about the certificate of this proxy.
+// Identity configures the certificate of this proxy.
 type Identity struct {
 	Controller   Controller    // IDENTITY_SVC_ADDR, IDENTITY_SVC_NAME
 	Dir          string        // IDENTITY_DIR: holds csr.der and key.p8
@@ -117,37 +115,37 @@ type Identity struct {
 	MaxRefresh   time.Duration // IDENTITY_MAX_REFRESH
 }
 
-// Tap is about who may watch requests.
+// Tap configures the tap server.
 type Tap struct {
 	Listen netip.AddrPort // CONTROL_LISTEN_ADDR; any address of this machine, if it is not said and others may watch
 
-	// Name is TAP_SVC_NAME, the identity of whom may watch. It is empty if
-	// TAP_DISABLED is set. With identity, an empty name is no tap; without,
-	// tap is for clients of this machine.
+	// Name is TAP_SVC_NAME, the identity of the allowed client. It is empty if
+	// TAP_DISABLED is set. With an identity, an empty name means no tap. Without an
+	// identity, tap is for clients on this machine.
 	Name     string
 	Disabled bool              // TAP_DISABLED
 	Labels   map[string]string // TAP_LABELS: what tap shows of the clients of this proxy
 }
 
-// Admin is about the operator's server.
+// Admin configures the admin server.
 type Admin struct {
 	Listen netip.AddrPort // ADMIN_LISTEN_ADDR
 }
 
-// Shutdown is about the end.
+// Shutdown configures the end of the proxy.
 type Shutdown struct {
 	Grace           time.Duration // SHUTDOWN_GRACE_PERIOD: how long what is open may go on
 	EndpointEnabled bool          // SHUTDOWN_ENDPOINT_ENABLED: POST /shutdown ends the proxy
 }
 
-// Log is about what the proxy says.
+// Log configures the logs.
 type Log struct {
 	Filter string       // LOG, in the syntax of package logs
 	JSON   bool         // LOG_FORMAT=json
 	Access AccessFormat // ACCESS_LOG
 }
 
-// Metrics is about what is counted.
+// Metrics configures the metrics.
 type Metrics struct {
 	RetainIdle time.Duration // METRICS_RETAIN_IDLE: how long series that nobody writes to are shown
 }
@@ -158,34 +156,33 @@ type Controller struct {
 	Name string // its identity, which TLS verifies; empty: in clear
 }
 
-// Queue is where requests wait for a target.
+// Queue configures the queue of requests that wait for a target.
 type Queue struct {
-	Capacity int           // how many; 0 is a queue where nobody waits
-	FailFast time.Duration // how long; 0 is not at all: see MaxWait
+	Capacity int           // number of waiting requests; 0 means no waiting
+	FailFast time.Duration // maximum wait; 0 means no waiting, see MaxWait
 }
 
-// Connect is how connections are made.
+// Connect configures how connections are made.
 type Connect struct {
 	Timeout time.Duration // _CONNECT_TIMEOUT
 	Backoff layer.Backoff // _CONNECT_EXP_BACKOFF_{MIN,MAX,JITTER}
 	Socket  Socket        // _CONNECT_KEEPALIVE, _CONNECT_USER_TIMEOUT
 }
 
-// Socket is how the connections of one side are set up. 0 leaves a field to
-// the system.
+// Socket configures the sockets of one side. 0 means the default of the system.
 type Socket struct {
 	KeepAlive   time.Duration // _ACCEPT_KEEPALIVE: an idle connection is probed after that
 	UserTimeout time.Duration // _ACCEPT_USER_TIMEOUT: what was sent must be acknowledged within that
 	Backlog     int           // _TCP_LISTEN_BACKLOG; of listeners only
 }
 
-// Pool is the idle HTTP/1.1 connections to an endpoint.
+// Pool configures the idle HTTP/1.1 connections to an endpoint.
 type Pool struct {
 	MaxIdle int           // how many are kept
 	Idle    time.Duration // and how long
 }
 
-// HTTP2 is how a server speaks HTTP/2. 0 leaves a field to the server.
+// HTTP2 configures HTTP/2 of a server. 0 means the default of the server.
 type HTTP2 struct {
 	MaxConcurrentStreams         uint32
 	MaxFrameSize                 uint32
@@ -199,15 +196,14 @@ type HTTP2 struct {
 	InitialConnectionWindowSize  uint32 // else HTTP2_INITIAL_CONNECTION_WINDOW_SIZE; at least 65 535
 }
 
-// StreamLimits are how long the streams of a controller may be silent and
-// last; 0 is no limit. Each is at most the next. Idle and Lifetime are 10 s at
-// the least. A controller of this machine is not held to them: see
-// [Control.Limits].
+// StreamLimits are the time limits of the streams of a controller; 0 means no limit.
+// Each is at most the next. Idle and Lifetime are at least 10 s. They do not apply to a
+// controller on this machine, see [Control.Limits].
 type StreamLimits struct {
 	Initial, Idle, Lifetime time.Duration
 }
 
-// DNS bounds how long an answer is kept; 0 is no bound.
+// DNS bounds how long an answer is kept; 0 means no bound.
 type DNS struct {
 	MinTTL, MaxTTL time.Duration
 }
