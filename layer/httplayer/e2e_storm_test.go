@@ -88,7 +88,10 @@ func TestE2EDeadEndpointsAreTriedAFewAtATime(t *testing.T) {
 			}
 			now := dialling.Add(1)
 			defer dialling.Add(-1)
-			for old := most.Load(); now > old && !most.CompareAndSwap(old, now); old = most.Load() {
+			for old := most.Load(); now > old; old = most.Load() {
+				if most.CompareAndSwap(old, now) {
+					break
+				}
 			}
 			<-ctx.Done()
 			return nil, ctx.Err()
