@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // notes collects what is wrong with a file, and what is left out of it.
@@ -41,7 +43,7 @@ func (v value) warnf(format string, args ...any) {
 // the last one, which no editor can go to.
 func (v value) note(reason string) *Error {
 	e := &Error{File: v.file, Line: min(max(v.n.Line, 1), v.lines), Column: v.n.Column, Field: v.path, Reason: reason}
-	if v.n.Kind == yaml.ScalarNode && !isNull(v.n) {
+	if v.n.Kind == yaml.ScalarNode && !v.isNull() {
 		e.Value = abbreviate(v.n.Value)
 	}
 	return e
@@ -56,9 +58,7 @@ func abbreviate(s string) string {
 }
 
 // isNull reports whether v says nothing, which is as good as not being there.
-func (v value) isNull() bool { return isNull(v.n) }
-
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+func (v value) isNull() bool { return yamlfile.IsNull(v.n) }
 
 // each calls f with every key and its value. What is no mapping, is a key twice
 // or cannot be a key, is a mistake. Null is a mapping of nothing.
@@ -181,23 +181,8 @@ func (v value) is(kind yaml.Kind, want string) bool {
 	if v.n.Kind == kind && v.n.Style&yaml.TaggedStyle == 0 {
 		return true
 	}
-	v.failf("want %s, not %s", want, kindOf(v.n))
+	v.failf("want %s, not %s", want, yamlfile.Kind(v.n))
 	return false
-}
-
-// kindOf says what a node is that should be something else.
-func kindOf(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.AliasNode:
-		return fmt.Sprintf("an alias (write out what *%s stands for)", n.Value)
-	case n.Style&yaml.TaggedStyle != 0:
-		return "something with the tag " + n.Tag
-	case n.Kind == yaml.MappingNode:
-		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	}
-	return "a single value"
 }
 
 func names(known fields) string { return strings.Join(slices.Sorted(maps.Keys(known)), ", ") }

@@ -4,6 +4,8 @@ import (
 	"bytes"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // Parse reads the content of a file; the package's documentation says what that
@@ -11,9 +13,10 @@ import (
 // mistakes in the YAML itself are told alone, because nothing behind them can
 // be read.
 func Parse(name string, data []byte) (*Set, error) {
-	roots, err := documents(asYAML(data))
+	text := yamlfile.FromJSON(data)
+	roots, err := documents(text)
 	if err != nil {
-		return nil, join([]*Error{syntaxError(name, asYAML(data), err)})
+		return nil, join([]*Error{syntaxError(name, text, err)})
 	}
 	n := &notes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}
 	if len(roots) == 0 {

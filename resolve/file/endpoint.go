@@ -7,17 +7,18 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/resolve"
 )
 
 // endpoints reads the list of a target. An address that is given twice would
 // be one endpoint, and nobody could say which.
 func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
-	if isNull(n) {
+	if yamlfile.IsNull(n) {
 		return nil
 	}
 	if n.Kind != yaml.SequenceNode {
-		r.failf(n.Line, "endpoints: want a list, not %s", kindOf(n))
+		r.failf(n.Line, "endpoints: want a list, not %s", yamlfile.Kind(n))
 		return nil
 	}
 	list := make([]resolve.Endpoint, 0, len(n.Content))
@@ -39,7 +40,7 @@ func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 
 // endpoint reads one item, and returns the line of its address.
 func (r *reader) endpoint(n *yaml.Node) (e resolve.Endpoint, line int) {
-	if isNull(n) {
+	if yamlfile.IsNull(n) {
 		r.failf(n.Line, "an empty item in the list of endpoints: take it out, or write addr: 10.0.0.1:80")
 		return e, n.Line
 	}

@@ -1,22 +1,21 @@
 package file
 
 import (
-	"fmt"
-	"sort"
 	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // mapping calls each with every key and its value; what is no mapping, is a key
 // twice or cannot be a key, is a mistake. Null is a mapping of nothing.
 func (r *reader) mapping(n *yaml.Node, what string, each func(key, value *yaml.Node)) {
-	if isNull(n) {
+	if yamlfile.IsNull(n) {
 		return
 	}
 	if n.Kind != yaml.MappingNode {
-		r.failf(n.Line, "%s: want a mapping, not %s", what, kindOf(n))
+		r.failf(n.Line, "%s: want a mapping, not %s", what, yamlfile.Kind(n))
 		return
 	}
 	first := make(map[string]int, len(n.Content)/2)
@@ -39,8 +38,8 @@ func (r *reader) mapping(n *yaml.Node, what string, each func(key, value *yaml.N
 func (r *reader) text(what string, n *yaml.Node) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.Style&yaml.TaggedStyle != 0:
-		r.failf(n.Line, "%s: want a single value, not %s", what, kindOf(n))
-	case isNull(n):
+		r.failf(n.Line, "%s: want a single value, not %s", what, yamlfile.Kind(n))
+	case yamlfile.IsNull(n):
 		r.failf(n.Line, `%s has no value: write one, or "" for an empty one`, what)
 	default:
 		return n.Value, true
@@ -74,59 +73,11 @@ func (r *reader) labels(n *yaml.Node) map[string]string {
 	return labels
 }
 
-func isNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
-
-// kindOf says what a node is that should be something else.
-func kindOf(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.AliasNode:
-		return fmt.Sprintf("an alias (write out what *%s stands for)", n.Value)
-	case n.Style&yaml.TaggedStyle != 0:
-		return "something with the tag " + n.Tag
-	case n.Kind == yaml.MappingNode:
-		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	}
-	return "a single value"
-}
-
-// maxBisect is the size above which a mistake in the YAML itself is told with
-// the line that the decoder says: decoding a large file twenty times takes long.
-const maxBisect = 1 << 20
-
-// syntax makes the decoder's error one of the file. The line that the decoder
-// says is often that of where the mapping around the mistake began, or none.
-// The mistake is on the last line of the shortest beginning of the file that
-// fails with the same words.
+// syntax notes the decoder's error.
 func (r *reader) syntax(data []byte, err error) {
-	line, reason := cutLine(strings.TrimPrefix(err.Error(), "yaml: "))
-	if len(data) <= maxBisect {
-		ends := lineEnds(data)
-		line = 1 + sort.Search(len(ends)-1, func(i int) bool {
-			_, e := decode(data[:ends[i]])
-			return e != nil && e.Error() == err.Error()
-		})
-	}
+	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
+		_, err := yamlfile.Documents(data, maxDocuments)
+		return err
+	})
 	r.failf(line, "%s", reason)
-}
-
-// cutLine takes the "line 7: " off a message; without one it returns 0.
-func cutLine(message string) (line int, rest string) {
-	head, rest, found := strings.Cut(message, ": ")
-	number, numbered := strings.CutPrefix(head, "line ")
-	if line, err := strconv.Atoi(number); found && numbered && err == nil {
-		return line, rest
-	}
-	return 0, message
-}
-
-func lineEnds(data []byte) []int {
-	var ends []int
-	for i, c := range data {
-		if c == '\n' || i == len(data)-1 {
-			ends = append(ends, i+1)
-		}
-	}
-	return ends
 }

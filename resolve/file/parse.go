@@ -3,7 +3,6 @@ package file
 import (
 	"bytes"
 	"errors"
-	"io"
 	"slices"
 	"strings"
 	"unicode"
@@ -11,6 +10,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/gotower/gotower/internal/yamlfile"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -22,7 +22,7 @@ import (
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	r := reader{mistakes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}}
 	var targets map[string][]resolve.Endpoint
-	if root := r.document(asYAML(data)); root != nil {
+	if root := r.document(yamlfile.FromJSON(data)); root != nil {
 		targets = r.destinations(root)
 	}
 	if err := r.err(); err != nil {
@@ -34,11 +34,14 @@ func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 // reader makes of the nodes of a file what they mean.
 type reader struct{ mistakes }
 
+// maxDocuments is one more than a file may have.
+const maxDocuments = 2
+
 const nothing = `there is nothing in the file; for no targets, write "destinations: {}"`
 
 // document returns the only document of a file, or nil with a mistake noted.
 func (r *reader) document(data []byte) *yaml.Node {
-	documents, err := decode(data)
+	documents, err := yamlfile.Documents(data, maxDocuments)
 	switch {
 	case err != nil:
 		r.syntax(data, err)
@@ -46,27 +49,11 @@ func (r *reader) document(data []byte) *yaml.Node {
 	case len(documents) > 1:
 		r.failf(documents[1].Line, "another document: a file is one")
 		return nil
-	case len(documents) == 0 || isNull(documents[0].Content[0]):
+	case len(documents) == 0 || yamlfile.IsNull(documents[0]):
 		r.failf(1, nothing)
 		return nil
 	}
-	return documents[0].Content[0]
-}
-
-// decode reads two documents at most: one is too many already.
-func decode(data []byte) ([]*yaml.Node, error) {
-	var documents []*yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	for len(documents) < 2 {
-		var n yaml.Node
-		if err := decoder.Decode(&n); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, err
-		}
-		documents = append(documents, &n)
-	}
-	return documents, nil
+	return documents[0]
 }
 
 // destinations reads the outermost mapping.
@@ -78,7 +65,7 @@ func (r *reader) destinations(root *yaml.Node) map[string][]resolve.Endpoint {
 			r.failf(key.Line, "unknown field %q: there is destinations", key.Value)
 			return
 		}
-		given = !isNull(value)
+		given = !yamlfile.IsNull(value)
 		r.mapping(value, "destinations", func(key, value *yaml.Node) {
 			if err := checkName(key.Value); err != nil {
 				r.failf(key.Line, "target %q: %v", key.Value, err)

@@ -144,7 +144,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"half a character in JSON", `{"destinations":` + "\n" + `{"\ud83d": {}}}`, `f:2: found invalid Unicode character escape code`},
 		{"not UTF-8", "destinations:\n  web\xff: {}\n", `f:2: invalid leading UTF-8 octet`},
 		{"control character", "destinations: {}\n\n#\x07\n", `f:3: control characters are not allowed`},
-		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:2: another document: a file is one`},
+		{"second document", "destinations: {}\n---\ndestinations: {}\n", `f:3: another document: a file is one`},
 		{"a mistake in a second document", "destinations: {}\n---\n\n}", `f:4: did not find expected node content`},
 
 		{"not a mapping", "- web\n", `f:1: the file: want a mapping, not a list`},
@@ -242,7 +242,7 @@ func TestParseTakesEveryFormOfAnAuthority(t *testing.T) {
 
 // Twenty passes over a large file would take minutes; one names a line too.
 func TestParseOfALargeFileThatIsNotYAML(t *testing.T) {
-	data := slices.Concat([]byte("destinations:\n"), []byte(strings.Repeat("#\n", maxBisect/2)), []byte("  a: {}\n b: {}\n"))
+	data := slices.Concat([]byte("destinations:\n"), []byte(strings.Repeat("#\n", 1<<20/2)), []byte("  a: {}\n b: {}\n"))
 	_, err := Parse("f", data)
 	var e *Error
 	require.ErrorAs(t, err, &e)

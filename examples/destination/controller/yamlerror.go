@@ -6,12 +6,12 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"sort"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/internal/yamlfile"
 )
 
 // unreadable finds the bytes that no YAML has. The YAML package refuses them
@@ -44,21 +44,10 @@ func decodeErrors(err error) []*FileError {
 	}
 	found := make([]*FileError, 0, len(mistakes.Errors))
 	for _, e := range mistakes.Errors {
-		at, reason := cutLine(e)
+		at, reason := yamlfile.CutLine(e)
 		found = append(found, &FileError{Line: max(at, 1), Reason: rephrase(reason)})
 	}
 	return found
-}
-
-// cutLine takes the "line 7: " off a message; without one it returns 0.
-func cutLine(message string) (int, string) {
-	rest, found := strings.CutPrefix(message, "line ")
-	number, reason, colon := strings.Cut(rest, ": ")
-	n, err := strconv.Atoi(number)
-	if !found || !colon || err != nil {
-		return 0, message
-	}
-	return n, reason
 }
 
 // rephrase knows the messages of the YAML package's decoder. They name Go
@@ -91,24 +80,13 @@ func kindOf(tag string) string {
 	return "a single value"
 }
 
-// syntaxError finds the line of an error that stops the YAML package. What the
-// package says is often the line where the enclosing mapping began. The line
-// that the error is on is the last one of the shortest beginning of the file
-// that fails in the same way.
+// syntaxError returns an error that stops the YAML package, with its line.
 func syntaxError(err error, data []byte) *FileError {
-	_, reason := cutLine(strings.TrimPrefix(err.Error(), "yaml: "))
-	lines := bytes.SplitAfter(data, []byte("\n"))
-	ends := make([]int, len(lines))
-	end := 0
-	for i, l := range lines {
-		end += len(l)
-		ends[i] = end
-	}
-	i := sort.Search(len(ends), func(i int) bool {
-		_, e := documents(data[:ends[i]])
-		return e != nil && e.Error() == err.Error()
+	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
+		_, err := documents(data)
+		return err
 	})
-	return &FileError{Line: i + 1, Reason: reason}
+	return &FileError{Line: line, Reason: reason}
 }
 
 // documents reads the documents of a file up to the first error.

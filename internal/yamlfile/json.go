@@ -1,4 +1,4 @@
-package file
+package yamlfile
 
 import (
 	"bytes"
@@ -9,12 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// asYAML rewrites what strings of JSON may have and the YAML package does not
-// know: \/, a character in two \u escapes, and bare ones that it refuses, or takes
-// for the end of a line. Lines stay what they are; columns behind such a thing do
-// not. What is not JSON is returned as it is. A byte order mark before it, as
-// Windows writes it, does not count.
-func asYAML(data []byte) []byte {
+// FromJSON rewrites the parts of JSON strings that the YAML package does not read:
+// \/, a character in two \u escapes, and characters that it rejects or takes for the
+// end of a line. Lines stay the same. Columns after such a part do not. Data that is
+// not JSON is returned unchanged. A byte order mark is removed from JSON.
+func FromJSON(data []byte) []byte {
 	text := bytes.TrimPrefix(data, []byte("\ufeff"))
 	odd := func(c rune) bool { return c == '\\' || escapedOnly(c) }
 	if !bytes.ContainsFunc(text, odd) || !json.Valid(text) {
@@ -36,21 +35,21 @@ func asYAML(data []byte) []byte {
 			data = data[size:]
 		case data[1] == '/':
 			out, data = append(out, '/'), data[2:]
-		default: // an escape that both know
+		default: // an escape in both formats
 			out, data = append(out, data[:2]...), data[2:]
 		}
 	}
 	return out
 }
 
-// escapedOnly reports whether YAML has c nowhere but in an escape, or as the end of
-// a line, which takes the blanks beside it away.
+// escapedOnly reports whether YAML allows c in an escape only, or reads it as the end
+// of a line.
 func escapedOnly(c rune) bool {
 	return 0x7f <= c && c <= 0x9f || c == 0x2028 || c == 0x2029 || c == 0xfffe || c == 0xffff
 }
 
-// surrogates returns the character that is written as two \u escapes at the
-// beginning of text, or utf8.RuneError.
+// surrogates returns the character in the two \u escapes that text begins with, or
+// utf8.RuneError.
 func surrogates(text []byte) rune {
 	if len(text) < 12 || text[0] != '\\' || text[1] != 'u' || text[6] != '\\' || text[7] != 'u' {
 		return utf8.RuneError

@@ -1,0 +1,88 @@
+// Package yamlfile has the parts that the readers of YAML and JSON files share.
+package yamlfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sort"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Documents returns the roots of the documents in data, up to limit of them.
+func Documents(data []byte, limit int) ([]*yaml.Node, error) {
+	var roots []*yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	for len(roots) < limit {
+		var n yaml.Node
+		if err := decoder.Decode(&n); errors.Is(err, io.EOF) {
+			return roots, nil
+		} else if err != nil {
+			return nil, err
+		}
+		roots = append(roots, n.Content[0])
+	}
+	return roots, nil
+}
+
+// IsNull reports whether n is null or empty.
+func IsNull(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
+
+// Kind describes a node that is not of the expected kind.
+func Kind(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.AliasNode:
+		return fmt.Sprintf("an alias (write out what *%s stands for)", n.Value)
+	case n.Style&yaml.TaggedStyle != 0:
+		return "something with the tag " + n.Tag
+	case n.Kind == yaml.MappingNode:
+		return "a mapping"
+	case n.Kind == yaml.SequenceNode:
+		return "a list"
+	}
+	return "a single value"
+}
+
+// maxBisect is the size of data up to which [SyntaxError] searches the line. It
+// decodes data about twenty times.
+const maxBisect = 1 << 20
+
+// SyntaxError returns the line of an error of decode, and the reason. The line in the
+// error of the YAML package is often that of the enclosing mapping, or missing. The
+// error is on the last line of the shortest prefix of data that fails with the same
+// message.
+func SyntaxError(data []byte, err error, decode func([]byte) error) (line int, reason string) {
+	line, reason = CutLine(strings.TrimPrefix(err.Error(), "yaml: "))
+	if len(data) <= maxBisect {
+		ends := lineEnds(data)
+		line = 1 + sort.Search(len(ends)-1, func(i int) bool {
+			e := decode(data[:ends[i]])
+			return e != nil && e.Error() == err.Error()
+		})
+	}
+	return max(line, 1), reason
+}
+
+// CutLine removes the prefix "line 7: " from a message. Without it the line is 0.
+func CutLine(message string) (line int, rest string) {
+	head, rest, found := strings.Cut(message, ": ")
+	number, numbered := strings.CutPrefix(head, "line ")
+	if line, err := strconv.Atoi(number); found && numbered && err == nil {
+		return line, rest
+	}
+	return 0, message
+}
+
+func lineEnds(data []byte) []int {
+	var ends []int
+	for i, c := range data {
+		if c == '\n' || i == len(data)-1 {
+			ends = append(ends, i+1)
+		}
+	}
+	return ends
+}
