@@ -1,55 +1,52 @@
-// Package file resolves names from a YAML or JSON file, and follows the file as
-// it changes.
+// Package file resolves names from a YAML or JSON file, and follows its changes.
 //
-//	targets.yaml ◀── stat, twice a second ── Resolver ──▶ each stream: what is
-//	     │           while there is a stream    ▲         said of its target, if
-//	     └── read and parse what changed ───────┘         that really changed
+//	targets.yaml ◀── stat, twice a second ── Resolver ──▶ each stream: the
+//	     │           while there is a stream    ▲         endpoints of its target,
+//	     └── read and parse what changed ───────┘         after each change
 //
-// When the file goes bad, its last good content stays in force.
+// While the file has mistakes, its last valid content stays active.
 //
 // # The file
 //
-// Its shape is that of the example controller's file, without the profiles:
+// The format is that of the example controller's file, without the profiles:
 //
 //	destinations:
-//	  web.default.svc.cluster.local:80:        # as callers of Resolve write it
-//	    labels: {service: web}                 # on every endpoint below
+//	  web.default.svc.cluster.local:80:        # the target as given to Resolve
+//	    labels: {service: web}                 # of all endpoints below
 //	    endpoints:
 //	      - addr: 10.0.0.1:80                  # required: IP address and port
-//	        weight: 20000                      # 10000 is one unit; left out: not said
-//	        labels: {pod: web-1, zone: a}      # these win over those above
+//	        weight: 20000                      # 10000 is one unit; default: not set
+//	        labels: {pod: web-1, zone: a}      # override those above
 //	      - addr: "[fd00::1]:80"
 //	        protocol: h2                       # or opaque, or unknown
-//	        identity: web.default.example      # TLS identity; a DNS-like name or a URI
-//	        server_name: web.default           # left out: the identity, if that is a name
+//	        identity: web.default.example      # TLS identity: a DNS-like name or a URI
+//	        server_name: web.default           # default: the identity, if that is a name
 //	        authority: web.internal:80         # sent instead of the request's
-//	        opaque_port: 4143                  # takes opaque transport
+//	        opaque_port: 4143                  # accepts opaque transport
 //	        ping_interval: 10s                 # HTTP/2 keep-alive
 //	        ping_timeout: 3s
-//	  idle.default.svc.cluster.local:80: {}    # exists, with no endpoint
+//	  idle.default.svc.cluster.local:80: {}    # exists without endpoints
 //	  old.default.svc.cluster.local:80:        # does not exist, like every name
 //	    exists: false                          # that is not in the file
 //
-// Names are compared as they are written: case counts, and no port is added.
-// A server_name without an identity is plain TLS; an endpoint with neither is
-// cleartext. Protocol, identity, server_name, authority and opaque_port do nothing
-// by themselves: whoever makes the service of an endpoint has to act on them, as
-// package discover says of its Make. The same as JSON is read too:
+// Names are compared as they are written, including case and port. An endpoint with a
+// server_name and no identity uses TLS; one with neither uses cleartext. Protocol,
+// identity, server_name, authority and opaque_port only take effect if the program's
+// discover.Make uses them. The same file as JSON:
 //
 //	{"destinations": {"web:80": {"endpoints": [{"addr": "10.0.0.1:80", "weight": 20000}]}}}
 //
-// Whatever is not in this list is a mistake: other fields, a name or an address
-// given twice, aliases and tags of YAML, a second document. A file without
-// content is one too, since it is more likely about to be written than meant;
-// write "destinations: {}" for a file of no targets. Each mistake is an
-// [*Error] with its line, and all of a file's come at once.
+// Everything else is a mistake: other fields, duplicate names and addresses, YAML
+// aliases and tags, and a second document. An empty file is a mistake too, because it
+// is probably being written. For no targets write "destinations: {}". All mistakes are
+// reported at once, each as an [*Error] with its line.
 //
 // # Changes
 //
-// The file is looked at twice a second ([PollEvery]): what the path leads to,
-// its size and its time. A rename onto it and a swapped symbolic link are seen,
-// so a Kubernetes ConfigMap that is mounted as a volume is (one mounted with a
-// subPath is never changed). Replace the file in one of these ways: one that is
-// written in place may be read half written, and that half be in force until
-// the next look. A network file system may show a change later than it was made.
+// The file is polled twice a second ([PollEvery]). A poll compares the file that the
+// path leads to, its size and its time. So a rename, a swapped symbolic link and a
+// Kubernetes ConfigMap mounted as a volume are detected. A ConfigMap mounted with a
+// subPath is never updated. Replace the file in one of these ways. A file that is
+// written in place may be read when half written, and that content is active until the
+// next poll. A network file system may show a change late.
 package file

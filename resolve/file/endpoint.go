@@ -1,9 +1,14 @@
 package file
 
 import (
+	"errors"
 	"maps"
+	"net"
 	"net/netip"
+	"strconv"
 	"strings"
+	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
@@ -11,8 +16,8 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// endpoints reads the list of a target. An address that is given twice would
-// be one endpoint, and nobody could say which.
+// endpoints reads the list of a target. A duplicate address is a mistake, because
+// endpoints are told apart by their addresses.
 func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 	if yamlfile.IsNull(n) {
 		return nil
@@ -26,7 +31,7 @@ func (r *reader) endpoints(n *yaml.Node) []resolve.Endpoint {
 	for _, item := range n.Content {
 		e, line := r.endpoint(item)
 		if !e.Addr.IsValid() {
-			continue // which is a mistake, and noted
+			continue // the mistake has been added
 		}
 		if was, twice := first[e.Addr]; twice {
 			r.failf(line, "addr %s is given twice, first in line %d: take one out", e.Addr, was)
@@ -73,13 +78,13 @@ func (r *reader) endpoint(n *yaml.Node) (e resolve.Endpoint, line int) {
 	return e, line
 }
 
-// defaultServerName takes the identity for the TLS server name if there is no other:
-// without one, the endpoint would be spoken to in cleartext.
+// defaultServerName sets a missing TLS server name to the identity, because without
+// one the connection would be cleartext.
 func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
 	switch {
 	case e.ServerName != "" || e.Identity == "":
 	case strings.Contains(e.Identity, "://"):
-		r.failf(line, "identity %q is a URI, which is no server name: write server_name too", e.Identity)
+		r.failf(line, "identity %q is a URI: write server_name too", e.Identity)
 	default:
 		e.ServerName = e.Identity
 	}
@@ -87,7 +92,7 @@ func (r *reader) defaultServerName(e *resolve.Endpoint, line int) {
 
 const endpointFields = "addr, weight, labels, protocol, identity, server_name, authority, opaque_port, ping_interval, ping_timeout"
 
-// setter returns what reads a field into e, or nil if there is no such field.
+// setter returns a function that parses a field into e, or nil for an unknown field.
 func setter(e *resolve.Endpoint, field string) func(text string) error {
 	switch field {
 	case "addr":
@@ -119,7 +124,7 @@ func into[T any](field *T, parse func(string) (T, error)) func(string) error {
 	}
 }
 
-// over returns the outer labels with the inner ones over them.
+// over returns the labels of outer and inner; those of inner win.
 func over(outer, inner map[string]string) map[string]string {
 	if len(outer) == 0 {
 		return inner
@@ -130,4 +135,81 @@ func over(outer, inner map[string]string) map[string]string {
 	both := maps.Clone(outer)
 	maps.Copy(both, inner)
 	return both
+}
+
+// parseAddr converts IPv4 addresses in IPv6 form to IPv4.
+func parseAddr(text string) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddrPort(text)
+	_, bare := netip.ParseAddr(text)
+	switch {
+	case bare == nil:
+		return netip.AddrPort{}, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")
+	case err != nil:
+		return netip.AddrPort{}, errors.New("not an IP address with a port: write 10.0.0.1:80 or [fd00::1]:80")
+	case addr.Port() == 0:
+		return netip.AddrPort{}, errors.New("port 0 cannot be connected to: write 1 to 65535")
+	case addr.Addr().Unmap().WithZone("").IsUnspecified():
+		return netip.AddrPort{}, errors.New("the unspecified address is for listening: write the address to connect to")
+	}
+	return netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port()), nil
+}
+
+func parseWeight(text string) (uint32, error) {
+	n, err := strconv.ParseUint(text, 10, 32)
+	switch {
+	case err != nil:
+		return 0, errors.New("write a whole number from 1 to 4294967295; 10000 is one unit")
+	case n == 0:
+		return 0, errors.New("leave the weight out for the usual share, or the endpoint out for none")
+	}
+	return uint32(n), nil
+}
+
+func parsePort(text string) (uint16, error) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		return 0, errors.New("not a port: write 1 to 65535")
+	}
+	return uint16(n), nil
+}
+
+func parseDuration(text string) (time.Duration, error) {
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, errors.New("write a duration such as 300ms or 10s")
+	}
+	return d, nil
+}
+
+func parseProtocol(text string) (p resolve.Protocol, err error) {
+	if p.UnmarshalText([]byte(text)) != nil {
+		err = errors.New("write h2, opaque or unknown")
+	}
+	return p, err
+}
+
+// parseWord rejects white space and control characters only, because names in
+// certificates have many forms.
+func parseWord(text string) (string, error) {
+	invalid := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
+	if strings.ContainsFunc(text, invalid) {
+		return "", errors.New("white space or a control character in it: take it out")
+	}
+	return text, nil
+}
+
+// parseAuthority accepts host, host:port and [address]:port.
+func parseAuthority(text string) (string, error) {
+	if strings.ContainsAny(text, "/@?#") {
+		return "", errors.New("write host:port alone, without a scheme, user or path")
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = parsePort(port)
+	}
+	_, bare := netip.ParseAddr(strings.Trim(text, "[]"))
+	if strings.Contains(text, ":") && bare != nil && (err != nil || host == "") {
+		return "", errors.New("write host:port, with a port from 1 to 65535")
+	}
+	return parseWord(text)
 }

@@ -6,19 +6,18 @@ import (
 	"slices"
 )
 
-// Error is one mistake in a file. The error of [Parse], and of a stream whose
-// file is wrong, joins one for each mistake, in the order of the lines.
+// Error is one mistake in a file. The errors of [Parse] and of a stream join one for
+// each mistake, in the order of the lines.
 type Error struct {
-	File   string // as it was named to New or Parse
+	File   string // the name given to New or Parse
 	Line   int    // from 1
-	Reason string // what is wrong and what to do
+	Reason string // the mistake and how to correct it
 }
 
 // Error reads like a compiler's message: file:line: reason.
 func (e *Error) Error() string { return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.Reason) }
 
-// located leaves mistakes as they are: they say where. The rest is from the
-// operating system.
+// located adds the package to errors of the operating system. Mistakes name the file.
 func located(err error) error {
 	if _, ok := errors.AsType[*Error](err); ok {
 		return err
@@ -26,21 +25,21 @@ func located(err error) error {
 	return fmt.Errorf("file: %w", err)
 }
 
-// mistakes collects what is wrong with a file.
+// mistakes collects the mistakes in a file.
 type mistakes struct {
 	file  string
 	lines int // in the file
 	found []*Error
 }
 
-// failf notes a mistake. What is missing at the very end of a file has a line
-// after the last one, which no editor can go to.
+// failf adds a mistake. The line of something missing at the end of a file is after
+// the last one, so it is limited to that.
 func (m *mistakes) failf(line int, format string, args ...any) {
 	line = min(max(line, 1), m.lines)
 	m.found = append(m.found, &Error{File: m.file, Line: line, Reason: fmt.Sprintf(format, args...)})
 }
 
-// err joins what was found in the order of the lines.
+// err joins the mistakes in the order of the lines.
 func (m *mistakes) err() error {
 	slices.SortStableFunc(m.found, func(a, b *Error) int { return a.Line - b.Line })
 	errs := make([]error, 0, len(m.found))

@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/gotower/gotower/internal/follow"
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver answers from a file. It is safe for concurrent use, and must not be
-// copied. It holds nothing that has to be closed: its one goroutine, which looks
-// at the file, runs only while there are streams. Between them it keeps nothing
-// but the last content.
+// Resolver resolves targets from a file. It is safe for concurrent use, does not need
+// to be closed, and must not be copied. Its goroutine, which polls the file, runs only
+// while there are streams.
 type Resolver struct{ poller *follow.Poller[state] }
 
 type (
@@ -23,10 +23,9 @@ type (
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that reads the file at path; a relative path is taken
-// from the directory the process is in at each look. The file is not touched
-// before Resolve is called. To refuse a bad file at the start of a program,
-// call [Parse] on its content first. An empty path panics.
+// New returns a Resolver of the file at path. A relative path is relative to the
+// working directory at each poll. The file is not read before Resolve is called. To
+// reject an invalid file when a program starts, call [Parse] on its content first. An empty path panics.
 func New(path string, opts ...Option) *Resolver {
 	if path == "" {
 		panic("file: New: the path is empty")
@@ -41,18 +40,16 @@ func New(path string, opts ...Option) *Resolver {
 	return &Resolver{follow.NewPoller(o.every, (&follow.File[targets]{Path: path, Max: o.max, Parse: Parse}).Look)}
 }
 
-// Resolve yields what the file says of target, whole, and again after each
-// change of that, until ctx ends or the consumer breaks. A target that is not in
-// the file does not exist, and may come to.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends
+// or the consumer breaks. A target that is not in the file does not exist until it is.
 //
-// A file that cannot be read or has mistakes is an error, yielded once for as
-// long as it stays the same; what was known, be it from an earlier stream,
-// stays in force. Once the file is good again, an update says so, even if it
-// changes nothing. The mistakes in a file are each an [*Error] in it.
+// A file that cannot be read or has mistakes is an error, yielded once for as long as
+// it stays the same. It joins an [*Error] for each mistake. The last valid content
+// stays active, also for a stream that starts later. When the file is valid again, an
+// update is yielded, even if it is unchanged.
 //
-// A consumer that is slower than the changes is not told of those that are
-// over. A name that no file can have, empty or with white space or control
-// characters in it, is final: [resolve.ErrUnresolvable].
+// A slow consumer gets the latest change only. A name that is empty, or has white
+// space or control characters, has the final error [resolve.ErrUnresolvable].
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -65,8 +62,8 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 		v := view{target: target}
 		for range r.poller.States(ctx) {
 			for ctx.Err() == nil {
-				u, news, err := v.next(r.poller.Latest())
-				if !news {
+				u, ok, err := v.next(r.poller.Latest())
+				if !ok {
 					break
 				}
 				if !yield(u, err) {
@@ -75,4 +72,52 @@ func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve
 			}
 		}
 	}
+}
+
+// view is the state of one stream.
+type view struct {
+	target    string
+	last      *content // of the last update; nil before the first
+	endpoints []resolve.Endpoint
+	exists    bool
+	failed    *content // of the last error; nil after its end was yielded
+}
+
+// next returns the next item of s to yield, if any. An update comes before an error,
+// so that a stream has endpoints while the file has mistakes.
+func (v *view) next(s *state) (u resolve.Update, ok bool, err error) {
+	recovered := v.failed != nil && s.Latest.Err == nil
+	if s.Good != nil && v.changed(s.Good) || recovered {
+		if recovered {
+			v.failed = nil
+		}
+		return v.update(), true, nil
+	}
+	if s.Latest.Err != nil && s.Latest != v.failed {
+		v.failed = s.Latest
+		return resolve.Update{}, true, located(s.Latest.Err)
+	}
+	return resolve.Update{}, false, nil
+}
+
+// changed reads the target from c and reports whether it differs from before.
+func (v *view) changed(c *content) bool {
+	if c == v.last {
+		return false
+	}
+	endpoints, exists := c.Value[v.target]
+	same := v.last != nil && exists == v.exists && slices.EqualFunc(endpoints, v.endpoints, resolve.Endpoint.Equal)
+	v.last, v.endpoints, v.exists = c, endpoints, exists
+	return !same
+}
+
+// update returns all endpoints. The consumer owns the slice.
+func (v *view) update() resolve.Update {
+	switch {
+	case !v.exists:
+		return resolve.Update{Kind: resolve.DoesNotExist}
+	case len(v.endpoints) == 0:
+		return resolve.Update{Kind: resolve.Empty}
+	}
+	return resolve.Update{Kind: resolve.Replace, Endpoints: slices.Clone(v.endpoints)}
 }

@@ -43,7 +43,7 @@ func FuzzParse(f *testing.F) {
 		require.NoError(t, err)
 		require.Len(t, again, len(targets))
 		for name, endpoints := range targets {
-			require.True(t, (&view{said: &content{}, exists: true, endpoints: endpoints, target: name}).is(again), name)
+			require.True(t, (&view{last: &content{}, exists: true, endpoints: endpoints, target: name}).is(again), name)
 		}
 	})
 }

@@ -18,9 +18,9 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// PollEvery sets how often the file is looked at while somebody resolves. A
-// look at a file that did not change is one stat. The default, and 0, is 500 ms. A
-// negative duration panics.
+// PollEvery sets the interval of polling while there are streams. A poll of an
+// unchanged file is one stat. The default, and 0, is 500 ms. A negative duration
+// panics.
 func PollEvery(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("file: PollEvery: %v must not be negative", d))
@@ -28,8 +28,8 @@ func PollEvery(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// MaxSize sets the size in bytes above which a file is refused. Reading takes
-// up to some hundred times the file's size of memory for a moment. The default,
+// MaxSize sets the largest size of a file in bytes. Parsing may briefly take several
+// hundred times that size of memory. The default,
 // and 0, is 16 MiB. A negative size panics.
 func MaxSize(bytes int64) Option {
 	if bytes < 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -14,11 +15,10 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Parse reads the content of a file; the package's documentation says what that
-// is. It returns the endpoints of each target that exists, in the order of
-// their addresses, and none for one that is empty: what static.New takes. The
-// name is for the error, which joins an [*Error] for each mistake; mistakes in
-// the YAML itself are told alone, because nothing behind them can be read.
+// Parse parses the content of a file in the format that the package documentation
+// describes. It returns the endpoints of each target that exists, ordered by address,
+// as static.New takes them. The error joins an [*Error] for each mistake, with name as
+// the file. A syntax error is reported alone, because the rest cannot be read.
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	r := reader{mistakes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}}
 	var targets map[string][]resolve.Endpoint
@@ -31,7 +31,7 @@ func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	return targets, nil
 }
 
-// reader makes of the nodes of a file what they mean.
+// reader converts the nodes of a file.
 type reader struct{ mistakes }
 
 // maxDocuments is one more than a file may have.
@@ -39,7 +39,7 @@ const maxDocuments = 2
 
 const nothing = `there is nothing in the file; for no targets, write "destinations: {}"`
 
-// document returns the only document of a file, or nil with a mistake noted.
+// document returns the only document of a file, or nil after a mistake.
 func (r *reader) document(data []byte) *yaml.Node {
 	documents, err := yamlfile.Documents(data, maxDocuments)
 	switch {
@@ -81,11 +81,11 @@ func (r *reader) destinations(root *yaml.Node) map[string][]resolve.Endpoint {
 	return targets
 }
 
-// target reads what is said of one name.
+// target reads the value of one name.
 func (r *reader) target(name, n *yaml.Node) (endpoints []resolve.Endpoint, exists bool) {
 	exists = true
 	var labels map[string]string
-	said := false
+	hasFields := false
 	r.mapping(n, "a target", func(key, value *yaml.Node) {
 		switch key.Value {
 		case "exists":
@@ -98,9 +98,9 @@ func (r *reader) target(name, n *yaml.Node) (endpoints []resolve.Endpoint, exist
 		default:
 			r.failf(key.Line, "unknown field %q: a target has exists, labels, endpoints", key.Value)
 		}
-		said = true
+		hasFields = true
 	})
-	if !exists && said {
+	if !exists && hasFields {
 		r.failf(name.Line, "target %q does not exist, and so can have nothing else: take out exists, or the rest", name.Value)
 	}
 	for i := range endpoints {
@@ -110,7 +110,7 @@ func (r *reader) target(name, n *yaml.Node) (endpoints []resolve.Endpoint, exist
 	return endpoints, exists
 }
 
-// checkName finds what cannot be the name of a target.
+// checkName returns an error if name cannot be that of a target.
 func checkName(name string) error {
 	outside := func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }
 	switch {
@@ -122,4 +122,78 @@ func checkName(name string) error {
 		return errors.New("white space or a control character in the name")
 	}
 	return nil
+}
+
+// mapping calls each with every key and its value. Other nodes, duplicate keys and
+// keys that are not scalars are mistakes. Null is an empty mapping.
+func (r *reader) mapping(n *yaml.Node, what string, each func(key, value *yaml.Node)) {
+	if yamlfile.IsNull(n) {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		r.failf(n.Line, "%s: want a mapping, not %s", what, yamlfile.Kind(n))
+		return
+	}
+	first := make(map[string]int, len(n.Content)/2)
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		name, ok := r.text("the key", key)
+		if !ok {
+			continue
+		}
+		if was, twice := first[name]; twice {
+			r.failf(key.Line, "%q is given twice, first in line %d: take one out", name, was)
+			continue
+		}
+		first[name] = key.Line
+		each(key, value)
+	}
+}
+
+// text returns the text of a scalar.
+func (r *reader) text(what string, n *yaml.Node) (string, bool) {
+	switch {
+	case n.Kind != yaml.ScalarNode || n.Style&yaml.TaggedStyle != 0:
+		r.failf(n.Line, "%s: want a single value, not %s", what, yamlfile.Kind(n))
+	case yamlfile.IsNull(n):
+		r.failf(n.Line, `%s has no value: write one, or "" for an empty one`, what)
+	default:
+		return n.Value, true
+	}
+	return "", false
+}
+
+// boolean accepts true and false only, as YAML 1.2 does. After a mistake it returns
+// true.
+func (r *reader) boolean(what string, n *yaml.Node) bool {
+	text, ok := r.text(what, n)
+	if ok && text != "true" && text != "false" {
+		r.failf(n.Line, "%s %q: write true or false", what, text)
+	}
+	return text != "false"
+}
+
+func (r *reader) labels(n *yaml.Node) map[string]string {
+	labels := make(map[string]string, len(n.Content)/2)
+	r.mapping(n, "labels", func(key, value *yaml.Node) {
+		if key.Value == "" {
+			r.failf(key.Line, "a label without a name")
+		}
+		if text, ok := r.text("label "+strconv.Quote(key.Value), value); ok {
+			labels[key.Value] = text
+		}
+	})
+	if len(labels) == 0 {
+		return nil
+	}
+	return labels
+}
+
+// syntax notes the decoder's error.
+func (r *reader) syntax(data []byte, err error) {
+	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
+		_, err := yamlfile.Documents(data, maxDocuments)
+		return err
+	})
+	r.failf(line, "%s", reason)
 }

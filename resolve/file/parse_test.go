@@ -187,7 +187,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		{"weight 0", one("weight: 0"), `f:3: weight "0": leave the weight out for the usual share, or the endpoint out for none`},
 		{"protocol", one("protocol: H2"), `f:3: protocol "H2": write h2, opaque or unknown`},
 		{"identity", one("identity: a b"), `f:3: identity "a b": white space or a control character in it: take it out`},
-		{"URI alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: spiffe://td/x\n"), `f:5: identity "spiffe://td/x" is a URI, which is no server name: write server_name too`},
+		{"URI alone", in("endpoints:\n      - addr: 10.0.0.1:80\n        identity: spiffe://td/x\n"), `f:5: identity "spiffe://td/x" is a URI: write server_name too`},
 		{"server name", one(`server_name: "a\x7f"`), `f:3: server_name "a\x7f": white space or a control character in it: take it out`},
 		{"authority", one("authority: http://a"), `f:3: authority "http://a": write host:port alone, without a scheme, user or path`},
 		{"authority's port", one("authority: 'a:0'"), `f:3: authority "a:0": write host:port, with a port from 1 to 65535`},

@@ -1,10 +1,9 @@
-// Package static resolves names from a table in memory: addresses known from
-// the start, or set by the program as it learns them.
+// Package static resolves names from a table in memory that the program sets.
 //
 //	Set(target, …) ─┐
-//	Delete(target) ─┴▶ Resolver ──▶ each stream of that target: the table as
-//	                                it is now, and again after each change
+//	Delete(target) ─┴▶ Resolver ──▶ each stream of that target: its endpoints,
+//	                                and again after each change
 //
-// It is the resolver for tests, for a fixed list of servers, and for gluing a
-// source of your own to this library.
+// Use it for tests, for a fixed list of servers, and to connect a custom source of
+// endpoints.
 package static

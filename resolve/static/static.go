@@ -2,33 +2,34 @@ package static
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 	"slices"
 	"sync"
 
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver answers from a table of targets. The zero value has an empty table
-// and is ready to use. It is safe for concurrent use, holds nothing that has to
-// be closed, and must not be copied.
+// Resolver resolves targets from a table in memory. The zero value has an empty table
+// and is ready to use. It is safe for concurrent use, does not need to be closed, and
+// must not be copied.
 type Resolver struct {
 	mu      sync.Mutex
 	targets map[string]*entry
 }
 
-// entry is what is known of a target, or a place to wait for it.
+// entry is a target that has been set, or that streams wait for.
 type entry struct {
 	update  resolve.Update
-	changed chan struct{} // closed when update is no longer what is known
-	readers int           // streams that wait here; without any, an unset target is forgotten
+	changed chan struct{} // closed when update is replaced
+	streams int
 }
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that knows the given targets: a fixed one, unless Set
-// or Delete is called. The slices are copied; the labels in them are not, and
+// New returns a Resolver of the given targets, which Set and Delete can change. The slices are copied; the labels in them are not, and
 // must not be changed. A target without endpoints exists and is empty. An endpoint
 // without a valid address panics.
 func New(targets map[string][]resolve.Endpoint) *Resolver {
@@ -39,7 +40,7 @@ func New(targets map[string][]resolve.Endpoint) *Resolver {
 	return r
 }
 
-// Set makes endpoints all that a target has. With none, the target exists and
+// Set replaces the endpoints of a target. Without any, the target exists and
 // is empty. Streams of the target yield it; Set does not wait for them. An endpoint
 // without a valid address panics: see [Endpoints] for addresses that a user wrote.
 func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
@@ -55,8 +56,8 @@ func (r *Resolver) Set(target string, endpoints ...resolve.Endpoint) {
 	r.change(target, u)
 }
 
-// Delete makes a target one that does not exist. Whoever resolves it is told,
-// and is told again should it be set later.
+// Delete removes a target. Streams of the target yield that it does not exist, and
+// continue.
 func (r *Resolver) Delete(target string) {
 	r.change(target, resolve.Update{Kind: resolve.DoesNotExist})
 }
@@ -68,14 +69,12 @@ func (r *Resolver) change(target string, u resolve.Update) {
 	e.update = u
 	close(e.changed)
 	e.changed = make(chan struct{})
-	r.forget(target, e)
+	r.deleteUnused(target, e)
 }
 
-// Resolve yields what is known of target, whole, and again after each change,
-// until ctx ends or the consumer breaks. It never yields an error. A consumer
-// that is slower than the changes is not told of those that are over: it always
-// gets to the latest one. A target that was never set does not exist, and may
-// come to.
+// Resolve yields all endpoints of target, and again after each change, until ctx ends
+// or the consumer breaks. It never yields an error. A slow consumer gets the latest
+// change only. A target that has not been set does not exist until it is.
 func (r *Resolver) Resolve(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		e := r.enter(target)
@@ -97,28 +96,27 @@ func (r *Resolver) enter(target string) *entry {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entry(target)
-	e.readers++
+	e.streams++
 	return e
 }
 
-// look returns what is known and the channel that closes when that is over.
-// Both are of one moment, so no change falls between them.
+// look returns the update of e and the channel that is closed when it is replaced.
 func (r *Resolver) look(e *entry) (resolve.Update, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	u := e.update
-	u.Endpoints = slices.Clone(u.Endpoints) // the consumer may do with it what it likes
+	u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
 	return u, e.changed
 }
 
 func (r *Resolver) leave(target string, e *entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	e.readers--
-	r.forget(target, e)
+	e.streams--
+	r.deleteUnused(target, e)
 }
 
-// entry returns the entry of target, with mu held.
+// entry returns the entry of target, and adds it if needed. It is called with mu held.
 func (r *Resolver) entry(target string) *entry {
 	e := r.targets[target]
 	if e == nil {
@@ -131,10 +129,47 @@ func (r *Resolver) entry(target string) *entry {
 	return e
 }
 
-// forget drops an entry that says nothing and has no reader, with mu held:
-// names that were only asked for must not pile up.
-func (r *Resolver) forget(target string, e *entry) {
-	if e.readers == 0 && e.update.Kind == resolve.DoesNotExist {
+// deleteUnused deletes e if the target does not exist and has no stream, because names
+// that were only resolved must not accumulate. It is called with mu held.
+func (r *Resolver) deleteUnused(target string, e *entry) {
+	if e.streams == 0 && e.update.Kind == resolve.DoesNotExist {
 		delete(r.targets, target)
 	}
+}
+
+// Endpoints parses addresses of the form "10.0.0.1:80" or "[fd00::1]:80". The other
+// fields of the endpoints are zero. The error names each address that is invalid and
+// the reason: a host name, a missing port, port 0, or the unspecified address, to which
+// a connection would go to this host.
+func Endpoints(addrs ...string) ([]resolve.Endpoint, error) {
+	var errs []error
+	endpoints := make([]resolve.Endpoint, 0, len(addrs))
+	for _, s := range addrs {
+		addr, err := parse(s)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("static: address %q: %w", s, err))
+			continue
+		}
+		endpoints = append(endpoints, resolve.Endpoint{ID: resolve.ID{Addr: addr}})
+	}
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	return endpoints, nil
+}
+
+func parse(s string) (netip.AddrPort, error) {
+	addr, err := netip.ParseAddrPort(s)
+	switch {
+	case err == nil && addr.Port() == 0:
+		return addr, errors.New("port 0 cannot be connected to")
+	case err == nil && addr.Addr().Unmap().WithZone("").IsUnspecified():
+		return addr, errors.New("the unspecified address is for listening: write the address to connect to")
+	case err == nil:
+		return addr, nil
+	}
+	if _, bare := netip.ParseAddr(s); bare == nil {
+		return addr, errors.New("no port: write 10.0.0.1:80 or [fd00::1]:80")
+	}
+	return addr, fmt.Errorf("not an IP address with a port: %w", err)
 }
