@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// statusClasses reads a status or a range, or a list of them, each a class.
+// statusClasses reads a status or a range, or a list of them, as one class each.
 func (v value) statusClasses(failure bool) []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.oneOrMore() {
@@ -38,8 +38,7 @@ func (v value) status() (s profiles.Status, ok bool) {
 	return s, true
 }
 
-// shortClasses reads the long way to write classes: in their order, and with
-// conditions that are trees.
+// shortClasses reads a list of classes with conditions.
 func (v value) shortClasses() []profiles.ResponseClass {
 	var classes []profiles.ResponseClass
 	for _, item := range v.items() {
@@ -60,7 +59,7 @@ func (v value) shortClasses() []profiles.ResponseClass {
 }
 
 func shortResponses() conditions {
-	c := conditions{drop: fail}
+	c := conditions{invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
 		return fields{
 			"status": func(v value) {
@@ -88,4 +87,40 @@ func shortResponses() conditions {
 		}
 	}
 	return c
+}
+
+// parseGRPCRange parses a status or a range of them.
+func parseGRPCRange(s string) (r profiles.GRPCStatus, ok bool) {
+	low, high, ranged := strings.Cut(s, "-")
+	if !ranged {
+		high = low
+	}
+	var ok2 bool
+	r.Min, ok = parseGRPCStatus(low)
+	r.Max, ok2 = parseGRPCStatus(high)
+	return r, ok && ok2 && r.Min <= r.Max
+}
+
+const aGRPCStatus = "a status of gRPC from 0 to 16, or its name, such as UNAVAILABLE"
+
+// parseGRPCStatus parses the number of a status, or its name in any case.
+func parseGRPCStatus(s string) (uint32, bool) {
+	if n, err := strconv.ParseUint(s, 10, 32); err == nil {
+		return uint32(n), n <= 16
+	}
+	for n, name := range grpcNames() {
+		if strings.EqualFold(s, name) {
+			return uint32(n), true
+		}
+	}
+	return 0, false
+}
+
+// grpcNames returns the names of the gRPC status codes by their number.
+func grpcNames() []string {
+	return []string{
+		"OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+		"PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+		"INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED",
+	}
 }

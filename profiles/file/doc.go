@@ -1,33 +1,31 @@
-// Package file has profiles from YAML or JSON files, and follows the files as
-// they change.
+// Package file has profiles from YAML or JSON files, and follows their changes.
 //
 //	web.yaml  ◀┐
 //	api.yaml  ◀┼─ stat, twice a second ── Source ──▶ each Watch: the profile of
-//	shop.yaml ◀┘    while somebody watches   ▲       its target, if that changed
+//	shop.yaml ◀┘    while there is a Watch   ▲       its target, if that changed
 //	     │                                   │
 //	     └── read and parse what changed ────┘
 //
-// A [Source] follows one file, or those of a directory. A file may have several
-// documents, each of them in one of two forms. When a file goes bad, what it
-// last said when it was good stays in force.
+// A [Source] follows one file, or the files in a directory. A file may have several
+// documents, each in one of two formats. While a file has mistakes, its last valid
+// content stays active.
 //
 // # ServiceProfiles of linkerd
 //
-// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read
-// as linkerd's controller and proxy do it: what "linkerd profile" and flagger
-// write, and "kubectl get serviceprofiles -o yaml" prints, works as it is.
-// metadata.name is the target, on all of its ports; of two with one name the
-// namespace decides (see [Namespace]). Without a retryBudget it is 20 %, 10 a
-// second, 10 s. What linkerd refuses is a mistake. What linkerd takes and then
-// leaves out without a word (an expression that does not parse, a status range
-// with one end, an address in a split) is left out, and told: in
-// [Set.Warnings], and to a [Logger]. So is an expression that is too large, see
+// A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
+// linkerd's controller and proxy do. The output of "linkerd profile", flagger and
+// "kubectl get serviceprofiles -o yaml" works unchanged. metadata.name is the target,
+// for all of its ports. Of two with one name the namespace decides: see [Namespace].
+// The default retryBudget is 20 %, 10 per second, 10 s. Documents that linkerd rejects
+// are mistakes. linkerd silently leaves out an invalid expression, a status range with
+// one end, and an address in a split. They are left out here too, with a warning in
+// [Set.Warnings] and to a [Logger]. So is an expression that is too large: see
 // [profiles.Path].
 //
 // # The short form
 //
-// A document without apiVersion and kind is in a form that says all that a
-// [profiles.Profile] can. Only target is required, and match in a route:
+// A document without apiVersion and kind is in the short form, which has all fields of
+// a [profiles.Profile]. Only target is required, and match in a route:
 //
 //	target: web.default.svc.cluster.local    # or a list; with :port for that one alone; or an IP address
 //	name: web.default.svc.cluster.local      # left out: the target, if it is a name
@@ -78,7 +76,8 @@
 //	any: [{...}, {...}]
 //	not: {...}
 //
-// Where successes and failures do not say enough, classes do, in their order:
+// classes replaces successes and failures where these are not sufficient. The first
+// class that matches is used:
 //
 //	classes:
 //	- match: {any: [{status: 404}, {not: {status: [200-299, 304]}}]}
@@ -86,8 +85,8 @@
 //	- match: {grpc: [UNAVAILABLE, 13-15], trailer: {x-partial: {present: true}}}
 //	  failure: true
 //
-// What else a route may have changes requests and responses, answers in place
-// of the targets, or sends copies:
+// Other fields of a route change requests and responses, answer instead of the
+// targets, or send copies:
 //
 //	requestHeader:                   # as it is forwarded: first add, then set, then remove
 //	  add: {x-seen: [a, b]}          # one field more each
@@ -102,11 +101,10 @@
 //	mirrors:                         # what they answer is dropped
 //	- {target: web-v3.default.svc.cluster.local, share: 10%, body: 64KiB, inFlight: 100}
 //
-// A fault must say which share and how long. The body of a mirror is the largest
-// that is copied, 64 KiB if it is left out; with 0 requests that have one are
-// not.
+// A fault requires share and ttl. The body of a mirror is the size of the largest body
+// that is copied. The default is 64 KiB; with 0, requests with a body are not copied.
 //
-// A target that is served at one place has that instead of name and split:
+// A target that has one endpoint has that instead of name and split:
 //
 //	endpoint:
 //	  addr: "10.0.0.1:80"
@@ -119,30 +117,29 @@
 //	  opaquePort: 4143
 //	  pingInterval: 10s              # HTTP/2 keep-alive, with pingTimeout: 3s
 //
-// A document {} is a file that has no profile. A short form wins over a
-// ServiceProfile of the same target, and one with a port over one without.
+// A document {} is a file without a profile. A short form takes precedence over a
+// ServiceProfile of the same target, and a target with a port over one without.
 //
 // # Mistakes
 //
-// Unknown fields, what is given twice, two profiles for one target, aliases and
-// tags of YAML, resources of other kinds and whatever could not work are
-// mistakes. So is a file without content, since it is more likely about to be
-// written than meant. Each mistake is an [*Error] with its line, column and
-// field, and all of a file's come at once; those in the YAML itself are told
-// alone. Of two files that have a profile for one target, the first by name has
-// it, and that is an error too.
+// Unknown and duplicate fields, two profiles for one target, YAML aliases and tags,
+// resources of other kinds and invalid values are mistakes. An empty file is a mistake
+// too, because it is probably being written. All mistakes of a file are reported at
+// once, each as an [*Error] with its line, column and field. A syntax error is reported
+// alone. If two files have a profile for one target, the first file by name is used,
+// and the second profile is a mistake.
 //
 // # Changes
 //
-// The files are looked at twice a second ([PollEvery]): what a path leads to,
-// its size and its time. A rename onto it and a swapped symbolic link are seen,
-// so a Kubernetes ConfigMap that is mounted as a volume is (one mounted with a
-// subPath is never changed). If a watched target is no longer in any file, that
+// The files are polled twice a second ([PollEvery]). A poll compares the file that a
+// path leads to, its size and its time. So a rename, a swapped symbolic link and a
+// Kubernetes ConfigMap mounted as a volume are detected. A ConfigMap mounted with a
+// subPath is never updated. If a watched target is no longer in any file, that
 // is an error which lists the targets found, and its last profile stays active.
 // To return to the default profile, write the target without any other field. A
 // path that does not exist is an error, and all profiles stay active.
 //
-// Replace a file by a rename: one that is written in place may be read half
-// written, and that half be in force until the next look. A network file system
-// may show a change later than it was made.
+// Replace a file by a rename. A file that is written in place may be read when half
+// written, and that content is active until the next poll. A network file system may
+// show a change late.
 package file

@@ -7,16 +7,15 @@ import (
 	"strings"
 )
 
-// Error is one mistake in a file, or one piece of it that is left out.
-// The error of [Parse], and of a stream while a file is wrong, joins one for
-// each mistake.
+// Error is one mistake in a file, or one part that is left out. The errors of [Parse]
+// and of a stream join one for each mistake.
 type Error struct {
-	File   string // as it was named to [New] or [Parse], or its path in the directory
+	File   string // the name given to [New] or [Parse], or the path in the directory
 	Line   int    // from 1
 	Column int    // from 1; 0 if only the line is known
-	Field  string // "spec.routes[2].timeout"; empty for the whole document
-	Value  string // as it is written; empty if it is not a single value
-	Reason string // what is wrong and what is wanted
+	Field  string // "spec.routes[2].timeout"; empty: the whole document
+	Value  string // the text of the field; empty if it is not a scalar
+	Reason string // the mistake and the allowed values
 }
 
 // Error reads like a compiler's message: file:line:column: field "value": reason.

@@ -380,7 +380,7 @@ func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
 		replace(t, path, "target: web\nname: 'a b'\n")
 		w.expect(t, poll, path+`:2:7: name "a b": want a DNS name without a port`)
 		require.Equal(t, 1, strings.Count(out.String(), "\n"))
-		require.Contains(t, out.String(), `level=WARN msg="the profiles are wrong in another way" err="`+path+":2:7: name")
+		require.Contains(t, out.String(), `level=WARN msg="the mistakes in the profiles changed" err="`+path+":2:7: name")
 		replace(t, path, web("mended"))
 		w.expect(t, poll, "mended")
 		require.Equal(t, 1, strings.Count(out.String(), "\n"))

@@ -1,6 +1,9 @@
 package file
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"regexp"
 	"regexp/syntax"
 	"strings"
@@ -10,12 +13,205 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
+// conditions is the syntax of one kind of condition.
+type conditions struct {
+	// leaves returns the fields of conditions other than all, any and not. Each calls add
+	// with the condition, or with nil if it is left out of the profile.
+	leaves func(add func(profiles.Match)) fields
+
+	// allowEmpty accepts "all: []" and "any: []".
+	allowEmpty bool
+
+	// invalid reports an invalid condition, as a mistake or as a warning that it is left
+	// out.
+	invalid func(v value, reason string)
+}
+
+func warnLinkerd(v value, reason string) { v.warnf("%s: left out as linkerd does", reason) }
+
+// warnRouter reports a condition that linkerd accepts and a Router does not.
+func warnRouter(v value, reason string) { v.warnf("%s: left out, which linkerd would not do", reason) }
+
+func linkerdRequests() conditions {
+	c := conditions{allowEmpty: true, invalid: warnLinkerd}
+	c.leaves = func(add func(profiles.Match)) fields {
+		return fields{
+			"method": func(v value) {
+				if method, ok := v.text(); ok && method != "" {
+					add(v.leaf(c, profiles.Method(strings.ToUpper(method)))) // as the controller does
+				}
+			},
+			"pathRegex": func(v value) {
+				regex, ok := v.text()
+				if !ok || regex == "" {
+					return
+				}
+				c := c
+				if _, err := syntax.Parse(regex, syntax.Perl); err == nil {
+					c.invalid = warnRouter // only its size can be invalid
+				}
+				add(v.leaf(c, profiles.Path(regex)))
+			},
+		}
+	}
+	return c
+}
+
+func linkerdResponses() conditions {
+	return conditions{invalid: warnLinkerd, leaves: func(add func(profiles.Match)) fields {
+		return fields{"status": func(v value) {
+			if s, ok := v.linkerdStatus(); ok {
+				add(s)
+			} else {
+				add(nil)
+			}
+		}}
+	}}
+}
+
+func (v value) requestMatch() profiles.Match  { return v.condition(linkerdRequests()) }
+func (v value) responseMatch() profiles.Match { return v.condition(linkerdResponses()) }
+
+// condition reads a condition. All fields of a mapping must match. It returns nil if
+// all of them are left out.
+func (v value) condition(c conditions) profiles.Match {
+	if v.tooDeep() {
+		return nil
+	}
+	var parts []profiles.Match
+	given := 0
+	add := func(m profiles.Match) {
+		given++
+		if m != nil {
+			parts = append(parts, m)
+		}
+	}
+	known := c.leaves(add)
+	known["all"] = func(v value) { add(v.joined(c, func(ms []profiles.Match) profiles.Match { return profiles.All(ms) })) }
+	known["any"] = func(v value) { add(v.joined(c, func(ms []profiles.Match) profiles.Match { return profiles.Any(ms) })) }
+	known["not"] = func(v value) {
+		if m := v.condition(c); m != nil {
+			add(profiles.Not{Match: m})
+		} else {
+			add(nil)
+		}
+	}
+	wrong := len(v.wrong)
+	v.read(known)
+	if given == 0 && len(v.wrong) == wrong {
+		v.failf("no condition: want one or more of %s", names(known))
+	}
+	switch {
+	case given == 1 && len(parts) == 1:
+		return parts[0]
+	case given <= 1, len(parts) == 0 && !c.allowEmpty:
+		return nil
+	}
+	return profiles.All(parts)
+}
+
+// joined reads the members of all or of any.
+func (v value) joined(c conditions, join func([]profiles.Match) profiles.Match) profiles.Match {
+	var members []profiles.Match
+	for _, item := range v.items() {
+		if item.isNull() {
+			item.failf("an empty condition: take it out")
+		} else if m := item.condition(c); m != nil {
+			members = append(members, m)
+		}
+	}
+	if len(members) == 0 && !c.allowEmpty {
+		c.invalid(v, "no members")
+		return nil
+	}
+	return join(members)
+}
+
+// leaf returns m, or nil if it is invalid.
+func (v value) leaf(c conditions, m profiles.Match) profiles.Match {
+	if why := checkLeaf(m); why != "" {
+		c.invalid(v, why)
+		return nil
+	}
+	return m
+}
+
+// linkerdStatus rejects the same ranges as linkerd's controller. A range with one end
+// is left out, as in linkerd's proxy.
+func (v value) linkerdStatus() (s profiles.Status, ok bool) {
+	var low, high uint32
+	wrong := len(v.wrong)
+	v.read(fields{"min": count32(&low, math.MaxUint32), "max": count32(&high, math.MaxUint32)})
+	outside := func(n uint32) bool { return n != 0 && (n < 100 || n > 599) }
+	switch {
+	case len(v.wrong) > wrong:
+		return s, false
+	case outside(low), outside(high):
+		v.failf("%d to %d: want statuses from 100 to 599", low, high)
+		return s, false
+	case low == 0 || high == 0:
+		warnLinkerd(v, "want both min and max")
+		return s, false
+	case low > high:
+		v.failf("max %d is below min %d", high, low)
+		return s, false
+	}
+	return profiles.Status{Min: int(low), Max: int(high)}, true
+}
+
+// checkLeaf returns the reason for which a condition is invalid, or "".
+func checkLeaf(m profiles.Match) string {
+	var regex string
+	switch m := m.(type) {
+	case profiles.Path:
+		regex = string(m)
+	case profiles.Status, profiles.Trailer:
+		return reason((profiles.ResponseClass{Match: m}).Validate())
+	}
+	if _, err := syntax.Parse(regex, syntax.Perl); err != nil {
+		return regexReason(err)
+	}
+	return reason((profiles.Route{Match: m}).Validate())
+}
+
+// overLimit returns, by index, the routes with valid conditions that a Router would
+// leave out because the routes before them use up the limit for expressions.
+func overLimit(routes []profiles.Route) map[int]error {
+	conditions := make([]profiles.Route, len(routes))
+	for i, r := range routes {
+		conditions[i] = profiles.Route{Match: r.Match, Classes: r.Classes}
+	}
+	all, _ := (&profiles.Profile{Routes: conditions}).Validate().(interface{ Unwrap() []error })
+	if all == nil {
+		return nil
+	}
+	problems := make(map[int]error)
+	for _, err := range all.Unwrap() {
+		var i int
+		if n, _ := fmt.Sscanf(err.Error(), "route %d:", &i); n == 1 {
+			problems[i] = errors.Unwrap(err)
+		}
+	}
+	return problems
+}
+
+func regexReason(err error) string {
+	return "want a regular expression: " + strings.TrimPrefix(err.Error(), "error parsing regexp: ")
+}
+
+func reason(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
 func fail(v value, why string) { v.failf("%s", why) }
 
-// shortRequests is how the short form writes conditions on requests. A list in
-// place of a single value is any of them.
+// shortRequests is the syntax of conditions on requests in the short form. A list in
+// place of a value matches any of its members.
 func shortRequests() conditions {
-	c := conditions{bare: true, drop: fail}
+	c := conditions{allowEmpty: true, invalid: fail}
 	c.leaves = func(add func(profiles.Match)) fields {
 		texts := func(leaf func(value, string) profiles.Match) func(value) {
 			return func(v value) {
@@ -56,7 +252,7 @@ func shortRequests() conditions {
 	return c
 }
 
-// anyOf reads a value, or a list of which one has to hold.
+// anyOf reads a value, or a list of which any member matches.
 func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
 	if v.n.Kind != yaml.SequenceNode {
 		return read(v)
@@ -73,8 +269,7 @@ func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
 	return members
 }
 
-// named reads a mapping of names to conditions on their values, all of which
-// have to hold.
+// named reads a mapping of names to conditions on their values, which must all match.
 func named(add func(profiles.Match), leaf func(value, string, profiles.Text) profiles.Match) func(value) {
 	return func(v value) {
 		v.each(func(key, item value) {
@@ -88,8 +283,8 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.Text) pro
 	}
 }
 
-// textMatch reads a text that is meant exactly, or one of the other kinds in a
-// mapping. It returns nil with a mistake noted.
+// textMatch reads an exact text, or a mapping with one of the other kinds. It returns
+// nil after a mistake.
 func (v value) textMatch() (t profiles.Text) {
 	if v.n.Kind != yaml.MappingNode {
 		if text, ok := v.text(); ok {
@@ -118,7 +313,7 @@ func (v value) textMatch() (t profiles.Text) {
 			var present bool
 			boolean(&present)(v)
 			if !present {
-				v.failf("want true; for what must not be there, put the condition below not")
+				v.failf("want true; for an absent field, put the condition below not")
 			}
 			t = profiles.Present{}
 			given++
@@ -133,7 +328,7 @@ func (v value) textMatch() (t profiles.Text) {
 	return t
 }
 
-// exactPath is a regular expression that is a literal, which is cheap to match.
+// exactPath returns a literal regular expression, which is fast to match.
 func (v value) exactPath(path string) profiles.Match {
 	if !strings.HasPrefix(path, "/") || strings.ContainsAny(path, "?#") {
 		v.failf("want a path that begins with '/', without a query; pathRegex takes regular expressions")
@@ -142,8 +337,8 @@ func (v value) exactPath(path string) profiles.Match {
 	return profiles.Path("^" + regexp.QuoteMeta(path) + "$")
 }
 
-// pathRegex puts a group around the expression, which linkerd does not: here
-// "/a|/b" is one of the two.
+// pathRegex adds a group around the expression, so that "/a|/b" matches either path.
+// linkerd does not add one.
 func (v value) pathRegex(regex string) profiles.Match {
 	if regex == "" {
 		v.failf("want a regular expression for the whole path")
@@ -151,11 +346,11 @@ func (v value) pathRegex(regex string) profiles.Match {
 	if regex == "" || !v.checkRegex() {
 		return nil
 	}
-	return v.leaf(conditions{drop: fail}, profiles.Path("^(?:"+regex+")$"))
+	return v.leaf(conditions{invalid: fail}, profiles.Path("^(?:"+regex+")$"))
 }
 
-// checkRegex parses the expression on its own: one such as "a)|(b" would break
-// out of its group.
+// checkRegex parses the expression without the group, because one such as "a)|(b" is
+// only valid with it.
 func (v value) checkRegex() bool {
 	if _, err := syntax.Parse(v.n.Value, syntax.Perl); err != nil {
 		v.failf("%s", regexReason(err))
@@ -171,5 +366,5 @@ func (v value) grpc() profiles.Match {
 	if len(v.wrong) > wrong {
 		return nil
 	}
-	return v.leaf(conditions{drop: fail}, g)
+	return v.leaf(conditions{invalid: fail}, g)
 }

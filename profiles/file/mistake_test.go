@@ -116,7 +116,7 @@ func TestMistakesInTheShortForm(t *testing.T) {
 		{"header's regex", inMatch("header: {a: {regex: '*'}}"), "f:3:31: routes[0].match.header.a.regex \"*\": want a regular expression: missing argument to repetition operator: `*`"},
 		{"two texts", inMatch("header: {a: {exact: b, prefix: c}}"), `f:3:23: routes[0].match.header.a: ` + aText},
 		{"no text", inMatch("query: {a: {}}"), `f:3:22: routes[0].match.query.a: ` + aText},
-		{"absent", inMatch("header: {a: {present: false}}"), `f:3:33: routes[0].match.header.a.present "false": want true; for what must not be there, put the condition below not`},
+		{"absent", inMatch("header: {a: {present: false}}"), `f:3:33: routes[0].match.header.a.present "false": want true; for an absent field, put the condition below not`},
 		{"host", inMatch("host: {prefix: ''}"), `f:3:17: routes[0].match.host: `},
 		{"grpc", inMatch("grpc: {service: ''}"), `f:3:27: routes[0].match.grpc.service: want a text that is not empty`},
 		{"grpc service", inMatch("grpc: {service: a/b}"), `f:3:17: routes[0].match.grpc: `},

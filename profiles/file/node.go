@@ -3,16 +3,19 @@ package file
 import (
 	"fmt"
 	"maps"
+	"math"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// notes collects what is wrong with a file, and what is left out of it.
+// notes collects the mistakes in a file, and the warnings.
 type notes struct {
 	file     string
 	lines    int // in the file
@@ -20,27 +23,27 @@ type notes struct {
 	warnings []*Error
 }
 
-// value is a node of a file, and the way to it from the root of its document.
+// value is a node of a file, and its path from the root of the document.
 type value struct {
 	*notes
 	n    *yaml.Node
 	path string
 }
 
-// fields says what reads each field of a mapping.
+// fields has the function that reads each field of a mapping.
 type fields map[string]func(value)
 
 func (v value) failf(format string, args ...any) {
 	v.wrong = append(v.wrong, v.note(fmt.Sprintf(format, args...)))
 }
 
-// warnf notes what linkerd takes without a word, and leaves out.
+// warnf adds a warning of a part that linkerd accepts and then leaves out.
 func (v value) warnf(format string, args ...any) {
 	v.warnings = append(v.warnings, v.note(fmt.Sprintf(format, args...)))
 }
 
-// note is about v. What is missing at the very end of a file has a line after
-// the last one, which no editor can go to.
+// note returns an Error at the position of v. The line of something missing at the end
+// of a file is after the last one, so it is limited to that.
 func (v value) note(reason string) *Error {
 	e := &Error{File: v.file, Line: min(max(v.n.Line, 1), v.lines), Column: v.n.Column, Field: v.path, Reason: reason}
 	if v.n.Kind == yaml.ScalarNode && !v.isNull() {
@@ -57,11 +60,11 @@ func abbreviate(s string) string {
 	return strings.ToValidUTF8(s[:enough], "") + "…"
 }
 
-// isNull reports whether v says nothing, which is as good as not being there.
+// isNull reports whether v is null, which is the same as a missing field.
 func (v value) isNull() bool { return yamlfile.IsNull(v.n) }
 
-// each calls f with every key and its value. What is no mapping, is a key twice
-// or cannot be a key, is a mistake. Null is a mapping of nothing.
+// each calls f with every key and its value. Other nodes, duplicate keys and keys that
+// are not scalars are mistakes. Null is an empty mapping.
 func (v value) each(f func(key, item value)) {
 	if v.isNull() {
 		return
@@ -97,8 +100,8 @@ func below(path, name string) string {
 	return path + "." + abbreviate(name)
 }
 
-// read gives each field of a mapping to what reads it. Others are mistakes, and
-// those that are null are not there.
+// read calls the function of each field of a mapping. Unknown fields are mistakes, and
+// null fields are skipped.
 func (v value) read(known fields) {
 	v.each(func(key, item value) {
 		read, ok := known[key.n.Value]
@@ -112,7 +115,7 @@ func (v value) read(known fields) {
 	})
 }
 
-// field returns an item of a mapping, and does not look at the others.
+// field returns a field of a mapping.
 func (v value) field(name string) (value, bool) {
 	if v.n.Kind != yaml.MappingNode {
 		return v, false
@@ -125,7 +128,7 @@ func (v value) field(name string) (value, bool) {
 	return v, false
 }
 
-// require notes that a mapping has no such field.
+// require adds a mistake if a mapping lacks a field.
 func (v value) require(name, want string) {
 	if item, ok := v.field(name); v.n.Kind == yaml.MappingNode && (!ok || item.isNull()) {
 		item.path = below(v.path, name)
@@ -133,7 +136,7 @@ func (v value) require(name, want string) {
 	}
 }
 
-// items returns the members of a list; null has none.
+// items returns the members of a list. Null is an empty list.
 func (v value) items() []value {
 	if v.isNull() || !v.is(yaml.SequenceNode, "a list") {
 		return nil
@@ -153,7 +156,7 @@ func (v value) oneOrMore() []value {
 	return v.items()
 }
 
-// text returns a scalar as it is written.
+// text returns the text of a scalar.
 func (v value) text() (string, bool) {
 	if !v.is(yaml.ScalarNode, "a single value") {
 		return "", false
@@ -165,12 +168,11 @@ func (v value) text() (string, bool) {
 	return v.n.Value, true
 }
 
-// deepest is how long the way to what may be nested may be, in bytes: some
-// hundred levels. The way to each is kept while those below it are read.
-const deepest = 1000
+// maxPath limits the nesting, in bytes of the path, which are some hundred levels.
+const maxPath = 1000
 
 func (v value) tooDeep() bool {
-	if len(v.path) <= deepest {
+	if len(v.path) <= maxPath {
 		return false
 	}
 	v.failf("nested too deeply")
@@ -186,3 +188,104 @@ func (v value) is(kind yaml.Kind, want string) bool {
 }
 
 func names(known fields) string { return strings.Join(slices.Sorted(maps.Keys(known)), ", ") }
+
+// into returns a function that parses a scalar into field, or adds a mistake.
+func into[T any](field *T, want string, parse func(string) (T, bool)) func(value) {
+	return func(v value) {
+		text, ok := v.text()
+		if !ok {
+			return
+		}
+		parsed, ok := parse(text)
+		if !ok {
+			v.failf("want %s", want)
+			return
+		}
+		*field = parsed
+	}
+}
+
+func word(field *string) func(value) {
+	return into(field, "a text that is not empty", func(s string) (string, bool) { return s, s != "" })
+}
+
+func anyText(field *string) func(value) {
+	return into(field, "", func(s string) (string, bool) { return s, true })
+}
+
+// boolean accepts true and false only, as YAML 1.2 does.
+func boolean(field *bool) func(value) {
+	return into(field, "true or false", parseBool)
+}
+
+func parseBool(s string) (value, ok bool) { return s == "true", s == "true" || s == "false" }
+
+const aDuration = "a duration such as 300ms, 10s or 1m30s"
+
+// duration rejects negative durations.
+func duration(field *time.Duration) func(value) {
+	return into(field, aDuration, func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil && d >= 0
+	})
+}
+
+// signedDuration accepts the same durations as linkerd's controller.
+func signedDuration(field *time.Duration) func(value) {
+	return into(field, aDuration, func(s string) (time.Duration, bool) {
+		d, err := time.ParseDuration(s)
+		return d, err == nil
+	})
+}
+
+func count(field *int, most int) func(value) {
+	return into(field, "a whole number from 0 to "+strconv.Itoa(most), func(s string) (int, bool) {
+		n, err := strconv.ParseUint(s, 10, 31)
+		return int(n), err == nil && n <= uint64(most)
+	})
+}
+
+func count32(field *uint32, most uint32) func(value) {
+	return into(field, "a whole number from 0 to "+strconv.FormatUint(uint64(most), 10), func(s string) (uint32, bool) {
+		n, err := strconv.ParseUint(s, 10, 32)
+		return uint32(n), err == nil && n <= uint64(most)
+	})
+}
+
+func number(field *float64) func(value) {
+	return into(field, "a number from 0", func(s string) (float64, bool) {
+		f, err := strconv.ParseFloat(s, 64)
+		return f, err == nil && f >= 0 && !math.IsInf(f, 0)
+	})
+}
+
+func parsePort(s string) (uint16, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint16(n), err == nil && n > 0
+}
+
+// withPort returns authority with port added if it has none.
+func withPort(authority string, port uint16) string {
+	if _, _, err := net.SplitHostPort(authority); err == nil {
+		return authority
+	}
+	return net.JoinHostPort(authority, strconv.Itoa(int(port)))
+}
+
+// labels returns a function that reads a mapping of texts.
+func labels(field *map[string]string) func(value) {
+	return func(v value) {
+		read := make(map[string]string, len(v.n.Content)/2)
+		v.each(func(key, item value) {
+			if key.n.Value == "" {
+				key.failf("a label without a name")
+			}
+			if text, ok := item.text(); ok {
+				read[key.n.Value] = text
+			}
+		})
+		if len(read) > 0 {
+			*field = read
+		}
+	}
+}

@@ -21,9 +21,9 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// PollEvery sets how often the files are looked at while somebody watches. A
-// look at a file that did not change is one stat. The default, and 0, is 500 ms. A
-// negative duration panics.
+// PollEvery sets the interval of polling while there are streams. A poll of an
+// unchanged file is one stat. The default, and 0, is 500 ms. A negative duration
+// panics.
 func PollEvery(d time.Duration) Option {
 	if d < 0 {
 		panic(fmt.Sprintf("file: PollEvery: %v must not be negative", d))
@@ -31,8 +31,8 @@ func PollEvery(d time.Duration) Option {
 	return option(func(o *options) { o.every = d })
 }
 
-// MaxSize sets the size in bytes above which a file is refused. Reading takes
-// up to some hundred times the file's size of memory for a moment. The default,
+// MaxSize sets the largest size of a file in bytes. Parsing may briefly take several
+// hundred times that size of memory. The default,
 // and 0, is 16 MiB. A negative size panics.
 func MaxSize(bytes int64) Option {
 	if bytes < 0 {
@@ -41,18 +41,18 @@ func MaxSize(bytes int64) Option {
 	return option(func(o *options) { o.max = bytes })
 }
 
-// Namespace says in which namespace of Kubernetes the program is: a
-// ServiceProfile in it wins over the one in the service's namespace, as with
-// linkerd's controller, and those in other namespaces do not count. The default
-// is none: the one in the service's namespace wins over all others.
+// Namespace sets the Kubernetes namespace of the program. As in linkerd's controller, a
+// ServiceProfile in it comes before that in the service's namespace, and those in other
+// namespaces are not used. By default, the ServiceProfile in the service's namespace
+// comes first, and those in other namespaces are used too.
 func Namespace(name string) Option {
 	return option(func(o *options) { o.namespace = name })
 }
 
-// Logger has what linkerd would leave out of a ServiceProfile, and is left out
-// here, logged to l each time that such a file has changed. So are mistakes that
-// come in the place of others: to a [profiles.Router] they are one outage, of
-// which it tells the beginning and the end. The default, and nil, is silence.
+// Logger logs to l, after each change of a file, the parts of ServiceProfiles that are
+// left out as linkerd does. It also logs when mistakes in the files change, because a
+// [profiles.Router] logs only the begin and the end of an outage. By default, and with
+// nil, nothing is logged.
 func Logger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }

@@ -2,16 +2,16 @@ package file
 
 import (
 	"bytes"
+	"errors"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/gotower/gotower/internal/yamlfile"
 )
 
-// Parse reads the content of a file; the package's documentation says what that
-// is. The name is for the error, which joins an [*Error] for each mistake;
-// mistakes in the YAML itself are told alone, because nothing behind them can
-// be read.
+// Parse parses the content of a file in the formats that the package documentation
+// describes. The error joins an [*Error] for each mistake, with name as the file. A
+// syntax error is reported alone, because the rest cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
 	text := yamlfile.FromJSON(data)
 	roots, err := documents(text)
@@ -26,7 +26,7 @@ func Parse(name string, data []byte) (*Set, error) {
 	for _, root := range roots {
 		for _, e := range (value{n, root, ""}).document() {
 			if was := s.add(e); was != nil {
-				n.wrong = append(n.wrong, e.because("another profile for %s, the first one is in line %d: take one out", e, was.at.Line))
+				n.wrong = append(n.wrong, e.mistake("another profile for %s, the first one is in line %d: take one out", e, was.at.Line))
 			}
 		}
 	}
@@ -38,7 +38,7 @@ func Parse(name string, data []byte) (*Set, error) {
 	return s, nil
 }
 
-// document tells the formats apart.
+// document reads a document of either format.
 func (v value) document() []*entry {
 	if !v.is(yaml.MappingNode, "a mapping") {
 		return nil
@@ -49,4 +49,36 @@ func (v value) document() []*entry {
 		return v.resource()
 	}
 	return v.short()
+}
+
+// maxDocuments limits the time that a file of separators takes.
+const maxDocuments = 10_000
+
+var errTooManyDocuments = errors.New("more than 10000 documents: split the file")
+
+// documents returns the roots of the documents that are not empty.
+func documents(data []byte) ([]*yaml.Node, error) {
+	all, err := yamlfile.Documents(data, maxDocuments+1)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) > maxDocuments {
+		return nil, errTooManyDocuments
+	}
+	var roots []*yaml.Node
+	for _, root := range all {
+		if !yamlfile.IsNull(root) {
+			roots = append(roots, root)
+		}
+	}
+	return roots, nil
+}
+
+// syntaxError returns the decoder's error as one of the file.
+func syntaxError(name string, data []byte, err error) *Error {
+	line, reason := yamlfile.SyntaxError(data, err, func(data []byte) error {
+		_, err := documents(data)
+		return err
+	})
+	return &Error{File: name, Line: line, Reason: reason}
 }

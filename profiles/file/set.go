@@ -1,28 +1,31 @@
 package file
 
 import (
+	"fmt"
 	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/gotower/gotower/profiles"
 )
 
-// Set is the profiles of a file. It does not change.
+// Set has the profiles of a file. It does not change.
 type Set struct {
-	// Warnings are the pieces of ServiceProfiles that linkerd takes and that are
-	// left out here, in the order of the lines: what its proxy leaves out, and
+	// Warnings are the parts of ServiceProfiles that linkerd accepts and that are left
+	// out here, in the order of the lines. linkerd's proxy leaves out the same, except
 	// expressions that are too large for a Router.
 	Warnings []*Error
 
 	entries map[string][]*entry // by host
-	order   []*entry            // as they were added
+	order   []*entry            // in the order of the file
 }
 
-// Targets returns the names that have a profile of their own, in order: with a
-// port where the profile is for that port alone.
+// Targets returns the targets that have a profile, sorted. A target has a port if the
+// profile is for that port only.
 func (s *Set) Targets() []string {
 	names := map[string]bool{}
 	for _, entries := range s.entries {
@@ -33,15 +36,15 @@ func (s *Set) Targets() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Profile returns the profile that a [Source] without [Namespace] has for the
-// target, which is a name or an IP address, with a port or without; nil is none.
+// Profile returns the profile that a [Source] without [Namespace] has for target, or
+// nil. target is a name or an IP address, with or without a port.
 func (s *Set) Profile(target string) *profiles.Profile {
 	host, port, _ := splitTarget(target)
 	return s.profile(host, port, "")
 }
 
 func (s *Set) profile(host string, port uint16, namespace string) *profiles.Profile {
-	best, found := none, (*entry)(nil)
+	best, found := unused, (*entry)(nil)
 	for _, e := range s.entries[host] {
 		if r := e.rank(port, namespace); r < best {
 			best, found = r, e
@@ -56,7 +59,7 @@ func (s *Set) profile(host string, port uint16, namespace string) *profiles.Prof
 	return found.with(port)
 }
 
-// add returns the entry that was there before, if e cannot stand beside it.
+// add adds e, or returns the entry that has the same key.
 func (s *Set) add(e *entry) (was *entry) {
 	i := slices.IndexFunc(s.entries[e.host], func(other *entry) bool { return other.key() == e.key() })
 	if i >= 0 {
@@ -70,19 +73,34 @@ func (s *Set) add(e *entry) (was *entry) {
 	return nil
 }
 
-// The ranks of entries for one host. The lowest one serves.
+// entry is one profile of a file. Some of its fields depend on the port of the target:
+// see [entry.with].
+type entry struct {
+	at *Error // its position, for later mistakes
+
+	host      string // in lower case, without a dot at the end
+	port      uint16 // 0: all ports that other entries do not have
+	namespace string // of a ServiceProfile, may be empty
+	linkerd   bool
+
+	profile     profiles.Profile // without targets; opaque if all ports are
+	split       []profiles.Target
+	opaquePorts map[uint16]bool
+}
+
+// The ranks of the entries for one host. The lowest rank is used.
 const (
 	shortWithPort = iota
 	short
-	ofClient // a ServiceProfile in the namespace of whoever calls
+	ofClient // a ServiceProfile in the namespace of the client
 	ofService
 	ofOthers
-	none
+	unused
 )
 
-// rank orders ServiceProfiles as linkerd's controller does: the client's own
-// wins over the service's. There is no other; but where no client's namespace
-// is known, none is refused for being in it.
+// rank orders ServiceProfiles as linkerd's controller does: that in the namespace of
+// the client comes before that in the namespace of the service. Those in other
+// namespaces are used only if the client's namespace is not known.
 func (e *entry) rank(port uint16, namespace string) int {
 	switch {
 	case !e.linkerd && e.port == 0:
@@ -90,7 +108,7 @@ func (e *entry) rank(port uint16, namespace string) int {
 	case !e.linkerd && e.port == port:
 		return shortWithPort
 	case !e.linkerd:
-		return none
+		return unused
 	case namespace != "" && e.namespace == namespace:
 		return ofClient
 	case e.namespace == "" || e.namespace == ownNamespace(e.host):
@@ -98,10 +116,11 @@ func (e *entry) rank(port uint16, namespace string) int {
 	case namespace == "":
 		return ofOthers
 	}
-	return none
+	return unused
 }
 
-// ownNamespace is that of a service of Kubernetes, "web.default.svc.cluster.local".
+// ownNamespace returns the namespace in the name of a Kubernetes service such as
+// "web.default.svc.cluster.local", or "".
 func ownNamespace(host string) string {
 	labels := strings.SplitN(host, ".", 4)
 	if len(labels) >= 3 && labels[2] == "svc" {
@@ -110,8 +129,8 @@ func ownNamespace(host string) string {
 	return ""
 }
 
-// splitTarget returns a name or an address in the form in which all are
-// compared, and the port, or 0. It is false for what can be neither.
+// splitTarget returns the normalized name or address of a target, and its port or 0. It
+// returns false if target has neither.
 func splitTarget(target string) (host string, port uint16, ok bool) {
 	host = target
 	if h, p, err := net.SplitHostPort(target); err == nil {
@@ -125,4 +144,51 @@ func splitTarget(target string) (host string, port uint16, ok bool) {
 	}
 	host = strings.TrimSuffix(strings.ToLower(host), ".")
 	return host, port, isDNSName(host)
+}
+
+// defaultPort is the port of a target without one, as in linkerd's controller.
+const defaultPort = 80
+
+// with returns the profile for a target with this port.
+func (e *entry) with(port uint16) *profiles.Profile {
+	p := e.profile
+	p.OpaqueProtocol = p.OpaqueProtocol || e.opaquePorts[port]
+	p.Routes = withMirrorPorts(p.Routes, port)
+	for _, t := range e.split {
+		t.Authority = withPort(t.Authority, port)
+		p.Targets = append(p.Targets, t)
+	}
+	return &p
+}
+
+// mistake returns a mistake at the position of e.
+func (e *entry) mistake(format string, args ...any) *Error {
+	at := *e.at
+	at.Reason = fmt.Sprintf(format, args...)
+	return &at
+}
+
+// key identifies an entry. Two entries with one key are a mistake.
+type key struct {
+	host      string
+	port      uint16
+	namespace string
+	linkerd   bool
+}
+
+func (e *entry) key() key { return key{e.host, e.port, e.namespace, e.linkerd} }
+
+func (e *entry) String() string {
+	if e.port == 0 {
+		return e.host
+	}
+	return net.JoinHostPort(e.host, strconv.Itoa(int(e.port)))
+}
+
+// defaultTTL is the TTL of the default retry budget.
+const defaultTTL = 10 * time.Second
+
+// defaultBudget returns the retry budget that linkerd's controller uses by default.
+func defaultBudget() *profiles.RetryBudget {
+	return &profiles.RetryBudget{Ratio: 0.2, MinPerSecond: 10, TTL: defaultTTL}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// short reads a document of the short form. Each of its targets has the profile.
+// short reads a document of the short form. All of its targets have the same profile.
 func (v value) short() []*entry {
 	e := &entry{profile: profiles.Profile{RetryBudget: defaultBudget()}}
 	var targets []*entry
@@ -33,7 +33,7 @@ func (v value) short() []*entry {
 		"endpoint":    e.endpoint,
 	})
 	if len(v.n.Content) == 0 {
-		return nil // {} is how a file says that it has none
+		return nil // {} is a file without a profile
 	}
 	v.require("target", "the name of the service: web.default.svc.cluster.local")
 	v.oneEndpoint()
@@ -46,7 +46,7 @@ func (v value) short() []*entry {
 	return targets
 }
 
-// target returns an entry for a name or an address, with a port or without.
+// target returns an entry for a name or an address, with or without a port.
 func (v value) target() *entry {
 	text, ok := v.text()
 	if !ok {
@@ -73,7 +73,7 @@ func (e *entry) name(v value) {
 	}
 }
 
-// readSplit keeps the order of the file.
+// readSplit reads the targets in the order of the file.
 func (e *entry) readSplit(v value) {
 	v.each(func(key, item value) {
 		t := profiles.Target{Authority: key.n.Value}
@@ -85,7 +85,7 @@ func (e *entry) readSplit(v value) {
 	})
 }
 
-// shortBudget takes linkerd's figures for those that are not there.
+// shortBudget uses linkerd's defaults for missing fields.
 func (e *entry) shortBudget(v value) {
 	b := defaultBudget()
 	wrong := len(v.wrong)
@@ -111,7 +111,7 @@ func (e *entry) shortRoutes(v value) {
 		e.profile.Routes = append(e.profile.Routes, item.shortRoute())
 	}
 	if len(v.wrong) == wrong {
-		for i, why := range tooMuch(e.profile.Routes) {
+		for i, why := range overLimit(e.profile.Routes) {
 			items[i].failf("%v", why)
 		}
 	}
@@ -161,10 +161,10 @@ func retry(r *profiles.Route) func(value) {
 	}
 }
 
-// labelled returns labels with the name of the route, if it has one: as the
-// label route it is what metrics and tap go by.
+// labelled returns labels with the name of the route as the label route, which metrics
+// and tap show.
 func labelled(labels map[string]string, name string) map[string]string {
-	if _, said := labels["route"]; said || name == "" {
+	if _, ok := labels["route"]; ok || name == "" {
 		return labels
 	}
 	if labels == nil {
@@ -174,7 +174,7 @@ func labelled(labels map[string]string, name string) map[string]string {
 	return labels
 }
 
-// rate takes a number a second, or a mapping.
+// rate accepts a number per second, or a mapping.
 func rate(field *profiles.Rate) func(value) {
 	return func(v value) {
 		if v.n.Kind != yaml.MappingNode {
@@ -186,6 +186,57 @@ func rate(field *profiles.Rate) func(value) {
 		v.require("perSecond", "a number of requests")
 		if err := field.Validate(); err != nil && len(v.wrong) == wrong {
 			v.failf("%v", err)
+		}
+	}
+}
+
+// endpoint reads the endpoint of a target that has only one.
+func (e *entry) endpoint(v value) {
+	to := &profiles.Endpoint{}
+	wrong := len(v.wrong)
+	v.read(fields{
+		"addr": into(&to.Addr, "an IP address and a port: 10.0.0.1:80", func(s string) (netip.AddrPort, bool) {
+			addr, err := netip.ParseAddrPort(s)
+			return addr, err == nil && addr.Port() != 0
+		}),
+		"labels":     labels(&to.Labels),
+		"weight":     count32(&to.Weight, math.MaxUint32),
+		"protocol":   into(&to.Protocol, "h2 or opaque", parseProtocol),
+		"serverName": word(&to.ServerName),
+		"identity":   word(&to.Identity),
+		"authority":  word(&to.Authority),
+		"opaquePort": into(&to.OpaquePort, "a port from 1 to 65535", parsePort),
+
+		"pingInterval": duration(&to.PingInterval),
+		"pingTimeout":  duration(&to.PingTimeout),
+	})
+	v.require("addr", "where it is: 10.0.0.1:80")
+	if to.Addr.IsValid() && len(v.wrong) == wrong {
+		if err := to.Validate(); err != nil {
+			v.failf("%v", err)
+		}
+	}
+	e.profile.Endpoint = to
+}
+
+func parseProtocol(s string) (profiles.Protocol, bool) {
+	switch s {
+	case "h2":
+		return profiles.H2Protocol, true
+	case "opaque":
+		return profiles.OpaqueProtocol, true
+	}
+	return profiles.UnknownProtocol, false
+}
+
+// oneEndpoint rejects fields that have no effect beside an endpoint.
+func (v value) oneEndpoint() {
+	if item, ok := v.field("endpoint"); !ok || item.isNull() {
+		return
+	}
+	for _, name := range []string{"name", "split"} {
+		if item, ok := v.field(name); ok && !item.isNull() {
+			item.failf("everything goes to the endpoint: take one of the two out")
 		}
 	}
 }

@@ -2,19 +2,21 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"path/filepath"
+	"reflect"
 	"strings"
 
 	"github.com/gotower/gotower/internal/follow"
 	"github.com/gotower/gotower/profiles"
 )
 
-// Source has the profiles of a file, or of the files of a directory. It is safe
-// for concurrent use, and must not be copied. It holds nothing that has to be
-// closed: its one goroutine, which looks at the files, runs only while somebody
-// watches. Between that it keeps nothing but what was last good.
+// Source has the profiles of a file, or of the files in a directory. It is safe for
+// concurrent use, does not need to be closed, and must not be copied. Its goroutine,
+// which polls the files, runs only while there are streams.
 type Source struct {
 	namespace string
 	poller    *follow.Poller[state]
@@ -22,11 +24,11 @@ type Source struct {
 
 var _ profiles.Source = (*Source)(nil)
 
-// New returns a Source of the file at path, or of the files in the directory at
-// path that end in .yaml, .yml or .json and do not begin with a dot; a relative
-// path is taken from the directory the process is in at each look. Nothing is
-// touched before Watch is called. To refuse a bad file at the start of a
-// program, call [Parse] on its content first. An empty path panics.
+// New returns a Source of the file at path, or of the files in the directory at path
+// that end in .yaml, .yml or .json and do not begin with a dot. A relative path is
+// relative to the working directory at each poll. No file is read before Watch is
+// called. To reject an invalid file when a program starts, call [Parse] on its content
+// first. An empty path panics.
 func New(path string, opts ...Option) *Source {
 	if path == "" {
 		panic("file: New: the path is empty")
@@ -88,4 +90,170 @@ func (s *Source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 			}
 		}
 	}
+}
+
+// view is what one stream has yielded of its target.
+type view struct {
+	target    string
+	host      string
+	port      uint16
+	namespace string
+
+	seen    *state            // of which profile has been yielded, or was the same
+	profile *profiles.Profile // the last one yielded; nil before the first
+	named   bool              // profile is from a file, not the default one
+	err     string            // the last error yielded; empty after its end was yielded
+}
+
+// next returns the next item of st to yield, or nil and nil. The profile comes
+// before the error, because it serves while a file has mistakes.
+func (v *view) next(st *state) (*profiles.Profile, error) {
+	now := st.set.profile(v.host, v.port, v.namespace)
+	err := st.err
+	if now == nil && v.named {
+		err = errors.Join(err, v.removed(st.set.Targets()))
+	}
+	if st != v.seen {
+		v.seen = st
+		if v.update(now, st.whole, err == nil) {
+			return v.profile, nil
+		}
+	}
+	if err != nil && err.Error() == v.err {
+		err = nil
+	}
+	if err != nil {
+		v.err = err.Error()
+	}
+	return nil, err
+}
+
+// update reports whether now, which is nil if no file has the target, is to be
+// yielded, and sets the profile to it. After the end of an error the same profile
+// is yielded again.
+func (v *view) update(now *profiles.Profile, complete, healthy bool) bool {
+	switch {
+	case now != nil:
+		v.named = true
+	case !complete || v.named:
+		return false // a file that has not been read may have it, or it was removed
+	default:
+		now = &profiles.Profile{}
+	}
+	recovered := v.err != "" && healthy
+	if v.profile != nil && reflect.DeepEqual(now, v.profile) && !recovered {
+		return false
+	}
+	v.profile = now
+	if recovered {
+		v.err = ""
+	}
+	return true
+}
+
+// removed is the error for a target that the files had and no longer have.
+func (v *view) removed(found []string) error {
+	const most = 10
+	list := strings.Join(found[:min(len(found), most)], ", ")
+	switch more := len(found) - most; {
+	case len(found) == 0:
+		list = "none"
+	case more > 0:
+		list += fmt.Sprintf(" and %d more", more)
+	}
+	return fmt.Errorf("file: the profile of target %q was removed; its last profile stays active; targets found: %s", v.target, list)
+}
+
+// state is the merged content of all files. It does not change.
+type state struct {
+	set   *Set
+	whole bool  // every file has been valid once, so set has all targets
+	err   error // of the files now
+}
+
+// merger merges the files. It is used by the polling goroutine only.
+type merger struct {
+	log  *slog.Logger
+	tree follow.Tree[*Set]
+
+	seen   *follow.View[*Set]
+	latest *state
+	warned map[*follow.Content[*Set]]bool
+}
+
+// look polls the files. It returns the same pointer until something changes.
+func (m *merger) look() *state {
+	view := m.tree.Look()
+	if view == m.seen {
+		return m.latest
+	}
+	before := m.latest
+	m.seen, m.latest = view, merge(view)
+	m.warn(view)
+	if before != nil && before.err != nil && m.latest.err != nil && before.err.Error() != m.latest.err.Error() {
+		m.log.Warn("the mistakes in the profiles changed", "err", m.latest.err)
+	}
+	return m.latest
+}
+
+// merge merges the profiles of the files in order. Of two for one target the first is
+// used, and the second is a mistake.
+func merge(view *follow.View[*Set]) *state {
+	st := &state{set: &Set{}, whole: view.Err == nil || len(view.Files) > 0}
+	var errs []error
+	if view.Err != nil {
+		errs = append(errs, fmt.Errorf("file: %w", view.Err))
+	}
+	var twice []*Error
+	for _, f := range view.Files {
+		if err := f.Latest.Err; err != nil {
+			errs = append(errs, located(err))
+		}
+		if f.Good == nil {
+			st.whole = false
+			continue
+		}
+		for _, e := range f.Good.Value.order {
+			if was := st.set.add(e); was != nil {
+				twice = append(twice, e.mistake(
+					"another profile for %s, which has the one in %s:%d: take one out", e, was.at.File, was.at.Line))
+			}
+		}
+	}
+	if len(twice) > 0 {
+		errs = append(errs, join(twice))
+	}
+	if len(errs) > 0 {
+		st.err = errs[0]
+	}
+	if len(errs) > 1 {
+		st.err = errors.Join(errs...)
+	}
+	return st
+}
+
+// located adds the package to errors of the operating system. Mistakes name the file.
+func located(err error) error {
+	if _, ok := errors.AsType[*Error](err); ok {
+		return err
+	}
+	return fmt.Errorf("file: %w", err)
+}
+
+// warn logs the warnings of each content once.
+func (m *merger) warn(view *follow.View[*Set]) {
+	now := make(map[*follow.Content[*Set]]bool, len(view.Files))
+	for _, f := range view.Files {
+		if f.Good == nil {
+			continue
+		}
+		now[f.Good] = true
+		if m.warned[f.Good] {
+			continue
+		}
+		for _, w := range f.Good.Value.Warnings {
+			m.log.Warn("left out of a profile", "err", w)
+		}
+	}
+	m.warned = now
 }

@@ -1,0 +1,323 @@
+package file
+
+import (
+	"math"
+	"math/big"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/profiles"
+)
+
+// resource reads a Kubernetes resource: a ServiceProfile of linkerd, or a list of them
+// as kubectl prints it.
+func (v value) resource() []*entry {
+	var apiVersion, kind string
+	for name, field := range map[string]*string{"apiVersion": &apiVersion, "kind": &kind} {
+		if item, ok := v.field(name); ok && !item.isNull() {
+			anyText(field)(item)
+		}
+	}
+	switch linkerd := strings.HasPrefix(apiVersion, "linkerd.io/"); {
+	case linkerd && kind == "ServiceProfile":
+		if item, _ := v.field("apiVersion"); apiVersion != "linkerd.io/v1alpha2" && apiVersion != "linkerd.io/v1alpha1" {
+			item.failf("want linkerd.io/v1alpha2")
+		}
+		return v.serviceProfile()
+	case linkerd && kind == "ServiceProfileList", apiVersion == "v1" && kind == "List":
+		return v.resourceList()
+	}
+	at := v
+	if item, ok := v.field("kind"); ok {
+		at = item
+	}
+	at.failf("kind %q of apiVersion %q: want kind ServiceProfile of linkerd.io/v1alpha2, or neither of the two for the short form",
+		kind, apiVersion)
+	return nil
+}
+
+func ignored(value) {}
+
+func (v value) resourceList() []*entry {
+	var entries []*entry
+	v.read(fields{"apiVersion": ignored, "kind": ignored, "metadata": ignored, "items": func(v value) {
+		for _, item := range v.items() {
+			if item.is(yaml.MappingNode, "a mapping") && !item.tooDeep() {
+				entries = append(entries, item.resource()...)
+			}
+		}
+	}})
+	return entries
+}
+
+func (v value) serviceProfile() []*entry {
+	e := &entry{linkerd: true, profile: profiles.Profile{RetryBudget: defaultBudget()}}
+	v.read(fields{
+		"apiVersion": ignored, "kind": ignored,
+		"metadata": e.metadata,
+		"spec": func(v value) {
+			v.read(fields{
+				"routes":       e.linkerdRoutes,
+				"retryBudget":  e.linkerdBudget,
+				"dstOverrides": e.dstOverrides,
+				"opaquePorts":  e.readOpaquePorts,
+			})
+		},
+	})
+	v.require("metadata", "{name: web.default.svc.cluster.local}")
+	v.require("spec", "{routes: []}")
+	if e.host == "" {
+		return nil
+	}
+	if e.namespace == "" {
+		e.namespace = ownNamespace(e.host)
+	}
+	return []*entry{e}
+}
+
+// metadata reads the name and the namespace, and ignores the other fields that
+// Kubernetes has there.
+func (e *entry) metadata(v value) {
+	known := fields{
+		"name": func(v value) {
+			var name string
+			word(&name)(v)
+			if name == "" {
+				return
+			}
+			if !isDNS1123(name) {
+				v.failf("want a name in small letters, digits, '-' and '.': web.default.svc.cluster.local")
+				return
+			}
+			e.host, e.profile.Name, e.at = name, name, v.note("")
+		},
+		"namespace": anyText(&e.namespace),
+	}
+	for _, name := range []string{
+		"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName",
+		"generation", "labels", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
+	} {
+		known[name] = ignored
+	}
+	v.read(known)
+	v.require("name", "the name of the service: web.default.svc.cluster.local")
+}
+
+// isDNS1123 reports whether Kubernetes allows name for an object, and name is not an
+// address.
+func isDNS1123(name string) bool {
+	if _, err := netip.ParseAddr(name); err == nil || strings.ToLower(name) != name || strings.Contains(name, "_") {
+		return false
+	}
+	return !strings.HasSuffix(name, ".") && (&profiles.Profile{Name: name}).Validate() == nil
+}
+
+func (e *entry) linkerdRoutes(v value) {
+	var items []value // of the routes that are not left out
+	for _, item := range v.items() {
+		if item.isNull() {
+			item.failf("an empty route: take it out, or write {name: get, condition: {method: GET}}")
+			continue
+		}
+		if r, ok := item.linkerdRoute(); ok {
+			e.profile.Routes, items = append(e.profile.Routes, r), append(items, item)
+		}
+	}
+	var kept []profiles.Route
+	problems := overLimit(e.profile.Routes)
+	for i, r := range e.profile.Routes {
+		if why := problems[i]; why != nil {
+			warnRouter(items[i], why.Error())
+		} else {
+			kept = append(kept, r)
+		}
+	}
+	e.profile.Routes = kept
+}
+
+// linkerdRoute reads a route, and returns false if it is left out.
+func (v value) linkerdRoute() (r profiles.Route, ok bool) {
+	v.read(fields{
+		"name":            word(&r.Name),
+		"condition":       func(v value) { r.Match = v.requestMatch() },
+		"isRetryable":     boolean(&r.Retryable),
+		"responseClasses": func(v value) { r.Classes = v.linkerdClasses() },
+		"timeout":         func(v value) { r.Timeout = v.linkerdTimeout() },
+	})
+	r.RetryNonIdempotent = r.Retryable // linkerd retries all methods
+	v.require("name", "what the route is called in metrics")
+	v.require("condition", "which requests: {method: GET, pathRegex: /books}")
+	r.Labels = map[string]string{"route": r.Name}
+	if condition, ok := v.field("condition"); ok && r.Match == nil {
+		condition.warnf("nothing of the condition is left: the route is left out")
+	}
+	return r, r.Match != nil
+}
+
+// linkerdTimeout accepts an empty timeout as none.
+func (v value) linkerdTimeout() (d time.Duration) {
+	if text, ok := v.text(); ok && text != "" {
+		signedDuration(&d)(v)
+	}
+	if d < 0 {
+		warnLinkerd(v, "it is below 0")
+	}
+	return max(d, 0)
+}
+
+func (v value) linkerdClasses() []profiles.ResponseClass {
+	var classes []profiles.ResponseClass
+	for _, item := range v.items() {
+		if item.isNull() {
+			item.failf("an empty response class: take it out")
+			continue
+		}
+		var c profiles.ResponseClass
+		item.read(fields{
+			"condition": func(v value) { c.Match = v.responseMatch() },
+			"isFailure": boolean(&c.Failure),
+		})
+		item.require("condition", "which responses: {status: {min: 500, max: 599}}")
+		if c.Match != nil {
+			classes = append(classes, c)
+		} else if condition, ok := item.field("condition"); ok {
+			condition.warnf("nothing of the condition is left: linkerd leaves the response class out")
+		}
+	}
+	return classes
+}
+
+func (e *entry) linkerdBudget(v value) {
+	b := &profiles.RetryBudget{}
+	wrong := len(v.wrong)
+	v.read(fields{
+		"retryRatio":          number(&b.Ratio),
+		"minRetriesPerSecond": count32(&b.MinPerSecond, math.MaxUint32),
+		"ttl":                 signedDuration(&b.TTL),
+	})
+	for _, name := range []string{"retryRatio", "minRetriesPerSecond", "ttl"} {
+		v.require(name, "all three: {retryRatio: 0.2, minRetriesPerSecond: 10, ttl: 10s}")
+	}
+	if len(v.wrong) > wrong {
+		return
+	}
+	e.profile.RetryBudget = b
+	if err := b.Validate(); err != nil {
+		e.profile.RetryBudget = nil
+		v.warnf("%v: left out as linkerd does, so there are no retries", err)
+	}
+}
+
+func (e *entry) dstOverrides(v value) {
+	for _, item := range v.items() {
+		var t profiles.Target
+		item.read(fields{
+			"authority": word(&t.Authority),
+			"weight":    into(&t.Weight, "a quantity such as 1, 0.5 or 500m, from 0 to 429496", parseWeight),
+		})
+		item.require("authority", "web-v2.default.svc.cluster.local:80")
+		item.require("weight", "the share, such as 500m")
+		if t.Authority == "" {
+			continue
+		}
+		if err := (profiles.Target{Authority: withPort(t.Authority, defaultPort)}).Validate(); err != nil {
+			at, _ := item.field("authority")
+			at.warnf("%v: left out as linkerd does", err)
+			continue
+		}
+		e.split = append(e.split, t)
+	}
+}
+
+// readOpaquePorts accepts a mapping with ports as keys, as linkerd does, and a list of
+// ports, as in linkerd's schema.
+func (e *entry) readOpaquePorts(v value) {
+	e.opaquePorts = map[uint16]bool{}
+	add := func(v value, text string) {
+		port, ok := parsePort(text)
+		if !ok {
+			v.failf("want a port from 1 to 65535")
+		}
+		e.opaquePorts[port] = true
+	}
+	if v.n.Kind == yaml.MappingNode {
+		v.each(func(key, _ value) { add(key, key.n.Value) })
+		return
+	}
+	for _, item := range v.items() {
+		if text, ok := item.text(); ok {
+			add(item, text)
+		}
+	}
+}
+
+// parseWeight parses a Kubernetes quantity as linkerd's controller does: in
+// thousandths, rounded up, times ten. So "1" is 10000 and "500m" is 5000.
+func parseWeight(text string) (uint32, bool) {
+	q, ok := parseQuantity(text)
+	if !ok || q.Sign() < 0 {
+		return 0, false
+	}
+	q.Mul(q, big.NewRat(1000, 1))
+	thousandths, rest := new(big.Int).QuoRem(q.Num(), q.Denom(), new(big.Int))
+	if rest.Sign() > 0 {
+		thousandths.Add(thousandths, big.NewInt(1))
+	}
+	units := thousandths.Mul(thousandths, big.NewInt(10))
+	if !units.IsUint64() || units.Uint64() > math.MaxUint32 {
+		return 0, false
+	}
+	return uint32(units.Uint64()), true
+}
+
+// parseQuantity parses a decimal number with a suffix of Kubernetes.
+func parseQuantity(text string) (*big.Rat, bool) {
+	end := len(text) - len(strings.TrimLeft(text, "+-0123456789."))
+	digits, suffix := text[:end], text[end:]
+	const enough = 40 // limits the work
+	if len(digits) > enough || strings.ContainsAny(strings.TrimLeft(digits[:min(1, end)], "+-")+digits[min(1, end):], "+-") {
+		return nil, false
+	}
+	q, ok := new(big.Rat).SetString(digits)
+	if !ok {
+		return nil, false
+	}
+	scale, ok := scaleOf(suffix)
+	if !ok {
+		return nil, false
+	}
+	return q.Mul(q, scale), true
+}
+
+// scaleOf returns the factor of a suffix: a power of 1000, of 1024, or of ten as in
+// "e3".
+func scaleOf(suffix string) (*big.Rat, bool) {
+	if suffix == "" {
+		return power(10, 0), true
+	}
+	first, rest := suffix[:1], suffix[1:]
+	if i := strings.Index("num kMGTPE", first); i >= 0 && i != 3 && rest == "" {
+		return power(10, 3*(i-3)), true
+	}
+	if i := strings.Index("KMGTPE", first); i >= 0 && rest == "i" {
+		return power(2, 10*(i+1)), true
+	}
+	exponent, err := strconv.Atoi(rest)
+	if !strings.EqualFold(first, "e") || err != nil || exponent < -30 || exponent > 30 {
+		return nil, false
+	}
+	return power(10, exponent), true
+}
+
+func power(base int64, exponent int) *big.Rat {
+	abs := max(exponent, -exponent)
+	q := new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(base), big.NewInt(int64(abs)), nil))
+	if exponent < 0 {
+		q.Inv(q)
+	}
+	return q
+}

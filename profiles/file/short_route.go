@@ -1,0 +1,237 @@
+package file
+
+import (
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/profiles"
+)
+
+// checkRoute returns the reason for which a Router would leave out the only field of r,
+// or "".
+func checkRoute(r profiles.Route) string {
+	r.Match = profiles.All{}
+	why := reason((&profiles.Profile{Routes: []profiles.Route{r}}).Validate())
+	return strings.TrimPrefix(why, "route 0: ")
+}
+
+// check adds the problem of a field of a route, unless its parsing added one. The
+// prefixes of package profiles that name the field are removed, because the position of
+// v does that.
+func (v value) check(wrongBefore int, r profiles.Route, piece ...string) {
+	if len(v.wrong) > wrongBefore {
+		return
+	}
+	why := checkRoute(r)
+	for _, p := range piece {
+		why = strings.TrimPrefix(why, p+": ")
+	}
+	if why != "" {
+		v.failf("%s", why)
+	}
+}
+
+// fieldChanges reads changes of a header. in returns a route with them, to check each
+// change.
+func fieldChanges(field *layer.FieldChanges, header string, in func(layer.FieldChanges) profiles.Route) func(value) {
+	return func(v value) {
+		v.read(fields{
+			"add": func(v value) {
+				v.each(func(key, item value) {
+					for _, item := range item.oneOrMore() {
+						if p := item.pair(key); p != nil {
+							item.check(len(v.wrong), in(layer.FieldChanges{Add: p}), header, "add "+strconv.Quote(key.n.Value))
+							field.Add = append(field.Add, p...)
+						}
+					}
+				})
+			},
+			"set": func(v value) {
+				v.each(func(key, item value) {
+					if p := item.pair(key); p != nil {
+						item.check(len(v.wrong), in(layer.FieldChanges{Set: p}), header, "set "+strconv.Quote(key.n.Value))
+						field.Set = append(field.Set, p...)
+					}
+				})
+			},
+			"remove": func(v value) {
+				for _, item := range v.oneOrMore() {
+					if name, ok := item.text(); ok {
+						item.check(len(v.wrong), in(layer.FieldChanges{Remove: []string{name}}), header, "remove "+strconv.Quote(name))
+						field.Remove = append(field.Remove, name)
+					}
+				}
+			},
+		})
+		if v.n.Kind == yaml.MappingNode && len(v.n.Content) == 0 {
+			v.failf("no change: want one or more of add, remove, set")
+		}
+	}
+}
+
+// pair reads the value of a header field. It returns nil after a mistake.
+func (v value) pair(name value) []layer.FieldPair {
+	if text, ok := v.text(); ok {
+		return []layer.FieldPair{{Name: name.n.Value, Value: text}}
+	}
+	return nil
+}
+
+func requestHeader(field *layer.FieldChanges) func(value) {
+	return fieldChanges(field, "request header", func(c layer.FieldChanges) profiles.Route {
+		return profiles.Route{RequestHeader: c}
+	})
+}
+
+func responseHeader(field *layer.FieldChanges) func(value) {
+	return fieldChanges(field, "response header", func(c layer.FieldChanges) profiles.Route {
+		return profiles.Route{ResponseHeader: c}
+	})
+}
+
+func redirect(field **profiles.Redirect) func(value) {
+	return func(v value) {
+		to := &profiles.Redirect{}
+		wrong := len(v.wrong)
+		v.read(fields{
+			"status":    count(&to.Status, math.MaxInt16),
+			"scheme":    word(&to.Scheme),
+			"host":      word(&to.Host),
+			"port":      into(&to.Port, "a port from 1 to 65535", parsePort),
+			"path":      word(&to.Path),
+			"oldPrefix": word(&to.OldPrefix),
+			"newPrefix": word(&to.NewPrefix),
+		})
+		if *to == (profiles.Redirect{}) && len(v.wrong) == wrong {
+			v.failf("to nowhere else: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
+		}
+		v.check(wrong, profiles.Route{Redirect: to}, "redirect")
+		*field = to
+	}
+}
+
+func faults(field *[]profiles.Fault) func(value) {
+	return func(v value) {
+		wrong := len(v.wrong)
+		for _, item := range v.items() {
+			if item.isNull() {
+				item.failf("an empty fault: take it out")
+				continue
+			}
+			*field = append(*field, item.fault())
+		}
+		v.check(wrong, profiles.Route{Faults: *field})
+	}
+}
+
+// fault requires share and ttl, because defaults of all requests and forever would be
+// dangerous.
+func (v value) fault() (f profiles.Fault) {
+	wrong := len(v.wrong)
+	v.read(fields{
+		"share":  share(&f.Share),
+		"delay":  duration(&f.Delay),
+		"jitter": duration(&f.Jitter),
+		"status": count(&f.Status, math.MaxInt16),
+		"grpc": into(&f.GRPC, "a status of gRPC from 1 to 16, or its name, such as UNAVAILABLE", func(s string) (uint32, bool) {
+			n, ok := parseGRPCStatus(s)
+			return n, ok && n > 0
+		}),
+		"ttl": duration(&f.TTL),
+	})
+	v.require("share", "of which requests: 0.1, or 10%")
+	v.require("ttl", "how long it lasts from when it is first seen: 10m")
+	v.check(wrong, profiles.Route{Faults: []profiles.Fault{f}}, "fault 0")
+	return f
+}
+
+// share accepts a number and a percentage.
+func share(field *float64) func(value) {
+	return into(field, "a share from 0 to 1, or from 0% to 100%", func(s string) (float64, bool) {
+		digits, percent := strings.CutSuffix(s, "%")
+		f, err := strconv.ParseFloat(digits, 64)
+		if percent {
+			f /= 100
+		}
+		return f, err == nil && f >= 0 && f <= 1
+	})
+}
+
+func mirrors(field *[]profiles.Mirror) func(value) {
+	return func(v value) {
+		for _, item := range v.items() {
+			if item.isNull() {
+				item.failf("an empty mirror: take it out")
+				continue
+			}
+			*field = append(*field, item.mirror())
+		}
+	}
+}
+
+// mirror leaves out a missing port. [withMirrorPorts] adds it.
+func (v value) mirror() (m profiles.Mirror) {
+	wrong := len(v.wrong)
+	v.read(fields{
+		"target": word(&m.Authority),
+		"share": func(v value) {
+			if share(&m.Share)(v); m.Share == 0 && len(v.wrong) == wrong {
+				v.failf("want a share above 0; for no copies, take the mirror out")
+			}
+		},
+		"body":     bodySize(&m.Body),
+		"inFlight": count(&m.InFlight, math.MaxInt32),
+	})
+	v.require("target", "where the copies go: web-v2.default.svc.cluster.local:80")
+	check := m
+	check.Authority = withPort(m.Authority, defaultPort)
+	v.check(wrong, profiles.Route{Mirrors: []profiles.Mirror{check}}, "mirror")
+	return m
+}
+
+// bodySize accepts bytes, KiB and MiB. 0 means no body, which is -1 in a Mirror.
+func bodySize(field *int64) func(value) {
+	return into(field, "a number of bytes such as 65536 or 64KiB, up to 16MiB", func(s string) (int64, bool) {
+		unit := int64(1)
+		if digits, ok := strings.CutSuffix(s, "KiB"); ok {
+			s, unit = digits, 1<<10
+		} else if digits, ok := strings.CutSuffix(s, "MiB"); ok {
+			s, unit = digits, 1<<20
+		}
+		n, err := strconv.ParseUint(s, 10, 31)
+		size := int64(n) * unit
+		if size == 0 {
+			size = -1
+		}
+		return size, err == nil && size <= 16<<20
+	})
+}
+
+// withMirrorPorts returns routes with a port added to mirrors without one. It copies
+// what it changes, because all targets of the profile share the routes.
+func withMirrorPorts(routes []profiles.Route, port uint16) []profiles.Route {
+	open := func(m profiles.Mirror) bool {
+		_, _, err := net.SplitHostPort(m.Authority)
+		return err != nil
+	}
+	cloned := false
+	for i, r := range routes {
+		if !slices.ContainsFunc(r.Mirrors, open) {
+			continue
+		}
+		if !cloned {
+			routes, cloned = slices.Clone(routes), true
+		}
+		routes[i].Mirrors = slices.Clone(r.Mirrors)
+		for j, m := range r.Mirrors {
+			routes[i].Mirrors[j].Authority = withPort(m.Authority, port)
+		}
+	}
+	return routes
+}
