@@ -97,6 +97,7 @@ func New[Req, Rsp any](
 		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
 	b.failures.penalty, b.failures.after, b.failures.usual = o.policy.Penalty, o.retryAfter, &b.group.usual
+	b.failures.byError = layer.ByError[Rsp]
 	b.failures.use(o.classify)
 	b.picker = o.policy.Pick.on(b.group)
 	if b.jury = newJury(o.policy.Ejection); b.jury != nil {

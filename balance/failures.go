@@ -12,7 +12,8 @@ import (
 // by its latency alone an endpoint that fails would look better than one that
 // works, and draw the traffic.
 type failures[Rsp any] struct {
-	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil: layer.ByError
+	classifier atomic.Pointer[layer.Classifier[Rsp]] // nil: byError
+	byError    layer.Classifier[Rsp]                 // made once, because it is allocated
 	penalty    time.Duration                         // 0: by what is usual; less: none
 	usual      *usual
 	after      func(Rsp, error) (time.Duration, bool)
@@ -30,7 +31,7 @@ func (f *failures[Rsp]) classify() layer.Classifier[Rsp] {
 	if c := f.classifier.Load(); c != nil {
 		return *c
 	}
-	return layer.ByError[Rsp]
+	return f.byError
 }
 
 // The default penalty: as many times what is usual that an endpoint which failed
