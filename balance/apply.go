@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -67,7 +67,7 @@ func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, Rsp] {
 	n := &node[Req, Rsp]{service: e.Service}
 	n.record = &record{id: e.ID, info: &e.Endpoint, born: time.Since(b.start)}
-	n.reason = recovered.Do("the endpoint's service", func() error {
+	n.reason = panics.Do("the endpoint's service", func() error {
 		b.failures.use(layer.ClassifierOf(e.Service))
 		return layer.Poll(e.Service)
 	})
@@ -179,12 +179,12 @@ func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
 
 // ready waits in the Ready of the service. A panic there means not ready.
 func (n *node[Req, Rsp]) ready(ctx context.Context) error {
-	return recovered.Do("Ready", func() error { return n.service.Ready(ctx) })
+	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
 }
 
 // poll asks whether the service is ready now.
 func (n *node[Req, Rsp]) poll() error {
-	return recovered.Do("Ready", func() error { return layer.Poll(n.service) })
+	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
 }
 
 func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {

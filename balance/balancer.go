@@ -11,7 +11,7 @@ import (
 
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/internal/left"
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
@@ -111,7 +111,7 @@ func New[Req, Rsp any](
 // follow applies changes until they or ctx end. If they panic, the last set stays in
 // force.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
-	err := recovered.Do("the sequence of changes", func() error {
+	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
 			if ctx.Err() != nil {
 				return nil

@@ -71,7 +71,7 @@ func TestMakeAndReadyThatPanic(t *testing.T) {
 		states := b.Snapshot()
 		require.Equal(t, "closed", states[0].State)
 		require.ErrorIs(t, states[0].Reason, layer.ErrClosed)
-		require.ErrorContains(t, states[0].Reason, "discover web 10.0.0.1:1: closed: no service was made for it: Make panicked at panic_test.go:")
+		require.ErrorContains(t, states[0].Reason, "discover web 10.0.0.1:1: closed: no service was made for it: Make: panic at panic_test.go:")
 		require.ErrorContains(t, states[0].Reason, ": make boom")
 		require.Equal(t, "unready", states[1].State)
 		require.ErrorContains(t, states[1].Reason, ": ready boom")
@@ -110,7 +110,7 @@ func TestResolverThatPanics(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, 7, got)
 				if name == "itself" {
-					require.Contains(t, b.Describe().State.Get("error"), "the resolver panicked at panic_test.go:")
+					require.Contains(t, b.Describe().State.Get("error"), "the resolver: panic at panic_test.go:")
 					return
 				}
 				said := ""
@@ -121,7 +121,7 @@ func TestResolverThatPanics(t *testing.T) {
 						said += err.Error()
 					}
 				}
-				require.Contains(t, said, "the resolver panicked at panic_test.go:")
+				require.Contains(t, said, "the resolver: panic at panic_test.go:")
 			})
 		})
 	}

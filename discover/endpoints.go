@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -82,7 +82,7 @@ func read(ctx context.Context, r resolve.Resolver, target string, out chan<- new
 			return false
 		}
 	}
-	err := recovered.Do("the resolver", func() error {
+	err := panics.Do("the resolver", func() error {
 		var set resolve.Set
 		for update, err := range r.Resolve(ctx, target) {
 			n := news{err: err}

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -42,7 +42,7 @@ func (w *watch[Req, Rsp]) makeAll(members []*member[Req, Rsp]) {
 // make makes one service, and asks one that succeeds another whether it is
 // ready already, so that the two change places at once.
 func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
-	err := recovered.Do("Make", func() error {
+	err := panics.Do("Make", func() error {
 		m.inner = w.mk(m.ctx, m.target)
 		return nil
 	})
@@ -50,7 +50,7 @@ func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
 		m.inner = unmade[Req, Rsp]{m.refuse(layer.ErrClosed, "no service was made for it", err)}
 	}
 	if m.heir {
-		m.fit = isSettled(recovered.Do("Ready", func() error { return layer.Poll(m.inner) }))
+		m.fit = isSettled(panics.Do("Ready", func() error { return layer.Poll(m.inner) }))
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -63,7 +63,7 @@ func (w *watch[Req, Rsp]) wait(m *member[Req, Rsp]) {
 	ctx, m.stopWait = context.WithCancel(m.ctx) //nolint:gosec // succeed calls it
 	go func() {
 		ready := func() error { return m.inner.Ready(ctx) }
-		for failures := 0; !isSettled(recovered.Do("Ready", ready)); failures++ {
+		for failures := 0; !isSettled(panics.Do("Ready", ready)); failures++ {
 			// Either ctx is done, or Ready broke its contract.
 			if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 				return

@@ -390,7 +390,7 @@ func TestPanicInTheBackground(t *testing.T) {
 			n := layer.Describe(svc)
 			assert.EqualValues(t, 0, n.State.Get("in_flight"))
 			assert.EqualValues(t, 1, n.State.Get("failed"))
-			assert.Equal(t, "panic: boom", n.State.Get("last_error"))
+			assert.Regexp(t, `^panic at panic_test\.go:\d+: boom$`, n.State.Get("last_error"))
 		})
 	})
 	t.Run("queue", func(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gotower/gotower/internal/recovered"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
 )
 
@@ -43,7 +43,7 @@ func startFeed(ctx context.Context, r Resolver, target string, from int, into ch
 			}
 		}
 		open := true
-		err := recovered.Do("the resolver", func() error {
+		err := panics.Do("the resolver", func() error {
 			for u, err := range r.Resolve(ctx, target) {
 				if open = send(message{update: u, err: err, ended: errors.Is(err, ErrUnresolvable)}); !open {
 					break

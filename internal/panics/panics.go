@@ -9,7 +9,10 @@ package panics
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
+	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 // Error is a panic of a callback that was recovered, because it came on a goroutine
@@ -18,10 +21,12 @@ import (
 type Error struct {
 	Value any    // what the callback panicked with
 	Stack []byte // of the goroutine, as runtime/debug prints it
+
+	place string // " at file:line", or ""
 }
 
-// Error returns the value of the panic, without the stack.
-func (e *Error) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+// Error returns the value, and the file and line that panicked.
+func (e *Error) Error() string { return fmt.Sprintf("panic%s: %v", e.place, e.Value) }
 
 // ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
 var ErrExited = errors.New("the callback ended its goroutine")
@@ -31,8 +36,21 @@ var ErrExited = errors.New("the callback ended its goroutine")
 //	defer panics.Recover(&err)
 func Recover(to *error) {
 	if v := recover(); v != nil {
-		*to = &Error{Value: v, Stack: debug.Stack()}
+		*to = &Error{Value: v, Stack: debug.Stack(), place: place()}
 	}
+}
+
+// place returns the file and line of the first frame below [Recover] that is not of
+// the runtime.
+func place() string {
+	var pcs [16]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(3, pcs[:])])
+	for frame, more := frames.Next(); more; frame, more = frames.Next() {
+		if !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "internal/runtime/") {
+			return fmt.Sprintf(" at %s:%d", filepath.Base(frame.File), frame.Line)
+		}
+	}
+	return ""
 }
 
 // Contain runs f, and returns an [Error] if f panics.
@@ -40,6 +58,15 @@ func Contain(f func()) (err error) {
 	defer Recover(&err)
 	f()
 	return nil
+}
+
+// Do calls f and returns its error. If f panics, it returns an [Error] after the name
+// of the callback.
+func Do(name string, f func() error) (err error) {
+	if panicked := Contain(func() { err = f() }); panicked != nil {
+		return fmt.Errorf("%s: %w", name, panicked)
+	}
+	return err
 }
 
 // Observer is told of an end.

@@ -42,7 +42,20 @@ func TestContain(t *testing.T) {
 	var contained *panics.Error
 	err := panics.Contain(func() { panic(io.EOF) })
 	require.ErrorAs(t, err, &contained)
-	require.EqualError(t, err, "panic: EOF")
+	require.Regexp(t, `^panic at panics_test\.go:\d+: EOF$`, err.Error())
 	require.NotErrorIs(t, err, io.EOF)
 	require.Contains(t, string(contained.Stack), "TestContain")
+}
+
+func TestDo(t *testing.T) {
+	require.NoError(t, panics.Do("Make", func() error { return nil }))
+	require.Equal(t, io.EOF, panics.Do("Make", func() error { return io.EOF }))
+
+	err := panics.Do("Make", func() error { panic("boom") })
+	require.Regexp(t, `^Make: panic at panics_test\.go:\d+: boom$`, err.Error())
+	require.ErrorAs(t, err, new(*panics.Error))
+
+	var unmade map[string]int
+	err = panics.Do("Ready", func() error { unmade["x"]++; return nil })
+	require.Regexp(t, `^Ready: panic at panics_test\.go:\d+: assignment to entry in nil map$`, err.Error())
 }
