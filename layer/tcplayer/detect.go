@@ -25,7 +25,9 @@ type Protocols struct {
 // ends by closing its side is opaque.
 //
 // A client that sends nothing in that time is opaque ([IfSilent]), because the
-// server may speak first. What it sends later is not looked at. [SkipDetect]
+// server may speak first. What it sends later is not looked at, as in linkerd's
+// proxy: HTTP that begins after that time is forwarded as it is, with any identity
+// headers that the client wrote into it. [SkipDetect]
 // saves a known protocol of that kind the wait.
 //
 // The server that is chosen reads everything from the first byte. On Linux a
