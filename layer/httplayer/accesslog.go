@@ -58,6 +58,9 @@ func AccessLog(to io.Writer, format AccessLogFormat, opts ...AccessLogOption) fu
 		}
 	}
 	return func(h http.Handler) http.Handler {
+		if h == nil {
+			panic("httplayer: nil handler")
+		}
 		if to == nil {
 			return h
 		}
@@ -75,8 +78,11 @@ func (f accessLogOption) apply(l *accessLog) { f(l) }
 // AccessLogClient says who the client of a request is, "" for nobody known. The
 // default is the name that the client proved by a verified certificate, to
 // crypto/tls below a [Server] or to net/http: the client_id of
-// [Access.SourceLabels].
+// [Access.SourceLabels]. With a nil id no client is known.
 func AccessLogClient(id func(r *http.Request) string) AccessLogOption {
+	if id == nil {
+		id = func(*http.Request) string { return "" }
+	}
 	return accessLogOption(func(l *accessLog) { l.id = id })
 }
 

@@ -19,7 +19,12 @@ import (
 // does not wait for a connection.
 //
 // Cancellation, Body and Errors are those of e, but for the kind of that error.
-func Alone(e *Endpoint) Service { return &alone{e} }
+func Alone(e *Endpoint) Service {
+	if e == nil {
+		panic("httplayer: nil endpoint")
+	}
+	return &alone{e}
+}
 
 type alone struct{ *Endpoint }
 

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // A wire is dialled here, TLS included, and handed to net/http by the context
@@ -46,10 +48,7 @@ func newTransport(p protocol) *http.Transport {
 // connect makes a connection. The error of one that cannot be made is a
 // *peerError.
 func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (*http.ClientConn, *wire, error) {
-	conn, err := e.opts.dial(ctx, "tcp", e.addr)
-	if err == nil && e.opts.tls != nil {
-		conn, err = e.secure(ctx, conn, p)
-	}
+	conn, err := e.dial(ctx, p)
 	if err != nil {
 		return nil, nil, &peerError{err}
 	}
@@ -73,6 +72,24 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	return cc, w, nil
 }
 
+// dial makes the connection, TLS included. A panic of a callback becomes its error,
+// because connect runs on a goroutine of the Endpoint.
+func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, err error) {
+	defer panics.Recover(&err)
+	conn, err = e.opts.dial(ctx, "tcp", e.addr)
+	switch {
+	case err != nil:
+		return nil, err
+	case conn == nil:
+		return nil, errNoConn
+	case e.opts.tls == nil:
+		return conn, nil
+	}
+	return e.secure(ctx, conn, p)
+}
+
+var errNoConn = errors.New("the dial function returned neither a connection nor an error")
+
 // secure is the handshake of TLS. Where either protocol would do, it says which
 // one does not.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
@@ -89,17 +106,20 @@ func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.C
 func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) (net.Conn, error) {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{p.String()}
-	secure := tls.Client(conn, cfg)
-	err := secure.HandshakeContext(ctx)
-	if err == nil {
-		got := secure.ConnectionState().NegotiatedProtocol
-		if got == p.String() || p == http1 && got == "" {
-			return secure, nil
+	secure, done := tls.Client(conn, cfg), false
+	defer func() {
+		if !done { // a callback of cfg may have panicked
+			_ = conn.Close()
 		}
-		err = fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
+	}()
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, err
 	}
-	_ = conn.Close()
-	return nil, err
+	got := secure.ConnectionState().NegotiatedProtocol
+	if done = got == p.String() || p == http1 && got == ""; !done {
+		return nil, fmt.Errorf("%w: the server does not speak %v", errNotPicked, p)
+	}
+	return secure, nil
 }
 
 // errNotPicked is a handshake that succeeded, without the protocol.

@@ -38,6 +38,14 @@
 // sent again, with which body, and when. [Classify] says what a response means.
 // [NewStack] gives both to the layers of a stack.
 //
+// # Panics
+//
+// The rule of package layer holds: see "Panics" there. A panic of a handler is that
+// of net/http. One of a dial function or a TLS callback is a failure to connect, and
+// one of a request body, or of a body that Peek reads, is the error of that body. All
+// are a [layer.PanicError]. The methods of a net.Conn that is given to this package
+// must not panic, because net/http calls them on its own goroutines.
+//
 // # Stacks to begin with
 //
 // Three examples run, and print their trees: that of a client, of a gateway and

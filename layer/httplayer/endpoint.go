@@ -120,8 +120,12 @@ type Endpoint struct {
 }
 
 // NewEndpoint returns the client of addr, "host:port". It does nothing yet.
-// The Endpoint and its connections live until ctx ends.
+// The Endpoint and its connections live until ctx ends. An empty addr panics. Of
+// one that is malformed the dial function tells, in the error of the first Call.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
+	if addr == "" {
+		panic("httplayer: empty address")
+	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
 	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
 	e.h1 = pool{endpoint: e, transport: newTransport(http1), open: make(map[*h1Conn]struct{})}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -37,6 +38,35 @@ func TestNilArguments(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "httplayer: nil service", func() { RoundTripper(nil) })
 	require.PanicsWithValue(t, "httplayer: nil handler", func() { Middleware(nil)(nil) })
+	require.PanicsWithValue(t, "httplayer: nil handler", func() { AccessLog(io.Discard, JSONLog)(nil) })
+	require.PanicsWithValue(t, "httplayer: nil endpoint", func() { Alone(nil) })
+	require.PanicsWithValue(t, "httplayer: empty address", func() { NewEndpoint(t.Context(), "") })
+}
+
+// A malformed address, and a dial function that returns nothing, are errors of Call.
+func TestEndpointWithoutConnection(t *testing.T) {
+	nothing := func(context.Context, string, string) (net.Conn, error) { return nil, nil }
+	for name, tt := range map[string]struct {
+		e    *Endpoint
+		want string
+	}{
+		"no port":        {NewEndpoint(t.Context(), "web"), "missing port in address"},
+		"no conn":        {NewEndpoint(t.Context(), "web:80", DialContext(nothing)), errNoConn.Error()},
+		"no conn for h2": {NewEndpoint(t.Context(), "web:80", DialContext(nothing), H2()), errNoConn.Error()},
+	} {
+		_, err := tt.e.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+		require.ErrorContains(t, err, tt.want, name)
+	}
+}
+
+// Without a function that names the client, an access log names none. Without a
+// writer the handler is left as it is.
+func TestAccessLogOfNothing(t *testing.T) {
+	mux := http.NewServeMux()
+	require.Same(t, mux, AccessLog(nil, JSONLog)(mux))
+	var line strings.Builder
+	AccessLog(&line, JSONLog, AccessLogClient(nil))(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	require.Contains(t, line.String(), `"client.id":"-"`)
 }
 
 // A nil logger is silence.

@@ -1,11 +1,12 @@
 package httplayer
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"sync"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // peekedBody is a body of which the beginning was read ahead, or is being read.
@@ -49,13 +50,9 @@ func (b *peekedBody) fetch(body io.Reader) {
 	}
 }
 
-// readPiece reads once. Nobody could recover from a panic here but itself.
+// readPiece reads once, on a goroutine of Peek.
 func readPiece(body io.Reader, size int) (p piece) {
-	defer func() {
-		if v := recover(); v != nil {
-			p.err = fmt.Errorf("reading the response body panicked: %v", v)
-		}
-	}()
+	defer panics.Recover(&p.err)
 	buf := make([]byte, size)
 	for {
 		n, err := body.Read(buf)

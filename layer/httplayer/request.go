@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/url"
 	"sync/atomic"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // outgoing is a request as it is given to net/http: a shallow copy, bound to
@@ -133,7 +135,7 @@ func (g *guard) Read(p []byte) (int, error) {
 		return 0, errWithdrawn
 	}
 	g.reading.Store(true)
-	n, err := g.body.Read(p)
+	n, err := g.readBody(p)
 	g.reading.Store(false)
 	g.left -= int64(n)
 	why := err
@@ -147,6 +149,12 @@ func (g *guard) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// readBody is called by net/http on its own goroutines.
+func (g *guard) readBody(p []byte) (n int, err error) {
+	defer panics.Recover(&err)
+	return g.body.Read(p)
+}
+
 func (g *guard) Close() error {
 	g.wantClose.Store(true)
 	if g.state.Load() != bodyAdmitted {
@@ -155,10 +163,11 @@ func (g *guard) Close() error {
 	return g.close()
 }
 
-func (g *guard) close() error {
+func (g *guard) close() (err error) {
 	if g.closed.Swap(true) {
 		return nil
 	}
+	defer panics.Recover(&err)
 	g.awaited.Store(g.reading.Load())
 	return g.body.Close()
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer"
@@ -110,7 +111,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, err
 	defer s.leave()
 	c := newAccepted(ctx, s, conn)
 	defer c.cancel()
-	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = c.Close() }) })
 	defer stop()
 
 	err := c.serve()

@@ -8,6 +8,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // connect serves CONNECT. The client may have sent bytes for the tunnel already,
@@ -74,7 +76,7 @@ func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 		_ = endpoint.Close()
 	}
 	defer cut()
-	defer context.AfterFunc(ctx, cut)()
+	defer context.AfterFunc(ctx, func() { _ = panics.Contain(cut) })()
 	ends := make(chan bool, 2)
 	go func() { ends <- carry(endpoint, client) }()
 	go func() { ends <- carry(client, endpoint) }()
@@ -85,13 +87,16 @@ func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 }
 
 // carry copies from one to the other, ends what it wrote to, and reports
-// whether all of that went well.
-func carry(to io.Writer, from io.Reader) bool {
-	if _, err := io.Copy(to, from); err != nil {
-		return false
-	}
-	half, ok := to.(halfCloser)
-	return ok && half.CloseWrite() == nil
+// whether all of that went well, without a panic.
+func carry(to io.Writer, from io.Reader) (whole bool) {
+	_ = panics.Contain(func() {
+		if _, err := io.Copy(to, from); err != nil {
+			return
+		}
+		half, ok := to.(halfCloser)
+		whole = ok && half.CloseWrite() == nil
+	})
+	return whole
 }
 
 // ahead is conn with what was read of it ahead, if anything was.

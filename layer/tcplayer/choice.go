@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -46,7 +47,7 @@ func (c choice) wait(ctx context.Context) error {
 	var asked sync.WaitGroup
 	for i, svc := range c.servers {
 		asked.Go(func() {
-			if answers[i] = svc.Ready(asking); answers[i] == nil {
+			if answers[i] = ready(asking, svc); answers[i] == nil {
 				met()
 			}
 		})
@@ -63,6 +64,12 @@ func (c choice) wait(ctx context.Context) error {
 		}
 	}
 	return closed
+}
+
+// ready asks svc. A panic is its answer.
+func ready(ctx context.Context, svc Server) (err error) {
+	defer panics.Recover(&err)
+	return svc.Ready(ctx)
 }
 
 // describe shows servers under their names; one that is nil is left out.

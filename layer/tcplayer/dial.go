@@ -133,18 +133,21 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	if p.tls == nil {
 		return conn, nil
 	}
-	secure := tls.Client(&underTLS{Conn: conn}, p.tls)
+	secure, done := tls.Client(&underTLS{Conn: conn}, p.tls), false
+	defer func() {
+		if !done { // a callback of TLS may have panicked
+			_ = conn.Close()
+		}
+	}()
 	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = conn.Close()
 		return nil, dialError(p.addr, "TLS", err)
 	}
-	if p.header == nil || secure.ConnectionState().NegotiatedProtocol != TransportProtocol {
-		return secure, nil
+	if p.header != nil && secure.ConnectionState().NegotiatedProtocol == TransportProtocol {
+		if err := write(ctx, secure, p.header); err != nil {
+			return nil, dialError(p.addr, "transport header", err)
+		}
 	}
-	if err := write(ctx, secure, p.header); err != nil {
-		_ = conn.Close()
-		return nil, dialError(p.addr, "transport header", err)
-	}
+	done = true
 	return secure, nil
 }
 
@@ -165,16 +168,24 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	if conn == nil {
+		return nil, dialError(p.addr, "", errNoConn)
+	}
+	done := false
+	defer func() {
+		if !done { // Refuse may have panicked
+			_ = conn.Close()
+		}
+	}()
 	if named {
-		err = p.refuses(addrPort(conn.RemoteAddr()))
+		if err := p.refuses(addrPort(conn.RemoteAddr())); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = p.setUp(conn)
-	}
-	if err != nil {
-		_ = conn.Close()
+	if err := p.setUp(conn); err != nil {
 		return nil, err
 	}
+	done = true
 	return conn, nil
 }
 

@@ -84,4 +84,12 @@
 // all the same, as crypto/tls has it for HTTP. A tls.Conn of somebody else's
 // making does not tell, nor does one in a wrapper without NetConn: its end is
 // always one in good order.
+//
+// # Panics
+//
+// The rule of package layer holds: see "Panics" there. [Serve] resets a connection
+// whose Server panics, and logs that. A panic of a dial function or a TLS callback
+// of an [Endpoint] is a failure to connect, and one in a copy of [Forward] is the
+// error of its Call. Each is a [layer.PanicError]. A [Meter] drops one of an
+// instrument. The methods of an accepted net.Conn must not panic.
 package tcplayer

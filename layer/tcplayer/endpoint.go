@@ -3,11 +3,13 @@ package tcplayer
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
@@ -50,8 +52,12 @@ type Endpoint struct {
 }
 
 // NewEndpoint returns a Service that connects to addr, "host:port". It does
-// nothing yet. It lives until ctx ends.
+// nothing yet. It lives until ctx ends. An empty addr panics. Of one that is
+// malformed the dial function tells, in the error of the first Call.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
+	if addr == "" {
+		panic("tcplayer: empty address")
+	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
 	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
 	context.AfterFunc(ctx, e.wake.Wake)
@@ -127,13 +133,24 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	return conn, err
 }
 
-func (e *Endpoint) dial(ctx context.Context) (net.Conn, error) {
-	conn, err := e.opts.dial(ctx, "tcp", e.addr)
-	if err != nil {
+// dial makes the connection, TLS included. A panic of a callback becomes its error,
+// because it runs on a goroutine of the Endpoint.
+func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
+	var conn net.Conn
+	defer func() {
+		if err != nil && conn != nil {
+			_ = conn.Close()
+		}
+	}()
+	defer panics.Recover(&err)
+	if conn, err = e.opts.dial(ctx, "tcp", e.addr); err != nil {
+		conn = nil
 		return nil, err
 	}
+	if conn == nil {
+		return nil, errNoConn
+	}
 	if err := e.opts.sockets.set(conn); err != nil {
-		_ = conn.Close()
 		return nil, err
 	}
 	if e.opts.tls == nil {
@@ -141,11 +158,12 @@ func (e *Endpoint) dial(ctx context.Context) (net.Conn, error) {
 	}
 	secure := tls.Client(&underTLS{Conn: conn}, e.opts.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
-		_ = conn.Close()
 		return nil, err
 	}
 	return secure, nil
 }
+
+var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
 // Ready returns nil unless the address is known not to be reached. Then it waits
 // and tries; see [Endpoint].

@@ -40,8 +40,11 @@ func Backoff(b layer.Backoff) EndpointOption {
 
 // DialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
 // socket, a network in memory, a proxy. The network is "tcp". It must return
-// when ctx ends; the connection must not depend on ctx after that.
+// when ctx ends; the connection must not depend on ctx after that. A nil dial panics.
 func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
+	if dial == nil {
+		panic("tcplayer: nil dial function")
+	}
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 

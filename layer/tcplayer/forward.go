@@ -44,8 +44,9 @@ func IdleTimeout(d time.Duration) ForwardOption {
 // Traffic is right with an error, too.
 //
 // Cost: one goroutine beside that of Call. Between two TCP connections on Linux
-// bytes are moved by the kernel (splice).
+// bytes are moved by the kernel (splice). A nil to panics.
 func Forward(to Service, opts ...ForwardOption) Server {
+	notNil(to)
 	f := &forward{to: to}
 	for _, opt := range opts {
 		if opt != nil {

@@ -35,7 +35,7 @@ func (i Instruments) orDiscard() Instruments {
 
 // Meter counts connections, and what goes over them. Make one for each set of
 // labels, and keep it: it binds the label of what ended connections once. It is
-// safe for concurrent use.
+// safe for concurrent use. A panic of an instrument is dropped.
 type Meter struct {
 	to     Instruments
 	clean  metrics.Counter
@@ -60,15 +60,16 @@ func NewMeter(i Instruments) *Meter {
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
 func (m *Meter) open(conn net.Conn) *metered {
-	m.to.Opened.Add(1)
-	m.to.Open.Add(1)
+	count(m.to.Opened, 1)
+	count(m.to.Open, 1)
 	return &metered{Conn: conn, meter: m}
 }
 
 func (m *Meter) closed(errno string) {
-	defer m.to.Open.Add(-1) // there is nothing to count after it
+	defer count(m.to.Open, -1)       // there is nothing to count after it
+	defer func() { _ = recover() }() // of With
 	if errno == "" {
-		m.clean.Add(1)
+		count(m.clean, 1)
 		return
 	}
 	kept, ok := m.broken.Load(errno)
@@ -76,8 +77,15 @@ func (m *Meter) closed(errno string) {
 		kept, _ = m.broken.LoadOrStore(errno, m.to.Closed.With("errno", errno))
 	}
 	if broken, ok := kept.(metrics.Counter); ok {
-		broken.Add(1)
+		count(broken, 1)
 	}
+}
+
+// count drops a panic of the instrument, because any goroutine may read from a
+// connection that is counted.
+func count(to interface{ Add(delta float64) }, n float64) {
+	defer func() { _ = recover() }()
+	to.Add(n)
 }
 
 // Accepted is the layer that counts connections which somebody else made: its
@@ -93,7 +101,10 @@ func (m *Meter) closed(errno string) {
 // Errors: passed as they are.
 //
 // Cost: one allocation, and the instruments.
-func (m *Meter) Accepted(next Server) Server { return &meteredServer{next, m} }
+func (m *Meter) Accepted(next Server) Server {
+	notNil(next)
+	return &meteredServer{next, m}
+}
 
 type meteredServer struct {
 	Server
@@ -123,7 +134,10 @@ func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"}
 // Errors: passed as they are.
 //
 // Cost: one allocation, and the instruments.
-func (m *Meter) Made(next Service) Service { return &meteredService{next, m} }
+func (m *Meter) Made(next Service) Service {
+	notNil(next)
+	return &meteredService{next, m}
+}
 
 type meteredService struct {
 	Service
@@ -146,6 +160,9 @@ func (s *meteredService) Describe() layer.Node { return layer.Node{Name: "meter"
 func (m *Meter) Dialled(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	if dial == nil {
+		panic("tcplayer: nil dial function")
+	}
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil || conn == nil {

@@ -69,13 +69,13 @@ func (m *metered) NetConn() net.Conn { return m.Conn }
 
 func (m *metered) read(n int) {
 	if n > 0 {
-		m.meter.to.Read.Add(float64(n))
+		count(m.meter.to.Read, float64(n))
 	}
 }
 
 func (m *metered) written(n int) {
 	if n > 0 {
-		m.meter.to.Written.Add(float64(n))
+		count(m.meter.to.Written, float64(n))
 	}
 }
 

@@ -18,9 +18,15 @@ import (
 // See [ErrorKind].
 //
 // Admission, cancellation, body and errors are those of next. Cost: none but that
-// of report.
+// of report. A nil report panics.
 func Failures(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, Traffic] {
-	return func(next Server) Server { return &failures{next, report} }
+	if report == nil {
+		panic("tcplayer: nil report function")
+	}
+	return func(next Server) Server {
+		notNil(next)
+		return &failures{next, report}
+	}
 }
 
 type failures struct {

@@ -40,12 +40,12 @@ func Redirected() Origin {
 }
 
 // Fixed is the [Origin] of connections that all are for dst, as where nothing
-// redirects them.
+// redirects them. An invalid dst panics.
 func Fixed(dst netip.AddrPort) Origin {
+	if !dst.IsValid() {
+		panic("tcplayer: invalid fixed destination")
+	}
 	return func(_ context.Context, conn net.Conn) (net.Conn, error) {
-		if !dst.IsValid() {
-			return nil, errors.New("the fixed destination is no address")
-		}
 		return Addressed(conn, netip.AddrPort{}, dst), nil
 	}
 }
@@ -73,8 +73,12 @@ var ErrLoop = errors.New("loop")
 // Errors: those of next and direct; a [layer.Error] with that of from, or of kind
 // [ErrLoop]. The connection is reset.
 //
-// Cost: two allocations, and what from costs.
+// Cost: two allocations, and what from costs. A nil from or next panics.
 func Transparent(from Origin, next, direct Server) Server {
+	if from == nil {
+		panic("tcplayer: nil origin")
+	}
+	notNil(next)
 	return &transparent{Server: next, from: from, direct: direct}
 }
 

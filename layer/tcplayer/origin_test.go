@@ -33,12 +33,6 @@ func TestTransparentFixed(t *testing.T) {
 	got, err := io.ReadAll(client)
 	require.NoError(t, err)
 	assert.Equal(t, ofServer.String()+" true", string(got))
-
-	client, accepted = tcpPair(t)
-	_, err = Transparent(Fixed(netip.AddrPort{}), asking(), nil).Call(t.Context(), accepted)
-	require.EqualError(t, err, "origin: no original destination: the fixed destination is no address")
-	_, err = client.Read(make([]byte, 1))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
 // Forward connects to where the client wanted to go.

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -28,14 +29,16 @@ type pair struct {
 
 // join copies until both directions ended, and leaves both sides closed.
 func (p *pair) join(ctx context.Context) (Traffic, error) {
-	stop := context.AfterFunc(ctx, func() { p.fail(layer.Error{Reason: "broken off", Err: context.Cause(ctx)}) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "broken off", Err: context.Cause(ctx)}) })
+	})
 	defer stop()
 	if p.idle > 0 {
 		p.start = time.Now()
 		timer := p.watch()
 		defer timer.Stop()
 	}
-	sent := make(chan int64)
+	sent := make(chan int64, 1)
 	go func() { sent <- p.pump(p.server, p.client, "client to server") }()
 	t := Traffic{Received: p.pump(p.client, p.server, "server to client")}
 	t.Sent = <-sent
@@ -46,8 +49,16 @@ func (p *pair) join(ctx context.Context) (Traffic, error) {
 	return t, nil
 }
 
-// pump copies one direction, and passes its end on.
-func (p *pair) pump(dst, src net.Conn, direction string) int64 {
+// pump copies one direction, and passes its end on. A panic of a connection is an
+// error of its direction.
+func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
+	var panicked error
+	defer func() {
+		if panicked != nil {
+			p.fail(layer.Error{Reason: direction, Err: panicked})
+		}
+	}()
+	defer panics.Recover(&panicked)
 	n, err := p.copy(dst, src)
 	if err == nil {
 		err = endOf(src)
@@ -98,7 +109,9 @@ func (p *pair) watch() *time.Timer {
 	timer = time.AfterFunc(p.idle, func() {
 		left := p.idle - (time.Since(p.start) - time.Duration(p.moved.Load()))
 		if left <= 0 {
-			p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("nothing for %v", p.idle)})
+			_ = panics.Contain(func() {
+				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("nothing for %v", p.idle)})
+			})
 			return
 		}
 		p.mu.Lock()
@@ -123,8 +136,8 @@ func (p *pair) fail(err layer.Error) {
 		err.Endpoint = addr.String()
 	}
 	p.err = &err
+	defer reset(p.server) // even if the other one panics
 	reset(p.client)
-	reset(p.server)
 }
 
 // finish closes both sides in good order, unless they were reset.
@@ -135,6 +148,6 @@ func (p *pair) finish() {
 		return
 	}
 	p.over = true
+	defer p.server.Close()
 	_ = p.client.Close()
-	_ = p.server.Close()
 }

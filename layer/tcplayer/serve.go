@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -41,9 +42,17 @@ import (
 // accepting goes on after a pause of 5 ms to 1 s. A svc that closes before it
 // is ready ends Serve with that. What svc returns is logged.
 //
-// Cost: a goroutine for each connection. A panic of svc is not caught.
+// Panics: one of svc resets its connection and is logged at level Error, as in
+// net/http. The other connections go on. A nil l or svc panics.
+//
+// Cost: a goroutine for each connection.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
+	if l == nil {
+		panic("tcplayer: nil listener")
+	}
+	notNil(svc)
 	s := newServer(svc, opts)
+	defer l.Close() // svc may panic before it is ready
 	s.at = l.Addr().String()
 	serving, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -144,8 +153,13 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		s.log.WarnContext(ctx, "a connection could not be set up", "client", conn.RemoteAddr(), "error", err)
 		return
 	}
-	traffic, err := s.svc.Call(ctx, conn)
+	traffic, err := s.call(ctx, conn)
+	panicked, _ := errors.AsType[*panics.Error](err)
 	switch {
+	case panicked != nil:
+		reset(conn)
+		s.log.ErrorContext(ctx, "panic while a connection was served", "client", conn.RemoteAddr(),
+			"error", err, "stack", string(panicked.Stack))
 	case errors.Is(err, layer.ErrNotReady):
 		reset(conn)
 		s.log.DebugContext(ctx, "connection refused", "client", conn.RemoteAddr(), "error", err)
@@ -153,6 +167,11 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 		s.log.DebugContext(ctx, "connection broken off", "client", conn.RemoteAddr(),
 			"sent", traffic.Sent, "received", traffic.Received, "error", err)
 	}
+}
+
+func (s *server) call(ctx context.Context, conn net.Conn) (_ Traffic, err error) {
+	defer panics.Recover(&err)
+	return s.svc.Call(ctx, conn)
 }
 
 // drain waits until all connections are over. Once the grace is, it cuts those

@@ -3,6 +3,8 @@ package tcplayer
 import (
 	"log/slog"
 	"time"
+
+	"github.com/gotower/gotower/internal/lograte"
 )
 
 // ServeOption sets how [Serve] works.
@@ -20,8 +22,10 @@ func Grace(d time.Duration) ServeOption {
 }
 
 // Logger is where Serve says what went wrong: an Accept that failed at level Warn
-// or, for good, Error; every 15 s that svc is not ready, at Warn; a connection that was refused or broken off at Debug.
-// The default, and nil, is nowhere.
+// or, for good, Error; every 15 s that svc is not ready, at Warn; a panic of svc, with
+// its stack, at Error; a connection that was refused or broken off at Debug. A message
+// that repeats is written ten times in ten seconds at most, and then its count. The
+// default, and nil, is nowhere.
 func Logger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
@@ -37,6 +41,8 @@ func newServer(svc Server, opts []ServeOption) *server {
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	} else {
+		s.log = slog.New(lograte.New(s.log.Handler()))
 	}
 	return s
 }

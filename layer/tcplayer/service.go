@@ -66,6 +66,13 @@ func (Resend) Discard(conn net.Conn) {
 	}
 }
 
+// notNil panics for a nil service, which is an error of the program.
+func notNil[Req, Rsp any](svc layer.Service[Req, Rsp]) {
+	if svc == nil {
+		panic("tcplayer: nil service")
+	}
+}
+
 // requestOf is the Request for a connection that was accepted.
 func requestOf(conn net.Conn) Request {
 	return Request{Client: addrPort(conn.RemoteAddr()), Server: addrPort(conn.LocalAddr())}
