@@ -294,7 +294,7 @@ func TestReconnectEndsWithItsContext(t *testing.T) {
 
 func TestReconnectSurvivesAConnectThatUnwinds(t *testing.T) {
 	for want, dial := range map[string]func(ctx context.Context) (layer.Service[int, int], error){
-		"panic: ours":                      func(context.Context) (layer.Service[int, int], error) { panic("ours") },
+		": ours":                           func(context.Context) (layer.Service[int, int], error) { panic("ours") },
 		"the callback ended its goroutine": func(context.Context) (layer.Service[int, int], error) { runtime.Goexit(); return nil, nil },
 		"connect returned no service":      func(context.Context) (layer.Service[int, int], error) { return nil, nil },
 	} {
