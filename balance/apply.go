@@ -165,16 +165,23 @@ func (b *Balancer[Req, Rsp]) addUp(n *node[Req, Rsp]) {
 	n.left = picks
 }
 
-// refusedBy takes out of the ready set a node that refused a request.
-func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
+// refusedBy takes out of the ready set a node that refused a request. It leaves the
+// node there and returns true if a breaker refused and fewer nodes than the floor
+// would be left.
+func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) (spared bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n.status.state() != ready {
-		return // another request was refused before this one
+		return false // another request was refused before this one
+	}
+	e, ok := errors.AsType[*layer.Error](reason)
+	if ok && e.Layer == "breaker" && b.group.len() <= b.ejection.floor(len(b.nodes)) {
+		return true
 	}
 	b.leave(n)
 	b.setAside(n, reason)
 	b.recall()
+	return false
 }
 
 // ready waits in the Ready of the service. A panic there means not ready.

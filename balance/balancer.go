@@ -53,6 +53,7 @@ type Balancer[Req, Rsp any] struct {
 	sample   Sample
 	failures failures[Rsp]
 	jury     *jury // nil if nothing is ejected
+	ejection Ejection
 	meters   meters
 	target   string
 	pickName string
@@ -93,7 +94,7 @@ func New[Req, Rsp any](
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
 		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
-		meters: o.to.bind(), target: target, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
+		meters: o.to.bind(), target: target, ejection: o.policy.Ejection, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
 		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
 	b.failures.penalty, b.failures.after, b.failures.usual = o.policy.Penalty, o.retryAfter, &b.group.usual
@@ -174,10 +175,7 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	}
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	if err != nil {
-		b.refusedBy(n, err)
-	}
-	return err == nil
+	return err == nil || b.refusedBy(n, err)
 }
 
 // maxRefusals bounds what one Call tries. With half of the endpoints about to
@@ -216,7 +214,12 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if ctx.Err() != nil {
 			return rsp, b.whenLeft(ctx, err)
 		}
-		b.refusedBy(n, err)
+		if b.refusedBy(n, err) && n.begin(tick(start)) {
+			if rsp, taken, err = b.send(layer.PastBreakers(ctx), n, req, start); taken {
+				return rsp, err
+			}
+			b.refusedBy(n, err)
+		}
 		last = said{err}
 	}
 	b.meters.refused.Add(1)

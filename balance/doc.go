@@ -30,7 +30,8 @@
 // An endpoint that refuses a request is taken out of the ready set until its
 // Ready returns, and the request is offered to others; it was not touched, so
 // that this costs no retry budget. A layer.Breaker in the endpoint's stack
-// refuses, too, and so takes its endpoint out.
+// refuses, too, and so takes its endpoint out, unless fewer than [Ejection].Floor of
+// the endpoints would be left.
 //
 // A request that is sent again, as a retry or a hedge, goes to an endpoint
 // where it has not been: layer.Retry and layer.Hedge say so in its context.

@@ -101,6 +101,12 @@ type Ejection struct {
 	// come back early, those that were out longest first. So there is always
 	// an endpoint to try unless all refuse.
 	//
+	// It also holds for the breakers of endpoints, even where both rules are off. An
+	// endpoint whose [layer.Breaker] rejects a request stays ready if fewer than the
+	// floor would be left, and gets the request with [layer.PastBreakers]. Other
+	// rejections take an endpoint out. An endpoint that is out already comes back
+	// when its breaker admits a probe, and not before.
+	//
 	// From 0 to 1; ½ if it is 0. With 1 nothing is taken out, and what is
 	// spared tells what would have been.
 	Floor float64
@@ -131,6 +137,12 @@ const (
 	maxInterval = time.Hour // bounds what an interval can count: see conduct
 	defaultTime = 30 * time.Second
 )
+
+// floor returns how many of n endpoints must be left.
+func (e Ejection) floor(n int) int {
+	const rounding = 1e-9 // 0.07 · 100 is more than 7
+	return max(1, int(math.Ceil(e.Floor*float64(n)-rounding)))
+}
 
 // orDefault sets the defaults of a valid policy.
 func (e Ejection) orDefault() Ejection {

@@ -89,12 +89,6 @@ func (j *jury) hear(e *endpoint, v verdict) (tripped bool) {
 	return false
 }
 
-// floor is how many of n endpoints must be left.
-func (j *jury) floor(n int) int {
-	const rounding = 1e-9 // 0.07 · 100 is more than 7
-	return max(1, int(math.Ceil(j.policy.Floor*float64(n)-rounding)))
-}
-
 // condemn notes that e is out from now on, by a number at random, and returns
 // for how long.
 func (j *jury) condemn(e *endpoint, now time.Duration, random uint64) time.Duration {

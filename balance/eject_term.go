@@ -86,7 +86,7 @@ func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
 		return false // it is out already, for this or for another reason
 	}
-	if b.group.len() <= b.jury.floor(len(b.nodes)) {
+	if b.group.len() <= b.ejection.floor(len(b.nodes)) {
 		b.jury.spared++
 		b.meters.spared.Add(1)
 		return false
@@ -143,7 +143,7 @@ func (b *Balancer[Req, Rsp]) recall() {
 	if j == nil || len(j.out) == 0 || b.ended.Load() != nil {
 		return
 	}
-	need := j.floor(len(b.nodes))
+	need := b.ejection.floor(len(b.nodes))
 	for b.group.len() < need {
 		out := j.stillOut()
 		if len(out) == 0 {

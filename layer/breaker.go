@@ -16,12 +16,13 @@ import (
 // request at a time, ever more rarely. It is the failure accrual of linkerd,
 // as readiness: put one above each endpoint, and a balancer goes elsewhere.
 //
-// Below a balancer all breakers may be open at once, and then every route of
-// the target is refused. Where failures may be a route's own fault, leave them
-// to the balancer: it sends little to an endpoint that fails more than others,
-// and balance.Ejection has a Floor that keeps half of them.
+// A balancer ignores the breakers that would bring its ready endpoints below a
+// floor, by default half of all: see balance.Ejection. So breakers do not reject
+// all requests where all endpoints fail now and then. A balancer with one endpoint
+// ignores its breaker.
 //
-// Admission: while it is closed, everything passes. It trips on a number of
+// Admission: while it is closed, everything passes. So does a request with
+// [PastBreakers], which counts only if it is the probe. It trips on a number of
 // failures in a row, or on a low share of successes (see [BreakerPolicy]);
 // then it refuses. After a wait exactly one request is let through, the probe.
 // Its success closes the breaker and forgets what was counted; its failure
@@ -147,6 +148,9 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	p := b.now.Load()
 	if p.trip != nil {
 		if p, err = b.probe(p); err != nil {
+			if HintsOf(ctx).PastBreakers {
+				return b.Service.Call(ctx, req)
+			}
 			b.refused.inc()
 			return rsp, err
 		}

@@ -6,10 +6,11 @@ import "context"
 // They are one value of the context, so that a request that carries none costs
 // one look.
 type Hints struct {
-	Tries       *Tries       // where it has been; nil: it is sent once
-	Explanation *Explanation // who wants to know how the choice was made; nil: nobody
-	Affinity    uint64       // requests that are alike have the same
-	HasAffinity bool
+	Tries        *Tries       // where it has been; nil: it is sent once
+	Explanation  *Explanation // who wants to know how the choice was made; nil: nobody
+	Affinity     uint64       // requests that are alike have the same
+	HasAffinity  bool
+	PastBreakers bool // an open [Breaker] admits the request
 }
 
 type hintsKey struct{}
@@ -40,6 +41,14 @@ func WithTries(ctx context.Context, t *Tries) context.Context {
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := HintsOf(ctx)
 	h.Affinity, h.HasAffinity = key, true
+	return withHints(ctx, h)
+}
+
+// PastBreakers returns a context whose request an open [Breaker] admits, and does not
+// count. A balancer uses it where too few endpoints would be left.
+func PastBreakers(ctx context.Context) context.Context {
+	h := HintsOf(ctx)
+	h.PastBreakers = true
 	return withHints(ctx, h)
 }
 
