@@ -31,6 +31,8 @@ func TestAccess(t *testing.T) {
 	assert.Equal(t, "1", a.ResponseHeader(r).Get("h"))
 	assert.Equal(t, "2", a.ResponseTrailer(r).Get("t"))
 	assert.Empty(t, a.ResponseTrailer(r).Get("h"))
+	assert.Empty(t, a.ResponseHeader(r).Get("t"), "an absent field")
+	assert.Empty(t, a.RequestHeader(c).Get("absent"))
 
 	assert.Empty(t, maps.Collect(a.ResponseHeader(nil).All()), "of a layer that answers with nothing")
 	assert.Empty(t, maps.Collect(a.ResponseTrailer(nil).All()))

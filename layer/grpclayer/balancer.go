@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -184,7 +185,7 @@ func (t *towerBalancer) start(s resolver.State) {
 	t.balance = balance.New(t.ctx, t.target, t.changes, t.settings.balance...)
 	t.settings.live.add(t)
 	if t.settings.introspect != nil {
-		t.settings.introspect(t.balance)
+		_ = panics.Contain(func() { t.settings.introspect(t.balance) }) // on a goroutine of gRPC
 	}
 	go t.republish()
 }
@@ -194,7 +195,7 @@ func (t *towerBalancer) connect(p place) *member {
 	c := newConn(t.target, p.addr.Addr)
 	m := &member{conn: c, service: c}
 	if t.settings.endpoint != nil {
-		m.service = t.settings.endpoint(c)
+		m.service = t.layered(c)
 	}
 	m.now = &endpoint{Endpoint: p.Endpoint, Target: t.target, Service: m.service}
 	//nolint:staticcheck // "deprecated" warns of more than one address; there is no other way to make one
@@ -210,6 +211,29 @@ func (t *towerBalancer) connect(p place) *member {
 	sub.Connect()
 	return m
 }
+
+// layered applies the layer of the endpoints to c. Where that panics or returns nil,
+// the endpoint has a service that is closed.
+func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Picked] {
+	var service layer.Service[balancer.PickInfo, *Picked]
+	err := panics.Contain(func() { service = t.settings.endpoint(c) })
+	if service == nil {
+		return unlayered{Service: c, err: c.refusal(layer.ErrClosed, "the layer returned no service for it", err)}
+	}
+	return service
+}
+
+// unlayered is the service of an endpoint whose layer could not be applied.
+type unlayered struct {
+	layer.Service[balancer.PickInfo, *Picked]
+	err error
+}
+
+func (u unlayered) Ready(context.Context) error { return u.err }
+
+func (u unlayered) Call(context.Context, balancer.PickInfo) (*Picked, error) { return nil, u.err }
+
+func (u unlayered) Describe() layer.Node { return layer.Node{Name: "no service"} }
 
 // hear is the listener of a connection.
 func (t *towerBalancer) hear(c *conn, s balancer.SubConnState) {

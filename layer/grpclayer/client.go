@@ -123,9 +123,15 @@ func (s *clientStream) serve(ctx context.Context, c *Call) (*Reply, error) {
 	opening := &stream{attempt: attempt{Context: ctx, method: c.Method}, cancel: cancel, single: !s.desc.ServerStreams}
 	opts := append(opening.room[:0], s.opts...)
 	opts = append(opts, grpc.OnFinish(opening.finished))
+	err := errNotReturned
+	defer func() { // where the streamer panics, as by credentials of the call
+		if err != nil {
+			cancel()
+			opening.attempt.over(err)
+		}
+	}()
 	opened, err := s.streamer(&opening.attempt, s.desc, s.cc, c.Method, opts...)
 	if err != nil {
-		cancel()
 		return nil, opening.attempt.explain(err, nil, nil)
 	}
 	opening.ClientStream = opened

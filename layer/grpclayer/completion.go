@@ -67,10 +67,13 @@ func (s *stream) finished(err error) {
 	s.closed, s.closeErr = true, err
 	asked := s.asked
 	s.mu.Unlock()
-	defer told(asked, err)
-	if err == grpc.ErrClientConnClosing { //nolint:errorlint,staticcheck // no server can say just this value
-		s.end(err)
-	}
+	// A panic is dropped because gRPC holds locks here, which it would keep.
+	_ = panics.Contain(func() {
+		defer told(asked, err)
+		if err == grpc.ErrClientConnClosing { //nolint:errorlint,staticcheck // no server can say just this value
+			s.end(err)
+		}
+	})
 }
 
 // tell has those who asked told of the end, once the caller has the stream.
@@ -108,6 +111,8 @@ func (s *stream) observe(ctx context.Context, o layer.Observer) {
 // RecvMsg passes one message on, and the end. Where that came of a layer's time limit,
 // the error says so, as that of a unary call does.
 func (s *stream) RecvMsg(m any) error {
+	returned := false
+	defer s.release(&returned)
 	err := s.ClientStream.RecvMsg(m)
 	if err == nil || errors.Is(err, io.EOF) {
 		s.begin()
@@ -125,15 +130,19 @@ func (s *stream) RecvMsg(m any) error {
 		header, _ := s.ClientStream.Header() // it is there, or never will be
 		err = s.broken(err, header, s.Trailer())
 	}
+	returned = true
 	return err
 }
 
 // Header waits for the header.
 func (s *stream) Header() (metadata.MD, error) {
+	returned := false
+	defer s.release(&returned)
 	md, err := s.ClientStream.Header()
 	if err == nil && md != nil {
 		s.begin()
 	}
+	returned = true
 	return md, err
 }
 
@@ -154,11 +163,24 @@ func (s *stream) begin() {
 
 // SendMsg passes one message on. [io.EOF] says that RecvMsg has the reason.
 func (s *stream) SendMsg(m any) error {
+	returned := false
+	defer s.release(&returned)
 	err := s.ClientStream.SendMsg(m)
 	if err != nil && !errors.Is(err, io.EOF) {
 		err = s.broken(err, nil, nil)
 	}
+	returned = true
 	return err
+}
+
+// release ends the stream and its pick if the method that defers it panics, as by
+// a codec. gRPC leaves both open then.
+func (s *stream) release(returned *bool) {
+	if *returned {
+		return
+	}
+	s.attempt.over(errNotReturned)
+	s.end(errNotReturned)
 }
 
 // broken ends the stream with an error of gRPC's, and returns what its caller has

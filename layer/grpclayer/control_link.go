@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -73,8 +74,10 @@ func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 		cc.WaitForStateChange(used, connectivity.Ready)
 		giveUp()
 		if ctx.Err() == nil {
-			c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "disconnected from the control plane",
-				slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
+			_ = panics.Contain(func() {
+				c.cfg.Log.LogAttrs(ctx, slog.LevelInfo, "disconnected from the control plane",
+					slog.String("addr", c.cfg.Addr), slog.String("endpoint", addr))
+			})
 		}
 		_ = d.Drain(ctx)
 		c.links.remove(l)

@@ -34,7 +34,19 @@
 //
 // # Panics
 //
-// A panic of a layer, a classifier or a codec reaches the caller of the RPC. Where
-// layers run beside the caller of a stream of responses, it is the next call of
-// RecvMsg, Header or Trailer that panics.
+// A panic in the goroutine of an RPC, as of a layer, a codec or the credentials of a
+// call, reaches the caller of the RPC once its slots are free. Where layers run beside
+// the caller of a stream of responses, the next call of RecvMsg, Header or Trailer
+// panics.
+//
+// A panic elsewhere does not end the process:
+//
+//   - A resolver that panics has ended. The panic is its last error, and the last set
+//     stays in force.
+//   - An endpoint for which the [EndpointLayer] panics is closed.
+//   - A panic of [Introspect], and of an observer at the end of a pick or of a stream
+//     whose ClientConn is closed, is dropped. So is that of an OnFinish of a stream.
+//
+// A panic of what only gRPC calls, as a stats handler, a dialer or transport
+// credentials, is up to gRPC.
 package grpclayer

@@ -56,7 +56,8 @@ func (p *Picked) data() {
 	}
 }
 
-// done is called by gRPC when the call is over.
+// done is called by gRPC when the call is over, with locks held that a panic would
+// keep, and possibly on a goroutine of gRPC. So a panic of an observer is dropped.
 func (p *Picked) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
@@ -64,7 +65,7 @@ func (p *Picked) done(info balancer.DoneInfo) {
 	if info.BytesSent && p.attempt != nil {
 		p.attempt.sent.Store(true)
 	}
-	panics.End(p.observers, p.outcome(info))
+	_ = panics.Contain(func() { panics.End(p.observers, p.outcome(info)) })
 }
 
 // outcome is what the pick ends with.

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/resolver"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -70,7 +71,14 @@ func (b *resolverBuilder) Build(target resolver.Target, cc resolver.ClientConn, 
 	return watching(cancel), nil
 }
 
+// watch tells cc of the set. The panic of a resolver is its last error.
 func (b *resolverBuilder) watch(ctx context.Context, name string, cc resolver.ClientConn) {
+	if err := panics.Contain(func() { b.follow(ctx, name, cc) }); err != nil && ctx.Err() == nil {
+		cc.ReportError(fmt.Errorf("grpclayer: resolve %q: %w", name, err))
+	}
+}
+
+func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.ClientConn) {
 	var set resolve.Set
 	failed := false
 	for u, err := range b.resolver.Resolve(ctx, name) {

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // limitedStream is a server's stream whose handler sees the layers' context.
@@ -42,7 +44,7 @@ func limit(ctx context.Context, ss grpc.ServerStream) *limitedStream {
 	wire, ok := grpc.ServerTransportStreamFromContext(ctx).(statusWriter)
 	if ok && ctx.Done() != ss.Context().Done() {
 		l.wire = wire
-		l.release = context.AfterFunc(ctx, l.cut)
+		l.release = context.AfterFunc(ctx, func() { _ = panics.Contain(l.cut) })
 	}
 	return l
 }
@@ -52,15 +54,19 @@ func (l *limitedStream) cut() {
 	if l.ServerStream.Context().Err() != nil {
 		return
 	}
-	cause := context.Cause(l.ctx)
-	code := Code(cause)
-	if code == codes.Unknown { // a cause that says nothing to gRPC
-		code = status.FromContextError(l.ctx.Err()).Code()
-	}
+	st := status.FromContextError(l.ctx.Err())
+	_ = panics.Contain(func() { // by a method of the cause
+		cause := context.Cause(l.ctx)
+		code := Code(cause)
+		if code == codes.Unknown { // a cause that says nothing to gRPC
+			code = st.Code()
+		}
+		st = status.New(code, cause.Error())
+	})
 	l.opening.Lock()
 	defer l.opening.Unlock()
-	if st := status.New(code, cause.Error()); l.end.CompareAndSwap(nil, st) {
-		_ = l.wire.WriteStatus(st) // fails only where nobody could read it
+	if l.end.CompareAndSwap(nil, st) {
+		_ = l.wire.WriteStatus(st) // fails only where the client has gone
 	}
 }
 

@@ -2,11 +2,13 @@ package kit
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 
 	"github.com/go-kit/kit/sd"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -21,7 +23,8 @@ import (
 // even if it changes nothing. A channel whose reader is slow delays nobody and
 // gets the latest. When Deregister has returned, nothing more is sent, and the
 // channel may be closed. To register a channel again, or after Stop, does
-// nothing. A nil r panics.
+// nothing. A nil r panics. If r itself panics, that is its last error: an event
+// with a [layer.PanicError].
 func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
 	if r == nil {
 		panic("kit: nil resolver")
@@ -31,7 +34,7 @@ func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instan
 		board: newBoard(), ended: ctx.Done(), cancel: cancel,
 		listeners: make(map[chan<- sd.Event]*listener),
 	}
-	i.running.Go(func() { i.follow(ctx, r, target) })
+	i.running.Go(func() { i.watch(ctx, r, target) })
 	return i
 }
 
@@ -49,6 +52,13 @@ type instancer struct {
 
 // listener sends to one channel.
 type listener struct{ quit, done chan struct{} }
+
+// watch follows r. Its panic is its last error.
+func (i *instancer) watch(ctx context.Context, r resolve.Resolver, target string) {
+	if err := panics.Contain(func() { i.follow(ctx, r, target) }); err != nil {
+		i.note(sd.Event{Err: fmt.Errorf("kit: resolve %q: %w", target, err)})
+	}
+}
 
 func (i *instancer) follow(ctx context.Context, r resolve.Resolver, target string) {
 	var set resolve.Set

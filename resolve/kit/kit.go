@@ -30,7 +30,8 @@ import (
 //
 // newInstancer may take its time: a stream that is left meanwhile does not wait for it,
 // and what it makes is then stopped at once. It may be called for different
-// targets at the same time. A nil newInstancer panics.
+// targets at the same time. A nil newInstancer panics. A panic of newInstancer or of
+// Register is an error as any other, and one of Deregister or Stop is dropped.
 func New(newInstancer func(target string) (sd.Instancer, error), opts ...Option) resolve.Resolver {
 	if newInstancer == nil {
 		panic("kit: nil newInstancer")

@@ -9,6 +9,7 @@ import (
 	"github.com/go-kit/kit/sd"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )
 
@@ -46,10 +47,12 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	events, deaf := make(chan sd.Event), make(chan struct{})
 	var reading sync.WaitGroup
 	reading.Go(func() { w.read(events, deaf) })
-	from.Register(events)
+	if err := panics.Contain(func() { from.Register(events) }); err != nil {
+		w.note(sd.Event{Err: fmt.Errorf("register with an Instancer: %w", err)})
+	}
 	<-ctx.Done()
-	from.Deregister(events)
-	from.Stop()
+	_ = panics.Contain(func() { from.Deregister(events) })
+	_ = panics.Contain(from.Stop)
 	close(deaf)
 	reading.Wait()
 }
@@ -60,12 +63,16 @@ func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {
 	for failures := 0; ; failures++ {
-		from, err := newInstancer(w.target)
+		var from sd.Instancer
+		var err error
+		if panicked := panics.Contain(func() { from, err = newInstancer(w.target) }); panicked != nil {
+			err = panicked
+		}
 		switch {
 		case err == nil && from == nil:
 			err = errors.New("there is none")
 		case err == nil && ctx.Err() != nil:
-			from.Stop()
+			_ = panics.Contain(from.Stop)
 			return nil
 		case err == nil:
 			return from

@@ -1,0 +1,139 @@
+package grpclayer
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/metadata"
+
+	"github.com/gotower/gotower/balance"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
+	"github.com/gotower/gotower/resolve"
+)
+
+// The options of Balance reach the balancer.
+func TestBalanceSetsThePolicy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, opts := range map[string][]Option{
+			"peak ewma": {Balance()},
+			"pending":   {Balance(balance.With[*Picked](balance.Policy{Cost: balance.Pending()})), Balance()},
+		} {
+			var seen layer.Describer
+			var n layertest.Network
+			cc := dial(t, &n, newSource(replace(a1)), append(opts, Introspect(func(d layer.Describer) { seen = d }))...)
+			cc.Connect()
+			synctest.Wait()
+			require.NotNil(t, seen)
+			assert.Equal(t, want, seen.Describe().State.Get("cost"))
+		}
+	})
+}
+
+// What a handler's goroutine sends after the handler has returned is not observed.
+func TestNothingIsObservedAfterTheHandler(t *testing.T) {
+	var begun, messages int
+	var late grpc.ServerStream
+	s := NewServer(func(next Service) Service {
+		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
+			Access{}.Early(ctx, c, func(*Reply) { begun++ }, func(int, []byte) { messages++ })
+			return next.Call(ctx, c)
+		})
+	})
+	for name, sends := range map[string]int{"none before": 0, "two before": 2} {
+		t.Run(name, func(t *testing.T) {
+			begun, messages = 0, 0
+			err := s.Stream(nil, sink{ctx: t.Context()}, &grpc.StreamServerInfo{IsServerStream: true},
+				func(_ any, ss grpc.ServerStream) error {
+					late = ss
+					for range sends {
+						require.NoError(t, ss.SendMsg(new(outResponse)))
+					}
+					return nil
+				})
+			require.NoError(t, err)
+			require.Equal(t, []int{min(sends, 1), sends}, []int{begun, messages})
+			require.NoError(t, late.SendHeader(metadata.Pairs("k", "late")))
+			require.NoError(t, late.SendMsg(new(outResponse)))
+			assert.Equal(t, []int{min(sends, 1), sends}, []int{begun, messages})
+		})
+	}
+}
+
+// sink is a server's stream that takes all messages.
+type sink struct {
+	grpc.ServerStream
+	ctx context.Context // that of the stream
+}
+
+func (s sink) Context() context.Context   { return s.ctx }
+func (sink) SendHeader(metadata.MD) error { return nil }
+func (sink) SendMsg(any) error            { return nil }
+
+// Only an update with addresses that cannot be used is an error.
+func TestAnUpdateOfUsableAddressesIsNoError(t *testing.T) {
+	for name, tt := range map[string]struct {
+		addrs []string
+		err   string
+	}{
+		"usable":  {[]string{a1, a2}, ""},
+		"strange": {[]string{a1, "web:80"}, "grpclayer: web:80: not an IP address and a port"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := NewBalancer(name).Build(newFake(), balancer.BuildOptions{}).(*towerBalancer)
+			defer b.Close()
+			b.settings = newSettings(nil)
+			var got []change
+			b.balance = balance.New(t.Context(), "web", func(func(change) bool) {})
+			require.NoError(t, b.UpdateClientConnState(addresses(tt.addrs...)))
+			for _, s := range b.queue {
+				got = append(got, s.change)
+			}
+			require.Len(t, got, 1)
+			if tt.err == "" {
+				require.NoError(t, got[0].Err)
+				return
+			}
+			require.ErrorContains(t, got[0].Err, tt.err)
+		})
+	}
+}
+
+// An error before the first SRV records says that there are none, also after the
+// answer that there are none. One after records keeps them.
+func TestErrorsOfServiceRecords(t *testing.T) {
+	away := news{err: errors.New("away")}
+	none := news{update: resolve.Update{Kind: resolve.DoesNotExist}}
+	empty := news{update: resolve.Update{Kind: resolve.Empty}}
+	for name, tt := range map[string]struct{ items, want []news }{
+		"at first":           {[]news{away, replace(a1)}, []news{none, replace(a1)}},
+		"after none":         {[]news{none, away}, []news{none, none}},
+		"after an empty one": {[]news{empty, away}, []news{none, none}},
+		"after records":      {[]news{replace(a1), away}, []news{replace(a1), away}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []news
+			r := services(resolve.Func(func(_ context.Context, host string) iter.Seq2[resolve.Update, error] {
+				assert.Equal(t, "dst.test", host)
+				return func(yield func(resolve.Update, error) bool) {
+					for _, n := range tt.items {
+						if !yield(n.update, n.err) {
+							return
+						}
+					}
+				}
+			}))
+			for u, err := range r.Resolve(t.Context(), "dst.test:80") {
+				got = append(got, news{u, err})
+			}
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}

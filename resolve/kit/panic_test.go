@@ -1,0 +1,88 @@
+package kit
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"regexp"
+	"testing"
+	"testing/synctest"
+
+	"github.com/go-kit/kit/sd"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/resolve"
+)
+
+var lineNumber = regexp.MustCompile(`\.go:\d+:`)
+
+// panicker is an Instancer whose methods panic where it is told to.
+type panicker struct{ register, deregister, stop bool }
+
+func (p panicker) Register(chan<- sd.Event) {
+	if p.register {
+		panic("register")
+	}
+}
+
+func (p panicker) Deregister(chan<- sd.Event) {
+	if p.deregister {
+		panic("deregister")
+	}
+}
+
+func (p panicker) Stop() {
+	if p.stop {
+		panic("stop")
+	}
+}
+
+// A panic of an Instancer, or of what makes one, does not end the process, and each
+// stream ends with its context.
+func TestAPanicOfAnInstancer(t *testing.T) {
+	for name, tt := range map[string]struct {
+		instancer sd.Instancer // nil: it is not made
+		want      []string
+	}{
+		"make":       {nil, []string{`kit: "web": make an Instancer: panic at panic_test.go:N: make`, "end"}},
+		"register":   {panicker{register: true}, []string{`kit: "web": register with an Instancer: panic at panic_test.go:N: register`, "end"}},
+		"deregister": {panicker{deregister: true}, []string{"end"}},
+		"stop":       {panicker{stop: true}, []string{"end"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				got := follow(ctx, New(func(string) (sd.Instancer, error) {
+					if tt.instancer == nil {
+						panic("make")
+					}
+					return tt.instancer, nil
+				}), "web")
+				synctest.Wait()
+				cancel()
+				synctest.Wait()
+				for i, line := range *got {
+					(*got)[i] = lineNumber.ReplaceAllString(line, ".go:N:")
+				}
+				assert.Equal(t, tt.want, *got)
+			})
+		})
+	}
+}
+
+// The panic of a resolver is the last event of an Instancer.
+func TestAPanicOfAResolver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := Instancer(t.Context(), resolve.Func(func(context.Context, string) iter.Seq2[resolve.Update, error] {
+			return func(func(resolve.Update, error) bool) { panic(errors.New("resolver")) }
+		}), "web")
+		defer i.Stop()
+		events := make(chan sd.Event)
+		i.Register(events)
+		var panicked *panics.Error
+		require.ErrorAs(t, (<-events).Err, &panicked)
+		assert.Equal(t, errors.New("resolver"), panicked.Value)
+	})
+}
