@@ -166,7 +166,7 @@ func (r *repeatedStream) RecvMsg(m any) error {
 func (r *repeatedStream) Header() (metadata.MD, error) {
 	s, err := r.wait()
 	if err != nil {
-		return nil, nil //nolint:nilnil // so does gRPC
+		return nil, nil //nolint:nilnil,nilerr // RecvMsg returns the error, as in gRPC
 	}
 	return s.Header()
 }

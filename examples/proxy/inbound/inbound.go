@@ -120,9 +120,10 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 // queued has requests wait for one port of the application. If nobody listens
 // there, they are told at once.
 func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by settings.Dial) httplayer.Service {
+	opts := append(in.Connect.Requests(by, in.Pool), httplayer.KeepVersion())
 	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
-		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), append(in.Connect.Requests(by, in.Pool), httplayer.KeepVersion())...)))
+		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
 }
 
 // port connects to one port of the application.
