@@ -165,23 +165,38 @@ func (b *Balancer[Req, Rsp]) addUp(n *node[Req, Rsp]) {
 	n.left = picks
 }
 
-// refusedBy takes out of the ready set a node that refused a request. It leaves the
-// node there and returns true if a breaker refused and fewer nodes than the floor
-// would be left.
-func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) (spared bool) {
+// refusedBy takes a node that rejected a request out of the ready set.
+func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n.status.state() == ready { // else another request was rejected before this one
+		b.takeOut(n, reason)
+	}
+}
+
+// staysAfter is refusedBy, except that the node stays in the ready set, and the
+// result is true, if a breaker rejected the request and fewer nodes than the floor
+// would be left. A single node has no floor.
+func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
+	e, ok := errors.AsType[*layer.Error](reason)
+	byBreaker := ok && e.Layer == "breaker"
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if n.status.state() != ready {
-		return false // another request was refused before this one
+		return false
 	}
-	e, ok := errors.AsType[*layer.Error](reason)
-	if ok && e.Layer == "breaker" && b.group.len() <= b.ejection.floor(len(b.nodes)) {
+	if total := len(b.nodes); byBreaker && total > 1 && b.group.len() <= b.ejection.floor(total) {
 		return true
 	}
+	b.takeOut(n, reason)
+	return false
+}
+
+// takeOut takes a node out of the ready set, under the lock.
+func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
 	b.setAside(n, reason)
 	b.recall()
-	return false
 }
 
 // ready waits in the Ready of the service. A panic there means not ready.

@@ -175,7 +175,7 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	}
 	n := nodeOf[Req, Rsp](e)
 	err := n.poll()
-	return err == nil || b.refusedBy(n, err)
+	return err == nil || b.staysAfter(n, err)
 }
 
 // maxRefusals bounds what one Call tries. With half of the endpoints about to
@@ -214,7 +214,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		if ctx.Err() != nil {
 			return rsp, b.whenLeft(ctx, err)
 		}
-		if b.refusedBy(n, err) && n.begin(tick(start)) {
+		if b.staysAfter(n, err) && n.begin(tick(start)) {
 			if rsp, taken, err = b.send(layer.PastBreakers(ctx), n, req, start); taken {
 				return rsp, err
 			}

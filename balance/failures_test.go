@@ -135,7 +135,7 @@ func TestPenaltyIsRelative(t *testing.T) {
 		p.load(t, 100, 100*time.Millisecond, ss, patient)
 		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
 		p.load(t, 10, 100*time.Millisecond, ss, patient)
-		assert.InDelta(t, 200*time.Millisecond, p.ewma(ss[0]), float64(20*time.Millisecond), "some of it has faded")
+		assert.InDelta(t, 200*time.Millisecond, p.ewma(ss[0]), float64(30*time.Millisecond), "some of it has faded")
 		ss[1].serve, ss[2].serve = ss[0].serve, ss[0].serve
 		p.load(t, 1000, 100*time.Millisecond, ss, patient)
 		for _, s := range ss {

@@ -18,8 +18,8 @@ import (
 //
 // A balancer ignores the breakers that would bring its ready endpoints below a
 // floor, by default half of all: see balance.Ejection. So breakers do not reject
-// all requests where all endpoints fail now and then. A balancer with one endpoint
-// ignores its breaker.
+// all requests where all endpoints fail now and then. The breaker of a single
+// endpoint is not ignored.
 //
 // Admission: while it is closed, everything passes. So does a request with
 // [PastBreakers], which counts only if it is the probe. It trips on a number of
