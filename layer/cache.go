@@ -101,6 +101,7 @@ func (p CachePolicy) orDefault() CachePolicy {
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
+	check(mk != nil, "NewCache: nil function")
 	c := &Cache[K, Req, Rsp]{
 		options: newOptions(opts), policy: p.orDefault(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
@@ -126,6 +127,7 @@ func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 // Router returns the [Router] that sends each request to the service of its
 // key, and shows the services that there are as its routes.
 func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] {
+	check(key != nil, "Cache.Router: nil key function")
 	return &router[K, Req, Rsp]{key: key, mk: c.Service, routes: c.Describe}
 }
 

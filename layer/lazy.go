@@ -35,6 +35,7 @@ import (
 //
 // Cost: an atomic load; no allocation.
 func Lazy[Req, Rsp any](mk func() (Service[Req, Rsp], error), opts ...Option[Rsp]) Service[Req, Rsp] {
+	check(mk != nil, "Lazy: nil function")
 	return &lazy[Req, Rsp]{mk: mk, target: newOptions(opts).target}
 }
 

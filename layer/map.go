@@ -30,6 +30,8 @@ import (
 func Map[ReqIn, RspIn, Req, Rsp any](
 	svc Service[Req, Rsp], in func(ReqIn) (Req, error), out func(Rsp) (RspIn, error),
 ) Service[ReqIn, RspIn] {
+	check(svc != nil, "Map: nil service")
+	check(in != nil && out != nil, "Map: nil function")
 	return &mapped[ReqIn, RspIn, Req, Rsp]{svc: svc, in: in, out: out}
 }
 

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,4 +48,38 @@ func TestNilOptionIsNone(t *testing.T) {
 	svc := layer.NewStack[string, string](nil, layer.For[string]("web")).Limit(0).Service(layer.Func[string, string](repeat))
 	_, err := svc.Call(t.Context(), "a")
 	require.EqualError(t, err, "limit web: not ready: 0 of 0 in flight")
+}
+
+func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
+	leaf := layer.Func[string, string](repeat)
+	key := func(string) (string, error) { return "", nil }
+	mk := func(context.Context, string) layer.Service[string, string] { return leaf }
+	for want, construct := range map[string]func(){
+		"layer: Router: nil key function": func() {
+			layer.Router(nil, func(string) layer.Service[string, string] { return leaf })
+		},
+		"layer: Router: nil Make":       func() { layer.Router[string, string, string](key, nil) },
+		"layer: Lazy: nil function":     func() { layer.Lazy[string, string](nil) },
+		"layer: Switch: nil service":    func() { layer.Switch[string, string](leaf, nil, 0) },
+		"layer: Stack: nil service":     func() { layer.NewStack[string, string]().Service(nil) },
+		"layer: Map: nil service":       func() { layer.Map[int, int, string, string](nil, nil, nil) },
+		"layer: Map: nil function":      func() { layer.Map[int, int, string, string](leaf, nil, nil) },
+		"layer: NewWatch: nil function": func() { layer.NewWatch[string, string, string](t.Context(), "", nil) },
+		"layer: NewCache: nil function": func() {
+			layer.NewCache[string, string, string](t.Context(), nil, layer.CachePolicy{})
+		},
+		"layer: Cache.Router: nil key function": func() {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			layer.NewCache(ctx, mk, layer.CachePolicy{}).Router(nil)
+		},
+		"layer: Reconnect: nil function": func() {
+			layer.Reconnect[string, string](t.Context(), nil, layer.Backoff{})
+		},
+		"layer: Classify: nil Classifier": func() { layer.Classify[string](nil) },
+		"layer: Until: nil Completion":    func() { layer.Until[string](nil) },
+		"layer: Resending: nil Resend":    func() { layer.Resending[string, string](nil) },
+	} {
+		require.PanicsWithValue(t, want, construct)
+	}
 }

@@ -42,6 +42,7 @@ import (
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
+	check(connect != nil, "Reconnect: nil function")
 	o := newOptions(opts)
 	return &reconnect[Req, Rsp]{
 		ctx:     ctx,

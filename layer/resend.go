@@ -44,5 +44,6 @@ type Replay[Req any] interface {
 
 // Resending tells a stack how its protocol sends a request more than once.
 func Resending[Req, Rsp any](r Resend[Req, Rsp]) Option[Rsp] {
+	check(r != nil, "Resending: nil Resend")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
 }

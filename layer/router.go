@@ -25,6 +25,8 @@ import (
 //
 // Cost: key and mk.
 func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk Make[K, Req, Rsp]) Service[Req, Rsp] {
+	check(key != nil, "Router: nil key function")
+	check(mk != nil, "Router: nil Make")
 	return &router[K, Req, Rsp]{key: key, mk: mk}
 }
 

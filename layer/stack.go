@@ -33,8 +33,9 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	return s
 }
 
-// Service puts the stack on top of leaf.
+// Service puts the stack on top of leaf. A nil leaf panics.
 func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
+	check(leaf != nil, "Stack: nil service")
 	if len(s.layers) == 0 {
 		return leaf
 	}

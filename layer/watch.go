@@ -68,6 +68,7 @@ func NewWatchFunc[C, Req, Rsp any](
 	ctx context.Context, initial C, equal func(a, b C) bool,
 	mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
 ) *Watch[C, Req, Rsp] {
+	check(mk != nil, "NewWatch: nil function")
 	if equal == nil {
 		equal = func(C, C) bool { return false }
 	}
