@@ -53,6 +53,8 @@ type Router[Req, Rsp any] struct {
 // out of use is its own matter, as it is layer.Cache's. An authority that it
 // returns nil for is closed: requests that would go there are refused with an
 // error that matches [layer.ErrNoRoute], or go to the others of a split.
+//
+// A nil source, access or mk panics.
 func New[Req, Rsp any](
 	ctx context.Context,
 	target string,
@@ -61,6 +63,14 @@ func New[Req, Rsp any](
 	mk layer.Make[string, Req, Rsp],
 	opts ...Option[Req, Rsp],
 ) *Router[Req, Rsp] {
+	switch {
+	case source == nil:
+		panic("profiles: New: nil Source")
+	case access == nil:
+		panic("profiles: New: nil Access")
+	case mk == nil:
+		panic("profiles: New: nil Make")
+	}
 	r := &Router[Req, Rsp]{
 		target: target, life: ctx, source: source, access: access, mk: mk,
 		services: make(map[string]layer.Service[Req, Rsp]), over: make(chan struct{}),
