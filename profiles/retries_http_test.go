@@ -83,7 +83,7 @@ func bubbledGRPC(
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close() })
 	return townOver(t, p, func(ctx context.Context) httplayer.Service {
-		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext))
+		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext), httplayer.H2())
 	}, opts...), came
 }
 

@@ -2,6 +2,7 @@ package profiles_test
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/net/http2"       //nolint:depguard // its Framer: net/http exports none
 	"golang.org/x/net/http2/hpack" //nolint:depguard // for the Framer
 
+	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -37,7 +39,9 @@ func TestC7FailuresDoNotLeakTheConnectionsWindow(t *testing.T) {
 		l.Close()
 		<-served
 	})
-	r := httpTown(t, p, l.Addr().String())
+	r := townOver(t, p, func(ctx context.Context) httplayer.Service {
+		return httplayer.NewEndpoint(ctx, l.Addr().String(), httplayer.H2())
+	})
 	for range requests {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
 		require.NoError(t, err)
