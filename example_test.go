@@ -32,7 +32,7 @@ func Example() {
 	}
 	resolver := static.New(map[string][]resolve.Endpoint{"web.default:80": endpoints})
 
-	web := httplayer.NewStack(layer.For[*http.Response]("web.default:80")).
+	web := httplayer.NewStack(layer.WithTarget[*http.Response]("web.default:80")).
 		Timeout(5*time.Second).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 3*time.Second).

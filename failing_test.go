@@ -226,7 +226,7 @@ func get(t *testing.T, c *http.Client) func(context.Context) error {
 // httpClient is the client of the README.
 func httpClient(t *testing.T, addrs []string, retry bool) func(context.Context) error {
 	t.Helper()
-	web := httplayer.NewStack(layer.For[*http.Response](target)).Timeout(time.Minute)
+	web := httplayer.NewStack(layer.WithTarget[*http.Response](target)).Timeout(time.Minute)
 	if retry {
 		web = web.Retry(httplayer.RetryPolicy{})
 	}
@@ -241,10 +241,10 @@ func grpcConn(t *testing.T, addrs []string, retry bool) pb.TestServiceClient {
 	t.Helper()
 	calls := grpclayer.NewStack().Timeout(time.Minute)
 	if retry {
-		calls = calls.Retry(grpclayer.RetryPolicy{Requests: func(*grpclayer.Call) bool { return true }})
+		calls = calls.Retry(grpclayer.RetryPolicy{CanRetry: func(*grpclayer.Call) bool { return true }})
 	}
 	cc, err := grpc.NewClient("gotower:///"+target, append(
-		grpclayer.DialOptions("gotower", resolver(t, addrs), grpclayer.Calls(calls.Layer())),
+		grpclayer.DialOptions("gotower", resolver(t, addrs), grpclayer.WithCallLayer(calls.Layer())),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { cc.Close() })
@@ -305,7 +305,7 @@ func tcpClient(t *testing.T, addrs []string, _ bool) func(context.Context) error
 		func(ctx context.Context, to discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String())
 		},
-		balance.Until(tcplayer.UntilClosed), balance.With[net.Conn](balance.Policy{Sample: balance.Head})))
+		balance.WithCompletion(tcplayer.UntilClosed), balance.WithPolicy[net.Conn](balance.Policy{Sample: balance.SampleHeaders})))
 	return func(ctx context.Context) error {
 		conn, err := svc.Call(ctx, tcplayer.Request{})
 		if err != nil {

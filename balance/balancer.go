@@ -26,7 +26,7 @@ import (
 // Cancellation: a request whose context is done is refused; the context of any
 // other is passed on as it is.
 //
-// Body: not touched. When it ends is observed, see [Until].
+// Body: not touched. When it ends is observed, see [WithCompletion].
 //
 // Errors: a refusal is a [layer.Error] of kind [layer.ErrNotReady] that says
 // why: not resolved yet (with the resolver's last error as its cause), no
@@ -37,7 +37,7 @@ import (
 // ended. What an endpoint's Call returns, other than a refusal, is passed on.
 //
 // A request that was sent before goes to an endpoint where it has not been, if
-// one of those that are looked at is such a one: see [layer.Tries].
+// one of those that are looked at is such a one: see [layer.Attempts].
 //
 // Cost: two clock readings, two or three atomic additions and a random number
 // a request, however many endpoints there are; no lock. No allocation where a
@@ -53,7 +53,7 @@ type Balancer[Req, Rsp any] struct {
 	sample   Sample
 	failures failures[Rsp]
 	jury     *jury // nil if nothing is ejected
-	ejection Ejection
+	ejection OutlierDetection
 	meters   meters
 	target   string
 	pickName string
@@ -94,14 +94,14 @@ func New[Req, Rsp any](
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
 		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
-		meters: o.to.bind(), target: target, ejection: o.policy.Ejection, pickName: o.policy.Pick.String(), zone: o.policy.Zone,
+		meters: o.to.bind(), target: target, ejection: o.policy.OutlierDetection, pickName: o.policy.Picker.String(), zone: o.policy.Zone,
 		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
 	b.failures.penalty, b.failures.after, b.failures.usual = o.policy.Penalty, o.retryAfter, &b.group.usual
-	b.failures.byError = layer.ByError[Rsp]
+	b.failures.byError = layer.DefaultClassifier[Rsp]
 	b.failures.use(o.classify)
-	b.picker = o.policy.Pick.on(b.group)
-	if b.jury = newJury(o.policy.Ejection); b.jury != nil {
+	b.picker = o.policy.Picker.on(b.group)
+	if b.jury = newJury(o.policy.OutlierDetection); b.jury != nil {
 		go b.preside(ctx)
 	}
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
@@ -131,7 +131,7 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 // Resolve returns a balancer over the endpoints that r finds for target, each
 // with a service made by mk. It panics if r or mk is nil, or the policy is not valid.
 func Resolve[Req, Rsp any](
-	ctx context.Context, r resolve.Resolver, target string, mk discover.Make[Req, Rsp], opts ...Option[Rsp],
+	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
 	switch {
 	case r == nil:
@@ -143,7 +143,7 @@ func Resolve[Req, Rsp any](
 	if until == nil {
 		until = layer.AtReturn[Rsp]
 	}
-	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.Until(until)), opts...)
+	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(until)), opts...)
 }
 
 // Ready returns nil once an endpoint is ready, and says so itself.
@@ -193,7 +193,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}
 	var last error
-	hints := layer.HintsOf(ctx)
+	hints := layer.PickInfoFromContext(ctx)
 	for range maxRefusals {
 		start := time.Since(b.start)
 		n := b.pick(tick(start), hints)
@@ -204,8 +204,8 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			}
 			continue // one became ready just now
 		}
-		if hints.Tries != nil {
-			hints.Tries.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
+		if hints.Attempts != nil {
+			hints.Attempts.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
 		}
 		rsp, taken, err := b.send(ctx, n, req, start)
 		if taken {
@@ -230,8 +230,8 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // pick chooses a node and counts the request there.
-func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.Hints) *node[Req, Rsp] {
-	q := query{now: now, affinity: hints.Affinity, hasAffinity: hints.HasAffinity, tries: hints.Tries}
+func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.PickInfo) *node[Req, Rsp] {
+	q := query{now: now, affinity: hints.Affinity, hasAffinity: hints.HasAffinity, tries: hints.Attempts}
 	if hints.Explanation == nil {
 		return b.begin(q)
 	}

@@ -607,7 +607,7 @@ func TestResolve(t *testing.T) {
 			s := newServer(int(tg.Endpoint.Addr.Addr().As4()[3]))
 			lives[s.addr.String()] = ctx
 			return s
-		}, balance.Until(layer.AtReturn[*response]))
+		}, balance.WithCompletion(layer.AtReturn[*response]))
 		require.ErrorContains(t, layer.Poll(b), "not ready")
 		updates <- resolve.Update{Kind: resolve.Replace, Endpoints: []resolve.Endpoint{newServer(1).endpoint().Endpoint, newServer(2).endpoint().Endpoint}}
 		require.NoError(t, b.Ready(ctx))

@@ -69,7 +69,7 @@ func known(b *testing.B, n int, opts ...balance.Option[int]) *balance.Balancer[i
 func BenchmarkPick(b *testing.B) {
 	ctx := context.Background()
 	accrual := []balance.Option[int]{
-		balance.Classify[int](layer.ByError[int]), balance.With[int](balance.Policy{Ejection: balance.Ejection{Consecutive: 5}}),
+		balance.WithClassifier[int](layer.DefaultClassifier[int]), balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 5}}),
 	}
 	for _, n := range []int{2, 10, 16, 100, 10_000, 100_000} {
 		svc := known(b, n)
@@ -102,14 +102,14 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 	b.Run("n=100/choices=2", func(b *testing.B) {
-		svc := known(b, 100, balance.With[int](balance.Policy{Pick: balance.Choices(2)}))
+		svc := known(b, 100, balance.WithPolicy[int](balance.Policy{Picker: balance.PowerOfChoices(2)}))
 		b.ReportAllocs()
 		for b.Loop() {
 			_, _ = svc.Call(ctx, 1)
 		}
 	})
 	b.Run("n=100/observed", func(b *testing.B) {
-		svc := known(b, 100, balance.Until(layer.AtReturn[int]))
+		svc := known(b, 100, balance.WithCompletion(layer.AtReturn[int]))
 		b.ReportAllocs()
 		for b.Loop() {
 			_, _ = svc.Call(ctx, 1)

@@ -21,7 +21,7 @@ import (
 func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float64, opts ...option) (good float64, shares [10]float64) {
 	const n = 6000
 	random := seeded()
-	p := newPool(t, append(opts, balance.Source[*response](random), balance.Classify(layer.ByError[*response]))...)
+	p := newPool(t, append(opts, balance.WithRand[*response](random), balance.WithClassifier(layer.DefaultClassifier[*response]))...)
 	c := change{State: resolve.StateExists}
 	for i, s := range servers(10) {
 		s.serve = func(context.Context, string) (*response, error) {
@@ -48,9 +48,9 @@ func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float6
 
 // Breakers never leave fewer endpoints than the floor because they reject.
 func TestBreakersHaveAFloor(t *testing.T) {
-	none := layer.BreakerPolicy{Failures: -1}
+	none := layer.BreakerPolicy{ConsecutiveFailures: -1}
 	for name, breaker := range map[string]layer.BreakerPolicy{"consecutive": {}, "unified": layer.UnifiedBreaker()} {
-		for rule, opts := range map[string][]option{"latency": nil, "in turn": inTurn(balance.Ejection{})} {
+		for rule, opts := range map[string][]option{"latency": nil, "in turn": inTurn(balance.OutlierDetection{})} {
 			t.Run(fmt.Sprint(name, "/", rule), func(t *testing.T) {
 				quarter := func(int) float64 { return 0.25 }
 				var good, without float64

@@ -33,14 +33,14 @@ func TestClassifierOfTheEndpoints(t *testing.T) {
 		"none, an error":               {endpoints: []layer.Classifier[*response]{nil}, errs: true, failing: true},
 		"that of the service":          {endpoints: []layer.Classifier[*response]{failure}, failing: true},
 		"of the first that has one":    {endpoints: []layer.Classifier[*response]{nil, failure, success}, failing: true},
-		"the option, in place of none": {endpoints: []layer.Classifier[*response]{nil}, opts: []option{balance.Classify(failure)}, failing: true},
+		"the option, in place of none": {endpoints: []layer.Classifier[*response]{nil}, opts: []option{balance.WithClassifier(failure)}, failing: true},
 		"the option, in place of another": {
-			endpoints: []layer.Classifier[*response]{failure}, opts: []option{balance.Classify(success)},
+			endpoints: []layer.Classifier[*response]{failure}, opts: []option{balance.WithClassifier(success)},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p := newPool(t, append(tt.opts, balance.With[*response](balance.Policy{Pick: balance.RoundRobin()}))...)
+				p := newPool(t, append(tt.opts, balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin()}))...)
 				ss := servers(len(tt.endpoints))
 				for i, classify := range tt.endpoints { // each one a change of its own
 					e := ss[i].endpoint()

@@ -19,7 +19,7 @@ type over struct {
 func TestConformity(t *testing.T) {
 	for name, n := range map[string]int{"one endpoint": 1, "three endpoints": 3} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.ServiceOf[string, *response]{
+			layertest.Run(t, layertest.ServiceOf[string, *response]{
 				New: func(ctx context.Context) layer.Service[string, *response] {
 					ctx, cancel := context.WithCancel(ctx)
 					o := &over{newPoolIn(ctx), servers(n), cancel}

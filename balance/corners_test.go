@@ -20,7 +20,7 @@ import (
 // Whoever asks Ready before each Call, as a queue does, gets every endpoint.
 func TestReadyTakesNoTurn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Pick: balance.RoundRobin()})), servers(4)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin()})), servers(4)
 		p.add(ss...)
 		for range 40 {
 			require.NoError(t, p.Ready(t.Context()))
@@ -36,13 +36,13 @@ func TestReadyTakesNoTurn(t *testing.T) {
 // other way round, whatever they cost.
 func TestSentAgainLeavesTheZone(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Zone: "a"})), servers(2)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(2)
 		p.apply(change{State: resolve.StateExists, Added: []*endpoint{
 			ss[0].labelled(map[string]string{"zone": "a"}), ss[1].labelled(map[string]string{"zone": "b"}),
 		}})
 		for range 10 {
-			tries := new(layer.Tries)
-			ctx := layer.WithTries(t.Context(), tries)
+			tries := new(layer.Attempts)
+			ctx := layer.WithAttempts(t.Context(), tries)
 			for range 3 {
 				require.NoError(t, p.send(ctx))
 			}
@@ -54,7 +54,7 @@ func TestSentAgainLeavesTheZone(t *testing.T) {
 
 func TestClassifierPanics(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.Classify(func(layer.Outcome[*response]) layer.Class { panic("unforeseen") })), servers(1)
+		p, ss := newPool(t, balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("unforeseen") })), servers(1)
 		p.add(ss...)
 		require.Panics(t, func() { _, _ = p.Call(t.Context(), "") })
 		require.Zero(t, p.Snapshot()[0].InFlight)
@@ -63,8 +63,8 @@ func TestClassifierPanics(t *testing.T) {
 
 func TestNoLongestTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, new(verdicts).judging(), balance.With[*response](balance.Policy{
-			Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 2, Time: time.Second, MaxTime: math.MaxInt64},
+		p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](balance.Policy{
+			Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 2, BaseEjectionTime: time.Second, MaxEjectionTime: math.MaxInt64},
 		})), servers(4)
 		p.add(ss...)
 		ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
@@ -81,7 +81,7 @@ func TestNoLongestTime(t *testing.T) {
 func TestEndlessLatencies(t *testing.T) {
 	for _, policy := range []balance.Policy{{Penalty: math.MaxInt64}, {DefaultRTT: 24 * time.Hour}} {
 		bubble(t, func(t *testing.T) {
-			p, ss := newPool(t, new(verdicts).judging(), balance.With[*response](policy)), servers(1)
+			p, ss := newPool(t, new(verdicts).judging(), balance.WithPolicy[*response](policy)), servers(1)
 			ss[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
 			p.add(ss...)
 			require.ErrorIs(t, p.send(t.Context()), errBroken)
@@ -94,7 +94,7 @@ func TestEndlessLatencies(t *testing.T) {
 // and does not start once more.
 func TestOldEndpointIsNotNew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{SlowStart: time.Hour})), servers(2)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{SlowStart: time.Hour})), servers(2)
 		p.add(ss[0])
 		time.Sleep(2 * time.Hour)
 		require.NoError(t, p.send(t.Context()))
@@ -114,7 +114,7 @@ func TestExplainsEachOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		p.add(ss...)
-		ctx, why := layer.Explain(layer.WithTries(t.Context(), new(layer.Tries)))
+		ctx, why := layer.Explain(layer.WithAttempts(t.Context(), new(layer.Attempts)))
 		for range 3 {
 			require.NoError(t, p.send(ctx))
 		}
@@ -124,7 +124,7 @@ func TestExplainsEachOnce(t *testing.T) {
 
 // With the race detector.
 func TestExplainWhileZonesChange(t *testing.T) {
-	b, apply := of(t, 4, balance.With[int](balance.Policy{Zone: "a"}))
+	b, apply := of(t, 4, balance.WithPolicy[int](balance.Policy{Zone: "a"}))
 	var all sync.WaitGroup
 	defer all.Wait()
 	done := make(chan struct{})
@@ -181,7 +181,7 @@ func TestDescribesOneMoment(t *testing.T) {
 func TestCostsThatAreNone(t *testing.T) {
 	for _, odd := range []float64{math.NaN(), math.Inf(1), 1e30, math.MaxFloat64} {
 		bubble(t, func(t *testing.T) {
-			p, ss := newPool(t, balance.With[*response](balance.Policy{Cost: balance.CostOf("odd", func(l balance.Load) float64 {
+			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Cost: balance.CostOf("odd", func(l balance.Load) float64 {
 				if l.Latency > 50*time.Millisecond {
 					return odd
 				}

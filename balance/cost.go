@@ -23,10 +23,10 @@ type Load struct {
 // many. Latencies below 1 ms cost 1 ms, because their differences are noise.
 func PeakEWMA() Cost { return Cost{} }
 
-// Pending is the requests that would then be in flight, whatever they take: the
+// LeastRequest is the requests that would then be in flight, whatever they take: the
 // least-request rule. It suits requests of which some take far longer than
 // others through no fault of the endpoint.
-func Pending() Cost {
+func LeastRequest() Cost {
 	return CostOf("pending", func(l Load) float64 { return float64(l.InFlight + 1) })
 }
 

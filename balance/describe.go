@@ -54,7 +54,7 @@ func (s EndpointState) attributes() layer.State {
 	if s.Weight != 1 {
 		state = append(state, layer.Attr{Key: "weight", Value: s.Weight})
 	}
-	if s.Far {
+	if s.OtherZone {
 		state = append(state, layer.Attr{Key: "far", Value: true})
 	}
 	if len(s.Labels) > 0 {

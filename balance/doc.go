@@ -30,13 +30,13 @@
 // An endpoint that refuses a request is taken out of the ready set until its
 // Ready returns, and the request is offered to others; it was not touched, so
 // that this costs no retry budget. A layer.Breaker in the endpoint's stack
-// refuses, too, and so takes its endpoint out, unless fewer than [Ejection].Floor of
+// refuses, too, and so takes its endpoint out, unless fewer than [OutlierDetection].Floor of
 // the endpoints would be left.
 //
 // A request that is sent again, as a retry or a hedge, goes to an endpoint
 // where it has not been: layer.Retry and layer.Hedge say so in its context.
 // Requests with the same layer.WithAffinity go to the same endpoint where the
-// pick is [Hash].
+// pick is [ConsistentHash].
 //
 // Statistics follow identity: as long as an endpoint's resolve.ID stays, its
 // estimate and its in-flight count stay, whatever updates come in.
@@ -45,16 +45,16 @@
 //
 // The latency of a response is the time to the first byte of its body, or to
 // its end if that comes first ([Policy].Sample); it counts as in flight until its
-// end ([Until]). A failure counts as slow however quick it was, and from the second
+// end ([WithCompletion]). A failure counts as slow however quick it was, and from the second
 // in a row the endpoint counts as busy, too. Which responses are failures is for
-// the classifier of the endpoints to say, or for [Classify] in its place. A caller
+// the classifier of the endpoints to say, or for [WithClassifier] in its place. A caller
 // that cancels, or whose deadline passes, says only that the response would have
 // taken at least as long as it waited. The third deadline in a row that an endpoint
-// misses, and each after it, is a failure: see [Ejection].
+// misses, and each after it, is a failure: see [OutlierDetection].
 //
 // Connections are balanced like requests: a service whose response is a net.Conn
-// has the latency of its connects with Sample: Head, and counts those under way
-// with Until(layer.AtReturn), or those that are open with
+// has the latency of its connects with Sample: SampleHeaders, and counts those under way
+// with WithCompletion(layer.AtReturn), or those that are open with
 // Until(tcplayer.UntilClosed).
 //
 // # Panics
@@ -63,12 +63,12 @@
 // Ready that panics means not ready, and is asked again after a pause. A sequence of
 // changes that panics has ended: the last set stays in force, and
 // [Balancer.Describe] shows the error. A metric that panics loses the value.
-// Classifiers, [RetryAfter], [Until] and [CostOf] run in the goroutine of the caller,
+// Classifiers, [WithRetryAfter], [WithCompletion] and [CostOf] run in the goroutine of the caller,
 // or in the one that ends the response, and a panic of them goes there.
 //
 // # Seeing what it does
 //
 // [Balancer.Describe] and [Balancer.Snapshot] show every endpoint with its
-// state, [Measured] writes metrics, and layer.Explain tells for one request which
+// state, [WithMetrics] writes metrics, and layer.Explain tells for one request which
 // endpoints were looked at, what each would have cost, and why others were out.
 package balance

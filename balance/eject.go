@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Ejection takes endpoints out that fail more than their peers do, for a while.
+// OutlierDetection takes endpoints out that fail more than their peers do, for a while.
 // The zero value takes none out.
 //
-// Which responses are failures is for the classifier to say, see [Classify]. A
+// Which responses are failures is for the classifier to say, see [WithClassifier]. A
 // refusal is not a failure: an endpoint that refuses is not ready, and comes back
 // when it is.
 //
@@ -43,8 +43,8 @@ import (
 //
 // Where the endpoint is chosen by its latency, the penalty of a failure alone
 // keeps nearly all requests away from it, so that there is hardly anything left
-// to eject for. An Ejection is for the other picks and costs ([Hash],
-// [RoundRobin], [Random], [Pending]), and for those who want it to be seen and
+// to eject for. An OutlierDetection is for the other picks and costs ([ConsistentHash],
+// [RoundRobin], [Random], [LeastRequest]), and for those who want it to be seen and
 // counted.
 //
 // An endpoint that is out gets no requests; those that it has go on. When its
@@ -53,12 +53,12 @@ import (
 // do not matter. For each Interval (10 s if that is 0) but the first that passes
 // until it is ejected again, it counts as once less in a row. An endpoint that is
 // removed and comes back starts anew.
-type Ejection struct {
+type OutlierDetection struct {
 	// Consecutive is after how many failures in a row an endpoint is taken out
 	// at once. A [layer.Throttled] response neither counts nor ends the row. An
 	// endpoint that hangs misses two deadlines before they count. 0 is never;
 	// Envoy's default is 5.
-	Consecutive int
+	ConsecutiveFailures int
 
 	// Interval is how often the endpoints are compared with each other, up to
 	// an hour. 0 is never; 10 s is what Envoy and gRPC do.
@@ -66,32 +66,32 @@ type Ejection struct {
 
 	// Deviations is by how many standard deviations the share of an endpoint's
 	// good responses must be below the mean of all. 1.9 if it is 0.
-	Deviations float64
+	StdevFactor float64
 
 	// Difference is by how much that share must be below the mean, however
 	// alike the endpoints are. From 0 to 1; 0.05 if it is 0: what costs fewer
 	// requests than one in twenty is better left to retries than to the peers,
 	// which would have to bear the load.
-	Difference float64
+	MinDifference float64
 
 	// Requests is how many responses an endpoint must have given in an interval
 	// to be compared. 100 if it is 0. Of fewer than twenty, chance explains
 	// nearly everything.
-	Requests int
+	RequestVolume int
 
 	// Endpoints is how many such endpoints there must be. 5 if it is 0: of
 	// fewer, no single one can be below by 1.9 deviations.
-	Endpoints int
+	MinEndpoints int
 
 	// Time is for how long an endpoint is taken out the first time; the second
 	// time in a row it is twice that, then three times, and so on. Up to a
 	// tenth less, at random, so that the endpoints that went at once do not come
 	// back at once. 30 s if it is 0.
-	Time time.Duration
+	BaseEjectionTime time.Duration
 
-	// MaxTime is the longest of these times. 5 minutes if it is 0, or Time if
+	// MaxEjectionTime is the longest of these times. 5 minutes if it is 0, or Time if
 	// that is more.
-	MaxTime time.Duration
+	MaxEjectionTime time.Duration
 
 	// Floor is the share of all endpoints, whatever their state, below which
 	// those that are ready never fall by ejection; nor below one endpoint. Where
@@ -109,11 +109,11 @@ type Ejection struct {
 	//
 	// From 0 to 1; ½ if it is 0. With 1 nothing is taken out, and what is
 	// spared tells what would have been.
-	Floor float64
+	MinReady float64
 }
 
 // Validate returns an error that names every field that is out of range.
-func (e Ejection) Validate() error {
+func (e OutlierDetection) Validate() error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
 		if !ok {
@@ -121,15 +121,15 @@ func (e Ejection) Validate() error {
 		}
 	}
 	const count, length = "0 or more", "0, or at least 1ms"
-	check(e.Consecutive >= 0 && e.Consecutive <= math.MaxInt32, "Consecutive", e.Consecutive, count)
+	check(e.ConsecutiveFailures >= 0 && e.ConsecutiveFailures <= math.MaxInt32, "Consecutive", e.ConsecutiveFailures, count)
 	check(e.Interval == 0 || e.Interval >= time.Millisecond && e.Interval <= maxInterval, "Interval", e.Interval, length+" and at most 1h")
-	check(e.Deviations >= 0, "Deviations", e.Deviations, "0 for the default, or more")
-	check(e.Difference >= 0 && e.Difference <= 1, "Difference", e.Difference, "from 0, for the default, to 1")
-	check(e.Requests >= 0, "Requests", e.Requests, count)
-	check(e.Endpoints >= 0, "Endpoints", e.Endpoints, count)
-	check(e.Time == 0 || e.Time >= time.Millisecond, "Time", e.Time, length)
-	check(e.MaxTime == 0 || e.MaxTime >= cmp.Or(e.Time, defaultTime), "MaxTime", e.MaxTime, "0, or at least Time")
-	check(e.Floor >= 0 && e.Floor <= 1, "Floor", e.Floor, "from 0, for the default, to 1")
+	check(e.StdevFactor >= 0, "Deviations", e.StdevFactor, "0 for the default, or more")
+	check(e.MinDifference >= 0 && e.MinDifference <= 1, "Difference", e.MinDifference, "from 0, for the default, to 1")
+	check(e.RequestVolume >= 0, "Requests", e.RequestVolume, count)
+	check(e.MinEndpoints >= 0, "Endpoints", e.MinEndpoints, count)
+	check(e.BaseEjectionTime == 0 || e.BaseEjectionTime >= time.Millisecond, "Time", e.BaseEjectionTime, length)
+	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultTime), "MaxTime", e.MaxEjectionTime, "0, or at least Time")
+	check(e.MinReady >= 0 && e.MinReady <= 1, "Floor", e.MinReady, "from 0, for the default, to 1")
 	return errors.Join(errs...)
 }
 
@@ -139,19 +139,19 @@ const (
 )
 
 // floor returns how many of n endpoints must be left.
-func (e Ejection) floor(n int) int {
+func (e OutlierDetection) floor(n int) int {
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
-	return max(1, int(math.Ceil(e.Floor*float64(n)-rounding)))
+	return max(1, int(math.Ceil(e.MinReady*float64(n)-rounding)))
 }
 
 // orDefault sets the defaults of a valid policy.
-func (e Ejection) orDefault() Ejection {
-	e.Deviations = cmp.Or(e.Deviations, 1.9)
-	e.Difference = cmp.Or(e.Difference, 0.05)
-	e.Requests = cmp.Or(e.Requests, 100)
-	e.Endpoints = cmp.Or(e.Endpoints, 5)
-	e.Time = cmp.Or(e.Time, defaultTime)
-	e.MaxTime = cmp.Or(e.MaxTime, max(5*time.Minute, e.Time))
-	e.Floor = cmp.Or(e.Floor, 0.5)
+func (e OutlierDetection) orDefault() OutlierDetection {
+	e.StdevFactor = cmp.Or(e.StdevFactor, 1.9)
+	e.MinDifference = cmp.Or(e.MinDifference, 0.05)
+	e.RequestVolume = cmp.Or(e.RequestVolume, 100)
+	e.MinEndpoints = cmp.Or(e.MinEndpoints, 5)
+	e.BaseEjectionTime = cmp.Or(e.BaseEjectionTime, defaultTime)
+	e.MaxEjectionTime = cmp.Or(e.MaxEjectionTime, max(5*time.Minute, e.BaseEjectionTime))
+	e.MinReady = cmp.Or(e.MinReady, 0.5)
 	return e
 }

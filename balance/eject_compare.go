@@ -34,8 +34,8 @@ func chance(mean float64, n uint64) float64 {
 
 // outliers returns those that did worse than their peers, the worst first, and
 // the mean share of good responses. It sorts what it is given.
-func (e Ejection) outliers(s []standing) (bad []standing, mean float64) {
-	if len(s) < e.Endpoints {
+func (e OutlierDetection) outliers(s []standing) (bad []standing, mean float64) {
+	if len(s) < e.MinEndpoints {
 		return nil, 0
 	}
 	slices.SortFunc(s, func(a, b standing) int {
@@ -49,7 +49,7 @@ func (e Ejection) outliers(s []standing) (bad []standing, mean float64) {
 	for _, x := range s {
 		variance += (x.share() - mean) * (x.share() - mean) / float64(len(s))
 	}
-	below := max(e.Deviations*math.Sqrt(variance), e.Difference)
+	below := max(e.StdevFactor*math.Sqrt(variance), e.MinDifference)
 	for _, x := range s {
 		if mean-x.share() > max(below, chance(mean, x.all)) {
 			bad = append(bad, x)

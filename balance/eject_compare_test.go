@@ -13,24 +13,24 @@ import (
 
 func TestComparisonEjects(t *testing.T) {
 	for name, tt := range map[string]struct {
-		e        balance.Ejection
+		e        balance.OutlierDetection
 		n        int
 		requests int           // each gets
 		goodOf   func(int) int // of a thousand, by endpoint
 		out      int           // how many
 	}{
-		"half of one's":         {balance.Ejection{}, 10, 200, except(500, 1), 1},
-		"all of one's, of five": {balance.Ejection{}, 5, 100, except(0, 1), 1},
-		"of four":               {balance.Ejection{}, 4, 200, except(0, 1), 0},
-		"of four, if told so":   {balance.Ejection{Endpoints: 4, Deviations: 1.5}, 4, 200, except(0, 1), 1},
-		"too few requests":      {balance.Ejection{}, 10, 99, except(0, 1), 0},
-		"everywhere alike":      {balance.Ejection{}, 10, 200, except(500, 10), 0},
-		"envoy#18752":           {balance.Ejection{}, 10, 1000, except(999, 1), 0},
-		"envoy#37723":           {balance.Ejection{}, 20, 300, except(990, 1), 0},
-		"if told so":            {balance.Ejection{Difference: 0.01}, 20, 300, except(970, 1), 1},
-		"a tenth":               {balance.Ejection{}, 10, 300, except(900, 1), 1},
-		"two":                   {balance.Ejection{}, 12, 200, except(0, 2), 2},
-		"more than may go":      {balance.Ejection{Floor: 0.95}, 12, 200, except(0, 2), 0},
+		"half of one's":         {balance.OutlierDetection{}, 10, 200, except(500, 1), 1},
+		"all of one's, of five": {balance.OutlierDetection{}, 5, 100, except(0, 1), 1},
+		"of four":               {balance.OutlierDetection{}, 4, 200, except(0, 1), 0},
+		"of four, if told so":   {balance.OutlierDetection{MinEndpoints: 4, StdevFactor: 1.5}, 4, 200, except(0, 1), 1},
+		"too few requests":      {balance.OutlierDetection{}, 10, 99, except(0, 1), 0},
+		"everywhere alike":      {balance.OutlierDetection{}, 10, 200, except(500, 10), 0},
+		"envoy#18752":           {balance.OutlierDetection{}, 10, 1000, except(999, 1), 0},
+		"envoy#37723":           {balance.OutlierDetection{}, 20, 300, except(990, 1), 0},
+		"if told so":            {balance.OutlierDetection{MinDifference: 0.01}, 20, 300, except(970, 1), 1},
+		"a tenth":               {balance.OutlierDetection{}, 10, 300, except(900, 1), 1},
+		"two":                   {balance.OutlierDetection{}, 12, 200, except(0, 2), 2},
+		"more than may go":      {balance.OutlierDetection{MinReady: 0.95}, 12, 200, except(0, 2), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func except(good, k int) func(int) int {
 
 func TestOutlierSaysWhy(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Interval: time.Second})...), servers(5)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{Interval: time.Second})...), servers(5)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 500)
@@ -85,7 +85,7 @@ func TestOutlierSaysWhy(t *testing.T) {
 // What an interval counts is forgotten at its end.
 func TestIntervalsAreApart(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Interval: time.Second})...), servers(5)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{Interval: time.Second})...), servers(5)
 		ss[0].fail(always)
 		p.add(ss...)
 		for range 5 {

@@ -30,7 +30,7 @@ func TestFloor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1, Floor: tt.floor})...), servers(tt.n)
+				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1, MinReady: tt.floor})...), servers(tt.n)
 				for _, s := range ss {
 					s.fail(always)
 				}
@@ -49,7 +49,7 @@ func TestFloor(t *testing.T) {
 // is refused that could be tried.
 func TestRecall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1})...), servers(6)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(6)
 		p.add(ss...)
 		for _, i := range []int{1, 0, 2} {
 			ss[i].fail(always)
@@ -88,7 +88,7 @@ func TestRecall(t *testing.T) {
 // woken, and the one call that finds out is served.
 func TestRecallServesTheRequestInHand(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1})...), servers(2)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 2)

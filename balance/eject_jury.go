@@ -45,7 +45,7 @@ const answered, failed = 1 << 32, 1
 
 // jury takes endpoints out that fail. It is nil where no rule says so.
 type jury struct {
-	policy Ejection
+	policy OutlierDetection
 	most   int           // how often in a row, as far as it matters
 	sooner chan struct{} // the next return may be sooner than it was
 
@@ -55,11 +55,11 @@ type jury struct {
 	ejections, spared, recalled uint64
 }
 
-func newJury(p Ejection) *jury {
-	if p.Consecutive == 0 && p.Interval == 0 {
+func newJury(p OutlierDetection) *jury {
+	if p.ConsecutiveFailures == 0 && p.Interval == 0 {
 		return nil
 	}
-	most := (int64(p.MaxTime)-1)/int64(p.Time) + 1 // rounded up
+	most := (int64(p.MaxEjectionTime)-1)/int64(p.BaseEjectionTime) + 1 // rounded up
 	return &jury{policy: p, most: int(min(most, math.MaxInt32)), sooner: make(chan struct{}, 1)}
 }
 
@@ -75,13 +75,13 @@ func (j *jury) hear(e *endpoint, v verdict) (tripped bool) {
 			e.conduct.tally.Add(answered)
 		}
 	}
-	if j.policy.Consecutive == 0 || v.throttled {
+	if j.policy.ConsecutiveFailures == 0 || v.throttled {
 		return false
 	}
 	if v.failed {
 		row := e.conduct.row.Add(1)
 		e.status.mark()
-		return row == uint32(j.policy.Consecutive)
+		return row == uint32(j.policy.ConsecutiveFailures)
 	}
 	if e.status.marked() && e.conduct.row.Load() != 0 {
 		e.conduct.row.Store(0)
@@ -101,9 +101,9 @@ func (j *jury) condemn(e *endpoint, now time.Duration, random uint64) time.Durat
 	// the latest. The interval until then is not to its credit.
 	well := int(min(max((now-c.back)/interval-1, 0), math.MaxInt32))
 	c.times = min(max(c.times-well, 0)+1, j.most)
-	term := j.policy.MaxTime
+	term := j.policy.MaxEjectionTime
 	if c.times < j.most {
-		term = j.policy.Time * time.Duration(c.times)
+		term = j.policy.BaseEjectionTime * time.Duration(c.times)
 	}
 	term -= time.Duration(float64(term) * 0.1 * float64(random>>11) / (1 << 53))
 	c.until = now + term

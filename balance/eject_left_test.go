@@ -28,8 +28,8 @@ func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 
 // What hangs is found by the deadlines of its callers, by either rule.
 func TestBlackHoleIsEjected(t *testing.T) {
-	for name, e := range map[string]balance.Ejection{
-		"in a row": {Consecutive: 3}, "compared": {Interval: 10 * time.Second, Requests: 20, Endpoints: 2},
+	for name, e := range map[string]balance.OutlierDetection{
+		"in a row": {ConsecutiveFailures: 3}, "compared": {Interval: 10 * time.Second, RequestVolume: 20, MinEndpoints: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestHangIsEjectedByShortDeadlines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 5})...), servers(10)
+				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 5})...), servers(10)
 				for _, s := range ss {
 					s.after(func() time.Duration { return time.Duration(rand.ExpFloat64() * float64(10*ms)) })
 				}
@@ -95,7 +95,7 @@ func TestImpatienceEjectsNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2, Interval: time.Second, Requests: 5, Endpoints: 2})...), servers(5)
+				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 2, Interval: time.Second, RequestVolume: 5, MinEndpoints: 2})...), servers(5)
 				for _, s := range ss {
 					s.after(func() time.Duration { return usual })
 				}
@@ -114,9 +114,9 @@ func TestImpatienceEjectsNobody(t *testing.T) {
 // is what it says of that a good response.
 func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{
-			Pick: balance.RoundRobin(), Penalty: -1, Ejection: balance.Ejection{Consecutive: 2},
-		}), balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{
+			Picker: balance.RoundRobin(), Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 2},
+		}), balance.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 			if errors.Is(o.Err, errBroken) {
 				return layer.Failure
 			}
@@ -143,18 +143,18 @@ func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
 // A response whose head says that it failed has failed, whoever leaves before its
 // first byte, as a hedge does that is answered elsewhere.
 func TestHeadThatFailedIsAFailureWhoeverLeaves(t *testing.T) {
-	for _, sample := range []balance.Sample{balance.FirstByte, balance.Head, balance.End} {
+	for _, sample := range []balance.Sample{balance.SampleFirstByte, balance.SampleHeaders, balance.SampleEnd} {
 		for name, penalty := range map[string]time.Duration{"penalty": 0, "none": -1} {
 			t.Run(sample.String()+", "+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
 					var bad sync.Map
-					p, ss := newPool(t, balance.With[*response](balance.Policy{
-						Pick: balance.RoundRobin(), Sample: sample, Penalty: penalty, Ejection: balance.Ejection{Consecutive: 3},
-					}), balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+					p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{
+						Picker: balance.RoundRobin(), Sample: sample, Penalty: penalty, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3},
+					}), balance.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 						if _, failed := bad.Load(o.Response); failed {
 							return layer.Failure
 						}
-						return layer.ByError(o)
+						return layer.DefaultClassifier(o)
 					})), servers(4)
 					p.add(ss...)
 					for _, s := range ss {
@@ -196,7 +196,7 @@ func TestBodyThatIsLeftIsNotGood(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(4)
+				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 3})...), servers(4)
 				n := 0 // requests to the first one
 				ss[0].serve = func(ctx context.Context, _ string) (*response, error) {
 					n++

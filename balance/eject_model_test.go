@@ -31,7 +31,7 @@ type accused struct {
 // trial is a jury that is simple because nothing happens at once.
 type trial struct {
 	*pool
-	policy                      balance.Ejection
+	policy                      balance.OutlierDetection
 	all                         []*accused // the endpoints, in any order
 	out                         []*accused // the ejected ones, in the order in which they went
 	next                        int
@@ -47,7 +47,7 @@ func (m *trial) count(state string) (n int) {
 	return n
 }
 
-func (m *trial) floor() int { return max(1, int(math.Ceil(m.policy.Floor*float64(len(m.all))))) }
+func (m *trial) floor() int { return max(1, int(math.Ceil(m.policy.MinReady*float64(len(m.all))))) }
 
 func (m *trial) returned(a *accused, state string) {
 	a.state, a.row, a.back = state, 0, time.Now()
@@ -105,7 +105,7 @@ func (m *trial) answered(a *accused) {
 		a.row = 0
 		return
 	}
-	if a.row++; a.row < m.policy.Consecutive {
+	if a.row++; a.row < m.policy.ConsecutiveFailures {
 		return
 	}
 	a.row = 0
@@ -114,7 +114,7 @@ func (m *trial) answered(a *accused) {
 		return
 	}
 	well := int(time.Since(a.back)/(10*time.Second)) - 1
-	most := int((m.policy.MaxTime + m.policy.Time - 1) / m.policy.Time)
+	most := int((m.policy.MaxEjectionTime + m.policy.BaseEjectionTime - 1) / m.policy.BaseEjectionTime)
 	a.state, a.times = "ejected", min(max(a.times-max(well, 0), 0)+1, most)
 	a.until = time.Time{}
 	m.out = append(m.out, a)
@@ -173,8 +173,8 @@ func (m *trial) check(rt *rapid.T) {
 		why, ok := s.Reason.(*balance.EjectedError)
 		require.True(rt, ok)
 		require.Equal(rt, a.times, why.Times)
-		require.Equal(rt, fmt.Sprintf("%d failures in a row", m.policy.Consecutive), why.Cause)
-		if term := min(m.policy.Time*time.Duration(a.times), m.policy.MaxTime); a.until.IsZero() {
+		require.Equal(rt, fmt.Sprintf("%d failures in a row", m.policy.ConsecutiveFailures), why.Cause)
+		if term := min(m.policy.BaseEjectionTime*time.Duration(a.times), m.policy.MaxEjectionTime); a.until.IsZero() {
 			a.until = why.Until
 			require.LessOrEqual(rt, time.Until(a.until), term)
 			require.GreaterOrEqual(rt, time.Until(a.until), term*9/10)
@@ -223,9 +223,9 @@ func TestJuryAgainstAModel(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer synctest.Wait()
 			defer cancel()
-			e := balance.Ejection{
-				Consecutive: rapid.IntRange(1, 3).Draw(rt, "consecutive"), Time: 20 * time.Second, MaxTime: 70 * time.Second,
-				Floor: rapid.SampledFrom([]float64{0.125, 0.5, 0.75, 1}).Draw(rt, "floor"),
+			e := balance.OutlierDetection{
+				ConsecutiveFailures: rapid.IntRange(1, 3).Draw(rt, "consecutive"), BaseEjectionTime: 20 * time.Second, MaxEjectionTime: 70 * time.Second,
+				MinReady: rapid.SampledFrom([]float64{0.125, 0.5, 0.75, 1}).Draw(rt, "floor"),
 			}
 			m := &trial{pool: newPoolIn(ctx, inTurn(e)...), policy: e}
 			rt.Repeat(map[string]func(*rapid.T){

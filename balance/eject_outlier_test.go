@@ -23,9 +23,9 @@ func drawStandings(rt *rapid.T) []standing {
 }
 
 // asEnvoy is the rule of Envoy and of gRPC's A50, word by word.
-func asEnvoy(p Ejection, s []standing) map[*endpoint]bool {
+func asEnvoy(p OutlierDetection, s []standing) map[*endpoint]bool {
 	out := make(map[*endpoint]bool)
-	if len(s) < p.Endpoints {
+	if len(s) < p.MinEndpoints {
 		return out
 	}
 	sum, squares := 0.0, 0.0
@@ -36,7 +36,7 @@ func asEnvoy(p Ejection, s []standing) map[*endpoint]bool {
 	for _, e := range s {
 		squares += math.Pow(float64(e.good)/float64(e.all)-mean, 2)
 	}
-	threshold := mean - p.Deviations*math.Sqrt(squares/float64(len(s)))
+	threshold := mean - p.StdevFactor*math.Sqrt(squares/float64(len(s)))
 	for _, e := range s {
 		if float64(e.good)/float64(e.all) < threshold {
 			out[e.endpoint] = true
@@ -49,7 +49,7 @@ func asEnvoy(p Ejection, s []standing) map[*endpoint]bool {
 // the mean for it to matter and not to be chance; the worst come first.
 func TestOutliersAreThoseOfEnvoyThatMatter(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		p := Ejection{Endpoints: rapid.IntRange(1, 8).Draw(rt, "needed"), Deviations: rapid.Float64Range(0.1, 3).Draw(rt, "deviations")}.orDefault()
+		p := OutlierDetection{MinEndpoints: rapid.IntRange(1, 8).Draw(rt, "needed"), StdevFactor: rapid.Float64Range(0.1, 3).Draw(rt, "deviations")}.orDefault()
 		s := drawStandings(rt)
 		envoy := asEnvoy(p, s)
 		bad, mean := p.outliers(s)
@@ -57,11 +57,11 @@ func TestOutliersAreThoseOfEnvoyThatMatter(t *testing.T) {
 		for i, e := range bad {
 			took[e.endpoint] = true
 			require.True(rt, envoy[e.endpoint])
-			require.Greater(rt, mean-e.share(), p.Difference)
+			require.Greater(rt, mean-e.share(), p.MinDifference)
 			require.True(rt, i == 0 || bad[i-1].share() <= e.share())
 		}
 		for _, e := range s {
-			matters := mean-e.share() > p.Difference+1e-9 && mean-e.share() > chance(mean, e.all)+1e-9
+			matters := mean-e.share() > p.MinDifference+1e-9 && mean-e.share() > chance(mean, e.all)+1e-9
 			if envoy[e.endpoint] && matters {
 				require.True(rt, took[e.endpoint])
 			}
@@ -75,12 +75,12 @@ func TestChanceEjectsNobody(t *testing.T) {
 	for name, good := range map[string]float64{"999 of 1000": 0.999, "99 of 100": 0.99, "9 of 10": 0.9, "half": 0.5} {
 		t.Run(name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
-			p := Ejection{}.orDefault()
+			p := OutlierDetection{}.orDefault()
 			var ours, envoys int
 			for range intervals {
 				s := make([]standing, 20)
 				for i := range s {
-					s[i] = standing{endpoint: unknown(), all: uint64(p.Requests)}
+					s[i] = standing{endpoint: unknown(), all: uint64(p.RequestVolume)}
 					for range s[i].all {
 						if random.Float64() < good {
 							s[i].good++
@@ -99,30 +99,30 @@ func TestChanceEjectsNobody(t *testing.T) {
 }
 
 func TestEjectionDefaults(t *testing.T) {
-	want := Ejection{
-		Deviations: 1.9, Difference: 0.05, Requests: 100, Endpoints: 5,
-		Time: 30 * time.Second, MaxTime: 5 * time.Minute, Floor: 0.5,
+	want := OutlierDetection{
+		StdevFactor: 1.9, MinDifference: 0.05, RequestVolume: 100, MinEndpoints: 5,
+		BaseEjectionTime: 30 * time.Second, MaxEjectionTime: 5 * time.Minute, MinReady: 0.5,
 	}
-	assert.Equal(t, want, Ejection{}.orDefault())
-	assert.Equal(t, time.Hour, Ejection{Time: time.Hour}.orDefault().MaxTime)
+	assert.Equal(t, want, OutlierDetection{}.orDefault())
+	assert.Equal(t, time.Hour, OutlierDetection{BaseEjectionTime: time.Hour}.orDefault().MaxEjectionTime)
 }
 
 func TestEjectionValidate(t *testing.T) {
-	require.NoError(t, Ejection{}.Validate())
-	require.NoError(t, Ejection{Consecutive: 5, Interval: time.Second, Time: time.Hour}.orDefault().Validate())
-	require.NoError(t, Ejection{}.orDefault().Validate())
-	require.NoError(t, Ejection{Time: time.Hour}.Validate())
-	require.NoError(t, Ejection{Deviations: math.Inf(1), Difference: 1, Floor: 1}.Validate())
-	for field, bad := range map[string][]Ejection{
-		"Consecutive": {{Consecutive: -1}},
+	require.NoError(t, OutlierDetection{}.Validate())
+	require.NoError(t, OutlierDetection{ConsecutiveFailures: 5, Interval: time.Second, BaseEjectionTime: time.Hour}.orDefault().Validate())
+	require.NoError(t, OutlierDetection{}.orDefault().Validate())
+	require.NoError(t, OutlierDetection{BaseEjectionTime: time.Hour}.Validate())
+	require.NoError(t, OutlierDetection{StdevFactor: math.Inf(1), MinDifference: 1, MinReady: 1}.Validate())
+	for field, bad := range map[string][]OutlierDetection{
+		"Consecutive": {{ConsecutiveFailures: -1}},
 		"Interval":    {{Interval: -1}, {Interval: 1}, {Interval: 2 * time.Hour}},
-		"Deviations":  {{Deviations: -1}, {Deviations: math.NaN()}},
-		"Difference":  {{Difference: -1}, {Difference: 1.1}, {Difference: math.NaN()}},
-		"Requests":    {{Requests: -1}},
-		"Endpoints":   {{Endpoints: -1}},
-		"Time":        {{Time: -1}, {Time: 1}},
-		"MaxTime":     {{MaxTime: -1}, {MaxTime: 1}, {MaxTime: time.Second}, {Time: time.Hour, MaxTime: time.Minute}},
-		"Floor":       {{Floor: -1}, {Floor: 1.1}, {Floor: math.NaN()}},
+		"Deviations":  {{StdevFactor: -1}, {StdevFactor: math.NaN()}},
+		"Difference":  {{MinDifference: -1}, {MinDifference: 1.1}, {MinDifference: math.NaN()}},
+		"Requests":    {{RequestVolume: -1}},
+		"Endpoints":   {{MinEndpoints: -1}},
+		"Time":        {{BaseEjectionTime: -1}, {BaseEjectionTime: 1}},
+		"MaxTime":     {{MaxEjectionTime: -1}, {MaxEjectionTime: 1}, {MaxEjectionTime: time.Second}, {BaseEjectionTime: time.Hour, MaxEjectionTime: time.Minute}},
+		"Floor":       {{MinReady: -1}, {MinReady: 1.1}, {MinReady: math.NaN()}},
 	} {
 		for _, e := range bad {
 			require.ErrorContains(t, e.Validate(), "balance: ejection: "+field+" is ")
@@ -132,7 +132,7 @@ func TestEjectionValidate(t *testing.T) {
 
 // The counters of an interval hold what the longest one may bring.
 func TestTallyHoldsAnHour(t *testing.T) {
-	j := newJury(Ejection{Interval: time.Hour}.orDefault())
+	j := newJury(OutlierDetection{Interval: time.Hour}.orDefault())
 	e := unknown()
 	e.conduct.tally.Store((1<<32-2)<<32 | (1<<32 - 2))
 	j.hear(e, verdict{failed: true})
@@ -143,8 +143,8 @@ func TestTallyHoldsAnHour(t *testing.T) {
 
 // What a response that went well costs.
 func BenchmarkNote(b *testing.B) {
-	for name, e := range map[string]Ejection{
-		"none": {}, "consecutive": {Consecutive: 5}, "interval": {Interval: time.Second}, "both": {Consecutive: 5, Interval: time.Second},
+	for name, e := range map[string]OutlierDetection{
+		"none": {}, "consecutive": {ConsecutiveFailures: 5}, "interval": {Interval: time.Second}, "both": {ConsecutiveFailures: 5, Interval: time.Second},
 	} {
 		b.Run(name, func(b *testing.B) {
 			svc := &Balancer[int, int]{jury: newJury(e.orDefault())}

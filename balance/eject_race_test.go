@@ -24,10 +24,10 @@ import (
 // nothing is refused while there is an endpoint to try.
 func TestJuryUnderFire(t *testing.T) {
 	b, apply := of(t, 10,
-		balance.With[int](balance.Policy{Pick: balance.RoundRobin(), Penalty: -1, Ejection: balance.Ejection{
-			Consecutive: 2, Interval: time.Millisecond, Requests: 1, Endpoints: 2, Time: time.Millisecond, MaxTime: 2 * time.Millisecond,
+		balance.WithPolicy[int](balance.Policy{Picker: balance.RoundRobin(), Penalty: -1, OutlierDetection: balance.OutlierDetection{
+			ConsecutiveFailures: 2, Interval: time.Millisecond, RequestVolume: 1, MinEndpoints: 2, BaseEjectionTime: time.Millisecond, MaxEjectionTime: 2 * time.Millisecond,
 		}}),
-		balance.Classify(layer.ByError[int]))
+		balance.WithClassifier(layer.DefaultClassifier[int]))
 	var shut atomic.Bool
 	c := intChange{State: resolve.StateExists}
 	for i := range 10 {
@@ -83,8 +83,8 @@ func look(t *testing.T, b *balance.Balancer[int, int]) {
 }
 
 func TestHearingAllocatesNothing(t *testing.T) {
-	b, _ := of(t, 10, balance.With[int](balance.Policy{Ejection: balance.Ejection{Consecutive: 5, Interval: time.Hour}}),
-		balance.Classify(layer.ByError[int]))
+	b, _ := of(t, 10, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 5, Interval: time.Hour}}),
+		balance.WithClassifier(layer.DefaultClassifier[int]))
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(context.Background(), 1) }))
 }
 
@@ -92,14 +92,14 @@ func TestHearingAllocatesNothing(t *testing.T) {
 func BenchmarkEjection(b *testing.B) {
 	for _, bench := range []struct {
 		name string
-		e    balance.Ejection
+		e    balance.OutlierDetection
 	}{
-		{"none", balance.Ejection{}},
-		{"consecutive", balance.Ejection{Consecutive: 5}},
-		{"interval", balance.Ejection{Interval: 10 * time.Second}},
-		{"both", balance.Ejection{Consecutive: 5, Interval: 10 * time.Second}},
+		{"none", balance.OutlierDetection{}},
+		{"consecutive", balance.OutlierDetection{ConsecutiveFailures: 5}},
+		{"interval", balance.OutlierDetection{Interval: 10 * time.Second}},
+		{"both", balance.OutlierDetection{ConsecutiveFailures: 5, Interval: 10 * time.Second}},
 	} {
-		svc, _ := of(b, 100, balance.With[int](balance.Policy{Ejection: bench.e}), balance.Classify(layer.ByError[int]))
+		svc, _ := of(b, 100, balance.WithPolicy[int](balance.Policy{OutlierDetection: bench.e}), balance.WithClassifier(layer.DefaultClassifier[int]))
 		b.Run(bench.name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

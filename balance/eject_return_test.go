@@ -30,7 +30,7 @@ func TestReturn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1})...), servers(2)
+				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
 				out := ss[0].fail(always)
 				p.add(ss...)
 				p.sends(t, 2)
@@ -54,7 +54,7 @@ func TestReturn(t *testing.T) {
 
 func TestEjectedAndAddedAnewIsNew(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1})...), servers(2)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 2)
@@ -72,7 +72,7 @@ func TestEjectedAndAddedAnewIsNew(t *testing.T) {
 // Those that went one after the other come back one after the other.
 func TestEachHasItsTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1, Floor: 0.1, Time: 10 * time.Second})...), servers(9)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1, MinReady: 0.1, BaseEjectionTime: 10 * time.Second})...), servers(9)
 		p.add(ss...)
 		start := time.Now()
 		for _, s := range ss[:8] {
@@ -99,8 +99,8 @@ func TestEachHasItsTime(t *testing.T) {
 func TestReturnedIsTriedOut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t,
-			balance.With[*response](balance.Policy{Penalty: -1, Ejection: balance.Ejection{Consecutive: 1}}),
-			balance.Classify(layer.ByError[*response])), servers(2)
+			balance.WithPolicy[*response](balance.Policy{Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 1}}),
+			balance.WithClassifier(layer.DefaultClassifier[*response])), servers(2)
 		p.add(ss...)
 		p.sends(t, 40)
 		ss[0].fail(always)
@@ -129,7 +129,7 @@ func TestReturnedIsTriedOut(t *testing.T) {
 
 func TestEndWhileEjected(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 1, Interval: time.Second})...), servers(4)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1, Interval: time.Second})...), servers(4)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 4)

@@ -40,8 +40,8 @@ func (o outcome) String() string {
 // simulate sends them to ten endpoints, of which some fail a share of theirs.
 func simulate(t *testing.T, bad int, share float64, policy balance.Policy) outcome {
 	random := seeded()
-	p, ss := newPool(t, balance.With[*response](policy), balance.Classify(layer.ByError[*response]),
-		balance.Source[*response](random)), servers(10)
+	p, ss := newPool(t, balance.WithPolicy[*response](policy), balance.WithClassifier(layer.DefaultClassifier[*response]),
+		balance.WithRand[*response](random)), servers(10)
 	for _, s := range ss[:bad] {
 		s.fail(func() bool { return float64(random()>>11)/(1<<53) < share })
 	}
@@ -73,7 +73,7 @@ func simulate(t *testing.T, bad int, share float64, policy balance.Policy) outco
 // What an ejection is worth, by itself and beside the penalty. The figures are
 // logged.
 func TestEjectionInASimulation(t *testing.T) {
-	rules := balance.Ejection{Consecutive: 5, Interval: 10 * time.Second}
+	rules := balance.OutlierDetection{ConsecutiveFailures: 5, Interval: 10 * time.Second}
 	for _, tt := range []struct {
 		name  string
 		bad   int
@@ -89,9 +89,9 @@ func TestEjectionInASimulation(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			policies := map[string]balance.Policy{
 				"nothing":  {Penalty: -1},
-				"ejection": {Penalty: -1, Ejection: rules},
+				"ejection": {Penalty: -1, OutlierDetection: rules},
 				"penalty":  {},
-				"both":     {Ejection: rules},
+				"both":     {OutlierDetection: rules},
 			}
 			got := make(map[string]outcome)
 			for name, policy := range policies {

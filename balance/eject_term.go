@@ -58,7 +58,7 @@ func (b *Balancer[Req, Rsp]) compare() {
 		tally := n.conduct.tally.Swap(0)
 		s := standing{endpoint: &n.endpoint, all: tally >> 32}
 		s.good = s.all - min(tally&(1<<32-1), s.all)
-		if n.status.state() == ready && s.all >= uint64(j.policy.Requests) {
+		if n.status.state() == ready && s.all >= uint64(j.policy.RequestVolume) {
 			j.standings = append(j.standings, s)
 		}
 	}
@@ -75,7 +75,7 @@ func (b *Balancer[Req, Rsp]) trip(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n.conduct.row.Store(0)
-	if b.eject(n, fmt.Sprintf("%d failures in a row", b.jury.policy.Consecutive)) {
+	if b.eject(n, fmt.Sprintf("%d failures in a row", b.jury.policy.ConsecutiveFailures)) {
 		b.meters.consecutive.Add(1)
 	}
 }

@@ -18,10 +18,10 @@ import (
 
 // inTurn gives each endpoint as many requests as any other, so that what is
 // seen is the ejection's doing alone.
-func inTurn(e balance.Ejection) []option {
+func inTurn(e balance.OutlierDetection) []option {
 	return []option{
-		balance.With[*response](balance.Policy{Pick: balance.RoundRobin(), Penalty: -1, Ejection: e}),
-		balance.Classify(layer.ByError[*response]),
+		balance.WithPolicy[*response](balance.Policy{Picker: balance.RoundRobin(), Penalty: -1, OutlierDetection: e}),
+		balance.WithClassifier(layer.DefaultClassifier[*response]),
 	}
 }
 
@@ -73,7 +73,7 @@ func (p *pool) sentence(t *testing.T, s *server) *balance.EjectedError {
 
 func TestFailuresInARowEject(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(3)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 3})...), servers(3)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 6)
@@ -115,20 +115,20 @@ func TestThrottledIsWell(t *testing.T) {
 		if errors.Is(o.Err, errThrottled) {
 			return layer.Throttled
 		}
-		return layer.ByError(o)
+		return layer.DefaultClassifier(o)
 	}
 	for name, tt := range map[string]struct {
-		ejection balance.Ejection
+		ejection balance.OutlierDetection
 		failures int // of each three responses
 		state    string
 	}{
-		"in a row":                    {balance.Ejection{Consecutive: 5}, 0, "ready"},
-		"between failures in a row":   {balance.Ejection{Consecutive: 5}, 1, "ejected"},
-		"among others, by comparison": {balance.Ejection{Interval: time.Second, Requests: 20}, 0, "ejected"},
+		"in a row":                    {balance.OutlierDetection{ConsecutiveFailures: 5}, 0, "ready"},
+		"between failures in a row":   {balance.OutlierDetection{ConsecutiveFailures: 5}, 1, "ejected"},
+		"among others, by comparison": {balance.OutlierDetection{Interval: time.Second, RequestVolume: 20}, 0, "ejected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, append(inTurn(tt.ejection), balance.Classify(throttled))...), servers(6)
+				p, ss := newPool(t, append(inTurn(tt.ejection), balance.WithClassifier(throttled))...), servers(6)
 				n := 0
 				ss[0].serve = func(context.Context, string) (*response, error) {
 					if n++; n%3 < tt.failures {
@@ -148,7 +148,7 @@ func TestThrottledIsWell(t *testing.T) {
 
 func TestSuccessBreaksTheRow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 3})...), servers(3)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 3})...), servers(3)
 		n := 0
 		ss[0].fail(func() bool { n++; return n%3 != 0 })
 		p.add(ss...)
@@ -158,10 +158,10 @@ func TestSuccessBreaksTheRow(t *testing.T) {
 }
 
 func TestEjectionNeedsARuleAndFailures(t *testing.T) {
-	policy := balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 1, Interval: time.Second}}
+	policy := balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 1, Interval: time.Second}}
 	for name, opts := range map[string][]option{
-		"no failures": {balance.With[*response](policy), neverFailing()},
-		"no rule":     inTurn(balance.Ejection{Time: time.Hour}),
+		"no failures": {balance.WithPolicy[*response](policy), neverFailing()},
+		"no rule":     inTurn(balance.OutlierDetection{BaseEjectionTime: time.Hour}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestEjectionNeedsARuleAndFailures(t *testing.T) {
 
 func TestTimesInARow(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2, MaxTime: 100 * time.Second})...), servers(3)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 2, MaxEjectionTime: 100 * time.Second})...), servers(3)
 		ss[0].fail(always)
 		p.add(ss...)
 		again := func() *balance.EjectedError {
@@ -207,7 +207,7 @@ func TestTimesInARow(t *testing.T) {
 // when it is back.
 func TestInFlightGoesOn(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.Ejection{Consecutive: 2})...), servers(2)
+		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 2})...), servers(2)
 		pr, pw := io.Pipe()
 		ss[0].serve = func(context.Context, string) (*response, error) { return &response{pr}, nil }
 		p.add(ss...)

@@ -18,8 +18,8 @@ func TestSentAgainGoesElsewhere(t *testing.T) {
 	const n = 10
 	for round := range 50 {
 		b, _ := of(t, n)
-		tries := new(layer.Tries)
-		ctx := layer.WithTries(t.Context(), tries)
+		tries := new(layer.Attempts)
+		ctx := layer.WithAttempts(t.Context(), tries)
 		for i := range n {
 			_, err := b.Call(ctx, 1)
 			require.NoError(t, err)
@@ -34,8 +34,8 @@ func TestSentAgainGoesElsewhere(t *testing.T) {
 func TestTriesOfOthersDoNotMatter(t *testing.T) {
 	b, _ := of(t, 2)
 	for range 20 {
-		tries := new(layer.Tries)
-		_, err := b.Call(layer.WithTries(t.Context(), tries), 1)
+		tries := new(layer.Attempts)
+		_, err := b.Call(layer.WithAttempts(t.Context(), tries), 1)
 		require.NoError(t, err)
 		assert.Equal(t, 1, tries.Len())
 	}
@@ -45,8 +45,8 @@ func TestTriesOfOthersDoNotMatter(t *testing.T) {
 // request has been are passed over.
 func TestSentAgainAmongMany(t *testing.T) {
 	b, _ := of(t, 1000)
-	tries := new(layer.Tries)
-	ctx := layer.WithTries(t.Context(), tries)
+	tries := new(layer.Attempts)
+	ctx := layer.WithAttempts(t.Context(), tries)
 	for i := range 10 {
 		_, err := b.Call(ctx, 1)
 		require.NoError(t, err)
@@ -59,8 +59,8 @@ func BenchmarkPickElsewhere(b *testing.B) {
 	svc, _ := of(b, 100)
 	b.ReportAllocs()
 	for b.Loop() {
-		tries := new(layer.Tries)
-		ctx := layer.WithTries(context.Background(), tries)
+		tries := new(layer.Attempts)
+		ctx := layer.WithAttempts(context.Background(), tries)
 		_, _ = svc.Call(ctx, 1)
 		_, _ = svc.Call(ctx, 1)
 	}
@@ -80,12 +80,12 @@ func TestRetryGoesElsewhere(t *testing.T) {
 		}
 		all[0].serve = func(context.Context, string) (*response, error) { return nil, errBroken }
 		p.add(all...)
-		svc := layer.NewStack[string](layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+		svc := layer.NewStack[string](layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 			if errors.Is(o.Err, errBroken) {
 				return layer.Retryable
 			}
-			return layer.ByError(o)
-		})).Retry(layer.RetryPolicy[string, *response]{Tries: 2, Budget: layer.NewBudget(0, 0, 1000)}).Service(p.balancer)
+			return layer.DefaultClassifier(o)
+		})).Retry(layer.RetryPolicy[string, *response]{MaxAttempts: 2, Budget: layer.NewBudget(0, 0, 1000)}).Service(p.balancer)
 		for range 500 {
 			rsp, err := svc.Call(t.Context(), "")
 			require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestHedgeGoesElsewhere(t *testing.T) {
 		both := servers(2)
 		p.add(both...)
 		svc := layer.NewStack[string, *response]().
-			Hedge(layer.HedgePolicy[string]{Min: time.Second, Max: time.Second, Budget: layer.NewBudget(0, 0, 1000)}).
+			Hedge(layer.HedgePolicy[string]{MinDelay: time.Second, MaxDelay: time.Second, Budget: layer.NewBudget(0, 0, 1000)}).
 			Service(p.balancer)
 		for _, s := range both {
 			s.serve = func(ctx context.Context, _ string) (*response, error) {

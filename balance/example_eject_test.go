@@ -12,7 +12,7 @@ import (
 
 // One of three endpoints fails. After three failures in a row it is out, and
 // who asks is told why.
-func ExampleEjection() {
+func ExampleOutlierDetection() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
@@ -25,7 +25,7 @@ func ExampleEjection() {
 		return hello(ctx, t)
 	}
 	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", broken,
-		balance.With[string](balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 3}}))
+		balance.WithPolicy[string](balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3}}))
 	ready(svc, 3)
 
 	failed := 0

@@ -33,7 +33,7 @@ func Example_explain() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	svc := balance.Resolve(ctx, zoned("a", "a", "b"), "web:80", hello,
-		balance.With[string](balance.Policy{Zone: "a"}), balance.Source[string](func() uint64 { return 4 }))
+		balance.WithPolicy[string](balance.Policy{Zone: "a"}), balance.WithRand[string](func() uint64 { return 4 }))
 	ready(svc, 3)
 
 	ctx, why := layer.Explain(ctx)

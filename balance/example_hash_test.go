@@ -10,12 +10,12 @@ import (
 )
 
 // Requests of one user go to one endpoint, whose cache knows them.
-func ExampleHash() {
+func ExampleConsistentHash() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
 	svc := balance.Resolve(ctx, fixed("10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"), "web", hello,
-		balance.With[string](balance.Policy{Pick: balance.Hash(1.25)}))
+		balance.WithPolicy[string](balance.Policy{Picker: balance.ConsistentHash(1.25)}))
 	ready(svc, 3)
 	for _, user := range []string{"alice", "bob", "carol", "dave", "alice", "bob"} {
 		key := fnv.New64a()

@@ -34,7 +34,7 @@ func (b *Balancer[Req, Rsp]) exchange(
 		balancer: b, node: n, ctx: ctx, start: start, rsp: rsp,
 		head: b.failures.judge(ctx, layer.Outcome[Rsp]{Response: rsp}),
 	}
-	if b.sample == Head {
+	if b.sample == SampleHeaders {
 		x.take()
 	}
 	return x
@@ -72,18 +72,18 @@ func (x *exchange[Req, Rsp]) cancel() {
 	}
 }
 
-// Head takes the latency of an upgraded connection, which says its first word when
+// SampleHeaders takes the latency of an upgraded connection, which says its first word when
 // it has one to say.
 func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
 
 // Data takes the latency at the first byte.
 func (x *exchange[Req, Rsp]) Data(int) {
-	if x.balancer.sample != End {
+	if x.balancer.sample != SampleEnd {
 		x.take()
 	}
 }
 
-// End takes the latency of a response without a byte, and the failure of one
+// SampleEnd takes the latency of a response without a byte, and the failure of one
 // that looked well until then, for which it had all its time.
 func (x *exchange[Req, Rsp]) End(err error) {
 	stage := x.stage.Swap(finished)
@@ -102,7 +102,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	case v.failed:
 	case v.ignored:
 		return
-	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrUnread):
+	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrBodyClosedEarly):
 		return // the caller left in the midst of it: it was neither good nor bad
 	default:
 		if v = x.balancer.failures.judge(x.ctx, out); v.price > 0 {

@@ -40,12 +40,12 @@ func requireAtRest(t *testing.T, b *Balancer[int, *answer], picks int) {
 	}
 }
 
-var samples = []Sample{FirstByte, Head, End}
+var samples = []Sample{SampleFirstByte, SampleHeaders, SampleEnd}
 
 // A response that is over when Call returns ends within Until.
 func TestClassifierPanicsAtTheEnd(t *testing.T) {
 	for _, sample := range samples {
-		b, _ := alone(t, With[*answer](Policy{Sample: sample}), Classify(func(o layer.Outcome[*answer]) layer.Class {
+		b, _ := alone(t, WithPolicy[*answer](Policy{Sample: sample}), WithClassifier(func(o layer.Outcome[*answer]) layer.Class {
 			if o.Ended {
 				panic("unforeseen")
 			}
@@ -58,13 +58,13 @@ func TestClassifierPanicsAtTheEnd(t *testing.T) {
 	}
 }
 
-// What an observer is told after Until panicked, as a context that ends beside it
+// What an observer is told after WithCompletion panicked, as a context that ends beside it
 // may do, counts for nothing.
 func TestToldAfterUntilPanicked(t *testing.T) {
 	for _, sample := range samples {
 		var o layer.Observer
-		b, _ := alone(t, With[*answer](Policy{Sample: sample}),
-			Until(func(_ context.Context, _ *answer, observer layer.Observer) *answer {
+		b, _ := alone(t, WithPolicy[*answer](Policy{Sample: sample}),
+			WithCompletion(func(_ context.Context, _ *answer, observer layer.Observer) *answer {
 				o = observer
 				panic("unforeseen")
 			}))

@@ -16,7 +16,7 @@ import (
 
 func TestExplain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Zone: "a"})), servers(5)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(5)
 		ss[3].open(false)
 		ss[4].close()
 		c := change{State: resolve.StateExists}
@@ -57,7 +57,7 @@ func TestExplainRetries(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t), servers(2)
 		p.add(ss...)
-		ctx, why := layer.Explain(layer.WithTries(t.Context(), new(layer.Tries)))
+		ctx, why := layer.Explain(layer.WithAttempts(t.Context(), new(layer.Attempts)))
 		require.NoError(t, p.send(ctx))
 		require.NoError(t, p.send(ctx))
 		require.NoError(t, p.send(ctx))

@@ -58,8 +58,8 @@ type verdict struct {
 
 // judge says what an outcome means.
 func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdict {
-	class := f.classify().Judge(ctx, out)
-	if !class.Failed() {
+	class := f.classify().Classify(ctx, out)
+	if !class.IsFailure() {
 		return verdict{ignored: class == layer.Ignorable}
 	}
 	v := verdict{failed: true, throttled: class == layer.Throttled, price: max(f.penalty, 0)}
@@ -74,24 +74,24 @@ func (f *failures[Rsp]) judge(ctx context.Context, out layer.Outcome[Rsp]) verdi
 	return v
 }
 
-// Classify sets which responses are failures. The default is the classifier of
+// WithClassifier sets which responses are failures. The default is the classifier of
 // the endpoints: that of the first endpoint whose service has one, see
-// [layer.ClassifierOf], or [layer.ByError] if none has. The endpoints of
+// [layer.ClassifierOf], or [layer.DefaultClassifier] if none has. The endpoints of
 // httplayer, grpclayer and kitlayer have the classifier of their protocol.
 //
 // A failure counts as if it had taken the policy's Penalty, and no less than the
 // expected latency of the endpoint, so that an endpoint that fails fast gets less
 // traffic. A classifier is not asked about refusals, and about callers that cancel.
-// A deadline without an answer counts from the third in a row, see [Ejection]. An
+// A deadline without an answer counts from the third in a row, see [OutlierDetection]. An
 // Ignorable response is neither good nor bad; its latency counts only if it is
 // longer than expected.
-func Classify[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
+func WithClassifier[Rsp any](c layer.Classifier[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 
-// RetryAfter says how long a failed response asks to be left alone, as the
-// After of a layer.Resend does. What is longer than the penalty is taken
+// WithRetryAfter says how long a failed response asks to be left alone, as the
+// After of a layer.Replayer does. What is longer than the penalty is taken
 // in its place, up to 5 minutes.
-func RetryAfter[Rsp any](after func(rsp Rsp, err error) (time.Duration, bool)) Option[Rsp] {
+func WithRetryAfter[Rsp any](after func(rsp Rsp, err error) (time.Duration, bool)) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.retryAfter = after })
 }

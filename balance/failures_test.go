@@ -17,7 +17,7 @@ import (
 
 // neverFailing is a classifier by which no response is a failure.
 func neverFailing() option {
-	return balance.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Success })
+	return balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { return layer.Success })
 }
 
 // verdicts says of responses whether they are failures: at once, or only when
@@ -31,7 +31,7 @@ func (v *verdicts) failing(kind *sync.Map) *response {
 }
 
 func (v *verdicts) judging() option {
-	return balance.Classify(func(o layer.Outcome[*response]) layer.Class {
+	return balance.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 		_, head := v.head.Load(o.Response)
 		_, trailer := v.trailer.Load(o.Response)
 		if o.Err != nil || head || trailer && o.Ended {
@@ -83,13 +83,13 @@ func TestPenalty(t *testing.T) {
 		opts []option
 		want time.Duration
 	}{
-		"linkerd's":           {[]option{balance.With[*response](balance.Policy{Penalty: 5 * time.Second})}, 5 * time.Second},
-		"set":                 {[]option{balance.With[*response](balance.Policy{Penalty: time.Second})}, time.Second},
-		"none":                {[]option{balance.With[*response](balance.Policy{Penalty: -1})}, 0}, // what it took
-		"told to wait longer": {[]option{balance.RetryAfter(after(time.Minute))}, time.Minute},
-		"told to wait less":   {[]option{balance.With[*response](balance.Policy{Penalty: 5 * time.Second}), balance.RetryAfter(after(time.Second))}, 5 * time.Second},
+		"linkerd's":           {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: 5 * time.Second})}, 5 * time.Second},
+		"set":                 {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: time.Second})}, time.Second},
+		"none":                {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: -1})}, 0}, // what it took
+		"told to wait longer": {[]option{balance.WithRetryAfter(after(time.Minute))}, time.Minute},
+		"told to wait less":   {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: 5 * time.Second}), balance.WithRetryAfter(after(time.Second))}, 5 * time.Second},
 		"told to wait for an hour": {
-			[]option{balance.RetryAfter(after(time.Hour))}, 5 * time.Minute,
+			[]option{balance.WithRetryAfter(after(time.Hour))}, 5 * time.Minute,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -188,7 +188,7 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error) { return 0, f.err }
 
 func TestJudgingAllocatesNothing(t *testing.T) {
-	b, _ := of(t, 10, balance.Classify(layer.ByError[int]))
+	b, _ := of(t, 10, balance.WithClassifier(layer.DefaultClassifier[int]))
 	ctx := context.Background()
 	require.Zero(t, testing.AllocsPerRun(1000, func() { _, _ = b.Call(ctx, 1) }))
 }

@@ -30,7 +30,7 @@ const (
 func newGroup(p Policy, random func() uint64) *group {
 	g := &group{
 		decay: decayTicks(p.Decay), fading: newFading(decayTicks(p.Decay)), cost: p.Cost,
-		slowStart: tick(p.SlowStart), farther: float32(p.Spill), random: random,
+		slowStart: tick(p.SlowStart), farther: float32(p.ZoneSpillover), random: random,
 	}
 	g.weighted.Store(g.slowStart > 0)
 	g.usual.init(p.DefaultRTT)
@@ -62,7 +62,7 @@ type query struct {
 	now         uint32
 	affinity    uint64
 	hasAffinity bool
-	tries       *layer.Tries
+	tries       *layer.Attempts
 	why         *looks // nil: nobody asks
 }
 

@@ -37,7 +37,7 @@ func (l *lasting) Close() error { return nil }
 func TestFailingDrawsNothingWhereOthersHaveStreams(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const streams = 3000
-		p, ss := newPool(t, balance.Classify(layer.ByError[*response])), servers(3)
+		p, ss := newPool(t, balance.WithClassifier(layer.DefaultClassifier[*response])), servers(3)
 		over, broken := make(chan struct{}), make(chan struct{})
 		for i, s := range ss {
 			end := over
@@ -77,7 +77,7 @@ func TestFailingDrawsNothingWhereOthersHaveStreams(t *testing.T) {
 // that it takes an hour.
 func TestAStreamThatBreaksOffLateIsNoLatency(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.Classify(layer.ByError[*response])), servers(3)
+		p, ss := newPool(t, balance.WithClassifier(layer.DefaultClassifier[*response])), servers(3)
 		for _, s := range ss {
 			s.after(around(5 * time.Millisecond))
 		}
@@ -108,14 +108,14 @@ func callersAreIgnored(o layer.Outcome[*response]) layer.Class {
 	if errors.Is(o.Err, errCallers) {
 		return layer.Ignorable
 	}
-	return layer.ByError(o)
+	return layer.DefaultClassifier(o)
 }
 
 // What tells nothing is no good response between failures.
 func TestIgnorableIsNoSuccess(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		policy := balance.Policy{Pick: balance.RoundRobin(), Ejection: balance.Ejection{Consecutive: 5}}
-		p, ss := newPool(t, balance.With[*response](policy), balance.Classify(callersAreIgnored)), servers(4)
+		policy := balance.Policy{Picker: balance.RoundRobin(), OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 5}}
+		p, ss := newPool(t, balance.WithPolicy[*response](policy), balance.WithClassifier(callersAreIgnored)), servers(4)
 		for _, s := range ss {
 			s.after(func() time.Duration { return 10 * time.Millisecond })
 		}
@@ -139,7 +139,7 @@ func TestIgnorableIsNoSuccess(t *testing.T) {
 // Nor does its latency count, unless it is longer than what was expected.
 func TestIgnorableIsNoLatency(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.Classify(callersAreIgnored)), servers(1)
+		p, ss := newPool(t, balance.WithClassifier(callersAreIgnored)), servers(1)
 		p.add(ss...)
 		took, err := 50*time.Millisecond, error(nil)
 		ss[0].serve = func(context.Context, string) (*response, error) {
@@ -162,10 +162,10 @@ func TestIgnorableIsNoLatency(t *testing.T) {
 
 // Who observes responses may panic.
 func TestUntilPanics(t *testing.T) {
-	for _, sample := range []balance.Sample{balance.Head, balance.FirstByte} {
+	for _, sample := range []balance.Sample{balance.SampleHeaders, balance.SampleFirstByte} {
 		bubble(t, func(t *testing.T) {
-			p, ss := newPool(t, balance.With[*response](balance.Policy{Sample: sample}),
-				balance.Until(func(context.Context, *response, layer.Observer) *response { panic("unforeseen") })), servers(1)
+			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Sample: sample}),
+				balance.WithCompletion(func(context.Context, *response, layer.Observer) *response { panic("unforeseen") })), servers(1)
 			p.add(ss...)
 			require.Panics(t, func() { _, _ = p.Call(t.Context(), "") })
 			require.Zero(t, p.Snapshot()[0].InFlight)
@@ -200,7 +200,7 @@ func TestRefusedIsNotPicked(t *testing.T) {
 // A slow start is for what is new to requests, or may be.
 func TestSlowStartBeginsWhenReady(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{SlowStart: time.Minute})), servers(2)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{SlowStart: time.Minute})), servers(2)
 		for _, s := range ss {
 			s.after(around(10 * time.Millisecond))
 		}

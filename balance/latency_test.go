@@ -16,7 +16,9 @@ import (
 
 const sec = time.Second
 
-func sampled(at balance.Sample) option { return balance.With[*response](balance.Policy{Sample: at}) }
+func sampled(at balance.Sample) option {
+	return balance.WithPolicy[*response](balance.Policy{Sample: at})
+}
 
 // stream is a body that can be fed.
 func stream() (*response, *io.PipeWriter) {
@@ -40,10 +42,10 @@ func TestLatencyIsTakenAtTheFirstByte(t *testing.T) {
 		{"first byte of what breaks", []option{neverFailing()}, sec, sec, 10 * sec, broken, 2 * sec},
 		{"empty", nil, sec, 0, 3 * sec, nil, 4 * sec},
 		{"broken without a byte", nil, sec, 0, 3 * sec, broken, 4 * sec},
-		{"at return", []option{balance.Until(layer.AtReturn[*response])}, sec, sec, sec, nil, sec},
-		{"head, in flight to the end", []option{sampled(balance.Head)}, sec, sec, 10 * sec, nil, sec},
-		{"end", []option{sampled(balance.End)}, sec, sec, 10 * sec, nil, 12 * sec},
-		{"end of what breaks", []option{sampled(balance.End)}, sec, sec, 10 * sec, broken, 12 * sec},
+		{"at return", []option{balance.WithCompletion(layer.AtReturn[*response])}, sec, sec, sec, nil, sec},
+		{"head, in flight to the end", []option{sampled(balance.SampleHeaders)}, sec, sec, 10 * sec, nil, sec},
+		{"end", []option{sampled(balance.SampleEnd)}, sec, sec, 10 * sec, nil, 12 * sec},
+		{"end of what breaks", []option{sampled(balance.SampleEnd)}, sec, sec, 10 * sec, broken, 12 * sec},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -139,7 +141,7 @@ func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
 		} {
 			t.Run(tt.name+" "+at, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: time.Hour})), servers(1)
+					p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Decay: time.Hour})), servers(1)
 					ss[0].serve = serve
 					p.add(ss...)
 					ctx, leave := context.WithTimeout(t.Context(), tt.waited)
@@ -161,7 +163,7 @@ func TestCallerWhoLeavesTellsOnlyThatMuch(t *testing.T) {
 // Many of them leave the estimate as it was.
 func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: sec})), servers(1)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Decay: sec})), servers(1)
 		p.add(ss[0].after(func() time.Duration { return 20 * time.Millisecond }))
 		require.NoError(t, p.send(t.Context()))
 		ss[0].hang()
@@ -177,7 +179,7 @@ func TestCallersWhoLeaveDoNotConfirm(t *testing.T) {
 // It left after the first byte: that was on time.
 func TestCallerWhoLeavesAfterTheFirstByte(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Decay: time.Hour})), servers(1)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Decay: time.Hour})), servers(1)
 		rsp, w := stream()
 		ss[0].serve = func(context.Context, string) (*response, error) { return rsp, nil }
 		p.add(ss...)
@@ -219,7 +221,7 @@ func TestTimesOfThePolicy(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, balance.With[*response](tt.policy)), servers(1)
+				p, ss := newPool(t, balance.WithPolicy[*response](tt.policy)), servers(1)
 				took := sec
 				p.add(ss[0].after(func() time.Duration { return took }))
 				require.Equal(t, tt.first, p.ewma(ss[0]))
@@ -242,10 +244,10 @@ type upgraded struct {
 // An upgraded connection is here with its head, however long it is silent then.
 func TestUpgradesAreTimedAtTheHead(t *testing.T) {
 	for sample, want := range map[balance.Sample]time.Duration{
-		balance.FirstByte: 10 * time.Millisecond, balance.Head: 10 * time.Millisecond, balance.End: time.Hour,
+		balance.SampleFirstByte: 10 * time.Millisecond, balance.SampleHeaders: 10 * time.Millisecond, balance.SampleEnd: time.Hour,
 	} {
 		bubble(t, func(t *testing.T) {
-			p, ss := newPool(t, balance.With[*response](balance.Policy{Sample: sample})), servers(1)
+			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Sample: sample})), servers(1)
 			over := make(chan struct{})
 			ss[0].serve = func(context.Context, string) (*response, error) {
 				time.Sleep(10 * time.Millisecond)
@@ -255,7 +257,7 @@ func TestUpgradesAreTimedAtTheHead(t *testing.T) {
 			rsp, err := p.Call(t.Context(), "")
 			require.NoError(t, err)
 			time.Sleep(time.Hour)
-			if sample != balance.End {
+			if sample != balance.SampleEnd {
 				require.InDelta(t, want, p.ewma(ss[0]), float64(time.Microsecond), "%v", sample)
 			}
 			require.EqualValues(t, 1, p.Snapshot()[0].InFlight)

@@ -18,16 +18,16 @@ import (
 // Prometheus, which panics where a label is missing, does so in the goroutine that
 // makes the balancer. A panic after that is ignored, and the value is lost.
 type Instruments struct {
-	Endpoints metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
-	Updates   metrics.Counter // label "op": Reset, Add, Remove
-	Refusals  metrics.Counter // requests that no endpoint took
-	Ejections metrics.Counter // endpoints taken out; label "cause": consecutive, outlier
-	Spared    metrics.Counter // endpoints that were not, because of the floor
-	Recalled  metrics.Counter // endpoints that came back before their time, because of the floor
+	Endpoints        metrics.Gauge   // endpoints; label "endpoint_state": ready, pending (which is all that are not)
+	Updates          metrics.Counter // label "op": Reset, Add, Remove
+	Rejections       metrics.Counter // requests that no endpoint took
+	Ejections        metrics.Counter // endpoints taken out; label "cause": consecutive, outlier
+	EjectionsSkipped metrics.Counter // endpoints that were not, because of the floor
+	Readmissions     metrics.Counter // endpoints that came back before their time, because of the floor
 }
 
 func (i Instruments) orDiscard() Instruments {
-	for _, c := range []*metrics.Counter{&i.Updates, &i.Refusals, &i.Ejections, &i.Spared, &i.Recalled} {
+	for _, c := range []*metrics.Counter{&i.Updates, &i.Rejections, &i.Ejections, &i.EjectionsSkipped, &i.Readmissions} {
 		if *c == nil {
 			*c = discard.NewCounter()
 		}
@@ -54,11 +54,11 @@ func (i Instruments) bind() meters {
 		reset:       i.Updates.With("op", "Reset"),
 		added:       i.Updates.With("op", "Add"),
 		gone:        i.Updates.With("op", "Remove"),
-		refused:     i.Refusals,
+		refused:     i.Rejections,
 		consecutive: i.Ejections.With("cause", "consecutive"),
 		outlier:     i.Ejections.With("cause", "outlier"),
-		spared:      i.Spared,
-		recalled:    i.Recalled,
+		spared:      i.EjectionsSkipped,
+		recalled:    i.Readmissions,
 	}
 	for _, g := range []metrics.Gauge{m.ready, m.pending} {
 		g.Add(0)

@@ -36,10 +36,10 @@ func TestConstructorsPanic(t *testing.T) {
 		"balance: nil resolver": func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
 		"balance: nil Make":     func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
 		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
-			return balance.New(t.Context(), "web", none, balance.With[int](balance.Policy{Decay: -1}))
+			return balance.New(t.Context(), "web", none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
 		},
 		"balance: ejection: Floor is 2, want from 0, for the default, to 1": func() *b {
-			return balance.Resolve(t.Context(), r, "web", mk, balance.With[int](balance.Policy{Ejection: balance.Ejection{Floor: 2}}))
+			return balance.Resolve(t.Context(), r, "web", mk, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{MinReady: 2}}))
 		},
 	} {
 		require.PanicsWithValue(t, want, func() { construct() })
@@ -55,7 +55,7 @@ func TestCallerWhoseTimeIsOver(t *testing.T) {
 		p, ss := newPool(t), servers(1)
 		p.add(ss...)
 		ctx, leave := context.WithCancelCause(t.Context())
-		leave(layer.ErrTryTimeout)
+		leave(layer.ErrAttemptTimeout)
 		require.EqualError(t, p.send(ctx), "balance web: not ready: its time was over: try timeout")
 	})
 }

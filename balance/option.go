@@ -42,25 +42,25 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// With sets the policy. [New] panics if it is not valid.
-func With[Rsp any](p Policy) Option[Rsp] {
+// WithPolicy sets the policy. [New] panics if it is not valid.
+func WithPolicy[Rsp any](p Policy) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
 }
 
-// Until says where a response ends: until then it counts as in flight. The
+// WithCompletion says where a response ends: until then it counts as in flight. The
 // default is [layer.AtEnd].
-func Until[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
+func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// Source sets where random numbers come from, 64 bits at a time: for a
+// WithRand sets where random numbers come from, 64 bits at a time: for a
 // simulation that shall be the same each time. It must be safe for concurrent
 // use, as the balancer is. The default is that of math/rand/v2.
-func Source[Rsp any](random func() uint64) Option[Rsp] {
+func WithRand[Rsp any](random func() uint64) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.random = random })
 }
 
-// Measured sets where the balancer writes its metrics.
-func Measured[Rsp any](to Instruments) Option[Rsp] {
+// WithMetrics sets where the balancer writes its metrics.
+func WithMetrics[Rsp any](to Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = to })
 }

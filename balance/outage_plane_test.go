@@ -220,14 +220,14 @@ func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[stri
 func (p *plane) services(ctx context.Context, r resolve.Resolver) layer.Service[string, string] {
 	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[string, string] {
 		return balance.Resolve(ctx, r, target, p.serve)
-	}, layer.CachePolicy{Idle: time.Minute})
+	}, layer.CachePolicy{IdleTimeout: time.Minute})
 	return layer.NewStack[string, string]().Queue(10, 3*time.Second).
 		Service(targets.Router(func(target string) (string, error) { return target, nil }))
 }
 
 // source resolves by the controller.
 func (p *plane) source(b resolve.Backoff) resolve.Resolver {
-	source := linkerd.New(p.conn, linkerd.Backoff(b), linkerd.StreamLimits(linkerd.Limits{}))
+	source := linkerd.New(p.conn, linkerd.WithBackoff(b), linkerd.WithStreamLimits(linkerd.Limits{}))
 	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		return source.Resolve(context.WithValue(ctx, targetKey{}, target), target)
 	})

@@ -52,7 +52,7 @@ func testOutage(t *testing.T, b resolve.Backoff) {
 	defer p.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	svc := p.services(ctx, resolve.KeepLastGood(p.source(b), resolve.KeepPolicy{}))
+	svc := p.services(ctx, resolve.ServeStale(p.source(b), resolve.StalePolicy{}))
 	start := time.Now()
 	back := start.Add(10*time.Minute + time.Hour)
 	// The pause of a dial, and ours before and after it, with their jitter: an
@@ -94,7 +94,7 @@ func testOutage(t *testing.T, b resolve.Backoff) {
 }
 
 // What a controller says that was away for a minute, and what becomes of it: of
-// the old set, and with resolve.KeepLastGood and without it.
+// the old set, and with resolve.ServeStale and without it.
 func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 	const (
 		old    = "10.0.0.1 10.0.0.2"
@@ -105,7 +105,7 @@ func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 	for name, tt := range map[string]struct {
 		mood  mood
 		says  *destination.Update
-		loss  float64 // resolve.KeepPolicy.MaxLoss
+		loss  float64 // resolve.StalePolicy.MaxLoss
 		plain string  // where requests go soon, and later
 		soon  string  // so too with KeepLastGood, before its 30 s are over
 		later string  // and after them
@@ -152,7 +152,7 @@ func TestControllerComesBackEmptyOrWrong(t *testing.T) {
 					steady := resolve.Backoff{Min: time.Second, Max: time.Second}
 					r, soon := p.source(steady), tt.plain
 					if keeps {
-						r, soon = resolve.KeepLastGood(r, resolve.KeepPolicy{MaxLoss: tt.loss}), tt.soon
+						r, soon = resolve.ServeStale(r, resolve.StalePolicy{MaxLoss: tt.loss}), tt.soon
 					}
 					b := balance.Resolve(ctx, r, "web", p.serve)
 					time.Sleep(time.Minute)

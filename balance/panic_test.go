@@ -95,7 +95,7 @@ func TestResolverThatPanics(t *testing.T) {
 		"itself":       broken,
 		"Merge":        resolve.Merge(broken),
 		"Fallback":     resolve.Fallback(broken, static.New(nil)),
-		"KeepLastGood": resolve.KeepLastGood(broken, resolve.KeepPolicy{}),
+		"KeepLastGood": resolve.ServeStale(broken, resolve.StalePolicy{}),
 		"Zone":         resolve.Zone(broken, "a", resolve.ZonePolicy{}),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -161,7 +161,7 @@ func (m brokenMetric) Set(float64) {
 func TestInstrumentsThatPanic(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var on atomic.Bool
-		p, ss := newPool(t, balance.Measured[*response](balance.Instruments{Endpoints: brokenMetric{discard.NewGauge(), &on}})), servers(2)
+		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{Endpoints: brokenMetric{discard.NewGauge(), &on}})), servers(2)
 		on.Store(true)
 		p.add(ss...)
 		ss[0].open(false)

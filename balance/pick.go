@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Pick is a rule that chooses among the ready endpoints. The zero value is the
+// Picker is a rule that chooses among the ready endpoints. The zero value is the
 // default: the cheapest of all where there are at most sixteen, else of five.
 //
 // Two choices, the habit of the trade, give an endpoint at most 2/n of the
@@ -13,12 +13,12 @@ import (
 // differ, half of the requests can be late that need not be. Five come within a
 // few per cent of the best that is possible, and for a few endpoints looking at
 // all costs no more. SIMULATION.md has the figures.
-type Pick struct {
+type Picker struct {
 	name  string
 	start func(g *group) picker
 }
 
-// picker is a Pick at work for one balancer. It may be asked while the set
+// picker is a Picker at work for one balancer. It may be asked while the set
 // changes, and returns nil then, or if there is nothing to choose from. What
 // changes are made to the set, joined and left tell under the balancer's mutex.
 type picker interface {
@@ -33,28 +33,28 @@ const (
 	maxChoices = 64
 )
 
-// Choices takes the cheapest of k endpoints that are drawn at random, all
+// PowerOfChoices takes the cheapest of k endpoints that are drawn at random, all
 // different, from 1 to 64; what is below or above is taken as that.
-func Choices(k int) Pick {
+func PowerOfChoices(k int) Picker {
 	k = min(max(k, 1), maxChoices)
-	return Pick{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
+	return Picker{fmt.Sprintf("cheapest of %d", k), func(g *group) picker { return choices{group: g, few: k, k: k} }}
 }
 
-// Scan takes the cheapest of all: the best there is, at a cost that grows with
+// FullScan takes the cheapest of all: the best there is, at a cost that grows with
 // the number of endpoints.
-func Scan() Pick {
-	return Pick{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
+func FullScan() Picker {
+	return Picker{"cheapest of all", func(g *group) picker { return choices{group: g, few: math.MaxInt, k: 1} }}
 }
 
 // String describes the rule.
-func (p Pick) String() string {
+func (p Picker) String() string {
 	if p.start == nil {
 		return fmt.Sprintf("cheapest of %d, of all up to %d", someOf, scanned)
 	}
 	return p.name
 }
 
-func (p Pick) on(g *group) picker {
+func (p Picker) on(g *group) picker {
 	if p.start == nil {
 		return choices{group: g, few: scanned, k: someOf}
 	}

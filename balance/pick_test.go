@@ -17,7 +17,7 @@ import (
 )
 
 func TestChoiceOfTwo(t *testing.T) {
-	pick := func(g *group) *endpoint { return Choices(2).on(g).pick(query{}) }
+	pick := func(g *group) *endpoint { return PowerOfChoices(2).on(g).pick(query{}) }
 	require.Nil(t, pick(groupOf()))
 	one := nodes(time.Second)
 	require.Same(t, one[0], pick(groupOf(one...)))
@@ -31,15 +31,15 @@ func TestChoiceOfTwo(t *testing.T) {
 	// cases, the worst never wins. With one, or with two that may be the
 	// same, or with three, the shares would be others.
 	three := nodes(1*time.Millisecond, 2*time.Millisecond, 4*time.Millisecond)
-	require.InDeltaSlice(t, []float64{2.0 / 3, 1.0 / 3, 0}, shares(groupOf(three...), three, Choices(2)), 0.02)
+	require.InDeltaSlice(t, []float64{2.0 / 3, 1.0 / 3, 0}, shares(groupOf(three...), three, PowerOfChoices(2)), 0.02)
 }
 
 func TestMoreChoices(t *testing.T) {
 	five := nodes(1*time.Millisecond, 2*time.Millisecond, 4*time.Millisecond, 8*time.Millisecond, 16*time.Millisecond)
 	g := groupOf(five...)
-	require.InDeltaSlice(t, []float64{0.6, 0.3, 0.1, 0, 0}, shares(g, five, Choices(3)), 0.02)
-	require.InDeltaSlice(t, []float64{0.8, 0.2, 0, 0, 0}, shares(g, five, Choices(4)), 0.02)
-	for _, all := range []Pick{Choices(5), Choices(99), Scan(), {}} {
+	require.InDeltaSlice(t, []float64{0.6, 0.3, 0.1, 0, 0}, shares(g, five, PowerOfChoices(3)), 0.02)
+	require.InDeltaSlice(t, []float64{0.8, 0.2, 0, 0, 0}, shares(g, five, PowerOfChoices(4)), 0.02)
+	for _, all := range []Picker{PowerOfChoices(5), PowerOfChoices(99), FullScan(), {}} {
 		require.InDelta(t, 1, shares(g, five, all)[0], 1e-9, all.String())
 	}
 }
@@ -53,7 +53,7 @@ func TestDefaultChoices(t *testing.T) {
 		}
 		latencies[n/2] = time.Millisecond
 		ns := nodes(latencies...)
-		require.InDelta(t, want, shares(groupOf(ns...), ns, Pick{})[n/2], 0.02, "of %d", n)
+		require.InDelta(t, want, shares(groupOf(ns...), ns, Picker{})[n/2], 0.02, "of %d", n)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestEqualsAreChosenEqually(t *testing.T) {
 			}
 		}
 		ns := nodes(latencies...)
-		for _, p := range []Pick{Scan(), {}, Choices(8), Random(), RoundRobin()} {
+		for _, p := range []Picker{FullScan(), {}, PowerOfChoices(8), Random(), RoundRobin()} {
 			for i, share := range shares(groupOf(ns...), ns, p) {
 				want := 1.0 / float64(8-len(dearer))
 				switch blind := p.name == "random" || p.name == "round robin"; {
@@ -84,7 +84,7 @@ func TestEqualsAreChosenEqually(t *testing.T) {
 	}
 	ns := nodes(make([]time.Duration, 16)...)
 	for _, k := range []int{1, 2, 3} {
-		for i, share := range shares(groupOf(ns...), ns, Choices(k)) {
+		for i, share := range shares(groupOf(ns...), ns, PowerOfChoices(k)) {
 			require.InDelta(t, 1.0/16, share, 0.01, "node %d, %d choices", i, k)
 		}
 	}
@@ -99,9 +99,9 @@ func TestWeights(t *testing.T) {
 	}
 	g := groupOf(ns...)
 	g.weighted.Store(true)
-	require.InDeltaSlice(t, []float64{.1, .3, .6, 0}, shares(g, ns, Pick{}), 0.02)
+	require.InDeltaSlice(t, []float64{.1, .3, .6, 0}, shares(g, ns, Picker{}), 0.02)
 	ns[3].setWeight(5 * 60_000)
-	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Pick{}), 0.02, "4 ms / 30 is the cheapest")
+	require.InDeltaSlice(t, []float64{0, 0, 0, 1}, shares(g, ns, Picker{}), 0.02, "4 ms / 30 is the cheapest")
 }
 
 // Where all weigh the same again, a pick is quick again.
@@ -142,7 +142,7 @@ func TestSlowStart(t *testing.T) {
 		const draws = 30_000
 		var young float64
 		for range draws {
-			if (Pick{}).on(g).pick(query{now: now}) == ns[1] {
+			if (Picker{}).on(g).pick(query{now: now}) == ns[1] {
 				young += 1.0 / draws
 			}
 		}
@@ -160,16 +160,16 @@ func TestZones(t *testing.T) {
 	g.sets[far].add(ns[1])
 	g.sets[far].add(ns[2])
 	g.farther = 4
-	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Pick{}), 0.001, "up to 8 ms here, 8.4 there")
+	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 8 ms here, 8.4 there")
 	for range 4 {
 		require.True(t, ns[0].begin(0))
 	}
-	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Pick{}), 0.001, "20 ms here, up to 16.8 there")
-	for _, p := range []Pick{RoundRobin(), Random()} {
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001, "20 ms here, up to 16.8 there")
+	for _, p := range []Picker{RoundRobin(), Random()} {
 		require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, p), 0.001, "%v", p)
 	}
 	g.sets[near].remove(ns[0])
-	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Pick{}), 0.001)
+	require.InDeltaSlice(t, []float64{0, 0, 1}, shares(g, ns, Picker{}), 0.001)
 	require.InDeltaSlice(t, []float64{0, .5, .5}, shares(g, ns, Random()), 0.02)
 }
 
@@ -182,7 +182,7 @@ func TestProbesAreBounded(t *testing.T) {
 	g.usual.init(time.Millisecond)
 	for i, want := range []uint64{1, 2, 4, 8} {
 		for range 100 {
-			require.True(t, Pick{}.on(g).pick(query{}).begin(0))
+			require.True(t, Picker{}.on(g).pick(query{}).begin(0))
 		}
 		require.Equal(t, want, ns[1].inFlight())
 		for range want {
@@ -192,13 +192,13 @@ func TestProbesAreBounded(t *testing.T) {
 		ns[1].status.prove()
 	}
 	for range 100 {
-		require.True(t, Pick{}.on(g).pick(query{}).begin(0))
+		require.True(t, Picker{}.on(g).pick(query{}).begin(0))
 	}
 	require.EqualValues(t, 100, ns[1].inFlight(), "now it is like any other")
 
 	g = groupOf(unknown())
 	for range 100 {
-		require.True(t, Pick{}.on(g).pick(query{}).begin(0))
+		require.True(t, Picker{}.on(g).pick(query{}).begin(0))
 	}
 }
 
@@ -316,10 +316,10 @@ func TestCosts(t *testing.T) {
 		g := newGroup(Policy{Cost: c}.orDefault(), nil)
 		g.sets[near].add(ns[0])
 		g.sets[near].add(ns[1])
-		return slices.Index(ns, Pick{}.on(g).pick(query{}))
+		return slices.Index(ns, Picker{}.on(g).pick(query{}))
 	}
 	require.Equal(t, 1, chosen(PeakEWMA()), "3 ms and 10 ms")
-	require.Equal(t, 0, chosen(Pending()), "2 and 0 in flight")
+	require.Equal(t, 0, chosen(LeastRequest()), "2 and 0 in flight")
 	require.Equal(t, 0, chosen(CostOf("odd", func(l Load) float64 { return 1 / float64(l.Latency) })))
 }
 
@@ -327,7 +327,7 @@ func TestCostCountsWhatIsInFlight(t *testing.T) {
 	ns := nodes(10*time.Millisecond, 25*time.Millisecond)
 	g := groupOf(ns...)
 	for range 70 {
-		require.True(t, Choices(2).on(g).pick(query{}).begin(0))
+		require.True(t, PowerOfChoices(2).on(g).pick(query{}).begin(0))
 	}
 	require.InDelta(t, 50, ns[0].inFlight(), 1, "10·50 costs as much as 25·20")
 	ns[0].work.Store(5*(given-1) + 5)

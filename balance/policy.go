@@ -9,17 +9,17 @@ import (
 // Policy says how a [Balancer] chooses. The zero value is the default of
 // everything. [New] panics if a value is out of range: see [Policy.Validate].
 type Policy struct {
-	// Pick is how many endpoints are looked at, or another rule: [Choices],
-	// [Scan], [Hash], [RoundRobin], [Random].
-	Pick Pick
+	// Pick is how many endpoints are looked at, or another rule: [PowerOfChoices],
+	// [FullScan], [ConsistentHash], [RoundRobin], [Random].
+	Picker Picker
 
 	// Cost is what makes one endpoint better than another: [PeakEWMA],
-	// [Pending], or [CostOf].
+	// [LeastRequest], or [CostOf].
 	Cost Cost
 
 	// Sample is when the latency of a response is taken. The default is
-	// [FirstByte]. When a response stops being in flight is said apart, by
-	// [Until].
+	// [SampleFirstByte]. When a response stops being in flight is said apart, by
+	// [WithCompletion].
 	Sample Sample
 
 	// DefaultRTT is the latency that is expected of endpoints as long as
@@ -32,7 +32,7 @@ type Policy struct {
 	// if it is 0, at least 1 ms.
 	Decay time.Duration
 
-	// Penalty is the latency that a failure counts as, see [Classify]. 0 is
+	// Penalty is the latency that a failure counts as, see [WithClassifier]. 0 is
 	// twenty times what is usual among the endpoints, from 20 ms to 5 s, which is
 	// what linkerd's load biaser takes always; less than 0 is none. An endpoint that failed is tried again when what is known of it has
 	// faded to what others cost. From the second failure in a row to its next
@@ -49,7 +49,7 @@ type Policy struct {
 	// and what is known of the endpoint fades ten times as fast meanwhile, so
 	// that it is not left cold because it was slow. It begins when the endpoint is
 	// ready for the first time, and again when it was not ready for as long. The
-	// time of an [Ejection] does not count, as it does not in Envoy: whoever is back
+	// time of an [OutlierDetection] does not count, as it does not in Envoy: whoever is back
 	// from one is tried out, as is said there.
 	SlowStart time.Duration
 
@@ -60,11 +60,11 @@ type Policy struct {
 	// Spill is how many times as dear the cheapest near endpoint must be as the
 	// cheapest far one for a request to go there. 4 if it is 0, at least 1: a
 	// near endpoint has three requests in flight before a far one is worth it.
-	Spill float64
+	ZoneSpillover float64
 
 	// Ejection takes endpoints out that fail more than their peers do. The zero
 	// value does not.
-	Ejection Ejection
+	OutlierDetection OutlierDetection
 }
 
 // Validate returns an error that names every field that is out of range, with
@@ -84,13 +84,13 @@ func (p Policy) Validate() error {
 	if p.SlowStart < 0 || p.SlowStart > longestStart {
 		bad("SlowStart", p.SlowStart, fmt.Sprintf("0 for none, or up to %v", longestStart))
 	}
-	if p.Spill != 0 && !(p.Spill >= 1) {
-		bad("Spill", p.Spill, "0 for the default, or at least 1")
+	if p.ZoneSpillover != 0 && !(p.ZoneSpillover >= 1) {
+		bad("Spill", p.ZoneSpillover, "0 for the default, or at least 1")
 	}
-	if p.Sample > End {
-		bad("Sample", uint8(p.Sample), "FirstByte, Head or End")
+	if p.Sample > SampleEnd {
+		bad("Sample", uint8(p.Sample), "SampleFirstByte, Head or End")
 	}
-	if err := p.Ejection.Validate(); err != nil {
+	if err := p.OutlierDetection.Validate(); err != nil {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
@@ -106,10 +106,10 @@ func (p Policy) orDefault() Policy {
 	if p.Decay == 0 {
 		p.Decay = 10 * time.Second
 	}
-	if p.Spill == 0 {
-		p.Spill = 4
+	if p.ZoneSpillover == 0 {
+		p.ZoneSpillover = 4
 	}
-	p.Ejection = p.Ejection.orDefault()
+	p.OutlierDetection = p.OutlierDetection.orDefault()
 	return p
 }
 
@@ -118,12 +118,12 @@ type Sample uint8
 
 // The points. An error in place of a response is taken when it comes.
 const (
-	FirstByte Sample = iota // the first byte of the body, or its end if that comes first; of an upgraded connection, its head
-	Head                    // when Call returns: for connections, and for responses whose body the caller is slow to read
-	End                     // the end of the response, as Until has it
+	SampleFirstByte Sample = iota // the first byte of the body, or its end if that comes first; of an upgraded connection, its head
+	SampleHeaders                 // when Call returns: for connections, and for responses whose body the caller is slow to read
+	SampleEnd                     // the end of the response, as WithCompletion has it
 )
 
 // String returns "first byte", "head" or "end".
 func (s Sample) String() string {
-	return [...]string{"first byte", "head", "end"}[min(s, End)]
+	return [...]string{"first byte", "head", "end"}[min(s, SampleEnd)]
 }

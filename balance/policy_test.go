@@ -20,17 +20,17 @@ import (
 func TestPolicyValidates(t *testing.T) {
 	require.NoError(t, balance.Policy{}.Validate())
 	require.NoError(t, balance.Policy{
-		DefaultRTT: time.Millisecond, Decay: time.Hour, SlowStart: time.Minute, Spill: 1, Sample: balance.End, Penalty: -1,
+		DefaultRTT: time.Millisecond, Decay: time.Hour, SlowStart: time.Minute, ZoneSpillover: 1, Sample: balance.SampleEnd, Penalty: -1,
 	}.Validate())
 	err := balance.Policy{
-		DefaultRTT: time.Microsecond, Decay: -1, SlowStart: -1, Spill: math.NaN(), Sample: 9,
-		Ejection: balance.Ejection{Floor: 2},
+		DefaultRTT: time.Microsecond, Decay: -1, SlowStart: -1, ZoneSpillover: math.NaN(), Sample: 9,
+		OutlierDetection: balance.OutlierDetection{MinReady: 2},
 	}.Validate()
 	for _, want := range []string{
 		"balance: policy: DefaultRTT is 1µs, want 0 for the default, or at least 1ms",
 		"balance: policy: Decay is -1ns", "balance: policy: SlowStart is -1ns, want 0 for none, or up to 24h0m0s",
 		"balance: policy: Spill is NaN, want 0 for the default, or at least 1",
-		"balance: policy: Sample is 9, want FirstByte, Head or End", "Floor is 2",
+		"balance: policy: Sample is 9, want SampleFirstByte, Head or End", "Floor is 2",
 	} {
 		assert.ErrorContains(t, err, want)
 	}
@@ -40,15 +40,15 @@ func TestPolicyValidates(t *testing.T) {
 }
 
 func TestPicksAndCostsSayWhatTheyAre(t *testing.T) {
-	for want, p := range map[string]balance.Pick{
-		"cheapest of 5, of all up to 16": {}, "cheapest of 2": balance.Choices(2), "cheapest of 1": balance.Choices(-3),
-		"cheapest of 64": balance.Choices(1000), "cheapest of all": balance.Scan(), "round robin": balance.RoundRobin(),
+	for want, p := range map[string]balance.Picker{
+		"cheapest of 5, of all up to 16": {}, "cheapest of 2": balance.PowerOfChoices(2), "cheapest of 1": balance.PowerOfChoices(-3),
+		"cheapest of 64": balance.PowerOfChoices(1000), "cheapest of all": balance.FullScan(), "round robin": balance.RoundRobin(),
 		"random": balance.Random(),
 	} {
 		assert.Equal(t, want, p.String())
 	}
 	for want, c := range map[string]balance.Cost{
-		"peak ewma": {}, "pending": balance.Pending(), "mine": balance.CostOf("mine", func(balance.Load) float64 { return 1 }),
+		"peak ewma": {}, "pending": balance.LeastRequest(), "mine": balance.CostOf("mine", func(balance.Load) float64 { return 1 }),
 	} {
 		assert.Equal(t, want, c.String())
 	}
@@ -57,14 +57,14 @@ func TestPicksAndCostsSayWhatTheyAre(t *testing.T) {
 // Weights and zones that a resolver changes are followed without a new node.
 func TestWeightsAndZonesChange(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, balance.With[*response](balance.Policy{Zone: "a"})), servers(2)
+		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Zone: "a"})), servers(2)
 		for _, s := range ss {
 			s.after(func() time.Duration { return 10 * time.Millisecond })
 		}
 		p.add(ss...)
 		far := func() (far []bool) {
 			for _, s := range p.Snapshot() {
-				far = append(far, s.Far)
+				far = append(far, s.OtherZone)
 			}
 			return far
 		}
@@ -87,11 +87,11 @@ func TestWeightsAndZonesChange(t *testing.T) {
 // Where costs mean nothing, or are asked for in another way.
 func TestOtherPicks(t *testing.T) {
 	for name, p := range map[string]balance.Policy{
-		"round robin": {Pick: balance.RoundRobin()}, "random": {Pick: balance.Random()}, "pending": {Cost: balance.Pending()},
+		"round robin": {Picker: balance.RoundRobin()}, "random": {Picker: balance.Random()}, "pending": {Cost: balance.LeastRequest()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, balance.With[*response](p)), servers(4)
+				p, ss := newPool(t, balance.WithPolicy[*response](p)), servers(4)
 				for i, s := range ss {
 					s.after(func() time.Duration { return time.Duration(1+i) * time.Millisecond })
 				}
@@ -99,9 +99,9 @@ func TestOtherPicks(t *testing.T) {
 				for _, share := range p.load(t, 4000, 100*time.Millisecond, ss, patient) {
 					require.InDelta(t, 0.25, share, 0.05)
 				}
-				tries := new(layer.Tries)
+				tries := new(layer.Attempts)
 				for i := range 4 {
-					require.NoError(t, p.send(layer.WithTries(t.Context(), tries)))
+					require.NoError(t, p.send(layer.WithAttempts(t.Context(), tries)))
 					require.Equal(t, i+1, tries.Len(), "it was there before")
 				}
 			})
@@ -137,8 +137,8 @@ func TestMeasured(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		values := new(sync.Map)
 		named := func(name string) ledger { return ledger{values, name + " "} }
-		p, ss := newPool(t, balance.Measured[*response](balance.Instruments{
-			Endpoints: gauges{named("endpoints")}, Updates: counters{named("updates")}, Refusals: counters{named("refusals")},
+		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{
+			Endpoints: gauges{named("endpoints")}, Updates: counters{named("updates")}, Rejections: counters{named("refusals")},
 		})), servers(4)
 		require.ErrorIs(t, p.send(t.Context()), layer.ErrNotReady)
 		ss[2].open(false)
@@ -167,7 +167,7 @@ func TestMeasured(t *testing.T) {
 func TestMeasuresWhatIsReplaced(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		values := new(sync.Map)
-		p, ss := newPool(t, balance.Measured[*response](balance.Instruments{Updates: counters{ledger{values, ""}}})), servers(4)
+		p, ss := newPool(t, balance.WithMetrics[*response](balance.Instruments{Updates: counters{ledger{values, ""}}})), servers(4)
 		p.add(ss[:3]...)
 		renamed := ss[0].endpoint()
 		renamed.ID.ServerName = "another"

@@ -43,7 +43,7 @@ func groupOf(ns ...*endpoint) *group {
 }
 
 // shares is how often each node is chosen.
-func shares(g *group, ns []*endpoint, p Pick) []float64 {
+func shares(g *group, ns []*endpoint, p Picker) []float64 {
 	const draws = 30_000
 	got := make([]float64, len(ns))
 	pick := p.on(g)
@@ -124,7 +124,7 @@ func TestReadySetStorm(t *testing.T) {
 	for range 4 {
 		readers.Go(func() {
 			for !stop.Load() {
-				if n := Choices(2 + rand.IntN(3)).on(g).pick(query{}); n != nil && n.begin(0) {
+				if n := PowerOfChoices(2 + rand.IntN(3)).on(g).pick(query{}); n != nil && n.begin(0) {
 					began.Add(1)
 					n.end()
 				}

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Hash sends requests that are alike to the same endpoint, where there is room:
+// ConsistentHash sends requests that are alike to the same endpoint, where there is room:
 // consistent hashing with bounded loads. What is alike a request says by
 // [layer.WithAffinity]; one that does not goes by the default rule.
 //
@@ -36,13 +36,13 @@ import (
 //
 // A retry or hedge goes to the next endpoint where the request has not been.
 // Costs, zones and slow start make no difference to a request with a key.
-func Hash(bound float64) Pick {
+func ConsistentHash(bound float64) Picker {
 	if !(bound > 0) {
 		bound = usualBound
 	}
 	bound = max(bound, leastBound)
-	return Pick{fmt.Sprintf("hash, bound %g", bound), func(g *group) picker {
-		return &hashing{group: g, ring: newRing(), bound: bound, draws: draws(bound), other: Pick{}.on(g)}
+	return Picker{fmt.Sprintf("hash, bound %g", bound), func(g *group) picker {
+		return &hashing{group: g, ring: newRing(), bound: bound, draws: draws(bound), other: Picker{}.on(g)}
 	}}
 }
 
@@ -57,7 +57,7 @@ const (
 // probability, and all of them once in a million times.
 func draws(bound float64) int { return max(8, int(math.Ceil(math.Log(1e6)/math.Log(bound)))) }
 
-// hashing is Hash at work.
+// hashing is ConsistentHash at work.
 type hashing struct {
 	*group
 	ring  *ring

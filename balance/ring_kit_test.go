@@ -26,13 +26,13 @@ func members(n int) []*endpoint {
 	return es
 }
 
-// hashOf returns a Hash over endpoints, with random numbers that are the same
+// hashOf returns a ConsistentHash over endpoints, with random numbers that are the same
 // each time.
 func hashOf(tb testing.TB, bound float64, es ...*endpoint) *hashing {
 	tb.Helper()
 	i := 0
 	g := newGroup(Policy{}.orDefault(), func() uint64 { i++; return place(1, i) })
-	h, ok := Hash(bound).on(g).(*hashing)
+	h, ok := ConsistentHash(bound).on(g).(*hashing)
 	if !ok {
 		tb.Fatal("not a hashing")
 	}

@@ -96,7 +96,7 @@ func TestRetryGoesToTheNext(t *testing.T) {
 	h := hashOf(t, 0, es...)
 	for key := range uint64(20) {
 		q := keyed(key)
-		q.tries = new(layer.Tries)
+		q.tries = new(layer.Attempts)
 		left := slices.Clone(es)
 		for range 5 {
 			e := h.pick(q)
@@ -112,7 +112,7 @@ func TestRetryWhereAllHadIt(t *testing.T) {
 		es := members(n)
 		h := hashOf(t, 0, es...)
 		q := keyed(7)
-		q.tries = new(layer.Tries)
+		q.tries = new(layer.Attempts)
 		for range n {
 			e := h.pick(q)
 			require.False(t, q.tries.Has(e))
@@ -129,7 +129,7 @@ func TestRetryFindsALightOne(t *testing.T) {
 	h := hashOf(t, 0, heavy, light)
 	for key := range uint64(100) {
 		q := keyed(key)
-		q.tries = new(layer.Tries)
+		q.tries = new(layer.Attempts)
 		q.tries.Add(heavy)
 		require.Same(t, light, h.pick(q))
 	}
@@ -180,8 +180,8 @@ func TestBoundsThatAreTaken(t *testing.T) {
 		require.InDelta(t, 0, 1/hashOf(t, given).bound-1/taken, 0, "%v", given)
 	}
 	require.InDelta(t, 1.25, hashOf(t, math.NaN()).bound, 0)
-	require.Equal(t, "hash, bound 1.25", Hash(0).String())
-	require.Equal(t, "hash, bound +Inf", Hash(math.Inf(1)).String())
+	require.Equal(t, "hash, bound 1.25", ConsistentHash(0).String())
+	require.Equal(t, "hash, bound +Inf", ConsistentHash(math.Inf(1)).String())
 }
 
 func TestHashAllocatesNothing(t *testing.T) {

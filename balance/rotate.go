@@ -4,16 +4,16 @@ import "sync/atomic"
 
 // RoundRobin takes one endpoint after the other, whatever it costs. Its place in
 // the round stays when the set changes.
-func RoundRobin() Pick {
-	return Pick{"round robin", func(g *group) picker {
+func RoundRobin() Picker {
+	return Picker{"round robin", func(g *group) picker {
 		var place atomic.Uint64
 		return rotation{g, func(n int) int { return int((place.Add(1) - 1) % uint64(n)) }}
 	}}
 }
 
 // Random takes an endpoint at random, whatever it costs.
-func Random() Pick {
-	return Pick{"random", func(g *group) picker {
+func Random() Picker {
+	return Picker{"random", func(g *group) picker {
 		return rotation{g, func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) }}
 	}}
 }

@@ -10,17 +10,17 @@ import (
 
 // EndpointState is what a balancer knows of an endpoint at a moment.
 type EndpointState struct {
-	ID       resolve.ID
-	State    string            // ready, unready, ejected, closed
-	Reason   error             // why it is not ready
-	Latency  time.Duration     // what is expected of it
-	Known    bool              // there was a response; if not, Latency is what is usual
-	InFlight uint64            // requests that it has now
-	Picks    uint64            // requests that it was given
-	Weight   float64           // 1 is one unit
-	Far      bool              // it is in another zone than the balancer
-	Age      time.Duration     // since it was added
-	Labels   map[string]string // not to be changed
+	ID        resolve.ID
+	State     string            // ready, unready, ejected, closed
+	Reason    error             // why it is not ready
+	Latency   time.Duration     // what is expected of it
+	Known     bool              // there was a response; if not, Latency is what is usual
+	InFlight  uint64            // requests that it has now
+	Picks     uint64            // requests that it was given
+	Weight    float64           // 1 is one unit
+	OtherZone bool              // it is in another zone than the balancer
+	Age       time.Duration     // since it was added
+	Labels    map[string]string // not to be changed
 }
 
 // Snapshot returns the endpoints, in the order of their addresses.
@@ -41,7 +41,7 @@ func (b *Balancer[Req, Rsp]) survey() ([]*node[Req, Rsp], []EndpointState) {
 		states[i] = EndpointState{
 			ID: n.id, State: stateName(n.status.state()), Reason: n.reason,
 			Latency: b.expected(&n.endpoint, tick(now)), Known: n.latency.word.Load() != 0,
-			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), Far: n.far,
+			InFlight: n.inFlight(), Picks: n.picks(), Weight: n.plainWeight(), OtherZone: n.far,
 			Age: now - n.born, Labels: n.info.Labels,
 		}
 	}

@@ -97,7 +97,7 @@ func TestMoreChoicesFindTheFastOneMoreOften(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shares []float64
 		for _, k := range []int{2, 5} {
-			p, ss := newPool(t, balance.With[*response](balance.Policy{Pick: balance.Choices(k)})), servers(5)
+			p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{Picker: balance.PowerOfChoices(k)})), servers(5)
 			for i, s := range ss {
 				s.after(around(time.Duration(10*(i+1)) * time.Millisecond))
 			}

@@ -56,8 +56,8 @@ func TestLongFirstRequestStarvesNobody(t *testing.T) {
 func TestOldRequestsStarveNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t,
-			balance.With[*response](balance.Policy{Penalty: -1, Ejection: balance.Ejection{Consecutive: 3}}),
-			balance.Classify(layer.ByError[*response])), servers(4)
+			balance.WithPolicy[*response](balance.Policy{Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 3}}),
+			balance.WithClassifier(layer.DefaultClassifier[*response])), servers(4)
 		for _, s := range ss[1:] {
 			s.after(around(10 * time.Millisecond))
 		}

@@ -63,7 +63,7 @@ func TestStatusAgainstAModel(t *testing.T) {
 // Whatever is bad in a record has its mark once all is quiet, however responses
 // meet; and once all is well it has none, and does not fail.
 func TestMarkTellsOfTheRecord(t *testing.T) {
-	j := newJury(Ejection{Consecutive: 1 << 20}.orDefault())
+	j := newJury(OutlierDetection{ConsecutiveFailures: 1 << 20}.orDefault())
 	respond := func(e *endpoint, bad bool, expected time.Duration) {
 		e.judged(bad)
 		j.hear(e, verdict{failed: bad})

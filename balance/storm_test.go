@@ -262,7 +262,7 @@ func (c *churn) add(e resolve.Endpoint) {
 }
 
 // rename gives an endpoint another ID. It has ten seconds to leave, see
-// [discover.Overlap].
+// [discover.WithHandoverTimeout].
 func (c *churn) rename() {
 	e := &c.known[rand.IntN(len(c.known))]
 	e.ServerName += "x"

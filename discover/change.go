@@ -26,7 +26,7 @@ type Target struct {
 	Endpoint resolve.Endpoint // labels and weight are as of now; they may change later
 }
 
-// Make makes the service of one endpoint. Like every [layer.Make] it must
+// MakeService makes the service of one endpoint. Like every [layer.MakeService] it must
 // return at once; what has to wait, waits in Ready. One that does not return
 // within 10 ms holds up neither removals nor the other services of its update. An
 // endpoint for which it returns nil, or panics, has a Service that is closed from
@@ -37,14 +37,14 @@ type Target struct {
 // made at the same time. For an endpoint that has gone meanwhile, none is made.
 //
 // What a resolver says of how to reach the endpoint (Protocol, ServerName,
-// Identity, Authority, OpaquePort) is for Make to act on: nobody else does. One
+// Identity, Authority, OpaquePort) is for MakeService to act on: nobody else does. One
 // that looks at the address alone sends in clear what should go by TLS. Refuse
 // what you cannot do: see the example.
 //
 // ctx ends when the endpoint is gone and the last response of it has ended, or
 // when the context given to [Endpoints] ends. It is the life of the service:
 // release its connections then.
-type Make[Req, Rsp any] func(ctx context.Context, t Target) layer.Service[Req, Rsp]
+type MakeService[Req, Rsp any] func(ctx context.Context, t Target) layer.Service[Req, Rsp]
 
 // Endpoint is one endpoint with its service. It is never changed; a [Change]
 // brings a new one with the same Service.

@@ -15,7 +15,7 @@ import (
 type kitService = layer.Service[*layertest.Request, *layertest.Response]
 
 func TestEndpointConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{New: func(ctx context.Context, next kitService) (svc kitService) {
+	layertest.Run(t, layertest.Layer{New: func(ctx context.Context, next kitService) (svc kitService) {
 		one := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 			return func(yield func(resolve.Update, error) bool) {
 				yield(add(at(1)), nil)

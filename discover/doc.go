@@ -10,11 +10,11 @@
 // follows identity: as long as an endpoint's [resolve.ID] stays, its service
 // stays, and with it its connections and whatever a consumer keeps for it. An
 // endpoint whose ID changed, at the same address, serves until the service of
-// the new ID is ready, within bounds: see [Overlap]. An endpoint that went is
+// the new ID is ready, within bounds: see [WithHandoverTimeout]. An endpoint that went is
 // drained: it gets nothing new, finishes what it has, and only then does the
 // context end that its service was made with.
 //
-// Nothing waits for a service but what is its own: a Make or a Ready that hangs
+// Nothing waits for a service but what is its own: a MakeService or a Ready that hangs
 // keeps no endpoint from coming or going, not even its own from going.
 //
 // One resolution for each target, however many requests go there, is a
@@ -28,7 +28,7 @@
 // There is no Close: what is made lives as long as the context that was given.
 //
 // A panic of user code in a goroutine of this package does not end the process, and
-// concerns one endpoint or one resolver. An endpoint whose [Make] panics has a closed
+// concerns one endpoint or one resolver. An endpoint whose [MakeService] panics has a closed
 // service. A Ready that panics means not ready. A resolver that panics has ended: the
 // panic is its last error, and the last set stays in force.
 package discover

@@ -20,14 +20,14 @@ import (
 // leaves the last set in force.
 //
 // An endpoint whose [resolve.ID] changed serves on until the one that takes its
-// place is ready: see [Overlap]. Then one Change removes it and adds the other.
+// place is ready: see [WithHandoverTimeout]. Then one Change removes it and adds the other.
 // There is at most one endpoint for each address.
 //
 // A consumer sends nothing to a removed endpoint after it took the Change; from
 // then on that endpoint's Call refuses with an error that matches
 // [layer.ErrClosed], and its Ready ends with one, whoever waits in it, as it does
 // when ctx ends. What is in flight goes on: the context of the endpoint's service
-// ends when its last response did (see [Until]), or with ctx. When the consumer
+// ends when its last response did (see [WithCompletion]), or with ctx. When the consumer
 // breaks, all endpoints are removed in this way.
 //
 // The sequence may be ranged over several times, also at once: each time it
@@ -38,7 +38,7 @@ import (
 //
 // It panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
-	ctx context.Context, r resolve.Resolver, target string, mk Make[Req, Rsp], opts ...Option[Rsp],
+	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
 	switch {
 	case r == nil:

@@ -457,7 +457,7 @@ func TestEachRangeIsItsOwn(t *testing.T) {
 func TestUntilSaysWhatIsOpen(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := &consumer{}
-		go c.run(discover.Endpoints(ctx, src, "web", made.Make, discover.Until(layer.AtReturn[*response])))
+		go c.run(discover.Endpoints(ctx, src, "web", made.Make, discover.WithCompletion(layer.AtReturn[*response])))
 		src.update(add(at(1)))
 		synctest.Wait()
 		_, err := c.endpoint(1).Service.Call(ctx, "")

@@ -15,7 +15,7 @@ import (
 
 // What the resolver says of an endpoint is acted on, and what cannot be done is
 // refused: nothing goes out in clear that should not.
-func ExampleMake() {
+func ExampleMakeService() {
 	mk := func(ctx context.Context, t discover.Target) httplayer.Service {
 		var opts []httplayer.EndpointOption
 		switch e := t.Endpoint; {
@@ -25,10 +25,10 @@ func ExampleMake() {
 				return nil, &layer.Error{Layer: "make", Endpoint: e.Addr.String(), Kind: layer.ErrClosed, Reason: "not reached by plain TLS"}
 			})
 		case e.ServerName != "":
-			opts = append(opts, httplayer.TLS(&tls.Config{ServerName: e.ServerName, MinVersion: tls.VersionTLS13}))
+			opts = append(opts, httplayer.WithTLS(&tls.Config{ServerName: e.ServerName, MinVersion: tls.VersionTLS13}))
 		}
 		if t.Endpoint.Protocol == resolve.H2 {
-			opts = append(opts, httplayer.H2())
+			opts = append(opts, httplayer.WithHTTP2())
 		}
 		return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), opts...)
 	}

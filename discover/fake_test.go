@@ -94,7 +94,7 @@ func (s *source) Resolve(ctx context.Context, target string) iter.Seq2[resolve.U
 type endpoints struct {
 	mu    sync.Mutex
 	made  []*fake
-	block func(discover.Target) <-chan struct{} // what Make waits for, if it is not nil
+	block func(discover.Target) <-chan struct{} // what MakeService waits for, if it is not nil
 	shut  atomic.Bool                           // those that are made now are not ready
 }
 

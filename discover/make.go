@@ -54,7 +54,7 @@ func (w *watch[Req, Rsp]) make(m *member[Req, Rsp]) {
 	}
 }
 
-// unmade is in the place of a service that Make did not return.
+// unmade is in the place of a service that MakeService did not return.
 type unmade[Req, Rsp any] struct{ err error }
 
 func (u unmade[Req, Rsp]) Ready(context.Context) error { return u.err }

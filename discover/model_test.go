@@ -32,7 +32,7 @@ type place struct {
 type asked struct {
 	id     resolve.ID
 	ctx    context.Context
-	fake   *fake // nil as long as Make has not returned
+	fake   *fake // nil as long as MakeService has not returned
 	answer chan struct{}
 	open   []*response
 }
@@ -148,7 +148,7 @@ func TestEndpointsAmountToTheSet(t *testing.T) {
 			src := newSource()
 			m := &model{t: rt, places: make(map[netip.AddrPort]*place), c: &consumer{}}
 			defer m.answer()
-			go m.c.run(discover.Endpoints(ctx, src, "web", m.make, discover.Overlap[*response](modelOverlap)))
+			go m.c.run(discover.Endpoints(ctx, src, "web", m.make, discover.WithHandoverTimeout[*response](modelOverlap)))
 			rt.Repeat(map[string]func(*rapid.T){
 				"update":      func(rt *rapid.T) { u := drawUpdate(rt); m.update(u); src.update(u) },
 				"error":       func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },

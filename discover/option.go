@@ -33,13 +33,13 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// Until says where a response ends: until then it counts as open, and what
+// WithCompletion says where a response ends: until then it counts as open, and what
 // serves it is not let go. The default is [layer.AtEnd].
-func Until[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
+func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// Overlap is how long an endpoint may serve on whose [resolve.ID] changed while
+// WithHandoverTimeout is how long an endpoint may serve on whose [resolve.ID] changed while
 // its address stayed. The default is 10 s; 0 or less means not at all.
 //
 // It leaves when the service of the new ID is ready, or has closed, or when the
@@ -61,6 +61,6 @@ func Until[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
 // The old name was good enough a moment before, and whoever has taken over the
 // address cannot prove to be it; but if a name that was withdrawn must be out
 // of use at once, set 0.
-func Overlap[Rsp any](d time.Duration) Option[Rsp] {
+func WithHandoverTimeout[Rsp any](d time.Duration) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.overlap = d })
 }

@@ -86,8 +86,8 @@ func TestOldLeavesInTheEnd(t *testing.T) {
 	}{
 		{"after ten seconds", []action{sleep(10 * time.Second)}, nil, []string{"+1 -1 exists"}, []string{"b"}},
 		{"not before", []action{sleep(10*time.Second - 1)}, nil, nil, []string{"a", "b"}},
-		{"after its own time", []action{sleep(time.Second)}, []discover.Option[*response]{discover.Overlap[*response](time.Second)}, []string{"+1 -1 exists"}, []string{"b"}},
-		{"at once", nil, []discover.Option[*response]{discover.Overlap[*response](0)}, []string{"+1 -1 exists"}, []string{"b"}},
+		{"after its own time", []action{sleep(time.Second)}, []discover.Option[*response]{discover.WithHandoverTimeout[*response](time.Second)}, []string{"+1 -1 exists"}, []string{"b"}},
+		{"at once", nil, []discover.Option[*response]{discover.WithHandoverTimeout[*response](0)}, []string{"+1 -1 exists"}, []string{"b"}},
 		{"the new one has closed", []action{func(_ *testing.T, _ *source, made *endpoints, _ *consumer) { made.of(1)[1].close() }}, nil, []string{"+1 -1 exists"}, []string{"b"}},
 		{"removed", []action{update(remove(1))}, nil, []string{"-1 exists"}, nil},
 		{"replaced by others", []action{update(replace(at(2)))}, nil, []string{"-1 exists"}, nil},

@@ -18,7 +18,7 @@ type watch[Req, Rsp any] struct {
 	ctx      context.Context //nolint:containedctx // the parent of every endpoint's own
 	stopped  <-chan struct{} // closed when the sequence ends
 	target   string
-	mk       Make[Req, Rsp]
+	mk       MakeService[Req, Rsp]
 	complete layer.Completion[Rsp]
 
 	members map[netip.AddrPort]*member[Req, Rsp]
@@ -39,7 +39,7 @@ type watch[Req, Rsp any] struct {
 	gone   []*member[Req, Rsp]
 }
 
-func newWatch[Req, Rsp any](ctx context.Context, target string, mk Make[Req, Rsp], o options[Rsp]) *watch[Req, Rsp] {
+func newWatch[Req, Rsp any](ctx context.Context, target string, mk MakeService[Req, Rsp], o options[Rsp]) *watch[Req, Rsp] {
 	w := &watch[Req, Rsp]{
 		ctx: ctx, target: target, mk: mk, complete: o.complete, overlap: o.overlap,
 		members: make(map[netip.AddrPort]*member[Req, Rsp]),
@@ -128,7 +128,7 @@ func (w *watch[Req, Rsp]) hasNews() bool { return w.untold || w.next.lists() > 0
 func (w *watch[Req, Rsp]) take(n news) {
 	w.untold = w.next.Err != nil || n.err != nil || n.diff.Before != n.diff.After
 	w.next.Err = n.err
-	w.next.Reset = n.all && (w.untold || n.diff.Any()) // what is no news says nothing of the next Change
+	w.next.Reset = n.all && (w.untold || n.diff.HasChanges()) // what is no news says nothing of the next Change
 	if n.err != nil {
 		if isFinal(n.err) {
 			for _, addr := range slices.SortedFunc(maps.Keys(w.members), netip.AddrPort.Compare) {

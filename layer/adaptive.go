@@ -52,7 +52,7 @@ import (
 // Cancellation: a request whose context is done is refused; one in flight
 // keeps its slot until it ended, and says nothing of inner's latency.
 //
-// Body: a slot is held until the response ended, see [Until]; the latency is
+// Body: a slot is held until the response ended, see [WithCompletion]; the latency is
 // that to its head. What becomes of the body says nothing. Where many bodies
 // are open for long, such as event streams, end the slots at the head with
 // [AtReturn]: a probe that waits for them is given up after some latencies.
@@ -77,7 +77,7 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 			options: o,
 			gate:    newAdaptiveGate(p),
 			born:    time.Now(),
-			refused: tally{to: o.to.Refused.With("layer", "adaptive")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "adaptive")},
 		}
 		l.changed()
 		return l

@@ -67,7 +67,7 @@ func (s *adaptiveServer) Call(_ context.Context, req int) (int, error) {
 func TestAdaptiveLimitHoldsAServerAtItsCapacity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now gauge
-		svc := layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, layer.Measured[int](layer.Instruments{Limit: &now}))(
+		svc := layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, layer.WithMetrics[int](layer.Instruments{Limit: &now}))(
 			&adaptiveServer{workers: make(chan struct{}, 20), takes: 20 * time.Millisecond}) // 1000 a second
 		var served atomic.Int64
 		var slowest atomic.Int64
@@ -128,11 +128,11 @@ func TestAdaptiveLimitLearnsFromWhatTellsSomething(t *testing.T) {
 		"cancelled by its caller":  {err: context.Canceled, cancel: true},
 		"late, and the caller too": {err: context.DeadlineExceeded, cancel: true},
 	}
-	classify := layer.Classify[int](func(o layer.Outcome[int]) layer.Class {
+	classify := layer.WithClassifier[int](func(o layer.Outcome[int]) layer.Class {
 		if errors.Is(o.Err, errThrottled) {
 			return layer.Throttled
 		}
-		return layer.ByError(o)
+		return layer.DefaultClassifier(o)
 	})
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 
 func BenchmarkFallback(b *testing.B) {
 	policy := layer.FallbackPolicy[int, int]{
-		To: func(context.Context, int, layer.Outcome[int]) (int, error) { return 1, nil },
+		Handle: func(context.Context, int, layer.Outcome[int]) (int, error) { return 1, nil },
 	}
 	b.Run("unused", func(b *testing.B) { call(b, layer.Fallback(policy)(layer.Func[int, int](echo))) })
 	b.Run("used", func(b *testing.B) {

@@ -11,7 +11,7 @@ func BenchmarkGate(b *testing.B) {
 	b.Run("enter", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			gate.Enter()
+			gate.TryAcquire()
 		}
 	})
 	b.Run("layer", func(b *testing.B) { call(b, layer.Gated[int, int](gate)(layer.Func[int, int](echo))) })

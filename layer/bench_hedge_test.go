@@ -12,24 +12,24 @@ import (
 func BenchmarkHedge(b *testing.B) {
 	inner := layer.Func[int, int](echo)
 	b.Run("not to be hedged", func(b *testing.B) {
-		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{Only: func(int) bool { return false }})(inner))
+		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{HedgeIf: func(int) bool { return false }})(inner))
 	})
 	b.Run("no samples", func(b *testing.B) {
 		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1_000_000})(
 			layer.Func[int, int](func(context.Context, int) (int, error) { return 0, nil })))
 	})
 	b.Run("in time", func(b *testing.B) {
-		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, Min: time.Minute})(inner))
+		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, MinDelay: time.Minute})(inner))
 	})
 	b.Run("in time, a goroutine for each", func(b *testing.B) { call(b, hedgeByGoroutines{inner, time.Minute}) })
 	b.Run("in time, inner asks for Done", func(b *testing.B) {
-		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, Min: time.Minute})(hedgeAsking))
+		call(b, layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, MinDelay: time.Minute})(hedgeAsking))
 	})
 	b.Run("in time, a goroutine for each, inner asks for Done", func(b *testing.B) {
 		call(b, hedgeByGoroutines{hedgeAsking, time.Minute})
 	})
 	b.Run("the copy wins", func(b *testing.B) {
-		policy := layer.HedgePolicy[int]{Min: 1, Max: 1, Budget: layer.NewBudget(time.Second, 10, 1_000_000)}
+		policy := layer.HedgePolicy[int]{MinDelay: 1, MaxDelay: 1, Budget: layer.NewBudget(time.Second, 10, 1_000_000)}
 		call(b, layer.Hedge[int, int](policy)(hedgeStuckFirst()))
 	})
 	b.Run("the copy wins, a goroutine for each", func(b *testing.B) { call(b, hedgeByGoroutines{hedgeStuckFirst(), 1}) })
@@ -70,7 +70,7 @@ func (h hedgeByGoroutines) Call(ctx context.Context, req int) (int, error) {
 		rsp int
 		err error
 	}
-	ctx, cancel := context.WithCancel(layer.WithTries(ctx, new(layer.Tries)))
+	ctx, cancel := context.WithCancel(layer.WithAttempts(ctx, new(layer.Attempts)))
 	defer cancel()
 	answers := make(chan answer, 2)
 	send := func() {

@@ -43,7 +43,7 @@ func BenchmarkRetryMethod(b *testing.B) {
 
 func BenchmarkRetryPerTry(b *testing.B) {
 	inner := layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil })
-	svc := layer.Retry(layer.RetryPolicy[int, int]{PerTry: time.Second})(inner)
+	svc := layer.Retry(layer.RetryPolicy[int, int]{AttemptTimeout: time.Second})(inner)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := svc.Call(b.Context(), 1); err != nil {

@@ -30,7 +30,7 @@ func BenchmarkFour(b *testing.B) {
 	b.Run("per try too", func(b *testing.B) {
 		call(b, layer.NewStack[int, int]().
 			Timeout(time.Second).
-			Retry(layer.RetryPolicy[int, int]{PerTry: time.Second}).
+			Retry(layer.RetryPolicy[int, int]{AttemptTimeout: time.Second}).
 			Breaker(layer.BreakerPolicy{}).
 			Limit(100).
 			Service(leaf))

@@ -11,10 +11,10 @@ import (
 func BenchmarkSwitch(b *testing.B) {
 	leaf := layer.Func[int, int](echo)
 	none := layer.Limit[int, int](0)(leaf)
-	b.Run("primary", func(b *testing.B) { call(b, layer.Switch[int, int](leaf, none, time.Minute)) })
-	b.Run("fallback", func(b *testing.B) { call(b, layer.Switch(none, layer.Service[int, int](leaf), 0)) })
+	b.Run("primary", func(b *testing.B) { call(b, layer.Failover[int, int](leaf, none, time.Minute)) })
+	b.Run("fallback", func(b *testing.B) { call(b, layer.Failover(none, layer.Service[int, int](leaf), 0)) })
 	b.Run("refused", func(b *testing.B) {
-		svc := layer.Switch(none, layer.Service[int, int](leaf), time.Hour)
+		svc := layer.Failover(none, layer.Service[int, int](leaf), time.Hour)
 		ctx := context.Background()
 		b.ReportAllocs()
 		for b.Loop() {

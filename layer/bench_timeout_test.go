@@ -28,9 +28,9 @@ func BenchmarkTimeouts(b *testing.B) {
 	for name, l := range map[string]layer.Layer[int, int]{
 		"context": plainly,
 		"total":   layer.Timeout[int, int](time.Second),
-		"head":    layer.HeadTimeout[int, int](time.Second),
-		"in":      layer.DeadlineIn[int, int](func(int) (time.Duration, bool) { return time.Second, true }),
-		"out":     layer.DeadlineOut[int, int](func(req int, _ time.Duration) int { return req }, 0),
+		"head":    layer.ResponseHeaderTimeout[int, int](time.Second),
+		"in":      layer.DeadlineFromRequest[int, int](func(int) (time.Duration, bool) { return time.Second, true }),
+		"out":     layer.DeadlineToRequest[int, int](func(req int, _ time.Duration) int { return req }, 0),
 	} {
 		for leaf, f := range map[string]layer.Func[int, int]{"leaf": echo, "done": waits} {
 			svc := l(f)
@@ -46,7 +46,7 @@ func BenchmarkTimeouts(b *testing.B) {
 	for name, l := range map[string]layer.Layer[int, Rsp]{
 		"no layer": func(next layer.Service[int, Rsp]) layer.Service[int, Rsp] { return next },
 		"total":    layer.Timeout[int, Rsp](time.Second),
-		"head":     layer.HeadTimeout[int, Rsp](time.Second),
+		"head":     layer.ResponseHeaderTimeout[int, Rsp](time.Second),
 		"idle":     layer.IdleTimeout[int, Rsp](time.Second),
 	} {
 		svc := l(layer.Func[int, Rsp](func(context.Context, int) (Rsp, error) {

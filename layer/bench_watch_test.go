@@ -8,7 +8,7 @@ import (
 )
 
 func BenchmarkWatch(b *testing.B) {
-	w := layer.NewWatch(b.Context(), 1, func(context.Context, int) layer.Service[int, int] { return layer.Func[int, int](echo) })
+	w := layer.NewReloadable(b.Context(), 1, func(context.Context, int) layer.Service[int, int] { return layer.Func[int, int](echo) })
 	b.Run("call", func(b *testing.B) { call(b, w) })
 	b.Run("set", func(b *testing.B) {
 		b.ReportAllocs()

@@ -17,7 +17,7 @@ import (
 // as readiness: put one above each endpoint, and a balancer goes elsewhere.
 //
 // A balancer ignores the breakers that would bring its ready endpoints below a
-// floor, by default half of all: see balance.Ejection. So breakers do not reject
+// floor, by default half of all: see balance.OutlierDetection. So breakers do not reject
 // all requests where all endpoints fail now and then. The breaker of a single
 // endpoint is not ignored.
 //
@@ -37,7 +37,7 @@ import (
 //
 // Body: a request is judged once. A head that is a failure already counts when
 // it comes, because what follows cannot mend it; any other response is judged
-// at its end, trailers included (see [Until]). So the probe is out until its
+// at its end, trailers included (see [WithCompletion]). So the probe is out until its
 // response ended. Who probes with responses that never end says
 // Until(AtReturn). What belongs to requests from before the breaker changed is
 // ignored.
@@ -57,21 +57,21 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 	o := newOptions(opts)
 	p = p.orDefault()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if p.Failures < 0 && p.Ratio == 0 {
+		if p.ConsecutiveFailures < 0 && p.MinSuccessRate == 0 {
 			return next
 		}
 		b := &breaker[Req, Rsp]{
 			Service: next,
 			options: o,
 			policy:  p,
-			trips:   tally{to: o.to.Trips},
-			refused: tally{to: o.to.Refused.With("layer", "breaker")},
-			tripped: &breakerGauge{to: o.to.Tripped},
+			trips:   tally{to: o.to.BreakerOpened},
+			refused: tally{to: o.to.LayerRejections.With("layer", "breaker")},
+			tripped: &breakerGauge{to: o.to.BreakerOpen},
 		}
 		runtime.AddCleanup(b, (*breakerGauge).forget, b.tripped)
 		b.now.Store(b.closed())
-		o.to.Trips.Add(0)
-		o.to.Tripped.Add(0)
+		o.to.BreakerOpened.Add(0)
+		o.to.BreakerOpen.Add(0)
 		return b
 	}
 }
@@ -148,7 +148,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	p := b.now.Load()
 	if p.trip != nil {
 		if p, err = b.probe(p); err != nil {
-			if HintsOf(ctx).PastBreakers {
+			if PickInfoFromContext(ctx).PastBreakers {
 				return b.Service.Call(ctx, req)
 			}
 			b.refused.inc()
@@ -166,7 +166,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	out := Outcome[Rsp]{Response: rsp, Err: err, Ended: b.bare && err == nil}
 	class := b.judge(ctx, out)
 	switch {
-	case err == nil && !b.bare && !class.Failed():
+	case err == nil && !b.bare && !class.IsFailure():
 		rsp = b.watch(ctx, rsp, p)
 	case class == Success && p.clean():
 	default:
@@ -194,12 +194,12 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 		}
 	}
 	state = append(state, Attr{"trips", b.trips.n.Load()}, Attr{"refused", b.refused.n.Load()})
-	if b.policy.Failures > 0 {
-		state = append(state, Attr{"max_failures", b.policy.Failures})
+	if b.policy.ConsecutiveFailures > 0 {
+		state = append(state, Attr{"max_failures", b.policy.ConsecutiveFailures})
 	}
-	if b.policy.Ratio > 0 {
+	if b.policy.MinSuccessRate > 0 {
 		state = append(state,
-			Attr{"min_ratio", b.policy.Ratio}, Attr{"min_requests", b.policy.Requests}, Attr{"window", b.policy.Window})
+			Attr{"min_ratio", b.policy.MinSuccessRate}, Attr{"min_requests", b.policy.MinRequests}, Attr{"window", b.policy.Window})
 	}
 	return Node{Name: "breaker", State: state}
 }

@@ -34,7 +34,7 @@ func (b breakerBody) Read([]byte) (int, error) { return 0, b.err }
 func (breakerBody) Close() error               { return nil }
 
 func newReplyBreaker(serve func(context.Context) *breakerReply, opts ...layer.Option[*breakerReply]) layer.Service[int, *breakerReply] {
-	return layer.Breaker[int](layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff}, append(opts, layer.Classify(breakerStatus))...)(
+	return layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff}, append(opts, layer.WithClassifier(breakerStatus))...)(
 		layer.Func[int, *breakerReply](func(ctx context.Context, _ int) (*breakerReply, error) { return serve(ctx), nil }))
 }
 
@@ -84,7 +84,7 @@ func TestBreakerCountsEachResponseOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.Classify(breakerStatus))(
+				svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.WithClassifier(breakerStatus))(
 					layer.Func[int, *breakerReply](func(context.Context, int) (*breakerReply, error) {
 						return &breakerReply{tt.status, io.NopCloser(strings.NewReader("body"))}, nil
 					}))
@@ -104,7 +104,7 @@ func TestBreakerCountsEachResponseOnce(t *testing.T) {
 
 // A completion that says twice that a response ended, as it must not.
 func TestBreakerCountsOnceForACompletionThatEndsTwice(t *testing.T) {
-	svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.Until(func(_ context.Context, rsp int, o layer.Observer) int {
+	svc := layer.Breaker[int](layer.UnifiedBreaker(), layer.WithCompletion(func(_ context.Context, rsp int, o layer.Observer) int {
 		o.End(nil)
 		o.End(nil)
 		return rsp
@@ -142,7 +142,7 @@ func TestBreakerSurvivesAClassifierThatPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var panics atomic.Bool
 		answer := &breakerReply{Status: 500}
-		svc := layer.Breaker[int](layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff}, layer.Classify(func(o layer.Outcome[*breakerReply]) layer.Class {
+		svc := layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff}, layer.WithClassifier(func(o layer.Outcome[*breakerReply]) layer.Class {
 			if panics.Load() && o.Ended {
 				panic("classifier")
 			}

@@ -15,7 +15,7 @@ import (
 // An endpoint that is gone with its breaker open does not count for ever.
 func TestBreakerGaugeForgetsWhatIsGone(t *testing.T) {
 	tripped := level{new(shared)}
-	made := layer.Breaker[int](layer.BreakerPolicy{Failures: 1}, layer.Measured[int](layer.Instruments{Tripped: tripped}))
+	made := layer.Breaker[int](layer.BreakerPolicy{ConsecutiveFailures: 1}, layer.WithMetrics[int](layer.Instruments{BreakerOpen: tripped}))
 	fail := func() {
 		svc := made(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, errors.New("dead") }))
 		_, err := svc.Call(t.Context(), 1)

@@ -33,7 +33,7 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 	default:
 		row = p.failures.Add(1)
 	}
-	if b.policy.Failures > 0 && row >= int64(b.policy.Failures) {
+	if b.policy.ConsecutiveFailures > 0 && row >= int64(b.policy.ConsecutiveFailures) {
 		return fmt.Sprintf("%d failures in a row", row)
 	}
 	if p.window == nil {
@@ -45,7 +45,7 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 		return ""
 	}
 	good, all := p.window.sum(now)
-	if all < uint64(b.policy.Requests) || float64(good) >= b.policy.Ratio*float64(all) {
+	if all < uint64(b.policy.MinRequests) || float64(good) >= b.policy.MinSuccessRate*float64(all) {
 		return ""
 	}
 	return fmt.Sprintf("%d of %d requests succeeded in %v", good, all, b.policy.Window)
@@ -84,8 +84,8 @@ func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
 	if !b.policy.RetryAfter {
 		return 0
 	}
-	if r, ok := b.resend.(Resend[Req, Rsp]); ok {
-		if after, ok := r.After(out.Response, out.Err); ok {
+	if r, ok := b.resend.(Replayer[Req, Rsp]); ok {
+		if after, ok := r.RetryAfter(out.Response, out.Err); ok {
 			return after
 		}
 	}

@@ -101,8 +101,8 @@ func driveBreaker(t *testing.T, steps []breakerStep) (problem string) {
 	})
 	m := &breakerModel{t: t, closed: true, began: time.Now()}
 	m.svc = layer.Breaker[int](layer.BreakerPolicy{
-		Failures: modelFailures, Ratio: 0.5, Requests: modelRequests, Window: modelWindow, Backoff: breakerBackoff,
-	}, layer.Classify(breakerClass))(inner)
+		ConsecutiveFailures: modelFailures, MinSuccessRate: 0.5, MinRequests: modelRequests, Window: modelWindow, Backoff: breakerBackoff,
+	}, layer.WithClassifier(breakerClass))(inner)
 	defer func() {
 		for _, c := range m.held {
 			c.verdict <- "ok"

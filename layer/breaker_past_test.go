@@ -15,7 +15,7 @@ import (
 func TestOpenBreakerAdmitsPastBreakers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var err error
-		svc := layer.Breaker[int, int](layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff})(
+		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(
 			layer.Func[int, int](func(context.Context, int) (int, error) { return 0, err }))
 		call := func(ctx context.Context) error { _, err := svc.Call(ctx, 0); return err }
 		past := layer.PastBreakers(t.Context())

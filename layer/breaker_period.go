@@ -30,7 +30,7 @@ type breakerTrip struct {
 // closed begins a period with nothing counted.
 func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
 	p := &breakerPeriod{gatePeriod: gatePeriod{mode: gateOpen}}
-	if b.policy.Ratio > 0 {
+	if b.policy.MinSuccessRate > 0 {
 		p.window = newBreakerWindow(b.policy.Window)
 	}
 	return p
@@ -95,7 +95,7 @@ func (b *breaker[Req, Rsp]) refuse(p *breakerPeriod, cause error) error {
 		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)
 	}
 	if left := time.Until(p.trip.probe); p.mode == gateShut && left > 0 {
-		e.After = left
+		e.RetryAfter = left
 		e.Reason += ", next probe in " + left.Round(time.Millisecond).String()
 	} else {
 		e.Reason += ", a probe is out"

@@ -9,24 +9,24 @@ import (
 // figures are those of linkerd's failure accrual. The zero policy is
 // consecutive failures alone: seven of them.
 type BreakerPolicy struct {
-	Failures int           // this many in a row trip it; 0 means 7, less than 0 turns this off
-	Ratio    float64       // a lower share of successes trips it, 0 to 1; 0 turns this off (linkerd uses 0.8)
-	Window   time.Duration // over which Ratio is taken, at least 10 ms; 0 means 10 s
-	Requests int           // Ratio says nothing of fewer than these in Window, up to 1 000 000; 0 means 5
+	ConsecutiveFailures int           // this many in a row trip it; 0 means 7, less than 0 turns this off
+	MinSuccessRate      float64       // a lower share of successes trips it, 0 to 1; 0 turns this off (linkerd uses 0.8)
+	Window              time.Duration // over which Ratio is taken, at least 10 ms; 0 means 10 s
+	MinRequests         int           // Ratio says nothing of fewer than these in Window, up to 1 000 000; 0 means 5
 
 	// Backoff is the wait before a probe. The zero value, and each of Min and
 	// Max that is 0, means 1 s to 60 s; the zero value has a jitter of 0.5.
 	Backoff Backoff
 
 	// RetryAfter makes the wait no shorter than what the response that tripped
-	// the breaker asks for, within Backoff.Max (see [Resend] and
+	// the breaker asks for, within Backoff.Max (see [Replayer] and
 	// [RetryAfter]). By default that is ignored, as linkerd does.
 	RetryAfter bool
 }
 
 // UnifiedBreaker is the policy that linkerd calls unified, with its defaults:
 // seven failures in a row, or less than 0.8 of at least 5 requests in 10 s.
-func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{Ratio: 0.8}.orDefault() }
+func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.orDefault() }
 
 const (
 	breakerMinWindow   = 10 * time.Millisecond
@@ -36,12 +36,12 @@ const (
 // Validate returns an error that names the field that is out of its range.
 func (p BreakerPolicy) Validate() error {
 	switch {
-	case !(p.Ratio >= 0 && p.Ratio <= 1):
-		return fmt.Errorf("breaker: ratio %v must be from 0 to 1", p.Ratio)
+	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
+		return fmt.Errorf("breaker: ratio %v must be from 0 to 1", p.MinSuccessRate)
 	case p.Window != 0 && p.Window < breakerMinWindow:
 		return fmt.Errorf("breaker: window %v must be at least %v", p.Window, breakerMinWindow)
-	case p.Requests < 0 || p.Requests > breakerMaxRequests:
-		return fmt.Errorf("breaker: requests %d must be from 0 to %d", p.Requests, breakerMaxRequests)
+	case p.MinRequests < 0 || p.MinRequests > breakerMaxRequests:
+		return fmt.Errorf("breaker: requests %d must be from 0 to %d", p.MinRequests, breakerMaxRequests)
 	}
 	if err := p.filled().Backoff.Validate(); err != nil {
 		return fmt.Errorf("breaker: %w", err)
@@ -51,14 +51,14 @@ func (p BreakerPolicy) Validate() error {
 
 // filled puts the defaults where nothing was said.
 func (p BreakerPolicy) filled() BreakerPolicy {
-	if p.Failures == 0 {
-		p.Failures = 7
+	if p.ConsecutiveFailures == 0 {
+		p.ConsecutiveFailures = 7
 	}
 	if p.Window == 0 {
 		p.Window = 10 * time.Second
 	}
-	if p.Requests == 0 {
-		p.Requests = 5
+	if p.MinRequests == 0 {
+		p.MinRequests = 5
 	}
 	if p.Backoff == (Backoff{}) {
 		p.Backoff.Jitter = 0.5
@@ -76,13 +76,13 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 // its range is moved to the nearer end of it.
 func (p BreakerPolicy) orDefault() BreakerPolicy {
 	p = p.filled()
-	if !(p.Ratio > 0) { // not a number, too
-		p.Ratio = 0
+	if !(p.MinSuccessRate > 0) { // not a number, too
+		p.MinSuccessRate = 0
 	}
-	p.Failures = max(p.Failures, -1)
-	p.Ratio = min(p.Ratio, 1)
+	p.ConsecutiveFailures = max(p.ConsecutiveFailures, -1)
+	p.MinSuccessRate = min(p.MinSuccessRate, 1)
 	p.Window = max(p.Window, breakerMinWindow)
-	p.Requests = min(max(p.Requests, 1), breakerMaxRequests)
+	p.MinRequests = min(max(p.MinRequests, 1), breakerMaxRequests)
 	p.Backoff = p.Backoff.OrDefault()
 	return p
 }

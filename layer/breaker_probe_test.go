@@ -51,7 +51,7 @@ func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				svc, inner := newBreaker(layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff})
+				svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
 				inner.with(errBreaker)
 				breakerCalls(t, svc, 1)
 				time.Sleep(time.Second)
@@ -68,7 +68,7 @@ func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 
 func TestBreakerReadyWaitsForTheProbe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 1)
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second/2, errBreaker)
@@ -118,7 +118,7 @@ func (b *breakerBusy) Ready(context.Context) error { <-b.ready; return nil }
 func TestBreakerReadyLooksAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &breakerBusy{ready: make(chan struct{})}
-		svc := layer.Breaker[int, int](layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff})(inner)
+		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})(inner)
 		start, done := time.Now(), make(chan time.Duration)
 		go func() {
 			assert.NoError(t, svc.Ready(t.Context()))
@@ -160,7 +160,7 @@ func TestBreakerNeverSendsTwoProbes(t *testing.T) {
 			return 0, context.Cause(ctx)
 		})
 		svc := layer.Breaker[int, int](layer.BreakerPolicy{
-			Failures: 1, Backoff: layer.Backoff{Min: 10 * time.Millisecond, Max: 20 * time.Millisecond},
+			ConsecutiveFailures: 1, Backoff: layer.Backoff{Min: 10 * time.Millisecond, Max: 20 * time.Millisecond},
 		})(inner)
 		svc.Call(t.Context(), 0)
 		storm.Store(true)

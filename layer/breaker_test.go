@@ -59,7 +59,7 @@ var errBreakerThrottle = errors.New("not so fast")
 
 func newBreaker(p layer.BreakerPolicy, opts ...layer.Option[int]) (layer.Service[int, int], *breakerInner) {
 	a := &breakerInner{}
-	return layer.Breaker[int](p, append(opts, layer.Classify(breakerClass))...)(a), a
+	return layer.Breaker[int](p, append(opts, layer.WithClassifier(breakerClass))...)(a), a
 }
 
 // breakerBackoff is a wait that a test can count on.
@@ -79,7 +79,7 @@ func breakerState(svc layer.Service[int, int], key string) any {
 
 func TestBreakerTripsOnFailuresInARow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Backoff: breakerBackoff}, layer.For[int]("web"))
+		svc, inner := newBreaker(layer.BreakerPolicy{Backoff: breakerBackoff}, layer.WithTarget[int]("web"))
 		inner.with(errBreaker)
 		require.ErrorIs(t, breakerCalls(t, svc, 6), errBreaker)
 		inner.with(nil)
@@ -104,7 +104,7 @@ func TestBreakerTripsOnFailuresInARow(t *testing.T) {
 
 func TestBreakerBacksOffAndRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 1, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 1)
 		start := time.Now()
@@ -132,7 +132,7 @@ func TestBreakerBacksOffAndRecovers(t *testing.T) {
 func TestBreakerDefaults(t *testing.T) {
 	p := layer.UnifiedBreaker()
 	require.Equal(t, layer.BreakerPolicy{
-		Failures: 7, Ratio: 0.8, Window: 10 * time.Second, Requests: 5,
+		ConsecutiveFailures: 7, MinSuccessRate: 0.8, Window: 10 * time.Second, MinRequests: 5,
 		Backoff: layer.Backoff{Min: time.Second, Max: time.Minute, Jitter: 0.5},
 	}, p)
 	require.NoError(t, p.Validate())
@@ -156,30 +156,30 @@ func TestBreakerDefaults(t *testing.T) {
 
 func TestBreakerPolicyValidate(t *testing.T) {
 	for want, p := range map[string]layer.BreakerPolicy{
-		"breaker: ratio 1.1 must be from 0 to 1":              {Ratio: 1.1},
-		"breaker: ratio -0.1 must be from 0 to 1":             {Ratio: -0.1},
+		"breaker: ratio 1.1 must be from 0 to 1":              {MinSuccessRate: 1.1},
+		"breaker: ratio -0.1 must be from 0 to 1":             {MinSuccessRate: -0.1},
 		"breaker: window 9ms must be at least 10ms":           {Window: 9 * time.Millisecond},
-		"breaker: requests 1000001 must be from 0 to 1000000": {Requests: 1000001},
-		"breaker: requests -1 must be from 0 to 1000000":      {Requests: -1},
+		"breaker: requests 1000001 must be from 0 to 1000000": {MinRequests: 1000001},
+		"breaker: requests -1 must be from 0 to 1000000":      {MinRequests: -1},
 		"breaker: backoff: max 1ms must be at least min 1s":   {Backoff: layer.Backoff{Min: time.Second, Max: time.Millisecond}},
 		"breaker: backoff: jitter 101 must be from 0 to 100":  {Backoff: layer.Backoff{Jitter: 101}},
 		"breaker: backoff: min -1s must be more than 0":       {Backoff: layer.Backoff{Min: -time.Second}},
 	} {
 		require.EqualError(t, p.Validate(), want)
 	}
-	require.NoError(t, layer.BreakerPolicy{Failures: -1, Ratio: 1, Window: 10 * time.Millisecond, Requests: 1_000_000}.Validate())
+	require.NoError(t, layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 1, Window: 10 * time.Millisecond, MinRequests: 1_000_000}.Validate())
 	require.NoError(t, layer.BreakerPolicy{Backoff: layer.Backoff{Max: time.Millisecond}}.Validate())
 	require.NoError(t, layer.BreakerPolicy{Backoff: layer.Backoff{Min: time.Hour}}.Validate())
 }
 
 func TestBreakerWithoutRulesDoesNothing(t *testing.T) {
 	inner := &breakerInner{}
-	require.Same(t, inner, layer.Breaker[int, int](layer.BreakerPolicy{Failures: -1})(inner))
+	require.Same(t, inner, layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: -1})(inner))
 }
 
 func TestBreakerTripsOnALowRatio(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: -1, Ratio: 0.8, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 0.8, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		require.ErrorIs(t, breakerCalls(t, svc, 4), errBreaker, "four requests say nothing yet")
 		require.NoError(t, layer.Poll(svc))
@@ -203,7 +203,7 @@ func TestBreakerTripsOnALowRatio(t *testing.T) {
 // enough of them trips it, breakerBackoff if it is a success.
 func TestBreakerRatioCountsTheRequestThatMakesEnough(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Ratio: 0.8, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{MinSuccessRate: 0.8, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 4)
 		inner.with(nil)
@@ -214,7 +214,7 @@ func TestBreakerRatioCountsTheRequestThatMakesEnough(t *testing.T) {
 
 func TestBreakerForgetsWhatLeftTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: -1, Ratio: 0.5, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 0.5, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 4)
 		time.Sleep(10 * time.Second)
@@ -229,7 +229,7 @@ func TestBreakerForgetsWhatLeftTheWindow(t *testing.T) {
 
 func TestBreakerThrottledLowersOnlyTheRatio(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 3, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: breakerBackoff})
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 2)
 		inner.with(errBreakerThrottle)
@@ -244,7 +244,7 @@ func TestBreakerThrottledLowersOnlyTheRatio(t *testing.T) {
 		require.ErrorIs(t, breakerCalls(t, svc, 1), errBreakerThrottle)
 		require.ErrorContains(t, layer.Poll(svc), "failed probes: 1", "a probe is judged strictly")
 
-		svc, inner = newBreaker(layer.BreakerPolicy{Failures: 3, Ratio: 0.8, Backoff: breakerBackoff})
+		svc, inner = newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 3, MinSuccessRate: 0.8, Backoff: breakerBackoff})
 		inner.with(errBreakerThrottle)
 		breakerCalls(t, svc, 5)
 		require.ErrorContains(t, layer.Poll(svc), "0 of 5 requests succeeded")
@@ -253,7 +253,7 @@ func TestBreakerThrottledLowersOnlyTheRatio(t *testing.T) {
 
 func TestBreakerIgnoresWhatSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 2, Ratio: 1, Requests: 1, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, MinSuccessRate: 1, MinRequests: 1, Backoff: breakerBackoff})
 		for _, err := range []error{
 			layer.ErrClosed, &layer.Error{Kind: layer.ErrNotReady}, &layer.Error{Kind: layer.ErrInjected}, layer.ErrFailFast,
 		} {
@@ -275,7 +275,7 @@ func TestBreakerIgnoresWhatSaysNothing(t *testing.T) {
 
 func TestBreakerIgnoresLateAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 2, Ratio: 0.5, Backoff: breakerBackoff})
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, MinSuccessRate: 0.5, Backoff: breakerBackoff})
 		late := make(chan error)
 		inner.say(func(context.Context) error { return <-late })
 		for range 4 {
@@ -304,12 +304,12 @@ func TestBreakerIgnoresLateAnswers(t *testing.T) {
 	})
 }
 
-type breakerWaits struct{ layer.Resend[int, int] }
+type breakerWaits struct{ layer.Replayer[int, int] }
 
-func (breakerWaits) After(int, error) (time.Duration, bool) { return 5 * time.Second, true }
+func (breakerWaits) RetryAfter(int, error) (time.Duration, bool) { return 5 * time.Second, true }
 
 func TestBreakerRetryAfter(t *testing.T) {
-	hint := &layer.Error{Kind: errBreaker, After: 30 * time.Second}
+	hint := &layer.Error{Kind: errBreaker, RetryAfter: 30 * time.Second}
 	for name, tt := range map[string]struct {
 		policy layer.BreakerPolicy
 		opts   []layer.Option[int]
@@ -317,12 +317,12 @@ func TestBreakerRetryAfter(t *testing.T) {
 	}{
 		"ignored":            {policy: layer.BreakerPolicy{}, want: time.Second},
 		"from the error":     {policy: layer.BreakerPolicy{RetryAfter: true}, want: 30 * time.Second},
-		"from the protocol":  {layer.BreakerPolicy{RetryAfter: true}, []layer.Option[int]{layer.Resending[int, int](breakerWaits{})}, 5 * time.Second},
+		"from the protocol":  {layer.BreakerPolicy{RetryAfter: true}, []layer.Option[int]{layer.WithReplayer[int, int](breakerWaits{})}, 5 * time.Second},
 		"no longer than Max": {policy: layer.BreakerPolicy{RetryAfter: true, Backoff: layer.Backoff{Min: time.Second, Max: 9 * time.Second}}, want: 9 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				tt.policy.Failures = 1
+				tt.policy.ConsecutiveFailures = 1
 				if tt.policy.Backoff == (layer.Backoff{}) {
 					tt.policy.Backoff = breakerBackoff
 				}
@@ -340,8 +340,8 @@ func TestBreakerCounts(t *testing.T) {
 		var trips counter
 		var tripped gauge
 		refused := byLabel{}
-		svc, inner := newBreaker(layer.BreakerPolicy{Failures: 2, Backoff: breakerBackoff},
-			layer.Measured[int](layer.Instruments{Trips: &trips, Tripped: &tripped, Refused: refused}))
+		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, Backoff: breakerBackoff},
+			layer.WithMetrics[int](layer.Instruments{BreakerOpened: &trips, BreakerOpen: &tripped, LayerRejections: refused}))
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 5)
 		require.Equal(t, []float64{1, 1, 3}, []float64{float64(trips), float64(tripped), float64(*refused["breaker"])})

@@ -18,11 +18,11 @@ func TestRetryBudgetGaugeComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown := level{new(shared)}
 		var fails atomic.Bool
-		svc := layer.NewStack[int](layer.Measured[int](layer.Instruments{Budget: shown})).
+		svc := layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).
 			Retry(layer.RetryPolicy[int, int]{
 				Budget:   layer.NewBudget(time.Second, 0.1, 1),
-				Requests: func(int) bool { return true },
-				Outcomes: func(o layer.Outcome[int]) bool { return o.Err != nil },
+				CanRetry: func(int) bool { return true },
+				RetryIf:  func(o layer.Outcome[int]) bool { return o.Err != nil },
 			}).
 			Service(layer.Func[int, int](func(_ context.Context, req int) (int, error) {
 				if fails.Load() {
@@ -51,8 +51,8 @@ func TestRetryBudgetGaugeComesBack(t *testing.T) {
 // What never sends anything again has no budget to show.
 func TestRetryOfOneTryShowsNoBudget(t *testing.T) {
 	shown := level{new(shared)}
-	layer.NewStack[int](layer.Measured[int](layer.Instruments{Budget: shown})).
-		Retry(layer.RetryPolicy[int, int]{Tries: 1, PerTry: time.Second}).
+	layer.NewStack[int](layer.WithMetrics[int](layer.Instruments{Budget: shown})).
+		Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
 		Service(layer.Func[int, int](func(_ context.Context, req int) (int, error) { return req, nil }))
 	require.Zero(t, shown.now())
 }

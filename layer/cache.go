@@ -23,7 +23,7 @@ import (
 //
 // A Cache is safe for concurrent use. It has one goroutine, for as long as the
 // context lives that it was made with. [Cache.Router] puts a router on top;
-// [Cache.Service] is the [Make] of its services.
+// [Cache.Service] is the [MakeService] of its services.
 //
 // Admission: a key more than the cache may hold is refused; whatever else the
 // service of the key decides. Ready waits for room, then for that service, and
@@ -32,7 +32,7 @@ import (
 //
 // Cancellation: a request whose context is done is refused, and makes nothing.
 //
-// Body: an entry is kept until its last response ended, see [Until].
+// Body: an entry is kept until its last response ended, see [WithCompletion].
 //
 // Errors: a refusal for want of room is an [Error] of kind [ErrNotReady], and so is
 // that of a service that has closed; after the end of the cache's context, one of
@@ -59,7 +59,7 @@ type Cache[K comparable, Req, Rsp any] struct {
 type CachePolicy struct {
 	// Idle is how long a service that nobody uses is kept; it may take an
 	// eighth longer. 0 is a minute.
-	Idle time.Duration
+	IdleTimeout time.Duration
 
 	// Capacity is the most keys at a time. 0 is 10 000. What is in use is never
 	// dropped to make room, nor is what is not idle yet.
@@ -69,8 +69,8 @@ type CachePolicy struct {
 // Validate returns an error that names the field that is out of its range.
 func (p CachePolicy) Validate() error {
 	switch {
-	case p.Idle < 0:
-		return fmt.Errorf("cache policy: idle %v must be at least 0", p.Idle)
+	case p.IdleTimeout < 0:
+		return fmt.Errorf("cache policy: idle %v must be at least 0", p.IdleTimeout)
 	case p.Capacity < 0:
 		return fmt.Errorf("cache policy: capacity %d must be at least 0", p.Capacity)
 	}
@@ -78,8 +78,8 @@ func (p CachePolicy) Validate() error {
 }
 
 func (p CachePolicy) orDefault() CachePolicy {
-	if p.Idle <= 0 {
-		p.Idle = time.Minute
+	if p.IdleTimeout <= 0 {
+		p.IdleTimeout = time.Minute
 	}
 	if p.Capacity <= 0 {
 		p.Capacity = 10_000
@@ -88,7 +88,7 @@ func (p CachePolicy) orDefault() CachePolicy {
 }
 
 // NewCache returns a cache of what mk makes. mk should return at once, like
-// every [Make]; while it runs for one key, callers of that key wait for it as
+// every [MakeService]; while it runs for one key, callers of that key wait for it as
 // long as their context allows, and other keys are not concerned. Where it
 // returns nil, there is no service for the key: requests fail with an error of
 // kind [ErrNoRoute], and each asks again.
@@ -105,18 +105,18 @@ func NewCache[K comparable, Req, Rsp any](
 	c := &Cache[K, Req, Rsp]{
 		options: newOptions(opts), policy: p.orDefault(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
-	c.refused.to = c.to.Refused.With("layer", "cache")
+	c.refused.to = c.to.LayerRejections.With("layer", "cache")
 	for i := range c.shards {
 		c.shards[i].init()
 	}
-	go c.sweep(max(c.policy.Idle/8, time.Millisecond))
+	go c.sweep(max(c.policy.IdleTimeout/8, time.Millisecond))
 	return c
 }
 
 // Service returns the service of key. It makes nothing yet: that is left to
 // its first Ready or Call, and again to the first one after the key was
 // dropped. It may be kept or asked for again for each request; for a key that
-// is in the cache this costs no allocation. The method fits [Make].
+// is in the cache this costs no allocation. The method fits [MakeService].
 func (c *Cache[K, Req, Rsp]) Service(key K) Service[Req, Rsp] {
 	if e := c.shard(key).find(key); e != nil {
 		return e.handle
@@ -134,7 +134,7 @@ func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] 
 // Describe shows the services that there are, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
-		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.Idle}, {"refused", c.refused.n.Load()},
+		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"refused", c.refused.n.Load()},
 	}}
 	for i := range c.shards {
 		for _, e := range c.shards[i].all() {

@@ -19,12 +19,12 @@ func TestCacheHold(t *testing.T) {
 		c := layer.NewCache(life, func(context.Context, string) layer.Service[int, int] {
 			made++
 			return layer.Func[int, int](func(_ context.Context, n int) (int, error) { return n, nil })
-		}, layer.CachePolicy{Idle: time.Second})
+		}, layer.CachePolicy{IdleTimeout: time.Second})
 		keys := func() any { return c.Describe().State.Get("keys") }
 
 		ctx, letGo := context.WithCancel(t.Context())
-		require.NoError(t, c.Hold(ctx, "a"))
-		require.NoError(t, c.Hold(ctx, "a"), "twice")
+		require.NoError(t, c.Pin(ctx, "a"))
+		require.NoError(t, c.Pin(ctx, "a"), "twice")
 		_, err := c.Service("b").Call(t.Context(), 1)
 		require.NoError(t, err)
 		time.Sleep(time.Hour)
@@ -38,9 +38,9 @@ func TestCacheHold(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		assert.EqualValues(t, 0, keys())
-		require.ErrorIs(t, c.Hold(ctx, "a"), layer.ErrNotReady)
+		require.ErrorIs(t, c.Pin(ctx, "a"), layer.ErrNotReady)
 		end()
 		synctest.Wait()
-		require.ErrorIs(t, c.Hold(t.Context(), "a"), layer.ErrClosed)
+		require.ErrorIs(t, c.Pin(t.Context(), "a"), layer.ErrClosed)
 	})
 }

@@ -29,7 +29,7 @@ func TestCacheRefusesNaN(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrNoRoute)
 		require.ErrorContains(t, err, "the key is not equal to itself")
 		require.ErrorIs(t, svc.Ready(ctx), layer.ErrClosed)
-		require.ErrorIs(t, c.Hold(ctx, math.NaN()), layer.ErrNoRoute)
+		require.ErrorIs(t, c.Pin(ctx, math.NaN()), layer.ErrNoRoute)
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		assert.EqualValues(t, 0, c.Describe().State.Get("keys"))
@@ -43,7 +43,7 @@ func TestCacheLetsGoOfWhatIsIdle(t *testing.T) {
 		h := new(heavy)
 		last = weak.Make(h)
 		return h
-	}, layer.CachePolicy{Idle: time.Millisecond})
+	}, layer.CachePolicy{IdleTimeout: time.Millisecond})
 	svc := c.Service("a")
 	for range 2 {
 		_, err := svc.Call(t.Context(), 1)

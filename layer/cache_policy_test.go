@@ -12,8 +12,8 @@ import (
 
 func TestCachePolicyNamesTheFieldThatIsWrong(t *testing.T) {
 	require.NoError(t, layer.CachePolicy{}.Validate())
-	require.NoError(t, layer.CachePolicy{Idle: time.Second, Capacity: 1}.Validate())
-	require.EqualError(t, layer.CachePolicy{Idle: -1}.Validate(), "cache policy: idle -1ns must be at least 0")
+	require.NoError(t, layer.CachePolicy{IdleTimeout: time.Second, Capacity: 1}.Validate())
+	require.EqualError(t, layer.CachePolicy{IdleTimeout: -1}.Validate(), "cache policy: idle -1ns must be at least 0")
 	require.EqualError(t, layer.CachePolicy{Capacity: -1}.Validate(), "cache policy: capacity -1 must be at least 0")
 }
 
@@ -21,7 +21,7 @@ func TestCachePolicyOutOfRangeIsTheDefault(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m := &cacheMaker{made: make(map[string][]*cacheKept)}
-	for _, p := range []layer.CachePolicy{{}, {Idle: -time.Second, Capacity: -1}} {
+	for _, p := range []layer.CachePolicy{{}, {IdleTimeout: -time.Second, Capacity: -1}} {
 		state := layer.NewCache(ctx, m.Make, p).Describe().State
 		require.Equal(t, time.Minute, state.Get("idle"))
 		require.Equal(t, 10_000, state.Get("capacity"))

@@ -36,7 +36,7 @@ func TestCacheStorm(t *testing.T) {
 				return cacheBody(""), nil
 			})
 		}
-		c := layer.NewCache(ctx, mk, layer.CachePolicy{Idle: 40 * time.Millisecond, Capacity: 4})
+		c := layer.NewCache(ctx, mk, layer.CachePolicy{IdleTimeout: 40 * time.Millisecond, Capacity: 4})
 		var all sync.WaitGroup
 		for range 20 {
 			mine := make([]cacheService, len(live))

@@ -26,7 +26,7 @@ func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 func (c *Cache[K, Req, Rsp]) sweepShard(s *cacheShard[K, Req, Rsp], now time.Time) {
 	var over []*cacheEntry[K, Req, Rsp]
 	for _, e := range s.all() {
-		if e.isOver(now, c.policy.Idle) {
+		if e.isOver(now, c.policy.IdleTimeout) {
 			over = append(over, e)
 		}
 	}

@@ -149,7 +149,7 @@ func TestCacheDropsWhatIsIdle(t *testing.T) {
 	for _, idle := range []time.Duration{time.Minute, 10 * time.Second} {
 		var p layer.CachePolicy
 		if idle != time.Minute {
-			p.Idle = idle
+			p.IdleTimeout = idle
 		}
 		inCache(t, p, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
 			svc := c.Service("a")
@@ -344,7 +344,7 @@ func TestCacheReadyAsksAgainWhereNothingWasMade(t *testing.T) {
 // Those above do not give up a key whose service has closed.
 func TestCacheHandleLivesOnBelowAWatch(t *testing.T) {
 	inCache(t, layer.CachePolicy{}, func(t *testing.T, ctx context.Context, c *cacheOf, m *cacheMaker) {
-		w := layer.NewWatch(ctx, 1, func(context.Context, int) cacheService { return c.Service("a") })
+		w := layer.NewReloadable(ctx, 1, func(context.Context, int) cacheService { return c.Service("a") })
 		cacheUse(t, ctx, w, "")
 		closed := &layer.Error{Layer: "balance", Kind: layer.ErrClosed}
 		m.of("a")[0].ready = func(context.Context) error { return closed }

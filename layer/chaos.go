@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Chaos injects faults into a share of the requests, for a limited time: a
+// FaultInjection injects faults into a share of the requests, for a limited time: a
 // delay, an error, or an error after a delay. Put it where the fault would
 // arise: below the retries that shall meet it, above the endpoint that it
 // stands for.
@@ -28,15 +28,15 @@ import (
 // Cost: one atomic load once it is over. Until then a clock reading for each
 // request, and a random number for each that matches.
 //
-// The time to live counts from the call of Chaos, wherever the layer is
+// The time to live counts from the call of FaultInjection, wherever the layer is
 // applied after that. A policy without one injects nothing; so does one
 // without a share, or with neither a delay nor an error. Other values out of
 // range are held to it.
-func Chaos[Req, Rsp any](p ChaosPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
+func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	p = p.valid()
 	live := &chaosLife{start: time.Now(), ttl: p.TTL}
-	delays, failures := o.to.Injected.With("fault", "delay"), o.to.Injected.With("fault", "error")
+	delays, failures := o.to.FaultsInjected.With("fault", "delay"), o.to.FaultsInjected.With("fault", "error")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if p.inert() {
 			return next
@@ -51,7 +51,7 @@ func Chaos[Req, Rsp any](p ChaosPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 type chaos[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	target          string
-	policy          ChaosPolicy[Req]
+	policy          FaultPolicy[Req]
 	life            *chaosLife
 	requests        atomic.Int64 // that met a fault
 	delayed, failed tally
@@ -84,7 +84,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 			}
 		}
 	}
-	if c.policy.Err == nil || c.policy.Kill.Thrown() {
+	if c.policy.Err == nil || c.policy.Kill.Stopped() {
 		return c.Service.Call(ctx, req)
 	}
 	c.failed.inc()
@@ -93,25 +93,25 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 
 // hits decides whether a request meets the fault.
 func (c *chaos[Req, Rsp]) hits(ctx context.Context, req Req) bool {
-	if c.policy.Kill.Thrown() || c.life.left() <= 0 {
+	if c.policy.Kill.Stopped() || c.life.left() <= 0 {
 		c.life.over.Store(true)
 		return false
 	}
 	if ctx.Err() != nil || c.policy.Match != nil && !c.policy.Match(req) {
 		return false
 	}
-	return c.policy.Share >= 1 || c.policy.Rand() < c.policy.Share
+	return c.policy.Fraction >= 1 || c.policy.Rand() < c.policy.Fraction
 }
 
 func (c *chaos[Req, Rsp]) Next() Service[Req, Rsp] { return c.Service }
 
 func (c *chaos[Req, Rsp]) Describe() Node {
 	left := c.life.left().Round(time.Millisecond)
-	if c.policy.Kill.Thrown() {
+	if c.policy.Kill.Stopped() {
 		left = 0
 	}
 	return Node{Name: "chaos", State: State{
-		{"share", c.policy.Share}, {"ends_in", left}, {"injected", c.requests.Load()},
+		{"share", c.policy.Fraction}, {"ends_in", left}, {"injected", c.requests.Load()},
 		{"delayed", c.delayed.n.Load()}, {"failed", c.failed.n.Load()},
 	}}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// KillSwitch ends what any number of [Chaos] layers inject, at once and for
+// KillSwitch ends what any number of [FaultInjection] layers inject, at once and for
 // good; to inject again, make new layers. Requests that are being delayed go on
 // undisturbed. The zero KillSwitch is ready to use; it must not be copied. It
 // is safe for concurrent use.
@@ -18,14 +18,14 @@ type KillSwitch struct {
 	ended  wake.Broadcast
 }
 
-// Throw ends it. Throwing twice is throwing once.
-func (k *KillSwitch) Throw() {
+// Stop ends it. Throwing twice is throwing once.
+func (k *KillSwitch) Stop() {
 	k.thrown.Store(true)
 	k.ended.Wake()
 }
 
-// Thrown reports whether Throw was called.
-func (k *KillSwitch) Thrown() bool { return k.thrown.Load() }
+// Stopped reports whether Throw was called.
+func (k *KillSwitch) Stopped() bool { return k.thrown.Load() }
 
 var errChaosSlept = errors.New("the injected delay is over")
 
@@ -34,7 +34,7 @@ var errChaosSlept = errors.New("the injected delay is over")
 func (k *KillSwitch) sleep(ctx context.Context, d time.Duration) error {
 	until, cancel := context.WithTimeoutCause(ctx, d, errChaosSlept)
 	defer cancel()
-	if err := k.ended.Wait(until, k.Thrown); !errors.Is(err, errChaosSlept) {
+	if err := k.ended.Wait(until, k.Stopped); !errors.Is(err, errChaosSlept) {
 		return err
 	}
 	return nil

@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// ChaosPolicy says which requests meet a fault in [Chaos], which one, and for
+// FaultPolicy says which requests meet a fault in [FaultInjection], which one, and for
 // how long.
-type ChaosPolicy[Req any] struct {
+type FaultPolicy[Req any] struct {
 	// Match chooses the requests. It is safe for concurrent use and does not
 	// change them. Nil chooses all.
 	Match func(Req) bool
 
 	// Share of the requests that match: 0, the default, is none, 1 is all.
-	Share float64
+	Fraction float64
 
 	// Delay comes before the request is sent, or before the error. Up to
 	// Jitter more is added at random, evenly spread. Both are 0 or more.
@@ -40,10 +40,10 @@ type ChaosPolicy[Req any] struct {
 }
 
 // Validate returns an error that names the field that is wrong.
-func (p ChaosPolicy[Req]) Validate() error {
+func (p FaultPolicy[Req]) Validate() error {
 	switch {
-	case !(p.Share >= 0 && p.Share <= 1):
-		return fmt.Errorf("chaos: share %v must be from 0 to 1", p.Share)
+	case !(p.Fraction >= 0 && p.Fraction <= 1):
+		return fmt.Errorf("chaos: share %v must be from 0 to 1", p.Fraction)
 	case p.Delay < 0:
 		return fmt.Errorf("chaos: delay %v must be 0 or more", p.Delay)
 	case p.Jitter < 0:
@@ -57,11 +57,11 @@ func (p ChaosPolicy[Req]) Validate() error {
 }
 
 // valid holds p to its ranges.
-func (p ChaosPolicy[Req]) valid() ChaosPolicy[Req] {
-	if !(p.Share >= 0) { // not a number, too
-		p.Share = 0
+func (p FaultPolicy[Req]) valid() FaultPolicy[Req] {
+	if !(p.Fraction >= 0) { // not a number, too
+		p.Fraction = 0
 	}
-	p.Share = min(p.Share, 1)
+	p.Fraction = min(p.Fraction, 1)
 	p.Delay, p.Jitter, p.TTL = max(p.Delay, 0), max(p.Jitter, 0), max(p.TTL, 0)
 	if p.Kill == nil {
 		p.Kill = new(KillSwitch)
@@ -73,12 +73,12 @@ func (p ChaosPolicy[Req]) valid() ChaosPolicy[Req] {
 }
 
 // inert reports whether a valid p injects nothing.
-func (p ChaosPolicy[Req]) inert() bool {
-	return p.Share == 0 || p.TTL == 0 || p.Err == nil && p.Delay == 0 && p.Jitter == 0
+func (p FaultPolicy[Req]) inert() bool {
+	return p.Fraction == 0 || p.TTL == 0 || p.Err == nil && p.Delay == 0 && p.Jitter == 0
 }
 
 // delay is that of one request.
-func (p ChaosPolicy[Req]) delay() time.Duration {
+func (p FaultPolicy[Req]) delay() time.Duration {
 	if p.Jitter == 0 {
 		return p.Delay
 	}
@@ -90,7 +90,7 @@ func (p ChaosPolicy[Req]) delay() time.Duration {
 }
 
 // cause is what an injected error says apart from being one.
-func (p ChaosPolicy[Req]) cause() error {
+func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // it would be said twice
 		return nil
 	}

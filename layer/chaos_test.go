@@ -24,10 +24,10 @@ func turns(numbers ...float64) func() float64 {
 
 func TestChaosFailsItsShareOfWhatMatches(t *testing.T) {
 	injected := byLabel{}
-	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
-		Match: func(req int) bool { return req%2 == 0 },
-		Share: 0.25, Err: errFault, TTL: time.Minute, Rand: turns(0.2, 0.25, 0.5, 0.9),
-	}, layer.Measured[int](layer.Instruments{Injected: injected}), layer.For[int]("web"))(layer.Func[int, int](echo))
+	svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{
+		Match:    func(req int) bool { return req%2 == 0 },
+		Fraction: 0.25, Err: errFault, TTL: time.Minute, Rand: turns(0.2, 0.25, 0.5, 0.9),
+	}, layer.WithMetrics[int](layer.Instruments{FaultsInjected: injected}), layer.WithTarget[int]("web"))(layer.Func[int, int](echo))
 	var failed []int
 	for i := range 16 {
 		got, err := svc.Call(t.Context(), i)
@@ -52,9 +52,9 @@ func TestChaosFailsItsShareOfWhatMatches(t *testing.T) {
 func TestChaosDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		injected := byLabel{}
-		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
-			Share: 1, Delay: time.Second, Jitter: 2 * time.Second, TTL: time.Minute, Rand: turns(0.5, 0),
-		}, layer.Measured[int](layer.Instruments{Injected: injected}))(layer.Func[int, int](echo))
+		svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{
+			Fraction: 1, Delay: time.Second, Jitter: 2 * time.Second, TTL: time.Minute, Rand: turns(0.5, 0),
+		}, layer.WithMetrics[int](layer.Instruments{FaultsInjected: injected}))(layer.Func[int, int](echo))
 		for _, want := range []time.Duration{2 * time.Second, time.Second} {
 			start := time.Now()
 			got, err := svc.Call(t.Context(), 7)
@@ -70,8 +70,8 @@ func TestChaosDelays(t *testing.T) {
 
 func TestChaosAbortsAfterTheDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{
-			Share: 1, Delay: time.Second, Err: layer.ErrInjected, TTL: time.Minute,
+		svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{
+			Fraction: 1, Delay: time.Second, Err: layer.ErrInjected, TTL: time.Minute,
 		})(layer.Func[int, int](func(context.Context, int) (int, error) { panic("it is not sent") }))
 		start := time.Now()
 		_, err := svc.Call(t.Context(), 7)
@@ -83,7 +83,7 @@ func TestChaosAbortsAfterTheDelay(t *testing.T) {
 
 func TestChaosDelayIsCutShortByTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Delay: time.Hour, TTL: 24 * time.Hour})(layer.Func[int, int](echo))
+		svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{Fraction: 1, Delay: time.Hour, TTL: 24 * time.Hour})(layer.Func[int, int](echo))
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errors.New("enough"))
 		defer cancel()
 		start := time.Now()
@@ -96,7 +96,7 @@ func TestChaosDelayIsCutShortByTheCaller(t *testing.T) {
 }
 
 func TestChaosMeetsNobodyWhoHasGone(t *testing.T) {
-	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Minute})(layer.Func[int, int](echo))
+	svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{Fraction: 1, Err: errFault, TTL: time.Minute})(layer.Func[int, int](echo))
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
@@ -110,8 +110,8 @@ func TestChaosMeetsNobodyWhoHasGone(t *testing.T) {
 func TestChaosEndsByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		matched := 0
-		chaos := layer.Chaos[int, int](layer.ChaosPolicy[int]{
-			Match: func(int) bool { matched++; return true }, Share: 1, Err: errFault, TTL: time.Minute,
+		chaos := layer.FaultInjection[int, int](layer.FaultPolicy[int]{
+			Match: func(int) bool { matched++; return true }, Fraction: 1, Err: errFault, TTL: time.Minute,
 		})
 		svc := chaos(layer.Func[int, int](echo))
 		time.Sleep(time.Minute - time.Nanosecond)
@@ -133,7 +133,7 @@ func TestChaosEndsByItself(t *testing.T) {
 
 func TestChaosDelayEndsWithTheTimeToLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Delay: time.Hour, TTL: time.Minute})(layer.Func[int, int](echo))
+		svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{Fraction: 1, Delay: time.Hour, TTL: time.Minute})(layer.Func[int, int](echo))
 		time.Sleep(10 * time.Second)
 		start := time.Now()
 		_, err := svc.Call(t.Context(), 1)
@@ -145,10 +145,10 @@ func TestChaosDelayEndsWithTheTimeToLive(t *testing.T) {
 func TestChaosEndsWhenTheSwitchIsThrown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kill layer.KillSwitch
-		policy := layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Hour, Kill: &kill}
-		fails := layer.Chaos[int, int](policy)(layer.Func[int, int](echo))
+		policy := layer.FaultPolicy[int]{Fraction: 1, Err: errFault, TTL: time.Hour, Kill: &kill}
+		fails := layer.FaultInjection[int, int](policy)(layer.Func[int, int](echo))
 		policy.Delay = time.Minute
-		waits := layer.Chaos[int, int](policy)(layer.Func[int, int](echo))
+		waits := layer.FaultInjection[int, int](policy)(layer.Func[int, int](echo))
 
 		_, err := fails.Call(t.Context(), 1)
 		require.ErrorIs(t, err, errFault)
@@ -159,10 +159,10 @@ func TestChaosEndsWhenTheSwitchIsThrown(t *testing.T) {
 			delayed <- err
 		}()
 		time.Sleep(time.Second)
-		require.False(t, kill.Thrown())
-		kill.Throw()
-		kill.Throw()
-		require.True(t, kill.Thrown())
+		require.False(t, kill.Stopped())
+		kill.Stop()
+		kill.Stop()
+		require.True(t, kill.Stopped())
 		require.NoError(t, <-delayed, "who is being delayed is spared the error too")
 		require.Equal(t, time.Second, time.Since(start))
 		_, err = fails.Call(t.Context(), 1)
@@ -173,42 +173,42 @@ func TestChaosEndsWhenTheSwitchIsThrown(t *testing.T) {
 
 func TestChaosWithoutEndInjectsNothing(t *testing.T) {
 	inner := layer.Func[int, int](echo)
-	fine := layer.ChaosPolicy[int]{Share: 0.5, Err: errFault, TTL: time.Minute}
+	fine := layer.FaultPolicy[int]{Fraction: 0.5, Err: errFault, TTL: time.Minute}
 	require.NoError(t, fine.Validate())
-	for name, change := range map[string]func(*layer.ChaosPolicy[int]){
-		"ttl": func(p *layer.ChaosPolicy[int]) { p.TTL = 0 },
-		"err": func(p *layer.ChaosPolicy[int]) { p.Err = nil },
+	for name, change := range map[string]func(*layer.FaultPolicy[int]){
+		"ttl": func(p *layer.FaultPolicy[int]) { p.TTL = 0 },
+		"err": func(p *layer.FaultPolicy[int]) { p.Err = nil },
 	} {
 		p := fine
 		change(&p)
 		require.ErrorContains(t, p.Validate(), name)
-		require.IsType(t, inner, layer.Chaos[int, int](p)(inner), name)
+		require.IsType(t, inner, layer.FaultInjection[int, int](p)(inner), name)
 	}
-	fine.Share = 0
+	fine.Fraction = 0
 	require.NoError(t, fine.Validate())
-	require.IsType(t, inner, layer.Chaos[int, int](fine)(inner))
+	require.IsType(t, inner, layer.FaultInjection[int, int](fine)(inner))
 }
 
 func TestChaosHoldsItsPolicyToItsRanges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		p := layer.ChaosPolicy[int]{
-			Share:  rapid.OneOf(rapid.Float64(), rapid.Just(math.NaN())).Draw(t, "share"),
-			Delay:  time.Duration(rapid.Int64Range(-10, 0).Draw(t, "delay")),
-			Jitter: time.Duration(rapid.Int64Range(-10, 0).Draw(t, "jitter")),
-			TTL:    time.Duration(rapid.Int64Range(-1, 1).Draw(t, "ttl")) * time.Hour,
-			Err:    errFault,
-			Rand:   func() float64 { return 0.5 },
+		p := layer.FaultPolicy[int]{
+			Fraction: rapid.OneOf(rapid.Float64(), rapid.Just(math.NaN())).Draw(t, "share"),
+			Delay:    time.Duration(rapid.Int64Range(-10, 0).Draw(t, "delay")),
+			Jitter:   time.Duration(rapid.Int64Range(-10, 0).Draw(t, "jitter")),
+			TTL:      time.Duration(rapid.Int64Range(-1, 1).Draw(t, "ttl")) * time.Hour,
+			Err:      errFault,
+			Rand:     func() float64 { return 0.5 },
 		}
-		svc := layer.Chaos[int, int](p)(layer.Func[int, int](echo))
+		svc := layer.FaultInjection[int, int](p)(layer.Func[int, int](echo))
 		_, err := svc.Call(context.Background(), 1)
-		require.Equal(t, p.TTL > 0 && p.Share > 0.5, err != nil)
+		require.Equal(t, p.TTL > 0 && p.Fraction > 0.5, err != nil)
 	})
 }
 
 func TestChaosIsHeldAgainstNobody(t *testing.T) {
 	responses := byLabel{}
 	svc := layer.NewStack[int, int]().Metrics(layer.Instruments{Responses: responses}).
-		With("chaos", layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: errFault, TTL: time.Minute})).
+		With("chaos", layer.FaultInjection[int, int](layer.FaultPolicy[int]{Fraction: 1, Err: errFault, TTL: time.Minute})).
 		Service(layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.ErrorIs(t, err, errFault)
@@ -217,7 +217,7 @@ func TestChaosIsHeldAgainstNobody(t *testing.T) {
 }
 
 func TestChaosThatRefusesIsARefusal(t *testing.T) {
-	svc := layer.Chaos[int, int](layer.ChaosPolicy[int]{Share: 1, Err: layer.ErrNotReady, TTL: time.Minute})(layer.Func[int, int](echo))
+	svc := layer.FaultInjection[int, int](layer.FaultPolicy[int]{Fraction: 1, Err: layer.ErrNotReady, TTL: time.Minute})(layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorIs(t, err, layer.ErrInjected)

@@ -29,18 +29,18 @@ func (c Class) String() string {
 	return "unknown"
 }
 
-// Failed reports whether the request did not get what it asked for.
-func (c Class) Failed() bool { return c >= Failure }
+// IsFailure reports whether the request did not get what it asked for.
+func (c Class) IsFailure() bool { return c >= Failure }
 
-// Again reports whether sending the same request again may help.
-func (c Class) Again() bool { return c == Retryable || c == Throttled }
+// IsRetryable reports whether sending the same request again may help.
+func (c Class) IsRetryable() bool { return c == Retryable || c == Throttled }
 
-// ClassOfGRPC is what a gRPC status code says of the server: UNAVAILABLE is
+// ClassifyGRPC is what a gRPC status code says of the server: UNAVAILABLE is
 // [Retryable], RESOURCE_EXHAUSTED [Throttled], and UNKNOWN, DEADLINE_EXCEEDED,
 // PERMISSION_DENIED, INTERNAL and DATA_LOSS are [Failure]. With any other the
 // server did what it is there for: [Success]. Those are the failures of
 // linkerd's proxy, but for RESOURCE_EXHAUSTED, which is none there.
-func ClassOfGRPC(code uint32) Class {
+func ClassifyGRPC(code uint32) Class {
 	switch code {
 	case 14:
 		return Retryable
@@ -61,7 +61,7 @@ type Outcome[Rsp any] struct {
 }
 
 // Classifier says what an outcome means. One classifier is given to a stack by
-// [Classify] and shared by its layers: retries, breakers, metrics. A balancer has
+// [WithClassifier] and shared by its layers: retries, breakers, metrics. A balancer has
 // that of its endpoints, see [Classified].
 //
 // It is asked when the head of a response is there (Ended is false), by those
@@ -71,33 +71,33 @@ type Outcome[Rsp any] struct {
 // of the body.
 type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 
-// Classify says what outcomes mean to the layers of a stack. By default a
+// WithClassifier says what outcomes mean to the layers of a stack. By default a
 // response is a [Success] and an error a [Failure].
-func Classify[Rsp any](c Classifier[Rsp]) Option[Rsp] {
+func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
 	check(c != nil, "Classify: nil Classifier")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 
-// ByError is the default [Classifier]: a response is a [Success] and an error a
+// DefaultClassifier is the default [Classifier]: a response is a [Success] and an error a
 // [Failure], except that a time limit of a single try is [Retryable].
-func ByError[Rsp any](o Outcome[Rsp]) Class {
+func DefaultClassifier[Rsp any](o Outcome[Rsp]) Class {
 	switch {
 	case o.Err == nil:
 		return Success
-	case errors.Is(o.Err, ErrTryTimeout):
+	case errors.Is(o.Err, ErrAttemptTimeout):
 		return Retryable
 	}
 	return Failure
 }
 
-// Judge is the class of an outcome for or against the service that gave it:
+// Classify is the class of an outcome for or against the service that gave it:
 // [Ignorable] where nobody is to blame, else what c says: [Failure] if that is none
 // of the classes. A response that was closed early is judged by its head. ctx is the
 // request's, as whoever asks got it.
-func (c Classifier[Rsp]) Judge(ctx context.Context, out Outcome[Rsp]) Class {
+func (c Classifier[Rsp]) Classify(ctx context.Context, out Outcome[Rsp]) Class {
 	switch {
 	case out.Err == nil:
-	case errors.Is(out.Err, ErrUnread):
+	case errors.Is(out.Err, ErrBodyClosedEarly):
 		// Whoever closes early has seen enough; so have we.
 		out.Err, out.Ended = nil, false
 	case errors.Is(out.Err, ErrNotReady), errors.Is(out.Err, ErrInjected), cancelled(ctx):
@@ -110,7 +110,7 @@ func (c Classifier[Rsp]) Judge(ctx context.Context, out Outcome[Rsp]) Class {
 }
 
 func (o *options[Rsp]) judge(ctx context.Context, out Outcome[Rsp]) Class {
-	return o.classify.Judge(ctx, out)
+	return o.classify.Classify(ctx, out)
 }
 
 // cancelled reports whether the caller has gone. A limit on a part of a request

@@ -27,17 +27,17 @@ func TestClass(t *testing.T) {
 		{layer.Throttled, "throttled", true, true},
 	} {
 		assert.Equal(t, tt.name, tt.class.String())
-		assert.Equal(t, tt.failed, tt.class.Failed(), tt.name)
-		assert.Equal(t, tt.again, tt.class.Again(), tt.name)
+		assert.Equal(t, tt.failed, tt.class.IsFailure(), tt.name)
+		assert.Equal(t, tt.again, tt.class.IsRetryable(), tt.name)
 	}
 	assert.Equal(t, "unknown", layer.Class(99).String())
 }
 
 func TestByError(t *testing.T) {
-	assert.Equal(t, layer.Success, layer.ByError(layer.Outcome[int]{Response: 1}))
-	assert.Equal(t, layer.Failure, layer.ByError(layer.Outcome[int]{Err: io.ErrUnexpectedEOF}))
-	assert.Equal(t, layer.Failure, layer.ByError(layer.Outcome[int]{Err: layer.ErrTimeout}))
-	assert.Equal(t, layer.Retryable, layer.ByError(layer.Outcome[int]{Err: fmt.Errorf("try 1: %w", layer.ErrTryTimeout)}))
+	assert.Equal(t, layer.Success, layer.DefaultClassifier(layer.Outcome[int]{Response: 1}))
+	assert.Equal(t, layer.Failure, layer.DefaultClassifier(layer.Outcome[int]{Err: io.ErrUnexpectedEOF}))
+	assert.Equal(t, layer.Failure, layer.DefaultClassifier(layer.Outcome[int]{Err: layer.ErrTimeout}))
+	assert.Equal(t, layer.Retryable, layer.DefaultClassifier(layer.Outcome[int]{Err: fmt.Errorf("try 1: %w", layer.ErrAttemptTimeout)}))
 }
 
 // Who is to blame is decided once, whoever asks: here it is Metrics.
@@ -82,7 +82,7 @@ func TestClassifierIsNotAskedWhereNobodyIsToBlame(t *testing.T) {
 // told that it ended, so it does not miss the trailers.
 func TestClosedEarlyIsJudgedByTheHead(t *testing.T) {
 	var asked []layer.Outcome[*response]
-	svc := layer.Metrics[int](layer.Instruments{}, layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+	svc := layer.Metrics[int](layer.Instruments{}, layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 		asked = append(asked, o)
 		return layer.Success
 	}))(layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("text"), nil }))
@@ -100,9 +100,9 @@ func TestRetryAfter(t *testing.T) {
 		"nil":        {nil, "0s"},
 		"plain":      {errors.New("no"), "0s"},
 		"silent":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "0s"},
-		"said":       {&layer.Error{Layer: "rate", After: 2e9}, "2s"},
-		"said below": {&layer.Error{Layer: "queue", Err: fmt.Errorf("limited: %w", &layer.Error{Layer: "rate", After: 3e9})}, "3s"},
-		"the longer": {&layer.Error{Layer: "breaker", After: 4e9, Err: &layer.Error{Layer: "rate", After: 3e9}}, "4s"},
+		"said":       {&layer.Error{Layer: "rate", RetryAfter: 2e9}, "2s"},
+		"said below": {&layer.Error{Layer: "queue", Err: fmt.Errorf("limited: %w", &layer.Error{Layer: "rate", RetryAfter: 3e9})}, "3s"},
+		"the longer": {&layer.Error{Layer: "breaker", RetryAfter: 4e9, Err: &layer.Error{Layer: "rate", RetryAfter: 3e9}}, "4s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			after, ok := layer.RetryAfter(tt.err)
@@ -118,14 +118,14 @@ func TestALimitAboveIsTheServicesFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		responses := byLabel{}
 		svc := layer.NewStack[int, int]().
-			With("head", layer.HeadTimeout[int, int](time.Second)).
+			With("head", layer.ResponseHeaderTimeout[int, int](time.Second)).
 			Metrics(layer.Instruments{Responses: responses}).
 			Service(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 				<-ctx.Done()
 				return 0, ctx.Err()
 			}))
 		_, err := svc.Call(t.Context(), 1)
-		assert.ErrorIs(t, err, layer.ErrHeadTimeout)
+		assert.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		assert.EqualValues(t, 1, *responses["failure"])
 		assert.Zero(t, *responses["ignorable"])
 	})
@@ -134,7 +134,7 @@ func TestALimitAboveIsTheServicesFault(t *testing.T) {
 // A classifier may be wrong. Nothing stays counted for that.
 func TestWhatIsNoClassIsAFailure(t *testing.T) {
 	responses, inFlight := byLabel{}, level{new(shared)}
-	svc := layer.NewStack[int, int](layer.Classify(func(layer.Outcome[int]) layer.Class { return layer.Throttled + 1 })).
+	svc := layer.NewStack[int, int](layer.WithClassifier(func(layer.Outcome[int]) layer.Class { return layer.Throttled + 1 })).
 		Metrics(layer.Instruments{Responses: responses, InFlight: inFlight}).
 		Service(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, nil }))
 	_, err := svc.Call(t.Context(), 1)
@@ -153,6 +153,6 @@ func TestClassOfGRPC(t *testing.T) {
 		if !failure {
 			class = layer.Success
 		}
-		assert.Equal(t, class, layer.ClassOfGRPC(code), "%d", code)
+		assert.Equal(t, class, layer.ClassifyGRPC(code), "%d", code)
 	}
 }

@@ -17,11 +17,11 @@ type Classified[Rsp any] interface {
 // It is that of the first [Classified] service on the way in: svc itself, then
 // the services that it wraps. A wrapper is known by a method Next that returns
 // the wrapped Service, or by a field Service that it embeds. A service built by
-// a [Stack] has the classifier of the option [Classify] if the Stack has that
+// a [Stack] has the classifier of the option [WithClassifier] if the Stack has that
 // option and at least one layer.
 //
 // A service that makes or chooses another one for each request, such as a
-// [Router], a [Switch], [Lazy] or [Reconnect], has none.
+// [Router], a [Failover], [Lazy] or [Reconnect], has none.
 func ClassifierOf[Req, Rsp any](svc Service[Req, Rsp]) Classifier[Rsp] {
 	for svc != nil {
 		if c, ok := svc.(Classified[Rsp]); ok {

@@ -37,7 +37,7 @@ func (h holding) Call(ctx context.Context, s string) (string, error) {
 
 func TestClassifierOf(t *testing.T) {
 	leaf := says{repeat, layer.Throttled}
-	option := layer.Classify(func(layer.Outcome[string]) layer.Class { return layer.Retryable })
+	option := layer.WithClassifier(func(layer.Outcome[string]) layer.Class { return layer.Retryable })
 	for name, tt := range map[string]struct {
 		svc  layer.Service[string, string]
 		want layer.Class // Ignorable: there is no classifier

@@ -20,7 +20,7 @@ type Observer interface {
 	Data(n int)
 
 	// End is called exactly once: with nil when the response is complete,
-	// trailers included; with the error that broke it off; with [ErrUnread]
+	// trailers included; with the error that broke it off; with [ErrBodyClosedEarly]
 	// when its body was closed early; with the cause of the context when that
 	// ended first.
 	End(err error)
@@ -177,7 +177,7 @@ func (b *observedBody) Read(p []byte) (n int, err error) {
 }
 
 func (b *observedBody) Close() error {
-	defer b.end(ErrUnread)
+	defer b.end(ErrBodyClosedEarly)
 	return b.withPanic(b.ReadCloser.Close())
 }
 
@@ -242,10 +242,10 @@ func (o *options[Rsp]) drop(rsp Rsp, err error) {
 	}
 }
 
-// discard gives a response up, by the Resend if there is one.
+// discard gives a response up, by the Replayer if there is one.
 func (o *options[Rsp]) discard(rsp Rsp) {
-	if d, ok := o.resend.(interface{ Discard(rsp Rsp) }); ok {
-		d.Discard(rsp)
+	if d, ok := o.resend.(interface{ Drain(rsp Rsp) }); ok {
+		d.Drain(rsp)
 		return
 	}
 	seamOf[Rsp]().closeBody(rsp)

@@ -12,7 +12,7 @@ import (
 // A Completion that panics leaves no slot taken, no request open and no entry in
 // use.
 func TestCompletionThatPanicsLeavesNothingOpen(t *testing.T) {
-	until := layer.Until(func(_ context.Context, rsp int, o layer.Observer) int {
+	until := layer.WithCompletion(func(_ context.Context, rsp int, o layer.Observer) int {
 		if rsp < 0 {
 			panic("completion")
 		}

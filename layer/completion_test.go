@@ -57,7 +57,7 @@ func TestObserveBodyTellsTheEndOnce(t *testing.T) {
 			body:  strings.NewReader("hello"),
 			use:   func(b io.ReadCloser, _ context.CancelCauseFunc) { _, _ = b.Read(make([]byte, 2)); _ = b.Close() },
 			bytes: 2,
-			end:   layer.ErrUnread,
+			end:   layer.ErrBodyClosedEarly,
 		},
 		"broken": {
 			body:  io.MultiReader(strings.NewReader("hel"), iotest.ErrReader(broken)),
@@ -121,11 +121,11 @@ func TestAClassifierThatPanicsAtTheEndHoldsNothing(t *testing.T) {
 	var flight gauge
 	failures := byLabel{}
 	d := layer.NewDrainer()
-	stack := layer.NewStack[string](layer.Classify(odd)).Drain(d).Limit(1).
+	stack := layer.NewStack[string](layer.WithClassifier(odd)).Drain(d).Limit(1).
 		Metrics(layer.Instruments{InFlight: &flight, Responses: failures})
 	for name, traced := range map[string]layer.Layer[string, *response]{
 		"metrics": nil,
-		"trace":   layer.Trace(log.start("a"), layer.Classify(odd)),
+		"trace":   layer.Trace(log.start("a"), layer.WithClassifier(odd)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := stack.With("trace", traced).Service(layer.Func[string, *response](

@@ -16,14 +16,14 @@ func TestConformBreaker(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	patient := layer.BreakerPolicy{Failures: 1 << 30}
+	patient := layer.BreakerPolicy{ConsecutiveFailures: 1 << 30}
 	for name, spec := range map[string]layertest.Layer{
 		"closed":    {Layer: layer.Breaker[Q, R](patient), NoAllocs: true},
-		"ratio":     {Layer: layer.Breaker[Q, R](layer.BreakerPolicy{Failures: -1, Ratio: 1e-9, Requests: 1_000_000}), NoAllocs: true},
-		"at return": {Layer: layer.Breaker[Q](patient, layer.Until(layer.AtReturn[R])), AtReturn: true, NoAllocs: true},
-		"no rules":  {Layer: layer.Breaker[Q, R](layer.BreakerPolicy{Failures: -1}), Transparent: true},
+		"ratio":     {Layer: layer.Breaker[Q, R](layer.BreakerPolicy{ConsecutiveFailures: -1, MinSuccessRate: 1e-9, MinRequests: 1_000_000}), NoAllocs: true},
+		"at return": {Layer: layer.Breaker[Q](patient, layer.WithCompletion(layer.AtReturn[R])), AtReturn: true, NoAllocs: true},
+		"no rules":  {Layer: layer.Breaker[Q, R](layer.BreakerPolicy{ConsecutiveFailures: -1}), Transparent: true},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }
 
@@ -64,10 +64,10 @@ func TestConformBreakerProbing(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	layertest.Conform(t, layertest.Service{
+	layertest.Run(t, layertest.Service{
 		New: func(ctx context.Context) layer.Service[Q, R] {
 			s := &trippedBreaker{over: ctx.Done()}
-			s.Service = layer.Breaker[Q, R](layer.BreakerPolicy{Failures: 1, Backoff: layer.Backoff{Min: 1, Max: 1}})(
+			s.Service = layer.Breaker[Q, R](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: layer.Backoff{Min: 1, Max: 1}})(
 				layer.Func[Q, R](func(_ context.Context, req Q) (R, error) {
 					if serve := s.serve.Load(); serve != nil {
 						return nil, (*serve)()

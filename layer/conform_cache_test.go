@@ -15,7 +15,7 @@ func cacheOver(ctx context.Context, next cacheKitService) *layer.Cache[string, *
 }
 
 func TestCacheConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{Outlives: true, NoAllocs: true, New: func(ctx context.Context, next cacheKitService) cacheKitService {
+	layertest.Run(t, layertest.Layer{OutlivesInner: true, NoAllocs: true, New: func(ctx context.Context, next cacheKitService) cacheKitService {
 		return cacheOver(ctx, next).Service("web")
 	}})
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func TestConformDrain(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		New: func(_ context.Context, next layer.Service[*layertest.Request, *layertest.Response],
 		) layer.Service[*layertest.Request, *layertest.Response] {
 			// One for each check: contexts made outside a bubble cannot be waited for in it.
@@ -25,7 +25,7 @@ func TestConformDrain(t *testing.T) {
 func TestConformDrainClosed(t *testing.T) {
 	type service = layer.Service[*layertest.Request, *layertest.Response]
 	drainers := make(map[service]*layer.Drainer)
-	layertest.Conform(t, layertest.Service{
+	layertest.Run(t, layertest.Service{
 		New: func(context.Context) service {
 			d := layer.NewDrainer()
 			svc := layer.Drain[*layertest.Request, *layertest.Response](d)(

@@ -14,10 +14,10 @@ func TestConformFallback(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		NoAllocs: true,
 		Layer: layer.Fallback(layer.FallbackPolicy[Q, R]{
-			To: func(_ context.Context, _ Q, o layer.Outcome[R]) (R, error) { return o.Response, o.Err },
+			Handle: func(_ context.Context, _ Q, o layer.Outcome[R]) (R, error) { return o.Response, o.Err },
 		}),
 	})
 }

@@ -9,7 +9,7 @@ import (
 )
 
 func TestFilterConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		Layer:       layer.Filter[mapKitRequest, mapKitResponse](func(mapKitRequest) error { return nil }),
 		Transparent: true,
 	})
@@ -25,6 +25,6 @@ func TestIfConforms(t *testing.T) {
 		"through no layer":     {Layer: layer.If[mapKitRequest, mapKitResponse](odd, nil), Transparent: true},
 		"through a timeout":    {Layer: layer.If(odd, layer.Timeout[mapKitRequest, mapKitResponse](time.Minute))},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }

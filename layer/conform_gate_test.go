@@ -13,7 +13,7 @@ func TestConformGated(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	layertest.Conform(t, layertest.Layer{Layer: layer.Gated[Q, R](layer.NewGate()), NoAllocs: true})
+	layertest.Run(t, layertest.Layer{Layer: layer.Gated[Q, R](layer.NewGate()), NoAllocs: true})
 }
 
 // shutGate is a gate that can be reached through the service.
@@ -28,14 +28,14 @@ func TestConformGateShut(t *testing.T) {
 		R = *layertest.Response
 	)
 	for name, fill := range map[string]func(g *layer.Gate){
-		"shut": (*layer.Gate).Shut,
+		"shut": (*layer.Gate).Close,
 		"limited": func(g *layer.Gate) {
 			g.Limit(1)
-			g.Enter()
+			g.TryAcquire()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.Service{
+			layertest.Run(t, layertest.Service{
 				New: func(context.Context) layer.Service[Q, R] {
 					g := layer.NewGate()
 					return shutGate{layer.Gated[Q, R](g)(layer.Func[Q, R](func(_ context.Context, req Q) (R, error) {

@@ -17,16 +17,16 @@ func TestConformHedge(t *testing.T) {
 	for name, spec := range map[string]layertest.Layer{
 		"no samples": {Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{})},
 		"not yet":    {Layer: layer.Hedge[Q, R](after[Q](100 * time.Hour))},
-		"samples":    {Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinSamples: 1, Min: 100 * time.Hour})},
+		"samples":    {Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinSamples: 1, MinDelay: 100 * time.Hour})},
 		"for others": {
-			Layer:       layer.Hedge[Q, R](layer.HedgePolicy[Q]{Only: func(Q) bool { return false }}),
+			Layer:       layer.Hedge[Q, R](layer.HedgePolicy[Q]{HedgeIf: func(Q) bool { return false }}),
 			Transparent: true,
 		},
 		"copies": {
-			Layer: layer.Hedge[Q, R](layer.HedgePolicy[Q]{Budget: plenty, Min: 10 * time.Millisecond, Max: 10 * time.Millisecond}),
-			Tries: 2, Pause: 10 * time.Millisecond,
+			Layer:       layer.Hedge[Q, R](layer.HedgePolicy[Q]{Budget: plenty, MinDelay: 10 * time.Millisecond, MaxDelay: 10 * time.Millisecond}),
+			MaxAttempts: 2, Pause: 10 * time.Millisecond,
 		},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestLazyConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		Transparent: true,
 		Layer: func(next layer.Service[mapKitRequest, mapKitResponse]) layer.Service[mapKitRequest, mapKitResponse] {
 			return layer.Lazy(func() (layer.Service[mapKitRequest, mapKitResponse], error) { return next, nil })

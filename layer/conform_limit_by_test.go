@@ -16,7 +16,7 @@ func TestConformLimitBy(t *testing.T) {
 		"one key":    func(*layertest.Request) int { return 0 },
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.Layer{
+			layertest.Run(t, layertest.Layer{
 				Layer:    layer.LimitBy[int, *layertest.Request, *layertest.Response](key, 1_000_000),
 				NoAllocs: true,
 			})

@@ -49,6 +49,6 @@ func TestMapLayersConform(t *testing.T) {
 				func(rsp mapKitResponse) (mapKitResponse, error) { return rsp, nil })
 		}},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }

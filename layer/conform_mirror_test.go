@@ -25,7 +25,7 @@ func TestConformMirror(t *testing.T) {
 		"not ready": func(context.Context, Q) (R, error) { return nil, layer.ErrNotReady },
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.Layer{
+			layertest.Run(t, layertest.Layer{
 				New: func(ctx context.Context, next layer.Service[Q, R]) layer.Service[Q, R] {
 					return layer.Mirror(ctx, to, forking{}, layer.MirrorPolicy[Q]{})(next)
 				},
@@ -34,10 +34,10 @@ func TestConformMirror(t *testing.T) {
 	}
 	for name, policy := range map[string]layer.MirrorPolicy[Q]{
 		"for others": {Match: func(Q) bool { return false }},
-		"no share":   {Share: -1},
+		"no share":   {Fraction: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.Layer{
+			layertest.Run(t, layertest.Layer{
 				New: func(ctx context.Context, next layer.Service[Q, R]) layer.Service[Q, R] {
 					return layer.Mirror(ctx, next, forking{}, policy)(next)
 				},

@@ -13,9 +13,9 @@ func TestConformReconnect(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	layertest.Conform(t, layertest.Layer{
-		NoAllocs: true,
-		Outlives: true, // it connects again
+	layertest.Run(t, layertest.Layer{
+		NoAllocs:      true,
+		OutlivesInner: true, // it connects again
 		New: func(ctx context.Context, next layer.Service[Q, R]) layer.Service[Q, R] {
 			svc := layer.Reconnect(ctx, func(context.Context) (layer.Service[Q, R], error) { return next, nil }, layer.Backoff{})
 			reconnectNow(svc)

@@ -14,47 +14,47 @@ func TestRetryConforms(t *testing.T) {
 		R = *layertest.Response
 	)
 	marked := func(rsp R) { rsp.Header["again"] = "yes" }
-	classify := layer.Classify(func(o layer.Outcome[R]) layer.Class {
+	classify := layer.WithClassifier(func(o layer.Outcome[R]) layer.Class {
 		if o.Err == nil && o.Response.Header["again"] != "" {
 			return layer.Retryable
 		}
-		return layer.ByError(o)
+		return layer.DefaultClassifier(o)
 	})
 	endless := layer.NewBudget(0, 0, 1_000_000)
 	pause := 250 * time.Millisecond
 	for name, spec := range map[string]layertest.Layer{
-		"defaults": {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{}), Tries: 3, Pause: pause},
+		"defaults": {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{}), MaxAttempts: 3, Pause: pause},
 		"responses": {
-			Layer: layer.Retry(layer.RetryPolicy[Q, R]{Tries: 5, Budget: endless}, classify),
-			Tries: 5, Pause: pause, Again: marked,
+			Layer:       layer.Retry(layer.RetryPolicy[Q, R]{MaxAttempts: 5, Budget: endless}, classify),
+			MaxAttempts: 5, Pause: pause, Retryable: marked,
 		},
 		"per try": {
-			Layer: layer.Retry(layer.RetryPolicy[Q, R]{PerTry: time.Second, Budget: endless}, classify),
-			Tries: 3, Pause: time.Second + pause, Again: marked,
+			Layer:       layer.Retry(layer.RetryPolicy[Q, R]{AttemptTimeout: time.Second, Budget: endless}, classify),
+			MaxAttempts: 3, Pause: time.Second + pause, Retryable: marked,
 		},
-		"no body kept": {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{Body: -1}), Tries: 3, Pause: pause},
-		"one try":      {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{Tries: 1}), Transparent: true},
+		"no body kept": {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{MaxBodyBytes: -1}), MaxAttempts: 3, Pause: pause},
+		"one try":      {Layer: layer.Retry[Q, R](layer.RetryPolicy[Q, R]{MaxAttempts: 1}), Transparent: true},
 		"over a limit": {
 			Layer: layer.NewStack[Q, R]().With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless}, classify)).Limit(4).Layer(),
-			Limit: 4, Tries: 3, Pause: pause, Again: marked,
+			Limit: 4, MaxAttempts: 3, Pause: pause, Retryable: marked,
 		},
 		"over a queue": {
 			Layer: layer.NewStack[Q, R]().With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless}, classify)).
 				Queue(16, 3*time.Second).Layer(),
-			Queue: 16, MaxWait: 3 * time.Second, Tries: 3, Pause: pause, Again: marked,
+			Queue: 16, MaxWait: 3 * time.Second, MaxAttempts: 3, Pause: pause, Retryable: marked,
 		},
 		"in a queue": {
 			Layer: layer.NewStack[Q, R]().Queue(16, 3*time.Second).
-				With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless, PassRefusals: true}, classify)).Layer(),
-			Queue: 16, MaxWait: 3 * time.Second, Tries: 3, Pause: pause, Again: marked,
+				With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless, PassRejections: true}, classify)).Layer(),
+			Queue: 16, MaxWait: 3 * time.Second, MaxAttempts: 3, Pause: pause, Retryable: marked,
 		},
 		"in itself": {
 			Layer: layer.NewStack[Q, R]().
 				With("outer", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless}, classify)).
 				With("inner", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless}, classify)).Layer(),
-			Tries: 3, Pause: pause, Again: marked,
+			MaxAttempts: 3, Pause: pause, Retryable: marked,
 		},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }

@@ -25,6 +25,6 @@ func TestRouterConforms(t *testing.T) {
 			return layer.NewCache(ctx, mk, layer.CachePolicy{}).Router(key)
 		},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, layertest.Service{New: svc}) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, layertest.Service{New: svc}) })
 	}
 }

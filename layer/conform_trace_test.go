@@ -32,6 +32,6 @@ func TestConformTrace(t *testing.T) {
 			Transparent: true,
 		},
 	} {
-		t.Run(name, func(t *testing.T) { layertest.Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })
 	}
 }

@@ -10,10 +10,10 @@ import (
 
 func TestWatchConforms(t *testing.T) {
 	type service = layer.Service[mapKitRequest, mapKitResponse]
-	layertest.Conform(t, layertest.Layer{
-		Outlives: true, NoAllocs: true,
+	layertest.Run(t, layertest.Layer{
+		OutlivesInner: true, NoAllocs: true,
 		New: func(ctx context.Context, next service) service {
-			return layer.NewWatch(ctx, 1, func(context.Context, int) service { return next })
+			return layer.NewReloadable(ctx, 1, func(context.Context, int) service { return next })
 		},
 	})
 }
@@ -21,10 +21,10 @@ func TestWatchConforms(t *testing.T) {
 // The second configuration is no less well served than the first.
 func TestWatchConformsAfterAChange(t *testing.T) {
 	type service = layer.Service[mapKitRequest, mapKitResponse]
-	layertest.Conform(t, layertest.Layer{
-		Outlives: true, NoAllocs: true,
+	layertest.Run(t, layertest.Layer{
+		OutlivesInner: true, NoAllocs: true,
 		New: func(ctx context.Context, next service) service {
-			w := layer.NewWatch(ctx, 1, func(_ context.Context, c int) service {
+			w := layer.NewReloadable(ctx, 1, func(_ context.Context, c int) service {
 				if c == 1 {
 					return nil
 				}

@@ -10,7 +10,7 @@ import (
 // No queue waits for it to pass.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
-// DeadlineIn gives a request the time that its caller says is left for it:
+// DeadlineFromRequest gives a request the time that its caller says is left for it:
 // read returns that, counted from now, and false if the request does not say.
 // It belongs at the top of a server's stack.
 //
@@ -32,7 +32,7 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 //
 // A nil read means no layer. What read returns may be anything: 0 or less is
 // over, and no time is too long.
-func DeadlineIn[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
+func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -40,9 +40,9 @@ func DeadlineIn[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts
 			return next
 		}
 		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, seam: seam}
-		d.refused.to = o.to.Refused.With("layer", "deadline")
+		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
-		d.limit.expired.to = o.to.Expired.With("limit", "deadline")
+		d.limit.expired.to = o.to.Timeouts.With("limit", "deadline")
 		return d
 	}
 }
@@ -87,7 +87,7 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineOut tells the next server how much time is left: write returns a
+// DeadlineToRequest tells the next server how much time is left: write returns a
 // copy of the request that says it, and must not change the one it is given.
 // It is told what is left until the deadline of the context, minus a margin
 // for the way. It belongs at the bottom of a client's stack, next to the
@@ -100,20 +100,20 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 //
 // Body: not touched.
 //
-// Errors: a refusal is that of [DeadlineIn]. Those of inner are passed as they
+// Errors: a refusal is that of [DeadlineFromRequest]. Those of inner are passed as they
 // are.
 //
 // Cost: one clock reading, and what write does.
 //
 // A nil write means no layer. A margin of less than 0 counts as 0.
-func DeadlineOut[Req, Rsp any](write func(Req, time.Duration) Req, margin time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if write == nil {
 			return next
 		}
 		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: max(margin, 0)}
-		d.refused.to = o.to.Refused.With("layer", "deadline")
+		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
 		return d
 	}
 }

@@ -26,10 +26,10 @@ func readDated(r dated) (time.Duration, bool)      { return r.left, r.given }
 func writeDated(_ dated, left time.Duration) dated { return dated{left, true} }
 func in(left time.Duration) dated                  { return dated{left, true} }
 func datedIn(opts ...layer.Option[int]) datedLayer {
-	return layer.DeadlineIn[dated](readDated, opts...)
+	return layer.DeadlineFromRequest[dated](readDated, opts...)
 }
 func datedOut(margin time.Duration) datedLayer {
-	return layer.DeadlineOut[dated, int](writeDated, margin)
+	return layer.DeadlineToRequest[dated, int](writeDated, margin)
 }
 func answer(context.Context, dated) (int, error)      { return 1, nil }
 func never(context.Context, dated) (int, error)       { panic("it must not come here") }
@@ -77,7 +77,7 @@ func TestDeadlineInSetsTheDeadline(t *testing.T) {
 
 func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
 	refused := byLabel{}
-	svc := datedIn(layer.For[int]("web:80"), layer.Measured[int](layer.Instruments{Refused: refused}))(datedFunc(never))
+	svc := datedIn(layer.WithTarget[int]("web:80"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(datedFunc(never))
 	for _, left := range []time.Duration{0, -1, math.MinInt64} {
 		_, err := svc.Call(t.Context(), in(left))
 		require.ErrorIs(t, err, layer.ErrNotReady)
@@ -106,7 +106,7 @@ func TestDeadlineInNamesTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		var inner context.Context
-		svc := datedIn(layer.For[int]("web:80"), layer.Measured[int](layer.Instruments{Expired: expired}))(
+		svc := datedIn(layer.WithTarget[int]("web:80"), layer.WithMetrics[int](layer.Instruments{Timeouts: expired}))(
 			datedFunc(func(ctx context.Context, req dated) (int, error) {
 				inner = ctx
 				return until(ctx, req)
@@ -134,7 +134,7 @@ func TestDeadlineInNamesTheDeadline(t *testing.T) {
 func TestDeadlineInHoldsForTheBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inner context.Context
-		svc := layer.DeadlineIn[time.Duration, *response](func(d time.Duration) (time.Duration, bool) { return d, true })(
+		svc := layer.DeadlineFromRequest[time.Duration, *response](func(d time.Duration) (time.Duration, bool) { return d, true })(
 			layer.Func[time.Duration, *response](func(ctx context.Context, _ time.Duration) (*response, error) {
 				inner = ctx
 				return &response{Body: plainBody{ctx}}, nil
@@ -231,8 +231,8 @@ func TestDeadlineTravels(t *testing.T) {
 }
 
 func TestDeadlineWithoutAFunctionIsNoLayer(t *testing.T) {
-	_, same := layer.DeadlineIn[dated, int](nil)(datedFunc(answer)).(datedFunc)
+	_, same := layer.DeadlineFromRequest[dated, int](nil)(datedFunc(answer)).(datedFunc)
 	require.True(t, same)
-	_, same = layer.DeadlineOut[dated, int](nil, 0)(datedFunc(answer)).(datedFunc)
+	_, same = layer.DeadlineToRequest[dated, int](nil, 0)(datedFunc(answer)).(datedFunc)
 	require.True(t, same)
 }

@@ -16,7 +16,7 @@
 //
 // # The layers
 //
-//	time         Timeout  HeadTimeout  IdleTimeout  DeadlineIn  DeadlineOut
+//	time         Timeout  ResponseHeaderTimeout  IdleTimeout  DeadlineFromRequest  DeadlineToRequest
 //	admission    Limit  LimitBy  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
 //	failure      Breaker  Gated  Fallback  Reconnect  Switch
 //	again        Retry  Hedge: both pay from a Budget
@@ -40,14 +40,14 @@
 //	Breaker   of one endpoint, if it fails as a whole: while it is open, that is not ready
 //	Limit     what one endpoint is given at a time
 //
-// and a server's Drain, DeadlineIn, Shed, then a limit. Package httplayer has
+// and a server's Drain, DeadlineFromRequest, Shed, then a limit. Package httplayer has
 // both, and a gateway, as examples that run.
 //
 // # Judgement
 //
 // A [Classifier] says what an outcome means: one for a stack, shared by Retry,
 // Breaker, Hedge, AdaptiveLimit and Metrics. Who cancelled, was refused or met
-// a fault that [Chaos] injected counts against nobody.
+// a fault that [FaultInjection] injected counts against nobody.
 //
 // # Admission
 //
@@ -65,7 +65,7 @@
 // it ends, so that slots, contexts and measurements are held exactly so long.
 // The default, [AtEnd], knows every response with a Body, *http.Response
 // among them. What a protocol knows beyond that, how a request is sent again, a
-// [Resend] says.
+// [Replayer] says.
 //
 // # Errors
 //
@@ -76,7 +76,7 @@
 // # Panics
 //
 // A callback is a function or method that you give to this library: a [Classifier],
-// a [Span], a [Completion], a key function, a [Make], a matcher, an instrument, the
+// a [Span], a [Completion], a key function, a [MakeService], a matcher, an instrument, the
 // Close of a body. One that panics never ends the process and never keeps a slot,
 // a probe or a response:
 //

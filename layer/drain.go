@@ -14,7 +14,7 @@ import "context"
 // Cancellation: a request whose context is done is refused; one in flight is
 // open until it ended. Draining cancels nothing.
 //
-// Body: a request is open until its response ended, see [Until].
+// Body: a request is open until its response ended, see [WithCompletion].
 //
 // Errors: a refusal is an [Error] of kind [ErrClosed].
 //
@@ -23,7 +23,7 @@ import "context"
 // With a nil d the layer does nothing.
 func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	refused := o.to.Refused.With("layer", "drain")
+	refused := o.to.LayerRejections.With("layer", "drain")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if d == nil {
 			return next

@@ -210,7 +210,7 @@ func TestDrainLeavesWhatIsSharedOpen(t *testing.T) {
 			return layer.NewCache(ctx, func(context.Context, string) layer.Service[int, *response] {
 				made.Add(1)
 				return full()
-			}, layer.CachePolicy{Idle: time.Second}).Service("a")
+			}, layer.CachePolicy{IdleTimeout: time.Second}).Service("a")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -288,7 +288,7 @@ func TestDrainWithoutADrainerIsTheServiceItself(t *testing.T) {
 func TestDrainShowsItself(t *testing.T) {
 	refused := byLabel{}
 	d := layer.NewDrainer()
-	svc := layer.Drain[int](d, layer.Measured[int](layer.Instruments{Refused: refused}), layer.For[int]("web"))(layer.Func[int, int](echo))
+	svc := layer.Drain[int](d, layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}), layer.WithTarget[int]("web"))(layer.Func[int, int](echo))
 	require.Equal(t, "drain      in_flight=0 draining=false refused=0\nlayer.Func\n", layer.Describe(svc).String())
 	require.NoError(t, d.Drain(t.Context()))
 	_, err := svc.Call(t.Context(), 1)

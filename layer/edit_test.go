@@ -10,26 +10,26 @@ import (
 )
 
 func TestFieldChangesThatHold(t *testing.T) {
-	assert.True(t, layer.FieldChanges{}.Empty())
-	require.NoError(t, layer.FieldChanges{}.Validate())
-	c := layer.FieldChanges{
-		Add:    []layer.FieldPair{{"X-Via", "gate way"}, {"x!#$%&'*+-.^_`|~", ""}, {"X-Tab", "a\tb"}, {"X-Name", "Jürgen"}},
-		Set:    []layer.FieldPair{{"user-agent", "x"}, {"Host", "web:80"}, {"HOST", "[::1]:80"}},
+	assert.True(t, layer.HeaderMutation{}.Empty())
+	require.NoError(t, layer.HeaderMutation{}.Validate())
+	c := layer.HeaderMutation{
+		Add:    []layer.HeaderField{{"X-Via", "gate way"}, {"x!#$%&'*+-.^_`|~", ""}, {"X-Tab", "a\tb"}, {"X-Name", "Jürgen"}},
+		Set:    []layer.HeaderField{{"user-agent", "x"}, {"Host", "web:80"}, {"HOST", "[::1]:80"}},
 		Remove: []string{"Cookie"},
 	}
 	for _, host := range []string{"web", "web.example.com.", "10.0.0.1:8080", "[::1]", "a_b-c:1"} {
-		c.Set = append(c.Set, layer.FieldPair{Name: "host", Value: host})
+		c.Set = append(c.Set, layer.HeaderField{Name: "host", Value: host})
 	}
 	valid, problems := c.Valid()
 	assert.Empty(t, problems)
 	assert.Equal(t, c, valid)
-	for _, only := range []layer.FieldChanges{{Add: c.Add}, {Set: c.Set}, {Remove: c.Remove}} {
+	for _, only := range []layer.HeaderMutation{{Add: c.Add}, {Set: c.Set}, {Remove: c.Remove}} {
 		assert.False(t, only.Empty())
 	}
 }
 
 func TestFieldChangesThatAreLeftOut(t *testing.T) {
-	fine := layer.FieldPair{Name: "X-Fine", Value: "1"}
+	fine := layer.HeaderField{Name: "X-Fine", Value: "1"}
 	for _, tt := range []struct{ name, value, why string }{
 		{"", "1", "not a name"},
 		{"a b", "1", "not a name"},
@@ -59,18 +59,18 @@ func TestFieldChangesThatAreLeftOut(t *testing.T) {
 		{"host", "[fe80::1%eth0]", "not a host"},
 		{"host", "a b", "not a host"},
 	} {
-		bad := layer.FieldPair{Name: tt.name, Value: tt.value}
-		c := layer.FieldChanges{Set: []layer.FieldPair{bad, fine}}
+		bad := layer.HeaderField{Name: tt.name, Value: tt.value}
+		c := layer.HeaderMutation{Set: []layer.HeaderField{bad, fine}}
 		require.ErrorContains(t, c.Validate(), tt.why, "%q: %q", tt.name, tt.value)
 		valid, problems := c.Valid()
 		assert.Len(t, problems, 1)
-		assert.Equal(t, layer.FieldChanges{Set: []layer.FieldPair{fine}}.Set, valid.Set)
+		assert.Equal(t, layer.HeaderMutation{Set: []layer.HeaderField{fine}}.Set, valid.Set)
 		assert.Equal(t, bad, c.Set[0], "what was given stays as it was")
 	}
-	c := layer.FieldChanges{Add: []layer.FieldPair{{"Host", "web"}, fine}, Remove: []string{"host", "Trailer", "Cookie"}}
+	c := layer.HeaderMutation{Add: []layer.HeaderField{{"Host", "web"}, fine}, Remove: []string{"host", "Trailer", "Cookie"}}
 	valid, problems := c.Valid()
 	assert.Len(t, problems, 3)
-	assert.Equal(t, []layer.FieldPair{fine}, valid.Add)
+	assert.Equal(t, []layer.HeaderField{fine}, valid.Add)
 	assert.Equal(t, []string{"Cookie"}, valid.Remove)
 	require.ErrorContains(t, c.Validate(), `add "Host": a request has one Host`)
 	require.ErrorContains(t, c.Validate(), `remove "Trailer"`)

@@ -34,27 +34,27 @@ var (
 	// [context.DeadlineExceeded] too.
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// ErrHeadTimeout, ErrIdleTimeout and ErrTryTimeout say which limit it was:
+	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout say which limit it was:
 	// that on the head of the response, that on the silence between two pieces
 	// of its body, or that on a single try of several. They match ErrTimeout.
-	ErrHeadTimeout error = &kind{"response head timeout", ErrTimeout}
-	ErrIdleTimeout error = &kind{"idle timeout", ErrTimeout}
-	ErrTryTimeout  error = &kind{"try timeout", ErrTimeout}
+	ErrResponseHeaderTimeout error = &kind{"response head timeout", ErrTimeout}
+	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
+	ErrAttemptTimeout        error = &kind{"try timeout", ErrTimeout}
 
-	// ErrTryRefused says that a request was sent, and that a later try, which
+	// ErrRetryRejected says that a request was sent, and that a later try, which
 	// was to help, was refused. It is no refusal: the request is not untouched.
-	ErrTryRefused = errors.New("refused on a further try")
+	ErrRetryRejected = errors.New("refused on a further try")
 
 	// ErrInjected marks a fault that was made on purpose, so that it counts
-	// against nobody. See [Chaos].
+	// against nobody. See [FaultInjection].
 	ErrInjected = errors.New("injected fault")
 
 	// ErrNoRoute says that no service is there for the request.
 	ErrNoRoute = errors.New("no route")
 
-	// ErrUnread is the end of a response body that was closed before all of
+	// ErrBodyClosedEarly is the end of a response body that was closed before all of
 	// it was read. See [Observer].
-	ErrUnread = errors.New("response body closed before its end")
+	ErrBodyClosedEarly = errors.New("response body closed before its end")
 )
 
 // PanicError is a panic of a callback that came on a goroutine of this library, where
@@ -74,14 +74,14 @@ func (k *kind) Unwrap() error { return k.is }
 // Error is an error with its place. It matches its Kind and whatever Err
 // matches.
 type Error struct {
-	Layer    string        // the layer that decided: "queue", "limit", "balance"
-	Target   string        // what the stack is for ("web.default:80"), if known
-	Endpoint string        // the address that was tried, if one was
-	Reason   string        // why, in a few words: "8 of 8 in flight"
-	Waited   time.Duration // how long the request had waited in this layer
-	After    time.Duration // when it may be worth trying again, from then on; 0 if that is not known
-	Kind     error         // one of the kinds of this package, or nil
-	Err      error         // the cause, if there is one
+	Layer      string        // the layer that decided: "queue", "limit", "balance"
+	Target     string        // what the stack is for ("web.default:80"), if known
+	Endpoint   string        // the address that was tried, if one was
+	Reason     string        // why, in a few words: "8 of 8 in flight"
+	Waited     time.Duration // how long the request had waited in this layer
+	RetryAfter time.Duration // when it may be worth trying again, from then on; 0 if that is not known
+	Kind       error         // one of the kinds of this package, or nil
+	Err        error         // the cause, if there is one
 }
 
 // Error reads from the outside in: layer, target, endpoint, kind, reason,
@@ -150,7 +150,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	if !errors.As(err, &e) {
 		return 0, false
 	}
-	after := e.After
+	after := e.RetryAfter
 	if below, ok := RetryAfter(e.Err); ok {
 		after = max(after, below)
 	}

@@ -15,8 +15,8 @@ func ExampleBreaker() {
 		return "", errors.New("connection reset")
 	})
 	svc := layer.Breaker[string, string](layer.BreakerPolicy{
-		Failures: 2, Backoff: layer.Backoff{Min: time.Minute, Max: time.Hour},
-	}, layer.For[string]("greeter"))(down)
+		ConsecutiveFailures: 2, Backoff: layer.Backoff{Min: time.Minute, Max: time.Hour},
+	}, layer.WithTarget[string]("greeter"))(down)
 
 	for range 3 {
 		_, err := svc.Call(context.Background(), "ann")

@@ -18,7 +18,7 @@ func ExampleCache() {
 		return layer.Func[string, string](func(_ context.Context, name string) (string, error) {
 			return language + ": " + name, nil
 		})
-	}, layer.CachePolicy{Idle: 10 * time.Second, Capacity: 100})
+	}, layer.CachePolicy{IdleTimeout: 10 * time.Second, Capacity: 100})
 
 	for _, language := range []string{"en", "de", "en"} {
 		fmt.Println(greeters.Service(language).Call(ctx, "ann"))

@@ -8,20 +8,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func ExampleChaos() {
+func ExampleFaultInjection() {
 	var kill layer.KillSwitch
-	svc := layer.Chaos[string, string](layer.ChaosPolicy[string]{
-		Match: func(name string) bool { return name == "bob" },
-		Share: 1,
-		Err:   layer.ErrInjected,
-		TTL:   10 * time.Minute,
-		Kill:  &kill,
+	svc := layer.FaultInjection[string, string](layer.FaultPolicy[string]{
+		Match:    func(name string) bool { return name == "bob" },
+		Fraction: 1,
+		Err:      layer.ErrInjected,
+		TTL:      10 * time.Minute,
+		Kill:     &kill,
 	})(greet)
 
 	for _, name := range []string{"ann", "bob"} {
 		fmt.Println(svc.Call(context.Background(), name))
 	}
-	kill.Throw()
+	kill.Stop()
 	fmt.Println(svc.Call(context.Background(), "bob"))
 	fmt.Print(layer.Describe(svc))
 	// Output:

@@ -15,8 +15,8 @@ type timedRequest struct {
 	Left time.Duration // 0: the caller does not say
 }
 
-func ExampleDeadlineIn() {
-	svc := layer.DeadlineIn[timedRequest, string](func(r timedRequest) (time.Duration, bool) { return r.Left, r.Left != 0 })(
+func ExampleDeadlineFromRequest() {
+	svc := layer.DeadlineFromRequest[timedRequest, string](func(r timedRequest) (time.Duration, bool) { return r.Left, r.Left != 0 })(
 		layer.Func[timedRequest, string](func(ctx context.Context, r timedRequest) (string, error) {
 			_, limited := ctx.Deadline()
 			return fmt.Sprintf("hello %s, limited: %v", r.Name, limited), nil
@@ -34,8 +34,8 @@ func ExampleDeadlineIn() {
 	// true true
 }
 
-func ExampleDeadlineOut() {
-	svc := layer.DeadlineOut[timedRequest, string](
+func ExampleDeadlineToRequest() {
+	svc := layer.DeadlineToRequest[timedRequest, string](
 		func(r timedRequest, left time.Duration) timedRequest { r.Left = left; return r }, 100*time.Millisecond)(
 		layer.Func[timedRequest, string](func(_ context.Context, r timedRequest) (string, error) {
 			return fmt.Sprintf("hello %s, about %v are left", r.Name, r.Left.Round(time.Minute)), nil

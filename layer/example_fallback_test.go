@@ -13,7 +13,7 @@ func ExampleFallback() {
 		return "", errors.New("connection reset")
 	})
 	svc := layer.Fallback(layer.FallbackPolicy[string, string]{
-		To: func(_ context.Context, name string, o layer.Outcome[string]) (string, error) {
+		Handle: func(_ context.Context, name string, o layer.Outcome[string]) (string, error) {
 			return fmt.Sprintf("hello %s (%v)", name, o.Err), nil
 		},
 	})(down)
@@ -26,7 +26,7 @@ func ExampleFallback() {
 // A second service takes what the first one refuses.
 func ExampleFallback_service() {
 	gate := layer.NewGate()
-	gate.Shut()
+	gate.Close()
 	shut := layer.Gated[string, string](gate)(greet)
 	svc := layer.Fallback(layer.FallbackPolicy[string, string]{Service: greet})(shut)
 

@@ -14,7 +14,7 @@ func ExampleFilter() {
 			return errors.New("whom?")
 		}
 		return nil
-	}, layer.For[string]("greeter"))(greet)
+	}, layer.WithTarget[string]("greeter"))(greet)
 
 	fmt.Println(svc.Call(context.Background(), "ann"))
 	_, err := svc.Call(context.Background(), "")

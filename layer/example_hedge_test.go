@@ -9,10 +9,10 @@ import (
 )
 
 func ExampleHedge() {
-	// Two endpoints, of which one hangs. A balancer would look at the Tries in
+	// Two endpoints, of which one hangs. A balancer would look at the Attempts in
 	// the same way.
 	endpoints := layer.Func[string, string](func(ctx context.Context, name string) (string, error) {
-		tries := layer.TriesOf(ctx)
+		tries := layer.AttemptsFromContext(ctx)
 		if !tries.Has("a") {
 			tries.Add("a")
 			<-ctx.Done()
@@ -22,9 +22,9 @@ func ExampleHedge() {
 	})
 	budget := layer.NewBudget(10*time.Second, 0.2, 10) // of the Retry above, too
 	svc := layer.Hedge[string, string](layer.HedgePolicy[string]{
-		Budget: budget,
-		Min:    500 * time.Millisecond,
-		Max:    500 * time.Millisecond, // no samples are needed for a fixed delay
+		Budget:   budget,
+		MinDelay: 500 * time.Millisecond,
+		MaxDelay: 500 * time.Millisecond, // no samples are needed for a fixed delay
 	})(endpoints)
 
 	fmt.Println(svc.Call(context.Background(), "ann"))

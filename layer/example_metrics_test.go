@@ -25,14 +25,14 @@ func ExampleMetrics() {
 	}, []string{"target"})
 	instruments := func(target string) layer.Instruments {
 		return layer.Instruments{
-			Requests: requests.With("target", target), Refusals: refusals.With("target", target),
-			Responses: responses.With("target", target), Refused: refused.With("target", target),
+			Requests: requests.With("target", target), Rejections: refusals.With("target", target),
+			Responses: responses.With("target", target), LayerRejections: refused.With("target", target),
 			Latency: latency.With("target", target),
 		}
 	}
 
 	i := instruments("greeter")
-	svc := layer.NewStack[string](layer.For[string]("greeter"), layer.Measured[string](i)).
+	svc := layer.NewStack[string](layer.WithTarget[string]("greeter"), layer.WithMetrics[string](i)).
 		Metrics(i). // first: as callers see it
 		Queue(100, time.Second).
 		Limit(10).

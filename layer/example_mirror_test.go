@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// For HTTP: layer.Mirror(ctx, next, httplayer.Edit{}, layer.MirrorPolicy[*http.Request]{Share: 0.1}).
+// For HTTP: layer.Mirror(ctx, next, httplayer.Editor{}, layer.MirrorPolicy[*http.Request]{Share: 0.1}).
 func ExampleMirror() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -26,10 +26,10 @@ func ExampleMirror() {
 	// version 2 was asked for ann
 }
 
-// texts is the Edit of strings, as far as a Mirror asks.
-type texts struct{ layer.Edit[string, string] }
+// texts is the Editor of strings, as far as a Mirror asks.
+type texts struct{ layer.Editor[string, string] }
 
-func (texts) Fork(req string, _ int64, whole func(copied string, ok bool)) string {
+func (texts) TeeRequest(req string, _ int64, whole func(copied string, ok bool)) string {
 	whole(req, true)
 	return req
 }

@@ -16,7 +16,7 @@ func ExampleRetry() {
 		}
 		return "hello, " + req, nil
 	})
-	again := layer.Classify(func(o layer.Outcome[string]) layer.Class {
+	again := layer.WithClassifier(func(o layer.Outcome[string]) layer.Class {
 		if o.Err != nil {
 			return layer.Retryable
 		}

@@ -35,11 +35,11 @@ func ExampleShed() {
 	// shed: not ready: priority bulk: the room that is left is for higher ones
 }
 
-func ExamplePriorityOf() {
+func ExamplePriorityFromContext() {
 	ctx := context.Background()
-	fmt.Println(layer.PriorityOf(ctx))
+	fmt.Println(layer.PriorityFromContext(ctx))
 	ctx = layer.WithPriority(ctx, layer.PriorityLow)
-	fmt.Println(layer.PriorityOf(ctx), layer.PriorityOf(ctx) < layer.PriorityNormal)
+	fmt.Println(layer.PriorityFromContext(ctx), layer.PriorityFromContext(ctx) < layer.PriorityNormal)
 	// Output:
 	// normal
 	// low true

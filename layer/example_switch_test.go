@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-func ExampleSwitch() {
+func ExampleFailover() {
 	near, far := layertest.NewMock[string, string](), layertest.NewMock[string, string]()
 	near.Serve(func(_ context.Context, name string) (string, error) { return name + " is near", nil })
 	far.Serve(func(_ context.Context, name string) (string, error) { return name + " is far", nil })
@@ -17,7 +17,7 @@ func ExampleSwitch() {
 
 	svc := layer.NewStack[string, string]().
 		Queue(100, time.Minute).
-		Service(layer.Switch[string, string](near, far, 10*time.Millisecond))
+		Service(layer.Failover[string, string](near, far, 10*time.Millisecond))
 
 	fmt.Println(svc.Call(context.Background(), "ann")) // after 10 ms
 	near.Allow(1)

@@ -57,7 +57,7 @@ func ExampleLimit() {
 
 func ExampleQueue() {
 	full := layer.Limit[string, string](0)(greet)
-	svc := layer.Queue[string, string](10, time.Millisecond, layer.For[string]("greeter"))(full)
+	svc := layer.Queue[string, string](10, time.Millisecond, layer.WithTarget[string]("greeter"))(full)
 
 	_, err := svc.Call(context.Background(), "ann")
 	var where *layer.Error

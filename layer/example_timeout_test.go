@@ -10,16 +10,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func ExampleHeadTimeout() {
+func ExampleResponseHeaderTimeout() {
 	slow := layer.Func[string, string](func(ctx context.Context, _ string) (string, error) {
 		<-ctx.Done()
 		return "", context.Cause(ctx)
 	})
-	svc := layer.HeadTimeout[string, string](250*time.Millisecond, layer.For[string]("greeter"))(slow)
+	svc := layer.ResponseHeaderTimeout[string, string](250*time.Millisecond, layer.WithTarget[string]("greeter"))(slow)
 
 	_, err := svc.Call(context.Background(), "ann")
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, layer.ErrHeadTimeout), errors.Is(err, layer.ErrTimeout))
+	fmt.Println(errors.Is(err, layer.ErrResponseHeaderTimeout), errors.Is(err, layer.ErrTimeout))
 	// Output:
 	// head timeout greeter: response head timeout (waited 250ms): limit of 250ms on the head is over
 	// true true

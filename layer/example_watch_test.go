@@ -10,7 +10,7 @@ import (
 )
 
 // The time limit changes while requests are served. What is below it stays.
-func ExampleWatch() {
+func ExampleReloadable() {
 	type config struct{ timeout time.Duration }
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -23,7 +23,7 @@ func ExampleWatch() {
 		return "hello " + name, nil
 	})
 	limited := layer.Limit[string, string](8)(slow)
-	svc := layer.NewWatch(ctx, config{timeout: time.Millisecond},
+	svc := layer.NewReloadable(ctx, config{timeout: time.Millisecond},
 		func(_ context.Context, c config) layer.Service[string, string] {
 			return layer.Timeout[string, string](c.timeout)(limited)
 		})

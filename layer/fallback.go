@@ -15,7 +15,7 @@ type FallbackPolicy[Req, Rsp any] struct {
 	// been read in part. When To returns a response in place of an error, the
 	// body of the request is closed, as by whoever serves one: it cannot be
 	// sent on from here. That is for Service.
-	To func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
+	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
 	// Service is sent the request instead. See [Fallback] for which requests.
 	Service Service[Req, Rsp]
@@ -23,7 +23,7 @@ type FallbackPolicy[Req, Rsp any] struct {
 	// When says which outcomes are replaced: c is the class of o as the stack
 	// judges it. The default is every failure, injected ones included, and
 	// every refusal. It is never asked about a caller who has gone.
-	When func(c Class, o Outcome[Rsp]) bool
+	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
 // Fallback answers in place of a service that failed or refused.
@@ -37,7 +37,7 @@ type FallbackPolicy[Req, Rsp any] struct {
 // dropped is closed before the substitute is asked for, so that what it holds
 // is free. A request goes to Service if inner refused it, for then it is
 // untouched. One that failed was sent already: it goes there only if it has no
-// body and is idempotent, where the protocol can tell (see [Resending]).
+// body and is idempotent, where the protocol can tell (see [WithReplayer]).
 //
 // Errors: those of the substitute come back in an [Error] that says what they
 // stand in for. It is a refusal only if inner and the substitute both refused.
@@ -49,13 +49,13 @@ type FallbackPolicy[Req, Rsp any] struct {
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if p.To == nil && p.Service == nil {
+		if p.Handle == nil && p.Service == nil {
 			return next
 		}
 		f := &fallback[Req, Rsp]{
 			Service: next, options: o, policy: p, requests: seamOf[Req](),
 		}
-		f.resend, _ = o.resend.(Resend[Req, Rsp])
+		f.resend, _ = o.resend.(Replayer[Req, Rsp])
 		return f
 	}
 }
@@ -64,14 +64,14 @@ type fallback[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy   FallbackPolicy[Req, Rsp]
-	resend   Resend[Req, Rsp] // nil if it was not given
+	resend   Replayer[Req, Rsp] // nil if it was not given
 	replaced atomic.Int64
 
 	requests bodySeam[Req]
 }
 
 func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	again := f.policy.To != nil || f.sendsAgain(req)
+	again := f.policy.Handle != nil || f.sendsAgain(req)
 	judged := false
 	defer func() {
 		if !judged { // a panic, or Goexit
@@ -89,8 +89,8 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 		f.discard(rsp)
 	}
 	f.replaced.Add(1)
-	if f.policy.To != nil {
-		rsp, err = f.policy.To(ctx, req, out)
+	if f.policy.Handle != nil {
+		rsp, err = f.policy.Handle(ctx, req, out)
 		if err == nil && out.Err != nil {
 			f.requests.closeBody(req) // inner may not have taken it
 		}
@@ -127,10 +127,10 @@ func (f *fallback[Req, Rsp]) isBare(req Req) bool {
 
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
 	class := f.judge(ctx, out)
-	if f.policy.When != nil {
-		return f.policy.When(class, out)
+	if f.policy.FallbackIf != nil {
+		return f.policy.FallbackIf(class, out)
 	}
-	return class.Failed() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
+	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
 // failed is the error when the substitute failed, too. first is what it stood
@@ -154,7 +154,7 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 		return e
 	}
 	e.Reason += ": " + second.Error()
-	e.After, _ = RetryAfter(second)
+	e.RetryAfter, _ = RetryAfter(second)
 	return e
 }
 
@@ -162,7 +162,7 @@ func (f *fallback[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
 
 func (f *fallback[Req, Rsp]) Describe() Node {
 	n := Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}
-	if f.policy.To == nil {
+	if f.policy.Handle == nil {
 		n.Children = []Node{Describe(f.policy.Service)}
 	}
 	return n

@@ -39,7 +39,7 @@ func fallbackFunc(rsp fallbackR, err error) layer.Func[fallbackQ, fallbackR] {
 func fallbackOver(
 	p layer.FallbackPolicy[fallbackQ, fallbackR], inner layer.Service[fallbackQ, fallbackR], opts ...layer.Option[fallbackR],
 ) layer.Service[fallbackQ, fallbackR] {
-	return layer.Fallback(p, append(opts, layer.Classify(breakerStatus))...)(inner)
+	return layer.Fallback(p, append(opts, layer.WithClassifier(breakerStatus))...)(inner)
 }
 
 func TestFallbackReplaces(t *testing.T) {
@@ -61,7 +61,7 @@ func TestFallbackReplaces(t *testing.T) {
 			var asked layer.Outcome[fallbackR]
 			req := &fallbackRequest{}
 			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-				To: func(_ context.Context, got fallbackQ, o layer.Outcome[fallbackR]) (fallbackR, error) {
+				Handle: func(_ context.Context, got fallbackQ, o layer.Outcome[fallbackR]) (fallbackR, error) {
 					require.Same(t, req, got)
 					asked = o
 					return &breakerReply{Status: 299}, nil
@@ -82,10 +82,10 @@ func TestFallbackReplaces(t *testing.T) {
 
 func TestFallbackNeverReplacesACallersCancellation(t *testing.T) {
 	always := layer.FallbackPolicy[fallbackQ, fallbackR]{
-		To: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
+		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
 			return nil, errors.New("replaced")
 		},
-		When: func(layer.Class, layer.Outcome[fallbackR]) bool { return true },
+		FallbackIf: func(layer.Class, layer.Outcome[fallbackR]) bool { return true },
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	svc := fallbackOver(always, layer.Func[fallbackQ, fallbackR](func(ctx context.Context, _ fallbackQ) (fallbackR, error) {
@@ -101,10 +101,10 @@ func TestFallbackNeverReplacesACallersCancellation(t *testing.T) {
 
 func TestFallbackWhen(t *testing.T) {
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-		To: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
+		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
 			return &breakerReply{Status: 299}, nil
 		},
-		When: func(c layer.Class, o layer.Outcome[fallbackR]) bool {
+		FallbackIf: func(c layer.Class, o layer.Outcome[fallbackR]) bool {
 			return c == layer.Success && o.Response.Status == 204
 		},
 	}, layer.Func[fallbackQ, fallbackR](func(_ context.Context, q fallbackQ) (fallbackR, error) {
@@ -124,7 +124,7 @@ func TestFallbackClosesWhatItReplaces(t *testing.T) {
 	old := newFallbackBody("old")
 	closed := int64(-1)
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-		To: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
+		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) {
 			closed = old.closed.Load()
 			return &breakerReply{200, newFallbackBody("new")}, nil
 		},
@@ -155,7 +155,7 @@ func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			body := newFallbackBody("x")
 			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-				To: func(_ context.Context, q fallbackQ, _ layer.Outcome[fallbackR]) (fallbackR, error) {
+				Handle: func(_ context.Context, q fallbackQ, _ layer.Outcome[fallbackR]) (fallbackR, error) {
 					require.Zero(t, q.Body.(*fallbackBody).closed.Load(), "not before")
 					return &breakerReply{Status: 299}, tt.to
 				},
@@ -169,7 +169,7 @@ func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 
 // fallbackProtocol knows which requests may be sent twice.
 type fallbackProtocol struct {
-	layer.Resend[fallbackQ, fallbackR]
+	layer.Replayer[fallbackQ, fallbackR]
 	idempotent bool
 	discarded  atomic.Int64
 	asked      atomic.Int64 // replays that were not ended
@@ -194,13 +194,13 @@ func (r fallbackReplay) End()                    { r.by.asked.Add(-1) }
 // fallbackEmpty is a body that the protocol knows for none.
 var fallbackEmpty = newFallbackBody("")
 
-func (p *fallbackProtocol) Discard(fallbackR) { p.discarded.Add(1) }
+func (p *fallbackProtocol) Drain(fallbackR) { p.discarded.Add(1) }
 
 func TestFallbackDiscardsByTheProtocol(t *testing.T) {
 	old, protocol := newFallbackBody("old"), &fallbackProtocol{}
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-		To: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) { return nil, errBreaker },
-	}, fallbackFunc(&breakerReply{500, old}, nil), layer.Resending[fallbackQ, fallbackR](protocol))
+		Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) { return nil, errBreaker },
+	}, fallbackFunc(&breakerReply{500, old}, nil), layer.WithReplayer[fallbackQ, fallbackR](protocol))
 	_, err := svc.Call(t.Context(), &fallbackRequest{})
 	require.ErrorIs(t, err, errBreaker)
 	require.EqualError(t, err, "fallback: in place of a failed response: the endpoint fails")
@@ -232,7 +232,7 @@ func TestFallbackToAService(t *testing.T) {
 			})
 			var opts []layer.Option[fallbackR]
 			if tt.protocol != nil {
-				opts = append(opts, layer.Resending[fallbackQ, fallbackR](tt.protocol))
+				opts = append(opts, layer.WithReplayer[fallbackQ, fallbackR](tt.protocol))
 			}
 			first := layer.Func[fallbackQ, fallbackR](func(_ context.Context, q fallbackQ) (fallbackR, error) {
 				if errors.Is(tt.err, errBreaker) {
@@ -260,7 +260,7 @@ func TestFallbackToAService(t *testing.T) {
 // What comes of a request that the first service may have processed must not
 // look like a refusal, and one that is refused twice is one.
 func TestFallbackErrors(t *testing.T) {
-	busy := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full", After: 7}
+	busy := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full", RetryAfter: 7}
 	gone := &layer.Error{Layer: "conn", Kind: layer.ErrClosed}
 	for name, tt := range map[string]struct {
 		first, second error
@@ -292,7 +292,7 @@ func TestFallbackErrors(t *testing.T) {
 
 func TestFallbackHandsOnWhatItWasGiven(t *testing.T) {
 	svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
-		To: func(_ context.Context, _ fallbackQ, o layer.Outcome[fallbackR]) (fallbackR, error) {
+		Handle: func(_ context.Context, _ fallbackQ, o layer.Outcome[fallbackR]) (fallbackR, error) {
 			return o.Response, o.Err
 		},
 	}, fallbackFunc(nil, errBreaker))

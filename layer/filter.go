@@ -28,7 +28,7 @@ func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp
 		}
 		return &filter[Req, Rsp]{
 			Service: next, target: o.target, f: f,
-			rejected: tally{to: o.to.Refused.With("layer", "filter")},
+			rejected: tally{to: o.to.LayerRejections.With("layer", "filter")},
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestFilterRejects(t *testing.T) {
 			return forbidden
 		}
 		return nil
-	}, layer.For[string]("web"))(layer.Func[string, string](func(_ context.Context, req string) (string, error) {
+	}, layer.WithTarget[string]("web"))(layer.Func[string, string](func(_ context.Context, req string) (string, error) {
 		served++
 		return req, nil
 	}))

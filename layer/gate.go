@@ -26,25 +26,25 @@ func (g *Gate) Open() { g.change(&gatePeriod{mode: gateOpen}) }
 // Limit lets n more requests through, however many were let through before,
 // and then no more. A place is not given back when its request ends: whoever
 // judges calls Limit again, opens or shuts the gate, or gives a place back with
-// [Pass.Return]. An n of 0 or less shuts the gate.
+// [Permit.Return]. An n of 0 or less shuts the gate.
 func (g *Gate) Limit(n int) { g.change(newGateLimit(n)) }
 
-// Shut lets no request through. Those that have passed are not disturbed.
-func (g *Gate) Shut() { g.change(&gatePeriod{mode: gateShut}) }
+// Close lets no request through. Those that have passed are not disturbed.
+func (g *Gate) Close() { g.change(&gatePeriod{mode: gateShut}) }
 
 func (g *Gate) change(to *gatePeriod) {
 	g.now.Store(to)
 	g.changed.Wake()
 }
 
-// Enter asks to be let through, and does not wait. Where it returns false, the
+// TryAcquire asks to be let through, and does not wait. Where it returns false, the
 // request stays outside.
-func (g *Gate) Enter() (Pass, bool) {
+func (g *Gate) TryAcquire() (Permit, bool) {
 	p := g.now.Load()
 	if p == nil || p.enter() {
-		return Pass{g, p}, true
+		return Permit{g, p}, true
 	}
-	return Pass{}, false
+	return Permit{}, false
 }
 
 func (g *Gate) hasRoom() bool {
@@ -64,16 +64,16 @@ func (g *Gate) state() State {
 	return state
 }
 
-// Pass is what a request holds that was let through a [Gate].
-type Pass struct {
+// Permit is what a request holds that was let through a [Gate].
+type Permit struct {
 	gate   *Gate
 	period *gatePeriod
 }
 
-// Return gives the place back, for another request. Call it at most once, when
+// Release gives the place back, for another request. Call it at most once, when
 // the request says nothing for or against what is behind the gate. It does
 // nothing if the gate was open, or was changed since.
-func (p Pass) Return() {
+func (p Permit) Release() {
 	if p.period != nil && p.period.giveBack() {
 		p.gate.changed.Wake()
 	}

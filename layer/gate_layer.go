@@ -31,7 +31,7 @@ func Gated[Req, Rsp any](g *Gate, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			Service: next,
 			gate:    g,
 			target:  o.target,
-			refused: tally{to: o.to.Refused.With("layer", "gate")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "gate")},
 			shut:    &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "shut"},
 			taken:   &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "limited, and every place is taken"},
 		}
@@ -65,7 +65,7 @@ func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if gone(ctx) {
 		return none, refuseDone(ctx, "gate", g.target)
 	}
-	pass, ok := g.gate.Enter()
+	pass, ok := g.gate.TryAcquire()
 	if !ok {
 		g.refused.inc()
 		if p := g.gate.now.Load(); p != nil && p.mode == gateLimited {
@@ -75,7 +75,7 @@ func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	rsp, err := g.Service.Call(ctx, req)
 	if err != nil && errors.Is(err, ErrNotReady) {
-		pass.Return()
+		pass.Release()
 	}
 	return rsp, err
 }

@@ -16,11 +16,11 @@ import (
 
 func TestGateStates(t *testing.T) {
 	g, refused := layer.NewGate(), byLabel{}
-	svc := layer.Gated[int](g, layer.For[int]("web"), layer.Measured[int](layer.Instruments{Refused: refused}))(&breakerInner{})
+	svc := layer.Gated[int](g, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(&breakerInner{})
 	require.NoError(t, breakerCalls(t, svc, 10), "a new gate is open")
 	require.Equal(t, "open", fmtState(svc))
 
-	g.Shut()
+	g.Close()
 	require.EqualError(t, breakerCalls(t, svc, 1), "gate web: not ready: shut")
 	require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
 
@@ -51,32 +51,32 @@ func fmtState(svc layer.Service[int, int]) string {
 func TestGatePlacesComeBackWhenTheJudgeSaysSo(t *testing.T) {
 	g := layer.NewGate()
 	g.Limit(1)
-	pass, ok := g.Enter()
+	pass, ok := g.TryAcquire()
 	require.True(t, ok)
-	_, ok = g.Enter()
+	_, ok = g.TryAcquire()
 	require.False(t, ok)
-	pass.Return()
-	pass.Return()
-	second, ok := g.Enter()
+	pass.Release()
+	pass.Release()
+	second, ok := g.TryAcquire()
 	require.True(t, ok)
-	_, ok = g.Enter()
+	_, ok = g.TryAcquire()
 	require.False(t, ok, "a place that is returned twice is still one")
 
 	g.Limit(1)
-	second.Return()
-	_, ok = g.Enter()
+	second.Release()
+	_, ok = g.TryAcquire()
 	require.True(t, ok)
-	_, ok = g.Enter()
+	_, ok = g.TryAcquire()
 	require.False(t, ok, "a place of an earlier limit does not come back to this one")
 
 	g.Open()
-	pass, ok = g.Enter()
+	pass, ok = g.TryAcquire()
 	require.True(t, ok)
-	g.Shut()
-	pass.Return()
-	_, ok = g.Enter()
+	g.Close()
+	pass.Release()
+	_, ok = g.TryAcquire()
 	require.False(t, ok)
-	layer.Pass{}.Return()
+	layer.Permit{}.Release()
 }
 
 func TestGateGivesBackWhatInnerRefused(t *testing.T) {
@@ -97,7 +97,7 @@ func TestGateReadyWaitsForAChange(t *testing.T) {
 		g := layer.NewGate()
 		svc := layer.Gated[int, int](g)(&breakerInner{})
 		for _, change := range []func(){g.Open, func() { g.Limit(3) }} {
-			g.Shut()
+			g.Close()
 			var ready atomic.Int64
 			for range 10 {
 				go func() {
@@ -113,13 +113,13 @@ func TestGateReadyWaitsForAChange(t *testing.T) {
 			require.EqualValues(t, 10, ready.Load())
 		}
 		g.Limit(1)
-		pass, _ := g.Enter()
+		pass, _ := g.TryAcquire()
 		done := make(chan error)
 		go func() { done <- svc.Ready(t.Context()) }()
 		synctest.Wait()
-		pass.Return()
+		pass.Release()
 		require.NoError(t, <-done, "a place that comes back wakes those who wait")
-		g.Shut()
+		g.Close()
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, errBreaker)
 		defer cancel()
 		require.ErrorIs(t, svc.Ready(ctx), errBreaker)
@@ -133,7 +133,7 @@ func TestGateReadyLooksAgain(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- svc.Ready(t.Context()) }()
 		synctest.Wait()
-		g.Shut()
+		g.Close()
 		close(inner.ready)
 		synctest.Wait()
 		require.Empty(t, done)
@@ -151,10 +151,10 @@ func TestGateLimitIsExact(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range 1000 {
-				if pass, ok := g.Enter(); ok {
+				if pass, ok := g.TryAcquire(); ok {
 					if passed.Add(1)%3 == 0 {
 						passed.Add(-1)
-						pass.Return()
+						pass.Release()
 					}
 				}
 			}
@@ -162,7 +162,7 @@ func TestGateLimitIsExact(t *testing.T) {
 	}
 	all.Wait()
 	for {
-		if _, ok := g.Enter(); !ok {
+		if _, ok := g.TryAcquire(); !ok {
 			break
 		}
 		passed.Add(1)

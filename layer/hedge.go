@@ -25,7 +25,7 @@ import (
 // response discarded if it comes still.
 //
 // Body: that of a request is kept while it is read, see [HedgePolicy]. The
-// context of the answer lives until the response ended, see [Until].
+// context of the answer lives until the response ended, see [WithCompletion].
 //
 // Errors: an answer that failed, by its [Class], does not win while the other
 // is out. If both fail, a response is returned rather than an error, that
@@ -49,8 +49,8 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	o := newOptions(opts)
 	p = p.orDefault()
 	resend := resendOf[Req](o)
-	if p.Only == nil {
-		p.Only = resend.Idempotent
+	if p.HedgeIf == nil {
+		p.HedgeIf = resend.Idempotent
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
@@ -74,7 +74,7 @@ type hedge[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy HedgePolicy[Req]
-	resend Resend[Req, Rsp]
+	resend Replayer[Req, Rsp]
 	whole  bool // a response is complete when Call returns it
 
 	requests bodySeam[Req]
@@ -87,7 +87,7 @@ type hedge[Req, Rsp any] struct {
 }
 
 func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if !h.policy.Only(req) {
+	if !h.policy.HedgeIf(req) {
 		return h.Service.Call(ctx, req)
 	}
 	start := h.now()
@@ -120,10 +120,10 @@ func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
 // takes.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
-		return h.policy.Min, true
+		return h.policy.MinDelay, true
 	}
 	d, ok := h.latency.at(now)
-	return min(max(d, h.policy.Min), h.policy.Max), ok
+	return min(max(d, h.policy.MinDelay), h.policy.MaxDelay), ok
 }
 
 // assess is the class of an answer, as far as its head tells.
@@ -155,8 +155,8 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 	if !h.policy.fixed() {
 		state = append(state, Attr{"quantile", h.policy.Quantile})
 	}
-	if h.policy.Max < math.MaxInt64 && !h.policy.fixed() {
-		state = append(state, Attr{"max", h.policy.Max})
+	if h.policy.MaxDelay < math.MaxInt64 && !h.policy.fixed() {
+		state = append(state, Attr{"max", h.policy.MaxDelay})
 	}
 	return Node{Name: "hedge", State: append(state,
 		Attr{"budget", h.policy.Budget.Balance()}, Attr{"sent", h.sent.n.Load()},

@@ -68,7 +68,7 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
 		defer r.closeBody(c)
 		if c.open {
 			c.open = false
-			defer r.resend.Discard(c.rsp)
+			defer r.resend.Drain(c.rsp)
 		}
 	}
 	r.mu.Lock()

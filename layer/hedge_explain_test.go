@@ -19,8 +19,8 @@ func TestHedgeExplains(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			budget := layer.NewBudget(0, -1, perSecond)
-			policy := layer.HedgePolicy[int]{Budget: budget, Min: 100 * time.Millisecond, Max: 100 * time.Millisecond}
-			svc := layer.Hedge(policy, layer.For[int]("web:80"))(layer.Func[int, int](
+			policy := layer.HedgePolicy[int]{Budget: budget, MinDelay: 100 * time.Millisecond, MaxDelay: 100 * time.Millisecond}
+			svc := layer.Hedge(policy, layer.WithTarget[int]("web:80"))(layer.Func[int, int](
 				func(ctx context.Context, req int) (int, error) {
 					select {
 					case <-ctx.Done():

@@ -30,16 +30,16 @@ type HedgePolicy[Req any] struct {
 	// that a copy saves less than it costs. Max is 0 by default, which is no
 	// bound. If they are the same, that is the delay, and no latencies are
 	// taken.
-	Min, Max time.Duration
+	MinDelay, MaxDelay time.Duration
 
 	// Body is how many bytes of a request body are kept for the copy: default
 	// 64 KiB. Requests with a larger body are not hedged. Less than 0 keeps
 	// nothing.
-	Body int64
+	MaxBodyBytes int64
 
 	// Only reports whether a request may be sent twice at a time. nil: the
 	// protocol's Resend.Idempotent.
-	Only func(req Req) bool
+	HedgeIf func(req Req) bool
 }
 
 const (
@@ -58,10 +58,10 @@ func (p HedgePolicy[Req]) Validate() error {
 	case p.MinSamples < 0 || p.MinSamples > maxHedgeSamples:
 		return fmt.Errorf("hedge policy: min samples %d must be from 1 to %d, or 0 for %d",
 			p.MinSamples, maxHedgeSamples, defaultHedgeSamples)
-	case p.Min < 0:
-		return fmt.Errorf("hedge policy: min %v must be more than 0, or 0 for %v", p.Min, leastHedgeDelay)
-	case p.Max < 0 || p.Max > 0 && p.Max < p.Min:
-		return fmt.Errorf("hedge policy: max %v must be at least min %v, or 0 for no bound", p.Max, p.Min)
+	case p.MinDelay < 0:
+		return fmt.Errorf("hedge policy: min %v must be more than 0, or 0 for %v", p.MinDelay, leastHedgeDelay)
+	case p.MaxDelay < 0 || p.MaxDelay > 0 && p.MaxDelay < p.MinDelay:
+		return fmt.Errorf("hedge policy: max %v must be at least min %v, or 0 for no bound", p.MaxDelay, p.MinDelay)
 	}
 	return nil
 }
@@ -79,23 +79,23 @@ func (p HedgePolicy[Req]) orDefault() HedgePolicy[Req] {
 		p.MinSamples = defaultHedgeSamples
 	}
 	p.MinSamples = min(max(p.MinSamples, 1), maxHedgeSamples)
-	p.Max = max(p.Max, 0)
-	if p.Min <= 0 {
-		p.Min = leastHedgeDelay
-		if p.Max > 0 {
-			p.Min = min(p.Min, p.Max)
+	p.MaxDelay = max(p.MaxDelay, 0)
+	if p.MinDelay <= 0 {
+		p.MinDelay = leastHedgeDelay
+		if p.MaxDelay > 0 {
+			p.MinDelay = min(p.MinDelay, p.MaxDelay)
 		}
 	}
-	if p.Max == 0 {
-		p.Max = math.MaxInt64
+	if p.MaxDelay == 0 {
+		p.MaxDelay = math.MaxInt64
 	}
-	p.Max = max(p.Max, p.Min)
-	if p.Body == 0 {
-		p.Body = defaultHedgeBody
+	p.MaxDelay = max(p.MaxDelay, p.MinDelay)
+	if p.MaxBodyBytes == 0 {
+		p.MaxBodyBytes = defaultHedgeBody
 	}
-	p.Body = min(max(p.Body, 0), math.MaxInt32)
+	p.MaxBodyBytes = min(max(p.MaxBodyBytes, 0), math.MaxInt32)
 	return p
 }
 
 // fixed reports whether the delay is always the same.
-func (p HedgePolicy[Req]) fixed() bool { return p.Min == p.Max }
+func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }

@@ -47,7 +47,7 @@ func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
 	f := &r.first
 	f.init(&r.ctx, 0, nil, byHand)
 	f.req = r.req
-	if replay := r.resend.Replay(r.req, r.policy.Body); replay != nil {
+	if replay := r.resend.Replay(r.req, r.policy.MaxBodyBytes); replay != nil {
 		first, ok := replay.Next()
 		if !ok {
 			return r.alone(r.ctx.Context, r.req, r.start)
@@ -115,7 +115,7 @@ func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
 	if l.open {
 		l.open = false
 		l.cancel(errHedgeLost)
-		r.resend.Discard(l.rsp)
+		r.resend.Drain(l.rsp)
 	}
 }
 
@@ -170,7 +170,7 @@ func (l *hedgeLeg[Req, Rsp]) hasLanded() bool { return l != nil && l.landed }
 
 // wins reports whether the answer is good enough not to wait for another.
 func (l *hedgeLeg[Req, Rsp]) wins() bool {
-	return l.class == Success || l.err == nil && !l.class.Failed()
+	return l.class == Success || l.err == nil && !l.class.IsFailure()
 }
 
 // rank orders answers that do not win.

@@ -149,7 +149,7 @@ func TestHedgeGivesEachItsOwnBody(t *testing.T) {
 func TestHedgeLeavesRequestsWithLargeBodiesAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		policy := after[*upload](time.Second)
-		policy.Body = 10
+		policy.MaxBodyBytes = 10
 		svc := layer.Hedge[*upload, int](policy)(
 			layer.Func[*upload, int](func(ctx context.Context, req *upload) (int, error) {
 				data, err := io.ReadAll(req.Body)
@@ -289,7 +289,7 @@ func TestHedgeDiscardsACopyThatHasFailed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				failed := newFallbackBody("it failed")
 				var n atomic.Int64
-				svc := layer.Hedge[int, *breakerReply](after[int](time.Second), layer.Classify(breakerStatus))(
+				svc := layer.Hedge[int, *breakerReply](after[int](time.Second), layer.WithClassifier(breakerStatus))(
 					layer.Func[int, *breakerReply](func(context.Context, int) (*breakerReply, error) {
 						if n.Add(1) > 1 {
 							return &breakerReply{500, failed}, nil
@@ -321,9 +321,9 @@ func TestHedgeUnderRetryDoesNotMultiply(t *testing.T) {
 		policy := after[int](10 * time.Millisecond)
 		policy.Budget = budget
 		var calls atomic.Int64
-		again := layer.Classify(func(layer.Outcome[int]) layer.Class { return layer.Retryable })
+		again := layer.WithClassifier(func(layer.Outcome[int]) layer.Class { return layer.Retryable })
 		storm := layer.NewStack[int, int]().
-			With("retry", layer.Retry(layer.RetryPolicy[int, int]{Budget: budget, Tries: 5}, again)).
+			With("retry", layer.Retry(layer.RetryPolicy[int, int]{Budget: budget, MaxAttempts: 5}, again)).
 			With("hedge", layer.Hedge(policy, again)).
 			Service(layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
 				calls.Add(1)
@@ -356,7 +356,7 @@ func TestHedgePaysOncePerRequest(t *testing.T) {
 	for name, retry := range map[string]layer.RetryPolicy[int, int]{
 		"shared": {Budget: layer.NewBudget(time.Minute, 1, -1)},
 		"own":    {Budget: layer.NewBudget(time.Minute, 1, -1)},
-		"alone":  {Tries: 1},
+		"alone":  {MaxAttempts: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 
 // after is a policy that sends the copy after a fixed time.
 func after[Req any](d time.Duration) layer.HedgePolicy[Req] {
-	return layer.HedgePolicy[Req]{Min: d, Max: d}
+	return layer.HedgePolicy[Req]{MinDelay: d, MaxDelay: d}
 }
 
 // hedgeNode is the state of the hedge on top of svc: sent, won and skipped.
@@ -114,7 +114,7 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 // an error that it calls a success does.
 func TestHedgeGoesByTheClass(t *testing.T) {
 	notFound := errors.New("not found")
-	classify := layer.Classify(func(o layer.Outcome[int]) layer.Class {
+	classify := layer.WithClassifier(func(o layer.Outcome[int]) layer.Class {
 		if o.Response >= 500 || o.Err != nil && o.Err != notFound {
 			return layer.Failure
 		}
@@ -181,7 +181,7 @@ func TestHedgeDelayIsHeldToItsBounds(t *testing.T) {
 		for _, c := range []struct{ took, want time.Duration }{
 			{time.Microsecond, 20 * time.Millisecond}, {time.Minute, 50 * time.Millisecond},
 		} {
-			svc := layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, Min: 20 * time.Millisecond, Max: 50 * time.Millisecond})(
+			svc := layer.Hedge[int, int](layer.HedgePolicy[int]{MinSamples: 1, MinDelay: 20 * time.Millisecond, MaxDelay: 50 * time.Millisecond})(
 				layer.Func[int, int](func(ctx context.Context, _ int) (int, error) { return answers(1, c.took)(ctx) }))
 			_, err := svc.Call(t.Context(), 0)
 			require.NoError(t, err)
@@ -231,7 +231,7 @@ func TestHedgeOnlyWhatMayBeSentTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls atomic.Int64
 		policy := after[int](time.Second)
-		policy.Only = func(req int) bool { return req == 0 }
+		policy.HedgeIf = func(req int) bool { return req == 0 }
 		svc := layer.Hedge[int, int](policy)(script{answers(1, time.Hour), answers(2, time.Hour), answers(3, 0)}.service(&calls))
 		got, err := svc.Call(t.Context(), 1)
 		require.NoError(t, err)
@@ -393,7 +393,7 @@ func TestHedgeSharesTheTries(t *testing.T) {
 		var n atomic.Int64
 		svc := layer.Hedge[int, int](after[int](time.Second))(
 			layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
-				tries := layer.TriesOf(ctx)
+				tries := layer.AttemptsFromContext(ctx)
 				tries.Add(n.Add(1))
 				if n.Load()%2 == 0 {
 					return tries.Len(), nil
@@ -405,9 +405,9 @@ func TestHedgeSharesTheTries(t *testing.T) {
 		require.Equal(t, 2, got, "the copy sees where the first has been")
 
 		time.Sleep(2 * time.Second) // for the budget
-		var above layer.Tries
+		var above layer.Attempts
 		above.Add("elsewhere")
-		got, err = svc.Call(layer.WithTries(t.Context(), &above), 1)
+		got, err = svc.Call(layer.WithAttempts(t.Context(), &above), 1)
 		require.NoError(t, err)
 		require.Equal(t, 3, got)
 		require.Equal(t, 3, above.Len(), "a layer above sees where they have been")
@@ -439,7 +439,7 @@ func TestHedgeShowsItself(t *testing.T) {
 		budget := layer.NewBudget(10*time.Second, -1, 1) // ten, and no more
 		policy := after[int](time.Second)
 		policy.Budget = budget
-		svc := layer.Hedge[int](policy, layer.Measured[int](layer.Instruments{Hedges: counts, Budget: &balance}))(
+		svc := layer.Hedge[int](policy, layer.WithMetrics[int](layer.Instruments{Hedges: counts, Budget: &balance}))(
 			script{answers(1, 9*time.Second), answers(2, 0), answers(1, 2*time.Second), fails(layer.ErrNotReady, 0)}.service(&calls))
 		require.Equal(t, "hedge      delay=1s budget=10 sent=0 won=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
 		for range 2 {
@@ -450,7 +450,7 @@ func TestHedgeShowsItself(t *testing.T) {
 		require.EqualValues(t, 9, balance, "the second was refused, and is given back")
 		require.Equal(t, "hedge      delay=1s budget=9 sent=1 won=1 skipped=1\nlayer.Func\n", layer.Describe(svc).String())
 	})
-	svc := layer.Hedge[int, int](layer.HedgePolicy[int]{Max: time.Second})(layer.Func[int, int](echo))
+	svc := layer.Hedge[int, int](layer.HedgePolicy[int]{MaxDelay: time.Second})(layer.Func[int, int](echo))
 	require.Equal(t, "hedge      quantile=0.95 max=1s budget=1 sent=0 won=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
 }
 
@@ -461,9 +461,9 @@ func TestHedgePolicyNamesWhatIsWrong(t *testing.T) {
 		"quantile 1 ":    {Quantile: 1},
 		"quantile -1 ":   {Quantile: -1},
 		"min samples -1": {MinSamples: -1},
-		"min -1ns":       {Min: -1},
-		"max 1s":         {Min: time.Minute, Max: time.Second},
-		"max -1ns":       {Max: -1},
+		"min -1ns":       {MinDelay: -1},
+		"max 1s":         {MinDelay: time.Minute, MaxDelay: time.Second},
+		"max -1ns":       {MaxDelay: -1},
 	} {
 		require.ErrorContains(t, p.Validate(), field)
 		svc := layer.Hedge[int, int](p)(layer.Func[int, int](echo))

@@ -2,11 +2,11 @@ package layer
 
 import "context"
 
-// Hints are what a request carries down to the layer that chooses an endpoint.
+// PickInfo are what a request carries down to the layer that chooses an endpoint.
 // They are one value of the context, so that a request that carries none costs
 // one look.
-type Hints struct {
-	Tries        *Tries       // where it has been; nil: it is sent once
+type PickInfo struct {
+	Attempts     *Attempts    // where it has been; nil: it is sent once
 	Explanation  *Explanation // who wants to know how the choice was made; nil: nobody
 	Affinity     uint64       // requests that are alike have the same
 	HasAffinity  bool
@@ -15,23 +15,23 @@ type Hints struct {
 
 type hintsKey struct{}
 
-// HintsOf returns what ctx carries. The zero value is that of a request that
+// PickInfoFromContext returns what ctx carries. The zero value is that of a request that
 // carries nothing.
-func HintsOf(ctx context.Context) Hints {
-	if h, _ := ctx.Value(hintsKey{}).(*Hints); h != nil {
+func PickInfoFromContext(ctx context.Context) PickInfo {
+	if h, _ := ctx.Value(hintsKey{}).(*PickInfo); h != nil {
 		return *h
 	}
-	return Hints{}
+	return PickInfo{}
 }
 
-func withHints(ctx context.Context, h Hints) context.Context {
+func withHints(ctx context.Context, h PickInfo) context.Context {
 	return context.WithValue(ctx, hintsKey{}, &h)
 }
 
-// WithTries returns a context that carries t to the layers below.
-func WithTries(ctx context.Context, t *Tries) context.Context {
-	h := HintsOf(ctx)
-	h.Tries = t
+// WithAttempts returns a context that carries t to the layers below.
+func WithAttempts(ctx context.Context, t *Attempts) context.Context {
+	h := PickInfoFromContext(ctx)
+	h.Attempts = t
 	return withHints(ctx, h)
 }
 
@@ -39,7 +39,7 @@ func WithTries(ctx context.Context, t *Tries) context.Context {
 // same key go: a hash of a user, a session or a cache key. Balancers that pick by
 // consistent hashing follow it, others do not.
 func WithAffinity(ctx context.Context, key uint64) context.Context {
-	h := HintsOf(ctx)
+	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
 	return withHints(ctx, h)
 }
@@ -47,7 +47,7 @@ func WithAffinity(ctx context.Context, key uint64) context.Context {
 // PastBreakers returns a context whose request an open [Breaker] admits, and does not
 // count. A balancer uses it where too few endpoints would be left.
 func PastBreakers(ctx context.Context) context.Context {
-	h := HintsOf(ctx)
+	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
 	return withHints(ctx, h)
 }
@@ -56,7 +56,7 @@ func PastBreakers(ctx context.Context) context.Context {
 // request says how, and the explanation that it says it to. It costs the layers
 // some allocations: ask for the requests that are of interest.
 func Explain(ctx context.Context) (context.Context, *Explanation) {
-	h := HintsOf(ctx)
+	h := PickInfoFromContext(ctx)
 	if h.Explanation == nil {
 		h.Explanation = new(Explanation)
 	}

@@ -12,21 +12,21 @@ import (
 )
 
 func TestHintsAreOneValue(t *testing.T) {
-	require.Zero(t, layer.HintsOf(t.Context()))
-	tries := new(layer.Tries)
-	ctx := layer.WithAffinity(layer.WithTries(t.Context(), tries), 7)
+	require.Zero(t, layer.PickInfoFromContext(t.Context()))
+	tries := new(layer.Attempts)
+	ctx := layer.WithAffinity(layer.WithAttempts(t.Context(), tries), 7)
 	ctx, why := layer.Explain(ctx)
-	require.Equal(t, layer.Hints{Tries: tries, Explanation: why, Affinity: 7, HasAffinity: true}, layer.HintsOf(ctx))
+	require.Equal(t, layer.PickInfo{Attempts: tries, Explanation: why, Affinity: 7, HasAffinity: true}, layer.PickInfoFromContext(ctx))
 	again, same := layer.Explain(ctx)
 	require.Same(t, why, same, "who asks twice hears the same")
-	require.Same(t, tries, layer.TriesOf(again))
+	require.Same(t, tries, layer.AttemptsFromContext(again))
 }
 
 // What a request carries comes through the layers that send it again.
 func TestHintsComeThroughRetryAndHedge(t *testing.T) {
-	var got layer.Hints
+	var got layer.PickInfo
 	leaf := layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
-		got = layer.HintsOf(ctx)
+		got = layer.PickInfoFromContext(ctx)
 		return 0, nil
 	})
 	for name, svc := range map[string]layer.Service[int, int]{
@@ -63,7 +63,7 @@ func TestExplanation(t *testing.T) {
 
 func ExampleExplain() {
 	choose := layer.Func[string, string](func(ctx context.Context, req string) (string, error) {
-		layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "coin", State: layer.State{{Key: "side", Value: "heads"}}})
+		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "coin", State: layer.State{{Key: "side", Value: "heads"}}})
 		return req, nil
 	})
 	ctx, why := layer.Explain(context.Background())

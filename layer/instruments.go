@@ -24,55 +24,55 @@ import (
 // Histograms have no such beginning: try what those have that are new.
 //
 // The first group is written by [Metrics]; the rest by the layers named, when
-// they are given instruments by [Measured].
+// they are given instruments by [WithMetrics].
 type Instruments struct {
-	Requests    metrics.Counter   // admitted requests
-	Refusals    metrics.Counter   // refused by inner, untouched
-	Responses   metrics.Counter   // requests that ended; label "class": see Class
-	InFlight    metrics.Gauge     // admitted and not ended
-	HeadLatency metrics.Histogram // milliseconds from Call to the head of the response
-	Latency     metrics.Histogram // milliseconds from Call to the end of the response
+	Requests      metrics.Counter   // admitted requests
+	Rejections    metrics.Counter   // refused by inner, untouched
+	Responses     metrics.Counter   // requests that ended; label "class": see Class
+	InFlight      metrics.Gauge     // admitted and not ended
+	TimeToHeaders metrics.Histogram // milliseconds from Call to the head of the response
+	Latency       metrics.Histogram // milliseconds from Call to the end of the response
 
-	Refused metrics.Counter // refused by a layer itself; label "layer": limit, rate, shed, breaker …
-	Expired metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
+	LayerRejections metrics.Counter // refused by a layer itself; label "layer": limit, rate, shed, breaker …
+	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
 
-	Waiting   metrics.Gauge     // Queue: requests in line
-	QueueWait metrics.Histogram // Queue: milliseconds in line, of those who stood in it
-	Limit     metrics.Gauge     // AdaptiveLimit: the limit as it is now
+	QueueLength metrics.Gauge     // Queue: requests in line
+	QueueWait   metrics.Histogram // Queue: milliseconds in line, of those who stood in it
+	Limit       metrics.Gauge     // AdaptiveLimit: the limit as it is now
 
-	Retries metrics.Counter // Retry: tries after the first
-	Skipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback, deadline
-	Budget  metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
-	Hedges  metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
+	Retries        metrics.Counter // Retry: tries after the first
+	RetriesSkipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback, deadline
+	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
+	Hedges         metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 
-	Trips    metrics.Counter // Breaker: times it opened
-	Tripped  metrics.Gauge   // Breaker: 1 while it is not closed, until it is no longer used and collected
-	Connects metrics.Counter // Reconnect: attempts; label "outcome": success, failure
+	BreakerOpened   metrics.Counter // Breaker: times it opened
+	BreakerOpen     metrics.Gauge   // Breaker: 1 while it is not closed, until it is no longer used and collected
+	ConnectAttempts metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
-	Injected metrics.Counter // Chaos: label "fault": delay, error
-	Mirrored metrics.Counter // Mirror: label "outcome": answered, failed, refused, full (not sent), skipped (not copied)
+	FaultsInjected metrics.Counter // Chaos: label "fault": delay, error
+	Mirrored       metrics.Counter // Mirror: label "outcome": answered, failed, refused, full (not sent), skipped (not copied)
 }
 
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{
-		&i.Requests, &i.Refusals, &i.Responses, &i.Refused, &i.Expired, &i.Retries, &i.Skipped, &i.Hedges, &i.Trips,
-		&i.Connects, &i.Injected, &i.Mirrored,
+		&i.Requests, &i.Rejections, &i.Responses, &i.LayerRejections, &i.Timeouts, &i.Retries, &i.RetriesSkipped, &i.Hedges, &i.BreakerOpened,
+		&i.ConnectAttempts, &i.FaultsInjected, &i.Mirrored,
 	} {
 		if *c == nil {
 			*c = discard.NewCounter()
 		}
 	}
 	for _, c := range []*metrics.Counter{
-		&i.Responses, &i.Refused, &i.Expired, &i.Skipped, &i.Hedges, &i.Connects, &i.Injected, &i.Mirrored,
+		&i.Responses, &i.LayerRejections, &i.Timeouts, &i.RetriesSkipped, &i.Hedges, &i.ConnectAttempts, &i.FaultsInjected, &i.Mirrored,
 	} {
 		*c = announcing{*c}
 	}
-	for _, g := range []*metrics.Gauge{&i.InFlight, &i.Waiting, &i.Limit, &i.Budget, &i.Tripped} {
+	for _, g := range []*metrics.Gauge{&i.InFlight, &i.QueueLength, &i.Limit, &i.Budget, &i.BreakerOpen} {
 		if *g == nil {
 			*g = discard.NewGauge()
 		}
 	}
-	for _, h := range []*metrics.Histogram{&i.HeadLatency, &i.Latency, &i.QueueWait} {
+	for _, h := range []*metrics.Histogram{&i.TimeToHeaders, &i.Latency, &i.QueueWait} {
 		if *h == nil {
 			*h = discard.NewHistogram()
 		}

@@ -61,12 +61,12 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 	}
 	gauge := func(name string) metrics.Gauge { return declaredGauge{declared{name: name, all: all}} }
 	return layer.Instruments{
-		Requests: counter("requests", ""), Refusals: counter("refusals", ""), Responses: counter("responses", "class"),
-		Refused: counter("refused", "layer"), Expired: counter("expired", "limit"),
-		Retries: counter("retries", ""), Skipped: counter("skipped", "reason"), Hedges: counter("hedges", "outcome"),
-		Trips: counter("trips", ""), Connects: counter("connects", "outcome"),
-		Injected: counter("injected", "fault"), Mirrored: counter("mirrored", "outcome"),
-		InFlight: gauge("in_flight"), Waiting: gauge("waiting"), Limit: gauge("limit"), Budget: gauge("budget"), Tripped: gauge("tripped"),
+		Requests: counter("requests", ""), Rejections: counter("refusals", ""), Responses: counter("responses", "class"),
+		LayerRejections: counter("refused", "layer"), Timeouts: counter("expired", "limit"),
+		Retries: counter("retries", ""), RetriesSkipped: counter("skipped", "reason"), Hedges: counter("hedges", "outcome"),
+		BreakerOpened: counter("trips", ""), ConnectAttempts: counter("connects", "outcome"),
+		FaultsInjected: counter("injected", "fault"), Mirrored: counter("mirrored", "outcome"),
+		InFlight: gauge("in_flight"), QueueLength: gauge("waiting"), Limit: gauge("limit"), Budget: gauge("budget"), BreakerOpen: gauge("tripped"),
 	}
 }
 
@@ -74,13 +74,13 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 func stacked(ctx context.Context, i layer.Instruments) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	deadline := func(string) (time.Duration, bool) { return 0, false }
-	layer.NewStack[string](layer.Measured[*response](i)).
+	layer.NewStack[string](layer.WithMetrics[*response](i)).
 		Metrics(i).
 		Drain(layer.NewDrainer()).
 		Timeout(time.Second).
-		HeadTimeout(time.Second).
+		ResponseHeaderTimeout(time.Second).
 		IdleTimeout(time.Second).
-		DeadlineIn(deadline).
+		DeadlineFromRequest(deadline).
 		Limit(1).
 		AdaptiveLimit(layer.AdaptivePolicy{Initial: 7}).
 		RateLimit(1, 1).
@@ -90,7 +90,7 @@ func stacked(ctx context.Context, i layer.Instruments) {
 		Breaker(layer.UnifiedBreaker()).
 		Retry(layer.RetryPolicy[string, *response]{Budget: layer.NewBudget(0, 0, 0)}).
 		Hedge(layer.HedgePolicy[string]{Budget: layer.NewBudget(0, 0, 0)}).
-		Chaos(layer.ChaosPolicy[string]{}).
+		FaultInjection(layer.FaultPolicy[string]{}).
 		Mirror(ctx, inner, nil, layer.MirrorPolicy[string]{}).
 		Filter(func(string) error { return nil }).
 		Service(inner)
@@ -125,10 +125,10 @@ func TestALabelNotDeclaredIsFoundAtTheStart(t *testing.T) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	i := declare(map[string]float64{}, func(string) string { return "" })
 	require.PanicsWithValue(t, `inconsistent label cardinality: refused has "", not "layer"`, func() {
-		layer.Limit[string](1, layer.Measured[*response](i))(inner)
+		layer.Limit[string](1, layer.WithMetrics[*response](i))(inner)
 	})
 	require.PanicsWithValue(t, `inconsistent label cardinality: hedges has "", not "outcome"`, func() {
-		layer.Hedge(layer.HedgePolicy[string]{}, layer.Measured[*response](i))(inner)
+		layer.Hedge(layer.HedgePolicy[string]{}, layer.WithMetrics[*response](i))(inner)
 	})
 	require.PanicsWithValue(t, `inconsistent label cardinality: responses has "", not "class"`, func() {
 		layer.Metrics[string, *response](i)

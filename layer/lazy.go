@@ -13,7 +13,7 @@ import (
 // is made share that one attempt; after an attempt that failed, the next one
 // who comes makes another.
 //
-// The first caller makes it, in its own goroutine. Like every [Make], mk
+// The first caller makes it, in its own goroutine. Like every [MakeService], mk
 // returns at once: what has to wait, waits in the Ready or the Call of what it
 // makes. Where it takes its time all the same, those who came later wait for
 // it as long as their context allows, and the first one until it is done.

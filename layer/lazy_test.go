@@ -58,7 +58,7 @@ func inLazy(t *testing.T, n int, f func(t *testing.T, s *lazySlow, svc layer.Ser
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &lazySlow{outcome: make(chan func() (layer.Service[string, string], error))}
-		svc := layer.Lazy(s.make, layer.For[string]("web"))
+		svc := layer.Lazy(s.make, layer.WithTarget[string]("web"))
 		results := make(chan error, 2*n)
 		for range n {
 			go func() {

@@ -17,7 +17,7 @@ import (
 // Cancellation: a request whose context is done is refused; one in flight
 // keeps its slot until it ended.
 //
-// Body: a slot is held until the response ended, see [Until].
+// Body: a slot is held until the response ended, see [WithCompletion].
 //
 // Errors: a refusal is an [Error] of kind [ErrNotReady].
 //
@@ -33,7 +33,7 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			Service: next,
 			options: o,
 			max:     int64(max(n, 0)),
-			refused: tally{to: o.to.Refused.With("layer", "limit")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "limit")},
 			full: &Error{
 				Layer: "limit", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight", max(n, 0)),

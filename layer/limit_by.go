@@ -14,7 +14,7 @@ import (
 // Cancellation: a request whose context is done is refused; one in flight
 // keeps its slot until it ended.
 //
-// Body: a slot is held until the response ended, see [Until].
+// Body: a slot is held until the response ended, see [WithCompletion].
 //
 // Errors: a refusal is an [Error] of kind [ErrNotReady]. A key that is not
 // equal to itself, such as a NaN, is refused.
@@ -44,7 +44,7 @@ func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[
 			},
 			unequal: keyedRefusal("limit_by", o.target),
 			max:     max(n, 0),
-			refused: tally{to: o.to.Refused.With("layer", "limit_by")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "limit_by")},
 		}
 		for i := range l.shards {
 			l.shards[i].slots = make(map[K]*limitSlots[K])

@@ -99,7 +99,7 @@ func TestLimitByKeepsWhatItWasGivenBackForAnotherKey(t *testing.T) {
 func TestLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
 	refused := byLabel{}
 	svc := layer.LimitBy[float64, float64, int](func(req float64) float64 { return req }, 1,
-		layer.Measured[int](layer.Instruments{Refused: refused}))(
+		layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(
 		layer.Func[float64, int](func(context.Context, float64) (int, error) { return 0, nil }))
 	_, err := svc.Call(t.Context(), math.NaN())
 	require.EqualError(t, err, "limit_by: not ready: the key is not equal to itself")

@@ -99,7 +99,7 @@ func TestLimitHoldsItsSlotToTheEndOfTheBody(t *testing.T) {
 }
 
 func TestLimitUntilReturn(t *testing.T) {
-	svc := layer.Limit[int](1, layer.Until(layer.AtReturn[*response]))(
+	svc := layer.Limit[int](1, layer.WithCompletion(layer.AtReturn[*response]))(
 		layer.Func[int, *response](func(context.Context, int) (*response, error) { return bodyOf("x"), nil }))
 	_, err := svc.Call(t.Context(), 1)
 	require.NoError(t, err)
@@ -149,7 +149,7 @@ func TestLimitRefusesWhoeverHasGone(t *testing.T) { // golang/go#63615
 
 func TestLimitCountsItsRefusals(t *testing.T) {
 	refused := byLabel{}
-	svc := layer.Limit[int](0, layer.Measured[int](layer.Instruments{Refused: refused}))(layer.Func[int, int](echo))
+	svc := layer.Limit[int](0, layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(layer.Func[int, int](echo))
 	require.Nil(t, layer.Describe(svc).State.Get("refused"))
 	var first error
 	for range 3 {

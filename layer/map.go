@@ -20,7 +20,7 @@ import (
 // Body: out owns the response it is given. What it does not hand on, it
 // closes, also when it fails. Layers on top see the end of the new response,
 // not of the old one: where it has a body under another name, tell them by
-// [Until].
+// [WithCompletion].
 //
 // Errors: an error of in or of out comes back in an [Error]. That of in means
 // that nothing was sent. That of out never matches [ErrNotReady], whatever it

@@ -15,7 +15,7 @@ import (
 // Cancellation: a request that its caller cancelled counts as [Ignorable]; one
 // whose deadline ran out is for the [Classifier] to judge.
 //
-// Body: a request is over when its response ended, see [Until]. One whose body
+// Body: a request is over when its response ended, see [WithCompletion]. One whose body
 // was closed early counts as what its head said.
 //
 // Errors: passed as they are. A refusal by inner is counted apart and has no
@@ -30,7 +30,7 @@ func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
 		ended[c] = o.to.Responses.With("class", Class(c).String())
 	}
 	o.to.Requests.Add(0)
-	o.to.Refusals.Add(0)
+	o.to.Rejections.Add(0)
 	o.to.InFlight.Add(0)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &measured[Req, Rsp]{Service: next, options: o, ended: ended}
@@ -58,13 +58,13 @@ func (m *measured[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 	switch {
 	case err == nil:
 		s.rsp = rsp
-		m.to.HeadLatency.Observe(milliseconds(time.Since(s.start)))
+		m.to.TimeToHeaders.Observe(milliseconds(time.Since(s.start)))
 		rsp = m.complete(ctx, rsp, s)
 		handed = true
 		m.to.Requests.Add(1)
 	case errors.Is(err, ErrNotReady):
 		handed = true
-		m.to.Refusals.Add(1)
+		m.to.Rejections.Add(1)
 		m.to.InFlight.Add(-1)
 	default:
 		class := m.judge(ctx, Outcome[Rsp]{Err: err}) // which may panic, too

@@ -49,7 +49,7 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 		var flight gauge
 		var latency histogram
 		svc := layer.Metrics[string, *response](layer.Instruments{
-			Requests: &requests, Refusals: &refusals, Responses: responses,
+			Requests: &requests, Rejections: &refusals, Responses: responses,
 			InFlight: &flight, Latency: &latency,
 		})(
 			layer.Func[string, *response](func(ctx context.Context, how string) (*response, error) {
@@ -104,7 +104,7 @@ func TestMetricsAsksAboutTheResponseWhenItEnded(t *testing.T) {
 	responses := byLabel{}
 	bad := false
 	svc := layer.Metrics[int](layer.Instruments{Responses: responses},
-		layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+		layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 			if bad && o.Ended {
 				return layer.Failure
 			}

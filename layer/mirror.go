@@ -25,7 +25,7 @@ import (
 //
 // Body: what is read of a request's body is kept, as edit.Fork does it, up to
 // the policy's Body. The body of a copy's response is read a little, as the
-// protocol's Discard has it, see [Resending], and closed.
+// protocol's Discard has it, see [WithReplayer], and closed.
 //
 // Errors: those of inner. Errors and panics of to, of edit.Fork and of the
 // policy's Change are counted and shown by [Describe], and nothing else.
@@ -33,14 +33,14 @@ import (
 // Cost: for requests that are not copied, an atomic load and, where the Share is
 // less than 1, a random number. For others a copy of the request's head, and of
 // its body as it passes, and a goroutine. There is no bound on how many bodies
-// are kept beside that on the requests themselves: InFlight counts the copies
+// are kept beside that on the requests themselves: MaxInFlight counts the copies
 // that are being sent.
 //
-// InFlight holds for all services that the layer is put on together. Without
+// MaxInFlight holds for all services that the layer is put on together. Without
 // edit or to nothing is copied. What the policy says beyond its ranges is held
 // to them; see Validate.
 func Mirror[Req, Rsp any](
-	ctx context.Context, to Service[Req, Rsp], edit Edit[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
+	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.orDefault(), resend: resendOf[Req](o), target: o.target}
@@ -50,7 +50,7 @@ func Mirror[Req, Rsp any](
 	m.full.to = o.to.Mirrored.With("outcome", "full")
 	m.skipped.to = o.to.Mirrored.With("outcome", "skipped")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if to == nil || edit == nil || m.policy.Share == 0 {
+		if to == nil || edit == nil || m.policy.Fraction == 0 {
 			return next
 		}
 		return &mirror[Req, Rsp]{next, m}
@@ -66,7 +66,7 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if !m.wants(req) {
 		return m.Service.Call(ctx, req)
 	}
-	c := &mirrored[Req, Rsp]{mirroring: m.mirroring, route: RouteOf(ctx)}
+	c := &mirrored[Req, Rsp]{mirroring: m.mirroring, route: RouteFromContext(ctx)}
 	forked, ok := m.fork(req, c)
 	if !ok {
 		return m.Service.Call(ctx, req)
@@ -86,7 +86,7 @@ func (m *mirroring[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, 
 			m.skip(recover())
 		}
 	}()
-	return m.edit.Fork(req, m.policy.Body, c.whole), true
+	return m.edit.TeeRequest(req, m.policy.MaxBodyBytes, c.whole), true
 }
 
 func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
@@ -94,7 +94,7 @@ func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 // Describe shows what became of the copies, and where they go.
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
-		{"share", m.policy.Share}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
+		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
 		{"failed", m.failed.n.Load()}, {"refused", m.refused.n.Load()}, {"full", m.full.n.Load()},
 		{"skipped", m.skipped.n.Load()},
 	}}

@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// ForkBody returns body with an ear to what is read of it: for the Fork of an
-// [Edit]. It keeps up to limit bytes, and calls whole once, on the goroutine of
+// TeeBody returns body with an ear to what is read of it: for the Fork of an
+// [Editor]. It keeps up to limit bytes, and calls whole once, on the goroutine of
 // whoever reads or closes: with all of the body when it was read to its end, and
 // false when it is larger than limit, broke off, or was closed before its end.
 // The bytes belong to whole. Nothing is read or waited for on its behalf.
@@ -19,7 +19,7 @@ import (
 //
 // Read and Close may be called side by side. A body that is neither read to its
 // end nor closed calls nothing.
-func ForkBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
+func TeeBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
 	return &forkedBody{source: body, size: size, limit: max(limit, 0), whole: whole}
 }
 

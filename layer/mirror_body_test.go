@@ -21,7 +21,7 @@ func TestForkBodyClosedDuringRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
 		var got []bool
-		body := layer.ForkBody(r, -1, 100, func(_ []byte, ok bool) { got = append(got, ok) })
+		body := layer.TeeBody(r, -1, 100, func(_ []byte, ok bool) { got = append(got, ok) })
 		ended := make(chan error)
 		go func() {
 			_, err := io.ReadAll(body)
@@ -42,7 +42,7 @@ func TestForkBodyClosedDuringRead(t *testing.T) {
 func TestForkBodyEndsOnce(t *testing.T) {
 	for range 200 {
 		var calls atomic.Int32
-		body := layer.ForkBody(io.NopCloser(strings.NewReader("hello")), -1, 100, func(kept []byte, ok bool) {
+		body := layer.TeeBody(io.NopCloser(strings.NewReader("hello")), -1, 100, func(kept []byte, ok bool) {
 			calls.Add(1)
 			if ok && string(kept) != "hello" || !ok && kept != nil {
 				panic("kept " + string(kept))
@@ -60,7 +60,7 @@ func TestForkBodyEndsOnce(t *testing.T) {
 func TestForkBodyOfAnOddReader(t *testing.T) {
 	odd := errors.New("odd")
 	for _, n := range []int{-1, 9} {
-		body := layer.ForkBody(oddReader{n, odd}, -1, 100, func(kept []byte, ok bool) { require.False(t, ok) })
+		body := layer.TeeBody(oddReader{n, odd}, -1, 100, func(kept []byte, ok bool) { require.False(t, ok) })
 		got, err := body.Read(make([]byte, 4))
 		require.Equal(t, n, got)
 		require.Equal(t, odd, err)
@@ -86,7 +86,7 @@ func TestMirrorKeepsNothingInVain(t *testing.T) {
 			return nil, context.Cause(ctx)
 		}}
 		edit := &counting{}
-		svc := layer.Mirror(life, to, edit, mirrorPolicy{InFlight: 1})(kitFunc(reads))
+		svc := layer.Mirror(life, to, edit, mirrorPolicy{MaxInFlight: 1})(kitFunc(reads))
 		ask(t, svc, withText("sent"))
 		synctest.Wait()
 		ask(t, svc, withText("no room"))
@@ -103,7 +103,7 @@ type counting struct {
 	forks int
 }
 
-func (c *counting) Fork(req *layertest.Request, limit int64, whole func(*layertest.Request, bool)) *layertest.Request {
+func (c *counting) TeeRequest(req *layertest.Request, limit int64, whole func(*layertest.Request, bool)) *layertest.Request {
 	c.forks++
-	return c.forking.Fork(req, limit, whole)
+	return c.forking.TeeRequest(req, limit, whole)
 }

@@ -13,9 +13,9 @@ import (
 type mirroring[Req, Rsp any] struct {
 	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
 	to     Service[Req, Rsp]
-	edit   Edit[Req, Rsp]
+	edit   Editor[Req, Rsp]
 	policy MirrorPolicy[Req]
-	resend Resend[Req, Rsp]
+	resend Replayer[Req, Rsp]
 	target string
 
 	inFlight                                 atomic.Int64
@@ -29,10 +29,10 @@ func (m *mirroring[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
 	}
-	if m.policy.Share < 1 && m.policy.Rand() >= m.policy.Share {
+	if m.policy.Fraction < 1 && m.policy.Rand() >= m.policy.Fraction {
 		return false
 	}
-	if m.inFlight.Load() >= int64(m.policy.InFlight) {
+	if m.inFlight.Load() >= int64(m.policy.MaxInFlight) {
 		m.full.inc()
 		return false
 	}
@@ -73,7 +73,7 @@ func (c *mirrored[Req, Rsp]) happened() {
 	if c.so.Add(1) != 2 || c.life.Err() != nil {
 		return
 	}
-	if c.inFlight.Add(1) > int64(c.policy.InFlight) {
+	if c.inFlight.Add(1) > int64(c.policy.MaxInFlight) {
 		c.inFlight.Add(-1)
 		c.full.inc()
 		return
@@ -104,13 +104,13 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 		ctx = WithRoute(ctx, c.route)
 	}
 	req := c.copied
-	if c.policy.Change != nil {
-		req = c.policy.Change(req)
+	if c.policy.Rewrite != nil {
+		req = c.policy.Rewrite(req)
 	}
 	rsp, err := c.to.Call(ctx, req)
 	switch {
 	case err == nil:
-		c.resend.Discard(rsp)
+		c.resend.Drain(rsp)
 		return &c.answered
 	case errors.Is(err, ErrNotReady):
 		c.note(err)

@@ -19,8 +19,8 @@ func TestMirrorHasItsShare(t *testing.T) {
 	mirroring(t, func(t *testing.T, life context.Context) {
 		to := &shadow{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{
-			Match: func(req *layertest.Request) bool { return req.ID%2 == 0 },
-			Share: 0.25, Rand: turns(0.2, 0.25, 0.5, 0.9),
+			Match:    func(req *layertest.Request) bool { return req.ID%2 == 0 },
+			Fraction: 0.25, Rand: turns(0.2, 0.25, 0.5, 0.9),
 		})(kitFunc(reads))
 		for i := range 16 {
 			ask(t, svc, &layertest.Request{ID: i})
@@ -37,7 +37,7 @@ func TestMirrorBoundsWhatIsInFlight(t *testing.T) {
 			<-free
 			return &layertest.Response{}, nil
 		}}
-		l := layer.Mirror(life, to, forking{}, mirrorPolicy{InFlight: 2})
+		l := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxInFlight: 2})
 		one, other := l(kitFunc(reads)), l(kitFunc(reads)) // which share it
 		for range 3 {
 			ask(t, one, withText("hello"))
@@ -64,8 +64,8 @@ func TestMirrorMeasures(t *testing.T) {
 			return &layertest.Response{}, err
 		}}
 		mirrored := byLabel{}
-		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{InFlight: 1, Body: 4},
-			layer.Measured[*layertest.Response](layer.Instruments{Mirrored: mirrored}))(kitFunc(reads))
+		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxInFlight: 1, MaxBodyBytes: 4},
+			layer.WithMetrics[*layertest.Response](layer.Instruments{Mirrored: mirrored}))(kitFunc(reads))
 		for i, label := range []string{"answered", "failed", "refused", "skipped", "full"} {
 			err = []error{nil, errServer, layer.ErrNotReady, nil, context.Canceled}[i]
 			if label == "full" {
@@ -88,7 +88,7 @@ func TestMirrorBoundsThoseThatCameTogether(t *testing.T) {
 			return nil, context.Cause(ctx)
 		}}
 		wait := make(chan struct{})
-		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{InFlight: 2})(kitFunc(
+		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxInFlight: 2})(kitFunc(
 			func(ctx context.Context, req *layertest.Request) (*layertest.Response, error) {
 				<-wait
 				return reads(ctx, req)
@@ -115,7 +115,7 @@ func TestMirrorContext(t *testing.T) {
 			}
 		}}
 		type mine struct{}
-		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{Timeout: time.Minute}, layer.For[*layertest.Response]("web"))(kitFunc(reads))
+		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{Timeout: time.Minute}, layer.WithTarget[*layertest.Response]("web"))(kitFunc(reads))
 		ctx, cancel := context.WithCancel(context.WithValue(t.Context(), mine{}, 1))
 		route := &layer.Route{Name: "books"}
 		began := time.Now()
@@ -125,8 +125,8 @@ func TestMirrorContext(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, map[string]int64{"in_flight": 1}, outcomes(svc), "the caller's end is not that of the copy")
 		require.Nil(t, to.ctx.Value(mine{}))
-		require.Same(t, route, layer.RouteOf(to.ctx))
-		require.Equal(t, layer.PriorityBulk, layer.PriorityOf(to.ctx))
+		require.Same(t, route, layer.RouteFromContext(to.ctx))
+		require.Equal(t, layer.PriorityBulk, layer.PriorityFromContext(to.ctx))
 		deadline, _ := to.ctx.Deadline()
 		require.Equal(t, began.Add(time.Minute), deadline)
 
@@ -172,7 +172,7 @@ func TestMirrorChangesTheCopyAlone(t *testing.T) {
 			heads <- req.Header
 			return &layertest.Response{}, nil
 		}}
-		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{Change: func(copied *layertest.Request) *layertest.Request {
+		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{Rewrite: func(copied *layertest.Request) *layertest.Request {
 			copied.Header["copy"] = "yes"
 			return copied
 		}})(kitFunc(reads))
@@ -185,7 +185,7 @@ func TestMirrorChangesTheCopyAlone(t *testing.T) {
 
 type unforkable struct{ forking }
 
-func (unforkable) Fork(*layertest.Request, int64, func(*layertest.Request, bool)) *layertest.Request {
+func (unforkable) TeeRequest(*layertest.Request, int64, func(*layertest.Request, bool)) *layertest.Request {
 	panic("no fork")
 }
 
@@ -197,7 +197,7 @@ func TestMirrorSurvivesItsEdit(t *testing.T) {
 		require.Equal(t, map[string]int64{"skipped": 1}, outcomes(svc))
 		require.Equal(t, "panic: no fork", layer.Describe(svc).State.Get("last_error"))
 
-		svc = layer.Mirror(life, to, forking{}, mirrorPolicy{Change: func(*layertest.Request) *layertest.Request { panic("odd") }})(kitFunc(reads))
+		svc = layer.Mirror(life, to, forking{}, mirrorPolicy{Rewrite: func(*layertest.Request) *layertest.Request { panic("odd") }})(kitFunc(reads))
 		ask(t, svc, withText("hello"))
 		synctest.Wait()
 		require.Equal(t, map[string]int64{"failed": 1}, outcomes(svc))
@@ -221,7 +221,7 @@ func TestMirrorToNothing(t *testing.T) {
 	for name, l := range map[string]layer.Layer[*layertest.Request, *layertest.Response]{
 		"no service": layer.Mirror[*layertest.Request, *layertest.Response](t.Context(), nil, forking{}, mirrorPolicy{}),
 		"no edit":    layer.Mirror[*layertest.Request, *layertest.Response](t.Context(), &shadow{}, nil, mirrorPolicy{}),
-		"no share":   layer.Mirror(t.Context(), kitService(&shadow{}), forking{}, mirrorPolicy{Share: math.NaN()}),
+		"no share":   layer.Mirror(t.Context(), kitService(&shadow{}), forking{}, mirrorPolicy{Fraction: math.NaN()}),
 	} {
 		require.IsType(t, inner, l(inner), name)
 	}
@@ -229,11 +229,11 @@ func TestMirrorToNothing(t *testing.T) {
 
 func TestMirrorPolicyValidate(t *testing.T) {
 	require.NoError(t, mirrorPolicy{}.Validate())
-	require.NoError(t, mirrorPolicy{Share: 1, Body: -1, InFlight: 1, Timeout: 1}.Validate())
+	require.NoError(t, mirrorPolicy{Fraction: 1, MaxBodyBytes: -1, MaxInFlight: 1, Timeout: 1}.Validate())
 	for want, p := range map[string]mirrorPolicy{
-		"mirror policy: share NaN must be above 0 to 1, or 0 for all":   {Share: math.NaN()},
-		"mirror policy: share 1.5 must be above 0 to 1, or 0 for all":   {Share: 1.5},
-		"mirror policy: in flight -1 must be more than 0, or 0 for 100": {InFlight: -1},
+		"mirror policy: share NaN must be above 0 to 1, or 0 for all":   {Fraction: math.NaN()},
+		"mirror policy: share 1.5 must be above 0 to 1, or 0 for all":   {Fraction: 1.5},
+		"mirror policy: in flight -1 must be more than 0, or 0 for 100": {MaxInFlight: -1},
 		"mirror policy: timeout -1s must be more than 0, or 0 for 10s":  {Timeout: -time.Second},
 	} {
 		require.EqualError(t, p.Validate(), want)

@@ -18,16 +18,16 @@ type MirrorPolicy[Req any] struct {
 	Match func(Req) bool
 
 	// Share of the requests that match, above 0 to 1. The default is all.
-	Share float64
+	Fraction float64
 
 	// Body is how many bytes of a request's body are kept for its copy: 64 KiB
 	// by default. Requests with a larger body are not copied. Less than 0: only
 	// those without a body are.
-	Body int64
+	MaxBodyBytes int64
 
-	// InFlight is how many copies may be on their way at a time; what is beyond
+	// MaxInFlight is how many copies may be on their way at a time; what is beyond
 	// is not sent. The default is 100, and so is a value below 0.
-	InFlight int
+	MaxInFlight int
 
 	// Timeout is how long a copy may take, its response included: 10 s by
 	// default, and for a value below 0.
@@ -36,7 +36,7 @@ type MirrorPolicy[Req any] struct {
 	// Change, if not nil, makes of a copy what is sent: header fields that tell
 	// it from the original, say. It may change what it is given, which is
 	// nobody else's. It runs in a goroutine of the copy.
-	Change func(copied Req) Req
+	Rewrite func(copied Req) Req
 
 	// Rand returns numbers of at least 0 and less than 1 and is safe for
 	// concurrent use; a test gives one that is not random. The default is
@@ -53,10 +53,10 @@ const (
 // Validate returns an error that names the field that is out of range.
 func (p MirrorPolicy[Req]) Validate() error {
 	switch {
-	case !(p.Share >= 0 && p.Share <= 1):
-		return fmt.Errorf("mirror policy: share %v must be above 0 to 1, or 0 for all", p.Share)
-	case p.InFlight < 0:
-		return fmt.Errorf("mirror policy: in flight %d must be more than 0, or 0 for %d", p.InFlight, defaultMirrorInFlight)
+	case !(p.Fraction >= 0 && p.Fraction <= 1):
+		return fmt.Errorf("mirror policy: share %v must be above 0 to 1, or 0 for all", p.Fraction)
+	case p.MaxInFlight < 0:
+		return fmt.Errorf("mirror policy: in flight %d must be more than 0, or 0 for %d", p.MaxInFlight, defaultMirrorInFlight)
 	case p.Timeout < 0:
 		return fmt.Errorf("mirror policy: timeout %v must be more than 0, or 0 for %v", p.Timeout, defaultMirrorTimeout)
 	}
@@ -67,17 +67,17 @@ func (p MirrorPolicy[Req]) Validate() error {
 // nothing; one above 1 is 1.
 func (p MirrorPolicy[Req]) orDefault() MirrorPolicy[Req] {
 	switch {
-	case p.Share == 0, p.Share > 1:
-		p.Share = 1
-	case !(p.Share > 0):
-		p.Share = 0
+	case p.Fraction == 0, p.Fraction > 1:
+		p.Fraction = 1
+	case !(p.Fraction > 0):
+		p.Fraction = 0
 	}
-	if p.Body == 0 {
-		p.Body = defaultMirrorBody
+	if p.MaxBodyBytes == 0 {
+		p.MaxBodyBytes = defaultMirrorBody
 	}
-	p.Body = max(p.Body, 0)
-	if p.InFlight <= 0 {
-		p.InFlight = defaultMirrorInFlight
+	p.MaxBodyBytes = max(p.MaxBodyBytes, 0)
+	if p.MaxInFlight <= 0 {
+		p.MaxInFlight = defaultMirrorInFlight
 	}
 	if p.Timeout <= 0 {
 		p.Timeout = defaultMirrorTimeout

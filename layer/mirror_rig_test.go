@@ -16,19 +16,19 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// forking is the Edit of the kit's messages, as far as a Mirror asks.
+// forking is the Editor of the kit's messages, as far as a Mirror asks.
 type forking struct {
-	layer.Edit[*layertest.Request, *layertest.Response]
+	layer.Editor[*layertest.Request, *layertest.Response]
 }
 
-func (forking) Fork(req *layertest.Request, limit int64, whole func(*layertest.Request, bool)) *layertest.Request {
+func (forking) TeeRequest(req *layertest.Request, limit int64, whole func(*layertest.Request, bool)) *layertest.Request {
 	copied := &layertest.Request{ID: req.ID, Header: maps.Clone(req.Header)}
 	if req.Body == nil {
 		whole(copied, true)
 		return req
 	}
 	out := *req
-	out.Body = layer.ForkBody(req.Body, -1, limit, func(kept []byte, ok bool) {
+	out.Body = layer.TeeBody(req.Body, -1, limit, func(kept []byte, ok bool) {
 		copied.Body = io.NopCloser(strings.NewReader(string(kept)))
 		whole(copied, ok)
 	})

@@ -110,7 +110,7 @@ func TestMirrorBody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			mirroring(t, func(t *testing.T, life context.Context) {
 				to := &shadow{}
-				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{Body: tt.limit})(tt.inner)
+				svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxBodyBytes: tt.limit})(tt.inner)
 				req := &layertest.Request{}
 				if tt.body != nil {
 					req.Body = io.NopCloser(tt.body)
@@ -200,10 +200,10 @@ func TestMirrorOfWhatFailed(t *testing.T) {
 func TestMirrorCopiesOnceForAllTries(t *testing.T) {
 	mirroring(t, func(t *testing.T, life context.Context) {
 		to, tries := &shadow{}, 0
-		svc := layer.NewStack[*layertest.Request](layer.Classify(failuresAgain[*layertest.Response])).
+		svc := layer.NewStack[*layertest.Request](layer.WithClassifier(failuresAgain[*layertest.Response])).
 			Mirror(life, to, forking{}, mirrorPolicy{}).
 			Retry(layer.RetryPolicy[*layertest.Request, *layertest.Response]{
-				Tries: 3, Requests: func(*layertest.Request) bool { return true },
+				MaxAttempts: 3, CanRetry: func(*layertest.Request) bool { return true },
 			}).
 			Service(kitFunc(func(ctx context.Context, req *layertest.Request) (*layertest.Response, error) {
 				if tries++; tries < 3 {

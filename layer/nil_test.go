@@ -45,7 +45,7 @@ func TestNilKeyIsOneForAll(t *testing.T) {
 }
 
 func TestNilOptionIsNone(t *testing.T) {
-	svc := layer.NewStack[string, string](nil, layer.For[string]("web")).Limit(0).Service(layer.Func[string, string](repeat))
+	svc := layer.NewStack[string, string](nil, layer.WithTarget[string]("web")).Limit(0).Service(layer.Func[string, string](repeat))
 	_, err := svc.Call(t.Context(), "a")
 	require.EqualError(t, err, "limit web: not ready: 0 of 0 in flight")
 }
@@ -58,13 +58,13 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: Router: nil key function": func() {
 			layer.Router(nil, func(string) layer.Service[string, string] { return leaf })
 		},
-		"layer: Router: nil Make":       func() { layer.Router[string, string, string](key, nil) },
-		"layer: Lazy: nil function":     func() { layer.Lazy[string, string](nil) },
-		"layer: Switch: nil service":    func() { layer.Switch[string, string](leaf, nil, 0) },
-		"layer: Stack: nil service":     func() { layer.NewStack[string, string]().Service(nil) },
-		"layer: Map: nil service":       func() { layer.Map[int, int, string, string](nil, nil, nil) },
-		"layer: Map: nil function":      func() { layer.Map[int, int, string, string](leaf, nil, nil) },
-		"layer: NewWatch: nil function": func() { layer.NewWatch[string, string, string](t.Context(), "", nil) },
+		"layer: Router: nil Make":            func() { layer.Router[string, string, string](key, nil) },
+		"layer: Lazy: nil function":          func() { layer.Lazy[string, string](nil) },
+		"layer: Failover: nil service":       func() { layer.Failover[string, string](leaf, nil, 0) },
+		"layer: Stack: nil service":          func() { layer.NewStack[string, string]().Service(nil) },
+		"layer: Map: nil service":            func() { layer.Map[int, int, string, string](nil, nil, nil) },
+		"layer: Map: nil function":           func() { layer.Map[int, int, string, string](leaf, nil, nil) },
+		"layer: NewReloadable: nil function": func() { layer.NewReloadable[string, string, string](t.Context(), "", nil) },
 		"layer: NewCache: nil function": func() {
 			layer.NewCache[string, string, string](t.Context(), nil, layer.CachePolicy{})
 		},
@@ -76,9 +76,9 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: Reconnect: nil function": func() {
 			layer.Reconnect[string, string](t.Context(), nil, layer.Backoff{})
 		},
-		"layer: Classify: nil Classifier": func() { layer.Classify[string](nil) },
-		"layer: Until: nil Completion":    func() { layer.Until[string](nil) },
-		"layer: Resending: nil Resend":    func() { layer.Resending[string, string](nil) },
+		"layer: WithClassifier: nil Classifier": func() { layer.WithClassifier[string](nil) },
+		"layer: WithCompletion: nil Completion": func() { layer.WithCompletion[string](nil) },
+		"layer: WithReplayer: nil Resend":       func() { layer.WithReplayer[string, string](nil) },
 	} {
 		require.PanicsWithValue(t, want, construct)
 	}

@@ -12,7 +12,7 @@ type options[Rsp any] struct {
 	complete Completion[Rsp]
 	bare     bool // nobody said where a response ends, and it has no body: it is over when Call returns
 	classify Classifier[Rsp]
-	resend   any // a Resend[Req, Rsp]; asserted where Req is known
+	resend   any // a Replayer[Req, Rsp]; asserted where Req is known
 	to       Instruments
 }
 
@@ -32,7 +32,7 @@ func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
 		o.complete, o.bare = AtEnd[Rsp](), !HasBody[Rsp]()
 	}
 	if o.classify == nil {
-		o.classify = ByError[Rsp]
+		o.classify = DefaultClassifier[Rsp]
 	}
 	o.to = o.to.orDiscard()
 	return o
@@ -42,21 +42,21 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// Until says where a response ends for this layer: where a slot is given
+// WithCompletion says where a response ends for this layer: where a slot is given
 // back, a context released, a time taken. The default is [AtEnd].
-func Until[Rsp any](c Completion[Rsp]) Option[Rsp] {
+func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "Until: nil Completion")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 
-// For names the target that a layer works for, in its errors and its
+// WithTarget names the target that a layer works for, in its errors and its
 // description.
-func For[Rsp any](target string) Option[Rsp] {
+func WithTarget[Rsp any](target string) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.target = target })
 }
 
-// Measured gives layers the instruments that they write to, each its own: see
+// WithMetrics gives layers the instruments that they write to, each its own: see
 // [Instruments].
-func Measured[Rsp any](i Instruments) Option[Rsp] {
+func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }

@@ -50,9 +50,9 @@ func (p *panicking) histogram() metrics.Histogram { return panickingHistogram{p}
 func (p *panicking) instruments() layer.Instruments {
 	c, g, h := p.counter(), p.gauge(), p.histogram()
 	return layer.Instruments{
-		Requests: c, Refusals: c, Responses: c, InFlight: g, HeadLatency: h, Latency: h, Refused: c, Expired: c,
-		Waiting: g, QueueWait: h, Limit: g, Retries: c, Skipped: c, Budget: g, Hedges: c, Trips: c, Tripped: g,
-		Connects: c, Injected: c, Mirrored: c,
+		Requests: c, Rejections: c, Responses: c, InFlight: g, TimeToHeaders: h, Latency: h, LayerRejections: c, Timeouts: c,
+		QueueLength: g, QueueWait: h, Limit: g, Retries: c, RetriesSkipped: c, Budget: g, Hedges: c, BreakerOpened: c, BreakerOpen: g,
+		ConnectAttempts: c, FaultsInjected: c, Mirrored: c,
 	}
 }
 
@@ -101,10 +101,10 @@ func traceOf(head, end func()) panicL {
 
 // Every callback that runs on the caller's goroutine.
 func callerCallbacks(p *panicking) map[string]panicL {
-	classify, until, measured := layer.Classify(p.classify), layer.Until(p.complete), layer.Measured[panicR](p.instruments())
+	classify, until, measured := layer.WithClassifier(p.classify), layer.WithCompletion(p.complete), layer.WithMetrics[panicR](p.instruments())
 	yes := func(int) bool { p.boom(); return true }
-	always := layer.BreakerPolicy{Failures: 1, Ratio: 0.5}
-	fixed := layer.HedgePolicy[int]{Min: time.Hour, Max: time.Hour}
+	always := layer.BreakerPolicy{ConsecutiveFailures: 1, MinSuccessRate: 0.5}
+	fixed := layer.HedgePolicy[int]{MinDelay: time.Hour, MaxDelay: time.Hour}
 	layers := map[string]panicL{
 		"trace: head":         traceOf(p.boom, nothing),
 		"trace: end":          traceOf(nothing, p.boom),
@@ -115,18 +115,18 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"if":                  layer.If(yes, layer.Limit[int, panicR](1)),
 		"limit_by: key":       layer.LimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1),
 		"rate_by: key":        layer.RateLimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1e6, 1000, 10),
-		"deadline_in: read":   layer.DeadlineIn[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
-		"chaos: match":        layer.Chaos[int, panicR](layer.ChaosPolicy[int]{Share: 1, Delay: 1, TTL: time.Hour, Match: yes}),
-		"retry: requests":     layer.Retry(layer.RetryPolicy[int, panicR]{Requests: yes}),
-		"retry: outcomes":     layer.Retry(layer.RetryPolicy[int, panicR]{Outcomes: func(layer.Outcome[panicR]) bool { p.boom(); return false }}),
+		"deadline_in: read":   layer.DeadlineFromRequest[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
+		"chaos: match":        layer.FaultInjection[int, panicR](layer.FaultPolicy[int]{Fraction: 1, Delay: 1, TTL: time.Hour, Match: yes}),
+		"retry: requests":     layer.Retry(layer.RetryPolicy[int, panicR]{CanRetry: yes}),
+		"retry: outcomes":     layer.Retry(layer.RetryPolicy[int, panicR]{RetryIf: func(layer.Outcome[panicR]) bool { p.boom(); return false }}),
 		"retry: classify":     layer.Retry(layer.RetryPolicy[int, panicR]{}, classify),
-		"retry: until":        layer.Retry(layer.RetryPolicy[int, panicR]{PerTry: time.Hour}, until),
-		"hedge: only":         layer.Hedge[int, panicR](layer.HedgePolicy[int]{Only: yes}),
+		"retry: until":        layer.Retry(layer.RetryPolicy[int, panicR]{AttemptTimeout: time.Hour}, until),
+		"hedge: only":         layer.Hedge[int, panicR](layer.HedgePolicy[int]{HedgeIf: yes}),
 		"hedge: classify":     layer.Hedge(fixed, classify),
 		"hedge: alone":        layer.Hedge(layer.HedgePolicy[int]{}, classify),
 		"hedge: until":        layer.Hedge(fixed, until),
 		"fallback: classify":  layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil)}, classify),
-		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil), When: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
+		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil), FallbackIf: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
 		"breaker: classify":   layer.Breaker[int](always, classify),
 		"adaptive: classify":  layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, classify),
 		"metrics: classify":   layer.Metrics[int](layer.Instruments{}, classify),
@@ -150,7 +150,7 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"breaker":      func(o ...layer.Option[panicR]) panicL { return layer.Breaker[int](always, o...) },
 		"metrics":      func(o ...layer.Option[panicR]) panicL { return layer.Metrics[int](layer.Instruments{}, o...) },
 		"timeout":      func(o ...layer.Option[panicR]) panicL { return layer.Timeout[int](time.Hour, o...) },
-		"head_timeout": func(o ...layer.Option[panicR]) panicL { return layer.HeadTimeout[int](time.Hour, o...) },
+		"head_timeout": func(o ...layer.Option[panicR]) panicL { return layer.ResponseHeaderTimeout[int](time.Hour, o...) },
 		"idle_timeout": func(o ...layer.Option[panicR]) panicL { return layer.IdleTimeout[int](time.Hour, o...) },
 		"trace": func(o ...layer.Option[panicR]) panicL {
 			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
@@ -235,14 +235,16 @@ func TestPanicOfABody(t *testing.T) {
 // library. A panic there is the error of the body; the slots are free at once.
 func TestPanicAtTheEndOfAContext(t *testing.T) {
 	for name, mk := range map[string]func(p *panicking) panicL{
-		"classifier of metrics": func(p *panicking) panicL { return layer.Metrics[int](layer.Instruments{}, layer.Classify(p.classify)) },
+		"classifier of metrics": func(p *panicking) panicL {
+			return layer.Metrics[int](layer.Instruments{}, layer.WithClassifier(p.classify))
+		},
 		"classifier of breaker": func(p *panicking) panicL {
-			return layer.Breaker[int](layer.BreakerPolicy{Ratio: 0.5}, layer.Classify(p.classify))
+			return layer.Breaker[int](layer.BreakerPolicy{MinSuccessRate: 0.5}, layer.WithClassifier(p.classify))
 		},
 		"classifier of trace": func(p *panicking) panicL {
 			return layer.Trace(func(ctx context.Context, _ int) (context.Context, layer.Span[panicR]) {
 				return ctx, panickingSpan{nothing, nothing}
-			}, layer.Classify(p.classify))
+			}, layer.WithClassifier(p.classify))
 		},
 		"span":       func(p *panicking) panicL { return traceOf(nothing, p.boom) },
 		"instrument": func(p *panicking) panicL { return layer.Metrics[int, panicR](p.instruments()) },
@@ -285,13 +287,13 @@ type endObserver func()
 func (o endObserver) Data(int)  {}
 func (o endObserver) End(error) { o() }
 
-// The timer of DiscardBody closes a body that does not come to its end; its panic
+// The timer of DrainBody closes a body that does not come to its end; its panic
 // reaches the caller all the same.
 func TestPanicOfACloseByTheTimerOfDiscardBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		closed := make(chan struct{})
 		body := &panickingBody{Reader: strings.NewReader("x"), read: func() { <-closed }, close: func() { close(closed); panic(errBoom) }}
-		require.PanicsWithValue(t, errBoom, func() { layer.DiscardBody(body) })
+		require.PanicsWithValue(t, errBoom, func() { layer.DrainBody(body) })
 	})
 }
 
@@ -300,8 +302,8 @@ func TestPanicInAHedgesCopy(t *testing.T) {
 	p := new(panicking)
 	hedges := layer.Instruments{Hedges: p.counter(), Budget: p.gauge()}
 	for name, opts := range map[string][]layer.Option[panicR]{
-		"classifier":    {layer.Classify(p.classify)},
-		"instruments":   {layer.Measured[panicR](hedges)},
+		"classifier":    {layer.WithClassifier(p.classify)},
+		"instruments":   {layer.WithMetrics[panicR](hedges)},
 		"close of body": nil,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -343,7 +345,7 @@ func TestPanicInTheBackground(t *testing.T) {
 	pass := layer.Func[int, panicR](func(ctx context.Context, _ int) (panicR, error) {
 		return &breakerReply{200, &panickingBody{Reader: strings.NewReader("x")}}, nil
 	})
-	measured := layer.Measured[panicR](p.instruments())
+	measured := layer.WithMetrics[panicR](p.instruments())
 	t.Run("reconnect", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -355,7 +357,7 @@ func TestPanicInTheBackground(t *testing.T) {
 				}
 				return pass, nil
 			}
-			svc := layer.Reconnect(ctx, connect, layer.Backoff{Min: time.Second, Max: time.Second}, layer.Measured[panicR](layer.Instruments{Connects: p.counter()}))
+			svc := layer.Reconnect(ctx, connect, layer.Backoff{Min: time.Second, Max: time.Second}, layer.WithMetrics[panicR](layer.Instruments{ConnectAttempts: p.counter()}))
 			p.armed.Store(true)
 			defer p.armed.Store(false)
 			_, err := svc.Call(ctx, 1)
@@ -381,7 +383,7 @@ func TestPanicInTheBackground(t *testing.T) {
 	})
 	t.Run("mirror", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			svc := layer.Mirror(t.Context(), pass, mirrorWhole{}, layer.MirrorPolicy[int]{Change: func(n int) int { p.boom(); return n }}, measured)(pass)
+			svc := layer.Mirror(t.Context(), pass, mirrorWhole{}, layer.MirrorPolicy[int]{Rewrite: func(n int) int { p.boom(); return n }}, measured)(pass)
 			p.armed.Store(true)
 			_, err := svc.Call(t.Context(), 1)
 			synctest.Wait()
@@ -425,6 +427,9 @@ func TestPanicInTheBackground(t *testing.T) {
 }
 
 // mirrorWhole copies requests that have no body.
-type mirrorWhole struct{ layer.Edit[int, panicR] }
+type mirrorWhole struct{ layer.Editor[int, panicR] }
 
-func (mirrorWhole) Fork(req int, _ int64, whole func(int, bool)) int { whole(req, true); return req }
+func (mirrorWhole) TeeRequest(req int, _ int64, whole func(int, bool)) int {
+	whole(req, true)
+	return req
+}

@@ -37,8 +37,8 @@ func WithPriority(ctx context.Context, p Priority) context.Context {
 	return context.WithValue(ctx, priorityKey{}, p)
 }
 
-// PriorityOf returns the priority that ctx carries, or [PriorityNormal].
-func PriorityOf(ctx context.Context) Priority {
+// PriorityFromContext returns the priority that ctx carries, or [PriorityNormal].
+func PriorityFromContext(ctx context.Context) Priority {
 	p, _ := ctx.Value(priorityKey{}).(Priority)
 	return p
 }

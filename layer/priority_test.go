@@ -9,15 +9,15 @@ import (
 )
 
 func TestPriority(t *testing.T) {
-	require.Equal(t, layer.PriorityNormal, layer.PriorityOf(t.Context()), "unmarked")
+	require.Equal(t, layer.PriorityNormal, layer.PriorityFromContext(t.Context()), "unmarked")
 	require.Zero(t, layer.PriorityNormal)
 	inOrder := []layer.Priority{layer.PriorityBulk, layer.PriorityLow, layer.PriorityNormal, layer.PriorityCritical}
 	require.IsIncreasing(t, inOrder)
 	for i, name := range []string{"bulk", "low", "normal", "critical"} {
 		require.Equal(t, name, inOrder[i].String())
 		ctx := layer.WithPriority(t.Context(), inOrder[i])
-		require.Equal(t, inOrder[i], layer.PriorityOf(ctx))
-		require.Equal(t, layer.PriorityLow, layer.PriorityOf(layer.WithPriority(ctx, layer.PriorityLow)), "the last one counts")
+		require.Equal(t, inOrder[i], layer.PriorityFromContext(ctx))
+		require.Equal(t, layer.PriorityLow, layer.PriorityFromContext(layer.WithPriority(ctx, layer.PriorityLow)), "the last one counts")
 	}
 	require.Equal(t, "bulk", layer.Priority(-128).String())
 	require.Equal(t, "critical", layer.Priority(127).String())

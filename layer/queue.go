@@ -61,14 +61,14 @@ func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp
 		if capacity <= 0 {
 			return next
 		}
-		o.to.Waiting.Add(0)
+		o.to.QueueLength.Add(0)
 		return &queue[Req, Rsp]{
 			Service: next,
 			options: o,
 			maxWait: maxWait,
-			line:    line{capacity: capacity, shown: o.to.Waiting},
+			line:    line{capacity: capacity, shown: o.to.QueueLength},
 			waited:  o.to.QueueWait,
-			failed:  tally{to: o.to.Refused.With("layer", "queue")},
+			failed:  tally{to: o.to.LayerRejections.With("layer", "queue")},
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestQueueIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, waits := level{new(shared)}, new(shared)
 		refused := byLabel{}
-		measured := layer.Measured[int](layer.Instruments{Waiting: waiting, QueueWait: waits, Refused: refused})
+		measured := layer.WithMetrics[int](layer.Instruments{QueueLength: waiting, QueueWait: waits, LayerRejections: refused})
 		svc := layer.NewStack[time.Duration](measured).Queue(2, 5*time.Second).Limit(1).Service(
 			layer.Func[time.Duration, int](func(_ context.Context, takes time.Duration) (int, error) {
 				time.Sleep(takes)

@@ -69,7 +69,7 @@ func TestQueueCountsThoseWhoRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting := level{new(shared)}
 		k := newKeyed()
-		q, answers := restingQueue(t, k, 5, 5, time.Minute, layer.Measured[int](layer.Instruments{Waiting: waiting}))
+		q, answers := restingQueue(t, k, 5, 5, time.Minute, layer.WithMetrics[int](layer.Instruments{QueueLength: waiting}))
 		state := layer.Describe(q).State
 		require.EqualValues(t, 5, state.Get("waiting"))
 		require.EqualValues(t, 5, state.Get("resting"))

@@ -174,7 +174,7 @@ func TestQueueSaysHowLongItWaitsInVain(t *testing.T) {
 // The limit of a layer above is not the caller's doing.
 func TestQueueSaysWhoseTimeWasOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{Tries: 1, PerTry: time.Second}).
+		svc := layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
 			Queue(10, time.Minute).Service(&gate{})
 		_, err := svc.Call(t.Context(), 1)
 		require.ErrorContains(t, err, "queue: not ready: its time was over; it waited for gate: not ready: shut")

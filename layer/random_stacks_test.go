@@ -165,7 +165,7 @@ func (s *randomStack) serve(ctx context.Context, req randomQ) (randomR, error) {
 	}
 	switch {
 	case fate < 35:
-		return nil, layer.ErrTryTimeout
+		return nil, layer.ErrAttemptTimeout
 	case fate < 45:
 		return nil, io.ErrUnexpectedEOF
 	case fate < 48:
@@ -192,17 +192,17 @@ func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[
 func (s *randomStack) grow() {
 	leaf := layer.Func[randomQ, randomR](s.serve)
 	gate, budget := layer.NewGate(), layer.NewBudget(0, 1, 1000)
-	hedge := layer.HedgePolicy[randomQ]{Budget: budget, Min: 30 * time.Millisecond, Max: 30 * time.Millisecond}
-	breaker := layer.BreakerPolicy{Failures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
+	hedge := layer.HedgePolicy[randomQ]{Budget: budget, MinDelay: 30 * time.Millisecond, MaxDelay: 30 * time.Millisecond}
+	breaker := layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
 	parity := func(q randomQ) int { return q.id % 2 }
 	for range 1 + s.draw(6) {
 		st := s.stack
 		s.stack = []func() randomS{
 			func() randomS { return st.Timeout(50*time.Millisecond + s.ms(300)) },
-			func() randomS { return st.HeadTimeout(50*time.Millisecond + s.ms(200)) },
+			func() randomS { return st.ResponseHeaderTimeout(50*time.Millisecond + s.ms(200)) },
 			func() randomS { return st.IdleTimeout(10*time.Millisecond + s.ms(50)) },
 			func() randomS {
-				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, PerTry: s.ms(2) * 60, PassRefusals: s.draw(2) == 0})
+				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, AttemptTimeout: s.ms(2) * 60, PassRejections: s.draw(2) == 0})
 			},
 			func() randomS { return st.Hedge(hedge) },
 			func() randomS { return st.Queue(1+s.draw(5), 50*time.Millisecond+s.ms(200)) },
@@ -215,17 +215,17 @@ func (s *randomStack) grow() {
 			func() randomS { return st.Gated(gate) },
 			func() randomS { return st.RateLimit(30, 3) },
 			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Service: leaf}) },
-			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{To: s.instead}) },
+			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
 			func() randomS { return st.With("by", layer.LimitBy[int, randomQ, randomR](parity, 2)) },
 			func() randomS {
 				return st.With("switch", func(next randomV) randomV {
-					return layer.Switch[randomQ, randomR](next, leaf, s.ms(100))
+					return layer.Failover[randomQ, randomR](next, leaf, s.ms(100))
 				})
 			},
 			func() randomS {
 				return st.With("cache", func(next randomV) randomV {
 					return layer.NewCache(s.life, func(context.Context, int) randomV { return next },
-						layer.CachePolicy{Idle: 50 * time.Millisecond}).Service(1)
+						layer.CachePolicy{IdleTimeout: 50 * time.Millisecond}).Service(1)
 				})
 			},
 			func() randomS {

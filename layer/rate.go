@@ -38,7 +38,7 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 			target:  o.target,
 			terms:   terms,
 			bucket:  terms.bucket(),
-			refused: tally{to: o.to.Refused.With("layer", "rate")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "rate")},
 		}
 	}
 }

@@ -51,7 +51,7 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			hash:    newKeyedHash[K](parts),
 			shards:  make([]rateShard[K], parts),
 			unequal: keyedRefusal("rate_by", o.target),
-			refused: tally{to: o.to.Refused.With("layer", "rate_by")},
+			refused: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
 			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, index: make(map[K]int)}

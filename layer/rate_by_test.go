@@ -85,7 +85,7 @@ func TestRateLimitByAtItsCapacity(t *testing.T) {
 func TestRateLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
 	refused := byLabel{}
 	svc := layer.RateLimitBy[float64](func(int) float64 { return math.NaN() }, 1, 1, 0,
-		layer.Measured[int](layer.Instruments{Refused: refused}))(layer.Func[int, int](echo))
+		layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.EqualError(t, err, "rate_by: not ready: the key is not equal to itself")
 	require.EqualValues(t, 1, *refused["rate_by"])

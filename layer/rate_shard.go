@@ -46,7 +46,7 @@ func (s *rateShard[K]) take(key K) error {
 		soonest := s.forget(now)
 		if at, ok = s.place(key); !ok {
 			return &Error{
-				Layer: "rate_by", Target: s.target, Kind: errShed, After: soonest,
+				Layer: "rate_by", Target: s.target, Kind: errShed, RetryAfter: soonest,
 				Reason: "no place for the key, all are taken",
 			}
 		}

@@ -29,7 +29,7 @@ func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms
 	for i := range t.refusals {
 		t.refusals[i] = Error{Layer: layer, Target: target, Kind: errShed, Reason: t.reason()}
 		if t.perSecond > 0 {
-			t.refusals[i].After = t.duration(float64(i+1) / rateSteps)
+			t.refusals[i].RetryAfter = t.duration(float64(i+1) / rateSteps)
 		}
 	}
 	return t

@@ -159,7 +159,7 @@ func TestRateLimitOfNothingAndOfEverything(t *testing.T) {
 
 func TestRateLimitRefusesWithoutMakingAnything(t *testing.T) {
 	refused := byLabel{}
-	svc := layer.RateLimit[int](0.001, 1, layer.For[int]("web"), layer.Measured[int](layer.Instruments{Refused: refused}))(
+	svc := layer.RateLimit[int](0.001, 1, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(
 		layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.NoError(t, err)

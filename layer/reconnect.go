@@ -49,9 +49,9 @@ func Reconnect[Req, Rsp any](
 		connect: connect,
 		backoff: b.OrDefault(),
 		target:  o.target,
-		made:    tally{to: o.to.Connects.With("outcome", "success")},
-		failed:  tally{to: o.to.Connects.With("outcome", "failure")},
-		refused: tally{to: o.to.Refused.With("layer", "reconnect")},
+		made:    tally{to: o.to.ConnectAttempts.With("outcome", "success")},
+		failed:  tally{to: o.to.ConnectAttempts.With("outcome", "failure")},
+		refused: tally{to: o.to.LayerRejections.With("layer", "reconnect")},
 	}
 }
 

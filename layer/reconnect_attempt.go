@@ -89,7 +89,7 @@ func (r *reconnect[Req, Rsp]) refuse(cause error) error {
 	defer r.mu.Unlock()
 	e := &Error{Layer: "reconnect", Target: r.target, Kind: ErrNotReady, Reason: "connecting", Err: cause}
 	if wait := time.Until(r.next); wait > 0 {
-		e.After = wait
+		e.RetryAfter = wait
 		e.Reason = "next attempt in " + wait.Round(time.Millisecond).String()
 	}
 	switch {

@@ -90,7 +90,7 @@ func reconnecting(t *testing.T, f func(t *testing.T, d *reconnectDialer, svc lay
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
 		steady := layer.Backoff{Min: 100 * time.Millisecond, Max: time.Minute}
-		f(t, d, layer.Reconnect(ctx, d.connect, steady, layer.For[int]("web")), stop)
+		f(t, d, layer.Reconnect(ctx, d.connect, steady, layer.WithTarget[int]("web")), stop)
 	})
 }
 
@@ -354,7 +354,7 @@ func TestReconnectCounts(t *testing.T) {
 		d := newReconnectDialer()
 		d.fails()
 		svc := layer.Reconnect(t.Context(), d.connect, layer.Backoff{},
-			layer.Measured[int](layer.Instruments{Connects: connects, Refused: refused}))
+			layer.WithMetrics[int](layer.Instruments{ConnectAttempts: connects, LayerRejections: refused}))
 		breakerCalls(t, svc, 1)
 		synctest.Wait()
 		breakerCalls(t, svc, 1)

@@ -2,14 +2,14 @@ package layer
 
 import "time"
 
-// Resend is what the layers that send a request more than once ([Retry],
+// Replayer is what the layers that send a request more than once ([Retry],
 // [Hedge]) ask of a protocol. The default knows requests and responses that
 // are pointers to structs with a field Body of type [io.ReadCloser]; of
 // anything else it says that it may be sent as it is, any number of times.
 //
-// One may have more methods than these: those of [Peek], and Outline(rsp Rsp)
+// One may have more methods than these: those of [TrailerPeeker], and Outline(rsp Rsp)
 // string, by which an [Explanation] names a response in a few words.
-type Resend[Req, Rsp any] interface {
+type Replayer[Req, Rsp any] interface {
 	// Idempotent reports whether sending req twice has the effect of sending
 	// it once.
 	Idempotent(req Req) bool
@@ -22,11 +22,11 @@ type Resend[Req, Rsp any] interface {
 	// After returns how long rsp, or the error that came in its place, asks to
 	// wait before the request is sent again; false if it does not say. Less
 	// than 0 asks not to send it again at all.
-	After(rsp Rsp, err error) (time.Duration, bool)
+	RetryAfter(rsp Rsp, err error) (time.Duration, bool)
 
 	// Discard gives a response up: what is left of it, up to a small amount,
 	// is read so that its connection can be used again, and it is closed.
-	Discard(rsp Rsp)
+	Drain(rsp Rsp)
 }
 
 // Replay is one request that may be sent several times. Its methods are safe
@@ -42,8 +42,8 @@ type Replay[Req any] interface {
 	End()
 }
 
-// Resending tells a stack how its protocol sends a request more than once.
-func Resending[Req, Rsp any](r Resend[Req, Rsp]) Option[Rsp] {
+// WithReplayer tells a stack how its protocol sends a request more than once.
+func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "Resending: nil Resend")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// resendOf is the Resend that the options name, or the default: see [Resend].
-func resendOf[Req, Rsp any](o options[Rsp]) Resend[Req, Rsp] {
-	if given, ok := o.resend.(Resend[Req, Rsp]); ok {
+// resendOf is the Replayer that the options name, or the default: see [Replayer].
+func resendOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
+	if given, ok := o.resend.(Replayer[Req, Rsp]); ok {
 		return given
 	}
 	r := bodyResend[Req, Rsp]{method: -1, getBody: -1, requests: seamOf[Req](), responses: seamOf[Rsp]()}
@@ -77,8 +77,8 @@ func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	return again
 }
 
-// After is what the error says; responses of no known protocol say nothing.
-func (r bodyResend[Req, Rsp]) After(_ Rsp, err error) (time.Duration, bool) {
+// RetryAfter is what the error says; responses of no known protocol say nothing.
+func (r bodyResend[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return RetryAfter(err)
 }
 
@@ -89,17 +89,17 @@ const (
 	discardTime  = 50 * time.Millisecond
 )
 
-func (r bodyResend[Req, Rsp]) Discard(rsp Rsp) {
+func (r bodyResend[Req, Rsp]) Drain(rsp Rsp) {
 	if body := r.responses.body(rsp); body != nil {
-		DiscardBody(body)
+		DrainBody(body)
 	}
 }
 
-// DiscardBody gives a response body up: it reads what is left of it, up to
+// DrainBody gives a response body up: it reads what is left of it, up to
 // 8 KiB and for up to 50 ms, so that its connection can be used again, and
-// closes it. It is for a [Resend]'s Discard. The body may be closed while it
+// closes it. It is for a [Replayer]'s Discard. The body may be closed while it
 // is being read.
-func DiscardBody(body io.ReadCloser) {
+func DrainBody(body io.ReadCloser) {
 	closed := sync.OnceFunc(func() { body.Close() }) // which panics again, here, if it did in the timer
 	late := time.AfterFunc(discardTime, func() { _ = panics.Contain(closed) })
 	defer late.Stop()

@@ -21,7 +21,7 @@ import (
 func tried[Req any](t *testing.T, req Req, body func(Req) io.ReadCloser) (read []string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.Retry(layer.RetryPolicy[Req, int]{}, layer.Classify(failuresAgain[int]))(layer.Func[Req, int](
+		svc := layer.Retry(layer.RetryPolicy[Req, int]{}, layer.WithClassifier(failuresAgain[int]))(layer.Func[Req, int](
 			func(_ context.Context, req Req) (int, error) {
 				text := ""
 				if b := body(req); b != nil {
@@ -93,7 +93,7 @@ func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		second := &closeable{Reader: strings.NewReader("x")}
 		tries := 0
-		svc := layer.Retry(layer.RetryPolicy[*request, int]{Tries: 2}, layer.Classify(failuresAgain[int]))(
+		svc := layer.Retry(layer.RetryPolicy[*request, int]{MaxAttempts: 2}, layer.WithClassifier(failuresAgain[int]))(
 			layer.Func[*request, int](func(_ context.Context, req *request) (int, error) {
 				if tries++; tries == 1 {
 					assert.NotNil(t, req.GetBody)
@@ -125,7 +125,7 @@ func TestResendOfGetBodyClosesWhatWasNotTaken(t *testing.T) {
 			bodies = append(bodies, &closeable{Reader: strings.NewReader("x")})
 			return bodies[len(bodies)-1], nil
 		}
-		svc := layer.Retry(layer.RetryPolicy[*request, int]{}, layer.Classify(failuresAgain[int]))(
+		svc := layer.Retry(layer.RetryPolicy[*request, int]{}, layer.WithClassifier(failuresAgain[int]))(
 			layer.Func[*request, int](func(_ context.Context, req *request) (int, error) {
 				for i, b := range bodies {
 					assert.Equal(t, i < len(bodies)-1, b.closed, "%d of %d", i, len(bodies))
@@ -149,14 +149,14 @@ func TestResendOfGetBodyClosesWhatWasNotTaken(t *testing.T) {
 
 func TestDiscardBody(t *testing.T) {
 	short := &closeable{Reader: strings.NewReader("short")}
-	layer.DiscardBody(short)
+	layer.DrainBody(short)
 	assert.True(t, short.closed)
 	_, err := short.Read(make([]byte, 1))
 	assert.Equal(t, io.EOF, err, "read to its end")
 
 	long := bytes.NewReader(make([]byte, 1<<20))
 	body := &closeable{Reader: long}
-	layer.DiscardBody(body)
+	layer.DrainBody(body)
 	assert.True(t, body.closed)
 	assert.Greater(t, long.Len(), 1<<20-16<<10, "traefik/traefik#1495: and no more than a little of it")
 }
@@ -166,17 +166,17 @@ func TestDiscardBodyThatDoesNotCome(t *testing.T) {
 		began := time.Now()
 		r, w := io.Pipe()
 		defer w.Close()
-		layer.DiscardBody(r)
+		layer.DrainBody(r)
 		assert.Equal(t, 50*time.Millisecond, time.Since(began))
 	})
 }
 
-// A protocol's own Resend is asked in place of the default.
+// A protocol's own Replayer is asked in place of the default.
 func TestResendOfAProtocol(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		own := &resendOfOne{}
 		sent := 0
-		svc := layer.Retry(layer.RetryPolicy[int, int]{}, layer.Resending[int, int](own), layer.Classify(func(layer.Outcome[int]) layer.Class {
+		svc := layer.Retry(layer.RetryPolicy[int, int]{}, layer.WithReplayer[int, int](own), layer.WithClassifier(func(layer.Outcome[int]) layer.Class {
 			return layer.Throttled
 		}))(layer.Func[int, int](func(_ context.Context, req int) (int, error) {
 			sent++
@@ -211,10 +211,10 @@ func (r *resendOfOne) Next() (int, bool) {
 	return r.next, true
 }
 
-func (r *resendOfOne) End()            { r.ended++ }
-func (r *resendOfOne) Discard(rsp int) { r.discarded = append(r.discarded, rsp) }
+func (r *resendOfOne) End()          { r.ended++ }
+func (r *resendOfOne) Drain(rsp int) { r.discarded = append(r.discarded, rsp) }
 
-func (r *resendOfOne) After(rsp int, _ error) (time.Duration, bool) {
+func (r *resendOfOne) RetryAfter(rsp int, _ error) (time.Duration, bool) {
 	if rsp > 41 {
 		return -1, true
 	}

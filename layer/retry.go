@@ -18,62 +18,62 @@ import (
 //
 // Cancellation: a done context ends the pause and all further tries at once.
 // A pause that would pass the caller's deadline is not begun: the failure is
-// returned. Every try carries the same [Tries], so that a balancer below goes
+// returned. Every try carries the same [Attempts], so that a balancer below goes
 // to another endpoint.
 //
 // Body: that of the request is kept while it is read, see [RetryPolicy]. A
 // response that is given up is read to its end where that is near, and closed.
 // Once a response was returned there are no more tries; one of which the trailers
 // may tell of a failure can be held back for them, see [RetryPolicy.Peek]. The
-// context of its try lives until it ended, see [Until].
+// context of its try lives until it ended, see [WithCompletion].
 //
 // Errors: a response that is the last is returned as it is, whatever its class;
 // an error in an [Error] that says how many tries there were and why there are
 // no more. When a try was sent and a later one refused, that is no refusal, but
-// of kind [ErrTryRefused], or [ErrTimeout] if it was fail-fast. What the refused
+// of kind [ErrRetryRejected], or [ErrTimeout] if it was fail-fast. What the refused
 // one had taken from the Budget is given back. A try that took too long is of
-// kind [ErrTryTimeout].
+// kind [ErrAttemptTimeout].
 //
 // Cost: one allocation, and what is read of a request body is copied. With
-// PerTry, a timer and a context more. While nothing fails, the Budget reads the clock for
+// AttemptTimeout, a timer and a context more. While nothing fails, the Budget reads the clock for
 // every eighth request.
 //
 // Retries do not multiply: below a Retry that will send the request again,
-// another one does no more than to limit its try by PerTry. A [Hedge] below should
+// another one does no more than to limit its try by AttemptTimeout. A [Hedge] below should
 // share its Budget. What the
 // policy says beyond its ranges is held to them; see Validate. A policy of one
-// try without PerTry does nothing.
+// try without AttemptTimeout does nothing.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	policy = policy.orDefault()
 	resend := resendOf[Req](o)
-	if policy.Requests == nil {
-		policy.Requests = resend.Idempotent
+	if policy.CanRetry == nil {
+		policy.CanRetry = resend.Idempotent
 	}
-	if policy.Outcomes == nil {
-		policy.Outcomes = func(out Outcome[Rsp]) bool { return o.classify(out).Again() }
+	if policy.RetryIf == nil {
+		policy.RetryIf = func(out Outcome[Rsp]) bool { return o.classify(out).IsRetryable() }
 	}
 	whole := !HasBody[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if policy.Tries == 1 && policy.PerTry == 0 {
+		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
 		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, resend: resend, whole: whole}
 		if policy.Peek != nil {
-			r.peek, _ = resend.(Peek[Rsp])
+			r.peek, _ = resend.(TrailerPeeker[Rsp])
 		}
-		r.tooLong = &kind{"over the limit of " + policy.PerTry.String() + " a try", ErrTryTimeout}
+		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " a try", ErrAttemptTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
 		r.shown.to, r.shown.budget = o.to.Budget, policy.Budget
-		if policy.Tries == 1 {
+		if policy.MaxAttempts == 1 {
 			o.to.Budget.Add(0) // there is nothing that it would allow
 		} else {
 			r.shown.show()
 		}
-		r.expired = o.to.Expired.With("limit", "try")
+		r.expired = o.to.Timeouts.With("limit", "try")
 		for why := range skipNothing {
-			r.skipped[why].to = o.to.Skipped.With("reason", why.String())
+			r.skipped[why].to = o.to.RetriesSkipped.With("reason", why.String())
 		}
 		return r
 	}
@@ -83,10 +83,10 @@ type retry[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy  RetryPolicy[Req, Rsp]
-	resend  Resend[Req, Rsp]
-	peek    Peek[Rsp] // nil: a response is judged by its head
-	whole   bool      // a response is complete when Call returns it
-	tooLong error     // the cause of the contexts of tries that were
+	resend  Replayer[Req, Rsp]
+	peek    TrailerPeeker[Rsp] // nil: a response is judged by its head
+	whole   bool               // a response is complete when Call returns it
+	tooLong error              // the cause of the contexts of tries that were
 
 	retries tally
 	shown   budgetGauge
@@ -99,11 +99,11 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if above.retries() {
 		return r.once(ctx, req)
 	}
-	a := &attempt{budget: r.policy.Budget, again: r.policy.Requests(req)}
+	a := &attempt{budget: r.policy.Budget, again: r.policy.CanRetry(req)}
 	a.follow(ctx)
 	a.paid = above.paysTo(a.budget)
 	if a.again {
-		if replay := r.resend.Replay(req, r.policy.Body); replay != nil {
+		if replay := r.resend.Replay(req, r.policy.MaxBodyBytes); replay != nil {
 			return r.replayed(a, req, replay)
 		}
 	}
@@ -112,7 +112,7 @@ func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 
 // once sends a request that somebody above will send again.
 func (r *retry[Req, Rsp]) once(ctx context.Context, req Req) (Rsp, error) {
-	if r.policy.PerTry == 0 {
+	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
 	}
 	a := &attempt{}
@@ -140,7 +140,7 @@ func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp
 	}()
 	rsp, err = r.try(a, req)
 	got := r.look(a, replay, 1, rsp, err)
-	if err == nil && a.hints.Explanation == nil && !r.policy.Outcomes(got.outcome()) {
+	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(got.outcome()) {
 		a.pay()
 		r.shown.follow()
 		rsp = got.ahead
@@ -154,7 +154,7 @@ func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp
 
 // try sends the request once.
 func (r *retry[Req, Rsp]) try(a *attempt, req Req) (Rsp, error) {
-	if r.policy.PerTry == 0 {
+	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(a, req)
 	}
 	return r.timed(a, req)
@@ -164,7 +164,7 @@ func (r *retry[Req, Rsp]) try(a *attempt, req Req) (Rsp, error) {
 // there.
 func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	e := new(expiry)
-	e.init(a, r.policy.PerTry, r.tooLong, soft)
+	e.init(a, r.policy.AttemptTimeout, r.tooLong, soft)
 	handed := false
 	defer func() {
 		if !handed {
@@ -181,22 +181,22 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	case err == nil: // at the last moment, and its context is done
 		late := rsp
 		rsp = *new(Rsp)
-		r.resend.Discard(late)
+		r.resend.Drain(late)
 	case a.Err() != nil || !e.expired():
 		return rsp, err
 	}
 	r.expired.Add(1)
 	return rsp, &Error{
-		Layer: "retry", Target: r.target, Kind: ErrTryTimeout, Reason: "limit of " + r.policy.PerTry.String() + " a try", Err: err,
+		Layer: "retry", Target: r.target, Kind: ErrAttemptTimeout, Reason: "limit of " + r.policy.AttemptTimeout.String() + " a try", Err: err,
 	}
 }
 
 func (r *retry[Req, Rsp]) Next() Service[Req, Rsp] { return r.Service }
 
 func (r *retry[Req, Rsp]) Describe() Node {
-	state := State{{"tries", r.policy.Tries}}
-	if r.policy.PerTry > 0 {
-		state = append(state, Attr{"per_try", r.policy.PerTry})
+	state := State{{"tries", r.policy.MaxAttempts}}
+	if r.policy.AttemptTimeout > 0 {
+		state = append(state, Attr{"per_try", r.policy.AttemptTimeout})
 	}
 	skipped := int64(0)
 	for i := range r.skipped {

@@ -21,8 +21,8 @@ func TestRetryThatIsRefusedIsGivenBack(t *testing.T) {
 		later  retryInner // what follows the failure of the first try
 		spent  int
 	}{
-		"passed on":           {retryPolicy{PassRefusals: true}, refused, 0},
-		"refused to the last": {retryPolicy{Tries: 5}, refused, 0},
+		"passed on":           {retryPolicy{PassRejections: true}, refused, 0},
+		"refused to the last": {retryPolicy{MaxAttempts: 5}, refused, 0},
 		"fail-fast": {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
 			return nil, layer.ErrFailFast
 		}, 0},
@@ -62,7 +62,7 @@ func TestRetryThatIsRefusedIsGivenBack(t *testing.T) {
 func TestBudgetForgetsTheRetryThatWasGivenBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := layer.NewBudget(time.Second, -1, 2)
-		svc := retrying(retryPolicy{Budget: budget, PassRefusals: true, Backoff: layer.Backoff{Min: 1, Max: 1}},
+		svc := retrying(retryPolicy{Budget: budget, PassRejections: true, Backoff: layer.Backoff{Min: 1, Max: 1}},
 			func(_ context.Context, try int, _ *retryRequest) (*response, error) {
 				if try == 1 {
 					return nil, errServer
@@ -73,7 +73,7 @@ func TestBudgetForgetsTheRetryThatWasGivenBack(t *testing.T) {
 				return nil, layer.ErrNotReady
 			})
 		_, err := svc.Call(t.Context(), &retryRequest{})
-		require.ErrorIs(t, err, layer.ErrTryRefused)
+		require.ErrorIs(t, err, layer.ErrRetryRejected)
 		require.Equal(t, 1, budget.Balance())
 		time.Sleep(600 * time.Millisecond)
 		require.Equal(t, 1, budget.Balance(), "the other is 700 ms old")
@@ -86,7 +86,7 @@ func TestBudgetForgetsTheRetryThatWasGivenBack(t *testing.T) {
 func TestBudgetOfARetryThatWasRefusedLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		budget := layer.NewBudget(time.Second, -1, 2)
-		svc := retrying(retryPolicy{Budget: budget, PassRefusals: true}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
+		svc := retrying(retryPolicy{Budget: budget, PassRejections: true}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
 			if try == 1 {
 				return nil, errServer
 			}
@@ -95,7 +95,7 @@ func TestBudgetOfARetryThatWasRefusedLate(t *testing.T) {
 			return nil, layer.ErrNotReady
 		})
 		_, err := svc.Call(t.Context(), &retryRequest{})
-		require.ErrorIs(t, err, layer.ErrTryRefused)
+		require.ErrorIs(t, err, layer.ErrRetryRejected)
 		require.Equal(t, 2, budget.Balance())
 		require.True(t, budget.Withdraw())
 		require.True(t, budget.Withdraw())
@@ -105,13 +105,13 @@ func TestBudgetOfARetryThatWasRefusedLate(t *testing.T) {
 
 func unreachedPolicy(budget *layer.Budget) retryPolicy {
 	return retryPolicy{
-		Budget: budget, Tries: 4, PassRefusals: true, MaxAfter: time.Second, Backoff: layer.Backoff{Min: 1, Max: 1},
-		Unreached: func(error) bool { return true },
+		Budget: budget, MaxAttempts: 4, PassRejections: true, MaxRetryAfter: time.Second, Backoff: layer.Backoff{Min: 1, Max: 1},
+		RetryConnectFailure: func(error) bool { return true },
 	}
 }
 
 func unreached(after time.Duration) error {
-	return &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.1:80", Kind: layer.ErrNotReady, Reason: "no connection", After: after, Err: errServer}
+	return &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.1:80", Kind: layer.ErrNotReady, Reason: "no connection", RetryAfter: after, Err: errServer}
 }
 
 // A refusal that counts as a failure waits for its After, and is paid for.
@@ -162,7 +162,7 @@ func TestRetryOfTheUnreachedEnds(t *testing.T) {
 						return nil, tt.err
 					}
 					return nil, unreached(tt.after)
-				}, layer.Classify(layer.ByError[*response]))
+				}, layer.WithClassifier(layer.DefaultClassifier[*response]))
 				_, err := svc.Call(t.Context(), &retryRequest{})
 				require.ErrorContains(t, err, tt.want)
 				require.Equal(t, !tt.sent, errors.Is(err, layer.ErrNotReady))

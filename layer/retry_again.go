@@ -82,7 +82,7 @@ func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
 		}
 		*rsp = *new(Rsp)
 		if got.err == nil {
-			s.resend.Discard(got.ahead)
+			s.resend.Drain(got.ahead)
 		}
 		if *err = s.wait(pause, got.err); *err != nil {
 			return
@@ -111,7 +111,7 @@ func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why sk
 	}
 	pause, why = s.pause(got.rsp, got.err)
 	switch {
-	case s.tries >= s.policy.Tries:
+	case s.tries >= s.policy.MaxAttempts:
 		why = skipTries
 	case !got.refused && !s.ctx.again:
 		why = skipUnsafe
@@ -129,22 +129,22 @@ func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why sk
 func (s *retrying[Req, Rsp]) mayHelp(got answer[Rsp]) bool {
 	switch {
 	case got.refused:
-		return got.unreached || !s.policy.PassRefusals && !forGood(got.err) && !errors.Is(got.err, errShed)
-	case errors.Is(got.err, ErrTryTimeout):
+		return got.unreached || !s.policy.PassRejections && !forGood(got.err) && !errors.Is(got.err, errShed)
+	case errors.Is(got.err, ErrAttemptTimeout):
 		return true
 	}
-	return s.policy.Outcomes(got.outcome())
+	return s.policy.RetryIf(got.outcome())
 }
 
 // pause is how long to wait before the next try: the back-off, or what the
 // service asks for if that is longer.
 func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
 	pause := s.policy.Backoff.Delay(s.tries - 1)
-	after, asked := s.resend.After(rsp, err)
+	after, asked := s.resend.RetryAfter(rsp, err)
 	if own, ok := RetryAfter(err); ok {
 		after, asked = max(after, own), true
 	}
-	if asked && (after < 0 || after > s.policy.MaxAfter) {
+	if asked && (after < 0 || after > s.policy.MaxRetryAfter) {
 		return 0, skipPushback
 	}
 	pause = max(pause, after)
@@ -217,12 +217,12 @@ func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 		// Something was sent, so nobody may take this for a refusal.
 		after, _ := RetryAfter(got.err)
 		s.letGo()
-		kind := ErrTryRefused
+		kind := ErrRetryRejected
 		if errors.Is(got.err, ErrFailFast) {
 			kind = ErrTimeout
 		}
 		return &Error{
-			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, After: after, Err: s.failed,
+			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: after, Err: s.failed,
 			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), got.err),
 		}
 	case s.tries == 1 && why.say() == "":

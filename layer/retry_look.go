@@ -5,10 +5,10 @@ import (
 	"errors"
 )
 
-// Peek is what a [Resend] may have beside its methods, for protocols in which a
+// TrailerPeeker is what a [Replayer] may have beside its methods, for protocols in which a
 // response can fail after its head: [Retry] uses it where [RetryPolicy] asks
 // for it.
-type Peek[Rsp any] interface {
+type TrailerPeeker[Rsp any] interface {
 	// Peek waits for the first piece of the body of rsp, and reports whether
 	// the response is whole: whether its end came in place of that piece, or
 	// right after it. Then rsp can be judged with its trailers. The response to
@@ -37,7 +37,7 @@ func (a answer[Rsp]) outcome() Outcome[Rsp] {
 // be reason for another try.
 func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], tries int, rsp Rsp, err error) answer[Rsp] {
 	got := answer[Rsp]{rsp: rsp, ended: r.whole, ahead: rsp, err: err}
-	if err != nil || r.peek == nil || !a.again || tries >= r.policy.Tries || !r.policy.Peek(rsp) {
+	if err != nil || r.peek == nil || !a.again || tries >= r.policy.MaxAttempts || !r.policy.Peek(rsp) {
 		return got
 	}
 	// One who is still sending may be waiting for the head before he goes on; and
@@ -53,7 +53,7 @@ func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], tries int, rsp Rs
 
 // unreached reports whether a refusal is tried again although others are passed.
 func (s *retrying[Req, Rsp]) unreached(refusal error) bool {
-	return s.policy.PassRefusals && s.policy.Unreached != nil && !forGood(refusal) && s.policy.Unreached(refusal)
+	return s.policy.PassRejections && s.policy.RetryConnectFailure != nil && !forGood(refusal) && s.policy.RetryConnectFailure(refusal)
 }
 
 // forGood reports whether the next try would be refused as this one was.

@@ -22,7 +22,7 @@ type verse struct {
 
 type fate struct{ peeked, discarded int }
 
-// versed is a Resend with a Peek.
+// versed is a Replayer with a Peek.
 type versed struct {
 	fate  *fate
 	whole bool
@@ -37,9 +37,9 @@ func (versed) Replay(req *retryRequest, limit int64) layer.Replay[*retryRequest]
 	return keptAgain{layer.ReplayBody(req.Body, limit)}
 }
 
-func (versed) After(*verse, error) (time.Duration, bool) { return 0, false }
+func (versed) RetryAfter(*verse, error) (time.Duration, bool) { return 0, false }
 
-func (r versed) Discard(v *verse) {
+func (r versed) Drain(v *verse) {
 	if v.ahead {
 		r.fate.discarded++
 	}
@@ -62,21 +62,21 @@ func (k keptAgain) Next() (*retryRequest, bool) {
 // peeking is a Retry over a service that fails twice, in its trailers.
 func peeking(r versed, policy layer.RetryPolicy[*retryRequest, *verse], inner func(req *retryRequest)) layer.Service[*retryRequest, *verse] {
 	n := 0
-	if policy.Tries == 0 {
-		policy.Tries = 5
+	if policy.MaxAttempts == 0 {
+		policy.MaxAttempts = 5
 	}
 	policy.Backoff = layer.Backoff{Min: 1, Max: 1}
-	policy.Outcomes = func(o layer.Outcome[*verse]) bool { return o.Ended && o.Response.failed }
+	policy.RetryIf = func(o layer.Outcome[*verse]) bool { return o.Ended && o.Response.failed }
 	if policy.Peek == nil {
 		policy.Peek = func(v *verse) bool { return !v.ahead }
 	}
-	classify := layer.Classify(func(o layer.Outcome[*verse]) layer.Class {
+	classify := layer.WithClassifier(func(o layer.Outcome[*verse]) layer.Class {
 		if o.Ended && o.Response.failed {
 			return layer.Failure
 		}
 		return layer.Success
 	})
-	return layer.Retry(policy, layer.Resending[*retryRequest](r), classify)(layer.Func[*retryRequest, *verse](
+	return layer.Retry(policy, layer.WithReplayer[*retryRequest](r), classify)(layer.Func[*retryRequest, *verse](
 		func(_ context.Context, req *retryRequest) (*verse, error) {
 			inner(req)
 			n++
@@ -102,12 +102,12 @@ func TestRetryPeeks(t *testing.T) {
 	}{
 		"a failure in the trailers":   {whole: true, inner: unread, peeked: 3, discarded: 2, ahead: true},
 		"which come too late":         {inner: unread, peeked: 1, ahead: true},
-		"not of the last try":         {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Tries: 2}, inner: unread, peeked: 1, discarded: 1},
+		"not of the last try":         {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{MaxAttempts: 2}, inner: unread, peeked: 1, discarded: 1},
 		"with a body that was sent":   {whole: true, body: "x", inner: readAll, peeked: 3, discarded: 2, ahead: true},
 		"with a body that was not":    {whole: true, body: "x", inner: unread},
-		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Body: 3}, body: "four", inner: readAll},
+		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{MaxBodyBytes: 3}, body: "four", inner: readAll},
 		"where nobody asks for it":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Peek: func(*verse) bool { return false }}, inner: unread},
-		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Requests: func(*retryRequest) bool { return false }}, inner: unread},
+		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{CanRetry: func(*retryRequest) bool { return false }}, inner: unread},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -146,15 +146,15 @@ func TestRetryExplainsWhyNot(t *testing.T) {
 	}{
 		"fine":   {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) { return bodyOf(""), nil }, "retry      target=web:80 tries=1 budget=100\n"},
 		"budget": {retryPolicy{Budget: noBudget()}, alwaysFails(new(int)), "retry      target=web:80 tries=1 failed=server failed skipped=budget budget=0\n"},
-		"tries":  {retryPolicy{Tries: 2}, alwaysFails(new(int)), "retry      target=web:80 try=2 because=server failed budget=99\nretry      target=web:80 tries=2 failed=server failed skipped=tries budget=99\n"},
-		"refused": {retryPolicy{PassRefusals: true}, func(context.Context, int, *retryRequest) (*response, error) {
+		"tries":  {retryPolicy{MaxAttempts: 2}, alwaysFails(new(int)), "retry      target=web:80 try=2 because=server failed budget=99\nretry      target=web:80 tries=2 failed=server failed skipped=tries budget=99\n"},
+		"refused": {retryPolicy{PassRejections: true}, func(context.Context, int, *retryRequest) (*response, error) {
 			return nil, layer.ErrNotReady
 		}, "retry      target=web:80 tries=1 budget=100\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, why := layer.Explain(t.Context())
-				_, _ = retrying(tt.policy, tt.inner, layer.For[*response]("web:80")).Call(ctx, &retryRequest{})
+				_, _ = retrying(tt.policy, tt.inner, layer.WithTarget[*response]("web:80")).Call(ctx, &retryRequest{})
 				assert.Equal(t, tt.want, why.String())
 			})
 		})

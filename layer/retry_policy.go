@@ -16,13 +16,13 @@ type RetryPolicy[Req, Rsp any] struct {
 
 	// Tries is how often a request is sent at the most, the first time
 	// included: 1 to 100, default 3.
-	Tries int
+	MaxAttempts int
 
-	// PerTry limits one try, up to the head of its response: waiting in queues
+	// AttemptTimeout limits one try, up to the head of its response: waiting in queues
 	// below and the upload of a body included, so it should leave room for the
 	// slowest client that is to be served. What is over it is tried again. 0 is
 	// no limit.
-	PerTry time.Duration
+	AttemptTimeout time.Duration
 
 	// Backoff is the pause before the second try and those after it. The
 	// default is 25 ms to 250 ms with half of it in jitter: short, because a
@@ -33,33 +33,33 @@ type RetryPolicy[Req, Rsp any] struct {
 	// Body is how many bytes of a request body are kept to be sent again:
 	// default 64 KiB. A request whose body is larger is not tried again once
 	// more than that was read of it. Less than 0 keeps nothing.
-	Body int64
+	MaxBodyBytes int64
 
-	// MaxAfter is the longest wait that a service may ask for (Retry-After,
+	// MaxRetryAfter is the longest wait that a service may ask for (Retry-After,
 	// pushback): default 5 s. Who asks for more gets no retry, rather than one
 	// that comes too soon; less than 0 is none for anybody who asks.
-	MaxAfter time.Duration
+	MaxRetryAfter time.Duration
 
 	// Requests reports whether req may be sent again after a try that failed.
 	// nil: the protocol's Resend.Idempotent. Requests that an endpoint refused are
 	// sent again whatever it says, because nothing has happened to them.
-	Requests func(req Req) bool
+	CanRetry func(req Req) bool
 
-	// PassRefusals returns all refusals at once, as those of limits and queues
+	// PassRejections returns all refusals at once, as those of limits and queues
 	// always are: for a Queue above, which knows better how to wait.
-	PassRefusals bool
+	PassRejections bool
 
-	// Unreached reports of a refusal that it is tried again although PassRefusals
+	// Unreached reports of a refusal that it is tried again although PassRejections
 	// is set: a connection that could not be made, where nobody stands above who
 	// knows of another one. Such a try is taken from the Budget as if it had been
-	// sent, and comes when the refusal says that it is worth it, within MaxAfter.
+	// sent, and comes when the refusal says that it is worth it, within MaxRetryAfter.
 	// It is not asked about [ErrClosed] and [ErrFailFast]. nil: there are none.
-	Unreached func(refusal error) bool
+	RetryConnectFailure func(refusal error) bool
 
 	// Peek reports whether the trailers of rsp, of which nothing but the head is
 	// there, may tell of a failure. Then the response is held back until the first
 	// piece of its body is there, as linkerd's proxy does, and it is judged with
-	// its trailers if they came with it. That needs a Resend with a [Peek]. It is
+	// its trailers if they came with it. That needs a Replayer with a [TrailerPeeker]. It is
 	// not done for the last try, nor while the request's body is still being sent,
 	// nor where that was too large to be kept, if its [Replay] tells so by a method
 	// Whole() bool. nil: responses are judged by their heads.
@@ -68,7 +68,7 @@ type RetryPolicy[Req, Rsp any] struct {
 	// Outcomes reports whether another try may help. nil: where the Classifier
 	// says Retryable or Throttled. It is not asked about refusals and try
 	// timeouts, which are tried again.
-	Outcomes func(o Outcome[Rsp]) bool
+	RetryIf func(o Outcome[Rsp]) bool
 }
 
 const (
@@ -85,10 +85,10 @@ func defaultRetryBackoff() Backoff {
 // Validate returns an error that names the field that is out of range.
 func (p RetryPolicy[Req, Rsp]) Validate() error {
 	switch {
-	case p.Tries < 0 || p.Tries > maxRetryTries:
-		return fmt.Errorf("retry policy: tries %d must be from 1 to %d, or 0 for %d", p.Tries, maxRetryTries, defaultRetryTries)
-	case p.PerTry < 0:
-		return fmt.Errorf("retry policy: per try %v must be more than 0, or 0 for no limit", p.PerTry)
+	case p.MaxAttempts < 0 || p.MaxAttempts > maxRetryTries:
+		return fmt.Errorf("retry policy: tries %d must be from 1 to %d, or 0 for %d", p.MaxAttempts, maxRetryTries, defaultRetryTries)
+	case p.AttemptTimeout < 0:
+		return fmt.Errorf("retry policy: per try %v must be more than 0, or 0 for no limit", p.AttemptTimeout)
 	}
 	filled := retryBackoff(p.Backoff)
 	if p.Backoff.Min < 0 || p.Backoff.Max < 0 || p.Backoff.Max > 0 && p.Backoff.Max < p.Backoff.Min {
@@ -106,18 +106,18 @@ func (p RetryPolicy[Req, Rsp]) orDefault() RetryPolicy[Req, Rsp] {
 	if p.Budget == nil {
 		p.Budget = NewBudget(0, 0, 0)
 	}
-	if p.Tries == 0 {
-		p.Tries = defaultRetryTries
+	if p.MaxAttempts == 0 {
+		p.MaxAttempts = defaultRetryTries
 	}
-	p.Tries = min(max(p.Tries, 1), maxRetryTries)
-	p.PerTry = max(p.PerTry, 0)
+	p.MaxAttempts = min(max(p.MaxAttempts, 1), maxRetryTries)
+	p.AttemptTimeout = max(p.AttemptTimeout, 0)
 	p.Backoff = retryBackoff(p.Backoff)
-	if p.Body == 0 {
-		p.Body = defaultRetryBody
+	if p.MaxBodyBytes == 0 {
+		p.MaxBodyBytes = defaultRetryBody
 	}
-	p.Body = min(max(p.Body, 0), math.MaxInt32) // and no int overflows
-	if p.MaxAfter == 0 {
-		p.MaxAfter = defaultRetryAfter
+	p.MaxBodyBytes = min(max(p.MaxBodyBytes, 0), math.MaxInt32) // and no int overflows
+	if p.MaxRetryAfter == 0 {
+		p.MaxRetryAfter = defaultRetryAfter
 	}
 	return p
 }

@@ -20,7 +20,7 @@ func TestRetryCarriesTheTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var seen []string
 		svc := retrying(retryPolicy{}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
-			tries := layer.TriesOf(ctx)
+			tries := layer.AttemptsFromContext(ctx)
 			seen = append(seen, fmt.Sprint(tries.Len(), tries.Has(try-1)))
 			tries.Add(try)
 			return nil, errServer
@@ -29,12 +29,12 @@ func TestRetryCarriesTheTries(t *testing.T) {
 		require.Error(t, err)
 		require.Equal(t, []string{"0 false", "1 true", "2 true"}, seen)
 
-		above := new(layer.Tries)
+		above := new(layer.Attempts)
 		svc = retrying(retryPolicy{}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
-			assert.Same(t, above, layer.TriesOf(ctx))
+			assert.Same(t, above, layer.AttemptsFromContext(ctx))
 			return &response{}, nil
 		})
-		_, err = svc.Call(layer.WithTries(t.Context(), above), &retryRequest{})
+		_, err = svc.Call(layer.WithAttempts(t.Context(), above), &retryRequest{})
 		require.NoError(t, err)
 	})
 }
@@ -49,9 +49,9 @@ func TestRetryInRetryDoesNotMultiply(t *testing.T) {
 			budget.Deposit()
 			budget.Deposit()
 			inner := retrying(retryPolicy{
-				Budget: budget, Requests: func(*retryRequest) bool { return true },
+				Budget: budget, CanRetry: func(*retryRequest) bool { return true },
 			}, alwaysFails(&sent))
-			outer := layer.Retry(retryPolicy{Budget: budget}, layer.Classify(failuresAgain[*response]))(inner)
+			outer := layer.Retry(retryPolicy{Budget: budget}, layer.WithClassifier(failuresAgain[*response]))(inner)
 			_, err := outer.Call(t.Context(), &retryRequest{Method: method})
 			require.ErrorIs(t, err, errServer)
 			assert.Equal(t, 3, sent, method)
@@ -67,14 +67,14 @@ func TestRetryInRetryDoesNotMultiply(t *testing.T) {
 func TestRetryInRetryLimitsItsTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
-		inner := retrying(retryPolicy{PerTry: time.Second}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
+		inner := retrying(retryPolicy{AttemptTimeout: time.Second}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
 			if sent++; sent == 2 {
 				return &response{Body: io.NopCloser(strings.NewReader(""))}, nil
 			}
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
-		outer := layer.Retry(retryPolicy{}, layer.Classify(failuresAgain[*response]))(inner)
+		outer := layer.Retry(retryPolicy{}, layer.WithClassifier(failuresAgain[*response]))(inner)
 		began := time.Now()
 		rsp, err := outer.Call(t.Context(), &retryRequest{Method: "GET"})
 		require.NoError(t, err)
@@ -111,7 +111,7 @@ func TestRetryReturnsWhatItsCallerCancelled(t *testing.T) {
 	svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
 		cancel()
 		return given, nil
-	}, layer.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Retryable }))
+	}, layer.WithClassifier(func(layer.Outcome[*response]) layer.Class { return layer.Retryable }))
 	rsp, err := svc.Call(ctx, &retryRequest{})
 	require.NoError(t, err)
 	require.Same(t, given, rsp)

@@ -58,7 +58,7 @@ func TestRetryPassesLoadThatWasShed(t *testing.T) {
 					time.Sleep(time.Microsecond)
 				}
 				budget, began := layer.NewBudget(0, -1, 1), time.Now()
-				again := layer.Retry(layer.RetryPolicy[int, int]{Budget: budget}, layer.Classify(failuresAgain[int]))(svc)
+				again := layer.Retry(layer.RetryPolicy[int, int]{Budget: budget}, layer.WithClassifier(failuresAgain[int]))(svc)
 				_, err := again.Call(low, 1)
 				require.ErrorIs(t, err, layer.ErrNotReady)
 				require.NotErrorIs(t, err, layer.ErrFailFast, "that is never tried again")
@@ -81,7 +81,7 @@ func TestRetryPassesLoadThatWasShedBelow(t *testing.T) {
 		tries int
 	}{
 		"balancer":  {none, layer.ErrNotReady, 1},
-		"then shed": {errServer, layer.ErrTryRefused, 2},
+		"then shed": {errServer, layer.ErrRetryRejected, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestRetryPassesLoadThatWasShedBelow(t *testing.T) {
 // README's stack, with no room for most: they hear so at once.
 func TestRetryOverAQueueThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.NewStack[int](layer.Classify(failuresAgain[int])).Retry(layer.RetryPolicy[int, int]{}).Queue(3, 3*time.Second).
+		svc := layer.NewStack[int](layer.WithClassifier(failuresAgain[int])).Retry(layer.RetryPolicy[int, int]{}).Queue(3, 3*time.Second).
 			Limit(2).Service(layer.Func[int, int](noRoom))
 		began, refused := time.Now(), make(chan time.Duration, 30)
 		ctx, cancel := context.WithCancel(t.Context())

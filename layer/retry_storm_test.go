@@ -83,7 +83,7 @@ func TestRetryStorm(t *testing.T) {
 	const rate, warmUp, trigger, after = 50, 10 * time.Second, 650 * time.Millisecond, 15 * time.Second
 	run := func(t *testing.T, budget *layer.Budget) (late int, behind time.Duration, seen int) {
 		server := &onceServer{takes: time.Second / 160}
-		svc := layer.Retry[int, int](layer.RetryPolicy[int, int]{Budget: budget, Tries: 5, PerTry: 200 * time.Millisecond})(server)
+		svc := layer.Retry[int, int](layer.RetryPolicy[int, int]{Budget: budget, MaxAttempts: 5, AttemptTimeout: 200 * time.Millisecond})(server)
 		var failed sync.Map
 		all := openLoop(svc, rate, warmUp+trigger+after, &failed)
 		time.Sleep(warmUp)
@@ -95,7 +95,7 @@ func TestRetryStorm(t *testing.T) {
 		behind = server.behind()
 		all.Wait()
 		failed.Range(func(sent, err any) bool {
-			require.ErrorIs(t, err.(error), layer.ErrTryTimeout)
+			require.ErrorIs(t, err.(error), layer.ErrAttemptTimeout)
 			if sent.(time.Time).After(recovered) {
 				late++
 			}
@@ -135,7 +135,7 @@ func TestRetryThroughThreeTiers(t *testing.T) {
 			return 0, errServer
 		})
 		for tier := 2; tier >= 0; tier-- {
-			next := layer.Retry(layer.RetryPolicy[int, int]{Budget: budget()}, layer.Classify(failuresAgain[int]))(svc)
+			next := layer.Retry(layer.RetryPolicy[int, int]{Budget: budget()}, layer.WithClassifier(failuresAgain[int]))(svc)
 			svc = layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
 				counts[tier].Add(1)
 				_, err := next.Call(otherProcess{ctx}, req)

@@ -39,7 +39,7 @@ func failuresAgain[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 // retrying puts a Retry over f, which is told which try it is.
 func retrying(p retryPolicy, f retryInner, opts ...layer.Option[*response]) layer.Service[*retryRequest, *response] {
 	var tries atomic.Int64
-	opts = append([]layer.Option[*response]{layer.Classify(failuresAgain[*response])}, opts...)
+	opts = append([]layer.Option[*response]{layer.WithClassifier(failuresAgain[*response])}, opts...)
 	return layer.Retry(p, opts...)(layer.Func[*retryRequest, *response](
 		func(ctx context.Context, req *retryRequest) (*response, error) { return f(ctx, int(tries.Add(1)), req) }))
 }
@@ -86,7 +86,7 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 	}
 	asks := func(d time.Duration) retryInner {
 		return func(context.Context, int, *retryRequest) (*response, error) {
-			return nil, &layer.Error{Layer: "far", After: d, Err: errServer}
+			return nil, &layer.Error{Layer: "far", RetryAfter: d, Err: errServer}
 		}
 	}
 	for name, tt := range map[string]struct {
@@ -101,14 +101,14 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 		"budget": {policy: retryPolicy{Budget: noBudget()}, says: "retry: 1 try; no budget: server failed", reason: "budget"},
 		"unsafe": {req: &retryRequest{Method: "POST"}, says: "server failed", reason: "unsafe"},
 		"by policy": {
-			policy: retryPolicy{Requests: func(r *retryRequest) bool { return r.Method == "POST" }},
+			policy: retryPolicy{CanRetry: func(r *retryRequest) bool { return r.Method == "POST" }},
 			says:   "server failed", reason: "unsafe",
 		},
 		"deadline":   {ctx: soon(20 * time.Millisecond), says: "retry: 1 try; no time before the deadline: server failed", reason: "deadline"},
 		"pushback":   {inner: asks(6 * time.Second), says: "retry: 1 try; told to wait for longer than allowed", reason: "pushback"},
-		"no waiting": {policy: retryPolicy{MaxAfter: -1}, inner: asks(1), says: "told to wait", reason: "pushback"},
+		"no waiting": {policy: retryPolicy{MaxRetryAfter: -1}, inner: asks(1), says: "told to wait", reason: "pushback"},
 		"body": {
-			policy: retryPolicy{Body: 3}, req: &retryRequest{Method: "PUT", Body: io.NopCloser(strings.NewReader("1234"))},
+			policy: retryPolicy{MaxBodyBytes: 3}, req: &retryRequest{Method: "PUT", Body: io.NopCloser(strings.NewReader("1234"))},
 			inner: func(_ context.Context, _ int, req *retryRequest) (*response, error) {
 				io.ReadAll(req.Body)
 				return nil, errServer
@@ -130,7 +130,7 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 				}
 				var skipped atomic.Int64
 				only := labelled{want: tt.reason, n: &skipped}
-				svc := retrying(tt.policy, tt.inner, layer.Measured[*response](layer.Instruments{Skipped: only}))
+				svc := retrying(tt.policy, tt.inner, layer.WithMetrics[*response](layer.Instruments{RetriesSkipped: only}))
 				_, err := svc.Call(ctx, tt.req)
 				require.ErrorIs(t, err, errServer)
 				assert.ErrorContains(t, err, tt.says)
@@ -144,7 +144,7 @@ func TestRetryGivesUpAndSaysWhy(t *testing.T) {
 // A body that turns out too large costs the budget nothing.
 func TestRetryPutsBackWhatItDidNotUse(t *testing.T) {
 	budget := layer.NewBudget(0, 0, 0)
-	svc := retrying(retryPolicy{Budget: budget, Body: -1}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
+	svc := retrying(retryPolicy{Budget: budget, MaxBodyBytes: -1}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
 		io.ReadAll(req.Body)
 		return nil, errServer
 	})
@@ -155,9 +155,9 @@ func TestRetryPutsBackWhatItDidNotUse(t *testing.T) {
 
 func TestRetryReturnsTheLastResponseUntouched(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bad := layer.Classify(func(layer.Outcome[*response]) layer.Class { return layer.Throttled })
+		bad := layer.WithClassifier(func(layer.Outcome[*response]) layer.Class { return layer.Throttled })
 		var given []*response
-		svc := retrying(retryPolicy{Tries: 2}, func(context.Context, int, *retryRequest) (*response, error) {
+		svc := retrying(retryPolicy{MaxAttempts: 2}, func(context.Context, int, *retryRequest) (*response, error) {
 			given = append(given, &response{Body: &closeable{Reader: strings.NewReader("503")}})
 			return given[len(given)-1], nil
 		}, bad)
@@ -186,7 +186,7 @@ func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
 		began := time.Now()
 		svc := retrying(retryPolicy{}, func(_ context.Context, try int, _ *retryRequest) (*response, error) {
 			if try == 1 {
-				return nil, &layer.Error{Layer: "far", After: 3 * time.Second, Err: errServer}
+				return nil, &layer.Error{Layer: "far", RetryAfter: 3 * time.Second, Err: errServer}
 			}
 			return &response{}, nil
 		})
@@ -242,7 +242,7 @@ func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 		_, err := svc.Call(t.Context(), &retryRequest{Body: source})
 		require.NotErrorIs(t, err, layer.ErrNotReady)
 		require.ErrorIs(t, err, errServer)
-		require.ErrorIs(t, err, layer.ErrTryRefused)
+		require.ErrorIs(t, err, layer.ErrRetryRejected)
 		require.ErrorContains(t, err, "3 tries, the last refused (balance: not ready: no endpoints)")
 		require.EqualValues(t, 1, source.closes.Load())
 	})
@@ -284,26 +284,26 @@ func TestRetryLimitsEachTry(t *testing.T) {
 			time.Sleep(990 * time.Millisecond)
 			return &response{Body: contextBody{ctx, strings.NewReader("slow")}}, nil
 		}
-		svc := retrying(retryPolicy{PerTry: time.Second}, hangs, layer.Classify(layer.ByError[*response]))
+		svc := retrying(retryPolicy{AttemptTimeout: time.Second}, hangs, layer.WithClassifier(layer.DefaultClassifier[*response]))
 		rsp, err := svc.Call(t.Context(), &retryRequest{})
 		require.NoError(t, err)
 		assert.Less(t, time.Since(began), 3200*time.Millisecond)
 		time.Sleep(time.Hour) // the limit is one on the head alone
 		readsAs(t, rsp.Body, "slow")
 
-		svc = retrying(retryPolicy{PerTry: time.Second, Tries: 2}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
+		svc = retrying(retryPolicy{AttemptTimeout: time.Second, MaxAttempts: 2}, func(ctx context.Context, _ int, _ *retryRequest) (*response, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
 		_, err = svc.Call(t.Context(), &retryRequest{})
-		require.ErrorIs(t, err, layer.ErrTryTimeout)
+		require.ErrorIs(t, err, layer.ErrAttemptTimeout)
 		require.ErrorContains(t, err, "2 tries")
 
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, errors.New("all together"))
 		defer cancel()
 		_, err = svc.Call(ctx, &retryRequest{})
 		require.ErrorContains(t, err, "all together")
-		require.NotErrorIs(t, err, layer.ErrTryTimeout)
+		require.NotErrorIs(t, err, layer.ErrAttemptTimeout)
 	})
 }
 
@@ -327,7 +327,7 @@ func (contextBody) Close() error { return nil }
 func TestRetryLeavesTheBodyReadable(t *testing.T) {
 	for _, perTry := range []time.Duration{0, time.Second} {
 		var inner context.Context
-		svc := retrying(retryPolicy{PerTry: perTry}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
+		svc := retrying(retryPolicy{AttemptTimeout: perTry}, func(ctx context.Context, try int, _ *retryRequest) (*response, error) {
 			if try == 1 {
 				return nil, errServer
 			}
@@ -364,7 +364,7 @@ func TestRetrySendsTheBodyAgain(t *testing.T) {
 
 func TestRetryLetsPanicsPass(t *testing.T) {
 	source := sourceOf("hello")
-	svc := retrying(retryPolicy{PerTry: time.Hour}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
+	svc := retrying(retryPolicy{AttemptTimeout: time.Hour}, func(_ context.Context, _ int, req *retryRequest) (*response, error) {
 		defer req.Body.Close()
 		panic("as planned")
 	})
@@ -412,9 +412,9 @@ func TestRetryPutsBackWhatItsCallerLeft(t *testing.T) {
 func TestRetryPolicyValidates(t *testing.T) {
 	for want, p := range map[string]retryPolicy{
 		"":                                 {},
-		"tries -1 must be":                 {Tries: -1},
-		"tries 101 must be":                {Tries: 101},
-		"per try -1ns":                     {PerTry: -1},
+		"tries -1 must be":                 {MaxAttempts: -1},
+		"tries 101 must be":                {MaxAttempts: 101},
+		"per try -1ns":                     {AttemptTimeout: -1},
 		"min -1ns":                         {Backoff: layer.Backoff{Min: -1}},
 		"max 1ns must be at least min 2ns": {Backoff: layer.Backoff{Min: 2, Max: 1}},
 		"jitter -1 must be from 0 to 100":  {Backoff: layer.Backoff{Jitter: -1}},
@@ -436,7 +436,7 @@ func TestRetryPolicyOutOfRange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for tries, want := range map[int]int{-5: 1, 0: 3, 1: 1, 2: 2, 1000: 100} {
 			sent := 0
-			svc := retrying(retryPolicy{Tries: tries, PerTry: -1, Backoff: layer.Backoff{Min: -1, Max: -1, Jitter: -1}}, alwaysFails(&sent))
+			svc := retrying(retryPolicy{MaxAttempts: tries, AttemptTimeout: -1, Backoff: layer.Backoff{Min: -1, Max: -1, Jitter: -1}}, alwaysFails(&sent))
 			_, err := svc.Call(t.Context(), &retryRequest{})
 			require.Error(t, err)
 			assert.Equal(t, want, sent)
@@ -446,6 +446,6 @@ func TestRetryPolicyOutOfRange(t *testing.T) {
 
 // The whole tree says what was decided.
 func TestRetryDescribes(t *testing.T) {
-	svc := retrying(retryPolicy{Tries: 2, PerTry: time.Second}, alwaysFails(new(int)))
+	svc := retrying(retryPolicy{MaxAttempts: 2, AttemptTimeout: time.Second}, alwaysFails(new(int)))
 	require.Equal(t, "retry      tries=2 per_try=1s budget=100 retries=0 skipped=0\nlayer.Func\n", layer.Describe(svc).String())
 }

@@ -15,8 +15,8 @@ func WithRoute(ctx context.Context, r *Route) context.Context {
 	return context.WithValue(ctx, routeKey{}, r)
 }
 
-// RouteOf returns the innermost route that ctx carries, or nil.
-func RouteOf(ctx context.Context) *Route {
+// RouteFromContext returns the innermost route that ctx carries, or nil.
+func RouteFromContext(ctx context.Context) *Route {
 	r, _ := ctx.Value(routeKey{}).(*Route)
 	return r
 }

@@ -24,7 +24,7 @@ import (
 // names the key where mk returns nil. What the service returns is passed.
 //
 // Cost: key and mk.
-func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk Make[K, Req, Rsp]) Service[Req, Rsp] {
+func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService[K, Req, Rsp]) Service[Req, Rsp] {
 	check(key != nil, "Router: nil key function")
 	check(mk != nil, "Router: nil Make")
 	return &router[K, Req, Rsp]{key: key, mk: mk}
@@ -32,7 +32,7 @@ func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk Make[K, Req
 
 type router[K comparable, Req, Rsp any] struct {
 	key    func(Req) (K, error)
-	mk     Make[K, Req, Rsp]
+	mk     MakeService[K, Req, Rsp]
 	routes func() Node // nil where the router does not know them
 }
 

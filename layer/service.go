@@ -47,10 +47,10 @@ type Service[Req, Rsp any] interface {
 //	}
 type Layer[Req, Rsp any] func(next Service[Req, Rsp]) Service[Req, Rsp]
 
-// Make builds the Service of a target: a router has one made for each route, a
+// MakeService builds the Service of a target: a router has one made for each route, a
 // balancer one for each endpoint, a cache one for each key. It must return at
 // once; what has to wait (a dial, a look-up) waits in Ready or Call.
-type Make[T, Req, Rsp any] func(target T) Service[Req, Rsp]
+type MakeService[T, Req, Rsp any] func(target T) Service[Req, Rsp]
 
 // Func is a function as a Service. It is always ready, and refuses a request
 // whose context is done.

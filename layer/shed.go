@@ -50,7 +50,7 @@ import (
 //
 // Cancellation: a request whose context is done is refused.
 //
-// Body: a request counts as in flight until its response ended, see [Until].
+// Body: a request counts as in flight until its response ended, see [WithCompletion].
 // Give it the same end as the layer below that has the limit.
 //
 // Errors: a refusal is an [Error] of kind [ErrNotReady] that names the
@@ -66,7 +66,7 @@ func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	shares := p.orDefault()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		s := &shed[Req, Rsp]{Service: next, options: o, refused: tally{to: o.to.Refused.With("layer", "shed")}}
+		s := &shed[Req, Rsp]{Service: next, options: o, refused: tally{to: o.to.LayerRejections.With("layer", "shed")}}
 		s.ceilings.init(shares)
 		for i := range s.refusals {
 			s.refusals[i] = &Error{
@@ -91,7 +91,7 @@ func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error)
 	if gone(ctx) {
 		return rsp, refuseDone(ctx, "shed", s.target)
 	}
-	rank := PriorityOf(ctx).rank()
+	rank := PriorityFromContext(ctx).rank()
 	if !s.ceilings.enter(rank) {
 		s.refused.inc()
 		s.byRank[rank].Add(1)

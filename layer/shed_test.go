@@ -167,7 +167,7 @@ func TestShedIsReadyForTheHighest(t *testing.T) {
 
 func TestShedRefusalsSayWhy(t *testing.T) {
 	refused := byLabel{}
-	r := newShedRig(t, 4, layer.For[*response]("web"), layer.Measured[*response](layer.Instruments{Refused: refused}))
+	r := newShedRig(t, 4, layer.WithTarget[*response]("web"), layer.WithMetrics[*response](layer.Instruments{LayerRejections: refused}))
 	r.fill(layer.PriorityNormal)
 	r.send(layer.PriorityCritical)
 	_, err := r.svc.Call(layer.WithPriority(t.Context(), layer.PriorityLow), 1)

@@ -14,9 +14,9 @@ func (s Stack[Req, Rsp]) Timeout(after time.Duration) Stack[Req, Rsp] {
 	return s.With("timeout", Timeout[Req](after, s.opts...))
 }
 
-// HeadTimeout adds a [HeadTimeout].
-func (s Stack[Req, Rsp]) HeadTimeout(after time.Duration) Stack[Req, Rsp] {
-	return s.With("head_timeout", HeadTimeout[Req](after, s.opts...))
+// ResponseHeaderTimeout adds a [ResponseHeaderTimeout].
+func (s Stack[Req, Rsp]) ResponseHeaderTimeout(after time.Duration) Stack[Req, Rsp] {
+	return s.With("head_timeout", ResponseHeaderTimeout[Req](after, s.opts...))
 }
 
 // IdleTimeout adds an [IdleTimeout].
@@ -24,14 +24,14 @@ func (s Stack[Req, Rsp]) IdleTimeout(after time.Duration) Stack[Req, Rsp] {
 	return s.With("idle_timeout", IdleTimeout[Req](after, s.opts...))
 }
 
-// DeadlineIn adds a [DeadlineIn].
-func (s Stack[Req, Rsp]) DeadlineIn(read func(Req) (left time.Duration, ok bool)) Stack[Req, Rsp] {
-	return s.With("deadline_in", DeadlineIn(read, s.opts...))
+// DeadlineFromRequest adds a [DeadlineFromRequest].
+func (s Stack[Req, Rsp]) DeadlineFromRequest(read func(Req) (left time.Duration, ok bool)) Stack[Req, Rsp] {
+	return s.With("deadline_in", DeadlineFromRequest(read, s.opts...))
 }
 
-// DeadlineOut adds a [DeadlineOut].
-func (s Stack[Req, Rsp]) DeadlineOut(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
-	return s.With("deadline_out", DeadlineOut(write, margin, s.opts...))
+// DeadlineToRequest adds a [DeadlineToRequest].
+func (s Stack[Req, Rsp]) DeadlineToRequest(write func(Req, time.Duration) Req, margin time.Duration) Stack[Req, Rsp] {
+	return s.With("deadline_out", DeadlineToRequest(write, margin, s.opts...))
 }
 
 // Limit adds a [Limit].
@@ -94,14 +94,14 @@ func (s Stack[Req, Rsp]) Trace(start func(ctx context.Context, req Req) (context
 	return s.With("trace", Trace(start, s.opts...))
 }
 
-// Chaos adds a [Chaos].
-func (s Stack[Req, Rsp]) Chaos(p ChaosPolicy[Req]) Stack[Req, Rsp] {
-	return s.With("chaos", Chaos(p, s.opts...))
+// FaultInjection adds a [FaultInjection].
+func (s Stack[Req, Rsp]) FaultInjection(p FaultPolicy[Req]) Stack[Req, Rsp] {
+	return s.With("chaos", FaultInjection(p, s.opts...))
 }
 
 // Mirror adds a [Mirror].
 func (s Stack[Req, Rsp]) Mirror(
-	ctx context.Context, to Service[Req, Rsp], edit Edit[Req, Rsp], p MirrorPolicy[Req],
+	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req],
 ) Stack[Req, Rsp] {
 	return s.With("mirror", Mirror(ctx, to, edit, p, s.opts...))
 }

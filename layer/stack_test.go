@@ -97,7 +97,7 @@ forest     trees=2
 func TestDescribeShowsLayersThatDoNothing(t *testing.T) {
 	leaf := layer.Func[string, string](repeat)
 	svc := layer.NewStack[string, string]().Timeout(0).Queue(0, 0).Limit(5).
-		Breaker(layer.BreakerPolicy{Failures: -1}).Service(leaf)
+		Breaker(layer.BreakerPolicy{ConsecutiveFailures: -1}).Service(leaf)
 	require.Equal(t, "timeout\nqueue\nlimit      in_flight=0 max=5\nbreaker\nlayer.Func\n", layer.Describe(svc).String())
 
 	inner := layer.NewStack[string, string]().Limit(3).With("own", tagged("a")).Service(leaf)
@@ -130,7 +130,7 @@ func TestStateThatCannotBeMarshalledSaysSo(t *testing.T) {
 }
 
 func TestRouteTravelsDown(t *testing.T) {
-	require.Nil(t, layer.RouteOf(t.Context()))
+	require.Nil(t, layer.RouteFromContext(t.Context()))
 	r := &layer.Route{Name: "vote"}
-	require.Same(t, r, layer.RouteOf(layer.WithRoute(t.Context(), r)))
+	require.Same(t, r, layer.RouteFromContext(layer.WithRoute(t.Context(), r)))
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Switch sends requests to primary while it is ready. Once that has been
+// Failover sends requests to primary while it is ready. Once that has been
 // unready for as long as after says, what it refuses goes to fallback; and as
 // soon as it admits a request or says that it is ready, all goes to primary
 // again. A request that was admitted stays where it is.
@@ -17,7 +17,7 @@ import (
 // primary that is closed has no time left. Ready waits for the one that a Call
 // made now would be admitted by. Primary is asked first each time, so that it
 // is kept going by the requests themselves, and nothing runs in the
-// background; a Queue belongs above the Switch, not into primary, where a
+// background; a Queue belongs above the Failover, not into primary, where a
 // request would wait out its time before it is refused.
 //
 // How long primary has been unready is what its answers tell: from the first
@@ -38,7 +38,7 @@ import (
 // two clock readings and the refusal.
 //
 // An after of 0 or less goes to fallback at once.
-func Switch[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
+func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Switch: nil service")
 	return &switched[Req, Rsp]{
 		primary: primary, fallback: fallback, after: max(after, 0),
@@ -97,11 +97,11 @@ func (s *switched[Req, Rsp]) neither(primary, fallback error) error {
 	e := &Error{Layer: "switch", Target: s.target, Kind: ErrNotReady, Reason: "neither primary nor fall-back"}
 	first, _ := RetryAfter(primary)
 	second, _ := RetryAfter(fallback)
-	e.After = min(first, second)
+	e.RetryAfter = min(first, second)
 	if closed := errors.Is(primary, ErrClosed); closed != errors.Is(fallback, ErrClosed) {
 		// Only the one that is not closed may be back.
-		if e.After = first; closed {
-			e.After = second
+		if e.RetryAfter = first; closed {
+			e.RetryAfter = second
 		}
 		primary, fallback = mapHiddenError{primary, ErrClosed}, mapHiddenError{fallback, ErrClosed}
 	}

@@ -41,7 +41,7 @@ func TestSwitchModel(t *testing.T) {
 		steps := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(rt, "steps")
 		synctest.Test(t, func(t *testing.T) {
 			primary, fallback := switchSays("primary", true), switchSays("fallback", true)
-			svc := layer.Switch[string, string](primary, fallback, after)
+			svc := layer.Failover[string, string](primary, fallback, after)
 			m := &switchModel{after: after, ready: true, fallbacks: true}
 			for i, step := range steps {
 				switch step {

@@ -32,7 +32,7 @@ func inSwitch(
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		primary, fallback := switchSays("primary", true), switchSays("fallback", true)
-		f(t, layer.Switch[string, string](primary, fallback, after, layer.For[string]("web")), primary, fallback)
+		f(t, layer.Failover[string, string](primary, fallback, after, layer.WithTarget[string]("web")), primary, fallback)
 	})
 }
 
@@ -120,7 +120,7 @@ func TestSwitchSaysThatNeitherIsReady(t *testing.T) {
 func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
 	refuses := func(after time.Duration) layer.Service[int, int] {
 		return layer.Func[int, int](func(context.Context, int) (int, error) {
-			return 0, &switchRefusalError{&layer.Error{Layer: "busy", Kind: layer.ErrNotReady, After: after}}
+			return 0, &switchRefusalError{&layer.Error{Layer: "busy", Kind: layer.ErrNotReady, RetryAfter: after}}
 		})
 	}
 	for _, tt := range []struct{ primary, fallback, want time.Duration }{
@@ -130,7 +130,7 @@ func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
 		{0, 30 * time.Second, 0},
 		{0, 0, 0},
 	} {
-		_, err := layer.Switch(refuses(tt.primary), refuses(tt.fallback), 0).Call(t.Context(), 1)
+		_, err := layer.Failover(refuses(tt.primary), refuses(tt.fallback), 0).Call(t.Context(), 1)
 		after, ok := layer.RetryAfter(err)
 		require.Equal(t, tt.want, after)
 		require.Equal(t, tt.want > 0, ok)
@@ -142,13 +142,13 @@ func TestSwitchSaysWhenEitherMayBeReady(t *testing.T) {
 func TestSwitchSaysWhenTheOneMayBeReadyThatIsNotClosed(t *testing.T) {
 	refuses := func(kind error, after time.Duration) layer.Service[int, int] {
 		return layer.Func[int, int](func(context.Context, int) (int, error) {
-			return 0, &layer.Error{Layer: "busy", Kind: kind, After: after}
+			return 0, &layer.Error{Layer: "busy", Kind: kind, RetryAfter: after}
 		})
 	}
 	for _, after := range []time.Duration{0, time.Millisecond} { // of the closed one: it means nothing
 		closed, busy := refuses(layer.ErrClosed, after), refuses(layer.ErrNotReady, time.Second)
 		for name, svc := range map[string]layer.Service[int, int]{
-			"primary": layer.Switch(closed, busy, 0), "fallback": layer.Switch(busy, closed, 0),
+			"primary": layer.Failover(closed, busy, 0), "fallback": layer.Failover(busy, closed, 0),
 		} {
 			_, err := svc.Call(t.Context(), 1)
 			require.NotErrorIs(t, err, layer.ErrClosed, name)
@@ -337,11 +337,11 @@ func (b switchBroken) Ready(ctx context.Context) error {
 func TestSwitchReadyPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fallback := switchSays("fallback", false)
-		svc := layer.Switch[string, string](switchBroken{switchSays("primary", false)}, fallback, 0)
+		svc := layer.Failover[string, string](switchBroken{switchSays("primary", false)}, fallback, 0)
 		var panicked *layer.PanicError
 		require.ErrorAs(t, svc.Ready(t.Context()), &panicked)
 		assert.Equal(t, "boom", panicked.Value)
-		svc = layer.Switch[string, string](fallback, switchBroken{switchSays("primary", false)}, 0)
+		svc = layer.Failover[string, string](fallback, switchBroken{switchSays("primary", false)}, 0)
 		assert.PanicsWithValue(t, "boom", func() { _ = svc.Ready(t.Context()) })
 	})
 }

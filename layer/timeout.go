@@ -33,12 +33,12 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	o := newOptions(opts)
 	return limitTime[Req](after, o, hard, func() *timeLimit {
 		l := &timeLimit{name: "timeout", target: o.target, what: "limit", is: ErrTimeout}
-		l.expired.to = o.to.Expired.With("limit", "total")
+		l.expired.to = o.to.Timeouts.With("limit", "total")
 		return l
 	})
 }
 
-// HeadTimeout bounds the time until Call returns the head of the response:
+// ResponseHeaderTimeout bounds the time until Call returns the head of the response:
 // waiting in queues below and sending the request's body included. The rest may
 // take as long as it likes.
 //
@@ -46,23 +46,23 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 //
 // Cancellation: the context of the request is cancelled when the limit runs
 // out. It has no deadline, since one could not be taken back once the head is
-// there: its Err is [context.Canceled], its cause matches [ErrHeadTimeout]. It
+// there: its Err is [context.Canceled], its cause matches [ErrResponseHeaderTimeout]. It
 // stays alive until the response ended.
 //
 // Body: not bounded. The body of a response that came at the very end of the
 // limit, when the request had been cancelled, is closed.
 //
 // Errors: once the limit has run out, what inner returned as an error comes
-// back in an [Error] of kind [ErrHeadTimeout].
+// back in an [Error] of kind [ErrResponseHeaderTimeout].
 //
 // Cost: that of [Timeout].
 //
 // An after of 0 or less means no limit.
-func HeadTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return limitTime[Req](after, o, soft, func() *timeLimit {
-		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrHeadTimeout}
-		l.expired.to = o.to.Expired.With("limit", "head")
+		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrResponseHeaderTimeout}
+		l.expired.to = o.to.Timeouts.With("limit", "head")
 		return l
 	})
 }

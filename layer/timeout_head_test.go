@@ -18,8 +18,8 @@ func TestHeadTimeoutEndsTheWaitForTheHead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		var inner context.Context
-		svc := layer.HeadTimeout[int](time.Second, layer.For[*response]("web:80"),
-			layer.Measured[*response](layer.Instruments{Expired: expired}))(
+		svc := layer.ResponseHeaderTimeout[int](time.Second, layer.WithTarget[*response]("web:80"),
+			layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
 			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 				inner = ctx
 				_, told := ctx.Deadline()
@@ -30,22 +30,22 @@ func TestHeadTimeoutEndsTheWaitForTheHead(t *testing.T) {
 		start := time.Now()
 		_, err := svc.Call(t.Context(), 1)
 		assert.Equal(t, time.Second, time.Since(start))
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.EqualError(t, err, "head timeout web:80: response head timeout (waited 1s): context canceled")
 		require.EqualError(t, context.Cause(inner), "limit of 1s on the head is over")
-		require.ErrorIs(t, context.Cause(inner), layer.ErrHeadTimeout)
+		require.ErrorIs(t, context.Cause(inner), layer.ErrResponseHeaderTimeout)
 		require.EqualValues(t, 1, *expired["head"])
 	})
 }
 
 func TestHeadTimeoutCoversTheWait(t *testing.T) { // tower-rs/tower#648
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.HeadTimeout[int, int](time.Second)(layer.Queue[int, int](10, time.Minute)(&gate{}))
+		svc := layer.ResponseHeaderTimeout[int, int](time.Second)(layer.Queue[int, int](10, time.Minute)(&gate{}))
 		start := time.Now()
 		_, err := svc.Call(t.Context(), 1)
 		assert.Equal(t, time.Second, time.Since(start))
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 	})
 }
 
@@ -53,7 +53,7 @@ func TestHeadTimeoutLetsTheBodyTakeItsTime(t *testing.T) { // failsafe-go#65, #1
 	for _, asks := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var inner context.Context
-			svc := layer.HeadTimeout[int, *response](time.Second)(
+			svc := layer.ResponseHeaderTimeout[int, *response](time.Second)(
 				layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 					inner = ctx
 					if asks {
@@ -78,17 +78,17 @@ func TestHeadTimeoutLetsTheBodyTakeItsTime(t *testing.T) { // failsafe-go#65, #1
 func TestHeadTimeoutDropsAHeadThatIsTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := &closes{}
-		svc := layer.HeadTimeout[int, *response](time.Second)(
+		svc := layer.ResponseHeaderTimeout[int, *response](time.Second)(
 			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 				<-ctx.Done()
 				return &response{Body: body}, nil
 			}))
 		rsp, err := svc.Call(t.Context(), 1)
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.Nil(t, rsp)
 		require.Equal(t, 1, body.n, "who replaces a response closes it")
 
-		bare := layer.HeadTimeout[int, int](time.Second)(layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
+		bare := layer.ResponseHeaderTimeout[int, int](time.Second)(layer.Func[int, int](func(ctx context.Context, req int) (int, error) {
 			<-ctx.Done()
 			return req, nil
 		}))
@@ -108,7 +108,7 @@ func TestHeadTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := errors.New("gone")
 		ctx, cancel := context.WithCancelCause(t.Context())
-		svc := layer.HeadTimeout[int, int](time.Minute)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+		svc := layer.ResponseHeaderTimeout[int, int](time.Minute)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 			cancel(gone)
 			<-ctx.Done()
 			return 0, context.Cause(ctx)
@@ -120,7 +120,7 @@ func TestHeadTimeoutLeavesTheCallersEndAlone(t *testing.T) {
 
 func TestHeadTimeoutReleasesItsContextWhenInnerPanics(t *testing.T) {
 	var inner context.Context
-	svc := layer.HeadTimeout[int, int](time.Hour)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
+	svc := layer.ResponseHeaderTimeout[int, int](time.Hour)(layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 		inner = ctx
 		panic("boom")
 	}))

@@ -41,7 +41,7 @@ func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[R
 			return next
 		}
 		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}
-		limit.expired.to = o.to.Expired.With("limit", "idle")
+		limit.expired.to = o.to.Timeouts.With("limit", "idle")
 		return &idleTimeout[Req, Rsp]{Service: next, options: o, seam: seam, over: overrun{limit, after}}
 	}
 }

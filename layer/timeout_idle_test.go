@@ -47,8 +47,8 @@ func TestIdleTimeoutEndsASilentBody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var inner context.Context
 		expired := byLabel{}
-		svc := layer.IdleTimeout[int](time.Second, layer.For[*response]("web:80"),
-			layer.Measured[*response](layer.Instruments{Expired: expired}))(
+		svc := layer.IdleTimeout[int](time.Second, layer.WithTarget[*response]("web:80"),
+			layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
 			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 				inner = ctx
 				time.Sleep(time.Minute) // the head is not its business
@@ -147,7 +147,7 @@ func TestIdleTimeoutRacesWithThePiece(t *testing.T) {
 func TestIdleTimeoutLeavesNoTimer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
-		svc := layer.IdleTimeout[int](time.Minute, layer.Measured[*response](layer.Instruments{Expired: expired}))(pacedBy(0, 0))
+		svc := layer.IdleTimeout[int](time.Minute, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(pacedBy(0, 0))
 		for how := range 3 {
 			rsp, err := svc.Call(t.Context(), 1)
 			require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestIdleTimeoutDoesNotCountWhatIsOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		body := deaf{make(chan struct{})}
-		svc := layer.IdleTimeout[int](time.Minute, layer.Measured[*response](layer.Instruments{Expired: expired}))(
+		svc := layer.IdleTimeout[int](time.Minute, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
 			layer.Func[int, *response](func(context.Context, int) (*response, error) { return &response{Body: body}, nil }))
 		ctx, cancel := context.WithCancel(t.Context())
 		rsp, err := svc.Call(ctx, 1)

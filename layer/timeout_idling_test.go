@@ -14,7 +14,7 @@ import (
 func TestIdleTimeoutForgivesATimerThatIsUnderWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		over := &overrun{&timeLimit{name: "idle timeout", is: ErrIdleTimeout}, time.Minute}
-		over.expired.to = Instruments{}.orDiscard().Expired
+		over.expired.to = Instruments{}.orDiscard().Timeouts
 		r := &idling{over: over}
 		r.init(t.Context(), 0, over, byHand)
 		defer r.End(nil)

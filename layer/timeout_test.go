@@ -17,7 +17,7 @@ import (
 
 func TestTimeoutEndsTheRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		svc := layer.Timeout[int, int](5*time.Second, layer.For[int]("web:80"))(
+		svc := layer.Timeout[int, int](5*time.Second, layer.WithTarget[int]("web:80"))(
 			layer.Func[int, int](func(ctx context.Context, _ int) (int, error) {
 				<-ctx.Done()
 				return 0, context.Cause(ctx)
@@ -133,8 +133,8 @@ func TestTimeoutSaysWhyTheBodyBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
 		below := &recorder{}
-		measured := layer.Measured[*response](layer.Instruments{Expired: expired})
-		svc := layer.Timeout[int](5*time.Second, layer.For[*response]("web:80"), measured)(
+		measured := layer.WithMetrics[*response](layer.Instruments{Timeouts: expired})
+		svc := layer.Timeout[int](5*time.Second, layer.WithTarget[*response]("web:80"), measured)(
 			layer.Func[int, *response](func(ctx context.Context, _ int) (*response, error) {
 				return layer.AtEnd[*response]()(ctx, &response{Body: plainBody{ctx}}, below), nil
 			}))
@@ -167,8 +167,8 @@ func TestTimeoutNamesTheLimitThatRanOut(t *testing.T) {
 			"caller": {outer: 2 * time.Second, inner: time.Second, cancel: gone, want: "context canceled"},
 		} {
 			ctx, cancel := context.WithCancelCause(t.Context())
-			svc := layer.Timeout[int](tt.outer, layer.For[*response]("outer"))(
-				layer.Timeout[int](tt.inner, layer.For[*response]("inner"))(plain))
+			svc := layer.Timeout[int](tt.outer, layer.WithTarget[*response]("outer"))(
+				layer.Timeout[int](tt.inner, layer.WithTarget[*response]("inner"))(plain))
 			rsp, err := svc.Call(ctx, 1)
 			require.NoError(t, err)
 			if tt.cancel != nil {
@@ -185,7 +185,7 @@ func TestTimeoutNamesTheLimitThatRanOut(t *testing.T) {
 func TestTimeoutCountsOnlyWhatRanOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
-		svc := layer.Timeout[int](time.Second, layer.Measured[*response](layer.Instruments{Expired: expired}))(
+		svc := layer.Timeout[int](time.Second, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(
 			layer.Func[int, *response](func(ctx context.Context, how int) (*response, error) {
 				switch how {
 				case 0:
@@ -242,7 +242,7 @@ func TestTimeoutLeavesACompleteBodyAlone(t *testing.T) {
 func TestTimeoutDoesNotCountOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
-		svc := layer.Timeout[int](time.Second, layer.Measured[*response](layer.Instruments{Expired: expired}))(plain)
+		svc := layer.Timeout[int](time.Second, layer.WithMetrics[*response](layer.Instruments{Timeouts: expired}))(plain)
 		ctx, cancel := context.WithCancel(t.Context())
 		rsp, err := svc.Call(ctx, 1)
 		require.NoError(t, err)
@@ -258,8 +258,8 @@ func TestTimeoutDoesNotCountOthers(t *testing.T) {
 func TestTimeoutWhoeverAsks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		expired := byLabel{}
-		svc := layer.Timeout[bool](time.Second, layer.For[int]("web:80"),
-			layer.Measured[int](layer.Instruments{Expired: expired}))(
+		svc := layer.Timeout[bool](time.Second, layer.WithTarget[int]("web:80"),
+			layer.WithMetrics[int](layer.Instruments{Timeouts: expired}))(
 			layer.Func[bool, int](func(ctx context.Context, waits bool) (int, error) {
 				deadline, ok := ctx.Deadline()
 				assert.True(t, ok)

@@ -65,7 +65,7 @@ func (r *timed) Read(p []byte) (int, error) {
 // End counts the limit if it was what ended the body.
 func (r *timed) End(err error) {
 	defer r.expiry.End(err)
-	if err != nil && !errors.Is(err, ErrUnread) && r.expired() {
+	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.expired() {
 		r.over.expired.inc()
 	}
 }
@@ -82,7 +82,7 @@ func (timedAsked) Data(int) {}
 
 func (r timedAsked) End(err error) {
 	defer r.cancel()
-	if err != nil && !errors.Is(err, ErrUnread) && r.over.ended(r.ctx) {
+	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.over.ended(r.ctx) {
 		r.over.expired.inc()
 	}
 }

@@ -13,7 +13,7 @@ type Span[Rsp any] interface {
 	Head(rsp Rsp)
 
 	// End is called exactly once: when the response is complete (with a nil
-	// err), when it broke off or was closed before its end ([ErrUnread]), when
+	// err), when it broke off or was closed before its end ([ErrBodyClosedEarly]), when
 	// an error came in its place (a refusal included, which is [Ignorable]), or
 	// when the call panicked.
 	End(c Class, err error)
@@ -38,7 +38,7 @@ type Span[Rsp any] interface {
 //
 // Cancellation: not changed.
 //
-// Body: a span ends when the response ended, see [Until].
+// Body: a span ends when the response ended, see [WithCompletion].
 //
 // Errors: passed as they are.
 //

@@ -79,7 +79,7 @@ func TestTraceTellsEverySpanItsEndOnce(t *testing.T) {
 		told []string
 	}{
 		"read":          {read, []string{"a head true", "a success <nil>"}},
-		"closed unread": {func(b io.ReadCloser) { _ = b.Close() }, []string{"a head true", "a success " + layer.ErrUnread.Error()}},
+		"closed unread": {func(b io.ReadCloser) { _ = b.Close() }, []string{"a head true", "a success " + layer.ErrBodyClosedEarly.Error()}},
 		"broken":        {read, []string{"a head true", "a failure boom"}},
 		"bare":          {nil, []string{"a head true", "a success <nil>"}},
 		"error":         {nil, []string{"a failure boom"}},
@@ -125,7 +125,7 @@ func (r iotestErr) Read([]byte) (int, error) { return 0, r.err }
 
 func TestTraceTellsTheClassOfTheStack(t *testing.T) {
 	var log spanLog
-	svc := layer.Trace(log.start("a"), layer.Classify(func(o layer.Outcome[*response]) layer.Class {
+	svc := layer.Trace(log.start("a"), layer.WithClassifier(func(o layer.Outcome[*response]) layer.Class {
 		if !o.Ended {
 			return layer.Throttled
 		}

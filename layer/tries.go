@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// Tries is what a request that may be sent more than once carries down to the
+// MaxAttempts is what a request that may be sent more than once carries down to the
 // layer that chooses an endpoint: which ones it has been to already. It is
 // safe for concurrent use, because hedges run side by side.
-type Tries struct {
+type Attempts struct {
 	mu   sync.Mutex
 	seen []any
 	room [2]any // for the usual few without an allocation
 }
 
-// TriesOf returns what ctx carries, or nil, of which every method may be
+// AttemptsFromContext returns what ctx carries, or nil, of which every method may be
 // called: a request that is sent once has been nowhere.
-func TriesOf(ctx context.Context) *Tries { return HintsOf(ctx).Tries }
+func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
 // triesContext is the context of what may send a request more than once: the
 // caller's, with a list of the endpoints that the request has been to. That of
@@ -26,15 +26,15 @@ func TriesOf(ctx context.Context) *Tries { return HintsOf(ctx).Tries }
 type triesContext struct {
 	context.Context //nolint:containedctx // it is a context, made of the caller's
 
-	tries Tries
-	hints Hints
+	tries Attempts
+	hints PickInfo
 }
 
 // follow makes it the context of a request that comes with ctx.
 func (c *triesContext) follow(ctx context.Context) {
-	c.Context, c.hints = ctx, HintsOf(ctx)
-	if c.hints.Tries == nil {
-		c.hints.Tries = &c.tries
+	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
+	if c.hints.Attempts == nil {
+		c.hints.Attempts = &c.tries
 	}
 }
 
@@ -47,7 +47,7 @@ func (c *triesContext) Value(key any) any {
 
 // Add says that the request was sent to endpoint, which must be comparable; a
 // pointer costs no allocation.
-func (t *Tries) Add(endpoint any) {
+func (t *Attempts) Add(endpoint any) {
 	if t == nil {
 		return
 	}
@@ -62,7 +62,7 @@ func (t *Tries) Add(endpoint any) {
 }
 
 // Has reports whether the request was sent to endpoint before.
-func (t *Tries) Has(endpoint any) bool {
+func (t *Attempts) Has(endpoint any) bool {
 	if t == nil {
 		return false
 	}
@@ -72,7 +72,7 @@ func (t *Tries) Has(endpoint any) bool {
 }
 
 // Len is how many endpoints the request was sent to.
-func (t *Tries) Len() int {
+func (t *Attempts) Len() int {
 	if t == nil {
 		return 0
 	}

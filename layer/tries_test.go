@@ -11,9 +11,9 @@ import (
 )
 
 func TestTries(t *testing.T) {
-	tries := new(layer.Tries)
-	ctx := layer.WithTries(t.Context(), tries)
-	require.Same(t, tries, layer.TriesOf(ctx))
+	tries := new(layer.Attempts)
+	ctx := layer.WithAttempts(t.Context(), tries)
+	require.Same(t, tries, layer.AttemptsFromContext(ctx))
 	endpoints := make([]*int, 10)
 	for i := range endpoints {
 		endpoints[i] = new(int)
@@ -28,7 +28,7 @@ func TestTries(t *testing.T) {
 }
 
 func TestNoTries(t *testing.T) {
-	tries := layer.TriesOf(t.Context())
+	tries := layer.AttemptsFromContext(t.Context())
 	require.Nil(t, tries)
 	tries.Add(1)
 	assert.False(t, tries.Has(1))
@@ -36,7 +36,7 @@ func TestNoTries(t *testing.T) {
 }
 
 func TestTriesSideBySide(t *testing.T) {
-	tries := new(layer.Tries)
+	tries := new(layer.Attempts)
 	var hedges sync.WaitGroup
 	for i := range 8 {
 		hedges.Go(func() {
@@ -51,7 +51,7 @@ func TestTriesSideBySide(t *testing.T) {
 func TestFewTriesAllocateNothingMore(t *testing.T) {
 	endpoints := [2]*int{new(int), new(int)}
 	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() {
-		tries := new(layer.Tries) // the one
+		tries := new(layer.Attempts) // the one
 		for _, e := range endpoints {
 			tries.Add(e)
 		}

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Watch is a service whose inner service is made of a configuration, and made
+// Reloadable is a service whose inner service is made of a configuration, and made
 // anew when that changes. Each request is served by one configuration from its
 // beginning to its end: those in flight finish on the old one.
 //
@@ -15,7 +15,7 @@ import (
 // limit with what is in flight) is made once, outside of mk; each service that
 // mk makes stands on it, and only what a configuration decides is made anew:
 //
-//	w := layer.NewWatch(ctx, initial, func(_ context.Context, c Config) layer.Service[Req, Rsp] {
+//	w := layer.NewReloadable(ctx, initial, func(_ context.Context, c Config) layer.Service[Req, Rsp] {
 //		return layer.NewStack[Req, Rsp]().Timeout(c.Timeout).Service(balancer)
 //	})
 //	for c := range changes {
@@ -29,7 +29,7 @@ import (
 // Cancellation: the context is passed as it is.
 //
 // Body: a configuration lives until the last of its responses ended, see
-// [Until].
+// [WithCompletion].
 //
 // Errors: passed as they are, but for [ErrClosed]: the next configuration may
 // be served, so that a request which inner refuses for good is only not
@@ -37,7 +37,7 @@ import (
 //
 // Cost: an atomic load and two atomic additions; no allocation but for the
 // body's Observer.
-type Watch[C, Req, Rsp any] struct {
+type Reloadable[C, Req, Rsp any] struct {
 	options[Rsp]
 	mk      func(context.Context, C) Service[Req, Rsp]
 	equal   func(C, C) bool
@@ -48,31 +48,31 @@ type Watch[C, Req, Rsp any] struct {
 	setting sync.Mutex
 }
 
-// NewWatch returns a service that is what mk makes of initial, until
-// [Watch.Set] changes it. mk should return at once, like every [Make]. Its
+// NewReloadable returns a service that is what mk makes of initial, until
+// [Reloadable.Set] changes it. mk should return at once, like every [MakeService]. Its
 // context ends when the configuration was replaced and its last response
 // ended, or when ctx ends. After that all calls are refused with an error that
 // matches [ErrClosed].
 //
 // Where mk returns nil for initial, there is no service yet: requests are
 // refused with an error that matches [ErrNotReady].
-func NewWatch[C comparable, Req, Rsp any](
+func NewReloadable[C comparable, Req, Rsp any](
 	ctx context.Context, initial C, mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
-) *Watch[C, Req, Rsp] {
-	return NewWatchFunc(ctx, initial, func(a, b C) bool { return a == b }, mk, opts...)
+) *Reloadable[C, Req, Rsp] {
+	return NewReloadableFunc(ctx, initial, func(a, b C) bool { return a == b }, mk, opts...)
 }
 
-// NewWatchFunc is [NewWatch] for configurations that == does not compare. A
+// NewReloadableFunc is [NewReloadable] for configurations that == does not compare. A
 // nil equal takes every configuration for a new one.
-func NewWatchFunc[C, Req, Rsp any](
+func NewReloadableFunc[C, Req, Rsp any](
 	ctx context.Context, initial C, equal func(a, b C) bool,
 	mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
-) *Watch[C, Req, Rsp] {
-	check(mk != nil, "NewWatch: nil function")
+) *Reloadable[C, Req, Rsp] {
+	check(mk != nil, "NewReloadable: nil function")
 	if equal == nil {
 		equal = func(C, C) bool { return false }
 	}
-	w := &Watch[C, Req, Rsp]{options: newOptions(opts), mk: mk, equal: equal, ctx: ctx}
+	w := &Reloadable[C, Req, Rsp]{options: newOptions(opts), mk: mk, equal: equal, ctx: ctx}
 	s := w.state(initial)
 	if s.inner == nil {
 		s.inner = &watchNothing[Req, Rsp]{w.target}
@@ -93,7 +93,7 @@ func NewWatchFunc[C, Req, Rsp any](
 //
 // Set may be called at any time, but not by mk; calls take their turns. It
 // waits for mk, and for no request.
-func (w *Watch[C, Req, Rsp]) Set(c C) error {
+func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 	w.setting.Lock()
 	defer w.setting.Unlock()
 	if w.ctx.Err() != nil {
@@ -115,10 +115,10 @@ func (w *Watch[C, Req, Rsp]) Set(c C) error {
 }
 
 // Config returns the current configuration.
-func (w *Watch[C, Req, Rsp]) Config() C { return w.current.Load().config }
+func (w *Reloadable[C, Req, Rsp]) Config() C { return w.current.Load().config }
 
 // Call serves req with the current configuration.
-func (w *Watch[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (w *Reloadable[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	for {
 		s := w.current.Load()
 		if s.Begin() {
@@ -136,7 +136,7 @@ func (w *Watch[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
-func (w *Watch[C, Req, Rsp]) ended() error {
+func (w *Reloadable[C, Req, Rsp]) ended() error {
 	return &Error{
 		Layer: "watch", Target: w.target, Kind: ErrClosed,
 		Reason: "its context has ended", Err: context.Cause(w.ctx),
@@ -145,7 +145,7 @@ func (w *Watch[C, Req, Rsp]) ended() error {
 
 // refuseClosed takes what closed the current service for what it is to those
 // above.
-func (w *Watch[C, Req, Rsp]) refuseClosed(err error) error {
+func (w *Reloadable[C, Req, Rsp]) refuseClosed(err error) error {
 	return &Error{
 		Layer: "watch", Target: w.target, Kind: ErrNotReady,
 		Reason: "closed until the configuration changes", Err: mapHiddenError{err, ErrClosed},
@@ -154,7 +154,7 @@ func (w *Watch[C, Req, Rsp]) refuseClosed(err error) error {
 
 // Describe shows the current service. It does not show the configuration,
 // which may hold what is not for everybody.
-func (w *Watch[C, Req, Rsp]) Describe() Node {
+func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 	s := w.current.Load()
 	next := Describe(s.inner)
 	return Node{

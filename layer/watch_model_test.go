@@ -28,7 +28,7 @@ func TestWatchModel(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		lives := map[int][]context.Context{} // of each configuration, in the order of their making
-		w := layer.NewWatch(ctx, 0, func(ctx context.Context, c int) cacheService {
+		w := layer.NewReloadable(ctx, 0, func(ctx context.Context, c int) cacheService {
 			lives[c] = append(lives[c], ctx)
 			return layer.Func[string, *cacheResponse](func(context.Context, string) (*cacheResponse, error) {
 				return cacheBody(fmt.Sprint(c)), nil
@@ -116,7 +116,7 @@ func TestWatchStorm(t *testing.T) {
 					return &cacheResponse{Body: &watchBody{life: life}}, nil
 				}))
 		}
-		w := layer.NewWatch(ctx, 0, mk)
+		w := layer.NewReloadable(ctx, 0, mk)
 		var callers sync.WaitGroup
 		for i := range 20 {
 			callers.Go(func() {
@@ -169,7 +169,7 @@ func (b *watchBody) Close() error             { return b.life.Err() }
 func TestWatchChangesUnderCalls(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w := layer.NewWatch(ctx, 0, func(life context.Context, c int) layer.Service[int, int] {
+	w := layer.NewReloadable(ctx, 0, func(life context.Context, c int) layer.Service[int, int] {
 		return layer.Func[int, int](func(context.Context, int) (int, error) { return c, life.Err() })
 	})
 	var all sync.WaitGroup

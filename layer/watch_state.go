@@ -15,7 +15,7 @@ type watchState[C, Req, Rsp any] struct {
 }
 
 // state makes the service of c. Where mk panics, nothing is left of it.
-func (w *Watch[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
+func (w *Reloadable[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
 	s := &watchState[C, Req, Rsp]{config: c}
 	s.options = &w.options
 	life, end := context.WithCancel(w.ctx)
@@ -41,7 +41,7 @@ func (s *watchState[C, Req, Rsp]) retire() {
 
 // Ready waits for the current inner service, and moves on when that is
 // replaced.
-func (w *Watch[C, Req, Rsp]) Ready(ctx context.Context) error {
+func (w *Reloadable[C, Req, Rsp]) Ready(ctx context.Context) error {
 	for {
 		s := w.current.Load()
 		if !s.Begin() {

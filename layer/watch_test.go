@@ -38,7 +38,7 @@ func (m *watchMaker) Make(ctx context.Context, c string) cacheService {
 	return k.mock
 }
 
-type watchOf = layer.Watch[string, string, *cacheResponse]
+type watchOf = layer.Reloadable[string, string, *cacheResponse]
 
 func inWatch(t *testing.T, initial string, f func(t *testing.T, w *watchOf, m *watchMaker, end context.CancelCauseFunc)) {
 	t.Helper()
@@ -47,7 +47,7 @@ func inWatch(t *testing.T, initial string, f func(t *testing.T, w *watchOf, m *w
 		defer synctest.Wait()
 		defer cancel(nil)
 		m := &watchMaker{}
-		f(t, layer.NewWatch(ctx, initial, m.Make, layer.For[*cacheResponse]("web")), m, cancel)
+		f(t, layer.NewReloadable(ctx, initial, m.Make, layer.WithTarget[*cacheResponse]("web")), m, cancel)
 	})
 }
 
@@ -74,12 +74,12 @@ func TestWatchKeepsWhatIsEqual(t *testing.T) {
 	made := 0
 	mk := func(context.Context, []int) layer.Service[int, int] { made++; return layer.Func[int, int](echo) }
 	first := func(a, b []int) bool { return a[0] == b[0] }
-	w := layer.NewWatchFunc(t.Context(), []int{1, 2}, first, mk)
+	w := layer.NewReloadableFunc(t.Context(), []int{1, 2}, first, mk)
 	require.NoError(t, w.Set([]int{1, 3}))
 	require.Equal(t, 1, made)
 	require.NoError(t, w.Set([]int{2}))
 	require.Equal(t, 2, made)
-	w = layer.NewWatchFunc(t.Context(), []int{1}, nil, mk)
+	w = layer.NewReloadableFunc(t.Context(), []int{1}, nil, mk)
 	require.NoError(t, w.Set([]int{1}))
 	require.Equal(t, 4, made, "without equal all are new")
 }
@@ -252,7 +252,7 @@ func TestWatchStateOutsideSurvives(t *testing.T) {
 			return cacheBody("hello"), nil
 		})
 		limited := layer.Limit[string, *cacheResponse](1)(endpoint)
-		w := layer.NewWatch(ctx, time.Second, func(_ context.Context, limit time.Duration) cacheService {
+		w := layer.NewReloadable(ctx, time.Second, func(_ context.Context, limit time.Duration) cacheService {
 			return layer.Timeout[string, *cacheResponse](limit)(limited)
 		})
 		rsp, err := w.Call(ctx, "")

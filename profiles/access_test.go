@@ -56,10 +56,10 @@ func (access) Authority(request) string              { return "web:80" }
 func (access) Path(r request) string                 { return r.path }
 func (access) Query(request) string                  { return "" }
 func (access) Source(request) netip.AddrPort         { return netip.AddrPort{} }
-func (access) RequestHeader(r request) layer.Fields  { return r.contentType }
+func (access) RequestHeader(r request) layer.Header  { return r.contentType }
 func (access) Status(r *reply) int                   { return r.status }
-func (access) ResponseHeader(r *reply) layer.Fields  { return r.header }
-func (access) ResponseTrailer(r *reply) layer.Fields { return r.trailer }
+func (access) ResponseHeader(r *reply) layer.Header  { return r.header }
+func (access) ResponseTrailer(r *reply) layer.Header { return r.trailer }
 
 func (access) Complete(_ context.Context, r *reply, o layer.Observer) *reply {
 	if r.open {

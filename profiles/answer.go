@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-var errNoEdit = errors.New("it takes a layer.Edit, and Standard was given none")
+var errNoEdit = errors.New("it takes a layer.Editor, and Standard was given none")
 
-// acts is the route without what cannot be done for want of a [layer.Edit],
+// acts is the route without what cannot be done for want of a [layer.Editor],
 // and an error for each piece of that.
 func (s *standard[Req, Rsp]) acts(r Route) (Route, []error) {
 	if s.edit != nil {
@@ -27,7 +27,7 @@ func (s *standard[Req, Rsp]) acts(r Route) (Route, []error) {
 	without("response header", !r.ResponseHeader.Empty())
 	without("redirect", r.Redirect != nil)
 	without("mirrors", len(r.Mirrors) > 0)
-	r.RequestHeader, r.ResponseHeader = layer.FieldChanges{}, layer.FieldChanges{}
+	r.RequestHeader, r.ResponseHeader = layer.HeaderMutation{}, layer.HeaderMutation{}
 	r.Redirect, r.Mirrors = nil, nil
 	var faults []Fault
 	for i, f := range r.Faults {
@@ -46,7 +46,7 @@ func (a *acting[Req, Rsp]) changesRequests(st layer.Stack[Req, Rsp]) layer.Stack
 	if c.Empty() {
 		return st
 	}
-	return st.MapRequest(func(req Req) Req { return edit.Request(req, c) })
+	return st.MapRequest(func(req Req) Req { return edit.EditRequest(req, c) })
 }
 
 // changesResponses adds ResponseHeader.
@@ -55,7 +55,7 @@ func (a *acting[Req, Rsp]) changesResponses(st layer.Stack[Req, Rsp]) layer.Stac
 	if c.Empty() {
 		return st
 	}
-	return st.MapResponse(func(rsp Rsp) Rsp { return edit.Response(rsp, c) })
+	return st.MapResponse(func(rsp Rsp) Rsp { return edit.EditResponse(rsp, c) })
 }
 
 // redirects adds Redirect.
@@ -71,8 +71,8 @@ func (a *acting[Req, Rsp]) redirects(st layer.Stack[Req, Rsp]) layer.Stack[Req, 
 // redirecting answers requests with another place to ask.
 type redirecting[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // for requests that are where they should be
-	access                  layer.Access[Req, Rsp]
-	edit                    layer.Edit[Req, Rsp]
+	access                  layer.Accessor[Req, Rsp]
+	edit                    layer.Editor[Req, Rsp]
 	redirect                Redirect
 }
 
@@ -81,12 +81,12 @@ func (r *redirecting[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 	if !ok || ctx.Err() != nil { // whose caller has gone is refused below
 		return r.Service.Call(ctx, req)
 	}
-	if why := layer.HintsOf(ctx).Explanation; why != nil {
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		why.Add(layer.Node{Name: "redirect", State: layer.State{
 			{Key: "status", Value: answer.Status}, {Key: "says", Value: answer.Message},
 		}})
 	}
-	return r.edit.Reply(req, answer), nil
+	return r.edit.NewResponse(req, answer), nil
 }
 
 // The gRPC statuses of answers that are made here.
@@ -96,21 +96,21 @@ const (
 )
 
 // answer returns false for a request that would be sent to where it came.
-func (r *redirecting[Req, Rsp]) answer(req Req) (layer.Answer, bool) {
+func (r *redirecting[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
 	from, known := placeOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
 	if !known && r.redirect.Host == "" {
-		return layer.Answer{
+		return layer.DirectResponse{
 			Status: 400, GRPC: grpcInvalidArgument, Message: "to be redirected a request must say its host",
 		}, true
 	}
 	to := r.redirect.to(from)
 	if known && to.is(from) {
-		return layer.Answer{}, false
+		return layer.DirectResponse{}, false
 	}
 	location := to.String()
-	return layer.Answer{
+	return layer.DirectResponse{
 		Status: r.redirect.status(), GRPC: grpcNotFound, Message: "redirected to " + location,
-		Header: []layer.FieldPair{{Name: "Location", Value: location}},
+		Header: []layer.HeaderField{{Name: "Location", Value: location}},
 	}, true
 }
 

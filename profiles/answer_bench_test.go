@@ -21,7 +21,7 @@ func BenchmarkLocation(b *testing.B) {
 func BenchmarkFaults(b *testing.B) {
 	for name, f := range map[string]Fault{
 		"not its share": {Status: 503, TTL: time.Hour},
-		"over":          {Share: 1, Status: 503, TTL: 1},
+		"over":          {Fraction: 1, Status: 503, TTL: 1},
 	} {
 		b.Run(name, func(b *testing.B) {
 			a := &acting[int, int]{
@@ -38,6 +38,6 @@ func BenchmarkFaults(b *testing.B) {
 }
 
 // blind is an Access to nothing.
-type blind struct{ layer.Access[int, int] }
+type blind struct{ layer.Accessor[int, int] }
 
 func (blind) Complete(_ context.Context, rsp int, _ layer.Observer) int { return rsp }

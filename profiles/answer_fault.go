@@ -57,7 +57,7 @@ func (l faultLives) keep(p *Profile) {
 	}
 }
 
-// keepFaults tells Standard which profile has come.
+// keepFaults tells WithRouteLayers which profile has come.
 func (r *Router[Req, Rsp]) keepFaults(p *Profile) {
 	if r.standard != nil {
 		r.standard.faults.keep(p)
@@ -67,7 +67,7 @@ func (r *Router[Req, Rsp]) keepFaults(p *Profile) {
 // errFault is what a fault with an answer injects; it does not leave here.
 var errFault = errors.New("an answer that is made up")
 
-// faults adds Faults: to each an instance of [layer.Chaos], which knows its
+// faults adds Faults: to each an instance of [layer.FaultInjection], which knows its
 // time, and delays.
 func (a *acting[Req, Rsp]) faults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	if len(a.route.Faults) == 0 {
@@ -77,14 +77,14 @@ func (a *acting[Req, Rsp]) faults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp
 	sum := 0.0
 	ways := make([]faultWay[Req, Rsp], len(a.route.Faults))
 	for i, f := range a.route.Faults {
-		sum += f.Share
-		policy := layer.ChaosPolicy[Req]{Share: 1, Delay: f.Delay, Jitter: f.Jitter, TTL: a.lives[i]}
+		sum += f.Fraction
+		policy := layer.FaultPolicy[Req]{Fraction: 1, Delay: f.Delay, Jitter: f.Jitter, TTL: a.lives[i]}
 		if f.Status != 0 {
 			policy.Err = errFault
 		}
 		ways[i] = faultWay[Req, Rsp]{
-			fault: f, upTo: sum, inject: layer.Chaos(policy, opts...), ends: time.Now().Add(a.lives[i]),
-			answer: layer.Answer{Status: f.Status, GRPC: f.GRPC, Message: "injected fault"},
+			fault: f, upTo: sum, inject: layer.FaultInjection(policy, opts...), ends: time.Now().Add(a.lives[i]),
+			answer: layer.DirectResponse{Status: f.Status, GRPC: f.GRPC, Message: "injected fault"},
 		}
 	}
 	return st.With("faults", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
@@ -101,7 +101,7 @@ func (a *acting[Req, Rsp]) faults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp
 type faulty[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	target string
-	edit   layer.Edit[Req, Rsp] // nil if no fault answers
+	edit   layer.Editor[Req, Rsp] // nil if no fault answers
 	ways   []faultWay[Req, Rsp]
 	rand   func() float64
 }
@@ -112,7 +112,7 @@ type faultWay[Req, Rsp any] struct {
 	fault  Fault
 	upTo   float64 // numbers below this, and not below that of the way before, are its share
 	inject layer.Layer[Req, Rsp]
-	answer layer.Answer
+	answer layer.DirectResponse
 	ends   time.Time
 }
 
@@ -135,7 +135,7 @@ func (s *faulty[Req, Rsp]) through(ctx context.Context, w *faultWay[Req, Rsp], r
 	case err == nil:
 	case errors.Is(err, errFault):
 		s.explain(ctx, w)
-		return s.edit.Reply(req, w.answer), nil
+		return s.edit.NewResponse(req, w.answer), nil
 	case errors.Is(err, layer.ErrInjected) && ctx.Err() != nil:
 		// To those above it is a target that was too slow, and counts as one.
 		err = &layer.Error{Layer: "fault", Target: s.target, Reason: "gone during the injected delay", Err: context.Cause(ctx)}
@@ -146,17 +146,17 @@ func (s *faulty[Req, Rsp]) through(ctx context.Context, w *faultWay[Req, Rsp], r
 // explainDelay comes before the request is forwarded, where nobody says whether it
 // was delayed.
 func (s *faulty[Req, Rsp]) explainDelay(ctx context.Context, w *faultWay[Req, Rsp]) {
-	if layer.HintsOf(ctx).Explanation != nil && ctx.Err() == nil && time.Now().Before(w.ends) {
+	if layer.PickInfoFromContext(ctx).Explanation != nil && ctx.Err() == nil && time.Now().Before(w.ends) {
 		s.explain(ctx, w)
 	}
 }
 
 func (s *faulty[Req, Rsp]) explain(ctx context.Context, w *faultWay[Req, Rsp]) {
-	why := layer.HintsOf(ctx).Explanation
+	why := layer.PickInfoFromContext(ctx).Explanation
 	if why == nil {
 		return
 	}
-	n := layer.Node{Name: "fault", State: layer.State{{Key: "status", Value: w.fault.Status}, {Key: "share", Value: w.fault.Share}}}
+	n := layer.Node{Name: "fault", State: layer.State{{Key: "status", Value: w.fault.Status}, {Key: "share", Value: w.fault.Fraction}}}
 	if w.fault.Delay > 0 {
 		n.State = append(n.State, layer.Attr{Key: "delay", Value: w.fault.Delay})
 	}
@@ -173,7 +173,7 @@ func (s *faulty[Req, Rsp]) Describe() layer.Node {
 	n := layer.Node{Name: "faults"}
 	for _, w := range s.ways {
 		child := layer.Node{Name: "fault", State: layer.State{
-			{Key: "share", Value: w.fault.Share}, {Key: "delay", Value: w.fault.Delay}, {Key: "status", Value: w.fault.Status},
+			{Key: "share", Value: w.fault.Fraction}, {Key: "delay", Value: w.fault.Delay}, {Key: "status", Value: w.fault.Status},
 		}}
 		of := layer.Describe(w.Service)
 		for _, key := range []string{"ends_in", "injected"} {

@@ -17,9 +17,9 @@ import (
 
 // answers is the Edit of the test's protocol. What it cannot do is not asked
 // for.
-type answers struct{ layer.Edit[request, *reply] }
+type answers struct{ layer.Editor[request, *reply] }
 
-func (answers) Reply(req request, a layer.Answer) *reply {
+func (answers) NewResponse(req request, a layer.DirectResponse) *reply {
 	header := fields{"says": a.Message}
 	if req.contentType != "" {
 		header["grpc-status"] = strconv.Itoa(int(a.GRPC))
@@ -30,7 +30,7 @@ func (answers) Reply(req request, a layer.Answer) *reply {
 	return &reply{status: a.Status, from: "here", header: header}
 }
 
-func answering() option { return profiles.Standard(resend{}, answers{}, errClass) }
+func answering() option { return profiles.WithRouteLayers(resend{}, answers{}, errClass) }
 
 // failing is a profile with one route, which has the faults.
 func failing(faults ...profiles.Fault) *profiles.Profile {
@@ -38,7 +38,7 @@ func failing(faults ...profiles.Fault) *profiles.Profile {
 }
 
 func abort(share float64, status int) profiles.Fault {
-	return profiles.Fault{Share: share, Status: status, TTL: time.Hour}
+	return profiles.Fault{Fraction: share, Status: status, TTL: time.Hour}
 }
 
 // bubbled is a router for a bubble, which ends with the test.
@@ -51,7 +51,7 @@ func bubbled(t *testing.T, src profiles.Source, serve func(context.Context, requ
 
 func TestFaultAnswers(t *testing.T) {
 	c := newCounters()
-	p := failing(profiles.Fault{Share: 1, Status: 503, GRPC: 8, TTL: time.Hour})
+	p := failing(profiles.Fault{Fraction: 1, Status: 503, GRPC: 8, TTL: time.Hour})
 	p.Routes[0].Retryable, p.RetryBudget = true, budget()
 	r, bs := serving(t, p, nil, answering(), c.option())
 	rsp := send(t, r, "GET", "/")
@@ -87,13 +87,13 @@ func TestFaultDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounters()
 		injected := labelled{}
-		c.requests.Injected = injected
+		c.requests.FaultsInjected = injected
 		src := new(profiles.Static)
 		src.Set(target, failing(
-			profiles.Fault{Share: 0.5, Delay: time.Second, TTL: time.Hour},
-			profiles.Fault{Share: 0.5, Delay: 2 * time.Second, Status: 500, TTL: time.Hour},
+			profiles.Fault{Fraction: 0.5, Delay: time.Second, TTL: time.Hour},
+			profiles.Fault{Fraction: 0.5, Delay: 2 * time.Second, Status: 500, TTL: time.Hour},
 		))
-		r, _ := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second))
+		r, _ := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second))
 		seen := make(map[int]bool)
 		for range 100 {
 			began := time.Now()
@@ -114,8 +114,8 @@ func TestFaultDelays(t *testing.T) {
 func TestFaultJitters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := new(profiles.Static)
-		src.Set(target, failing(profiles.Fault{Share: 1, Jitter: time.Second, TTL: time.Hour}))
-		r, _ := bubbled(t, src, nil, profiles.InitialWait[request, *reply](time.Second))
+		src.Set(target, failing(profiles.Fault{Fraction: 1, Jitter: time.Second, TTL: time.Hour}))
+		r, _ := bubbled(t, src, nil, profiles.WithInitialWait[request, *reply](time.Second))
 		seen := make(map[time.Duration]bool)
 		for range 10 {
 			began := time.Now()
@@ -133,21 +133,21 @@ func TestTimeoutCoversTheDelayOfAFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, retryable := range []bool{true, false} {
 			c := newCounters()
-			p := failing(profiles.Fault{Share: 1, Delay: time.Minute, TTL: time.Hour})
-			p.Routes[0].Timeout, p.Routes[0].TryTimeout = 2*time.Second, time.Second
+			p := failing(profiles.Fault{Fraction: 1, Delay: time.Minute, TTL: time.Hour})
+			p.Routes[0].Timeout, p.Routes[0].AttemptTimeout = 2*time.Second, time.Second
 			p.Routes[0].Retryable, p.RetryBudget = retryable, budget()
 			src := new(profiles.Static)
 			src.Set(target, p)
 			var reported []layer.Class
-			r, bs := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second),
-				profiles.OnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) { reported = append(reported, class) }))
+			r, bs := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second),
+				profiles.WithOnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) { reported = append(reported, class) }))
 			began := time.Now()
 			_, err := r.Call(t.Context(), get)
-			require.ErrorIs(t, err, layer.ErrHeadTimeout)
+			require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 			require.NotErrorIs(t, err, layer.ErrNotReady)
 			assert.Equal(t, 2*time.Second, time.Since(began))
 			assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-			assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
 			assert.Equal(t, []layer.Class{layer.Failure}, reported)
 			assert.Empty(t, bs.calls())
 		}
@@ -158,8 +158,8 @@ func TestFaultDelayEndsWithTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCounters()
 		src := new(profiles.Static)
-		src.Set(target, failing(profiles.Fault{Share: 1, Delay: time.Minute, TTL: time.Hour}))
-		r, _ := bubbled(t, src, nil, c.option(), profiles.InitialWait[request, *reply](time.Second))
+		src.Set(target, failing(profiles.Fault{Fraction: 1, Delay: time.Minute, TTL: time.Hour}))
+		r, _ := bubbled(t, src, nil, c.option(), profiles.WithInitialWait[request, *reply](time.Second))
 		ctx, cancel := context.WithCancelCause(t.Context())
 		gone := errors.New("gone")
 		time.AfterFunc(time.Second, func() { cancel(gone) })
@@ -192,8 +192,8 @@ func TestFaultIsExplained(t *testing.T) {
 func TestDelayIsExplained(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := new(profiles.Static)
-		src.Set(target, failing(profiles.Fault{Share: 1, Delay: time.Second, TTL: time.Minute}))
-		r, _ := bubbled(t, src, nil, profiles.InitialWait[request, *reply](time.Second))
+		src.Set(target, failing(profiles.Fault{Fraction: 1, Delay: time.Second, TTL: time.Minute}))
+		r, _ := bubbled(t, src, nil, profiles.WithInitialWait[request, *reply](time.Second))
 		ctx, why := layer.Explain(t.Context())
 		_, err := r.Call(ctx, get)
 		require.NoError(t, err)
@@ -211,8 +211,8 @@ func TestFaultValidate(t *testing.T) {
 	fine := abort(0.1, 503)
 	require.NoError(t, fine.Validate())
 	for why, change := range map[string]func(*profiles.Fault){
-		"share -1":               func(f *profiles.Fault) { f.Share = -1 },
-		"share 1.5":              func(f *profiles.Fault) { f.Share = 1.5 },
+		"share -1":               func(f *profiles.Fault) { f.Fraction = -1 },
+		"share 1.5":              func(f *profiles.Fault) { f.Fraction = 1.5 },
 		"delay -1ns":             func(f *profiles.Fault) { f.Delay = -1 },
 		"jitter -1ns":            func(f *profiles.Fault) { f.Jitter = -1 },
 		"status 200":             func(f *profiles.Fault) { f.Status = 200 },
@@ -238,7 +238,7 @@ func TestFaultValidate(t *testing.T) {
 // What is left out leaves the others as they are.
 func TestFaultsThatAreLeftOut(t *testing.T) {
 	l := newLog()
-	bad := profiles.Fault{Share: 1, Status: 500}
+	bad := profiles.Fault{Fraction: 1, Status: 500}
 	r, _ := serving(t, failing(bad, abort(1, 503)), nil, answering(), l.option())
 	assert.Equal(t, 503, send(t, r, "GET", "/").status)
 	assert.Equal(t, []string{"fault 0: ttl 0s is not above 0: a fault that nobody ends must end by itself"}, l.attrs("left out of a profile", "err"))

@@ -19,10 +19,10 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-func pairs(nameAndValue ...string) []layer.FieldPair {
-	var fields []layer.FieldPair
+func pairs(nameAndValue ...string) []layer.HeaderField {
+	var fields []layer.HeaderField
 	for i := 0; i < len(nameAndValue); i += 2 {
-		fields = append(fields, layer.FieldPair{Name: nameAndValue[i], Value: nameAndValue[i+1]})
+		fields = append(fields, layer.HeaderField{Name: nameAndValue[i], Value: nameAndValue[i+1]})
 	}
 	return fields
 }
@@ -32,7 +32,7 @@ func pairs(nameAndValue ...string) []layer.FieldPair {
 func TestRequestHeader(t *testing.T) {
 	r, came := webTown(t, retryable(func(r *profiles.Route) {
 		r.Match = profiles.Header{Name: "X-Team", Value: profiles.Exact("web")}
-		r.RequestHeader = layer.FieldChanges{
+		r.RequestHeader = layer.HeaderMutation{
 			Add: pairs("x-team", "gateway"), Set: pairs("X-Added", "1", "user-agent", "gotower"), Remove: []string{"Cookie"},
 		}
 	}))
@@ -55,7 +55,7 @@ func TestRequestHeader(t *testing.T) {
 
 // Responses are changed wherever they come from.
 func TestResponseHeader(t *testing.T) {
-	change := layer.FieldChanges{Set: pairs("X-Frame-Options", "DENY"), Remove: []string{"Date", "Content-Type"}}
+	change := layer.HeaderMutation{Set: pairs("X-Frame-Options", "DENY"), Remove: []string{"Date", "Content-Type"}}
 	for what, route := range map[string]profiles.Route{
 		"a target's": {}, "a target's, judged": {Retryable: true},
 		"a redirect": {Redirect: &profiles.Redirect{Scheme: "https"}}, "a fault": {Faults: []profiles.Fault{abort(1, 503)}},
@@ -106,11 +106,11 @@ func front(t *testing.T, route profiles.Route) *httptest.Server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	source := newScript()
-	r := profiles.New(ctx, target, source, httplayer.Access{}, func(string) httplayer.Service {
+	r := profiles.New(ctx, target, source, httplayer.Accessor{}, func(string) httplayer.Service {
 		return layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
-			return httplayer.Edit{}.Reply(r, layer.Answer{Status: http.StatusTeapot}), nil
+			return httplayer.Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot}), nil
 		})
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify))
+	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
 	source.send(one(route), nil)
 	srv := httptest.NewUnstartedServer(httplayer.Handler(r))
 	srv.Config.Protocols = new(http.Protocols)
@@ -176,7 +176,7 @@ func TestAnswersToGRPC(t *testing.T) {
 	for want, route := range map[string]profiles.Route{
 		"5":  {Redirect: &profiles.Redirect{Host: "b"}},
 		"14": {Faults: []profiles.Fault{abort(1, 503)}},
-		"9":  {Faults: []profiles.Fault{{Share: 1, Status: 503, GRPC: 9, TTL: time.Hour}}},
+		"9":  {Faults: []profiles.Fault{{Fraction: 1, Status: 503, GRPC: 9, TTL: time.Hour}}},
 	} {
 		tr := &http.Transport{Protocols: new(http.Protocols)}
 		tr.Protocols.SetUnencryptedHTTP2(true)

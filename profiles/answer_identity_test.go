@@ -13,10 +13,10 @@ import (
 func TestRouteIdentityOfChanges(t *testing.T) {
 	route := func(change func(*Route)) string {
 		r := Route{
-			RequestHeader:  layer.FieldChanges{Set: []layer.FieldPair{{Name: "a", Value: "b"}}},
-			ResponseHeader: layer.FieldChanges{Remove: []string{"a"}},
+			RequestHeader:  layer.HeaderMutation{Set: []layer.HeaderField{{Name: "a", Value: "b"}}},
+			ResponseHeader: layer.HeaderMutation{Remove: []string{"a"}},
 			Redirect:       &Redirect{Host: "b"},
-			Faults:         []Fault{{Share: 0.5, Status: 503, TTL: time.Hour}},
+			Faults:         []Fault{{Fraction: 0.5, Status: 503, TTL: time.Hour}},
 		}
 		change(&r)
 		return string(r.appendIdentity(nil))
@@ -29,7 +29,7 @@ func TestRouteIdentityOfChanges(t *testing.T) {
 		"response header":      func(r *Route) { r.ResponseHeader.Remove[0] = "c" },
 		"redirect":             func(r *Route) { r.Redirect.Port = 1 },
 		"no redirect":          func(r *Route) { r.Redirect = nil },
-		"fault":                func(r *Route) { r.Faults[0].Share = 0.25 },
+		"fault":                func(r *Route) { r.Faults[0].Fraction = 0.25 },
 		"time to live":         func(r *Route) { r.Faults[0].TTL++ },
 		"one more of the same": func(r *Route) { r.Faults = append(r.Faults, r.Faults[0]) },
 	} {
@@ -40,7 +40,7 @@ func TestRouteIdentityOfChanges(t *testing.T) {
 // Of faults that profiles have no more nothing is kept.
 func TestFaultLivesAreForgotten(t *testing.T) {
 	lives := make(faultLives)
-	a := Route{Name: "a", Faults: []Fault{{Share: 1, Status: 500, TTL: time.Hour}, {Share: 0, Status: 503, TTL: time.Hour}}}
+	a := Route{Name: "a", Faults: []Fault{{Fraction: 1, Status: 500, TTL: time.Hour}, {Fraction: 0, Status: 503, TTL: time.Hour}}}
 	b := Route{Name: "b", Faults: a.Faults[:1]}
 	lives.left(a)
 	lives.left(b)

@@ -74,8 +74,8 @@ func TestRedirectIsExplainedAndDescribed(t *testing.T) {
 // Without an Edit what takes one does nothing, and says so; a delay takes none.
 func TestWithoutAnEdit(t *testing.T) {
 	l := newLog()
-	changes := layer.FieldChanges{Set: []layer.FieldPair{{Name: "a", Value: "b"}}}
-	slow := profiles.Fault{Share: 0.5, Delay: 1, TTL: 1}
+	changes := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "a", Value: "b"}}}
+	slow := profiles.Fault{Fraction: 0.5, Delay: 1, TTL: 1}
 	r, _ := serving(t, one(profiles.Route{
 		RequestHeader: changes, ResponseHeader: changes, Redirect: &profiles.Redirect{Host: "b"},
 		Faults: []profiles.Fault{slow, abort(0.5, 503)},
@@ -83,20 +83,20 @@ func TestWithoutAnEdit(t *testing.T) {
 	assert.Equal(t, 200, send(t, r, "GET", "/").status)
 	var want []string
 	for _, what := range []string{"request header", "response header", "redirect", "fault 1"} {
-		want = append(want, what+": it takes a layer.Edit, and Standard was given none")
+		want = append(want, what+": it takes a layer.Editor, and Standard was given none")
 	}
 	assert.Equal(t, want, l.attrs("left out of a profile", "err"))
 	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
 }
 
 func TestChangesThatAreLeftOut(t *testing.T) {
-	pairs := func(name string) []layer.FieldPair {
-		return []layer.FieldPair{{Name: name, Value: "x"}, {Name: "X-Fine"}}
+	pairs := func(name string) []layer.HeaderField {
+		return []layer.HeaderField{{Name: name, Value: "x"}, {Name: "X-Fine"}}
 	}
 	route := profiles.Route{
 		Name:           "r",
-		RequestHeader:  layer.FieldChanges{Set: pairs("Connection"), Add: pairs("a b")},
-		ResponseHeader: layer.FieldChanges{Set: pairs("host"), Remove: []string{"Trailer"}},
+		RequestHeader:  layer.HeaderMutation{Set: pairs("Connection"), Add: pairs("a b")},
+		ResponseHeader: layer.HeaderMutation{Set: pairs("host"), Remove: []string{"Trailer"}},
 		Redirect:       &profiles.Redirect{Status: 200},
 	}
 	err := one(route).Validate()
@@ -117,24 +117,24 @@ func TestChangesThatAreLeftOut(t *testing.T) {
 
 // kitEdit changes the messages of layertest.
 type kitEdit struct {
-	layer.Edit[kitRequest, kitResponse]
+	layer.Editor[kitRequest, kitResponse]
 }
 
-func (kitEdit) Request(req kitRequest, c layer.FieldChanges) kitRequest {
+func (kitEdit) EditRequest(req kitRequest, c layer.HeaderMutation) kitRequest {
 	out := *req
 	out.Header = map[string]string{c.Set[0].Name: c.Set[0].Value}
 	maps.Copy(out.Header, req.Header)
 	return &out
 }
 
-func (kitEdit) Response(rsp kitResponse, c layer.FieldChanges) kitResponse {
+func (kitEdit) EditResponse(rsp kitResponse, c layer.HeaderMutation) kitResponse {
 	rsp.Header = map[string]string{c.Set[0].Name: c.Set[0].Value}
 	return rsp
 }
 
 // Where nothing is answered here, a route that might is a layer like any other.
 func TestChangesConform(t *testing.T) {
-	set := layer.FieldChanges{Set: []layer.FieldPair{{Name: "x-kit", Value: "1"}}}
+	set := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "x-kit", Value: "1"}}}
 	for i, route := range []profiles.Route{
 		{RequestHeader: set},
 		{ResponseHeader: set},
@@ -142,7 +142,7 @@ func TestChangesConform(t *testing.T) {
 		{Faults: []profiles.Fault{abort(0, 503), {Delay: 1, TTL: 1}}},
 		{RequestHeader: set, ResponseHeader: set, Redirect: &profiles.Redirect{Path: "/"}, Faults: []profiles.Fault{abort(0, 503)}},
 	} {
-		t.Run(strconv.Itoa(i), func(t *testing.T) { layertest.Conform(t, conforming(route)) })
+		t.Run(strconv.Itoa(i), func(t *testing.T) { layertest.Run(t, conforming(route)) })
 	}
 }
 
@@ -152,10 +152,10 @@ type hosted struct{ kitAccess }
 func (hosted) Authority(kitRequest) string { return "web" }
 
 func conforming(route profiles.Route) layertest.Layer {
-	return layertest.Layer{Outlives: true, New: func(ctx context.Context, next kitService) kitService {
+	return layertest.Layer{OutlivesInner: true, New: func(ctx context.Context, next kitService) kitService {
 		src := newScript()
 		r := profiles.New(ctx, target, src, hosted{}, func(string) kitService { return next },
-			profiles.Standard[kitRequest, kitResponse](nil, kitEdit{}, layer.ByError[kitResponse]))
+			profiles.WithRouteLayers[kitRequest, kitResponse](nil, kitEdit{}, layer.DefaultClassifier[kitResponse]))
 		src.send(one(route), nil)
 		return r
 	}}

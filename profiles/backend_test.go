@@ -49,7 +49,7 @@ func (b *backend) Call(ctx context.Context, req request) (*reply, error) {
 	if b.serve != nil {
 		return b.serve(ctx, req)
 	}
-	return &reply{status: 200, from: b.authority, route: layer.RouteOf(ctx)}, nil
+	return &reply{status: 200, from: b.authority, route: layer.RouteFromContext(ctx)}, nil
 }
 
 func (b *backend) set(what *atomic.Bool, to bool) {

@@ -92,7 +92,7 @@ func BenchmarkRouter(b *testing.B) {
 	b.Run("routes=10,labels,split", func(b *testing.B) { bench(b, &profiles.Profile{Routes: labelled, Targets: halves}) })
 	b.Run("routes=10,perroute,split", func(b *testing.B) {
 		bench(b, &profiles.Profile{Routes: ten, Targets: halves},
-			profiles.PerRoute(func(_ profiles.Route, next service) service { return next }))
+			profiles.WithPerRoute(func(_ profiles.Route, next service) service { return next }))
 	})
 	b.Run("routes=10,standard", func(b *testing.B) {
 		acting := routesOf(10, literal)
@@ -101,7 +101,7 @@ func BenchmarkRouter(b *testing.B) {
 	})
 	b.Run("routes=10,onresponse", func(b *testing.B) {
 		bench(b, &profiles.Profile{Routes: ten},
-			profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
+			profiles.WithOnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
 	})
 	b.Run("parallel", func(b *testing.B) {
 		r := benchRouter(b, &profiles.Profile{Routes: ten, Targets: halves})

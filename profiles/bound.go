@@ -128,7 +128,7 @@ func growthOfAll(members []Match) int {
 	return n
 }
 
-func growthOfText(t Text, fold syntax.Flags) int {
+func growthOfText(t StringMatch, fold syntax.Flags) int {
 	if regex, ok := t.(Regex); ok {
 		return growthOfRegex(string(regex), fold)
 	}

@@ -50,10 +50,10 @@ func TestBudgetGaugeIsThatOfTheProfile(t *testing.T) {
 		bs := &backends{}
 		var source profiles.Static
 		set := func(p *profiles.Profile) { source.Set(target, p) }
-		limited := &profiles.Profile{Routes: []profiles.Route{{Name: "r", Match: profiles.Path("/.*"), TryTimeout: time.Second}}}
+		limited := &profiles.Profile{Routes: []profiles.Route{{Name: "r", Match: profiles.Path("/.*"), AttemptTimeout: time.Second}}}
 		set(limited)
 		r := profiles.New(ctx, target, &source, access{}, bs.mk, standard(),
-			profiles.Measured[request, *reply](func(profiles.Route) (a, b layer.Instruments) { a.Budget = shown; return a, b }))
+			profiles.WithMetrics[request, *reply](func(profiles.Route) (a, b layer.Instruments) { a.Budget = shown; return a, b }))
 		use := func() {
 			synctest.Wait()
 			_, err := r.Call(ctx, get)

@@ -40,7 +40,7 @@ func (f *fickle) Call(ctx context.Context, req request) (*reply, error) {
 		return nil, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady}
 	case 1:
 		after := time.Duration(f.roll(3)) * time.Millisecond
-		return nil, &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: errPeer, After: after}
+		return nil, &layer.Error{Layer: "endpoint", Kind: layer.ErrNotReady, Err: errPeer, RetryAfter: after}
 	case 2:
 		return nil, &layer.Error{Layer: "endpoint", Kind: layer.ErrFailFast, Err: errPeer}
 	}
@@ -113,7 +113,7 @@ func stormBudget(t *testing.T, dice *rand.Rand) {
 	}
 	route := profiles.Route{
 		Match: profiles.All{}, Retryable: dice.IntN(2) == 0, Hedge: time.Duration(dice.IntN(2)) * 5 * time.Millisecond,
-		TryTimeout: time.Duration(dice.IntN(2)) * 20 * time.Millisecond,
+		AttemptTimeout: time.Duration(dice.IntN(2)) * 20 * time.Millisecond,
 	}
 	f := &fickle{dice: dice, came: make(map[string]bool)}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -131,7 +131,7 @@ func stormBudget(t *testing.T, dice *rand.Rand) {
 	set(0)
 	var counts tallies
 	r := profiles.New(ctx, target, &source, access{}, func(string) service { return f }, standard(),
-		tallied[request, *reply](&counts), profiles.InitialWait[request, *reply](time.Second))
+		tallied[request, *reply](&counts), profiles.WithInitialWait[request, *reply](time.Second))
 	var group sync.WaitGroup
 	for i := range 6 {
 		group.Go(func() {

@@ -47,7 +47,7 @@ func TestBudgetOutlivesProfiles(t *testing.T) {
 	bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 	asked := map[string]int{}
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard(),
-		profiles.Measured[request, *reply](func(route profiles.Route) (requests, tries layer.Instruments) {
+		profiles.WithMetrics[request, *reply](func(route profiles.Route) (requests, tries layer.Instruments) {
 			asked[route.Name]++
 			return layer.Instruments{}, layer.Instruments{}
 		}))
@@ -118,7 +118,7 @@ func startStorm(t *testing.T, b profiles.RetryBudget) *retryStorm {
 			s.came[req.path] = true
 			return &reply{status: 503}, nil
 		})
-	}, standard(), profiles.InitialWait[request, *reply](time.Second))
+	}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
 	return s
 }
 

@@ -10,7 +10,7 @@ import (
 // differently.
 type byProtocol[Req, Rsp any] struct {
 	layer.Service[Req, Rsp] // below both; it alone says whether they are ready
-	access                  layer.Access[Req, Rsp]
+	access                  layer.Accessor[Req, Rsp]
 	grpc, other             layer.Service[Req, Rsp]
 }
 

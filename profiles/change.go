@@ -123,9 +123,9 @@ func (r Route) validChanges() Route {
 }
 
 // validResponse is Valid for a response, which has no Host.
-func validResponse(c layer.FieldChanges) (layer.FieldChanges, []error) {
+func validResponse(c layer.HeaderMutation) (layer.HeaderMutation, []error) {
 	c, problems := c.Valid()
-	c.Set = slices.DeleteFunc(c.Set, func(f layer.FieldPair) bool {
+	c.Set = slices.DeleteFunc(c.Set, func(f layer.HeaderField) bool {
 		host := strings.EqualFold(f.Name, "host")
 		if host {
 			problems = append(problems, fmt.Errorf("set %q: a response has none", f.Name))

@@ -47,7 +47,7 @@ type verdict struct {
 	status    int
 }
 
-func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
+func (c classifier) head(grpc bool, status int, header layer.Header) verdict {
 	v := verdict{status: status}
 	for i, k := range c {
 		switch k.holds(response{status: status, header: header}) {
@@ -82,7 +82,7 @@ func (c classifier) head(grpc bool, status int, header layer.Fields) verdict {
 func (v verdict) awaits() bool { return v.open || v.undecided != nil }
 
 // end is the class of a response that came whole.
-func (v verdict) end(trailer layer.Fields) layer.Class {
+func (v verdict) end(trailer layer.Header) layer.Class {
 	// With a class undecided there is no gRPC status in the header, and nothing
 	// else of it is asked for.
 	for _, k := range v.undecided {
@@ -105,18 +105,18 @@ func isGRPC(contentType string) bool {
 
 // grpcClass reads the gRPC status from header or trailer fields.
 // RESOURCE_EXHAUSTED is a success, as in linkerd's proxy: no retry would help.
-func grpcClass(fields layer.Fields) (layer.Class, bool) {
+func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
 		return layer.Success, false
 	}
-	class := layer.ClassOfGRPC(code)
-	return classOf(class.Failed() && class != layer.Throttled), true
+	class := layer.ClassifyGRPC(code)
+	return classOf(class.IsFailure() && class != layer.Throttled), true
 }
 
 // grpcCode is the gRPC status in header or trailer fields. One that is not a
 // number is as good as none.
-func grpcCode(fields layer.Fields) (uint32, bool) {
+func grpcCode(fields layer.Header) (uint32, bool) {
 	text := fields.Get("grpc-status")
 	if text == "" {
 		return 0, false // to be told so by ParseUint takes two allocations

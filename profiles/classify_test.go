@@ -18,7 +18,7 @@ type fieldMap map[string]string
 func (f fieldMap) Get(name string) string         { return f[name] }
 func (f fieldMap) All() iter.Seq2[string, string] { return maps.All(f) }
 
-var _ layer.Fields = fieldMap{}
+var _ layer.Header = fieldMap{}
 
 // none is no fields at all; an Access never returns a nil Fields.
 var none fieldMap

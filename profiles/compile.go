@@ -12,7 +12,7 @@ import (
 // pointer to them would have them live on the heap.
 type facts struct {
 	method, path, query, authority string
-	header                         layer.Fields
+	header                         layer.Header
 }
 
 // needs says which facts a condition looks at beyond method and path, which

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// kitStandard is what Standard asks of a protocol, for the messages of layertest.
+// kitStandard is what WithRouteLayers asks of a protocol, for the messages of layertest.
 type kitStandard struct{ kitAccess }
 
 // Status is that of a failure where the kit asks for another try.
@@ -24,12 +24,12 @@ func (kitStandard) Status(r kitResponse) int {
 	return 200
 }
 
-func (kitStandard) Idempotent(kitRequest) bool                     { return true }
-func (kitStandard) After(kitResponse, error) (time.Duration, bool) { return 0, false }
+func (kitStandard) Idempotent(kitRequest) bool                          { return true }
+func (kitStandard) RetryAfter(kitResponse, error) (time.Duration, bool) { return 0, false }
 
-func (kitStandard) Discard(r kitResponse) {
+func (kitStandard) Drain(r kitResponse) {
 	if r.Body != nil {
-		layer.DiscardBody(r.Body)
+		layer.DrainBody(r.Body)
 	}
 }
 
@@ -40,7 +40,7 @@ func (kitStandard) Replay(r kitRequest, limit int64) layer.Replay[kitRequest] {
 	return kitReplay{layer.ReplayBody(r.Body, limit), r}
 }
 
-func (kitStandard) Request(r kitRequest, c layer.FieldChanges) kitRequest {
+func (kitStandard) EditRequest(r kitRequest, c layer.HeaderMutation) kitRequest {
 	out := *r
 	out.Header = maps.Clone(r.Header)
 	for _, f := range c.Set {
@@ -49,23 +49,23 @@ func (kitStandard) Request(r kitRequest, c layer.FieldChanges) kitRequest {
 	return &out
 }
 
-func (kitStandard) Response(r kitResponse, c layer.FieldChanges) kitResponse {
+func (kitStandard) EditResponse(r kitResponse, c layer.HeaderMutation) kitResponse {
 	for _, f := range c.Set {
 		r.Header[f.Name] = f.Value
 	}
 	return r
 }
 
-func (kitStandard) Reply(kitRequest, layer.Answer) kitResponse { panic("not asked for") }
+func (kitStandard) NewResponse(kitRequest, layer.DirectResponse) kitResponse { panic("not asked for") }
 
-func (kitStandard) Fork(r kitRequest, limit int64, whole func(kitRequest, bool)) kitRequest {
+func (kitStandard) TeeRequest(r kitRequest, limit int64, whole func(kitRequest, bool)) kitRequest {
 	copied := &layertest.Request{ID: r.ID, Header: maps.Clone(r.Header)}
 	if r.Body == nil {
 		whole(copied, true)
 		return r
 	}
 	out := *r
-	out.Body = layer.ForkBody(r.Body, -1, limit, func(kept []byte, ok bool) {
+	out.Body = layer.TeeBody(r.Body, -1, limit, func(kept []byte, ok bool) {
 		copied.Body = io.NopCloser(bytes.NewReader(kept))
 		whole(copied, ok)
 	})
@@ -101,31 +101,31 @@ func TestStandardConforms(t *testing.T) {
 	}{
 		"timeout":     {route: profiles.Route{Timeout: time.Hour}},
 		"measured":    {counts: true},
-		"try timeout": {route: profiles.Route{TryTimeout: time.Hour}},
+		"try timeout": {route: profiles.Route{AttemptTimeout: time.Hour}},
 		"retries":     {route: profiles.Route{Retryable: true, MaxRetries: 2}, tries: 3, pause: pause, again: marked},
 		"hedge":       {route: profiles.Route{Hedge: 10 * time.Millisecond}, tries: 2, pause: 10 * time.Millisecond},
 		"mirror":      {route: profiles.Route{Mirrors: []profiles.Mirror{{Authority: "shadow:80"}}}},
 		"header": {route: profiles.Route{
-			RequestHeader:  layer.FieldChanges{Set: pairs("added", "1")},
-			ResponseHeader: layer.FieldChanges{Set: pairs("added", "1")},
+			RequestHeader:  layer.HeaderMutation{Set: pairs("added", "1")},
+			ResponseHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 		}},
 		"fault of others": {route: profiles.Route{Faults: []profiles.Fault{{Delay: time.Hour, TTL: time.Hour}}}},
 		"all": {
 			route: profiles.Route{
-				Timeout: time.Hour, TryTimeout: time.Hour, Retryable: true, MaxRetries: 2, Hedge: 100 * time.Hour,
+				Timeout: time.Hour, AttemptTimeout: time.Hour, Retryable: true, MaxRetries: 2, Hedge: 100 * time.Hour,
 				Mirrors:       []profiles.Mirror{{Authority: "shadow:80"}},
-				RequestHeader: layer.FieldChanges{Set: pairs("added", "1")},
+				RequestHeader: layer.HeaderMutation{Set: pairs("added", "1")},
 			},
 			tries: 3, pause: pause, again: marked, counts: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tt.route.Match = profiles.All{}
-			layertest.Conform(t, layertest.Layer{
-				Outlives: true, // another profile may come
+			layertest.Run(t, layertest.Layer{
+				OutlivesInner: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
-					opts := []kitOption{profiles.Standard(kitStandard{}, kitStandard{}, layer.ByError[kitResponse])}
+					opts := []kitOption{profiles.WithRouteLayers(kitStandard{}, kitStandard{}, layer.DefaultClassifier[kitResponse])}
 					if tt.counts {
 						opts = append(opts, tallied[kitRequest, kitResponse](new(tallies)))
 					}
@@ -140,7 +140,7 @@ func TestStandardConforms(t *testing.T) {
 					}, nil)
 					return r
 				},
-				Tries: tt.tries, Pause: tt.pause, Again: tt.again,
+				MaxAttempts: tt.tries, Pause: tt.pause, Retryable: tt.again,
 			})
 		})
 	}

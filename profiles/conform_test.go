@@ -27,10 +27,10 @@ func (kitAccess) Authority(kitRequest) string               { return "" }
 func (kitAccess) Path(kitRequest) string                    { return "/" }
 func (kitAccess) Query(kitRequest) string                   { return "" }
 func (kitAccess) Source(kitRequest) netip.AddrPort          { return netip.AddrPort{} }
-func (kitAccess) RequestHeader(r kitRequest) layer.Fields   { return fields(r.Header) }
+func (kitAccess) RequestHeader(r kitRequest) layer.Header   { return fields(r.Header) }
 func (kitAccess) Status(kitResponse) int                    { return 200 }
-func (kitAccess) ResponseHeader(r kitResponse) layer.Fields { return fields(r.Header) }
-func (kitAccess) ResponseTrailer(kitResponse) layer.Fields  { return fields(nil) }
+func (kitAccess) ResponseHeader(r kitResponse) layer.Header { return fields(r.Header) }
+func (kitAccess) ResponseTrailer(kitResponse) layer.Header  { return fields(nil) }
 func (kitAccess) Complete(ctx context.Context, r kitResponse, o layer.Observer) kitResponse {
 	return layer.AtEnd[kitResponse]()(ctx, r, o)
 }
@@ -38,7 +38,7 @@ func (kitAccess) Complete(ctx context.Context, r kitResponse, o layer.Observer) 
 // A Router keeps the contract of a layer, whatever its profile: every target
 // is the kit's inner service.
 func TestConforms(t *testing.T) {
-	pass := profiles.PerRoute(func(_ profiles.Route, next kitService) kitService {
+	pass := profiles.WithPerRoute(func(_ profiles.Route, next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})
 	counted := new(ended)
@@ -59,8 +59,8 @@ func TestConforms(t *testing.T) {
 		{"all of it", &profiles.Profile{Routes: []profiles.Route{all}, Targets: two}, []kitOption{pass, new(ended).option()}, false, nil},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			layertest.Conform(t, layertest.Layer{
-				Outlives: true, // another profile may come
+			layertest.Run(t, layertest.Layer{
+				OutlivesInner: true, // another profile may come
 				New: func(ctx context.Context, next kitService) kitService {
 					src := newScript()
 					r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, tt.opts...)
@@ -78,7 +78,7 @@ func TestConforms(t *testing.T) {
 type ended struct{ n atomic.Int64 }
 
 func (e *ended) option() kitOption {
-	return profiles.OnResponse[kitRequest, kitResponse](func(*layer.Route, layer.Class, error) { e.n.Add(1) })
+	return profiles.WithOnResponse[kitRequest, kitResponse](func(*layer.Route, layer.Class, error) { e.n.Add(1) })
 }
 
 func (e *ended) count() int { return int(e.n.Load()) }

@@ -37,18 +37,18 @@ func newSwitchboard(t *testing.T, first *profiles.Profile) *switchboard {
 		s.greet(addr)
 	}
 	connect := func(addr string) tcplayer.Service {
-		return tcplayer.NewEndpoint(t.Context(), addr, tcplayer.DialContext(s.network.DialContext))
+		return tcplayer.NewEndpoint(t.Context(), addr, tcplayer.WithDialContext(s.network.DialContext))
 	}
 	s.source.Set(db, first)
-	s.router = profiles.New(t.Context(), db, &s.source, tcplayer.Access{},
+	s.router = profiles.New(t.Context(), db, &s.source, tcplayer.Accessor{},
 		func(authority string) tcplayer.Service { return connect(where[authority]) },
-		profiles.Forward(func(e *profiles.Endpoint) tcplayer.Service { return connect(e.String()) }),
-		profiles.InitialWait[tcplayer.Request, net.Conn](time.Second))
+		profiles.WithForward(func(e *profiles.Endpoint) tcplayer.Service { return connect(e.String()) }),
+		profiles.WithInitialWait[tcplayer.Request, net.Conn](time.Second))
 	l, err := s.network.Listen("tcp", "10.0.0.9:5432")
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	served := make(chan error, 1)
-	go func() { served <- tcplayer.Serve(ctx, l, s.detect(), tcplayer.Grace(0)) }()
+	go func() { served <- tcplayer.Serve(ctx, l, s.detect(), tcplayer.WithShutdownTimeout(0)) }()
 	t.Cleanup(func() {
 		stop()
 		<-served
@@ -76,15 +76,15 @@ func (s *switchboard) greet(addr string) {
 // client's first byte, unless the profile forbids it.
 func (s *switchboard) detect() tcplayer.Server {
 	forward := tcplayer.Forward(s.router)
-	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		d, err := s.router.Dispatch(ctx)
 		if err != nil {
-			return tcplayer.Traffic{}, err
+			return tcplayer.ByteCount{}, err
 		}
 		if !d.Opaque {
 			s.looked++
 			if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
-				return tcplayer.Traffic{}, err
+				return tcplayer.ByteCount{}, err
 			}
 		}
 		return forward.Call(ctx, conn)

@@ -72,10 +72,10 @@ func (p *Profile) Dispatch(target string) Dispatch {
 }
 
 // Dispatch says what to do with a connection to the Router's target by the
-// profile in force. Like a Call it waits for the first one, see [InitialWait],
+// profile in force. Like a Call it waits for the first one, see [WithInitialWait],
 // and returns an error only if ctx ends before that.
 //
-// A Call goes where Dispatch says, [ToEndpoint] only with [Forward]. Who serves
+// A Call goes where Dispatch says, [ToEndpoint] only with [WithForward]. Who serves
 // connections has to know Opaque before the first byte is looked at.
 func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
 	if ctx.Err() != nil {

@@ -57,7 +57,7 @@ func TestDispatchWaitsForTheFirstProfile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var bs backends
 		source := newScript()
-		r := profiles.New(t.Context(), target, source, access{}, bs.mk, profiles.InitialWait[request, *reply](time.Minute))
+		r := profiles.New(t.Context(), target, source, access{}, bs.mk, profiles.WithInitialWait[request, *reply](time.Minute))
 		time.AfterFunc(time.Second, func() { source.send(&profiles.Profile{OpaqueProtocol: true}, nil) })
 		began := time.Now()
 		d, err := r.Dispatch(t.Context())
@@ -84,11 +84,11 @@ type forwarding struct {
 func newForwarding(t *testing.T, bs *backends, opts ...option) *forwarding {
 	t.Helper()
 	f := &forwarding{t: t}
-	opts = append([]option{profiles.InitialWait[request, *reply](time.Minute), profiles.Forward(
+	opts = append([]option{profiles.WithInitialWait[request, *reply](time.Minute), profiles.WithForward(
 		func(e *profiles.Endpoint) service {
 			f.made, f.labels = append(f.made, e.String()), append(f.labels, e.Labels)
 			return handler(func(ctx context.Context, _ request) (*reply, error) {
-				return &reply{status: 200, from: e.String(), route: layer.RouteOf(ctx)}, nil
+				return &reply{status: 200, from: e.String(), route: layer.RouteFromContext(ctx)}, nil
 			})
 		}),
 	}, opts...)

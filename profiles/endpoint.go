@@ -59,7 +59,7 @@ func (e *Endpoint) Validate() error {
 	return nil
 }
 
-// Forward has requests go to the profile's [Endpoint] where [Profile.Dispatch]
+// WithForward has requests go to the profile's [Endpoint] where [Profile.Dispatch]
 // says [ToEndpoint]: without a split, and without a balancer unless mk makes
 // one. The routes act there as elsewhere; linkerd's proxy, whose controller
 // sends no routes with an endpoint, would not look at them.
@@ -68,7 +68,7 @@ func (e *Endpoint) Validate() error {
 // profile before, so that a service is kept while its endpoint stays; to let go
 // of those that went out of use is its own matter. An endpoint that is not
 // valid is left out. Without this option a Router does not look at endpoints.
-func Forward[Req, Rsp any](mk layer.Make[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
+func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 

@@ -29,18 +29,18 @@ func ExampleRoute_changes() {
 		},
 		{
 			Name: "experiment", Match: profiles.PathPrefix("/v2/reviews"),
-			Faults: []profiles.Fault{{Share: 1, Status: http.StatusServiceUnavailable, TTL: 10 * time.Minute}},
+			Faults: []profiles.Fault{{Fraction: 1, Status: http.StatusServiceUnavailable, TTL: 10 * time.Minute}},
 		},
 		{
 			Name: "rest", Match: profiles.All{},
-			RequestHeader:  layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Team", Value: "books"}}},
-			ResponseHeader: layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Frame-Options", Value: "DENY"}}},
+			RequestHeader:  layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Team", Value: "books"}}},
+			ResponseHeader: layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Frame-Options", Value: "DENY"}}},
 		},
 	}})
-	web := profiles.New(ctx, "web:80", &source, httplayer.Access{}, func(string) httplayer.Service {
+	web := profiles.New(ctx, "web:80", &source, httplayer.Accessor{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, backend.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
 	for _, path := range []string{"/v1/books?page=2", "/v2/reviews", "/v2/books"} {
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://web"+path, http.NoBody)
 		rsp, err := web.Call(ctx, req)

@@ -33,10 +33,10 @@ func Example() {
 		func(authority string) layer.Service[request, *reply] {
 			return layer.Func[request, *reply](func(ctx context.Context, _ request) (*reply, error) {
 				shares[authority]++
-				return &reply{status: 200, route: layer.RouteOf(ctx)}, nil
+				return &reply{status: 200, route: layer.RouteFromContext(ctx)}, nil
 			})
 		},
-		profiles.InitialWait[request, *reply](time.Minute),
+		profiles.WithInitialWait[request, *reply](time.Minute),
 	)
 	for range 1000 {
 		rsp, err := web.Call(ctx, request{method: "GET", path: "/books/7"})
@@ -52,7 +52,7 @@ func Example() {
 }
 
 // A stack of its own for each route, made from what the route says.
-func ExamplePerRoute() {
+func ExampleWithPerRoute() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var source profiles.Static
@@ -82,7 +82,7 @@ func ExamplePerRoute() {
 		})
 	}
 	web := profiles.New(ctx, "web:80", &source, access{}, slow,
-		profiles.PerRoute(stack), profiles.InitialWait[request, *reply](time.Minute))
+		profiles.WithPerRoute(stack), profiles.WithInitialWait[request, *reply](time.Minute))
 
 	_, err := web.Call(ctx, request{method: "GET", path: "/search"})
 	fmt.Println("search ran out of time:", errors.Is(err, context.DeadlineExceeded))
@@ -95,7 +95,7 @@ func ExamplePerRoute() {
 
 // Count successes and failures by route. What is counted where can be looked
 // up once for each route, as a route's pointer stays.
-func ExampleOnResponse() {
+func ExampleWithOnResponse() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var source profiles.Static
@@ -109,8 +109,8 @@ func ExampleOnResponse() {
 		})
 	}
 	web := profiles.New(ctx, "web:80", &source, access{}, notFound,
-		profiles.InitialWait[request, *reply](time.Minute),
-		profiles.OnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
+		profiles.WithInitialWait[request, *reply](time.Minute),
+		profiles.WithOnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
 			if route == nil {
 				route = &layer.Route{Name: "(default)"}
 			}
@@ -125,7 +125,7 @@ func ExampleOnResponse() {
 
 // A route that is retryable sends a failed request again, within the profile's
 // budget.
-func ExampleStandard() {
+func ExampleWithRouteLayers() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	var source profiles.Static
@@ -144,10 +144,10 @@ func ExampleStandard() {
 			return &reply{status: 200}, nil
 		})
 	}
-	// For HTTP: profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify).
+	// For HTTP: profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify).
 	web := profiles.New(ctx, "web:80", &source, access{}, flaky,
-		profiles.Standard(resend{}, nil, layer.ByError[*reply]),
-		profiles.InitialWait[request, *reply](time.Minute))
+		profiles.WithRouteLayers(resend{}, nil, layer.DefaultClassifier[*reply]),
+		profiles.WithInitialWait[request, *reply](time.Minute))
 	rsp, _ := web.Call(ctx, request{method: "GET", path: "/list"})
 	fmt.Println(rsp.status, "after", tries, "tries")
 	// Output:

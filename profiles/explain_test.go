@@ -23,7 +23,7 @@ func TestExplain(t *testing.T) {
 			{Name: "bad", Match: profiles.Path("(")},
 			{Name: "tenant", Match: profiles.Header{Name: "x-tenant", Value: profiles.Prefix("b")}},
 			{Name: "call", Match: profiles.GRPC{Method: "Get"}},
-			{Name: "canary", Match: profiles.Query{Name: "canary", Value: profiles.Present{}}},
+			{Name: "canary", Match: profiles.Query{Name: "canary", Value: profiles.AnyValue{}}},
 			{Name: "host", Match: profiles.Host{Value: profiles.Regex("a|b")}},
 			{Name: "a", Match: profiles.Path("/a/[^/]*")},
 			{Name: "behind", Match: profiles.All{}},
@@ -55,7 +55,7 @@ func TestExplainWithholdsSecrets(t *testing.T) {
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{
 		{Name: "admin", Match: profiles.Header{Name: "Authorization", Value: profiles.Exact("Bearer s3cret")}},
 		{Match: profiles.Header{Name: "cookie", Value: profiles.Prefix("s3cret")}},
-		{Name: "known", Match: profiles.Header{Name: "cookie", Value: profiles.Present{}}},
+		{Name: "known", Match: profiles.Header{Name: "cookie", Value: profiles.AnyValue{}}},
 	}}, &bs)
 	ctx, why := layer.Explain(t.Context())
 	_, err := r.Call(ctx, request{method: "GET", path: "/"})

@@ -14,7 +14,7 @@ type Fault struct {
 	// Share of the requests, 0 to 1. Those of a route's faults come one after
 	// the other: with 0.1 and 0.2, one in ten meets the first and two in ten the
 	// second. They are not more than 1 together.
-	Share float64
+	Fraction float64
 
 	Delay, Jitter time.Duration // before the answer or the forwarding; up to Jitter more, at random
 
@@ -42,8 +42,8 @@ func (f Fault) Validate() error {
 
 func (f Fault) problem() error {
 	switch {
-	case !(f.Share >= 0 && f.Share <= 1):
-		return fmt.Errorf("share %v is not from 0 to 1", f.Share)
+	case !(f.Fraction >= 0 && f.Fraction <= 1):
+		return fmt.Errorf("share %v is not from 0 to 1", f.Fraction)
 	case f.Delay < 0:
 		return fmt.Errorf("delay %v is below 0", f.Delay)
 	case f.Jitter < 0:
@@ -76,14 +76,14 @@ func validFaults(faults []Fault) (valid []Fault, problems []error) {
 	sum := 0.0
 	for i, f := range faults {
 		err := f.problem()
-		if err == nil && sum+f.Share > 1+1e-9 { // tenths add up to a little more than 1
-			err = fmt.Errorf("share %v is more than those before leave", f.Share)
+		if err == nil && sum+f.Fraction > 1+1e-9 { // tenths add up to a little more than 1
+			err = fmt.Errorf("share %v is more than those before leave", f.Fraction)
 		}
 		if err != nil {
 			problems = append(problems, fmt.Errorf("fault %d: %w", i, err))
 			continue
 		}
-		sum += f.Share
+		sum += f.Fraction
 		valid = append(valid, f)
 	}
 	return valid, problems

@@ -42,7 +42,7 @@ func TestRouteIdentity(t *testing.T) {
 		"retryable":    func(r *Route) { r.Retryable = true },
 		"retry all":    func(r *Route) { r.RetryNonIdempotent = true },
 		"timeout":      func(r *Route) { r.Timeout = 1 },
-		"try timeout":  func(r *Route) { r.TryTimeout = 1 },
+		"try timeout":  func(r *Route) { r.AttemptTimeout = 1 },
 		"max retries":  func(r *Route) { r.MaxRetries = 1 },
 		"hedge":        func(r *Route) { r.Hedge = 1 },
 		"limit":        func(r *Route) { r.Limit = 1 },

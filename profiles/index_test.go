@@ -35,10 +35,10 @@ func (probeAccess) Authority(p *probe) string           { p.ask("authority"); re
 func (probeAccess) Path(p *probe) string                { p.ask("path"); return p.path }
 func (probeAccess) Query(p *probe) string               { p.ask("query"); return p.query }
 func (probeAccess) Source(*probe) netip.AddrPort        { return netip.AddrPort{} }
-func (probeAccess) RequestHeader(p *probe) layer.Fields { p.ask("header"); return p.header }
+func (probeAccess) RequestHeader(p *probe) layer.Header { p.ask("header"); return p.header }
 func (probeAccess) Status(int) int                      { return 200 }
-func (probeAccess) ResponseHeader(int) layer.Fields     { return httpFields(nil) }
-func (probeAccess) ResponseTrailer(int) layer.Fields    { return httpFields(nil) }
+func (probeAccess) ResponseHeader(int) layer.Header     { return httpFields(nil) }
+func (probeAccess) ResponseTrailer(int) layer.Header    { return httpFields(nil) }
 func (probeAccess) Complete(ctx context.Context, rsp int, o layer.Observer) int {
 	return layer.AtReturn(ctx, rsp, o)
 }
@@ -181,7 +181,7 @@ func TestIndexBranches(t *testing.T) {
 func TestIndexAsksForWhatIsNeeded(t *testing.T) {
 	s := snapshotOf(&Profile{Routes: []Route{
 		{Name: "books", Match: All{Path("/books"), Header{"x-v", Exact("1")}}},
-		{Name: "same", Match: All{Path("/books"), Header{"x-v", Exact("2")}, Query{"q", Present{}}}},
+		{Name: "same", Match: All{Path("/books"), Header{"x-v", Exact("2")}, Query{"q", AnyValue{}}}},
 		{Name: "authors", Match: Path("/authors")},
 		{Name: "host", Match: Any{Host{Exact("h")}}},
 	}})

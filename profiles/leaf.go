@@ -67,7 +67,7 @@ func (h headerHas) holds(f facts) bool {
 }
 
 // holdsForOne allocates, so it is a function of its own.
-func (h headerHas) holdsForOne(fields layer.Fields) bool {
+func (h headerHas) holdsForOne(fields layer.Header) bool {
 	for name, v := range fields.All() {
 		if strings.EqualFold(name, h.name) && h.value.holds(v) {
 			return true

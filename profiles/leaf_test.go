@@ -68,7 +68,7 @@ func TestHeader(t *testing.T) {
 	for _, tt := range []struct {
 		what string
 		name string
-		text Text
+		text StringMatch
 		want bool
 	}{
 		{"the first value", "x-tenant", Exact("blue"), true},
@@ -80,11 +80,11 @@ func TestHeader(t *testing.T) {
 		{"expression", "x-tenant", Regex("g.*n"), true},
 		{"expression is anchored", "x-tenant", Regex("lu|ree"), false},
 		{"expression is grouped", "x-tenant", Regex("lu|green"), true},
-		{"present", "x-tenant", Present{}, true},
-		{"absent", "x-other", Present{}, false},
+		{"present", "x-tenant", AnyValue{}, true},
+		{"absent", "x-other", AnyValue{}, false},
 		{"absent is not empty", "x-other", Exact(""), false},
 		{"absent matches no expression", "x-other", Regex(".*"), false},
-		{"present and empty", "x-empty", Present{}, true},
+		{"present and empty", "x-empty", AnyValue{}, true},
 		{"empty", "x-empty", Exact(""), true},
 		{"empty, and an expression", "x-empty", Regex(""), true},
 		{"after an empty one", "x-late", Exact("there"), true},
@@ -92,7 +92,7 @@ func TestHeader(t *testing.T) {
 		t.Run(tt.what, func(t *testing.T) {
 			m := compiled(t, Header{tt.name, tt.text})
 			require.Equal(t, needHeader, m.needs())
-			for what, fields := range map[string]layer.Fields{"by name": header, "pairs": pairsOf(header)} {
+			for what, fields := range map[string]layer.Header{"by name": header, "pairs": pairsOf(header)} {
 				assert.Equal(t, tt.want, m.holds(facts{header: fields}), what)
 			}
 		})
@@ -101,14 +101,14 @@ func TestHeader(t *testing.T) {
 
 func TestHost(t *testing.T) {
 	for _, tt := range []struct {
-		text    Text
+		text    StringMatch
 		yes, no []string
 	}{
 		{Exact("Books.example"), []string{"books.example", "BOOKS.EXAMPLE:80", "books.example:"}, []string{"", ":80", "books.example.", "xbooks.example"}},
 		{Exact("::1"), []string{"[::1]", "[::1]:80"}, []string{"[::2]:80", "[::1]x"}},
 		{Prefix("API."), []string{"api.example:80", "Api."}, []string{"api", "www.api.example"}},
 		{Regex("(api|www)[.]example"), []string{"api.example", "WWW.example:1"}, []string{"api.example.org", "x.www.example"}},
-		{Present{}, []string{"a", "a:80"}, []string{"", ":80"}},
+		{AnyValue{}, []string{"a", "a:80"}, []string{"", ":80"}},
 	} {
 		m := compiled(t, Host{tt.text})
 		require.Equal(t, needAuthority, m.needs())
@@ -131,7 +131,7 @@ func TestQuery(t *testing.T) {
 		{Query{"a b", Exact("c+d e")}, []string{"a+b=c%2Bd+e", "a%20b=c%2bd%20e"}, []string{"a+b=c+d+e"}},
 		{Query{"v", Prefix("é")}, []string{"v=%C3%A9t", "v=é"}, []string{"v=%C3", "v=e", "v=%C3%A9%"}},
 		{Query{"v", Regex("a|b b")}, []string{"v=a", "v=b+b", "v=%61"}, []string{"v=ab", "v=b", "v=%zz"}},
-		{Query{"v", Present{}}, []string{"v", "v=", "v=1", "a&v&b", "v==="}, []string{"", "a", "v=%", "v=%4", "v=;"}},
+		{Query{"v", AnyValue{}}, []string{"v", "v=", "v=1", "a&v&b", "v==="}, []string{"", "a", "v=%", "v=%4", "v=;"}},
 	} {
 		m := compiled(t, tt.match)
 		require.Equal(t, needQuery, m.needs())
@@ -165,7 +165,7 @@ func FuzzQuery(f *testing.F) {
 		fs := facts{query: query}
 		require.Equal(t, exact, compiled(t, Query{name, Exact(want)}).holds(fs))
 		require.Equal(t, regex, compiled(t, Query{name, Regex("(?s).*a.*")}).holds(fs))
-		require.Equal(t, values.Has(name), compiled(t, Query{name, Present{}}).holds(fs))
+		require.Equal(t, values.Has(name), compiled(t, Query{name, AnyValue{}}).holds(fs))
 		if want != "" {
 			require.Equal(t, prefix, compiled(t, Query{name, Prefix(want)}).holds(fs))
 		}
@@ -214,19 +214,19 @@ func TestPathPrefix(t *testing.T) {
 }
 
 func TestLeafInvalid(t *testing.T) {
-	type foreign struct{ Text }
+	type foreign struct{ StringMatch }
 	for _, tt := range []struct {
 		match Match
 		err   string
 	}{
-		{Header{"", Present{}}, `header "": the name is not a token`},
-		{Header{":path", Present{}}, `header ":path": the name is not a token`},
+		{Header{"", AnyValue{}}, `header "": the name is not a token`},
+		{Header{":path", AnyValue{}}, `header ":path": the name is not a token`},
 		{Header{"x-a", nil}, `header "x-a": no value: Present holds for any`},
 		{Header{"x-a", Prefix("")}, `header "x-a": prefix is empty`},
 		{Header{"x-a", Regex("(")}, `header "x-a": regex "(": error parsing regexp: missing closing )`},
 		{Header{"x-a", Regex("a)|(b")}, `header "x-a": regex "a)|(b": error parsing regexp: unexpected )`},
 		{Header{"x-a", foreign{}}, `header "x-a": profiles.foreign is no condition on a value`},
-		{Query{"", Present{}}, "query: the name of the parameter is empty"},
+		{Query{"", AnyValue{}}, "query: the name of the parameter is empty"},
 		{Query{"q", nil}, `query parameter "q": no value`},
 		{Host{nil}, "host: no value"},
 		{Host{Exact("")}, `host "" is not a host`},

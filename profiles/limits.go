@@ -20,7 +20,7 @@ func (r Route) outOfRange() []error {
 		}
 	}
 	notBelow("timeout", r.Timeout)
-	notBelow("try timeout", r.TryTimeout)
+	notBelow("try timeout", r.AttemptTimeout)
 	notBelow("hedge", r.Hedge)
 	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
 		problems = append(problems, fmt.Errorf("max retries %d is not from 0 to %d", r.MaxRetries, maxRetries))
@@ -36,7 +36,7 @@ func (r Route) outOfRange() []error {
 
 // inRange is the route without those pieces.
 func (r Route) inRange() Route {
-	r.Timeout, r.TryTimeout, r.Hedge = max(r.Timeout, 0), max(r.TryTimeout, 0), max(r.Hedge, 0)
+	r.Timeout, r.AttemptTimeout, r.Hedge = max(r.Timeout, 0), max(r.AttemptTimeout, 0), max(r.Hedge, 0)
 	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
 		r.MaxRetries = 0
 	}

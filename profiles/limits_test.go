@@ -55,12 +55,12 @@ func TestTimeout(t *testing.T) {
 						}
 						return tt.serve(ctx, req)
 					})
-				}, standard(), profiles.InitialWait[request, *reply](second))
+				}, standard(), profiles.WithInitialWait[request, *reply](second))
 				began := time.Now()
 				_, err := r.Call(ctx, get)
 				assert.Equal(t, tt.ends, time.Since(began))
 				if tt.ends == tt.timeout {
-					assert.ErrorIs(t, err, layer.ErrHeadTimeout)
+					assert.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 					assert.NotErrorIs(t, err, layer.ErrNotReady)
 				} else {
 					assert.NoError(t, err)
@@ -76,7 +76,7 @@ func TestTryTimeout(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var source profiles.Static
-			source.Set(target, retryable(func(r *profiles.Route) { r.TryTimeout, r.Retryable = time.Second, again }))
+			source.Set(target, retryable(func(r *profiles.Route) { r.AttemptTimeout, r.Retryable = time.Second, again }))
 			came := 0
 			r := profiles.New(ctx, target, &source, access{}, func(string) service {
 				return handler(func(ctx context.Context, req request) (*reply, error) {
@@ -85,14 +85,14 @@ func TestTryTimeout(t *testing.T) {
 					}
 					return &reply{status: 200}, nil
 				})
-			}, standard(), profiles.InitialWait[request, *reply](time.Second))
+			}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
 			began := time.Now()
 			_, err := r.Call(ctx, get)
 			if again {
 				require.NoError(t, err)
 				assert.Equal(t, 2, came)
 			} else {
-				require.ErrorIs(t, err, layer.ErrTryTimeout)
+				require.ErrorIs(t, err, layer.ErrAttemptTimeout)
 				assert.Equal(t, 1, came)
 			}
 			assert.GreaterOrEqual(t, time.Since(began), time.Second)
@@ -132,7 +132,7 @@ func TestHedge(t *testing.T) {
 							return nil, context.Cause(ctx)
 						}
 					})
-				}, standard(), profiles.InitialWait[request, *reply](time.Second))
+				}, standard(), profiles.WithInitialWait[request, *reply](time.Second))
 				began := time.Now()
 				_, err := r.Call(ctx, tt.req)
 				require.NoError(t, err)
@@ -188,7 +188,7 @@ func TestLimitAndRate(t *testing.T) {
 
 func TestStandardUnderPerRoute(t *testing.T) {
 	above := 0
-	r, bs := serving(t, retryable(), status(503), profiles.PerRoute(func(route profiles.Route, next service) service {
+	r, bs := serving(t, retryable(), status(503), profiles.WithPerRoute(func(route profiles.Route, next service) service {
 		assert.Equal(t, "r", route.Name)
 		return handler(func(ctx context.Context, req request) (*reply, error) {
 			above++
@@ -202,7 +202,7 @@ func TestStandardUnderPerRoute(t *testing.T) {
 
 func TestLimitsOutOfRange(t *testing.T) {
 	bad := &profiles.Profile{Routes: []profiles.Route{{
-		Name: "bad", Match: profiles.Path("/"), Timeout: -1, TryTimeout: -1, Hedge: -1, MaxRetries: 100, Limit: -1,
+		Name: "bad", Match: profiles.Path("/"), Timeout: -1, AttemptTimeout: -1, Hedge: -1, MaxRetries: 100, Limit: -1,
 		Rate: profiles.Rate{PerSecond: -1},
 	}}}
 	err := bad.Validate()

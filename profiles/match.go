@@ -55,7 +55,7 @@ type (
 	// is not among its header fields.
 	Header struct {
 		Name  string
-		Value Text
+		Value StringMatch
 	}
 
 	// Query holds if one of the values of the query parameter does. Names and
@@ -63,13 +63,13 @@ type (
 	// parameters that are badly encoded are not there. Name must not be empty.
 	Query struct {
 		Name  string
-		Value Text
+		Value StringMatch
 	}
 
 	// Host is a condition on the authority of a request, without the port and
 	// the brackets of an IPv6 address. The case of letters does not matter.
 	// Present holds if the request says its host.
-	Host struct{ Value Text }
+	Host struct{ Value StringMatch }
 
 	// GRPC holds for paths "/Service/Method" of two segments. An empty Service
 	// or Method stands for any; Service is with its package, "books.v1.Books".
@@ -89,7 +89,7 @@ type (
 	// gRPC status is in the header the header is the trailers.
 	Trailer struct {
 		Name  string
-		Value Text
+		Value StringMatch
 	}
 )
 

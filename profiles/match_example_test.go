@@ -16,11 +16,11 @@ func ExampleMatch() {
 	source.Set("books:80", &profiles.Profile{Routes: []profiles.Route{
 		{Name: "canary", Match: profiles.All{
 			profiles.PathPrefix("/books"),
-			profiles.Header{Name: "x-canary", Value: profiles.Present{}},
+			profiles.Header{Name: "x-canary", Value: profiles.AnyValue{}},
 		}},
 		{Name: "search", Match: profiles.All{
 			profiles.Path("/books"),
-			profiles.Query{Name: "q", Value: profiles.Present{}},
+			profiles.Query{Name: "q", Value: profiles.AnyValue{}},
 		}},
 		{Name: "orders", Match: profiles.GRPC{Service: "orders.v1.Orders"}},
 		{Name: "author", Match: profiles.Path("/books/[^/]+/author")},
@@ -30,7 +30,7 @@ func ExampleMatch() {
 	defer cancel()
 	books := profiles.New(ctx, "books:80", &source, access{}, func(string) service {
 		return handler(func(context.Context, request) (*reply, error) { return &reply{status: 200}, nil })
-	}, profiles.InitialWait[request, *reply](time.Minute))
+	}, profiles.WithInitialWait[request, *reply](time.Minute))
 
 	asked, why := layer.Explain(ctx)
 	_, _ = books.Call(asked, request{method: "GET", path: "/books/7/author"})

@@ -22,19 +22,19 @@ type counters struct{ requests, tries layer.Instruments }
 func newCounters() *counters {
 	some := func() layer.Instruments {
 		return layer.Instruments{
-			Requests: new(counter), Refusals: new(counter), Responses: labelled{}, Skipped: labelled{},
-			Retries: new(counter), Expired: labelled{}, Refused: labelled{},
+			Requests: new(counter), Rejections: new(counter), Responses: labelled{}, RetriesSkipped: labelled{},
+			Retries: new(counter), Timeouts: labelled{}, LayerRejections: labelled{},
 		}
 	}
 	return &counters{some(), some()}
 }
 
 func (c *counters) option() option {
-	return profiles.Measured[request, *reply](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
+	return profiles.WithMetrics[request, *reply](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
 }
 
 func (c *counters) forHTTP() httpOption {
-	return profiles.Measured[*http.Request, *http.Response](func(profiles.Route) (requests, tries layer.Instruments) {
+	return profiles.WithMetrics[*http.Request, *http.Response](func(profiles.Route) (requests, tries layer.Instruments) {
 		return c.requests, c.tries
 	})
 }
@@ -64,9 +64,9 @@ func TestNoBudgetLeft(t *testing.T) {
 	c := newCounters()
 	r, bs := serving(t, retryable(), status(503), c.option())
 	assert.EqualValues(t, 11, tries(t, r, bs, get))
-	assert.EqualValues(t, 1, of(c.requests.Skipped, "budget"))
+	assert.EqualValues(t, 1, of(c.requests.RetriesSkipped, "budget"))
 	assert.EqualValues(t, 1, tries(t, r, bs, get))
-	assert.EqualValues(t, 2, of(c.requests.Skipped, "budget"))
+	assert.EqualValues(t, 2, of(c.requests.RetriesSkipped, "budget"))
 	assert.EqualValues(t, 10, count(c.requests.Retries))
 }
 
@@ -95,15 +95,15 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 	for _, retries := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCounters()
-			p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = retries, time.Millisecond })
+			p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = retries, time.Millisecond })
 			if retries {
 				p.RetryBudget = nil
 			}
 			r, _ := serving(t, p, hang, c.option())
 			_, err := r.Call(t.Context(), get)
-			require.ErrorIs(t, err, layer.ErrTryTimeout)
-			assert.Empty(t, c.requests.Skipped)
-			assert.EqualValues(t, 1, of(c.requests.Expired, "try"))
+			require.ErrorIs(t, err, layer.ErrAttemptTimeout)
+			assert.Empty(t, c.requests.RetriesSkipped)
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "try"))
 		})
 	}
 }
@@ -111,11 +111,11 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 // One who sends requests again himself does not lift the limit on a try.
 func TestTryTimeoutBelowARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := retryable(func(r *profiles.Route) { r.Retryable, r.TryTimeout = false, time.Millisecond })
+		p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = false, time.Millisecond })
 		r, bs := serving(t, p, hang)
-		svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{Tries: 2})(r)
+		svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{MaxAttempts: 2})(r)
 		_, err := svc.Call(t.Context(), get)
-		require.ErrorIs(t, err, layer.ErrTryTimeout)
+		require.ErrorIs(t, err, layer.ErrAttemptTimeout)
 		assert.EqualValues(t, 2, bs.calls()[target])
 	})
 }
@@ -128,6 +128,6 @@ func TestMeasuredOfATimeout(t *testing.T) {
 		_, err := r.Call(t.Context(), get)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		assert.EqualValues(t, 1, of(c.requests.Responses, "failure"))
-		assert.EqualValues(t, 1, of(c.requests.Expired, "head"))
+		assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
 	})
 }

@@ -15,10 +15,10 @@ import "fmt"
 // them. The target should be one that gets no requests of its own, or the two
 // share its queue and its limits.
 type Mirror struct {
-	Authority string  // as that of a Target
-	Share     float64 // of the requests, above 0 to 1; 0 is all of them
-	Body      int64   // requests with larger bodies are not copied; 0 is 64 KiB, -1 those without one only
-	InFlight  int     // copies at a time, what is beyond is not sent; 0 is 100
+	Authority    string  // as that of a Target
+	Fraction     float64 // of the requests, above 0 to 1; 0 is all of them
+	MaxBodyBytes int64   // requests with larger bodies are not copied; 0 is 64 KiB, -1 those without one only
+	MaxInFlight  int     // copies at a time, what is beyond is not sent; 0 is 100
 }
 
 // MirrorHeader is the header field that tells a copy from a request: its value
@@ -36,12 +36,12 @@ func (m Mirror) Validate() error {
 		return fmt.Errorf("mirror: %w", err)
 	}
 	switch {
-	case !(m.Share >= 0 && m.Share <= 1):
-		return fmt.Errorf("mirror %q: share %v is not above 0 to 1, or 0 for all", m.Authority, m.Share)
-	case m.Body < -1:
-		return fmt.Errorf("mirror %q: body %d is below -1", m.Authority, m.Body)
-	case m.InFlight < 0:
-		return fmt.Errorf("mirror %q: in flight %d is below 0", m.Authority, m.InFlight)
+	case !(m.Fraction >= 0 && m.Fraction <= 1):
+		return fmt.Errorf("mirror %q: share %v is not above 0 to 1, or 0 for all", m.Authority, m.Fraction)
+	case m.MaxBodyBytes < -1:
+		return fmt.Errorf("mirror %q: body %d is below -1", m.Authority, m.MaxBodyBytes)
+	case m.MaxInFlight < 0:
+		return fmt.Errorf("mirror %q: in flight %d is below 0", m.Authority, m.MaxInFlight)
 	}
 	return nil
 }

@@ -61,9 +61,9 @@ func inTown(t *testing.T, change func(*profiles.Profile), f func(t *testing.T, w
 		defer time.Sleep(time.Second) // what a copy takes to end
 		defer cancel()
 		w.source.Set(target, mirroring(change))
-		w.webRouter = profiles.New(ctx, target, &w.source, httplayer.Access{}, w.mk, append([]webOption{
-			profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-			profiles.InitialWait[webRequest, webResponse](time.Second),
+		w.webRouter = profiles.New(ctx, target, &w.source, httplayer.Accessor{}, w.mk, append([]webOption{
+			profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+			profiles.WithInitialWait[webRequest, webResponse](time.Second),
 		}, opts...)...)
 		f(t, w)
 	})
@@ -145,7 +145,7 @@ func (w *town) post(t *testing.T, body string, fields ...string) {
 
 func TestMirrorGetsWhatTheTargetGets(t *testing.T) {
 	change := func(p *profiles.Profile) {
-		p.Routes[0].RequestHeader = layer.FieldChanges{Set: []layer.FieldPair{{Name: "Via", Value: "us"}}, Remove: []string{"Authorization"}}
+		p.Routes[0].RequestHeader = layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Via", Value: "us"}}, Remove: []string{"Authorization"}}
 	}
 	inTown(t, change, func(t *testing.T, w *town) {
 		w.post(t, "order", "Authorization", "secret", "A", "b")
@@ -191,7 +191,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 	} {
 		for what, change := range map[string]func(*profiles.Route){
 			"alone":        func(*profiles.Route) {},
-			"with retries": func(r *profiles.Route) { r.Retryable, r.Timeout, r.TryTimeout = true, time.Minute, time.Second },
+			"with retries": func(r *profiles.Route) { r.Retryable, r.Timeout, r.AttemptTimeout = true, time.Minute, time.Second },
 		} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				inTown(t, func(p *profiles.Profile) {
@@ -231,16 +231,16 @@ func TestMirrorOfAFailingPrimary(t *testing.T) {
 }
 
 func TestMirrorValidate(t *testing.T) {
-	for _, m := range []profiles.Mirror{{Authority: shadow}, {Authority: shadow, Share: 1, Body: -1, InFlight: 1}} {
+	for _, m := range []profiles.Mirror{{Authority: shadow}, {Authority: shadow, Fraction: 1, MaxBodyBytes: -1, MaxInFlight: 1}} {
 		assert.NoError(t, m.Validate())
 	}
 	for want, m := range map[string]profiles.Mirror{
 		`mirror: target "": no port`:                                       {},
 		`mirror: target "10.0.0.1:80": not a DNS name`:                     {Authority: "10.0.0.1:80"},
-		`mirror "shadow:80": share NaN is not above 0 to 1, or 0 for all`:  {Authority: shadow, Share: math.NaN()},
-		`mirror "shadow:80": share -0.1 is not above 0 to 1, or 0 for all`: {Authority: shadow, Share: -0.1},
-		`mirror "shadow:80": body -2 is below -1`:                          {Authority: shadow, Body: -2},
-		`mirror "shadow:80": in flight -1 is below 0`:                      {Authority: shadow, InFlight: -1},
+		`mirror "shadow:80": share NaN is not above 0 to 1, or 0 for all`:  {Authority: shadow, Fraction: math.NaN()},
+		`mirror "shadow:80": share -0.1 is not above 0 to 1, or 0 for all`: {Authority: shadow, Fraction: -0.1},
+		`mirror "shadow:80": body -2 is below -1`:                          {Authority: shadow, MaxBodyBytes: -2},
+		`mirror "shadow:80": in flight -1 is below 0`:                      {Authority: shadow, MaxInFlight: -1},
 	} {
 		assert.EqualError(t, m.Validate(), want)
 		p := mirroring(func(p *profiles.Profile) { p.Routes[0].Mirrors = append(p.Routes[0].Mirrors, m) })

@@ -15,7 +15,7 @@ func (a *acting[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	var layers []layer.Layer[Req, Rsp]
 	for _, m := range a.route.Mirrors {
 		layers = append(layers, layer.Mirror(a.life, a.service(m.Authority), a.standard.edit, layer.MirrorPolicy[Req]{
-			Target: m.Authority, Match: a.original, Share: m.Share, Body: m.Body, InFlight: m.InFlight, Change: a.marked,
+			Target: m.Authority, Match: a.original, Fraction: m.Fraction, MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight, Rewrite: a.marked,
 		}, a.options(a.errs, nil)...))
 	}
 	return layers
@@ -36,8 +36,8 @@ func (a *acting[Req, Rsp]) original(req Req) bool {
 
 // marked is a copy as it is forwarded.
 func (a *acting[Req, Rsp]) marked(copied Req) Req {
-	copied = a.standard.edit.Request(copied, a.route.RequestHeader)
-	return a.standard.edit.Request(copied, layer.FieldChanges{Set: []layer.FieldPair{{Name: MirrorHeader, Value: a.target}}})
+	copied = a.standard.edit.EditRequest(copied, a.route.RequestHeader)
+	return a.standard.edit.EditRequest(copied, layer.HeaderMutation{Set: []layer.HeaderField{{Name: MirrorHeader, Value: a.target}}})
 }
 
 // mirrorProblems returns an error for each mirror that is left out.

@@ -28,7 +28,7 @@ func TestMirrorsOfMirrors(t *testing.T) {
 func TestMirrorsEach(t *testing.T) {
 	change := func(p *profiles.Profile) {
 		p.Targets = []profiles.Target{{"a:80", 1}, {"b:80", 1}}
-		p.Routes[0].Mirrors = []profiles.Mirror{{Authority: shadow}, {Authority: "a:80", Body: -1}, {Authority: "10.0.0.1:80"}}
+		p.Routes[0].Mirrors = []profiles.Mirror{{Authority: shadow}, {Authority: "a:80", MaxBodyBytes: -1}, {Authority: "10.0.0.1:80"}}
 		p.Routes = append([]profiles.Route{{Name: "other", Match: profiles.Method("PUT"), Mirrors: p.Routes[0].Mirrors[:1]}}, p.Routes...)
 	}
 	log := newLog()
@@ -41,12 +41,12 @@ func TestMirrorsEach(t *testing.T) {
 			target: w.made[target], shadow: w.made[shadow], "a:80": w.made["a:80"], "b:80": w.made["b:80"],
 		}, "a target is made once")
 		require.Equal(t, []string{`mirror: target "10.0.0.1:80": not a DNS name`}, log.attrs("left out of a profile", "err"))
-	}, profiles.Logger[webRequest, webResponse](slog.New(log)))
+	}, profiles.WithLogger[webRequest, webResponse](slog.New(log)))
 }
 
 func TestMirrorShare(t *testing.T) {
 	const n = 2000
-	inTown(t, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Share = 0.25 }, func(t *testing.T, w *town) {
+	inTown(t, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Fraction = 0.25 }, func(t *testing.T, w *town) {
 		for range n {
 			w.post(t, "")
 			synctest.Wait()
@@ -58,8 +58,8 @@ func TestMirrorShare(t *testing.T) {
 // What is in flight is one number for gRPC and for other requests.
 func TestMirrorInFlight(t *testing.T) {
 	change := func(p *profiles.Profile) {
-		p.Routes[0].Mirrors[0].InFlight = 2
-		p.Routes[0].TryTimeout = time.Second
+		p.Routes[0].Mirrors[0].MaxInFlight = 2
+		p.Routes[0].AttemptTimeout = time.Second
 	}
 	inTown(t, change, func(t *testing.T, w *town) {
 		w.serve[shadow] = hanging
@@ -84,7 +84,7 @@ func hanging(ctx context.Context) (webResponse, error) {
 }
 
 func TestMirrorOutlivesProfiles(t *testing.T) {
-	one := func(p *profiles.Profile) { p.Routes[0].Mirrors[0].InFlight = 1 }
+	one := func(p *profiles.Profile) { p.Routes[0].Mirrors[0].MaxInFlight = 1 }
 	inTown(t, one, func(t *testing.T, w *town) {
 		w.serve[shadow] = hanging
 		w.post(t, "order")
@@ -96,7 +96,7 @@ func TestMirrorOutlivesProfiles(t *testing.T) {
 		require.Len(t, w.at("web.local:80"), 1)
 		require.Len(t, w.at(shadow), 1, "the same route has the same mirror, which is full")
 
-		w.source.Set(target, mirroring(one, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Share = 1 }))
+		w.source.Set(target, mirroring(one, func(p *profiles.Profile) { p.Routes[0].Mirrors[0].Fraction = 1 }))
 		synctest.Wait()
 		w.post(t, "order")
 		require.Len(t, w.at(shadow), 2, "another mirror has room of its own")
@@ -130,7 +130,7 @@ func TestMirrorEndsWithTheRouter(t *testing.T) {
 func TestMirrorIsCountedApart(t *testing.T) {
 	c := newCounters()
 	c.requests.Mirrored = labelled{}
-	measured := profiles.Measured[webRequest, webResponse](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
+	measured := profiles.WithMetrics[webRequest, webResponse](func(profiles.Route) (requests, tries layer.Instruments) { return c.requests, c.tries })
 	inTown(t, nil, func(t *testing.T, w *town) {
 		w.serve[shadow] = func(context.Context) (webResponse, error) { return answer(500), nil }
 		w.post(t, "order")
@@ -153,7 +153,7 @@ func TestMirrorHasTheRoute(t *testing.T) {
 	inTown(t, nil, func(t *testing.T, w *town) {
 		routes := make(chan *layer.Route, 1)
 		w.serve[shadow] = func(ctx context.Context) (webResponse, error) {
-			routes <- layer.RouteOf(ctx)
+			routes <- layer.RouteFromContext(ctx)
 			return nil, nil
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 		go func() {
 			for i := range 20 {
 				time.Sleep(time.Second)
-				w.source.Set(target, mirroring(func(p *profiles.Profile) { p.Routes[0].Mirrors[0].InFlight = 1 + i%3*100 }))
+				w.source.Set(target, mirroring(func(p *profiles.Profile) { p.Routes[0].Mirrors[0].MaxInFlight = 1 + i%3*100 }))
 			}
 			done <- struct{}{}
 		}()

@@ -25,7 +25,7 @@ func TestRouterModel(t *testing.T) {
 		down := make(map[string]bool)
 		bs.prepare = func(b *backend) { b.unready.Store(down[b.authority]) }
 		stacks := make(map[string]int) // route name: stacks made
-		r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.PerRoute(
+		r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.WithPerRoute(
 			func(route profiles.Route, next service) service { stacks[route.Name]++; return next }))
 
 		var routes []string // names are paths

@@ -17,7 +17,7 @@ type options[Req, Rsp any] struct {
 	perRoute    func(Route, layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 	unrouted    func(layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 	onProfile   func(*Profile)
-	forward     layer.Make[*Endpoint, Req, Rsp]
+	forward     layer.MakeService[*Endpoint, Req, Rsp]
 	standard    *standard[Req, Rsp] // nil: routes do not act
 	measured    func(Route) (requests, tries layer.Instruments)
 	onResponse  func(*layer.Route, layer.Class, error)
@@ -28,51 +28,51 @@ type optionFunc[Req, Rsp any] func(*options[Req, Rsp])
 
 func (f optionFunc[Req, Rsp]) apply(o *options[Req, Rsp]) { f(o) }
 
-// InitialWait lets requests wait for the first profile, but not beyond d after
+// WithInitialWait lets requests wait for the first profile, but not beyond d after
 // the Router was made; then the default profile serves until the real one
 // comes. The default, and the meaning of d <= 0, is not to wait.
 //
 // This is the one wait in a Router, and breaks the rule that only a queue
 // waits: a request that is sent by the default profile while the real one is
 // on its way may reach a target that it must not reach.
-func InitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
+func WithInitialWait[Req, Rsp any](d time.Duration) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.initialWait = d })
 }
 
-// PerRoute puts a stack of its own between each route and its targets, for what
-// [Standard] does not do. stack is asked once for each route; the result serves
-// for as long as profiles have that same route (but see [OnProfile]). It may return next, and must
-// return at once. The default route has no stack; see [Unrouted].
+// WithPerRoute puts a stack of its own between each route and its targets, for what
+// [WithRouteLayers] does not do. stack is asked once for each route; the result serves
+// for as long as profiles have that same route (but see [WithOnUpdate]). It may return next, and must
+// return at once. The default route has no stack; see [WithDefaultRoute].
 //
-// With Standard, next is what that makes of the route. Each Call of it draws a
+// With WithRouteLayers, next is what that makes of the route. Each Call of it draws a
 // target anew, from the profile that was in force when the request came. For
 // that the profile travels in the context: call next with the context that the
 // stack was called with, or one made from it.
-func PerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
+func WithPerRoute[Req, Rsp any](stack func(route Route, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.perRoute = stack })
 }
 
-// Unrouted puts a stack of its own between the requests that match no route and
+// WithDefaultRoute puts a stack of its own between the requests that match no route and
 // their targets. stack is asked anew for each profile, and must return at once.
-func Unrouted[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
+func WithDefaultRoute[Req, Rsp any](stack func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.unrouted = stack })
 }
 
-// OnProfile has told called with each profile that is about to be in force, the
-// default one included, before [PerRoute], [Unrouted] and [Measured] are asked for
+// WithOnUpdate has told called with each profile that is about to be in force, the
+// default one included, before [WithPerRoute], [WithDefaultRoute] and [WithMetrics] are asked for
 // what it needs: for those who count by names that the profile says, and have to
 // know which routes are over. It is called for one profile at a time, and must
 // return at once.
 //
 // A Router with this option makes all routes anew when the profile's Name changes,
-// also those that [PerRoute], [OnResponse] and [Measured] otherwise keep: what a
+// also those that [WithPerRoute], [WithOnResponse] and [WithMetrics] otherwise keep: what a
 // stack has in flight, or has counted for a limit or a rate, stays with the old one.
-func OnProfile[Req, Rsp any](told func(p *Profile)) Option[Req, Rsp] {
+func WithOnUpdate[Req, Rsp any](told func(p *Profile)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onProfile = told })
 }
 
-// Options is all of opts as one.
-func Options[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
+// Join is all of opts as one.
+func Join[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
 		for _, opt := range opts {
 			if opt != nil {
@@ -82,7 +82,7 @@ func Options[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 	})
 }
 
-// OnResponse has report called once for each request when it is over: when its
+// WithOnResponse has report called once for each request when it is over: when its
 // response has ended, as the Access's Complete says, or when it failed without
 // one. route is nil for the default route, and a route without name and
 // labels; the same route has the same pointer for as long as profiles have it,
@@ -96,12 +96,12 @@ func Options[Req, Rsp any](opts ...Option[Req, Rsp]) Option[Req, Rsp] {
 // was a response. One whose time ran out while it waited is a failure.
 //
 // report must be quick and safe for concurrent use.
-func OnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {
+func WithOnResponse[Req, Rsp any](report func(route *layer.Route, class layer.Class, err error)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.onResponse = report })
 }
 
-// Logger has the Router log to l: profiles that come (as Debug), pieces left out
+// WithLogger has the Router log to l: profiles that come (as Debug), pieces left out
 // of them, and errors of the source. The default is to be silent.
-func Logger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
+func WithLogger[Req, Rsp any](l *slog.Logger) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.log = l })
 }

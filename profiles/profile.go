@@ -35,7 +35,7 @@ type Profile struct {
 
 	// Endpoint is the one place where the destination is served, if it is
 	// served at one. A profile with a Name is not: see [Profile.Dispatch]. A
-	// Router reads it with [Forward].
+	// Router reads it with [WithForward].
 	Endpoint *Endpoint
 
 	// RetryBudget bounds the retries and the hedges of all routes together; nil
@@ -47,8 +47,8 @@ type Profile struct {
 // when they are deeply equal; the same route keeps its state from one profile
 // to the next.
 //
-// What follows Labels is acted on by [Standard], or by whatever else is given
-// to [PerRoute]. There 0 is none, and so is a value that is out of its range.
+// What follows Labels is acted on by [WithRouteLayers], or by whatever else is given
+// to [WithPerRoute]. There 0 is none, and so is a value that is out of its range.
 type Route struct {
 	Name    string            // for people and metrics; may be empty
 	Match   Match             // which requests; nil is invalid
@@ -59,9 +59,9 @@ type Route struct {
 	// all tries and all waiting included.
 	Timeout time.Duration
 
-	// TryTimeout is the same for a single try. What is over it is tried again
+	// AttemptTimeout is the same for a single try. What is over it is tried again
 	// if the route is Retryable, else it is a failure.
-	TryTimeout time.Duration
+	AttemptTimeout time.Duration
 
 	// Retryable allows retries of failed requests that are idempotent, within the
 	// profile's RetryBudget. For HTTP these are GET, HEAD, OPTIONS, TRACE, PUT,
@@ -88,8 +88,8 @@ type Route struct {
 	// RequestHeader changes the header of requests as they are forwarded, and
 	// ResponseHeader that of responses, answers of Redirect and Faults included.
 	// Matches see a request as it came.
-	RequestHeader  layer.FieldChanges
-	ResponseHeader layer.FieldChanges
+	RequestHeader  layer.HeaderMutation
+	ResponseHeader layer.HeaderMutation
 
 	// Redirect, if there is one, is the answer to every request that is not
 	// where it points to already: no other is forwarded. Of faults the first
@@ -165,7 +165,7 @@ func (p *Profile) Validate() error {
 }
 
 // Validate says why a Router would leave the route out, or returns nil.
-// Classes, members of a condition, and all that Standard acts on do not make the
+// Classes, members of a condition, and all that WithRouteLayers acts on do not make the
 // route invalid; [Profile.Validate] finds those too.
 func (r Route) Validate() error {
 	return validate(r.Match)

@@ -58,7 +58,7 @@ func (e *ending[Req, Rsp]) End(err error) {
 	switch {
 	case err == nil:
 		class = e.verdict.end(e.router.access.ResponseTrailer(e.rsp))
-	case errors.Is(err, layer.ErrUnread), cancelled(e.ctx):
+	case errors.Is(err, layer.ErrBodyClosedEarly), cancelled(e.ctx):
 		class = e.verdict.class
 	}
 	e.router.onResponse(e.route, class, err)

@@ -34,7 +34,7 @@ func reporting(t *testing.T, serve func(ctx context.Context, req request) (*repl
 		{Match: profiles.Path("/unnamed"), Classes: []profiles.ResponseClass{
 			{Match: profiles.Status{Min: 200, Max: 200}, Failure: true},
 		}},
-	}}, &bs, profiles.OnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
+	}}, &bs, profiles.WithOnResponse[request, *reply](func(route *layer.Route, class layer.Class, err error) {
 		outcomes = append(outcomes, outcome{route, class, err})
 	}))
 	return r, &outcomes
@@ -101,9 +101,9 @@ func TestOnResponseAtTheEnd(t *testing.T) {
 		{"broken off", request{path: "/"}, 200, nil, io.ErrUnexpectedEOF, false, layer.Failure},
 		{"broken off, though a class says success", request{path: "/a"}, 503, nil, io.ErrUnexpectedEOF, false, layer.Failure},
 		{"deadline", request{path: "/"}, 200, nil, context.DeadlineExceeded, false, layer.Failure},
-		{"not read to the end", request{path: "/"}, 200, nil, layer.ErrUnread, false, layer.Success},
-		{"not read to the end, 5xx", request{path: "/"}, 500, nil, layer.ErrUnread, false, layer.Failure},
-		{"not read to the end, trailers are not to be touched", grpc, 200, fields{"grpc-status": "13"}, layer.ErrUnread, false, layer.Success},
+		{"not read to the end", request{path: "/"}, 200, nil, layer.ErrBodyClosedEarly, false, layer.Success},
+		{"not read to the end, 5xx", request{path: "/"}, 500, nil, layer.ErrBodyClosedEarly, false, layer.Failure},
+		{"not read to the end, trailers are not to be touched", grpc, 200, fields{"grpc-status": "13"}, layer.ErrBodyClosedEarly, false, layer.Success},
 		{"the caller left", request{path: "/"}, 200, nil, errors.New("the caller's own reason"), true, layer.Success},
 		{"the caller left a failure", request{path: "/a"}, 404, nil, context.Canceled, true, layer.Failure},
 	} {
@@ -160,9 +160,9 @@ func TestOnResponseOfErrors(t *testing.T) {
 func TestOnResponseOfALimitAbove(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, outcomes := reporting(t, hang)
-		svc := layer.HeadTimeout[request, *reply](time.Millisecond)(r)
+		svc := layer.ResponseHeaderTimeout[request, *reply](time.Millisecond)(r)
 		_, err := svc.Call(t.Context(), request{path: "/a"})
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.Len(t, *outcomes, 1)
 		assert.Equal(t, layer.Failure, (*outcomes)[0].class)
 	})
@@ -176,11 +176,11 @@ func TestOnResponseOfATimeoutInAQueue(t *testing.T) {
 		r, _ := serving(t, p, func(ctx context.Context, _ request) (*reply, error) {
 			<-ctx.Done()
 			return nil, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}
-		}, profiles.OnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) {
+		}, profiles.WithOnResponse[request, *reply](func(_ *layer.Route, class layer.Class, _ error) {
 			classes = append(classes, class)
 		}))
 		_, err := r.Call(t.Context(), get)
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		assert.Equal(t, []layer.Class{layer.Failure}, classes)
 	})
 }
@@ -190,8 +190,8 @@ func TestOnResponseOncePerRequest(t *testing.T) {
 	reports := 0
 	var bs backends
 	r := routerOf(t, &profiles.Profile{Routes: []profiles.Route{{Name: "all", Match: profiles.All{}}}}, &bs,
-		profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) { reports++ }),
-		profiles.PerRoute(func(_ profiles.Route, next service) service {
+		profiles.WithOnResponse[request, *reply](func(*layer.Route, layer.Class, error) { reports++ }),
+		profiles.WithPerRoute(func(_ profiles.Route, next service) service {
 			return handler(func(ctx context.Context, req request) (*reply, error) {
 				if _, err := next.Call(ctx, req); err != nil {
 					return nil, err

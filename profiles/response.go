@@ -13,7 +13,7 @@ import (
 // by then all is decided that it could say.
 type response struct {
 	status          int
-	header, trailer layer.Fields
+	header, trailer layer.Header
 }
 
 // truth is whether a condition holds.

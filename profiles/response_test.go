@@ -14,7 +14,7 @@ import (
 func TestClassifyByTrailers(t *testing.T) {
 	const success, failure = layer.Success, layer.Failure
 	code := func(from, to uint32) Match { return GRPCStatus{from, to} }
-	sum := func(v Text) Match { return Trailer{"x-sum", v} }
+	sum := func(v StringMatch) Match { return Trailer{"x-sum", v} }
 	sent := fieldMap{"X-Sum": "42"}
 	for _, tt := range []struct {
 		what            string
@@ -38,16 +38,16 @@ func TestClassifyByTrailers(t *testing.T) {
 
 		{"a trailer", []ResponseClass{{sum(Exact("42")), true}}, false, 200, nil, sent, success, true, failure},
 		{"a trailer with another value", []ResponseClass{{sum(Exact("43")), true}}, false, 200, nil, sent, success, true, success},
-		{"a trailer that is there", []ResponseClass{{sum(Present{}), true}}, false, 200, nil, sent, success, true, failure},
-		{"a trailer that is not", []ResponseClass{{sum(Present{}), true}}, false, 200, nil, nil, success, true, success},
-		{"a header is none", []ResponseClass{{sum(Present{}), true}}, false, 200, sent, nil, success, true, success},
-		{"a response of nothing but trailers", []ResponseClass{{sum(Present{}), true}}, true, 200, fieldMap{"grpc-status": "0", "X-Sum": "42"}, nil, failure, false, failure},
+		{"a trailer that is there", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, nil, sent, success, true, failure},
+		{"a trailer that is not", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, nil, nil, success, true, success},
+		{"a header is none", []ResponseClass{{sum(AnyValue{}), true}}, false, 200, sent, nil, success, true, success},
+		{"a response of nothing but trailers", []ResponseClass{{sum(AnyValue{}), true}}, true, 200, fieldMap{"grpc-status": "0", "X-Sum": "42"}, nil, failure, false, failure},
 
 		{"the first class decides at once", []ResponseClass{{Status{503, 503}, true}, {code(0, 16), false}}, true, 503, nil, grpcStatus("0"), failure, false, failure},
 		{"one that is open comes first in the end", []ResponseClass{{code(0, 0), false}, {Status{200, 200}, true}}, true, 200, nil, grpcStatus("0"), failure, true, success},
 		{"or the one after it", []ResponseClass{{code(0, 0), false}, {Status{200, 200}, true}}, true, 200, nil, grpcStatus("1"), failure, true, failure},
-		{"of two that are open the first", []ResponseClass{{sum(Present{}), false}, {code(2, 2), true}}, true, 200, nil, fieldMap{"X-Sum": "", "grpc-status": "2"}, success, true, success},
-		{"and else the second", []ResponseClass{{sum(Present{}), false}, {code(8, 8), true}}, true, 200, nil, grpcStatus("8"), success, true, failure},
+		{"of two that are open the first", []ResponseClass{{sum(AnyValue{}), false}, {code(2, 2), true}}, true, 200, nil, fieldMap{"X-Sum": "", "grpc-status": "2"}, success, true, success},
+		{"and else the second", []ResponseClass{{sum(AnyValue{}), false}, {code(8, 8), true}}, true, 200, nil, grpcStatus("8"), success, true, failure},
 
 		{"all, one of them decided against", []ResponseClass{{All{Status{500, 599}, code(0, 16)}, true}}, true, 200, nil, grpcStatus("0"), success, true, success},
 		{"all, one of them open", []ResponseClass{{All{Status{200, 200}, code(5, 5)}, true}}, true, 200, nil, grpcStatus("5"), success, true, failure},
@@ -75,8 +75,8 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 		{GRPCStatus{5, 4}, "gRPC status 5 to 4 is no range within 0 to 16"},
 		{GRPCStatus{500, 599}, "gRPC status 500 to 599 is no range within 0 to 16"},
 		{Trailer{"x-sum", Regex("a|b")}, ""},
-		{Trailer{"", Present{}}, `trailer "": the name is not a token`},
-		{Trailer{"x sum", Present{}}, "the name is not a token"},
+		{Trailer{"", AnyValue{}}, `trailer "": the name is not a token`},
+		{Trailer{"x sum", AnyValue{}}, "the name is not a token"},
 		{Trailer{"x-sum", nil}, `trailer "x-sum": no value`},
 		{Trailer{"x-sum", Regex("(")}, `trailer "x-sum": regex "("`},
 	} {
@@ -87,7 +87,7 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 		}
 		require.ErrorContains(t, err, tt.err)
 	}
-	for _, m := range []Match{GRPCStatus{}, Trailer{"x", Present{}}} {
+	for _, m := range []Match{GRPCStatus{}, Trailer{"x", AnyValue{}}} {
 		require.ErrorContains(t, Route{Match: m}.Validate(), "is no condition on a request")
 	}
 }
@@ -96,7 +96,7 @@ func TestClassesOfTrailersValidate(t *testing.T) {
 // found if all had been there from the start.
 func TestClassesDecideOnce(t *testing.T) {
 	leaf := rapid.SampledFrom([]Match{
-		Status{200, 200}, Status{500, 599}, GRPCStatus{0, 0}, GRPCStatus{1, 16}, Trailer{"x-sum", Exact("42")}, Trailer{"x-sum", Present{}},
+		Status{200, 200}, Status{500, 599}, GRPCStatus{0, 0}, GRPCStatus{1, 16}, Trailer{"x-sum", Exact("42")}, Trailer{"x-sum", AnyValue{}},
 	})
 	class := rapid.Custom(func(t *rapid.T) ResponseClass {
 		members := rapid.SliceOfN(leaf, 1, 3).Draw(t, "members")

@@ -18,15 +18,15 @@ const unreachedWait = time.Second
 
 // atOnce is a Resend that does not wait because a response asks for it.
 type atOnce[Req, Rsp any] struct {
-	layer.Resend[Req, Rsp]
+	layer.Replayer[Req, Rsp]
 	route *acting[Req, Rsp]
 }
 
-func (atOnce[Req, Rsp]) After(Rsp, error) (time.Duration, bool) { return 0, false }
+func (atOnce[Req, Rsp]) RetryAfter(Rsp, error) (time.Duration, bool) { return 0, false }
 
 // Peek is the protocol's, if it has one.
 func (r atOnce[Req, Rsp]) Peek(ctx context.Context, rsp Rsp) (ahead Rsp, whole bool) {
-	if p, ok := r.Resend.(layer.Peek[Rsp]); ok {
+	if p, ok := r.Replayer.(layer.TrailerPeeker[Rsp]); ok {
 		return p.Peek(ctx, rsp)
 	}
 	return rsp, false
@@ -58,25 +58,25 @@ func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc
 	switch {
 	case a.route.Retryable && b != nil:
 		policy := layer.RetryPolicy[Req, Rsp]{
-			Budget: b, Tries: a.route.MaxRetries + 1, PerTry: a.route.TryTimeout, Body: retryBody,
-			Backoff:      layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
-			PassRefusals: true, Unreached: a.unreached, MaxAfter: unreachedWait,
-			Requests: resendable, Outcomes: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
+			Budget: b, MaxAttempts: a.route.MaxRetries + 1, AttemptTimeout: a.route.AttemptTimeout, MaxBodyBytes: retryBody,
+			Backoff:        layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
+			PassRejections: true, RetryConnectFailure: a.unreached, MaxRetryAfter: unreachedWait,
+			CanRetry: resendable, RetryIf: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
 			Peek: func(rsp Rsp) bool { return a.head(grpc, rsp).awaits() },
 		}
 		if a.route.MaxRetries == 0 {
-			policy.Tries = maxRetries + 1
+			policy.MaxAttempts = maxRetries + 1
 		}
 		st = st.Retry(policy)
-	case a.route.TryTimeout > 0:
+	case a.route.AttemptTimeout > 0:
 		st = st.Retry(layer.RetryPolicy[Req, Rsp]{
-			Tries: 1, PerTry: a.route.TryTimeout, PassRefusals: true,
-			Requests: func(Req) bool { return false }, Outcomes: func(layer.Outcome[Rsp]) bool { return false },
+			MaxAttempts: 1, AttemptTimeout: a.route.AttemptTimeout, PassRejections: true,
+			CanRetry: func(Req) bool { return false }, RetryIf: func(layer.Outcome[Rsp]) bool { return false },
 		})
 	}
 	if a.route.Hedge > 0 && b != nil {
 		st = st.Hedge(layer.HedgePolicy[Req]{
-			Budget: b, Min: a.route.Hedge, Max: a.route.Hedge, Body: retryBody, Only: resendable,
+			Budget: b, MinDelay: a.route.Hedge, MaxDelay: a.route.Hedge, MaxBodyBytes: retryBody, HedgeIf: resendable,
 		})
 	}
 	if a.measured != nil {
@@ -102,7 +102,7 @@ func (a *acting[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
 	if o.Err != nil {
 		return class == layer.Retryable
 	}
-	return class.Failed()
+	return class.IsFailure()
 }
 
 // head is what the head of a response says.

@@ -34,7 +34,7 @@ func httpTown(t *testing.T, p *profiles.Profile, addr string, opts ...httpOption
 }
 
 func briefly() httplayer.EndpointOption {
-	return httplayer.Backoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond})
+	return httplayer.WithBackoff(layer.Backoff{Min: 20 * time.Millisecond, Max: 40 * time.Millisecond})
 }
 
 // townOver is a router right over an endpoint.
@@ -45,10 +45,10 @@ func townOver(t *testing.T, p *profiles.Profile, endpoint func(context.Context) 
 	var source profiles.Static
 	source.Set(target, p)
 	opts = append([]httpOption{
-		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.InitialWait[*http.Request, *http.Response](time.Minute),
+		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute),
 	}, opts...)
-	return profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
+	return profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service { return endpoint(ctx) }, opts...)
 }
 
 // grpcTown is one over a server that answers with serve, which is told how often
@@ -83,7 +83,7 @@ func bubbledGRPC(
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(func() { srv.Close() })
 	return townOver(t, p, func(ctx context.Context) httplayer.Service {
-		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext), httplayer.H2())
+		return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.WithDialContext(network.DialContext), httplayer.WithHTTP2())
 	}, opts...), came
 }
 
@@ -219,7 +219,7 @@ func TestTimeoutWhileTrailersAreAwaited(t *testing.T) {
 			<-r.Context().Done()
 		})
 		_, err := r.Call(t.Context(), call(t, strings.NewReader("")))
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		assert.EqualValues(t, 1, came.Load())
 	})
 }
@@ -231,18 +231,18 @@ func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
 		const addr = "10.0.0.1:80"
 		var network layertest.Network
 		endpoint := func(ctx context.Context) httplayer.Service {
-			return httplayer.NewEndpoint(ctx, addr, httplayer.DialContext(network.DialContext), briefly())
+			return httplayer.NewEndpoint(ctx, addr, httplayer.WithDialContext(network.DialContext), briefly())
 		}
 		c := newCounters()
 		r := townOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
 		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.ErrorContains(t, err, "3 tries")
-		code, _ := httplayer.StatusOf(err)
+		code, _ := httplayer.StatusFromError(err)
 		assert.Equal(t, http.StatusBadGateway, code)
 		assert.EqualValues(t, 2, count(c.requests.Retries))
-		assert.EqualValues(t, 3, count(c.tries.Refusals))
-		assert.EqualValues(t, 1, count(c.requests.Refusals))
+		assert.EqualValues(t, 3, count(c.tries.Rejections))
+		assert.EqualValues(t, 1, count(c.requests.Rejections))
 
 		r = townOver(t, retryable(), func(ctx context.Context) httplayer.Service {
 			return &dormant{Service: endpoint(ctx), wake: func() {

@@ -40,7 +40,7 @@ func TestC7FailuresDoNotLeakTheConnectionsWindow(t *testing.T) {
 		<-served
 	})
 	r := townOver(t, p, func(ctx context.Context) httplayer.Service {
-		return httplayer.NewEndpoint(ctx, l.Addr().String(), httplayer.H2())
+		return httplayer.NewEndpoint(ctx, l.Addr().String(), httplayer.WithHTTP2())
 	})
 	for range requests {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)

@@ -28,8 +28,8 @@ type Router[Req, Rsp any] struct {
 	target string
 	life   context.Context //nolint:containedctx // what was given to New: copies of requests end with it
 	source Source
-	access layer.Access[Req, Rsp]
-	mk     layer.Make[string, Req, Rsp]
+	access layer.Accessor[Req, Rsp]
+	mk     layer.MakeService[string, Req, Rsp]
 
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
 	watched atomic.Pointer[watched]            // never nil
@@ -59,8 +59,8 @@ func New[Req, Rsp any](
 	ctx context.Context,
 	target string,
 	source Source,
-	access layer.Access[Req, Rsp],
-	mk layer.Make[string, Req, Rsp],
+	access layer.Accessor[Req, Rsp],
+	mk layer.MakeService[string, Req, Rsp],
 	opts ...Option[Req, Rsp],
 ) *Router[Req, Rsp] {
 	switch {
@@ -117,7 +117,7 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.routes) > 0 {
 		route = s.match(r.access, req)
 	}
-	if why := layer.HintsOf(ctx).Explanation; why != nil {
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		r.explain(why, s, route, req)
 	}
 	if route != nil && route.info != nil {

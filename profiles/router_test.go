@@ -114,7 +114,7 @@ func TestErrorsOfTargetsComeThrough(t *testing.T) {
 func TestDoneContextIsRefused(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.PerRoute(
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
 		func(_ profiles.Route, next service) service { return next }))
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -143,7 +143,7 @@ func TestPerRouteStack(t *testing.T) {
 		{Name: "a", Match: profiles.Path("/a"), Retryable: true},
 		{Name: "plain", Match: profiles.Path("/plain")},
 		{Name: "invalid"},
-	}}, &bs, profiles.PerRoute(func(route profiles.Route, next service) service {
+	}}, &bs, profiles.WithPerRoute(func(route profiles.Route, next service) service {
 		made[route.Name]++
 		if !route.Retryable {
 			return next
@@ -174,7 +174,7 @@ func TestPerRouteNext(t *testing.T) {
 	r := routerOf(t, &profiles.Profile{
 		Routes:  []profiles.Route{{Name: "all", Match: profiles.All{}}},
 		Targets: []profiles.Target{{"a:80", 1}, {"b:80", 1}},
-	}, &bs, profiles.PerRoute(func(_ profiles.Route, n service) service {
+	}, &bs, profiles.WithPerRoute(func(_ profiles.Route, n service) service {
 		next = n
 		return n
 	}))
@@ -206,7 +206,7 @@ func TestPerRouteNext(t *testing.T) {
 // profile.
 func TestNestedRouters(t *testing.T) {
 	var bs backends
-	pass := profiles.PerRoute(func(_ profiles.Route, next service) service {
+	pass := profiles.WithPerRoute(func(_ profiles.Route, next service) service {
 		return handler(next.Call)
 	})
 	all := []profiles.Route{{Name: "all", Match: profiles.All{}}}
@@ -220,7 +220,7 @@ func TestNestedRouters(t *testing.T) {
 func TestDescribe(t *testing.T) {
 	var bs backends
 	src := newScript()
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.PerRoute(
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
 		func(route profiles.Route, next service) service {
 			if !route.Retryable {
 				return nil

@@ -11,7 +11,7 @@ import (
 // it.
 type search[Req, Rsp any] struct {
 	routes []*served[Req, Rsp]
-	access layer.Access[Req, Rsp]
+	access layer.Accessor[Req, Rsp]
 	req    Req
 	facts  facts
 	has    needs
@@ -19,7 +19,7 @@ type search[Req, Rsp any] struct {
 }
 
 // match returns the first route that matches, or none.
-func (s *snapshot[Req, Rsp]) match(access layer.Access[Req, Rsp], req Req) *served[Req, Rsp] {
+func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *served[Req, Rsp] {
 	q := search[Req, Rsp]{routes: s.routes, access: access, req: req, best: nowhere}
 	q.facts.method, q.facts.path = access.Method(req), access.Path(req)
 	q.walk(&s.index.root, q.facts.path)

@@ -33,7 +33,7 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return s.parts[0].svc.Call(ctx, req)
 	}
 	i := s.draw()
-	if why := layer.HintsOf(ctx).Explanation; why != nil {
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 		s.explain(why, i)
 	}
 	rsp, err := s.parts[i].svc.Call(ctx, req)
@@ -95,7 +95,7 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 			i = s.drawFrom(func(i int) bool { return !asked[i] })
 		}
 		asked[i] = true
-		if why := layer.HintsOf(ctx).Explanation; why != nil {
+		if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 			s.explain(why, i)
 		}
 		rsp, err := s.parts[i].svc.Call(ctx, req)

@@ -6,22 +6,22 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Standard makes routes act: it gives each the stack that its fields call for,
+// WithRouteLayers makes routes act: it gives each the stack that its fields call for,
 // from outside in
 //
 //	ResponseHeader               of all responses, those that are made here too
 //	Limit, Rate                  what is beyond is refused
-//	[Measured], requests         once for each request that was not
+//	[WithMetrics], requests         once for each request that was not
 //	Redirect                     an answer in the place of the targets'
 //	Mirrors                      a copy of each request
-//	Timeout                      [layer.HeadTimeout]
-//	Faults                       [layer.Chaos], once for each request
-//	Retryable, TryTimeout        [layer.Retry] with the profile's RetryBudget
+//	Timeout                      [layer.ResponseHeaderTimeout]
+//	Faults                       [layer.FaultInjection], once for each request
+//	Retryable, AttemptTimeout        [layer.Retry] with the profile's RetryBudget
 //	Hedge                        [layer.Hedge] with the same budget
-//	[Measured], tries            once for each try and copy
+//	[WithMetrics], tries            once for each try and copy
 //	RequestHeader                of what is sent
 //
-// Every try draws a target anew. A stack of [PerRoute] stands above. Requests
+// Every try draws a target anew. A stack of [WithPerRoute] stands above. Requests
 // without a route have none of it.
 //
 // What is a failure, and is sent again, a route's classes say: see
@@ -30,7 +30,7 @@ import (
 // All other errors are not, nor are refusals (a full queue, fail-fast), but for
 // one: an endpoint that stands right below, without a balancer, and could not be
 // reached. It is asked again when it says that it can be, within a second. For
-// HTTP give it httplayer.Resend{}, httplayer.Edit{} and httplayer.Classify, by which
+// HTTP give it httplayer.Replayer{}, httplayer.Editor{} and httplayer.Classify, by which
 // what went wrong at an endpoint or on the way there is sent again. Without an
 // edit (nil), what takes one does nothing, and the log says so: header changes,
 // Redirect, Mirrors, and Faults that answer.
@@ -42,38 +42,38 @@ import (
 // up the last response is returned as it is. Where the trailers decide, which is
 // what they do for gRPC, the response is held back until the first piece of its
 // body is there, and judged with them if they come right after it; see
-// [layer.Peek]. Otherwise it is judged by its head: what later trailers say is
+// [layer.TrailerPeeker]. Otherwise it is judged by its head: what later trailers say is
 // counted, but not retried. What a response asks for in Retry-After is not
 // waited for.
 //
 // Where linkerd does not retry a request whose body was still being sent when
 // the failure came, this does, as long as it stays within the 64 KiB.
-func Standard[Req, Rsp any](
-	resend layer.Resend[Req, Rsp], edit layer.Edit[Req, Rsp], errs layer.Classifier[Rsp],
+func WithRouteLayers[Req, Rsp any](
+	resend layer.Replayer[Req, Rsp], edit layer.Editor[Req, Rsp], errs layer.Classifier[Rsp],
 ) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) {
 		o.standard = &standard[Req, Rsp]{resend: resend, edit: edit, errs: errs, faults: make(faultLives)}
 	})
 }
 
-// Measured has [Standard] count. instruments is asked once for each route, for
+// WithMetrics has [WithRouteLayers] count. instruments is asked once for each route, for
 // those of its requests and those of its tries, whose labels are bound there;
 // the layers of requests write to the former, see [layer.Instruments]. What is
 // refused below counts as one of Refusals, and as nothing else: whoever sends it
 // nowhere else counts it as a request and a failure, as linkerd does. The same
 // route keeps its instruments from one profile to the next.
-func Measured[Req, Rsp any](instruments func(route Route) (requests, tries layer.Instruments)) Option[Req, Rsp] {
+func WithMetrics[Req, Rsp any](instruments func(route Route) (requests, tries layer.Instruments)) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.measured = instruments })
 }
 
 type standard[Req, Rsp any] struct {
-	resend layer.Resend[Req, Rsp]
-	edit   layer.Edit[Req, Rsp]
+	resend layer.Replayer[Req, Rsp]
+	edit   layer.Editor[Req, Rsp]
 	errs   layer.Classifier[Rsp]
 	faults faultLives
 }
 
-// addStandard puts Standard under what PerRoute has.
+// addStandard puts WithRouteLayers under what WithPerRoute has.
 func (r *Router[Req, Rsp]) addStandard() {
 	if r.standard == nil {
 		return
@@ -131,18 +131,18 @@ type acting[Req, Rsp any] struct {
 // judges reports whether somebody in the stack wants to know the class of a
 // response.
 func (a *acting[Req, Rsp]) judges() bool {
-	return a.measured != nil || a.route.Retryable || a.route.TryTimeout > 0 || a.route.Hedge > 0
+	return a.measured != nil || a.route.Retryable || a.route.AttemptTimeout > 0 || a.route.Hedge > 0
 }
 
 // options are those of the layers that b is for, or of the others.
 func (a *acting[Req, Rsp]) options(classify layer.Classifier[Rsp], b *layer.Budget) []layer.Option[Rsp] {
 	to := a.requests
 	if !a.route.Retryable || b == nil {
-		to.Skipped = nil // Retry is there for its TryTimeout alone: nothing is left undone
+		to.RetriesSkipped = nil // Retry is there for its AttemptTimeout alone: nothing is left undone
 	}
 	return []layer.Option[Rsp]{
-		layer.For[Rsp](a.target), layer.Until(a.access.Complete), layer.Resending[Req](atOnce[Req, Rsp]{a.standard.resend, a}),
-		layer.Classify(classify), layer.Measured[Rsp](to),
+		layer.WithTarget[Rsp](a.target), layer.WithCompletion(a.access.Complete), layer.WithReplayer[Req](atOnce[Req, Rsp]{a.standard.resend, a}),
+		layer.WithClassifier(classify), layer.WithMetrics[Rsp](to),
 	}
 }
 
@@ -169,7 +169,7 @@ func (a *acting[Req, Rsp]) judged(grpc bool, targets layer.Service[Req, Rsp]) la
 func (a *acting[Req, Rsp]) once(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp] {
 	st = a.mirrored(a.redirects(st))
 	if a.route.Timeout > 0 {
-		st = st.HeadTimeout(a.route.Timeout)
+		st = st.ResponseHeaderTimeout(a.route.Timeout)
 	}
 	return a.faults(st)
 }

@@ -54,9 +54,9 @@ func webTown(t *testing.T, p *profiles.Profile) (*profiles.Router[*http.Request,
 	ctx, cancel := context.WithCancel(t.Context())
 	var source profiles.Static
 	source.Set(target, p)
-	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
 	t.Cleanup(func() {
 		cancel()
 		srv.Close()
@@ -156,7 +156,7 @@ func TestARetryThatIsRefused(t *testing.T) {
 			return nil, &layer.Error{Layer: "queue", Kind: kind}
 		})
 		_, err := r.Call(t.Context(), get)
-		status, _ := httplayer.StatusOf(err)
+		status, _ := httplayer.StatusFromError(err)
 		assert.Equal(t, want, status, "%v", kind)
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 	}
@@ -190,9 +190,9 @@ func TestTimeoutDoesNotCoverTheBody(t *testing.T) {
 		defer cancel()
 		var source profiles.Static
 		source.Set(target, retryable(func(r *profiles.Route) { r.Timeout, r.Limit = limit, 1 }))
-		r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
-			return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.DialContext(network.DialContext))
-		}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+		r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
+			return httplayer.NewEndpoint(ctx, "10.0.0.1:80", httplayer.WithDialContext(network.DialContext))
+		}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
 		began := time.Now()
 		rsp, err := r.Call(ctx, streamed(t, "/", strings.NewReader(""), 0))
 		require.NoError(t, err)

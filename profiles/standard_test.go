@@ -21,17 +21,17 @@ import (
 // something to count with.
 type resend struct{ discarded *atomic.Int64 }
 
-func (resend) Idempotent(r request) bool                   { return r.method == "GET" }
-func (resend) Replay(request, int64) layer.Replay[request] { return nil }
-func (resend) After(*reply, error) (time.Duration, bool)   { return time.Hour, true }
-func (r resend) Discard(*reply) {
+func (resend) Idempotent(r request) bool                      { return r.method == "GET" }
+func (resend) Replay(request, int64) layer.Replay[request]    { return nil }
+func (resend) RetryAfter(*reply, error) (time.Duration, bool) { return time.Hour, true }
+func (r resend) Drain(*reply) {
 	if r.discarded != nil {
 		r.discarded.Add(1)
 	}
 }
 
 func standardWith(discarded *atomic.Int64) option {
-	return profiles.Standard(resend{discarded}, nil, errClass)
+	return profiles.WithRouteLayers(resend{discarded}, nil, errClass)
 }
 
 func standard() option { return standardWith(nil) }
@@ -43,7 +43,7 @@ func errClass(o layer.Outcome[*reply]) layer.Class {
 	if errors.Is(o.Err, errPeer) {
 		return layer.Retryable
 	}
-	return layer.ByError(o)
+	return layer.DefaultClassifier(o)
 }
 
 // budget allows 10 retries in 10 seconds, whatever is requested.
@@ -111,7 +111,7 @@ func TestRetryOfNonIdempotentRequests(t *testing.T) {
 	}{
 		{"GET", profiles.Route{Retryable: true}, 11},
 		{"POST", profiles.Route{Retryable: true}, 1},
-		{"POST", profiles.Route{Retryable: true, TryTimeout: time.Hour, MaxRetries: 3}, 1},
+		{"POST", profiles.Route{Retryable: true, AttemptTimeout: time.Hour, MaxRetries: 3}, 1},
 		{"POST", profiles.Route{Retryable: true, RetryNonIdempotent: true}, 11},
 		{"POST", profiles.Route{RetryNonIdempotent: true}, 1},
 		{"GET", profiles.Route{RetryNonIdempotent: true}, 1},
@@ -177,7 +177,7 @@ func TestRetryHasNoBackOff(t *testing.T) {
 		bs := &backends{prepare: func(b *backend) { b.serve = status(503) }}
 		var source profiles.Static
 		source.Set(target, retryable())
-		r := profiles.New(ctx, target, &source, access{}, bs.mk, standard(), profiles.InitialWait[request, *reply](time.Second))
+		r := profiles.New(ctx, target, &source, access{}, bs.mk, standard(), profiles.WithInitialWait[request, *reply](time.Second))
 		began := time.Now()
 		rsp, err := r.Call(ctx, get)
 		require.NoError(t, err)

@@ -56,13 +56,13 @@ func version(i int) *profiles.Profile {
 	even := profiles.Route{Name: "even", Match: profiles.Path("/even"), Retryable: true, Timeout: time.Minute, Hedge: 5 * time.Millisecond}
 	other := profiles.Route{
 		Name: "moody", Match: profiles.PathPrefix("/"), Retryable: i%2 == 0, Labels: map[string]string{"i": strconv.Itoa(i)},
-		Mirrors: []profiles.Mirror{{Authority: "shadow:80", Share: 0.5}},
+		Mirrors: []profiles.Mirror{{Authority: "shadow:80", Fraction: 0.5}},
 	}
 	switch i % 6 {
 	case 1:
-		other.Faults = []profiles.Fault{{Share: 0.3, Status: 503, TTL: time.Hour}, {Share: 0.3, Delay: time.Millisecond, TTL: time.Hour}}
+		other.Faults = []profiles.Fault{{Fraction: 0.3, Status: 503, TTL: time.Hour}, {Fraction: 0.3, Delay: time.Millisecond, TTL: time.Hour}}
 	case 2:
-		other.Hedge, other.TryTimeout = 2*time.Millisecond, 4*time.Millisecond
+		other.Hedge, other.AttemptTimeout = 2*time.Millisecond, 4*time.Millisecond
 	case 3:
 		other.Redirect, other.Timeout = &profiles.Redirect{Host: "elsewhere"}, 5*time.Millisecond
 	case 4:
@@ -93,11 +93,11 @@ func TestSwapUnderLoadOfHTTP(t *testing.T) {
 	source.Set(target, version(0))
 	var counts tallies
 	var even, reported atomic.Int64
-	r := profiles.New(ctx, target, &source, httplayer.Access{}, func(string) httplayer.Service {
+	r := profiles.New(ctx, target, &source, httplayer.Accessor{}, func(string) httplayer.Service {
 		return httplayer.NewEndpoint(ctx, srv.Listener.Addr().String())
-	}, profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify), tallied[*http.Request, *http.Response](&counts),
-		profiles.InitialWait[*http.Request, *http.Response](time.Minute),
-		profiles.OnResponse[*http.Request, *http.Response](func(route *layer.Route, class layer.Class, _ error) {
+	}, profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify), tallied[*http.Request, *http.Response](&counts),
+		profiles.WithInitialWait[*http.Request, *http.Response](time.Minute),
+		profiles.WithOnResponse[*http.Request, *http.Response](func(route *layer.Route, class layer.Class, _ error) {
 			if route.Name == "even" && class == layer.Success {
 				reported.Add(1)
 			}

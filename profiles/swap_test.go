@@ -27,13 +27,13 @@ func TestSwapUnderLoad(t *testing.T) {
 		pause := func(most time.Duration) { time.Sleep(rand.N(most)) }
 		bs := backends{prepare: func(b *backend) {
 			b.serve = func(ctx context.Context, _ request) (*reply, error) {
-				route := layer.RouteOf(ctx)
+				route := layer.RouteFromContext(ctx)
 				pause(80 * time.Millisecond)
 				return &reply{from: b.authority, route: route}, ctx.Err()
 			}
 		}}
 		var tries atomic.Int64
-		twice := profiles.PerRoute(func(route profiles.Route, next service) service {
+		twice := profiles.WithPerRoute(func(route profiles.Route, next service) service {
 			return handler(func(ctx context.Context, req request) (*reply, error) {
 				first, err := next.Call(ctx, req)
 				if err != nil {
@@ -60,7 +60,7 @@ func TestSwapUnderLoad(t *testing.T) {
 			}
 		}
 		src.Set(target, version(0))
-		r := profiles.New(t.Context(), target, &src, access{}, bs.mk, twice, profiles.InitialWait[request, *reply](time.Second))
+		r := profiles.New(t.Context(), target, &src, access{}, bs.mk, twice, profiles.WithInitialWait[request, *reply](time.Second))
 		stop := make(chan struct{})
 		var group sync.WaitGroup
 		seen := make([]map[string]bool, callers)
@@ -113,7 +113,7 @@ func TestUnchangedRoutesKeepTheirStacks(t *testing.T) {
 	var bs backends
 	src := newScript()
 	var made []string
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.PerRoute(
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
 		func(route profiles.Route, next service) service {
 			made = append(made, route.Name)
 			served := 0
@@ -166,7 +166,7 @@ func TestIdenticalProfileChangesNothing(t *testing.T) {
 	var bs backends
 	src := newScript()
 	stacks := 0
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.PerRoute(
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.WithPerRoute(
 		func(_ profiles.Route, next service) service { stacks++; return next }))
 	p := func() *profiles.Profile {
 		return &profiles.Profile{
@@ -192,8 +192,8 @@ func TestStorm(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	r := profiles.New(ctx, target, &src, access{}, bs.mk,
-		profiles.PerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }),
-		profiles.OnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
+		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return handler(next.Call) }),
+		profiles.WithOnResponse[request, *reply](func(*layer.Route, layer.Class, error) {}))
 	var group sync.WaitGroup
 	for range 500 {
 		group.Go(func() {

@@ -26,7 +26,7 @@ type tally struct {
 }
 
 func tallied[Req, Rsp any](all *tallies) profiles.Option[Req, Rsp] {
-	return profiles.Measured[Req, Rsp](func(route profiles.Route) (requests, tries layer.Instruments) {
+	return profiles.WithMetrics[Req, Rsp](func(route profiles.Route) (requests, tries layer.Instruments) {
 		return all.add(route.Name + ": requests"), all.add(route.Name + ": tries")
 	})
 }

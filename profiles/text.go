@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Text is a condition on the value of a header field, a query parameter or a
-// host: an [Exact], a [Prefix], a [Regex] or [Present].
-type Text interface {
+// StringMatch is a condition on the value of a header field, a query parameter or a
+// host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
+type StringMatch interface {
 	isText()
 }
 
@@ -20,7 +20,7 @@ type (
 	Exact string
 
 	// Prefix holds for values that begin with it. It must not be empty: that
-	// is what [Present] is for.
+	// is what [AnyValue] is for.
 	Prefix string
 
 	// Regex is a regular expression of package regexp for the whole value. It
@@ -28,14 +28,14 @@ type (
 	// two; [Path] has its own rules for that, and the same bounds.
 	Regex string
 
-	// Present holds for any value, an empty one included.
-	Present struct{}
+	// AnyValue holds for any value, an empty one included.
+	AnyValue struct{}
 )
 
-func (Exact) isText()   {}
-func (Prefix) isText()  {}
-func (Regex) isText()   {}
-func (Present) isText() {}
+func (Exact) isText()    {}
+func (Prefix) isText()   {}
+func (Regex) isText()    {}
+func (AnyValue) isText() {}
 
 type textKind uint8
 
@@ -54,7 +54,7 @@ type text struct {
 }
 
 // compileText returns the condition made ready; fold has it ignore case.
-func compileText(t Text, fold bool) (text, error) {
+func compileText(t StringMatch, fold bool) (text, error) {
 	switch t := t.(type) {
 	case nil:
 		return text{}, errors.New("no value: Present holds for any")
@@ -68,7 +68,7 @@ func compileText(t Text, fold bool) (text, error) {
 	case Regex:
 		re, err := t.compile(fold)
 		return text{kind: textRegex, want: string(t), re: re}, err
-	case Present:
+	case AnyValue:
 		return text{}, nil
 	}
 	return text{}, fmt.Errorf("%T is no condition on a value", t)

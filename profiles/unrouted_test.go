@@ -18,8 +18,8 @@ func TestUnrouted(t *testing.T) {
 	src := newScript()
 	made, came := 0, 0
 	var next service
-	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.Options(
-		profiles.Unrouted(func(targets service) service {
+	r := profiles.New(t.Context(), target, src, access{}, bs.mk, profiles.Join(
+		profiles.WithDefaultRoute(func(targets service) service {
 			made++
 			next = targets
 			return handler(func(ctx context.Context, req request) (*reply, error) {
@@ -27,7 +27,7 @@ func TestUnrouted(t *testing.T) {
 				return targets.Call(ctx, req)
 			})
 		}),
-		profiles.PerRoute(func(_ profiles.Route, next service) service { return next })))
+		profiles.WithPerRoute(func(_ profiles.Route, next service) service { return next })))
 	assert.Equal(t, target, send(t, r, "GET", "/").from, "the default profile has one, too")
 	assert.Equal(t, 1, came)
 
@@ -61,8 +61,8 @@ func TestOnProfile(t *testing.T) {
 	src := newScript()
 	var told []string
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk,
-		profiles.OnProfile[request, *reply](func(p *profiles.Profile) { told = append(told, fmt.Sprint(p.Name, " ", len(p.Routes))) }),
-		profiles.PerRoute(func(route profiles.Route, next service) service {
+		profiles.WithOnUpdate[request, *reply](func(p *profiles.Profile) { told = append(told, fmt.Sprint(p.Name, " ", len(p.Routes))) }),
+		profiles.WithPerRoute(func(route profiles.Route, next service) service {
 			told = append(told, route.Name)
 			return next
 		}))
@@ -75,11 +75,11 @@ func TestOnProfile(t *testing.T) {
 }
 
 func TestUnroutedConforms(t *testing.T) {
-	pass := profiles.Unrouted(func(next kitService) kitService {
+	pass := profiles.WithDefaultRoute(func(next kitService) kitService {
 		return layer.NewStack[kitRequest, kitResponse]().Service(next)
 	})
-	layertest.Conform(t, layertest.Layer{
-		Outlives: true, // another profile may come
+	layertest.Run(t, layertest.Layer{
+		OutlivesInner: true, // another profile may come
 		New: func(ctx context.Context, next kitService) kitService {
 			src := newScript()
 			r := profiles.New(ctx, target, src, kitAccess{}, func(string) kitService { return next }, pass)

@@ -58,7 +58,7 @@ func TestInFlightRequestsAreUndisturbed(t *testing.T) {
 		bs := backends{prepare: func(b *backend) {
 			b.serve = func(ctx context.Context, _ request) (*reply, error) {
 				<-gate
-				return &reply{from: b.authority, route: layer.RouteOf(ctx)}, ctx.Err()
+				return &reply{from: b.authority, route: layer.RouteFromContext(ctx)}, ctx.Err()
 			}
 		}}
 		src := newScript()
@@ -171,7 +171,7 @@ func TestTheLastProfileOutlivesTheWatch(t *testing.T) {
 				defer cancel()
 				var bs backends
 				src := newScript()
-				r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.InitialWait[request, *reply](time.Hour))
+				r := profiles.New(ctx, target, src, access{}, bs.mk, profiles.WithInitialWait[request, *reply](time.Hour))
 				if first {
 					src.send(named("first"), nil)
 				}
@@ -194,7 +194,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 }
 
 func TestInitialWait(t *testing.T) {
-	wait := profiles.InitialWait[request, *reply](500 * time.Millisecond)
+	wait := profiles.WithInitialWait[request, *reply](500 * time.Millisecond)
 	start := func(t *testing.T) (*script, *router, *backends) {
 		src, bs := newScript(), new(backends)
 		return src, profiles.New(t.Context(), target, src, access{}, bs.mk, wait), bs

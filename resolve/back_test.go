@@ -64,11 +64,11 @@ func TestASourceThatIsBackIsHeardOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				keeper := resolve.KeepLastGood(r, resolve.KeepPolicy{MaxAge: 30 * time.Minute})
+				keeper := resolve.ServeStale(r, resolve.StalePolicy{MaxAge: 30 * time.Minute})
 				ctx, cancel := context.WithCancel(t.Context())
 				j := read(ctx, keeper, "web")
 				time.Sleep(5*time.Hour + time.Minute)
-				list := keeper.Kept()
+				list := keeper.Status()
 				require.Len(t, list, 1)
 				assert.Equal(t, resolve.StateExists, list[0].State)
 				assert.Zero(t, list[0].Age)

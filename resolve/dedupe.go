@@ -14,7 +14,7 @@ import (
 //
 // Errors are passed on as they are. The first answer after one is passed on even
 // if it changes nothing, and then it is all that is known: it says that the
-// error is over, which is news to [KeepLastGood].
+// error is over, which is news to [ServeStale].
 func Dedupe(r Resolver) Resolver {
 	requireResolvers(r)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -43,7 +43,7 @@ func Dedupe(r Resolver) Resolver {
 func delta(known *Set, u Update) (Update, bool) {
 	d := known.Apply(u)
 	switch {
-	case !d.Any():
+	case !d.HasChanges():
 		return Update{}, false
 	case d.After != StateExists || d.Before != StateExists:
 		return whole(known), true

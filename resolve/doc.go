@@ -44,7 +44,7 @@
 //   - A source that answers and breaks off again and again is asked about six
 //     times a minute at the most, see [Reconnect].
 //
-// A program that is to outlive its control plane puts [KeepLastGood] around it,
+// A program that is to outlive its control plane puts [ServeStale] around it,
 // and that means:
 //
 //   - An answer without endpoints, be it Empty or DoesNotExist, that is the
@@ -66,13 +66,13 @@
 //	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
 //	Dedupe         only what changes something
 //	Subset, Zone   some of the endpoints: a share for each caller; those nearby
-//	KeepLastGood   what was good outlives outages; an empty answer after one is held back
+//	ServeStale   what was good outlives outages; an empty answer after one is held back
 //	Fallback       another resolver, for names that the first does not know
 //	Merge          the endpoints of several, as one set
 //	Reconnect      asks again when a stream ends
 //
 // Each passes on that a source was lost, and that it is back: its first answer
-// after an error is an update, even if it changes nothing. KeepLastGood tells by
+// after an error is an update, even if it changes nothing. ServeStale tells by
 // that how old a set is. It may stand below Fallback and Merge as well, around
 // each of their resolvers, and judges each by itself then.
 package resolve

@@ -22,7 +22,7 @@ import (
 // ErrUnresolvable.
 //
 // When first says again after an error that the target does not exist, what is
-// known of second is said again: the error is over. To [KeepLastGood] around it,
+// known of second is said again: the error is over. To [ServeStale] around it,
 // an update is an answer, be it of first or of second; around each of them it
 // judges each by itself.
 //

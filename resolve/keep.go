@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// KeepPolicy says how long [KeepLastGood] trusts what it knows more than what
+// StalePolicy says how long [ServeStale] trusts what it knows more than what
 // a source says after an error. The zero value holds back a total loss for
 // 30 s, and keeps a set for as long as its source is away.
-type KeepPolicy struct {
+type StalePolicy struct {
 	// Grace is how long a doubtful answer is held back. 0 means 30 s: three
 	// periods of a Kubernetes probe, in which a controller that came back too
 	// early has filled its caches. Less than 0 means not at all.
@@ -33,7 +33,7 @@ type KeepPolicy struct {
 	// stream ended, so that it is there when the target is asked for again while
 	// the source is away. 0 means 24 h. Less than 0 means not at all. Of more
 	// than 100 000 endpoints, those that were left first are forgotten.
-	Remember time.Duration
+	IdleTTL time.Duration
 
 	// Log gets a warning when an answer is held back, one an outage, and when
 	// a set is let go. A handler that blocks holds up the stream that it is about,
@@ -41,17 +41,17 @@ type KeepPolicy struct {
 	Log *slog.Logger
 }
 
-// Keeper is the Resolver that [KeepLastGood] returns.
-type Keeper struct {
+// StaleResolver is the Resolver that [ServeStale] returns.
+type StaleResolver struct {
 	source Resolver
-	policy KeepPolicy
+	policy StalePolicy
 
 	mu     sync.Mutex // guards all watches too
 	watch  map[*kept]struct{}
 	memory memory
 }
 
-// KeepLastGood returns a Resolver that does not believe at once a source that
+// ServeStale returns a Resolver that does not believe at once a source that
 // has just been away. An answer is doubtful if it is the first update after an
 // error, and says that there is no endpoint, or no target, or lacks more than
 // MaxLoss of the endpoints (in number). A lost stream that [Reconnect] opens
@@ -74,7 +74,7 @@ type Keeper struct {
 // or with the one that is remembered of an earlier stream (see Remember); the
 // first answer of the source is then one after an error. So a target that was
 // idle, and whose balancer was let go, is served in an outage as well. The
-// streams must be of the same Keeper for that.
+// streams must be of the same StaleResolver for that.
 //
 // The age of a set is the time since the first error that no answer, other than
 // one that is held back, came after; while the source is well it is 0, for
@@ -86,13 +86,13 @@ type Keeper struct {
 //
 // r should go on after errors, as Reconnect does; when it ends, so does the
 // sequence.
-func KeepLastGood(r Resolver, p KeepPolicy) *Keeper {
+func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {
 		p.Grace = 30 * time.Second
 	}
-	if p.Remember == 0 {
-		p.Remember = 24 * time.Hour
+	if p.IdleTTL == 0 {
+		p.IdleTTL = 24 * time.Hour
 	}
 	if !(p.MaxLoss > 0 && p.MaxLoss < 1) {
 		p.MaxLoss = 1
@@ -100,45 +100,45 @@ func KeepLastGood(r Resolver, p KeepPolicy) *Keeper {
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Keeper{source: r, policy: p, watch: make(map[*kept]struct{})}
+	return &StaleResolver{source: r, policy: p, watch: make(map[*kept]struct{})}
 }
 
-// Kept is how one stream of a [Keeper] stands.
-type Kept struct {
+// StaleStatus is how one stream of a [StaleResolver] stands.
+type StaleStatus struct {
 	Target    string
 	State     State         // in force
 	Endpoints int           // in force
 	Age       time.Duration // how long the source has not confirmed that; 0 while it is well
-	Held      bool          // an answer is held back
+	IsStale   bool          // an answer is held back
 	Err       error         // the last error, while Age counts
 }
 
-// Kept returns how each stream stands that is under way, in the order of the
+// StaleStatus returns how each stream stands that is under way, in the order of the
 // targets.
-func (k *Keeper) Kept() []Kept {
+func (k *StaleResolver) Status() []StaleStatus {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	list := make([]Kept, 0, len(k.watch))
+	list := make([]StaleStatus, 0, len(k.watch))
 	for w := range k.watch {
-		one := Kept{
+		one := StaleStatus{
 			Target: w.target, State: w.force.State(), Endpoints: w.force.Len(),
-			Held: !w.heldAt.IsZero(), Err: w.err,
+			IsStale: !w.heldAt.IsZero(), Err: w.err,
 		}
 		if !w.lostAt.IsZero() {
 			one.Age = time.Since(w.lostAt)
 		}
 		list = append(list, one)
 	}
-	slices.SortFunc(list, func(a, b Kept) int {
+	slices.SortFunc(list, func(a, b StaleStatus) int {
 		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Age, b.Age))
 	})
 	return list
 }
 
-// Resolve passes on what the source says of target, as [KeepLastGood] tells.
-func (k *Keeper) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
+// Resolve passes on what the source says of target, as [ServeStale] tells.
+func (k *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
-		w := &kept{KeepPolicy: k.policy, target: target, recallAt: time.Now().Add(recallAfter)}
+		w := &kept{StalePolicy: k.policy, target: target, recallAt: time.Now().Add(recallAfter)}
 		k.enter(w)
 		defer k.leave(w)
 		messages := make(chan message)
@@ -163,13 +163,13 @@ func (k *Keeper) Resolve(ctx context.Context, target string) iter.Seq2[Update, e
 	}
 }
 
-func (k *Keeper) enter(w *kept) {
+func (k *StaleResolver) enter(w *kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.watch[w] = struct{}{}
 }
 
-func (k *Keeper) leave(w *kept) {
+func (k *StaleResolver) leave(w *kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.watch, w)
@@ -177,7 +177,7 @@ func (k *Keeper) leave(w *kept) {
 }
 
 // take passes on what may be, and returns whether to go on.
-func (k *Keeper) take(ctx context.Context, w *kept, m message, yield func(Update, error) bool) bool {
+func (k *StaleResolver) take(ctx context.Context, w *kept, m message, yield func(Update, error) bool) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
 		k.giveUp(w)
@@ -191,7 +191,7 @@ func (k *Keeper) take(ctx context.Context, w *kept, m message, yield func(Update
 }
 
 // apply returns what to pass on of a message, but for its error.
-func (k *Keeper) apply(ctx context.Context, w *kept, m message) (Update, bool) {
+func (k *StaleResolver) apply(ctx context.Context, w *kept, m message) (Update, bool) {
 	return k.locked(ctx, w, func() (Update, bool) {
 		if m.err != nil {
 			w.lost(m.err)
@@ -206,8 +206,8 @@ func (k *Keeper) apply(ctx context.Context, w *kept, m message) (Update, bool) {
 }
 
 // locked returns what f does, and logs what that has to say: not with the lock
-// held, for a handler may ask for Kept, or block.
-func (k *Keeper) locked(ctx context.Context, w *kept, f func() (Update, bool)) (Update, bool) {
+// held, for a handler may ask for StaleStatus, or block.
+func (k *StaleResolver) locked(ctx context.Context, w *kept, f func() (Update, bool)) (Update, bool) {
 	k.mu.Lock()
 	u, ok := f()
 	lines := w.lines
@@ -220,14 +220,14 @@ func (k *Keeper) locked(ctx context.Context, w *kept, f func() (Update, bool)) (
 }
 
 // giveUp forgets a target that will never be resolved.
-func (k *Keeper) giveUp(w *kept) {
+func (k *StaleResolver) giveUp(w *kept) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	w.force = Set{}
 	k.memory.drop(w.target)
 }
 
-func (k *Keeper) due(ctx context.Context, w *kept) (Update, bool) {
+func (k *StaleResolver) due(ctx context.Context, w *kept) (Update, bool) {
 	return k.locked(ctx, w, func() (Update, bool) {
 		if at := w.recallAt; !at.IsZero() && !time.Now().Before(at) {
 			return k.recall(w)
@@ -236,7 +236,7 @@ func (k *Keeper) due(ctx context.Context, w *kept) (Update, bool) {
 	})
 }
 
-func (k *Keeper) schedule(w *kept, timer *time.Timer) {
+func (k *StaleResolver) schedule(w *kept, timer *time.Timer) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if at := sooner(w.deadline(), w.recallAt); at.IsZero() {

@@ -11,7 +11,7 @@ import (
 )
 
 // A controller restarts, and answers before it has read its caches.
-func ExampleKeepLastGood() {
+func ExampleServeStale() {
 	web := []resolve.Endpoint{endpoint("10.0.0.1:80"), endpoint("10.0.0.2:80")}
 	controller := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 		return func(yield func(resolve.Update, error) bool) {
@@ -24,7 +24,7 @@ func ExampleKeepLastGood() {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	keeper := resolve.KeepLastGood(controller, resolve.KeepPolicy{Grace: time.Minute})
+	keeper := resolve.ServeStale(controller, resolve.StalePolicy{Grace: time.Minute})
 	for update, err := range keeper.Resolve(ctx, "web") {
 		if err != nil {
 			fmt.Println(err)
@@ -32,8 +32,8 @@ func ExampleKeepLastGood() {
 		}
 		fmt.Println(update.Kind, len(update.Endpoints))
 		if len(update.Endpoints) == 1 {
-			for _, k := range keeper.Kept() { // for an admin page
-				fmt.Println(k.Target, k.State, k.Endpoints, k.Age, k.Held)
+			for _, k := range keeper.Status() { // for an admin page
+				fmt.Println(k.Target, k.State, k.Endpoints, k.Age, k.IsStale)
 			}
 			cancel()
 		}

@@ -25,15 +25,15 @@ func (f handlerFunc) Handle(_ context.Context, r slog.Record) error {
 func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler { return f }
 func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
 
-// A handler of the log may look at the Keeper, and one that blocks holds up no
+// A handler of the log may look at the StaleResolver, and one that blocks holds up no
 // stream but its own.
 func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var keeper *resolve.Keeper
+	var keeper *resolve.StaleResolver
 	logged := make(chan string)
 	handler := handlerFunc(func(r slog.Record) {
-		assert.Len(t, keeper.Kept(), 1)
+		assert.Len(t, keeper.Status(), 1)
 		select {
 		case logged <- r.Message:
 		case <-ctx.Done():
@@ -46,8 +46,8 @@ func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
 			}
 		}
 	}
-	policy := resolve.KeepPolicy{Grace: time.Millisecond, Log: slog.New(handler)}
-	keeper = resolve.KeepLastGood(resolve.Func(source), policy)
+	policy := resolve.StalePolicy{Grace: time.Millisecond, Log: slog.New(handler)}
+	keeper = resolve.ServeStale(resolve.Func(source), policy)
 	over := make(chan string)
 	go func() {
 		defer close(over)

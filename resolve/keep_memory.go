@@ -70,15 +70,15 @@ func (m *memory) get(target string, keep time.Duration) memo {
 }
 
 // remember keeps what a stream that ends knew.
-func (k *Keeper) remember(w *kept) {
+func (k *StaleResolver) remember(w *kept) {
 	switch {
-	case k.policy.Remember < 0:
+	case k.policy.IdleTTL < 0:
 	case w.force.Len() > 0:
 		n := memo{w.target, w.force.Endpoints(), w.good(), time.Now()}
-		if other := k.memory.get(w.target, k.policy.Remember); other.good.After(n.good) {
+		if other := k.memory.get(w.target, k.policy.IdleTTL); other.good.After(n.good) {
 			n.endpoints, n.good = other.endpoints, other.good // of a stream that ended before, and knew better
 		}
-		k.memory.put(n, k.policy.Remember)
+		k.memory.put(n, k.policy.IdleTTL)
 	case w.force.State() != StatePending && w.lostAt.IsZero():
 		k.memory.drop(w.target)
 	}
@@ -86,12 +86,12 @@ func (k *Keeper) remember(w *kept) {
 
 // recall returns what is known of the target of a stream that had no answer
 // yet: by another stream of it, or of old.
-func (k *Keeper) recall(w *kept) (Update, bool) {
+func (k *StaleResolver) recall(w *kept) (Update, bool) {
 	w.recallAt = time.Time{}
-	if k.policy.Remember < 0 || w.force.State() != StatePending {
+	if k.policy.IdleTTL < 0 || w.force.State() != StatePending {
 		return Update{}, false
 	}
-	best := k.memory.get(w.target, k.policy.Remember)
+	best := k.memory.get(w.target, k.policy.IdleTTL)
 	for o := range k.watch {
 		if o.target == w.target && o.force.Len() > 0 && o.good().After(best.good) {
 			best.endpoints, best.good = o.force.Endpoints(), o.good()

@@ -60,7 +60,7 @@ func TestKeepLastGoodRemembers(t *testing.T) {
 		want   string
 	}
 	for name, tt := range map[string]struct {
-		policy resolve.KeepPolicy
+		policy resolve.StalePolicy
 		steps  []step
 	}{
 		"it fails": {steps: []step{{well, 0, 1, web}, {fails, time.Hour, 1, web + ", connection reset"}}},
@@ -86,28 +86,28 @@ func TestKeepLastGoodRemembers(t *testing.T) {
 			{silent, time.Hour, time.Minute, web},
 		}},
 		"a day":    {steps: []step{{well, 0, 1, web}, {fails, 24 * time.Hour, 1, "connection reset"}}},
-		"too long": {resolve.KeepPolicy{Remember: time.Minute}, []step{{well, 0, 1, web}, {silent, time.Minute, time.Hour, ""}}},
+		"too long": {resolve.StalePolicy{IdleTTL: time.Minute}, []step{{well, 0, 1, web}, {silent, time.Minute, time.Hour, ""}}},
 		"not at all": {
-			resolve.KeepPolicy{Remember: -1}, []step{{well, 0, 1, web}, {fails, 0, 1, "connection reset"}},
+			resolve.StalePolicy{IdleTTL: -1}, []step{{well, 0, 1, web}, {fails, 0, 1, "connection reset"}},
 		},
 		"too old": {
-			resolve.KeepPolicy{MaxAge: time.Minute}, []step{{well, 0, 1, web}, {fails, time.Minute, 1, "connection reset"}},
+			resolve.StalePolicy{MaxAge: time.Minute}, []step{{well, 0, 1, web}, {fails, time.Minute, 1, "connection reset"}},
 		},
 		"it gets too old": {
-			resolve.KeepPolicy{MaxAge: time.Hour},
+			resolve.StalePolicy{MaxAge: time.Hour},
 			[]step{{well, 0, 1, web}, {silent, time.Minute, 59*time.Minute - 1, web}, {silent, 0, time.Second, ""}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var m moody
-				keeper := resolve.KeepLastGood(&m, tt.policy)
+				keeper := resolve.ServeStale(&m, tt.policy)
 				for n, s := range tt.steps {
 					m.begins = s.begins
 					time.Sleep(s.away)
 					assert.Equal(t, s.want, visit(t, keeper, "web", s.watch), "step %d", n)
 				}
-				assert.Empty(t, visit(t, resolve.KeepLastGood(&moody{silent}, tt.policy), "web", time.Hour), "another Keeper knows nothing")
+				assert.Empty(t, visit(t, resolve.ServeStale(&moody{silent}, tt.policy), "web", time.Hour), "another Keeper knows nothing")
 			})
 		})
 	}
@@ -118,14 +118,14 @@ func TestKeepLastGoodRemembers(t *testing.T) {
 func TestKeepLastGoodDoubtsAfterItRemembered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s script
-		keeper := resolve.KeepLastGood(s.lasting(), resolve.KeepPolicy{Grace: time.Minute})
+		keeper := resolve.ServeStale(s.lasting(), resolve.StalePolicy{Grace: time.Minute})
 		s.send("web", many(2))
 		visit(t, keeper, "web", time.Second)
 		s.cut("web")
 		time.Sleep(time.Hour)
 		j := read(t.Context(), keeper, "web")
 		assert.Equal(t, "replace 10.0.0.0:80 10.0.0.1:80", j.news()[0])
-		kept := keeper.Kept()[0]
+		kept := keeper.Status()[0]
 		assert.Equal(t, time.Hour, kept.Age)
 		assert.ErrorIs(t, kept.Err, errReset)
 
@@ -133,10 +133,10 @@ func TestKeepLastGoodDoubtsAfterItRemembered(t *testing.T) {
 		s.mend("web")
 		time.Sleep(30 * time.Second)
 		assert.NotContains(t, j.news(), "empty")
-		assert.True(t, keeper.Kept()[0].Held)
+		assert.True(t, keeper.Status()[0].IsStale)
 		time.Sleep(31 * time.Second)
 		assert.Equal(t, []string{"empty"}, j.news())
-		assert.Zero(t, keeper.Kept()[0].Age)
+		assert.Zero(t, keeper.Status()[0].Age)
 	})
 }
 
@@ -154,7 +154,7 @@ func TestKeepLastGoodDoubtsAfterSilence(t *testing.T) {
 				<-ctx.Done()
 			}
 		}
-		keeper := resolve.KeepLastGood(resolve.Func(slow), resolve.KeepPolicy{})
+		keeper := resolve.ServeStale(resolve.Func(slow), resolve.StalePolicy{})
 		visit(t, keeper, "web", 0)
 		m.begins = nil
 		assert.Equal(t, "replace 10.0.0.0:80", visit(t, keeper, "web", 39*time.Second))
@@ -165,7 +165,7 @@ func TestKeepLastGoodDoubtsAfterSilence(t *testing.T) {
 // A second stream of a target begins in an outage with what the first one knows.
 func TestKeepLastGoodTellsTheOtherStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{})
+		o := begin(t, resolve.StalePolicy{})
 		defer o.cancel()
 		o.cut("web")
 		time.Sleep(time.Minute)
@@ -179,7 +179,7 @@ func TestKeepLastGoodTellsTheOtherStreams(t *testing.T) {
 func TestKeepLastGoodRemembersACopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := moody{[]resolve.Update{many(2)}}
-		keeper := resolve.KeepLastGood(&m, resolve.KeepPolicy{})
+		keeper := resolve.ServeStale(&m, resolve.StalePolicy{})
 		visit(t, keeper, "web", 0)
 		m.begins = nil
 		for u := range keeper.Resolve(t.Context(), "web") {
@@ -203,7 +203,7 @@ func TestKeepLastGoodRemembersWhatWasGoodLast(t *testing.T) {
 				}
 			}
 		}
-		keeper := resolve.KeepLastGood(resolve.Func(source), resolve.KeepPolicy{})
+		keeper := resolve.ServeStale(resolve.Func(source), resolve.StalePolicy{})
 		ctx, cancel := context.WithCancel(t.Context())
 		lost := read(ctx, keeper, "web")
 		assert.Equal(t, "replace 10.0.0.0:80", lost.news()[0])

@@ -14,9 +14,9 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// keepModel is a Keeper that looks at itself once a second.
+// keepModel is a StaleResolver that looks at itself once a second.
 type keepModel struct {
-	policy      KeepPolicy
+	policy      StalePolicy
 	said, force model
 	lost, held  time.Duration // how long; less than 0 is not
 	away        time.Duration // since the first error after the last answer, while waiting
@@ -89,12 +89,12 @@ func (m *keepModel) grace() {
 
 func (m *model) clone() model { return model{state: m.state, list: m.endpoints()} }
 
-func checkKeep(t *testing.T, p KeepPolicy, steps []step) (err error) {
+func checkKeep(t *testing.T, p StalePolicy, steps []step) (err error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		source := make(puppet)
-		keeper := KeepLastGood(source, p)
+		keeper := ServeStale(source, p)
 		c := consume(ctx, keeper)
 		m := keepModel{policy: p, lost: -1, held: -1}
 		for n, s := range steps {
@@ -111,7 +111,7 @@ func checkKeep(t *testing.T, p KeepPolicy, steps []step) (err error) {
 			}
 			time.Sleep(s.wait)
 			now := c.look()
-			err = errors.Join(differs(&now.set, &m.force), m.compare(keeper.Kept()))
+			err = errors.Join(differs(&now.set, &m.force), m.compare(keeper.Status()))
 			if err == nil && s.wait == 0 && len(now.updates) > before+1 {
 				err = errors.New("more than one update")
 			}
@@ -124,10 +124,10 @@ func checkKeep(t *testing.T, p KeepPolicy, steps []step) (err error) {
 	return err
 }
 
-func (m *keepModel) compare(list []Kept) error {
-	want := Kept{
+func (m *keepModel) compare(list []StaleStatus) error {
+	want := StaleStatus{
 		Target: "web", State: m.force.state, Endpoints: len(m.force.list),
-		Age: max(m.lost, 0), Held: m.held >= 0,
+		Age: max(m.lost, 0), IsStale: m.held >= 0,
 	}
 	if m.lost >= 0 {
 		want.Err = m.err
@@ -141,7 +141,7 @@ func (m *keepModel) compare(list []Kept) error {
 func TestKeepLastGoodIsItsModel(t *testing.T) {
 	steps := someSteps(1)
 	rapid.Check(t, func(r *rapid.T) {
-		p := KeepPolicy{
+		p := StalePolicy{
 			Grace:   rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second}).Draw(r, "grace"),
 			MaxLoss: rapid.SampledFrom([]float64{0, 0.5}).Draw(r, "loss"),
 			MaxAge:  rapid.SampledFrom([]time.Duration{0, 10 * time.Second, time.Minute}).Draw(r, "age"),
@@ -158,7 +158,7 @@ func TestKeepLastGoodPassesOnWhatNoStreamSays(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		source := make(puppet)
-		keeper := KeepLastGood(source, KeepPolicy{Grace: 30 * time.Second, MaxLoss: 0.5, MaxAge: time.Minute})
+		keeper := ServeStale(source, StalePolicy{Grace: 30 * time.Second, MaxLoss: 0.5, MaxAge: time.Minute})
 		c := consume(ctx, keeper)
 		says := func(hosts ...byte) {
 			u := Update{Kind: Replace}
@@ -167,11 +167,11 @@ func TestKeepLastGoodPassesOnWhatNoStreamSays(t *testing.T) {
 			}
 			source <- message{update: u}
 		}
-		requireKept := func(want Kept) {
+		requireKept := func(want StaleStatus) {
 			t.Helper()
 			c.look()
 			want.Target = "web"
-			if got := keeper.Kept(); len(got) != 1 || got[0] != want {
+			if got := keeper.Status(); len(got) != 1 || got[0] != want {
 				t.Fatalf("kept is %v, not %v", got, want)
 			}
 		}
@@ -182,15 +182,15 @@ func TestKeepLastGoodPassesOnWhatNoStreamSays(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		source <- message{err: stream.ErrLimit}
 		time.Sleep(9 * time.Second)
-		requireKept(Kept{State: StateExists, Endpoints: 4, Age: 59 * time.Second, Held: true, Err: stream.ErrLimit})
+		requireKept(StaleStatus{State: StateExists, Endpoints: 4, Age: 59 * time.Second, IsStale: true, Err: stream.ErrLimit})
 		time.Sleep(2 * time.Second)
-		requireKept(Kept{State: StateExists, Endpoints: 1, Age: 11 * time.Second, Err: stream.ErrLimit})
+		requireKept(StaleStatus{State: StateExists, Endpoints: 1, Age: 11 * time.Second, Err: stream.ErrLimit})
 		time.Sleep(48 * time.Second)
-		requireKept(Kept{State: StateExists, Endpoints: 1, Age: 59 * time.Second, Err: stream.ErrLimit})
+		requireKept(StaleStatus{State: StateExists, Endpoints: 1, Age: 59 * time.Second, Err: stream.ErrLimit})
 		time.Sleep(2 * time.Second)
-		requireKept(Kept{State: StateEmpty, Age: 61 * time.Second, Err: stream.ErrLimit})
+		requireKept(StaleStatus{State: StateEmpty, Age: 61 * time.Second, Err: stream.ErrLimit})
 		says(1, 2)
-		requireKept(Kept{State: StateExists, Endpoints: 2})
+		requireKept(StaleStatus{State: StateExists, Endpoints: 2})
 	})
 }
 
@@ -205,7 +205,7 @@ func TestKeepLastGoodBelievesALossOfMaxLoss(t *testing.T) {
 		s.Apply(u)
 	}
 	for percent := 1; percent < 100; percent++ {
-		w := kept{KeepPolicy: KeepPolicy{Grace: time.Second, MaxLoss: float64(percent) / 100}}
+		w := kept{StalePolicy: StalePolicy{Grace: time.Second, MaxLoss: float64(percent) / 100}}
 		says(&w.force, 100)
 		says(&w.said, 100-percent)
 		if w.doubtful() {

@@ -17,7 +17,7 @@ import (
 // to disbelieve for ever: it is over all the same, once a new stream says so too.
 func TestKeepLastGoodRecycledStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{})
+		o := begin(t, resolve.StalePolicy{})
 		defer o.cancel()
 		o.blink(empty)
 		for range 2 {
@@ -25,7 +25,7 @@ func TestKeepLastGoodRecycledStreams(t *testing.T) {
 			o.end("web", fmt.Errorf("%w: it is old", stream.ErrLimit))
 			time.Sleep(time.Millisecond)
 			assert.NotContains(t, o.news(), "empty")
-			assert.True(t, o.kept(t).Held)
+			assert.True(t, o.kept(t).IsStale)
 		}
 		time.Sleep(2 * time.Second)
 		assert.Equal(t, []string{"empty"}, o.news())
@@ -36,7 +36,7 @@ func TestKeepLastGoodRecycledStreams(t *testing.T) {
 // It is the new stream that decides, however long it takes.
 func TestKeepLastGoodRecycledStreamThatIsNotBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{})
+		o := begin(t, resolve.StalePolicy{})
 		defer o.cancel()
 		o.blink(empty)
 		time.Sleep(29 * time.Second)
@@ -44,7 +44,7 @@ func TestKeepLastGoodRecycledStreamThatIsNotBack(t *testing.T) {
 		o.cut("web")
 		time.Sleep(time.Hour)
 		assert.NotContains(t, o.news(), "empty")
-		assert.False(t, o.kept(t).Held, "what it said before it was lost counts no more")
+		assert.False(t, o.kept(t).IsStale, "what it said before it was lost counts no more")
 		assert.Equal(t, 10, o.kept(t).Endpoints)
 	})
 }

@@ -15,22 +15,22 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// outage is a stream through a Keeper, over a source that comes and goes.
+// outage is a stream through a StaleResolver, over a source that comes and goes.
 type outage struct {
 	*script
 	*journal
 
-	keeper *resolve.Keeper
+	keeper *resolve.StaleResolver
 	cancel context.CancelFunc
 	log    bytes.Buffer
 }
 
 // begin starts with ten endpoints known.
-func begin(t *testing.T, p resolve.KeepPolicy) *outage {
+func begin(t *testing.T, p resolve.StalePolicy) *outage {
 	o := &outage{script: &script{}}
 	p.Log = slog.New(slog.NewTextHandler(&o.log, nil))
 	o.send("web", many(10))
-	o.keeper = resolve.KeepLastGood(resolve.Reconnect(o.script, resolve.Backoff{Min: time.Millisecond, Max: time.Minute}), p)
+	o.keeper = resolve.ServeStale(resolve.Reconnect(o.script, resolve.Backoff{Min: time.Millisecond, Max: time.Minute}), p)
 	var ctx context.Context
 	ctx, o.cancel = context.WithCancel(t.Context())
 	o.journal = read(ctx, o.keeper, "web")
@@ -56,10 +56,10 @@ func (o *outage) blink(u resolve.Update) {
 	synctest.Wait()
 }
 
-func (o *outage) kept(t *testing.T) resolve.Kept {
+func (o *outage) kept(t *testing.T) resolve.StaleStatus {
 	t.Helper()
 	synctest.Wait()
-	list := o.keeper.Kept()
+	list := o.keeper.Status()
 	require.Len(t, list, 1)
 	return list[0]
 }
@@ -67,7 +67,7 @@ func (o *outage) kept(t *testing.T) resolve.Kept {
 // Row 11 of the reliability tests: a controller that comes back empty or wrong.
 func TestKeepLastGoodHoldsBackWhatADoubtfulSourceSays(t *testing.T) {
 	for name, tt := range map[string]struct {
-		policy  resolve.KeepPolicy
+		policy  resolve.StalePolicy
 		after   resolve.Update
 		held    bool
 		outcome string
@@ -76,11 +76,11 @@ func TestKeepLastGoodHoldsBackWhatADoubtfulSourceSays(t *testing.T) {
 		"does not exist": {after: gone, held: true, outcome: "does not exist"},
 		"empty replace":  {after: many(0), held: true, outcome: "empty"},
 		"one of ten":     {after: many(1), outcome: "replace 10.0.0.0:80"},
-		"too few":        {policy: resolve.KeepPolicy{MaxLoss: 0.8}, after: many(1), held: true, outcome: "replace 10.0.0.0:80"},
+		"too few":        {policy: resolve.StalePolicy{MaxLoss: 0.8}, after: many(1), held: true, outcome: "replace 10.0.0.0:80"},
 		"few enough": {
-			policy: resolve.KeepPolicy{MaxLoss: 0.8}, after: many(2), outcome: "replace 10.0.0.0:80 10.0.0.1:80",
+			policy: resolve.StalePolicy{MaxLoss: 0.8}, after: many(2), outcome: "replace 10.0.0.0:80 10.0.0.1:80",
 		},
-		"no grace": {policy: resolve.KeepPolicy{Grace: -1}, after: empty, outcome: "empty"},
+		"no grace": {policy: resolve.StalePolicy{Grace: -1}, after: empty, outcome: "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestKeepLastGoodHoldsBackWhatADoubtfulSourceSays(t *testing.T) {
 				if tt.held {
 					assert.Equal(t, []string{"connection reset"}, o.news())
 					k := o.kept(t)
-					assert.True(t, k.Held)
+					assert.True(t, k.IsStale)
 					assert.Equal(t, 10, k.Endpoints)
 					time.Sleep(30*time.Second - 6*time.Millisecond)
 					assert.Empty(t, o.news(), "before the grace is over")
@@ -100,7 +100,7 @@ func TestKeepLastGoodHoldsBackWhatADoubtfulSourceSays(t *testing.T) {
 				require.NotEmpty(t, got)
 				assert.Equal(t, tt.outcome, got[len(got)-1])
 				k := o.kept(t)
-				assert.False(t, k.Held)
+				assert.False(t, k.IsStale)
 				assert.Zero(t, k.Age)
 				assert.NoError(t, k.Err)
 				assert.Equal(t, tt.held, strings.Contains(o.log.String(), "held back"))
@@ -111,7 +111,7 @@ func TestKeepLastGoodHoldsBackWhatADoubtfulSourceSays(t *testing.T) {
 
 func TestKeepLastGoodBelievesASteadySource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{MaxLoss: 0.1, MaxAge: time.Second})
+		o := begin(t, resolve.StalePolicy{MaxLoss: 0.1, MaxAge: time.Second})
 		defer o.cancel()
 		time.Sleep(time.Hour) // silence is not age
 		for _, u := range []resolve.Update{many(1), empty, many(10), gone, many(10)} {
@@ -136,7 +136,7 @@ func addrs(n int) []string {
 
 func TestKeepLastGoodSourceRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{MaxLoss: 0.5})
+		o := begin(t, resolve.StalePolicy{MaxLoss: 0.5})
 		defer o.cancel()
 		o.blink(empty)
 		o.news()
@@ -157,7 +157,7 @@ func TestKeepLastGoodSourceRecovers(t *testing.T) {
 // believed, and is logged once.
 func TestKeepLastGoodCrashLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{})
+		o := begin(t, resolve.StalePolicy{})
 		defer o.cancel()
 		for range 20 {
 			o.blink(empty)
@@ -175,7 +175,7 @@ func TestKeepLastGoodCrashLoop(t *testing.T) {
 
 func TestKeepLastGoodLetsGoAtMaxAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := begin(t, resolve.KeepPolicy{MaxAge: time.Hour})
+		o := begin(t, resolve.StalePolicy{MaxAge: time.Hour})
 		o.cut("web")
 		time.Sleep(time.Hour - time.Second)
 		assert.NotContains(t, o.news(), "empty")
@@ -194,13 +194,13 @@ func TestKeepLastGoodLetsGoAtMaxAge(t *testing.T) {
 		assert.Zero(t, o.kept(t).Age)
 		o.cancel()
 		o.news()
-		assert.Empty(t, o.keeper.Kept(), "no stream, no line")
+		assert.Empty(t, o.keeper.Status(), "no stream, no line")
 	})
 }
 
 func TestKeepLastGoodEndsWithItsSource(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		j := read(t.Context(), resolve.KeepLastGood(says(add(a1)), resolve.KeepPolicy{}), "web")
+		j := read(t.Context(), resolve.ServeStale(says(add(a1)), resolve.StalePolicy{}), "web")
 		assert.Equal(t, []string{"add " + a1, "connection reset", "end"}, j.news())
 	})
 }

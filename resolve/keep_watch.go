@@ -10,7 +10,7 @@ import (
 
 // kept is one stream of a Keeper.
 type kept struct {
-	KeepPolicy
+	StalePolicy
 	target string
 
 	force Set  // what the consumer was told

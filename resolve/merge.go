@@ -42,7 +42,7 @@ func Merge(rs ...Resolver) Resolver { return MergeWithin(mergeGrace, rs...) }
 // for nothing else would ever say that its error is over. When all have ended, so
 // does the merged sequence.
 //
-// To [KeepLastGood] around it, an update is an answer, whichever of rs it is of.
+// To [ServeStale] around it, an update is an answer, whichever of rs it is of.
 // Around each of rs it judges each by itself, and lets go, at MaxAge, of the
 // endpoints of that one alone.
 func MergeWithin(grace time.Duration, rs ...Resolver) Resolver {

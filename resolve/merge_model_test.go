@@ -67,7 +67,7 @@ func (c *consumer) take(u Update, err error) {
 		return
 	}
 	c.updates = append(c.updates, u)
-	if !c.set.Apply(u).Any() {
+	if !c.set.Apply(u).HasChanges() {
 		c.idle++
 	}
 }

@@ -177,10 +177,10 @@ func TestWrappersConform(t *testing.T) {
 		"first":  func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(r, none) },
 		"second": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(none, r) },
 		"keep": func(_ testing.TB, r resolve.Resolver) resolve.Resolver {
-			return resolve.KeepLastGood(r, resolve.KeepPolicy{Grace: time.Millisecond})
+			return resolve.ServeStale(r, resolve.StalePolicy{Grace: time.Millisecond})
 		},
 		"keep without grace": func(_ testing.TB, r resolve.Resolver) resolve.Resolver {
-			return resolve.KeepLastGood(r, resolve.KeepPolicy{Grace: -1})
+			return resolve.ServeStale(r, resolve.StalePolicy{Grace: -1})
 		},
 		"registry": func(t testing.TB, r resolve.Resolver) resolve.Resolver {
 			var g resolve.Registry
@@ -188,7 +188,7 @@ func TestWrappersConform(t *testing.T) {
 			return &g
 		},
 		"all of them": func(t testing.TB, r resolve.Resolver) resolve.Resolver {
-			kept := resolve.KeepLastGood(resolve.Fallback(r, none), resolve.KeepPolicy{Grace: time.Millisecond})
+			kept := resolve.ServeStale(resolve.Fallback(r, none), resolve.StalePolicy{Grace: time.Millisecond})
 			return resolve.Dedupe(resolve.Merge(kept, none))
 		},
 	} {

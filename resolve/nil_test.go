@@ -20,7 +20,7 @@ func TestConstructorsPanic(t *testing.T) {
 		"Dedupe":          func() { resolve.Dedupe(nil) },
 		"Fallback, first": func() { resolve.Fallback(nil, well) },
 		"Fallback":        func() { resolve.Fallback(well, nil) },
-		"KeepLastGood":    func() { resolve.KeepLastGood(nil, resolve.KeepPolicy{}) },
+		"ServeStale":      func() { resolve.ServeStale(nil, resolve.StalePolicy{}) },
 		"Merge":           func() { resolve.Merge(well, nil) },
 		"Reconnect":       func() { resolve.Reconnect(nil, resolve.Backoff{}) },
 		"Subset":          func() { resolve.Subset(nil, resolve.SubsetPolicy{}) },

@@ -36,8 +36,8 @@ type Diff struct {
 	Removed       []Endpoint // as they were
 }
 
-// Any reports whether anything changed, be it the state alone.
-func (d Diff) Any() bool {
+// HasChanges reports whether anything changed, be it the state alone.
+func (d Diff) HasChanges() bool {
 	return d.Before != d.After || len(d.Added)+len(d.Changed)+len(d.Removed) > 0
 }
 

@@ -98,7 +98,7 @@ func checkSet(t require.TestingT, updates []Update) {
 		require.Equal(t, set.Len() > 0, set.State() == StateExists)
 
 		again := set.Apply(u)
-		require.False(t, again.Any(), "%v twice changed %v", u, again)
+		require.False(t, again.HasChanges(), "%v twice changed %v", u, again)
 		require.Equal(t, d.After, again.Before)
 	}
 }

@@ -118,7 +118,7 @@ func TestSetApply(t *testing.T) {
 				assert.Equal(t, step.want, got, "step %d: %v", i, step.update)
 				assert.Equal(t, step.want.After, s.State())
 				want := step.want
-				assert.Equal(t, want.Before != want.After || want.Added != nil || want.Changed != nil || want.Removed != nil, got.Any())
+				assert.Equal(t, want.Before != want.After || want.Added != nil || want.Changed != nil || want.Removed != nil, got.HasChanges())
 			}
 		})
 	}

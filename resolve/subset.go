@@ -62,7 +62,7 @@ type SubsetPolicy struct {
 //
 // An update of r becomes one update, the least that does it, or none, but for
 // the first one after an error (see [Dedupe]). Errors are passed on as they are.
-// Put it outside of [KeepLastGood], which counts the endpoints that there are,
+// Put it outside of [ServeStale], which counts the endpoints that there are,
 // not those of a share. The cost of an update is that of sorting all endpoints.
 func Subset(r Resolver, p SubsetPolicy) Resolver {
 	requireResolvers(r)

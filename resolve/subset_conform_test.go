@@ -19,7 +19,7 @@ func TestSubsetAndZoneConform(t *testing.T) {
 		"subset":  func(r resolve.Resolver) resolve.Resolver { return resolve.Subset(r, all) },
 		"no zone": func(r resolve.Resolver) resolve.Resolver { return resolve.Zone(r, "", resolve.ZonePolicy{}) },
 		"zone": func(r resolve.Resolver) resolve.Resolver {
-			return resolve.Zone(r, "a", resolve.ZonePolicy{Hold: time.Millisecond})
+			return resolve.Zone(r, "a", resolve.ZonePolicy{StabilizationWindow: time.Millisecond})
 		},
 		"both": func(r resolve.Resolver) resolve.Resolver {
 			return resolve.Subset(resolve.Zone(r, "a", resolve.ZonePolicy{}), all)

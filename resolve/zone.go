@@ -35,7 +35,7 @@ type ZonePolicy struct {
 	// Hold is how long the zone's endpoints must have been enough, without a
 	// break, before the others are let go again. 0 means 30 s: three periods of
 	// a Kubernetes probe. Less than 0 means not at all.
-	Hold time.Duration
+	StabilizationWindow time.Duration
 }
 
 // Zone returns a Resolver that passes on, of what r says, the endpoints of one
@@ -54,13 +54,13 @@ type ZonePolicy struct {
 // on.
 //
 // A resolver knows what there is, not what works: that the endpoints of the
-// zone are there and refuse is nothing it sees. Put a layer.Switch over two
+// zone are there and refuse is nothing it sees. Put a layer.Failover over two
 // balancers for that, one of Zone and one of r.
 //
 // An update of r becomes one update, the least that does it, or none, but for
 // the first one after an error (see [Dedupe]); the end of Hold is one more.
 // Errors are passed on as they are, and do not count: what was known stays in
-// force, and Hold goes on. Put it outside of [KeepLastGood], to which the end of
+// force, and Hold goes on. Put it outside of [ServeStale], to which the end of
 // Hold would be an answer. When r ends, so does the sequence.
 func Zone(r Resolver, zone string, p ZonePolicy) Resolver {
 	requireResolvers(r)
@@ -73,8 +73,8 @@ func Zone(r Resolver, zone string, p ZonePolicy) Resolver {
 	if p.Min <= 0 {
 		p.Min = zoneMin
 	}
-	if p.Hold == 0 {
-		p.Hold = zoneHold
+	if p.StabilizationWindow == 0 {
+		p.StabilizationWindow = zoneHold
 	}
 	return zoned{ZonePolicy: p, source: r, zone: zone}
 }
@@ -148,11 +148,11 @@ func (s *spill) choose() []Endpoint {
 	switch {
 	case !enough:
 		s.wide, s.waiting = true, false // should the timer run still, it ends for nothing
-	case s.known.Len() == 0 || s.Hold < 0:
+	case s.known.Len() == 0 || s.StabilizationWindow < 0:
 		s.wide = false
 	case s.wide && !s.waiting:
 		s.waiting = true
-		s.timer.Reset(s.Hold)
+		s.timer.Reset(s.StabilizationWindow)
 	}
 	if s.wide {
 		return all

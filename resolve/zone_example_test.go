@@ -28,7 +28,7 @@ func ExampleZone() {
 		{in("a", "10.0.1.1:80"), in("b", "10.0.2.3:80")},                         // one is too few
 		{in("a", "10.0.1.1:80"), in("a", "10.0.1.2:80"), in("b", "10.0.2.3:80")}, // two are enough, when they stay
 	}
-	ours := resolve.Zone(source, "a", resolve.ZonePolicy{Hold: 10 * time.Millisecond})
+	ours := resolve.Zone(source, "a", resolve.ZonePolicy{StabilizationWindow: 10 * time.Millisecond})
 	var known resolve.Set
 	for update := range ours.Resolve(ctx, "web") {
 		known.Apply(update)
@@ -69,7 +69,7 @@ func ExampleZone_spillOver() {
 	}
 	near := balance.Resolve(ctx, resolve.Zone(source, "a", resolve.ZonePolicy{}), "web", mk)
 	all := balance.Resolve(ctx, source, "web", mk)
-	svc := layer.Switch(near, all, 5*time.Millisecond) // some seconds, as a rule
+	svc := layer.Failover(near, all, 5*time.Millisecond) // some seconds, as a rule
 
 	fmt.Println(svc.Ready(ctx))
 	fmt.Println(svc.Call(ctx, "world"))

@@ -58,7 +58,7 @@ func (m *zoneModel) judge() {
 	switch {
 	case !enough:
 		m.wide, m.enough = true, 0
-	case len(m.want.list) == 0 || m.enough >= int(m.policy.Hold/time.Second):
+	case len(m.want.list) == 0 || m.enough >= int(m.policy.StabilizationWindow/time.Second):
 		m.wide = false
 	}
 	m.want = m.source.clone()
@@ -134,9 +134,9 @@ func TestZoneIsItsModel(t *testing.T) {
 	steps := someSteps(2)
 	rapid.Check(t, func(r *rapid.T) {
 		p := ZonePolicy{
-			Min:   rapid.IntRange(1, 3).Draw(r, "min"),
-			Share: rapid.SampledFrom([]float64{0, 0.5}).Draw(r, "share"),
-			Hold:  rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second}).Draw(r, "hold"),
+			Min:                 rapid.IntRange(1, 3).Draw(r, "min"),
+			Share:               rapid.SampledFrom([]float64{0, 0.5}).Draw(r, "share"),
+			StabilizationWindow: rapid.SampledFrom([]time.Duration{time.Second, 30 * time.Second}).Draw(r, "hold"),
 		}
 		if err := checkZone(t, p, steps.Draw(r, "steps")); err != nil {
 			r.Fatal(err)

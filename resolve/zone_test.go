@@ -175,7 +175,7 @@ func TestZoneJudgesAtOnceWhereThereIsNothingToHold(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		source := make(puppet)
-		c := consume(t.Context(), Zone(source, "a", ZonePolicy{Hold: -1}))
+		c := consume(t.Context(), Zone(source, "a", ZonePolicy{StabilizationWindow: -1}))
 		for _, words := range []string{"a1 b1", "a1 a2 b1"} {
 			source <- message{update: zones(words)}
 			assert.Equal(t, 2, c.look().set.Len(), words)

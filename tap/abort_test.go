@@ -28,16 +28,16 @@ import (
 // before each returns.
 var aborts = map[string]func(*testing.T, *Registry){
 	"HTTP handler panics": func(t *testing.T, reg *Registry) {
-		halfOf(t, httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound)), func() {
+		halfOf(t, httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound)), func() {
 			panic(http.ErrAbortHandler)
 		})
 	},
 	"HTTP layer fails": func(t *testing.T, reg *Registry) {
-		tapped := Layer(reg, httplayer.Access{}, Inbound)
+		tapped := Layer(reg, httplayer.Accessor{}, Inbound)
 		halfOf(t, httplayer.Middleware(func(s httplayer.Service) httplayer.Service { return tapped(spoiling{s}) }), func() {})
 	},
 	"HTTP client leaves": func(t *testing.T, reg *Registry) {
-		h := httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound))(http.HandlerFunc(
+		h := httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(http.HandlerFunc(
 			func(w http.ResponseWriter, r *http.Request) {
 				_, _ = io.WriteString(w, "half")
 				_ = http.NewResponseController(w).Flush()
@@ -62,7 +62,7 @@ var aborts = map[string]func(*testing.T, *Registry){
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)
 		server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainStreamInterceptor(recovers)},
-			grpclayer.NewServer(Layer(reg, grpclayer.Access{}, Inbound)).ServerOptions()...)...)
+			grpclayer.NewServer(Layer(reg, grpclayer.Accessor{}, Inbound)).ServerOptions()...)...)
 		testpb.RegisterTestServiceServer(server, panics{})
 		var served sync.WaitGroup
 		served.Go(func() { _ = server.Serve(l) })

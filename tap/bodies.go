@@ -7,24 +7,24 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Along is what an [layer.Access] may have besides, for watchers that ask for
-// bodies: httplayer.Access has it.
-type Along[Req, Rsp any] interface {
-	// AlongRequest returns req with a body that tells read what is read from
+// BodyTee is what an [layer.Accessor] may have besides, for watchers that ask for
+// bodies: httplayer.Accessor has it.
+type BodyTee[Req, Rsp any] interface {
+	// TeeRequestBody returns req with a body that tells read what is read from
 	// it: p, which begins at this many bytes into the body, and which read does
 	// not keep. A body that is sent again begins at 0 again. Nothing is read or
 	// waited for to that end, and req itself stays as it is.
-	AlongRequest(req Req, read func(at int64, p []byte)) Req
+	TeeRequestBody(req Req, read func(at int64, p []byte)) Req
 
-	// AlongResponse does it for a response. It may be changed in place.
-	AlongResponse(rsp Rsp, read func(at int64, p []byte)) Rsp
+	// TeeResponseBody does it for a response. It may be changed in place.
+	TeeResponseBody(rsp Rsp, read func(at int64, p []byte)) Rsp
 }
 
-// maxBodies bounds what Bodies allows: two of them fit into the buffer of a
+// maxBodies bounds what WithBodies allows: two of them fit into the buffer of a
 // watcher.
 const maxBodies = 256 << 10
 
-// Bodies lets watchers ask for the bodies of requests and responses, of which
+// WithBodies lets watchers ask for the bodies of requests and responses, of which
 // up to maxBytes are kept, 256 KiB at most. Without it, or with a redact that is
 // nil, who asks for bodies is turned away.
 //
@@ -37,7 +37,7 @@ const maxBodies = 256 << 10
 //
 // What a handler has net/http copy by itself, such as a file, does not pass by here:
 // of such a body nothing more is shown, and it is said that there was more.
-func Bodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
+func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
 		if maxBytes <= 0 {
@@ -156,7 +156,7 @@ func (x *excerpt) body() *Body {
 // bodies are those of one request, for one watcher.
 type bodies struct{ request, response excerpt }
 
-func newBodies(w *watcher, header layer.Fields) *bodies {
+func newBodies(w *watcher, header layer.Header) *bodies {
 	room := w.buf.Load()
 	if room == nil {
 		return nil
@@ -179,6 +179,6 @@ func (b *bodies) drop() {
 }
 
 // contentType is kept for as long as the body is, so there is an end to it.
-func contentType(header layer.Fields) string {
+func contentType(header layer.Header) string {
 	return strings.Clone(cut(header.Get("content-type")))
 }

@@ -21,7 +21,7 @@ func TestMemoryOfBodies(t *testing.T) {
 		runtime.ReadMemStats(&m)
 		return int64(m.HeapAlloc)
 	}
-	reg := NewRegistry(Bodies(size, asItIs))
+	reg := NewRegistry(WithBodies(size, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: size})
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {
 		_, err := io.Copy(io.Discard, b.Body)
@@ -70,7 +70,7 @@ func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 // Once its watcher has left, nothing more of a body is kept.
 func TestBodiesAfterTheWatcherLeft(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	x := newBodies(w, fields{})
 	x.request.take(0, []byte("kept"))

@@ -61,12 +61,12 @@ func endOf(t testing.TB, all []Event) *ResponseEnd {
 
 func TestBodiesAreOffUnlessAHookSeesThem(t *testing.T) {
 	for name, opts := range map[string][]RegistryOption{
-		"no option": nil, "no hook": {Bodies(10, nil)}, "no bytes": {Bodies(0, asItIs)},
+		"no option": nil, "no hook": {WithBodies(10, nil)}, "no bytes": {WithBodies(0, asItIs)},
 	} {
 		_, err := NewRegistry(opts...).terms(&tappb.WatchRequest{BodyBytes: 1})
 		require.Equal(t, codes.PermissionDenied, status.Code(err), name)
 	}
-	terms, err := NewRegistry(Bodies(1<<30, asItIs)).terms(&tappb.WatchRequest{BodyBytes: 1 << 31})
+	terms, err := NewRegistry(WithBodies(1<<30, asItIs)).terms(&tappb.WatchRequest{BodyBytes: 1 << 31})
 	require.NoError(t, err)
 	require.Equal(t, 256<<10, terms.body)
 }
@@ -74,7 +74,7 @@ func TestBodiesAreOffUnlessAHookSeesThem(t *testing.T) {
 func TestBodies(t *testing.T) {
 	var mu sync.Mutex
 	var heard []string
-	reg := NewRegistry(Bodies(16, func(contentType string, body []byte) []byte {
+	reg := NewRegistry(WithBodies(16, func(contentType string, body []byte) []byte {
 		mu.Lock()
 		defer mu.Unlock()
 		heard = append(heard, contentType+": "+string(body))
@@ -115,7 +115,7 @@ func TestBodies(t *testing.T) {
 }
 
 func TestThereMayBeNoBody(t *testing.T) {
-	reg := NewRegistry(Bodies(16, asItIs))
+	reg := NewRegistry(WithBodies(16, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {
 		return &reply{Body: io.NopCloser(strings.NewReader(""))}, nil
@@ -135,7 +135,7 @@ func TestThereMayBeNoBody(t *testing.T) {
 }
 
 func TestAHookMayWithholdAndPanic(t *testing.T) {
-	reg := NewRegistry(Bodies(16, func(_ string, body []byte) []byte {
+	reg := NewRegistry(WithBodies(16, func(_ string, body []byte) []byte {
 		if string(body) == "boom" {
 			panic("boom")
 		}
@@ -151,7 +151,7 @@ func TestAHookMayWithholdAndPanic(t *testing.T) {
 
 // A body that is not read is not shown, and what is read after the end neither.
 func TestOnlyWhatWasReadIsShown(t *testing.T) {
-	reg := NewRegistry(Bodies(16, asItIs))
+	reg := NewRegistry(WithBodies(16, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})
 	var late io.Reader
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {
@@ -176,7 +176,7 @@ func TestOnlyWhatWasReadIsShown(t *testing.T) {
 func TestExcerptIsThePrefix(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		body := rapid.SliceOfN(rapid.Byte(), 0, 3000).Draw(t, "body")
-		reg := NewRegistry(Bodies(rapid.IntRange(1, 2000).Draw(t, "most"), asItIs))
+		reg := NewRegistry(WithBodies(rapid.IntRange(1, 2000).Draw(t, "most"), asItIs))
 		w, err := reg.watch(terms{match: &condition{}, limit: 1, body: 1})
 		require.NoError(t, err)
 		x := &excerpt{w: w, room: w.buf.Load()}

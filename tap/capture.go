@@ -13,10 +13,10 @@ import (
 // redacted is what is shown for the value of a secret.
 const redacted = secret.Withheld
 
-// OverHTTP2 is what an [layer.Access] may have besides, to say which messages
-// are HTTP/2's: httplayer.Access has it. Of those, header fields are shown as
+// HTTP2Reporter is what an [layer.Accessor] may have besides, to say which messages
+// are HTTP/2's: httplayer.Accessor has it. Of those, header fields are shown as
 // they are sent, :method, :scheme, :authority and :path or :status first.
-type OverHTTP2[Req, Rsp any] interface {
+type HTTP2Reporter[Req, Rsp any] interface {
 	RequestOverHTTP2(req Req) bool
 	ResponseOverHTTP2(rsp Rsp) bool
 }
@@ -24,7 +24,7 @@ type OverHTTP2[Req, Rsp any] interface {
 // requestFields are the header fields of a request, for an event.
 func (x *exchange[Req, Rsp]) requestFields(r *Registry, req Req) []Field {
 	out := []Field{}
-	if a, ok := x.access.(OverHTTP2[Req, Rsp]); ok && a.RequestOverHTTP2(req) {
+	if a, ok := x.access.(HTTP2Reporter[Req, Rsp]); ok && a.RequestOverHTTP2(req) {
 		init := x.init.plain
 		path := init.Path
 		if query := x.access.Query(req); query != "" {
@@ -41,9 +41,9 @@ func (x *exchange[Req, Rsp]) requestFields(r *Registry, req Req) []Field {
 }
 
 // responseFields are the header fields of a response, for an event.
-func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, head layer.Fields) []Field {
+func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, head layer.Header) []Field {
 	out := []Field{}
-	if a, ok := x.access.(OverHTTP2[Req, Rsp]); ok && a.ResponseOverHTTP2(rsp) {
+	if a, ok := x.access.(HTTP2Reporter[Req, Rsp]); ok && a.ResponseOverHTTP2(rsp) {
 		out = r.pseudo(out, ":status", strconv.Itoa(x.response.plain.Status))
 	}
 	return r.capture(out, head)
@@ -59,7 +59,7 @@ func (r *Registry) pseudo(to []Field, name, value string) []Field {
 // capture copies fields for an event, without secrets, to what is there
 // already. They stay in their order; fields that have none, those of net/http,
 // are put in that of their names. The result is never nil.
-func (r *Registry) capture(to []Field, fields layer.Fields) []Field {
+func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 	first := len(to)
 	for name, value := range fields.All() {
 		name = strings.ToLower(name)
@@ -115,7 +115,7 @@ func (r *Registry) secret(name string) bool {
 	return secret.Field(name)
 }
 
-// showsQueries reports whether somebody said Reveal("query").
+// showsQueries reports whether somebody said WithRevealed("query").
 func (r *Registry) showsQueries() bool {
 	hide, said := r.secrets["query"]
 	return said && !hide
@@ -175,7 +175,7 @@ func withoutUserInfo(uri string) string {
 	return uri
 }
 
-func isEmpty(fields layer.Fields) bool {
+func isEmpty(fields layer.Header) bool {
 	for range fields.All() {
 		return false
 	}

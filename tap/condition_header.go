@@ -7,11 +7,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// named are fields that keep the values of a name together, see [layer.Fields].
+// named are fields that keep the values of a name together, see [layer.Header].
 type named interface{ Values(name string) []string }
 
 // present reports whether fields have one called c.key.
-func (c *condition) present(fields layer.Fields) bool {
+func (c *condition) present(fields layer.Header) bool {
 	if f, ok := fields.(named); ok {
 		return len(f.Values(c.key)) > 0
 	}
@@ -19,7 +19,7 @@ func (c *condition) present(fields layer.Fields) bool {
 }
 
 // field reports whether one of the fields called c.key has the value.
-func (c *condition) field(fields layer.Fields) bool {
+func (c *condition) field(fields layer.Header) bool {
 	if f, ok := fields.(named); ok {
 		return slices.ContainsFunc(f.Values(c.key), c.value)
 	}
@@ -36,7 +36,7 @@ func (c *condition) value(s string) bool {
 
 // anyField is apart because a walk over fields allocates even where it is not
 // taken.
-func anyField(fields layer.Fields, name string, is func(value string) bool) bool {
+func anyField(fields layer.Header, name string, is func(value string) bool) bool {
 	for n, v := range fields.All() {
 		if strings.EqualFold(n, name) && is(v) {
 			return true

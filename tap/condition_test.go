@@ -27,7 +27,7 @@ func (s *subject) view(a fakeAccess) *view[*call, *reply] {
 	}
 	return &view[*call, *reply]{
 		access: a, req: &s.call, ctx: ctx,
-		place: newPlace([]Option{Destination(s.destination, s.labels)}),
+		place: newPlace([]Option{WithDestination(s.destination, s.labels)}),
 	}
 }
 

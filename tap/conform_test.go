@@ -25,10 +25,10 @@ func (testAccess) Authority(testReq) string             { return "" }
 func (testAccess) Path(testReq) string                  { return "/" }
 func (testAccess) Query(testReq) string                 { return "" }
 func (testAccess) Source(testReq) netip.AddrPort        { return netip.AddrPort{} }
-func (testAccess) RequestHeader(testReq) layer.Fields   { return fields{} }
+func (testAccess) RequestHeader(testReq) layer.Header   { return fields{} }
 func (testAccess) Status(testRsp) int                   { return 200 }
-func (testAccess) ResponseHeader(testRsp) layer.Fields  { return fields{} }
-func (testAccess) ResponseTrailer(testRsp) layer.Fields { return fields{} }
+func (testAccess) ResponseHeader(testRsp) layer.Header  { return fields{} }
+func (testAccess) ResponseTrailer(testRsp) layer.Header { return fields{} }
 func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) testRsp {
 	return layer.AtEnd[testRsp]()(ctx, r, o)
 }
@@ -38,34 +38,34 @@ func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) tes
 func TestConform(t *testing.T) {
 	tapped := func(reg *Registry) layer.Layer[testReq, testRsp] { return Layer(reg, testAccess{}) }
 	t.Run("idle", func(t *testing.T) {
-		layertest.Conform(t, layertest.Layer{Layer: tapped(new(Registry)), Transparent: true})
+		layertest.Run(t, layertest.Layer{Layer: tapped(new(Registry)), Transparent: true})
 	})
 	t.Run("watched in vain", func(t *testing.T) {
 		reg := new(Registry)
 		watch(t, reg, match.Method("PUT"), 1<<32-1, true)
-		layertest.Conform(t, layertest.Layer{Layer: tapped(reg), Transparent: true})
+		layertest.Run(t, layertest.Layer{Layer: tapped(reg), Transparent: true})
 	})
 	t.Run("watched by two who do not read", func(t *testing.T) {
 		reg := new(Registry)
 		watch(t, reg, match.All(), 1<<32-1, true)
 		w := watch(t, reg, match.All(), 1<<32-1, false)
-		layertest.Conform(t, layertest.Layer{Layer: tapped(reg)})
+		layertest.Run(t, layertest.Layer{Layer: tapped(reg)})
 		if n := w.inside.Load(); n != 0 {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
 	t.Run("watched by one with all wishes", func(t *testing.T) {
-		reg := NewRegistry(Bodies(100, asItIs))
+		reg := NewRegistry(WithBodies(100, asItIs))
 		w := watchOn(t, reg, &tappb.WatchRequest{
 			Response: &tappb.ResponseMatch{Failures: true}, Sample: .9, Fields: true, Explain: true, BodyBytes: 9,
 		})
-		layertest.Conform(t, layertest.Layer{Layer: tapped(reg)})
+		layertest.Run(t, layertest.Layer{Layer: tapped(reg)})
 		if n := w.inside.Load() + w.buf.Load().held.Load(); n != 0 {
 			t.Errorf("%d requests never ended", n)
 		}
 	})
 	t.Run("watched by one who reads", func(t *testing.T) {
-		layertest.Conform(t, layertest.Layer{New: func(
+		layertest.Run(t, layertest.Layer{New: func(
 			ctx context.Context, next layer.Service[testReq, testRsp],
 		) layer.Service[testReq, testRsp] {
 			reg := new(Registry)

@@ -13,7 +13,7 @@ import (
 // Connections shows the connections that a [tcplayer.Service] makes, to who
 // watches reg by [Registry.Watch] or [Watch]:
 //
-//	tap.Connections(reg, tap.Destination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
+//	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
 // A connection that was made shows an Open, and a Close when its holder closed
 // it. One that could not be made shows a Close alone, with the reason, and in
@@ -106,7 +106,7 @@ func (c *connecting) Describe() layer.Node { return c.reg.brief() }
 //
 // The direction is [Inbound], the source the other end and the destination this
 // one, unless options say otherwise.
-func Accepted(reg *Registry, opts ...Option) layer.Layer[net.Conn, tcplayer.Traffic] {
+func Accepted(reg *Registry, opts ...Option) layer.Layer[net.Conn, tcplayer.ByteCount] {
 	if reg == nil {
 		reg = new(Registry)
 	}
@@ -120,7 +120,7 @@ type accepting struct {
 	place *place
 }
 
-func (a *accepting) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (a *accepting) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	present := a.reg.active.Load()
 	if present == nil || ctx.Err() != nil {
 		return a.Server.Call(ctx, conn)
@@ -135,7 +135,7 @@ func (a *accepting) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, 
 	}
 	x.open(time.Now())
 	why := "the server panicked" // or ended its goroutine
-	var t tcplayer.Traffic
+	var t tcplayer.ByteCount
 	defer func() { x.close(time.Now(), uint64(max(t.Sent, 0)), uint64(max(t.Received, 0)), why) }()
 	t, err := a.Server.Call(ctx, conn)
 	if why = ""; err != nil {

@@ -20,7 +20,7 @@ type contact struct {
 // does.
 func (v *contact) look(present *audience) *connection {
 	var x *connection
-	route := layer.RouteOf(v.ctx)
+	route := layer.RouteFromContext(v.ctx)
 	draw, drawn := 0.0, false
 	now := time.Now().UnixNano()
 	for _, w := range present.watchers {

@@ -64,7 +64,7 @@ func TestConnectionIsShown(t *testing.T) {
 	addr := tcpServer(t, answer)
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
-	svc := Connections(reg, Destination(mustAddr(addr), podLabels), SourceLabels(hostLabels))(tcplayer.NewEndpoint(t.Context(), addr))
+	svc := Connections(reg, WithDestination(mustAddr(addr), podLabels), WithSourceLabels(hostLabels))(tcplayer.NewEndpoint(t.Context(), addr))
 	ctx := layer.WithRoute(t.Context(), &layer.Route{Labels: map[string]string{"route": "db"}})
 	conn, err := svc.Call(ctx, tcplayer.Request{Client: clientAddr})
 	require.NoError(t, err)
@@ -175,7 +175,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Limit: 2})
 	down := func(context.Context, tcplayer.Request) (net.Conn, error) { return nil, errors.New("no route to host") }
-	svc := Connections(reg, Destination(serverAddr, nil))(layer.Func[tcplayer.Request, net.Conn](down))
+	svc := Connections(reg, WithDestination(serverAddr, nil))(layer.Func[tcplayer.Request, net.Conn](down))
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err := svc.Call(gone, tcplayer.Request{})
@@ -293,8 +293,8 @@ func TestAcceptedConnectionThatIsRefused(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	refusal := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "1 of 1 in flight"}
-	svc := Accepted(reg)(layer.Func[net.Conn, tcplayer.Traffic](func(context.Context, net.Conn) (tcplayer.Traffic, error) {
-		return tcplayer.Traffic{}, refusal
+	svc := Accepted(reg)(layer.Func[net.Conn, tcplayer.ByteCount](func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
+		return tcplayer.ByteCount{}, refusal
 	}))
 	here, there := net.Pipe()
 	defer here.Close()
@@ -306,7 +306,7 @@ func TestAcceptedConnectionThatIsRefused(t *testing.T) {
 	require.Equal(t, refusal.Error(), all[1].Close.Err)
 	require.False(t, all[1].Source.IsValid())
 
-	svc = Accepted(reg)(layer.Func[net.Conn, tcplayer.Traffic](func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+	svc = Accepted(reg)(layer.Func[net.Conn, tcplayer.ByteCount](func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 		panic("oops")
 	}))
 	require.Panics(t, func() { _, _ = svc.Call(t.Context(), here) })

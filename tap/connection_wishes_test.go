@@ -27,7 +27,7 @@ func TestConditionsOnConnections(t *testing.T) {
 		here, there := net.Pipe()
 		return here, there.Close()
 	}
-	svc := Connections(reg, Destination(serverAddr, podLabels))(layer.Func[tcplayer.Request, net.Conn](made))
+	svc := Connections(reg, WithDestination(serverAddr, podLabels))(layer.Func[tcplayer.Request, net.Conn](made))
 	for name, tt := range map[string]struct {
 		match *pb.ObserveRequest_Match
 		holds bool
@@ -115,7 +115,7 @@ func TestConnectionsCountTowardTheLimit(t *testing.T) {
 }
 
 func TestConnectionsThatDoNotFit(t *testing.T) {
-	reg := NewRegistry(Capacity(1, 1))
+	reg := NewRegistry(WithCapacity(1, 1))
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	svc := Connections(reg)(layer.Func[tcplayer.Request, net.Conn](func(context.Context, tcplayer.Request) (net.Conn, error) {
 		here, there := net.Pipe()
@@ -174,7 +174,7 @@ func BenchmarkConnection(b *testing.B) {
 		"watched in vain": func() tcplayer.Service {
 			reg := new(Registry)
 			watchOn(b, reg, &tappb.WatchRequest{Match: match.Destination(netip.MustParsePrefix("10.0.0.0/8"))})
-			return Connections(reg, Destination(mustAddr("192.0.2.1:80"), nil))(inner)
+			return Connections(reg, WithDestination(mustAddr("192.0.2.1:80"), nil))(inner)
 		},
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -198,7 +198,7 @@ func TestConnectionsInAStack(t *testing.T) {
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	connect := tcplayer.NewStack().Limit(1).With("tap", Connections(reg)).Service(tcplayer.NewEndpoint(t.Context(), addr))
 	require.Contains(t, layer.Describe(connect).String(), "tap        watching=1 dropped=0\n")
-	serve := layer.NewStack[net.Conn, tcplayer.Traffic]().With("tap", Accepted(reg)).Service(tcplayer.Forward(connect))
+	serve := layer.NewStack[net.Conn, tcplayer.ByteCount]().With("tap", Accepted(reg)).Service(tcplayer.Forward(connect))
 	require.Contains(t, layer.Describe(serve).String(), "tap        watching=1 dropped=0\n")
 	far, near := net.Pipe()
 	served := make(chan error)
@@ -232,11 +232,11 @@ func TestConnectionsConform(t *testing.T) {
 		Response: func(i int) net.Conn { return numbered{number: i} },
 	}
 	spec.Layer, spec.Transparent = Connections(new(Registry)), true
-	t.Run("idle", func(t *testing.T) { layertest.Conform(t, spec) })
+	t.Run("idle", func(t *testing.T) { layertest.Run(t, spec) })
 	reg := new(Registry)
 	watchOn(t, reg, &tappb.WatchRequest{})
 	spec.Layer, spec.Transparent = Connections(reg), false
-	t.Run("watched", func(t *testing.T) { layertest.Conform(t, spec) })
+	t.Run("watched", func(t *testing.T) { layertest.Run(t, spec) })
 }
 
 // numbered is a connection that is nothing but one of several.

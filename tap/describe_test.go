@@ -18,7 +18,7 @@ func TestDescribeOverGRPC(t *testing.T) {
 		Children: []layer.Node{{Name: "endpoint", Next: &layer.Node{Name: "tap", Next: &layer.Node{Name: "leaf\xff"}}}},
 		Next:     &layer.Node{Name: "then"},
 	}
-	p := listen(t, NewServer(nil, Describing(func() layer.Node { return tree })), nil)
+	p := listen(t, NewServer(nil, WithDescribe(func() layer.Node { return tree })), nil)
 	rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.NoError(t, err)
 	got := nodesOf(rsp.GetNodes())
@@ -34,7 +34,7 @@ func TestDescribeOverGRPC(t *testing.T) {
 
 // What panics while it is looked at is said, and ends nothing.
 func TestDescribeThatPanics(t *testing.T) {
-	p := listen(t, NewServer(nil, Describing(func() layer.Node { panic("oh\xff") })), nil)
+	p := listen(t, NewServer(nil, WithDescribe(func() layer.Node { panic("oh\xff") })), nil)
 	for range 2 {
 		rsp, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 		require.NoError(t, err)
@@ -48,5 +48,5 @@ func TestDescribeWithoutATree(t *testing.T) {
 	p := listen(t, NewServer(nil), nil)
 	_, err := tappb.NewTapClient(p.conn).Describe(t.Context(), &tappb.DescribeRequest{})
 	require.Equal(t, codes.FailedPrecondition, status.Code(err))
-	require.Equal(t, "tap: this process does not show its layers, see tap.Describing", status.Convert(err).Message())
+	require.Equal(t, "tap: this process does not show its layers, see tap.WithDescribe", status.Convert(err).Message())
 }

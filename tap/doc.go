@@ -22,10 +22,10 @@
 //
 // One line puts a tap into a program that has nothing else of this module:
 //
-//	a handler       httplayer.Middleware(tap.Layer(reg, httplayer.Access{}, tap.Inbound))(handler)
-//	an http.Client  httplayer.Transport(tap.Layer(reg, httplayer.Access{}, tap.Outbound), client.Transport)
-//	a gRPC server   grpclayer.NewServer(tap.Layer(reg, grpclayer.Access{}, tap.Inbound)).ServerOptions()
-//	a gRPC client   grpclayer.NewClient(tap.Layer(reg, grpclayer.Access{}, tap.Outbound)).DialOptions()
+//	a handler       httplayer.Middleware(tap.Layer(reg, httplayer.Accessor{}, tap.Inbound))(handler)
+//	an http.Client  httplayer.Transport(tap.Layer(reg, httplayer.Accessor{}, tap.Outbound), client.Transport)
+//	a gRPC server   grpclayer.NewServer(tap.Layer(reg, grpclayer.Accessor{}, tap.Inbound)).ServerOptions()
+//	a gRPC client   grpclayer.NewClient(tap.Layer(reg, grpclayer.Accessor{}, tap.Outbound)).DialOptions()
 //	connections     tap.Connections(reg)(service), tap.Accepted(reg)(server)
 //
 // and [Serve] serves who watches, where there is no gRPC server for [NewServer].
@@ -66,12 +66,12 @@
 // cannot be compared with: those of Authorization and Cookie, of fields whose name
 // ends in one of them, such as Proxy-Authorization and Set-Cookie, and of fields
 // whose name contains key, token, secret, password or credential, such as X-Api-Key.
-// To show one, give the registry its name: Reveal("Idempotency-Key"), see [Reveal].
-// To withhold others, see [Redact]. User information in a URI is never shown. Its query and its fragment are replaced in :path, Location,
+// To show one, give the registry its name: WithRevealed("Idempotency-Key"), see [WithRevealed].
+// To withhold others, see [WithRedacted]. User information in a URI is never shown. Its query and its fragment are replaced in :path, Location,
 // Content-Location, Referer, Refresh and what proxies call the URI that they got,
-// unless it was told to Reveal("query"), and are in no path of a [RequestInit].
+// unless it was told to WithRevealed("query"), and are in no path of a [RequestInit].
 // Of a query that is shown, parameters with such names are withheld in the same way.
 // Bodies are shown only if the registry was given a hook that sees them first,
-// see [Bodies]. What layers say of their choices is shown without what of all
+// see [WithBodies]. What layers say of their choices is shown without what of all
 // this is in the request.
 package tap

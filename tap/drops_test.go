@@ -49,7 +49,7 @@ func TestDropsAreToldExactly(t *testing.T) {
 }
 
 func checkDrops(t *testing.T, capacity int, held bool, steps []int) {
-	srv := NewServer(NewRegistry(Capacity(0, capacity)), AllowRemote())
+	srv := NewServer(NewRegistry(WithCapacity(0, capacity)), WithAllowRemote())
 	svc := stand(srv.reg, respond("x"))
 	req := &tappb.WatchRequest{Limit: 1 << 40}
 	if held {
@@ -173,7 +173,7 @@ func TestADropIsToldAtOnce(t *testing.T) {
 
 // linkerd's wire has no place for it: Observe says it in the trailer alone.
 func TestObserveIsNotToldInBetween(t *testing.T) {
-	reg := NewRegistry(Capacity(0, 1))
+	reg := NewRegistry(WithCapacity(0, 1))
 	w := watch(t, reg, match.All(), 1, false)
 	send(t, stand(reg, respond("x")), get("/"))
 	var got []Event

@@ -34,7 +34,7 @@ func answered(r *http.Request) *http.Response {
 // returns what was answered.
 func visit(t *testing.T, reg *Registry, above, below httpLayer, h http.Handler, path string) string {
 	t.Helper()
-	tapped := Layer(reg, httplayer.Access{}, Inbound)
+	tapped := Layer(reg, httplayer.Accessor{}, Inbound)
 	around := func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
 		return above(tapped(below(next)))
 	}
@@ -57,7 +57,7 @@ func nothingBetween(next layer.Service[*http.Request, *http.Response]) layer.Ser
 // What a layer answers in a handler's place is read from what Call returned, and
 // then written where a handler's response would be: it is told once.
 func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	answers := func(layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
 		return httpFunc(func(_ context.Context, r *http.Request) (*http.Response, error) { return answered(r), nil })
@@ -71,7 +71,7 @@ func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
 // What a layer above answers in the place of an error is none of the request's
 // that failed: its end was told.
 func TestWhatIsPutInAnErrorsPlaceIsNotTold(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	req := &tappb.WatchRequest{BodyBytes: 100, Fields: true}
 	w := watchOn(t, reg, req)
 	req.Response = &tappb.ResponseMatch{}
@@ -128,7 +128,7 @@ func TestARefusedTryHearsNothingOfTheNext(t *testing.T) {
 // A file goes out without passing through this process: it is said that there was
 // more than is shown.
 func TestABodyThatIsNotAtHandIsCut(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "a.txt"), []byte("hello"), 0o600))

@@ -7,7 +7,7 @@ import (
 )
 
 // finish tells all of the end.
-func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Fields) {
+func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
 	now := time.Now()
 	plain.SinceRequestInit = now.Sub(x.start)
 	if !x.responded.IsZero() {

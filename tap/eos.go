@@ -37,7 +37,7 @@ func resetCode(ctx context.Context, err error) *uint32 {
 		ResetCode() uint32
 	}
 	switch {
-	case err == nil, errors.Is(err, layer.ErrUnread):
+	case err == nil, errors.Is(err, layer.ErrBodyClosedEarly):
 		return nil // complete, or its reader had enough
 	case errors.Is(err, layer.ErrNotReady):
 		return new(resetRefused)

@@ -18,7 +18,7 @@ import (
 )
 
 // verse is how tap reads a protocol where a request is a path and a response
-// is some text. For net/http there is httplayer.Access.
+// is some text. For net/http there is httplayer.Accessor.
 type verse struct{}
 
 func (verse) Method(string) string                { return "GET" }
@@ -27,10 +27,10 @@ func (verse) Authority(string) string             { return "verse.example" }
 func (verse) Path(path string) string             { return path }
 func (verse) Query(string) string                 { return "" }
 func (verse) Source(string) netip.AddrPort        { return netip.MustParseAddrPort("10.0.0.9:41000") }
-func (verse) RequestHeader(string) layer.Fields   { return none{} }
+func (verse) RequestHeader(string) layer.Header   { return none{} }
 func (verse) Status(string) int                   { return 200 }
-func (verse) ResponseHeader(string) layer.Fields  { return none{} }
-func (verse) ResponseTrailer(string) layer.Fields { return none{} }
+func (verse) ResponseHeader(string) layer.Header  { return none{} }
+func (verse) ResponseTrailer(string) layer.Header { return none{} }
 func (verse) Complete(ctx context.Context, rsp string, o layer.Observer) string {
 	o.Data(len(rsp))
 	return layer.AtReturn(ctx, rsp, o)
@@ -48,7 +48,7 @@ func endpoint(_ context.Context, path string) (string, error) { return "you aske
 func Example() {
 	registry := new(tap.Registry)
 	svc := tap.Layer(registry, verse{}, tap.Outbound,
-		tap.Destination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "verse-1"}),
+		tap.WithDestination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "verse-1"}),
 	)(layer.Func[string, string](endpoint))
 
 	server := grpc.NewServer()
@@ -121,9 +121,9 @@ func ExampleLayer() {
 // What a process hides is its own decision; who watches has no say in it.
 func ExampleNewRegistry() {
 	registry := tap.NewRegistry(
-		tap.Capacity(10, 0),               // ten watchers, with the usual buffer
-		tap.Redact("x-api-key"),           // beside the four that are always secret
-		tap.Reveal("proxy-authorization"), // but not this one
+		tap.WithCapacity(10, 0),                 // ten watchers, with the usual buffer
+		tap.WithRedacted("x-api-key"),           // beside the four that are always secret
+		tap.WithRevealed("proxy-authorization"), // but not this one
 	)
 	fmt.Print(registry.Describe())
 	// Output:
@@ -132,8 +132,8 @@ func ExampleNewRegistry() {
 
 // Whoever watches from another machine proves who he is by mutual TLS. The
 // credentials of the gRPC server must ask for client certificates.
-func ExampleAllowIdentities() {
-	server := tap.NewServer(new(tap.Registry), tap.AllowIdentities("tap.example", "spiffe://example/ns/ops/sa/tap"))
+func ExampleWithAllowedIdentities() {
+	server := tap.NewServer(new(tap.Registry), tap.WithAllowedIdentities("tap.example", "spiffe://example/ns/ops/sa/tap"))
 	defer server.Shutdown()
 	fmt.Printf("%T", server)
 	// Output: *tap.Server

@@ -17,7 +17,7 @@ func ExampleRegistry_Watch() {
 	registry := new(tap.Registry)
 	choose := func(next layer.Service[string, string]) layer.Service[string, string] {
 		return layer.Func[string, string](func(ctx context.Context, path string) (string, error) {
-			layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "coin", State: layer.State{{Key: "side", Value: "heads"}}})
+			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "coin", State: layer.State{{Key: "side", Value: "heads"}}})
 			return next.Call(ctx, path)
 		})
 	}
@@ -62,8 +62,8 @@ func ExampleRegistry_Watch() {
 }
 
 // Bodies are shown only after a hook has seen them.
-func ExampleBodies() {
-	registry := tap.NewRegistry(tap.Bodies(4<<10, func(contentType string, body []byte) []byte {
+func ExampleWithBodies() {
+	registry := tap.NewRegistry(tap.WithBodies(4<<10, func(contentType string, body []byte) []byte {
 		if contentType != "application/json" || bytes.Contains(body, []byte("password")) {
 			return nil
 		}

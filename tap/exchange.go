@@ -12,7 +12,7 @@ import (
 // the request. It is the [layer.Observer] of the response. What it sends is
 // made at most twice, with fields and without, however many watch.
 type exchange[Req, Rsp any] struct {
-	access layer.Access[Req, Rsp]
+	access layer.Accessor[Req, Rsp]
 	answer func(err error) (Rsp, bool) // nil: an error is no response
 	ctx    context.Context             //nolint:containedctx // the request's; asked why a response broke off
 	common Event                       // what all events have
@@ -197,7 +197,7 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	}
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
-	var trailer layer.Fields
+	var trailer layer.Header
 	// Only a complete response has trailers to read. One that was given up
 	// may still be written to by whoever reads it.
 	if err == nil {

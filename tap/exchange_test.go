@@ -200,7 +200,7 @@ func TestCallerGoesAway(t *testing.T) {
 func TestUnreadIsNoReset(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Nil(t, resetCode(ctx, layer.ErrUnread))
+	require.Nil(t, resetCode(ctx, layer.ErrBodyClosedEarly))
 	require.Equal(t, uint32(8), *resetCode(ctx, errors.New("any")))
 }
 
@@ -292,16 +292,16 @@ func TestSecretsAreRedacted(t *testing.T) {
 	require.NotContains(t, text, "k3y")
 	require.Contains(t, text, "plain")
 
-	text = show(Reveal("X-API-Key"))
+	text = show(WithRevealed("X-API-Key"))
 	require.Contains(t, text, "k3y")
 	require.NotContains(t, text, "s3cret")
 
-	text = show(Reveal("Cookie"))
+	text = show(WithRevealed("Cookie"))
 	require.Contains(t, text, "id=s3cret")
 	require.NotContains(t, text, "Bearer s3cret")
 	require.NotContains(t, text, "me:s3cret")
 
-	require.NotContains(t, show(Reveal("Cookie"), Redact("cookie")), "s3cret", "the last one holds")
+	require.NotContains(t, show(WithRevealed("Cookie"), WithRedacted("cookie")), "s3cret", "the last one holds")
 }
 
 func TestSourceIsNormalised(t *testing.T) {

@@ -66,7 +66,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 // choices are what the layers said so far, as it may be seen and kept: what is
 // no plain value is text from here on.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
-	said := layer.HintsOf(x.ctx).Explanation.Choices()
+	said := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(said) == 0 {
 		return said
 	}

@@ -18,7 +18,7 @@ import (
 func choosing(says string, asked *int) layer.Layer[*call, *reply] {
 	return func(next service) service {
 		return serve(func(ctx context.Context, c *call) (*reply, error) {
-			if why := layer.HintsOf(ctx).Explanation; why != nil {
+			if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 				*asked++
 				why.Add(layer.Node{
 					Name: "choice", State: layer.State{{Key: "of", Value: says}, {Key: "n", Value: *asked}},
@@ -109,7 +109,7 @@ func TestExplainConforms(t *testing.T) {
 		if on {
 			watchOn(t, reg, &tappb.WatchRequest{Explain: true})
 		}
-		layertest.Conform(t, layertest.Layer{Layer: Explain[testReq, testRsp](reg), Transparent: !on})
+		layertest.Run(t, layertest.Layer{Layer: Explain[testReq, testRsp](reg), Transparent: !on})
 	}
 }
 
@@ -117,7 +117,7 @@ func TestExplainConforms(t *testing.T) {
 func TestMemoryOfExplanations(t *testing.T) {
 	reg := new(Registry)
 	svc := Explain[*call, *reply](reg)(serve(func(ctx context.Context, c *call) (*reply, error) {
-		layer.HintsOf(ctx).Explanation.Add(layer.Node{
+		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{
 			Name: "big", Next: &layer.Node{Name: strings.Repeat("n", 10<<10)},
 			Children: []layer.Node{{State: layer.State{{Key: "k", Value: strings.Repeat("v", 10<<10)}}}},
 		})

@@ -21,8 +21,8 @@ type Process struct {
 	Conn grpc.ClientConnInterface
 }
 
-// Seen is an event and the name of the process that it is from.
-type Seen struct {
+// ProcessEvent is an event and the name of the process that it is from.
+type ProcessEvent struct {
 	From  string
 	Event Event
 }
@@ -34,7 +34,7 @@ type Seen struct {
 //	for seen, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
 // Errors are news: each begins with the name of the process, which is asked
-// again after a while, see [Backoff]. A process that refuses (InvalidArgument,
+// again after a while, see [WithBackoff]. A process that refuses (InvalidArgument,
 // PermissionDenied, Unauthenticated) is not asked again. Limit and duration of
 // req hold for each process, over all the times that it is asked. The sequence
 // ends when no process is left, or with the cause of ctx as its last item.
@@ -42,19 +42,19 @@ type Seen struct {
 // give them a back-off of a few seconds at the most (grpc.WithConnectParams), or
 // they wait up to two minutes for a process that was away.
 //
-// Of a process that has linkerd's tap only, [MaxRPS] bounds the requests. What
+// Of a process that has linkerd's tap only, [WithMaxRPS] bounds the requests. What
 // that cannot do is refused (conditions on headers and responses, a sample) or
 // left out (bodies, explanations).
 //
 // Who does not keep up makes the processes drop events, and is told so. That a
 // process froze while nothing is sent is for the keep-alive of its connection.
-func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[Seen, error] {
+func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[ProcessEvent, error] {
 	o := newFollowOptions(opts)
-	return func(yield func(Seen, error) bool) {
-		all := make([]source[Seen], 0, len(processes))
+	return func(yield func(ProcessEvent, error) bool) {
+		all := make([]source[ProcessEvent], 0, len(processes))
 		for _, p := range processes {
 			q := newQuota(req)
-			all = append(all, func(ctx context.Context) iter.Seq2[Seen, error] {
+			all = append(all, func(ctx context.Context) iter.Seq2[ProcessEvent, error] {
 				return o.follow(ctx, p, len(processes), q)
 			})
 		}
@@ -64,7 +64,7 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 			}
 		}
 		if ctx.Err() != nil {
-			yield(Seen{}, fmt.Errorf("tap: follow: %w", context.Cause(ctx)))
+			yield(ProcessEvent{}, fmt.Errorf("tap: follow: %w", context.Cause(ctx)))
 		}
 	}
 }
@@ -73,9 +73,9 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 var errDone = errors.New("done")
 
 // follow watches one process again and again.
-func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota) iter.Seq2[Seen, error] {
+func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota) iter.Seq2[ProcessEvent, error] {
 	open := func(ctx context.Context) iter.Seq2[Event, error] { return o.watch(ctx, p, of, q) }
-	return func(yield func(Seen, error) bool) {
+	return func(yield func(ProcessEvent, error) bool) {
 		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
 			if errors.Is(err, errDone) {
 				return
@@ -83,7 +83,7 @@ func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota)
 			if err != nil {
 				err = fmt.Errorf("%s: %w", p.Name, err)
 			}
-			if !yield(Seen{From: p.Name, Event: e}, err) {
+			if !yield(ProcessEvent{From: p.Name, Event: e}, err) {
 				return
 			}
 		}

@@ -132,7 +132,7 @@ func at(t testing.TB, addr, name string) Process {
 }
 
 // quickly has the tests not wait.
-func quickly() FollowOption { return Backoff(time.Millisecond, 5*time.Millisecond) }
+func quickly() FollowOption { return WithBackoff(time.Millisecond, 5*time.Millisecond) }
 
 // traffic sends requests until the test ends, or the function is called.
 func traffic(t testing.TB, reg *Registry, path string) (stop func()) {

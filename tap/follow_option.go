@@ -18,26 +18,26 @@ type followOptions struct {
 	rps      int
 	patience time.Duration
 	backoff  backoff.Backoff
-	keepRows KeepRows
+	keepRows RowTTL
 }
 
-// MaxRPS bounds how many requests a second are asked of processes that have
+// WithMaxRPS bounds how many requests a second are asked of processes that have
 // linkerd's tap only, all together; each has an equal share. The default is 100,
 // also for what is 0 or less.
-func MaxRPS(n int) FollowOption {
+func WithMaxRPS(n int) FollowOption {
 	return followOption(func(o *followOptions) { o.rps = n })
 }
 
-// Patience is how long a process may take to answer. The default is 10 s, also
+// WithAnswerTimeout is how long a process may take to answer. The default is 10 s, also
 // for what is 0 or less.
-func Patience(d time.Duration) FollowOption {
+func WithAnswerTimeout(d time.Duration) FollowOption {
 	return followOption(func(o *followOptions) { o.patience = d })
 }
 
-// Backoff is how long to wait before a process is asked again: least after the
+// WithBackoff is how long to wait before a process is asked again: least after the
 // first time, and up to most after several, with some jitter. The defaults are
 // 100 ms and 10 s, also for what is 0 or less; most is at least least.
-func Backoff(least, most time.Duration) FollowOption {
+func WithBackoff(least, most time.Duration) FollowOption {
 	return followOption(func(o *followOptions) { o.backoff.Min, o.backoff.Max = least, most })
 }
 

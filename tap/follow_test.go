@@ -108,7 +108,7 @@ func TestFollowAProcessThatAppearsLate(t *testing.T) {
 func TestFollowARefusal(t *testing.T) {
 	t.Parallel()
 	strict := start(t, "", ours(new(Registry)))
-	liberal := start(t, "", ours(NewRegistry(Bodies(10, func(_ string, b []byte) []byte { return b }))))
+	liberal := start(t, "", ours(NewRegistry(WithBodies(10, func(_ string, b []byte) []byte { return b }))))
 	traffic(t, liberal.reg, "/")
 	refusals, seenAny := 0, 0
 	processes := []Process{strict.process(t, "strict"), liberal.process(t, "liberal")}
@@ -183,7 +183,7 @@ func TestFollowAProcessThatHangs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			begun, n := time.Now(), 0
-			for _, err := range Follow(bounded(t), []Process{p}, nil, quickly(), Patience(30*time.Millisecond)) {
+			for _, err := range Follow(bounded(t), []Process{p}, nil, quickly(), WithAnswerTimeout(30*time.Millisecond)) {
 				require.ErrorContains(t, err, "p: tap: watch: ")
 				require.ErrorContains(t, err, "no answer for more than 30ms")
 				require.Equal(t, codes.DeadlineExceeded, status.Code(err))
@@ -207,7 +207,7 @@ func TestFollowAProcessThatIsIdle(t *testing.T) {
 				ctx, cancel := context.WithTimeoutCause(t.Context(), 2500*time.Millisecond, errors.New("enough"))
 				defer cancel()
 				var errs []error
-				for _, err := range Follow(ctx, []Process{p}, nil, quickly(), Patience(time.Second)) {
+				for _, err := range Follow(ctx, []Process{p}, nil, quickly(), WithAnswerTimeout(time.Second)) {
 					errs = append(errs, err)
 				}
 				require.Len(t, errs, 1)
@@ -323,7 +323,7 @@ func TestFollowOptions(t *testing.T) {
 		{100, 250, 1, 2500 * time.Millisecond},
 		{-1, 2, 50, time.Second},
 	} {
-		o := newFollowOptions([]FollowOption{MaxRPS(tt.rps), Backoff(time.Minute, 0), Patience(-1)})
+		o := newFollowOptions([]FollowOption{WithMaxRPS(tt.rps), WithBackoff(time.Minute, 0), WithAnswerTimeout(-1)})
 		each, every := o.share(tt.of)
 		require.Equal(t, tt.each, each)
 		require.Equal(t, tt.every, every)

@@ -23,8 +23,8 @@ import (
 // are left out while it cannot be reached, and begin anew when it restarted.
 //
 // For a process that has linkerd's tap only, requests are counted here, from
-// its events: [MaxRPS] bounds how many are seen, and so the rate. Its rows stay
-// while it cannot be reached, as long as [KeepRows] says. Conditions on headers
+// its events: [WithMaxRPS] bounds how many are seen, and so the rate. Its rows stay
+// while it cannot be reached, as long as [RowTTL] says. Conditions on headers
 // are refused then.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,

@@ -36,7 +36,7 @@ func TestFollowTop(t *testing.T) {
 	traffic(t, b.reg, "/b")
 	processes := []Process{a.process(t, "a"), b.process(t, "b"), at(t, vacanttest.Addr(t), "c")}
 	errs, seenBoth := 0, false
-	for m, err := range FollowTop(bounded(t), processes, often(), Backoff(10*time.Millisecond, time.Second), MaxRPS(30)) {
+	for m, err := range FollowTop(bounded(t), processes, often(), WithBackoff(10*time.Millisecond, time.Second), WithMaxRPS(30)) {
 		if err != nil {
 			require.ErrorContains(t, err, "c: tap: top: ")
 			require.Nil(t, m)
@@ -113,7 +113,7 @@ func TestFollowTopRefuses(t *testing.T) {
 func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", serving{register: func(g *grpc.Server) { tappb.RegisterTapServer(g, silent{}) }})
-	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(30*time.Millisecond)) {
+	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), WithAnswerTimeout(30*time.Millisecond)) {
 		if err == nil {
 			continue
 		}
@@ -130,7 +130,7 @@ func TestFollowTopWithAReaderThatIsSlow(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		n := 0
-		for _, err := range FollowTop(ctx, []Process{p}, often(), quickly(), Patience(time.Second)) {
+		for _, err := range FollowTop(ctx, []Process{p}, often(), quickly(), WithAnswerTimeout(time.Second)) {
 			require.NoError(t, err)
 			if n++; n == 1 {
 				time.Sleep(2500 * time.Millisecond)

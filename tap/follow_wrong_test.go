@@ -42,7 +42,7 @@ func TestFollowWithNoEndOfPatience(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", ours(new(Registry)))
 	n := 0
-	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), Patience(math.MaxInt64)) {
+	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), WithAnswerTimeout(math.MaxInt64)) {
 		require.NoError(t, err)
 		if n++; n == 3 {
 			break
@@ -54,7 +54,7 @@ func TestFollowManyRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
-	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil, quickly(), MaxRPS(1<<32)) {
+	for _, err := range Follow(bounded(t), []Process{p.process(t, "p")}, nil, quickly(), WithMaxRPS(1<<32)) {
 		require.NoError(t, err)
 		break
 	}

@@ -112,7 +112,7 @@ func TestWhatIsKeptBackIsBounded(t *testing.T) {
 		}
 	}
 	t.Run("number", func(t *testing.T) {
-		reg := NewRegistry(Capacity(0, 6))
+		reg := NewRegistry(WithCapacity(0, 6))
 		w := watchOn(t, reg, failures)
 		all := open(t, stand(reg, answer("")), 10, "/")
 		require.EqualValues(t, 6, w.buf.Load().held.Load())
@@ -153,7 +153,7 @@ func TestWhatIsKeptBackIsBounded(t *testing.T) {
 // The bodies of a request that cannot be shown any more take no room from
 // others.
 func TestBodiesOfWhatIsLostTakeNoRoom(t *testing.T) {
-	reg := NewRegistry(Bodies(1<<10, asItIs))
+	reg := NewRegistry(WithBodies(1<<10, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true, BodyBytes: 10, Response: &tappb.ResponseMatch{}})
 	svc := talking(reg, func(_ context.Context, b *bodied) (*reply, error) {
 		_, err := io.Copy(io.Discard, b.Body)

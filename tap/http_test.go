@@ -43,7 +43,7 @@ func newWeb(t *testing.T, h http.HandlerFunc, h2 bool) *web {
 	p := listen(t, NewServer(new(Registry)), nil)
 	w := &web{url: upstream.URL, addr: mustAddr(upstream.Listener.Addr().String()), t: t}
 	w.stream = p.observe(t.Context(), t, &pb.ObserveRequest{Limit: 1, Match: match.All(), Extract: match.Headers()})
-	w.Service = Layer(p.reg, httplayer.Access{}, Inbound, Destination(w.addr, nil))(
+	w.Service = Layer(p.reg, httplayer.Accessor{}, Inbound, WithDestination(w.addr, nil))(
 		layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
 			return transport.RoundTrip(r)
 		}))
@@ -180,8 +180,8 @@ func TestHTTP2Resets(t *testing.T) {
 
 // A service that returns neither is as wrong as without a tap, and not more.
 func TestNeitherAResponseNorAnError(t *testing.T) {
-	reg := NewRegistry(Bodies(10, asItIs))
-	svc := Layer(reg, httplayer.Access{})(layer.Func[*http.Request, *http.Response](
+	reg := NewRegistry(WithBodies(10, asItIs))
+	svc := Layer(reg, httplayer.Accessor{})(layer.Func[*http.Request, *http.Response](
 		func(context.Context, *http.Request) (*http.Response, error) { return nil, nil }))
 	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	c := countAll(t, reg, nil)

@@ -44,10 +44,10 @@ func TestLabels(t *testing.T) {
 		source, dst labels
 	}{
 		"inbound":                       {[]Option{Inbound}, "/web", labels{"tls": "true", "client_id": "/web"}, labels{}},
-		"inbound, more is known of all": {[]Option{Inbound, SourceLabels(labels{"tls": "passthru", "sni": "x"})}, "/web", labels{"tls": "passthru", "sni": "x", "client_id": "/web"}, labels{}},
-		"inbound, nothing is known":     {[]Option{Inbound, SourceLabels(labels{"a": "b"})}, "/unknown", labels{"a": "b"}, labels{}},
-		"inbound, destination":          {[]Option{Inbound, Destination(netip.AddrPort{}, labels{"tls": "loopback"})}, "/unknown", labels{}, labels{"tls": "loopback"}},
-		"outbound":                      {[]Option{Outbound, SourceLabels(hostLabels), Destination(serverAddr, podLabels)}, "/web", hostLabels, podLabels},
+		"inbound, more is known of all": {[]Option{Inbound, WithSourceLabels(labels{"tls": "passthru", "sni": "x"})}, "/web", labels{"tls": "passthru", "sni": "x", "client_id": "/web"}, labels{}},
+		"inbound, nothing is known":     {[]Option{Inbound, WithSourceLabels(labels{"a": "b"})}, "/unknown", labels{"a": "b"}, labels{}},
+		"inbound, destination":          {[]Option{Inbound, WithDestination(netip.AddrPort{}, labels{"tls": "loopback"})}, "/unknown", labels{}, labels{"tls": "loopback"}},
+		"outbound":                      {[]Option{Outbound, WithSourceLabels(hostLabels), WithDestination(serverAddr, podLabels)}, "/web", hostLabels, podLabels},
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := new(Registry)

@@ -9,7 +9,7 @@ import (
 // Layer shows requests to who watches reg. Build one for each endpoint, with
 // all that is known of it:
 //
-//	tap.Layer(reg, httplayer.Access{}, tap.Outbound, tap.Destination(addr, labels))
+//	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
 // Admission: none of its own; Ready is forwarded. Put the layer below those
 // that refuse: what they turn away was not sent to this endpoint.
@@ -24,16 +24,16 @@ import (
 // is looked at only as far as their conditions need, without allocation. A
 // watched request is never delayed by its watchers.
 //
-// Route labels come from [layer.RouteOf]. A nil reg is one that nobody can
+// Route labels come from [layer.RouteFromContext]. A nil reg is one that nobody can
 // watch.
-func Layer[Req, Rsp any](reg *Registry, access layer.Access[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
+func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
 	}
 	place := newPlace(opts)
-	along, _ := access.(Along[Req, Rsp])
-	early, _ := access.(Early[Req, Rsp])
-	late, _ := access.(Late[Rsp])
+	along, _ := access.(BodyTee[Req, Rsp])
+	early, _ := access.(ResponseStarter[Req, Rsp])
+	late, _ := access.(DeferredResponder[Rsp])
 	return func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 		return &tapped[Req, Rsp]{
 			Service: next, reg: reg, access: access, along: along, early: early, late: late, place: place,
@@ -44,10 +44,10 @@ func Layer[Req, Rsp any](reg *Registry, access layer.Access[Req, Rsp], opts ...O
 type tapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg    *Registry
-	access layer.Access[Req, Rsp]
-	along  Along[Req, Rsp] // nil: bodies cannot be shown
-	early  Early[Req, Rsp] // nil: no response begins before Call returns it
-	late   Late[Rsp]       // nil: nor later
+	access layer.Accessor[Req, Rsp]
+	along  BodyTee[Req, Rsp]         // nil: bodies cannot be shown
+	early  ResponseStarter[Req, Rsp] // nil: no response begins before Call returns it
+	late   DeferredResponder[Rsp]    // nil: nor later
 	place  *place
 }
 
@@ -70,10 +70,10 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	}
 	x.bodied = x.bodied && t.along != nil
 	if t.early != nil {
-		t.early.Early(ctx, req, x.begun, x.early)
+		t.early.OnResponseStart(ctx, req, x.begun, x.early)
 	}
 	if x.bodied {
-		req = t.along.AlongRequest(req, x.readRequest)
+		req = t.along.TeeRequestBody(req, x.readRequest)
 	}
 	defer func() {
 		if !x.returned { // a panic, or Goexit
@@ -89,7 +89,7 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	}
 	t.came(x, rsp)
 	if x.bodied {
-		rsp = t.along.AlongResponse(rsp, x.readResponse)
+		rsp = t.along.TeeResponseBody(rsp, x.readResponse)
 	}
 	return t.access.Complete(ctx, rsp, x), nil
 }
@@ -97,7 +97,7 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 // came tells of a response, which may have begun before, or begin later.
 func (t *tapped[Req, Rsp]) came(x *exchange[Req, Rsp], rsp Rsp) {
 	x.rsp = rsp
-	if x.responded.IsZero() && (t.late == nil || !t.late.Late(rsp, x.begin)) {
+	if x.responded.IsZero() && (t.late == nil || !t.late.OnDeferredResponse(rsp, x.begin)) {
 		x.respond(rsp)
 	}
 }

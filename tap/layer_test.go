@@ -168,7 +168,7 @@ func TestUnwatchedResponseIsHandedOnAsItIs(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	reg := NewRegistry(Capacity(0, 1))
+	reg := NewRegistry(WithCapacity(0, 1))
 	svc := stand(reg, respond("x"))
 	require.Equal(t, "tap        watching=0 dropped=0\nlayer.Func\n", layer.Describe(svc).String())
 	w := watch(t, reg, match.All(), 2, false)
@@ -199,7 +199,7 @@ func TestLabelsAreCopiedAtConstruction(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)
 	labels := map[string]string{"pod": "a"}
-	svc := Layer[*call, *reply](reg, newAccess(), Destination(serverAddr, labels))(respond("x"))
+	svc := Layer[*call, *reply](reg, newAccess(), WithDestination(serverAddr, labels))(respond("x"))
 	labels["pod"] = "b"
 	send(t, svc, get("/"))
 	require.Equal(t, map[string]string{"pod": "a"}, events(w)[0].DestinationLabels)

@@ -63,7 +63,7 @@ func TestWatcherDisconnects(t *testing.T) {
 	for how, leave := range leave {
 		for name, state := range states {
 			t.Run(how+"/"+name, func(t *testing.T) {
-				reg := NewRegistry(Bodies(100, asItIs))
+				reg := NewRegistry(WithBodies(100, asItIs))
 				p := listen(t, NewServer(reg), nil)
 				a := withBodies{newAccess()}
 				svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, a)(layer.Func[*bodied, *reply](talkLong)))

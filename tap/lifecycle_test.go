@@ -78,7 +78,7 @@ func TestDoneAtTheRightInstant(t *testing.T) {
 }
 
 func TestTooManyTaps(t *testing.T) {
-	reg := NewRegistry(Capacity(2, 0))
+	reg := NewRegistry(WithCapacity(2, 0))
 	c, err := compile(match.All())
 	require.NoError(t, err)
 	a := watch(t, reg, match.All(), 1, false)
@@ -137,7 +137,7 @@ func TestWatcherIsAsItsModel(t *testing.T) {
 			limit: rapid.IntRange(1, 8).Draw(rt, "limit"), buffer: rapid.IntRange(1, 7).Draw(rt, "buffer"),
 			inside: map[*reply]uint64{},
 		}
-		reg := NewRegistry(Capacity(1, m.buffer))
+		reg := NewRegistry(WithCapacity(1, m.buffer))
 		c, err := compile(match.Method("GET"))
 		require.NoError(rt, err)
 		w, err := reg.watch(terms{match: c, limit: uint64(m.limit)})

@@ -26,7 +26,7 @@ func heapNow() int64 {
 // A path is a small part of a line that an event must not keep alive.
 func TestMemoryOfLongQueries(t *testing.T) {
 	reg := new(Registry)
-	svc := Layer(reg, httplayer.Access{}, Inbound)(layer.Func[*http.Request, *http.Response](
+	svc := Layer(reg, httplayer.Accessor{}, Inbound)(layer.Func[*http.Request, *http.Response](
 		func(_ context.Context, r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: http.NoBody, Request: r}, nil
 		}))
@@ -48,7 +48,7 @@ func TestMemoryOfLongQueries(t *testing.T) {
 
 // Neither a name that a client has, nor the type of a body.
 func TestMemoryOfNamesAndTypes(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	svc := Layer[*bodied, *reply](reg, longNames{withBodies{newAccess()}}, Inbound)(layer.Func[*bodied, *reply](
 		func(_ context.Context, b *bodied) (*reply, error) {
 			_, err := io.Copy(io.Discard, b.Body)

@@ -31,19 +31,19 @@ func (d Direction) String() string {
 
 func (d Direction) apply(p *place) { p.direction = d }
 
-// Destination is where the requests of a layer go: the endpoint's address and
+// WithDestination is where the requests of a layer go: the endpoint's address and
 // its labels as discovery gave them. Inbound it is the address that was asked
 // for. A zero addr is unknown.
-func Destination(addr netip.AddrPort, labels map[string]string) Option {
+func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	return optionFunc(func(p *place) {
 		p.destination = plain(addr)
 		p.destinationLabels = cloned(labels)
 	})
 }
 
-// SourceLabels say what is known of all clients of a layer, such as
-// tls=loopback. They go before what an access that is [Labelled] says of one.
-func SourceLabels(labels map[string]string) Option {
+// WithSourceLabels say what is known of all clients of a layer, such as
+// tls=loopback. They go before what an access that is [SourceLabeler] says of one.
+func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
 

@@ -132,7 +132,7 @@ func TestMaxRPS(t *testing.T) {
 
 // A reader that does not read costs no event, and is told of each request.
 func TestCloggedWatcher(t *testing.T) {
-	reg := NewRegistry(Capacity(1, 3))
+	reg := NewRegistry(WithCapacity(1, 3))
 	w, err := reg.watch(terms{match: &condition{op: opAll}, limit: unlimited})
 	require.NoError(t, err)
 	defer reg.close(w)

@@ -20,12 +20,12 @@ type serverOption func(*Server)
 
 func (f serverOption) applyServer(s *Server) { f(s) }
 
-// AllowIdentities lets clients of other machines watch that prove one of these
+// WithAllowedIdentities lets clients of other machines watch that prove one of these
 // names by a verified certificate: a DNS name or a URI among its subject
 // alternative names, compared whole. The gRPC server must have been given
 // credentials that ask for client certificates. A client that comes by TLS is
 // then asked for its name even on this machine.
-func AllowIdentities(names ...string) ServerOption {
+func WithAllowedIdentities(names ...string) ServerOption {
 	return serverOption(func(s *Server) {
 		for _, name := range names {
 			if !strings.Contains(name, "://") { // case matters in a URI, not in a name
@@ -36,10 +36,10 @@ func AllowIdentities(names ...string) ServerOption {
 	})
 }
 
-// AllowRemote lets everybody watch who reaches the server. Requests hold what
+// WithAllowRemote lets everybody watch who reaches the server. Requests hold what
 // people would not want to be read by others: use it only where something else
 // decides who may connect.
-func AllowRemote() ServerOption {
+func WithAllowRemote() ServerOption {
 	return serverOption(func(s *Server) { s.access.everybody = true })
 }
 

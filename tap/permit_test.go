@@ -115,7 +115,7 @@ func TestWhoMayWatch(t *testing.T) {
 	}
 	plaintext := insecure.NewCredentials()
 	const remote = "192.0.2.1:5000"
-	ids := []ServerOption{AllowIdentities(tapIdentity, spiffe.String())}
+	ids := []ServerOption{WithAllowedIdentities(tapIdentity, spiffe.String())}
 	tests := []struct {
 		name   string
 		opts   []ServerOption
@@ -131,7 +131,7 @@ func TestWhoMayWatch(t *testing.T) {
 		{"default/remote", nil, remote, plaintext, plaintext, codes.Unauthenticated},
 		{"default/remote IPv6", nil, "[2001:db8::1]:5000", plaintext, plaintext, codes.Unauthenticated},
 		{"default/remote with TLS and a name", nil, remote, mtls, with(ca.issue(t, dnsName(tapIdentity))), codes.Unauthenticated},
-		{"AllowRemote/remote", []ServerOption{AllowRemote()}, remote, plaintext, plaintext, codes.OK},
+		{"WithAllowRemote/remote", []ServerOption{WithAllowRemote()}, remote, plaintext, plaintext, codes.OK},
 		{"identities/loopback in clear", ids, "", plaintext, plaintext, codes.OK},
 		{"identities/remote in clear", ids, remote, plaintext, plaintext, codes.Unauthenticated},
 		{"identities/right name", ids, remote, mtls, with(ca.issue(t, dnsName("x", tapIdentity))), codes.OK},
@@ -183,7 +183,7 @@ func TestForwardedCallersAreNotLocal(t *testing.T) {
 	for _, tt := range []struct {
 		opts []ServerOption
 		want codes.Code
-	}{{nil, codes.Unauthenticated}, {[]ServerOption{AllowIdentities("ops")}, codes.Unauthenticated}, {[]ServerOption{AllowRemote()}, codes.OK}} {
+	}{{nil, codes.Unauthenticated}, {[]ServerOption{WithAllowedIdentities("ops")}, codes.Unauthenticated}, {[]ServerOption{WithAllowRemote()}, codes.OK}} {
 		p := listen(t, NewServer(new(Registry), tt.opts...), nil)
 		for _, name := range []string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 			ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(t.Context(), name, ""))

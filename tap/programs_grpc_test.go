@@ -105,12 +105,12 @@ func newRig(t *testing.T, sopts ...grpc.ServerOption) *rig {
 	l, err := net.Listen("tcp", vacanttest.Addr(t))
 	require.NoError(t, err)
 	r.addr = l.Addr().String()
-	r.server = grpc.NewServer(append(grpclayer.NewServer(Layer(there, grpclayer.Access{}, Inbound)).ServerOptions(), sopts...)...)
+	r.server = grpc.NewServer(append(grpclayer.NewServer(Layer(there, grpclayer.Accessor{}, Inbound)).ServerOptions(), sopts...)...)
 	testpb.RegisterTestServiceServer(r.server, interop{half: r.half})
 	var served sync.WaitGroup
 	served.Go(func() { _ = r.server.Serve(l) })
 	t.Cleanup(func() { r.server.Stop(); served.Wait() })
-	r.conn, err = grpc.NewClient(r.addr, append(grpclayer.NewClient(Layer(here, grpclayer.Access{}, Outbound)).DialOptions(),
+	r.conn, err = grpc.NewClient(r.addr, append(grpclayer.NewClient(Layer(here, grpclayer.Accessor{}, Outbound)).DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = r.conn.Close() })
@@ -282,7 +282,7 @@ func TestTopOfGRPC(t *testing.T) {
 	stop, err := there.attach(c, rows)
 	require.NoError(t, err)
 	defer stop()
-	svc := grpclayer.NewServer(Layer(there, grpclayer.Access{}, Inbound))
+	svc := grpclayer.NewServer(Layer(there, grpclayer.Accessor{}, Inbound))
 	info := &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}
 	for _, code := range []codes.Code{codes.OK, codes.NotFound, codes.Internal} {
 		_, _ = svc.Unary(t.Context(), nil, info, func(context.Context, any) (any, error) {

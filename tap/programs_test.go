@@ -33,7 +33,7 @@ func TestHTTPHandlerIsShown(t *testing.T) {
 		_, _ = w.Write([]byte("lo"))
 		w.Header().Set("Sum", "5")
 	})
-	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound))(handler))
+	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(handler))
 	defer server.Close()
 	var from string
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -78,7 +78,7 @@ func TestHTTPHandlersOfAllKinds(t *testing.T) {
 		_, _ = io.WriteString(w, "hel")
 		panic(http.ErrAbortHandler)
 	})
-	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound))(mux))
+	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(mux))
 	defer server.Close()
 	size := 0
 	for _, path := range []string{"/silent", "/copies"} {
@@ -114,7 +114,7 @@ func TestHTTPClientIsShown(t *testing.T) {
 	defer server.Close()
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
-	client := &http.Client{Transport: httplayer.Transport(Layer(reg, httplayer.Access{}, Outbound), nil)}
+	client := &http.Client{Transport: httplayer.Transport(Layer(reg, httplayer.Accessor{}, Outbound), nil)}
 	defer client.CloseIdleConnections()
 	rsp, err := client.Get(server.URL + "/a?b")
 	require.NoError(t, err)
@@ -135,9 +135,9 @@ func TestHTTPClientIsShown(t *testing.T) {
 
 // Bodies of both sides are shown of a handler, too.
 func TestHTTPHandlerShowsBodies(t *testing.T) {
-	reg := NewRegistry(Bodies(100, asItIs))
+	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
-	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound))(
+	server := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			_, _ = io.WriteString(w, "you said ")
@@ -161,9 +161,9 @@ func TestHTTPClientInsideAHandler(t *testing.T) {
 	defer backend.Close()
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
-	client := &http.Client{Transport: httplayer.Transport(Layer(reg, httplayer.Access{}, Outbound), nil)}
+	client := &http.Client{Transport: httplayer.Transport(Layer(reg, httplayer.Accessor{}, Outbound), nil)}
 	defer client.CloseIdleConnections()
-	front := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Access{}, Inbound))(
+	front := httptest.NewServer(httplayer.Middleware(Layer(reg, httplayer.Accessor{}, Inbound))(
 		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			req, _ := http.NewRequestWithContext(r.Context(), http.MethodGet, backend.URL, nil)
 			rsp, err := client.Do(req)

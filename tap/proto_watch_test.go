@@ -164,7 +164,7 @@ func FuzzTerms(f *testing.F) {
 		if proto.Unmarshal(b, req) != nil {
 			return
 		}
-		reg := NewRegistry(Bodies(10, asItIs))
+		reg := NewRegistry(WithBodies(10, asItIs))
 		terms, err := reg.terms(req)
 		if err != nil {
 			require.True(t, strings.HasPrefix(err.Error(), "tap: "))

@@ -26,7 +26,7 @@ type Registry struct {
 	maxBody   int
 	redact    func(contentType string, body []byte) []byte // nil: no bodies
 	random    func() float64                               // nil is math/rand's
-	keepRows  KeepRows
+	keepRows  RowTTL
 
 	mu       sync.Mutex
 	watchers []*watcher // all that were not closed, active or full
@@ -66,22 +66,22 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// Capacity bounds how many may watch at a time, and how many events wait for
+// WithCapacity bounds how many may watch at a time, and how many events wait for
 // each. Who comes when taps are there is turned away with ResourceExhausted.
 // The defaults are 100 and 400, also for what is 0 or less.
-func Capacity(taps, events int) RegistryOption {
+func WithCapacity(taps, events int) RegistryOption {
 	return registryOption(func(r *Registry) { r.maxTaps, r.maxEvents = taps, events })
 }
 
-// Redact withholds the values of more header and trailer fields.
-func Redact(names ...string) RegistryOption {
+// WithRedacted withholds the values of more header and trailer fields.
+func WithRedacted(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, true) })
 }
 
-// Reveal shows the values of fields that are withheld by default, and of query
+// WithRevealed shows the values of fields that are withheld by default, and of query
 // parameters with these names. The name "query" shows the queries and fragments of
 // URIs. Names are not case-sensitive. A later option overrides an earlier one.
-func Reveal(names ...string) RegistryOption {
+func WithRevealed(names ...string) RegistryOption {
 	return registryOption(func(r *Registry) { r.say(names, false) })
 }
 

@@ -77,12 +77,12 @@ func (c *secretCase) outputs(t *testing.T, path string, bodies bool, most uint32
 	reg := new(Registry)
 	watch := &tappb.WatchRequest{Limit: 1, Fields: true, Explain: true}
 	if bodies {
-		reg = NewRegistry(Bodies(1<<10, func(_ string, body []byte) []byte {
+		reg = NewRegistry(WithBodies(1<<10, func(_ string, body []byte) []byte {
 			return []byte(strings.Repeat("through the hook", len(body)%3))
 		}))
 		watch.BodyBytes = most
 	}
-	srv := NewServer(reg, AllowRemote())
+	srv := NewServer(reg, WithAllowRemote())
 	held := proto.CloneOf(watch)
 	held.Response = &tappb.ResponseMatch{}
 	var mu sync.Mutex
@@ -159,10 +159,10 @@ func dump(e Event) string {
 
 func (c *secretCase) request(t *testing.T, reg *Registry, path string) {
 	t.Helper()
-	svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, withBodies{newAccess()}, Outbound, Destination(serverAddr, podLabels))(
+	svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, withBodies{newAccess()}, Outbound, WithDestination(serverAddr, podLabels))(
 		layer.Func[*bodied, *reply](func(ctx context.Context, b *bodied) (*reply, error) {
 			require.Equal(t, c.header, b.header, "the service gets what was sent")
-			layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "n", State: layer.State{
+			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "n", State: layer.State{
 				{Key: "err", Value: fmt.Errorf("%s of %s", c.secret, c.authority)},
 			}})
 			said, err := io.ReadAll(b.Body)
@@ -187,7 +187,7 @@ func TestFuzzSecretsWouldSeeOne(t *testing.T) {
 	c.header = c.fields("x-open", "s3cret")
 	require.Contains(t, strings.Join(c.outputs(t, "/", false, 0), ""), "s3cret")
 	c = secretCase{body: "s3cret", header: fields{}}
-	reg := NewRegistry(Bodies(1<<10, asItIs))
+	reg := NewRegistry(WithBodies(1<<10, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
 	c.request(t, reg, "/")
 	var all string

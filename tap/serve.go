@@ -27,8 +27,8 @@ const stopPatience = 2 * time.Second
 //
 // An empty addr is [DefaultAddress]; "unix:" and a path is a socket. An address
 // that other machines can reach is refused, before anything listens there,
-// unless [Credentials] and [AllowIdentities] say who may watch, or
-// [AllowRemote] that anybody may.
+// unless [WithCredentials] and [WithAllowedIdentities] say who may watch, or
+// [WithAllowRemote] that anybody may.
 //
 // When ctx ends, streams end with Unavailable, and Serve returns nil after two
 // seconds at most. Any other error says what to do. Use [NewServer] to serve on
@@ -84,23 +84,23 @@ func (s *Server) end(server *grpc.Server) {
 	}
 }
 
-// Credentials are what [Serve] serves with. They must ask for client
+// WithCredentials are what [Serve] serves with. They must ask for client
 // certificates and check them, else nobody can prove who he is.
-func Credentials(c credentials.TransportCredentials) ServerOption {
+func WithCredentials(c credentials.TransportCredentials) ServerOption {
 	return serverOption(func(s *Server) { s.listens.credentials = c })
 }
 
-// Listening has [Serve] say where it listens, before it serves: for an address
+// WithOnListen has [Serve] say where it listens, before it serves: for an address
 // with port 0, which is any that is free.
-func Listening(at func(net.Addr)) ServerOption {
+func WithOnListen(at func(net.Addr)) ServerOption {
 	return serverOption(func(s *Server) { s.listens.listening = at })
 }
 
 var (
 	errReachable = errors.New("other machines can reach this address: " +
-		"listen on 127.0.0.1, or say by Credentials and AllowIdentities who may watch")
+		"listen on 127.0.0.1, or say by Credentials and WithAllowedIdentities who may watch")
 	errNobody = errors.New("nobody of another machine could watch: " +
-		"Credentials need AllowIdentities, and AllowIdentities needs Credentials")
+		"Credentials need WithAllowedIdentities, and WithAllowedIdentities needs Credentials")
 	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 )
 

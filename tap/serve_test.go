@@ -26,7 +26,7 @@ func serveOn(t *testing.T, addr string, reg *Registry, opts ...ServerOption) (at
 	ctx, cancel := context.WithCancel(t.Context())
 	where, ended := make(chan net.Addr, 1), make(chan error, 1)
 	go func() {
-		ended <- Serve(ctx, addr, reg, append(opts, Listening(func(a net.Addr) { where <- a }))...)
+		ended <- Serve(ctx, addr, reg, append(opts, WithOnListen(func(a net.Addr) { where <- a }))...)
 		close(ended)
 	}()
 	stop = func() error {
@@ -77,7 +77,7 @@ func TestServeRefuses(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
-	creds := Credentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}))
+	creds := WithCredentials(credentials.NewTLS(&tls.Config{MinVersion: tls.VersionTLS13}))
 	orphan := filepath.Join(t.TempDir(), "tap")
 	killed, err := net.ListenUnix("unix", &net.UnixAddr{Name: orphan})
 	require.NoError(t, err)
@@ -89,18 +89,18 @@ func TestServeRefuses(t *testing.T) {
 		want string
 	}{
 		"every address": {":4190", nil, "tap: serve on :4190: other machines can reach this address: " +
-			"listen on 127.0.0.1, or say by Credentials and AllowIdentities who may watch"},
+			"listen on 127.0.0.1, or say by Credentials and WithAllowedIdentities who may watch"},
 		"any":                 {"0.0.0.0:0", nil, "other machines can reach this address"},
 		"any of IPv6":         {"[::]:0", nil, "other machines can reach this address"},
 		"another address":     {"192.0.2.1:4190", nil, "other machines can reach this address"},
 		"a name":              {"example.com:4190", nil, "other machines can reach this address"},
-		"names alone":         {"0.0.0.0:0", []ServerOption{AllowIdentities("x")}, "AllowIdentities needs Credentials"},
-		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "Credentials need AllowIdentities"},
+		"names alone":         {"0.0.0.0:0", []ServerOption{WithAllowedIdentities("x")}, "WithAllowedIdentities needs Credentials"},
+		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "Credentials need WithAllowedIdentities"},
 		"a socket, no path":   {"unix:", nil, "tap: serve on unix:: the path of the socket is missing: unix:/run/web/tap.sock"},
 		"not an address":      {"4190", nil, "an address is host:port, such as 127.0.0.1:4190"},
 		"a socket, orphaned":  {"unix:" + orphan, nil, "was killed: remove the socket if it was: listen unix"},
 		"taken":               {taken.Addr().String(), nil, "something listens there already: take another port"},
-		"not on this machine": {"192.0.2.1:0", []ServerOption{AllowRemote()}, "cannot assign requested address"},
+		"not on this machine": {"192.0.2.1:0", []ServerOption{WithAllowRemote()}, "cannot assign requested address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.ErrorContains(t, Serve(t.Context(), tt.addr, nil, tt.opts...), tt.want)
@@ -110,11 +110,11 @@ func TestServeRefuses(t *testing.T) {
 
 func TestServeBeyondThisMachine(t *testing.T) {
 	ca := newAuthority(t)
-	creds := Credentials(credentials.NewTLS(&tls.Config{
+	creds := WithCredentials(credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{ca.issue(t, dnsName("proxy"))},
 		ClientAuth:   tls.RequireAndVerifyClientCert, ClientCAs: ca.pool, MinVersion: tls.VersionTLS13,
 	}))
-	at, _ := serveOn(t, "0.0.0.0:0", nil, creds, AllowIdentities("ops"))
+	at, _ := serveOn(t, "0.0.0.0:0", nil, creds, WithAllowedIdentities("ops"))
 	_, port, err := net.SplitHostPort(at)
 	require.NoError(t, err)
 	for name, want := range map[string]codes.Code{"ops": codes.OK, "web": codes.Unauthenticated} {
@@ -153,7 +153,7 @@ func TestServeOfAContextThatIsOver(t *testing.T) {
 func TestServeEndsThoughDescribeDoesNot(t *testing.T) {
 	t.Parallel()
 	asked, goOn := make(chan struct{}), make(chan struct{})
-	at, stop := serveOn(t, "127.0.0.1:0", nil, Describing(func() layer.Node {
+	at, stop := serveOn(t, "127.0.0.1:0", nil, WithDescribe(func() layer.Node {
 		close(asked)
 		<-goOn
 		return layer.Node{}

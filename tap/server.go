@@ -25,7 +25,7 @@ const droppedTrailer = "gotower-tap-dropped"
 //	tap.NewServer(reg).Register(grpcServer)
 //
 // It answers nobody but this machine, and no proxy there that says that it
-// forwards, unless options say otherwise; see [AllowIdentities].
+// forwards, unless options say otherwise; see [WithAllowedIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
 	reg      *Registry
@@ -73,7 +73,7 @@ func (s *Server) Shutdown() { s.once.Do(func() { close(s.down) }) }
 // that is not shown at all for that counts as one.
 //
 // Errors are Unauthenticated, InvalidArgument (which names what is wrong) and
-// ResourceExhausted (see [Capacity]).
+// ResourceExhausted (see [WithCapacity]).
 func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServer[pb.TapEvent]) error {
 	if err := s.access.permit(stream.Context()); err != nil {
 		return refuse(codes.Unauthenticated, err)

@@ -8,13 +8,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// EventRate bounds how many events a second a Server sends, to all its watchers
+// WithEventRate bounds how many events a second a Server sends, to all its watchers
 // together: a busy process then spends no more than that on being watched,
 // however many want each of its requests. Watchers take turns of up to sixteen
 // events. An event takes about ten microseconds of a processor; the news of drops
 // are events, too. What cannot be sent fills the buffers of the watchers, is
 // dropped there, and told. The default, and the meaning of n <= 0, is no bound.
-func EventRate(n int) ServerOption {
+func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil
 		if n > 0 {

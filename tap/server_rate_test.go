@@ -11,7 +11,7 @@ import (
 
 func TestEventRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(nil, EventRate(100))
+		s := NewServer(nil, WithEventRate(100))
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
 		defer cancel()
 		one, other := s.turns(ctx), s.turns(ctx)
@@ -26,7 +26,7 @@ func TestEventRate(t *testing.T) {
 
 func TestNoEventRate(t *testing.T) {
 	for _, n := range []int{0, -1} {
-		s := NewServer(nil, EventRate(5), EventRate(n))
+		s := NewServer(nil, WithEventRate(5), WithEventRate(n))
 		require.Nil(t, s.rate)
 		turns := s.turns(t.Context())
 		require.NoError(t, turns.wait(1<<30))
@@ -36,7 +36,7 @@ func TestNoEventRate(t *testing.T) {
 // A server that ends waits for no turn.
 func TestEventRateEndsWithItsServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(nil, EventRate(1))
+		s := NewServer(nil, WithEventRate(1))
 		turns := s.turns(t.Context())
 		require.NoError(t, turns.wait(1))
 		begun := time.Now()

@@ -24,7 +24,7 @@ func all(limit uint32) *pb.ObserveRequest {
 
 // Spec §2: what is refused, and how.
 func TestObserveRefuses(t *testing.T) {
-	p := listen(t, NewServer(NewRegistry(Capacity(1, 0))), nil)
+	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	refusal := func(req *pb.ObserveRequest) *status.Status {
 		stream, err := pb.NewTapClient(p.conn).Observe(t.Context(), req)
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func (memoryStream) SetTrailer(metadata.MD)         {}
 // At the limit requests are spared at once, long before the stream ends.
 func TestAFullStreamIsNotLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := NewServer(new(Registry), AllowRemote())
+		srv := NewServer(new(Registry), WithAllowRemote())
 		svc := stand(srv.reg, respond("x"))
 		ended := make(chan error)
 		go func() { ended <- srv.Observe(all(1), memoryStream{ctx: t.Context()}) }()

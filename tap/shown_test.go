@@ -25,7 +25,7 @@ func TestFieldsAsTheyAreShown(t *testing.T) {
 	}{
 		"after a secret":          {nil, "GrpcGateway-Authorization", "Bearer x", redacted},
 		"binary":                  {nil, "authorization-bin", "x", redacted},
-		"revealed":                {[]RegistryOption{Reveal("Set-Cookie")}, "set-cookie", "a=b", "a=b"},
+		"revealed":                {[]RegistryOption{WithRevealed("Set-Cookie")}, "set-cookie", "a=b", "a=b"},
 		"query":                   {nil, "Location", "/callback?code=s3cret", "/callback?" + redacted},
 		"fragment":                {nil, "location", "https://app/#token=s3cret", "https://app/#" + redacted},
 		"no query":                {nil, "location", "/a?", "/a?"},
@@ -33,20 +33,20 @@ func TestFieldsAsTheyAreShown(t *testing.T) {
 		"user without a scheme":   {nil, "referer", "//me:s3cret@app", "//app"},
 		"no user":                 {nil, "referer", "/a//b@c", "/a//b@c"},
 		"of a proxy":              {nil, "X-Original-URL", "/a?s3cret", "/a?" + redacted},
-		"revealed queries":        {[]RegistryOption{Reveal("query")}, "location", "https://me:s3cret@app/a?b#c", "https://app/a?b#c"},
-		"revealed parameters":     {[]RegistryOption{Reveal("query")}, "location", "/a?b=c&Api%5FKey=s3cret&d#e", "/a?b=c&Api%5FKey=" + redacted + "&d#e"},
-		"revealed parameter":      {[]RegistryOption{Reveal("query", "page_token")}, "location", "/a?page_token=2", "/a?page_token=2"},
+		"revealed queries":        {[]RegistryOption{WithRevealed("query")}, "location", "https://me:s3cret@app/a?b#c", "https://app/a?b#c"},
+		"revealed parameters":     {[]RegistryOption{WithRevealed("query")}, "location", "/a?b=c&Api%5FKey=s3cret&d#e", "/a?b=c&Api%5FKey=" + redacted + "&d#e"},
+		"revealed parameter":      {[]RegistryOption{WithRevealed("query", "page_token")}, "location", "/a?page_token=2", "/a?page_token=2"},
 		"api key":                 {nil, "X-Api-Key", "s3cret", redacted},
 		"token":                   {nil, "X-Auth-Token", "s3cret", redacted},
 		"client secret":           {nil, "Client_Secret", "s3cret", redacted},
 		"password":                {nil, "X-Password-Hash", "s3cret", redacted},
 		"credentials":             {nil, "X-Credentials", "s3cret", redacted},
-		"revealed key":            {[]RegistryOption{Reveal("idempotency-key")}, "Idempotency-Key", "1", "1"},
-		"revealed field":          {[]RegistryOption{Reveal("Location")}, "location", "/a?b", "/a?b"},
-		"withheld field":          {[]RegistryOption{Redact("Location")}, "location", "/a", redacted},
-		"withheld host":           {[]RegistryOption{Redact("host")}, "host", "a", redacted},
+		"revealed key":            {[]RegistryOption{WithRevealed("idempotency-key")}, "Idempotency-Key", "1", "1"},
+		"revealed field":          {[]RegistryOption{WithRevealed("Location")}, "location", "/a?b", "/a?b"},
+		"withheld field":          {[]RegistryOption{WithRedacted("Location")}, "location", "/a", redacted},
+		"withheld host":           {[]RegistryOption{WithRedacted("host")}, "host", "a", redacted},
 		"nothing special about":   {nil, "x-query", "/a?b", "/a?b"},
-		"withheld queries, again": {[]RegistryOption{Reveal("query"), Redact("query")}, "location", "/a?b", "/a?" + redacted},
+		"withheld queries, again": {[]RegistryOption{WithRevealed("query"), WithRedacted("query")}, "location", "/a?b", "/a?" + redacted},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := NewRegistry(tt.opts...).capture([]Field{}, fields{{tt.field, tt.value}})
@@ -61,7 +61,7 @@ func TestFieldsAsTheyAreShown(t *testing.T) {
 func TestWhatIsLeftOutCannotBeGuessed(t *testing.T) {
 	s := sample()
 	s.header = fields{{"Referer", "https://me:s3cret@app/a?code=s3cret"}, {"Host", "me:s3cret@app"}}
-	for _, access := range []layer.Access[*call, *reply]{newAccess(), namedAccess{newAccess(), byName(s.header)}} {
+	for _, access := range []layer.Accessor[*call, *reply]{newAccess(), namedAccess{newAccess(), byName(s.header)}} {
 		for m, want := range map[*tappb.HeaderMatch]bool{
 			beginning("referer", "https://app/a?"):     true,
 			beginning("referer", "https://me:"):        false,
@@ -92,7 +92,7 @@ func TestPseudoHeaders(t *testing.T) {
 		"without a query": {nil, 2, "http://web", []Field{
 			{":method", "GET"}, {":scheme", "http"}, {":authority", "web"}, {":path", "/"}, {"a", "1"}, {"a", "2"}, {"b", "3"},
 		}},
-		"with its query": {[]RegistryOption{Reveal("query")}, 2, "http://web/?a=b", []Field{
+		"with its query": {[]RegistryOption{WithRevealed("query")}, 2, "http://web/?a=b", []Field{
 			{":method", "GET"}, {":scheme", "http"}, {":authority", "web"}, {":path", "/?a=b"}, {"a", "1"}, {"a", "2"}, {"b", "3"},
 		}},
 		"HTTP/1": {nil, 1, "http://web/", []Field{{"a", "1"}, {"a", "2"}, {"b", "3"}}},
@@ -104,7 +104,7 @@ func TestPseudoHeaders(t *testing.T) {
 			}
 			reg := NewRegistry(tt.opts...)
 			w := watchOn(t, reg, &tappb.WatchRequest{Fields: true})
-			svc := Layer(reg, httplayer.Access{})(layer.Func[*http.Request, *http.Response](
+			svc := Layer(reg, httplayer.Accessor{})(layer.Func[*http.Request, *http.Response](
 				func(_ context.Context, r *http.Request) (*http.Response, error) {
 					return &http.Response{StatusCode: 204, ProtoMajor: tt.proto, Header: http.Header{"C": {"4"}}, Body: http.NoBody, Request: r}, nil
 				}))
@@ -126,7 +126,7 @@ func TestPseudoHeaders(t *testing.T) {
 func TestPseudoHeadersOfConnect(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Fields: true})
-	svc := Layer(reg, httplayer.Access{})(layer.Func[*http.Request, *http.Response](
+	svc := Layer(reg, httplayer.Accessor{})(layer.Func[*http.Request, *http.Response](
 		func(context.Context, *http.Request) (*http.Response, error) { return nil, io.EOF }))
 	_, err := svc.Call(t.Context(), &http.Request{Method: http.MethodConnect, Host: "web:80", URL: &url.URL{}, ProtoMajor: 2})
 	require.ErrorIs(t, err, io.EOF)
@@ -145,7 +145,7 @@ func TestExplanationsRepeatNoSecrets(t *testing.T) {
 	c.header = fields{{"Authorization", "Bearer s3cret-token"}, {"X-Key", "s3cret-key"}, {"Cookie", "a"}, {"Cookie", `sid="s3cret-session"; theme=dark`}, {"X-Open", "open"}}
 	say := func(next service) service {
 		return serve(func(ctx context.Context, c *call) (*reply, error) {
-			why := layer.HintsOf(ctx).Explanation
+			why := layer.PickInfoFromContext(ctx).Explanation
 			inner := layer.Node{Name: "inner", State: layer.State{{Key: "url", Value: "http://me:s3cret@web/a?code=s3cret"}}}
 			why.Add(layer.Node{Name: "choice", State: layer.State{
 				{Key: "err", Value: errors.New("Get /a?code=s3cret: refused")},
@@ -155,7 +155,7 @@ func TestExplanationsRepeatNoSecrets(t *testing.T) {
 			return next.Call(ctx, c)
 		})
 	}
-	reg := NewRegistry(Redact("x-key"))
+	reg := NewRegistry(WithRedacted("x-key"))
 	w := watchOn(t, reg, &tappb.WatchRequest{Explain: true})
 	svc := Explain[*call, *reply](reg)(say(Layer[*call, *reply](reg, withQuery{newAccess()})(respond("x"))))
 	_, why := layer.Explain(t.Context())
@@ -182,7 +182,7 @@ func TestExplanationsQuoteNoSecrets(t *testing.T) {
 	broken := &url.Error{Op: "Get", URL: "http://web/a?" + quotedQuery{}.Query(c), Err: io.EOF}
 	say := func(next service) service {
 		return serve(func(ctx context.Context, c *call) (*reply, error) {
-			layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "choice", State: layer.State{
+			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "choice", State: layer.State{
 				{Key: "err", Value: broken}, {Key: "field", Value: fmt.Sprintf("no good: %q", c.header.Get("Authorization"))},
 			}})
 			return next.Call(ctx, c)

@@ -26,7 +26,7 @@ type counter struct {
 }
 
 // attach tells s of every request that meets match, until detach is called.
-// A sink counts as one of those who watch, see [Capacity]. Requests in flight
+// A sink counts as one of those who watch, see [WithCapacity]. Requests in flight
 // are told of after detach, too. What (*Registry).filter returns is a match.
 func (r *Registry) attach(match *condition, s sink) (detach func(), err error) {
 	c := &counter{match: match, sink: s}

@@ -32,7 +32,7 @@ func TestNoRequestWaitsForAWatcher(t *testing.T) {
 }
 
 func TestRequestInitThatDoesNotFit(t *testing.T) {
-	reg := NewRegistry(Capacity(0, 4))
+	reg := NewRegistry(WithCapacity(0, 4))
 	w := watch(t, reg, match.All(), 5, false)
 	svc := stand(reg, respond("x"))
 	send(t, svc, get("/0")) // q r e
@@ -54,7 +54,7 @@ func TestRequestInitThatDoesNotFit(t *testing.T) {
 }
 
 func TestRequestThatDoesNotFitCountsTowardTheLimit(t *testing.T) {
-	reg := NewRegistry(Capacity(0, 3))
+	reg := NewRegistry(WithCapacity(0, 3))
 	w := watch(t, reg, match.All(), 2, false)
 	svc := stand(reg, respond("x"))
 	send(t, svc, get("/0"))

@@ -37,15 +37,15 @@ func TestStormOfWatchersAndBodies(t *testing.T) {
 		upstream.Config.Protocols = protocols
 		upstream.Start()
 		transport := &http.Transport{Protocols: protocols}
-		reg := NewRegistry(Capacity(8, 40), Bodies(1000, func(_ string, b []byte) []byte {
+		reg := NewRegistry(WithCapacity(8, 40), WithBodies(1000, func(_ string, b []byte) []byte {
 			if len(b)%7 == 0 {
 				panic("hook")
 			}
 			return b
 		}))
-		stack := Explain[*http.Request, *http.Response](reg)(Layer(reg, httplayer.Access{})(
+		stack := Explain[*http.Request, *http.Response](reg)(Layer(reg, httplayer.Accessor{})(
 			layer.Func[*http.Request, *http.Response](func(ctx context.Context, r *http.Request) (*http.Response, error) {
-				layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "below"})
+				layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "below"})
 				return transport.RoundTrip(r)
 			})))
 		stay := []*watcher{

@@ -43,7 +43,7 @@ func (r *Registry) terms(req *tappb.WatchRequest) (terms, error) {
 	t.duration = req.GetDuration().AsDuration()
 	if n := req.GetBodyBytes(); n > 0 {
 		if r.redact == nil {
-			return terms{}, refuse(codes.PermissionDenied, errors.New("body_bytes: this process shows no bodies, see tap.Bodies"))
+			return terms{}, refuse(codes.PermissionDenied, errors.New("body_bytes: this process shows no bodies, see tap.WithBodies"))
 		}
 		t.body = min(int(n), r.maxBody)
 	}

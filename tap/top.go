@@ -34,7 +34,7 @@ const (
 // of text in them; what comes after that is counted in one row, whose path (or
 // route) is "(other)". It takes about 1.2 MiB.
 //
-// A row that had no request for ten minutes (see [KeepRows]) is let go, or for one
+// A row that had no request for ten minutes (see [RowTTL]) is let go, or for one
 // minute if there is no room for others: it is no longer among the rows, what it
 // counted is in "(other)" from then on, and the next such request begins a new row.
 // No sum over all rows ever falls, and while a request runs, its row stays.
@@ -48,7 +48,7 @@ const (
 // are exact. The rate is that of the requests that ended, each counting e times
 // less for every ten seconds of its age.
 //
-// It counts as one who watches, see [Capacity]. For errors, which are the only
+// It counts as one who watches, see [WithCapacity]. For errors, which are the only
 // item then, [google.golang.org/grpc/status.Code] gives InvalidArgument,
 // PermissionDenied (a condition on a header whose value is withheld) or
 // ResourceExhausted.

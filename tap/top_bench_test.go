@@ -32,7 +32,7 @@ func (plainAccess) Complete(_ context.Context, r *reply, o layer.Observer) *repl
 }
 
 func standPlain(reg *Registry, inner service) service {
-	return Layer[*call, *reply](reg, plainAccess{newAccess()}, Outbound, Destination(serverAddr, podLabels))(inner)
+	return Layer[*call, *reply](reg, plainAccess{newAccess()}, Outbound, WithDestination(serverAddr, podLabels))(inner)
 }
 
 // BenchmarkCounted is a request with a Top watcher and no other.

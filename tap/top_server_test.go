@@ -79,7 +79,7 @@ func TestTopOverGRPCEnds(t *testing.T) {
 
 func TestTopOverGRPCRefuses(t *testing.T) {
 	t.Parallel()
-	l := start(t, "", ours(NewRegistry(Capacity(1, 0))))
+	l := start(t, "", ours(NewRegistry(WithCapacity(1, 0))))
 	conn := l.dial(t)
 	refusal := func(req *tappb.TopRequest) codes.Code {
 		var code codes.Code

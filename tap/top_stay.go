@@ -9,7 +9,7 @@ import (
 const (
 	// defaultKeep is two rounds of what runs every five minutes: the row of a
 	// job that still runs is there whenever somebody looks.
-	defaultKeep = KeepRows(10 * time.Minute)
+	defaultKeep = RowTTL(10 * time.Minute)
 
 	// leastKeep is how long a row stays though there is no room for others: by
 	// then its rate shows as nought.
@@ -19,21 +19,21 @@ const (
 	mostMade = maxRows / 8
 )
 
-// KeepRows is how long a row of Top stays without a request. It is a
+// RowTTL is how long a row of Top stays without a request. It is a
 // [RegistryOption], for [Registry.Top] and those who ask from afar, and a
 // [FollowOption] and a [RowsOption] for rows that are counted where they are
 // read. The default is 10 minutes, also for what is 0 or less. See [Registry.Top].
-type KeepRows time.Duration
+type RowTTL time.Duration
 
-func (k KeepRows) applyRegistry(r *Registry)    { r.keepRows = k }
-func (k KeepRows) applyFollow(o *followOptions) { o.keepRows = k }
-func (k KeepRows) applyRows(r *Rows)            { r.rows.stay = k.stay() }
+func (k RowTTL) applyRegistry(r *Registry)    { r.keepRows = k }
+func (k RowTTL) applyFollow(o *followOptions) { o.keepRows = k }
+func (k RowTTL) applyRows(r *Rows)            { r.rows.stay = k.stay() }
 
 // stay is how long rows stay without a request: when others need no room, and
 // when they do.
 type stay struct{ long, short time.Duration }
 
-func (k KeepRows) stay() stay {
+func (k RowTTL) stay() stay {
 	if k <= 0 {
 		k = defaultKeep
 	}

@@ -85,12 +85,12 @@ func TestRowsGoWhenUnused(t *testing.T) {
 const defaultKeepTime = time.Duration(defaultKeep)
 
 func TestKeepRows(t *testing.T) {
-	keeps := map[KeepRows]stay{
-		-1:                       {10 * time.Minute, time.Minute},
-		0:                        {10 * time.Minute, time.Minute},
-		1:                        {1, 1},
-		KeepRows(time.Hour):      {time.Hour, time.Minute},
-		KeepRows(20_000_000_000): {20 * time.Second, 20 * time.Second},
+	keeps := map[RowTTL]stay{
+		-1:                     {10 * time.Minute, time.Minute},
+		0:                      {10 * time.Minute, time.Minute},
+		1:                      {1, 1},
+		RowTTL(time.Hour):      {time.Hour, time.Minute},
+		RowTTL(20_000_000_000): {20 * time.Second, 20 * time.Second},
 	}
 	for keep, want := range keeps {
 		require.Equal(t, want, NewRows(nil, keep).rows.stay)
@@ -292,14 +292,14 @@ func TestLargeRowsGo(t *testing.T) {
 // elsewhere, whether they are counted there or here.
 func TestFollowTopRowsThatGo(t *testing.T) {
 	t.Parallel()
-	a, b := start(t, "", ours(NewRegistry(KeepRows(1)))), start(t, "", linkerds(new(Registry)))
+	a, b := start(t, "", ours(NewRegistry(RowTTL(1)))), start(t, "", linkerds(new(Registry)))
 	const n = 20
 	svc := stand(a.reg, respond("x"))
 	processes := []Process{a.process(t, "a"), b.process(t, "b")}
 	stop := traffic(t, b.reg, "/b")
 	var others uint64
 	phase := 0
-	for m, err := range FollowTop(bounded(t), processes, often(), quickly(), KeepRows(1)) {
+	for m, err := range FollowTop(bounded(t), processes, often(), quickly(), RowTTL(1)) {
 		require.NoError(t, err)
 		rows := byPath(m)
 		switch {
@@ -325,7 +325,7 @@ func TestFollowTopRowsThatGo(t *testing.T) {
 
 // The rate of what goes is not lost.
 func TestRateOfRowsThatGo(t *testing.T) {
-	rows := NewRows(&tappb.TopRequest{Every: durationpb.New(time.Second)}, KeepRows(1)).rows
+	rows := NewRows(&tappb.TopRequest{Every: durationpb.New(time.Second)}, RowTTL(1)).rows
 	now := rows.start
 	for range 10 {
 		rows.row(&namelessEvent, &RequestInit{Path: "/a"}).end(&ResponseEnd{}, 200)

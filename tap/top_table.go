@@ -49,7 +49,7 @@ func newTable(byRoute bool) *table {
 	now := time.Now()
 	t := &table{
 		byRoute: byRoute, seed: maphash.MakeSeed(), other: newRow(&rowKey{path: otherRow}, 0),
-		start: now, sampled: now, stay: KeepRows(0).stay(),
+		start: now, sampled: now, stay: RowTTL(0).stay(),
 	}
 	t.slots.Store(new(slots))
 	t.free.Store(maxRows)
@@ -58,7 +58,7 @@ func newTable(byRoute bool) *table {
 }
 
 // tableOf is an empty table of the rows that req asks for.
-func tableOf(req *tappb.TopRequest, keep KeepRows) *table {
+func tableOf(req *tappb.TopRequest, keep RowTTL) *table {
 	t := newTable(req.GetByRoute() && !req.GetByDestination())
 	t.byDestination = req.GetByDestination()
 	t.stay = keep.stay()

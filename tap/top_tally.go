@@ -14,7 +14,7 @@ import (
 // that makes no events, and is one allocation. It is the [layer.Observer] of
 // the response.
 type tally[Req, Rsp any] struct {
-	access layer.Access[Req, Rsp]
+	access layer.Accessor[Req, Rsp]
 	ctx    context.Context             //nolint:containedctx // the request's; asked why a response broke off
 	answer func(err error) (Rsp, bool) // nil: an error is no response
 

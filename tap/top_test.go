@@ -259,7 +259,7 @@ func TestTopRefuses(t *testing.T) {
 		})
 	}
 	t.Run("too many", func(t *testing.T) {
-		reg := NewRegistry(Capacity(1, 0))
+		reg := NewRegistry(WithCapacity(1, 0))
 		watchAll(t, reg)
 		for _, err := range reg.Top(t.Context(), nil) {
 			require.EqualError(t, err, "tap: too many active taps: 1 of 1")
@@ -344,7 +344,7 @@ func TestConformCounted(t *testing.T) {
 	reg := new(Registry)
 	countAll(t, reg, nil)
 	countAll(t, reg, &tappb.TopRequest{ByRoute: true})
-	layertest.Conform(t, layertest.Layer{Layer: Layer(reg, testAccess{})})
+	layertest.Run(t, layertest.Layer{Layer: Layer(reg, testAccess{})})
 }
 
 // What it costs: one allocation a request, and none for what is not asked for.

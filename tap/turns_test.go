@@ -54,7 +54,7 @@ func watchFor(t *testing.T, srv *Server, req *tappb.WatchRequest) (got *sendings
 
 func TestEventsOfARequestAreSentTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := NewServer(nil, AllowRemote())
+		srv := NewServer(nil, WithAllowRemote())
 		svc := stand(srv.reg, respond("x"))
 		got, leave := watchFor(t, srv, &tappb.WatchRequest{})
 		send(t, svc, get("/"))
@@ -77,7 +77,7 @@ func TestEventsOfARequestAreSentTogether(t *testing.T) {
 // What would be lost by waiting is not waited for.
 func TestABufferThatFillsIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := NewServer(NewRegistry(Capacity(0, 12)), AllowRemote())
+		srv := NewServer(NewRegistry(WithCapacity(0, 12)), WithAllowRemote())
 		svc := stand(srv.reg, respond("x"))
 		got, leave := watchFor(t, srv, &tappb.WatchRequest{})
 		begun := time.Now()
@@ -107,7 +107,7 @@ func TestABufferThatFillsWithBodiesIsRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				srv := NewServer(NewRegistry(Bodies(maxBodies, asItIs)), AllowRemote())
+				srv := NewServer(NewRegistry(WithBodies(maxBodies, asItIs)), WithAllowRemote())
 				svc := stand(srv.reg, respond("x"))
 				got, leave := watchFor(t, srv, &tappb.WatchRequest{})
 				send(t, svc, get("/"))
@@ -131,7 +131,7 @@ func TestAnEndIsNotWaitedFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				srv := NewServer(nil, AllowRemote())
+				srv := NewServer(nil, WithAllowRemote())
 				svc := stand(srv.reg, respond("x"))
 				req := &tappb.WatchRequest{Limit: 2}
 				if name == "duration" {
@@ -183,7 +183,7 @@ func TestNothingIsGatheredInTheProcess(t *testing.T) {
 // The news of drops are events as well.
 func TestEventRateBoundsTheNewsOfDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		srv := NewServer(NewRegistry(Capacity(0, 20)), AllowRemote(), EventRate(1000))
+		srv := NewServer(NewRegistry(WithCapacity(0, 20)), WithAllowRemote(), WithEventRate(1000))
 		svc := stand(srv.reg, respond("x"))
 		one, leaveOne := watchFor(t, srv, &tappb.WatchRequest{})
 		other, leaveOther := watchFor(t, srv, &tappb.WatchRequest{})

@@ -12,7 +12,7 @@ import (
 // are dear (a path may have to be escaped, an address parsed), and several
 // conditions of several watchers look at the same.
 type view[Req, Rsp any] struct {
-	access layer.Access[Req, Rsp]
+	access layer.Accessor[Req, Rsp]
 	place  *place
 	ctx    context.Context //nolint:containedctx // a view lives as long as its call
 	req    Req
@@ -88,8 +88,8 @@ func (v *view[Req, Rsp]) destination() netip.AddrPort {
 		return v.place.destination
 	}
 	if v.fresh(fieldDestination) {
-		if at, ok := v.access.(Located[Req]); ok {
-			v.destinationV = plain(at.Located(v.ctx, v.req))
+		if at, ok := v.access.(Destinationer[Req]); ok {
+			v.destinationV = plain(at.DestinationAddr(v.ctx, v.req))
 		}
 	}
 	return v.destinationV
@@ -97,18 +97,18 @@ func (v *view[Req, Rsp]) destination() netip.AddrPort {
 
 // answer is what finds the response that an error stands for, or nil.
 func (v *view[Req, Rsp]) answer() func(error) (Rsp, bool) {
-	a, ok := v.access.(Answering[Req, Rsp])
+	a, ok := v.access.(ErrorResponder[Req, Rsp])
 	if !ok {
 		return nil
 	}
 	ctx, req := v.ctx, v.req
-	return func(err error) (Rsp, bool) { return a.Answer(ctx, req, err) }
+	return func(err error) (Rsp, bool) { return a.ErrorResponse(ctx, req, err) }
 }
 
 // route returns nil when no route matched.
 func (v *view[Req, Rsp]) route() map[string]string {
 	if v.fresh(fieldRoute) {
-		if r := layer.RouteOf(v.ctx); r != nil {
+		if r := layer.RouteFromContext(v.ctx); r != nil {
 			v.routeV = r.Labels
 			if v.routeV == nil {
 				v.routeV = map[string]string{}

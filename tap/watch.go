@@ -41,8 +41,8 @@ import (
 // could be guessed a letter at a time.
 //
 // With explain, what the layers above said is in the ResponseEnd, if [Explain]
-// stands above them; with body_bytes the bodies are, if [Bodies] allows it and
-// the access of the [Layer] is [Along].
+// stands above them; with body_bytes the bodies are, if [WithBodies] allows it and
+// the access of the [Layer] is [BodyTee].
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := r.each(ctx, req, func(e Event) bool { return yield(e, nil) })

@@ -24,7 +24,7 @@ type bodied struct {
 // withBodies reads it, and along its bodies.
 type withBodies struct{ fakeAccess }
 
-func (withBodies) AlongRequest(b *bodied, read func(int64, []byte)) *bodied {
+func (withBodies) TeeRequestBody(b *bodied, read func(int64, []byte)) *bodied {
 	if b.Body == nil {
 		return b
 	}
@@ -33,7 +33,7 @@ func (withBodies) AlongRequest(b *bodied, read func(int64, []byte)) *bodied {
 	return &out
 }
 
-func (withBodies) AlongResponse(r *reply, read func(int64, []byte)) *reply {
+func (withBodies) TeeResponseBody(r *reply, read func(int64, []byte)) *reply {
 	if r.Body != nil {
 		r.Body = &readAlong{ReadCloser: r.Body, read: read}
 	}
@@ -59,7 +59,7 @@ func (a withBodies) Authority(b *bodied) string           { return a.fakeAccess.
 func (a withBodies) Path(b *bodied) string                { return a.fakeAccess.Path(&b.call) }
 func (a withBodies) Source(b *bodied) netip.AddrPort      { return a.fakeAccess.Source(&b.call) }
 func (a withBodies) Query(*bodied) string                 { return "" }
-func (a withBodies) RequestHeader(b *bodied) layer.Fields { return a.fakeAccess.RequestHeader(&b.call) }
+func (a withBodies) RequestHeader(b *bodied) layer.Header { return a.fakeAccess.RequestHeader(&b.call) }
 
 // watchOn watches reg in the process without a reader of its own.
 func watchOn(t testing.TB, reg *Registry, req *tappb.WatchRequest) *watcher {

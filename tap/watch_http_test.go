@@ -26,15 +26,15 @@ func TestWatchNetHTTP(t *testing.T) {
 		_, _ = io.Copy(w, r.Body)
 	}))
 	defer upstream.Close()
-	p := listen(t, NewServer(NewRegistry(Bodies(64, func(contentType string, body []byte) []byte {
+	p := listen(t, NewServer(NewRegistry(WithBodies(64, func(contentType string, body []byte) []byte {
 		if contentType != "application/json" {
 			return nil
 		}
 		return bytes.ReplaceAll(body, []byte("s3cret"), []byte("***"))
 	}))), nil)
-	stack := Explain[*http.Request, *http.Response](p.reg)(Layer(p.reg, httplayer.Access{})(
+	stack := Explain[*http.Request, *http.Response](p.reg)(Layer(p.reg, httplayer.Accessor{})(
 		layer.Func[*http.Request, *http.Response](func(ctx context.Context, r *http.Request) (*http.Response, error) {
-			layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "below"})
+			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "below"})
 			return upstream.Client().Transport.RoundTrip(r)
 		})))
 	call := func(path, team, contentType, body string) {

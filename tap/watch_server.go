@@ -42,10 +42,10 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 	}))
 }
 
-// Describing lets those who may watch ask for the tree of layers of the process,
+// WithDescribe lets those who may watch ask for the tree of layers of the process,
 // such as [layer.Describe] returns it. It is called for each who asks. If it
 // panics, the answer is one node, "describe", with the error.
-func Describing(tree func() layer.Node) ServerOption {
+func WithDescribe(tree func() layer.Node) ServerOption {
 	return serverOption(func(s *Server) { s.describe = tree })
 }
 
@@ -55,7 +55,7 @@ func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.Des
 		return nil, refuse(codes.Unauthenticated, err)
 	}
 	if o.server.describe == nil {
-		return nil, refuse(codes.FailedPrecondition, errors.New("this process does not show its layers, see tap.Describing"))
+		return nil, refuse(codes.FailedPrecondition, errors.New("this process does not show its layers, see tap.WithDescribe"))
 	}
 	return described(o.server.describe), nil
 }

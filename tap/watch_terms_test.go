@@ -32,7 +32,7 @@ func having(name string, is bool) *tappb.HeaderMatch {
 
 // What is refused is refused alike in the process and over gRPC.
 func TestWatchRefuses(t *testing.T) {
-	p := listen(t, NewServer(NewRegistry(Capacity(1, 0))), nil)
+	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	const wrong, forbidden = codes.InvalidArgument, codes.PermissionDenied
 	tests := map[string]struct {
 		req  *tappb.WatchRequest
@@ -55,7 +55,7 @@ func TestWatchRefuses(t *testing.T) {
 		"duration 0":         {&tappb.WatchRequest{Duration: durationpb.New(0)}, wrong, "tap: duration: must be more than nothing"},
 		"duration negative":  {&tappb.WatchRequest{Duration: durationpb.New(-1)}, wrong, "tap: duration: must be more than nothing"},
 		"duration invalid":   {&tappb.WatchRequest{Duration: &durationpb.Duration{Seconds: 1, Nanos: -1}}, wrong, "tap: duration: must be more than nothing"},
-		"bodies":             {&tappb.WatchRequest{BodyBytes: 1}, forbidden, "tap: body_bytes: this process shows no bodies, see tap.Bodies"},
+		"bodies":             {&tappb.WatchRequest{BodyBytes: 1}, forbidden, "tap: body_bytes: this process shows no bodies, see tap.WithBodies"},
 		"status max only":    {&tappb.WatchRequest{Response: &tappb.ResponseMatch{MaxStatus: 1}}, wrong, "tap: response: min_status and max_status: one without the other"},
 		"status min only":    {&tappb.WatchRequest{Response: &tappb.ResponseMatch{MinStatus: 1}}, wrong, "tap: response: min_status and max_status: one without the other"},
 		"status reversed":    {&tappb.WatchRequest{Response: &tappb.ResponseMatch{MinStatus: 2, MaxStatus: 1}}, wrong, "tap: response: min_status 2 is above max_status 1"},
@@ -93,7 +93,7 @@ func TestWatchRefuses(t *testing.T) {
 }
 
 func TestWatchIsForWhoMayObserve(t *testing.T) {
-	srv := NewServer(new(Registry), Describing(nil))
+	srv := NewServer(new(Registry), WithDescribe(nil))
 	err := own{server: srv}.Watch(nil, watchStream{ctx: t.Context()})
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 	_, err = own{server: srv}.Describe(t.Context(), nil)
@@ -145,12 +145,12 @@ func TestHeaderMatch(t *testing.T) {
 		require.Zero(t, a.header.Load(), "headers are the last to be looked at")
 	})
 	t.Run("revealed", func(t *testing.T) {
-		c, err := NewRegistry(Reveal("Authorization")).filter(nil, []*tappb.HeaderMatch{beginning("authorization", "Bearer ")})
+		c, err := NewRegistry(WithRevealed("Authorization")).filter(nil, []*tappb.HeaderMatch{beginning("authorization", "Bearer ")})
 		require.NoError(t, err)
 		require.True(t, holds(c, headerView(newAccess(), header)))
 	})
 	t.Run("redacted", func(t *testing.T) {
-		_, err := NewRegistry(Redact("X-Team")).filter(nil, []*tappb.HeaderMatch{exactly("x-team", "blue")})
+		_, err := NewRegistry(WithRedacted("X-Team")).filter(nil, []*tappb.HeaderMatch{exactly("x-team", "blue")})
 		require.Equal(t, codes.PermissionDenied, status.Code(err))
 	})
 }
@@ -167,7 +167,7 @@ type namedAccess struct {
 	named namedFields
 }
 
-func (a namedAccess) RequestHeader(*call) layer.Fields { return a.named }
+func (a namedAccess) RequestHeader(*call) layer.Header { return a.named }
 
 type namedFields map[string][]string
 

@@ -182,7 +182,7 @@ func TestDuration(t *testing.T) {
 	})
 	t.Run("not read", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			srv := NewServer(new(Registry), AllowRemote())
+			srv := NewServer(new(Registry), WithAllowRemote())
 			svc := stand(srv.reg, respond("x"))
 			stuck := make(chan struct{})
 			ended := make(chan error)

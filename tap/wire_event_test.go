@@ -91,10 +91,10 @@ func TestWireLabels(t *testing.T) {
 		source, dst labels
 	}{
 		"source_meta tls, inbound":       {[]Option{Inbound}, labels{"tls": "true", "client_id": "/web"}, labels{}},
-		"source_meta tls, outbound":      {[]Option{Outbound, SourceLabels(labels{"tls": "loopback"})}, labels{"tls": "loopback"}, labels{}},
-		"destination_meta tls, outbound": {[]Option{Outbound, Destination(serverAddr, labels{"tls": "true", "server_id": "x"})}, labels{}, labels{"tls": "true", "server_id": "x"}},
-		"destination_meta tls, inbound":  {[]Option{Inbound, Destination(serverAddr, labels{"tls": "loopback"})}, labels{"tls": "true", "client_id": "/web"}, labels{"tls": "loopback"}},
-		"destination_meta, outbound":     {[]Option{Outbound, Destination(serverAddr, podLabels)}, labels{}, podLabels},
+		"source_meta tls, outbound":      {[]Option{Outbound, WithSourceLabels(labels{"tls": "loopback"})}, labels{"tls": "loopback"}, labels{}},
+		"destination_meta tls, outbound": {[]Option{Outbound, WithDestination(serverAddr, labels{"tls": "true", "server_id": "x"})}, labels{}, labels{"tls": "true", "server_id": "x"}},
+		"destination_meta tls, inbound":  {[]Option{Inbound, WithDestination(serverAddr, labels{"tls": "loopback"})}, labels{"tls": "true", "client_id": "/web"}, labels{"tls": "loopback"}},
+		"destination_meta, outbound":     {[]Option{Outbound, WithDestination(serverAddr, podLabels)}, labels{}, podLabels},
 	} {
 		t.Run(name, func(t *testing.T) {
 			stream := p.observe(t.Context(), t, &pb.ObserveRequest{Limit: 1, Match: wireAll()})
@@ -151,11 +151,11 @@ func TestWireAuthentication(t *testing.T) {
 	}
 	const remote = "192.0.2.1:5000"
 	t.Run("accepted client identity", func(t *testing.T) {
-		p := listen(t, NewServer(new(Registry), AllowIdentities(tapIdentity)), afar(remote), grpc.Creds(mtls))
+		p := listen(t, NewServer(new(Registry), WithAllowedIdentities(tapIdentity)), afar(remote), grpc.Creds(mtls))
 		require.Equal(t, codes.OK, observes(t, p, tapIdentity))
 	})
 	t.Run("other identity", func(t *testing.T) {
-		p := listen(t, NewServer(new(Registry), AllowIdentities(tapIdentity)), afar(remote), grpc.Creds(mtls))
+		p := listen(t, NewServer(new(Registry), WithAllowedIdentities(tapIdentity)), afar(remote), grpc.Creds(mtls))
 		require.Equal(t, codes.Unauthenticated, observes(t, p, "web"))
 	})
 	t.Run("plaintext from elsewhere", func(t *testing.T) {

@@ -118,7 +118,7 @@ func TestWireMatch(t *testing.T) {
 		for _, direction := range []Direction{Inbound, Outbound} {
 			t.Run(row+"/"+direction.String(), func(t *testing.T) {
 				p := listen(t, NewServer(new(Registry)), nil)
-				svc := Layer[*call, *reply](p.reg, newAccess(), direction, Destination(serverAddr, podLabels))(respond("x"))
+				svc := Layer[*call, *reply](p.reg, newAccess(), direction, WithDestination(serverAddr, podLabels))(respond("x"))
 				ctx := layer.WithRoute(t.Context(), &layer.Route{Labels: map[string]string{"route": "vote"}})
 				for i, m := range of.holds {
 					require.True(t, wireSees(ctx, t, p, svc, m, get("/api/vote")), "holds %d: %v", i, m)

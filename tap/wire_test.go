@@ -222,7 +222,7 @@ func answering(header, trailer fields) serve {
 // Spec §5.
 func TestWireSlowObservers(t *testing.T) {
 	t.Run("request_init cannot be sent", func(t *testing.T) {
-		p := listen(t, NewServer(NewRegistry(Capacity(1, 1))), nil)
+		p := listen(t, NewServer(NewRegistry(WithCapacity(1, 1))), nil)
 		svc := stand(p.reg, respond("x"))
 		const limit = 2000
 		stream := p.observe(t.Context(), t, &pb.ObserveRequest{Limit: limit, Match: wireAll()})

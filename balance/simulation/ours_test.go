@@ -41,7 +41,7 @@ func newOurs(sc *scenario, v variant, seed uint64) *ours {
 			}
 		}
 	}
-	opts := append(v.options(sc, seed), balance.Until(complete))
+	opts := append(v.options(sc, seed), balance.WithCompletion(complete))
 	o.balancer = balance.New(ctx, "simulated", news, opts...)
 	return o
 }

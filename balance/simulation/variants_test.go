@@ -22,9 +22,9 @@ const (
 func variants() []variant {
 	return []variant{
 		{ourDefault, balance.Policy{}},
-		{ourScan, balance.Policy{Pick: balance.Scan()}},
-		{"gotower, 2 choices", balance.Policy{Pick: balance.Choices(2)}},
-		{"gotower, 5 choices", balance.Policy{Pick: balance.Choices(5)}},
+		{ourScan, balance.Policy{Picker: balance.FullScan()}},
+		{"gotower, 2 choices", balance.Policy{Picker: balance.PowerOfChoices(2)}},
+		{"gotower, 5 choices", balance.Policy{Picker: balance.PowerOfChoices(5)}},
 	}
 }
 
@@ -33,8 +33,8 @@ func (v variant) options(sc *scenario, seed uint64) []option {
 		v.policy.Zone = near
 	}
 	return []option{
-		balance.Classify[response](layer.ByError[response]),
-		balance.Source[response](source(seed).Uint64),
-		balance.With[response](v.policy),
+		balance.WithClassifier[response](layer.DefaultClassifier[response]),
+		balance.WithRand[response](source(seed).Uint64),
+		balance.WithPolicy[response](v.policy),
 	}
 }

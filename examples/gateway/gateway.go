@@ -37,13 +37,13 @@ const target = "books.example:80"
 // ctx.
 func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Resolver, key string, log *slog.Logger) *gateway {
 	g := &gateway{resolver: resolver, log: log}
-	g.books = httplayer.NewStack(layer.For[*http.Response](target)).
+	g.books = httplayer.NewStack(layer.WithTarget[*http.Response](target)).
 		With("auth", bearer(key)).
 		With("explain", g.explains.layer).
-		Service(profiles.New(ctx, target, source, httplayer.Access{}, g.backend(ctx),
-			profiles.InitialWait[*http.Request, *http.Response](time.Second),
-			profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-			profiles.Logger[*http.Request, *http.Response](log)))
+		Service(profiles.New(ctx, target, source, httplayer.Accessor{}, g.backend(ctx),
+			profiles.WithInitialWait[*http.Request, *http.Response](time.Second),
+			profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+			profiles.WithLogger[*http.Request, *http.Response](log)))
 	return g
 }
 
@@ -52,7 +52,7 @@ func newGateway(ctx context.Context, source profiles.Source, resolver resolve.Re
 // is no breaker, because one broken route would open it for all.
 func (g *gateway) backend(ctx context.Context) func(target string) httplayer.Service {
 	return func(target string) httplayer.Service {
-		return httplayer.NewStack(layer.For[*http.Response](target)).
+		return httplayer.NewStack(layer.WithTarget[*http.Response](target)).
 			Queue(1000, 2*time.Second).
 			Service(balance.Resolve(ctx, g.resolver, target, endpoint))
 	}
@@ -66,7 +66,7 @@ func endpoint(ctx context.Context, t discover.Target) httplayer.Service {
 // clients is what clients see.
 func (g *gateway) clients() http.Handler {
 	mux := http.NewServeMux()
-	books := httplayer.Handler(g.books, httplayer.Logger(g.log))
+	books := httplayer.Handler(g.books, httplayer.WithLogger(g.log))
 	mux.Handle("/books", books)
 	mux.Handle("/books/", books)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

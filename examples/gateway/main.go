@@ -67,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	// more, or to an endpoint that had none yet.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	g := newGateway(background, file.New(*profile, file.Logger(log)), static.New(backends), *key, log)
+	g := newGateway(background, file.New(*profile, file.WithLogger(log)), static.New(backends), *key, log)
 	at := servers.Front("clients", *listen, g.clients(), grace)
 	page := servers.HTTP("admin", *admin, g.admin())
 	if err := servers.Err(); err != nil {

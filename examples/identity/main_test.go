@@ -102,7 +102,7 @@ func TestItServesByTLS(t *testing.T) {
 	require.Empty(t, conn.ConnectionState().NegotiatedProtocol)
 	require.NoError(t, conn.Close())
 	_, err = tls.Dial("tcp", addr, i.Client("", "elsewhere.cluster.local"))
-	require.ErrorIs(t, err, identity.ErrPeer)
+	require.ErrorIs(t, err, identity.ErrPeerIdentity)
 }
 
 // certified gets i a certificate from the program at addr.
@@ -113,7 +113,7 @@ func certified(t *testing.T, i *identity.Identity, addr string, creds credential
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- i.Certify(ctx, conn) }()
+	go func() { done <- i.Run(ctx, conn) }()
 	require.NoError(t, i.Ready(ctx))
 	cancel()
 	require.NoError(t, <-done)

@@ -44,7 +44,7 @@ func (r *running) newWatcher(ctx context.Context, account, name string) (*watche
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	var certifying errgroup.Group
-	certifying.Go(func() error { return w.own.Certify(ctx, conn) })
+	certifying.Go(func() error { return w.own.Run(ctx, conn) })
 	err = w.own.Ready(ctx)
 	cancel() // one is enough
 	return w, errors.Join(err, certifying.Wait())

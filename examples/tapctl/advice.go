@@ -77,7 +77,7 @@ func adviceIdentity(said string) string {
 	switch {
 	case strings.Contains(said, "may not watch"), strings.Contains(said, "Unauthorized peer"):
 		return "Show the certificate of a name that it allows (--cert), or have it allow yours:" +
-			" LINKERD2_PROXY_TAP_SVC_NAME, tap.AllowIdentities(name)"
+			" LINKERD2_PROXY_TAP_SVC_NAME, tap.WithAllowedIdentities(name)"
 	case strings.Contains(said, "no verified certificate"), strings.Contains(said, "not_provided_by_remote"):
 		return trust.AdviceShow
 	}
@@ -100,7 +100,7 @@ func advice(code codes.Code, said string) string {
 		return adviceIdentity(said)
 	case codes.PermissionDenied:
 		if strings.Contains(said, "bod") {
-			return "Leave --body out, or have the program show bodies: tap.NewRegistry(tap.Bodies(max, redact))."
+			return "Leave --body out, or have the program show bodies: tap.NewRegistry(tap.WithBodies(max, redact))."
 		}
 		return "The value of that header field is a secret there: ask whether it is present (--header NAME), or leave it out."
 	case codes.ResourceExhausted:
@@ -108,7 +108,7 @@ func advice(code codes.Code, said string) string {
 	case codes.DeadlineExceeded:
 		return "Something is there but does not answer as tap does: is it a gRPC server, and is this its tap port?"
 	case codes.FailedPrecondition:
-		return "The program has to tell its tap.Server what to describe: tap.Describing(func() layer.Node { … })."
+		return "The program has to tell its tap.Server what to describe: tap.WithDescribe(func() layer.Node { … })."
 	}
 	return ""
 }

@@ -248,7 +248,7 @@ func TestEndpoints(t *testing.T) {
 
 	require.ErrorContains(t, try(t, "endpoints", newTapped(t, linkerds).addr).err, "but no tap")
 	bare := newTapped(t, func(to *grpc.Server, reg *tap.Registry) { tap.NewServer(reg).Register(to) })
-	require.ErrorContains(t, try(t, "endpoints", bare.addr).err, "tap.Describing")
+	require.ErrorContains(t, try(t, "endpoints", bare.addr).err, "tap.WithDescribe")
 }
 
 func TestProfile(t *testing.T) {
@@ -289,7 +289,7 @@ func TestCheck(t *testing.T) {
 // A process whose taps are all taken says so, to check and to tap.
 func TestNoRoom(t *testing.T) {
 	full := newTapped(t, func(to *grpc.Server, _ *tap.Registry) {
-		reg := tap.NewRegistry(tap.Capacity(1, 0))
+		reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 		tap.NewServer(reg).Register(to)
 		done := make(chan struct{})
 		go func() {

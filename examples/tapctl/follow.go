@@ -12,11 +12,11 @@ import (
 // follow calls each with what is seen until ctx ends, or nobody is left to
 // watch, which is an error if all have refused. maxRPS is shared among them.
 func follow(
-	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.Seen) error,
+	ctx context.Context, all []tap.Process, req *tappb.WatchRequest, maxRPS int, warn func(error), each func(tap.ProcessEvent) error,
 ) error {
 	req.MaxRps = top.PerProcess(maxRPS, len(all))
 	var refused []error
-	for seen, err := range tap.Follow(ctx, all, req, tap.MaxRPS(maxRPS)) {
+	for seen, err := range tap.Follow(ctx, all, req, tap.WithMaxRPS(maxRPS)) {
 		switch {
 		case ctx.Err() != nil:
 			return nil

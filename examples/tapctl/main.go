@@ -117,7 +117,7 @@ func commands() []command {
 		{
 			name: "endpoints", does: "the endpoints that the balancers know, and their state",
 			example: "tapctl endpoints 127.0.0.1:4190",
-			more:    "The process must describe its layers: tap.Describing.",
+			more:    "The process must describe its layers: tap.WithDescribe.",
 			new:     func() runner { return &endpointsCommand{} },
 		},
 		{

@@ -48,7 +48,7 @@ type serving func(to *grpc.Server, reg *tap.Registry)
 
 // ours has gotower's service, and describes a balancer with two endpoints.
 func ours(to *grpc.Server, reg *tap.Registry) {
-	tap.NewServer(reg, tap.Describing(func() layer.Node {
+	tap.NewServer(reg, tap.WithDescribe(func() layer.Node {
 		endpoint := func(addr, state string, more ...layer.Attr) layer.Node {
 			return layer.Node{Name: "endpoint", State: append(layer.State{
 				{Key: "addr", Value: addr}, {Key: "state", Value: state}, {Key: "ewma", Value: 12 * time.Millisecond},
@@ -69,7 +69,7 @@ func linkerds(to *grpc.Server, reg *tap.Registry) { pb.RegisterTapServer(to, tap
 
 func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 	t.Helper()
-	reg := tap.NewRegistry(tap.Bodies(1000, func(_ string, b []byte) []byte { return b }))
+	reg := tap.NewRegistry(tap.WithBodies(1000, func(_ string, b []byte) []byte { return b }))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv := grpc.NewServer(opts...)
@@ -77,7 +77,7 @@ func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 	go func() { _ = srv.Serve(l) }()
 	t.Cleanup(srv.Stop)
 	answer := layer.Func[*http.Request, *http.Response](func(ctx context.Context, req *http.Request) (*http.Response, error) {
-		layer.HintsOf(ctx).Explanation.Add(layer.Node{Name: "balance", State: layer.State{{Key: "chosen", Value: "10.0.0.1:80"}}})
+		layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "balance", State: layer.State{{Key: "chosen", Value: "10.0.0.1:80"}}})
 		if req.URL.Path == "/broken" {
 			return nil, errors.New("broken")
 		}
@@ -89,8 +89,8 @@ func newTapped(t *testing.T, serve serving, opts ...grpc.ServerOption) *tapped {
 	})
 	return &tapped{addr: l.Addr().String(), svc: httplayer.NewStack().
 		With("explain", tap.Explain[*http.Request, *http.Response](reg)).
-		With("tap", tap.Layer(reg, httplayer.Access{}, tap.Outbound,
-			tap.Destination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0", "namespace": "default"}))).
+		With("tap", tap.Layer(reg, httplayer.Accessor{}, tap.Outbound,
+			tap.WithDestination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0", "namespace": "default"}))).
 		Service(answer)}
 }
 

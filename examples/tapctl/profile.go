@@ -48,7 +48,7 @@ func (c *profileCommand) run(ctx context.Context, on terminal) error {
 	defer cancel()
 	var seen learn.Profiles
 	req := &tappb.WatchRequest{Match: m, Headers: c.filter.headerMatches()}
-	if err := follow(watching, all, req, c.filter.maxRPS, warn, func(s tap.Seen) error {
+	if err := follow(watching, all, req, c.filter.maxRPS, warn, func(s tap.ProcessEvent) error {
 		seen.Add(s.From, s.Event)
 		return nil
 	}); err != nil {

@@ -27,7 +27,7 @@ const (
 // watchedBy has tap's own server for who proves this name.
 func watchedBy(name string) serving {
 	return func(to *grpc.Server, reg *tap.Registry) {
-		tap.NewServer(reg, tap.AllowIdentities(name), tap.Describing(func() layer.Node {
+		tap.NewServer(reg, tap.WithAllowedIdentities(name), tap.WithDescribe(func() layer.Node {
 			return layer.Node{Name: "balance", Children: []layer.Node{{
 				Name: "endpoint", State: layer.State{{Key: "addr", Value: "10.0.0.1:80"}},
 			}}}

@@ -134,7 +134,7 @@ func (c *tapCommand) run(ctx context.Context, on terminal) error {
 		ctx, cancel = context.WithTimeout(ctx, c.duration+time.Second) // one may be away at that time
 		defer cancel()
 	}
-	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.Seen) error {
+	err = follow(ctx, all, req, c.filter.maxRPS, warn, func(seen tap.ProcessEvent) error {
 		nothing.Stop()
 		if n := seen.Event.Dropped; n > 0 {
 			warn(fmt.Errorf("%s: %s dropped: more than can be told; ask for less, or --sample", seen.From, text.Plural(n, "event")))

@@ -54,7 +54,7 @@ func proven(der []byte) *tls.ConnectionState {
 // agreed is the identity of a client by both who read certificates.
 func agreed(t require.TestingT, state *tls.ConnectionState) string {
 	labels := caller.Labels(netip.AddrPort{}, state)
-	id, ok := identity.Peer(*state)
+	id, ok := identity.PeerIdentity(*state)
 	require.Equal(t, id, labels["client_id"])
 	_, labelled := labels["client_id"]
 	require.Equal(t, ok, labelled)

@@ -12,23 +12,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Access is the [layer.Access] of gRPC: how routes and taps look at calls. A
+// Accessor is the [layer.Accessor] of gRPC: how routes and taps look at calls. A
 // call is what it is in HTTP/2: a POST to the path that is its method, answered
 // with 200.
-type Access struct{}
+type Accessor struct{}
 
-var _ layer.Access[*Call, *Reply] = Access{}
+var _ layer.Accessor[*Call, *Reply] = Accessor{}
 
 // Method returns "POST".
-func (Access) Method(*Call) string { return "POST" }
+func (Accessor) Method(*Call) string { return "POST" }
 
 // Scheme returns "": gRPC does not say.
-func (Access) Scheme(*Call) string { return "" }
+func (Accessor) Scheme(*Call) string { return "" }
 
 // Authority returns what the client sent, on a server. On a client it is the
 // target without its scheme, or its domain where [NewResolver] takes that: what
 // gRPC sends unless it is told otherwise.
-func (Access) Authority(c *Call) string {
+func (Accessor) Authority(c *Call) string {
 	if !c.incoming {
 		return authorityOf(c.conn())
 	}
@@ -36,13 +36,13 @@ func (Access) Authority(c *Call) string {
 }
 
 // Path returns the method: "/package.Service/Method".
-func (Access) Path(c *Call) string { return c.Method }
+func (Accessor) Path(c *Call) string { return c.Method }
 
 // Query returns "": calls have none.
-func (Access) Query(*Call) string { return "" }
+func (Accessor) Query(*Call) string { return "" }
 
 // Source returns the client's address, on a server that listens on TCP.
-func (Access) Source(c *Call) netip.AddrPort {
+func (Accessor) Source(c *Call) netip.AddrPort {
 	if c.ctx == nil || !c.incoming {
 		return netip.AddrPort{}
 	}
@@ -53,21 +53,21 @@ func (Access) Source(c *Call) netip.AddrPort {
 }
 
 // RequestHeader returns the metadata of the call, a copy.
-func (Access) RequestHeader(c *Call) layer.Fields { return fields(c.Header()) }
+func (Accessor) RequestHeader(c *Call) layer.Header { return fields(c.Header()) }
 
 // RequestOverHTTP2 returns true.
-func (Access) RequestOverHTTP2(*Call) bool { return true }
+func (Accessor) RequestOverHTTP2(*Call) bool { return true }
 
 // ResponseOverHTTP2 returns true.
-func (Access) ResponseOverHTTP2(*Reply) bool { return true }
+func (Accessor) ResponseOverHTTP2(*Reply) bool { return true }
 
 // Status returns 200.
-func (Access) Status(*Reply) int { return 200 }
+func (Accessor) Status(*Reply) int { return 200 }
 
 // ResponseHeader returns the header of a reply: that of a client's unary call,
 // and that of a stream once it began. What a server's unary handler sets is not
 // known here.
-func (Access) ResponseHeader(r *Reply) layer.Fields {
+func (Accessor) ResponseHeader(r *Reply) layer.Header {
 	switch {
 	case r == nil:
 		return fields(nil)
@@ -80,7 +80,7 @@ func (Access) ResponseHeader(r *Reply) layer.Fields {
 
 // ResponseTrailer returns the trailer of a reply, once that ended, and the
 // status as the field grpc-status.
-func (Access) ResponseTrailer(r *Reply) layer.Fields {
+func (Accessor) ResponseTrailer(r *Reply) layer.Header {
 	switch {
 	case r == nil:
 		return fields(nil)
@@ -94,7 +94,7 @@ func (Access) ResponseTrailer(r *Reply) layer.Fields {
 
 // Complete is [Completion], but that it tells o how long messages are, as they
 // would be on the wire without compression.
-func (Access) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
+func (Accessor) Complete(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	switch {
 	case r != nil && r.stream != nil:
 		o = sized{o}

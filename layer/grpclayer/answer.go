@@ -17,18 +17,18 @@ import (
 
 // What follows is for package tap, which finds it by itself.
 
-// Early has begun called when the handler of a server's stream sends its
+// OnResponseStart has begun called when the handler of a server's stream sends its
 // header, and data for each message that it sends. It does nothing for other
 // calls.
-func (Access) Early(_ context.Context, c *Call, begun func(*Reply), data func(n int, p []byte)) {
+func (Accessor) OnResponseStart(_ context.Context, c *Call, begun func(*Reply), data func(n int, p []byte)) {
 	if s, ok := c.rpc.(*serverStream); ok {
 		s.hear = append(s.hear, hearer{begun, data})
 	}
 }
 
-// Late has begun called when the header of a client's stream is there. It
+// OnDeferredResponse has begun called when the header of a client's stream is there. It
 // returns false for other calls: their replies are whole.
-func (Access) Late(r *Reply, begun func()) bool {
+func (Accessor) OnDeferredResponse(r *Reply, begun func()) bool {
 	if r == nil || r.stream == nil {
 		return false
 	}
@@ -36,10 +36,10 @@ func (Access) Late(r *Reply, begun func()) bool {
 	return true
 }
 
-// Answer returns the reply that an error stands for, with the status that the
+// ErrorResponse returns the reply that an error stands for, with the status that the
 // other side gave it: on a client, if the server answered; on a server, if the
 // client is still there.
-func (Access) Answer(ctx context.Context, c *Call, err error) (*Reply, bool) {
+func (Accessor) ErrorResponse(ctx context.Context, c *Call, err error) (*Reply, bool) {
 	if c.incoming {
 		if c.ctx == nil || c.ctx.Err() != nil {
 			return nil, false

@@ -19,7 +19,7 @@ type attempt struct {
 
 	method  string                  // of the call
 	refusal atomic.Pointer[refusal] // of the last pick, if it was refused
-	picked  atomic.Pointer[Picked]  // by the last pick, if it was not
+	picked  atomic.Pointer[Pick]    // by the last pick, if it was not
 	sent    atomic.Bool             // something reached a server, or may have
 }
 

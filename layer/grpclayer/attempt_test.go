@@ -85,7 +85,7 @@ func TestACallForAnotherIsNotThat(t *testing.T) {
 		}
 		up, down := plain(a2), plain(a3)
 		var seen layer.Describer
-		cc := dial(t, &n, newSource(replace(a1)), Introspect(func(d layer.Describer) { seen = d }))
+		cc := dial(t, &n, newSource(replace(a1)), WithOnBalancer(func(d layer.Describer) { seen = d }))
 		c := pb.NewTestServiceClient(cc)
 
 		s, err := c.FullDuplexCall(t.Context(), grpc.PerRPCCredentials(credsFunc(func(ctx context.Context) error {

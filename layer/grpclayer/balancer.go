@@ -62,8 +62,8 @@ func (b *balancerBuilder) Build(cc balancer.ClientConn, opts balancer.BuildOptio
 }
 
 type (
-	endpoint = discover.Endpoint[balancer.PickInfo, *Picked]
-	change   = discover.Change[balancer.PickInfo, *Picked]
+	endpoint = discover.Endpoint[balancer.PickInfo, *Pick]
+	change   = discover.Change[balancer.PickInfo, *Pick]
 )
 
 // towerBalancer is a balance.Balancer inside gRPC. gRPC calls its methods, and
@@ -75,7 +75,7 @@ type towerBalancer struct {
 	cancel   context.CancelFunc
 	settings *settings
 
-	balance *balance.Balancer[balancer.PickInfo, *Picked] // nil before the first news
+	balance *balance.Balancer[balancer.PickInfo, *Pick] // nil before the first news
 	members map[resolve.ID]*member
 	state   resolve.State
 	rejects bool                      // there is a wrong service config
@@ -92,8 +92,8 @@ type towerBalancer struct {
 // member is an endpoint with its connection.
 type member struct {
 	conn    *conn
-	service layer.Service[balancer.PickInfo, *Picked] // the connection's, in the layers
-	now     *endpoint                                 // for gRPC's goroutine alone
+	service layer.Service[balancer.PickInfo, *Pick] // the connection's, in the layers
+	now     *endpoint                               // for gRPC's goroutine alone
 }
 
 // UpdateClientConnState takes the addresses that there are now.
@@ -214,8 +214,8 @@ func (t *towerBalancer) connect(p place) *member {
 
 // layered applies the layer of the endpoints to c. Where that panics or returns nil,
 // the endpoint has a service that is closed.
-func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Picked] {
-	var service layer.Service[balancer.PickInfo, *Picked]
+func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick] {
+	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
 	if service == nil {
 		return unlayered{Service: c, err: c.refusal(layer.ErrClosed, "the layer returned no service for it", err)}
@@ -225,13 +225,13 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Picke
 
 // unlayered is the service of an endpoint whose layer could not be applied.
 type unlayered struct {
-	layer.Service[balancer.PickInfo, *Picked]
+	layer.Service[balancer.PickInfo, *Pick]
 	err error
 }
 
 func (u unlayered) Ready(context.Context) error { return u.err }
 
-func (u unlayered) Call(context.Context, balancer.PickInfo) (*Picked, error) { return nil, u.err }
+func (u unlayered) Call(context.Context, balancer.PickInfo) (*Pick, error) { return nil, u.err }
 
 func (u unlayered) Describe() layer.Node { return layer.Node{Name: "no service"} }
 

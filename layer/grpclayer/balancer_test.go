@@ -272,7 +272,7 @@ func TestEndpointLimit(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
 		s1.delay.Store(int64(time.Second))
-		cc := dial(t, &n, newSource(replace(a1)), EndpointLayer(NewEndpointStack().Limit(2).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithEndpointLayer(NewEndpointStack().Limit(2).Layer()))
 		_, err := call(t.Context(), cc)
 		require.NoError(t, err)
 
@@ -304,7 +304,7 @@ func TestCancelledCallFreesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1 := serve(t, &n, a1)
-		cc := dial(t, &n, newSource(replace(a1)), EndpointLayer(NewEndpointStack().Limit(1).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithEndpointLayer(NewEndpointStack().Limit(1).Layer()))
 		ctx, cancel := context.WithCancel(t.Context())
 		both, err := pb.NewTestServiceClient(cc).FullDuplexCall(ctx)
 		require.NoError(t, err)
@@ -321,7 +321,7 @@ func TestCancelledCallFreesItsSlot(t *testing.T) {
 }
 
 // breaker is a layer that shuts an endpoint after a failure, for a second.
-func breaker(next layer.Service[pick, *Picked]) layer.Service[pick, *Picked] {
+func breaker(next layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
 	return &shutting{Service: next}
 }
 
@@ -330,7 +330,7 @@ func TestEndpointLayerShutsAFailingServerOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s1, s2 := serve(t, &n, a1), serve(t, &n, a2)
-		cc := dial(t, &n, newSource(replace(a1, a2)), EndpointLayer(breaker))
+		cc := dial(t, &n, newSource(replace(a1, a2)), WithEndpointLayer(breaker))
 		cc.Connect()
 		synctest.Wait() // both are there: no time passes, in which a later one would get its share
 		s1.code.Store(int32(codes.Internal))

@@ -62,7 +62,7 @@ func BenchmarkPick(b *testing.B) {
 		builder balancer.Builder
 	}{
 		{"gotower", NewBalancer(name)},
-		{"gotower+limit", NewBalancer(name, EndpointLayer(NewEndpointStack().Limit(1000).Layer()))},
+		{"gotower+limit", NewBalancer(name, WithEndpointLayer(NewEndpointStack().Limit(1000).Layer()))},
 		{"round_robin", balancer.Get(roundrobin.Name)},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

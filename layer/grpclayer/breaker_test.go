@@ -25,8 +25,8 @@ func TestBreakerForEachEndpoint(t *testing.T) {
 		// that both are tried whichever connects first.
 		s1.delay.Store(int64(40 * time.Millisecond))
 		s2.delay.Store(int64(40 * time.Millisecond))
-		l := layer.Breaker[pick](layer.BreakerPolicy{}, layer.Until(PickedCompletion), layer.Classify(Classify[*Picked]))
-		cc := dial(t, &n, newSource(replace(a1, a2)), EndpointLayer(l))
+		l := layer.Breaker[pick](layer.BreakerPolicy{}, layer.WithCompletion(PickCompletion), layer.WithClassifier(Classify[*Pick]))
+		cc := dial(t, &n, newSource(replace(a1, a2)), WithEndpointLayer(l))
 
 		s1.code.Store(int32(codes.NotFound)) // the server is well
 		for range 100 {

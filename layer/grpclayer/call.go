@@ -99,18 +99,18 @@ type (
 	RetryPolicy    = layer.RetryPolicy[*Call, *Reply]
 	HedgePolicy    = layer.HedgePolicy[*Call]
 	FallbackPolicy = layer.FallbackPolicy[*Call, *Reply]
-	ChaosPolicy    = layer.ChaosPolicy[*Call]
+	FaultPolicy    = layer.FaultPolicy[*Call]
 )
 
 // NewStack returns an empty stack that knows gRPC: where a reply ends
 // ([Completion]), what it means ([Classify]) and how a call is sent again
-// ([Resend], no method being idempotent). Options given here come after, and
+// ([Replayer], no method being idempotent). Options given here come after, and
 // win.
 func NewStack(opts ...layer.Option[*Reply]) Stack {
 	return layer.NewStack[*Call](slices.Concat([]layer.Option[*Reply]{
-		layer.Until(Completion),
-		layer.Classify(Classify[*Reply]),
-		layer.Resending[*Call, *Reply](Resend{}),
+		layer.WithCompletion(Completion),
+		layer.WithClassifier(Classify[*Reply]),
+		layer.WithReplayer[*Call, *Reply](Replayer{}),
 	}, opts)...)
 }
 

@@ -23,8 +23,8 @@ func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	switch {
 	case o.Err == nil:
 		return layer.Success
-	case errors.Is(o.Err, layer.ErrTryTimeout):
+	case errors.Is(o.Err, layer.ErrAttemptTimeout):
 		return layer.Retryable
 	}
-	return layer.ClassOfGRPC(uint32(Code(o.Err)))
+	return layer.ClassifyGRPC(uint32(Code(o.Err)))
 }

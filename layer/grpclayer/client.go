@@ -60,7 +60,7 @@ func (c *Client) Unary(
 // A Retry opens a stream again that could not be opened. A stream of responses to a
 // single request is repeated too if it fails before its header, which comes with the
 // first message at the latest, and if the Retry would repeat a unary call that failed
-// so: the method is safe ([Resend]), the class says so, and the budget allows it. The
+// so: the method is safe ([Replayer]), the class says so, and the budget allows it. The
 // limit of a try counts to the header then, and SendMsg returns nil: what is wrong
 // with the request is returned by RecvMsg. Client streams and bidirectional ones are
 // not repeated once they are open.

@@ -22,7 +22,7 @@ import (
 
 // safe is a stack whose Retry repeats every method.
 func safe(opts ...layer.Option[*Reply]) Stack {
-	return NewStack(append(opts, layer.Resending[*Call, *Reply](Resend{Safe: func(*Call) bool { return true }}))...)
+	return NewStack(append(opts, layer.WithReplayer[*Call, *Reply](Replayer{IsIdempotent: func(*Call) bool { return true }}))...)
 }
 
 // firstStreams has the first n streams of a server end as handle says.
@@ -86,7 +86,7 @@ func TestAStreamIsRepeatedBeforeItsHeader(t *testing.T) {
 				s := serve(t, &n, a1, option)
 				var near ends
 				stack := tt.stack.Limit(1).With("ends", near.layer).Retry(RetryPolicy{}).Timeout(time.Hour).Limit(1)
-				cc := dial(t, &n, newSource(replace(a1)), Calls(stack.Layer()), EndpointLayer(NewEndpointStack().Limit(1).Layer()))
+				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(stack.Layer()), WithEndpointLayer(NewEndpointStack().Limit(1).Layer()))
 				var finished []error
 				stream, err := threeResponses(t.Context(), cc, grpc.OnFinish(func(err error) { finished = append(finished, err) }))
 				require.NoError(t, err)
@@ -132,7 +132,7 @@ func TestStreamsOfRequestsAreNotRepeated(t *testing.T) {
 				var n layertest.Network
 				option, calls := firstStreams(1, func(grpc.ServerStream) error { return errAway })
 				serve(t, &n, a1, option)
-				cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{}).Layer()))
+				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(safe().Retry(RetryPolicy{}).Layer()))
 				err := shapes[shape](t.Context(), pb.NewTestServiceClient(cc))
 				require.Equal(t, codes.Unavailable, status.Code(err))
 				assert.EqualValues(t, 1, calls.Load())
@@ -156,7 +156,7 @@ func TestAStreamThatMayBeRepeatedIsThereAtOnce(t *testing.T) {
 			}
 		})
 		serve(t, &n, a1, option)
-		cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{}).Limit(1).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(safe().Retry(RetryPolicy{}).Limit(1).Layer()))
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := threeResponses(ctx, cc)
 		require.NoError(t, err)
@@ -185,7 +185,7 @@ func TestARepeatedStreamThatCannotBeSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		s := serve(t, &n, a1)
-		cc := dial(t, &n, newSource(replace(a1)), Calls(safe().Retry(RetryPolicy{Tries: 2}).Limit(1).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(safe().Retry(RetryPolicy{MaxAttempts: 2}).Limit(1).Layer()))
 		large := &outRequest{Payload: &pb.Payload{Body: make([]byte, 100)}}
 		stream, err := pb.NewTestServiceClient(cc).StreamingOutputCall(t.Context(), large, grpc.MaxCallSendMsgSize(50))
 		require.NoError(t, err)
@@ -221,13 +221,13 @@ func TestAPanicBesideTheCallerReachesTheCaller(t *testing.T) {
 				option, _ := firstStreams(1, func(grpc.ServerStream) error { return errAway })
 				serve(t, &n, a1, option)
 				broken := tt.broken
-				classify := layer.Classify(func(o layer.Outcome[*Reply]) layer.Class {
+				classify := layer.WithClassifier(func(o layer.Outcome[*Reply]) layer.Class {
 					if o.Err != nil {
 						panic("classifier")
 					}
 					return layer.Success
 				})
-				cc := dial(t, &n, newSource(replace(a1)), Calls(safe(classify).Limit(1).Retry(RetryPolicy{}).
+				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(safe(classify).Limit(1).Retry(RetryPolicy{}).
 					MapRequest(func(c *Call) *Call {
 						if broken {
 							panic("broken")

@@ -10,25 +10,25 @@ import (
 
 // A connection is a service that keeps the contract.
 func TestConnConforms(t *testing.T) {
-	of := func(svc layer.Service[pick, *Picked]) *conn { return svc.(*conn) }
-	layertest.Conform(t, layertest.ServiceOf[pick, *Picked]{
-		New: func(context.Context) layer.Service[pick, *Picked] {
+	of := func(svc layer.Service[pick, *Pick]) *conn { return svc.(*conn) }
+	layertest.Run(t, layertest.ServiceOf[pick, *Pick]{
+		New: func(context.Context) layer.Service[pick, *Pick] {
 			c := newConn("web", a1)
 			c.set(connected, "", nil)
 			return c
 		},
 		Request: func(int) pick { return pick{} },
-		Fill: func(svc layer.Service[pick, *Picked]) func() {
+		Fill: func(svc layer.Service[pick, *Pick]) func() {
 			of(svc).set(connecting, "reconnecting", nil)
 			return func() { of(svc).set(connected, "", nil) }
 		},
-		Close: func(svc layer.Service[pick, *Picked]) { of(svc).close() },
+		Close: func(svc layer.Service[pick, *Pick]) { of(svc).close() },
 	})
 }
 
 // So is the end of the layers' way.
 func TestLeafConforms(t *testing.T) {
-	layertest.Conform(t, layertest.ServiceOf[*Call, *Reply]{
+	layertest.Run(t, layertest.ServiceOf[*Call, *Reply]{
 		New:     func(context.Context) layer.Service[*Call, *Reply] { return leaf() },
 		Request: func(int) *Call { return &Call{Method: method, rpc: fixed{}} },
 	})

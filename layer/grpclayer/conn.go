@@ -108,17 +108,17 @@ func (c *conn) Ready(ctx context.Context) error {
 	return c.refusal(err, h.refusal.Reason, h.refusal.Err)
 }
 
-func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Picked, error) {
+func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	if ctx.Err() != nil {
 		return nil, c.refusal(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
 	}
 	if h := c.health.Load(); h.refusal != nil {
 		return nil, h.refusal
 	}
-	return &Picked{conn: c}, nil
+	return &Pick{conn: c}, nil
 }
 
-func (*conn) Classifier() layer.Classifier[*Picked] { return Classify[*Picked] }
+func (*conn) Classifier() layer.Classifier[*Pick] { return Classify[*Pick] }
 
 func (c *conn) Describe() layer.Node {
 	h := c.health.Load()

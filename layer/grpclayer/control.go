@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Control is a connection to a control plane: a controller's API, which may be
+// ControlPlaneConn is a connection to a control plane: a controller's API, which may be
 // served at several addresses, be restarted and move while it is used. It is a
 // [grpc.ClientConnInterface], safe for concurrent use.
 //
@@ -35,13 +35,13 @@ import (
 //
 // Whatever is known keeps serving. When DNS fails, the addresses stay; when it
 // loses all of them after it failed, they stay for 30 s (see
-// [resolve.KeepLastGood]). The streams of an address that is gone, or of a server
+// [resolve.ServeStale]). The streams of an address that is gone, or of a server
 // that says GOAWAY, go on until they end; new ones go elsewhere. A stream that
 // breaks off is its caller's to open again.
 //
 // Errors have the codes that [Code] gives them.
-type Control struct {
-	cfg    ControlConfig
+type ControlPlaneConn struct {
+	cfg    ControlPlaneConfig
 	client *Client
 	svc    Service
 	leaf   Service
@@ -50,43 +50,43 @@ type Control struct {
 	links  controlLinks
 }
 
-var _ grpc.ClientConnInterface = (*Control)(nil)
+var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
-// NewControl begins to resolve cfg.Addr and to connect, and returns at once; a
-// control plane that is away is no error. It lives until ctx ends or [Control.Close]
+// NewControlPlaneConn begins to resolve cfg.Addr and to connect, and returns at once; a
+// control plane that is away is no error. It lives until ctx ends or [ControlPlaneConn.Close]
 // is called. The error says what is wrong with cfg.
-func NewControl(ctx context.Context, cfg ControlConfig) (*Control, error) {
+func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
 		return nil, fmt.Errorf("grpclayer: control: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	c := &Control{cfg: cfg, leaf: leaf(), drain: layer.NewDrainer(), cancel: cancel}
-	c.svc = NewStack(layer.For[*Reply](cfg.Addr), layer.Measured[*Reply](cfg.Instruments)).
+	c := &ControlPlaneConn{cfg: cfg, leaf: leaf(), drain: layer.NewDrainer(), cancel: cancel}
+	c.svc = NewStack(layer.WithTarget[*Reply](cfg.Addr), layer.WithMetrics[*Reply](cfg.Instruments)).
 		Drain(c.drain).
 		Metrics(cfg.Instruments).
 		Queue(cfg.QueueCapacity, cfg.FailFast).
 		Service(balance.Resolve(ctx, controlResolver(cfg.Addr, cfg.Resolver), cfg.Addr, c.endpoint,
-			balance.Until(Completion), balance.Classify(Classify[*Reply]), balance.Measured[*Reply](cfg.Balancer)))
+			balance.WithCompletion(Completion), balance.WithClassifier(Classify[*Reply]), balance.WithMetrics[*Reply](cfg.Balancer)))
 	c.client = &Client{svc: c.svc}
 	return c, nil
 }
 
 // endpoint is one address: the balancer asks for it until it is connected.
-func (c *Control) endpoint(ctx context.Context, t discover.Target) Service {
+func (c *ControlPlaneConn) endpoint(ctx context.Context, t discover.Target) Service {
 	addr := t.Endpoint.Addr.String()
 	connect := func(ctx context.Context) (Service, error) { return c.connect(ctx, addr) }
 	return layer.Reconnect(ctx, connect, c.cfg.Backoff,
-		layer.For[*Reply](addr), layer.Measured[*Reply](c.cfg.Instruments))
+		layer.WithTarget[*Reply](addr), layer.WithMetrics[*Reply](c.cfg.Instruments))
 }
 
 // Invoke makes a unary call.
-func (c *Control) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (c *ControlPlaneConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	return c.client.Unary(ctx, method, args, reply, nil, invokeOnLink, atOnce(opts)...)
 }
 
 // NewStream opens a stream, which goes on until it ended: see [Completion].
-func (c *Control) NewStream(
+func (c *ControlPlaneConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	return c.client.Stream(ctx, desc, nil, method, streamOnLink, atOnce(opts)...)
@@ -101,7 +101,7 @@ func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 // is cut off, with an error that says how much that was. Watches do not end by
 // themselves, so end them first, or do not wait: with a ctx that is done, Close
 // cuts everything at once. When it returns, all connections are closed.
-func (c *Control) Close(ctx context.Context) error {
+func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	err := c.drain.Drain(ctx)
 	c.cancel()
 	c.links.close()
@@ -110,7 +110,7 @@ func (c *Control) Close(ctx context.Context) error {
 
 // Describe shows the stack in request order, with its addresses and how they
 // are.
-func (c *Control) Describe() layer.Node {
+func (c *ControlPlaneConn) Describe() layer.Node {
 	next := layer.Describe(c.svc)
 	state := layer.State{{Key: "authority", Value: c.cfg.Addr}, {Key: "tls", Value: "none"}}
 	if c.cfg.TLS != nil {

@@ -20,9 +20,9 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// ControlConfig is what [NewControl] can be told. Only Addr is needed. The
+// ControlPlaneConfig is what [NewControlPlaneConn] can be told. Only Addr is needed. The
 // defaults are those of linkerd's proxy, outbound.
-type ControlConfig struct {
+type ControlPlaneConfig struct {
 	// Addr is "host:port". A host that is an IP address, or localhost with or
 	// without a dot at its end, is not looked up; of any other the SRV records
 	// are asked for, and where there are none, the A and AAAA records. Addr is
@@ -74,7 +74,7 @@ type ControlConfig struct {
 }
 
 // checked returns the config with its defaults, or what is wrong with it.
-func (c ControlConfig) checked() (ControlConfig, error) {
+func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	if c.Addr == "" {
 		return c, errors.New("there is no Addr: it is host:port")
 	}

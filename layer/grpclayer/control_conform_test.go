@@ -9,7 +9,7 @@ import (
 
 // A connection to a control plane keeps the contract.
 func TestControlLinkConforms(t *testing.T) {
-	layertest.Conform(t, layertest.ServiceOf[*Call, *Reply]{
+	layertest.Run(t, layertest.ServiceOf[*Call, *Reply]{
 		New:     func(context.Context) Service { return &controlLink{leaf: leaf()} },
 		Request: func(int) *Call { return &Call{Method: method, rpc: fixed{}} },
 	})

@@ -52,8 +52,8 @@ func serveZone(t testing.TB, addrs ...string) *zone {
 
 // resolver asks the zone, and asks again as often as it may.
 func (z *zone) resolver() resolve.Resolver {
-	return dns.New(dns.Servers(netip.MustParseAddrPort(z.conn.LocalAddr().String())),
-		dns.Refresh(1, 1), dns.Backoff(resolve.Backoff{Min: 1e6, Max: 1e7}))
+	return dns.New(dns.WithServers(netip.MustParseAddrPort(z.conn.LocalAddr().String())),
+		dns.WithRefresh(1, 1), dns.WithBackoff(resolve.Backoff{Min: 1e6, Max: 1e7}))
 }
 
 func (z *zone) set(addrs ...string) {

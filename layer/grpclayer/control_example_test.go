@@ -14,13 +14,13 @@ import (
 )
 
 // A control plane need not be there yet.
-func ExampleNewControl() {
+func ExampleNewControlPlaneConn() {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	control, err := grpclayer.NewControl(context.Background(), grpclayer.ControlConfig{
+	control, err := grpclayer.NewControlPlaneConn(context.Background(), grpclayer.ControlPlaneConfig{
 		Addr:           l.Addr().String(), // or "linkerd-dst-headless.linkerd.svc.cluster.local.:8086"
 		ConnectTimeout: 10 * time.Second,
 	})

@@ -58,7 +58,7 @@ func serveCounted(t *testing.T) (*plane, *counted) {
 // does not wait for another.
 func TestControlKeepsTheConnectionOfCallsThatFailHere(t *testing.T) {
 	p, l := serveCounted(t)
-	c := control(t, ControlConfig{Addr: p.addr})
+	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 10 {
@@ -76,7 +76,7 @@ func TestControlKeepsTheConnectionOfCallsThatFailHere(t *testing.T) {
 func TestControlClosesTheConnectionsThatItGivesUp(t *testing.T) {
 	p, l := serveCounted(t)
 	var closed atomic.Bool
-	c := control(t, ControlConfig{Addr: p.addr, DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
+	c := control(t, ControlPlaneConfig{Addr: p.addr, DialOptions: []grpc.DialOption{grpc.WithUnaryInterceptor(
 		func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, next grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			if closed.Swap(false) {
 				return &layer.Error{Layer: "inside", Kind: layer.ErrClosed}
@@ -102,7 +102,7 @@ func TestControlOfAZone(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	dialled := make(chan string, 1)
 	addr := "[fe80::1%lo]:" + portOf(t, p.addr)
-	c := control(t, ControlConfig{Addr: addr, DialOptions: []grpc.DialOption{grpc.WithContextDialer(
+	c := control(t, ControlPlaneConfig{Addr: addr, DialOptions: []grpc.DialOption{grpc.WithContextDialer(
 		func(ctx context.Context, to string) (net.Conn, error) {
 			dialled <- to
 			return new(net.Dialer).DialContext(ctx, "tcp", p.addr)
@@ -119,7 +119,7 @@ func TestControlAttemptsDoNotWaitForReady(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	serveConns(t, l, func(conn net.Conn) { _, _ = conn.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")) })
-	c := control(t, ControlConfig{
+	c := control(t, ControlPlaneConfig{
 		Addr: l.Addr().String(), ConnectTimeout: time.Hour,
 		DialOptions: []grpc.DialOption{grpc.WithDefaultCallOptions(waitForReady)},
 	})
@@ -138,7 +138,7 @@ func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
 		_ = f.WriteGoAway(0, http2.ErrCodeNo, nil)
 		_, _ = io.Copy(io.Discard, conn)
 	})
-	c := control(t, ControlConfig{Addr: l.Addr().String(), ConnectTimeout: time.Hour})
+	c := control(t, ControlPlaneConfig{Addr: l.Addr().String(), ConnectTimeout: time.Hour})
 	ctx, cancel := context.WithCancel(t.Context())
 	var caller sync.WaitGroup
 	caller.Go(func() {
@@ -153,8 +153,8 @@ func TestControlOfAServerThatGoesAtOnce(t *testing.T) {
 
 // The options of one client are not those of another that begins alike.
 func TestDialOptionsLeaveTheCallersAlone(t *testing.T) {
-	shared := append(make([]Option, 0, 8), Balance())
-	one := append(shared, Calls(NewStack().Limit(0).Layer()))
+	shared := append(make([]Option, 0, 8), WithBalance())
+	one := append(shared, WithCallLayer(NewStack().Limit(0).Layer()))
 	_ = DialOptions(name, newSource(), shared...)
 	assert.NotNil(t, newSettings(one).calls)
 }

@@ -40,7 +40,7 @@ type controlLink struct {
 // connect returns a service that is closed when the connection is lost, told to
 // go away, or given up. What is open then goes on, and at the end of that, or of ctx, the
 // connection is closed.
-func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
+func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, error) {
 	l := &controlLink{addr: addr, leaf: c.leaf}
 	l.lost = &layer.Error{
 		Layer: "grpc", Target: c.cfg.Addr, Endpoint: addr, Kind: layer.ErrClosed, Reason: "the connection was lost before the call",
@@ -82,7 +82,7 @@ func (c *Control) connect(ctx context.Context, addr string) (Service, error) {
 		_ = d.Drain(ctx)
 		c.links.remove(l)
 	})
-	return layer.Drain[*Call](d, layer.Until(Completion), layer.For[*Reply](addr))(l), nil
+	return layer.Drain[*Call](d, layer.WithCompletion(Completion), layer.WithTarget[*Reply](addr))(l), nil
 }
 
 // up waits until the connection is there. Connect leaves the state Connecting, so that
@@ -136,7 +136,7 @@ func (l *controlLink) failed(err error) {
 
 var errLost = errors.New("the connection was lost")
 
-func (c *Control) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
+func (c *ControlPlaneConn) dialOptions(until time.Time, l *controlLink) []grpc.DialOption {
 	secure := insecure.NewCredentials()
 	if c.cfg.TLS != nil {
 		secure = &controlTLS{config: c.cfg.TLS, until: until, failed: l.failed}
@@ -164,7 +164,7 @@ func (c *Control) dialOptions(until time.Time, l *controlLink) []grpc.DialOption
 }
 
 // dialer makes TCP connections.
-func (c *Control) dialer() *net.Dialer {
+func (c *ControlPlaneConn) dialer() *net.Dialer {
 	d := &net.Dialer{KeepAlive: -1}
 	if every := c.cfg.KeepAlive; every > 0 {
 		d.KeepAliveConfig = net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 3}

@@ -31,7 +31,7 @@ func freeAddr(t testing.TB) string {
 // Calls and streams that come while the control plane is away wait for it.
 func TestControlAwayAtStart(t *testing.T) {
 	addr := freeAddr(t)
-	c := control(t, ControlConfig{Addr: addr})
+	c := control(t, ControlPlaneConfig{Addr: addr})
 	var callers sync.WaitGroup
 	for range 20 {
 		callers.Go(func() {
@@ -51,7 +51,7 @@ func TestControlAwayAtStart(t *testing.T) {
 	callers.Wait()
 }
 
-func failures(c *Control) int64 {
+func failures(c *ControlPlaneConn) int64 {
 	n, _ := nodeOf(c.Describe(), "reconnect")
 	failed, _ := n.State.Get("failed").(int64)
 	return failed
@@ -62,7 +62,7 @@ func failures(c *Control) int64 {
 func TestControlSurvivesRestarts(t *testing.T) {
 	addr := freeAddr(t)
 	p := servePlane(t, addr, nil)
-	c := control(t, ControlConfig{Addr: addr})
+	c := control(t, ControlPlaneConfig{Addr: addr})
 	stop := make(chan struct{})
 	var callers sync.WaitGroup
 	for range 4 {
@@ -95,7 +95,7 @@ func TestControlSurvivesRestarts(t *testing.T) {
 func TestControlStreamsAfterACrash(t *testing.T) {
 	addr := freeAddr(t)
 	p := servePlane(t, addr, nil)
-	c := control(t, ControlConfig{Addr: addr})
+	c := control(t, ControlPlaneConfig{Addr: addr})
 	for range 5 {
 		s, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 		require.NoError(t, err)
@@ -123,7 +123,7 @@ func TestControlGoAway(t *testing.T) {
 	z := serveZone(t, "127.0.0.77")
 	addr := freeAddr(t)
 	p := servePlane(t, addr, nil)
-	c := control(t, ControlConfig{Addr: "dst.test:" + portOf(t, addr), Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "dst.test:" + portOf(t, addr), Resolver: z.resolver()})
 	old, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	echo := func() {
@@ -167,7 +167,7 @@ func TestControlFollowsDNS(t *testing.T) {
 	one, two := servePlaneOn(t, l1, nil), servePlaneOn(t, l2, nil)
 	port := portOf(t, one.addr)
 	z := serveZone(t, "127.0.0.78")
-	c := control(t, ControlConfig{Addr: "dst.test:" + port, Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "dst.test:" + port, Resolver: z.resolver()})
 	s, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	echo := func() {
@@ -202,7 +202,7 @@ func TestControlFollowsDNS(t *testing.T) {
 func TestControlOutlivesDNS(t *testing.T) {
 	p := servePlane(t, "127.0.0.80:0", nil)
 	z := serveZone(t, "127.0.0.80")
-	c := control(t, ControlConfig{Addr: "dst.test:" + portOf(t, p.addr), Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "dst.test:" + portOf(t, p.addr), Resolver: z.resolver()})
 	_, err := call(t.Context(), c)
 	require.NoError(t, err)
 	z.fail(dnsmessage.RCodeServerFailure, dnsmessage.TypeA, dnsmessage.TypeAAAA, dnsmessage.TypeSRV)
@@ -225,7 +225,7 @@ func TestControlWithDeadAddresses(t *testing.T) {
 	good := servePlaneOn(t, l, nil)
 	port := portOf(t, good.addr)
 	z := serveZone(t, "127.0.0.81", "127.0.0.82", "127.0.0.83")
-	c := control(t, ControlConfig{
+	c := control(t, ControlPlaneConfig{
 		Addr: "dst.test:" + port, Resolver: z.resolver(), ConnectTimeout: 200 * time.Millisecond,
 		Backoff: layer.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond},
 	})
@@ -254,7 +254,7 @@ func reasons(n layer.Node) []string {
 // Whoever waits too long hears why, and who comes after that at once.
 func TestControlFailsFast(t *testing.T) {
 	addr := freeAddr(t)
-	c := control(t, ControlConfig{Addr: addr, FailFast: 100 * time.Millisecond})
+	c := control(t, ControlPlaneConfig{Addr: addr, FailFast: 100 * time.Millisecond})
 	// What a newcomer hears is what was known when the queue shut.
 	eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 	_, err := call(t.Context(), c)
@@ -275,7 +275,7 @@ func TestControlFailsFast(t *testing.T) {
 // Only so many wait.
 func TestControlQueueIsBounded(t *testing.T) {
 	addr := freeAddr(t)
-	c := control(t, ControlConfig{Addr: addr, QueueCapacity: 3, FailFast: -1})
+	c := control(t, ControlPlaneConfig{Addr: addr, QueueCapacity: 3, FailFast: -1})
 	var callers sync.WaitGroup
 	for range 3 {
 		callers.Go(func() {

@@ -18,7 +18,7 @@ func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
 	if known := knownAddresses(addr); known != nil {
 		return static.New(map[string][]resolve.Endpoint{addr: known})
 	}
-	return resolve.KeepLastGood(resolve.Fallback(services(r), r), resolve.KeepPolicy{})
+	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
 }
 
 // knownAddresses are those that need no look-up; nil if one is needed. A DNS

@@ -74,8 +74,8 @@ func portOf(t testing.TB, addr string) string {
 	return port
 }
 
-// control makes a Control that reconnects quickly and is closed with the test.
-func control(t testing.TB, cfg ControlConfig) *Control {
+// control makes a ControlPlaneConn that reconnects quickly and is closed with the test.
+func control(t testing.TB, cfg ControlPlaneConfig) *ControlPlaneConn {
 	t.Helper()
 	if cfg.Backoff == (layer.Backoff{}) {
 		cfg.Backoff = layer.Backoff{Min: time.Millisecond, Max: 20 * time.Millisecond}
@@ -83,7 +83,7 @@ func control(t testing.TB, cfg ControlConfig) *Control {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = 10 * time.Second // the machine may be busy
 	}
-	c, err := NewControl(context.Background(), cfg)
+	c, err := NewControlPlaneConn(context.Background(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		done, cancel := context.WithCancel(context.Background())
@@ -115,7 +115,7 @@ func nodeOf(n layer.Node, name string) (layer.Node, bool) {
 	return layer.Node{}, false
 }
 
-func waiting(c *Control) int {
+func waiting(c *ControlPlaneConn) int {
 	n, _ := nodeOf(c.Describe(), "queue")
 	for _, a := range n.State {
 		if a.Key == "waiting" {

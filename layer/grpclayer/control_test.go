@@ -22,7 +22,7 @@ import (
 
 func TestControlServesCallsAndStreams(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
-	c := control(t, ControlConfig{Addr: p.addr, UserAgent: "gotower/1"})
+	c := control(t, ControlPlaneConfig{Addr: p.addr, UserAgent: "gotower/1"})
 	for _, run := range shapes {
 		require.NoError(t, run(t.Context(), pb.NewTestServiceClient(c)))
 	}
@@ -42,7 +42,7 @@ func TestControlOfAName(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	addr := "dst.test.:" + portOf(t, p.addr)
-	c := control(t, ControlConfig{Addr: addr, Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: addr, Resolver: z.resolver()})
 	_, err := call(t.Context(), c)
 	require.NoError(t, err)
 	assert.Equal(t, addr, p.header(":authority"), "the origin, not the address")
@@ -54,7 +54,7 @@ func TestControlOfServiceRecords(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	z.serve(uint16(mustPort(t, p.addr)))
-	c := control(t, ControlConfig{Addr: "dst.test:1", Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "dst.test:1", Resolver: z.resolver()})
 	_, err := call(t.Context(), c)
 	require.NoError(t, err)
 }
@@ -64,7 +64,7 @@ func TestControlWithoutServiceRecords(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	z := serveZone(t, "127.0.0.1")
 	z.fail(dnsmessage.RCodeNotImplemented, dnsmessage.TypeSRV)
-	c := control(t, ControlConfig{Addr: "dst.test:" + portOf(t, p.addr), Resolver: z.resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "dst.test:" + portOf(t, p.addr), Resolver: z.resolver()})
 	_, err := call(t.Context(), c)
 	require.NoError(t, err)
 }
@@ -73,7 +73,7 @@ func TestControlWithoutServiceRecords(t *testing.T) {
 func TestControlOfLocalhost(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	for _, host := range []string{"localhost", "localhost.", "LOCALHOST"} {
-		c := control(t, ControlConfig{Addr: host + ":" + portOf(t, p.addr), Resolver: newSource()})
+		c := control(t, ControlPlaneConfig{Addr: host + ":" + portOf(t, p.addr), Resolver: newSource()})
 		_, err := call(t.Context(), c)
 		require.NoError(t, err, host)
 	}
@@ -91,14 +91,14 @@ func TestControlAddresses(t *testing.T) {
 		".:80":       "no host",
 		"fd00::1:80": "too many colons",
 	} {
-		_, err := NewControl(t.Context(), ControlConfig{Addr: addr})
+		_, err := NewControlPlaneConn(t.Context(), ControlPlaneConfig{Addr: addr})
 		require.ErrorContains(t, err, want, addr)
 	}
 }
 
 func TestControlDescribes(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
-	c := control(t, ControlConfig{Addr: p.addr})
+	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	_, err := call(t.Context(), c)
 	require.NoError(t, err)
 	var order []string
@@ -119,7 +119,7 @@ func TestControlDescribes(t *testing.T) {
 // Close waits for what is open, and cuts it off when it may not wait longer.
 func TestControlCloses(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
-	c := control(t, ControlConfig{Addr: p.addr})
+	c := control(t, ControlPlaneConfig{Addr: p.addr})
 	s, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	require.NoError(t, s.Send(new(pb.StreamingOutputCallRequest)))
@@ -141,7 +141,7 @@ func TestControlCloses(t *testing.T) {
 	require.ErrorIs(t, err, io.EOF)
 	require.NoError(t, <-closed)
 
-	c = control(t, ControlConfig{Addr: p.addr})
+	c = control(t, ControlPlaneConfig{Addr: p.addr})
 	s, err = pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 	require.NoError(t, err)
 	done, cancel := context.WithCancel(t.Context())
@@ -156,7 +156,7 @@ func TestControlCloses(t *testing.T) {
 func TestControlEndsWithItsContext(t *testing.T) {
 	p := servePlane(t, "127.0.0.1:0", nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := NewControl(ctx, ControlConfig{Addr: p.addr, ConnectTimeout: time.Minute})
+	c, err := NewControlPlaneConn(ctx, ControlPlaneConfig{Addr: p.addr, ConnectTimeout: time.Minute})
 	require.NoError(t, err)
 	s, err := pb.NewTestServiceClient(c).FullDuplexCall(t.Context())
 	require.NoError(t, err)
@@ -174,7 +174,7 @@ func TestControlEndsWithItsContext(t *testing.T) {
 
 // A caller who goes while he waits is let go.
 func TestControlCallerGoes(t *testing.T) {
-	c := control(t, ControlConfig{Addr: "missing.test:80", Resolver: serveZone(t).resolver()})
+	c := control(t, ControlPlaneConfig{Addr: "missing.test:80", Resolver: serveZone(t).resolver()})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	failed := make(chan error, 1)
 	go func() {
@@ -213,10 +213,10 @@ func (c asHistogram) With(...string) metrics.Histogram { return c }
 func TestControlCounts(t *testing.T) {
 	var requests, responses, latency, connects, endpoints gauge
 	p := servePlane(t, "127.0.0.1:0", nil)
-	c := control(t, ControlConfig{
+	c := control(t, ControlPlaneConfig{
 		Addr: p.addr,
 		Instruments: layer.Instruments{
-			Requests: requests.counter(), Responses: responses.counter(), Latency: latency.histogram(), Connects: connects.counter(),
+			Requests: requests.counter(), Responses: responses.counter(), Latency: latency.histogram(), ConnectAttempts: connects.counter(),
 		},
 		Balancer: balance.Instruments{Endpoints: endpoints.gauge()},
 	})

@@ -57,7 +57,7 @@ func TestControlOverTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			port := portOf(t, p.addr)
-			c := control(t, ControlConfig{Addr: "dst.test.:" + port, TLS: &tls.Config{RootCAs: roots}, Resolver: z.resolver()})
+			c := control(t, ControlPlaneConfig{Addr: "dst.test.:" + port, TLS: &tls.Config{RootCAs: roots}, Resolver: z.resolver()})
 			var who peer.Peer
 			_, err := call(t.Context(), c, grpc.Peer(&who))
 			require.NoError(t, err)
@@ -68,7 +68,7 @@ func TestControlOverTLS(t *testing.T) {
 			assert.Equal(t, "dst.test.:"+port, p.header(":authority"))
 
 			// A name of its own, and another authority.
-			c = control(t, ControlConfig{Addr: p.addr, TLS: &tls.Config{RootCAs: roots, ServerName: "dst.test"}})
+			c = control(t, ControlPlaneConfig{Addr: p.addr, TLS: &tls.Config{RootCAs: roots, ServerName: "dst.test"}})
 			_, err = call(t.Context(), c)
 			require.NoError(t, err)
 			assert.Equal(t, p.addr, p.header(":authority"))
@@ -92,7 +92,7 @@ func TestControlToAStranger(t *testing.T) {
 		"TLS not expected": {p, nil, "connect"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := control(t, ControlConfig{Addr: tt.server.addr, TLS: tt.tls, FailFast: 200 * time.Millisecond})
+			c := control(t, ControlPlaneConfig{Addr: tt.server.addr, TLS: tt.tls, FailFast: 200 * time.Millisecond})
 			// What a newcomer hears is what was known when the queue shut.
 			eventually(t, func() bool { return failures(c) > 0 }, "it tried")
 			_, err := call(t.Context(), c)

@@ -28,7 +28,7 @@ func Register(name string, opts ...Option) { balancer.Register(NewBalancer(name,
 // Two clients may have the same name and other options.
 //
 // gRPC takes the last [grpc.WithDefaultServiceConfig] and forgets those before, and
-// these options have one. So give a service config to [ServiceConfig]. One that comes
+// these options have one. So give a service config to [WithServiceConfig]. One that comes
 // after these options and does not name our balancer fails all calls with an error
 // that says so.
 //

@@ -4,15 +4,15 @@
 //	calls          layer.Layer[*Call, *Reply]   ──▶  interceptors: Client, Server
 //	discovery      resolve.Resolver             ──▶  resolver.Builder: NewResolver
 //	balancing      balance.Balancer             ──▶  balancer.Builder: NewBalancer, Register
-//	endpoints      layer.Layer[PickInfo, *Picked] ─▶  around the picks of each: EndpointLayer
+//	endpoints      layer.Layer[PickInfo, *Picked] ─▶  around the picks of each: WithEndpointLayer
 //
 // All of it for a plain client:
 //
 //	grpclayer.Register("gotower") // once, at the start of the program
 //
 //	options := grpclayer.DialOptions("gotower", resolver,
-//		grpclayer.Calls(grpclayer.NewStack().Timeout(5*time.Second).Layer()),
-//		grpclayer.EndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
+//		grpclayer.WithCallLayer(grpclayer.NewStack().Timeout(5*time.Second).Layer()),
+//		grpclayer.WithEndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
 //	)
 //	cc, err := grpc.NewClient("gotower:///web.default:80", append(options, credentials)...)
 //
@@ -21,7 +21,7 @@
 //	Client      Calls: timeout, retry, budget
 //	gRPC        asks the picker
 //	balance     of a few ready endpoints the cheapest one
-//	endpoint    EndpointLayer: breaker, limit; a refusal is offered to others
+//	endpoint    WithEndpointLayer: breaker, limit; a refusal is offered to others
 //	gRPC        the SubConn, bytes out
 //
 // # Reasons
@@ -43,8 +43,8 @@
 //
 //   - A resolver that panics has ended. The panic is its last error, and the last set
 //     stays in force.
-//   - An endpoint for which the [EndpointLayer] panics is closed.
-//   - A panic of [Introspect], and of an observer at the end of a pick or of a stream
+//   - An endpoint for which the [WithEndpointLayer] panics is closed.
+//   - A panic of [WithOnBalancer], and of an observer at the end of a pick or of a stream
 //     whose ClientConn is closed, is dropped. So is that of an OnFinish of a stream.
 //
 // A panic of what only gRPC calls, as a stats handler, a dialer or transport

@@ -50,8 +50,8 @@ func ExampleDialOptions() {
 	addr, stop := serveHealth()
 	defer stop()
 	options := append(grpclayer.DialOptions("gotower", only(addr),
-		grpclayer.Calls(grpclayer.NewStack().Timeout(time.Minute).Layer()),
-		grpclayer.EndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
+		grpclayer.WithCallLayer(grpclayer.NewStack().Timeout(time.Minute).Layer()),
+		grpclayer.WithEndpointLayer(grpclayer.NewEndpointStack().Limit(100).Layer()),
 	), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	cc, err := grpc.NewClient("gotower:///web.default:80", options...)
 	if err != nil {

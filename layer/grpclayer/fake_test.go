@@ -202,7 +202,7 @@ func TestPendingStateIsNotPublished(t *testing.T) {
 		var seen layer.Describer
 		b := NewBalancer(name).Build(f, balancer.BuildOptions{})
 		defer b.Close()
-		s := newSettings([]Option{Introspect(func(d layer.Describer) { seen = d })})
+		s := newSettings([]Option{WithOnBalancer(func(d layer.Describer) { seen = d })})
 		pending := balancer.ClientConnState{ResolverState: stateOf(new(resolve.Set), s)}
 		require.NoError(t, b.UpdateClientConnState(pending))
 		synctest.Wait()

@@ -55,7 +55,7 @@ func TestOnFinishOfAStream(t *testing.T) {
 		var n layertest.Network
 		var finished []error
 		asked := []grpc.CallOption{grpc.OnFinish(func(err error) { finished = append(finished, err) })}
-		again := Calls(NewStack().Retry(RetryPolicy{}).Layer())
+		again := WithCallLayer(NewStack().Retry(RetryPolicy{}).Layer())
 		down := dial(t, &n, newSource(replace(a2)), again) // where nobody listens
 		down.Connect()
 		synctest.Wait()
@@ -71,12 +71,12 @@ func TestOnFinishOfAStream(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				Resend{}.Discard(first)
+				Replayer{}.Drain(first)
 				synctest.Wait()
 				return next.Call(ctx, c)
 			})
 		}
-		cc := dial(t, &n, newSource(replace(a1)), Calls(discard))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(discard))
 		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context(), asked...)
 		require.NoError(t, err)
 		assert.Empty(t, finished)

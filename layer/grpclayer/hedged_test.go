@@ -39,7 +39,7 @@ func TestNobodyReadsTheRequestOfACallThatIsOver(t *testing.T) {
 				}
 				var reply pb.SimpleResponse
 				l := NewStack().Hedge(HedgePolicy{
-					Min: time.Second, Max: time.Second, Only: func(*Call) bool { return true },
+					MinDelay: time.Second, MaxDelay: time.Second, HedgeIf: func(*Call) bool { return true },
 				}).Layer()
 				require.NoError(t, NewClient(l).Unary(t.Context(), method, new(pb.SimpleRequest), &reply, nil, gRPC))
 				assert.EqualValues(t, 2, tries.Load())

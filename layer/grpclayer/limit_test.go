@@ -21,8 +21,8 @@ import (
 // limits end a call in every way that a layer does.
 var limits = map[string]Stack{
 	"timeout": NewStack().Timeout(100 * time.Millisecond),
-	"head":    NewStack().HeadTimeout(100 * time.Millisecond),
-	"per try": NewStack().Retry(RetryPolicy{PerTry: 100 * time.Millisecond}),
+	"head":    NewStack().ResponseHeaderTimeout(100 * time.Millisecond),
+	"per try": NewStack().Retry(RetryPolicy{AttemptTimeout: 100 * time.Millisecond}),
 }
 
 // An endpoint that hangs is found out, whichever limit ends the calls, by its own
@@ -30,8 +30,8 @@ var limits = map[string]Stack{
 func TestABreakerTripsOnHangingCalls(t *testing.T) {
 	for name, limit := range limits {
 		for where, opts := range map[string][]Option{
-			"endpoint": {Calls(limit.Layer()), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer())},
-			"calls":    {Calls(limit.Breaker(layer.BreakerPolicy{}).Layer())},
+			"endpoint": {WithCallLayer(limit.Layer()), WithEndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer())},
+			"calls":    {WithCallLayer(limit.Breaker(layer.BreakerPolicy{}).Layer())},
 		} {
 			t.Run(name+" "+where, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -71,7 +71,7 @@ func TestABreakerTripsOnHangingStreams(t *testing.T) {
 			})
 		}
 		cc := dial(t, &n, newSource(replace(a1)),
-			Calls(part), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
+			WithCallLayer(part), WithEndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
 		var err error
 		for range 12 {
 			var s grpc.BidiStreamingClient[outRequest, outResponse]
@@ -95,21 +95,21 @@ func TestTheLimitBehindACancellation(t *testing.T) {
 		cancel(cause)
 		return &attempt{Context: ctx}
 	}
-	err := ended(layer.ErrHeadTimeout).explain(cancelled, nil, nil)
-	require.ErrorIs(t, err, layer.ErrHeadTimeout)
+	err := ended(layer.ErrResponseHeaderTimeout).explain(cancelled, nil, nil)
+	require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 	require.ErrorIs(t, err, cancelled)
 	require.EqualError(t, err, "rpc error: code = DeadlineExceeded desc = context canceled: response head timeout")
 	assert.Equal(t, codes.DeadlineExceeded, Code(err))
 	assert.Equal(t, codes.DeadlineExceeded, status.Code(toStatus(t.Context(), err)))
 	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Reply]{Err: err}))
-	assert.Equal(t, layer.Retryable, Classify(layer.Outcome[*Reply]{Err: ended(layer.ErrTryTimeout).explain(cancelled, nil, nil)}))
+	assert.Equal(t, layer.Retryable, Classify(layer.Outcome[*Reply]{Err: ended(layer.ErrAttemptTimeout).explain(cancelled, nil, nil)}))
 
 	for _, other := range []*attempt{ended(nil), ended(errPlain), {Context: t.Context()}} {
 		assert.Equal(t, cancelled, other.explain(cancelled, nil, nil))
 	}
 	lost := status.Error(codes.Unavailable, "lost")
-	assert.Equal(t, lost, ended(layer.ErrHeadTimeout).explain(lost, nil, nil))
-	require.NoError(t, ended(layer.ErrHeadTimeout).explain(nil, nil, nil))
+	assert.Equal(t, lost, ended(layer.ErrResponseHeaderTimeout).explain(lost, nil, nil))
+	require.NoError(t, ended(layer.ErrResponseHeaderTimeout).explain(nil, nil, nil))
 }
 
 // failingCreds are credentials of calls that cannot be had.
@@ -140,7 +140,7 @@ func TestABreakerForgivesWhatWasNotSent(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var n layertest.Network
 				s := serve(t, &n, a1)
-				cc := dial(t, &n, newSource(replace(a1)), EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
+				cc := dial(t, &n, newSource(replace(a1)), WithEndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Layer()))
 				for range 20 {
 					_, err := pb.NewTestServiceClient(cc).UnaryCall(t.Context(), tt.req, tt.opts...)
 					require.Equal(t, tt.want, status.Code(err), "%v", err)
@@ -169,9 +169,9 @@ func TestAServersOwnMarshalErrorCounts(t *testing.T) {
 		"another error": {balancer.DoneInfo{Err: status.Error(codes.Internal, ""), BytesSent: true}, layer.Failure},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &Picked{conn: newConn("web:80", a1), attempt: &attempt{Context: t.Context()}}
+			p := &Pick{conn: newConn("web:80", a1), attempt: &attempt{Context: t.Context()}}
 			err := p.outcome(tt.info)
-			assert.Equal(t, tt.want, layer.Classifier[*Picked](Classify[*Picked]).Judge(t.Context(), layer.Outcome[*Picked]{Err: err, Ended: true}))
+			assert.Equal(t, tt.want, layer.Classifier[*Pick](Classify[*Pick]).Classify(t.Context(), layer.Outcome[*Pick]{Err: err, Ended: true}))
 		})
 	}
 }

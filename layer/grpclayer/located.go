@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// Located returns the address that a call came to, on a server that listens on
+// DestinationAddr returns the address that a call came to, on a server that listens on
 // TCP; on a client that of the target, if that is one and not a name.
-func (Access) Located(_ context.Context, c *Call) netip.AddrPort {
+func (Accessor) DestinationAddr(_ context.Context, c *Call) netip.AddrPort {
 	switch {
 	case c.ctx == nil:
 		return netip.AddrPort{}
@@ -47,7 +47,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 // server received, as httplayer does: the label tls is true, loopback or
 // no_tls_from_remote; client_id is the name that the client proved by a verified
 // certificate.
-func (a Access) SourceLabels(c *Call) map[string]string {
+func (a Accessor) SourceLabels(c *Call) map[string]string {
 	if c.ctx == nil || !c.incoming {
 		return nil
 	}

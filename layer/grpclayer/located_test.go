@@ -44,9 +44,9 @@ func TestAuthorityOfAClient(t *testing.T) {
 		require.NoError(t, err)
 		for _, rpc := range []rpc{&clientUnary{cc: cc}, &clientStream{cc: cc}} {
 			c := &Call{ctx: t.Context(), rpc: rpc}
-			assert.Equal(t, want, Access{}.Authority(c), target)
+			assert.Equal(t, want, Accessor{}.Authority(c), target)
 			at, _ := netip.ParseAddrPort(strings.ReplaceAll(want, "%25", "%"))
-			assert.Equal(t, at, Access{}.Located(t.Context(), c), target)
+			assert.Equal(t, at, Accessor{}.DestinationAddr(t.Context(), c), target)
 		}
 		require.NoError(t, cc.Close())
 	}
@@ -56,12 +56,12 @@ func TestLocatedOnAServer(t *testing.T) {
 	from := func(p *peer.Peer) *Call { return &Call{incoming: true, ctx: peer.NewContext(t.Context(), p)} }
 	mapped := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80"))
 	c := from(&peer.Peer{Addr: mapped, LocalAddr: mapped})
-	assert.Equal(t, "10.0.0.1:80", Access{}.Located(t.Context(), c).String())
-	assert.Equal(t, "10.0.0.1:80", Access{}.Source(c).String())
+	assert.Equal(t, "10.0.0.1:80", Accessor{}.DestinationAddr(t.Context(), c).String())
+	assert.Equal(t, "10.0.0.1:80", Accessor{}.Source(c).String())
 	for _, c := range []*Call{
 		{}, {incoming: true, ctx: t.Context()}, from(&peer.Peer{}), from(&peer.Peer{LocalAddr: &net.UnixAddr{Name: "x"}}), {ctx: t.Context()},
 	} {
-		assert.False(t, Access{}.Located(t.Context(), c).IsValid())
+		assert.False(t, Accessor{}.DestinationAddr(t.Context(), c).IsValid())
 	}
 }
 
@@ -88,15 +88,15 @@ func TestSourceLabels(t *testing.T) {
 		"URI":      {&peer.Peer{AuthInfo: secure(callertest.Certificate(t, "spiffe://x", "web"))}, labels{"tls": "true", "client_id": "spiffe://x"}},
 	} {
 		c := &Call{incoming: true, ctx: peer.NewContext(t.Context(), tt.peer)}
-		assert.Equal(t, tt.want, Access{}.SourceLabels(c), name)
+		assert.Equal(t, tt.want, Accessor{}.SourceLabels(c), name)
 	}
-	assert.Nil(t, Access{}.SourceLabels(&Call{ctx: t.Context()}), "a client")
-	assert.Nil(t, Access{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "nobody knows")
+	assert.Nil(t, Accessor{}.SourceLabels(&Call{ctx: t.Context()}), "a client")
+	assert.Nil(t, Accessor{}.SourceLabels(&Call{incoming: true, ctx: t.Context()}), "nobody knows")
 }
 
 // The status is where HTTP/2 has it.
 func TestTrailerHasTheStatus(t *testing.T) {
-	var a Access
+	var a Accessor
 	for _, tt := range []struct {
 		reply *Reply
 		want  map[string]string
@@ -121,9 +121,9 @@ func TestAnsweredErrorIsGRPCsOwn(t *testing.T) {
 	err := new(attempt).explain(inner, nil, metadata.Pairs("content-type", "application/grpc"))
 	require.ErrorIs(t, err, inner)
 	assert.Equal(t, inner, toStatus(t.Context(), err))
-	rsp, ok := Access{}.Answer(t.Context(), new(Call), err)
+	rsp, ok := Accessor{}.ErrorResponse(t.Context(), new(Call), err)
 	require.True(t, ok)
 	assert.Equal(t, codes.NotFound, rsp.status)
-	_, ok = Access{}.Answer(t.Context(), new(Call), inner)
+	_, ok = Accessor{}.ErrorResponse(t.Context(), new(Call), inner)
 	assert.False(t, ok, "nobody said so")
 }

@@ -40,8 +40,8 @@ func TestLoopback(t *testing.T) {
 		addrs = append(addrs, listen(t, NewServer(NewStack().Limit(100).Layer()).ServerOptions()...).addr)
 	}
 	cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(addrs...)),
-		Calls(NewStack().Timeout(time.Minute).Layer()),
-		EndpointLayer(NewEndpointStack().Limit(10).Layer()),
+		WithCallLayer(NewStack().Timeout(time.Minute).Layer()),
+		WithEndpointLayer(NewEndpointStack().Limit(10).Layer()),
 	), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	defer cc.Close()

@@ -24,14 +24,14 @@ func TestInvalidArguments(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "grpclayer: nil resolver", func() { DialOptions(name, nil) })
 	require.NotPanics(t, func() {
-		DialOptions("a+1.b-z", newSource(), nil, EndpointLayer(nil), Calls(nil), Introspect(nil), Balance(nil))
+		DialOptions("a+1.b-z", newSource(), nil, WithEndpointLayer(nil), WithCallLayer(nil), WithOnBalancer(nil), WithBalance(nil))
 		NewClient(nil)
 		NewServer(nil)
 	})
 }
 
 func TestControlDefaults(t *testing.T) {
-	c, err := ControlConfig{Addr: "web:80"}.checked()
+	c, err := ControlPlaneConfig{Addr: "web:80"}.checked()
 	require.NoError(t, err)
 	assert.Equal(t, 30*time.Second, c.FailFast)
 	assert.Equal(t, 1000, c.QueueCapacity)
@@ -41,6 +41,6 @@ func TestControlDefaults(t *testing.T) {
 	assert.NotNil(t, c.Resolver)
 	assert.NotNil(t, c.Log)
 
-	_, err = NewControl(t.Context(), ControlConfig{Addr: "web:80", Backoff: layer.Backoff{Min: -1}})
+	_, err = NewControlPlaneConn(t.Context(), ControlPlaneConfig{Addr: "web:80", Backoff: layer.Backoff{Min: -1}})
 	require.EqualError(t, err, "grpclayer: control: backoff: min -1ns must be more than 0")
 }

@@ -11,8 +11,8 @@ import (
 type Option interface{ apply(s *settings) }
 
 type settings struct {
-	endpoint layer.Layer[balancer.PickInfo, *Picked]
-	balance  []balance.Option[*Picked]
+	endpoint layer.Layer[balancer.PickInfo, *Pick]
+	balance  []balance.Option[*Pick]
 	calls    Layer
 	config   string // service config, in JSON
 
@@ -32,39 +32,39 @@ func newSettings(opts []Option) *settings {
 			opt.apply(s)
 		}
 	}
-	s.balance = append([]balance.Option[*Picked]{balance.Until(PickedCompletion)}, s.balance...)
+	s.balance = append([]balance.Option[*Pick]{balance.WithCompletion(PickCompletion)}, s.balance...)
 	return s
 }
 
-// EndpointLayer puts l around the picks of each endpoint, with a state of its
+// WithEndpointLayer puts l around the picks of each endpoint, with a state of its
 // own for each: a breaker, a limit. Take a stack from [NewEndpointStack], which
 // knows when a pick ends and what it means. The default is none.
 //
 // gRPC's pickers must not wait: no Queue belongs here. Nor does a layer that
 // sends again or changes the context: a pick sends nothing. Nor does one that goes
 // by how long a Call takes, as AdaptiveLimit: a pick takes no time, whatever the
-// call takes that is made of it. Have that in [Calls].
-func EndpointLayer(l layer.Layer[balancer.PickInfo, *Picked]) Option {
+// call takes that is made of it. Have that in [WithCallLayer].
+func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
 
-// Balance sets how endpoints are chosen; see package balance for the defaults.
-func Balance(opts ...balance.Option[*Picked]) Option {
+// WithBalance sets how endpoints are chosen; see package balance for the defaults.
+func WithBalance(opts ...balance.Option[*Pick]) Option {
 	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
 }
 
-// Calls puts l around all calls of a client, above the balancer: time limits,
+// WithCallLayer puts l around all calls of a client, above the balancer: time limits,
 // retries, a queue. The default is none. Only [DialOptions] looks at it. To l the
 // client is ready when its balancer is; one that is idle, or shares the options
 // with another, always is.
-func Calls(l Layer) Option {
+func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }
 
-// Introspect has seen called with the balancer of a ClientConn as soon as there
+// WithOnBalancer has seen called with the balancer of a ClientConn as soon as there
 // is one, and again when the ClientConn was idle and has another: its Describe
 // shows the endpoints with their layers, estimates and reasons. It must not
 // wait.
-func Introspect(seen func(balancer layer.Describer)) Option {
+func WithOnBalancer(seen func(balancer layer.Describer)) Option {
 	return option(func(s *settings) { s.introspect = seen })
 }

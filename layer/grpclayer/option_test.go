@@ -19,16 +19,16 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// The options of Balance reach the balancer.
+// The options of WithBalance reach the balancer.
 func TestBalanceSetsThePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for want, opts := range map[string][]Option{
-			"peak ewma": {Balance()},
-			"pending":   {Balance(balance.With[*Picked](balance.Policy{Cost: balance.Pending()})), Balance()},
+			"peak ewma": {WithBalance()},
+			"pending":   {WithBalance(balance.WithPolicy[*Pick](balance.Policy{Cost: balance.LeastRequest()})), WithBalance()},
 		} {
 			var seen layer.Describer
 			var n layertest.Network
-			cc := dial(t, &n, newSource(replace(a1)), append(opts, Introspect(func(d layer.Describer) { seen = d }))...)
+			cc := dial(t, &n, newSource(replace(a1)), append(opts, WithOnBalancer(func(d layer.Describer) { seen = d }))...)
 			cc.Connect()
 			synctest.Wait()
 			require.NotNil(t, seen)
@@ -43,7 +43,7 @@ func TestNothingIsObservedAfterTheHandler(t *testing.T) {
 	var late grpc.ServerStream
 	s := NewServer(func(next Service) Service {
 		return layer.Func[*Call, *Reply](func(ctx context.Context, c *Call) (*Reply, error) {
-			Access{}.Early(ctx, c, func(*Reply) { begun++ }, func(int, []byte) { messages++ })
+			Accessor{}.OnResponseStart(ctx, c, func(*Reply) { begun++ }, func(int, []byte) { messages++ })
 			return next.Call(ctx, c)
 		})
 	})

@@ -28,11 +28,11 @@ func (panicError) Error() string { panic("text") }
 
 // A callback that panics beside the caller leaves the process and the client at work.
 func TestAPanicOfACallbackBesideTheCaller(t *testing.T) {
-	withEnd := func(next layer.Service[pick, *Picked]) layer.Service[pick, *Picked] {
-		return layer.Func[pick, *Picked](func(ctx context.Context, p pick) (*Picked, error) {
+	withEnd := func(next layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
+		return layer.Func[pick, *Pick](func(ctx context.Context, p pick) (*Pick, error) {
 			rsp, err := next.Call(ctx, p)
 			if err == nil {
-				rsp = PickedCompletion(ctx, rsp, brittle{})
+				rsp = PickCompletion(ctx, rsp, brittle{})
 			}
 			return rsp, err
 		})
@@ -52,14 +52,14 @@ func TestAPanicOfACallbackBesideTheCaller(t *testing.T) {
 				panic("resolver")
 			}
 		})},
-		"Introspect": {opt: Introspect(func(layer.Describer) { panic("introspect") })},
-		"EndpointLayer": {opt: EndpointLayer(func(layer.Service[pick, *Picked]) layer.Service[pick, *Picked] {
+		"Introspect": {opt: WithOnBalancer(func(layer.Describer) { panic("introspect") })},
+		"WithEndpointLayer": {opt: WithEndpointLayer(func(layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
 			panic("endpoint")
 		}), want: ": endpoint"},
-		"EndpointLayer of nil": {opt: EndpointLayer(func(layer.Service[pick, *Picked]) layer.Service[pick, *Picked] {
+		"WithEndpointLayer of nil": {opt: WithEndpointLayer(func(layer.Service[pick, *Pick]) layer.Service[pick, *Pick] {
 			return nil
 		}), want: "no service"},
-		"the end of a pick": {opt: EndpointLayer(withEnd)},
+		"the end of a pick": {opt: WithEndpointLayer(withEnd)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -144,8 +144,8 @@ func TestAStreamThatFailsHereFreesItsSlots(t *testing.T) {
 				serve(t, &n, a1)
 				var seen layer.Describer
 				var near ends
-				cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().Limit(1).With("ends", near.layer).Layer()),
-					EndpointLayer(NewEndpointStack().Limit(1).Layer()), Introspect(func(d layer.Describer) { seen = d }))
+				cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(NewStack().Limit(1).With("ends", near.layer).Layer()),
+					WithEndpointLayer(NewEndpointStack().Limit(1).Layer()), WithOnBalancer(func(d layer.Describer) { seen = d }))
 				use := func(opts ...grpc.CallOption) error {
 					s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context(), opts...)
 					if err != nil {

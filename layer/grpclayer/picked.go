@@ -13,9 +13,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Picked is what came of a pick: the connection that a call goes to. It ends
-// with the call, and with the call's error: see [PickedCompletion].
-type Picked struct {
+// Pick is what came of a pick: the connection that a call goes to. It ends
+// with the call, and with the call's error: see [PickCompletion].
+type Pick struct {
 	conn      *conn
 	attempt   *attempt
 	observers []layer.Observer // all there when Pick returns
@@ -24,15 +24,15 @@ type Picked struct {
 }
 
 // Addr is the address of the endpoint.
-func (p *Picked) Addr() string { return p.conn.addr }
+func (p *Pick) Addr() string { return p.conn.addr }
 
-// PickedCompletion is the [layer.Completion] of picks. A pick ends when gRPC
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC
 // says that the call is over, with the error that it ended with. One of which
 // nothing was sent ends with a refusal, which counts for and against nobody: no
 // call was made of it, or the caller's credentials failed, or his message cannot
 // be encoded. Data is told the first message of a stream, if it came through a
 // [Client].
-func PickedCompletion(_ context.Context, p *Picked, o layer.Observer) *Picked {
+func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {
 		p.observers = p.room[:0]
 	}
@@ -40,17 +40,17 @@ func PickedCompletion(_ context.Context, p *Picked, o layer.Observer) *Picked {
 	return p
 }
 
-// NewEndpointStack returns an empty stack for picks (see [EndpointLayer]) that
-// knows where they end ([PickedCompletion]) and what they mean ([Classify]).
+// NewEndpointStack returns an empty stack for picks (see [WithEndpointLayer]) that
+// knows where they end ([PickCompletion]) and what they mean ([Classify]).
 // Options given here come after, and win.
-func NewEndpointStack(opts ...layer.Option[*Picked]) layer.Stack[balancer.PickInfo, *Picked] {
-	return layer.NewStack[balancer.PickInfo](slices.Concat([]layer.Option[*Picked]{
-		layer.Until(PickedCompletion),
-		layer.Classify(Classify[*Picked]),
+func NewEndpointStack(opts ...layer.Option[*Pick]) layer.Stack[balancer.PickInfo, *Pick] {
+	return layer.NewStack[balancer.PickInfo](slices.Concat([]layer.Option[*Pick]{
+		layer.WithCompletion(PickCompletion),
+		layer.WithClassifier(Classify[*Pick]),
 	}, opts)...)
 }
 
-func (p *Picked) data() {
+func (p *Pick) data() {
 	for _, o := range p.observers {
 		o.Data(1)
 	}
@@ -58,7 +58,7 @@ func (p *Picked) data() {
 
 // done is called by gRPC when the call is over, with locks held that a panic would
 // keep, and possibly on a goroutine of gRPC. So a panic of an observer is dropped.
-func (p *Picked) done(info balancer.DoneInfo) {
+func (p *Pick) done(info balancer.DoneInfo) {
 	if p.ended.Swap(true) {
 		return
 	}
@@ -69,7 +69,7 @@ func (p *Picked) done(info balancer.DoneInfo) {
 }
 
 // outcome is what the pick ends with.
-func (p *Picked) outcome(info balancer.DoneInfo) error {
+func (p *Pick) outcome(info balancer.DoneInfo) error {
 	switch {
 	case !info.BytesSent && info.Err == nil:
 		return p.conn.lost

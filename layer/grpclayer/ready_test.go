@@ -20,7 +20,7 @@ import (
 func TestAQueueOfCallsStaysInFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
-		cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().Queue(100, time.Second).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(NewStack().Queue(100, time.Second).Layer()))
 		_, err := call(t.Context(), cc)
 		require.ErrorIs(t, err, layer.ErrFailFast)
 		for range 3 {
@@ -44,7 +44,7 @@ func TestReadyOfTwoClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
-		opts := append(DialOptions(name, named{"up:80": a1, "down:80": a2}, Calls(NewStack().Queue(100, time.Second).Layer())), over(&n)...)
+		opts := append(DialOptions(name, named{"up:80": a1, "down:80": a2}, WithCallLayer(NewStack().Queue(100, time.Second).Layer())), over(&n)...)
 		down, err := grpc.NewClient(name+":///down:80", opts...)
 		require.NoError(t, err)
 		defer down.Close()
@@ -80,7 +80,7 @@ func TestReadyOfAClient(t *testing.T) {
 			return next
 		}
 		news := newSource(replace())
-		opts := append(DialOptions(name, news, Calls(grab)), append(over(&n), grpc.WithIdleTimeout(time.Minute))...)
+		opts := append(DialOptions(name, news, WithCallLayer(grab)), append(over(&n), grpc.WithIdleTimeout(time.Minute))...)
 		one, err := grpc.NewClient(name+":///web:80", opts...)
 		require.NoError(t, err)
 		defer one.Close()

@@ -90,7 +90,7 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			cc.ReportError(err)
 			continue
 		}
-		changed := set.Apply(u).Any()
+		changed := set.Apply(u).HasChanges()
 		if set.State() == resolve.StatePending || !changed && !failed {
 			continue
 		}

@@ -41,7 +41,7 @@ func TestServersStreamUnderALimit(t *testing.T) {
 			time.Sleep(time.Hour)
 			return nil
 		}},
-		"head": {NewStack().HeadTimeout(time.Second), func(_ context.Context, both grpc.BidiStreamingServer[outRequest, outResponse]) error {
+		"head": {NewStack().ResponseHeaderTimeout(time.Second), func(_ context.Context, both grpc.BidiStreamingServer[outRequest, outResponse]) error {
 			_, err := both.Recv()
 			return err
 		}},

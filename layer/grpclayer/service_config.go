@@ -17,9 +17,9 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// ServiceConfig adds a service config of gRPC's, in JSON, to that of [DialOptions]:
+// WithServiceConfig adds a service config of gRPC's, in JSON, to that of [DialOptions]:
 //
-//	grpclayer.ServiceConfig(`{"methodConfig": [{
+//	grpclayer.WithServiceConfig(`{"methodConfig": [{
 //		"name": [{"service": "shop.Books"}],
 //		"retryPolicy": {
 //			"maxAttempts": 3, "initialBackoff": "0.05s", "maxBackoff": "1s",
@@ -30,8 +30,8 @@ import (
 // Our balancer is added where the config names none. One that is not valid makes
 // [grpc.NewClient] fail. Only [DialOptions] looks at it; of several the last holds.
 //
-// gRPC's retries have no budget. Where [Calls] has a Retry too, the two multiply.
-func ServiceConfig(config string) Option {
+// gRPC's retries have no budget. Where [WithCallLayer] has a Retry too, the two multiply.
+func WithServiceConfig(config string) Option {
 	return option(func(s *settings) { s.config = config })
 }
 
@@ -82,7 +82,7 @@ func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 		return nil
 	}
 	err := fmt.Errorf("grpclayer: the client has a service config without our balancer: "+
-		"give it to grpclayer.ServiceConfig and not to grpc.WithDefaultServiceConfig, or add \"loadBalancingConfig\": [{%q: {}}]", b.scheme)
+		"give it to grpclayer.WithServiceConfig and not to grpc.WithDefaultServiceConfig, or add \"loadBalancingConfig\": [{%q: {}}]", b.scheme)
 	// The other balancer may keep the error to itself. Ours does not.
 	_ = cc.UpdateState(resolver.State{
 		ServiceConfig: cc.ParseServiceConfig(serviceConfig("", b.scheme)), Attributes: attributes.New(misconfiguredKey{}, err),

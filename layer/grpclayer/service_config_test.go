@@ -41,7 +41,7 @@ func TestServiceConfigIsMerged(t *testing.T) {
 	s := listen(t, refuse)
 	var seen layer.Describer
 	cc, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(replace(s.addr)),
-		ServiceConfig(retryConfig), Introspect(func(d layer.Describer) { seen = d })),
+		WithServiceConfig(retryConfig), WithOnBalancer(func(d layer.Describer) { seen = d })),
 		grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	require.NoError(t, err)
 	defer cc.Close()
@@ -73,7 +73,7 @@ func TestServiceConfigInPlaceOfOurs(t *testing.T) {
 			for range 3 {
 				_, err := call(t.Context(), cc, waitForReady)
 				require.Equal(t, codes.Unavailable, status.Code(err))
-				require.ErrorContains(t, err, "give it to grpclayer.ServiceConfig")
+				require.ErrorContains(t, err, "give it to grpclayer.WithServiceConfig")
 			}
 		})
 	}
@@ -84,7 +84,7 @@ func TestServiceConfigInPlaceOfOurs(t *testing.T) {
 // gRPC says what is wrong with a config.
 func TestServiceConfigThatIsNotValid(t *testing.T) {
 	for _, config := range []string{"{", "[]", `{"methodConfig": 1}`} {
-		_, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(), ServiceConfig(config)),
+		_, err := grpc.NewClient(name+":///web", append(DialOptions(name, newSource(), WithServiceConfig(config)),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		require.ErrorContains(t, err, "invalid", config)
 	}

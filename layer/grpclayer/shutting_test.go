@@ -18,7 +18,7 @@ type (
 
 // shutting is as much of a breaker as a test needs.
 type shutting struct {
-	layer.Service[pick, *Picked]
+	layer.Service[pick, *Pick]
 	open    atomic.Bool
 	changed wake.Broadcast
 }
@@ -30,7 +30,7 @@ func (s *shutting) Ready(ctx context.Context) error {
 	return s.Service.Ready(ctx)
 }
 
-func (s *shutting) Call(ctx context.Context, p pick) (*Picked, error) {
+func (s *shutting) Call(ctx context.Context, p pick) (*Pick, error) {
 	if s.open.Load() {
 		return nil, &layer.Error{Layer: "breaker", Kind: layer.ErrNotReady, Reason: "open"}
 	}
@@ -38,13 +38,13 @@ func (s *shutting) Call(ctx context.Context, p pick) (*Picked, error) {
 	if err != nil {
 		return nil, err
 	}
-	return PickedCompletion(ctx, rsp, s), nil
+	return PickCompletion(ctx, rsp, s), nil
 }
 
 func (s *shutting) Data(int) {}
 
 func (s *shutting) End(err error) {
-	if Classify(layer.Outcome[*Picked]{Err: err, Ended: err == nil}).Failed() && !s.open.Swap(true) {
+	if Classify(layer.Outcome[*Pick]{Err: err, Ended: err == nil}).IsFailure() && !s.open.Swap(true) {
 		time.AfterFunc(time.Second, func() {
 			s.open.Store(false)
 			s.changed.Wake()

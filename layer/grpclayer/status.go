@@ -12,7 +12,7 @@ import (
 )
 
 // Code returns the status code that stands for err. What layers say is
-// translated, in this order; it is what httplayer.StatusOf says but for the
+// translated, in this order; it is what httplayer.StatusFromError says but for the
 // two lines that are marked:
 //
 //	out of time: in a queue (fail-fast), in a layer     DEADLINE_EXCEEDED
@@ -43,7 +43,7 @@ func Code(err error) codes.Code {
 		return codes.Canceled
 	case errors.As(err, &call):
 		return call.GRPCStatus().Code()
-	case errors.Is(err, layer.ErrNotReady), errors.Is(err, layer.ErrTryRefused):
+	case errors.Is(err, layer.ErrNotReady), errors.Is(err, layer.ErrRetryRejected):
 		return codes.Unavailable
 	}
 	st, _ := statusOf(err)

@@ -19,7 +19,7 @@ import (
 var errPlain = errors.New("plain")
 
 func refused(name string, after time.Duration, cause error) error {
-	return &layer.Error{Layer: name, Kind: layer.ErrNotReady, After: after, Err: cause}
+	return &layer.Error{Layer: name, Kind: layer.ErrNotReady, RetryAfter: after, Err: cause}
 }
 
 func TestCode(t *testing.T) {
@@ -40,7 +40,7 @@ func TestCode(t *testing.T) {
 		{"breaker with a time", refused("breaker", time.Second, nil), codes.Unavailable},
 		{"balancer over a rate limit", refused("balance", 0, refused("rate", time.Second, nil)), codes.Unavailable},
 		{"limit", refused("limit", 0, nil), codes.Unavailable},
-		{"refused on a further try", &layer.Error{Layer: "retry", Kind: layer.ErrTryRefused, Err: errPlain}, codes.Unavailable},
+		{"refused on a further try", &layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: errPlain}, codes.Unavailable},
 		{"closed", layer.ErrClosed, codes.Unavailable},
 		{"refusal over a peer's status", refused("breaker", 0, peer), codes.Unavailable},
 		{"deadline", context.DeadlineExceeded, codes.DeadlineExceeded},
@@ -107,9 +107,9 @@ func TestClassify(t *testing.T) {
 		err := status.Error(code, "")
 		assert.Equal(t, want, Classify(layer.Outcome[*Reply]{Err: err, Ended: err == nil}), code)
 	}
-	assert.Equal(t, layer.Retryable, Classify(layer.Outcome[*Reply]{Err: layer.ErrTryTimeout}))
+	assert.Equal(t, layer.Retryable, Classify(layer.Outcome[*Reply]{Err: layer.ErrAttemptTimeout}))
 	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Reply]{Err: layer.ErrTimeout}))
-	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Picked]{Err: errPlain}))
+	assert.Equal(t, layer.Failure, Classify(layer.Outcome[*Pick]{Err: errPlain}))
 }
 
 func TestPushback(t *testing.T) {
@@ -129,11 +129,11 @@ func TestPushback(t *testing.T) {
 		{[]string{"1", "2"}, -1, true},
 	} {
 		err := fmt.Errorf("around: %w", &callError{err: errPlain, pushback: tt.values})
-		after, ok := Resend{}.After(nil, err)
+		after, ok := Replayer{}.RetryAfter(nil, err)
 		assert.Equal(t, tt.want, after, "%q", tt.values)
 		assert.Equal(t, tt.ok, ok, "%q", tt.values)
 	}
-	_, ok := Resend{}.After(nil, errPlain)
+	_, ok := Replayer{}.RetryAfter(nil, errPlain)
 	assert.False(t, ok)
 
 	assert.Equal(t, []string{"2"}, pushback(refused("rate", 1001*time.Microsecond, nil)).Get(pushbackKey), "rounded up")
@@ -142,9 +142,9 @@ func TestPushback(t *testing.T) {
 
 func TestIdempotent(t *testing.T) {
 	c := &Call{Method: "/s/Get"}
-	assert.False(t, Resend{}.Idempotent(c))
-	assert.True(t, Resend{Safe: func(c *Call) bool { return c.Method == "/s/Get" }}.Idempotent(c))
-	assert.Nil(t, Resend{}.Replay(c, 1))
+	assert.False(t, Replayer{}.Idempotent(c))
+	assert.True(t, Replayer{IsIdempotent: func(c *Call) bool { return c.Method == "/s/Get" }}.Idempotent(c))
+	assert.Nil(t, Replayer{}.Replay(c, 1))
 }
 
 func FuzzPushback(f *testing.F) {
@@ -152,7 +152,7 @@ func FuzzPushback(f *testing.F) {
 	f.Add("-7")
 	f.Add("18446744073709551616")
 	f.Fuzz(func(t *testing.T, text string) {
-		after, ok := Resend{}.After(nil, &callError{err: errPlain, pushback: []string{text}})
+		after, ok := Replayer{}.RetryAfter(nil, &callError{err: errPlain, pushback: []string{text}})
 		if !ok || after < -1 || after > maxPushback {
 			t.Errorf("%q: %v, %v", text, after, ok)
 		}

@@ -28,9 +28,9 @@ func TestStorm(t *testing.T) {
 		src := newSource(replace(a1, a2, a3))
 		var seen layer.Describer
 		cc := dial(t, &n, src,
-			Calls(NewStack().Limit(40).Layer()),
-			EndpointLayer(NewEndpointStack().Limit(8).Layer()),
-			Introspect(func(d layer.Describer) { seen = d }))
+			WithCallLayer(NewStack().Limit(40).Layer()),
+			WithEndpointLayer(NewEndpointStack().Limit(8).Layer()),
+			WithOnBalancer(func(d layer.Describer) { seen = d }))
 		c := pb.NewTestServiceClient(cc)
 
 		var wg sync.WaitGroup
@@ -85,7 +85,7 @@ func TestLongStreamIsNotSlow(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
 		var seen layer.Describer
-		cc := dial(t, &n, newSource(replace(a1)), Introspect(func(d layer.Describer) { seen = d }))
+		cc := dial(t, &n, newSource(replace(a1)), WithOnBalancer(func(d layer.Describer) { seen = d }))
 		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, s.Send(new(outRequest)))
@@ -109,7 +109,7 @@ func TestPickThatIsTooLate(t *testing.T) {
 	p, err := c.Call(t.Context(), pick{})
 	require.NoError(t, err)
 	var e lastEnd
-	p = PickedCompletion(t.Context(), p, &e)
+	p = PickCompletion(t.Context(), p, &e)
 	p.done(doneInfo{})
 	p.done(doneInfo{})
 	require.ErrorIs(t, e.err, layer.ErrNotReady)

@@ -113,8 +113,8 @@ func TestAllShapes(t *testing.T) {
 				far := NewServer(NewStack().Limit(1).Timeout(time.Minute).Layer())
 				s := serve(t, &n, a1, far.ServerOptions()...)
 				cc := dial(t, &n, newSource(replace(a1)),
-					Calls(NewStack().With("ends", near.layer).Timeout(time.Minute).Limit(1).Layer()),
-					EndpointLayer(NewEndpointStack().Limit(1).Layer()))
+					WithCallLayer(NewStack().With("ends", near.layer).Timeout(time.Minute).Limit(1).Layer()),
+					WithEndpointLayer(NewEndpointStack().Limit(1).Layer()))
 				c := pb.NewTestServiceClient(cc)
 				for range 5 {
 					require.NoError(t, run(t.Context(), c))
@@ -144,7 +144,7 @@ func TestAbandonedStream(t *testing.T) {
 		var n layertest.Network
 		var near ends
 		serve(t, &n, a1)
-		cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().With("ends", near.layer).Limit(1).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(NewStack().With("ends", near.layer).Limit(1).Layer()))
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err := pb.NewTestServiceClient(cc).FullDuplexCall(ctx)
 		require.NoError(t, err)
@@ -183,7 +183,7 @@ func TestAStreamEndsForAllThoughOnePanics(t *testing.T) {
 		serve(t, &n, a1)
 		d := layer.NewDrainer()
 		cc := dial(t, &n, newSource(replace(a1)),
-			Calls(NewStack().Drain(d).With("near", near.layer).With("brittle", brittle{}.layer).With("far", far.layer).Layer()))
+			WithCallLayer(NewStack().Drain(d).With("near", near.layer).With("brittle", brittle{}.layer).With("far", far.layer).Layer()))
 		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, s.CloseSend())
@@ -199,8 +199,8 @@ func TestAStreamEndsForAllThoughOnePanics(t *testing.T) {
 // A pick ends for all, too.
 func TestAPickEndsForAllThoughOnePanics(t *testing.T) {
 	var near ends
-	p := PickedCompletion(t.Context(), &Picked{conn: &conn{}}, brittle{})
-	p = PickedCompletion(t.Context(), p, &near)
+	p := PickCompletion(t.Context(), &Pick{conn: &conn{}}, brittle{})
+	p = PickCompletion(t.Context(), p, &near)
 	require.NotPanics(t, func() { p.done(balancer.DoneInfo{BytesSent: true}) }, "gRPC holds locks")
 	assert.EqualValues(t, 1, near.complete.Load())
 }
@@ -210,7 +210,7 @@ func TestStreamTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var n layertest.Network
 		serve(t, &n, a1)
-		cc := dial(t, &n, newSource(replace(a1)), Calls(NewStack().Timeout(time.Second).Layer()))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(NewStack().Timeout(time.Second).Layer()))
 		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
 		require.NoError(t, err)
 		start := time.Now()
@@ -231,11 +231,11 @@ func TestDiscard(t *testing.T) {
 				if err != nil {
 					return nil, err
 				}
-				Resend{}.Discard(first)
+				Replayer{}.Drain(first)
 				return next.Call(ctx, c)
 			})
 		}
-		cc := dial(t, &n, newSource(replace(a1)), Calls(discard))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(discard))
 		both, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
 		require.NoError(t, err)
 		synctest.Wait()
@@ -244,8 +244,8 @@ func TestDiscard(t *testing.T) {
 		require.NoError(t, both.CloseSend())
 		_, err = both.Recv()
 		require.ErrorIs(t, err, io.EOF)
-		Resend{}.Discard(nil)
-		Resend{}.Discard(&Reply{})
+		Replayer{}.Drain(nil)
+		Replayer{}.Drain(&Reply{})
 	})
 }
 
@@ -256,7 +256,7 @@ func TestServerRefusesWithAPushback(t *testing.T) {
 		var n layertest.Network
 		slow := func(Service) Service {
 			return layer.Func[*Call, *Reply](func(context.Context, *Call) (*Reply, error) {
-				return nil, &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, After: 1500 * time.Millisecond, Reason: "too many"}
+				return nil, &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: 1500 * time.Millisecond, Reason: "too many"}
 			})
 		}
 		serve(t, &n, a1, NewServer(slow).ServerOptions()...)
@@ -267,7 +267,7 @@ func TestServerRefusesWithAPushback(t *testing.T) {
 		require.Equal(t, codes.ResourceExhausted, status.Code(err))
 		assert.Equal(t, "rate: not ready: too many", brief(err))
 		assert.Equal(t, []string{"1500"}, trailer.Get(pushbackKey))
-		after, ok := Resend{}.After(nil, err)
+		after, ok := Replayer{}.RetryAfter(nil, err)
 		assert.True(t, ok)
 		assert.Equal(t, 1500*time.Millisecond, after)
 		require.NotErrorIs(t, err, layer.ErrNotReady, "another process refused: the call was sent")

@@ -154,9 +154,9 @@ func TestNoAnswerKeepsASlot(t *testing.T) {
 					var seen layer.Describer
 					d := layer.NewDrainer()
 					cc := dial(t, &n, newSource(replace(a1)),
-						Calls(NewStack().Drain(d).Timeout(time.Second).Retry(RetryPolicy{Tries: 2}).Layer()),
-						EndpointLayer(NewEndpointStack().Limit(1).Layer()),
-						Introspect(func(d layer.Describer) { seen = d }))
+						WithCallLayer(NewStack().Drain(d).Timeout(time.Second).Retry(RetryPolicy{MaxAttempts: 2}).Layer()),
+						WithEndpointLayer(NewEndpointStack().Limit(1).Layer()),
+						WithOnBalancer(func(d layer.Describer) { seen = d }))
 					for range 3 {
 						err := run(t.Context(), pb.NewTestServiceClient(cc))
 						require.NotErrorIs(t, err, layer.ErrNotReady)
@@ -192,8 +192,8 @@ func TestNoPanicKeepsASlot(t *testing.T) {
 		serve(t, &n, a1)
 		var seen layer.Describer
 		cc := dial(t, &n, newSource(replace(a1)),
-			EndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Limit(1).Layer()),
-			Introspect(func(d layer.Describer) { seen = d }))
+			WithEndpointLayer(NewEndpointStack().Breaker(layer.BreakerPolicy{}).Limit(1).Layer()),
+			WithOnBalancer(func(d layer.Describer) { seen = d }))
 		for range 20 {
 			require.PanicsWithValue(t, "broken", func() { _, _ = call(t.Context(), cc, grpc.ForceCodecV2(brokenCodec{})) })
 		}
@@ -216,7 +216,7 @@ func TestTheLimitOfAStreamIsTold(t *testing.T) {
 				return next.Call(ctx, c)
 			})
 		}
-		cc := dial(t, &n, newSource(replace(a1)), Calls(limit))
+		cc := dial(t, &n, newSource(replace(a1)), WithCallLayer(limit))
 		s, err := pb.NewTestServiceClient(cc).FullDuplexCall(t.Context())
 		require.NoError(t, err)
 		_, err = s.Recv()

@@ -9,15 +9,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Access is the [layer.Access] of net/http, for requests that a server
+// Accessor is the [layer.Accessor] of net/http, for requests that a server
 // received and for those that a client makes. It keeps nothing and allocates
 // nothing; addresses are parsed when they are asked for.
-type Access struct{}
+type Accessor struct{}
 
-var _ layer.Access[*http.Request, *http.Response] = Access{}
+var _ layer.Accessor[*http.Request, *http.Response] = Accessor{}
 
 // Method returns the method; that of an empty one is "GET".
-func (Access) Method(r *http.Request) string {
+func (Accessor) Method(r *http.Request) string {
 	if r.Method == "" {
 		return http.MethodGet
 	}
@@ -25,8 +25,8 @@ func (Access) Method(r *http.Request) string {
 }
 
 // Scheme returns the scheme of the URL; for a request to a server, which has
-// none there, "https" if it came by TLS and else "http".
-func (Access) Scheme(r *http.Request) string {
+// none there, "https" if it came by WithTLS and else "http".
+func (Accessor) Scheme(r *http.Request) string {
 	switch {
 	case r.URL != nil && r.URL.Scheme != "":
 		return r.URL.Scheme
@@ -37,7 +37,7 @@ func (Access) Scheme(r *http.Request) string {
 }
 
 // Authority returns the host of the URL, else the Host field, else "".
-func (Access) Authority(r *http.Request) string {
+func (Accessor) Authority(r *http.Request) string {
 	if r.URL != nil && r.URL.Host != "" {
 		return r.URL.Host
 	}
@@ -46,7 +46,7 @@ func (Access) Authority(r *http.Request) string {
 
 // Path returns the path in its escaped form, as it is sent: an empty one is "/",
 // but for CONNECT, which has none.
-func (Access) Path(r *http.Request) string {
+func (Accessor) Path(r *http.Request) string {
 	if r.URL == nil {
 		return ""
 	}
@@ -57,7 +57,7 @@ func (Access) Path(r *http.Request) string {
 }
 
 // Query returns the query of the URL as it was sent.
-func (Access) Query(r *http.Request) string {
+func (Accessor) Query(r *http.Request) string {
 	if r.URL == nil {
 		return ""
 	}
@@ -66,21 +66,21 @@ func (Access) Query(r *http.Request) string {
 
 // Source returns the address that the request came from, IPv4 in IPv6 as
 // IPv4; the zero value for a request of our own.
-func (Access) Source(r *http.Request) netip.AddrPort {
+func (Accessor) Source(r *http.Request) netip.AddrPort {
 	return addrPortOf(r.RemoteAddr)
 }
 
 // RequestHeader returns a view of the request's header, without Host.
-func (Access) RequestHeader(r *http.Request) layer.Fields { return fields(r.Header) }
+func (Accessor) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
 
 // RequestOverHTTP2 reports whether r is, or was when it was received, HTTP/2's.
-func (Access) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
+func (Accessor) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
 
 // ResponseOverHTTP2 reports whether r came by HTTP/2.
-func (Access) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
+func (Accessor) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
 
 // Status returns the status code, 0 for no response.
-func (Access) Status(r *http.Response) int {
+func (Accessor) Status(r *http.Response) int {
 	if r == nil {
 		return 0
 	}
@@ -88,7 +88,7 @@ func (Access) Status(r *http.Response) int {
 }
 
 // ResponseHeader returns a view of the response's header.
-func (Access) ResponseHeader(r *http.Response) layer.Fields {
+func (Accessor) ResponseHeader(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
 	}
@@ -97,7 +97,7 @@ func (Access) ResponseHeader(r *http.Response) layer.Fields {
 
 // ResponseTrailer returns a view of the trailer: names that were announced
 // are not in it before they have a value.
-func (Access) ResponseTrailer(r *http.Response) layer.Fields {
+func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
 	}
@@ -105,11 +105,11 @@ func (Access) ResponseTrailer(r *http.Response) layer.Fields {
 }
 
 // Complete is [Completion].
-func (Access) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
+func (Accessor) Complete(ctx context.Context, r *http.Response, o layer.Observer) *http.Response {
 	return Completion(ctx, r, o)
 }
 
-// fields is a header seen as layer.Fields. A map fits into an interface
+// fields is a header seen as layer.Header. A map fits into an interface
 // without an allocation.
 type fields http.Header
 

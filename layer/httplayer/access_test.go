@@ -40,7 +40,7 @@ func TestAccessOfRequests(t *testing.T) {
 		"bare":        {bare, "GET", "http", "", "", "invalid AddrPort"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var a Access
+			var a Accessor
 			assert.Equal(t, tt.method, a.Method(tt.req))
 			assert.Equal(t, tt.scheme, a.Scheme(tt.req))
 			assert.Equal(t, tt.authority, a.Authority(tt.req))
@@ -49,14 +49,14 @@ func TestAccessOfRequests(t *testing.T) {
 			assert.Empty(t, a.RequestHeader(tt.req).Get("Host"))
 		})
 	}
-	assert.Equal(t, "q=1", Access{}.Query(fromServer))
-	assert.Empty(t, Access{}.Query(byTLS))
-	assert.Empty(t, Access{}.Query(bare))
-	assert.Equal(t, netip.AddrPort{}, Access{}.Source(&http.Request{RemoteAddr: "@"}), "a Unix socket")
+	assert.Equal(t, "q=1", Accessor{}.Query(fromServer))
+	assert.Empty(t, Accessor{}.Query(byTLS))
+	assert.Empty(t, Accessor{}.Query(bare))
+	assert.Equal(t, netip.AddrPort{}, Accessor{}.Source(&http.Request{RemoteAddr: "@"}), "a Unix socket")
 }
 
 func TestAccessOfResponses(t *testing.T) {
-	var a Access
+	var a Accessor
 	rsp := &http.Response{
 		StatusCode: 418,
 		Header:     http.Header{"X-Two": {"1", "2"}, "X-One": {"3"}},
@@ -87,7 +87,7 @@ func TestAccessOfResponses(t *testing.T) {
 }
 
 func TestAccessAllocatesNothing(t *testing.T) {
-	var a layer.Access[*http.Request, *http.Response] = Access{}
+	var a layer.Accessor[*http.Request, *http.Response] = Accessor{}
 	req := httptest.NewRequest("GET", "/path", nil)
 	req.Header.Set("X", "y")
 	rsp := &http.Response{Header: http.Header{"X": {"y"}}}

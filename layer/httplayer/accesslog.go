@@ -38,7 +38,7 @@ const (
 // hijacked they are not known, and its status is what it must have been: 200 of
 // CONNECT, else 101. total_ns is the time until the response was over,
 // processing_ns that until its header was there. The client's identity is that
-// of its certificate (see [AccessLogClient]). The trace is that of the
+// of its certificate (see [WithClientName]). The trace is that of the
 // x-b3-traceid field, of traceparent, x-request-id or x-amzn-trace-id.
 //
 // What clients say is escaped: a line is always one line, and a quoted field one
@@ -75,11 +75,11 @@ type accessLogOption func(*accessLog)
 
 func (f accessLogOption) apply(l *accessLog) { f(l) }
 
-// AccessLogClient says who the client of a request is, "" for nobody known. The
+// WithClientName says who the client of a request is, "" for nobody known. The
 // default is the name that the client proved by a verified certificate, to
 // crypto/tls below a [Server] or to net/http: the client_id of
-// [Access.SourceLabels]. With a nil id no client is known.
-func AccessLogClient(id func(r *http.Request) string) AccessLogOption {
+// [Accessor.SourceLabels]. With a nil id no client is known.
+func WithClientName(id func(r *http.Request) string) AccessLogOption {
 	if id == nil {
 		id = func(*http.Request) string { return "" }
 	}
@@ -160,7 +160,7 @@ func (b *weighed) Read(p []byte) (int, error) {
 // peerID is the name that the client proved.
 func peerID(r *http.Request) string {
 	state := r.TLS
-	if conn := ConnOf(r.Context()); conn != nil && state == nil {
+	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
 		if s, ok := tcplayer.TLSState(conn); ok {
 			state = &s
 		}

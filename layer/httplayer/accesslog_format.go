@@ -70,7 +70,7 @@ func orDash(s string) string {
 // uri appends the target of r in its absolute form.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
-		b = append(b, Access{}.Scheme(r)+"://"...)
+		b = append(b, Accessor{}.Scheme(r)+"://"...)
 		b = as(b, hostOf(r))
 	}
 	return as(b, r.RequestURI)

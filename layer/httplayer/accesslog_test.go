@@ -52,7 +52,7 @@ func newPages() *pages { return &pages{more: make(chan struct{}, 100)} }
 
 func TestAccessLogJSON(t *testing.T) {
 	log := newPages()
-	h := AccessLog(log, JSONLog, AccessLogClient(func(*http.Request) string { return "web.default" }))
+	h := AccessLog(log, JSONLog, WithClientName(func(*http.Request) string { return "web.default" }))
 	f := servingBy(t, h(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n, _ := io.Copy(io.Discard, r.Body)
 		w.WriteHeader(http.StatusCreated)
@@ -126,7 +126,7 @@ func TestAccessLogOfOddEnds(t *testing.T) {
 func TestAccessLogOfConnect(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	log, outcomes := newPages(), make(chan layer.Outcome[*http.Response], 1)
-	h := Middleware(watched(outcomes))(Handler(endpoint(t, up), Tunnels()))
+	h := Middleware(watched(outcomes))(Handler(endpoint(t, up), WithConnect()))
 	c := wireTo(t, servingBy(t, AccessLog(log, ApacheLog)(h)).addr)
 	say(c, strings.ReplaceAll(connectHead, "\n", "\r\n"))
 	rsp, err := http.ReadResponse(c.in, &http.Request{Method: http.MethodConnect})

@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Alone is e where no other endpoint can take its requests: below a queue, not
+// SingleEndpoint is e where no other endpoint can take its requests: below a queue, not
 // below a balancer. That its address cannot be reached is a failure then, and no
 // refusal, so that it is answered at once, with 502: who waited would only hear
 // of it later, as a time that ran out. While e is in a back-off, requests fail
@@ -19,7 +19,7 @@ import (
 // does not wait for a connection.
 //
 // Cancellation, Body and Errors are those of e, but for the kind of that error.
-func Alone(e *Endpoint) Service {
+func SingleEndpoint(e *Endpoint) Service {
 	if e == nil {
 		panic("httplayer: nil endpoint")
 	}

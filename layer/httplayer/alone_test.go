@@ -16,12 +16,12 @@ import (
 
 // That the only address cannot be reached is answered at once.
 func TestAloneFailsAtOnce(t *testing.T) {
-	svc := Alone(endpoint(t, refusedAddr(t)))
+	svc := SingleEndpoint(endpoint(t, refusedAddr(t)))
 	for range 3 { // the first tries, the others hear of it
 		require.NoError(t, svc.Ready(t.Context()))
 		_, err := svc.Call(t.Context(), request(t, "GET", "http://web/", ""))
 		require.NotErrorIs(t, err, layer.ErrNotReady)
-		status, _ := StatusOf(err)
+		status, _ := StatusFromError(err)
 		assert.Equal(t, http.StatusBadGateway, status)
 	}
 }
@@ -32,13 +32,13 @@ func TestAloneTellsThoseWhoWait(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
 		lost := errors.New("not any more")
-		e := NewEndpoint(ctx, "192.0.2.1:80", MaxConns(1),
-			DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
+		e := NewEndpoint(ctx, "192.0.2.1:80", WithMaxConns(1),
+			WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, lost }))
 		e.asked[0].Store(true)
 		e.link.report(0, nil) // it was reached,
 		require.NoError(t, e.h1.slot())
 		ready := make(chan error, 1)
-		go func() { ready <- Alone(e).Ready(ctx) }() // and is full;
+		go func() { ready <- SingleEndpoint(e).Ready(ctx) }() // and is full;
 		synctest.Wait()
 		require.Empty(t, ready)
 		e.link.report(0, lost) // a connection is lost, and there is no other
@@ -65,7 +65,7 @@ func TestAloneRefusesWhatWasNotProcessed(t *testing.T) {
 			c.respond(s, "ok")
 		}
 	})
-	svc := NewStack().Queue(10, patience).Service(Alone(endpoint(t, addr, H2())))
+	svc := NewStack().Queue(10, patience).Service(SingleEndpoint(endpoint(t, addr, WithHTTP2())))
 	rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 	require.NoError(t, err)
 	assert.Equal(t, "ok", read(t, rsp))

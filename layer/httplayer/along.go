@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// AlongRequest returns a shallow copy of r with a body that tells read what is
+// TeeRequestBody returns a shallow copy of r with a body that tells read what is
 // read of it, and at how many bytes into the body that begins. Read is called
 // on the goroutine of whoever reads, before it gets the bytes, and keeps none
 // of them. A body that GetBody makes tells, too, from 0 on. A request without a
@@ -13,7 +13,7 @@ import (
 //
 // One thing is not as it was: of a body that it does not know to be in memory,
 // net/http sends the header ahead.
-func (Access) AlongRequest(r *http.Request, read func(at int64, p []byte)) *http.Request {
+func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r
 	}
@@ -31,11 +31,11 @@ func (Access) AlongRequest(r *http.Request, read func(at int64, p []byte)) *http
 	return &out
 }
 
-// AlongResponse does for the body of r, in place, what AlongRequest does for
+// TeeResponseBody does for the body of r, in place, what TeeRequestBody does for
 // that of a request. The body of an upgraded connection (101) stays an
 // [io.ReadWriteCloser], with its CloseWrite if it has one; what is written to
 // it is not told.
-func (Access) AlongResponse(r *http.Response, read func(at int64, p []byte)) *http.Response {
+func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
 	}

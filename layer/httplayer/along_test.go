@@ -41,7 +41,7 @@ func TestAlongRequestIsACopy(t *testing.T) {
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://web/", strings.NewReader("hello"))
 	require.NoError(t, err)
 	before := *r
-	out := Access{}.AlongRequest(r, c.read)
+	out := Accessor{}.TeeRequestBody(r, c.read)
 	require.NotSame(t, r, out)
 	require.Same(t, before.URL, out.URL)
 	require.Equal(t, before.Body, r.Body, "as it was")
@@ -63,29 +63,29 @@ func TestAlongRequestIsACopy(t *testing.T) {
 func TestAlongRequestWithoutABody(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"nil": nil, "NoBody": http.NoBody} {
 		r := &http.Request{Body: body}
-		require.Same(t, r, Access{}.AlongRequest(r, nil), name)
+		require.Same(t, r, Accessor{}.TeeRequestBody(r, nil), name)
 	}
 	for name, answer := range map[string]struct {
 		body io.ReadCloser
 		err  error
 	}{"NoBody": {http.NoBody, nil}, "error": {nil, errors.New("not again")}} {
 		r := &http.Request{Body: io.NopCloser(strings.NewReader("x")), GetBody: func() (io.ReadCloser, error) { return answer.body, answer.err }}
-		body, err := Access{}.AlongRequest(r, nil).GetBody()
+		body, err := Accessor{}.TeeRequestBody(r, nil).GetBody()
 		require.Equal(t, answer.err, err, name)
 		require.Equal(t, answer.body, body, name)
 	}
 	r := &http.Request{Body: io.NopCloser(strings.NewReader("x"))}
-	require.Nil(t, Access{}.AlongRequest(r, nil).GetBody)
+	require.Nil(t, Accessor{}.TeeRequestBody(r, nil).GetBody)
 }
 
 func TestAlongResponseWithoutABody(t *testing.T) {
-	require.Nil(t, Access{}.AlongResponse(nil, nil))
+	require.Nil(t, Accessor{}.TeeResponseBody(nil, nil))
 	for name, r := range map[string]*http.Response{
 		"nil": {}, "NoBody": {Body: http.NoBody}, "204": {StatusCode: 204, Body: io.NopCloser(nil)},
 		"HEAD": {Request: &http.Request{Method: http.MethodHead}, Body: io.NopCloser(nil)},
 	} {
 		body := r.Body
-		require.Equal(t, body, Access{}.AlongResponse(r, nil).Body, name)
+		require.Equal(t, body, Accessor{}.TeeResponseBody(r, nil).Body, name)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestAlongKeepsTheKindOfABody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var c told
 			r := &http.Response{StatusCode: http.StatusSwitchingProtocols, ContentLength: -1, Body: body}
-			got := Access{}.AlongResponse(r, c.read)
+			got := Accessor{}.TeeResponseBody(r, c.read)
 			observed := Completion(t.Context(), got, nobody{})
 			for _, out := range []io.ReadCloser{got.Body, observed.Body} {
 				w, writes := out.(io.Writer)
@@ -206,9 +206,9 @@ func TestAlongAStream(t *testing.T) {
 			r, w := io.Pipe()
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, upstream.URL, r)
 			require.NoError(t, err)
-			rsp, err := transport.RoundTrip(Access{}.AlongRequest(req, asked.read))
+			rsp, err := transport.RoundTrip(Accessor{}.TeeRequestBody(req, asked.read))
 			require.NoError(t, err)
-			rsp = Access{}.AlongResponse(rsp, answered.read)
+			rsp = Accessor{}.TeeResponseBody(rsp, answered.read)
 			defer rsp.Body.Close()
 			for _, message := range []string{"a", "b", "c"} {
 				_, err := io.WriteString(w, message)
@@ -240,7 +240,7 @@ func TestAlongARequestThatIsSentAgain(t *testing.T) {
 	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { conns++ }})
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, upstream.URL, strings.NewReader("twice"))
 	require.NoError(t, err)
-	out := Access{}.AlongRequest(req, c.read)
+	out := Accessor{}.TeeRequestBody(req, c.read)
 	for range 2 {
 		rsp, err := upstream.Client().Transport.RoundTrip(out)
 		require.NoError(t, err)

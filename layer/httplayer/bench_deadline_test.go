@@ -8,8 +8,8 @@ import (
 
 func BenchmarkDeadline(b *testing.B) {
 	req := &http.Request{Header: http.Header{"Grpc-Timeout": {"4999m"}, "Te": {"trailers"}, "User-Agent": {"x"}}}
-	read := ReadDeadline(GRPCTimeout, DeadlineGRPC)
-	write := WriteDeadline(GRPCTimeout, DeadlineGRPC)
+	read := DeadlineFromHeader(GRPCTimeout, DeadlineGRPC)
+	write := DeadlineToHeader(GRPCTimeout, DeadlineGRPC)
 	b.Run("read", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -21,7 +21,7 @@ func BenchmarkFork(b *testing.B) {
 				if size > 0 {
 					req.Body = io.NopCloser(bytes.NewReader(text))
 				}
-				req = Edit{}.Fork(req, 64<<10, func(*http.Request, bool) {})
+				req = Editor{}.TeeRequest(req, 64<<10, func(*http.Request, bool) {})
 				for err := error(nil); err == nil && size > 0; {
 					_, err = req.Body.Read(buf)
 				}

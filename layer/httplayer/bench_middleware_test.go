@@ -47,7 +47,7 @@ func BenchmarkReplay(b *testing.B) {
 			body()
 			b.ReportAllocs()
 			for b.Loop() {
-				if replay := (Resend{}).Replay(r, 1<<16); replay != nil {
+				if replay := (Replayer{}).Replay(r, 1<<16); replay != nil {
 					again, _ := replay.Next()
 					_ = again.Body.Close()
 					replay.End()

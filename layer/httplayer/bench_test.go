@@ -36,7 +36,7 @@ func drained(b *testing.B, do func() (*http.Response, error)) {
 func BenchmarkCall(b *testing.B) {
 	addr := serve(b, http.HandlerFunc(small))
 	ctx := b.Context()
-	for name, opt := range map[string]EndpointOption{"http1": H1(), "h2": H2()} {
+	for name, opt := range map[string]EndpointOption{"http1": WithHTTP1(), "h2": WithHTTP2()} {
 		e := endpoint(b, addr, opt)
 		tr := client(b, name == "h2").Transport
 		for which, do := range map[string]func(*http.Request) (*http.Response, error){
@@ -67,7 +67,7 @@ func BenchmarkCall(b *testing.B) {
 // processors.
 func BenchmarkCallParallel(b *testing.B) {
 	addr := serve(b, http.HandlerFunc(small))
-	for name, opt := range map[string]EndpointOption{"http1": H1(), "h2": H2()} {
+	for name, opt := range map[string]EndpointOption{"http1": WithHTTP1(), "h2": WithHTTP2()} {
 		b.Run(name, func(b *testing.B) {
 			e := endpoint(b, addr, opt)
 			require.NoError(b, get(b.Context(), e, "/"))
@@ -134,7 +134,7 @@ func BenchmarkHandler(b *testing.B) {
 // BenchmarkRefusal is a call that finds no room.
 func BenchmarkRefusal(b *testing.B) {
 	addr := h2Server(b, 0, func(int, *rawH2) {})
-	e := endpoint(b, addr, H2())
+	e := endpoint(b, addr, WithHTTP2())
 	req, _ := http.NewRequestWithContext(b.Context(), http.MethodGet, "http://web/", http.NoBody)
 	_, err := e.Call(b.Context(), req)
 	require.ErrorIs(b, err, layer.ErrNotReady)

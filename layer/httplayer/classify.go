@@ -35,7 +35,7 @@ func Classify(o layer.Outcome[*http.Response]) layer.Class {
 		return layer.Success
 	}
 	if code, ok := grpcStatus(o.Response, o.Ended); ok {
-		return layer.ClassOfGRPC(code)
+		return layer.ClassifyGRPC(code)
 	}
 	return classOfStatus(o.Response.StatusCode)
 }
@@ -48,7 +48,7 @@ func classOfError(err error) layer.Class {
 		return layer.Ignorable
 	case errors.As(err, &chosen):
 		return classOfStatus(chosen.status())
-	case errors.Is(err, layer.ErrTryTimeout), isPeer(err):
+	case errors.Is(err, layer.ErrAttemptTimeout), isPeer(err):
 		return layer.Retryable
 	}
 	return layer.Failure

@@ -91,9 +91,9 @@ func TestClassifyErrors(t *testing.T) {
 		"of the endpoint": {&layer.Error{Layer: "endpoint", Err: &peerError{errors.New("odd")}}, layer.Retryable},
 		"of the network":  {fmt.Errorf("x: %w", syscall.ECONNRESET), layer.Retryable},
 		"broken off":      {io.ErrUnexpectedEOF, layer.Retryable},
-		"a try too long":  {&layer.Error{Layer: "retry", Kind: layer.ErrTryTimeout}, layer.Retryable},
+		"a try too long":  {&layer.Error{Layer: "retry", Kind: layer.ErrAttemptTimeout}, layer.Retryable},
 		"all too long":    {&layer.Error{Layer: "timeout", Kind: layer.ErrTimeout}, layer.Failure},
-		"head too late":   {&layer.Error{Layer: "timeout", Kind: layer.ErrHeadTimeout}, layer.Failure},
+		"head too late":   {&layer.Error{Layer: "timeout", Kind: layer.ErrResponseHeaderTimeout}, layer.Failure},
 		"chosen, 503":     {fmt.Errorf("x: %w", &StatusError{Code: 503}), layer.Retryable},
 		"chosen, 429":     {&StatusError{Code: 429}, layer.Throttled},
 		"chosen, 400":     {&StatusError{Code: 400}, layer.Success},
@@ -121,7 +121,7 @@ func TestClassifyWhatCame(t *testing.T) {
 		case "/none":
 			say(w, "message")
 		}
-	})), H2())
+	})), WithHTTP2())
 	for path, want := range map[string][2]layer.Class{
 		"/only":        {layer.Retryable, layer.Retryable},
 		"/after":       {layer.Success, layer.Retryable},

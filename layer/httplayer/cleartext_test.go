@@ -74,7 +74,7 @@ func (w *wiretap) text() string {
 }
 
 // A bearer token of a request with an https URL never reaches the wire of an
-// endpoint without TLS, whatever sends the request.
+// endpoint without WithTLS, whatever sends the request.
 func TestHTTPSIsNeverSentInCleartext(t *testing.T) {
 	target := &url.URL{Scheme: "https", Host: "api.example", Path: "/"}
 	for name, send := range map[string]func(svc Service, req *http.Request) error{
@@ -110,16 +110,16 @@ func TestHTTPSIsNeverSentInCleartext(t *testing.T) {
 			return err
 		},
 	} {
-		for _, opts := range [][]EndpointOption{nil, {H1()}, {H2()}} {
+		for _, opts := range [][]EndpointOption{nil, {WithHTTP1()}, {WithHTTP2()}} {
 			w := newWiretap(t)
 			body := &closeCounter{Reader: strings.NewReader("secret body")}
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, target.String(), body)
 			require.NoError(t, err)
 			req.Header.Set("Authorization", "Bearer token")
 			err = send(endpoint(t, w.Addr().String(), opts...), req)
-			require.ErrorContains(t, err, "httplayer.CleartextHTTPS", name)
+			require.ErrorContains(t, err, "httplayer.WithCleartextHTTPS", name)
 			require.NotErrorIs(t, err, layer.ErrNotReady, "another endpoint must not be tried")
-			status, _ := StatusOf(err)
+			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusMisdirectedRequest, status)
 			assert.Empty(t, w.text(), name)
 			if name != "reverse proxy" { // which has a body of its own
@@ -143,19 +143,19 @@ func TestCleartextHTTPSSendsIt(t *testing.T) {
 	w := newWiretap(t)
 	req := request(t, http.MethodGet, "https://api.example/", "")
 	req.Header.Set("Authorization", "Bearer token")
-	rsp, err := RoundTripper(endpoint(t, w.Addr().String(), CleartextHTTPS())).RoundTrip(req)
+	rsp, err := RoundTripper(endpoint(t, w.Addr().String(), WithCleartextHTTPS())).RoundTrip(req)
 	require.NoError(t, err)
 	read(t, rsp)
 	require.Contains(t, w.text(), "Bearer token")
 }
 
-// A server that ends TLS forwards in cleartext, as gateways do: its requests say
+// A server that ends WithTLS forwards in cleartext, as gateways do: its requests say
 // no scheme. One whose client says https in an absolute target is rejected.
 func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 	up := serve(t, http.HandlerFunc(shapes))
 	var scheme string
 	seen := serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
-		scheme = Access{}.Scheme(r)
+		scheme = Accessor{}.Scheme(r)
 		return endpoint(t, up).Call(ctx, r)
 	})
 	front := httptest.NewTLSServer(Handler(seen))
@@ -169,10 +169,10 @@ func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 	assert.Equal(t, "HTTP/1.1 421 Misdirected Request", first)
 }
 
-// A nil configuration is that of crypto/tls, and never no TLS at all.
+// A nil configuration is that of crypto/tls, and never no WithTLS at all.
 func TestTLSOfNilIsTLS(t *testing.T) {
 	w := newWiretap(t)
-	_, err := endpoint(t, w.Addr().String(), TLS(nil)).Call(t.Context(), request(t, http.MethodGet, "http://web/secret", ""))
+	_, err := endpoint(t, w.Addr().String(), WithTLS(nil)).Call(t.Context(), request(t, http.MethodGet, "http://web/secret", ""))
 	require.Error(t, err)
 	require.NotContains(t, w.text(), "secret")
 }

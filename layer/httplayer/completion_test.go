@@ -127,8 +127,8 @@ func TestCompletionOfAnUpgrade(t *testing.T) {
 	assert.True(t, both.half)
 	assert.Empty(t, first.ends)
 	require.NoError(t, w.Close())
-	assert.Equal(t, []error{layer.ErrUnread}, first.ends)
-	assert.Equal(t, []error{layer.ErrUnread}, second.ends)
+	assert.Equal(t, []error{layer.ErrBodyClosedEarly}, first.ends)
+	assert.Equal(t, []error{layer.ErrBodyClosedEarly}, second.ends)
 }
 
 type pipeEnd struct {

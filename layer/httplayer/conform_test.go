@@ -69,10 +69,10 @@ func (h *host) release() {
 func TestEndpointConforms(t *testing.T) {
 	const capacity = 3
 	for name, opts := range map[string][]EndpointOption{
-		"http1": {H1(), MaxConns(capacity)},
-		"aged":  {H1(), MaxConns(capacity), MaxConnAge(time.Second)},
-		"h2":    {H2()},
-		"auto":  {MaxConns(capacity)},
+		"http1": {WithHTTP1(), WithMaxConns(capacity)},
+		"aged":  {WithHTTP1(), WithMaxConns(capacity), WithMaxConnAge(time.Second)},
+		"h2":    {WithHTTP2()},
+		"auto":  {WithMaxConns(capacity)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var hosts sync.Map // Endpoint → its host
@@ -80,12 +80,12 @@ func TestEndpointConforms(t *testing.T) {
 				h, _ := hosts.Load(svc)
 				return h.(*host)
 			}
-			layertest.Conform(t, layertest.ServiceOf[*http.Request, *http.Response]{
+			layertest.Run(t, layertest.ServiceOf[*http.Request, *http.Response]{
 				New: func(ctx context.Context) Service {
 					h := newHost(ctx, capacity)
 					live, end := context.WithCancel(ctx)
 					context.AfterFunc(ctx, end)
-					e := NewEndpoint(live, "10.0.0.1:80", append(opts, DialContext(h.network.DialContext))...)
+					e := NewEndpoint(live, "10.0.0.1:80", append(opts, WithDialContext(h.network.DialContext))...)
 					svc := &endable{e, end}
 					hosts.Store(svc, h)
 					if err := e.Ready(ctx); err != nil {

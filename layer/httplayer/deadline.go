@@ -11,7 +11,7 @@ import (
 // DeadlineFormat is how a header says how much time is left for a request.
 type DeadlineFormat uint8
 
-// The formats of [ReadDeadline] and [WriteDeadline].
+// The formats of [DeadlineFromHeader] and [DeadlineToHeader].
 const (
 	// DeadlineGRPC is that of grpc-timeout: up to 8 digits and a unit, which
 	// is H, M, S, m, u or n for hours to nanoseconds. See gRPC's
@@ -29,12 +29,12 @@ const (
 // GRPCTimeout is the header of gRPC's own deadlines, in [DeadlineGRPC].
 const GRPCTimeout = "Grpc-Timeout"
 
-// ReadDeadline returns a function for [layer.DeadlineIn] that reads the time
+// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest] that reads the time
 // left from a header; the first, if it is there several times. A value that is
 // not of the format counts as absent: whoever it is meant for may refuse it,
 // as gRPC's servers do, and a proxy need not know better. A value that is too
 // large for a [time.Duration] is the largest one.
-func ReadDeadline(header string, f DeadlineFormat) func(*http.Request) (time.Duration, bool) {
+func DeadlineFromHeader(header string, f DeadlineFormat) func(*http.Request) (time.Duration, bool) {
 	header = textproto.CanonicalMIMEHeaderKey(header)
 	parse := f.parse()
 	return func(r *http.Request) (time.Duration, bool) {
@@ -46,12 +46,12 @@ func ReadDeadline(header string, f DeadlineFormat) func(*http.Request) (time.Dur
 	}
 }
 
-// WriteDeadline returns a function for [layer.DeadlineOut] that writes the
+// DeadlineToHeader returns a function for [layer.DeadlineToRequest] that writes the
 // time left into a header, in place of what was there. It returns a shallow
 // copy of the request with a header of its own. The time is rounded down to
 // what the format can say, so that no deadline is extended on its way: less
 // than a millisecond is 0 in [DeadlineMillis], which is over.
-func WriteDeadline(header string, f DeadlineFormat) func(*http.Request, time.Duration) *http.Request {
+func DeadlineToHeader(header string, f DeadlineFormat) func(*http.Request, time.Duration) *http.Request {
 	header = textproto.CanonicalMIMEHeaderKey(header)
 	format := f.format()
 	return func(r *http.Request, left time.Duration) *http.Request {

@@ -53,11 +53,11 @@ func TestDeadlineIsReadFromAHeader(t *testing.T) {
 		{DeadlineMillis, "1s", 0, false},
 	} {
 		req := &http.Request{Header: http.Header{"X-Time-Left": {tt.value, "7"}}}
-		got, ok := ReadDeadline("x-time-left", tt.format)(req)
+		got, ok := DeadlineFromHeader("x-time-left", tt.format)(req)
 		assert.Equal(t, tt.ok, ok, tt.value)
 		assert.Equal(t, tt.want, got, tt.value)
 	}
-	_, ok := ReadDeadline(GRPCTimeout, DeadlineGRPC)(&http.Request{})
+	_, ok := DeadlineFromHeader(GRPCTimeout, DeadlineGRPC)(&http.Request{})
 	assert.False(t, ok)
 }
 
@@ -84,7 +84,7 @@ func TestDeadlineIsWrittenToACopy(t *testing.T) {
 	} {
 		old := http.Header{"X-Time-Left": {"old"}, "Other": {"kept"}}
 		req := &http.Request{Header: old, Host: "web:80"}
-		got := WriteDeadline("x-time-left", tt.format)(req, tt.left)
+		got := DeadlineToHeader("x-time-left", tt.format)(req, tt.left)
 		assert.Equal(t, http.Header{"X-Time-Left": {tt.want}, "Other": {"kept"}}, got.Header)
 		assert.Equal(t, http.Header{"X-Time-Left": {"old"}, "Other": {"kept"}}, old, "the request is as it was")
 		assert.NotSame(t, req, got)
@@ -92,7 +92,7 @@ func TestDeadlineIsWrittenToACopy(t *testing.T) {
 		got.Header.Add("Other", "more")
 		assert.Equal(t, []string{"kept"}, old["Other"])
 	}
-	got := WriteDeadline(GRPCTimeout, DeadlineGRPC)(&http.Request{}, time.Second)
+	got := DeadlineToHeader(GRPCTimeout, DeadlineGRPC)(&http.Request{}, time.Second)
 	assert.Equal(t, http.Header{"Grpc-Timeout": {"1000000u"}}, got.Header)
 }
 
@@ -106,8 +106,8 @@ func TestDeadlineTravelsByHTTP(t *testing.T) {
 		return time.Until(at)
 	}
 	for _, f := range []DeadlineFormat{DeadlineGRPC, DeadlineDuration, DeadlineMillis} {
-		in := layer.DeadlineIn[*http.Request, *http.Response](ReadDeadline("X-Left", f))
-		out := layer.DeadlineOut[*http.Request, *http.Response](WriteDeadline("X-Left", f), time.Second)
+		in := layer.DeadlineFromRequest[*http.Request, *http.Response](DeadlineFromHeader("X-Left", f))
+		out := layer.DeadlineToRequest[*http.Request, *http.Response](DeadlineToHeader("X-Left", f), time.Second)
 		var atProxy, atServer time.Duration
 		var server service = layer.Func[*http.Request, *http.Response](
 			func(ctx context.Context, _ *http.Request) (*http.Response, error) {
@@ -132,11 +132,11 @@ func TestDeadlineTravelsByHTTP(t *testing.T) {
 	}
 }
 
-// StatusOf tells a client of a deadline what gRPC's servers do.
+// StatusFromError tells a client of a deadline what gRPC's servers do.
 func TestDeadlineHasTheStatusOfATimeout(t *testing.T) {
-	late := layer.DeadlineIn[*http.Request, *http.Response](ReadDeadline(GRPCTimeout, DeadlineGRPC))(nil)
+	late := layer.DeadlineFromRequest[*http.Request, *http.Response](DeadlineFromHeader(GRPCTimeout, DeadlineGRPC))(nil)
 	_, err := late.Call(t.Context(), &http.Request{Header: http.Header{GRPCTimeout: {"0m"}}})
-	status, code := StatusOf(err)
+	status, code := StatusFromError(err)
 	assert.Equal(t, http.StatusGatewayTimeout, status)
 	assert.EqualValues(t, grpcDeadlineExceeded, code)
 }

@@ -9,7 +9,7 @@ import (
 // Describe returns the state of the Endpoint: its address and protocol;
 // connections, those of them that are idle, and requests in flight; and what
 // is known of the way to the address: fresh (nobody tried), up or, with the
-// last error and the back-off, down. With [MaxConnAge] there is the age of the
+// last error and the back-off, down. With [WithMaxConnAge] there is the age of the
 // oldest connection that takes requests, how many gave up their place because
 // of theirs, and, while it cannot be made, what is wrong with the successor.
 func (e *Endpoint) Describe() layer.Node {

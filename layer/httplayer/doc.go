@@ -1,7 +1,7 @@
 // Package httplayer is net/http both ways: an [http.Handler] and an
 // [http.RoundTripper] made of a [Service], and an [Endpoint] that is one, the
 // client of a single address. Between them stand the layers of package layer,
-// which know nothing of HTTP but what [Access] and [Completion] tell them.
+// which know nothing of HTTP but what [Accessor] and [Completion] tell them.
 //
 //	net/http server → Handler ─┐
 //	                           ├→ Service → layers → Endpoint → net/http connection
@@ -24,24 +24,24 @@
 // connection that turns out dead before a byte of the request was written is
 // replaced without a word; any later failure is the caller's to judge. What
 // can be proven, and what cannot, is said at [Endpoint]. Where an address stands
-// for many servers, [MaxConnAge] has connections made anew now and then.
+// for many servers, [WithMaxConnAge] has connections made anew now and then.
 //
 // # Errors
 //
 // [Handler] and [Middleware] answer in HTTP, or in gRPC, with the status that
-// [StatusOf] gives an error. They are those of linkerd's proxy. A [StatusError]
+// [StatusFromError] gives an error. They are those of linkerd's proxy. A [StatusError]
 // chooses its own.
 //
 // # Sending again
 //
-// What retries and hedges ask of HTTP, [Resend] answers: which requests may be
+// What retries and hedges ask of HTTP, [Replayer] answers: which requests may be
 // sent again, with which body, and when. [Classify] says what a response means.
 // [NewStack] gives both to the layers of a stack.
 //
 // # Panics
 //
 // The rule of package layer holds: see "Panics" there. A panic of a handler is that
-// of net/http. One of a dial function or a TLS callback is a failure to connect, and
+// of net/http. One of a dial function or a WithTLS callback is a failure to connect, and
 // one of a request body, or of a body that Peek reads, is the error of that body. All
 // are a [layer.PanicError]. The methods of a net.Conn that is given to this package
 // must not panic, because net/http calls them on its own goroutines.

@@ -22,9 +22,9 @@ func everything(budget *layer.Budget) layer.Stack[*http.Request, *http.Response]
 	return NewStack().
 		Drain(layer.NewDrainer()).
 		Timeout(time.Minute).
-		Retry(policy{Budget: budget, PerTry: patience, Backoff: layer.Backoff{Min: time.Millisecond, Max: time.Millisecond}}).
+		Retry(policy{Budget: budget, AttemptTimeout: patience, Backoff: layer.Backoff{Min: time.Millisecond, Max: time.Millisecond}}).
 		Queue(100, patience).
-		HeadTimeout(patience).
+		ResponseHeaderTimeout(patience).
 		IdleTimeout(patience).
 		Hedge(HedgePolicy{Budget: budget, MinSamples: 10}).
 		Breaker(layer.BreakerPolicy{}).
@@ -82,7 +82,7 @@ func TestE2EClientTimeout(t *testing.T) {
 	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(stalls)
-		svc := everything(nil).Service(spread{NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext))})
+		svc := everything(nil).Service(spread{NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(h.network.DialContext))})
 		c := &http.Client{Transport: RoundTripper(svc), Timeout: 50 * time.Millisecond}
 		_, err := c.Get("http://web/")
 		var timeout net.Error

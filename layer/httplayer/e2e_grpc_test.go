@@ -78,7 +78,7 @@ func TestE2ERetryOfGRPC(t *testing.T) {
 	leaf := spread{endpoint(t, serve(t, a)), endpoint(t, serve(t, srv))}
 	may := policy{
 		Backoff:  layer.Backoff{Min: time.Millisecond, Max: time.Millisecond},
-		Requests: func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/UnaryCall") },
+		CanRetry: func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/UnaryCall") },
 	}
 	c := grpcClient(t, serve(t, Handler(NewStack().Retry(may).Service(leaf))))
 	rsp, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{ResponseSize: 1000, Payload: payload(1000)})

@@ -27,7 +27,7 @@ func TestE2EHedge(t *testing.T) {
 			<-came // or nobody would be there to be let go
 			say(w, whole)
 		}))
-		svc := NewStack().Hedge(HedgePolicy{Min: 5 * time.Millisecond, Max: 5 * time.Millisecond}).
+		svc := NewStack().Hedge(HedgePolicy{MinDelay: 5 * time.Millisecond, MaxDelay: 5 * time.Millisecond}).
 			Service(spread{endpoint(t, slow, protocol), endpoint(t, fast, protocol)})
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 		require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestE2EHedgeWithABody(t *testing.T) {
 			close(heard)
 			<-letGo
 		}))
-		svc := NewStack().Hedge(HedgePolicy{Min: 20 * time.Millisecond, Max: 20 * time.Millisecond}).
+		svc := NewStack().Hedge(HedgePolicy{MinDelay: 20 * time.Millisecond, MaxDelay: 20 * time.Millisecond}).
 			Service(spread{endpoint(t, slow, protocol), endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				<-heard
 				echoes(w, r)
@@ -76,8 +76,10 @@ func TestE2EHedgeLeavesPostsAlone(t *testing.T) {
 			case <-r.Context().Done():
 			}
 		})
-		to := func(h *host) *Endpoint { return NewEndpoint(ctx, "10.0.0.1:80", DialContext(h.network.DialContext)) }
-		svc := NewStack().Hedge(HedgePolicy{Min: time.Millisecond, Max: time.Millisecond}).Service(spread{to(slow), to(b)})
+		to := func(h *host) *Endpoint {
+			return NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(h.network.DialContext))
+		}
+		svc := NewStack().Hedge(HedgePolicy{MinDelay: time.Millisecond, MaxDelay: time.Millisecond}).Service(spread{to(slow), to(b)})
 		rsp, err := svc.Call(ctx, request(t, http.MethodPost, "http://web/", "hello"))
 		require.NoError(t, err)
 		assert.Equal(t, "slow", read(t, rsp))

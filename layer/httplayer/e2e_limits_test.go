@@ -30,7 +30,7 @@ func TestE2ETimeLimits(t *testing.T) {
 		bubble(t, func(t *testing.T, ctx context.Context) {
 			h := newHost(ctx, 0)
 			h.srv.Handler = http.HandlerFunc(stalls)
-			limits(t, NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext)))
+			limits(t, NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(h.network.DialContext)))
 		})
 	})
 }
@@ -45,7 +45,7 @@ func limits(t *testing.T, e *Endpoint) {
 	}{
 		"total, before the head": {NewStack().Timeout(limit), "/head", layer.ErrTimeout},
 		"total, in the body":     {NewStack().Timeout(time.Second), "/body", layer.ErrTimeout},
-		"head":                   {NewStack().HeadTimeout(limit), "/head", layer.ErrHeadTimeout},
+		"head":                   {NewStack().ResponseHeaderTimeout(limit), "/head", layer.ErrResponseHeaderTimeout},
 		"silence":                {NewStack().IdleTimeout(limit), "/body", layer.ErrIdleTimeout},
 		"silence under others":   {NewStack().Timeout(time.Minute).Limit(1).IdleTimeout(limit).Limit(1), "/body", layer.ErrIdleTimeout},
 	} {
@@ -60,11 +60,11 @@ func limits(t *testing.T, e *Endpoint) {
 		}
 		assert.ErrorIs(t, err, tt.want, name)
 		assert.ErrorIs(t, err, context.DeadlineExceeded, name)
-		status, _ := StatusOf(err)
+		status, _ := StatusFromError(err)
 		assert.Equal(t, http.StatusGatewayTimeout, status, name)
 	}
 	// A head in time is not bounded after that.
-	svc := NewStack().HeadTimeout(time.Minute).Service(e)
+	svc := NewStack().ResponseHeaderTimeout(time.Minute).Service(e)
 	rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/body", ""))
 	require.NoError(t, err)
 	assert.NoError(t, rsp.Body.Close())
@@ -84,8 +84,8 @@ func TestE2EBreaker(t *testing.T) {
 		}}
 		h.srv.Handler = server
 		svc := NewStack().Breaker(layer.BreakerPolicy{
-			Failures: 3, Backoff: layer.Backoff{Min: time.Second, Max: time.Second},
-		}).Service(NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext)))
+			ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: time.Second, Max: time.Second},
+		}).Service(NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(h.network.DialContext)))
 		for range 3 {
 			rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 			require.NoError(t, err)
@@ -108,11 +108,11 @@ func TestE2EBreaker(t *testing.T) {
 
 // A gRPC status in the trailers trips it too; the head was a 200.
 func TestE2EBreakerSeesTrailers(t *testing.T) {
-	svc := NewStack().Breaker(layer.BreakerPolicy{Failures: 2, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}}).
+	svc := NewStack().Breaker(layer.BreakerPolicy{ConsecutiveFailures: 2, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}}).
 		Service(endpoint(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			say(w, "message")
 			w.Header().Set(http.TrailerPrefix+"Grpc-Status", "14")
-		})), H2()))
+		})), WithHTTP2()))
 	for range 2 {
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPost, "http://web/", "x"))
 		require.NoError(t, err)

@@ -49,7 +49,7 @@ func (s *witness) all() []string {
 func mirrored(t *testing.T, protocol EndpointOption, primary, shadow http.Handler) Service {
 	t.Helper()
 	to := endpoint(t, serve(t, shadow), protocol)
-	return NewStack().Mirror(t.Context(), to, Edit{}, layer.MirrorPolicy[*http.Request]{}).
+	return NewStack().Mirror(t.Context(), to, Editor{}, layer.MirrorPolicy[*http.Request]{}).
 		Service(endpoint(t, serve(t, primary), protocol))
 }
 
@@ -130,7 +130,7 @@ func TestE2EMirrorBehindAProxy(t *testing.T) {
 			defer cancel()
 			to := &witness{then: shadow}
 			svc := NewStack().
-				Mirror(ctx, endpoint(t, serve(t, to)), Edit{}, layer.MirrorPolicy[*http.Request]{Timeout: time.Minute}).
+				Mirror(ctx, endpoint(t, serve(t, to)), Editor{}, layer.MirrorPolicy[*http.Request]{Timeout: time.Minute}).
 				Service(endpoint(t, serve(t, &witness{})))
 			addr := serve(t, Handler(svc))
 			for _, h2 := range []bool{false, true} {
@@ -156,7 +156,7 @@ func TestE2EMirrorOfExpectContinue(t *testing.T) {
 		}
 		pipe(w, r.Body)
 	})
-	svc := mirrored(t, H1(), primary, shadow)
+	svc := mirrored(t, WithHTTP1(), primary, shadow)
 	for path, want := range map[string]int{"/no": http.StatusForbidden, "/yes": http.StatusOK} {
 		req := request(t, http.MethodPost, "http://web"+path, "hello")
 		req.Header.Set("Expect", "100-continue")

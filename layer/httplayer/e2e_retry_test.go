@@ -23,7 +23,7 @@ type spread []*Endpoint
 func (s spread) Ready(context.Context) error { return nil }
 
 func (s spread) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
-	tries := layer.TriesOf(ctx)
+	tries := layer.AttemptsFromContext(ctx)
 	for _, e := range s {
 		if !tries.Has(e) {
 			tries.Add(e)
@@ -181,13 +181,13 @@ func TestE2EPerTryTimeout(t *testing.T) {
 			<-r.Context().Done()
 		}))
 		// The second one is answered, unless that takes longer; then another is.
-		svc := retrying(t, protocol, policy{PerTry: time.Second, Tries: 40}, a, serve(t, http.HandlerFunc(echoes)))
+		svc := retrying(t, protocol, policy{AttemptTimeout: time.Second, MaxAttempts: 40}, a, serve(t, http.HandlerFunc(echoes)))
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodPut, "http://web/", "hello"))
 		require.NoError(t, err)
 		assert.Equal(t, "hello", read(t, rsp))
-		svc = retrying(t, protocol, policy{PerTry: 500 * time.Millisecond, Tries: 2}, a, a)
+		svc = retrying(t, protocol, policy{AttemptTimeout: 500 * time.Millisecond, MaxAttempts: 2}, a, a)
 		_, err = svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
-		assert.ErrorIs(t, err, layer.ErrTryTimeout)
+		assert.ErrorIs(t, err, layer.ErrAttemptTimeout)
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 	})
 }
@@ -227,7 +227,7 @@ func TestE2EPushbackIsObeyed(t *testing.T) {
 func TestE2EExpectContinueIsSentOnce(t *testing.T) {
 	a := &visited{HandlerFunc: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }}
 	b := &visited{HandlerFunc: echoes}
-	svc := retrying(t, H1(), policy{}, serve(t, a), serve(t, b))
+	svc := retrying(t, WithHTTP1(), policy{}, serve(t, a), serve(t, b))
 	req, body := withBody(t, "hello")
 	req.Method = http.MethodPut
 	req.Header.Set("Expect", "100-continue")
@@ -246,7 +246,7 @@ func TestE2EUpgradeThroughARetry(t *testing.T) {
 			pipe(conn, conn)
 		}
 	})
-	svc := retrying(t, H1(), policy{PerTry: patience}, addr, addr)
+	svc := retrying(t, WithHTTP1(), policy{AttemptTimeout: patience}, addr, addr)
 	req := request(t, http.MethodGet, "http://web/", "")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")
@@ -283,8 +283,8 @@ func TestE2EGetBodyHasNoLimit(t *testing.T) {
 func TestE2EChaosWithAStatus(t *testing.T) {
 	b := &visited{HandlerFunc: echoes}
 	svc := NewStack().
-		Breaker(layer.BreakerPolicy{Failures: 1}).
-		Chaos(ChaosPolicy{TTL: time.Minute, Share: 1, Err: &StatusError{Code: http.StatusTeapot}}).
+		Breaker(layer.BreakerPolicy{ConsecutiveFailures: 1}).
+		FaultInjection(FaultPolicy{TTL: time.Minute, Fraction: 1, Err: &StatusError{Code: http.StatusTeapot}}).
 		Service(endpoint(t, serve(t, b)))
 	proxy := serve(t, Handler(svc))
 	for range 3 {

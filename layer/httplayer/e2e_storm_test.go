@@ -41,7 +41,7 @@ func named(n int) resolve.Resolver {
 func balanced(ctx context.Context, n int, dial func(ctx context.Context, network, addr string) (net.Conn, error), opts ...EndpointOption) Service {
 	return NewStack().Queue(100, 3*time.Second).Service(balance.Resolve(ctx, named(n), "web",
 		func(ctx context.Context, t discover.Target) Service {
-			return NewEndpoint(ctx, t.Endpoint.Addr.String(), append(opts, DialContext(dial))...)
+			return NewEndpoint(ctx, t.Endpoint.Addr.String(), append(opts, WithDialContext(dial))...)
 		}))
 }
 
@@ -119,13 +119,13 @@ func TestE2EServerReturns(t *testing.T) {
 					return s.DialContext(ctx, network, "10.0.0.1:80")
 				}
 				endpoint := func(ctx context.Context, t discover.Target) Service {
-					return NewEndpoint(ctx, t.Endpoint.Addr.String(), DialContext(dial), IdleTimeout(time.Second))
+					return NewEndpoint(ctx, t.Endpoint.Addr.String(), WithDialContext(dial), WithIdleTimeout(time.Second))
 				}
 				bare := balance.Resolve(ctx, named(3), "web", endpoint)
 				for name, svc := range map[string]Service{
-					"queue":    balanced(ctx, 3, dial, IdleTimeout(time.Second)),
+					"queue":    balanced(ctx, 3, dial, WithIdleTimeout(time.Second)),
 					"no queue": bare,
-					"alone":    Alone(NewEndpoint(ctx, "10.0.0.9:80", DialContext(dial), IdleTimeout(time.Second))),
+					"alone":    SingleEndpoint(NewEndpoint(ctx, "10.0.0.9:80", WithDialContext(dial), WithIdleTimeout(time.Second))),
 				} {
 					require.NoError(t, svc.Ready(ctx))
 					require.NoError(t, get(ctx, svc, "/"), name)

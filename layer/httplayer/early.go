@@ -7,10 +7,10 @@ import (
 	"net/netip"
 )
 
-// Early has begun called when a handler below a [Middleware] writes the header
+// OnResponseStart has begun called when a handler below a [Middleware] writes the header
 // of its response, and data for what it writes after that. It does nothing for
 // requests of other kinds. It is for package tap, which finds it by itself.
-func (Access) Early(ctx context.Context, r *http.Request, begun func(*http.Response), data func(n int, p []byte)) {
+func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func(*http.Response), data func(n int, p []byte)) {
 	x, ok := ctx.Value(servingKey{}).(*served)
 	// A request that this one has the process make is not the one that came in,
 	// though its context be the same.
@@ -51,10 +51,10 @@ func (x *served) dataString(n int, s string) {
 	}
 }
 
-// Located returns the address that a request to a server came to, and for one
+// DestinationAddr returns the address that a request to a server came to, and for one
 // that a client makes that of its URL, if that is one and not a name. It is for
 // package tap, which finds it by itself.
-func (a Access) Located(ctx context.Context, r *http.Request) netip.AddrPort {
+func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
 		if local == nil {

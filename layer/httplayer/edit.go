@@ -11,15 +11,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Edit is the [layer.Edit] of net/http. The zero value is ready to use.
-type Edit struct{}
+// Editor is the [layer.Editor] of net/http. The zero value is ready to use.
+type Editor struct{}
 
-var _ layer.Edit[*http.Request, *http.Response] = Edit{}
+var _ layer.Editor[*http.Request, *http.Response] = Editor{}
 
-// Request returns a shallow copy of req with a header of its own. Host, if it
+// EditRequest returns a shallow copy of req with a header of its own. Host, if it
 // is set, takes the place of the Host of req and of its URL. A User-Agent that
 // is removed is not replaced by that of net/http.
-func (Edit) Request(req *http.Request, c layer.FieldChanges) *http.Request {
+func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Request {
 	if c.Empty() {
 		return req
 	}
@@ -51,8 +51,8 @@ func elsewhere(u *url.URL, host string) *url.URL {
 	return &moved
 }
 
-// Response changes the header of rsp.
-func (Edit) Response(rsp *http.Response, c layer.FieldChanges) *http.Response {
+// EditResponse changes the header of rsp.
+func (Editor) EditResponse(rsp *http.Response, c layer.HeaderMutation) *http.Response {
 	if c.Empty() {
 		return rsp
 	}
@@ -63,7 +63,7 @@ func (Edit) Response(rsp *http.Response, c layer.FieldChanges) *http.Response {
 	return rsp
 }
 
-func change(h http.Header, c layer.FieldChanges) {
+func change(h http.Header, c layer.HeaderMutation) {
 	for _, f := range c.Add {
 		h.Add(f.Name, f.Value)
 	}
@@ -75,7 +75,7 @@ func change(h http.Header, c layer.FieldChanges) {
 	}
 }
 
-// Reply makes a response with a text for a person; one to HEAD has its length
+// NewResponse makes a response with a text for a person; one to HEAD has its length
 // only. A gRPC request gets a gRPC status in a response that is nothing but a
 // header, with HTTP status 200: the one that gRPC has for the HTTP status, if
 // none is chosen. It is one by its content type, if it came by HTTP/2, or is a
@@ -84,7 +84,7 @@ func change(h http.Header, c layer.FieldChanges) {
 // The body of a request of our own is closed, as an [http.RoundTripper] has to;
 // that of a request that a server received is the server's. A status that is
 // none is 500.
-func (Edit) Reply(req *http.Request, a layer.Answer) *http.Response {
+func (Editor) NewResponse(req *http.Request, a layer.DirectResponse) *http.Response {
 	own := req.RequestURI == ""
 	if own {
 		closeBody(req)
@@ -112,7 +112,7 @@ func (Edit) Reply(req *http.Request, a layer.Answer) *http.Response {
 	return rsp
 }
 
-func replyGRPC(rsp *http.Response, a layer.Answer) {
+func replyGRPC(rsp *http.Response, a layer.DirectResponse) {
 	chosen := StatusError{Code: rsp.StatusCode, GRPC: a.GRPC}
 	setStatus(rsp.Header, chosen.grpcCode(), a.Message)
 	rsp.Header.Set("Content-Type", "application/grpc")

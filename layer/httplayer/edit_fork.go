@@ -9,14 +9,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Fork copies the request with its header, trailers and Host as they are, but
+// TeeRequest copies the request with its header, trailers and Host as they are, but
 // for what is between two hops: it does not wait for 100 Continue, and does not
 // ask to close its connection. CONNECT and requests to upgrade a connection are
 // not copied.
 //
 // The body that is copied is that of req. Where a retry gets another one from
 // GetBody, because the first was not read to its end, there is no copy.
-func (Edit) Fork(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
+func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := req.Body == nil || req.Body == http.NoBody
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {
 		whole(nil, false)
@@ -32,7 +32,7 @@ func (Edit) Fork(req *http.Request, limit int64, whole func(copied *http.Request
 		size = -1 // not known, or not the end
 	}
 	out := *req
-	out.Body = layer.ForkBody(req.Body, size, limit, func(kept []byte, ok bool) {
+	out.Body = layer.TeeBody(req.Body, size, limit, func(kept []byte, ok bool) {
 		if !ok {
 			whole(nil, false)
 			return

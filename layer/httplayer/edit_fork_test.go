@@ -43,7 +43,7 @@ func TestForkCopiesTheHead(t *testing.T) {
 	req.Host, req.RemoteAddr, req.Close, req.Cancel = "elsewhere", "10.0.0.1:7", true, gone //nolint:staticcheck // to see it go
 	req.Header = http.Header{"Expect": {"100-continue"}, "A": {"b", "c"}}
 	var c copies
-	forked := Edit{}.Fork(req, 5, c.whole)
+	forked := Editor{}.TeeRequest(req, 5, c.whole)
 	_, err = io.Copy(io.Discard, forked.Body)
 	require.NoError(t, err)
 	cancel()
@@ -75,7 +75,7 @@ func TestForkWithoutABody(t *testing.T) {
 	for name, body := range map[string]io.ReadCloser{"nil": nil, "no body": http.NoBody} {
 		var c copies
 		req := &http.Request{Method: http.MethodGet, Body: body}
-		assert.Same(t, req, Edit{}.Fork(req, 0, c.whole), name)
+		assert.Same(t, req, Editor{}.TeeRequest(req, 0, c.whole), name)
 		assert.Equal(t, 1, c.calls, name)
 		require.NotNil(t, c.req, name)
 		assert.Equal(t, body, c.req.Body, name)
@@ -88,7 +88,7 @@ func TestForkLeavesTunnelsAlone(t *testing.T) {
 		"upgrade": {Method: http.MethodGet, Header: http.Header{"Upgrade": {"websocket"}, "Connection": {"Upgrade"}}},
 	} {
 		var c copies
-		assert.Same(t, req, Edit{}.Fork(req, 1<<20, c.whole), name)
+		assert.Same(t, req, Editor{}.TeeRequest(req, 1<<20, c.whole), name)
 		assert.Equal(t, copies{calls: 1}, c, name)
 	}
 }
@@ -124,7 +124,7 @@ func TestForkBody(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var c copies
 			req := &http.Request{Method: http.MethodPut, Body: io.NopCloser(strings.NewReader(tt.body)), ContentLength: tt.length}
-			tt.read(Edit{}.Fork(req, tt.limit, c.whole).Body)
+			tt.read(Editor{}.TeeRequest(req, tt.limit, c.whole).Body)
 			assert.Equal(t, 1, c.calls)
 			if tt.want == "" {
 				assert.Nil(t, c.req)
@@ -142,7 +142,7 @@ func TestForkSharesNoBuffer(t *testing.T) {
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, "http://web/", bytes.NewReader(text))
 	require.NoError(t, err)
 	var c copies
-	forked := Edit{}.Fork(req, 100, c.whole)
+	forked := Editor{}.TeeRequest(req, 100, c.whole)
 	buf := make([]byte, 5)
 	_, err = io.ReadFull(forked.Body, buf)
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestForkTakesTrailersFromTheEnd(t *testing.T) {
 	req := &http.Request{Method: http.MethodPut, ContentLength: -1, Trailer: http.Header{"Sum": nil}}
 	req.Body = &ending{Reader: strings.NewReader("hello"), end: func() { req.Trailer.Set("Sum", "5") }}
 	var c copies
-	_, err := io.Copy(io.Discard, Edit{}.Fork(req, 100, c.whole).Body)
+	_, err := io.Copy(io.Discard, Editor{}.TeeRequest(req, 100, c.whole).Body)
 	require.NoError(t, err)
 	assert.Equal(t, "hello", c.body(t))
 	assert.Equal(t, http.Header{"Sum": {"5"}}, c.req.Trailer)
@@ -188,7 +188,7 @@ func TestForkPassesCloseAndErrors(t *testing.T) {
 	broken := errors.New("broken")
 	body := &ending{Reader: io.MultiReader(strings.NewReader("ab"), brokenReader{broken}), end: func() {}}
 	var c copies
-	forked := Edit{}.Fork(&http.Request{Method: http.MethodPut, ContentLength: 5, Body: body}, 100, c.whole)
+	forked := Editor{}.TeeRequest(&http.Request{Method: http.MethodPut, ContentLength: 5, Body: body}, 100, c.whole)
 	got, err := io.ReadAll(forked.Body)
 	assert.Equal(t, "ab", string(got))
 	assert.Equal(t, broken, err)
@@ -214,7 +214,7 @@ func FuzzForkBody(f *testing.F) {
 		}
 		var c copies
 		req := &http.Request{Method: http.MethodPut, ContentLength: length, Body: io.NopCloser(bytes.NewReader(text))}
-		forked := Edit{}.Fork(req, limit, c.whole)
+		forked := Editor{}.TeeRequest(req, limit, c.whole)
 		got, err := io.ReadAll(io.NewSectionReader(readerAt{forked.Body, piece}, 0, int64(len(text)+1)))
 		require.NoError(t, err)
 		require.Equal(t, string(text), string(got))

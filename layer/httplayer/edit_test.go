@@ -21,10 +21,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func pairs(nameAndValue ...string) []layer.FieldPair {
-	var fields []layer.FieldPair
+func pairs(nameAndValue ...string) []layer.HeaderField {
+	var fields []layer.HeaderField
 	for i := 0; i < len(nameAndValue); i += 2 {
-		fields = append(fields, layer.FieldPair{Name: nameAndValue[i], Value: nameAndValue[i+1]})
+		fields = append(fields, layer.HeaderField{Name: nameAndValue[i], Value: nameAndValue[i+1]})
 	}
 	return fields
 }
@@ -34,7 +34,7 @@ func TestEditRequest(t *testing.T) {
 	req.Header = http.Header{"A": {"1"}, "B": {"1", "2"}, "C": {"1"}, "D": {"1"}}
 	before := req.Clone(t.Context())
 	before.Body = req.Body
-	out := Edit{}.Request(req, layer.FieldChanges{
+	out := Editor{}.EditRequest(req, layer.HeaderMutation{
 		Add:    pairs("a", "2", "B", "3", "c", "2", "N", "1", "N", "2"),
 		Set:    pairs("b", "4", "E", "1", "E", "2", "D", "2"),
 		Remove: []string{"c", "d", "absent"},
@@ -43,17 +43,17 @@ func TestEditRequest(t *testing.T) {
 	assert.Equal(t, before, req, "the request is untouched")
 	assert.Equal(t, req.Body, out.Body)
 	assert.Same(t, req.URL, out.URL)
-	assert.Same(t, req, Edit{}.Request(req, layer.FieldChanges{}))
+	assert.Same(t, req, Editor{}.EditRequest(req, layer.HeaderMutation{}))
 
-	out = Edit{}.Request(&http.Request{}, layer.FieldChanges{Add: pairs("a", "1")})
+	out = Editor{}.EditRequest(&http.Request{}, layer.HeaderMutation{Add: pairs("a", "1")})
 	assert.Equal(t, http.Header{"A": {"1"}}, out.Header)
 }
 
 func TestEditRequestOfItsAuthority(t *testing.T) {
-	elsewhere := layer.FieldChanges{Set: pairs("host", "other:81")}
+	elsewhere := layer.HeaderMutation{Set: pairs("host", "other:81")}
 	req := request(t, http.MethodGet, "http://web/a?b", "")
-	out := Edit{}.Request(req, elsewhere)
-	assert.Equal(t, "other:81", Access{}.Authority(out))
+	out := Editor{}.EditRequest(req, elsewhere)
+	assert.Equal(t, "other:81", Accessor{}.Authority(out))
 	assert.Equal(t, "other:81", out.Host)
 	assert.Equal(t, "http://other:81/a?b", out.URL.String())
 	assert.Empty(t, out.Header)
@@ -68,21 +68,21 @@ func TestEditRequestOfItsAuthority(t *testing.T) {
 	assert.Equal(t, "other:81", <-hosts)
 
 	req.URL.Host = "" // as a server has it
-	assert.Equal(t, "other:81", Access{}.Authority(Edit{}.Request(req, elsewhere)))
+	assert.Equal(t, "other:81", Accessor{}.Authority(Editor{}.EditRequest(req, elsewhere)))
 }
 
 // Where there is none, net/http says its own.
 func TestEditRemovesTheUserAgent(t *testing.T) {
 	agents := make(chan []string, 1)
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { agents <- r.Header["User-Agent"] }))
-	for _, protocol := range []EndpointOption{H1(), H2()} {
+	for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 		e := endpoint(t, addr, protocol)
 		for _, agent := range []string{"", "curl"} {
 			req := request(t, http.MethodGet, "http://web/", "")
 			if agent != "" {
 				req.Header.Set("User-Agent", agent)
 			}
-			rsp, err := e.Call(t.Context(), Edit{}.Request(req, layer.FieldChanges{Remove: []string{"user-agent"}}))
+			rsp, err := e.Call(t.Context(), Editor{}.EditRequest(req, layer.HeaderMutation{Remove: []string{"user-agent"}}))
 			require.NoError(t, err)
 			read(t, rsp)
 			assert.Empty(t, <-agents)
@@ -92,21 +92,21 @@ func TestEditRemovesTheUserAgent(t *testing.T) {
 
 func TestEditResponse(t *testing.T) {
 	rsp := &http.Response{Header: http.Header{"Server": {"x"}, "Set-Cookie": {"a=1"}}}
-	out := Edit{}.Response(rsp, layer.FieldChanges{
+	out := Editor{}.EditResponse(rsp, layer.HeaderMutation{
 		Add: pairs("set-cookie", "b=2"), Set: pairs("x-a", "1"), Remove: []string{"server"},
 	})
 	assert.Same(t, rsp, out)
 	assert.Equal(t, http.Header{"Set-Cookie": {"a=1", "b=2"}, "X-A": {"1"}}, out.Header)
-	assert.Nil(t, Edit{}.Response(&http.Response{}, layer.FieldChanges{}).Header)
-	assert.Equal(t, http.Header{"A": {"1"}}, Edit{}.Response(&http.Response{}, layer.FieldChanges{Add: pairs("a", "1")}).Header)
+	assert.Nil(t, Editor{}.EditResponse(&http.Response{}, layer.HeaderMutation{}).Header)
+	assert.Equal(t, http.Header{"A": {"1"}}, Editor{}.EditResponse(&http.Response{}, layer.HeaderMutation{Add: pairs("a", "1")}).Header)
 }
 
 func TestReply(t *testing.T) {
-	answer := layer.Answer{
+	answer := layer.DirectResponse{
 		Status: 302, Message: "over there",
 		Header: pairs("location", "http://x/", "Vary", "a", "Vary", "b", "content-length", "1"),
 	}
-	rsp := Edit{}.Reply(request(t, http.MethodGet, "http://web/", ""), answer)
+	rsp := Editor{}.NewResponse(request(t, http.MethodGet, "http://web/", ""), answer)
 	assert.Equal(t, 302, rsp.StatusCode)
 	assert.Equal(t, "302 Found", rsp.Status)
 	assert.Equal(t, http.Header{
@@ -116,18 +116,18 @@ func TestReply(t *testing.T) {
 	assert.EqualValues(t, 10, rsp.ContentLength)
 	assert.Equal(t, "over there", read(t, rsp))
 
-	rsp = Edit{}.Reply(request(t, http.MethodHead, "http://web/", ""), answer)
+	rsp = Editor{}.NewResponse(request(t, http.MethodHead, "http://web/", ""), answer)
 	assert.Equal(t, "10", rsp.Header.Get("Content-Length"))
 	assert.Empty(t, read(t, rsp))
 
-	rsp = Edit{}.Reply(request(t, http.MethodGet, "http://web/", ""), layer.Answer{Status: 204, Message: "nothing"})
+	rsp = Editor{}.NewResponse(request(t, http.MethodGet, "http://web/", ""), layer.DirectResponse{Status: 204, Message: "nothing"})
 	assert.Empty(t, rsp.Header)
 	assert.Empty(t, read(t, rsp))
 
-	rsp = Edit{}.Reply(request(t, http.MethodGet, "http://web/", ""), layer.Answer{Status: 503})
+	rsp = Editor{}.NewResponse(request(t, http.MethodGet, "http://web/", ""), layer.DirectResponse{Status: 503})
 	assert.Equal(t, http.Header{"Content-Length": {"0"}}, rsp.Header)
 	for _, none := range []int{0, 100, 1000, -1} {
-		assert.Equal(t, 500, Edit{}.Reply(&http.Request{}, layer.Answer{Status: none}).StatusCode, none)
+		assert.Equal(t, 500, Editor{}.NewResponse(&http.Request{}, layer.DirectResponse{Status: none}).StatusCode, none)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestReplyClosesTheBodyOfARequestOfOurOwn(t *testing.T) {
 		if !own {
 			req.RequestURI = "/"
 		}
-		Edit{}.Reply(req, layer.Answer{Status: 503})
+		Editor{}.NewResponse(req, layer.DirectResponse{Status: 503})
 		assert.Equal(t, own, body.closed)
 		rest, err := io.ReadAll(body)
 		require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestReplyToGRPC(t *testing.T) {
 	}{
 		{503, 0, 14}, {403, 0, 7}, {404, 0, 12}, {500, 0, 2}, {302, 0, 2}, {302, 5, 5}, {503, 9, 9},
 	} {
-		rsp := Edit{}.Reply(req, layer.Answer{Status: tt.status, GRPC: tt.code, Message: "50 % ü"})
+		rsp := Editor{}.NewResponse(req, layer.DirectResponse{Status: tt.status, GRPC: tt.code, Message: "50 % ü"})
 		assert.Equal(t, 200, rsp.StatusCode)
 		assert.Equal(t, 2, rsp.ProtoMajor)
 		code, ok := grpcStatus(rsp, false)
@@ -176,18 +176,20 @@ func TestReplyToGRPC(t *testing.T) {
 		assert.Equal(t, http.NoBody, rsp.Body)
 	}
 	req.RequestURI = "/s/m" // it was received, and says by which protocol
-	assert.Equal(t, 503, Edit{}.Reply(req, layer.Answer{Status: 503}).StatusCode)
+	assert.Equal(t, 503, Editor{}.NewResponse(req, layer.DirectResponse{Status: 503}).StatusCode)
 	req.ProtoMajor = 2
-	assert.Equal(t, 200, Edit{}.Reply(req, layer.Answer{Status: 503}).StatusCode)
+	assert.Equal(t, 200, Editor{}.NewResponse(req, layer.DirectResponse{Status: 503}).StatusCode)
 }
 
 // replying is a service that answers everything itself.
-func replying(a layer.Answer) Service {
-	return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) { return Edit{}.Reply(r, a), nil })
+func replying(a layer.DirectResponse) Service {
+	return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
+		return Editor{}.NewResponse(r, a), nil
+	})
 }
 
 func TestE2EReply(t *testing.T) {
-	answer := layer.Answer{Status: 302, Message: "over there", Header: pairs("Location", "http://x/")}
+	answer := layer.DirectResponse{Status: 302, Message: "over there", Header: pairs("Location", "http://x/")}
 	handlers := map[string]http.Handler{
 		"handler": Handler(replying(answer)),
 		"middleware": Middleware(func(Service) Service { return replying(answer) })(
@@ -218,7 +220,7 @@ func TestE2EReply(t *testing.T) {
 
 // A client that still sends does not keep the answer from coming.
 func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
-	answer := layer.Answer{Status: 503, Message: "no"}
+	answer := layer.DirectResponse{Status: 503, Message: "no"}
 	for name, h := range map[string]http.Handler{
 		"handler":    Handler(replying(answer)),
 		"middleware": Middleware(func(Service) Service { return replying(answer) })(http.NotFoundHandler()),
@@ -257,7 +259,7 @@ func TestE2EReplyDoesNotWaitForTheRequest(t *testing.T) {
 // To a gRPC client it is a status, in nothing but a header, and what was added
 // to the header is metadata.
 func TestE2EReplyToGRPC(t *testing.T) {
-	answer := layer.Answer{Status: 302, GRPC: 5, Message: "over ünder", Header: pairs("Location", "http://x/")}
+	answer := layer.DirectResponse{Status: 302, GRPC: 5, Message: "over ünder", Header: pairs("Location", "http://x/")}
 	c := grpcClient(t, serve(t, Handler(replying(answer))))
 	var trailer metadata.MD
 	_, err := c.EmptyCall(t.Context(), &pb.Empty{}, grpc.Trailer(&trailer))
@@ -274,8 +276,8 @@ func FuzzEditRequest(f *testing.F) {
 	f.Add("X-A", "1\r\nX-B: 2")
 	f.Add("Host", "web:80")
 	f.Fuzz(func(t *testing.T, name, value string) {
-		c, _ := layer.FieldChanges{Set: pairs(name, value)}.Valid()
-		out := Edit{}.Request(request(t, http.MethodGet, "http://web/", ""), c)
+		c, _ := layer.HeaderMutation{Set: pairs(name, value)}.Valid()
+		out := Editor{}.EditRequest(request(t, http.MethodGet, "http://web/", ""), c)
 		var wire bytes.Buffer
 		require.NoError(t, out.Write(&wire))
 		read, err := http.ReadRequest(bufio.NewReader(&wire))

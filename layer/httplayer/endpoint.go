@@ -16,7 +16,7 @@ import (
 // [Service], safe for concurrent use.
 //
 // Admission: HTTP/1.1 connections take one request each. The idle one that was
-// used last is used next; with none idle, Call connects, up to [MaxConns].
+// used last is used next; with none idle, Call connects, up to [WithMaxConns].
 // HTTP/2 has one connection, made by whoever comes first for all who come
 // meanwhile, and as many requests on it as the server's SETTINGS allow: it is
 // used only once these have come, so that even the first burst is counted
@@ -27,36 +27,36 @@ import (
 // refused at once. An Endpoint is ready, with or without a connection, until
 // connecting fails. Call connects; Ready does so only after a failure.
 //
-// Protocol: without [H1], [H2] or [KeepVersion], gRPC goes by HTTP/2 and CONNECT
+// Protocol: without [WithHTTP1], [WithHTTP2] or [KeepVersion], gRPC goes by HTTP/2 and CONNECT
 // and requests to upgrade the connection go by HTTP/1.1. What else came by HTTP/2
-// goes by HTTP/2 if the connection uses TLS or if it is a request of the Connect
+// goes by HTTP/2 if the connection uses WithTLS or if it is a request of the Connect
 // protocol. All other requests go by HTTP/1.1. A cleartext server that speaks
 // HTTP/2 alone needs H2.
 //
 // A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
-// HTTP/2, unless that is gRPC or [H2] was given. It says so by an answer that is
-// none of HTTP/2, or in the TLS handshake; a connection that ends before a word
+// HTTP/2, unless that is gRPC or [WithHTTP2] was given. It says so by an answer that is
+// none of HTTP/2, or in the WithTLS handshake; a connection that ends before a word
 // was said is one that could not be made. What it said counts until it speaks
 // HTTP/2 on a connection that is to be one of HTTP/1.1, or there is none to be
 // had, or one that was just made ends unanswered. What comes by HTTP/1.1 to a
-// server whose TLS handshake says that it speaks HTTP/2 alone fails, which is no
+// server whose WithTLS handshake says that it speaks HTTP/2 alone fails, which is no
 // refusal; what comes by HTTP/2 is served on.
 //
 // An address that cannot be reached: the request is refused, untouched, and so
 // are those that follow, at once. Ready tries again, one attempt at a time,
-// after a back-off of 1 s at most (see [Backoff]), and keeps the connection that it made; where requests come by
+// after a back-off of 1 s at most (see [WithBackoff]), and keeps the connection that it made; where requests come by
 // both versions of HTTP, by the one and then by the other. Where nobody is in
 // Ready, the first Call after the back-off tries; a refusal says as its After
 // when that is.
 //
-// Cleartext: an Endpoint without [TLS] rejects a request whose URL is https,
-// before it connects. [CleartextHTTPS] permits it. A request of a [Handler] has
+// Cleartext: an Endpoint without [WithTLS] rejects a request whose URL is https,
+// before it connects. [WithCleartextHTTPS] permits it. A request of a [Handler] has
 // the scheme https only if its client sent an absolute target with that scheme.
 //
-// Age: with [MaxConnAge], the first request that finds a connection too old
+// Age: with [WithMaxConnAge], the first request that finds a connection too old
 // goes by it all the same, and has a successor made in the background. When
 // that is there, an HTTP/2 connection takes no new streams, finishes those it
-// has (see [MaxConnAgeGrace]), and is closed; an HTTP/1.1 connection is closed
+// has (see [WithMaxConnAgeGrace]), and is closed; an HTTP/1.1 connection is closed
 // at once if it is idle, and else after its response. If the successor cannot be
 // made, or would take no requests, the old connection serves on, and it is tried
 // again after the back-off. So no request waits, fails or is refused because of
@@ -84,7 +84,7 @@ import (
 // Forms: an HTTP/1 request that a server received goes out as it came. One whose
 // target was in absolute form keeps that, on connections that take no others;
 // one of HTTP/1.0 stays one, and that or an empty Host has a connection for
-// itself. Where MaxConns leaves no room, an idle one of another form gives way.
+// itself. Where WithMaxConns leaves no room, an idle one of another form gives way.
 // No length is said for a body that is not there, unless the client said it.
 //
 // Tunnels: CONNECT always goes by HTTP/1.1, on a connection that is made for it.
@@ -219,7 +219,7 @@ func (e *Endpoint) doubt() {
 	}
 }
 
-// isHTTPS reports whether the URL of req promises TLS to its caller.
+// isHTTPS reports whether the URL of req promises WithTLS to its caller.
 func isHTTPS(req *http.Request) bool {
 	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
 }
@@ -228,7 +228,7 @@ func isHTTPS(req *http.Request) bool {
 // endpoint cannot help (RFC 9110, section 7.4).
 var errCleartextHTTPS = &StatusError{
 	Code:   http.StatusMisdirectedRequest,
-	Reason: "the URL is https and the endpoint has no TLS: set httplayer.TLS, or httplayer.CleartextHTTPS to send it in cleartext",
+	Reason: "the URL is https and the endpoint has no TLS: set httplayer.WithTLS, or httplayer.WithCleartextHTTPS to send it in cleartext",
 }
 
 func (e *Endpoint) scheme() string {
@@ -271,7 +271,7 @@ func (e *Endpoint) unreachable(err error) error {
 		return e.closedError()
 	}
 	return &layer.Error{
-		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: noConnection, After: e.link.wait(), Err: err,
+		Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: noConnection, RetryAfter: e.link.wait(), Err: err,
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 func TestEndpointSaysWhenItTriesAgain(t *testing.T) {
 	addr := refusedAddr(t)
 	for _, major := range []int{1, 2} {
-		e := endpoint(t, addr, Backoff(layer.Backoff{Min: time.Hour, Max: time.Hour}))
+		e := endpoint(t, addr, WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour}))
 		req := request(t, http.MethodGet, "http://web/", "")
 		req.ProtoMajor = major
 		for range 2 { // what found it out, and what is refused because of that

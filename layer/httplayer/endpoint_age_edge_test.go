@@ -20,7 +20,7 @@ func TestEndpointAgeOfAFullConnection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		const streams = 2
 		h := newHost(ctx, streams)
-		e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(h.network.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext), WithMaxConnAge(time.Minute))
 		errs := make(chan error, 10)
 		fill := func() {
 			for range streams {
@@ -56,7 +56,7 @@ func TestEndpointAgeKeepsMaxConns(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext, takes: 700 * time.Millisecond}
-		e := NewEndpoint(ctx, "10.0.0.1:80", H1(), MaxConns(1), IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP1(), WithMaxConns(1), WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(2 * time.Minute)
 		held := make(chan error, 1)
@@ -109,7 +109,7 @@ func TestEndpointAgeUselessSuccessor(t *testing.T) {
 					}()
 					return near, nil
 				}
-				e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(r.DialContext), MaxConnAge(time.Minute))
+				e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 				require.NoError(t, get(ctx, e, "/"))
 				first := e.h2.current.Load()
 				time.Sleep(2 * time.Minute)
@@ -137,7 +137,7 @@ func TestEndpointAgeGrace(t *testing.T) {
 		h.srv.Handler = http.HandlerFunc(whoami)
 		r := &roads{by: h.network.DialContext}
 		life, end := context.WithCancel(ctx)
-		e := NewEndpoint(life, "10.0.0.1:80", H2(), DialContext(r.DialContext), MaxConnAge(time.Minute), MaxConnAgeGrace(10*time.Second))
+		e := NewEndpoint(life, "10.0.0.1:80", WithHTTP2(), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute), WithMaxConnAgeGrace(10*time.Second))
 		replace := func() {
 			time.Sleep(2 * time.Minute)
 			name(ctx, t, e)
@@ -178,8 +178,8 @@ func TestEndpointAgeEndsWithItsContext(t *testing.T) {
 		s := &switched{network: &h.network}
 		r := &roads{by: s.DialContext}
 		life, end := context.WithCancel(ctx)
-		e := NewEndpoint(life, "10.0.0.1:80", protocol, IdleTimeout(time.Hour), DialContext(r.DialContext),
-			MaxConnAge(time.Minute), ConnectTimeout(time.Hour))
+		e := NewEndpoint(life, "10.0.0.1:80", protocol, WithIdleTimeout(time.Hour), WithDialContext(r.DialContext),
+			WithMaxConnAge(time.Minute), WithConnectTimeout(time.Hour))
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(2 * time.Minute)
 		s.set(errSilence)
@@ -197,7 +197,7 @@ func TestEndpointAgeEndsWithItsContext(t *testing.T) {
 		// What was made just too late is closed.
 		life, end = context.WithCancel(ctx)
 		s.set(nil)
-		e = NewEndpoint(life, "10.0.0.1:80", protocol, IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e = NewEndpoint(life, "10.0.0.1:80", protocol, WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(2 * time.Minute)
 		r.takes = time.Second
@@ -218,7 +218,7 @@ func TestEndpointAgeOfAConnectionThatIsLost(t *testing.T) {
 		srv := &holding{conns: make(map[net.Conn]bool)}
 		h.srv.ConnState = srv.track
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(2 * time.Minute)
 		r.takes = time.Second / 2
@@ -245,7 +245,7 @@ func TestEndpointAgeOfAnUpgradedConnection(t *testing.T) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(switchToEcho)
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", H1(), MaxConns(1), IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP1(), WithMaxConns(1), WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		require.NoError(t, get(ctx, e, "/"))
 		time.Sleep(2 * time.Minute)
 		req := request(t, http.MethodGet, "http://web/", "")
@@ -275,7 +275,7 @@ func TestEndpointAgeExceedsMaxConnsByOne(t *testing.T) {
 		const conns = 3
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", H1(), MaxConns(conns), IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP1(), WithMaxConns(conns), WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		errs := make(chan error, conns)
 		hold := func() {
 			for range conns {
@@ -315,7 +315,7 @@ func TestEndpointAgeBesideASilentServer(t *testing.T) {
 			}
 		})
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		assert.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 		time.Sleep(2 * time.Minute)
 		assert.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)

@@ -42,8 +42,8 @@ func driveAgeing(steps []poolStep) (problem string) {
 	h.srv.Handler, h.srv.ConnState = srv, srv.track
 	m := &ageModel{poolModel{srv: srv, net: &switched{network: &h.network}}}
 	r := &roads{by: m.net.DialContext}
-	m.e = NewEndpoint(ctx, "10.0.0.1:80", H1(), MaxConns(modelConns), IdleTimeout(modelIdle), DialContext(r.DialContext),
-		Backoff(layer.Backoff{Min: modelRetry, Max: modelRetry}), MaxConnAge(time.Second))
+	m.e = NewEndpoint(ctx, "10.0.0.1:80", WithHTTP1(), WithMaxConns(modelConns), WithIdleTimeout(modelIdle), WithDialContext(r.DialContext),
+		WithBackoff(layer.Backoff{Min: modelRetry, Max: modelRetry}), WithMaxConnAge(time.Second))
 	for i, s := range steps {
 		if s.kind <= 2 {
 			problem = m.begin(ctx)

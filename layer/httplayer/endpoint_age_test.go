@@ -72,9 +72,9 @@ func each(t *testing.T, test func(t *testing.T, ctx context.Context, h2 bool, pr
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {
 				if h2 {
-					test(t, ctx, h2, H2())
+					test(t, ctx, h2, WithHTTP2())
 				} else {
-					test(t, ctx, h2, H1())
+					test(t, ctx, h2, WithHTTP1())
 				}
 			})
 		})
@@ -85,7 +85,7 @@ func TestEndpointAgeUnderSteadyTraffic(t *testing.T) {
 	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext, takes: 700 * time.Millisecond}
-		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		connectNow(ctx, t, e)
 		began := time.Now()
 		for time.Since(began) < time.Hour {
@@ -177,7 +177,7 @@ func TestEndpointAgeLetsStreamsFinish(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(whoami)
-		e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(h.network.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext), WithMaxConnAge(time.Minute))
 		long := openTalk(ctx, t, e)
 		time.Sleep(50 * time.Second)
 		assert.Equal(t, long.name, name(ctx, t, e), "not old yet")
@@ -206,7 +206,7 @@ func TestEndpointAgeOfAnHTTP1ConnectionInUse(t *testing.T) {
 		h := newHost(ctx, 0)
 		h.srv.Handler = http.HandlerFunc(whoami)
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", H1(), IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP1(), WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		old := name(ctx, t, e)
 		time.Sleep(2 * time.Minute)
 		long := openTalk(ctx, t, e)
@@ -233,8 +233,8 @@ func TestEndpointAgeWhileNobodyCanConnect(t *testing.T) {
 			each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
 				h := newHost(ctx, 0)
 				s := &switched{network: &h.network}
-				e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(s.DialContext), MaxConnAge(time.Minute),
-					Backoff(layer.Backoff{Min: time.Second, Max: 8 * time.Second}))
+				e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(s.DialContext), WithMaxConnAge(time.Minute),
+					WithBackoff(layer.Backoff{Min: time.Second, Max: 8 * time.Second}))
 				connectNow(ctx, t, e)
 				s.set(off)
 				for range 300 { // 150 s
@@ -279,7 +279,7 @@ func TestEndpointAgeMakesOneSuccessorAtATime(t *testing.T) {
 	each(t, func(t *testing.T, ctx context.Context, h2 bool, protocol EndpointOption) {
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext, takes: 500 * time.Millisecond}
-		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, IdleTimeout(time.Hour), DialContext(r.DialContext), MaxConnAge(time.Minute))
+		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithIdleTimeout(time.Hour), WithDialContext(r.DialContext), WithMaxConnAge(time.Minute))
 		const callers = 10
 		burst := func() {
 			errs := make(chan error, callers)
@@ -322,8 +322,8 @@ func TestEndpointAgeMovesTrafficToNewBackends(t *testing.T) {
 		}
 		ageing, staying := make([]*Endpoint, clients), make([]*Endpoint, clients)
 		for i := range clients {
-			ageing[i] = NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(dial), MaxConnAge(time.Minute))
-			staying[i] = NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(dial))
+			ageing[i] = NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(dial), WithMaxConnAge(time.Minute))
+			staying[i] = NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(dial))
 		}
 		run := func(of []*Endpoint, d time.Duration) (first, second int64) {
 			first, second = one.served.Load(), two.served.Load()
@@ -356,7 +356,7 @@ func TestEndpointAgeUnderLoad(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(small))
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		r := &roads{by: new(net.Dialer).DialContext}
-		e := endpoint(t, addr, protocol, MaxConns(4), MaxConnAge(time.Second), DialContext(r.DialContext))
+		e := endpoint(t, addr, protocol, WithMaxConns(4), WithMaxConnAge(time.Second), WithDialContext(r.DialContext))
 		e.opts.maxAge = 2 * time.Millisecond
 		connectNow(t.Context(), t, e)
 		var callers sync.WaitGroup
@@ -409,7 +409,7 @@ func TestAgeLimits(t *testing.T) {
 	for given, want := range map[time.Duration]time.Duration{
 		-1: -1, 0: 0, 1: time.Second, time.Second: time.Second, time.Minute: time.Minute,
 	} {
-		assert.Equal(t, want, newEndpointOptions("a:1", []EndpointOption{MaxConnAge(given)}).maxAge, "%v", given)
+		assert.Equal(t, want, newEndpointOptions("a:1", []EndpointOption{WithMaxConnAge(given)}).maxAge, "%v", given)
 	}
 }
 
@@ -417,7 +417,7 @@ func TestEndpointAgeIsOffByDefault(t *testing.T) {
 	each(t, func(t *testing.T, ctx context.Context, _ bool, protocol EndpointOption) {
 		h := newHost(ctx, 0)
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(r.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(r.DialContext))
 		for range 500 {
 			require.NoError(t, get(ctx, e, "/"))
 			time.Sleep(2 * time.Second)

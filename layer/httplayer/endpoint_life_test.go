@@ -76,8 +76,8 @@ func TestEndpointAbandonedBody(t *testing.T) {
 			flush(w)
 			<-r.Context().Done()
 		})
-		for _, protocol := range []EndpointOption{H1(), H2()} {
-			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, MaxConns(1), DialContext(h.network.DialContext))
+		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
+			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithMaxConns(1), WithDialContext(h.network.DialContext))
 			mine, cancel := context.WithCancel(ctx)
 			_, err := e.Call(mine, request(t, "GET", "http://web/", ""))
 			require.NoError(t, err)
@@ -104,9 +104,9 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 			flush(w)
 			pipe(w, r.Body)
 		})
-		for _, protocol := range []EndpointOption{H1(), H2()} {
+		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 			life, end := context.WithCancelCause(ctx)
-			e := NewEndpoint(life, "10.0.0.1:80", protocol, DialContext(h.network.DialContext))
+			e := NewEndpoint(life, "10.0.0.1:80", protocol, WithDialContext(h.network.DialContext))
 			body, written := io.Pipe()
 			req := request(t, "POST", "http://web/", "")
 			req.Body = body
@@ -114,7 +114,7 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 			rsp, err := e.Call(ctx, req)
 			require.NoError(t, err)
 			require.NoError(t, get(ctx, e, "/")) // HTTP/1.1 has an idle connection now
-			waiting := NewEndpoint(life, "10.0.0.2:80", protocol, DialContext(h.network.DialContext))
+			waiting := NewEndpoint(life, "10.0.0.2:80", protocol, WithDialContext(h.network.DialContext))
 			require.ErrorIs(t, get(ctx, waiting, "/"), layer.ErrNotReady) // nothing listens there
 			ready := make(chan error, 1)
 			go func() { ready <- waiting.Ready(ctx) }()
@@ -142,10 +142,10 @@ func TestEndpointEndsWithItsContext(t *testing.T) {
 
 func TestEndpointEndsWhileConnecting(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
-		for _, protocol := range []EndpointOption{H1(), H2()} {
+		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 			life, end := context.WithCancelCause(ctx)
 			s := &switched{off: errSilence}
-			e := NewEndpoint(life, "10.0.0.1:80", protocol, DialContext(s.DialContext))
+			e := NewEndpoint(life, "10.0.0.1:80", protocol, WithDialContext(s.DialContext))
 			called, ready := make(chan error, 1), make(chan error, 1)
 			require.ErrorIs(t, get(ctx, e, "/"), layer.ErrNotReady)
 			time.Sleep(time.Second)
@@ -164,14 +164,14 @@ func TestEndpointEndsJustAfterConnecting(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		life, end := context.WithCancelCause(ctx)
-		e := NewEndpoint(life, "10.0.0.1:80", H2(), DialContext(h.network.DialContext))
+		e := NewEndpoint(life, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		c, err := e.h2.connect(nil)
 		require.NoError(t, err)
 		end(errChanged)
 		synctest.Wait()
 		require.Error(t, c.cc.Err())
 		// The next one is made, but not before the Endpoint has ended.
-		other := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(h.network.DialContext))
+		other := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		c, err = other.h2.connect(nil)
 		require.NoError(t, err)
 		assert.ErrorIs(t, e.h2.publish(c), errChanged)
@@ -193,7 +193,7 @@ func TestEndpointNotYetSettings(t *testing.T) {
 		})
 
 		// They are waited for.
-		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		began := time.Now()
 		time.AfterFunc(700*time.Millisecond, func() { settle <- 0 })
 		assert.ErrorIs(t, get(ctx, e, "/"), layer.ErrNotReady)
@@ -211,13 +211,13 @@ func TestEndpointNotYetSettings(t *testing.T) {
 		assert.Zero(t, time.Since(began))
 
 		// They are not waited for without end.
-		e = NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext), ConnectTimeout(300*time.Millisecond))
+		e = NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(h.network.DialContext), WithConnectTimeout(300*time.Millisecond))
 		began = time.Now()
 		err := get(ctx, e, "/")
 		assert.ErrorIs(t, err, layer.ErrNotReady)
 		assert.Equal(t, 300*time.Millisecond, time.Since(began))
 		assert.ErrorContains(t, err, "SETTINGS")
-		status, code := StatusOf(err)
+		status, code := StatusFromError(err)
 		assert.Equal(t, http.StatusGatewayTimeout, status)
 		assert.EqualValues(t, grpcDeadlineExceeded, code)
 		settle <- -1
@@ -255,14 +255,14 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 			assert.EqualValues(t, 1, body.closes.Load(), "so it was admitted")
 			assert.ErrorIs(t, err, errNotH2)
 			assert.NotErrorIs(t, err, layer.ErrNotReady, "it can do nothing for this request, ever")
-			status, _ := StatusOf(err)
+			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusBadGateway, status)
 			assert.NoError(t, get(t.Context(), e, "/length"), "and goes on serving others")
 		}
 		assert.NoError(t, e.Ready(t.Context()))
 	})
 	t.Run("h2", func(t *testing.T) {
-		e := endpoint(t, addr, H2())
+		e := endpoint(t, addr, WithHTTP2())
 		err := get(t.Context(), e, "/length")
 		assert.ErrorIs(t, err, errNotH2)
 		assert.ErrorIs(t, err, layer.ErrNotReady)
@@ -275,7 +275,7 @@ func TestEndpointServerWithoutH2(t *testing.T) {
 func TestEndpointIsGreetedByHTTP2(t *testing.T) {
 	near, far := net.Pipe()
 	defer far.Close()
-	e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return near, nil }))
+	e := endpoint(t, "10.0.0.1:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) { return near, nil }))
 	cc, w, err := e.connect(t.Context(), newTransport(http1), http1)
 	require.NoError(t, err)
 	_, _ = far.Write([]byte("\x00\x00\x06\x04\x00\x00\x00\x00\x00"))
@@ -286,7 +286,7 @@ func TestEndpointIsGreetedByHTTP2(t *testing.T) {
 
 func TestEndpointSaysWhyItIsNotReady(t *testing.T) {
 	refused := errors.New("connection refused, it says")
-	e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, refused }))
+	e := endpoint(t, "10.0.0.1:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, refused }))
 	require.NoError(t, layer.Poll(e), "nothing is known yet")
 	require.ErrorIs(t, get(t.Context(), e, "/"), refused)
 	err := layer.Poll(e)
@@ -299,7 +299,7 @@ func TestEndpointUpgrade(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(switchToEcho))
 	life, end := context.WithCancel(context.Background())
 	defer end()
-	e := NewEndpoint(life, addr, H2(), MaxConns(1), ConnectTimeout(patience))
+	e := NewEndpoint(life, addr, WithHTTP2(), WithMaxConns(1), WithConnectTimeout(patience))
 	req := request(t, "GET", "http://web/", "")
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", "echo")
@@ -340,13 +340,13 @@ func switchToEcho(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestEndpointTLS(t *testing.T) {
-	for name, protocol := range map[string]EndpointOption{"HTTP/1.1": H1(), "HTTP/2.0": H2()} {
+	for name, protocol := range map[string]EndpointOption{"HTTP/1.1": WithHTTP1(), "HTTP/2.0": WithHTTP2()} {
 		t.Run(name, func(t *testing.T) {
 			srv := tlsServer(t, true)
 			trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 			trusting.ServerName = "example.com"
 			addr := srv.Listener.Addr().String()
-			e := endpoint(t, addr, protocol, TLS(trusting))
+			e := endpoint(t, addr, protocol, WithTLS(trusting))
 			for range 2 {
 				rsp, err := e.Call(t.Context(), request(t, "GET", "https://web/what", ""))
 				require.NoError(t, err)
@@ -358,18 +358,18 @@ func TestEndpointTLS(t *testing.T) {
 
 			doubtful := trusting.Clone()
 			doubtful.ServerName = "" // 127.0.0.1 is in the certificate
-			assert.NoError(t, get(t.Context(), endpoint(t, addr, protocol, TLS(doubtful)), "/what"))
+			assert.NoError(t, get(t.Context(), endpoint(t, addr, protocol, WithTLS(doubtful)), "/what"))
 			doubtful.ServerName = "elsewhere.org"
-			err := get(t.Context(), endpoint(t, addr, protocol, TLS(doubtful)), "/what")
+			err := get(t.Context(), endpoint(t, addr, protocol, WithTLS(doubtful)), "/what")
 			assert.ErrorIs(t, err, layer.ErrNotReady)
-			status, _ := StatusOf(err)
+			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusBadGateway, status)
 		})
 	}
 	t.Run("no h2", func(t *testing.T) {
 		srv := tlsServer(t, false)
 		cfg := srv.Client().Transport.(*http.Transport).TLSClientConfig
-		err := get(t.Context(), endpoint(t, srv.Listener.Addr().String(), H2(), TLS(cfg)), "/what")
+		err := get(t.Context(), endpoint(t, srv.Listener.Addr().String(), WithHTTP2(), WithTLS(cfg)), "/what")
 		assert.ErrorIs(t, err, layer.ErrNotReady)
 	})
 }
@@ -395,7 +395,7 @@ func TestEndpointLeavesNothing(t *testing.T) {
 			ends = append(ends, c.closed)
 			return c, err
 		}
-		e := NewEndpoint(life, addr, protocol, DialContext(dial), ConnectTimeout(patience))
+		e := NewEndpoint(life, addr, protocol, WithDialContext(dial), WithConnectTimeout(patience))
 		require.NoError(t, get(t.Context(), e, "/length"))
 		end()
 		for _, closed := range ends {

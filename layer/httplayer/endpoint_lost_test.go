@@ -79,7 +79,7 @@ func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
 	// Two idle connections that fail.
 	prepare := func(t *testing.T) (*Endpoint, *faults) {
 		f := &faults{}
-		e := endpoint(t, addr, DialContext(f.DialContext))
+		e := endpoint(t, addr, WithDialContext(f.DialContext))
 		var open []*http.Response
 		for range 2 {
 			rsp, err := e.Call(t.Context(), request(t, "POST", "http://web/", "x"))
@@ -125,7 +125,7 @@ func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 		assert.Len(t, f.made, 2, "it was tried again")
 		assert.Positive(t, body.closes.Load())
-		status, code := StatusOf(err)
+		status, code := StatusFromError(err)
 		assert.Equal(t, http.StatusBadGateway, status)
 		assert.EqualValues(t, grpcUnavailable, code)
 	})
@@ -169,7 +169,7 @@ func TestEndpointLeavesDeadConnectionsBehind(t *testing.T) {
 func TestEndpointFreshConnectionLost(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
 	f := &faults{}
-	e := endpoint(t, addr, DialContext(func(ctx context.Context, network, a string) (net.Conn, error) {
+	e := endpoint(t, addr, WithDialContext(func(ctx context.Context, network, a string) (net.Conn, error) {
 		conn, err := f.DialContext(ctx, network, a)
 		f.breakAll(0)
 		return conn, err
@@ -179,7 +179,7 @@ func TestEndpointFreshConnectionLost(t *testing.T) {
 	assert.ErrorIs(t, err, layer.ErrNotReady)
 	assert.Zero(t, body.reads.Load()+body.closes.Load())
 	assert.Len(t, f.made, 1)
-	status, _ := StatusOf(err)
+	status, _ := StatusFromError(err)
 	assert.Equal(t, http.StatusBadGateway, status)
 }
 
@@ -234,7 +234,7 @@ func TestEndpointBrokenAnswers(t *testing.T) {
 			}
 			require.Error(t, err)
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
-			status, _ := StatusOf(err)
+			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusBadGateway, status)
 		})
 	}
@@ -296,14 +296,14 @@ func TestEndpointH2Refusals(t *testing.T) {
 			})
 		}
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr(t), H2())
+			e := endpoint(t, addr(t), WithHTTP2())
 			require.NoError(t, get(t.Context(), e, "/"))
 			err := get(t.Context(), e, "/")
 			require.Error(t, err)
 			assert.Equal(t, tt.refused, errors.Is(err, layer.ErrNotReady), "%v", err)
 		})
 		t.Run(name+", body unread", func(t *testing.T) {
-			e := endpoint(t, addr(t), H2())
+			e := endpoint(t, addr(t), WithHTTP2())
 			require.NoError(t, get(t.Context(), e, "/"))
 			req, body := withBody(t, "hello")
 			req.Header.Set("Expect", "100-continue")
@@ -314,7 +314,7 @@ func TestEndpointH2Refusals(t *testing.T) {
 			assert.Equal(t, tt.refused, body.closes.Load() == 0)
 		})
 		t.Run(name+", body read", func(t *testing.T) {
-			e := endpoint(t, addr(t), H2())
+			e := endpoint(t, addr(t), WithHTTP2())
 			require.NoError(t, get(t.Context(), e, "/"))
 			in, out := io.Pipe()
 			go out.Write([]byte("x")) // taken at once or at the end
@@ -362,7 +362,7 @@ func TestEndpointH2GoAwayMovesOn(t *testing.T) {
 			}()
 		}
 	}()
-	e := endpoint(t, l.Addr().String(), H2())
+	e := endpoint(t, l.Addr().String(), WithHTTP2())
 	old := make(chan error, 1)
 	go func() { old <- get(context.Background(), e, "/") }()
 	c := <-first
@@ -415,7 +415,7 @@ func TestEndpointH2ConnectionNotToBeUsedAgain(t *testing.T) {
 			}()
 		}
 	}()
-	e := endpoint(t, l.Addr().String(), H2())
+	e := endpoint(t, l.Addr().String(), WithHTTP2())
 	long, err := e.Call(t.Context(), request(t, "GET", "http://web/", ""))
 	require.NoError(t, err)
 	// net/http takes no more streams on a connection after this.
@@ -435,7 +435,7 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 		"used":       func(e *Endpoint) { require.NoError(t, get(t.Context(), e, "/length")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr, H2())
+			e := endpoint(t, addr, WithHTTP2())
 			connectNow(t.Context(), t, e)
 			prepare(e)
 			c := e.h2.current.Load()
@@ -448,7 +448,7 @@ func TestNetHTTPSaysWhatWeKnowIt(t *testing.T) {
 
 func TestEndpointH2RetiredInHand(t *testing.T) {
 	// Somebody has the connection in hand when it is retired.
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), H2())
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithHTTP2())
 	connectNow(t.Context(), t, e)
 	c := e.h2.current.Load()
 	require.True(t, c.acquire())
@@ -464,7 +464,7 @@ func TestEndpointH2RetiredInHand(t *testing.T) {
 func TestEndpointH2ConnectionLostBeforeTheStream(t *testing.T) {
 	// It closes when it was chosen already: the request goes by the next.
 	addr := serve(t, http.HandlerFunc(shapes))
-	e := endpoint(t, addr, H2())
+	e := endpoint(t, addr, WithHTTP2())
 	connectNow(t.Context(), t, e)
 	first := e.h2.current.Load()
 	req, body := withBody(t, "hello")

@@ -111,8 +111,8 @@ func drivePool(steps []poolStep) (problem string) {
 	srv := &holding{conns: make(map[net.Conn]bool)}
 	h.srv.Handler, h.srv.ConnState = srv, srv.track
 	m := &poolModel{srv: srv, net: &switched{network: &h.network}}
-	m.e = NewEndpoint(ctx, "10.0.0.1:80", MaxConns(modelConns), IdleTimeout(modelIdle), DialContext(m.net.DialContext),
-		Backoff(layer.Backoff{Min: modelRetry, Max: modelRetry}))
+	m.e = NewEndpoint(ctx, "10.0.0.1:80", WithMaxConns(modelConns), WithIdleTimeout(modelIdle), WithDialContext(m.net.DialContext),
+		WithBackoff(layer.Backoff{Min: modelRetry, Max: modelRetry}))
 	for i, s := range steps {
 		if problem = m.step(ctx, s); problem == "" {
 			problem = m.compare()

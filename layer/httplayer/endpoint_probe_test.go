@@ -20,8 +20,8 @@ import (
 func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), MaxConns(1), KeepVersion(),
-		DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), WithMaxConns(1), KeepVersion(),
+		WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			if bad.Load() {
 				return nil, once
 			}
@@ -34,7 +34,7 @@ func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 	_, err := e.Call(t.Context(), req)
 	require.ErrorIs(t, err, once)
 	bad.Store(false)
-	for _, svc := range []Service{e, Alone(e)} {
+	for _, svc := range []Service{e, SingleEndpoint(e)} {
 		readyWithin(t, svc)
 	}
 	rsp, err := e.Call(t.Context(), req)
@@ -49,7 +49,7 @@ func TestEndpointProbesInThePlaceOfAnIdleConnection(t *testing.T) {
 func TestEndpointProbesWhatHasNoConnection(t *testing.T) {
 	var bad atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), KeepVersion(), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, serve(t, http.HandlerFunc(shapes)), KeepVersion(), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if bad.Load() {
 			return nil, once
 		}
@@ -99,7 +99,7 @@ func TestEndpointProbesBesideAConnectionThatIsGoingAway(t *testing.T) {
 	next := serve(t, http.HandlerFunc(shapes))
 	var gone, back atomic.Bool
 	once := errors.New("once")
-	e := endpoint(t, l.Addr().String(), KeepVersion(), ConnectTimeout(time.Hour), DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	e := endpoint(t, l.Addr().String(), KeepVersion(), WithConnectTimeout(time.Hour), WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		switch {
 		case back.Load():
 			addr = next

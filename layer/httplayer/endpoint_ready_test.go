@@ -92,8 +92,8 @@ func TestEndpointBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		s := &switched{network: &h.network, off: syscall.ECONNREFUSED}
-		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(s.DialContext),
-			Backoff(layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second}))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(s.DialContext),
+			WithBackoff(layer.Backoff{Min: 100 * time.Millisecond, Max: time.Second}))
 		assert.NoError(t, e.Ready(ctx), "nothing has failed yet")
 		assert.Empty(t, s.attempts(), "and Ready connects only after a failure")
 		assert.ErrorIs(t, get(ctx, e, "/"), layer.ErrNotReady)
@@ -139,9 +139,9 @@ func TestEndpointBacksOff(t *testing.T) {
 func TestEndpointCallTriesAfterTheBackoff(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
-		for _, protocol := range []EndpointOption{H1(), H2()} {
+		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 			s := &switched{network: &h.network, off: errSilence}
-			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(s.DialContext), Backoff(layer.Backoff{Min: 2 * time.Second}))
+			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(s.DialContext), WithBackoff(layer.Backoff{Min: 2 * time.Second}))
 			began := time.Now()
 			err := get(ctx, e, "/")
 			assert.ErrorIs(t, err, layer.ErrNotReady)
@@ -173,7 +173,7 @@ func TestEndpointCallTriesAfterTheBackoff(t *testing.T) {
 func TestEndpointFailuresTogetherCountOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		s := &switched{off: errSilence}
-		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(s.DialContext), Backoff(layer.Backoff{Min: 100 * time.Millisecond}))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(s.DialContext), WithBackoff(layer.Backoff{Min: 100 * time.Millisecond}))
 		errs := make(chan error, 50)
 		for range cap(errs) {
 			go func() { errs <- get(ctx, e, "/") }()
@@ -190,13 +190,13 @@ func TestEndpointFailuresTogetherCountOnce(t *testing.T) {
 func TestEndpointCallerLeavesWhileConnecting(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
-		for _, protocol := range []EndpointOption{H1(), H2()} {
+		for _, protocol := range []EndpointOption{WithHTTP1(), WithHTTP2()} {
 			slow := func(ctx context.Context, network, addr string) (net.Conn, error) {
 				time.Sleep(500 * time.Millisecond)
 				return h.network.DialContext(ctx, network, addr)
 			}
 			c := &counted{by: slow}
-			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(c.DialContext))
+			e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(c.DialContext))
 			began := time.Now()
 			hurried, cancel := context.WithTimeoutCause(ctx, 100*time.Millisecond, errSilence)
 			body := &asked{Reader: strings.NewReader("hello")}
@@ -223,7 +223,7 @@ func TestEndpointConnectsOnceForABurst(t *testing.T) {
 		const streams = 4
 		h := newHost(ctx, streams)
 		c := &counted{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(c.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(c.DialContext))
 		errs := make(chan error, 50)
 		for range cap(errs) {
 			go func() { errs <- get(ctx, e, "/hold") }()
@@ -254,7 +254,7 @@ func TestEndpointMaxConns(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		c := &counted{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", MaxConns(2), DialContext(c.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithMaxConns(2), WithDialContext(c.DialContext))
 		errs := make(chan error, 2)
 		for range cap(errs) {
 			go func() { errs <- get(ctx, e, "/hold") }()
@@ -277,7 +277,7 @@ func TestEndpointIdleConnectionsGo(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		c := &counted{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(c.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(c.DialContext))
 		conns := func() any { synctest.Wait(); return e.Describe().State.Get("connections") }
 		errs := make(chan error, 3)
 		for range cap(errs) {
@@ -308,7 +308,7 @@ func TestEndpointIdleConnectionsGo(t *testing.T) {
 func TestEndpointKeepsItsH2Connection(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
-		e := NewEndpoint(ctx, "10.0.0.1:80", H2(), DialContext(h.network.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		connectNow(ctx, t, e)
 		time.Sleep(time.Hour)
 		assert.Equal(t, 1, e.Describe().State.Get("connections"))
@@ -320,7 +320,7 @@ func TestEndpointUnderAQueue(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		s := &switched{network: &h.network, off: syscall.ECONNREFUSED}
-		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(s.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(s.DialContext))
 		svc := NewStack().Queue(10, 3*time.Second).Service(e)
 		time.AfterFunc(1200*time.Millisecond, func() { s.set(nil) })
 		began := time.Now()

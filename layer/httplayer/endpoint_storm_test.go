@@ -42,7 +42,7 @@ func yield(n int) {
 func TestEndpointH2CancelsAtCapacity(t *testing.T) {
 	const streams = 3
 	addr := rawServer(t, func(_ int, conn net.Conn) { (&unresetting{rawH2: newRawH2(conn), limit: streams}).serve(t) })
-	e := endpoint(t, addr, H2(), ConnectTimeout(time.Minute), DialContext(
+	e := endpoint(t, addr, WithHTTP2(), WithConnectTimeout(time.Minute), WithDialContext(
 		func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 			return slowReset{conn}, err
@@ -182,7 +182,7 @@ func TestEndpointH2SilentServerIsFull(t *testing.T) {
 				return
 			}
 		}
-	}), H2())
+	}), WithHTTP2())
 	connectNow(t.Context(), t, e)
 	c := e.h2.current.Load()
 	ctx, cancel := context.WithCancel(t.Context())

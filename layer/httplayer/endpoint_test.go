@@ -23,8 +23,8 @@ import (
 
 // protocols runs a test once by each protocol.
 func protocols(t *testing.T, test func(t *testing.T, protocol EndpointOption)) {
-	t.Run("http1", func(t *testing.T) { test(t, H1()) })
-	t.Run("h2", func(t *testing.T) { test(t, H2()) })
+	t.Run("http1", func(t *testing.T) { test(t, WithHTTP1()) })
+	t.Run("h2", func(t *testing.T) { test(t, WithHTTP2()) })
 }
 
 // shapes answers each path with a response of another shape.
@@ -190,8 +190,8 @@ func TestEndpointProtocolFollowsTheRequest(t *testing.T) {
 	}{
 		"auto":        {nil, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
 		"as received": {[]EndpointOption{KeepVersion()}, "HTTP/1.1", "HTTP/2.0", "HTTP/1.1"},
-		"h1":          {[]EndpointOption{H1()}, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
-		"h2":          {[]EndpointOption{H2()}, "HTTP/2.0", "HTTP/2.0", "HTTP/1.1"},
+		"h1":          {[]EndpointOption{WithHTTP1()}, "HTTP/1.1", "HTTP/1.1", "HTTP/1.1"},
+		"h2":          {[]EndpointOption{WithHTTP2()}, "HTTP/2.0", "HTTP/2.0", "HTTP/1.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := endpoint(t, addr, tt.opts...)
@@ -282,7 +282,7 @@ func (c *counted) DialContext(ctx context.Context, network, addr string) (net.Co
 func TestEndpointUsesTheNewestIdleConnection(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { say(w, r.RemoteAddr) }))
 	var c counted
-	e := endpoint(t, addr, DialContext(c.DialContext))
+	e := endpoint(t, addr, WithDialContext(c.DialContext))
 	var open []*http.Response
 	for range 3 {
 		rsp, err := e.Call(t.Context(), request(t, "GET", "http://web/", ""))
@@ -373,7 +373,7 @@ func connectNow(ctx context.Context, t *testing.T, e *Endpoint) {
 
 func TestEndpointDescribes(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(shapes))
-	e := endpoint(t, addr, H2())
+	e := endpoint(t, addr, WithHTTP2())
 	keys := func() (keys []string) {
 		for _, a := range e.Describe().State {
 			keys = append(keys, a.Key)

@@ -91,7 +91,7 @@ func readyWithin(t *testing.T, svc Service) {
 func TestEndpointIsHungUpOn(t *testing.T) {
 	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), KeepVersion(), ConnectTimeout(patience))
+			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), KeepVersion(), WithConnectTimeout(patience))
 			req, body := byTwo(t, false)
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, layer.ErrNotReady)
@@ -114,9 +114,9 @@ func TestEndpointIsHungUpOn(t *testing.T) {
 // whether or not HTTP/2 was asked for.
 func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
 	addr := rawServer(t, func(int, net.Conn) {})
-	for name, opts := range map[string][]EndpointOption{"auto": nil, "h2": {H2()}} {
+	for name, opts := range map[string][]EndpointOption{"auto": nil, "h2": {WithHTTP2()}} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr, append(opts, ConnectTimeout(patience))...)
+			e := endpoint(t, addr, append(opts, WithConnectTimeout(patience))...)
 			req, body := byTwo(t, true)
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, layer.ErrNotReady)
@@ -130,7 +130,7 @@ func TestEndpointRefusesGRPCThatIsHungUpOn(t *testing.T) {
 // What a server was found to speak is forgotten when there are signs of another.
 func TestEndpointForgetsWhatWasSpoken(t *testing.T) {
 	const no, yes = "HTTP/1.1 505 No\r\nContent-Length: 0\r\n\r\n", "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), KeepVersion(), ConnectTimeout(patience))
+	e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), false, answering(no), answering(yes), hangUpOn), KeepVersion(), WithConnectTimeout(patience))
 	call := func() (*http.Response, error) {
 		req, _ := byTwo(t, false)
 		return e.Call(t.Context(), req)
@@ -164,7 +164,7 @@ func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
 			say(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		}
 	})
-	e := endpoint(t, addr, KeepVersion(), ConnectTimeout(patience))
+	e := endpoint(t, addr, KeepVersion(), WithConnectTimeout(patience))
 	require.NoError(t, get(t.Context(), e, "/"))
 	req, _ := byTwo(t, false)
 	_, err := e.Call(t.Context(), req)
@@ -179,7 +179,7 @@ func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
 	assert.True(t, e.lastH2.Load())
 }
 
-// By TLS it is the handshake that shows what a server speaks.
+// By WithTLS it is the handshake that shows what a server speaks.
 func TestEndpointTLSServerWithoutH2(t *testing.T) {
 	srv := tlsServer(t, false)
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
@@ -189,7 +189,7 @@ func TestEndpointTLSServerWithoutH2(t *testing.T) {
 		http.HandlerFunc(shapes))
 	for name, addr := range map[string]string{"refuses": srv.Listener.Addr().String(), "says nothing": quiet.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr, TLS(trusting), ConnectTimeout(patience))
+			e := endpoint(t, addr, WithTLS(trusting), WithConnectTimeout(patience))
 			req, body := byTwo(t, true)
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, errNotH2)
@@ -232,7 +232,7 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 		s.Protocols.SetHTTP2(true)
 	})
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
-	e := endpoint(t, l.Addr().String(), TLS(trusting))
+	e := endpoint(t, l.Addr().String(), WithTLS(trusting))
 	two := func() {
 		req, _ := byTwo(t, false)
 		rsp, err := e.Call(t.Context(), req)
@@ -250,7 +250,7 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 			_, err := e.Call(t.Context(), req)
 			require.ErrorIs(t, err, errNotH1)
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
-			status, _ := StatusOf(err)
+			status, _ := StatusFromError(err)
 			assert.Equal(t, http.StatusBadGateway, status)
 			assert.EqualValues(t, 1, body.closes.Load())
 			assert.Zero(t, body.reads.Load())
@@ -265,7 +265,7 @@ func TestEndpointTLSServerOfH2Alone(t *testing.T) {
 	two()
 
 	// Who wants HTTP/1.1 and nothing else has no address that can be reached.
-	e = endpoint(t, l.Addr().String(), TLS(trusting), H1())
+	e = endpoint(t, l.Addr().String(), WithTLS(trusting), WithHTTP1())
 	require.ErrorIs(t, get(t.Context(), e, "/"), layer.ErrNotReady)
 	assert.Equal(t, "down", e.Describe().State.Get("link"))
 }
@@ -306,7 +306,7 @@ func TestEndpointCleartextBeginsWithHTTP1(t *testing.T) {
 			opts := []EndpointOption{}
 			if tt.tls {
 				srv := tlsServer(t, true)
-				opts = append(opts, TLS(srv.Client().Transport.(*http.Transport).TLSClientConfig))
+				opts = append(opts, WithTLS(srv.Client().Transport.(*http.Transport).TLSClientConfig))
 				serveOn(t, tls.NewListener(l, &tls.Config{Certificates: srv.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}), h,
 					func(s *http.Server) { s.Protocols.SetHTTP2(true) })
 			} else {

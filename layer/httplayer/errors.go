@@ -26,7 +26,7 @@ const (
 	grpcUnauthenticated   = 16
 )
 
-// StatusOf returns what a client is told of err: the HTTP status, and the gRPC
+// StatusFromError returns what a client is told of err: the HTTP status, and the gRPC
 // status code for a gRPC request. They are those of linkerd's proxy
 // (app/core/src/errors/respond.rs), in this order:
 //
@@ -48,7 +48,7 @@ const (
 // for the reason. An injected fault (layer.ErrInjected) is answered as what it
 // wraps, without a cause as anything else. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
 // a status for a caller who cancelled; nobody is left to read it.
-func StatusOf(err error) (httpStatus int, grpcCode uint32) {
+func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	var chosen *StatusError
 	switch {
 	case err == nil:
@@ -59,7 +59,7 @@ func StatusOf(err error) (httpStatus int, grpcCode uint32) {
 		return http.StatusTooManyRequests, grpcResourceExhausted
 	case errors.Is(err, layer.ErrFailFast), errors.Is(err, layer.ErrTimeout):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded
-	case isShed(err), errors.Is(err, layer.ErrTryRefused):
+	case isShed(err), errors.Is(err, layer.ErrRetryRejected):
 		return http.StatusServiceUnavailable, grpcUnavailable
 	case timedOut(err):
 		return http.StatusGatewayTimeout, grpcDeadlineExceeded

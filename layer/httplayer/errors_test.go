@@ -55,7 +55,7 @@ func statuses() map[string]struct {
 		"refused":                  {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "8 of 8"}, 503, 14, true},
 		"closed":                   {layer.ErrClosed, 503, 14, true},
 		"does not exist":           {&layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "does not exist"}, 503, 14, true},
-		"failed, then refused":     {&layer.Error{Layer: "retry", Kind: layer.ErrTryRefused, Err: &peerError{io.EOF}}, 503, 14, true},
+		"failed, then refused":     {&layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: &peerError{io.EOF}}, 503, 14, true},
 		"connection refused":       {dial(syscall.ECONNREFUSED), 502, 14, true},
 		"reset":                    {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET}, 502, 14, true},
 		"read timeout":             {&net.OpError{Op: "read", Net: "tcp", Err: syscall.ETIMEDOUT}, 502, 14, true},
@@ -103,19 +103,19 @@ func statuses() map[string]struct {
 func TestStatusOf(t *testing.T) {
 	for name, tt := range statuses() {
 		t.Run(name, func(t *testing.T) {
-			status, code := StatusOf(tt.err)
+			status, code := StatusFromError(tt.err)
 			assert.Equal(t, tt.status, status)
 			assert.Equal(t, tt.code, code)
 		})
 	}
-	status, code := StatusOf(nil)
+	status, code := StatusFromError(nil)
 	assert.Equal(t, 200, status)
 	assert.Zero(t, code)
 }
 
 func failing(err error, opts ...HandlerOption) http.Handler {
 	svc := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, err })
-	return Handler(svc, append([]HandlerOption{InformationalHeaders(true)}, opts...)...)
+	return Handler(svc, append([]HandlerOption{WithErrorHeaders(true)}, opts...)...)
 }
 
 func TestHandlerErrors(t *testing.T) {
@@ -169,7 +169,7 @@ func TestHandlerErrorsInGRPC(t *testing.T) {
 // the Handler says so.
 func TestInformationalHeaders(t *testing.T) {
 	for name, opts := range map[string][]HandlerOption{
-		"default": nil, "off": {InformationalHeaders(false)}, "on": {InformationalHeaders(true)},
+		"default": nil, "off": {WithErrorHeaders(false)}, "on": {WithErrorHeaders(true)},
 	} {
 		proxy := serve(t, Handler(endpoint(t, refusedAddr(t)), opts...))
 		on := name == "on"
@@ -218,13 +218,13 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 		after  int // the status of later requests, if it is another one
 	}{
 		"connection refused": {addr: refusedAddr(t), status: 502}, // tests.md A22
-		"no such host":       {addr: "nowhere.invalid:80", status: 502, opts: []EndpointOption{DialContext(noSuchHost)}},
-		"silence": {addr: "a:80", status: 504, opts: []EndpointOption{ConnectTimeout(time.Millisecond), DialContext(
+		"no such host":       {addr: "nowhere.invalid:80", status: 502, opts: []EndpointOption{WithDialContext(noSuchHost)}},
+		"silence": {addr: "a:80", status: 504, opts: []EndpointOption{WithConnectTimeout(time.Millisecond), WithDialContext(
 			func(ctx context.Context, network, addr string) (net.Conn, error) {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			})}},
-		"at capacity": {addr: hang, opts: []EndpointOption{H2()}, status: 503},
+		"at capacity": {addr: hang, opts: []EndpointOption{WithHTTP2()}, status: 503},
 		"queued too long": {addr: refusedAddr(t), status: 504, after: 503, wrap: func(svc Service) Service {
 			return NewStack().Queue(1, time.Millisecond).Service(svc)
 		}},
@@ -238,7 +238,7 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 			for s := c.request(); s != 0; s = c.request() {
 				c.reset(s, 0x2)
 			}
-		}), opts: []EndpointOption{H2()}, status: 502},
+		}), opts: []EndpointOption{WithHTTP2()}, status: 502},
 		"limit": {addr: "a:80", status: 503, wrap: func(svc Service) Service { return NewStack().Limit(0).Service(svc) }},
 		"died":  {addr: rawServer(t, func(_ int, c net.Conn) { c.Read(make([]byte, 10)) }), status: 502},
 	} {
@@ -247,7 +247,7 @@ func TestHandlerUpstreamErrors(t *testing.T) {
 			if tt.wrap != nil {
 				svc = tt.wrap(svc)
 			}
-			proxy := serve(t, Handler(svc, InformationalHeaders(true)))
+			proxy := serve(t, Handler(svc, WithErrorHeaders(true)))
 			for i, two := range []bool{false, true} {
 				rsp, err := client(t, two).Do(request(t, "POST", "http://"+proxy+"/", "body"))
 				require.NoError(t, err)
@@ -270,7 +270,7 @@ func noSuchHost(_ context.Context, network, addr string) (net.Conn, error) {
 func TestHandlerLogs(t *testing.T) {
 	var out bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&out, nil))
-	h := failing(errors.New("odd"), Logger(logger))
+	h := failing(errors.New("odd"), WithLogger(logger))
 	h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/a?secret", nil))
 	line := out.String()
 	for _, want := range []string{"WARN", "method=GET", "authority=web", "path=/a ", "status=500", "err=odd"} {
@@ -291,7 +291,7 @@ func TestHandlerLogsClientErrorsAtDebug(t *testing.T) {
 		for _, at := range []slog.Level{slog.LevelDebug, slog.LevelInfo} {
 			var out bytes.Buffer
 			logger := slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: at}))
-			h := failing(&StatusError{Code: status}, Logger(logger))
+			h := failing(&StatusError{Code: status}, WithLogger(logger))
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil))
 			assert.Equal(t, level >= at, strings.Contains(out.String(), "level="+level.String()+" msg=\"request failed\""), "%d at %v: %s", status, at, out.String())
 		}
@@ -302,7 +302,7 @@ func TestHandlerLogsClientErrorsAtDebug(t *testing.T) {
 func TestHandlerLogIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		h := failing(errors.New("odd"), Logger(slog.New(slog.NewTextHandler(&out, nil))))
+		h := failing(errors.New("odd"), WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 		for range 1000 {
 			h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/", nil))
 		}

@@ -10,10 +10,10 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-func ExampleReadDeadline() {
+func ExampleDeadlineFromHeader() {
 	svc := layer.NewStack[*http.Request, *http.Response]().
-		With("deadline_in", layer.DeadlineIn[*http.Request, *http.Response](
-			httplayer.ReadDeadline(httplayer.GRPCTimeout, httplayer.DeadlineGRPC))).
+		With("deadline_in", layer.DeadlineFromRequest[*http.Request, *http.Response](
+			httplayer.DeadlineFromHeader(httplayer.GRPCTimeout, httplayer.DeadlineGRPC))).
 		Service(layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 			at, _ := ctx.Deadline()
 			fmt.Println(time.Until(at).Round(time.Second), "left")
@@ -27,7 +27,7 @@ func ExampleReadDeadline() {
 	req.Header.Set(httplayer.GRPCTimeout, "0n")
 	_, err = svc.Call(context.Background(), req)
 	fmt.Println(err)
-	fmt.Println(httplayer.StatusOf(err))
+	fmt.Println(httplayer.StatusFromError(err))
 	// Output:
 	// 5s left
 	// 200 <nil>

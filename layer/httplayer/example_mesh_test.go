@@ -28,7 +28,7 @@ func ExampleUpgradeOrigProto() {
 	inbound.Start()
 	defer inbound.Close()
 
-	toInbound := httplayer.NewEndpoint(context.Background(), inbound.Listener.Addr().String(), httplayer.H2())
+	toInbound := httplayer.NewEndpoint(context.Background(), inbound.Listener.Addr().String(), httplayer.WithHTTP2())
 	outbound := httptest.NewServer(httplayer.Handler(httplayer.UpgradeOrigProto()(toInbound)))
 	defer outbound.Close()
 
@@ -54,7 +54,7 @@ func ExampleStatusError() {
 		&httplayer.StatusError{Code: http.StatusLoopDetected, Reason: "gateway loop", Close: true},
 		&httplayer.IdentityError{Required: "web.default.serviceaccount.identity"},
 	} {
-		status, grpc := httplayer.StatusOf(err)
+		status, grpc := httplayer.StatusFromError(err)
 		fmt.Println(status, grpc, err)
 	}
 	// Output:

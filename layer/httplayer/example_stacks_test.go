@@ -41,16 +41,16 @@ func Example_client() {
 	resolver := static.New(map[string][]resolve.Endpoint{target: endpoints})
 	budget := layer.NewBudget(10*time.Second, 0.2, 10)
 	endpoint := func(ctx context.Context, t discover.Target) httplayer.Service {
-		return httplayer.NewStack(layer.For[*http.Response](t.Name)).
+		return httplayer.NewStack(layer.WithTarget[*http.Response](t.Name)).
 			Limit(64).
 			Service(httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 	}
-	web := httplayer.NewStack(layer.For[*http.Response](target)).
+	web := httplayer.NewStack(layer.WithTarget[*http.Response](target)).
 		Timeout(10*time.Second).
-		Retry(httplayer.RetryPolicy{Budget: budget, PerTry: 2 * time.Second}).
+		Retry(httplayer.RetryPolicy{Budget: budget, AttemptTimeout: 2 * time.Second}).
 		Queue(1000, 3*time.Second).
 		Hedge(httplayer.HedgePolicy{Budget: budget}).
-		DeadlineOut(httplayer.WriteDeadline("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
+		DeadlineToRequest(httplayer.DeadlineToHeader("Request-Timeout", httplayer.DeadlineDuration), 5*time.Millisecond).
 		Service(balance.Resolve(ctx, resolver, target, endpoint))
 
 	client := &http.Client{Transport: httplayer.RoundTripper(web)}
@@ -89,14 +89,14 @@ func Example_gateway() {
 	defer srv.Close()
 	addresses := map[string]string{"shop.example": srv.Listener.Addr().String()}
 	host := func(ctx context.Context, host string) httplayer.Service {
-		return httplayer.NewStack(layer.For[*http.Response](host)).
+		return httplayer.NewStack(layer.WithTarget[*http.Response](host)).
 			Retry(httplayer.RetryPolicy{}).
 			Queue(1000, time.Second).
 			Breaker(layer.UnifiedBreaker()).
 			AdaptiveLimit(layer.AdaptivePolicy{}).
 			Service(httplayer.NewEndpoint(ctx, addresses[host]))
 	}
-	routes := layer.NewCache(ctx, host, layer.CachePolicy{Idle: 5 * time.Minute, Capacity: 1000}, layer.Until(httplayer.Completion))
+	routes := layer.NewCache(ctx, host, layer.CachePolicy{IdleTimeout: 5 * time.Minute, Capacity: 1000}, layer.WithCompletion(httplayer.Completion))
 	hostOf := func(r *http.Request) (string, error) {
 		host := strings.ToLower((&url.URL{Host: r.Host}).Hostname()) // without the port
 		if _, ok := addresses[host]; !ok {
@@ -104,7 +104,7 @@ func Example_gateway() {
 		}
 		return host, nil
 	}
-	client := func(r *http.Request) netip.Addr { return httplayer.Access{}.Source(r).Addr() } // of its ports together
+	client := func(r *http.Request) netip.Addr { return httplayer.Accessor{}.Source(r).Addr() } // of its ports together
 
 	drainer := layer.NewDrainer() // server.Shutdown(ctx) and then drainer.Drain(ctx) on the way out
 	gateway := httplayer.NewStack().
@@ -153,7 +153,7 @@ func Example_server() {
 	drainer := layer.NewDrainer()
 	stack := httplayer.NewStack().
 		Drain(drainer).
-		DeadlineIn(httplayer.ReadDeadline("Request-Timeout", httplayer.DeadlineDuration)).
+		DeadlineFromRequest(httplayer.DeadlineFromHeader("Request-Timeout", httplayer.DeadlineDuration)).
 		Timeout(30 * time.Second).
 		Shed(layer.ShedPolicy{}).
 		AdaptiveLimit(layer.AdaptivePolicy{})

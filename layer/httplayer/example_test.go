@@ -73,7 +73,7 @@ func ExampleHandler() {
 	// Output: 200 OK hello from web.default/a <nil>
 }
 
-// An error response says why the request failed only with InformationalHeaders.
+// An error response says why the request failed only with WithErrorHeaders.
 func ExampleHandler_errors() {
 	refused := func(context.Context, *http.Request) (*http.Response, error) {
 		return nil, &layer.Error{Layer: "limit", Target: "web.default:80", Kind: layer.ErrNotReady, Reason: "100 of 100 in flight"}
@@ -84,7 +84,7 @@ func ExampleHandler_errors() {
 	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
 	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
 
-	h = httplayer.Handler(layer.Func[*http.Request, *http.Response](refused), httplayer.InformationalHeaders(true))
+	h = httplayer.Handler(layer.Func[*http.Request, *http.Response](refused), httplayer.WithErrorHeaders(true))
 	rec = httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "http://web.default/", http.NoBody))
 	fmt.Printf("%d %q\n", rec.Code, rec.Header().Get("L5d-Proxy-Error"))
@@ -100,7 +100,7 @@ func ExampleNewEndpoint() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.H1(), httplayer.MaxConns(10))
+	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.WithHTTP1(), httplayer.WithMaxConns(10))
 	fmt.Println(endpoint.Ready(ctx), endpoint.Describe().State.Get("connections"))
 	req, _ := http.NewRequest(http.MethodGet, "http://web.default/", nil)
 	rsp, err := endpoint.Call(ctx, req)
@@ -119,9 +119,9 @@ func ExampleNewEndpoint() {
 }
 
 // The status of an error, for those who answer it themselves.
-func ExampleStatusOf() {
+func ExampleStatusFromError() {
 	for _, err := range []error{layer.ErrFailFast, layer.ErrNotReady, io.ErrUnexpectedEOF, errors.New("odd")} {
-		status, code := httplayer.StatusOf(err)
+		status, code := httplayer.StatusFromError(err)
 		fmt.Printf("%-15v %d %s, gRPC %d\n", err, status, http.StatusText(status), code)
 	}
 	// Output:
@@ -133,13 +133,13 @@ func ExampleStatusOf() {
 
 // An address that stands for many servers: connections are made anew now and
 // then, so that those which come up get their share.
-func ExampleMaxConnAge() {
+func ExampleWithMaxConnAge() {
 	srv := hello()
 	defer srv.Close()
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 
-	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.MaxConnAge(5*time.Minute))
+	endpoint := httplayer.NewEndpoint(ctx, srv.Listener.Addr().String(), httplayer.WithMaxConnAge(5*time.Minute))
 	req, _ := http.NewRequest(http.MethodGet, "http://web.default/", nil)
 	rsp, err := endpoint.Call(ctx, req)
 	if err != nil {

@@ -27,7 +27,7 @@ func says(status int, text string) layer.Func[*http.Request, *http.Response] {
 
 // instead is a Fallback to a default.
 func instead(text string) httplayer.FallbackPolicy {
-	return httplayer.FallbackPolicy{To: func(ctx context.Context, req *http.Request, _ layer.Outcome[*http.Response]) (*http.Response, error) {
+	return httplayer.FallbackPolicy{Handle: func(ctx context.Context, req *http.Request, _ layer.Outcome[*http.Response]) (*http.Response, error) {
 		return says(http.StatusOK, text)(ctx, req)
 	}}
 }

@@ -22,7 +22,7 @@ const (
 // form.
 func formOf(req *http.Request) form {
 	switch {
-	case isHTTP10(req), req.RequestURI != "" && (Access{}).Authority(req) == "":
+	case isHTTP10(req), req.RequestURI != "" && (Accessor{}).Authority(req) == "":
 		return dedicated
 	case cameAbsolute(req):
 		return absoluteForm
@@ -42,7 +42,7 @@ func cameAsURL(req *http.Request) bool {
 
 // absoluteTarget is the target of r in absolute form.
 func absoluteTarget(r *http.Request) string {
-	var a Access
+	var a Accessor
 	target := a.Scheme(r) + "://" + a.Authority(r) + a.Path(r)
 	if r.URL != nil && (r.URL.RawQuery != "" || r.URL.ForceQuery) {
 		target += "?" + r.URL.RawQuery

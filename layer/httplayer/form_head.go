@@ -19,7 +19,7 @@ func (o outgoing) inForm(f form, req *http.Request, w *wire) {
 	case absoluteForm:
 		o.URL = inAbsoluteForm(o.URL)
 	case dedicated:
-		w.head = &plainHead{ten: isHTTP10(req) && o.ContentLength >= 0, noHost: (Access{}).Authority(req) == ""}
+		w.head = &plainHead{ten: isHTTP10(req) && o.ContentLength >= 0, noHost: (Accessor{}).Authority(req) == ""}
 	}
 	if req.RequestURI != "" && req.ProtoMajor == 1 && o.body == nil {
 		o.unsized()

@@ -61,7 +61,7 @@ func TestPoolOfFormsModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		e := NewEndpoint(ctx, up, MaxConns(limit), ConnectTimeout(patience))
+		e := NewEndpoint(ctx, up, WithMaxConns(limit), WithConnectTimeout(patience))
 		var open []*http.Response
 		seen := map[int]form{}
 		for _, step := range rapid.SliceOfN(rapid.Custom(func(t *rapid.T) poolFormStep {

@@ -124,7 +124,7 @@ func TestGoAwayInTwoSteps(t *testing.T) {
 		asked <- struct{}{}
 		<-answer
 		say(w, "hello")
-	}), DrainPatience(patience))
+	}), WithDrainTimeout(patience))
 	conn, done := callOn(t, t.Context(), s)
 	c := newFramerClient(t, conn)
 	c.deaf = true
@@ -159,7 +159,7 @@ func TestGoAwayInTwoSteps(t *testing.T) {
 
 // A client that does not answer is given some time.
 func TestGoAwayWithoutAnAnswer(t *testing.T) {
-	s := NewServer(http.HandlerFunc(shapes), DrainPatience(10*time.Millisecond))
+	s := NewServer(http.HandlerFunc(shapes), WithDrainTimeout(10*time.Millisecond))
 	conn, done := callOn(t, t.Context(), s)
 	c := newFramerClient(t, conn)
 	c.deaf = true

@@ -75,7 +75,7 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 		return n, err
 	}
 	err = overdue(b.req, b.began, err)
-	_, code := StatusOf(err)
+	_, code := StatusFromError(err)
 	if _, reset := errors.AsType[streamError](err); code == grpcInternal && !reset {
 		code = grpcUnavailable // it is the peer who breaks off
 	}

@@ -28,7 +28,7 @@ func TestGRPCBreaksOffBehindAnnouncedTrailers(t *testing.T) {
 					<-halfway
 					panic(http.ErrAbortHandler)
 				}))
-				proxy := serve(t, Handler(endpoint(t, up, H2(), ConnectTimeout(patience)), InformationalHeaders(tells)))
+				proxy := serve(t, Handler(endpoint(t, up, WithHTTP2(), WithConnectTimeout(patience)), WithErrorHeaders(tells)))
 				req := request(t, http.MethodPost, "http://"+proxy+"/", "x")
 				req.Header.Set("Content-Type", "application/grpc")
 				rsp, err := client(t, true).Do(req)

@@ -37,7 +37,7 @@ import (
 // connection; what was sent together with it is kept until that is known, and is
 // a next request if the handler does not.
 //
-// net/http recognizes TLS by the type of a connection. A [tls.Conn] in a guard
+// net/http recognizes WithTLS by the type of a connection. A [tls.Conn] in a guard
 // is served as cleartext is: no HTTP/2 by ALPN, and no Request.TLS.
 //
 // Cost: 150 bytes for each connection, 632 more once a target was absolute; one
@@ -48,7 +48,7 @@ import (
 // A Guard starts nothing and is safe for concurrent use.
 type Guard struct {
 	log   *slog.Logger
-	lax   bool // OtherHost is none
+	lax   bool // HostMismatch is none
 	to    [guardReasons]metrics.Counter
 	count [guardReasons]atomic.Int64
 }
@@ -60,9 +60,9 @@ type guardOption func(*Guard)
 
 func (f guardOption) apply(g *Guard) { f(g) }
 
-// GuardCounter counts connections that were cut, by the label "reason"; see
+// WithGuardCounter counts connections that were cut, by the label "reason"; see
 // [GuardReason].
-func GuardCounter(c metrics.Counter) GuardOption {
+func WithGuardCounter(c metrics.Counter) GuardOption {
 	return guardOption(func(g *Guard) {
 		for r := range g.to {
 			g.to[r] = c.With("reason", GuardReason(r).String())
@@ -70,25 +70,25 @@ func GuardCounter(c metrics.Counter) GuardOption {
 	})
 }
 
-// GuardLogger logs connections that were cut at level Warn. Repeated messages are
-// limited as those of [Logger] are. The default, and nil, is silence.
-func GuardLogger(l *slog.Logger) GuardOption {
+// WithGuardLogger logs connections that were cut at level Warn. Repeated messages are
+// limited as those of [WithLogger] are. The default, and nil, is silence.
+func WithGuardLogger(l *slog.Logger) GuardOption {
 	return guardOption(func(g *Guard) { g.log = l })
 }
 
-// TargetOverHost lets an absolute target pass whose Host names another host, and
+// WithHostMismatch lets an absolute target pass whose Host names another host, and
 // has the target count: so RFC 9112, section 3.2.2, wants it of a proxy. It is right
 // where requests go on by a [Handler], which says the host of the target, and
 // nowhere what Host said. The default is to cut such a connection: who looks at
 // the bytes, as a log or a filter before this, may see the other host.
-func TargetOverHost() GuardOption {
+func WithHostMismatch() GuardOption {
 	return guardOption(func(g *Guard) { g.lax = true })
 }
 
 // NewGuard returns a Guard for any number of listeners and connections.
 func NewGuard(opts ...GuardOption) *Guard {
 	g := &Guard{}
-	GuardCounter(discard.NewCounter()).apply(g)
+	WithGuardCounter(discard.NewCounter()).apply(g)
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(g)
@@ -98,8 +98,8 @@ func NewGuard(opts ...GuardOption) *Guard {
 	return g
 }
 
-// Cuts returns how many connections were cut for the given reason.
-func (g *Guard) Cuts(r GuardReason) int64 {
+// Rejected returns how many connections were cut for the given reason.
+func (g *Guard) Rejected(r GuardReason) int64 {
 	if r >= guardReasons {
 		return 0
 	}

@@ -16,7 +16,7 @@ import (
 // TestGuardOrdinaryBytes sends what old and new clients send, byte for byte.
 func TestGuardOrdinaryBytes(t *testing.T) {
 	guard := NewGuard()
-	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), H1()), guard)
+	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), WithHTTP1()), guard)
 	for name, tt := range map[string]struct {
 		sent string
 		want []string
@@ -54,7 +54,7 @@ func TestGuardOrdinaryBytes(t *testing.T) {
 
 func TestGuardGoClient(t *testing.T) {
 	guard := NewGuard()
-	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), H1()), guard)
+	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), WithHTTP1()), guard)
 	c := client(t, false)
 	c.Transport.(*http.Transport).ExpectContinueTimeout = 1e9
 	large := strings.Repeat("0123456789abcdef", 1<<16)
@@ -90,7 +90,7 @@ func TestGuardCurl(t *testing.T) {
 		t.Skip("NOT RUN: there is no curl on this machine")
 	}
 	guard := NewGuard()
-	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), H1()), guard)
+	addr := guarded(t, endpoint(t, serve(t, http.HandlerFunc(shapes)), WithHTTP1()), guard)
 	root := "http://" + addr
 	large := strings.Repeat("0123456789abcdef", 1<<17)
 	for name, tt := range map[string]struct{ args, in, want string }{

@@ -160,7 +160,7 @@ func attacked(t *testing.T, a attack, guard *Guard) (got result) {
 	t.Helper()
 	upstream := newRecorder(t)
 	var mu sync.Mutex
-	e := endpoint(t, upstream.addr, H1())
+	e := endpoint(t, upstream.addr, WithHTTP1())
 	svc := layer.Func[*http.Request, *http.Response](func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		mu.Lock()
 		got.called++
@@ -260,7 +260,7 @@ func TestGuardCorpusWithout(t *testing.T) {
 func cuts(g *Guard) map[string]int64 {
 	all := map[string]int64{}
 	for r := range guardReasons {
-		if n := g.Cuts(r); n > 0 {
+		if n := g.Rejected(r); n > 0 {
 			all[r.String()] = n
 		}
 	}

@@ -34,7 +34,7 @@ func (c overConn) Close() error {
 func (c overConn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 
 // detected runs what a proxy does with a connection: where it was going, whether
-// it is TLS for us, what is spoken, and a guard before the server of HTTP.
+// it is WithTLS for us, what is spoken, and a guard before the server of HTTP.
 func detected(t *testing.T, guard *Guard, cfg *tls.Config) (addr string) {
 	t.Helper()
 	conns := make(pipes)
@@ -50,21 +50,21 @@ func detected(t *testing.T, guard *Guard, cfg *tls.Config) (addr string) {
 			_, _ = io.Copy(conn, buffered)
 		}
 	}))
-	toHTTP := layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	toHTTP := layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		over, done := context.WithCancel(ctx)
 		conns <- guard.Conn(overConn{conn, done})
 		<-over.Done()
-		return tcplayer.Traffic{}, nil
+		return tcplayer.ByteCount{}, nil
 	})
 	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: toHTTP, HTTP2: toHTTP})
-	front := tcplayer.DetectTLS(cfg, tcplayer.Names("gotower.test"), tcplayer.TLSServers{Local: detect, Clear: detect})
+	front := tcplayer.DetectTLS(cfg, tcplayer.MatchServerName("gotower.test"), tcplayer.TLSServers{Terminate: detect, Cleartext: detect})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	ctx, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	fixed := tcplayer.Fixed(netip.MustParseAddrPort("192.0.2.1:80"))
+	fixed := tcplayer.FixedDst(netip.MustParseAddrPort("192.0.2.1:80"))
 	go func() {
-		served <- tcplayer.Serve(ctx, l, tcplayer.Transparent(fixed, front, nil), tcplayer.Grace(patience))
+		served <- tcplayer.Serve(ctx, l, tcplayer.Transparent(fixed, front, nil), tcplayer.WithShutdownTimeout(patience))
 	}()
 	t.Cleanup(func() {
 		end()
@@ -118,11 +118,11 @@ func TestGuardBehindDetection(t *testing.T) {
 			_, err := http.ReadResponse(in, nil)
 			require.NoError(t, err, "kept alive")
 
-			cuts := guard.Cuts(TwoFramings)
+			cuts := guard.Rejected(ConflictingLength)
 			_, in = talk(get+"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+get, "200", "400")
 			_, err = in.ReadByte()
 			require.Error(t, err, "it is closed")
-			assert.Equal(t, cuts+1, guard.Cuts(TwoFramings))
+			assert.Equal(t, cuts+1, guard.Rejected(ConflictingLength))
 
 			conn, in = talk("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", "101")
 			say(conn, "Content-Length: 1\nX")

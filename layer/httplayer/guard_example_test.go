@@ -42,7 +42,7 @@ func ExampleGuard() {
 		body, _ := io.ReadAll(rsp.Body)
 		fmt.Printf("%s: %s\n", rsp.Status, body)
 	}
-	fmt.Println(httplayer.TwoFramings, guard.Cuts(httplayer.TwoFramings))
+	fmt.Println(httplayer.ConflictingLength, guard.Rejected(httplayer.ConflictingLength))
 	// Output:
 	// 200 OK: hello
 	// 400 Bad Request: 400 Bad Request

@@ -13,7 +13,7 @@ func (s *guardScan) field(p []byte) int {
 	case c == '\r':
 		return s.on((*guardScan).head)
 	case c == ' ', c == '\t':
-		return s.refuse(FoldedField)
+		return s.refuse(ObsFold)
 	default:
 		return s.odd(c, BadField)
 	}
@@ -53,7 +53,7 @@ func (s *guardScan) named() bool {
 	case s.is("content-length"):
 		step, flag, again = (*guardScan).length, hasLength, RepeatedLength
 	case s.is("transfer-encoding"):
-		step, flag, again = (*guardScan).coding, hasCoding, BadCoding
+		step, flag, again = (*guardScan).coding, hasCoding, BadTransferEncoding
 	case s.is("host"):
 		step, flag, again = (*guardScan).host, hasHost, BadHost
 	case s.is("upgrade"):
@@ -70,7 +70,7 @@ func (s *guardScan) named() bool {
 	case s.has(flag):
 		s.refuse(again)
 	case both:
-		s.refuse(TwoFramings)
+		s.refuse(ConflictingLength)
 	}
 	s.set(flag)
 	return s.bad == 0
@@ -130,7 +130,7 @@ func (s *guardScan) coding(p []byte) int {
 	case c == '\r' && int(s.n) == len(want):
 		return s.on((*guardScan).line)
 	case int(s.n) == len(want) || c|0x20 != want[s.n]:
-		return s.odd(c, BadCoding)
+		return s.odd(c, BadTransferEncoding)
 	}
 	s.n++
 	return 1

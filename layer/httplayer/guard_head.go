@@ -142,7 +142,7 @@ func (s *guardScan) head(p []byte) int {
 func (s *guardScan) judge() GuardReason {
 	switch {
 	case s.has(hasCoding) && s.has(http10|isConnect):
-		return BadCoding
+		return BadTransferEncoding
 	case s.has(isConnect) && s.left > 0:
 		// Is it content, or what goes through the tunnel?
 		return BadLength

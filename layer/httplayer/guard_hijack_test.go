@@ -197,7 +197,7 @@ func TestGuardTargetOverHost(t *testing.T) {
 	conn.Close()
 	<-done
 
-	guard := NewGuard(TargetOverHost())
+	guard := NewGuard(WithHostMismatch())
 	conn, in := guardDial(t, guardedServer(t, http.HandlerFunc(shapes), guard))
 	say(conn, "GET http://me@web/ HTTP/1.1\r\nHost: other\r\n\r\n")
 	status, _, _ := guardAnswer(t, in)
@@ -217,7 +217,7 @@ func TestGuardClosesAtOnceWhileServing(t *testing.T) {
 		conn, _ := guardDial(t, l.Addr().String())
 		say(conn, "GET / HTTP/1.1\r\nHost: a\r\n\r\nGET\x00")
 	}
-	require.Eventually(t, func() bool { return guard.Cuts(ControlByte) == conns }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return guard.Rejected(ControlByte) == conns }, 20*time.Second, time.Millisecond)
 	began := time.Now()
 	require.NoError(t, srv.Close())
 	assert.Less(t, time.Since(began), conns*guardLinger/2)
@@ -228,7 +228,7 @@ func TestGuardClosesAtOnceWhileServing(t *testing.T) {
 func TestBadChunkBehindAnExpectation(t *testing.T) {
 	upstream := newRecorder(t)
 	for _, expect := range []string{"", "Expect: 100-continue\r\n"} {
-		conn, in := guardDial(t, guarded(t, endpoint(t, upstream.addr, H1()), nil))
+		conn, in := guardDial(t, guarded(t, endpoint(t, upstream.addr, WithHTTP1()), nil))
 		say(conn, "POST / HTTP/1.1\r\nHost: a\r\n"+expect+"Transfer-Encoding: chunked\r\n\r\nzz\r\n"+
 			"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n")
 		text, err := io.ReadAll(in)

@@ -11,21 +11,21 @@ type GuardReason uint8
 // The reasons. Where a byte offends twice, the one that stands first in the
 // bytes counts.
 const (
-	BadRequestLine   GuardReason = iota + 1 // not method, target and HTTP/1.0 or HTTP/1.1 with one space between
-	BadField                                // a line without a colon, or a name that is no token or that some read as a framing field
-	SpaceBeforeColon                        // "Content-Length : 5"
-	FoldedField                             // a line that begins with white space
-	BareCR                                  // a carriage return without a line feed
-	BareLF                                  // a line feed without a carriage return
-	ControlByte                             // NUL, or another control character
-	BadLength                               // a Content-Length that is not digits alone, or too large
-	RepeatedLength                          // more than one Content-Length
-	BadCoding                               // a Transfer-Encoding that is not one "chunked", or in HTTP/1.0
-	TwoFramings                             // Content-Length and Transfer-Encoding
-	BadHost                                 // no Host, more than one, or one that is no host
-	OtherHost                               // the target names another host than Host does
-	BadChunk                                // a size that is not hexadecimal digits alone, an odd extension, or no CRLF where one must be
-	BadTrailer                              // a trailer that is a framing field or Host
+	BadRequestLine      GuardReason = iota + 1 // not method, target and HTTP/1.0 or HTTP/1.1 with one space between
+	BadField                                   // a line without a colon, or a name that is no token or that some read as a framing field
+	SpaceBeforeColon                           // "Content-Length : 5"
+	ObsFold                                    // a line that begins with white space
+	BareCR                                     // a carriage return without a line feed
+	BareLF                                     // a line feed without a carriage return
+	ControlByte                                // NUL, or another control character
+	BadLength                                  // a Content-Length that is not digits alone, or too large
+	RepeatedLength                             // more than one Content-Length
+	BadTransferEncoding                        // a Transfer-Encoding that is not one "chunked", or in HTTP/1.0
+	ConflictingLength                          // Content-Length and Transfer-Encoding
+	BadHost                                    // no Host, more than one, or one that is no host
+	HostMismatch                               // the target names another host than Host does
+	BadChunk                                   // a size that is not hexadecimal digits alone, an odd extension, or no CRLF where one must be
+	BadTrailer                                 // a trailer that is a framing field or Host
 	guardReasons
 )
 

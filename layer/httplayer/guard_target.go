@@ -48,7 +48,7 @@ func (t *guardTarget) judge(hasHost bool) GuardReason {
 	case !isAuthority(authority):
 		return BadHost
 	case hasHost && !bytes.EqualFold(withoutPort(scheme, authority), withoutPort(scheme, t.host.text[:t.host.n])):
-		return OtherHost
+		return HostMismatch
 	}
 	return 0
 }

@@ -95,7 +95,7 @@ func TestGuardTells(t *testing.T) {
 	var mu sync.Mutex
 	var text bytes.Buffer
 	counter := counts{}
-	guard := NewGuard(GuardLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, nil))), GuardCounter(counter.counter()))
+	guard := NewGuard(WithGuardLogger(slog.New(slog.NewTextHandler(lockedWriter{&mu, &text}, nil))), WithGuardCounter(counter.counter()))
 	addr := guardedServer(t, http.HandlerFunc(shapes), guard)
 	conn, in := guardDial(t, addr)
 	say(conn, "GET / HTTP/1.1\nHost: a\n\n")
@@ -109,7 +109,7 @@ func TestGuardTells(t *testing.T) {
 	assert.Contains(t, text.String(), "reason=bare_lf offset=14")
 	assert.Contains(t, text.String(), "client="+conn.LocalAddr().String())
 	assert.Equal(t, "unknown", GuardReason(0).String())
-	assert.Zero(t, guard.Cuts(guardReasons))
+	assert.Zero(t, guard.Rejected(guardReasons))
 	for r := GuardReason(1); r < guardReasons; r++ {
 		assert.NotEqual(t, "unknown", r.String())
 	}
@@ -164,7 +164,7 @@ func TestGuardLetsUpgradesGo(t *testing.T) {
 		say(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 		_, _ = io.Copy(conn, in)
 	}))
-	e := endpoint(t, backend, H1())
+	e := endpoint(t, backend, WithHTTP1())
 	conn, in := guardDial(t, guarded(t, e, guard))
 	say(conn, "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	rsp, err := http.ReadResponse(in, nil)
@@ -429,7 +429,7 @@ func TestGuardLimits(t *testing.T) {
 		"GET http://" + long + "/x HTTP/1.1\r\nHost: " + long + "\r\n\r\n":                        BadRequestLine,
 		"GET http://a/ HTTP/1.1\r\nHost: " + long + "a\r\n\r\n":                                   BadHost,
 		"GET https://a:443/ HTTP/1.1\r\nHost: A\r\n\r\n":                                          0,
-		"GET https://a:80/ HTTP/1.1\r\nHost: a\r\n\r\n":                                           OtherHost,
+		"GET https://a:80/ HTTP/1.1\r\nHost: a\r\n\r\n":                                           HostMismatch,
 		"GET other://a:80/ HTTP/1.1\r\nHost: a:80\r\n\r\n":                                        0,
 		"GET http://a:80 HTTP/1.0\r\n\r\n":                                                        0,
 		"GET http://a\x7f/ HTTP/1.0\r\n\r\n":                                                      ControlByte,

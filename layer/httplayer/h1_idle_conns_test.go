@@ -16,13 +16,13 @@ func TestMaxIdleConns(t *testing.T) {
 		want int
 	}{
 		"default":  {nil, conns},
-		"no bound": {[]EndpointOption{MaxIdleConns(-1)}, conns},
-		"one":      {[]EndpointOption{MaxIdleConns(1)}, 1},
-		"none":     {[]EndpointOption{MaxIdleConns(0)}, 0},
-		"enough":   {[]EndpointOption{MaxIdleConns(conns)}, conns},
+		"no bound": {[]EndpointOption{WithMaxIdleConns(-1)}, conns},
+		"one":      {[]EndpointOption{WithMaxIdleConns(1)}, 1},
+		"none":     {[]EndpointOption{WithMaxIdleConns(0)}, 0},
+		"enough":   {[]EndpointOption{WithMaxIdleConns(conns)}, conns},
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := endpoint(t, addr, append(tt.opts, H1())...)
+			e := endpoint(t, addr, append(tt.opts, WithHTTP1())...)
 			for range 2 { // the second time some are there
 				var open []*http.Response
 				for range conns {

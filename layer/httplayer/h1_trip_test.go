@@ -27,7 +27,7 @@ func TestClientPausesInItsBody(t *testing.T) {
 		"retry":   {false, func(s Service) Service { return NewStack().Retry(RetryPolicy{}).Service(s) }, http.StatusNoContent},
 		"per try": {true, func(s Service) Service {
 			// The second one is answered, unless that takes longer; then another is.
-			return NewStack().Retry(RetryPolicy{PerTry: 500 * time.Millisecond, Tries: 40}).Service(s)
+			return NewStack().Retry(RetryPolicy{AttemptTimeout: 500 * time.Millisecond, MaxAttempts: 40}).Service(s)
 		}, http.StatusNoContent},
 	} {
 		t.Run(name, func(t *testing.T) {

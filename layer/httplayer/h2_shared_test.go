@@ -25,7 +25,7 @@ func TestConnectionCloseByHTTP2(t *testing.T) {
 				if r.URL.Path == "/waits" {
 					<-answer
 				}
-			})), H2())
+			})), WithHTTP2())
 			waits, err := e.Call(t.Context(), request(t, http.MethodGet, "http://web/waits", ""))
 			require.NoError(t, err)
 			conn := e.h2.current.Load()
@@ -70,7 +70,7 @@ func TestEndpointH2GoAwayWithAnError(t *testing.T) {
 						c.Close()
 					}
 				}
-			}), H2())
+			}), WithHTTP2())
 			for range tt.before {
 				require.NoError(t, get(t.Context(), e, "/"))
 			}

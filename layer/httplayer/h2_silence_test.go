@@ -45,7 +45,7 @@ func TestSilentH2ConnectionIsReplaced(t *testing.T) {
 				h := newHost(ctx, 0)
 				halfDead(t, h, streams, func(*rawH2) {})
 				r := &roads{by: h.network.DialContext}
-				e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+				e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(r.DialContext))
 				for range 2 {
 					require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 				}
@@ -84,7 +84,7 @@ func TestSilentH2ConnectionThatHadAnswered(t *testing.T) {
 				c.respond(s, "new")
 			}
 		})
-		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		began := time.Now() // net/http sends no other PING before there is a response
 		for hasty(ctx, e) != nil {
 			require.Less(t, time.Since(began), 2*patienceWithSilence)
@@ -99,7 +99,7 @@ func TestSilentH2ConnectionUnderReady(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context) {
 		h := newHost(ctx, 0)
 		halfDead(t, h, 2, func(*rawH2) {})
-		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(h.network.DialContext))
 		for range 2 {
 			require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 		}
@@ -122,7 +122,7 @@ func TestH2ConnectionOfAServerThatSaysSomething(t *testing.T) {
 			}
 		})
 		r := &roads{by: h.network.DialContext}
-		e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(r.DialContext))
 		for range 2 {
 			require.ErrorIs(t, hasty(ctx, e), context.DeadlineExceeded)
 		}
@@ -146,7 +146,7 @@ func TestSilentH2ConnectionOfAnEndpointThatEnded(t *testing.T) {
 				r := &roads{by: h.network.DialContext}
 				life, end := context.WithCancel(ctx)
 				defer end()
-				e := NewEndpoint(life, "10.0.0.2:80", H2(), DialContext(r.DialContext))
+				e := NewEndpoint(life, "10.0.0.2:80", WithHTTP2(), WithDialContext(r.DialContext))
 				open := func() int {
 					synctest.Wait()
 					_, open, _ := r.state()
@@ -190,7 +190,7 @@ func TestPingFindsFrozenServer(t *testing.T) {
 						}
 					}
 				})
-				e := NewEndpoint(ctx, "10.0.0.2:80", H2(), DialContext(h.network.DialContext), Ping(10*time.Second, 3*time.Second))
+				e := NewEndpoint(ctx, "10.0.0.2:80", WithHTTP2(), WithDialContext(h.network.DialContext), WithPing(10*time.Second, 3*time.Second))
 				began := time.Now()
 				err := get(ctx, e, "/")
 				if frozen {

@@ -30,7 +30,7 @@ import (
 // given, as a body does: a Timeout in svc cuts it. A HeadTimeout does not. A 101
 // that was not asked for, or switches to something else, is answered with 502.
 //
-// CONNECT is answered with 501, unless [Tunnels] is given. A CONNECT that is
+// CONNECT is answered with 501, unless [WithConnect] is given. A CONNECT that is
 // malformed, and a target that names nothing but an authority in any other
 // method, is answered with 400, and so are an Upgrade that is not printable ASCII
 // and an HTTP/2 request whose path is a URL: it would name two authorities. A
@@ -40,12 +40,12 @@ import (
 // later too. A client of HTTP/1.0 gets none.
 //
 // An error response has a status and no text, because the text of an error names
-// endpoints and their addresses. [InformationalHeaders] adds it.
+// endpoints and their addresses. [WithErrorHeaders] adds it.
 //
 // net/http takes a client that ends its sending half of an HTTP/1.1 connection
 // for one that has gone.
 //
-// An error of svc is answered as [StatusOf] says, with an empty body and, for
+// An error of svc is answered as [StatusFromError] says, with an empty body and, for
 // most, with the request to close the client's connection. A refusal that says
 // when it is worth coming back says so to the client: in Retry-After, or to
 // gRPC in grpc-retry-pushback-ms.
@@ -92,16 +92,16 @@ type handlerOption func(*handler)
 
 func (f handlerOption) apply(h *handler) { f(h) }
 
-// InformationalHeaders says whether an error response carries the text of the
+// WithErrorHeaders says whether an error response carries the text of the
 // error, in l5d-proxy-error and grpc-message, and l5d-proxy-connection. The
 // default is false. The text names layers, endpoints and their addresses, so
 // enable it only for trusted clients, such as other proxies of a mesh. A server
 // with both kinds of client needs two Handlers.
-func InformationalHeaders(on bool) HandlerOption {
+func WithErrorHeaders(on bool) HandlerOption {
 	return handlerOption(func(h *handler) { h.informs = on })
 }
 
-// Tunnels has CONNECT in HTTP/1.1 go to svc as any request does. Where the
+// WithConnect has CONNECT in HTTP/1.1 go to svc as any request does. Where the
 // response is a 2xx whose body is an [io.ReadWriteCloser], as that of an
 // [Endpoint] is, it becomes a tunnel: bytes both ways, each direction ended by
 // itself, for as long as svc keeps the body open. So a layer.Drain in svc waits
@@ -111,13 +111,13 @@ func InformationalHeaders(on bool) HandlerOption {
 // It is for proxies that are to be transparent, and the default is not to: what
 // goes through a tunnel no layer sees. An endpoint that answers CONNECT with 2xx
 // and is no proxy, as many servers do, would take it for requests.
-func Tunnels() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
+func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
-// Logger is where a Handler logs the errors that it answers: 5xx at level Warn,
+// WithLogger is where a Handler logs the errors that it answers: 5xx at level Warn,
 // 4xx at level Debug. An error of a request whose client has gone is not logged. A
 // response that broke off is logged at level Debug. A message is written ten times
 // in ten seconds at most, and then its count. The default, and nil, is silence.
-func Logger(l *slog.Logger) HandlerOption {
+func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
@@ -274,7 +274,7 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // fail answers a request that has no response.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
-	status, code := StatusOf(err)
+	status, code := StatusFromError(err)
 	if r.Context().Err() == nil {
 		h.logFailure(r, status, err)
 	}
@@ -291,7 +291,7 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 		header.Set("L5d-Proxy-Error", printable(err.Error()))
 	}
 	grpc := isGRPC(r)
-	refused := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrTryRefused)
+	refused := errors.Is(err, layer.ErrNotReady) || errors.Is(err, layer.ErrRetryRejected)
 	if after, ok := layer.RetryAfter(err); ok && refused {
 		askAfter(header, after, grpc)
 	}
@@ -325,7 +325,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 	if !h.log.Enabled(ctx, level) {
 		return
 	}
-	var a Access
+	var a Accessor
 	h.log.LogAttrs(ctx, level, "request failed",
 		slog.String("method", a.Method(r)), slog.String("authority", a.Authority(r)),
 		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))

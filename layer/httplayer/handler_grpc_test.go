@@ -340,7 +340,7 @@ func TestGRPCBrokenOff(t *testing.T) {
 				tt.end(c, s)
 			})
 			stack := NewStack().Limit(1).Service(endpoint(t, up))
-			c := grpcClient(t, serve(t, Handler(stack, InformationalHeaders(true))))
+			c := grpcClient(t, serve(t, Handler(stack, WithErrorHeaders(true))))
 			s, err := c.StreamingOutputCall(t.Context(), &pb.StreamingOutputCallRequest{})
 			require.NoError(t, err)
 			_, err = s.Recv()
@@ -370,7 +370,7 @@ func TestGRPCThroughAStack(t *testing.T) {
 	})
 	stack := NewStack().Timeout(time.Minute).Queue(10, patience).Limit(1).
 		With("again", func(next Service) Service { return next }).
-		Service(endpoint(t, l.Addr().String(), H2()))
+		Service(endpoint(t, l.Addr().String(), WithHTTP2()))
 	c := grpcClient(t, serve(t, Handler(stack)))
 	for range 20 {
 		_, err := c.UnaryCall(t.Context(), &pb.SimpleRequest{ResponseSize: 10})

@@ -29,7 +29,7 @@ func TestInformationalLeavesTheHeader(t *testing.T) {
 	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		hint(ctx)
 		hint(ctx)
-		return Edit{}.Reply(r, layer.Answer{Status: 200, Message: "hello", Header: []layer.FieldPair{{Name: "X-Both", Value: "svc"}}}), nil
+		return Editor{}.NewResponse(r, layer.DirectResponse{Status: 200, Message: "hello", Header: []layer.HeaderField{{Name: "X-Both", Value: "svc"}}}), nil
 	}))
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Outer", "1")
@@ -93,7 +93,7 @@ func TestInformationalOfALoser(t *testing.T) {
 			close(lost)
 		}()
 		context.AfterFunc(ctx, func() { <-lost })
-		rsp := Edit{}.Reply(r, layer.Answer{Status: 200})
+		rsp := Editor{}.NewResponse(r, layer.DirectResponse{Status: 200})
 		return rsp, nil
 	}))
 	bothWays(t, h, func(t *testing.T, c *http.Client, base string) {
@@ -139,7 +139,7 @@ func TestStatusThatIsNone(t *testing.T) {
 				sayf(c, "HTTP/1.1 %s Odd\r\nContent-Length: 2\r\n\r\nok", status)
 			}
 		})
-		front := servingBy(t, Handler(endpoint(t, addr), Tunnels()))
+		front := servingBy(t, Handler(endpoint(t, addr), WithConnect()))
 		for _, head := range []string{"GET / HTTP/1.1\r\nHost: web\r\n\r\n", "CONNECT web:443 HTTP/1.1\r\nHost: web:443\r\n\r\n"} {
 			c := wireTo(t, front.addr)
 			say(c, head)

@@ -225,7 +225,7 @@ func TestHandlerClientBreaksOff(t *testing.T) {
 		_, err := io.ReadAll(r.Body)
 		result <- err
 	}))
-	for _, opts := range [][]EndpointOption{{H1()}, {H2()}} {
+	for _, opts := range [][]EndpointOption{{WithHTTP1()}, {WithHTTP2()}} {
 		proxy := serve(t, Handler(endpoint(t, up, opts...)))
 		for _, framing := range []string{"Content-Length: 100", "Transfer-Encoding: chunked"} {
 			conn, err := net.Dial("tcp", proxy)

@@ -29,8 +29,8 @@ func hops(t *testing.T, h http.Handler, test func(t *testing.T, c *http.Client, 
 	}{
 		{"http1 to http1", false, nil},
 		{"h2 to h2", true, nil},
-		{"http1 to h2", false, []EndpointOption{H2()}},
-		{"h2 to http1", true, []EndpointOption{H1()}},
+		{"http1 to h2", false, []EndpointOption{WithHTTP2()}},
+		{"h2 to http1", true, []EndpointOption{WithHTTP1()}},
 	} {
 		t.Run(hop.name, func(t *testing.T) {
 			proxy := serve(t, Handler(endpoint(t, up, hop.fixed...)))
@@ -323,7 +323,7 @@ func TestHandlerKeepsOneConnection(t *testing.T) {
 	// tests.md A24
 	var c counted
 	up := serve(t, http.HandlerFunc(shapes))
-	proxy := serve(t, Handler(endpoint(t, up, DialContext(c.DialContext))))
+	proxy := serve(t, Handler(endpoint(t, up, WithDialContext(c.DialContext))))
 	cl := client(t, false)
 	for range 10 {
 		rsp, err := cl.Do(request(t, "GET", "http://"+proxy+"/length", ""))

@@ -45,7 +45,7 @@ type saidHost struct{ host, field, uri string }
 
 // Whom an HTTP/2 request is for, only :authority says.
 func TestHostBesideAuthority(t *testing.T) {
-	for name, opts := range map[string][]EndpointOption{"h2": nil, "http1": {H1()}} {
+	for name, opts := range map[string][]EndpointOption{"h2": nil, "http1": {WithHTTP1()}} {
 		for _, edited := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				up, routed := make(chan saidHost, 1), make(chan saidHost, 1)
@@ -53,10 +53,10 @@ func TestHostBesideAuthority(t *testing.T) {
 					up <- saidHost{r.Host, r.Header.Get("Host"), r.RequestURI}
 				})), opts...)
 				front := servingBy(t, Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
-					var a Access
+					var a Accessor
 					routed <- saidHost{a.Authority(r), a.RequestHeader(r).Get("Host"), a.Path(r)}
 					if edited {
-						r = Edit{}.Request(r, layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Foo", Value: "1"}}})
+						r = Editor{}.EditRequest(r, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Foo", Value: "1"}}})
 					}
 					return e.Call(ctx, r)
 				})))
@@ -75,7 +75,7 @@ func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
 	saw := make(chan string, 2)
 	layers := func(next Service) Service {
 		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
-			saw <- r.Host + " " + Access{}.RequestHeader(r).Get("Host")
+			saw <- r.Host + " " + Accessor{}.RequestHeader(r).Get("Host")
 			return next.Call(ctx, r)
 		})
 	}
@@ -92,11 +92,11 @@ func TestHostBesideAuthorityBeforeMiddleware(t *testing.T) {
 func TestEditLeavesHost(t *testing.T) {
 	req := request(t, "GET", "http://public/", "")
 	req.Header.Set("Host", "private")
-	edited := Edit{}.Request(req, layer.FieldChanges{Set: []layer.FieldPair{{Name: "X-Foo", Value: "1"}}})
+	edited := Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "X-Foo", Value: "1"}}})
 	assert.Equal(t, "public", edited.Host)
 	assert.NotContains(t, edited.Header, "Host")
 	assert.Equal(t, "private", req.Header.Get("Host"), "of somebody else")
-	edited = Edit{}.Request(req, layer.FieldChanges{Set: []layer.FieldPair{{Name: "Host", Value: "web"}}})
+	edited = Editor{}.EditRequest(req, layer.HeaderMutation{Set: []layer.HeaderField{{Name: "Host", Value: "web"}}})
 	assert.Equal(t, "web", edited.Host)
 }
 
@@ -116,7 +116,7 @@ func TestPathOfHTTP2IsNoURL(t *testing.T) {
 	called := make(chan string, 10)
 	svc := serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
 		called <- r.RequestURI
-		return Edit{}.Reply(r, layer.Answer{Status: 200}), nil
+		return Editor{}.NewResponse(r, layer.DirectResponse{Status: 200}), nil
 	})
 	layers := Middleware(func(Service) Service { return svc })(http.NotFoundHandler())
 	for name, h := range map[string]http.Handler{

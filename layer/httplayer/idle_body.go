@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// paced is a request body that may not stand still, see [BodyPace]. Its clock
+// paced is a request body that may not stand still, see [WithMinBodyRate]. Its clock
 // runs while somebody waits in Read.
 type paced struct {
 	io.ReadCloser
@@ -33,9 +33,9 @@ type paced struct {
 	over    bool
 	slow    *slowBodyError
 
-	pauses  *BodyPauses  // nil: it may not fall behind
-	client  netip.Prefix // whose place there it takes
-	excused bool         // it has one
+	pauses  *SlowBodyQuota // nil: it may not fall behind
+	client  netip.Prefix   // whose place there it takes
+	excused bool           // it has one
 }
 
 // pace returns the body of r with a clock, or nil if it needs none.

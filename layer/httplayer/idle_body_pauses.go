@@ -11,12 +11,12 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// BodyPauses let request bodies fall behind the pace of a [Server], see
-// [BodyPace], of which the length is not known beforehand: those of HTTP/1.1 in
+// SlowBodyQuota let request bodies fall behind the pace of a [Server], see
+// [WithMinBodyRate], of which the length is not known beforehand: those of HTTP/1.1 in
 // chunks. Whoever sends a log, a build or a voice as it comes has nothing to send
 // at times, and nobody can tell him from one who holds a connection for nothing,
 // but by how many he holds. So each client address may have some of them, and all
-// together some more; a body beyond that is cut, by the rule of BodyPace. A body
+// together some more; a body beyond that is cut, by the rule of WithMinBodyRate. A body
 // of a known length is all there to be sent, and has no such excuse; gRPC and
 // HTTP/2 without a content-length need none.
 //
@@ -24,9 +24,9 @@ import (
 // or its handler returns; till then it may be as slow as it likes. Addresses of
 // IPv6 count by their /64, which one client has for himself.
 //
-// BodyPauses are safe for concurrent use, may be shared by several servers, and
+// SlowBodyQuota are safe for concurrent use, may be shared by several servers, and
 // start nothing.
-type BodyPauses struct {
+type SlowBodyQuota struct {
 	perClient, all int
 
 	mu      sync.Mutex
@@ -34,10 +34,10 @@ type BodyPauses struct {
 	clients map[netip.Prefix]int // who holds some, and how many
 }
 
-// NewBodyPauses returns places for so many bodies of each client, and of all of
+// NewSlowBodyQuota returns places for so many bodies of each client, and of all of
 // them. With 0 or less of either, there is none.
-func NewBodyPauses(perClient, all int) *BodyPauses {
-	return &BodyPauses{perClient: perClient, all: all, clients: map[netip.Prefix]int{}}
+func NewSlowBodyQuota(perClient, all int) *SlowBodyQuota {
+	return &SlowBodyQuota{perClient: perClient, all: all, clients: map[netip.Prefix]int{}}
 }
 
 // Allow is the layer of the connections whose requests may take places. Next is a
@@ -53,16 +53,16 @@ func NewBodyPauses(perClient, all int) *BodyPauses {
 //
 // Cost: one allocation for a connection, and a look at the context for each body
 // without a length.
-func (p *BodyPauses) Allow(next tcplayer.Server) tcplayer.Server { return &pausing{next, p} }
+func (p *SlowBodyQuota) Allow(next tcplayer.Server) tcplayer.Server { return &pausing{next, p} }
 
 type pausing struct {
 	tcplayer.Server
-	pauses *BodyPauses
+	pauses *SlowBodyQuota
 }
 
 type pausesKey struct{}
 
-func (p *pausing) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (p *pausing) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	return p.Server.Call(context.WithValue(ctx, pausesKey{}, p.pauses), conn)
 }
 
@@ -79,8 +79,8 @@ func (p *pausing) Describe() layer.Node {
 }
 
 // pausesOf returns where the body of r takes its place, if it may.
-func pausesOf(r *http.Request) (*BodyPauses, netip.Prefix) {
-	p, ok := r.Context().Value(pausesKey{}).(*BodyPauses)
+func pausesOf(r *http.Request) (*SlowBodyQuota, netip.Prefix) {
+	p, ok := r.Context().Value(pausesKey{}).(*SlowBodyQuota)
 	if !ok {
 		return nil, netip.Prefix{}
 	}
@@ -103,7 +103,7 @@ func clientOf(remote string) netip.Prefix {
 }
 
 // enter takes a place, if there is one. Of nil there is none.
-func (p *BodyPauses) enter(client netip.Prefix) bool {
+func (p *SlowBodyQuota) enter(client netip.Prefix) bool {
 	if p == nil {
 		return false
 	}
@@ -117,7 +117,7 @@ func (p *BodyPauses) enter(client netip.Prefix) bool {
 	return true
 }
 
-func (p *BodyPauses) leave(client netip.Prefix) {
+func (p *SlowBodyQuota) leave(client netip.Prefix) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.held--

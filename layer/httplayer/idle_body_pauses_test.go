@@ -27,7 +27,7 @@ type upload struct {
 	done chan error // of all reading
 }
 
-func uploading(pauses *BodyPauses, client string, pause time.Duration) *upload {
+func uploading(pauses *SlowBodyQuota, client string, pause time.Duration) *upload {
 	l := &line{n: 3, piece: 1, pause: pause, late: make(chan struct{}), once: new(sync.Once)}
 	u := &upload{&paced{ReadCloser: l, writer: l, idle: 10 * time.Second, rate: 240, pauses: pauses, client: clientOf(client)}, make(chan error, 1)}
 	go func() {
@@ -41,7 +41,7 @@ func uploading(pauses *BodyPauses, client string, pause time.Duration) *upload {
 // cut when their time is over. Places come back.
 func TestBodyPauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := NewBodyPauses(2, 3)
+		p := NewSlowBodyQuota(2, 3)
 		held := func() int {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -84,7 +84,7 @@ func TestBodyPauses(t *testing.T) {
 		quick := uploading(p, "10.0.0.1:1", time.Second)
 		require.NoError(t, <-quick.done)
 		require.Zero(t, held(), "who is in time needs none")
-		for _, none := range []*BodyPauses{NewBodyPauses(0, 10), NewBodyPauses(10, 0), NewBodyPauses(-1, -1), nil} {
+		for _, none := range []*SlowBodyQuota{NewSlowBodyQuota(0, 10), NewSlowBodyQuota(10, 0), NewSlowBodyQuota(-1, -1), nil} {
 			u := uploading(none, "10.0.0.1:1", time.Hour)
 			require.ErrorIs(t, <-u.done, layer.ErrIdleTimeout)
 			u.stop()
@@ -97,7 +97,7 @@ func TestBodyPauses(t *testing.T) {
 func TestBodyPausesAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		each, all := rapid.IntRange(0, 3).Draw(t, "each"), rapid.IntRange(0, 5).Draw(t, "all")
-		p, held, sum := NewBodyPauses(each, all), map[netip.Prefix]int{}, 0
+		p, held, sum := NewSlowBodyQuota(each, all), map[netip.Prefix]int{}, 0
 		client := rapid.Custom(func(t *rapid.T) netip.Prefix {
 			return clientOf(fmt.Sprintf("10.0.0.%d:1", rapid.IntRange(1, 3).Draw(t, "client")))
 		})
@@ -144,8 +144,8 @@ func TestServerLetsChunksPause(t *testing.T) {
 		body, _ := io.ReadAll(r.Body)
 		_, _ = w.Write(body)
 	}))
-	pauses := NewBodyPauses(1, 10)
-	s := pauses.Allow(NewServer(Handler(endpoint(t, up)), BodyPace(20*time.Millisecond, 240)))
+	pauses := NewSlowBodyQuota(1, 10)
+	s := pauses.Allow(NewServer(Handler(endpoint(t, up)), WithMinBodyRate(20*time.Millisecond, 240)))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
@@ -206,15 +206,15 @@ type numbered struct {
 
 // The layer keeps the contract of what it gives connections to.
 func TestBodyPausesConform(t *testing.T) {
-	layertest.Conform(t, layertest.LayerOf[net.Conn, tcplayer.Traffic]{
-		Layer:    NewBodyPauses(1, 1).Allow,
+	layertest.Run(t, layertest.LayerOf[net.Conn, tcplayer.ByteCount]{
+		Layer:    NewSlowBodyQuota(1, 1).Allow,
 		Request:  func(i int) net.Conn { return numbered{n: i} },
-		Response: func(i int) tcplayer.Traffic { return tcplayer.Traffic{Sent: int64(i)} },
+		Response: func(i int) tcplayer.ByteCount { return tcplayer.ByteCount{Sent: int64(i)} },
 	})
 }
 
 func BenchmarkBodyPauses(b *testing.B) {
-	p := NewBodyPauses(100, 1000)
+	p := NewSlowBodyQuota(100, 1000)
 	client := clientOf("10.0.0.1:80")
 	b.ReportAllocs()
 	for b.Loop() {

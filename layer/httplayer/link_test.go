@@ -131,8 +131,8 @@ func TestEndpointTriesOneAtATimeBesideStragglers(t *testing.T) {
 // swallowing is an endpoint whose address swallows what is sent there.
 func swallowing(t *testing.T, dials *atomic.Int64) *Endpoint {
 	t.Helper()
-	return NewEndpoint(t.Context(), "10.0.0.1:80", H1(), Backoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
-		ConnectTimeout(time.Second), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+	return NewEndpoint(t.Context(), "10.0.0.1:80", WithHTTP1(), WithBackoff(layer.Backoff{Min: 50 * time.Millisecond, Max: time.Minute}),
+		WithConnectTimeout(time.Second), WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			dials.Add(1)
 			<-ctx.Done()
 			return nil, ctx.Err()

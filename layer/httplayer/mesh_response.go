@@ -16,16 +16,16 @@ type proxyErrorsOption func(*proxyErrors)
 
 func (f proxyErrorsOption) apply(l *proxyErrors) { f(l) }
 
-// Meshed says that the endpoint is another proxy of the mesh, the only one that
+// WithMeshPeer says that the endpoint is another proxy of the mesh, the only one that
 // was there to choose: its l5d-proxy-connection: close asks to close the
 // client's connection, and is obeyed. The default is not to.
-func Meshed() ProxyErrorsOption {
+func WithMeshPeer() ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.meshed = true })
 }
 
-// LogProxyErrors logs the l5d-proxy-error of other proxies at level Warn. Repeated
-// messages are limited as those of [Logger] are. The default, and nil, is silence.
-func LogProxyErrors(log *slog.Logger) ProxyErrorsOption {
+// WithProxyErrorLogger logs the l5d-proxy-error of other proxies at level Warn. Repeated
+// messages are limited as those of [WithLogger] are. The default, and nil, is silence.
+func WithProxyErrorLogger(log *slog.Logger) ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
 }
 
@@ -63,7 +63,7 @@ func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Respon
 	}
 	if said, ok := rsp.Header[proxyErrorField]; ok {
 		if l.log.Enabled(ctx, slog.LevelWarn) {
-			var a Access
+			var a Accessor
 			l.log.LogAttrs(ctx, slog.LevelWarn, "the peer's proxy reports an error",
 				slog.String("error", strings.Join(said, ", ")), slog.Int("status", rsp.StatusCode),
 				slog.String("authority", a.Authority(req)))

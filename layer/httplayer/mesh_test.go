@@ -25,7 +25,7 @@ func meshLayers() map[string]layer.Layer[*http.Request, *http.Response] {
 		"override authority":   OverrideAuthority("other:80"),
 		"no authority":         OverrideAuthority(""),
 		"strip header":         StripHeader("l5d-dst-override", "X-Asked"),
-		"proxy errors":         ProxyErrors(Meshed()),
+		"proxy errors":         ProxyErrors(WithMeshPeer()),
 		"upgrade orig-proto":   UpgradeOrigProto(),
 		"downgrade orig-proto": DowngradeOrigProto(),
 	}
@@ -46,7 +46,7 @@ func TestMeshLayersConform(t *testing.T) {
 		}
 		for _, says := range kinds {
 			t.Run(name+"/"+says, func(t *testing.T) {
-				layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+				layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
 					Layer:       l,
 					Transparent: said[name] != "" && says == "",
 					Request: func(int) *http.Request {
@@ -192,13 +192,13 @@ func TestProxyErrorsStayBetweenProxies(t *testing.T) {
 		opts   []ProxyErrorsOption
 		fields []string
 	}{
-		"meshed":   {[]ProxyErrorsOption{Meshed()}, []string{"Connection: close", "Content-Length: 0"}},
+		"meshed":   {[]ProxyErrorsOption{WithMeshPeer()}, []string{"Connection: close", "Content-Length: 0"}},
 		"unmeshed": {nil, []string{"Content-Length: 0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var logged bytes.Buffer
 			up, _ := application(t, answer)
-			opts := append(tt.opts, LogProxyErrors(slog.New(slog.NewTextHandler(&logged, nil))))
+			opts := append(tt.opts, WithProxyErrorLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 			c := wireTo(t, serve(t, Handler(ProxyErrors(opts...)(endpoint(t, up)))))
 			first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
 			assert.Equal(t, "HTTP/1.1 503 Service Unavailable", first)

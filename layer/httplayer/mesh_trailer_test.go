@@ -61,7 +61,7 @@ func TestTriesHaveTheirOwnTrailers(t *testing.T) {
 	req, err := http.NewRequest(http.MethodPut, "http://web/", io.NopCloser(strings.NewReader("hello")))
 	require.NoError(t, err)
 	req.Trailer, req.Body = came, &trailing{req.Body, func() { came["X-A"], came["X-B"] = []string{"a"}, []string{"b"} }}
-	tries := Resend{}.Replay(req, 1000)
+	tries := Replayer{}.Replay(req, 1000)
 	defer tries.End()
 	strip := StripHeader("x-a")
 	next := func() (*http.Request, *http.Request) {

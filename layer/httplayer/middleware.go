@@ -26,11 +26,11 @@ import (
 // until the handler returns too. A handler that returns when its context is
 // done, and has written nothing, has failed with the cause of that.
 //
-// An error of the layers is answered as [Handler] does (see [StatusOf]), if
+// An error of the layers is answered as [Handler] does (see [StatusFromError]), if
 // the response has not begun; else it is aborted, so that nobody takes it for
 // complete. A response that layers put in the place of a handler that did not
 // run is sent as it is, but that a 2xx to CONNECT has to be a tunnel, see
-// [Tunnels]. One in the place of a response that the handler wrote
+// [WithConnect]. One in the place of a response that the handler wrote
 // comes too late and is closed. An HTTP/2 request whose path is a URL is malformed,
 // and answered with 400 before the layers see it; a field Host beside :authority
 // is dropped. The handler runs once a request: a retry or a
@@ -39,7 +39,7 @@ import (
 // It costs two allocations a request, and one more where a layer makes a
 // context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
-	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{Tunnels()})...)
+	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{WithConnect()})...)
 	return func(h http.Handler) http.Handler {
 		if h == nil {
 			panic("httplayer: nil handler")

@@ -31,7 +31,7 @@ func answeringBy(rsp func(r *http.Request) *http.Response) layer.Layer[*http.Req
 // sent, or breaks off, too.
 func TestMiddlewareTellsNothingOfAnswersOfLayers(t *testing.T) {
 	layers := answeringBy(func(r *http.Request) *http.Response {
-		rsp := Edit{}.Reply(r, layer.Answer{Status: http.StatusOK})
+		rsp := Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
 		switch r.URL.Path {
 		case "/status":
 			rsp.StatusCode = 150
@@ -44,7 +44,7 @@ func TestMiddlewareTellsNothingOfAnswersOfLayers(t *testing.T) {
 	})
 	for _, tells := range []bool{true, false} {
 		var logged strings.Builder
-		h := Middleware(layers, InformationalHeaders(tells), Logger(slog.New(slog.NewTextHandler(&logged, nil))))(http.NotFoundHandler())
+		h := Middleware(layers, WithErrorHeaders(tells), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))(http.NotFoundHandler())
 		ask := func(r *http.Request) *http.Response {
 			w := httptest.NewRecorder()
 			h.ServeHTTP(w, r)
@@ -77,7 +77,7 @@ func (readFails) Close() error               { return nil }
 // A Middleware within another one sends its own answers.
 func TestMiddlewareWithinAnother(t *testing.T) {
 	inner := Middleware(answeringBy(func(r *http.Request) *http.Response {
-		return Edit{}.Reply(r, layer.Answer{Status: http.StatusTeapot, Message: "inner"})
+		return Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusTeapot, Message: "inner"})
 	}))(http.NotFoundHandler())
 	for name, tt := range map[string]struct {
 		outer  layer.Layer[*http.Request, *http.Response]
@@ -85,7 +85,7 @@ func TestMiddlewareWithinAnother(t *testing.T) {
 	}{
 		"inner": {nil, http.StatusTeapot},
 		"outer": {answeringBy(func(r *http.Request) *http.Response {
-			return Edit{}.Reply(r, layer.Answer{Status: http.StatusForbidden, Message: "outer"})
+			return Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusForbidden, Message: "outer"})
 		}), http.StatusForbidden},
 	} {
 		w := httptest.NewRecorder()
@@ -107,7 +107,7 @@ func TestMiddlewareConnectByHTTP2(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			front := servingBy(t, Middleware(answeringBy(func(r *http.Request) *http.Response {
-				rsp := Edit{}.Reply(r, layer.Answer{Status: http.StatusOK})
+				rsp := Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusOK})
 				if r.Method == http.MethodConnect {
 					rsp.Body, rsp.ContentLength = body(), -1
 				}

@@ -193,7 +193,7 @@ func TestMiddlewareHijack(t *testing.T) {
 
 func TestMiddlewareRefuses(t *testing.T) {
 	held, letGo := make(chan struct{}), make(chan struct{})
-	h := Middleware(NewStack().Limit(1).Layer(), InformationalHeaders(true))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	h := Middleware(NewStack().Limit(1).Layer(), WithErrorHeaders(true))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		flush(w) // the head is out, and the slot is held still
 		held <- struct{}{}
 		<-letGo

@@ -17,7 +17,7 @@ import (
 
 // A nil option is none, wherever there are options.
 func TestNilOptions(t *testing.T) {
-	e := NewEndpoint(t.Context(), "127.0.0.1:1", nil, ConnectTimeout(1))
+	e := NewEndpoint(t.Context(), "127.0.0.1:1", nil, WithConnectTimeout(1))
 	require.NotNil(t, e)
 	ok := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: http.StatusNoContent, Header: http.Header{}, Body: http.NoBody}, nil
@@ -32,14 +32,14 @@ func TestNilArguments(t *testing.T) {
 	for want, call := range map[string]func(){
 		"httplayer: nil service":       func() { Handler(nil) },
 		"httplayer: nil handler":       func() { NewServer(nil) },
-		"httplayer: nil dial function": func() { DialContext(nil) },
+		"httplayer: nil dial function": func() { WithDialContext(nil) },
 	} {
 		require.PanicsWithValue(t, want, call)
 	}
 	require.PanicsWithValue(t, "httplayer: nil service", func() { RoundTripper(nil) })
 	require.PanicsWithValue(t, "httplayer: nil handler", func() { Middleware(nil)(nil) })
 	require.PanicsWithValue(t, "httplayer: nil handler", func() { AccessLog(io.Discard, JSONLog)(nil) })
-	require.PanicsWithValue(t, "httplayer: nil endpoint", func() { Alone(nil) })
+	require.PanicsWithValue(t, "httplayer: nil endpoint", func() { SingleEndpoint(nil) })
 	require.PanicsWithValue(t, "httplayer: empty address", func() { NewEndpoint(t.Context(), "") })
 }
 
@@ -51,8 +51,8 @@ func TestEndpointWithoutConnection(t *testing.T) {
 		want string
 	}{
 		"no port":        {NewEndpoint(t.Context(), "web"), "missing port in address"},
-		"no conn":        {NewEndpoint(t.Context(), "web:80", DialContext(nothing)), errNoConn.Error()},
-		"no conn for h2": {NewEndpoint(t.Context(), "web:80", DialContext(nothing), H2()), errNoConn.Error()},
+		"no conn":        {NewEndpoint(t.Context(), "web:80", WithDialContext(nothing)), errNoConn.Error()},
+		"no conn for h2": {NewEndpoint(t.Context(), "web:80", WithDialContext(nothing), WithHTTP2()), errNoConn.Error()},
 	} {
 		_, err := tt.e.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 		require.ErrorContains(t, err, tt.want, name)
@@ -65,7 +65,7 @@ func TestAccessLogOfNothing(t *testing.T) {
 	mux := http.NewServeMux()
 	require.Same(t, mux, AccessLog(nil, JSONLog)(mux))
 	var line strings.Builder
-	AccessLog(&line, JSONLog, AccessLogClient(nil))(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	AccessLog(&line, JSONLog, WithClientName(nil))(mux).ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Contains(t, line.String(), `"client.id":"-"`)
 }
 
@@ -73,17 +73,17 @@ func TestAccessLogOfNothing(t *testing.T) {
 func TestNilLoggers(t *testing.T) {
 	refused := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) { return nil, layer.ErrNoRoute })
 	rec := httptest.NewRecorder()
-	Handler(refused, Logger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	Handler(refused, WithLogger(nil)).ServeHTTP(rec, httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.Equal(t, http.StatusNotFound, rec.Code)
 
-	g := NewGuard(GuardLogger(nil))
+	g := NewGuard(WithGuardLogger(nil))
 	g.cut(&GuardError{Reason: BadHost})
-	require.EqualValues(t, 1, g.Cuts(BadHost))
+	require.EqualValues(t, 1, g.Rejected(BadHost))
 
 	told := serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 		return &http.Response{Header: http.Header{proxyErrorField: {"odd"}}, Body: http.NoBody}, nil
 	})
-	rsp, err := ProxyErrors(LogProxyErrors(nil))(told).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
+	rsp, err := ProxyErrors(WithProxyErrorLogger(nil))(told).Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", http.NoBody))
 	require.NoError(t, err)
 	require.Empty(t, rsp.Header)
 }

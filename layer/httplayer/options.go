@@ -56,44 +56,44 @@ func KeepVersion() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
 }
 
-// H1 makes an Endpoint send every request by HTTP/1.1. For the default, see
+// WithHTTP1 makes an Endpoint send every request by HTTP/1.1. For the default, see
 // "Protocol" at [Endpoint].
-func H1() EndpointOption {
+func WithHTTP1() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = http1 })
 }
 
-// H2 makes an Endpoint send every request by HTTP/2, with prior knowledge. A
+// WithHTTP2 makes an Endpoint send every request by HTTP/2, with prior knowledge. A
 // request to upgrade the connection still goes by HTTP/1.1: HTTP/2 has no
 // such thing.
-func H2() EndpointOption {
+func WithHTTP2() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = http2 })
 }
 
-// MaxConns bounds the HTTP/1.1 connections of an Endpoint, those being dialled
+// WithMaxConns bounds the HTTP/1.1 connections of an Endpoint, those being dialled
 // and those upgraded included; at n the next request is refused. Beside them
-// there may be the one that is to take the place of another, see [MaxConnAge];
+// there may be the one that is to take the place of another, see [WithMaxConnAge];
 // requests are n at the most all the same. The default, and any n below 1,
 // means no bound. HTTP/2 has its own: one connection, and
 // as many streams as the server allows.
-func MaxConns(n int) EndpointOption {
+func WithMaxConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
 }
 
-// MaxIdleConns bounds the HTTP/1.1 connections that an Endpoint keeps for the
+// WithMaxIdleConns bounds the HTTP/1.1 connections that an Endpoint keeps for the
 // next request: one that is n+1 is closed. With 0 each is for one request. The
 // default, and any n below 0, means no bound.
-func MaxIdleConns(n int) EndpointOption {
+func WithMaxIdleConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxIdle = n })
 }
 
-// IdleTimeout is how long an HTTP/1.1 connection is kept for the next request.
+// WithIdleTimeout is how long an HTTP/1.1 connection is kept for the next request.
 // The default is 3 s, as in linkerd's proxy; a d of 0 or less means that too.
 // An HTTP/2 connection is kept for as long as it works.
-func IdleTimeout(d time.Duration) EndpointOption {
+func WithIdleTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.idleTimeout = d })
 }
 
-// MaxConnAge is how old a connection may become before a new one takes its
+// WithMaxConnAge is how old a connection may become before a new one takes its
 // place; see "Age" at [Endpoint]. Each connection draws its own limit, from a
 // tenth below d to a tenth above, as gRPC's MAX_CONNECTION_AGE does, so that
 // those which were made together do not end together.
@@ -105,65 +105,65 @@ func IdleTimeout(d time.Duration) EndpointOption {
 // a load balancer does: an HTTP/2 connection stays with the process that it was
 // given, whatever others come up. Start from 5 minutes: they have their share
 // within about that time. A d below a second counts as a second.
-func MaxConnAge(d time.Duration) EndpointOption {
+func WithMaxConnAge(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
 }
 
-// MaxConnAgeGrace is how long an HTTP/2 connection that was too old may go on
+// WithMaxConnAgeGrace is how long an HTTP/2 connection that was too old may go on
 // with the streams that it has when its successor took its place. After that it
 // is closed, and what is still open on it fails as on a connection that was
 // lost. The default, and a d of 0 or less, is for as long as they take: without
 // this option no request ever fails for the age of a connection. Without
-// [MaxConnAge] it means nothing.
-func MaxConnAgeGrace(d time.Duration) EndpointOption {
+// [WithMaxConnAge] it means nothing.
+func WithMaxConnAgeGrace(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.grace = d })
 }
 
-// Ping sends a PING on an HTTP/2 connection after an interval in which nothing
+// WithPing sends a PING on an HTTP/2 connection after an interval in which nothing
 // was received, whether requests are open or not. The connection is closed if the
 // answer takes longer than timeout, and its requests fail. So a server that is gone
 // or frozen is noticed within interval plus timeout. The default, and an interval of
 // 0 or less, is no PING; a timeout of 0 or less means 15 s. Servers of grpc-go close
 // connections with frequent PINGs.
-func Ping(interval, timeout time.Duration) EndpointOption {
+func WithPing(interval, timeout time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
 	})
 }
 
-// ConnectTimeout bounds the making of a connection: TCP, TLS, and the server's
+// WithConnectTimeout bounds the making of a connection: TCP, WithTLS, and the server's
 // SETTINGS in HTTP/2. The default is 1 s, as in linkerd's proxy; a d of 0 or
 // less means that too.
-func ConnectTimeout(d time.Duration) EndpointOption {
+func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// Backoff is how long an Endpoint leaves an address alone that could not be
+// WithBackoff is how long an Endpoint leaves an address alone that could not be
 // reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
 // that makes no sense is corrected, see OrDefault there.
-func Backoff(b layer.Backoff) EndpointOption {
+func WithBackoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
-// DialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
+// WithDialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
 // socket, or a network in memory. The network is "tcp".
-func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
+func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("httplayer: nil dial function")
 	}
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// TLS makes an Endpoint connect by TLS. It takes a copy of cfg. A ServerName
+// WithTLS makes an Endpoint connect by TLS. It takes a copy of cfg. A ServerName
 // that is empty becomes the host of the address; NextProtos are set here. The
-// server must agree to the protocol that the request asks for; with neither [H1]
-// nor [H2], a request by HTTP/2 to a server that does not goes by HTTP/1.1, see
+// server must agree to the protocol that the request asks for; with neither [WithHTTP1]
+// nor [WithHTTP2], a request by HTTP/2 to a server that does not goes by HTTP/1.1, see
 // [Endpoint].
 //
 // A nil cfg is the default configuration of crypto/tls. Without this option
 // connections are cleartext, and a request whose URL is https is rejected, see
-// [CleartextHTTPS].
-func TLS(cfg *tls.Config) EndpointOption {
+// [WithCleartextHTTPS].
+func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		if o.tls = cfg.Clone(); cfg == nil {
 			o.tls = &tls.Config{MinVersion: tls.VersionTLS12}
@@ -171,11 +171,11 @@ func TLS(cfg *tls.Config) EndpointOption {
 	})
 }
 
-// CleartextHTTPS makes an Endpoint without [TLS] send requests whose URL is https.
+// WithCleartextHTTPS makes an Endpoint without [WithTLS] send requests whose URL is https.
 // By default it rejects them with a [StatusError] of 421, because their headers
 // and bodies would be on the wire in cleartext. It is for a dialler that adds TLS
-// itself (see [DialContext]), and for proxies that forward absolute targets.
-func CleartextHTTPS() EndpointOption {
+// itself (see [WithDialContext]), and for proxies that forward absolute targets.
+func WithCleartextHTTPS() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.cleartextHTTPS = true })
 }
 

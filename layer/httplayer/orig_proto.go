@@ -11,7 +11,7 @@ import (
 // UpgradeOrigProto sends HTTP/1 requests to another proxy by HTTP/2, many on
 // one connection, with l5d-orig-proto to say what they were: HTTP/1.1 or
 // HTTP/1.0, and whether the target was in absolute form. [DowngradeOrigProto] is
-// the other end. Put it above an [Endpoint] with [H2], which sends CONNECT and
+// the other end. Put it above an [Endpoint] with [WithHTTP2], which sends CONNECT and
 // requests to upgrade their connection, left as they are here, by HTTP/1.1 all
 // the same; or above one with [KeepVersion], which goes by the ProtoMajor of a
 // request, 2 in the copy that is made here. What is HTTP/2 already stays as it

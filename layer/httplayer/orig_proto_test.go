@@ -41,7 +41,7 @@ func TestI4UpgradeOrigProto(t *testing.T) {
 			assert.Equal(t, tt.want, got.Header.Values("L5d-Orig-Proto"))
 			assert.Equal(t, tt.h2, got.ProtoMajor == 2)
 			assert.Equal(t, tt.h2, endpoint(t, "a:1", KeepVersion()).byH2(got))
-			assert.Equal(t, tt.h2, endpoint(t, "a:1", H2()).byH2(got))
+			assert.Equal(t, tt.h2, endpoint(t, "a:1", WithHTTP2()).byH2(got))
 			if tt.h2 && tt.want != nil {
 				assert.Empty(t, got.TransferEncoding)
 				assert.Equal(t, req.ProtoMinor, rsp.ProtoMinor)
@@ -117,9 +117,9 @@ func TestOrigProtoIsNotLeakedToHTTP1(t *testing.T) {
 // that the proxies share.
 func TestAnErrorBehindOrigProtoClosesOneClient(t *testing.T) {
 	var inbounds counted
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), InformationalHeaders(true)))
-	between := endpoint(t, inbound, H2(), DialContext(inbounds.DialContext))
-	outbound := serve(t, Handler(ProxyErrors(Meshed())(UpgradeOrigProto()(between))))
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, refusedAddr(t))), WithErrorHeaders(true)))
+	between := endpoint(t, inbound, WithHTTP2(), WithDialContext(inbounds.DialContext))
+	outbound := serve(t, Handler(ProxyErrors(WithMeshPeer())(UpgradeOrigProto()(between))))
 	for range 3 {
 		c := wireTo(t, outbound)
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")

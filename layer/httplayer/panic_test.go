@@ -18,7 +18,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// A panic of a dial function, or of a callback of TLS, is a failure to connect.
+// A panic of a dial function, or of a callback of WithTLS, is a failure to connect.
 func TestEndpointPanic(t *testing.T) {
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	defer s.Close()
@@ -27,9 +27,9 @@ func TestEndpointPanic(t *testing.T) {
 		VerifyConnection:   func(tls.ConnectionState) error { panic(errBoom) },
 	}
 	for name, opts := range map[string][]EndpointOption{
-		"dial, HTTP/1.1": {H1(), DialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
-		"dial, HTTP/2":   {H2(), DialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
-		"TLS":            {TLS(cfg), H1()},
+		"dial, HTTP/1.1": {WithHTTP1(), WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
+		"dial, HTTP/2":   {WithHTTP2(), WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
+		"TLS":            {WithTLS(cfg), WithHTTP1()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := NewEndpoint(t.Context(), s.Listener.Addr().String(), opts...)
@@ -51,7 +51,7 @@ func TestRequestBodyPanic(t *testing.T) {
 	s.Config.Protocols.SetUnencryptedHTTP2(true)
 	s.Start()
 	defer s.Close()
-	for name, opt := range map[string]EndpointOption{"HTTP/1.1": H1(), "HTTP/2": H2()} {
+	for name, opt := range map[string]EndpointOption{"HTTP/1.1": WithHTTP1(), "HTTP/2": WithHTTP2()} {
 		t.Run(name, func(t *testing.T) {
 			e := NewEndpoint(t.Context(), s.Listener.Addr().String(), opt)
 			req := httptest.NewRequest(http.MethodPost, "/", brittleBody{})

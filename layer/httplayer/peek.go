@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-var _ layer.Peek[*http.Response] = Resend{}
+var _ layer.TrailerPeeker[*http.Response] = Replayer{}
 
 // What Peek reads ahead: as much as a frame of HTTP/2 has, unless the peers agreed
 // on longer ones, and of what follows no more than shows that it is not the end.
@@ -25,12 +25,12 @@ const (
 const peekPatience = time.Millisecond
 
 // Peek waits for the first piece of the body of an HTTP/2 response, of up to 16
-// KiB, and a millisecond more for the end of the response: see [layer.Peek].
+// KiB, and a millisecond more for the end of the response: see [layer.TrailerPeeker].
 // Others it does not look into; the failures of HTTP/1.1 are in the status.
 //
 // It costs a goroutine, which waits for the second piece if that does not come
 // in time, and some KiB until the first was read.
-func (Resend) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
+func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
 	switch {
 	case rsp == nil || ended(rsp):
 		return rsp, true

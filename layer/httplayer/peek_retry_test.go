@@ -27,14 +27,14 @@ func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
 		}
 	}
 	p := layer.RetryPolicy[*http.Request, *http.Response]{
-		Tries: 20, Backoff: layer.Backoff{Min: 1, Max: 1}, Peek: func(*http.Response) bool { return true },
+		MaxAttempts: 20, Backoff: layer.Backoff{Min: 1, Max: 1}, Peek: func(*http.Response) bool { return true },
 		Budget: layer.NewBudget(0, 10, 1000),
-		Outcomes: func(o layer.Outcome[*http.Response]) bool {
+		RetryIf: func(o layer.Outcome[*http.Response]) bool {
 			_ = len(o.Response.Trailer)
 			return true
 		},
 	}
-	svc := NewStack().Retry(p).Service(endpoint(t, serve(t, http.HandlerFunc(late)), H2()))
+	svc := NewStack().Retry(p).Service(endpoint(t, serve(t, http.HandlerFunc(late)), WithHTTP2()))
 	for range 5 {
 		rsp, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 		require.NoError(t, err)

@@ -70,9 +70,9 @@ func peekingProxy(t *testing.T, g *talker) pb.TestServiceClient {
 	pb.RegisterTestServiceServer(srv, g)
 	t.Cleanup(srv.Stop)
 	svc := NewStack().Retry(layer.RetryPolicy[*http.Request, *http.Response]{
-		Tries: 3, Backoff: layer.Backoff{Min: 1, Max: 1},
-		Requests: func(*http.Request) bool { return true }, Peek: func(*http.Response) bool { return true },
-	}).Service(endpoint(t, serve(t, srv), H2()))
+		MaxAttempts: 3, Backoff: layer.Backoff{Min: 1, Max: 1},
+		CanRetry: func(*http.Request) bool { return true }, Peek: func(*http.Response) bool { return true },
+	}).Service(endpoint(t, serve(t, srv), WithHTTP2()))
 	return grpcClient(t, serve(t, Handler(svc)))
 }
 

@@ -33,7 +33,7 @@ func headOf(t *testing.T, h http.Handler) *http.Response {
 	t.Helper()
 	req := request(t, http.MethodPost, "http://web/", "")
 	req.ProtoMajor = 2
-	rsp, err := endpoint(t, serve(t, h), H2()).Call(t.Context(), req)
+	rsp, err := endpoint(t, serve(t, h), WithHTTP2()).Call(t.Context(), req)
 	require.NoError(t, err)
 	return rsp
 }
@@ -45,7 +45,7 @@ func TestPeek(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rsp := headOf(t, script("14", pieces...))
-			ahead, whole := Resend{}.Peek(t.Context(), rsp)
+			ahead, whole := Replayer{}.Peek(t.Context(), rsp)
 			require.NotSame(t, rsp, ahead)
 			assert.Empty(t, ahead.Trailer, "they come with the end of the body")
 			if whole { // net/http may have been too slow
@@ -78,7 +78,7 @@ func TestPeekLeavesAlone(t *testing.T) {
 			ProtoMajor: 2, Body: body, Request: &http.Request{Method: http.MethodHead},
 		}, true},
 	} {
-		ahead, whole := Resend{}.Peek(t.Context(), tt.rsp)
+		ahead, whole := Replayer{}.Peek(t.Context(), tt.rsp)
 		assert.Same(t, tt.rsp, ahead, name)
 		assert.Equal(t, tt.whole, whole, name)
 	}
@@ -146,7 +146,7 @@ func TestPeekHoldsAStreamUpForOnePiece(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body, began := newSlowBody(), time.Now()
 		body.say(time.Second, "first")
-		ahead, whole := Resend{}.Peek(t.Context(), body.response())
+		ahead, whole := Replayer{}.Peek(t.Context(), body.response())
 		require.False(t, whole)
 		require.Equal(t, time.Second+time.Millisecond, time.Since(began))
 		buf := make([]byte, 3)
@@ -187,7 +187,7 @@ func TestPeekEndsWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		body, began := newSlowBody(), time.Now()
-		ahead, whole := Resend{}.Peek(ctx, body.response())
+		ahead, whole := Replayer{}.Peek(ctx, body.response())
 		require.False(t, whole)
 		require.Equal(t, time.Second, time.Since(began))
 		require.NoError(t, ahead.Body.Close())
@@ -201,7 +201,7 @@ func TestPeekedBodyIsClosedWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		body := newSlowBody()
 		body.say(0, "first")
-		ahead, _ := Resend{}.Peek(t.Context(), body.response())
+		ahead, _ := Replayer{}.Peek(t.Context(), body.response())
 		_, err := io.ReadFull(ahead.Body, make([]byte, 5))
 		require.NoError(t, err)
 		time.AfterFunc(time.Second, func() { ahead.Body.Close() })
@@ -225,7 +225,7 @@ func TestPeekOfABrokenBody(t *testing.T) {
 				body := newSlowBody()
 				body.say(0, "first")
 				fail(body)
-				ahead, whole := Resend{}.Peek(t.Context(), body.response())
+				ahead, whole := Replayer{}.Peek(t.Context(), body.response())
 				require.False(t, whole)
 				got, err := io.ReadAll(ahead.Body)
 				require.ErrorContains(t, err, "odd")
@@ -243,7 +243,7 @@ func TestPeekChangesNoBody(t *testing.T) {
 	for _, size := range []int{1, peekLeast - 1, peekLeast, peekLeast + 1, 3 * peekLeast, peekMost, peekMost + 1, 5 * peekMost} {
 		want := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
 		rsp := &http.Response{ProtoMajor: 2, StatusCode: 200, ContentLength: -1, Body: io.NopCloser(bytes.NewReader(want))}
-		ahead, whole := Resend{}.Peek(t.Context(), rsp)
+		ahead, whole := Replayer{}.Peek(t.Context(), rsp)
 		got, err := io.ReadAll(ahead.Body)
 		require.NoError(t, err)
 		require.True(t, bytes.Equal(want, got), "%d", size)

@@ -33,7 +33,7 @@ func TestSourceLabels(t *testing.T) {
 		"our own":                 {"", nil, nil},
 	} {
 		t.Run(what, func(t *testing.T) {
-			require.Equal(t, tt.want, Access{}.SourceLabels(&http.Request{RemoteAddr: tt.from, TLS: tt.tls}))
+			require.Equal(t, tt.want, Accessor{}.SourceLabels(&http.Request{RemoteAddr: tt.from, TLS: tt.tls}))
 		})
 	}
 }

@@ -52,7 +52,7 @@ func endpoint(t testing.TB, addr string, opts ...EndpointOption) *Endpoint {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	// What a loaded machine needs; who tests a limit gives his own.
-	e := NewEndpoint(ctx, addr, append([]EndpointOption{ConnectTimeout(patience), IdleTimeout(patience)}, opts...)...)
+	e := NewEndpoint(ctx, addr, append([]EndpointOption{WithConnectTimeout(patience), WithIdleTimeout(patience)}, opts...)...)
 	e.h1.transport.ExpectContinueTimeout, e.h2.transport.ExpectContinueTimeout = patience, patience
 	return e
 }

@@ -23,8 +23,8 @@ func (endless) Read(p []byte) (int, error) { return len(p), nil }
 func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
 	limited := map[string]layer.Stack[*http.Request, *http.Response]{
 		"timeout":      NewStack().Timeout(time.Second),
-		"head timeout": NewStack().HeadTimeout(time.Second),
-		"per try":      NewStack().Retry(RetryPolicy{Tries: 1, PerTry: time.Second}),
+		"head timeout": NewStack().ResponseHeaderTimeout(time.Second),
+		"per try":      NewStack().Retry(RetryPolicy{MaxAttempts: 1, AttemptTimeout: time.Second}),
 	}
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		for name, stack := range limited {
@@ -65,7 +65,7 @@ func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
 							req.Header.Set("Content-Type", "application/grpc")
 						}
 						var below error
-						e := NewEndpoint(ctx, "10.0.0.1:80", protocol, DialContext(h.network.DialContext))
+						e := NewEndpoint(ctx, "10.0.0.1:80", protocol, WithDialContext(h.network.DialContext))
 						_, err = stack.Service(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 							rsp, err := e.Call(ctx, r)
 							below = err
@@ -73,8 +73,8 @@ func TestTimeIsOverWhileTheBodyIsAwaited(t *testing.T) {
 						})).Call(ctx, req)
 						require.Error(t, err)
 						class := Classify(layer.Outcome[*http.Response]{Err: below})
-						assert.Equal(t, failed, class.Failed(), "%v: %v", class, below)
-						status, _ := StatusOf(err)
+						assert.Equal(t, failed, class.IsFailure(), "%v: %v", class, below)
+						status, _ := StatusFromError(err)
 						assert.Equal(t, http.StatusGatewayTimeout, status, err)
 					})
 				})

@@ -18,7 +18,7 @@ import (
 // elsewhere, and no breaker counts it.
 func TestABrokenRequestBodyIsNotTheEndpointsFault(t *testing.T) {
 	addr := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
-	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {H2()}} {
+	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {WithHTTP2()}} {
 		t.Run(name, func(t *testing.T) {
 			e := endpoint(t, addr, opts...)
 			broken := errors.New("the upload broke off")

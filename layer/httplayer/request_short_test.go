@@ -18,7 +18,7 @@ func TestABodyOfAnotherLengthIsNotTheEndpointsFault(t *testing.T) {
 			<-r.Context().Done() // an answer could be faster than what is wrong with the request
 		}
 	}))
-	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {H2()}} {
+	for name, opts := range map[string][]EndpointOption{"HTTP/1.1": nil, "HTTP/2": {WithHTTP2()}} {
 		for what, length := range map[string]int64{"short": 10, "long": 2} {
 			if what == "short" && name == "HTTP/2" {
 				continue // net/http sends it as it is

@@ -11,19 +11,19 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Resend is the [layer.Resend] of net/http. [NewStack] gives it to the layers
+// Replayer is the [layer.Replayer] of net/http. [NewStack] gives it to the layers
 // of a stack; the zero value is ready to use, and it is safe for concurrent
 // use.
-type Resend struct{}
+type Replayer struct{}
 
-var _ layer.Resend[*http.Request, *http.Response] = Resend{}
+var _ layer.Replayer[*http.Request, *http.Response] = Replayer{}
 
 // Idempotent reports whether the method of req is one of RFC 9110, section
 // 9.2.2 (GET, HEAD, OPTIONS, TRACE, PUT, DELETE; an empty one is GET), or req
 // carries an Idempotency-Key or X-Idempotency-Key, with or without a value, as
 // [http.Transport] has it. A gRPC call is a POST: whether it can be sent twice
 // the policy of a retry has to say.
-func (Resend) Idempotent(req *http.Request) bool {
+func (Replayer) Idempotent(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
 		return true
@@ -42,7 +42,7 @@ func (Resend) Idempotent(req *http.Request) bool {
 // limit, that wait for 100 Continue, that upgrade their connection, and
 // CONNECT. Every other try is a shallow copy of req without GetBody, so that no
 // [http.Transport] below sends it again by itself.
-func (Resend) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
+func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
 	switch {
 	case isTunnel(req):
 		return sentOnce{}
@@ -64,14 +64,14 @@ func isTunnel(req *http.Request) bool {
 	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
-// After returns what rsp asks for in Retry-After, if its status is 429 or 503:
+// RetryAfter returns what rsp asks for in Retry-After, if its status is 429 or 503:
 // seconds, or a date, which in the past means now. A redirection says there
 // how long to wait before another request, so it says nothing here. Of gRPC it
 // returns grpc-retry-pushback-ms, from the header of a response that is
 // nothing but trailers, or from the trailers if they have come; one that is
 // negative, no number, or said twice asks not to retry, as in gRFC A6. The
 // longer of the two wins. Of an error it is [layer.RetryAfter].
-func (Resend) After(rsp *http.Response, err error) (time.Duration, bool) {
+func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)
 	}
@@ -92,17 +92,17 @@ func (Resend) After(rsp *http.Response, err error) (time.Duration, bool) {
 	}
 }
 
-// Discard closes rsp; what little is left of its body is read before that, see
-// [layer.DiscardBody], so that an HTTP/1.1 connection can be used again and no
+// Drain closes rsp; what little is left of its body is read before that, see
+// [layer.DrainBody], so that an HTTP/1.1 connection can be used again and no
 // HTTP/2 stream has to be reset. A body that stays silent, or is known to be
 // long, is not waited for.
-func (Resend) Discard(rsp *http.Response) {
+func (Replayer) Drain(rsp *http.Response) {
 	switch {
 	case rsp == nil || rsp.Body == nil:
 	case ended(rsp), rsp.StatusCode == http.StatusSwitchingProtocols, rsp.ContentLength > worthReading:
 		_ = rsp.Body.Close()
 	default:
-		layer.DiscardBody(rsp.Body)
+		layer.DrainBody(rsp.Body)
 	}
 }
 

@@ -54,11 +54,11 @@ func TestResendAfter(t *testing.T) {
 			"both":                  {&http.Response{StatusCode: 503, Header: head(after, "7", push, "150")}, nil, 7 * time.Second, true},
 			"both, and do not":      {&http.Response{StatusCode: 503, Header: head(after, "7", push, "-1")}, nil, -1, true},
 			"both, pushed further":  {&http.Response{StatusCode: 503, Header: head(after, "1", push, "1500")}, nil, 1500 * time.Millisecond, true},
-			"a refusal":             {nil, &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, After: time.Second}, time.Second, true},
+			"a refusal":             {nil, &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: time.Second}, time.Second, true},
 			"an error":              {nil, errors.New("odd"), 0, false},
 			"nothing at all":        {nil, nil, 0, false},
 		} {
-			got, said := Resend{}.After(tt.rsp, tt.err)
+			got, said := Replayer{}.RetryAfter(tt.rsp, tt.err)
 			assert.Equal(t, tt.said, said, name)
 			assert.Equal(t, tt.want, got, name)
 		}

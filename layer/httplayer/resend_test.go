@@ -19,17 +19,17 @@ func TestResendIdempotent(t *testing.T) {
 		"": true, "GET": true, "HEAD": true, "OPTIONS": true, "TRACE": true, "PUT": true, "DELETE": true,
 		"POST": false, "PATCH": false, "CONNECT": false, "get": false, "LOCK": false,
 	} {
-		assert.Equal(t, want, Resend{}.Idempotent(&http.Request{Method: method}), method)
+		assert.Equal(t, want, Replayer{}.Idempotent(&http.Request{Method: method}), method)
 	}
 	for _, h := range []http.Header{{"Idempotency-Key": {"1"}}, {"X-Idempotency-Key": {"1"}}, {"Idempotency-Key": nil}} {
-		assert.True(t, Resend{}.Idempotent(&http.Request{Method: "POST", Header: h}), "%v", h)
+		assert.True(t, Replayer{}.Idempotent(&http.Request{Method: "POST", Header: h}), "%v", h)
 	}
-	assert.False(t, Resend{}.Idempotent(&http.Request{Method: "POST", ProtoMajor: 2, Header: http.Header{"Content-Type": {"application/grpc"}}}))
+	assert.False(t, Replayer{}.Idempotent(&http.Request{Method: "POST", ProtoMajor: 2, Header: http.Header{"Content-Type": {"application/grpc"}}}))
 }
 
 func TestResendLeavesAlone(t *testing.T) {
 	for _, body := range []io.ReadCloser{nil, http.NoBody} {
-		assert.Nil(t, Resend{}.Replay(&http.Request{Body: body}, 10))
+		assert.Nil(t, Replayer{}.Replay(&http.Request{Body: body}, 10))
 	}
 	for name, change := range map[string]func(*http.Request){
 		"too long by its own word": func(r *http.Request) { r.ContentLength = 11 },
@@ -40,7 +40,7 @@ func TestResendLeavesAlone(t *testing.T) {
 	} {
 		req, body := withWatchedBody("hello")
 		change(req)
-		replay := Resend{}.Replay(req, 10)
+		replay := Replayer{}.Replay(req, 10)
 		require.NotNil(t, replay, name)
 		_, ok := replay.Next()
 		assert.False(t, ok, name)
@@ -57,7 +57,7 @@ func withWatchedBody(text string) (*http.Request, *asked) {
 func TestResendKeepsABody(t *testing.T) {
 	req, body := withWatchedBody("hello")
 	before := *req
-	replay := Resend{}.Replay(req, 5)
+	replay := Replayer{}.Replay(req, 5)
 	for range 3 {
 		again, ok := replay.Next()
 		require.True(t, ok)
@@ -75,7 +75,7 @@ func TestResendKeepsABody(t *testing.T) {
 
 	req, _ = withWatchedBody("hello, world")
 	req.ContentLength = -1
-	replay = Resend{}.Replay(req, 5)
+	replay = Replayer{}.Replay(req, 5)
 	first, ok := replay.Next()
 	require.True(t, ok)
 	got, err := io.ReadAll(first.Body)
@@ -95,7 +95,7 @@ func TestResendGetsABodyAgain(t *testing.T) {
 		got = append(got, &asked{Reader: strings.NewReader("again")})
 		return got[len(got)-1], nil
 	}
-	replay := Resend{}.Replay(req, 10) // which is no limit for it
+	replay := Replayer{}.Replay(req, 10) // which is no limit for it
 	first, ok := replay.Next()
 	require.True(t, ok)
 	assert.Same(t, body, first.Body)
@@ -122,8 +122,8 @@ func TestResendGetsABodyAgain(t *testing.T) {
 }
 
 func TestResendDiscards(t *testing.T) {
-	Resend{}.Discard(nil)
-	Resend{}.Discard(&http.Response{})
+	Replayer{}.Drain(nil)
+	Replayer{}.Drain(&http.Response{})
 	for name, tt := range map[string]struct {
 		length int
 		said   int64
@@ -136,7 +136,7 @@ func TestResendDiscards(t *testing.T) {
 	} {
 		text := strings.NewReader(strings.Repeat("x", tt.length))
 		body := &asked{Reader: text}
-		Resend{}.Discard(&http.Response{StatusCode: 503, Body: body, ContentLength: tt.said, ProtoMajor: 1})
+		Replayer{}.Drain(&http.Response{StatusCode: 503, Body: body, ContentLength: tt.said, ProtoMajor: 1})
 		assert.EqualValues(t, 1, body.closes.Load(), name)
 		assert.Equal(t, tt.reads, body.reads.Load() > 0, name)
 		if tt.length <= worthReading && tt.reads {
@@ -152,7 +152,7 @@ func TestResendDoesNotWaitForSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
 		began := time.Now()
-		Resend{}.Discard(&http.Response{StatusCode: 503, Body: r, ContentLength: -1, ProtoMajor: 1})
+		Replayer{}.Drain(&http.Response{StatusCode: 503, Body: r, ContentLength: -1, ProtoMajor: 1})
 		assert.Less(t, time.Since(began), 100*time.Millisecond)
 		_, err := w.Write([]byte("x"))
 		assert.ErrorIs(t, err, io.ErrClosedPipe)
@@ -168,11 +168,11 @@ func TestResendDiscardKeepsTheConnection(t *testing.T) {
 			flush(w)
 			say(w, strings.Repeat("x", 4000))
 		})
-		e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(h.network.DialContext))
+		e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(h.network.DialContext))
 		for range 3 {
 			rsp, err := e.Call(ctx, request(t, http.MethodGet, "http://web/", ""))
 			require.NoError(t, err)
-			Resend{}.Discard(rsp)
+			Replayer{}.Drain(rsp)
 			assert.Equal(t, 1, e.Describe().State.Get("idle"))
 		}
 	})

@@ -46,7 +46,7 @@ func TestWhatComesBehindAResponse(t *testing.T) {
 		"/empty": http.MethodGet, "/body": http.MethodGet, "/chunked": http.MethodGet,
 	} {
 		t.Run(method+path, func(t *testing.T) {
-			e := endpoint(t, addr, H1())
+			e := endpoint(t, addr, WithHTTP1())
 			for range 300 {
 				rsp, err := e.Call(t.Context(), request(t, method, "http://web"+path, ""))
 				require.NoError(t, err)

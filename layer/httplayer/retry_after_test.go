@@ -14,21 +14,21 @@ import (
 
 // What a refusal says of the time to come back reaches the client.
 func TestHandlerSaysWhenToComeBack(t *testing.T) {
-	refusal := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, After: 1200 * time.Millisecond}
+	refusal := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: 1200 * time.Millisecond}
 	for name, tt := range map[string]struct {
 		err            error
 		http, grpc, at string
 	}{
 		"refused":            {refusal, "2", "1200", ""},
 		"queued":             {&layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Err: refusal}, "2", "1200", ""},
-		"refused on a retry": {&layer.Error{Layer: "retry", Kind: layer.ErrTryRefused, After: 1200 * time.Millisecond}, "2", "1200", ""},
+		"refused on a retry": {&layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, RetryAfter: 1200 * time.Millisecond}, "2", "1200", ""},
 		"without a time":     {&layer.Error{Layer: "limit", Kind: layer.ErrNotReady}, "", "", ""},
-		"not a refusal":      {&layer.Error{Layer: "retry", After: time.Second, Err: errors.New("odd")}, "", "", ""},
+		"not a refusal":      {&layer.Error{Layer: "retry", RetryAfter: time.Second, Err: errors.New("odd")}, "", "", ""},
 		"without a word why": {refusal, "2", "1200", "quiet"},
 	} {
 		var opts []HandlerOption
 		if tt.at == "quiet" {
-			opts = append(opts, InformationalHeaders(false))
+			opts = append(opts, WithErrorHeaders(false))
 		}
 		proxy := serve(t, failing(tt.err, opts...))
 		for _, two := range []bool{false, true} {
@@ -37,7 +37,7 @@ func TestHandlerSaysWhenToComeBack(t *testing.T) {
 			read(t, rsp)
 			assert.Equal(t, tt.http, rsp.Header.Get("Retry-After"), name)
 			assert.NotContains(t, rsp.Header, "Grpc-Retry-Pushback-Ms", name)
-			after, said := Resend{}.After(rsp, nil)
+			after, said := Replayer{}.RetryAfter(rsp, nil)
 			assert.Equal(t, tt.http != "", said, name)
 			assert.Equal(t, said, after == 2*time.Second, name)
 		}

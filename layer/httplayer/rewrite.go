@@ -12,7 +12,7 @@ import (
 // rewrite undoes what ReverseProxy does for the gateway it was made to be, and
 // a transparent proxy should not do.
 func rewrite(p *httputil.ProxyRequest) {
-	var a Access
+	var a Accessor
 	in, out := p.In, p.Out
 	if in.URL.Scheme == "" && in.TLS == nil {
 		out.URL.Scheme = "http"

@@ -25,9 +25,9 @@ import (
 //	                                    └ HTTP/2 → GOAWAY ──┘
 //
 // HTTP/1.1 is guarded (see [Guard]); HTTP/2 is that of prior knowledge, which
-// is what is inside of TLS that ended before. The RemoteAddr of a request is that
+// is what is inside of WithTLS that ended before. The RemoteAddr of a request is that
 // of its connection, and so is the [http.LocalAddrContextKey] of its context; the
-// connection itself is what [ConnOf] returns. The context of a request has the
+// connection itself is what [ConnFromContext] returns. The context of a request has the
 // values of the ctx given to Call, and ends with the connection at the latest.
 //
 // # Limits
@@ -42,12 +42,12 @@ import (
 //
 // # Draining
 //
-// When draining begins ([DrainOn], [Server.Drain]) every connection is still
+// When draining begins ([WithDrainOnDone], [Server.Drain]) every connection is still
 // served, also those that come after that, and each is brought to its end:
 //
 //   - HTTP/2: the client is told to open no more streams, by a GOAWAY that
 //     still takes those which are on their way. When a PING says that the client
-//     has read it, or after a second ([DrainPatience]), net/http sends the GOAWAY
+//     has read it, or after a second ([WithDrainTimeout]), net/http sends the GOAWAY
 //     that names the last stream, finishes the streams, and closes.
 //   - HTTP/1.1: answers that begin now ask the client to close. After a second,
 //     those who stayed idle are closed, and those on which nothing was said yet;
@@ -101,9 +101,9 @@ func (s *Server) Ready(context.Context) error { return nil }
 // Errors: a refusal ([layer.ErrNotReady]) if ctx is done already; an
 // [layer.Error] with the cause of ctx for a connection that was cut, or with
 // [layer.ErrTimeout] for one on which nothing was said.
-func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
-		return tcplayer.Traffic{}, &layer.Error{
+		return tcplayer.ByteCount{}, &layer.Error{
 			Layer: "server", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
 		}
 	}
@@ -118,7 +118,7 @@ func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, err
 	if cause := context.Cause(ctx); cause != nil {
 		err = &layer.Error{Layer: "server", Reason: "broken off", Err: cause}
 	}
-	return tcplayer.Traffic{Sent: c.sent.Load(), Received: c.received.Load()}, err
+	return tcplayer.ByteCount{Sent: c.sent.Load(), Received: c.received.Load()}, err
 }
 
 func (s *Server) leave() {
@@ -194,11 +194,11 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 
 type connKey struct{}
 
-// ConnOf returns the connection that a request came by to a [Server], as that
+// ConnFromContext returns the connection that a request came by to a [Server], as that
 // was given it: tcplayer.OriginalDst and tcplayer.TLSState tell more of it. It
 // must not be read, written or closed. Of the context of any other request it
 // returns nil.
-func ConnOf(ctx context.Context) net.Conn {
+func ConnFromContext(ctx context.Context) net.Conn {
 	if c, ok := ctx.Value(connKey{}).(*accepted); ok {
 		return c.Conn
 	}

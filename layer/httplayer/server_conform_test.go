@@ -31,7 +31,7 @@ func TestServerConforms(t *testing.T) {
 		}
 		return far
 	}
-	layertest.Conform(t, layertest.ServiceOf[net.Conn, tcplayer.Traffic]{
+	layertest.Run(t, layertest.ServiceOf[net.Conn, tcplayer.ByteCount]{
 		New:     func(context.Context) tcplayer.Server { return NewServer(http.HandlerFunc(shapes)) },
 		Request: client,
 	})

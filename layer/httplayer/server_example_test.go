@@ -17,11 +17,11 @@ import (
 // the grace.
 func ExampleServer() {
 	hello := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "hello by %s to %v", r.Proto, httplayer.ConnOf(r.Context()).LocalAddr() != nil)
+		_, _ = fmt.Fprintf(w, "hello by %s to %v", r.Proto, httplayer.ConnFromContext(r.Context()).LocalAddr() != nil)
 	})
 	ctx, terminate := context.WithCancel(context.Background())
 	defer terminate()
-	server := httplayer.NewServer(hello, httplayer.DrainOn(ctx), httplayer.DrainPatience(10*time.Millisecond))
+	server := httplayer.NewServer(hello, httplayer.WithDrainOnDone(ctx), httplayer.WithDrainTimeout(10*time.Millisecond))
 	front := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server})
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -30,7 +30,7 @@ func ExampleServer() {
 		return
 	}
 	served := make(chan error)
-	go func() { served <- tcplayer.Serve(ctx, l, front, tcplayer.Grace(time.Minute)) }()
+	go func() { served <- tcplayer.Serve(ctx, l, front, tcplayer.WithShutdownTimeout(time.Minute)) }()
 
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()

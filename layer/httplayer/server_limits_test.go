@@ -25,7 +25,7 @@ import (
 )
 
 func TestServerDefaults(t *testing.T) {
-	for _, opts := range [][]ServerOption{nil, {MaxHeaderBytes(-1), MaxTakenBack(-1), HTTP2(http.HTTP2Config{}), ServerLogger(nil)}} {
+	for _, opts := range [][]ServerOption{nil, {WithMaxHeaderBytes(-1), WithMaxStreamResets(-1), WithHTTP2Config(http.HTTP2Config{}), WithServerLogger(nil)}} {
 		o := newServerOptions(opts)
 		assert.Equal(t, time.Second, o.patience)
 		assert.Equal(t, 32<<10, o.maxHeader)
@@ -50,7 +50,7 @@ func TestServerTellsItsSettings(t *testing.T) {
 		streams, window, frames uint32
 	}{
 		"default": {nil, 100, 65_535, 16_384},
-		"set": {[]ServerOption{HTTP2(http.HTTP2Config{
+		"set": {[]ServerOption{WithHTTP2Config(http.HTTP2Config{
 			MaxConcurrentStreams: 7, MaxReceiveBufferPerStream: 1 << 17, MaxReadFrameSize: 1 << 20,
 		})}, 7, 1 << 17, 1 << 20},
 	} {
@@ -81,7 +81,7 @@ func TestServerTellsItsSettings(t *testing.T) {
 }
 
 func TestServerCutsSlowHeaders(t *testing.T) {
-	s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(time.Second))
+	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(time.Second))
 	conn, done := callOn(t, t.Context(), s)
 	say(conn, "GET / HTTP/1.1\r\nHost: a\r\n")
 	text, err := io.ReadAll(conn)
@@ -104,7 +104,7 @@ func TestServerCutsHalfAPreface(t *testing.T) {
 				defer conn.Close()
 				accepted, err := l.Accept()
 				require.NoError(t, err)
-				s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(4*time.Second))
+				s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(4*time.Second))
 				done := make(chan error, 1)
 				go func() {
 					_, err := s.Call(ctx, accepted)
@@ -344,7 +344,7 @@ func (c *framerClient) headOf(stream uint32) bool {
 // are there for a while all the same.
 func TestTrailersOpenNoStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGoodbye(&accepted{server: NewServer(http.NotFoundHandler(), MaxTakenBack(10))})
+		g := newGoodbye(&accepted{server: NewServer(http.NotFoundHandler(), WithMaxStreamResets(10))})
 		g.got(frameHead{kind: headersFrame, stream: 1}, nil)
 		for range 10 {
 			first := g.last + 2
@@ -504,7 +504,7 @@ func TestServerCutsStalledReaders(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
 			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pipe(w, zeros{}) }),
-				WriteStall(50*time.Millisecond), HTTP2(http.HTTP2Config{}))
+				WithWriteTimeout(50*time.Millisecond), WithHTTP2Config(http.HTTP2Config{}))
 			conn, done := callOn(t, t.Context(), s)
 			if h2 {
 				c := newFramerClient(t, conn)
@@ -530,8 +530,8 @@ func TestServerCutsSlowBodies(t *testing.T) {
 		opt  ServerOption
 		more bool
 	}{
-		"stands":   {BodyPace(100*time.Millisecond, 0), false},
-		"trickles": {BodyPace(100*time.Millisecond, 1<<30), true},
+		"stands":   {WithMinBodyRate(100*time.Millisecond, 0), false},
+		"trickles": {WithMinBodyRate(100*time.Millisecond, 1<<30), true},
 	} {
 		for _, h2 := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " h2 ", h2), func(t *testing.T) {
@@ -572,7 +572,7 @@ func TestServerSaysThatABodyIsSlow(t *testing.T) {
 		s := NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			_, err := io.ReadAll(r.Body)
 			told <- err
-		}), BodyPace(20*time.Millisecond, 240))
+		}), WithMinBodyRate(20*time.Millisecond, 240))
 		accepted, conn := net.Pipe()
 		defer conn.Close()
 		done := make(chan struct{})
@@ -617,7 +617,7 @@ func TestServerLetsConversationsBeQuiet(t *testing.T) {
 			assert.Equal(t, tt.paced, s.pace(nil, r, nil) != nil)
 		})
 	}
-	assert.Nil(t, NewServer(http.NotFoundHandler(), BodyPace(0, 0)).pace(nil, request(t, "POST", "http://a/", "hello"), nil))
+	assert.Nil(t, NewServer(http.NotFoundHandler(), WithMinBodyRate(0, 0)).pace(nil, request(t, "POST", "http://a/", "hello"), nil))
 }
 
 // TestServerIdleMemory prints what idle connections cost, of the server's side

@@ -29,44 +29,44 @@ type serverOptions struct {
 	log           *slog.Logger
 }
 
-// DrainOn begins to drain when ctx ends. Give it the ctx of tcplayer.Serve: that
+// WithDrainOnDone begins to drain when ctx ends. Give it the ctx of tcplayer.Serve: that
 // closes the listener then, and lets the connections end by themselves.
-func DrainOn(ctx context.Context) ServerOption {
+func WithDrainOnDone(ctx context.Context) ServerOption {
 	return serverOption(func(o *serverOptions) { o.drainOn = ctx })
 }
 
-// DrainPatience is how long draining waits for a client of HTTP/2 to say that it
+// WithDrainTimeout is how long draining waits for a client of HTTP/2 to say that it
 // knows, and for a client of HTTP/1.1 to send another request on an idle
 // connection: with that, it can be told. The default is 1 s; with a d of 0 or
 // less, idle connections are closed at once, and requests that are on their way
 // to them are lost. A client that has said nothing since it connected has as much, and
 // 100 ms at least.
-func DrainPatience(d time.Duration) ServerOption {
+func WithDrainTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.patience = max(d, 0) })
 }
 
-// MaxHeaderBytes bounds the header of a request; one that is larger is answered
+// WithMaxHeaderBytes bounds the header of a request; one that is larger is answered
 // with 431. In HTTP/2 each field counts 32 bytes more than its text. The default
 // is 32 KiB, and so it is with an n of 0 or less; net/http adds up to 4 KiB.
-func MaxHeaderBytes(n int) ServerOption {
+func WithMaxHeaderBytes(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.maxHeader = n })
 }
 
-// HeaderTimeout is how long the header of an HTTP/1.1 request may take from its
+// WithHeaderTimeout is how long the header of an HTTP/1.1 request may take from its
 // first byte on, and the first byte of a connection. The connection is closed
 // then. The default is 5 s; a d of 0 or less sets no limit. While the server drains the
-// first byte has no longer than [DrainPatience].
-func HeaderTimeout(d time.Duration) ServerOption {
+// first byte has no longer than [WithDrainTimeout].
+func WithHeaderTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.headerTimeout = max(d, 0) })
 }
 
-// KeepAlive is how long a connection may be idle between two requests. The
+// WithServerIdleTimeout is how long a connection may be idle between two requests. The
 // default, and a d of 0 or less, is no limit, as in linkerd's proxy.
-func KeepAlive(d time.Duration) ServerOption {
+func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.keepAlive = max(d, 0) })
 }
 
-// BodyPace bounds how slowly a request body may come: at no time may nothing
+// WithMinBodyRate bounds how slowly a request body may come: at no time may nothing
 // come for idle, and beyond a first idle there must be least bytes for each
 // second. Only the time counts in which the handler waits for the body. When it
 // is over, reading fails, by an error that matches [layer.ErrIdleTimeout] and is
@@ -80,21 +80,21 @@ func KeepAlive(d time.Duration) ServerOption {
 // Bodies that are conversations have no pace: those of gRPC, and of HTTP/2 without
 // a content-length. What they can hold is a stream, of which there are as many as
 // the connection may have. Those of HTTP/1.1 in chunks may be excused, see
-// [BodyPauses].
-func BodyPace(idle time.Duration, least int) ServerOption {
+// [SlowBodyQuota].
+func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.bodyIdle, o.bodyRate = max(idle, 0), max(least, 0) })
 }
 
-// WriteStall is how long a client's connection may take no byte of what is sent by
+// WithWriteTimeout is how long a client's connection may take no byte of what is sent by
 // it; then it is closed. It may be up to half as long again. Tunnels have no such
 // limit, and neither has a stream of HTTP/2 for which the client opens no window: it
 // is one of those that a connection may have. The default is 5 minutes, so that who pauses a download for a while
 // still gets it; a d of 0 or less sets no limit.
-func WriteStall(d time.Duration) ServerOption {
+func WithWriteTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.writeStall = max(d, 0) })
 }
 
-// MaxTakenBack bounds the streams of an HTTP/2 connection that end by a reset,
+// WithMaxStreamResets bounds the streams of an HTTP/2 connection that end by a reset,
 // of either side: n at once, and n a second; a response that begins, after any 1xx,
 // makes up for one. Calls that a client gives up after 250 ms or more, as when a
 // deadline is over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
@@ -102,11 +102,11 @@ func WriteStall(d time.Duration) ServerOption {
 // Before that its connection is not read for 20 ms at each quarter of n; and for a
 // second, once, if another of the same address was cut in the last minute.
 // The default is the number of streams; an n of 0 or less means that too.
-func MaxTakenBack(n int) ServerOption {
+func WithMaxStreamResets(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.takenBack = n })
 }
 
-// HTTP2 sets the parameters of HTTP/2. Where a field of cfg is zero, its default
+// WithHTTP2Config sets the parameters of HTTP/2. Where a field of cfg is zero, its default
 // is that of linkerd's proxy, or what says [http.HTTP2Config]:
 //
 //	MaxConcurrentStreams           100
@@ -114,21 +114,21 @@ func MaxTakenBack(n int) ServerOption {
 //	MaxReceiveBufferPerConnection  1 048 576
 //	MaxReadFrameSize               16 384
 //	SendPingTimeout                0, no keep-alive pings
-//	WriteByteTimeout               as WriteStall
-func HTTP2(cfg http.HTTP2Config) ServerOption {
+//	WriteByteTimeout               as WithWriteTimeout
+func WithHTTP2Config(cfg http.HTTP2Config) ServerOption {
 	return serverOption(func(o *serverOptions) { o.http2 = cfg })
 }
 
-// GuardedBy replaces the [Guard] of HTTP/1.1 connections, which is a new one with
-// [TargetOverHost], by one that counts or logs. With nil there is none: only for
+// WithGuard replaces the [Guard] of HTTP/1.1 connections, which is a new one with
+// [WithHostMismatch], by one that counts or logs. With nil there is none: only for
 // servers that forward nothing.
-func GuardedBy(g *Guard) ServerOption {
+func WithGuard(g *Guard) ServerOption {
 	return serverOption(func(o *serverOptions) { o.guard = g })
 }
 
-// ServerLogger is where net/http says at level Debug what went wrong with a
+// WithServerLogger is where net/http says at level Debug what went wrong with a
 // connection, and what panicked. The default, and nil, is nowhere.
-func ServerLogger(l *slog.Logger) ServerOption {
+func WithServerLogger(l *slog.Logger) ServerOption {
 	return serverOption(func(o *serverOptions) { o.log = l })
 }
 
@@ -148,7 +148,7 @@ const (
 func newServerOptions(opts []ServerOption) serverOptions {
 	o := serverOptions{
 		patience: defaultPatience, headerTimeout: defaultHeaderTimeout, bodyIdle: defaultBodyIdle, bodyRate: defaultBodyRate,
-		writeStall: defaultWriteStall, guard: NewGuard(TargetOverHost()),
+		writeStall: defaultWriteStall, guard: NewGuard(WithHostMismatch()),
 	}
 	for _, opt := range opts {
 		if opt != nil {

@@ -148,7 +148,7 @@ func TestServerRestarts(t *testing.T) {
 		srv.Stop()
 		<-served
 	})
-	toGRPC := endpoint(t, l.Addr().String(), H2())
+	toGRPC := endpoint(t, l.Addr().String(), WithHTTP2())
 	h := Handler(serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {
 		if isGRPC(r) {
 			return toGRPC.Call(ctx, r)
@@ -166,7 +166,7 @@ func TestServerRestarts(t *testing.T) {
 		own, err := net.FileListener(file)
 		require.NoError(t, err)
 		// Longer than any client is idle on a slow machine.
-		return servingOn(t, own, h, patience, DrainPatience(patience))
+		return servingOn(t, own, h, patience, WithDrainTimeout(patience))
 	}
 	now := next()
 	ctx, stop := context.WithCancel(t.Context())

@@ -35,9 +35,9 @@ func TestServerDrainsSilentClients(t *testing.T) {
 		wait time.Duration
 	}{
 		"default":                {nil, time.Second},
-		"no header timeout":      {[]ServerOption{HeaderTimeout(0)}, time.Second},
-		"shorter header timeout": {[]ServerOption{HeaderTimeout(500 * time.Millisecond)}, 500 * time.Millisecond},
-		"no patience":            {[]ServerOption{DrainPatience(0)}, onItsWay},
+		"no header timeout":      {[]ServerOption{WithHeaderTimeout(0)}, time.Second},
+		"shorter header timeout": {[]ServerOption{WithHeaderTimeout(500 * time.Millisecond)}, 500 * time.Millisecond},
+		"no patience":            {[]ServerOption{WithDrainTimeout(0)}, onItsWay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {

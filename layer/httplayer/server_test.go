@@ -47,9 +47,9 @@ func servingOn(t testing.TB, l net.Listener, h http.Handler, grace time.Duration
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	f := &front{addr: l.Addr().String(), drain: cancel, served: make(chan error, 1)}
-	f.Server = NewServer(h, append([]ServerOption{DrainOn(ctx)}, opts...)...)
+	f.Server = NewServer(h, append([]ServerOption{WithDrainOnDone(ctx)}, opts...)...)
 	svc := tcplayer.Detect(tcplayer.Protocols{HTTP1: f.Server, HTTP2: f.Server, Opaque: f.Server})
-	go func() { f.served <- tcplayer.Serve(ctx, l, svc, tcplayer.Grace(grace)) }()
+	go func() { f.served <- tcplayer.Serve(ctx, l, svc, tcplayer.WithShutdownTimeout(grace)) }()
 	t.Cleanup(func() {
 		cancel()
 		<-f.served
@@ -92,7 +92,7 @@ func callOn(t testing.TB, ctx context.Context, s *Server) (client net.Conn, done
 
 // result2 is what Call returned.
 type result2 struct {
-	tcplayer.Traffic
+	tcplayer.ByteCount
 	err error
 }
 
@@ -113,7 +113,7 @@ func TestServerServesBothProtocols(t *testing.T) {
 
 type callKey struct{}
 
-// A request knows the connection that it came by, through TLS and all.
+// A request knows the connection that it came by, through WithTLS and all.
 func TestServerTellsOfTheConnection(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	web.StartTLS() // for its certificate
@@ -134,7 +134,7 @@ func TestServerTellsOfTheConnection(t *testing.T) {
 			defer raw.Close()
 			accepted, err := l.Accept()
 			require.NoError(t, err)
-			conn := tls.Server(tcplayer.Addressed(accepted, client, server), &tls.Config{Certificates: web.TLS.Certificates})
+			conn := tls.Server(tcplayer.OverrideAddrs(accepted, client, server), &tls.Config{Certificates: web.TLS.Certificates})
 			done := make(chan result2, 1)
 			go func() {
 				traffic, err := s.Call(ctx, conn)
@@ -150,11 +150,11 @@ func TestServerTellsOfTheConnection(t *testing.T) {
 			require.NoError(t, err)
 			read(t, rsp)
 			r := <-seen
-			assert.Same(t, conn, ConnOf(r.Context()))
-			dst, ok := tcplayer.OriginalDst(ConnOf(r.Context()))
+			assert.Same(t, conn, ConnFromContext(r.Context()))
+			dst, ok := tcplayer.OriginalDst(ConnFromContext(r.Context()))
 			assert.True(t, ok)
 			assert.Equal(t, server, dst)
-			state, ok := tcplayer.TLSState(ConnOf(r.Context()))
+			state, ok := tcplayer.TLSState(ConnFromContext(r.Context()))
 			assert.True(t, ok)
 			assert.Equal(t, "gotower.test", state.ServerName)
 			assert.Equal(t, client.String(), r.RemoteAddr)
@@ -169,7 +169,7 @@ func TestServerTellsOfTheConnection(t *testing.T) {
 			assert.Error(t, r.Context().Err(), "the connection is over")
 		})
 	}
-	assert.Nil(t, ConnOf(t.Context()))
+	assert.Nil(t, ConnFromContext(t.Context()))
 }
 
 func TestServerCountsTraffic(t *testing.T) {
@@ -179,7 +179,7 @@ func TestServerCountsTraffic(t *testing.T) {
 	say(conn, text)
 	answer, err := io.ReadAll(conn)
 	require.NoError(t, err)
-	assert.Equal(t, result2{tcplayer.Traffic{Sent: int64(len(text)), Received: int64(len(answer))}, nil}, <-done)
+	assert.Equal(t, result2{tcplayer.ByteCount{Sent: int64(len(text)), Received: int64(len(answer))}, nil}, <-done)
 }
 
 func TestServerRefusesWhoHasGone(t *testing.T) {
@@ -242,10 +242,10 @@ func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // A connection on which nothing is said does not stay.
 func TestServerEndsSilence(t *testing.T) {
-	s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(20*time.Millisecond))
+	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(20*time.Millisecond))
 	_, done := callOn(t, t.Context(), s)
 	require.ErrorIs(t, (<-done).err, layer.ErrTimeout)
-	s = NewServer(http.HandlerFunc(shapes), HeaderTimeout(patience))
+	s = NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(patience))
 	conn, done := callOn(t, t.Context(), s)
 	conn.Close()
 	require.ErrorIs(t, (<-done).err, io.ErrUnexpectedEOF)
@@ -291,7 +291,7 @@ func TestServerDrainsHTTP1(t *testing.T) {
 				<-answer
 			}
 			say(w, "hello")
-		}), 0, DrainPatience(time.Second))
+		}), 0, WithDrainTimeout(time.Second))
 		talk := func() (net.Conn, *bufio.Reader) {
 			conn, err := network.DialContext(ctx, "tcp", f.addr)
 			require.NoError(t, err)
@@ -336,7 +336,7 @@ func TestServerDrainsHTTP1(t *testing.T) {
 // What was accepted before the end is served, though it says its first word after
 // that.
 func TestServerDrainingServesWhoComes(t *testing.T) {
-	s := NewServer(http.HandlerFunc(shapes), DrainPatience(patience))
+	s := NewServer(http.HandlerFunc(shapes), WithDrainTimeout(patience))
 	require.NoError(t, s.Drain(t.Context()))
 	conn, done := callOn(t, t.Context(), s)
 	say(conn, "GET /length HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -357,7 +357,7 @@ func TestServerDrainingServesWhoComes(t *testing.T) {
 
 func TestServerLetsClientsBeLate(t *testing.T) {
 	// With no header timeout there is none for the first byte either.
-	s := NewServer(http.HandlerFunc(shapes), HeaderTimeout(0), GuardedBy(nil), WriteStall(0), KeepAlive(time.Hour))
+	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(0), WithGuard(nil), WithWriteTimeout(0), WithServerIdleTimeout(time.Hour))
 	conn, done := callOn(t, t.Context(), s)
 	require.NoError(t, conn.SetReadDeadline(time.Now().Add(20*time.Millisecond)))
 	_, err := conn.Read(make([]byte, 1))

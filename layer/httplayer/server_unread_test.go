@@ -45,7 +45,7 @@ func TestServerAnswersBesideABodyThatStandsStill(t *testing.T) {
 					front := servingBy(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 						entered <- struct{}{}
 						h.ServeHTTP(w, r)
-					}), BodyPace(200*time.Millisecond, 0))
+					}), WithMinBodyRate(200*time.Millisecond, 0))
 					c := wireTo(t, front.addr)
 					say(c, "POST / HTTP/1.1\r\nHost: web\r\n"+body)
 					if drained {
@@ -81,7 +81,7 @@ func TestServerKeepsASlowReaderOfAnUnreadBody(t *testing.T) {
 			if r.Context().Err() == nil {
 				say(w, "still there")
 			}
-		}), BodyPace(time.Second, 0))
+		}), WithMinBodyRate(time.Second, 0))
 		conn, client := net.Pipe()
 		defer client.Close()
 		over := make(chan error, 1)
@@ -133,7 +133,7 @@ func TestServerTakesAnUnreadBodyThatComesInTime(t *testing.T) {
 			time.Sleep(time.Minute)
 			assert.NoError(t, r.Context().Err())
 			say(w, r.URL.Path)
-		}), BodyPace(time.Second, 0))
+		}), WithMinBodyRate(time.Second, 0))
 		conn, client := net.Pipe()
 		over := make(chan error, 1)
 		go func() {

@@ -17,15 +17,15 @@ type (
 	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
 	FallbackPolicy = layer.FallbackPolicy[*http.Request, *http.Response]
-	ChaosPolicy    = layer.ChaosPolicy[*http.Request]
+	FaultPolicy    = layer.FaultPolicy[*http.Request]
 )
 
 // NewStack returns an empty stack for the messages of net/http. Its layers
 // end a response where [Completion] says, judge it as [Classify] does, and send
-// a request again as [Resend] says; opts come after that.
+// a request again as [Replayer] says; opts come after that.
 func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
 	protocol := []layer.Option[*http.Response]{
-		layer.Until(Completion), layer.Classify(Classify), layer.Resending[*http.Request, *http.Response](Resend{}),
+		layer.WithCompletion(Completion), layer.WithClassifier(Classify), layer.WithReplayer[*http.Request, *http.Response](Replayer{}),
 	}
 	return layer.NewStack[*http.Request](slices.Concat(protocol, opts)...)
 }

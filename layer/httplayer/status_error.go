@@ -6,7 +6,7 @@ import (
 )
 
 // StatusError is an error that says how it is to be answered: by a [Handler],
-// and to [Classify] by its HTTP status. Give it to layer.Chaos to break off
+// and to [Classify] by its HTTP status. Give it to layer.FaultInjection to break off
 // requests with a status of your choice, or return it from a layer of your own:
 //
 //	&StatusError{Code: 403, Reason: "web.default may not call books"}   // a policy says no: 7 PERMISSION_DENIED

@@ -17,7 +17,7 @@ import (
 )
 
 func TestA7LoopsAreRefused(t *testing.T) {
-	refuse := DialContext(func(context.Context, string, string) (net.Conn, error) {
+	refuse := WithDialContext(func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	})
 	first, _, _ := wireTo(t, oneProxy(t, "127.0.0.1:1", refuse)).ask("GET / HTTP/1.1\nHost: web\n\n")
@@ -25,7 +25,7 @@ func TestA7LoopsAreRefused(t *testing.T) {
 	loop := layer.Filter[*http.Request, *http.Response](func(*http.Request) error {
 		return &StatusError{Code: http.StatusForbidden, Reason: "loop"}
 	})
-	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")), InformationalHeaders(true))))
+	c := wireTo(t, serve(t, Handler(loop(endpoint(t, "127.0.0.1:1")), WithErrorHeaders(true))))
 	first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")
 	assert.Equal(t, "HTTP/1.1 403 Forbidden", first, "inbound")
 	assert.Contains(t, fields, "L5d-Proxy-Error: filter: loop")
@@ -97,7 +97,7 @@ func TestAbsoluteAndOriginFormShareNoConnection(t *testing.T) {
 		want []int
 	}{
 		"two pools":                {nil, []int{0, 1, 0, 1}},
-		"one gives way to another": {[]EndpointOption{MaxConns(1)}, []int{0, 1, 2, 3}},
+		"one gives way to another": {[]EndpointOption{WithMaxConns(1)}, []int{0, 1, 2, 3}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			proxy := oneProxy(t, up, tt.opts...)
@@ -118,13 +118,13 @@ func TestAbsoluteAndOriginFormShareNoConnection(t *testing.T) {
 func TestA26SuccessComesLateAfterRefusedConnections(t *testing.T) {
 	up, _ := application(t, okAnswer)
 	var dials atomic.Int32
-	dial := DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+	dial := WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 		if dials.Add(1) <= 2 {
 			return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 		}
 		return new(net.Dialer).DialContext(ctx, network, addr)
 	})
-	soon := Backoff(layer.Backoff{Min: time.Millisecond, Max: time.Millisecond})
+	soon := WithBackoff(layer.Backoff{Min: time.Millisecond, Max: time.Millisecond})
 	svc := NewStack().Queue(10, time.Minute).Service(endpoint(t, up, dial, soon))
 	first, _, body := wireTo(t, serve(t, Handler(svc))).ask("GET / HTTP/1.1\nHost: web\n\n")
 	assert.Equal(t, "HTTP/1.1 200 OK", first)
@@ -160,7 +160,7 @@ func TestA29AResetOfAnUpgradedRequestIs502(t *testing.T) {
 			c.reset(stream, h2EnhanceYourCalm)
 		}
 	})
-	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, H2())), InformationalHeaders(true)))
+	proxy := serve(t, Handler(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())), WithErrorHeaders(true)))
 	for range 2 {
 		c := wireTo(t, proxy)
 		first, fields, _ := c.ask("GET / HTTP/1.1\nHost: web\n\n")

@@ -20,16 +20,16 @@ import (
 // oneProxy is a proxy in front of up.
 func oneProxy(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	return serve(t, Handler(endpoint(t, up, opts...), Tunnels()), allOptions)
+	return serve(t, Handler(endpoint(t, up, opts...), WithConnect()), allOptions)
 }
 
 // twoProxies is an outbound proxy, and behind it an inbound one, in front of
 // up. opts are for the connections to up.
 func twoProxies(t testing.TB, up string, opts ...EndpointOption) (addr string) {
 	t.Helper()
-	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), Tunnels(), InformationalHeaders(true)), allOptions)
-	outbound := ProxyErrors(Meshed())(UpgradeOrigProto()(endpoint(t, inbound, H2())))
-	return serve(t, Handler(outbound, Tunnels()), allOptions)
+	inbound := serve(t, Handler(DowngradeOrigProto()(endpoint(t, up, opts...)), WithConnect(), WithErrorHeaders(true)), allOptions)
+	outbound := ProxyErrors(WithMeshPeer())(UpgradeOrigProto()(endpoint(t, inbound, WithHTTP2())))
+	return serve(t, Handler(outbound, WithConnect()), allOptions)
 }
 
 func allOptions(s *http.Server) { s.DisableGeneralOptionsHandler = true }

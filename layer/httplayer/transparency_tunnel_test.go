@@ -163,11 +163,11 @@ func TestConnectThatFails(t *testing.T) {
 		"nobody there": {endpoint(t, refusedAddr(t)), "502 Bad Gateway"},
 		"broken off":   {endpoint(t, gone), "502 Bad Gateway"},
 		"endless head": {endpoint(t, endless), "502 Bad Gateway"},
-		"no answer":    {NewStack().HeadTimeout(50 * time.Millisecond).Service(endpoint(t, silent)), "504 Gateway Timeout"},
+		"no answer":    {NewStack().ResponseHeaderTimeout(50 * time.Millisecond).Service(endpoint(t, silent)), "504 Gateway Timeout"},
 		"not a tunnel": {noTunnel, "502 Bad Gateway"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := wireTo(t, serve(t, Handler(tt.svc, Tunnels())))
+			c := wireTo(t, serve(t, Handler(tt.svc, WithConnect())))
 			first, _, _ := c.ask(connectHead)
 			assert.Equal(t, "HTTP/1.1 "+tt.status, first)
 			c.over()
@@ -183,8 +183,8 @@ func TestDrainWaitsForTunnels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			up, _ := tunnelled(t, tt.answer)
 			drainer := layer.NewDrainer()
-			e := endpoint(t, up, MaxConns(1))
-			c := wireTo(t, serve(t, Handler(NewStack().Drain(drainer).Service(e), Tunnels())))
+			e := endpoint(t, up, WithMaxConns(1))
+			c := wireTo(t, serve(t, Handler(NewStack().Drain(drainer).Service(e), WithConnect())))
 			c.askEarly(tt.head, "")
 			assert.EqualValues(t, 1, drainer.InFlight())
 			done, cancel := context.WithCancel(t.Context())
@@ -210,7 +210,7 @@ func TestTunnelsBehindAGuard(t *testing.T) {
 			guard := NewGuard()
 			l, err := net.Listen("tcp", "127.0.0.1:0")
 			require.NoError(t, err)
-			serveOn(t, guard.Listener(l), Handler(endpoint(t, up), Tunnels()))
+			serveOn(t, guard.Listener(l), Handler(endpoint(t, up), WithConnect()))
 			c := wireTo(t, l.Addr().String())
 			c.askEarly(tt.head, "")
 			converse(t, c, "")
@@ -223,7 +223,7 @@ func TestTunnelsBehindAGuard(t *testing.T) {
 func TestATunnelEndsWithItsContext(t *testing.T) {
 	up, _ := tunnelled(t, established)
 	ctx, cancel := context.WithCancel(t.Context())
-	h := Handler(endpoint(t, up), Tunnels())
+	h := Handler(endpoint(t, up), WithConnect())
 	c := wireTo(t, serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h.ServeHTTP(w, r.WithContext(ctx))
 	})))
@@ -254,7 +254,7 @@ func TestConnectThatIsRefusedEndsTheConnection(t *testing.T) {
 				assert.Equal(t, http.MethodConnect, r.Method, "it was smuggled")
 				return nil, err
 			})
-			c := wireTo(t, serve(t, Handler(svc, Tunnels())))
+			c := wireTo(t, serve(t, Handler(svc, WithConnect())))
 			_, fields, _ := c.askEarly(connectHead, "GET /smuggled HTTP/1.1\r\nHost: web\r\n\r\n")
 			assert.Contains(t, fields, "Connection: close")
 			c.over()
@@ -269,7 +269,7 @@ func TestConnectHasNoBody(t *testing.T) {
 		return nil, io.EOF
 	})
 	for _, framing := range []string{"Content-Length: 5", "Transfer-Encoding: chunked"} {
-		c := wireTo(t, serve(t, Handler(svc, Tunnels())))
+		c := wireTo(t, serve(t, Handler(svc, WithConnect())))
 		first, fields, _ := c.ask("CONNECT web:443 HTTP/1.1\nHost: web:443\n" + framing + "\n\n")
 		assert.Equal(t, "HTTP/1.1 400 Bad Request", first)
 		assert.Contains(t, fields, "Connection: close")

@@ -66,29 +66,29 @@ func TestTransportPassesContextsAndErrors(t *testing.T) {
 }
 
 func TestLocated(t *testing.T) {
-	var a Access
+	var a Accessor
 	incoming := &http.Request{RequestURI: "/"}
 	at := net.TCPAddrFromAddrPort(netip.MustParseAddrPort("[::ffff:10.0.0.1]:80"))
-	assert.Equal(t, "10.0.0.1:80", a.Located(context.WithValue(t.Context(), http.LocalAddrContextKey, at), incoming).String())
-	assert.False(t, a.Located(t.Context(), incoming).IsValid())
-	assert.False(t, a.Located(t.Context(), &http.Request{}).IsValid())
+	assert.Equal(t, "10.0.0.1:80", a.DestinationAddr(context.WithValue(t.Context(), http.LocalAddrContextKey, at), incoming).String())
+	assert.False(t, a.DestinationAddr(t.Context(), incoming).IsValid())
+	assert.False(t, a.DestinationAddr(t.Context(), &http.Request{}).IsValid())
 	for in, want := range map[string]string{
 		"http://10.0.0.1/": "10.0.0.1:80", "https://10.0.0.1/": "10.0.0.1:443",
 		"http://[::1]:8080/": "[::1]:8080", "http://[::1]/": "[::1]:80", "http://web/": "invalid AddrPort", "http://web:80/": "invalid AddrPort",
 	} {
 		u, err := url.Parse(in)
 		require.NoError(t, err)
-		assert.Equal(t, want, a.Located(t.Context(), &http.Request{URL: u}).String(), in)
+		assert.Equal(t, want, a.DestinationAddr(t.Context(), &http.Request{URL: u}).String(), in)
 	}
 }
 
 // A handler that asks for another service before it answers, by the context of
 // its own request, and one that is over.
 func TestEarlyKnowsItsRequest(t *testing.T) {
-	var a Access
+	var a Accessor
 	heard := 0
 	hear := func(ctx context.Context, r *http.Request) {
-		a.Early(ctx, r, func(*http.Response) { heard++ }, func(n int, p []byte) { heard += n; require.Len(t, p, n) })
+		a.OnResponseStart(ctx, r, func(*http.Response) { heard++ }, func(n int, p []byte) { heard += n; require.Len(t, p, n) })
 	}
 	l := func(next Service) Service {
 		return serviceFunc(func(ctx context.Context, r *http.Request) (*http.Response, error) {

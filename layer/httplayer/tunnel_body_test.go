@@ -24,7 +24,7 @@ func TestConnectClosesItsBody(t *testing.T) {
 			body := &asked{Reader: strings.NewReader("hello")}
 			req := request(t, http.MethodConnect, "http://web:443", "")
 			req.Body, req.ContentLength = body, 5
-			e := endpoint(t, addr, ConnectTimeout(patience))
+			e := endpoint(t, addr, WithConnectTimeout(patience))
 			rsp, err := e.Call(t.Context(), req)
 			if name == "tunnel" {
 				require.NoError(t, err)
@@ -40,7 +40,7 @@ func TestConnectClosesItsBody(t *testing.T) {
 		body := &asked{Reader: strings.NewReader("hello")}
 		req := request(t, http.MethodConnect, "http://web:443", "")
 		req.Body = body
-		e := endpoint(t, "10.0.0.1:80", DialContext(func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF }))
+		e := endpoint(t, "10.0.0.1:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) { return nil, io.EOF }))
 		_, err := e.Call(t.Context(), req)
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		assert.Zero(t, body.closes.Load())

@@ -39,7 +39,7 @@ func TestAnUpgradeKeepsItsPlace(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context) {
 				h := newHost(ctx, 0)
 				h.srv.Handler = tt.served
-				e := NewEndpoint(ctx, "10.0.0.1:80", MaxConns(1), DialContext(h.network.DialContext))
+				e := NewEndpoint(ctx, "10.0.0.1:80", WithMaxConns(1), WithDialContext(h.network.DialContext))
 				c, err := e.h1.dial(ctx, originForm)
 				require.NoError(t, err)
 				require.NoError(t, c.cc.Reserve())
@@ -71,7 +71,7 @@ func TestUpgradesStayBelowMaxConns(t *testing.T) {
 			switchToEcho(w, r)
 		}
 	}))
-	e := endpoint(t, addr, MaxConns(2), DialContext(r.DialContext))
+	e := endpoint(t, addr, WithMaxConns(2), WithDialContext(r.DialContext))
 	var clients sync.WaitGroup
 	for n := range 6 {
 		clients.Go(func() {

@@ -26,7 +26,7 @@ func hears(c io.ReadWriter, word string) bool {
 
 // Nobody but the Endpoint ends an upgraded connection whose context has ended.
 func TestAnUpgradeEndsWithItsContext(t *testing.T) {
-	svc := NewStack().Limit(1).Service(endpoint(t, serve(t, http.HandlerFunc(switchToEcho)), MaxConns(1)))
+	svc := NewStack().Limit(1).Service(endpoint(t, serve(t, http.HandlerFunc(switchToEcho)), WithMaxConns(1)))
 	for range 3 {
 		ctx, cancel := context.WithCancel(t.Context())
 		req := request(t, http.MethodGet, "http://web/", "")
@@ -76,7 +76,7 @@ func TestAnUpgradeLivesAsLongAsItsEnds(t *testing.T) {
 	const long = 24 * time.Hour
 	for name, stack := range map[string]layer.Stack[*http.Request, *http.Response]{
 		"Endpoint": NewStack(),
-		"layers":   NewStack().HeadTimeout(time.Second).Retry(RetryPolicy{PerTry: time.Second}).Limit(1),
+		"layers":   NewStack().ResponseHeaderTimeout(time.Second).Retry(RetryPolicy{AttemptTimeout: time.Second}).Limit(1),
 		"Timeout":  NewStack().Timeout(time.Minute).Limit(1),
 	} {
 		for _, own := range []bool{false, true} {
@@ -84,7 +84,7 @@ func TestAnUpgradeLivesAsLongAsItsEnds(t *testing.T) {
 				bubble(t, func(t *testing.T, ctx context.Context) {
 					h := newHost(ctx, 0)
 					h.srv.Handler = http.HandlerFunc(switchToEcho)
-					e := NewEndpoint(ctx, "10.0.0.1:80", DialContext(h.network.DialContext))
+					e := NewEndpoint(ctx, "10.0.0.1:80", WithDialContext(h.network.DialContext))
 					svc := stack.Service(e)
 					serveInBubble(ctx, t, h, "10.0.0.9:80", Handler(svc), own)
 					for range 2 { // the place comes back

@@ -37,8 +37,8 @@ func TestA101ThatIsOfNoUse(t *testing.T) {
 					pipe(io.Discard, c)
 				}
 			})
-			e, d := endpoint(t, addr, MaxConns(1)), layer.NewDrainer()
-			front := serve(t, Handler(NewStack().Drain(d).Service(e), Tunnels()))
+			e, d := endpoint(t, addr, WithMaxConns(1)), layer.NewDrainer()
+			front := serve(t, Handler(NewStack().Drain(d).Service(e), WithConnect()))
 			for range 3 {
 				c := wireTo(t, front)
 				first, _, _ := c.ask(tt.head)
@@ -57,7 +57,7 @@ func TestAnUpgradeIsOverWithItsContext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			up, _ := tunnelled(t, tt.answer)
-			e := endpoint(t, up, MaxConns(1))
+			e := endpoint(t, up, WithMaxConns(1))
 			for range 3 {
 				ctx, cancel := context.WithCancel(t.Context())
 				req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(strings.ReplaceAll(tt.head, "\n", "\r\n"))))
@@ -111,7 +111,7 @@ func TestA101ThatNobodyTakesIsClosed(t *testing.T) {
 func TestUpgradeThatIsNotPrintable(t *testing.T) {
 	answers := Middleware(func(Service) Service {
 		return serviceFunc(func(_ context.Context, r *http.Request) (*http.Response, error) {
-			return Edit{}.Reply(r, layer.Answer{Status: http.StatusForbidden}), nil
+			return Editor{}.NewResponse(r, layer.DirectResponse{Status: http.StatusForbidden}), nil
 		})
 	})
 	for name, h := range map[string]http.Handler{

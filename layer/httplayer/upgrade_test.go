@@ -28,7 +28,7 @@ func upgraded(t *testing.T, svc Service) (*http.Response, io.ReadWriteCloser) {
 // until the connection is closed, and its context lives as long.
 func TestAnUpgradeEndsWithItsConnection(t *testing.T) {
 	leaf := endpoint(t, serve(t, http.HandlerFunc(switchToEcho)))
-	svc := NewStack().Limit(1).HeadTimeout(time.Minute).Service(leaf)
+	svc := NewStack().Limit(1).ResponseHeaderTimeout(time.Minute).Service(leaf)
 	rsp, both := upgraded(t, svc)
 	_, err := svc.Call(t.Context(), request(t, http.MethodGet, "http://web/", ""))
 	require.Error(t, err, "one is in flight")
@@ -47,7 +47,7 @@ func TestAnUpgradeEndsWithItsConnection(t *testing.T) {
 func TestAlongAnUpgrade(t *testing.T) {
 	rsp, _ := upgraded(t, endpoint(t, serve(t, http.HandlerFunc(switchToEcho))))
 	var c told
-	both, ok := Access{}.AlongResponse(rsp, c.read).Body.(io.ReadWriteCloser)
+	both, ok := Accessor{}.TeeResponseBody(rsp, c.read).Body.(io.ReadWriteCloser)
 	require.True(t, ok)
 	say(both, "hello")
 	require.NoError(t, both.(halfCloser).CloseWrite())

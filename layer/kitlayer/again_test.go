@@ -41,18 +41,18 @@ func script(errs ...error) layer.Service[int, int] {
 }
 
 func TestARefusalAfterATryIsNone(t *testing.T) {
-	full := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, After: time.Second}
+	full := &layer.Error{Layer: "rate", Kind: layer.ErrNotReady, RetryAfter: time.Second}
 	for _, tt := range []struct {
 		name string
 		errs []error
 		is   error
 		text string
 	}{
-		{"failed, then refused", []error{errBroken, full}, layer.ErrTryRefused,
+		{"failed, then refused", []error{errBroken, full}, layer.ErrRetryRejected,
 			"middleware: refused on a further try: called more than once, the last refused (rate: not ready)"},
 		{"failed, then queued in vain", []error{errBroken, layer.ErrFailFast}, layer.ErrTimeout,
 			"middleware: timeout: called more than once, the last refused (fail-fast)"},
-		{"refused, failed, refused", []error{full, errBroken, full}, layer.ErrTryRefused,
+		{"refused, failed, refused", []error{full, errBroken, full}, layer.ErrRetryRejected,
 			"middleware: refused on a further try: called more than once, the last refused (rate: not ready)"},
 		{"refused, then failed", []error{full, errBroken}, errBroken, "broken"},
 		{"refused twice", []error{full, full}, layer.ErrNotReady, "rate: not ready"},
@@ -81,7 +81,7 @@ func TestARefusalBesideAServedCallIsNone(t *testing.T) {
 			}
 		}
 		_, err := kitlayer.Layer[int, int](twice)(script(nil, layer.ErrNotReady)).Call(t.Context(), 1)
-		require.ErrorIs(t, err, layer.ErrTryRefused)
+		require.ErrorIs(t, err, layer.ErrRetryRejected)
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 	})
 	t.Run("under way", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestARefusalBesideAServedCallIsNone(t *testing.T) {
 			return 0, nil
 		}))
 		_, err := kitlayer.Layer[int, int](hedge)(svc).Call(t.Context(), 1)
-		require.ErrorIs(t, err, layer.ErrTryRefused)
+		require.ErrorIs(t, err, layer.ErrRetryRejected)
 		close(leave)
 		<-left
 	})
@@ -113,7 +113,7 @@ func TestTriesOfAnotherRequestDoNotCount(t *testing.T) {
 	inner := kitlayer.Layer[int, int](again(2))(script(errBroken, layer.ErrNotReady, layer.ErrNotReady, layer.ErrNotReady))
 	outer := kitlayer.Layer[int, int](again(1))(inner)
 	_, err := outer.Call(t.Context(), 1)
-	require.ErrorIs(t, err, layer.ErrTryRefused)
+	require.ErrorIs(t, err, layer.ErrRetryRejected)
 	_, err = outer.Call(t.Context(), 1)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }

@@ -21,8 +21,8 @@ import (
 // it either. StatusCode is the method of the StatusCoder of go-kit's HTTP transport.
 //
 // An endpoint of go-kit's gRPC transport returns errors with a gRPC status: give
-// its stack layer.Classify(grpclayer.Classify[Rsp]) instead, and its balancer the same
-// by balance.Classify. By default, a balancer takes Classify from a [Service].
+// its stack layer.WithClassifier(grpclayer.Classify[Rsp]) instead, and its balancer the same
+// by balance.WithClassifier. By default, a balancer takes Classify from a [Service].
 func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
 	var coder interface{ StatusCode() int }
 	var mistyped *TypeError

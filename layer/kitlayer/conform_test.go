@@ -22,7 +22,7 @@ func TestLayerConforms(t *testing.T) {
 	nop := func(next endpoint.Endpoint) endpoint.Endpoint {
 		return func(ctx context.Context, request any) (any, error) { return next(ctx, request) }
 	}
-	layertest.Conform(t, layertest.Layer{Layer: kitlayer.Layer[request, response](nop)})
+	layertest.Run(t, layertest.Layer{Layer: kitlayer.Layer[request, response](nop)})
 }
 
 // A limiter of go-kit says of a done context what the context says.
@@ -32,7 +32,7 @@ func TestLimitersConform(t *testing.T) {
 		"erroring": ratelimit.NewErroringLimiter(rate.NewLimiter(rate.Inf, 1)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.Layer{Layer: kitlayer.Layer[request, response](mw)})
+			layertest.Run(t, layertest.Layer{Layer: kitlayer.Layer[request, response](mw)})
 		})
 	}
 }
@@ -40,7 +40,7 @@ func TestLimitersConform(t *testing.T) {
 // A layer keeps its promises on the far side of go-kit and back.
 func TestLimitConformsThroughGoKit(t *testing.T) {
 	limit := layer.Limit[request, response](8)
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		Layer: func(next layer.Service[request, response]) layer.Service[request, response] {
 			inner := kitlayer.Layer[request, response](func(e endpoint.Endpoint) endpoint.Endpoint { return e })
 			return limit(inner(next))
@@ -50,7 +50,7 @@ func TestLimitConformsThroughGoKit(t *testing.T) {
 }
 
 func TestServiceConforms(t *testing.T) {
-	layertest.Conform(t, layertest.Service{New: func(context.Context) layer.Service[request, response] {
+	layertest.Run(t, layertest.Service{New: func(context.Context) layer.Service[request, response] {
 		return kitlayer.Service[request, response](func(_ context.Context, request any) (any, error) {
 			return &layertest.Response{ID: request.(*layertest.Request).ID}, nil
 		})

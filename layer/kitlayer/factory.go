@@ -10,7 +10,7 @@ import (
 
 // Factory makes services of the endpoints of a go-kit factory: one for each
 // instance, which is the text that the factory is given, "10.0.0.1:80". Make a
-// discover.Make of it to have the instances balanced:
+// discover.MakeService of it to have the instances balanced:
 //
 //	service := kitlayer.Factory[SumRequest, SumResponse](factory)
 //	svc := balance.Resolve(ctx, resolver, "sum", func(ctx context.Context, t discover.Target) layer.Service[SumRequest, SumResponse] {
@@ -18,7 +18,7 @@ import (
 //	})
 //
 // The [io.Closer] of an instance is closed when ctx ends, once; what it returns is
-// ignored. That of a discover.Make ends when the instance is gone and its last
+// ignored. That of a discover.MakeService ends when the instance is gone and its last
 // response has ended.
 //
 // The service of an instance for which the factory returns an error, or no

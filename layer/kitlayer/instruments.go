@@ -9,10 +9,10 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Provider makes instruments. Every provider of go-kit's package
+// MetricsProvider makes instruments. Every provider of go-kit's package
 // metrics/provider is one; it is not named here, because it brings the client
 // of every metrics system with it.
-type Provider interface {
+type MetricsProvider interface {
 	NewCounter(name string) metrics.Counter
 	NewGauge(name string) metrics.Gauge
 	NewHistogram(name string, buckets int) metrics.Histogram
@@ -44,7 +44,7 @@ const buckets = 50
 //
 // A nil p makes nothing and the zero Instruments, which record nothing. What is
 // returned is as safe for concurrent use as p's instruments are.
-func Instruments(p Provider, prefix string) layer.Instruments {
+func Instruments(p MetricsProvider, prefix string) layer.Instruments {
 	if p == nil {
 		return layer.Instruments{}
 	}
@@ -55,32 +55,32 @@ func Instruments(p Provider, prefix string) layer.Instruments {
 		return &family{provider: p, name: prefix + name, members: make(map[string]metrics.Counter)}
 	}
 	return layer.Instruments{
-		Requests:    counter("requests"),
-		Refusals:    counter("refusals"),
-		Responses:   labelled("responses"),
-		InFlight:    gauge("in_flight"),
-		HeadLatency: histogram("head_latency_ms"),
-		Latency:     histogram("latency_ms"),
-		Refused:     labelled("refused"),
-		Expired:     labelled("expired"),
-		Waiting:     gauge("waiting"),
-		QueueWait:   histogram("queue_wait_ms"),
-		Limit:       gauge("limit"),
-		Retries:     counter("retries"),
-		Skipped:     labelled("skipped"),
-		Budget:      gauge("budget"),
-		Hedges:      labelled("hedges"),
-		Trips:       counter("trips"),
-		Tripped:     gauge("tripped"),
-		Connects:    labelled("connects"),
-		Injected:    labelled("injected"),
-		Mirrored:    labelled("mirrored"),
+		Requests:        counter("requests"),
+		Rejections:      counter("refusals"),
+		Responses:       labelled("responses"),
+		InFlight:        gauge("in_flight"),
+		TimeToHeaders:   histogram("head_latency_ms"),
+		Latency:         histogram("latency_ms"),
+		LayerRejections: labelled("refused"),
+		Timeouts:        labelled("expired"),
+		QueueLength:     gauge("waiting"),
+		QueueWait:       histogram("queue_wait_ms"),
+		Limit:           gauge("limit"),
+		Retries:         counter("retries"),
+		RetriesSkipped:  labelled("skipped"),
+		Budget:          gauge("budget"),
+		Hedges:          labelled("hedges"),
+		BreakerOpened:   counter("trips"),
+		BreakerOpen:     gauge("tripped"),
+		ConnectAttempts: labelled("connects"),
+		FaultsInjected:  labelled("injected"),
+		Mirrored:        labelled("mirrored"),
 	}
 }
 
 // family is a counter with labels, as counters without.
 type family struct {
-	provider Provider
+	provider MetricsProvider
 	name     string
 	mu       sync.Mutex
 	members  map[string]metrics.Counter // by name

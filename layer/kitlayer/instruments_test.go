@@ -95,10 +95,10 @@ func TestInstruments(t *testing.T) {
 func TestEveryInstrumentIsThere(t *testing.T) {
 	p := newStrict(t)
 	to := kitlayer.Instruments(p, "")
-	to.Skipped.Add(1)
-	to.Skipped.Add(1)
+	to.RetriesSkipped.Add(1)
+	to.RetriesSkipped.Add(1)
 	assert.EqualValues(t, 2, p.counters["skipped"].Value())
-	to.Skipped.With("reason", "budget").Add(1)
+	to.RetriesSkipped.With("reason", "budget").Add(1)
 	assert.EqualValues(t, 1, p.counters["skipped_budget"].Value())
 
 	assertFilled(t, to)

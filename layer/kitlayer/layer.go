@@ -27,7 +27,7 @@ import (
 // refuses requests (a limiter, a breaker) says so by its own error, which is
 // no refusal here: whether the request was untouched is not known. One that
 // calls inner more than once may come back with a refusal though inner let the
-// request in before: that is a [layer.ErrTryRefused] ([layer.ErrTimeout] if it
+// request in before: that is a [layer.ErrRetryRejected] ([layer.ErrTimeout] if it
 // was fail-fast), as with a retry of this library. It is not seen where the
 // middleware calls inner with a context that does not come from its own. One
 // that changes the type of a message makes the call fail with a [TypeError].
@@ -110,13 +110,13 @@ func counted(e endpoint.Endpoint) endpoint.Endpoint {
 // triedBefore is the error of a request that was refused, but not at first. It
 // does not wrap the refusal, for nobody may take it for one.
 func triedBefore(refusal error) error {
-	kind := layer.ErrTryRefused
+	kind := layer.ErrRetryRejected
 	if errors.Is(refusal, layer.ErrFailFast) {
 		kind = layer.ErrTimeout
 	}
 	after, _ := layer.RetryAfter(refusal)
 	return &layer.Error{
-		Layer: "middleware", Kind: kind, After: after,
+		Layer: "middleware", Kind: kind, RetryAfter: after,
 		Reason: fmt.Sprintf("called more than once, the last refused (%v)", refusal),
 	}
 }

@@ -22,12 +22,12 @@ import (
 //		Service(balancer)
 func NewStack[Req, Rsp any](opts ...layer.Option[Rsp]) layer.Stack[Req, Rsp] {
 	return layer.NewStack[Req](slices.Concat([]layer.Option[Rsp]{
-		layer.Classify(Classify[Rsp]),
-		layer.Resending[Req, Rsp](resend[Req, Rsp]{}),
+		layer.WithClassifier(Classify[Rsp]),
+		layer.WithReplayer[Req, Rsp](resend[Req, Rsp]{}),
 	}, opts)...)
 }
 
-// resend is the [layer.Resend] of go-kit. Messages are values of the program: their
+// resend is the [layer.Replayer] of go-kit. Messages are values of the program: their
 // fields mean nothing here, whatever their names are.
 type resend[Req, Rsp any] struct{}
 
@@ -35,6 +35,8 @@ func (resend[Req, Rsp]) Idempotent(Req) bool { return true }
 
 func (resend[Req, Rsp]) Replay(Req, int64) layer.Replay[Req] { return nil }
 
-func (resend[Req, Rsp]) After(_ Rsp, err error) (time.Duration, bool) { return layer.RetryAfter(err) }
+func (resend[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
+	return layer.RetryAfter(err)
+}
 
-func (resend[Req, Rsp]) Discard(Rsp) {}
+func (resend[Req, Rsp]) Drain(Rsp) {}

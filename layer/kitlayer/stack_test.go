@@ -47,7 +47,7 @@ type payment struct{ Method string }
 func TestRetryIgnoresTheFieldsOfRequests(t *testing.T) {
 	calls := 0
 	svc := kitlayer.NewStack[*payment, int]().
-		Retry(layer.RetryPolicy[*payment, int]{Requests: nil}).
+		Retry(layer.RetryPolicy[*payment, int]{CanRetry: nil}).
 		Service(kitlayer.Service[*payment, int](func(context.Context, any) (any, error) {
 			if calls++; calls == 1 {
 				return nil, errBroken
@@ -63,7 +63,7 @@ func TestRetryIgnoresTheFieldsOfRequests(t *testing.T) {
 func TestBreakerOfTheStack(t *testing.T) {
 	breaker := func(answer any, err error) layer.Service[int, failing] {
 		return kitlayer.NewStack[int, failing]().
-			Breaker(layer.BreakerPolicy{Failures: 2}).
+			Breaker(layer.BreakerPolicy{ConsecutiveFailures: 2}).
 			Service(kitlayer.Service[int, failing](func(context.Context, any) (any, error) { return answer, err }))
 	}
 	business, broken := breaker(failing{errBroken}, nil), breaker(nil, errBroken)

@@ -10,7 +10,7 @@ import (
 )
 
 // errAgain is an error that any classifier takes for one to try again after.
-var errAgain = fmt.Errorf("the inner service fails once more: %w", layer.ErrTryTimeout)
+var errAgain = fmt.Errorf("the inner service fails once more: %w", layer.ErrAttemptTimeout)
 
 // triesEnd is invariant 16: of the tries of a request there are no more than
 // declared and none once ctx is done, and when one of them is what the caller
@@ -73,7 +73,7 @@ func triesFail[Req, Rsp any](e env[Req, Rsp]) error {
 
 // triesFailThenRefused lets the first try fail, and refuses those after it. The
 // request was sent: that it is refused is no more true of it (see
-// layer.ErrTryRefused).
+// layer.ErrRetryRejected).
 func triesFailThenRefused[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.queue > 0 && e.maxWait == 0 {
 		return nil // the second try waits without end

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Conform runs the invariants of the contract, those that the package comment
+// Run runs the invariants of the contract, those that the package comment
 // lists, against the service or layer that s describes. Each is a sub-test
 // with its number in the name, in a testing/synctest bubble of its own. An
 // invariant that cannot hold or fail for what s declares is skipped, with the
@@ -21,7 +21,7 @@ import (
 // and 10 ms more for each request that Limit and Queue hold: a goroutine that
 // spins, or that blocks on what does not block durably in a bubble, such as a
 // mutex held during a call, I/O, or a channel that was made outside.
-func Conform(t *testing.T, s Spec) {
+func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {
 		t.Fatal("there is no spec")

@@ -61,14 +61,14 @@ func TestConformRightLayers(t *testing.T) {
 			return pass{next}
 		}},
 	} {
-		t.Run(name, func(t *testing.T) { Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, spec) })
 	}
 }
 
 // The messages of net/http get bodies from the checks as those of this
 // package do.
 func TestConformHTTP(t *testing.T) {
-	Conform(t, LayerOf[*http.Request, *http.Response]{
+	Run(t, LayerOf[*http.Request, *http.Response]{
 		Layer: func(next layer.Service[*http.Request, *http.Response]) layer.Service[*http.Request, *http.Response] {
 			return struct {
 				layer.Service[*http.Request, *http.Response]
@@ -86,7 +86,7 @@ func TestConformHTTP(t *testing.T) {
 
 // Messages without a body, and without identity.
 func TestConformStrings(t *testing.T) {
-	Conform(t, LayerOf[string, int]{
+	Run(t, LayerOf[string, int]{
 		Layer: func(next layer.Service[string, int]) layer.Service[string, int] {
 			return struct{ layer.Service[string, int] }{next}
 		},
@@ -97,7 +97,7 @@ func TestConformStrings(t *testing.T) {
 
 func TestConformService(t *testing.T) {
 	mock := func(svc service) *Mock[*Request, *Response] { return svc.(*Mock[*Request, *Response]) }
-	Conform(t, Service{
+	Run(t, Service{
 		New: func(context.Context) service {
 			m := NewMock[*Request, *Response]()
 			m.Serve(func(context.Context, *Request) (*Response, error) { return &Response{}, nil })

@@ -21,7 +21,7 @@
 // The test of a layer that takes any requests is a few lines:
 //
 //	func TestLimitConforms(t *testing.T) {
-//		layertest.Conform(t, layertest.Layer{
+//		layertest.Run(t, layertest.Layer{
 //			Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
 //			Limit: 8,
 //		})

@@ -101,7 +101,7 @@ func TestConformEndpoint(t *testing.T) {
 			protocols.SetHTTP1(name == "HTTP/1.1")
 			protocols.SetUnencryptedHTTP2(name == "HTTP/2.0")
 			var ctx context.Context // of the endpoint that is under test now
-			Conform(t, ServiceOf[*http.Request, *http.Response]{
+			Run(t, ServiceOf[*http.Request, *http.Response]{
 				New: func(c context.Context) httpService {
 					ctx = c
 					return newEndpoint(c, t, protocols)

@@ -14,7 +14,7 @@ import (
 
 // TestConform is the whole test of a layer that takes any requests.
 func TestConform(t *testing.T) {
-	layertest.Conform(t, layertest.Layer{
+	layertest.Run(t, layertest.Layer{
 		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
 		Limit: 8,
 	})

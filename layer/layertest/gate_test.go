@@ -103,4 +103,4 @@ func (s ServiceOf[Req, Rsp]) with(wrong fault) Service {
 	}
 }
 
-func TestConformGate(t *testing.T) { Conform(t, oneOf.with("")) }
+func TestConformGate(t *testing.T) { Run(t, oneOf.with("")) }

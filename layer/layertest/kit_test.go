@@ -20,11 +20,11 @@ import (
 )
 
 // TestConformReports runs this program again with a layer that is wrong, and
-// looks at what Conform says.
+// looks at what Run says.
 func TestConformReports(t *testing.T) {
 	const inside = "LAYERTEST_WRONG"
 	if os.Getenv(inside) != "" {
-		Conform(t, limiting(leaksOnPanic))
+		Run(t, limiting(leaksOnPanic))
 		return
 	}
 	cmd := exec.Command(os.Args[0], "-test.run=^TestConformReports$", "-test.v")
@@ -110,7 +110,7 @@ func TestConformEndsWhatHangs(t *testing.T) {
 	}
 	if name := os.Getenv(inside); name != "" {
 		patience = time.Second
-		Conform(t, calling(layers[name]))
+		Run(t, calling(layers[name]))
 		return
 	}
 	for name := range layers {

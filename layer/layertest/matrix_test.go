@@ -27,13 +27,13 @@ func shipped() map[string]Layer {
 	}
 	same := func(l layer.Layer[Q, R]) Layer { return Layer{Layer: l} }
 	// Refusals are left to the queue that may be above.
-	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), PassRefusals: true}
+	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), PassRejections: true}
 	return map[string]Layer{
 		"timeout":      same(layer.Timeout[Q, R](far)),
-		"head timeout": same(layer.HeadTimeout[Q, R](far)),
+		"head timeout": same(layer.ResponseHeaderTimeout[Q, R](far)),
 		"idle timeout": same(layer.IdleTimeout[Q, R](far)),
-		"deadline in":  same(layer.DeadlineIn[Q, R](func(Q) (time.Duration, bool) { return far, true })),
-		"deadline out": same(layer.DeadlineOut[Q, R](func(q Q, _ time.Duration) Q { return q }, 0)),
+		"deadline in":  same(layer.DeadlineFromRequest[Q, R](func(Q) (time.Duration, bool) { return far, true })),
+		"deadline out": same(layer.DeadlineToRequest[Q, R](func(q Q, _ time.Duration) Q { return q }, 0)),
 
 		"limit":     {Layer: layer.Limit[Q, R](8), Limit: 8},
 		"limit by":  same(layer.LimitBy[int, Q, R](func(q Q) int { return q.ID % 3 }, 1_000_000)),
@@ -44,15 +44,15 @@ func shipped() map[string]Layer {
 		"queue":     {Layer: layer.Queue[Q, R](16, 3*time.Second), Queue: 16, MaxWait: 3 * time.Second},
 		"gate":      each(func(context.Context) layer.Layer[Q, R] { return layer.Gated[Q, R](layer.NewGate()) }),
 		"drain":     each(func(context.Context) layer.Layer[Q, R] { return layer.Drain[Q, R](layer.NewDrainer()) }),
-		"breaker":   same(layer.Breaker[Q, R](layer.BreakerPolicy{Failures: 1 << 30})),
-		"retry":     {Layer: layer.Retry(retry), Tries: 3, Pause: 250 * time.Millisecond},
-		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{Min: far, Max: far})),
-		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{To: handOn})),
-		"reconnect": {Outlives: true, New: connected},
-		"switch":    same(func(next S) S { return layer.Switch(next, closed(), time.Second) }),
-		"watch":     {Outlives: true, New: watched},
+		"breaker":   same(layer.Breaker[Q, R](layer.BreakerPolicy{ConsecutiveFailures: 1 << 30})),
+		"retry":     {Layer: layer.Retry(retry), MaxAttempts: 3, Pause: 250 * time.Millisecond},
+		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinDelay: far, MaxDelay: far})),
+		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{Handle: handOn})),
+		"reconnect": {OutlivesInner: true, New: connected},
+		"switch":    same(func(next S) S { return layer.Failover(next, closed(), time.Second) }),
+		"watch":     {OutlivesInner: true, New: watched},
 		"lazy":      same(func(next S) S { return layer.Lazy(func() (S, error) { return next, nil }) }),
-		"cache":     {Outlives: true, New: cached}, // the next may be open
+		"cache":     {OutlivesInner: true, New: cached}, // the next may be open
 		"filter":    same(layer.Filter[Q, R](func(Q) error { return nil })),
 		"if":        same(layer.If(func(q Q) bool { return q.ID%2 == 0 }, layer.Timeout[Q, R](far))),
 		"map":       same(layer.MapRequest[Q, R](func(q Q) Q { other := *q; return &other })),
@@ -60,7 +60,7 @@ func shipped() map[string]Layer {
 		"then":      same(layer.Then[Q](func(_ context.Context, rsp R, err error) (R, error) { return rsp, err })),
 		"metrics":   same(layer.Metrics[Q, R](layer.Instruments{})),
 		"trace":     same(layer.Trace[Q, R](traced)),
-		"chaos":     same(layer.Chaos[Q, R](layer.ChaosPolicy[Q]{Match: func(Q) bool { return false }, Share: 1, Delay: far, TTL: far})),
+		"chaos":     same(layer.FaultInjection[Q, R](layer.FaultPolicy[Q]{Match: func(Q) bool { return false }, Fraction: 1, Delay: far, TTL: far})),
 		"mirror":    each(mirrored),
 	}
 }
@@ -82,7 +82,7 @@ func connected(ctx context.Context, next service) service {
 }
 
 func watched(ctx context.Context, next service) service {
-	return layer.NewWatch(ctx, 1, func(context.Context, int) service { return next })
+	return layer.NewReloadable(ctx, 1, func(context.Context, int) service { return next })
 }
 
 func cached(ctx context.Context, next service) service {
@@ -101,7 +101,7 @@ func traced(ctx context.Context, _ *Request) (context.Context, layer.Span[*Respo
 func TestShippedLayers(t *testing.T) {
 	t.Parallel()
 	for name, spec := range shipped() {
-		t.Run(name, func(t *testing.T) { t.Parallel(); Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { t.Parallel(); Run(t, spec) })
 	}
 }
 
@@ -122,7 +122,7 @@ func TestMatrix(t *testing.T) {
 				continue
 			}
 			outer, inner := layers[outerName], layers[innerName]
-			t.Run(outerName+" over "+innerName, func(t *testing.T) { t.Parallel(); Conform(t, over(outer, inner)) })
+			t.Run(outerName+" over "+innerName, func(t *testing.T) { t.Parallel(); Run(t, over(outer, inner)) })
 		}
 	}
 }
@@ -130,15 +130,15 @@ func TestMatrix(t *testing.T) {
 // over declares what outer over inner is.
 func over(outer, inner Layer) Layer {
 	both := Layer{
-		Limit:    max(outer.Limit, inner.Limit),
-		Queue:    outer.Queue,
-		MaxWait:  outer.MaxWait,
-		AtReturn: outer.AtReturn || inner.AtReturn,
-		Outlives: outer.Outlives || inner.Outlives,
-		Tries:    max(outer.Tries, inner.Tries),
-		Pause:    max(outer.Pause, inner.Pause),
-		buried:   outer.Limit > 0 && inner.Queue > 0,
-		crowd:    50, // a thousand times as many pairs as that
+		Limit:         max(outer.Limit, inner.Limit),
+		Queue:         outer.Queue,
+		MaxWait:       outer.MaxWait,
+		AtReturn:      outer.AtReturn || inner.AtReturn,
+		OutlivesInner: outer.OutlivesInner || inner.OutlivesInner,
+		MaxAttempts:   max(outer.MaxAttempts, inner.MaxAttempts),
+		Pause:         max(outer.Pause, inner.Pause),
+		buried:        outer.Limit > 0 && inner.Queue > 0,
+		crowd:         50, // a thousand times as many pairs as that
 	}
 	if outer.Layer != nil && inner.Layer != nil {
 		both.Layer = func(next service) service { return outer.Layer(inner.Layer(next)) }

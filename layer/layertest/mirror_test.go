@@ -11,17 +11,17 @@ import (
 
 // forking is the Edit of the kit's messages, as far as a Mirror asks.
 type forking struct {
-	layer.Edit[*Request, *Response]
+	layer.Editor[*Request, *Response]
 }
 
-func (forking) Fork(req *Request, limit int64, whole func(*Request, bool)) *Request {
+func (forking) TeeRequest(req *Request, limit int64, whole func(*Request, bool)) *Request {
 	copied := &Request{ID: req.ID, Header: maps.Clone(req.Header)}
 	if req.Body == nil {
 		whole(copied, true)
 		return req
 	}
 	out := *req
-	out.Body = layer.ForkBody(req.Body, -1, limit, func(kept []byte, ok bool) {
+	out.Body = layer.TeeBody(req.Body, -1, limit, func(kept []byte, ok bool) {
 		copied.Body = io.NopCloser(strings.NewReader(string(kept)))
 		whole(copied, ok)
 	})

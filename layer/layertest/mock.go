@@ -25,7 +25,7 @@ type Mock[Req, Rsp any] struct {
 	closed   bool
 	serve    func(context.Context, Req) (Rsp, error)
 	requests []Req
-	waiting  []*Held[Req, Rsp] // admitted, and not yet taken by Next
+	waiting  []*PendingCall[Req, Rsp] // admitted, and not yet taken by Next
 
 	calls, readies, inFlight, peak int
 
@@ -126,7 +126,7 @@ func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // admit decides on one call, and says who answers it.
-func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Context, Req) (Rsp, error), *Held[Req, Rsp], error) {
+func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Context, Req) (Rsp, error), *PendingCall[Req, Rsp], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.calls++
@@ -146,7 +146,7 @@ func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Conte
 	if m.serve != nil {
 		return m.serve, nil, nil
 	}
-	held := &Held[Req, Rsp]{Req: req, Ctx: ctx, answered: make(chan struct{})}
+	held := &PendingCall[Req, Rsp]{Req: req, Ctx: ctx, answered: make(chan struct{})}
 	m.waiting = append(m.waiting, held)
 	wake(&m.arrived)
 	return nil, held, nil
@@ -159,10 +159,10 @@ func (m *Mock[Req, Rsp]) leave() {
 }
 
 // forget drops a request whose caller has gone, so that Next never gives it.
-func (m *Mock[Req, Rsp]) forget(held *Held[Req, Rsp]) {
+func (m *Mock[Req, Rsp]) forget(held *PendingCall[Req, Rsp]) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.waiting = slices.DeleteFunc(m.waiting, func(h *Held[Req, Rsp]) bool { return h == held })
+	m.waiting = slices.DeleteFunc(m.waiting, func(h *PendingCall[Req, Rsp]) bool { return h == held })
 }
 
 // await returns the channel that wake will close.

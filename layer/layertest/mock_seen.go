@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Held is a request that a [Mock] has admitted and that waits for its answer.
-type Held[Req, Rsp any] struct {
+// PendingCall is a request that a [Mock] has admitted and that waits for its answer.
+type PendingCall[Req, Rsp any] struct {
 	Req Req
 	Ctx context.Context // what Call was given
 
@@ -18,15 +18,15 @@ type Held[Req, Rsp any] struct {
 }
 
 // Respond answers the request. Only the first answer counts.
-func (h *Held[Req, Rsp]) Respond(rsp Rsp) { h.answer(rsp, nil) }
+func (h *PendingCall[Req, Rsp]) Respond(rsp Rsp) { h.answer(rsp, nil) }
 
 // Fail answers the request with an error. Only the first answer counts.
-func (h *Held[Req, Rsp]) Fail(err error) {
+func (h *PendingCall[Req, Rsp]) Fail(err error) {
 	var none Rsp
 	h.answer(none, err)
 }
 
-func (h *Held[Req, Rsp]) answer(rsp Rsp, err error) {
+func (h *PendingCall[Req, Rsp]) answer(rsp Rsp, err error) {
 	h.once.Do(func() {
 		h.rsp, h.err = rsp, err
 		close(h.answered)
@@ -35,7 +35,7 @@ func (h *Held[Req, Rsp]) answer(rsp Rsp, err error) {
 
 // Next takes the request that was admitted first of those not yet taken. It
 // waits for one until ctx is done, and then returns the cause.
-func (m *Mock[Req, Rsp]) Next(ctx context.Context) (*Held[Req, Rsp], error) {
+func (m *Mock[Req, Rsp]) Next(ctx context.Context) (*PendingCall[Req, Rsp], error) {
 	m.mu.Lock()
 	for len(m.waiting) == 0 {
 		arrived := await(&m.arrived)
@@ -69,8 +69,8 @@ func (m *Mock[Req, Rsp]) ReadyCalls() int { return m.count(&m.readies) }
 // InFlight returns how many calls are admitted and have not returned.
 func (m *Mock[Req, Rsp]) InFlight() int { return m.count(&m.inFlight) }
 
-// Peak returns the most calls that were in flight at one time.
-func (m *Mock[Req, Rsp]) Peak() int { return m.count(&m.peak) }
+// MaxInFlight returns the most calls that were in flight at one time.
+func (m *Mock[Req, Rsp]) MaxInFlight() int { return m.count(&m.peak) }
 
 func (m *Mock[Req, Rsp]) count(n *int) int {
 	m.mu.Lock()

@@ -38,7 +38,7 @@ func TestMockRefusesWithoutCapacity(t *testing.T) {
 	require.Equal(t, []int{0, 1}, m.Requests())
 	require.Equal(t, 4, m.Calls())
 	require.Equal(t, 2, m.ReadyCalls())
-	require.Equal(t, 1, m.Peak())
+	require.Equal(t, 1, m.MaxInFlight())
 	require.Zero(t, m.InFlight())
 }
 
@@ -126,7 +126,7 @@ func TestMockNext(t *testing.T) {
 		require.Equal(t, result{"hello", nil}, <-results[0])
 		synctest.Wait()
 		require.Equal(t, 1, m.InFlight())
-		require.Equal(t, 3, m.Peak())
+		require.Equal(t, 3, m.MaxInFlight())
 
 		third, err := m.Next(t.Context())
 		require.NoError(t, err)

@@ -31,8 +31,8 @@ const pauseOfRight = 10 * time.Millisecond
 
 func resends(n int, wrong fault) Layer {
 	l := Layer{
-		Layer: func(next service) service { return &resending{next, n, wrong} },
-		Tries: n, Pause: 2 * pauseOfRight, Again: func(rsp *Response) { rsp.Header["again"] = "yes" },
+		Layer:       func(next service) service { return &resending{next, n, wrong} },
+		MaxAttempts: n, Pause: 2 * pauseOfRight, Retryable: func(rsp *Response) { rsp.Header["again"] = "yes" },
 	}
 	return l
 }
@@ -61,7 +61,7 @@ func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
 		}
 		if !r.again(ctx, try, rsp, err) {
 			if refused && wasSent && r.wrong != resendsRefused {
-				return nil, errors.Join(layer.ErrTryRefused, sent)
+				return nil, errors.Join(layer.ErrRetryRejected, sent)
 			}
 			return r.last(rsp, err)
 		}
@@ -124,8 +124,8 @@ const (
 
 func hedges(wrong fault) Layer {
 	return Layer{
-		Layer: func(next service) service { return &hedging{next, wrong} },
-		Tries: 2, Pause: pauseOfRight,
+		Layer:       func(next service) service { return &hedging{next, wrong} },
+		MaxAttempts: 2, Pause: pauseOfRight,
 	}
 }
 

@@ -30,7 +30,7 @@ func TestConformShipped(t *testing.T) {
 		"no timeout":        {Layer: layer.Timeout[Q, R](0), Transparent: true},
 		"limit":             {Layer: layer.Limit[Q, R](8), Limit: 8, NoAllocs: true},
 		"limit of one":      {Layer: layer.Limit[Q, R](1), Limit: 1},
-		"limit at return":   {Layer: layer.Limit[Q](8, layer.Until(layer.AtReturn[R])), Limit: 8, AtReturn: true},
+		"limit at return":   {Layer: layer.Limit[Q](8, layer.WithCompletion(layer.AtReturn[R])), Limit: 8, AtReturn: true},
 		"queue":             {Layer: layer.Queue[Q, R](herd, time.Hour), Queue: herd, MaxWait: time.Hour, NoAllocs: true},
 		"queue of a few":    {Layer: layer.Queue[Q, R](16, 3*time.Second), Queue: 16, MaxWait: 3 * time.Second},
 		"queue of one":      {Layer: layer.Queue[Q, R](1, 3*time.Second), Queue: 1, MaxWait: 3 * time.Second},
@@ -42,7 +42,7 @@ func TestConformShipped(t *testing.T) {
 			Limit: 4, Queue: 16, MaxWait: 3 * time.Second,
 		},
 	} {
-		t.Run(name, func(t *testing.T) { Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, spec) })
 	}
 }
 
@@ -57,7 +57,7 @@ func TestConformShippedServices(t *testing.T) {
 			func(int) service { return answer }),
 	} {
 		t.Run(name, func(t *testing.T) {
-			Conform(t, Service{New: func(context.Context) service { return svc }})
+			Run(t, Service{New: func(context.Context) service { return svc }})
 		})
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Spec is what [Conform] is told of the service or layer under test: a [Layer]
+// Spec is what [Run] is told of the service or layer under test: a [Layer]
 // or [LayerOf], a [Service] or [ServiceOf].
 type Spec interface {
 	conform(t *testing.T)
@@ -20,7 +20,7 @@ type Spec interface {
 
 // Layer is the [LayerOf] of a layer that takes any requests:
 //
-//	layertest.Conform(t, layertest.Layer{
+//	layertest.Run(t, layertest.Layer{
 //		Layer: layer.Limit[*layertest.Request, *layertest.Response](8),
 //		Limit: 8,
 //	})
@@ -53,7 +53,7 @@ type LayerOf[Req, Rsp any] struct {
 	// Tries is how often it sends a request at the most: again, because that
 	// failed or was refused, or twice, because it is slow. 0 or 1 is once. It
 	// takes its time before it gives up, and returns the last refusal then.
-	Tries int
+	MaxAttempts int
 
 	// Pause is the longest time from one try to the next, where Tries says that
 	// there may be one: a second by default.
@@ -61,14 +61,14 @@ type LayerOf[Req, Rsp any] struct {
 
 	// Again makes rsp one for which the layer sends the request again. nil says
 	// that it looks at errors alone. It sends again for one that matches
-	// layer.ErrTryTimeout, if for any.
-	Again func(rsp Rsp)
+	// layer.ErrAttemptTimeout, if for any.
+	Retryable func(rsp Rsp)
 
 	// Rewrites says that the layer makes other messages: that inner is not given
 	// the body of the request, or what differs from one i to the next in
 	// Request; or that the caller does not get what differs in Response. Nothing
 	// need be said of a layer that adds to a message, or edits the rest of it.
-	Rewrites bool
+	RewritesMessages bool
 
 	// AtReturn says that a response ends for the layer when Call returns. The
 	// default is that it ends with its body, where it has one.
@@ -82,7 +82,7 @@ type LayerOf[Req, Rsp any] struct {
 	// Outlives says that the layer goes on when its inner service is closed, as
 	// a balancer does, which may be given another one: it is not ready then,
 	// and not closed.
-	Outlives bool
+	OutlivesInner bool
 
 	// Transparent says that requests, contexts, responses and errors go
 	// through as they are, and that a call costs no allocation more.
@@ -145,14 +145,14 @@ func (s LayerOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 	}
 	d := declared{
 		crowd: cmp.Or(s.crowd, crowd), buried: s.buried,
-		tries: max(s.Tries, 1), pause: cmp.Or(s.Pause, time.Second),
+		tries: max(s.MaxAttempts, 1), pause: cmp.Or(s.Pause, time.Second),
 		layer: true, background: s.Layer == nil,
 		limit: s.Limit, queue: s.Queue, maxWait: s.MaxWait,
 		atReturn: s.AtReturn, transparent: s.Transparent, noAllocs: s.NoAllocs || s.Transparent,
-		ended: s.Ended, bodies: hasBody[Rsp](), fills: true, closes: !s.Outlives,
+		ended: s.Ended, bodies: hasBody[Rsp](), fills: true, closes: !s.OutlivesInner,
 	}
 	return &subject[Req, Rsp]{
-		declared: d, request: s.Request, response: s.Response, again: s.Again, rewrites: s.Rewrites, apply: s.New,
+		declared: d, request: s.Request, response: s.Response, again: s.Retryable, rewrites: s.RewritesMessages, apply: s.New,
 	}, nil
 }
 
@@ -185,7 +185,7 @@ const mostHeld = 100_000
 // bounds returns what is wrong with the numbers of the spec.
 func (s LayerOf[Req, Rsp]) bounds() error {
 	for name, n := range map[string]int64{
-		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait), "Tries": int64(s.Tries), "Pause": int64(s.Pause),
+		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait), "Tries": int64(s.MaxAttempts), "Pause": int64(s.Pause),
 	} {
 		if n < 0 {
 			return fmt.Errorf("%s of the spec is less than 0", name)

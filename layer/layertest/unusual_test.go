@@ -87,7 +87,7 @@ func rewrites(next service, ctx context.Context, req *Request) (*Response, error
 
 func rewriting() Layer {
 	l := calling(rewrites)
-	l.Rewrites = true
+	l.RewritesMessages = true
 	return l
 }
 
@@ -227,8 +227,8 @@ func TestConformUnusual(t *testing.T) {
 		"linked":   calling(linked),
 		"explains": asking(explains),
 		"spread":   {New: spread},
-		"learns":   {New: learns, Outlives: true},
+		"learns":   {New: learns, OutlivesInner: true},
 	} {
-		t.Run(name, func(t *testing.T) { Conform(t, spec) })
+		t.Run(name, func(t *testing.T) { Run(t, spec) })
 	}
 }

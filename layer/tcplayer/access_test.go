@@ -15,7 +15,7 @@ import (
 
 // Of a connection there is to see who asks, and where.
 func TestAccess(t *testing.T) {
-	var a tcplayer.Access
+	var a tcplayer.Accessor
 	client, server := netip.MustParseAddrPort("10.0.0.1:1234"), netip.MustParseAddrPort("[fd00::1]:80")
 	req := tcplayer.Request{Client: client, Server: server}
 	assert.Equal(t, client, a.Source(req))
@@ -23,7 +23,7 @@ func TestAccess(t *testing.T) {
 	assert.Empty(t, a.Authority(tcplayer.Request{}))
 	assert.Equal(t, []string{"", "", "", ""}, []string{a.Method(req), a.Scheme(req), a.Path(req), a.Query(req)})
 	assert.Zero(t, a.Status(nil))
-	for _, f := range []layer.Fields{a.RequestHeader(req), a.ResponseHeader(nil), a.ResponseTrailer(nil)} {
+	for _, f := range []layer.Header{a.RequestHeader(req), a.ResponseHeader(nil), a.ResponseTrailer(nil)} {
 		assert.Empty(t, f.Get("content-type"))
 		for name := range f.All() {
 			t.Fatal(name)
@@ -40,7 +40,7 @@ func (e *ends) End(err error) { e.with = append(e.with, err) }
 func TestAccessCompletesAtClose(t *testing.T) {
 	near, far := net.Pipe()
 	var e ends
-	conn := tcplayer.Access{}.Complete(t.Context(), near, &e)
+	conn := tcplayer.Accessor{}.Complete(t.Context(), near, &e)
 	require.NoError(t, far.Close())
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)

@@ -33,8 +33,8 @@ func TestBalancedConnectionsOutliveTheirEndpoint(t *testing.T) {
 				lives := make(map[string]context.Context)
 				connect := balance.Resolve(t.Context(), r, "db", func(ctx context.Context, to discover.Target) tcplayer.Service {
 					lives[to.Endpoint.Addr.String()] = ctx
-					return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.DialContext(network.DialContext))
-				}, balance.Until(until))
+					return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.WithDialContext(network.DialContext))
+				}, balance.WithCompletion(until))
 				require.NoError(t, connect.Ready(t.Context()))
 				old, err := connect.Call(t.Context(), tcplayer.Request{})
 				require.NoError(t, err)
@@ -67,8 +67,8 @@ func TestBalancedConnectionsGoWhereSomebodyIs(t *testing.T) {
 		require.NoError(t, err)
 		r := static.New(map[string][]resolve.Endpoint{"db": append(up, down...)})
 		connect := balance.Resolve(t.Context(), r, "db", func(ctx context.Context, to discover.Target) tcplayer.Service {
-			return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.DialContext(network.DialContext))
-		}, balance.Until(layer.AtReturn[net.Conn]))
+			return tcplayer.NewEndpoint(ctx, to.Endpoint.Addr.String(), tcplayer.WithDialContext(network.DialContext))
+		}, balance.WithCompletion(layer.AtReturn[net.Conn]))
 		synctest.Wait()
 		for range 20 {
 			conn, err := connect.Call(t.Context(), tcplayer.Request{})

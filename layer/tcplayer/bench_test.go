@@ -13,7 +13,7 @@ const megabyte = 1 << 20
 // BenchmarkForward moves a megabyte from a server to a client at a time, by
 // splice and by way of the process, with a plain io.Copy for comparison.
 func BenchmarkForward(b *testing.B) {
-	for name, opts := range map[string][]ForwardOption{"splice": nil, "idle": {IdleTimeout(time.Minute)}} {
+	for name, opts := range map[string][]ForwardOption{"splice": nil, "idle": {WithIdleTimeout(time.Minute)}} {
 		b.Run(name, func(b *testing.B) {
 			j := join(b, b.Context(), opts...)
 			move(b, j.server, j.client)
@@ -120,7 +120,7 @@ func BenchmarkDetect(b *testing.B) {
 	if _, err := io.WriteString(far, "GET / HTTP/1.1\r\nHost: web.default\r\n\r\n"); err != nil {
 		b.Fatal(err)
 	}
-	one := serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{}, nil })
+	one := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{}, nil })
 	d := Detect(Protocols{HTTP1: one})
 	b.ReportAllocs()
 	for b.Loop() {
@@ -136,7 +136,7 @@ func BenchmarkForwardDetected(b *testing.B) {
 	for name, before := range map[string]func(Server) Server{
 		"plain":       func(s Server) Server { return s },
 		"detected":    func(s Server) Server { return Detect(Protocols{Opaque: s}) },
-		"transparent": func(s Server) Server { return Transparent(Fixed(ofServer), Detect(Protocols{Opaque: s}), nil) },
+		"transparent": func(s Server) Server { return Transparent(FixedDst(ofServer), Detect(Protocols{Opaque: s}), nil) },
 		"in process":  func(s Server) Server { return s },
 	} {
 		b.Run(name, func(b *testing.B) {
@@ -144,7 +144,7 @@ func BenchmarkForwardDetected(b *testing.B) {
 			made, server := tcpPair(b)
 			var opts []ForwardOption
 			if name == "in process" {
-				opts = append(opts, IdleTimeout(time.Minute))
+				opts = append(opts, WithIdleTimeout(time.Minute))
 			}
 			done := make(chan struct{})
 			go func() {

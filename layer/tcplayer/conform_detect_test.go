@@ -13,11 +13,11 @@ import (
 // What looks at connections keeps the contract of what it gives them to, with
 // connections that can be given back: here those that have an address.
 func TestDetectConforms(t *testing.T) {
-	type svc = *endable[net.Conn, Traffic]
+	type svc = *endable[net.Conn, ByteCount]
 	for name, look := range map[string]func(Server) Server{
 		"detect": func(s Server) Server { return Detect(Protocols{Opaque: s}) },
 		"all": func(s Server) Server {
-			return Transparent(Fixed(ofServer), DetectTLS(nil, Names(), TLSServers{Clear: Detect(Protocols{Opaque: s})}), nil)
+			return Transparent(FixedDst(ofServer), DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: Detect(Protocols{Opaque: s})}), nil)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -32,13 +32,13 @@ func TestDetectConforms(t *testing.T) {
 				io.WriteString(near, "hello")
 				closeWrite(near)
 				far, _ := l.Accept()
-				return Addressed(far, netip.AddrPort{}, netip.AddrPort{})
+				return OverrideAddrs(far, netip.AddrPort{}, netip.AddrPort{})
 			}
-			layertest.Conform(t, layertest.ServiceOf[net.Conn, Traffic]{
+			layertest.Run(t, layertest.ServiceOf[net.Conn, ByteCount]{
 				New: func(ctx context.Context) Server {
 					h := newHome(ctx)
 					live, end := context.WithCancel(ctx)
-					return &endable[net.Conn, Traffic]{look(Forward(h.endpoint(live, h.DialContext))), h, end}
+					return &endable[net.Conn, ByteCount]{look(Forward(h.endpoint(live, h.DialContext))), h, end}
 				},
 				Request: client,
 				Fill:    func(s Server) func() { return fill(s.(svc).home, s, client(0)) },

@@ -56,7 +56,7 @@ func (h *home) close() {
 	h.l.Close()
 }
 
-// DialContext waits while the way there is blocked.
+// WithDialContext waits while the way there is blocked.
 func (h *home) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	h.mu.Lock()
 	blocked := h.blocked
@@ -73,7 +73,7 @@ func (h *home) DialContext(ctx context.Context, network, addr string) (net.Conn,
 
 // endpoint is patient: it keeps the trial that fill begins going until it is let through.
 func (h *home) endpoint(ctx context.Context, dial func(context.Context, string, string) (net.Conn, error)) *Endpoint {
-	return NewEndpoint(ctx, addr, DialContext(dial), Backoff(steady()), ConnectTimeout(time.Hour))
+	return NewEndpoint(ctx, addr, WithDialContext(dial), WithBackoff(steady()), WithConnectTimeout(time.Hour))
 }
 
 // fill takes the way to it away, and leaves a trial under way: so it is there
@@ -105,7 +105,7 @@ type endable[Req, Rsp any] struct {
 
 func TestEndpointConforms(t *testing.T) {
 	type svc = *endable[Request, net.Conn]
-	layertest.Conform(t, layertest.ServiceOf[Request, net.Conn]{
+	layertest.Run(t, layertest.ServiceOf[Request, net.Conn]{
 		New: func(ctx context.Context) Service {
 			h := newHome(ctx)
 			dial := func(of context.Context, network, addr string) (net.Conn, error) {
@@ -125,7 +125,7 @@ func TestEndpointConforms(t *testing.T) {
 }
 
 func TestForwardConforms(t *testing.T) {
-	type svc = *endable[net.Conn, Traffic]
+	type svc = *endable[net.Conn, ByteCount]
 	var network layertest.Network
 	client := func(int) net.Conn {
 		l, err := network.Listen("tcp", "10.0.0.2:0")
@@ -139,11 +139,11 @@ func TestForwardConforms(t *testing.T) {
 		far, _ := l.Accept()
 		return far
 	}
-	layertest.Conform(t, layertest.ServiceOf[net.Conn, Traffic]{
+	layertest.Run(t, layertest.ServiceOf[net.Conn, ByteCount]{
 		New: func(ctx context.Context) Server {
 			h := newHome(ctx)
 			live, end := context.WithCancel(ctx)
-			return &endable[net.Conn, Traffic]{Forward(h.endpoint(live, h.DialContext)), h, end}
+			return &endable[net.Conn, ByteCount]{Forward(h.endpoint(live, h.DialContext)), h, end}
 		},
 		Request: client,
 		Fill:    func(s Server) func() { return fill(s.(svc).home, s, client(0)) },

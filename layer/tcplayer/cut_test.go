@@ -16,7 +16,7 @@ import (
 )
 
 // secured is a client and a server with a Forward between them, of which one side
-// has TLS that this package made. What is said to far comes out of near.
+// has WithTLS that this package made. What is said to far comes out of near.
 type secured struct {
 	near, raw net.Conn // raw is below far
 	far       *tls.Conn
@@ -49,7 +49,7 @@ func half(t *testing.T, s *secured) {
 // making is a function as a Service.
 type making = layer.Func[Request, net.Conn]
 
-// securedServer is secured where a server has TLS to which connect leads.
+// securedServer is secured where a server has WithTLS to which connect leads.
 func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	connect func(cfg *tls.Config, dial func(context.Context, string, string) (net.Conn, error)) Service,
 ) *secured {
@@ -76,7 +76,7 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	return s
 }
 
-// securedClient is secured where a client has TLS that ends in DetectTLS.
+// securedClient is secured where a client has WithTLS that ends in DetectTLS.
 func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Server) *secured {
 	t.Helper()
 	ours, roots := identity(t, "web.default")
@@ -84,8 +84,8 @@ func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Serv
 	made, server := tcpPair(t)
 	far := tls.Client(raw, &tls.Config{RootCAs: roots, ServerName: "web.default"})
 	s := &secured{near: server, raw: raw, far: far, done: make(chan error, 1)}
-	svc := DetectTLS(ours, Names("web.default"), TLSServers{Local: between(Forward(to(made), opts...))},
-		DetectTimeout(time.Minute))
+	svc := DetectTLS(ours, MatchServerName("web.default"), TLSServers{Terminate: between(Forward(to(made), opts...))},
+		WithDetectTimeout(time.Minute))
 	go func() {
 		_, err := svc.Call(t.Context(), accepted)
 		s.done <- err
@@ -98,7 +98,7 @@ func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Serv
 func TestForwardTellsHowTLSEnded(t *testing.T) {
 	type dialer = func(context.Context, string, string) (net.Conn, error)
 	endpoint := func(cfg *tls.Config, dial dialer) Service {
-		return NewEndpoint(t.Context(), addr, TLS(cfg), DialContext(dial), ConnectTimeout(time.Minute))
+		return NewEndpoint(t.Context(), addr, WithTLS(cfg), WithDialContext(dial), WithConnectTimeout(time.Minute))
 	}
 	both(t, func(t *testing.T, opts ...ForwardOption) {
 		for name, start := range map[string]func(t *testing.T, holds *seen) *secured{
@@ -115,7 +115,7 @@ func TestForwardTellsHowTLSEnded(t *testing.T) {
 			},
 			"client, looked at and counted": func(t *testing.T, _ *seen) *secured {
 				return securedClient(t, opts, func(s Server) Server {
-					return NewMeter(Instruments{}).Accepted(Detect(Protocols{Opaque: s}, DetectTimeout(time.Minute)))
+					return NewMeter(Instruments{}).WrapServer(Detect(Protocols{Opaque: s}, WithDetectTimeout(time.Minute)))
 				})
 			},
 		} {

@@ -19,15 +19,15 @@ type Protocols struct {
 }
 
 // Detect is the [Server] that looks at the first bytes of a client, and gives the
-// connection to the server of their protocol, see [ProtocolOf]. It looks at the
-// first line, up to 1 024 bytes and for up to 10 s ([DetectTimeout]). A line that
+// connection to the server of their protocol, see [DetectProtocol]. It looks at the
+// first line, up to 1 024 bytes and for up to 10 s ([WithDetectTimeout]). A line that
 // has not ended then, and may be a request line, is HTTP/1. One that the client
 // ends by closing its side is opaque.
 //
-// A client that sends nothing in that time is opaque ([IfSilent]), because the
+// A client that sends nothing in that time is opaque ([WithSilentProtocol]), because the
 // server may speak first. What it sends later is not looked at, as in linkerd's
 // proxy: HTTP that begins after that time is forwarded as it is, with any identity
-// headers that the client wrote into it. [SkipDetect]
+// headers that the client wrote into it. [WithSkipDetect]
 // saves a known protocol of that kind the wait.
 //
 // The server that is chosen reads everything from the first byte. On Linux a
@@ -64,10 +64,10 @@ type detect struct {
 	to Protocols
 }
 
-func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
-		return Traffic{}, gone(ctx, "detect")
+		return ByteCount{}, gone(ctx, "detect")
 	case d.skips(ctx, conn):
 		return d.give(ctx, conn, conn, Opaque)
 	}
@@ -77,7 +77,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 	}
 	start := time.Now()
 	first, next, err := look(ctx, conn, glance{most: most, within: d.timeout, enough: enough})
-	protocol := ProtocolOf(first)
+	protocol := DetectProtocol(first)
 	if len(first) > 0 && errors.Is(err, io.EOF) {
 		protocol, err = Opaque, nil // the line never ends
 	}
@@ -90,15 +90,15 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 		}
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
-		return Traffic{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
+		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
 	default:
 		reset(conn)
-		return Traffic{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
+		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
 	}
 	return d.give(ctx, conn, next, protocol)
 }
 
-func (d *detect) give(ctx context.Context, conn, next net.Conn, p Protocol) (Traffic, error) {
+func (d *detect) give(ctx context.Context, conn, next net.Conn, p Protocol) (ByteCount, error) {
 	svc := d.to.Opaque
 	switch {
 	case p == HTTP1 && d.to.HTTP1 != nil:
@@ -120,10 +120,10 @@ func gone(ctx context.Context, at string) error {
 }
 
 // handOver has next, which is conn after somebody looked at it, served by svc.
-func handOver(ctx context.Context, at string, svc Server, conn, next net.Conn) (Traffic, error) {
+func handOver(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
-		return Traffic{}, &layer.Error{Layer: at, Kind: layer.ErrNoRoute, Reason: "nothing serves such connections"}
+		return ByteCount{}, &layer.Error{Layer: at, Kind: layer.ErrNoRoute, Reason: "nothing serves such connections"}
 	}
 	t, err := svc.Call(ctx, next)
 	if errors.Is(err, layer.ErrNotReady) && spent(conn, next) {

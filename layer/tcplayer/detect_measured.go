@@ -15,10 +15,10 @@ type DetectInstruments struct {
 	Results metrics.Counter   // connections that were looked at; label "result": http/1, http/2, not_http, read_timeout, error
 }
 
-// DetectMeasured has [Detect] write to i. Nothing is written of a connection that
-// is not looked at, see [SkipDetect], or whose context ended meanwhile. The
+// WithDetectMetrics has [Detect] write to i. Nothing is written of a connection that
+// is not looked at, see [WithSkipDetect], or whose context ended meanwhile. The
 // label is bound here. [DetectTLS] and [ProxyProtocol] do not write.
-func DetectMeasured(i DetectInstruments) DetectOption {
+func WithDetectMetrics(i DetectInstruments) DetectOption {
 	if i.Latency == nil {
 		i.Latency = discard.NewHistogram()
 	}

@@ -42,12 +42,12 @@ func TestDetectMeasured(t *testing.T) {
 					tt.do(near)
 					near.Close()
 				}()
-				end := serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+				end := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 					_, _ = io.Copy(io.Discard, conn)
-					return Traffic{}, conn.Close()
+					return ByteCount{}, conn.Close()
 				})
-				measured := DetectMeasured(DetectInstruments{Latency: w, Results: instrument{g, "results"}})
-				_, _ = Detect(Protocols{Opaque: end}, measured, IfSilent(HTTP1)).Call(t.Context(), accepted)
+				measured := WithDetectMetrics(DetectInstruments{Latency: w, Results: instrument{g, "results"}})
+				_, _ = Detect(Protocols{Opaque: end}, measured, WithSilentProtocol(HTTP1)).Call(t.Context(), accepted)
 				assert.Equal(t, map[string]int{"results[result " + result + "]": 1}, g.all())
 				assert.Equal(t, 5, g.with, "bound once")
 				assert.Equal(t, []float64{tt.wait}, w.seen)
@@ -62,11 +62,11 @@ func TestDetectMeasured(t *testing.T) {
 func TestDetectMeasuredOfNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGauges()
-		measured := DetectMeasured(DetectInstruments{Results: instrument{g, "results"}})
-		keep := serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{}, nil })
+		measured := WithDetectMetrics(DetectInstruments{Results: instrument{g, "results"}})
+		keep := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{}, nil })
 		near, accepted := net.Pipe()
 		defer near.Close()
-		skip := SkipDetect(func(context.Context, net.Conn) bool { return true })
+		skip := WithSkipDetect(func(context.Context, net.Conn) bool { return true })
 		_, err := Detect(Protocols{Opaque: keep}, measured, skip).Call(t.Context(), accepted)
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -74,6 +74,6 @@ func TestDetectMeasuredOfNothing(t *testing.T) {
 		_, err = Detect(Protocols{Opaque: keep}, measured).Call(ctx, accepted)
 		require.Error(t, err)
 		assert.Empty(t, g.all())
-		DetectMeasured(DetectInstruments{}).apply(new(detectOptions))
+		WithDetectMetrics(DetectInstruments{}).apply(new(detectOptions))
 	})
 }

@@ -25,23 +25,23 @@ type detectOption func(*detectOptions)
 
 func (f detectOption) apply(o *detectOptions) { f(o) }
 
-// DetectTimeout is how long to wait for what a client says first. The default
+// WithDetectTimeout is how long to wait for what a client says first. The default
 // is 10 s, as in linkerd's proxy; a d of 0 or less means that too.
-func DetectTimeout(d time.Duration) DetectOption {
+func WithDetectTimeout(d time.Duration) DetectOption {
 	return detectOption(func(o *detectOptions) { o.timeout = d })
 }
 
-// IfSilent is what a client is taken for that says nothing in time, by [Detect].
+// WithSilentProtocol is what a client is taken for that says nothing in time, by [Detect].
 // The default is Opaque.
-func IfSilent(p Protocol) DetectOption {
+func WithSilentProtocol(p Protocol) DetectOption {
 	return detectOption(func(o *detectOptions) { o.silent = p })
 }
 
-// SkipDetect says of which connections nothing is to be looked at, such as those
+// WithSkipDetect says of which connections nothing is to be looked at, such as those
 // to ports where the server speaks first; see [OriginalDst]. They are opaque, in
 // clear, and without a header of the PROXY protocol. It is called once for each
 // connection and must return at once. The default, and nil, is of none.
-func SkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
+func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
 	return detectOption(func(o *detectOptions) { o.skip = skip })
 }
 

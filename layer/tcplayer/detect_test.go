@@ -20,11 +20,11 @@ import (
 
 // named is a Server that says its name, and then what it reads, to the end.
 func named(name string) Server {
-	return serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+	return serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		defer conn.Close()
 		_, _ = io.WriteString(conn, name+": ")
 		n, err := io.Copy(conn, conn)
-		return Traffic{Sent: n}, err
+		return ByteCount{Sent: n}, err
 	})
 }
 
@@ -34,8 +34,8 @@ func all3() Protocols {
 
 // refusing is a Server that refuses.
 func refusing() Server {
-	return serverFunc(func(context.Context, net.Conn) (Traffic, error) {
-		return Traffic{}, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full"}
+	return serverFunc(func(context.Context, net.Conn) (ByteCount, error) {
+		return ByteCount{}, &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full"}
 	})
 }
 
@@ -101,10 +101,10 @@ func TestDetectLeavesTheConnection(t *testing.T) {
 	client, accepted := tcpPair(t)
 	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
 	var got net.Conn
-	keep := serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) { got = conn; return Traffic{Sent: 1}, nil })
+	keep := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) { got = conn; return ByteCount{Sent: 1}, nil })
 	traffic, err := Detect(Protocols{Opaque: keep}).Call(t.Context(), accepted)
 	require.NoError(t, err)
-	assert.Equal(t, Traffic{Sent: 1}, traffic)
+	assert.Equal(t, ByteCount{Sent: 1}, traffic)
 	assert.Same(t, accepted, got)
 	_, err = io.ReadFull(got, make([]byte, 18))
 	require.NoError(t, err)
@@ -117,11 +117,11 @@ func TestDetectSilence(t *testing.T) {
 		wait time.Duration
 	}{
 		"default":  {nil, "opaque: ", 10 * time.Second},
-		"set":      {[]DetectOption{DetectTimeout(time.Second)}, "opaque: ", time.Second},
-		"not set":  {[]DetectOption{DetectTimeout(-1), SkipDetect(nil)}, "opaque: ", 10 * time.Second},
-		"policy":   {[]DetectOption{IfSilent(HTTP1)}, "one: ", 10 * time.Second},
-		"skipped":  {[]DetectOption{SkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
-		"not that": {[]DetectOption{SkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
+		"set":      {[]DetectOption{WithDetectTimeout(time.Second)}, "opaque: ", time.Second},
+		"not set":  {[]DetectOption{WithDetectTimeout(-1), WithSkipDetect(nil)}, "opaque: ", 10 * time.Second},
+		"policy":   {[]DetectOption{WithSilentProtocol(HTTP1)}, "one: ", 10 * time.Second},
+		"skipped":  {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
+		"not that": {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestDetectSilence(t *testing.T) {
 
 func TestDetectOfTheKernelIsLate(t *testing.T) {
 	client, accepted := tcpPair(t)
-	go Detect(all3(), DetectTimeout(10*time.Millisecond)).Call(t.Context(), accepted)
+	go Detect(all3(), WithDetectTimeout(10*time.Millisecond)).Call(t.Context(), accepted)
 	got := make([]byte, len("opaque: "))
 	_, err := io.ReadFull(client, got)
 	require.NoError(t, err)
@@ -227,7 +227,7 @@ func TestDetectRefuses(t *testing.T) {
 }
 
 func TestDetectIsReadyWhenOneIs(t *testing.T) {
-	type mock = layertest.Mock[net.Conn, Traffic]
+	type mock = layertest.Mock[net.Conn, ByteCount]
 	synctest.Test(t, func(t *testing.T) {
 		one, two, other := &mock{}, &mock{}, &mock{}
 		d := Detect(Protocols{HTTP1: one, HTTP2: two, Opaque: other})

@@ -16,26 +16,26 @@ import (
 // TLSServers are the servers that [DetectTLS] chooses from. What one that is nil
 // would have to serve is reset.
 type TLSServers struct {
-	Local Server // what asked for one of our names by TLS, in clear from here
-	Pass  Server // TLS for other names, or for none: as it came
-	Clear Server // all that is not TLS
+	Terminate   Server // what asked for one of our names by WithTLS, in clear from here
+	Passthrough Server // TLS for other names, or for none: as it came
+	Cleartext   Server // all that is not TLS
 }
 
-// DetectTLS is the [Server] that tells TLS by what a client says first, and by
-// the name that it asks for (SNI) whether it is for us: then TLS ends here, by
+// DetectTLS is the [Server] that tells WithTLS by what a client says first, and by
+// the name that it asks for (SNI) whether it is for us: then WithTLS ends here, by
 // cfg, and what is inside goes to Local, which finds the client's certificates
-// with [TLSState]. Other TLS is passed on unchanged. Whether a name is ours is
-// what local says, to which it is given in lower case; see [Names]. With a nil
+// with [TLSState]. Other WithTLS is passed on unchanged. Whether a name is ours is
+// what local says, to which it is given in lower case; see [MatchServerName]. With a nil
 // local none is; with a nil cfg, handshakes for those that are fail.
 //
-// It looks at up to 8 192 bytes, over several records if need be; TLS of which
+// It looks at up to 8 192 bytes, over several records if need be; WithTLS of which
 // no name was found by then is passed on. A client that has not said enough
-// after 10 s ([DetectTimeout]) is reset. One that then takes as long to shake
+// after 10 s ([WithDetectTimeout]) is reset. One that then takes as long to shake
 // hands is closed, and so is one that shakes them in vain, which is told why. How
-// its ClientHello reads is in the context of Local and Pass, see [HelloOf].
+// its ClientHello reads is in the context of Local and Pass, see [ClientHelloFromContext].
 //
 // Admission: that of the server that is chosen. A refusal leaves the connection
-// open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
+// open and unread, where it can, as in [Detect]; after WithTLS it cannot. Ready waits
 // until one of the servers is.
 //
 // Cancellation: ctx ends the looking and the shaking of hands. The connection is
@@ -51,21 +51,21 @@ type TLSServers struct {
 // costs.
 func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
 	if local == nil {
-		local = Names()
+		local = MatchServerName()
 	}
 	if cfg == nil {
 		cfg = &tls.Config{} // crypto/tls refuses each client, where with nil it panics
 	}
 	return &detectTLS{
-		choice: newChoice(to.Local, to.Pass, to.Clear), detectOptions: newDetectOptions(opts),
+		choice: newChoice(to.Terminate, to.Passthrough, to.Cleartext), detectOptions: newDetectOptions(opts),
 		to: to, local: local, cfg: cfg,
 	}
 }
 
-// Names says of a name whether it is one of names, in any case. An empty one is
-// left out, as of an identity that has no server name: TLS without a name is
+// MatchServerName says of a name whether it is one of names, in any case. An empty one is
+// left out, as of an identity that has no server name: WithTLS without a name is
 // nobody's in particular.
-func Names(names ...string) func(name string) bool {
+func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
 		ours[strings.ToLower(name)] = name != ""
@@ -84,12 +84,12 @@ type detectTLS struct {
 	cfg   *tls.Config
 }
 
-func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
-		return Traffic{}, gone(ctx, "tls")
+		return ByteCount{}, gone(ctx, "tls")
 	case d.skips(ctx, conn):
-		return handOver(ctx, "tls", d.to.Clear, conn, conn)
+		return handOver(ctx, "tls", d.to.Cleartext, conn, conn)
 	}
 	told := func(seen []byte) bool {
 		_, err := ParseClientHello(seen)
@@ -99,11 +99,11 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 	hello, unsure := ParseClientHello(first)
 	switch {
 	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
-		return handOver(ctx, "tls", d.to.Clear, conn, next)
+		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
 	case err != nil:
-		return Traffic{}, d.unheard(conn, "tls", "no ClientHello", err)
+		return ByteCount{}, d.unheard(conn, "tls", "no ClientHello", err)
 	case errors.Is(unsure, ErrNotTLS):
-		return handOver(ctx, "tls", d.to.Clear, conn, next)
+		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
 	}
 	ctx = context.WithValue(ctx, helloKey{}, &hello)
 	if unsure != nil || !d.local(strings.ToLower(hello.ServerName)) {
@@ -113,20 +113,20 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
 }
 
 // pass hands over what is not for us, or says which name nobody here has.
-func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (Traffic, error) {
-	if d.to.Pass == nil {
+func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
+	if d.to.Passthrough == nil {
 		reset(next)
 		reason := "nothing serves TLS for no name"
 		if name != "" {
 			reason = fmt.Sprintf("nothing serves TLS for %q", name)
 		}
-		return Traffic{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
+		return ByteCount{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
 	}
-	return handOver(ctx, "tls", d.to.Pass, conn, next)
+	return handOver(ctx, "tls", d.to.Passthrough, conn, next)
 }
 
-func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, error) {
-	if d.to.Local == nil {
+func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, error) {
+	if d.to.Terminate == nil {
 		return handOver(ctx, "tls", nil, conn, conn)
 	}
 	secure := tls.Server(&underTLS{Conn: conn}, d.cfg)
@@ -140,9 +140,9 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, erro
 			e.Kind, e.Waited = layer.ErrTimeout, d.timeout
 		}
 		_ = conn.Close() // in good order: the client is to read why
-		return Traffic{}, e
+		return ByteCount{}, e
 	}
-	t, err := d.to.Local.Call(ctx, secure)
+	t, err := d.to.Terminate.Call(ctx, secure)
 	if errors.Is(err, layer.ErrNotReady) {
 		return t, spentError("tls", secure, err)
 	}
@@ -151,16 +151,16 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (Traffic, erro
 
 // Describe shows the servers.
 func (d *detectTLS) Describe() layer.Node {
-	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Local, d.to.Pass, d.to.Clear)
+	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Terminate, d.to.Passthrough, d.to.Cleartext)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
 	return n
 }
 
 type helloKey struct{}
 
-// HelloOf returns what the client said by whose TLS connection a [DetectTLS]
+// ClientHelloFromContext returns what the client said by whose WithTLS connection a [DetectTLS]
 // above came to a decision.
-func HelloOf(ctx context.Context) (ClientHello, bool) {
+func ClientHelloFromContext(ctx context.Context) (ClientHello, bool) {
 	hello, ok := ctx.Value(helloKey{}).(*ClientHello)
 	if !ok {
 		return ClientHello{}, false
@@ -168,7 +168,7 @@ func HelloOf(ctx context.Context) (ClientHello, bool) {
 	return *hello, true
 }
 
-// TLSState returns the state of the TLS connection that conn is, or is a wrapper
+// TLSState returns the state of the WithTLS connection that conn is, or is a wrapper
 // of. It looks through wrappers that have NetConn.
 func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
 	for ; conn != nil; conn = below(conn) {

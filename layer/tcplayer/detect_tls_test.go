@@ -34,17 +34,17 @@ func TestDetectTLS(t *testing.T) {
 	ours, roots := identity(t, "web.default")
 	theirs, trust := identity(t, "other.default")
 	ours.NextProtos = []string{"transport.l5d.io/v1"}
-	behind := serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) { // TLS that passed through ends here
-		hello, _ := HelloOf(ctx)
+	behind := serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) { // TLS that passed through ends here
+		hello, _ := ClientHelloFromContext(ctx)
 		return named("pass "+hello.ServerName).Call(ctx, tls.Server(conn, theirs))
 	})
-	local := serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) {
-		hello, _ := HelloOf(ctx)
+	local := serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
+		hello, _ := ClientHelloFromContext(ctx)
 		state, ok := TLSState(UntilClosed(ctx, conn, &seen{}))
 		assert.True(t, ok)
 		return named("local "+hello.ServerName+" "+state.NegotiatedProtocol).Call(ctx, conn)
 	})
-	svc := DetectTLS(ours, Names("WEB.default"), TLSServers{Local: local, Pass: behind, Clear: named("clear")})
+	svc := DetectTLS(ours, MatchServerName("WEB.default"), TLSServers{Terminate: local, Passthrough: behind, Cleartext: named("clear")})
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		for want, wrap := range map[string]func(net.Conn) net.Conn{
 			"clear: hello": func(c net.Conn) net.Conn { return c },
@@ -78,13 +78,13 @@ func TestDetectTLS(t *testing.T) {
 	})
 	_, ok := TLSState(nil)
 	assert.False(t, ok)
-	_, ok = HelloOf(t.Context())
+	_, ok = ClientHelloFromContext(t.Context())
 	assert.False(t, ok)
 }
 
 // TLS that asks for no name, as to an IP address, is not for who has none either.
 func TestNames(t *testing.T) {
-	ours := Names("", "WEB.default")
+	ours := MatchServerName("", "WEB.default")
 	assert.True(t, ours("web.default"))
 	assert.False(t, ours(""))
 	assert.False(t, ours("other.default"))
@@ -95,12 +95,12 @@ func TestNames(t *testing.T) {
 	require.NoError(t, client.CloseWrite())
 	took := ""
 	says := func(name string) Server {
-		return serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+		return serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 			took = name
-			return Traffic{}, conn.Close()
+			return ByteCount{}, conn.Close()
 		})
 	}
-	_, err := DetectTLS(cfg, Names(""), TLSServers{Local: says("local"), Pass: says("pass")}).Call(t.Context(), accepted)
+	_, err := DetectTLS(cfg, MatchServerName(""), TLSServers{Terminate: says("local"), Passthrough: says("pass")}).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	assert.Equal(t, "pass", took)
 }
@@ -109,7 +109,7 @@ func TestDetectTLSEnds(t *testing.T) {
 	ours, _ := identity(t, "web.default")
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})
 	why := errors.New("enough")
-	every := TLSServers{Local: named("local"), Pass: named("pass"), Clear: named("clear")}
+	every := TLSServers{Terminate: named("local"), Passthrough: named("pass"), Cleartext: named("clear")}
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		for name, tt := range map[string]struct {
 			to   TLSServers
@@ -125,7 +125,7 @@ func TestDetectTLSEnds(t *testing.T) {
 			"half a hello": {every, hello[:300], nil, layer.ErrTimeout, "tls: timeout: no ClientHello (waited 20ms)", syscall.ECONNRESET},
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
-			"nobody here":  {TLSServers{Pass: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
+			"nobody here":  {TLSServers{Passthrough: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
 			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: nothing serves TLS for "other"`, syscall.ECONNRESET},
 			"nobody":       {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
 		} {
@@ -142,7 +142,7 @@ func TestDetectTLSEnds(t *testing.T) {
 				if !errors.Is(tt.want, layer.ErrTimeout) {
 					limit = time.Hour
 				}
-				_, err := DetectTLS(ours, Names("web.default"), tt.to, DetectTimeout(limit)).Call(waiting, accepted)
+				_, err := DetectTLS(ours, MatchServerName("web.default"), tt.to, WithDetectTimeout(limit)).Call(waiting, accepted)
 				require.ErrorIs(t, err, tt.want)
 				require.ErrorContains(t, err, tt.text)
 				assert.NotErrorIs(t, err, layer.ErrNotReady)
@@ -173,7 +173,7 @@ func TestDetectTLSOfHalfAHandshake(t *testing.T) {
 		_, err = client.Write(hello)
 		require.NoError(t, err)
 		start := time.Now()
-		_, err = DetectTLS(ours, Names("web.default"), TLSServers{Local: named("local")}, DetectTimeout(20*time.Millisecond)).
+		_, err = DetectTLS(ours, MatchServerName("web.default"), TLSServers{Terminate: named("local")}, WithDetectTimeout(20*time.Millisecond)).
 			Call(t.Context(), accepted)
 		require.ErrorIs(t, err, layer.ErrTimeout)
 		require.ErrorContains(t, err, "tls: timeout: handshake (waited 20ms)")
@@ -184,14 +184,14 @@ func TestDetectTLSOfHalfAHandshake(t *testing.T) {
 	})
 }
 
-// What has ended in the middle of a ClientHello is no TLS, and is passed on.
+// What has ended in the middle of a ClientHello is no WithTLS, and is passed on.
 func TestDetectTLSOfHalfAHello(t *testing.T) {
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
 	big := made("\x12\x34" + sized(2, string(make([]byte, 12000)))) // its name may be behind that
 	for want, said := range map[string][]byte{"clear: ": hello, "pass: ": big} {
 		ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 			client, accepted := pair()
-			go DetectTLS(nil, nil, TLSServers{Pass: named("pass"), Clear: named("clear")}).Call(t.Context(), accepted)
+			go DetectTLS(nil, nil, TLSServers{Passthrough: named("pass"), Cleartext: named("clear")}).Call(t.Context(), accepted)
 			go func() {
 				client.Write(said)
 				client.CloseWrite()
@@ -206,10 +206,10 @@ func TestDetectTLSOfHalfAHello(t *testing.T) {
 func TestDetectTLSRefuses(t *testing.T) {
 	ours, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
-	to := TLSServers{Local: refusing(), Pass: refusing(), Clear: refusing()}
+	to := TLSServers{Terminate: refusing(), Passthrough: refusing(), Cleartext: refusing()}
 	_, err := client.Write(made(sni("other")))
 	require.NoError(t, err)
-	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 
 	client, accepted = tcpPair(t)
@@ -217,20 +217,20 @@ func TestDetectTLSRefuses(t *testing.T) {
 	go func() {
 		hands <- tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots}).Handshake()
 	}()
-	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
 	require.ErrorContains(t, err, "tls: refused after its first bytes were read: limit: not ready: full")
 	assert.NotErrorIs(t, err, layer.ErrNotReady)
 	<-hands
 
 	client, accepted = tcpPair(t)
 	go func() { hands <- tls.Client(client, &tls.Config{ServerName: "web.default"}).Handshake() }()
-	_, err = DetectTLS(ours, Names("web.default"), to).Call(t.Context(), accepted)
+	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
 	require.ErrorContains(t, err, "tls: handshake: remote error: tls: ")
 	require.Error(t, <-hands, "it does not trust us")
 
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = DetectTLS(ours, Names(), to).Call(gone, accepted)
+	_, err = DetectTLS(ours, MatchServerName(), to).Call(gone, accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 }
 
@@ -238,7 +238,7 @@ func TestDetectTLSRefuses(t *testing.T) {
 func TestDetectTLSWaitsForEachByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
-		svc := DetectTLS(nil, Names(), TLSServers{Clear: named("clear")})
+		svc := DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: named("clear")})
 		end, done := serving(t, &p, svc)
 		silent := p.dial(t)
 		synctest.Wait()
@@ -265,8 +265,8 @@ func TestDetectTLSSkips(t *testing.T) {
 		dst, _ := OriginalDst(conn)
 		return dst.Port() == 25
 	}
-	mail := Addressed(accepted, netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:25"))
-	go DetectTLS(nil, nil, TLSServers{Clear: named("clear")}, SkipDetect(toMail)).Call(t.Context(), mail)
+	mail := OverrideAddrs(accepted, netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:25"))
+	go DetectTLS(nil, nil, TLSServers{Cleartext: named("clear")}, WithSkipDetect(toMail)).Call(t.Context(), mail)
 	client.CloseWrite()
 	got, err := io.ReadAll(client)
 	require.NoError(t, err)
@@ -274,8 +274,8 @@ func TestDetectTLSSkips(t *testing.T) {
 }
 
 func TestDetectTLSDescribes(t *testing.T) {
-	m := &layertest.Mock[net.Conn, Traffic]{}
-	d := DetectTLS(nil, nil, TLSServers{Local: Forward(to(nil)), Pass: m})
+	m := &layertest.Mock[net.Conn, ByteCount]{}
+	d := DetectTLS(nil, nil, TLSServers{Terminate: Forward(to(nil)), Passthrough: m})
 	assert.Equal(t, "tls        timeout=10s\n  local\n    forward\n      layer.Func\n  pass\n    layertest.Mock\n", layer.Describe(d).String())
-	require.ErrorIs(t, layer.Poll(DetectTLS(nil, nil, TLSServers{Pass: m})), layer.ErrNotReady)
+	require.ErrorIs(t, layer.Poll(DetectTLS(nil, nil, TLSServers{Passthrough: m})), layer.ErrNotReady)
 }

@@ -12,21 +12,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Dialer connects to an endpoint as the proxies of a mesh do it: TCP, then TLS,
-// then a [TransportHeader] if the peer agreed to one. Its DialContext is given to
-// an endpoint of this package or of httplayer, in place of their own TLS:
+// Dialer connects to an endpoint as the proxies of a mesh do it: TCP, then WithTLS,
+// then a [TransportHeader] if the peer agreed to one. Its WithDialContext is given to
+// an endpoint of this package or of httplayer, in place of their own WithTLS:
 //
 //	              TLS   connects to            ALPN offered         header sent
 //	zero          no    the address            none                 no
 //	TLS           yes   the address, or Port   none                 no
 //	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer picks it
 //
-// Without TLS, Header and Port mean nothing: both are for the proxy of the peer,
-// which listens to them over TLS alone. With TLS nothing is ever sent in clear;
+// Without WithTLS, Header and Port mean nothing: both are for the proxy of the peer,
+// which listens to them over WithTLS alone. With WithTLS nothing is ever sent in clear;
 // what cannot shake hands is no connection.
 //
-// A connection that it makes is a *tls.Conn with TLS, and else what Dial returned,
-// which is further down with TLS: it is found by NetConn of what NetConn returns.
+// A connection that it makes is a *tls.Conn with WithTLS, and else what Dial returned,
+// which is further down with WithTLS: it is found by NetConn of what NetConn returns.
 // HTTP/2 on it is with prior knowledge: no protocol of an application is offered.
 //
 // It is safe for concurrent use, and must not be changed once it is used.
@@ -47,22 +47,22 @@ type Dialer struct {
 	// Sockets is how TCP is set up.
 	Sockets []SocketOption
 
-	// Timeout bounds it all: TCP, TLS and the header. 0 or less means no bound
+	// Timeout bounds it all: TCP, WithTLS and the header. 0 or less means no bound
 	// but that of the context.
 	Timeout time.Duration
 
 	// Refuse, if not nil, says why an address must not be connected to, or nil.
 	// It is asked about the one that would be, with Port in it; if that has a
 	// name in place of an IP address, then about the one that was connected to,
-	// before anything is sent. See [NotLoopback] and [NotPorts].
-	Refuse func(addr netip.AddrPort) error
+	// before anything is sent. See [DenyLoopback] and [DenyPorts].
+	Deny func(addr netip.AddrPort) error
 
 	// Dial makes the connection that all the rest is done on. The default is
 	// that of a zero [net.Dialer].
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// DialContext connects to addr, "host:port", or to Port of its host. Once it has,
+// WithDialContext connects to addr, "host:port", or to Port of its host. Once it has,
 // ctx has nothing more to do with the connection, which the caller closes. An
 // error of what is done beyond plain TCP is a [layer.Error] that names the address
 // that was connected to; a Timeout that ran out is of kind [layer.ErrTimeout].
@@ -135,7 +135,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	}
 	secure, done := tls.Client(&underTLS{Conn: conn}, p.tls), false
 	defer func() {
-		if !done { // a callback of TLS may have panicked
+		if !done { // a callback of WithTLS may have panicked
 			_ = conn.Close()
 		}
 	}()
@@ -190,10 +190,10 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 }
 
 func (p *plan) refuses(addr netip.AddrPort) error {
-	if p.Refuse == nil {
+	if p.Deny == nil {
 		return nil
 	}
-	if err := p.Refuse(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())); err != nil {
+	if err := p.Deny(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())); err != nil {
 		return dialError(p.addr, "not to be connected to", err)
 	}
 	return nil

@@ -40,7 +40,7 @@ func (f *fed) Accept() (net.Conn, error) {
 func (f *fed) Close() error   { return nil }
 func (f *fed) Addr() net.Addr { return f.at }
 
-// wrapped hides from net/http that a connection is TLS, as a proxy's does: what is
+// wrapped hides from net/http that a connection is WithTLS, as a proxy's does: what is
 // inside is served as cleartext, HTTP/2 with prior knowledge.
 type wrapped struct {
 	net.Conn
@@ -57,7 +57,7 @@ func (w *wrapped) Close() error {
 	return err
 }
 
-// HTTP of both kinds goes through TLS of the mesh, with no word of it in ALPN, by
+// HTTP of both kinds goes through WithTLS of the mesh, with no word of it in ALPN, by
 // an endpoint of httplayer that knows nothing of it.
 func TestHTTPThroughTheMesh(t *testing.T) {
 	certified := httptest.NewUnstartedServer(nil)
@@ -83,19 +83,19 @@ func TestHTTPThroughTheMesh(t *testing.T) {
 	server.Protocols.SetHTTP1(true)
 	server.Protocols.SetUnencryptedHTTP2(true)
 	go server.Serve(inside)
-	hand := layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-		h, _ := tcplayer.TransportHeaderOf(ctx)
+	hand := layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		w := &wrapped{headedConn{conn, h}, make(chan struct{})}
 		inside.conns <- w
 		<-w.closed
-		return tcplayer.Traffic{}, nil
+		return tcplayer.ByteCount{}, nil
 	})
 	direct := tcplayer.DetectTransport(tcplayer.TransportServers{Header: hand, None: hand})
 	ctx, end := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	cfg := certified.TLS.Clone()
 	cfg.NextProtos = []string{tcplayer.TransportProtocol}
-	tlsServer := tcplayer.DetectTLS(cfg, tcplayer.Names("example.com"), tcplayer.TLSServers{Local: direct})
+	tlsServer := tcplayer.DetectTLS(cfg, tcplayer.MatchServerName("example.com"), tcplayer.TLSServers{Terminate: direct})
 	go func() { served <- tcplayer.Serve(ctx, l, tlsServer) }()
 
 	for name, tt := range map[string]struct {
@@ -103,19 +103,19 @@ func TestHTTPThroughTheMesh(t *testing.T) {
 		header   *tcplayer.TransportHeader
 		want     string
 	}{
-		"HTTP/2":           {httplayer.H2(), nil, "HTTP/2.0 hello opaque by 0"},
-		"HTTP/1":           {httplayer.H1(), nil, "HTTP/1.1 hello opaque by 0"},
-		"HTTP/2, a header": {httplayer.H2(), &tcplayer.TransportHeader{Port: 8080, Protocol: tcplayer.HTTP2}, "HTTP/2.0 hello HTTP/2 by 8080"},
-		"HTTP/1, a header": {httplayer.H1(), &tcplayer.TransportHeader{Port: 8080, Protocol: tcplayer.HTTP1}, "HTTP/1.1 hello HTTP/1 by 8080"},
+		"HTTP/2":           {httplayer.WithHTTP2(), nil, "HTTP/2.0 hello opaque by 0"},
+		"HTTP/1":           {httplayer.WithHTTP1(), nil, "HTTP/1.1 hello opaque by 0"},
+		"HTTP/2, a header": {httplayer.WithHTTP2(), &tcplayer.TransportHeader{Port: 8080, Protocol: tcplayer.HTTP2}, "HTTP/2.0 hello HTTP/2 by 8080"},
+		"HTTP/1, a header": {httplayer.WithHTTP1(), &tcplayer.TransportHeader{Port: 8080, Protocol: tcplayer.HTTP1}, "HTTP/1.1 hello HTTP/1 by 8080"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := &tcplayer.Dialer{TLS: &tls.Config{RootCAs: roots, ServerName: "example.com"}, Header: tt.header}
 			for what, dial := range map[string]func(context.Context, string, string) (net.Conn, error){
-				"plain": d.DialContext, "metered": tcplayer.NewMeter(tcplayer.Instruments{}).Dialled(d.DialContext),
+				"plain": d.DialContext, "metered": tcplayer.NewMeter(tcplayer.Instruments{}).WrapDial(d.DialContext),
 			} {
 				life, over := context.WithCancel(t.Context())
 				e := httplayer.NewEndpoint(life, l.Addr().String(), tt.protocol,
-					httplayer.DialContext(dial), httplayer.ConnectTimeout(time.Minute))
+					httplayer.WithDialContext(dial), httplayer.WithConnectTimeout(time.Minute))
 				for range 3 {
 					req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://web.default/", strings.NewReader("hello"))
 					require.NoError(t, err)

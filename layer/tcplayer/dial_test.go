@@ -48,7 +48,7 @@ type peer struct {
 	heard chan string // all that a client said, in clear
 }
 
-// newPeer serves one connection: by TLS if cfg is not nil.
+// newPeer serves one connection: by WithTLS if cfg is not nil.
 func newPeer(t *testing.T, cfg *tls.Config) (*peer, func(ctx context.Context, network, addr string) (net.Conn, error)) {
 	t.Helper()
 	p := &peer{heard: make(chan string, 1)}
@@ -132,8 +132,8 @@ func TestDialerTransports(t *testing.T) {
 	assert.Equal(t, []string{"h2"}, ours.NextProtos, "the caller's own is left as it was")
 }
 
-// Where TLS is asked for, all that ever leaves for somebody who is not who he
-// should be is what TLS says.
+// Where WithTLS is asked for, all that ever leaves for somebody who is not who he
+// should be is what WithTLS says.
 func TestDialerSaysNothingInClear(t *testing.T) {
 	theirs, _ := identity(t, "other.default")
 	_, roots := identity(t, "web.default")
@@ -226,7 +226,7 @@ func TestWriteEndsWithItsContext(t *testing.T) {
 
 func TestDialerRefuses(t *testing.T) {
 	dialled := 0
-	d := Dialer{Refuse: NotLoopback, TLS: &tls.Config{}, Port: 4143, Dial: func(context.Context, string, string) (net.Conn, error) {
+	d := Dialer{Deny: DenyLoopback, TLS: &tls.Config{}, Port: 4143, Dial: func(context.Context, string, string) (net.Conn, error) {
 		dialled++
 		near, _ := tcpPair(t)
 		return near, nil
@@ -243,14 +243,14 @@ func TestDialerRefuses(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNREFUSED, "which is known once it is connected")
 	assert.Equal(t, 1, dialled)
 
-	d.Refuse = NotPorts(4143)
+	d.Deny = DenyPorts(4143)
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorIs(t, err, ErrLoop, "of the port that it would connect to")
 	require.EqualError(t, err, "dial 10.0.0.1:4143: not to be connected to: port 4143 is the proxy's own: loop")
 	assert.Equal(t, "unexpected", ErrorKind(err))
-	require.NoError(t, NotPorts()(netip.AddrPort{}))
-	require.NoError(t, NotLoopback(netip.MustParseAddrPort("10.0.0.1:80")))
-	require.Error(t, NotLoopback(netip.AddrPort{}))
+	require.NoError(t, DenyPorts()(netip.AddrPort{}))
+	require.NoError(t, DenyLoopback(netip.MustParseAddrPort("10.0.0.1:80")))
+	require.Error(t, DenyLoopback(netip.AddrPort{}))
 }
 
 func TestDialerErrors(t *testing.T) {
@@ -266,7 +266,7 @@ func TestDialerErrors(t *testing.T) {
 	require.ErrorContains(t, err, `the transport header's "-" is no name in DNS`)
 	closed, _ := tcpPair(t)
 	closed.Close()
-	d = Dialer{Sockets: []SocketOption{nil, UserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}
+	d = Dialer{Sockets: []SocketOption{nil, WithUserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
 	require.ErrorIs(t, err, net.ErrClosed)
 
@@ -287,12 +287,14 @@ func TestEndpointThroughTheMesh(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	direct := DetectTransport(TransportServers{Header: stating()})
-	go func() { served <- Serve(ctx, l, DetectTLS(cfg, Names("web.default"), TLSServers{Local: direct})) }()
+	go func() {
+		served <- Serve(ctx, l, DetectTLS(cfg, MatchServerName("web.default"), TLSServers{Terminate: direct}))
+	}()
 	d := &Dialer{
 		TLS: &tls.Config{RootCAs: roots, ServerName: "web.default"}, Header: &TransportHeader{Protocol: HTTP1},
-		Port: addrPort(l.Addr()).Port(), Sockets: []SocketOption{KeepAlive(net.KeepAliveConfig{Enable: true})},
+		Port: addrPort(l.Addr()).Port(), Sockets: []SocketOption{WithKeepAlive(net.KeepAliveConfig{Enable: true})},
 	}
-	e := NewEndpoint(t.Context(), "127.0.0.1:"+strconv.Itoa(8080), DialContext(d.DialContext), ConnectTimeout(time.Minute))
+	e := NewEndpoint(t.Context(), "127.0.0.1:"+strconv.Itoa(8080), WithDialContext(d.DialContext), WithConnectTimeout(time.Minute))
 	conn, err := e.Call(t.Context(), Request{})
 	require.NoError(t, err)
 	io.WriteString(conn, "hello")

@@ -10,7 +10,7 @@
 //
 // A [Service] makes connections: it takes a small [Request] and returns a
 // net.Conn. A [Server] serves them: it takes an accepted net.Conn and returns
-// the [Traffic] when it is over.
+// the [ByteCount] when it is over.
 //
 // A balancer, a queue and whatever else chooses where a connection goes stand
 // in the first. There, Call is the connecting and nothing else. So its latency
@@ -34,7 +34,7 @@
 // Each is a Server that chooses among others, and each may be left out. What was
 // looked at is there to be read again. On Linux it was never taken: the socket
 // is handed on as it was accepted, unless it got addresses, and the kernel still
-// copies. The address that a client wanted ([Redirected], [Fixed],
+// copies. The address that a client wanted ([SOOriginalDst], [FixedDst],
 // [ProxyProtocol]) is the LocalAddr of the connection from there on, through TLS
 // and into net/http, and the Server of a [Request].
 //
@@ -43,7 +43,7 @@
 //	Dialer ── TLS ── header ──→ DetectTLS → DetectTransport → a Server that has the header
 //
 // A [Dialer] connects to an endpoint of a mesh. Where the proxy of the peer takes
-// connections for all its ports at one, a [TransportHeader] inside TLS says which
+// connections for all its ports at one, a [TransportHeader] inside WithTLS says which
 // is meant, and [DetectTransport] reads it. A [Meter] counts connections and their
 // bytes on either side, and [ErrorKind] names what went wrong, as linkerd's proxy
 // does both.
@@ -53,7 +53,7 @@
 //	layer.AtReturn[net.Conn]  while it is being made, as in linkerd's proxy
 //	[UntilClosed]             until it is closed, or broken
 //
-// Either is given to a balancer as balance.Until, to a layer as [layer.Until].
+// Either is given to a balancer as balance.WithCompletion, to a layer as [layer.WithCompletion].
 // The first spreads connects, and says nothing of those that stay. The second
 // spreads open connections: take it where they are long and their number is
 // the load.
@@ -68,7 +68,7 @@
 // Limit is on open connections.
 //
 // To a balancer, an address that cannot be reached is not ready, and a connection
-// that breaks while it counts is a failure ([layer.ByError]).
+// that breaks while it counts is a failure ([layer.DefaultClassifier]).
 //
 // # Ends
 //
@@ -88,7 +88,7 @@
 // # Panics
 //
 // The rule of package layer holds: see "Panics" there. [Serve] resets a connection
-// whose Server panics, and logs that. A panic of a dial function or a TLS callback
+// whose Server panics, and logs that. A panic of a dial function or a WithTLS callback
 // of an [Endpoint] is a failure to connect, and one in a copy of [Forward] is the
 // error of its Call. Each is a [layer.PanicError]. A [Meter] drops one of an
 // instrument. The methods of an accepted net.Conn must not panic.

@@ -17,7 +17,7 @@ import (
 // Endpoint makes connections to one address. It is a [Service], safe for
 // concurrent use, and it is ready until connecting fails.
 //
-// Admission: Call connects. If that fails, TLS included, the request is
+// Admission: Call connects. If that fails, WithTLS included, the request is
 // refused, and so are those that follow, at once, until a back-off is over.
 // Then there is one trial at a time. Ready makes it, if somebody waits there:
 // it connects, and closes that connection, so that no request pays for finding
@@ -25,7 +25,7 @@ import (
 // trials connect to a server without saying anything.
 //
 // Cancellation: when the context of a Call ends while it connects, the request
-// is refused. The attempt goes on until [ConnectTimeout], to learn whether the
+// is refused. The attempt goes on until [WithConnectTimeout], to learn whether the
 // address can be reached; what comes of it is closed. A connection that was
 // returned has nothing more to do with the context, see [UntilClosed].
 //
@@ -133,7 +133,7 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	return conn, err
 }
 
-// dial makes the connection, TLS included. A panic of a callback becomes its error,
+// dial makes the connection, WithTLS included. A panic of a callback becomes its error,
 // because it runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	var conn net.Conn
@@ -197,7 +197,7 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 
 // refuse is a refusal: nothing was sent.
 func (e *Endpoint) refuse(reason string, after time.Duration, cause error) error {
-	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, After: after, Err: cause}
+	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }
 
 func (e *Endpoint) closedError() error {

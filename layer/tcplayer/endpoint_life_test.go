@@ -17,13 +17,13 @@ import (
 
 func TestEndpointConnectTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		never := DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		never := WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
 		for _, tt := range []struct{ set, want time.Duration }{{0, time.Second}, {-1, time.Second}, {3 * time.Second, 3 * time.Second}} {
 			start := time.Now()
-			_, err := NewEndpoint(t.Context(), addr, never, ConnectTimeout(tt.set)).Call(t.Context(), Request{})
+			_, err := NewEndpoint(t.Context(), addr, never, WithConnectTimeout(tt.set)).Call(t.Context(), Request{})
 			require.ErrorIs(t, err, layer.ErrNotReady)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			assert.Equal(t, tt.want, time.Since(start))
@@ -37,7 +37,7 @@ func TestEndpointCallerLeaves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		p.open(t)
-		slow := DialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
+		slow := WithDialContext(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			time.Sleep(time.Second / 2)
 			return p.network.DialContext(ctx, network, addr)
 		})
@@ -81,7 +81,7 @@ func TestEndpointEnds(t *testing.T) {
 		require.Error(t, err)
 		waits := make(chan error)
 		go func() { waits <- down.Ready(t.Context()) }()
-		stuck := p.endpoint(ctx, DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		stuck := p.endpoint(ctx, WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}))

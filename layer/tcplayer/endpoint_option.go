@@ -25,33 +25,33 @@ type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// ConnectTimeout bounds the making of a connection, TLS included. The default
+// WithConnectTimeout bounds the making of a connection, WithTLS included. The default
 // is 1 s, as in linkerd's proxy; a d of 0 or less means that too.
-func ConnectTimeout(d time.Duration) EndpointOption {
+func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// Backoff is how long an Endpoint leaves an address alone that could not be
+// WithBackoff is how long an Endpoint leaves an address alone that could not be
 // reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
 // that makes no sense is corrected, see OrDefault there.
-func Backoff(b layer.Backoff) EndpointOption {
+func WithBackoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
-// DialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
+// WithDialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
 // socket, a network in memory, a proxy. The network is "tcp". It must return
 // when ctx ends; the connection must not depend on ctx after that. A nil dial panics.
-func DialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
+func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("tcplayer: nil dial function")
 	}
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// TLS makes an Endpoint connect by TLS. It takes a copy of cfg; nil means no
+// WithTLS makes an Endpoint connect by TLS. It takes a copy of cfg; nil means no
 // TLS. A ServerName that is empty becomes the host of the address: give it that
 // of resolve.ID where there is one.
-func TLS(cfg *tls.Config) EndpointOption {
+func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }
 

@@ -42,7 +42,7 @@ func (p *place) DialContext(ctx context.Context, network, addr string) (net.Conn
 func steady() layer.Backoff { return layer.Backoff{Min: time.Second, Max: 4 * time.Second} }
 
 func (p *place) endpoint(ctx context.Context, opts ...EndpointOption) *Endpoint {
-	return NewEndpoint(ctx, addr, append([]EndpointOption{DialContext(p.DialContext), Backoff(steady())}, opts...)...)
+	return NewEndpoint(ctx, addr, append([]EndpointOption{WithDialContext(p.DialContext), WithBackoff(steady())}, opts...)...)
 }
 
 func TestEndpointConnects(t *testing.T) {
@@ -158,7 +158,7 @@ func TestEndpointCrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		fail := make(chan struct{})
-		e := p.endpoint(t.Context(), DialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
+		e := p.endpoint(t.Context(), WithDialContext(func(ctx context.Context, _, _ string) (net.Conn, error) {
 			p.dials.Add(1)
 			select {
 			case <-fail:

@@ -50,7 +50,7 @@ func TestEndpointTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := &tls.Config{RootCAs: roots, ServerName: tt.given}
-			e := NewEndpoint(t.Context(), l.Addr().String(), TLS(cfg), ConnectTimeout(10*time.Second))
+			e := NewEndpoint(t.Context(), l.Addr().String(), WithTLS(cfg), WithConnectTimeout(10*time.Second))
 			conn, err := e.Call(t.Context(), Request{})
 			assert.Equal(t, tt.sent, <-names)
 			if tt.fails != "" {
@@ -68,7 +68,7 @@ func TestEndpointTLS(t *testing.T) {
 			require.NoError(t, held.Close())
 		})
 	}
-	plain := NewEndpoint(t.Context(), l.Addr().String(), TLS(nil))
+	plain := NewEndpoint(t.Context(), l.Addr().String(), WithTLS(nil))
 	conn, err := plain.Call(t.Context(), Request{})
 	require.NoError(t, err)
 	assert.IsType(t, &net.TCPConn{}, conn)

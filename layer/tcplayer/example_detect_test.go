@@ -14,11 +14,11 @@ import (
 
 // saying is a Server that reads all, and answers what it is and what it read.
 func saying(what string) tcplayer.Server {
-	return layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	return layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		defer conn.Close()
 		got, err := io.ReadAll(conn)
 		fmt.Fprintf(conn, "%s, %d bytes for %v", what, len(got), conn.LocalAddr())
-		return tcplayer.Traffic{Sent: int64(len(got))}, err
+		return tcplayer.ByteCount{Sent: int64(len(got))}, err
 	})
 }
 
@@ -39,7 +39,7 @@ func started(svc tcplayer.Server) (addr string, stop func()) {
 
 // How a proxy takes a connection: the address that it was for, then whether it is
 // TLS for us, then what is spoken inside. Here all are for one address; behind
-// rules of iptables, Redirected takes the place of Fixed, on a listener without
+// rules of iptables, SOOriginalDst takes the place of FixedDst, on a listener without
 // MPTCP.
 func ExampleDetect() {
 	db := netip.MustParseAddrPort("10.0.0.7:5432")
@@ -48,7 +48,7 @@ func ExampleDetect() {
 		HTTP2:  saying("HTTP/2"),
 		Opaque: saying("opaque"),
 	})
-	addr, stop := started(tcplayer.Transparent(tcplayer.Fixed(db), detect, nil))
+	addr, stop := started(tcplayer.Transparent(tcplayer.FixedDst(db), detect, nil))
 	defer stop()
 
 	fmt.Println(ask(addr, "GET / HTTP/1.1\r\nHost: web\r\n\r\n"))
@@ -63,13 +63,13 @@ func ExampleDetect() {
 // A name that is not ours passes, still encrypted, to whoever has its key.
 func ExampleDetectTLS() {
 	cfg := &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, io.EOF }}
-	pass := layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-		hello, _ := tcplayer.HelloOf(ctx)
+	pass := layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+		hello, _ := tcplayer.ClientHelloFromContext(ctx)
 		fmt.Println("TLS for", hello.ServerName)
-		return tcplayer.Traffic{}, conn.Close()
+		return tcplayer.ByteCount{}, conn.Close()
 	})
-	addr, stop := started(tcplayer.DetectTLS(cfg, tcplayer.Names("web.default"),
-		tcplayer.TLSServers{Pass: pass, Clear: saying("in clear")}))
+	addr, stop := started(tcplayer.DetectTLS(cfg, tcplayer.MatchServerName("web.default"),
+		tcplayer.TLSServers{Passthrough: pass, Cleartext: saying("in clear")}))
 
 	_, err := tls.Dial("tcp", addr, &tls.Config{ServerName: "db.default"})
 	fmt.Println("the client was served:", err == nil)
@@ -85,9 +85,9 @@ func ExampleDetectTLS() {
 // A load balancer in front says who the client is. What is served sees the
 // connection as if there were none.
 func ExampleProxyProtocol() {
-	from := layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	from := layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		fmt.Println(conn.RemoteAddr(), "asked for", conn.LocalAddr())
-		return tcplayer.Traffic{}, conn.Close()
+		return tcplayer.ByteCount{}, conn.Close()
 	})
 	addr, stop := started(tcplayer.Transparent(tcplayer.ProxyProtocol(), from, nil))
 	ask(addr, "PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n")

@@ -60,9 +60,9 @@ func Example() {
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		},
-		balance.Until(layer.AtReturn[net.Conn])) // a connection counts while it is being made
+		balance.WithCompletion(layer.AtReturn[net.Conn])) // a connection counts while it is being made
 	connect := tcplayer.NewStack().Queue(10_000, 3*time.Second).Service(balancer)
-	serve := layer.NewStack[net.Conn, tcplayer.Traffic]().Limit(1000).Service(tcplayer.Forward(connect))
+	serve := layer.NewStack[net.Conn, tcplayer.ByteCount]().Limit(1000).Service(tcplayer.Forward(connect))
 
 	l, _ := net.Listen("tcp", "127.0.0.1:0")
 	served := make(chan error)
@@ -98,8 +98,8 @@ func ExampleUntilClosed() {
 		func(ctx context.Context, t discover.Target) tcplayer.Service {
 			return tcplayer.NewStack().Limit(1).Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String()))
 		},
-		balance.Until(tcplayer.UntilClosed),
-		balance.With[net.Conn](balance.Policy{Sample: balance.Head}))
+		balance.WithCompletion(tcplayer.UntilClosed),
+		balance.WithPolicy[net.Conn](balance.Policy{Sample: balance.SampleHeaders}))
 
 	_ = connect.Ready(ctx)
 	first, err := connect.Call(ctx, tcplayer.Request{})
@@ -123,7 +123,7 @@ func ExampleNewEndpoint() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	down := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("connection refused") }
-	e := tcplayer.NewEndpoint(ctx, "10.0.0.1:5432", tcplayer.DialContext(down))
+	e := tcplayer.NewEndpoint(ctx, "10.0.0.1:5432", tcplayer.WithDialContext(down))
 
 	_, err := e.Call(ctx, tcplayer.Request{})
 	fmt.Println(err)

@@ -17,11 +17,11 @@ type forwardOption func(*forward)
 
 func (f forwardOption) apply(o *forward) { f(o) }
 
-// IdleTimeout ends a connection over which no Read and no Write was completed
+// WithIdleTimeout ends a connection over which no Read and no Write was completed
 // for d, in either direction. A d of 0 or less, the default, means no limit. The
 // limit has its price: the kernel cannot copy by itself then. Writes are of up
 // to 32 KiB, so d should be longer than the slowest reader takes for that.
-func IdleTimeout(d time.Duration) ForwardOption {
+func WithIdleTimeout(d time.Duration) ForwardOption {
 	return forwardOption(func(o *forward) { o.idle = max(d, 0) })
 }
 
@@ -36,7 +36,7 @@ func IdleTimeout(d time.Duration) ForwardOption {
 // When ctx ends, both sides are reset.
 //
 // Body: a connection that was admitted is closed when Call returns. If either
-// side broke, TLS that did not say its end included, or there is any other error,
+// side broke, WithTLS that did not say its end included, or there is any other error,
 // both sides are reset.
 //
 // Errors: what to returned; else a [layer.Error] that names the server, says in
@@ -65,19 +65,19 @@ type forward struct {
 func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 
 // Call forwards one connection until it is over.
-func (f *forward) Call(ctx context.Context, client net.Conn) (Traffic, error) {
+func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
-		return Traffic{}, &layer.Error{
+		return ByteCount{}, &layer.Error{
 			Layer: "forward", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
 		}
 	}
 	server, err := f.to.Call(ctx, requestOf(client))
 	switch {
 	case errors.Is(err, layer.ErrNotReady):
-		return Traffic{}, err
+		return ByteCount{}, err
 	case err != nil:
 		reset(client)
-		return Traffic{}, err
+		return ByteCount{}, err
 	}
 	p := &pair{client: client, server: server, idle: f.idle}
 	return p.join(ctx)

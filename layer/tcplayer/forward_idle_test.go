@@ -20,7 +20,7 @@ func TestForwardIdles(t *testing.T) {
 		start := time.Now()
 		done := make(chan error)
 		go func() {
-			_, err := Forward(to(made), IdleTimeout(10*time.Second)).Call(t.Context(), accepted)
+			_, err := Forward(to(made), WithIdleTimeout(10*time.Second)).Call(t.Context(), accepted)
 			done <- err
 		}()
 		for i := range 5 { // either direction counts

@@ -17,7 +17,7 @@ func TestForwardModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var opts []ForwardOption
 		if rapid.Bool().Draw(rt, "idle") {
-			opts = append(opts, IdleTimeout(time.Minute))
+			opts = append(opts, WithIdleTimeout(time.Minute))
 		}
 		j := join(t, t.Context(), opts...)
 		sides := [2]*side{newSide(j.client), newSide(j.server)}

@@ -29,7 +29,7 @@ type joined struct {
 	client, server *net.TCPConn
 	holds          *seen
 	done           chan error
-	traffic        Traffic
+	traffic        ByteCount
 }
 
 func join(t testing.TB, ctx context.Context, opts ...ForwardOption) *joined {
@@ -54,7 +54,7 @@ func join(t testing.TB, ctx context.Context, opts ...ForwardOption) *joined {
 func both(t *testing.T, test func(t *testing.T, opts ...ForwardOption)) {
 	t.Helper()
 	t.Run("splice", func(t *testing.T) { test(t) })
-	t.Run("idle", func(t *testing.T) { test(t, IdleTimeout(time.Minute)) })
+	t.Run("idle", func(t *testing.T) { test(t, WithIdleTimeout(time.Minute)) })
 }
 
 func TestForwardHalfCloses(t *testing.T) {
@@ -78,9 +78,9 @@ func TestForwardHalfCloses(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, "the answer", string(got))
 				require.NoError(t, <-j.done)
-				want := Traffic{Sent: 8, Received: 10}
+				want := ByteCount{Sent: 8, Received: 10}
 				if !first {
-					want = Traffic{Sent: 10, Received: 8}
+					want = ByteCount{Sent: 10, Received: 8}
 				}
 				assert.Equal(t, want, j.traffic)
 				assert.Equal(t, []error{nil}, j.holds.ended())
@@ -175,7 +175,7 @@ func TestForwardSlowReader(t *testing.T) {
 		}
 		j.client.Close()
 		require.NoError(t, <-j.done)
-		assert.Equal(t, Traffic{Received: 16 << 20}, j.traffic)
+		assert.Equal(t, ByteCount{Received: 16 << 20}, j.traffic)
 		want := sha256.Sum256(data)
 		assert.Equal(t, want[:], sum.Sum(nil))
 	})
@@ -243,6 +243,6 @@ func TestRequestOf(t *testing.T) {
 func TestForwardDescribes(t *testing.T) {
 	e := NewEndpoint(t.Context(), addr)
 	assert.Equal(t, "forward    idle_timeout=1m0s\n  endpoint   addr="+addr+" connecting=0 made=0 link=up\n",
-		layer.Describe(Forward(e, IdleTimeout(time.Minute))).String())
-	assert.Equal(t, "forward", strings.SplitN(layer.Describe(Forward(e, IdleTimeout(-1))).String(), "\n", 2)[0])
+		layer.Describe(Forward(e, WithIdleTimeout(time.Minute))).String())
+	assert.Equal(t, "forward", strings.SplitN(layer.Describe(Forward(e, WithIdleTimeout(-1))).String(), "\n", 2)[0])
 }

@@ -23,12 +23,12 @@ type front struct {
 	head  []byte
 }
 
-// Addressed returns conn as one that was made by client to server: that is what
+// OverrideAddrs returns conn as one that was made by client to server: that is what
 // RemoteAddr and LocalAddr of it say, and of a tls.Conn around it. An address
 // that is not valid leaves that of conn. It has ReadFrom, WriteTo and
 // CloseWrite, so that the kernel still copies between two TCP connections, and
 // NetConn, which returns conn.
-func Addressed(conn net.Conn, client, server netip.AddrPort) net.Conn {
+func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	f := &front{Conn: conn}
 	if client.IsValid() {
 		f.client = net.TCPAddrFromAddrPort(client)
@@ -41,7 +41,7 @@ func Addressed(conn net.Conn, client, server netip.AddrPort) net.Conn {
 
 // OriginalDst returns the address that the client of conn asked for, if one
 // was found that is not simply the address of this end: by an [Origin], or
-// whoever called [Addressed]. It looks below TLS and other wrappers that have
+// whoever called [OverrideAddrs]. It looks below WithTLS and other wrappers that have
 // NetConn.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {

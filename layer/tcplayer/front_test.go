@@ -23,10 +23,10 @@ func TestAddressed(t *testing.T) {
 	near, far := tcpPair(t)
 	_, known := OriginalDst(near)
 	assert.False(t, known)
-	assert.Equal(t, near.RemoteAddr(), Addressed(near, netip.AddrPort{}, ofServer).RemoteAddr())
-	assert.Equal(t, near.LocalAddr(), Addressed(near, ofClient, netip.AddrPort{}).LocalAddr())
+	assert.Equal(t, near.RemoteAddr(), OverrideAddrs(near, netip.AddrPort{}, ofServer).RemoteAddr())
+	assert.Equal(t, near.LocalAddr(), OverrideAddrs(near, ofClient, netip.AddrPort{}).LocalAddr())
 
-	conn := Addressed(near, ofClient, ofServer)
+	conn := OverrideAddrs(near, ofClient, ofServer)
 	secure := tls.Server(conn, nil)
 	for _, c := range []net.Conn{conn, secure, UntilClosed(t.Context(), secure, &seen{})} {
 		assert.Equal(t, Request{Client: ofClient, Server: ofServer}, requestOf(c))
@@ -35,7 +35,7 @@ func TestAddressed(t *testing.T) {
 		assert.Equal(t, ofServer, dst)
 		assert.Same(t, near, socket(c))
 	}
-	dst, _ := OriginalDst(Addressed(conn, netip.AddrPort{}, ofClient))
+	dst, _ := OriginalDst(OverrideAddrs(conn, netip.AddrPort{}, ofClient))
 	assert.Equal(t, ofClient, dst, "the last one to find out is right")
 
 	reset(secure)

@@ -19,15 +19,15 @@ type TransportServers struct {
 }
 
 // DetectTransport is the [Server] that reads the [TransportHeader] of connections
-// whose TLS ended here, by a [DetectTLS] above, and on which that was agreed:
+// whose WithTLS ended here, by a [DetectTLS] above, and on which that was agreed:
 // TLS picked [TransportProtocol]. Those go to Header, which finds the header with
-// [TransportHeaderOf], and what follows it on the connection. If the header has
+// [TransportHeaderFromContext], and what follows it on the connection. If the header has
 // no name, the LocalAddr of the connection has its port from there on, so that a
 // [Forward] below goes on to it; [OriginalDst] is that, too.
 //
 // Everything else goes to None, unread: what is in clear, what did not agree, and
 // what agreed and then does not begin with a header. It looks at up to 64 KiB. A
-// client that has not said enough after 10 s ([DetectTimeout]) is reset.
+// client that has not said enough after 10 s ([WithDetectTimeout]) is reset.
 //
 // Who the client is, it does not ask: see [TLSState].
 //
@@ -55,10 +55,10 @@ type detectTransport struct {
 	to TransportServers
 }
 
-func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
-		return Traffic{}, gone(ctx, "transport")
+		return ByteCount{}, gone(ctx, "transport")
 	case !agreed(conn) || d.skips(ctx, conn):
 		return handOver(ctx, "transport", d.to.None, conn, conn)
 	}
@@ -72,7 +72,7 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (Traffic, err
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case err != nil:
-		return Traffic{}, d.unheard(conn, "transport", "no header", err)
+		return ByteCount{}, d.unheard(conn, "transport", "no header", err)
 	case errors.Is(wrong, ErrNoTransportHeader):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case wrong == nil:
@@ -80,7 +80,7 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (Traffic, err
 	}
 	if wrong != nil {
 		reset(conn)
-		return Traffic{}, &layer.Error{Layer: "transport", Reason: "bad header", Err: wrong}
+		return ByteCount{}, &layer.Error{Layer: "transport", Reason: "bad header", Err: wrong}
 	}
 	return handOver(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, headed(next, h))
 }
@@ -109,9 +109,9 @@ func (d *detectTransport) Describe() layer.Node {
 
 type headerKey struct{}
 
-// TransportHeaderOf returns the header that a [DetectTransport] above read from
+// TransportHeaderFromContext returns the header that a [DetectTransport] above read from
 // the connection that is served.
-func TransportHeaderOf(ctx context.Context) (TransportHeader, bool) {
+func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 	h, ok := ctx.Value(headerKey{}).(*TransportHeader)
 	if !ok {
 		return TransportHeader{}, false

@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// agreement is both ends of a TLS connection over TCP on which hands were shaken,
+// agreement is both ends of a WithTLS connection over TCP on which hands were shaken,
 // with or without word of a header. What the client writes goes out piece by piece.
 func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TCPConn, accepted *tls.Conn) {
 	t.Helper()
@@ -38,8 +38,8 @@ func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TC
 // stating is a Server that answers with the header and the address that it was
 // given, and with what it reads.
 func stating() Server {
-	return serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) {
-		h, ok := TransportHeaderOf(ctx)
+	return serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
+		h, ok := TransportHeaderFromContext(ctx)
 		dst, known := OriginalDst(conn)
 		_, state := TLSState(conn)
 		own := addrPort(conn.LocalAddr())
@@ -154,7 +154,7 @@ func TestDetectTransportEnds(t *testing.T) {
 			if !errors.Is(tt.want, layer.ErrTimeout) {
 				patience = time.Hour
 			}
-			_, err := DetectTransport(tt.to, DetectTimeout(patience)).Call(ctx, accepted)
+			_, err := DetectTransport(tt.to, WithDetectTimeout(patience)).Call(ctx, accepted)
 			if name != "context" { // which was done, it may have found, before anything was read
 				require.ErrorContains(t, err, tt.text)
 				assert.NotErrorIs(t, err, layer.ErrNotReady)
@@ -228,16 +228,16 @@ func TestDetectTransportSkips(t *testing.T) {
 	client, _, accepted := agreement(t, TransportProtocol)
 	every := func(context.Context, net.Conn) bool { return true }
 	client.CloseWrite()
-	go DetectTransport(TransportServers{None: named("none")}, SkipDetect(every)).Call(t.Context(), accepted)
+	go DetectTransport(TransportServers{None: named("none")}, WithSkipDetect(every)).Call(t.Context(), accepted)
 	got, err := io.ReadAll(client)
 	require.NoError(t, err)
 	assert.Equal(t, "none: ", string(got))
-	_, ok := TransportHeaderOf(t.Context())
+	_, ok := TransportHeaderFromContext(t.Context())
 	assert.False(t, ok)
 }
 
 func TestDetectTransportDescribes(t *testing.T) {
-	m := &layertest.Mock[net.Conn, Traffic]{}
+	m := &layertest.Mock[net.Conn, ByteCount]{}
 	d := DetectTransport(TransportServers{Header: Forward(to(nil)), None: m})
 	assert.Equal(t, "transport  timeout=10s\n  header\n    forward\n      layer.Func\n  none\n    layertest.Mock\n", layer.Describe(d).String())
 	require.ErrorIs(t, layer.Poll(DetectTransport(TransportServers{None: m})), layer.ErrNotReady)
@@ -265,7 +265,7 @@ func BenchmarkDetectTransport(b *testing.B) {
 	})
 	b.Run("serve", func(b *testing.B) {
 		near, _ := tcpPair(b)
-		d := DetectTransport(TransportServers{Header: serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{}, nil })})
+		d := DetectTransport(TransportServers{Header: serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{}, nil })})
 		b.ReportAllocs()
 		for b.Loop() {
 			if _, err := d.Call(b.Context(), spoken{&atOnce{near, string(header), nil}}); err != nil {

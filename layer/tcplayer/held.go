@@ -19,9 +19,9 @@ import (
 //
 //   - with nil at Close, once the peer's end was read, or when the peer's end
 //     was read and CloseWrite was called;
-//   - with [layer.ErrUnread] at a Close before that;
+//   - with [layer.ErrBodyClosedEarly] at a Close before that;
 //   - with the error of a Read or Write, unless that is a deadline of the
-//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where TLS of
+//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where WithTLS of
 //     this package was cut short, which to Read is an end like any other;
 //   - with the cause of ctx when that ends. The connection is reset then, and
 //     its Read and Write return the cause.
@@ -127,7 +127,7 @@ func (h *held) Close() error {
 	if whole {
 		h.end(nil)
 	} else {
-		h.end(layer.ErrUnread)
+		h.end(layer.ErrBodyClosedEarly)
 	}
 	return err
 }

@@ -76,8 +76,8 @@ func TestUntilClosedEnds(t *testing.T) {
 		ends []error
 	}{
 		"not at first":     {func(net.Conn, *net.TCPConn) {}, nil},
-		"closed unread":    {func(near net.Conn, _ *net.TCPConn) { near.Close() }, []error{layer.ErrUnread}},
-		"closed twice":     {func(near net.Conn, _ *net.TCPConn) { near.Close(); near.Close() }, []error{layer.ErrUnread}},
+		"closed unread":    {func(near net.Conn, _ *net.TCPConn) { near.Close() }, []error{layer.ErrBodyClosedEarly}},
+		"closed twice":     {func(near net.Conn, _ *net.TCPConn) { near.Close(); near.Close() }, []error{layer.ErrBodyClosedEarly}},
 		"their end":        {func(near net.Conn, far *net.TCPConn) { far.Close(); near.Read(one) }, nil},
 		"our end":          {func(near net.Conn, _ *net.TCPConn) { closeWrite(near) }, nil},
 		"their end, close": {func(near net.Conn, far *net.TCPConn) { far.Close(); near.Read(one); near.Close() }, []error{nil}},
@@ -111,7 +111,7 @@ func TestUntilClosedEnds(t *testing.T) {
 		"read after close": {func(near net.Conn, _ *net.TCPConn) {
 			near.Close()
 			near.Read(one)
-		}, []error{layer.ErrUnread}},
+		}, []error{layer.ErrBodyClosedEarly}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s seen

@@ -40,7 +40,7 @@ func TestLookAtWhatComesWithItsEnd(t *testing.T) {
 		want  string
 	}{
 		"detect": {request, Detect(all3()), "one: " + request},
-		"tls":    {request, DetectTLS(nil, nil, TLSServers{Clear: named("clear")}), "clear: " + request},
+		"tls":    {request, DetectTLS(nil, nil, TLSServers{Cleartext: named("clear")}), "clear: " + request},
 		"proxy":  {"PROXY UNKNOWN\r\n" + request, Transparent(ProxyProtocol(), refusing(), named("direct")), "direct: " + request},
 	} {
 		for _, end := range []error{io.EOF, errors.New("broken")} {
@@ -78,7 +78,7 @@ func TestDetectInTLSWithItsEnd(t *testing.T) {
 func TestDetectSilenceInTLS(t *testing.T) {
 	cfg, roots := identity(t, "web.default")
 	client, accepted := tcpPair(t)
-	svc := DetectTLS(cfg, Names("web.default"), TLSServers{Local: Detect(all3(), DetectTimeout(10*time.Millisecond))})
+	svc := DetectTLS(cfg, MatchServerName("web.default"), TLSServers{Terminate: Detect(all3(), WithDetectTimeout(10*time.Millisecond))})
 	done := make(chan error, 1)
 	go func() {
 		_, err := svc.Call(t.Context(), accepted)
@@ -99,7 +99,7 @@ func TestDetectTLSWithoutConfig(t *testing.T) {
 	client, accepted := tcpPair(t)
 	_, err := client.Write(helloOf(t, &tls.Config{ServerName: "web.default"}))
 	require.NoError(t, err)
-	_, err = DetectTLS(nil, Names("web.default"), TLSServers{Local: named("local")}).Call(t.Context(), accepted)
+	_, err = DetectTLS(nil, MatchServerName("web.default"), TLSServers{Terminate: named("local")}).Call(t.Context(), accepted)
 	require.EqualError(t, err, "tls: handshake: tls: no certificates configured")
 }
 

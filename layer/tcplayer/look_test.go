@@ -18,10 +18,10 @@ func ways(t *testing.T, test func(t *testing.T, pair func() (client *net.TCPConn
 	t.Helper()
 	for name, wrap := range map[string]func(net.Conn) net.Conn{
 		"tcp":       func(c net.Conn) net.Conn { return c },
-		"addressed": func(c net.Conn) net.Conn { return Addressed(c, netip.AddrPort{}, ofServer) },
+		"addressed": func(c net.Conn) net.Conn { return OverrideAddrs(c, netip.AddrPort{}, ofServer) },
 		"hidden":    func(c net.Conn) net.Conn { return halves{hidden{c}} },
 		"read": func(c net.Conn) net.Conn {
-			return Addressed(halves{hidden{c}}, netip.AddrPort{}, ofServer)
+			return OverrideAddrs(halves{hidden{c}}, netip.AddrPort{}, ofServer)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

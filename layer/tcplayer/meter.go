@@ -88,7 +88,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 	to.Add(n)
 }
 
-// Accepted is the layer that counts connections which somebody else made: its
+// WrapServer is the layer that counts connections which somebody else made: its
 // peer is who made them.
 //
 // Admission: none of its own; Ready is forwarded. A connection that is refused
@@ -101,7 +101,7 @@ func count(to interface{ Add(delta float64) }, n float64) {
 // Errors: passed as they are.
 //
 // Cost: one allocation, and the instruments.
-func (m *Meter) Accepted(next Server) Server {
+func (m *Meter) WrapServer(next Server) Server {
 	notNil(next)
 	return &meteredServer{next, m}
 }
@@ -111,7 +111,7 @@ type meteredServer struct {
 	meter *Meter
 }
 
-func (s *meteredServer) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (s *meteredServer) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	counted := s.meter.open(conn)
 	defer counted.over("")
 	return s.Server.Call(ctx, counted)
@@ -121,7 +121,7 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// Made is the layer that counts connections which are made here: its peer is who
+// WrapService is the layer that counts connections which are made here: its peer is who
 // accepted them.
 //
 // Admission: none of its own; Ready is forwarded. Only a connection that was made
@@ -134,7 +134,7 @@ func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"}
 // Errors: passed as they are.
 //
 // Cost: one allocation, and the instruments.
-func (m *Meter) Made(next Service) Service {
+func (m *Meter) WrapService(next Service) Service {
 	notNil(next)
 	return &meteredService{next, m}
 }
@@ -156,8 +156,8 @@ func (s *meteredService) Next() Service { return s.Service }
 
 func (s *meteredService) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// Dialled is Made for a dialler, as the DialContext of a [Dialer].
-func (m *Meter) Dialled(
+// WrapDial is Made for a dialler, as the WithDialContext of a [Dialer].
+func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	if dial == nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Failures is the layer that gives report each error that a connection ended with
+// OnError is the layer that gives report each error that a connection ended with
 // below, with the connection: refusals too, as long as nobody above tries again.
 // Put it below [Transparent], and [OriginalDst] of the connection says what it was
 // for. It is called in the connection's goroutine, before its end is known above.
@@ -19,7 +19,7 @@ import (
 //
 // Admission, cancellation, body and errors are those of next. Cost: none but that
 // of report. A nil report panics.
-func Failures(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, Traffic] {
+func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, ByteCount] {
 	if report == nil {
 		panic("tcplayer: nil report function")
 	}
@@ -34,7 +34,7 @@ type failures struct {
 	report func(ctx context.Context, conn net.Conn, err error)
 }
 
-func (f *failures) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (f *failures) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	t, err := f.Server.Call(ctx, conn)
 	if err != nil {
 		f.report(ctx, conn, err)
@@ -51,7 +51,7 @@ func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 //
 //	failfast               a queue gave up: [layer.ErrFailFast]
 //	tls detection timeout  no ClientHello, or no handshake, in time: [DetectTLS]
-//	i/o                    what the network, TLS or the other side did; nobody there
+//	i/o                    what the network, WithTLS or the other side did; nobody there
 //	loadshed               a limit, or a queue that was full: [layer.ErrNotReady]
 //	unexpected             all else: a loop, no server for it, a time limit
 //

@@ -149,9 +149,9 @@ func layings(t *testing.T, g *gauges) map[string]func(conn net.Conn) net.Conn {
 	t.Helper()
 	return map[string]func(net.Conn) net.Conn{
 		"bare":      g.meter().Conn,
-		"addressed": func(c net.Conn) net.Conn { return Addressed(g.meter().Conn(c), ofClient, ofServer) },
+		"addressed": func(c net.Conn) net.Conn { return OverrideAddrs(g.meter().Conn(c), ofClient, ofServer) },
 		"over addressed": func(c net.Conn) net.Conn {
-			return g.meter().Conn(Addressed(c, netip.AddrPort{}, ofServer))
+			return g.meter().Conn(OverrideAddrs(c, netip.AddrPort{}, ofServer))
 		},
 		"held":      func(c net.Conn) net.Conn { return UntilClosed(t.Context(), g.meter().Conn(c), &seen{}) },
 		"over held": func(c net.Conn) net.Conn { return g.meter().Conn(UntilClosed(t.Context(), c, &seen{})) },
@@ -163,7 +163,7 @@ func layings(t *testing.T, g *gauges) map[string]func(conn net.Conn) net.Conn {
 func TestMeterCountsForwarded(t *testing.T) {
 	up, down := bytes.Repeat([]byte("u"), 3<<20+11), bytes.Repeat([]byte("d"), 2<<20+5)
 	for name := range layings(t, newGauges()) {
-		for _, opts := range [][]ForwardOption{nil, {IdleTimeout(time.Minute)}} {
+		for _, opts := range [][]ForwardOption{nil, {WithIdleTimeout(time.Minute)}} {
 			t.Run(fmt.Sprint(name, len(opts)), func(t *testing.T) {
 				src, dst := newGauges(), newGauges()
 				client, accepted := tcpPair(t)
@@ -171,7 +171,7 @@ func TestMeterCountsForwarded(t *testing.T) {
 				done := make(chan error, 1)
 				go func() {
 					traffic, err := Forward(to(layings(t, dst)[name](made)), opts...).Call(t.Context(), layings(t, src)[name](accepted))
-					assert.Equal(t, Traffic{Sent: int64(len(up)), Received: int64(len(down))}, traffic)
+					assert.Equal(t, ByteCount{Sent: int64(len(up)), Received: int64(len(down))}, traffic)
 					done <- err
 				}()
 				go func() {
@@ -282,44 +282,44 @@ func TestMeterLayers(t *testing.T) {
 	g := newGauges()
 	m := g.meter()
 	_, accepted := tcpPair(t)
-	_, err := m.Accepted(refusing()).Call(t.Context(), accepted)
+	_, err := m.WrapServer(refusing()).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	assert.Equal(t, map[string]int{"opened": 1, "closed[errno ]": 1}, g.all(), "it was here, and is gone")
 	_, err = accepted.Write([]byte("x"))
 	require.NoError(t, err, "it is open and may go elsewhere")
 
-	left := serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+	left := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		assert.Equal(t, 1, g.of("open"))
-		return Traffic{}, nil
+		return ByteCount{}, nil
 	})
-	_, err = m.Accepted(left).Call(t.Context(), accepted)
+	_, err = m.WrapServer(left).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	assert.Zero(t, g.of("open"), "what is left open is over, too")
 
 	g = newGauges()
-	made := g.meter().Made(to(accepted))
+	made := g.meter().WrapService(to(accepted))
 	conn, err := made.Call(t.Context(), Request{})
 	require.NoError(t, err)
 	assert.Equal(t, 1, g.of("open"))
 	conn.Close()
 	why := errors.New("no way")
 	failing := layer.Func[Request, net.Conn](func(context.Context, Request) (net.Conn, error) { return nil, why })
-	_, err = g.meter().Made(failing).Call(t.Context(), Request{})
+	_, err = g.meter().WrapService(failing).Call(t.Context(), Request{})
 	require.ErrorIs(t, err, why)
-	_, err = g.meter().Dialled(func(context.Context, string, string) (net.Conn, error) { return nil, why })(t.Context(), "tcp", addr)
+	_, err = g.meter().WrapDial(func(context.Context, string, string) (net.Conn, error) { return nil, why })(t.Context(), "tcp", addr)
 	require.ErrorIs(t, err, why)
 	assert.Equal(t, map[string]int{"opened": 1, "closed[errno ]": 1}, g.all())
 
-	mock := &layertest.Mock[net.Conn, Traffic]{}
-	assert.Equal(t, "meter\nlayertest.Mock\n", layer.Describe(m.Accepted(mock)).String())
-	require.ErrorIs(t, layer.Poll(m.Accepted(mock)), layer.ErrNotReady)
+	mock := &layertest.Mock[net.Conn, ByteCount]{}
+	assert.Equal(t, "meter\nlayertest.Mock\n", layer.Describe(m.WrapServer(mock)).String())
+	require.ErrorIs(t, layer.Poll(m.WrapServer(mock)), layer.ErrNotReady)
 	assert.Equal(t, "meter\nlayer.Func\n", layer.Describe(made).String())
 }
 
 // What is counted can be looked at as what is not: its bytes, and what it is.
 func TestMeterIsSeenThrough(t *testing.T) {
 	g := newGauges()
-	svc := g.meter().Accepted(Detect(all3()))
+	svc := g.meter().WrapServer(Detect(all3()))
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		client, accepted := pair()
 		go svc.Call(t.Context(), accepted)
@@ -340,7 +340,7 @@ func TestMeterIsSeenThrough(t *testing.T) {
 	assert.Equal(t, TransportProtocol, state.NegotiatedProtocol)
 	near, _ := tcpPair(t)
 	require.True(t, isTCP(unmetered(g.meter().Conn(g.meter().Conn(near)))))
-	dst, ok := OriginalDst(g.meter().Conn(Addressed(near, ofClient, ofServer)))
+	dst, ok := OriginalDst(g.meter().Conn(OverrideAddrs(near, ofClient, ofServer)))
 	assert.True(t, ok)
 	assert.Equal(t, ofServer, dst)
 	client.Close()
@@ -365,7 +365,7 @@ func TestErrnoOf(t *testing.T) {
 
 func TestMeterConforms(t *testing.T) {
 	type svc = *endable[Request, net.Conn]
-	layertest.Conform(t, layertest.ServiceOf[Request, net.Conn]{
+	layertest.Run(t, layertest.ServiceOf[Request, net.Conn]{
 		New: func(ctx context.Context) Service {
 			h := newHome(ctx)
 			dial := func(of context.Context, network, addr string) (net.Conn, error) {
@@ -376,7 +376,7 @@ func TestMeterConforms(t *testing.T) {
 				return conn, err
 			}
 			live, end := context.WithCancel(ctx)
-			return &endable[Request, net.Conn]{NewMeter(Instruments{}).Made(h.endpoint(live, dial)), h, end}
+			return &endable[Request, net.Conn]{NewMeter(Instruments{}).WrapService(h.endpoint(live, dial)), h, end}
 		},
 		Request: func(int) Request { return Request{} },
 		Fill:    func(s Service) func() { return fill(s.(svc).home, s, Request{}) },
@@ -452,14 +452,14 @@ func TestErrorKind(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	var got []string
-	f := Failures(func(_ context.Context, conn net.Conn, err error) {
+	f := OnError(func(_ context.Context, conn net.Conn, err error) {
 		dst, _ := OriginalDst(conn)
 		got = append(got, dst.String()+" "+ErrorKind(err))
 	})
 	_, accepted := tcpPair(t)
-	_, err := Transparent(Fixed(ofServer), f(refusing()), nil).Call(t.Context(), accepted)
+	_, err := Transparent(FixedDst(ofServer), f(refusing()), nil).Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
-	quiet := serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{Sent: 1}, nil })
+	quiet := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{Sent: 1}, nil })
 	traffic, err := f(quiet).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	assert.EqualValues(t, 1, traffic.Sent)

@@ -14,7 +14,7 @@ func TestInvalidArguments(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer l.Close()
-	meter, fixed := NewMeter(Instruments{}), Fixed(netip.MustParseAddrPort("192.0.2.1:80"))
+	meter, fixed := NewMeter(Instruments{}), FixedDst(netip.MustParseAddrPort("192.0.2.1:80"))
 	for name, tt := range map[string]struct {
 		want string
 		call func()
@@ -24,13 +24,13 @@ func TestInvalidArguments(t *testing.T) {
 		"Forward":           {"tcplayer: nil service", func() { Forward(nil) }},
 		"Transparent":       {"tcplayer: nil service", func() { Transparent(fixed, nil, nil) }},
 		"Transparent, from": {"tcplayer: nil origin", func() { Transparent(nil, holding(), nil) }},
-		"Fixed":             {"tcplayer: invalid fixed destination", func() { Fixed(netip.AddrPort{}) }},
-		"Accepted":          {"tcplayer: nil service", func() { meter.Accepted(nil) }},
-		"Made":              {"tcplayer: nil service", func() { meter.Made(nil) }},
-		"Dialled":           {"tcplayer: nil dial function", func() { meter.Dialled(nil) }},
-		"DialContext":       {"tcplayer: nil dial function", func() { DialContext(nil) }},
-		"Failures":          {"tcplayer: nil report function", func() { Failures(nil) }},
-		"Failures, service": {"tcplayer: nil service", func() { Failures(func(context.Context, net.Conn, error) {})(nil) }},
+		"Fixed":             {"tcplayer: invalid fixed destination", func() { FixedDst(netip.AddrPort{}) }},
+		"Accepted":          {"tcplayer: nil service", func() { meter.WrapServer(nil) }},
+		"Made":              {"tcplayer: nil service", func() { meter.WrapService(nil) }},
+		"Dialled":           {"tcplayer: nil dial function", func() { meter.WrapDial(nil) }},
+		"WithDialContext":   {"tcplayer: nil dial function", func() { WithDialContext(nil) }},
+		"Failures":          {"tcplayer: nil report function", func() { OnError(nil) }},
+		"Failures, service": {"tcplayer: nil service", func() { OnError(func(context.Context, net.Conn, error) {})(nil) }},
 		"NewEndpoint":       {"tcplayer: empty address", func() { NewEndpoint(t.Context(), "") }},
 	} {
 		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, tt.want, tt.call) })
@@ -41,7 +41,7 @@ func TestInvalidArguments(t *testing.T) {
 // errors of Call.
 func TestEndpointWithoutConnection(t *testing.T) {
 	nothing := func(context.Context, string, string) (net.Conn, error) { return nil, nil }
-	_, err := NewEndpoint(t.Context(), "127.0.0.1:1", DialContext(nothing)).Call(t.Context(), Request{})
+	_, err := NewEndpoint(t.Context(), "127.0.0.1:1", WithDialContext(nothing)).Call(t.Context(), Request{})
 	require.ErrorContains(t, err, "the dial function returned neither a connection nor an error")
 	_, err = (&Dialer{Dial: nothing}).DialContext(t.Context(), "tcp", "127.0.0.1:1")
 	require.ErrorContains(t, err, "the dial function returned neither a connection nor an error")

@@ -11,11 +11,11 @@ import (
 )
 
 // Origin finds the address that the client of a connection asked for. It
-// returns conn as one to that address, see [Addressed]. An error means that it
+// returns conn as one to that address, see [OverrideAddrs]. An error means that it
 // cannot be known.
 type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-// Redirected is the [Origin] of connections that rules of iptables or nftables
+// SOOriginalDst is the [Origin] of connections that rules of iptables or nftables
 // sent here (REDIRECT, DNAT): it asks the kernel what the address was before
 // (SO_ORIGINAL_DST), for IPv4 and IPv6. A connection that no rule has touched
 // was made to the listener itself, which is found to be so where connections
@@ -29,24 +29,24 @@ type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 //	var cfg net.ListenConfig
 //	cfg.SetMultipathTCP(false)
 //	l, err := cfg.Listen(ctx, "tcp", "127.0.0.1:4140")
-func Redirected() Origin {
+func SOOriginalDst() Origin {
 	return func(_ context.Context, conn net.Conn) (net.Conn, error) {
 		dst, err := redirectedFrom(socket(conn))
 		if err != nil {
 			return nil, err
 		}
-		return Addressed(conn, netip.AddrPort{}, dst), nil
+		return OverrideAddrs(conn, netip.AddrPort{}, dst), nil
 	}
 }
 
-// Fixed is the [Origin] of connections that all are for dst, as where nothing
+// FixedDst is the [Origin] of connections that all are for dst, as where nothing
 // redirects them. An invalid dst panics.
-func Fixed(dst netip.AddrPort) Origin {
+func FixedDst(dst netip.AddrPort) Origin {
 	if !dst.IsValid() {
 		panic("tcplayer: invalid fixed destination")
 	}
 	return func(_ context.Context, conn net.Conn) (net.Conn, error) {
-		return Addressed(conn, netip.AddrPort{}, dst), nil
+		return OverrideAddrs(conn, netip.AddrPort{}, dst), nil
 	}
 }
 
@@ -88,21 +88,21 @@ type transparent struct {
 	direct Server
 }
 
-func (o *transparent) Call(ctx context.Context, conn net.Conn) (Traffic, error) {
+func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
-		return Traffic{}, gone(ctx, "origin")
+		return ByteCount{}, gone(ctx, "origin")
 	}
 	next, err := o.from(ctx, conn)
 	if err != nil {
 		reset(conn)
-		return Traffic{}, &layer.Error{Layer: "origin", Reason: "no original destination", Err: err}
+		return ByteCount{}, &layer.Error{Layer: "origin", Reason: "no original destination", Err: err}
 	}
 	dst := addrPort(next.LocalAddr())
 	svc := o.Server
 	if here(addrPort(socket(conn).LocalAddr()), dst) {
 		if svc = o.direct; svc == nil {
 			reset(next)
-			return Traffic{}, &layer.Error{
+			return ByteCount{}, &layer.Error{
 				Layer: "origin", Endpoint: dst.String(), Kind: ErrLoop, Reason: "the connection is for its own listener",
 			}
 		}

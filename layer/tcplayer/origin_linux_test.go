@@ -66,7 +66,7 @@ func testRedirected(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	served := make(chan error, 3)
 	for _, l := range []net.Listener{four, six, both} {
-		go func() { served <- Serve(ctx, l, Transparent(Redirected(), asking(), named("direct"))) }()
+		go func() { served <- Serve(ctx, l, Transparent(SOOriginalDst(), asking(), named("direct"))) }()
 	}
 	for to, want := range map[string]string{
 		"192.0.2.1:80": "192.0.2.1:80 true", "[2001:db8::1]:80": "[2001:db8::1]:80 true",

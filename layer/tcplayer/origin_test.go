@@ -19,16 +19,16 @@ import (
 
 // asking is a Server that says for which address a connection is.
 func asking() Server {
-	return serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+	return serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		dst, ok := OriginalDst(conn)
 		_, err := io.WriteString(conn, dst.String()+" "+strconv.FormatBool(ok))
-		return Traffic{}, errors.Join(err, conn.Close())
+		return ByteCount{}, errors.Join(err, conn.Close())
 	})
 }
 
 func TestTransparentFixed(t *testing.T) {
 	client, accepted := tcpPair(t)
-	_, err := Transparent(Fixed(ofServer), asking(), nil).Call(t.Context(), accepted)
+	_, err := Transparent(FixedDst(ofServer), asking(), nil).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	got, err := io.ReadAll(client)
 	require.NoError(t, err)
@@ -50,7 +50,7 @@ func TestTransparentForwards(t *testing.T) {
 	}()
 	io.WriteString(client, "GET / HTTP/1.1\r\n\r\n")
 	client.CloseWrite()
-	traffic, err := Transparent(Fixed(ofServer), Detect(Protocols{Opaque: Forward(connect)}), nil).Call(t.Context(), accepted)
+	traffic, err := Transparent(FixedDst(ofServer), Detect(Protocols{Opaque: Forward(connect)}), nil).Call(t.Context(), accepted)
 	require.NoError(t, err)
 	assert.Equal(t, traffic.Sent, traffic.Received)
 	assert.Equal(t, Request{Client: addrOf(client.LocalAddr()), Server: ofServer}, asked)
@@ -84,7 +84,7 @@ func TestTransparentRefusesLoops(t *testing.T) {
 				accepted, err := l.Accept()
 				require.NoError(t, err)
 				closeWrite(client)
-				_, err = Transparent(Fixed(tt.dst), asking(), direct).Call(t.Context(), accepted)
+				_, err = Transparent(FixedDst(tt.dst), asking(), direct).Call(t.Context(), accepted)
 				got, failed := io.ReadAll(client)
 				client.Close()
 				switch {
@@ -133,7 +133,7 @@ func TestRedirectedWithoutRules(t *testing.T) {
 			defer client.Close()
 			accepted, err := l.Accept()
 			require.NoError(t, err)
-			_, err = Transparent(Redirected(), named("forwarded"), nil).Call(t.Context(), accepted)
+			_, err = Transparent(SOOriginalDst(), named("forwarded"), nil).Call(t.Context(), accepted)
 			t.Log(err)
 			require.Error(t, err)
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
@@ -143,13 +143,13 @@ func TestRedirectedWithoutRules(t *testing.T) {
 	}
 	a, b := net.Pipe()
 	defer b.Close()
-	_, err := Transparent(Redirected(), named("forwarded"), nil).Call(t.Context(), a)
+	_, err := Transparent(SOOriginalDst(), named("forwarded"), nil).Call(t.Context(), a)
 	require.ErrorIs(t, err, errors.ErrUnsupported)
 }
 
 func TestTransparentRefuses(t *testing.T) {
 	_, accepted := tcpPair(t)
-	svc := Transparent(Fixed(ofServer), refusing(), nil)
+	svc := Transparent(FixedDst(ofServer), refusing(), nil)
 	_, err := svc.Call(t.Context(), accepted)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	gone, cancel := context.WithCancel(t.Context())
@@ -162,6 +162,6 @@ func TestTransparentRefuses(t *testing.T) {
 
 func TestTransparentDescribes(t *testing.T) {
 	assert.Equal(t, "origin\n  direct\n    layer.Func\nforward\n  layer.Func\n",
-		layer.Describe(Transparent(Fixed(ofServer), Forward(to(nil)), asking())).String())
-	assert.Equal(t, "origin\nlayer.Func\n", layer.Describe(Transparent(Fixed(ofServer), asking(), nil)).String())
+		layer.Describe(Transparent(FixedDst(ofServer), Forward(to(nil)), asking())).String())
+	assert.Equal(t, "origin\nlayer.Func\n", layer.Describe(Transparent(FixedDst(ofServer), asking(), nil)).String())
 }

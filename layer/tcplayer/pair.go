@@ -28,7 +28,7 @@ type pair struct {
 }
 
 // join copies until both directions ended, and leaves both sides closed.
-func (p *pair) join(ctx context.Context) (Traffic, error) {
+func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "broken off", Err: context.Cause(ctx)}) })
 	})
@@ -40,7 +40,7 @@ func (p *pair) join(ctx context.Context) (Traffic, error) {
 	}
 	sent := make(chan int64, 1)
 	go func() { sent <- p.pump(p.server, p.client, "client to server") }()
-	t := Traffic{Received: p.pump(p.client, p.server, "server to client")}
+	t := ByteCount{Received: p.pump(p.client, p.server, "server to client")}
 	t.Sent = <-sent
 	p.finish()
 	if p.err != nil {

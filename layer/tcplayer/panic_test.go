@@ -26,21 +26,21 @@ func TestServePanic(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	var calls atomic.Int64
-	svc := layer.NewStack[net.Conn, Traffic]().Limit(1).Service(serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+	svc := layer.NewStack[net.Conn, ByteCount]().Limit(1).Service(serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 		_, err := conn.Read(make([]byte, 1)) // the client has connected
 		if calls.Add(1) == 1 {
 			panic(errBoom)
 		}
 		if err != nil {
-			return Traffic{}, err
+			return ByteCount{}, err
 		}
 		_, err = io.WriteString(conn, "served")
-		return Traffic{}, errors.Join(err, conn.Close())
+		return ByteCount{}, errors.Join(err, conn.Close())
 	}))
 	ctx, end := context.WithCancel(t.Context())
 	var log bytes.Buffer
 	done := make(chan error)
-	go func() { done <- Serve(ctx, l, svc, Logger(slog.New(slog.NewTextHandler(&log, nil)))) }()
+	go func() { done <- Serve(ctx, l, svc, WithLogger(slog.New(slog.NewTextHandler(&log, nil)))) }()
 
 	for _, want := range []string{"", "served"} {
 		conn, err := net.Dial("tcp", l.Addr().String())
@@ -90,7 +90,7 @@ func (s *slowlyUnready) Ready(context.Context) error {
 	return layer.ErrNotReady
 }
 
-// A panic of a dial function, or of a callback of TLS, is a failure to connect, and
+// A panic of a dial function, or of a callback of WithTLS, is a failure to connect, and
 // leaves no connection open.
 func TestEndpointPanic(t *testing.T) {
 	var conn net.Conn
@@ -103,8 +103,8 @@ func TestEndpointPanic(t *testing.T) {
 	}
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, ClientSessionCache: brittleCache{}}
 	for name, opts := range map[string][]EndpointOption{
-		"dial": {DialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
-		"TLS":  {DialContext(pipe), TLS(cfg)},
+		"dial": {WithDialContext(func(context.Context, string, string) (net.Conn, error) { panic(errBoom) })},
+		"TLS":  {WithDialContext(pipe), WithTLS(cfg)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := NewEndpoint(t.Context(), "web.example:80", opts...).Call(t.Context(), Request{})

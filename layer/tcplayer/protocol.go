@@ -8,7 +8,7 @@ import (
 // Protocol is what a client speaks, as far as its first bytes tell.
 type Protocol uint8
 
-// The protocols that [ProtocolOf] knows. Opaque is all others.
+// The protocols that [DetectProtocol] knows. Opaque is all others.
 const (
 	Opaque Protocol = iota
 	HTTP1
@@ -30,7 +30,7 @@ func (p Protocol) String() string {
 // preface is how HTTP/2 begins with prior knowledge (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// ProtocolOf tells a protocol by the first bytes of a client: HTTP/2 by its
+// DetectProtocol tells a protocol by the first bytes of a client: HTTP/2 by its
 // preface, HTTP/1 by its request line, and everything else is opaque.
 //
 // A request line that is malformed is HTTP/1 too, so that an HTTP server rejects
@@ -38,7 +38,7 @@ const preface = "PRI * HTTP/2.0"
 // version. As opaque bytes it would reach an application whose parser is lenient,
 // with header fields that nothing has checked. A line that has not ended is HTTP/1
 // unless its first two words are no method and target.
-func ProtocolOf(first []byte) Protocol {
+func DetectProtocol(first []byte) Protocol {
 	p, _ := protocolOf(first)
 	return p
 }

@@ -15,9 +15,9 @@ import (
 // header has no address (LOCAL, UNKNOWN, UNSPEC, a Unix socket) keeps its own:
 // such are health checks.
 //
-// Every connection must have a header; what [SkipDetect] says has none keeps its
+// Every connection must have a header; what [WithSkipDetect] says has none keeps its
 // own addresses. So only those who are trusted to say the truth should reach the
-// listener. A header has 10 s to come ([DetectTimeout]), and may be of 4 096
+// listener. A header has 10 s to come ([WithDetectTimeout]), and may be of 4 096
 // bytes, with whatever else it carries (TLV), which is not looked at.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)

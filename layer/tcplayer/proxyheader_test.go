@@ -127,7 +127,7 @@ func TestProxyProtocol(t *testing.T) {
 	want := Request{Client: netip.MustParseAddrPort("192.0.2.1:56324"), Server: netip.MustParseAddrPort("198.51.100.1:443")}
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		var asked Request
-		svc := Transparent(ProxyProtocol(), Detect(Protocols{Opaque: serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) {
+		svc := Transparent(ProxyProtocol(), Detect(Protocols{Opaque: serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
 			asked = requestOf(conn)
 			return named("served").Call(ctx, conn)
 		})}), nil)
@@ -165,20 +165,20 @@ func TestProxyProtocol(t *testing.T) {
 // Who checks the health of a listener says nothing of addresses, or nothing at
 // all, and is for the listener itself.
 func TestProxyProtocolWithoutAddresses(t *testing.T) {
-	local := SkipDetect(func(_ context.Context, conn net.Conn) bool { return false })
+	local := WithSkipDetect(func(_ context.Context, conn net.Conn) bool { return false })
 	for name, tt := range map[string]struct {
 		said string
 		opt  DetectOption
 	}{
 		"LOCAL":   {v2(0x20, 0, ""), local},
-		"skipped": {"", SkipDetect(func(context.Context, net.Conn) bool { return true })},
+		"skipped": {"", WithSkipDetect(func(context.Context, net.Conn) bool { return true })},
 	} {
 		t.Run(name, func(t *testing.T) {
 			client, accepted := tcpPair(t)
 			var asked Request
-			direct := serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+			direct := serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 				asked = requestOf(conn)
-				return Traffic{}, conn.Close()
+				return ByteCount{}, conn.Close()
 			})
 			io.WriteString(client, tt.said)
 			_, err := Transparent(ProxyProtocol(tt.opt), refusing(), direct).Call(t.Context(), accepted)
@@ -189,7 +189,7 @@ func TestProxyProtocolWithoutAddresses(t *testing.T) {
 }
 
 func TestProxyProtocolIsLate(t *testing.T) {
-	for want, opts := range map[time.Duration][]DetectOption{10 * time.Second: nil, time.Second: {DetectTimeout(time.Second)}} {
+	for want, opts := range map[time.Duration][]DetectOption{10 * time.Second: nil, time.Second: {WithDetectTimeout(time.Second)}} {
 		synctest.Test(t, func(t *testing.T) {
 			client, accepted := net.Pipe()
 			go io.WriteString(client, "PROXY TCP4")

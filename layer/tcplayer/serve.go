@@ -18,7 +18,7 @@ import (
 
 // Serve accepts connections from l and gives each to svc, in a goroutine of its
 // own, until ctx ends. Then it closes l, lets the connections that are open end
-// by themselves for as long as [Grace] allows, and returns when all are over. It
+// by themselves for as long as [WithShutdownTimeout] allows, and returns when all are over. It
 // does the same once l fails for good. If ctx has ended already, nothing is
 // accepted.
 //
@@ -169,7 +169,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	}
 }
 
-func (s *server) call(ctx context.Context, conn net.Conn) (_ Traffic, err error) {
+func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err error) {
 	defer panics.Recover(&err)
 	return s.svc.Call(ctx, conn)
 }

@@ -73,5 +73,5 @@ func serveWithFewFiles(t *testing.T) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		end()
 	}()
-	require.NoError(t, Serve(ctx, l, holding(), Logger(slog.New(slog.NewTextHandler(os.Stdout, nil)))))
+	require.NoError(t, Serve(ctx, l, holding(), WithLogger(slog.New(slog.NewTextHandler(os.Stdout, nil)))))
 }

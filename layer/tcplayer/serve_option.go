@@ -14,19 +14,19 @@ type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// Grace is how long connections that are open may go on once ctx has ended. The
+// WithShutdownTimeout is how long connections that are open may go on once ctx has ended. The
 // default is 2 min, as in linkerd's proxy; with a d of 0 or less they are broken
 // off at once.
-func Grace(d time.Duration) ServeOption {
+func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
 
-// Logger is where Serve says what went wrong: an Accept that failed at level Warn
+// WithLogger is where Serve says what went wrong: an Accept that failed at level Warn
 // or, for good, Error; every 15 s that svc is not ready, at Warn; a panic of svc, with
 // its stack, at Error; a connection that was refused or broken off at Debug. A message
 // that repeats is written ten times in ten seconds at most, and then its count. The
 // default, and nil, is nowhere.
-func Logger(l *slog.Logger) ServeOption {
+func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
 

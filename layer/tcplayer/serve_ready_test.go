@@ -20,12 +20,12 @@ import (
 // gated is a Server that holds connections, with a readiness of its own.
 type gated struct {
 	Server
-	ready *layertest.Mock[net.Conn, Traffic]
+	ready *layertest.Mock[net.Conn, ByteCount]
 }
 
 func (g gated) Ready(ctx context.Context) error { return g.ready.Ready(ctx) }
 
-func newGated() gated { return gated{holding(), layertest.NewMock[net.Conn, Traffic]()} }
+func newGated() gated { return gated{holding(), layertest.NewMock[net.Conn, ByteCount]()} }
 
 // Clients of a process that is starting wait, however long that takes, and are
 // not turned away later because it is busy.
@@ -34,7 +34,7 @@ func TestServeWaitsUntilItIsReady(t *testing.T) {
 		var p place
 		var log bytes.Buffer
 		g := newGated()
-		end, done := serving(t, &p, g, Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		end, done := serving(t, &p, g, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		early := p.dial(t)
 		time.Sleep(40 * time.Second)
 		synctest.Wait()
@@ -79,12 +79,12 @@ func TestServeEndsTogetherWithWhatItWaitsFor(t *testing.T) {
 		var p place
 		p.open(t)
 		refused := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("refused") }
-		e := NewEndpoint(ctx, addr, DialContext(refused))
+		e := NewEndpoint(ctx, addr, WithDialContext(refused))
 		_, err := e.Call(ctx, Request{})
 		require.Error(t, err)
 		done := make(chan error)
 		var log bytes.Buffer
-		go func() { done <- Serve(ctx, p.l, Forward(e), Logger(slog.New(slog.NewTextHandler(&log, nil)))) }()
+		go func() { done <- Serve(ctx, p.l, Forward(e), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))) }()
 		synctest.Wait()
 		end()
 		require.NoError(t, <-done)
@@ -101,7 +101,7 @@ func TestServeDoesNotAskTooOften(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		var log bytes.Buffer
-		end, done := serving(t, &p, broken{holding()}, Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		end, done := serving(t, &p, broken{holding()}, WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		time.Sleep(time.Minute + time.Second)
 		end()
 		require.NoError(t, <-done)

@@ -20,11 +20,11 @@ import (
 )
 
 // serverFunc is a function as a Server.
-type serverFunc = layer.Func[net.Conn, Traffic]
+type serverFunc = layer.Func[net.Conn, ByteCount]
 
 // holding is a Server that holds each connection until its client ends.
 func holding() Server {
-	return serverFunc(func(ctx context.Context, conn net.Conn) (Traffic, error) {
+	return serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
 		defer stop()
 		n, err := io.Copy(conn, conn)
@@ -32,7 +32,7 @@ func holding() Server {
 			err = context.Cause(ctx)
 		}
 		conn.Close()
-		return Traffic{Sent: n}, err
+		return ByteCount{Sent: n}, err
 	})
 }
 
@@ -87,8 +87,8 @@ func TestServeGrace(t *testing.T) {
 		want time.Duration
 	}{
 		"default": {nil, 2 * time.Minute},
-		"set":     {[]ServeOption{Grace(3 * time.Second)}, 3 * time.Second},
-		"none":    {[]ServeOption{Grace(-1)}, 0},
+		"set":     {[]ServeOption{WithShutdownTimeout(3 * time.Second)}, 3 * time.Second},
+		"none":    {[]ServeOption{WithShutdownTimeout(-1)}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -117,9 +117,9 @@ func TestServeKeepsTheValuesOfItsContext(t *testing.T) {
 		p.open(t)
 		ctx, end := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 		values := make(chan any, 1)
-		svc := serverFunc(func(ctx context.Context, _ net.Conn) (Traffic, error) {
+		svc := serverFunc(func(ctx context.Context, _ net.Conn) (ByteCount, error) {
 			values <- ctx.Value(key{})
-			return Traffic{}, nil
+			return ByteCount{}, nil
 		})
 		done := make(chan error)
 		go func() { done <- Serve(ctx, p.l, svc) }()
@@ -138,10 +138,10 @@ func TestServeResetsWhatIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	svc := layer.NewStack[net.Conn, Traffic]().Limit(1).Service(holding())
+	svc := layer.NewStack[net.Conn, ByteCount]().Limit(1).Service(holding())
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- Serve(ctx, l, svc, Logger(logger)) }()
+	go func() { done <- Serve(ctx, l, svc, WithLogger(logger)) }()
 
 	first, err := net.Dial("tcp", l.Addr().String())
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestServeSurvivesErrorsThatPass(t *testing.T) {
 		var log bytes.Buffer
 		ctx, end := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- Serve(ctx, f, holding(), Logger(slog.New(slog.NewTextHandler(&log, nil)))) }()
+		go func() { done <- Serve(ctx, f, holding(), WithLogger(slog.New(slog.NewTextHandler(&log, nil)))) }()
 		conn := p.dial(t)
 		require.NoError(t, say(conn))
 		synctest.Wait()
@@ -229,8 +229,8 @@ func TestServeLogsWhatBroke(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var p place
 		var log bytes.Buffer
-		svc := serverFunc(func(context.Context, net.Conn) (Traffic, error) { return Traffic{Sent: 3}, errors.New("broke") })
-		end, done := serving(t, &p, svc, Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+		svc := serverFunc(func(context.Context, net.Conn) (ByteCount, error) { return ByteCount{Sent: 3}, errors.New("broke") })
+		end, done := serving(t, &p, svc, WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 		conn := p.dial(t)
 		_, err := conn.Read(make([]byte, 1))
 		require.ErrorIs(t, err, io.EOF)

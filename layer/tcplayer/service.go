@@ -15,7 +15,7 @@ type Service = layer.Service[Request, net.Conn]
 // Server serves connections that somebody else made. Call returns when the
 // connection is over and closed. A refusal leaves it open, and nothing was read
 // from it.
-type Server = layer.Service[net.Conn, Traffic]
+type Server = layer.Service[net.Conn, ByteCount]
 
 // Request asks for a connection. Its zero value is one that nobody else is
 // behind.
@@ -29,38 +29,38 @@ type Request struct {
 	Server netip.AddrPort
 }
 
-// Traffic is what went over a connection that is over.
-type Traffic struct {
+// ByteCount is what went over a connection that is over.
+type ByteCount struct {
 	Sent     int64 // bytes from the client to the server
 	Received int64 // bytes from the server to the client
 }
 
 // NewStack returns an empty stack for services that make connections. Its
 // layers hold a connection [UntilClosed], and those that send a request again
-// connect anew ([Resend]); opts come after that.
+// connect anew ([Replayer]); opts come after that.
 func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
-	protocol := []layer.Option[net.Conn]{layer.Until(UntilClosed), layer.Resending[Request, net.Conn](Resend{})}
+	protocol := []layer.Option[net.Conn]{layer.WithCompletion(UntilClosed), layer.WithReplayer[Request, net.Conn](Replayer{})}
 	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
 }
 
-// Resend is what layers that send a request more than once are told of
+// Replayer is what layers that send a request more than once are told of
 // connections: asking for one twice does no harm, and one that lost a race is
 // closed.
-type Resend struct{}
+type Replayer struct{}
 
-var _ layer.Resend[Request, net.Conn] = Resend{}
+var _ layer.Replayer[Request, net.Conn] = Replayer{}
 
 // Idempotent returns true.
-func (Resend) Idempotent(Request) bool { return true }
+func (Replayer) Idempotent(Request) bool { return true }
 
 // Replay returns nil: a Request can be sent as it is.
-func (Resend) Replay(Request, int64) layer.Replay[Request] { return nil }
+func (Replayer) Replay(Request, int64) layer.Replay[Request] { return nil }
 
-// After says nothing: a connection does not ask to wait.
-func (Resend) After(net.Conn, error) (time.Duration, bool) { return 0, false }
+// RetryAfter says nothing: a connection does not ask to wait.
+func (Replayer) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
 
-// Discard closes conn.
-func (Resend) Discard(conn net.Conn) {
+// Drain closes conn.
+func (Replayer) Drain(conn net.Conn) {
 	if conn != nil {
 		_ = conn.Close()
 	}

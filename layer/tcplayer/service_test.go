@@ -23,7 +23,7 @@ func TestStackHoldsConnections(t *testing.T) {
 		var p place
 		p.open(t)
 		e := p.endpoint(t.Context())
-		svc := NewStack().Timeout(time.Minute).HeadTimeout(time.Second).Limit(1).Service(e)
+		svc := NewStack().Timeout(time.Minute).ResponseHeaderTimeout(time.Second).Limit(1).Service(e)
 		conn, err := svc.Call(t.Context(), Request{})
 		require.NoError(t, err)
 		far, err := p.l.Accept()
@@ -53,7 +53,7 @@ func TestStackHedges(t *testing.T) {
 			mu   sync.Mutex
 			made []net.Conn
 		)
-		svc := NewStack().Hedge(layer.HedgePolicy[Request]{Min: time.Second, Max: time.Second}).Service(layer.Func[Request, net.Conn](
+		svc := NewStack().Hedge(layer.HedgePolicy[Request]{MinDelay: time.Second, MaxDelay: time.Second}).Service(layer.Func[Request, net.Conn](
 			func(context.Context, Request) (net.Conn, error) {
 				near, far := net.Pipe()
 				mu.Lock()
@@ -78,13 +78,13 @@ func TestStackHedges(t *testing.T) {
 
 func TestResend(t *testing.T) {
 	near, far := net.Pipe()
-	var r Resend
+	var r Replayer
 	assert.True(t, r.Idempotent(Request{}))
 	assert.Nil(t, r.Replay(Request{}, 1))
-	_, says := r.After(near, nil)
+	_, says := r.RetryAfter(near, nil)
 	assert.False(t, says)
-	r.Discard(nil)
-	r.Discard(near)
+	r.Drain(nil)
+	r.Drain(near)
 	_, err := far.Write([]byte("x"))
 	assert.Error(t, err)
 }

@@ -13,20 +13,20 @@ type SocketOption interface {
 	EndpointOption
 }
 
-// KeepAlive sets how an idle connection is probed for a peer that is gone. The
+// WithKeepAlive sets how an idle connection is probed for a peer that is gone. The
 // default is that of the listener and the dialler: 15 s in package net.
-func KeepAlive(cfg net.KeepAliveConfig) SocketOption {
+func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
 }
 
-// UserTimeout ends a connection over which what was sent is not acknowledged
+// WithUserTimeout ends a connection over which what was sent is not acknowledged
 // for d (TCP_USER_TIMEOUT, RFC 5482), on Linux; elsewhere it is an error. It is
 // in whole milliseconds, at least one. A d of 0 or less, the default, leaves it
 // to the system, which takes some 15 min.
 //
 // Connections of MPTCP have no such limit, and fail. A listener of net.Listen
 // takes them, one of a net.ListenConfig with SetMultipathTCP(false) does not.
-func UserTimeout(d time.Duration) SocketOption {
+func WithUserTimeout(d time.Duration) SocketOption {
 	return socketOption(func(s *sockets) { s.user = max(d, 0) })
 }
 

@@ -25,19 +25,19 @@ func option(t *testing.T, conn net.Conn, level, name int) int {
 func TestSocketOptions(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	kept := KeepAlive(net.KeepAliveConfig{Enable: true, Idle: 7 * time.Second, Interval: 3 * time.Second, Count: 2})
+	kept := WithKeepAlive(net.KeepAliveConfig{Enable: true, Idle: 7 * time.Second, Interval: 3 * time.Second, Count: 2})
 	accepted := make(chan net.Conn, 1)
 	release := make(chan struct{})
 	ctx, end := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		done <- Serve(ctx, l, serverFunc(func(_ context.Context, conn net.Conn) (Traffic, error) {
+		done <- Serve(ctx, l, serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
 			accepted <- conn
 			<-release
-			return Traffic{}, nil
-		}), kept, UserTimeout(30*time.Second))
+			return ByteCount{}, nil
+		}), kept, WithUserTimeout(30*time.Second))
 	}()
-	made, err := NewEndpoint(t.Context(), l.Addr().String(), kept, UserTimeout(time.Microsecond)).Call(t.Context(), Request{})
+	made, err := NewEndpoint(t.Context(), l.Addr().String(), kept, WithUserTimeout(time.Microsecond)).Call(t.Context(), Request{})
 	require.NoError(t, err)
 	for conn, timeout := range map[net.Conn]int{<-accepted: 30_000, made: 1} {
 		assert.Equal(t, timeout, option(t, conn, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
@@ -52,7 +52,7 @@ func TestSocketOptions(t *testing.T) {
 	plain, _ := tcpPair(t)
 	none := sockets{}
 	require.NoError(t, none.set(plain))
-	UserTimeout(-1).apply(&endpointOptions{sockets: none})
+	WithUserTimeout(-1).apply(&endpointOptions{sockets: none})
 	require.NoError(t, none.set(plain))
 	assert.Zero(t, option(t, plain, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT))
 	end()
@@ -62,9 +62,9 @@ func TestSocketOptions(t *testing.T) {
 func TestSocketOptionsThatFail(t *testing.T) {
 	closed, _ := tcpPair(t)
 	closed.Close()
-	for _, opt := range []SocketOption{KeepAlive(net.KeepAliveConfig{Enable: true}), UserTimeout(time.Second)} {
+	for _, opt := range []SocketOption{WithKeepAlive(net.KeepAliveConfig{Enable: true}), WithUserTimeout(time.Second)} {
 		dial := func(context.Context, string, string) (net.Conn, error) { return closed, nil }
-		_, err := NewEndpoint(t.Context(), addr, opt, DialContext(dial)).Call(t.Context(), Request{})
+		_, err := NewEndpoint(t.Context(), addr, opt, WithDialContext(dial)).Call(t.Context(), Request{})
 		require.ErrorIs(t, err, net.ErrClosed)
 
 		s := newServer(holding(), []ServeOption{opt})

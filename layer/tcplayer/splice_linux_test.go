@@ -124,10 +124,10 @@ func forwardTraced(t *testing.T, to string) {
 	connect := Service(NewEndpoint(ctx, to))
 	if os.Getenv(tracedHow) == "metered" {
 		m := NewMeter(Instruments{})
-		metered, connect = m.Accepted, m.Made(connect)
+		metered, connect = m.WrapServer, m.WrapService(connect)
 	}
 	forward := Forward(connect)
-	detect := DetectTLS(nil, Names(), TLSServers{Clear: metered(Detect(Protocols{Opaque: forward}))})
-	fixed := Transparent(Fixed(netip.MustParseAddrPort("192.0.2.1:80")), detect, nil)
+	detect := DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: metered(Detect(Protocols{Opaque: forward}))})
+	fixed := Transparent(FixedDst(netip.MustParseAddrPort("192.0.2.1:80")), detect, nil)
 	require.NoError(t, Serve(ctx, l, Transparent(ProxyProtocol(), fixed, nil)))
 }

@@ -81,7 +81,7 @@ func shortResponses() conditions {
 					return s
 				}))
 			},
-			"trailer": named(add, func(v value, name string, t profiles.Text) profiles.Match {
+			"trailer": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
 				return v.leaf(c, profiles.Trailer{Name: name, Value: t})
 			}),
 		}

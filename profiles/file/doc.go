@@ -15,11 +15,11 @@
 // A document with apiVersion linkerd.io/v1alpha2 and kind ServiceProfile is read as
 // linkerd's controller and proxy do. The output of "linkerd profile", flagger and
 // "kubectl get serviceprofiles -o yaml" works unchanged. metadata.name is the target,
-// for all of its ports. Of two with one name the namespace decides: see [Namespace].
+// for all of its ports. Of two with one name the namespace decides: see [WithNamespace].
 // The default retryBudget is 20 %, 10 per second, 10 s. Documents that linkerd rejects
 // are mistakes. linkerd silently leaves out an invalid expression, a status range with
 // one end, and an address in a split. They are left out here too, with a warning in
-// [Set.Warnings] and to a [Logger]. So is an expression that is too large: see
+// [Set.Warnings] and to a [WithLogger]. So is an expression that is too large: see
 // [profiles.Path].
 //
 // # The short form
@@ -131,7 +131,7 @@
 //
 // # Changes
 //
-// The files are polled twice a second ([PollEvery]). A poll compares the file that a
+// The files are polled twice a second ([WithPollInterval]). A poll compares the file that a
 // path leads to, its size and its time. So a rename, a swapped symbolic link and a
 // Kubernetes ConfigMap mounted as a volume are detected. A ConfigMap mounted with a
 // subPath is never updated. If a watched target is no longer in any file, that

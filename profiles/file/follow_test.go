@@ -311,8 +311,8 @@ func TestADirectory(t *testing.T) {
 func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
-		watch(t, New(path, MaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with MaxSize")
-		watch(t, New(path, MaxSize(1<<63-1), PollEvery(0)), "web").expect(t, 0, "a")
+		watch(t, New(path, WithMaxSize(10)), "web").expect(t, 0, "file: "+path+" is larger than 10 bytes: split it, or allow more with WithMaxSize")
+		watch(t, New(path, WithMaxSize(1<<63-1), WithPollInterval(0)), "web").expect(t, 0, "a")
 		watch(t, New("/dev/null"), "web").expect(t, 0, "file: /dev/null is not a regular file (Dc---------)")
 	})
 }
@@ -345,7 +345,7 @@ func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}]\n"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		s := New(path, Logger(slog.New(slog.NewTextHandler(&out, nil))))
+		s := New(path, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 		w := watch(t, s, "web.ns.svc.cluster.local:80")
 		w.expect(t, time.Minute, "default")
 		watch(t, s, "b").expect(t, time.Minute, "default")
@@ -358,7 +358,7 @@ func TestWhatIsLeftOutIsLoggedOnce(t *testing.T) {
 		assert.Equal(t, 4, strings.Count(out.String(), "\n"))
 
 		out.Reset()
-		in := watch(t, New(filepath.Dir(path), Logger(slog.New(slog.NewTextHandler(&out, nil)))), "b")
+		in := watch(t, New(filepath.Dir(path), WithLogger(slog.New(slog.NewTextHandler(&out, nil)))), "b")
 		in.expect(t, 0, "default")
 		require.Equal(t, 2, strings.Count(out.String(), "\n"))
 		replace(t, filepath.Join(filepath.Dir(path), "another.yaml"), profile("b", "x"))
@@ -372,7 +372,7 @@ func TestMistakesInThePlaceOfOthersAreLogged(t *testing.T) {
 	path := temp(t, web("good"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		w := watch(t, New(path, Logger(slog.New(slog.NewTextHandler(&out, nil)))), "web")
+		w := watch(t, New(path, WithLogger(slog.New(slog.NewTextHandler(&out, nil)))), "web")
 		w.expect(t, 0, "good")
 		replace(t, path, "target: web\nname: a/b\n")
 		w.expect(t, poll, path+`:2:7: name "a/b": want a DNS name without a port`)
@@ -394,7 +394,7 @@ func TestTheClientsNamespaceIsAnOption(t *testing.T) {
 	replace(t, path, string(data)+"---\n"+strings.Replace(strings.Replace(string(data), "theirs", "mine", 1), "metadata:", "metadata:\n  namespace: client", 1))
 	synctest.Test(t, func(t *testing.T) {
 		watch(t, New(path), "web.ns.svc.cluster.local").expect(t, 0, "theirs")
-		watch(t, New(path, Namespace("client")), "web.ns.svc.cluster.local").expect(t, 0, "mine")
+		watch(t, New(path, WithNamespace("client")), "web.ns.svc.cluster.local").expect(t, 0, "mine")
 	})
 }
 
@@ -423,7 +423,7 @@ func TestRenamedTargetKeepsItsRoutesAndIsWarnedOf(t *testing.T) {
 	path := temp(t, web("a"))
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		r := newRouter(t, New(path), "web:80", profiles.Logger[*http.Request, *http.Response](slog.New(slog.NewTextHandler(&out, nil))))
+		r := newRouter(t, New(path), "web:80", profiles.WithLogger[*http.Request, *http.Response](slog.New(slog.NewTextHandler(&out, nil))))
 		require.Equal(t, "a", call(t, r, "GET /"))
 		replace(t, path, profile("wbe", "a"))
 		time.Sleep(poll)

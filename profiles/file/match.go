@@ -237,14 +237,14 @@ func shortRequests() conditions {
 					return nil
 				}))
 			},
-			"header": named(add, func(v value, name string, t profiles.Text) profiles.Match {
+			"header": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
 				if strings.EqualFold(name, "host") {
 					v.failf("the host of a request is not among its header fields: write host in place of header")
 					return nil
 				}
 				return v.leaf(c, profiles.Header{Name: name, Value: t})
 			}),
-			"query": named(add, func(v value, name string, t profiles.Text) profiles.Match {
+			"query": named(add, func(v value, name string, t profiles.StringMatch) profiles.Match {
 				return v.leaf(c, profiles.Query{Name: name, Value: t})
 			}),
 		}
@@ -270,7 +270,7 @@ func (v value) anyOf(read func(value) profiles.Match) profiles.Match {
 }
 
 // named reads a mapping of names to conditions on their values, which must all match.
-func named(add func(profiles.Match), leaf func(value, string, profiles.Text) profiles.Match) func(value) {
+func named(add func(profiles.Match), leaf func(value, string, profiles.StringMatch) profiles.Match) func(value) {
 	return func(v value) {
 		v.each(func(key, item value) {
 			add(item.anyOf(func(v value) profiles.Match {
@@ -285,7 +285,7 @@ func named(add func(profiles.Match), leaf func(value, string, profiles.Text) pro
 
 // textMatch reads an exact text, or a mapping with one of the other kinds. It returns
 // nil after a mistake.
-func (v value) textMatch() (t profiles.Text) {
+func (v value) textMatch() (t profiles.StringMatch) {
 	if v.n.Kind != yaml.MappingNode {
 		if text, ok := v.text(); ok {
 			return profiles.Exact(text)
@@ -293,7 +293,7 @@ func (v value) textMatch() (t profiles.Text) {
 		return nil
 	}
 	given := 0
-	kind := func(of func(string) profiles.Text) func(value) {
+	kind := func(of func(string) profiles.StringMatch) func(value) {
 		return func(v value) {
 			if text, ok := v.text(); ok {
 				t = of(text)
@@ -303,10 +303,10 @@ func (v value) textMatch() (t profiles.Text) {
 	}
 	wrong := len(v.wrong)
 	v.read(fields{
-		"exact":  kind(func(s string) profiles.Text { return profiles.Exact(s) }),
-		"prefix": kind(func(s string) profiles.Text { return profiles.Prefix(s) }),
+		"exact":  kind(func(s string) profiles.StringMatch { return profiles.Exact(s) }),
+		"prefix": kind(func(s string) profiles.StringMatch { return profiles.Prefix(s) }),
 		"regex": func(v value) {
-			kind(func(s string) profiles.Text { return profiles.Regex(s) })(v)
+			kind(func(s string) profiles.StringMatch { return profiles.Regex(s) })(v)
 			v.checkRegex()
 		},
 		"present": func(v value) {
@@ -315,7 +315,7 @@ func (v value) textMatch() (t profiles.Text) {
 			if !present {
 				v.failf("want true; for an absent field, put the condition below not")
 			}
-			t = profiles.Present{}
+			t = profiles.AnyValue{}
 			given++
 		},
 	})

@@ -14,9 +14,9 @@ import (
 func TestInvalidArguments(t *testing.T) {
 	require.NotNil(t, New("web.yaml", nil))
 	for want, f := range map[string]func(){
-		"file: New: the path is empty":               func() { New("") },
-		"file: PollEvery: -1ns must not be negative": func() { PollEvery(-1) },
-		"file: MaxSize: -1 must not be negative":     func() { MaxSize(-1) },
+		"file: New: the path is empty":                      func() { New("") },
+		"file: WithPollInterval: -1ns must not be negative": func() { WithPollInterval(-1) },
+		"file: WithMaxSize: -1 must not be negative":        func() { WithMaxSize(-1) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}
@@ -31,7 +31,7 @@ func TestLogHandlerThatPanics(t *testing.T) {
 	path := temp(t, sp("  routes: [{name: a, condition: {pathRegex: '('}}, {name: b, condition: {method: GET}}]\n"))
 	synctest.Test(t, func(t *testing.T) {
 		log := slog.New(badHandler{slog.NewTextHandler(os.Stderr, nil)})
-		w := watch(t, New(path, Logger(log)), "web.ns.svc.cluster.local:80")
+		w := watch(t, New(path, WithLogger(log)), "web.ns.svc.cluster.local:80")
 		w.expect(t, poll, "b")
 	})
 }

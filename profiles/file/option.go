@@ -21,39 +21,39 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// PollEvery sets the interval of polling while there are streams. A poll of an
+// WithPollInterval sets the interval of polling while there are streams. A poll of an
 // unchanged file is one stat. The default, and 0, is 500 ms. A negative duration
 // panics.
-func PollEvery(d time.Duration) Option {
+func WithPollInterval(d time.Duration) Option {
 	if d < 0 {
-		panic(fmt.Sprintf("file: PollEvery: %v must not be negative", d))
+		panic(fmt.Sprintf("file: WithPollInterval: %v must not be negative", d))
 	}
 	return option(func(o *options) { o.every = d })
 }
 
-// MaxSize sets the largest size of a file in bytes. Parsing may briefly take several
+// WithMaxSize sets the largest size of a file in bytes. Parsing may briefly take several
 // hundred times that size of memory. The default,
 // and 0, is 16 MiB. A negative size panics.
-func MaxSize(bytes int64) Option {
+func WithMaxSize(bytes int64) Option {
 	if bytes < 0 {
-		panic(fmt.Sprintf("file: MaxSize: %d must not be negative", bytes))
+		panic(fmt.Sprintf("file: WithMaxSize: %d must not be negative", bytes))
 	}
 	return option(func(o *options) { o.max = bytes })
 }
 
-// Namespace sets the Kubernetes namespace of the program. As in linkerd's controller, a
+// WithNamespace sets the Kubernetes namespace of the program. As in linkerd's controller, a
 // ServiceProfile in it comes before that in the service's namespace, and those in other
 // namespaces are not used. By default, the ServiceProfile in the service's namespace
 // comes first, and those in other namespaces are used too.
-func Namespace(name string) Option {
+func WithNamespace(name string) Option {
 	return option(func(o *options) { o.namespace = name })
 }
 
-// Logger logs to l, after each change of a file, the parts of ServiceProfiles that are
+// WithLogger logs to l, after each change of a file, the parts of ServiceProfiles that are
 // left out as linkerd does. It also logs when mistakes in the files change, because a
 // [profiles.Router] logs only the begin and the end of an outage. By default, and with
 // nil, nothing is logged.
-func Logger(l *slog.Logger) Option {
+func WithLogger(l *slog.Logger) Option {
 	return option(func(o *options) { o.log = l })
 }
 

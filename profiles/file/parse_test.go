@@ -72,7 +72,7 @@ name: web.default.svc.cluster.local
 				Name:    "vote",
 				Match:   profiles.All{profiles.Method("GET"), profiles.Path(`^/api/vote\.json$`)},
 				Labels:  map[string]string{"team": "ballot", "route": "vote"},
-				Timeout: time.Second, TryTimeout: 300 * time.Millisecond, Retryable: true, MaxRetries: 3,
+				Timeout: time.Second, AttemptTimeout: 300 * time.Millisecond, Retryable: true, MaxRetries: 3,
 				Hedge: 50 * time.Millisecond, Limit: 100, Rate: profiles.Rate{PerSecond: 0.5, Burst: 7},
 				Classes: []profiles.ResponseClass{
 					{Match: profiles.Status{Min: 404, Max: 404}},
@@ -88,7 +88,7 @@ name: web.default.svc.cluster.local
 						profiles.Host{Value: profiles.Exact("www.example.com")},
 						profiles.Host{Value: profiles.Prefix("img.")},
 					},
-					profiles.Header{Name: "x-canary", Value: profiles.Present{}},
+					profiles.Header{Name: "x-canary", Value: profiles.AnyValue{}},
 					profiles.Any{
 						profiles.Header{Name: "x-user", Value: profiles.Exact("ada")},
 						profiles.Header{Name: "x-user", Value: profiles.Regex("b.*")},
@@ -174,26 +174,26 @@ func TestWhatTheDocumentationShowsIsRead(t *testing.T) {
 	require.Len(t, route.Classes, 2)
 	require.Equal(t, profiles.All{
 		profiles.Any{profiles.GRPCStatus{Min: 14, Max: 14}, profiles.GRPCStatus{Min: 13, Max: 15}},
-		profiles.Trailer{Name: "x-partial", Value: profiles.Present{}},
+		profiles.Trailer{Name: "x-partial", Value: profiles.AnyValue{}},
 	}, route.Classes[1].Match)
 
 	changes := strings.ReplaceAll("\n"+documentedBlock(t, "requestHeader:"), "\n", "\n  ")
 	route = parse(t, "target: web:81\nroutes:\n- match: {pathPrefix: /}"+changes).Profile("web:81").Routes[0]
-	require.Equal(t, layer.FieldChanges{
-		Add:    []layer.FieldPair{{Name: "x-seen", Value: "a"}, {Name: "x-seen", Value: "b"}},
-		Set:    []layer.FieldPair{{Name: "x-from", Value: "web"}},
+	require.Equal(t, layer.HeaderMutation{
+		Add:    []layer.HeaderField{{Name: "x-seen", Value: "a"}, {Name: "x-seen", Value: "b"}},
+		Set:    []layer.HeaderField{{Name: "x-from", Value: "web"}},
 		Remove: []string{"x-debug", "x-trace"},
 	}, route.RequestHeader)
-	require.Equal(t, layer.FieldChanges{Remove: []string{"server"}}, route.ResponseHeader)
+	require.Equal(t, layer.HeaderMutation{Remove: []string{"server"}}, route.ResponseHeader)
 	require.Equal(t, &profiles.Redirect{
 		Status: 308, Scheme: "https", Host: "www.example.com", Port: 8443, OldPrefix: "/v1", NewPrefix: "/v2",
 	}, route.Redirect)
 	require.Equal(t, []profiles.Fault{
-		{Share: 0.01, Status: 503, GRPC: 14, TTL: 10 * time.Minute},
-		{Share: 0.1, Delay: 100 * time.Millisecond, Jitter: 50 * time.Millisecond, TTL: 10 * time.Minute},
+		{Fraction: 0.01, Status: 503, GRPC: 14, TTL: 10 * time.Minute},
+		{Fraction: 0.1, Delay: 100 * time.Millisecond, Jitter: 50 * time.Millisecond, TTL: 10 * time.Minute},
 	}, route.Faults)
 	require.Equal(t, []profiles.Mirror{
-		{Authority: "web-v3.default.svc.cluster.local:81", Share: 0.1, Body: 64 << 10, InFlight: 100},
+		{Authority: "web-v3.default.svc.cluster.local:81", Fraction: 0.1, MaxBodyBytes: 64 << 10, MaxInFlight: 100},
 	}, route.Mirrors)
 
 	require.Equal(t, &profiles.Endpoint{

@@ -53,10 +53,10 @@ spec: {routes: [{name: pay, condition: {pathRegex: /.*}, isRetryable: true}], re
 			require.NoError(t, os.WriteFile(path, []byte(tt.yaml), 0o600))
 
 			endpoint := httplayer.NewEndpoint(t.Context(), server.Listener.Addr().String())
-			router := profiles.New(t.Context(), "pay.default.svc.cluster.local:80", file.New(path), httplayer.Access{},
+			router := profiles.New(t.Context(), "pay.default.svc.cluster.local:80", file.New(path), httplayer.Accessor{},
 				func(string) httplayer.Service { return endpoint },
-				profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-				profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+				profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+				profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://pay/orders", strings.NewReader("one"))
 			require.NoError(t, err)
 			if tt.key != "" {

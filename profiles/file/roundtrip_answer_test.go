@@ -20,10 +20,10 @@ func (d draw) answers(r *profiles.Route, o object) {
 }
 
 // changes draws those of a header.
-func (d draw) changes() (layer.FieldChanges, object) {
+func (d draw) changes() (layer.HeaderMutation, object) {
 	a, b, c := d.pick("1", "é {", ""), d.pick("2", "~"), d.pick("3", "true")
-	return layer.FieldChanges{
-		Add: []layer.FieldPair{{Name: "x-a", Value: a}, {Name: "x-a", Value: b}}, Set: []layer.FieldPair{{Name: "X-B", Value: c}},
+	return layer.HeaderMutation{
+		Add: []layer.HeaderField{{Name: "x-a", Value: a}, {Name: "x-a", Value: b}}, Set: []layer.HeaderField{{Name: "X-B", Value: c}},
 		Remove: []string{"x-c", "x-d"},
 	}, object{"add": object{"x-a": []string{a, b}}, "set": object{"X-B": c}, "remove": []string{"x-c", "x-d"}}
 }
@@ -42,13 +42,13 @@ func (d draw) redirect() (*profiles.Redirect, object) {
 }
 
 func (d draw) fault() (profiles.Fault, object) {
-	f := profiles.Fault{Share: float64(d.int(0, 8)) / 8, Status: d.int(400, 599), GRPC: uint32(d.int(1, 16)), TTL: time.Hour}
-	o := object{"share": f.Share, "status": f.Status, "grpc": f.GRPC, "ttl": "1h"}
+	f := profiles.Fault{Fraction: float64(d.int(0, 8)) / 8, Status: d.int(400, 599), GRPC: uint32(d.int(1, 16)), TTL: time.Hour}
+	o := object{"share": f.Fraction, "status": f.Status, "grpc": f.GRPC, "ttl": "1h"}
 	if d.int(0, 1) == 0 {
 		o["grpc"] = grpcNames()[f.GRPC]
 	}
 	if d.int(0, 1) == 0 {
-		o["share"] = fmt.Sprintf("%g%%", f.Share*100)
+		o["share"] = fmt.Sprintf("%g%%", f.Fraction*100)
 	}
 	f.Delay, o["delay"] = time.Second, "1s"
 	f.Jitter, o["jitter"] = time.Millisecond, "1ms"
@@ -56,13 +56,13 @@ func (d draw) fault() (profiles.Fault, object) {
 }
 
 func (d draw) mirror() (profiles.Mirror, object) {
-	m := profiles.Mirror{Authority: "web-v3:80", Share: float64(d.int(1, 8)) / 8, Body: int64(d.int(1, 100)) << 10, InFlight: d.int(0, 10)}
-	o := object{"target": d.pick("web-v3", "web-v3:80"), "share": m.Share, "body": m.Body, "inFlight": m.InFlight}
+	m := profiles.Mirror{Authority: "web-v3:80", Fraction: float64(d.int(1, 8)) / 8, MaxBodyBytes: int64(d.int(1, 100)) << 10, MaxInFlight: d.int(0, 10)}
+	o := object{"target": d.pick("web-v3", "web-v3:80"), "share": m.Fraction, "body": m.MaxBodyBytes, "inFlight": m.MaxInFlight}
 	switch d.int(0, 2) {
 	case 0:
-		o["body"] = fmt.Sprintf("%dKiB", m.Body>>10)
+		o["body"] = fmt.Sprintf("%dKiB", m.MaxBodyBytes>>10)
 	case 1:
-		m.Body, o["body"] = -1, 0
+		m.MaxBodyBytes, o["body"] = -1, 0
 	}
 	return m, o
 }

@@ -31,7 +31,7 @@ func (d draw) duration() (time.Duration, string) {
 	return t, t.String()
 }
 
-func (d draw) text() (profiles.Text, any) {
+func (d draw) text() (profiles.StringMatch, any) {
 	s := d.pick("a", "B.c", "true", "007", "é{", "~")
 	switch d.int(0, 4) {
 	case 0:
@@ -43,7 +43,7 @@ func (d draw) text() (profiles.Text, any) {
 	case 3:
 		return profiles.Regex(s), object{"regex": s}
 	}
-	return profiles.Present{}, object{"present": true}
+	return profiles.AnyValue{}, object{"present": true}
 }
 
 // leaf draws one condition on requests.
@@ -123,7 +123,7 @@ func (d draw) route() (profiles.Route, object) {
 	r.Match, o["match"] = d.tree(3, d.leaf)
 	r.Labels = map[string]string{"team": d.pick("x", "y: z", "")}
 	r.Timeout, o["timeout"] = d.duration()
-	r.TryTimeout, o["tryTimeout"] = d.duration()
+	r.AttemptTimeout, o["tryTimeout"] = d.duration()
 	r.Hedge, o["hedge"] = d.duration()
 	switch d.int(0, 3) {
 	case 0:
@@ -230,7 +230,7 @@ func TestWhatTheShortFormSaysIsWhatIsRead(t *testing.T) {
 	})
 	for _, of := range []reflect.Type{
 		reflect.TypeFor[profiles.Profile](), reflect.TypeFor[profiles.Route](), reflect.TypeFor[profiles.Endpoint](),
-		reflect.TypeFor[layer.FieldChanges](), reflect.TypeFor[profiles.Redirect](), reflect.TypeFor[profiles.Fault](),
+		reflect.TypeFor[layer.HeaderMutation](), reflect.TypeFor[profiles.Redirect](), reflect.TypeFor[profiles.Fault](),
 		reflect.TypeFor[profiles.Mirror](),
 	} {
 		for field := range of.Fields() {

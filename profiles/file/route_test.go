@@ -29,14 +29,14 @@ func newRouter(
 	mk := func(string) httpService {
 		return layer.Func[*http.Request, *http.Response](func(ctx context.Context, _ *http.Request) (*http.Response, error) {
 			rsp := &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: http.NoBody}
-			if route := layer.RouteOf(ctx); route != nil {
+			if route := layer.RouteFromContext(ctx); route != nil {
 				rsp.Header.Set("Route", route.Name)
 			}
 			return rsp, nil
 		})
 	}
-	return profiles.New(t.Context(), target, source, httplayer.Access{}, mk,
-		append(opts, profiles.InitialWait[*http.Request, *http.Response](time.Minute))...)
+	return profiles.New(t.Context(), target, source, httplayer.Accessor{}, mk,
+		append(opts, profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))...)
 }
 
 // routed returns the name of the route of a request such as "GET /a?b=c", with

@@ -36,7 +36,7 @@ func (s *Set) Targets() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Profile returns the profile that a [Source] without [Namespace] has for target, or
+// Profile returns the profile that a [Source] without [WithNamespace] has for target, or
 // nil. target is a name or an IP address, with or without a port.
 func (s *Set) Profile(target string) *profiles.Profile {
 	host, port, _ := splitTarget(target)

@@ -124,7 +124,7 @@ func (v value) shortRoute() (r profiles.Route) {
 		"match":          func(v value) { r.Match = v.condition(shortRequests()) },
 		"labels":         labels(&r.Labels),
 		"timeout":        duration(&r.Timeout),
-		"tryTimeout":     duration(&r.TryTimeout),
+		"tryTimeout":     duration(&r.AttemptTimeout),
 		"retry":          retry(&r),
 		"maxRetries":     count(&r.MaxRetries, 99),
 		"hedge":          duration(&r.Hedge),

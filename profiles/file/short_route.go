@@ -39,14 +39,14 @@ func (v value) check(wrongBefore int, r profiles.Route, piece ...string) {
 
 // fieldChanges reads changes of a header. in returns a route with them, to check each
 // change.
-func fieldChanges(field *layer.FieldChanges, header string, in func(layer.FieldChanges) profiles.Route) func(value) {
+func fieldChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
 		v.read(fields{
 			"add": func(v value) {
 				v.each(func(key, item value) {
 					for _, item := range item.oneOrMore() {
 						if p := item.pair(key); p != nil {
-							item.check(len(v.wrong), in(layer.FieldChanges{Add: p}), header, "add "+strconv.Quote(key.n.Value))
+							item.check(len(v.wrong), in(layer.HeaderMutation{Add: p}), header, "add "+strconv.Quote(key.n.Value))
 							field.Add = append(field.Add, p...)
 						}
 					}
@@ -55,7 +55,7 @@ func fieldChanges(field *layer.FieldChanges, header string, in func(layer.FieldC
 			"set": func(v value) {
 				v.each(func(key, item value) {
 					if p := item.pair(key); p != nil {
-						item.check(len(v.wrong), in(layer.FieldChanges{Set: p}), header, "set "+strconv.Quote(key.n.Value))
+						item.check(len(v.wrong), in(layer.HeaderMutation{Set: p}), header, "set "+strconv.Quote(key.n.Value))
 						field.Set = append(field.Set, p...)
 					}
 				})
@@ -63,7 +63,7 @@ func fieldChanges(field *layer.FieldChanges, header string, in func(layer.FieldC
 			"remove": func(v value) {
 				for _, item := range v.oneOrMore() {
 					if name, ok := item.text(); ok {
-						item.check(len(v.wrong), in(layer.FieldChanges{Remove: []string{name}}), header, "remove "+strconv.Quote(name))
+						item.check(len(v.wrong), in(layer.HeaderMutation{Remove: []string{name}}), header, "remove "+strconv.Quote(name))
 						field.Remove = append(field.Remove, name)
 					}
 				}
@@ -76,21 +76,21 @@ func fieldChanges(field *layer.FieldChanges, header string, in func(layer.FieldC
 }
 
 // pair reads the value of a header field. It returns nil after a mistake.
-func (v value) pair(name value) []layer.FieldPair {
+func (v value) pair(name value) []layer.HeaderField {
 	if text, ok := v.text(); ok {
-		return []layer.FieldPair{{Name: name.n.Value, Value: text}}
+		return []layer.HeaderField{{Name: name.n.Value, Value: text}}
 	}
 	return nil
 }
 
-func requestHeader(field *layer.FieldChanges) func(value) {
-	return fieldChanges(field, "request header", func(c layer.FieldChanges) profiles.Route {
+func requestHeader(field *layer.HeaderMutation) func(value) {
+	return fieldChanges(field, "request header", func(c layer.HeaderMutation) profiles.Route {
 		return profiles.Route{RequestHeader: c}
 	})
 }
 
-func responseHeader(field *layer.FieldChanges) func(value) {
-	return fieldChanges(field, "response header", func(c layer.FieldChanges) profiles.Route {
+func responseHeader(field *layer.HeaderMutation) func(value) {
+	return fieldChanges(field, "response header", func(c layer.HeaderMutation) profiles.Route {
 		return profiles.Route{ResponseHeader: c}
 	})
 }
@@ -135,7 +135,7 @@ func faults(field *[]profiles.Fault) func(value) {
 func (v value) fault() (f profiles.Fault) {
 	wrong := len(v.wrong)
 	v.read(fields{
-		"share":  share(&f.Share),
+		"share":  share(&f.Fraction),
 		"delay":  duration(&f.Delay),
 		"jitter": duration(&f.Jitter),
 		"status": count(&f.Status, math.MaxInt16),
@@ -181,12 +181,12 @@ func (v value) mirror() (m profiles.Mirror) {
 	v.read(fields{
 		"target": word(&m.Authority),
 		"share": func(v value) {
-			if share(&m.Share)(v); m.Share == 0 && len(v.wrong) == wrong {
+			if share(&m.Fraction)(v); m.Fraction == 0 && len(v.wrong) == wrong {
 				v.failf("want a share above 0; for no copies, take the mirror out")
 			}
 		},
-		"body":     bodySize(&m.Body),
-		"inFlight": count(&m.InFlight, math.MaxInt32),
+		"body":     bodySize(&m.MaxBodyBytes),
+		"inFlight": count(&m.MaxInFlight, math.MaxInt32),
 	})
 	v.require("target", "where the copies go: web-v2.default.svc.cluster.local:80")
 	check := m

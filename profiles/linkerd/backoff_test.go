@@ -50,16 +50,16 @@ func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		assert.Equal(t, []time.Duration{
 			10 * time.Millisecond, 20 * time.Millisecond, 40 * time.Millisecond, 50 * time.Millisecond, 50 * time.Millisecond,
-		}, tries(t, 6, Backoff(layer.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond})))
+		}, tries(t, 6, WithBackoff(layer.Backoff{Min: 10 * time.Millisecond, Max: 50 * time.Millisecond})))
 	})
 }
 
 func TestBackoffDefault(t *testing.T) {
 	for what, opts := range map[string][]Option{
 		"not said":    nil,
-		"zero":        {Backoff(layer.Backoff{})},
-		"linkerd's":   {Backoff(layer.DefaultBackoff())},
-		"jitter only": {Backoff(layer.Backoff{Jitter: 0.1})},
+		"zero":        {WithBackoff(layer.Backoff{})},
+		"linkerd's":   {WithBackoff(layer.DefaultBackoff())},
+		"jitter only": {WithBackoff(layer.Backoff{Jitter: 0.1})},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -80,7 +80,7 @@ func TestBackoffEndsWithContext(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began, news := time.Now(), 0
-		for range New(&refusing{}, Backoff(layer.Backoff{Min: time.Hour, Max: time.Hour})).Watch(ctx, "web:80") {
+		for range New(&refusing{}, WithBackoff(layer.Backoff{Min: time.Hour, Max: time.Hour})).Watch(ctx, "web:80") {
 			news++
 		}
 		assert.Equal(t, 1, news)
@@ -124,7 +124,7 @@ func TestBackoffBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn := &replaying{refusing{began: time.Now()}}
 		messages := 0
-		for _, err := range New(conn, Backoff(layer.Backoff{Min: time.Second, Max: time.Hour})).Watch(t.Context(), "web:80") {
+		for _, err := range New(conn, WithBackoff(layer.Backoff{Min: time.Second, Max: time.Hour})).Watch(t.Context(), "web:80") {
 			if err == nil {
 				messages++
 			}

@@ -101,7 +101,7 @@ func watch(ctx context.Context, t *testing.T, opts ...Option) *watching {
 	t.Helper()
 	c := newController()
 	addr, _ := c.serve(t, "")
-	opts = append([]Option{Backoff(layer.Backoff{Min: 1, Max: 1})}, opts...)
+	opts = append([]Option{WithBackoff(layer.Backoff{Min: 1, Max: 1})}, opts...)
 	pull, stop := iter.Pull2(New(dial(t, addr), opts...).Watch(ctx, "web:80"))
 	t.Cleanup(stop)
 	return &watching{t, c, pull, stop}

@@ -13,7 +13,7 @@
 // the connection's own matter (grpc.WithConnectParams): a stream that is opened
 // in the pause between two dials fails at once.
 //
-// Each stream has time limits, see [StreamLimits], which find a controller that does
+// Each stream has time limits, see [WithStreamLimits], which find a controller that does
 // not answer.
 //
 // A message can contain invalid parts. Each is ignored and logged, and the rest of

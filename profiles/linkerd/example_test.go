@@ -47,7 +47,7 @@ func ExampleNew() {
 	}
 	defer func() { _ = conn.Close() }()
 
-	source := linkerd.New(conn, linkerd.ContextToken(`{"ns":"emojivoto"}`))
+	source := linkerd.New(conn, linkerd.WithContextToken(`{"ns":"emojivoto"}`))
 	for profile, err := range source.Watch(context.Background(), "web-svc.emojivoto.svc.cluster.local:80") {
 		if err != nil {
 			fmt.Println(err) // news; the source tries again

@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// Names limits the requested targets to names below one of the suffixes, such as
-// "svc.cluster.local.", in addition to [Networks]. "." means all names. Whole labels are
+// WithSuffixes limits the requested targets to names below one of the suffixes, such as
+// "svc.cluster.local.", in addition to [WithNetworks]. "." means all names. Whole labels are
 // compared, without regard to case or a final dot. An empty suffix matches no name.
 // linkerd's proxy reads the suffixes from LINKERD2_PROXY_DESTINATION_PROFILE_SUFFIXES.
 //
-// Any other target has [profiles.ErrNoProfile] at once, without a call. Without Names and
+// Any other target has [profiles.ErrNoProfile] at once, without a call. Without WithSuffixes and
 // Networks, all targets are requested.
-func Names(suffixes ...string) Option {
+func WithSuffixes(suffixes ...string) Option {
 	return optionFunc(func(o *options) {
 		o.gated = true
 		for _, s := range suffixes {
@@ -25,12 +25,12 @@ func Names(suffixes ...string) Option {
 	})
 }
 
-// Networks limits the requested targets to addresses in one of the networks, in addition
-// to [Names]. An IPv6 network contains no IPv4 address. Networks panics if one is invalid.
-func Networks(networks ...netip.Prefix) Option {
+// WithNetworks limits the requested targets to addresses in one of the networks, in addition
+// to [WithSuffixes]. An IPv6 network contains no IPv4 address. Networks panics if one is invalid.
+func WithNetworks(networks ...netip.Prefix) Option {
 	for i, n := range networks {
 		if !n.IsValid() {
-			panic(fmt.Sprintf("linkerd: Networks: network %d of %d is not valid", i+1, len(networks)))
+			panic(fmt.Sprintf("linkerd: WithNetworks: network %d of %d is not valid", i+1, len(networks)))
 		}
 	}
 	return optionFunc(func(o *options) {

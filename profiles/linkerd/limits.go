@@ -9,7 +9,7 @@ import (
 	"github.com/gotower/gotower/internal/stream"
 )
 
-// Limits are the time limits of each stream, see [StreamLimits]. The zero value
+// Limits are the time limits of each stream, see [WithStreamLimits]. The zero value
 // means the limits that linkerd's chart sets for its proxies: 3 s, 5 min and 1 h.
 // A field below 0 means no limit. Time in which the consumer does not read counts
 // for Lifetime only.
@@ -27,10 +27,10 @@ type Limits struct {
 	Lifetime time.Duration
 }
 
-// StreamLimits sets the time limits of each stream. The default is the zero
+// WithStreamLimits sets the time limits of each stream. The default is the zero
 // [Limits]. The limits find a controller that does not answer, and they bound by
 // Lifetime how long a lost message has an effect.
-func StreamLimits(l Limits) Option {
+func WithStreamLimits(l Limits) Option {
 	return optionFunc(func(o *options) { o.limits = stream.Limits(l).OrDefault() })
 }
 

@@ -65,12 +65,12 @@ func TestStreamLimits(t *testing.T) {
 		least, most time.Duration // 0: it does not end
 		code        codes.Code    // or else it is routine
 	}{
-		"silence":             {opts: []Option{StreamLimits(Limits{})}, least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
-		"idle":                {opts: []Option{StreamLimits(Limits{})}, every: never, least: 5 * time.Minute, most: 330 * time.Second},
-		"old":                 {opts: []Option{StreamLimits(Limits{})}, every: time.Minute, least: time.Hour, most: 66 * time.Minute},
-		"too short":           {opts: []Option{StreamLimits(Limits{Idle: 1, Lifetime: 1})}, every: time.Second, least: 10 * time.Second, most: 11 * time.Second},
-		"silence is allowed":  {opts: []Option{StreamLimits(none)}},
-		"idleness is allowed": {opts: []Option{StreamLimits(none)}, every: never},
+		"silence":             {opts: []Option{WithStreamLimits(Limits{})}, least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
+		"idle":                {opts: []Option{WithStreamLimits(Limits{})}, every: never, least: 5 * time.Minute, most: 330 * time.Second},
+		"old":                 {opts: []Option{WithStreamLimits(Limits{})}, every: time.Minute, least: time.Hour, most: 66 * time.Minute},
+		"too short":           {opts: []Option{WithStreamLimits(Limits{Idle: 1, Lifetime: 1})}, every: time.Second, least: 10 * time.Second, most: 11 * time.Second},
+		"silence is allowed":  {opts: []Option{WithStreamLimits(none)}},
+		"idleness is allowed": {opts: []Option{WithStreamLimits(none)}, every: never},
 		"by default":          {least: 3 * time.Second, most: 3 * time.Second, code: codes.DeadlineExceeded},
 	} {
 		t.Run(name, func(t *testing.T) {

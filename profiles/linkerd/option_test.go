@@ -11,8 +11,8 @@ import (
 
 func TestInvalidOptions(t *testing.T) {
 	for want, f := range map[string]func(){
-		"linkerd: Networks: network 2 of 2 is not valid":   func() { Networks(netip.MustParsePrefix("10.0.0.0/8"), netip.Prefix{}) },
-		"linkerd: backoff: max 1s must be at least min 2s": func() { Backoff(layer.Backoff{Min: 2e9, Max: 1e9}) },
+		"linkerd: WithNetworks: network 2 of 2 is not valid": func() { WithNetworks(netip.MustParsePrefix("10.0.0.0/8"), netip.Prefix{}) },
+		"linkerd: backoff: max 1s must be at least min 2s":   func() { WithBackoff(layer.Backoff{Min: 2e9, Max: 1e9}) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}

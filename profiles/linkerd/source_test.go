@@ -23,7 +23,7 @@ import (
 )
 
 func TestRequest(t *testing.T) {
-	w := watch(t.Context(), t, ContextToken("a token"))
+	w := watch(t.Context(), t, WithContextToken("a token"))
 	p, ok, err := w.during(func() {
 		s := <-w.streams
 		assert.Equal(t, "k8s", s.GetScheme())
@@ -150,7 +150,7 @@ func TestControllerRestart(t *testing.T) {
 	c := newController()
 	addr := vacanttest.Addr(t)
 	_, stop := c.serve(t, addr)
-	pull, stopPulling := iter.Pull2(New(dial(t, addr), Backoff(layer.Backoff{Min: 1, Max: 1})).Watch(t.Context(), "web:80"))
+	pull, stopPulling := iter.Pull2(New(dial(t, addr), WithBackoff(layer.Backoff{Min: 1, Max: 1})).Watch(t.Context(), "web:80"))
 	defer stopPulling()
 	w := &watching{t: t, controller: c, pull: pull}
 	_, _, err := w.during(func() { (<-c.streams).messages <- fqn("one") })
@@ -175,7 +175,7 @@ func TestControllerRestart(t *testing.T) {
 // One message does not fill the log, and the next one says what is new in it.
 func TestLogIsNotFilled(t *testing.T) {
 	var out bytes.Buffer
-	w := watch(t.Context(), t, Logger(slog.New(slog.NewTextHandler(&out, nil))))
+	w := watch(t.Context(), t, WithLogger(slog.New(slog.NewTextHandler(&out, nil))))
 	lines := func() int {
 		defer out.Reset()
 		return bytes.Count(out.Bytes(), []byte("\n"))
@@ -219,7 +219,7 @@ func TestLogger(t *testing.T) {
 		}
 		return a
 	}}))
-	w := watch(t.Context(), t, Logger(log))
+	w := watch(t.Context(), t, WithLogger(log))
 	p, _, err := w.during(func() {
 		(<-w.streams).messages <- &destination.DestinationProfile{
 			FullyQualifiedName: "web", DstOverrides: []*destination.WeightedDst{{Authority: "nowhere", Weight: 1}},

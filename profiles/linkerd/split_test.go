@@ -36,10 +36,10 @@ func (get) Authority(string) string             { return apex }
 func (get) Path(p string) string                { return p }
 func (get) Query(string) string                 { return "" }
 func (get) Source(string) netip.AddrPort        { return netip.AddrPort{} }
-func (get) RequestHeader(string) layer.Fields   { return none{} }
+func (get) RequestHeader(string) layer.Header   { return none{} }
 func (get) Status(served) int                   { return 200 }
-func (get) ResponseHeader(served) layer.Fields  { return none{} }
-func (get) ResponseTrailer(served) layer.Fields { return none{} }
+func (get) ResponseHeader(served) layer.Header  { return none{} }
+func (get) ResponseTrailer(served) layer.Header { return none{} }
 func (get) Complete(ctx context.Context, s served, o layer.Observer) served {
 	return layer.AtReturn(ctx, s, o)
 }
@@ -86,12 +86,12 @@ type mesh struct {
 func newMesh(t *testing.T) *mesh {
 	m := &mesh{controller: newController(), t: t, taken: make(chan error), made: make(map[string]int)}
 	addr, _ := m.serve(t, "")
-	source := taken{New(dial(t, addr), Backoff(layer.Backoff{Min: 1, Max: 1})), m.taken}
+	source := taken{New(dial(t, addr), WithBackoff(layer.Backoff{Min: 1, Max: 1})), m.taken}
 	m.router = profiles.New(t.Context(), apex, source, get{},
 		func(authority string) layer.Service[string, served] {
 			m.made[authority]++
 			return layer.Func[string, served](func(ctx context.Context, _ string) (served, error) {
-				return served{authority, layer.RouteOf(ctx)}, nil
+				return served{authority, layer.RouteFromContext(ctx)}, nil
 			})
 		})
 	m.stream = <-m.streams

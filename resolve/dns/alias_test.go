@@ -73,12 +73,12 @@ func TestTheEndOfAnAliasElsewhere(t *testing.T) {
 			strings.Fields(strings.Repeat("web.test. lb.org. ", 4)),
 		},
 	} {
-		for _, family := range []Option{nil, IPv4Only()} {
+		for _, family := range []Option{nil, WithIPv4Only()} {
 			t.Run(fmt.Sprint(name, ", one family ", family != nil), func(t *testing.T) {
 				s := &server{}
 				s.put("all", tt.zone...)
 				s.fail(own(tt.elsewhere))
-				opts := []Option{Servers(s.loopback(t)), patient(), Attempts(1)}
+				opts := []Option{WithServers(s.loopback(t)), patient(), WithAttempts(1)}
 				if family != nil {
 					opts = append(opts, family)
 				}
@@ -116,7 +116,7 @@ func TestAnAliasOfOneFamilyElsewhere(t *testing.T) {
 			return []dnsmessage.Message{m}
 		}}
 	})
-	u, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), Attempts(1)), "web.test:80")
+	u, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithAttempts(1)), "web.test:80")
 	require.NoError(t, err)
 	assert.Equal(t, "replace 10.0.0.1:80", text(u))
 	assert.ElementsMatch(t, []string{"udp A web.test.", "udp AAAA web.test.", "udp AAAA lb.org."}, s.asked())

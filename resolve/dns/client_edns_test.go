@@ -20,7 +20,7 @@ func TestServersThatDoNotKnowEDNS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := &server{noEDNS: says}
 			s.put("web", "web.test. 60 A 10.0.0.1")
-			u, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only(), Attempts(1)), "web.test:80")
+			u, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only(), WithAttempts(1)), "web.test:80")
 			require.NoError(t, err)
 			assert.Equal(t, "replace 10.0.0.1:80", text(u))
 			assert.Equal(t, []string{"udp A web.test.", "udp A web.test."}, s.asked())
@@ -45,7 +45,7 @@ func TestRefusalsThatAreNotOfEDNS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &server{noEDNS: tt.says, fault: tt.fault}
-			_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only(), Attempts(1)), "web.test:80")
+			_, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only(), WithAttempts(1)), "web.test:80")
 			require.ErrorContains(t, err, "FORMERR")
 			assert.Len(t, s.asked(), tt.asked)
 		})

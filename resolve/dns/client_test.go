@@ -28,7 +28,7 @@ func first(ctx context.Context, r resolve.Resolver, target string) (resolve.Upda
 }
 
 // patient waits for servers that do answer as long as a slow machine takes.
-func patient() Option { return Timeout(time.Minute) }
+func patient() Option { return WithTimeout(time.Minute) }
 
 // text is an update in one line: "replace 10.0.0.1:80*10000".
 func text(u resolve.Update) string {
@@ -52,7 +52,7 @@ func TestTruncatedAnswerIsAskedForOverTCP(t *testing.T) {
 	}
 	s.put("web", lines...)
 	s.put("small", "small.test. 60 A 10.0.0.1")
-	r := New(Servers(s.loopback(t)), patient(), IPv4Only())
+	r := New(WithServers(s.loopback(t)), patient(), WithIPv4Only())
 
 	u, err := first(t.Context(), r, "web.test:80")
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestEDNSKeepsLargeAnswersOnUDP(t *testing.T) {
 		lines = append(lines, fmt.Sprintf("web.test. 60 A 10.0.1.%d", n))
 	}
 	s.put("web", lines...)
-	u, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only()), "web.test:80")
+	u, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only()), "web.test:80")
 	require.NoError(t, err)
 	assert.Len(t, u.Endpoints, 60)
 	assert.Equal(t, []string{"udp A web.test."}, s.asked())
@@ -84,7 +84,7 @@ func TestTruncatedOverTCPIsAnError(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
 	s.fail(always(reply{truncated: true}))
-	_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only(), Attempts(1)), "web.test:80")
+	_, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only(), WithAttempts(1)), "web.test:80")
 	require.ErrorContains(t, err, "the answer is truncated even over TCP")
 }
 
@@ -112,7 +112,7 @@ func TestAnswersOfOthersAreIgnored(t *testing.T) {
 					return []dnsmessage.Message{m, m}
 				}}
 			})
-			u, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only()), "web.test:80")
+			u, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only()), "web.test:80")
 			require.NoError(t, err)
 			assert.Equal(t, "replace 10.0.0.1:80", text(u))
 		})
@@ -131,7 +131,7 @@ func TestRightAnswerIsTakenInAnyCase(t *testing.T) {
 			return []dnsmessage.Message{m}
 		}}
 	})
-	u, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only()), "web.test:80")
+	u, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only()), "web.test:80")
 	require.NoError(t, err)
 	assert.Equal(t, "replace 10.0.0.2:80", text(u))
 }
@@ -144,7 +144,7 @@ func TestTCPIsRefusedOrCut(t *testing.T) {
 			s.put("web", "web.test. 60 A 10.0.0.1")
 			s.fail(always(reply{truncated: true}))
 			at := s.loopback(t)
-			r := New(Servers(at), patient(), IPv4Only(), Attempts(1), dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
+			r := New(WithServers(at), patient(), WithIPv4Only(), WithAttempts(1), dialer(func(ctx context.Context, network, address string) (net.Conn, error) {
 				if network == "tcp" && end != nil {
 					return nil, end
 				}
@@ -180,7 +180,7 @@ func TestWrongAnswerOverTCPIsAnError(t *testing.T) {
 			return []dnsmessage.Message{m}
 		}}
 	})
-	_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), IPv4Only(), Attempts(1)), "web.test:80")
+	_, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithIPv4Only(), WithAttempts(1)), "web.test:80")
 	require.ErrorContains(t, err, "the message over tcp is not the answer to the question")
 }
 
@@ -197,7 +197,7 @@ func TestConnectionsAreClosed(t *testing.T) {
 		open <- c
 		return c, err
 	}
-	r := New(Servers(at), patient(), dialer(dial))
+	r := New(WithServers(at), patient(), dialer(dial))
 	_, err := first(t.Context(), r, "web.test:80")
 	require.NoError(t, err)
 

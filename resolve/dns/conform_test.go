@@ -16,8 +16,8 @@ import (
 // quick asks again at once.
 func quick(at netip.AddrPort, more ...Option) *Resolver {
 	return New(append([]Option{
-		Servers(at), Refresh(time.Millisecond, time.Millisecond),
-		Backoff(resolve.Backoff{Min: time.Millisecond, Max: 2 * time.Millisecond}),
+		WithServers(at), WithRefresh(time.Millisecond, time.Millisecond),
+		WithBackoff(resolve.Backoff{Min: time.Millisecond, Max: 2 * time.Millisecond}),
 	}, more...)...)
 }
 

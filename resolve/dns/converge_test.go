@@ -55,7 +55,7 @@ func TestConvergesAtTheNextRefresh(t *testing.T) {
 }
 
 func testConverges(t *testing.T, how string, attempts int) {
-	r, s := bubble(Attempts(attempts), Timeout(time.Second))
+	r, s := bubble(WithAttempts(attempts), WithTimeout(time.Second))
 	s.fail(tenth(how))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -100,7 +100,7 @@ func TestClientsDoNotAskTogether(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		for range clients {
-			r, _ := bubble(dialer(n.dial), IPv4Only(), Attempts(1))
+			r, _ := bubble(dialer(n.dial), WithIPv4Only(), WithAttempts(1))
 			watch(ctx, r, "web.test:80")
 		}
 		assert.Len(t, s.asked(), clients)

@@ -15,7 +15,7 @@
 //	_http._tcp.web.example.org    the SRV records of the name
 //	_http._tcp.web.example.org:80 the same; if there are none, as web.example.org:80
 //	web.example.org:http          the same as _http._tcp.web.example.org, with the
-//	                              option NamedPorts: Kubernetes' named ports
+//	                              option WithNamedPorts: Kubernetes' named ports
 //	10.0.0.1:80, [fd00::1]:80     that endpoint, without a lookup
 //
 // The search list does not apply to a name with a dot at its end. A target of another
@@ -26,15 +26,15 @@
 // For a target with a host and a port, /etc/hosts comes first, as in Go's resolver:
 // a name in it is not asked for, with or without the search list. Its addresses of the
 // wanted families are the answer. The file is read again if it has changed, after at
-// least 5 s ([Refresh]). localhost and names that end in .localhost are 127.0.0.1 and
-// ::1 without a query, unless the file has them. See [HostsFile]. Hosts of SRV records
+// least 5 s ([WithRefresh]). localhost and names that end in .localhost are 127.0.0.1 and
+// ::1 without a query, unless the file has them. See [WithHostsFile]. Hosts of SRV records
 // are not looked up in the file.
 //
 // # Answers
 //
 // A and AAAA records are asked for concurrently. If one question fails, the lookup
 // fails, because half of an answer would remove the endpoints of the other family. A
-// network whose servers fail for one family needs [IPv4Only] or [IPv6Only]. A name
+// network whose servers fail for one family needs [WithIPv4Only] or [WithIPv6Only]. A name
 // without records of either is Empty, and a name that does not exist is DoesNotExist.
 // The unspecified addresses, 0.0.0.0 and ::, are ignored. DNS filters return them for
 // blocked names, and a connection to them would go to this host.
@@ -64,7 +64,7 @@
 //
 // A name is looked up again after the smallest TTL of the records that led to its
 // endpoints, or without endpoints after the negative TTL (RFC 2308, section 5). The
-// time is within the bounds of [Refresh], plus up to a tenth at random. While lookups
+// time is within the bounds of [WithRefresh], plus up to a tenth at random. While lookups
 // fail, the backoff replaces the TTL, each failure is yielded as an error, and the last
 // answer stays active. An unchanged answer is not yielded, except the first one after
 // a failure.

@@ -13,10 +13,10 @@ import (
 
 func ExampleNew() {
 	r := dns.New(
-		dns.Servers(netip.MustParseAddrPort("10.96.0.10:53")),
-		dns.Search(5, "default.svc.cluster.local", "svc.cluster.local", "cluster.local"),
-		dns.NamedPorts(),
-		dns.Refresh(5*time.Second, time.Minute),
+		dns.WithServers(netip.MustParseAddrPort("10.96.0.10:53")),
+		dns.WithSearch(5, "default.svc.cluster.local", "svc.cluster.local", "cluster.local"),
+		dns.WithNamedPorts(),
+		dns.WithRefresh(5*time.Second, time.Minute),
 	)
 	// An address needs no lookup, so this one is answered anywhere.
 	for update, err := range r.Resolve(context.Background(), "10.0.0.1:80") {
@@ -40,6 +40,6 @@ func ExampleResolver_Resolve() {
 	}
 	// Output:
 	// true dns: target "web..test:80": not a name that this resolver resolves: the name has an empty label
-	// true dns: target "web.test:http": not a name that this resolver resolves: the port "http" is a name, which the option NamedPorts would allow
+	// true dns: target "web.test:http": not a name that this resolver resolves: the port "http" is a name, which the option WithNamedPorts would allow
 	// true dns: target "10.0.0.1": not a name that this resolver resolves: an address needs a port that is a number: write 10.0.0.1:80 or [fd00::1]:80
 }

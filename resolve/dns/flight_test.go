@@ -83,8 +83,8 @@ func TestAsksAgainAfterTheSmallestTTL(t *testing.T) {
 		"behind an alias":  {[]string{"web.test. 90 CNAME b.test.", "b.test. 40 A 10.0.0.1"}, 40 * time.Second, nil},
 		"least":            {[]string{"web.test. 0 A 10.0.0.1"}, 5 * time.Second, nil},
 		"most":             {[]string{"web.test. 86400 A 10.0.0.1"}, 5 * time.Minute, nil},
-		"least by option":  {[]string{"web.test. 1 A 10.0.0.1"}, 2 * time.Second, []Option{Refresh(2*time.Second, 0)}},
-		"most by option":   {[]string{"web.test. 500 A 10.0.0.1"}, 10 * time.Second, []Option{Refresh(0, 10*time.Second)}},
+		"least by option":  {[]string{"web.test. 1 A 10.0.0.1"}, 2 * time.Second, []Option{WithRefresh(2*time.Second, 0)}},
+		"most by option":   {[]string{"web.test. 500 A 10.0.0.1"}, 10 * time.Second, []Option{WithRefresh(0, 10*time.Second)}},
 		"does not exist":   {[]string{"test. 50 SOA 100"}, 50 * time.Second, nil},
 		"minimum":          {[]string{"test. 100 SOA 50"}, 50 * time.Second, nil},
 		"negative, bounds": {[]string{"test. 3600 SOA 3600"}, 5 * time.Minute, nil},
@@ -144,7 +144,7 @@ func TestJitter(t *testing.T) {
 	between(t, least, 100*time.Second, 101*time.Second, "at the least")
 	between(t, most, 109*time.Second, 110*time.Second, "at the most")
 
-	o = New(Refresh(math.MaxInt64, 0)).options
+	o = New(WithRefresh(math.MaxInt64, 0)).options
 	assert.GreaterOrEqual(t, o.refresh(0), maxTTL, "no overflow")
 }
 
@@ -179,7 +179,7 @@ func TestFollowsTheZone(t *testing.T) {
 
 func TestFailureIsNewsAndTheSetStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, s := bubble(Attempts(1), IPv4Only(), Backoff(resolve.Backoff{Min: time.Second, Max: 4 * time.Second}))
+		r, s := bubble(WithAttempts(1), WithIPv4Only(), WithBackoff(resolve.Backoff{Min: time.Second, Max: 4 * time.Second}))
 		s.put("web", "web.test. 10 A 10.0.0.1")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -215,7 +215,7 @@ func TestFailureIsNewsAndTheSetStays(t *testing.T) {
 // In an hour without an answer, a target asks less than once in five seconds.
 func TestOutageOfAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, s := bubble(Attempts(1), IPv4Only())
+		r, s := bubble(WithAttempts(1), WithIPv4Only())
 		s.fail(always(reply{rcode: dnsmessage.RCodeServerFailure}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

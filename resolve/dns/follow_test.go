@@ -23,7 +23,7 @@ func TestFollowsResolvConf(t *testing.T) {
 		one.put("web", "web.test. 1 A 10.0.0.1")
 		other.put("web", "web.test. 1 A 10.0.0.2")
 		n := network{"10.1.0.1:53": one, "10.1.0.2:53": other}
-		r := New(ResolvConf(file), dialer(n.dial), IPv4Only(), Backoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
+		r := New(WithResolvConf(file), dialer(n.dial), WithIPv4Only(), WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		write("nameserver 10.1.0.1\n")

@@ -63,30 +63,30 @@ func TestHostsFile(t *testing.T) {
 	}{
 		"both families":                 {target: "web.test:80", want: "replace 10.0.0.1:80 [fd00::1]:80"},
 		"case and a dot at the end":     {target: "WEB.test.:80", want: "replace 10.0.0.1:80 [fd00::1]:80"},
-		"one family":                    {target: "web.test:80", opts: []Option{IPv6Only()}, want: "replace [fd00::1]:80"},
-		"the other family only":         {target: "web:80", opts: []Option{IPv6Only()}, want: "empty"},
-		"before the search list":        {target: "web:80", opts: []Option{Search(1, "a.test")}, want: "replace 10.0.0.1:80"},
+		"one family":                    {target: "web.test:80", opts: []Option{WithIPv6Only()}, want: "replace [fd00::1]:80"},
+		"the other family only":         {target: "web:80", opts: []Option{WithIPv6Only()}, want: "empty"},
+		"before the search list":        {target: "web:80", opts: []Option{WithSearch(1, "a.test")}, want: "replace 10.0.0.1:80"},
 		"blocked":                       {target: "ads.test:80", want: "empty"},
 		"localhost":                     {target: "localhost:80", want: "replace 127.0.0.1:80 [::1]:80"},
-		"localhost, IPv4":               {target: "LOCALHOST.:80", opts: []Option{IPv4Only()}, want: "replace 127.0.0.1:80"},
+		"localhost, IPv4":               {target: "LOCALHOST.:80", opts: []Option{WithIPv4Only()}, want: "replace 127.0.0.1:80"},
 		"below localhost":               {target: "web.localhost:80", want: "replace 127.0.0.1:80 [::1]:80"},
 		"below localhost, in the file":  {target: "here.localhost:80", want: "replace 10.0.0.7:80"},
-		"localhost without resolv.conf": {target: "localhost:80", opts: []Option{Servers(), ResolvConf(".")}, want: "replace 127.0.0.1:80 [::1]:80"},
-		"no file":                       {target: "localhost:80", opts: []Option{HostsFile("none")}, want: "replace 127.0.0.1:80 [::1]:80"},
+		"localhost without resolv.conf": {target: "localhost:80", opts: []Option{WithServers(), WithResolvConf(".")}, want: "replace 127.0.0.1:80 [::1]:80"},
+		"no file":                       {target: "localhost:80", opts: []Option{WithHostsFile("none")}, want: "replace 127.0.0.1:80 [::1]:80"},
 		"no regular file": {
-			target: "web.test:80", opts: []Option{HostsFile(os.DevNull), IPv4Only()}, want: "does not exist", asked: []string{"udp A web.test."},
+			target: "web.test:80", opts: []Option{WithHostsFile(os.DevNull), WithIPv4Only()}, want: "does not exist", asked: []string{"udp A web.test."},
 		},
 		"after SRV records": {
-			target: "_http._tcp.web.test:80", opts: []Option{IPv4Only()},
+			target: "_http._tcp.web.test:80", opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.1:80", asked: []string{"udp SRV _http._tcp.web.test."},
 		},
 		"another name": {
-			target: "localhost.test:80", opts: []Option{IPv4Only()}, want: "does not exist", asked: []string{"udp A localhost.test."},
+			target: "localhost.test:80", opts: []Option{WithIPv4Only()}, want: "does not exist", asked: []string{"udp A localhost.test."},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, s := bubble(append([]Option{HostsFile(path)}, tt.opts...)...)
+				r, s := bubble(append([]Option{WithHostsFile(path)}, tt.opts...)...)
 				u, err := first(t.Context(), r, tt.target)
 				require.NoError(t, err)
 				assert.Equal(t, tt.want, text(u))
@@ -99,7 +99,7 @@ func TestHostsFile(t *testing.T) {
 func TestHostsFileChanges(t *testing.T) {
 	path := writeHosts(t, "10.0.0.1 web.test\n")
 	synctest.Test(t, func(t *testing.T) {
-		r, s := bubble(HostsFile(path), IPv4Only())
+		r, s := bubble(WithHostsFile(path), WithIPv4Only())
 		s.put("web", "web.test. 60 A 10.0.0.9")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

@@ -20,16 +20,16 @@ import (
 )
 
 // noServer is a DNS server that nothing is served at.
-func noServer() dns.Option { return dns.Servers(netip.MustParseAddrPort("127.0.0.1:1")) }
+func noServer() dns.Option { return dns.WithServers(netip.MustParseAddrPort("127.0.0.1:1")) }
 
 func client(ctx context.Context, r *dns.Resolver, target string) *http.Client {
-	svc := httplayer.NewStack(layer.For[*http.Response](target)).
+	svc := httplayer.NewStack(layer.WithTarget[*http.Response](target)).
 		Timeout(time.Minute).
 		Retry(httplayer.RetryPolicy{}).
 		Queue(1000, 30*time.Second).
 		Service(balance.Resolve(ctx, r, target, func(ctx context.Context, t discover.Target) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
-		}, balance.Classify(httplayer.Classify)))
+		}, balance.WithClassifier(httplayer.Classify)))
 	return &http.Client{Transport: httplayer.RoundTripper(svc)}
 }
 

@@ -35,7 +35,7 @@ func TestLookups(t *testing.T) {
 			want: "replace 10.0.0.1:80 [fd00::1]:80", asked: []string{"A web.test.", "AAAA web.test."},
 		},
 		"one family by option": {
-			zone: []string{"web.test. 60 AAAA fd00::1", "web.test. 60 A 10.0.0.1"}, target: "web.test:80", opts: []Option{IPv6Only()},
+			zone: []string{"web.test. 60 AAAA fd00::1", "web.test. 60 A 10.0.0.1"}, target: "web.test:80", opts: []Option{WithIPv6Only()},
 			want: "replace [fd00::1]:80", asked: []string{"AAAA web.test."},
 		},
 		"an address twice": {
@@ -52,7 +52,7 @@ func TestLookups(t *testing.T) {
 		},
 		"services, one along that is nowhere": {
 			zone:   []string{"_h._t.w. 60 SRV 0 1 80 a.", "_h._t.w. 60 SRV 0 1 81 b.", "a. 60 A 0.0.0.0", "b. 60 A 10.0.0.2"},
-			target: "_h._t.w", additional: true, opts: []Option{IPv4Only()},
+			target: "_h._t.w", additional: true, opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.2:81*10000", asked: []string{"SRV _h._t.w.", "A a."},
 		},
 		"aliases": {
@@ -74,11 +74,11 @@ func TestLookups(t *testing.T) {
 			asked: []string{"SRV _http._tcp.web.test.", "A a.test.", "AAAA a.test.", "A b.test.", "AAAA b.test."},
 		},
 		"services, one family along": {
-			zone: two, target: "_http._tcp.web.test", additional: true, opts: []Option{IPv6Only()},
+			zone: two, target: "_http._tcp.web.test", additional: true, opts: []Option{WithIPv6Only()},
 			want: "replace [fd00::2]:8081*10000", asked: []string{"SRV _http._tcp.web.test.", "AAAA a.test."},
 		},
 		"a port that is a name": {
-			zone: two, target: "web.test:http", additional: true, opts: []Option{NamedPorts(), IPv4Only()},
+			zone: two, target: "web.test:http", additional: true, opts: []Option{WithNamedPorts(), WithIPv4Only()},
 			want: "replace 10.0.0.1:8080*5000 10.0.0.2:8081*15000", asked: []string{"SRV _http._tcp.web.test."},
 		},
 		"no port": {
@@ -86,15 +86,15 @@ func TestLookups(t *testing.T) {
 			want: "replace 10.0.0.1:80", asked: []string{"SRV web.test."},
 		},
 		"services before addresses": {
-			zone: append([]string{"web.test. 60 A 10.0.0.9"}, two...), target: "_http._tcp.web.test:80", additional: true, opts: []Option{IPv4Only()},
+			zone: append([]string{"web.test. 60 A 10.0.0.9"}, two...), target: "_http._tcp.web.test:80", additional: true, opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.1:8080*5000 10.0.0.2:8081*15000", asked: []string{"SRV _http._tcp.web.test."},
 		},
 		"else addresses": {
-			zone: []string{"web.test. 60 A 10.0.0.9", soa}, target: "_http._tcp.web.test:80", opts: []Option{IPv4Only()},
+			zone: []string{"web.test. 60 A 10.0.0.9", soa}, target: "_http._tcp.web.test:80", opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.9:80", asked: []string{"SRV _http._tcp.web.test.", "A web.test."},
 		},
 		"neither": {
-			zone: []string{"web.test. 60 TXT x", soa}, target: "_http._tcp.web.test:80", opts: []Option{IPv4Only()},
+			zone: []string{"web.test. 60 TXT x", soa}, target: "_http._tcp.web.test:80", opts: []Option{WithIPv4Only()},
 			want: "empty", asked: []string{"SRV _http._tcp.web.test.", "A web.test."},
 		},
 		"no service": {
@@ -110,7 +110,7 @@ func TestLookups(t *testing.T) {
 				"_h._t.w. 60 SRV 20 1 80 b.", "_h._t.w. 60 SRV 10 1 80 a.", "_h._t.w. 60 SRV 10 1 81 a.",
 				"a. 60 A 10.0.0.1", "b. 60 A 10.0.0.2",
 			},
-			target: "_h._t.w", opts: []Option{IPv4Only()},
+			target: "_h._t.w", opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.1:80*10000 10.0.0.1:81*10000", asked: []string{"SRV _h._t.w.", "A a."},
 		},
 		"the lowest priority with addresses": {
@@ -118,12 +118,12 @@ func TestLookups(t *testing.T) {
 				"_h._t.w. 60 SRV 30 1 80 c.", "_h._t.w. 60 SRV 20 1 80 b.", "_h._t.w. 60 SRV 10 1 80 a.", "_h._t.w. 60 SRV 5 1 0 d.",
 				"b. 60 A 10.0.0.2", "c. 60 A 10.0.0.3", "d. 60 A 10.0.0.4", soa,
 			},
-			target: "_h._t.w", opts: []Option{IPv4Only()},
+			target: "_h._t.w", opts: []Option{WithIPv4Only()},
 			want: "replace 10.0.0.2:80*10000", asked: []string{"SRV _h._t.w.", "A a.", "A b."},
 		},
 		"no priority with addresses": {
 			zone:   []string{"_h._t.w. 60 SRV 20 1 80 b.", "_h._t.w. 60 SRV 10 1 80 a.", soa},
-			target: "_h._t.w", opts: []Option{IPv4Only()},
+			target: "_h._t.w", opts: []Option{WithIPv4Only()},
 			want: "empty", asked: []string{"SRV _h._t.w.", "A a.", "A b."},
 		},
 		"a small weight is one": {
@@ -142,34 +142,34 @@ func TestLookups(t *testing.T) {
 		},
 		"search, found at once": {
 			zone:   []string{"web.a.test. 60 A 10.0.0.1", "web. 60 A 10.0.0.9"},
-			target: "web:80", opts: []Option{IPv4Only(), Search(1, "a.test", "b.test.")},
+			target: "web:80", opts: []Option{WithIPv4Only(), WithSearch(1, "a.test", "b.test.")},
 			want: "replace 10.0.0.1:80", asked: []string{"A web.a.test."},
 		},
 		"search, found last": {
 			zone:   []string{"web. 60 A 10.0.0.9", "web.b.test. 60 TXT x", soa},
-			target: "web:80", opts: []Option{IPv4Only(), Search(1, "a.test", "b.test.")},
+			target: "web:80", opts: []Option{WithIPv4Only(), WithSearch(1, "a.test", "b.test.")},
 			want: "replace 10.0.0.9:80", asked: []string{"A web.a.test.", "A web.b.test.", "A web."},
 		},
 		"search, not found": {
 			zone:   []string{"web.b.test. 60 TXT x", soa},
-			target: "web:80", opts: []Option{IPv4Only(), Search(1, "a.test", "b.test.")},
+			target: "web:80", opts: []Option{WithIPv4Only(), WithSearch(1, "a.test", "b.test.")},
 			want: "empty", asked: []string{"A web.a.test.", "A web.b.test.", "A web."},
 		},
 		"search, enough dots": {
-			zone: []string{soa}, target: "web.ns:80", opts: []Option{IPv4Only(), Search(1, "a.test")},
+			zone: []string{soa}, target: "web.ns:80", opts: []Option{WithIPv4Only(), WithSearch(1, "a.test")},
 			want: "does not exist", asked: []string{"A web.ns.", "A web.ns.a.test."},
 		},
 		"search, not enough dots": {
-			zone: []string{soa}, target: "web.ns:80", opts: []Option{IPv4Only(), Search(5, "a.test")},
+			zone: []string{soa}, target: "web.ns:80", opts: []Option{WithIPv4Only(), WithSearch(5, "a.test")},
 			want: "does not exist", asked: []string{"A web.ns.a.test.", "A web.ns."},
 		},
 		"search, complete": {
-			zone: []string{soa}, target: "web.:80", opts: []Option{IPv4Only(), Search(5, "a.test")},
+			zone: []string{soa}, target: "web.:80", opts: []Option{WithIPv4Only(), WithSearch(5, "a.test")},
 			want: "does not exist", asked: []string{"A web."},
 		},
 		"search, services": {
 			zone: []string{"_http._tcp.web.a.test. 60 SRV 0 0 80 c.", "c. 60 A 10.0.0.1"}, target: "web:http", additional: true,
-			opts: []Option{NamedPorts(), Search(5, "b.test", "a.test")},
+			opts: []Option{WithNamedPorts(), WithSearch(5, "b.test", "a.test")},
 			want: "replace 10.0.0.1:80", asked: []string{"SRV _http._tcp.web.b.test.", "SRV _http._tcp.web.a.test."},
 		},
 	} {
@@ -245,7 +245,7 @@ func TestPartOfALookupFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r, s := bubble(Attempts(1), Search(1, "a.test"))
+				r, s := bubble(WithAttempts(1), WithSearch(1, "a.test"))
 				s.put("zone", tt.zone...)
 				s.fail(func(_ string, q dnsmessage.Question) *reply {
 					if kindName(q.Type)+" "+q.Name.String() != tt.fails {

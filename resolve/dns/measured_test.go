@@ -46,7 +46,7 @@ func (t *tallies) take() map[string]int {
 func TestMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &tallies{n: map[string]int{}}
-		r, s := bubble(Measured(tallied{of: counts}), Refresh(time.Minute, time.Minute))
+		r, s := bubble(WithMetrics(tallied{of: counts}), WithRefresh(time.Minute, time.Minute))
 		s.put("zone", "web.test. 60 A 10.0.0.1", "web.test. 60 AAAA fd00::1", "_http._tcp.web.test. 60 SRV 0 5 80 web.test.")
 		s.put("soa", "test. 60 SOA 60")
 		for target, want := range map[string]map[string]int{
@@ -86,7 +86,7 @@ func TestMeasured(t *testing.T) {
 func TestMeasuredOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		counts := &tallies{n: map[string]int{}}
-		r, s := bubble(Measured(tallied{of: counts}))
+		r, s := bubble(WithMetrics(tallied{of: counts}))
 		s.fail(always(reply{silent: true}))
 		ctx, cancel := context.WithCancel(t.Context())
 		watch(ctx, r, "web.test.:80")

@@ -119,6 +119,6 @@ func dialer(dial dialFunc) Option { return option(func(o *options) { o.dial = di
 func bubble(opts ...Option) (*Resolver, *server) {
 	s := &server{}
 	n := network{"10.0.0.53:53": s}
-	all := []Option{Servers(netip.MustParseAddrPort("10.0.0.53:0")), dialer(n.dial)}
+	all := []Option{WithServers(netip.MustParseAddrPort("10.0.0.53:0")), dialer(n.dial)}
 	return New(slices.Concat(all, opts)...), s
 }

@@ -44,28 +44,28 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// ResolvConf sets the file that lists the servers, in the form of resolv.conf(5).
+// WithResolvConf sets the file that lists the servers, in the form of resolv.conf(5).
 // It is read at each lookup. The default is /etc/resolv.conf.
-func ResolvConf(file string) Option {
+func WithResolvConf(file string) Option {
 	return option(func(o *options) { o.file = file })
 }
 
-// HostsFile sets the file of names that need no DNS server, in the form of
+// WithHostsFile sets the file of names that need no DNS server, in the form of
 // hosts(5). The default is /etc/hosts, or System32\drivers\etc\hosts on Windows. A
 // file that does not exist has no names.
-func HostsFile(file string) Option {
+func WithHostsFile(file string) Option {
 	return option(func(o *options) { o.hosts = file })
 }
 
-// Servers sets the servers to ask, in this order, instead of those in the file. The
-// file is not read then, so the only search list is that of [Search]. Port 0 means
+// WithServers sets the servers to ask, in this order, instead of those in the file. The
+// file is not read then, so the only search list is that of [WithSearch]. Port 0 means
 // 53. Without servers, the default, those in the file are asked. An invalid address
 // panics.
-func Servers(servers ...netip.AddrPort) Option {
+func WithServers(servers ...netip.AddrPort) Option {
 	servers = slices.Clone(servers)
 	for i, s := range servers {
 		if !s.IsValid() {
-			panic(fmt.Sprintf("dns: Servers: address %d of %d is not valid", i+1, len(servers)))
+			panic(fmt.Sprintf("dns: WithServers: address %d of %d is not valid", i+1, len(servers)))
 		}
 		if s.Port() == 0 {
 			servers[i] = netip.AddrPortFrom(s.Addr(), dnsPort)
@@ -74,23 +74,23 @@ func Servers(servers ...netip.AddrPort) Option {
 	return option(func(o *options) { o.servers = servers })
 }
 
-// Search sets the domains to append to a name, in this order, instead of those in
+// WithSearch sets the domains to append to a name, in this order, instead of those in
 // the file. The name itself is tried first if it has at least ndots dots, and last
 // otherwise. A negative ndots and a domain that is not a name panic.
-func Search(ndots int, domains ...string) Option {
+func WithSearch(ndots int, domains ...string) Option {
 	atLeastZero("Search: ndots", ndots)
 	for _, domain := range domains {
 		if _, err := cleanName(domain); err != nil {
-			panic(fmt.Sprintf("dns: Search: domain %q: %v", domain, err))
+			panic(fmt.Sprintf("dns: WithSearch: domain %q: %v", domain, err))
 		}
 	}
 	s := &search{ndots: ndots, domains: slices.Clone(domains)}
 	return option(func(o *options) { o.search = s })
 }
 
-// Timeout sets how long to wait for one answer of one server. The default, and
+// WithTimeout sets how long to wait for one answer of one server. The default, and
 // 0, is the timeout in the file, or else 2 s. A negative duration panics.
-func Timeout(d time.Duration) Option {
+func WithTimeout(d time.Duration) Option {
 	atLeastZero("Timeout", d)
 	return option(func(o *options) { o.timeout = d })
 }
@@ -98,53 +98,53 @@ func Timeout(d time.Duration) Option {
 // maxAttempts limits Attempts.
 const maxAttempts = 100
 
-// Attempts sets how many times to try all servers for one question, 1 to 100. The
+// WithAttempts sets how many times to try all servers for one question, 1 to 100. The
 // default, and 0, is the number in the file, or else 2. Other numbers panic.
-func Attempts(n int) Option {
+func WithAttempts(n int) Option {
 	atLeastZero("Attempts", n)
 	if n > maxAttempts {
-		panic(fmt.Sprintf("dns: Attempts: %d is more than %d", n, maxAttempts))
+		panic(fmt.Sprintf("dns: WithAttempts: %d is more than %d", n, maxAttempts))
 	}
 	return option(func(o *options) { o.attempts = n })
 }
 
-// Refresh sets the bounds of the time after which a target is looked up again,
+// WithRefresh sets the bounds of the time after which a target is looked up again,
 // whatever its TTL is. Up to a tenth is added at random. The defaults, and 0, are 5
 // s and 5 min. If one bound is a default that contradicts the other, it is the
 // other. A negative duration and a most below least panic.
-func Refresh(least, most time.Duration) Option {
+func WithRefresh(least, most time.Duration) Option {
 	atLeastZero("Refresh: least", least)
 	atLeastZero("Refresh: most", most)
 	if most > 0 && most < least {
-		panic(fmt.Sprintf("dns: Refresh: most %v is below least %v: want more, or 0 for the default", most, least))
+		panic(fmt.Sprintf("dns: WithRefresh: most %v is below least %v: want more, or 0 for the default", most, least))
 	}
 	return option(func(o *options) { o.least, o.most = least, most })
 }
 
-// Backoff sets how long to wait after a lookup failed. The default is 100 ms to
+// WithBackoff sets how long to wait after a lookup failed. The default is 100 ms to
 // 60 s with a tenth of jitter. A field that is 0 has its default; one that is out of
 // range panics.
-func Backoff(b resolve.Backoff) Option {
+func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("dns: " + err.Error())
 	}
 	return option(func(o *options) { o.backoff = b })
 }
 
-// NamedPorts allows targets whose port is a name: "web.example.org:http" asks for
+// WithNamedPorts allows targets whose port is a name: "web.example.org:http" asks for
 // the SRV records of "_http._tcp.web.example.org". By default they are rejected.
-func NamedPorts() Option {
+func WithNamedPorts() Option {
 	return option(func(o *options) { o.namedPorts = true })
 }
 
-// IPv4Only resolves to IPv4 addresses only. The last of IPv4Only and [IPv6Only]
+// WithIPv4Only resolves to IPv4 addresses only. The last of WithIPv4Only and [WithIPv6Only]
 // applies.
-func IPv4Only() Option {
+func WithIPv4Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeA} })
 }
 
-// IPv6Only resolves to IPv6 addresses only.
-func IPv6Only() Option {
+// WithIPv6Only resolves to IPv6 addresses only.
+func WithIPv6Only() Option {
 	return option(func(o *options) { o.families = []dnsmessage.Type{dnsmessage.TypeAAAA} })
 }
 
@@ -184,7 +184,7 @@ func (o *options) refresh(ttl time.Duration) time.Duration {
 	return d + rand.N(d/10+1)
 }
 
-// Measured counts lookups in c. A lookup is all questions for the SRV records of a
+// WithMetrics counts lookups in c. A lookup is all questions for the SRV records of a
 // name, or for the addresses of a host in both families. Not counted are canceled
 // lookups, targets that are addresses or in the hosts file, and lookups that fail
 // because resolv.conf cannot be read. c has two labels:
@@ -194,9 +194,9 @@ func (o *options) refresh(ttl time.Duration) time.Duration {
 //	             not_found  it found none, or it failed
 //
 // A nil c panics.
-func Measured(c metrics.Counter) Option {
+func WithMetrics(c metrics.Counter) Option {
 	if c == nil {
-		panic("dns: Measured: the counter is nil")
+		panic("dns: WithMetrics: the counter is nil")
 	}
 	of := func(kind string) tally {
 		return tally{

@@ -64,17 +64,17 @@ func TestConfig(t *testing.T) {
 		opts []Option
 		want config
 	}{
-		"file": {[]Option{ResolvConf(file)}, config{[]netip.AddrPort{one}, search{[]string{"a"}, 3}, 7 * time.Second, 5}},
+		"file": {[]Option{WithResolvConf(file)}, config{[]netip.AddrPort{one}, search{[]string{"a"}, 3}, 7 * time.Second, 5}},
 		"options before file": {
-			[]Option{ResolvConf(file), Search(2, "b"), Timeout(time.Second), Attempts(1)},
+			[]Option{WithResolvConf(file), WithSearch(2, "b"), WithTimeout(time.Second), WithAttempts(1)},
 			config{[]netip.AddrPort{one}, search{[]string{"b"}, 2}, time.Second, 1},
 		},
 		"no file": {
-			[]Option{ResolvConf(file + "x")},
+			[]Option{WithResolvConf(file + "x")},
 			config{[]netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}, search{ndots: 1}, 2 * time.Second, 2},
 		},
 		"servers instead of file": {
-			[]Option{ResolvConf(file), Servers(nine, netip.MustParseAddrPort("10.0.0.1:0")), Timeout(0), Attempts(0)},
+			[]Option{WithResolvConf(file), WithServers(nine, netip.MustParseAddrPort("10.0.0.1:0")), WithTimeout(0), WithAttempts(0)},
 			config{[]netip.AddrPort{nine, one}, search{ndots: 1}, 2 * time.Second, 2},
 		},
 	} {
@@ -85,9 +85,9 @@ func TestConfig(t *testing.T) {
 	assert.Equal(t, "/etc/resolv.conf", New().options.file)
 
 	for want, opt := range map[string]Option{
-		"dns: read " + filepath.Dir(file) + ": is a directory": ResolvConf(filepath.Dir(file)),
+		"dns: read " + filepath.Dir(file) + ": is a directory": WithResolvConf(filepath.Dir(file)),
 	} {
-		_, err := first(t.Context(), New(ResolvConf(file), opt), "web:80")
+		_, err := first(t.Context(), New(WithResolvConf(file), opt), "web:80")
 		require.EqualError(t, err, want)
 	}
 }

@@ -27,8 +27,8 @@ func TestRotation(t *testing.T) {
 				good.put("web", "web.test. 60 A 10.0.0.1")
 				good.put("books", "books.test. 60 A 10.0.0.2")
 				n := network{"10.0.0.53:53": bad, "[fd00::53]:5353": good}
-				r := New(Servers(netip.MustParseAddrPort("10.0.0.53:0"), netip.MustParseAddrPort("[fd00::53]:5353")),
-					dialer(n.dial), IPv4Only())
+				r := New(WithServers(netip.MustParseAddrPort("10.0.0.53:0"), netip.MustParseAddrPort("[fd00::53]:5353")),
+					dialer(n.dial), WithIPv4Only())
 				start := time.Now()
 				u, err := first(t.Context(), r, "web.test:80")
 				require.NoError(t, err)
@@ -60,7 +60,7 @@ func TestRotation(t *testing.T) {
 // All servers, attempts times, each for the timeout; the error says which.
 func TestSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, s := bubble(Timeout(time.Second), Attempts(3), IPv4Only())
+		r, s := bubble(WithTimeout(time.Second), WithAttempts(3), WithIPv4Only())
 		s.fail(always(reply{silent: true}))
 		start := time.Now()
 		_, err := first(t.Context(), r, "web.test:80")
@@ -78,7 +78,7 @@ func TestNobodyListens(t *testing.T) {
 	require.NoError(t, err)
 	defer udp.Close()
 	at := netip.MustParseAddrPort(udp.LocalAddr().String())
-	_, err = first(t.Context(), New(Servers(at), patient(), Attempts(1)), "web.test:80")
+	_, err = first(t.Context(), New(WithServers(at), patient(), WithAttempts(1)), "web.test:80")
 	require.ErrorContains(t, err, "connection refused")
 }
 
@@ -89,7 +89,7 @@ func TestErrorsOfServers(t *testing.T) {
 	} {
 		s := &server{}
 		s.fail(always(reply{rcode: rcode}))
-		_, err := first(t.Context(), New(Servers(s.loopback(t)), patient(), Attempts(2), IPv6Only()), "web.test:80")
+		_, err := first(t.Context(), New(WithServers(s.loopback(t)), patient(), WithAttempts(2), WithIPv6Only()), "web.test:80")
 		require.ErrorContains(t, err, "AAAA of web.test. from 127.0.0.1:")
 		require.ErrorContains(t, err, ": "+want)
 		asked := 2

@@ -49,7 +49,7 @@ func TestOneLookupForAllStreams(t *testing.T) {
 func TestStreamsComeAndGo(t *testing.T) {
 	s := &server{}
 	s.put("web", "web.test. 60 A 10.0.0.1")
-	r := New(Servers(s.loopback(t)), patient())
+	r := New(WithServers(s.loopback(t)), patient())
 	var streams errgroup.Group
 	for range 8 {
 		streams.Go(func() error {
@@ -74,7 +74,7 @@ func TestStreamsComeAndGo(t *testing.T) {
 // error that is over.
 func TestSlowConsumerGetsTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, s := bubble(Attempts(1), IPv4Only())
+		r, s := bubble(WithAttempts(1), WithIPv4Only())
 		s.put("web", "web.test. 1 A 10.0.0.1")
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

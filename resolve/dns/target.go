@@ -113,7 +113,7 @@ func namedPort(service, name string, allowed bool) (string, error) {
 		return "", errPort
 	}
 	if !allowed {
-		return "", fmt.Errorf("the port %q is a name, which the option NamedPorts would allow", service)
+		return "", fmt.Errorf("the port %q is a name, which the option WithNamedPorts would allow", service)
 	}
 	return cleanName("_" + service + "._tcp." + name)
 }

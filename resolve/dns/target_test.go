@@ -49,7 +49,7 @@ func TestParseTargetErrors(t *testing.T) {
 		"web:-1":      "the port is not a number from 1 to 65535",
 		"web:8o_":     "the port is not a number from 1 to 65535",
 		"web:_http":   "the port is not a number from 1 to 65535",
-		"web:http":    `the port "http" is a name, which the option NamedPorts would allow`,
+		"web:http":    `the port "http" is a name, which the option WithNamedPorts would allow`,
 		"10.0.0.1":    "an address needs a port that is a number",
 		"10.0.0.1:":   "an address needs a port that is a number",
 		"10.0.0.1:0":  "the port is not a number from 1 to 65535",
@@ -82,7 +82,7 @@ func TestParseTargetErrors(t *testing.T) {
 
 // A target that cannot be one ends the stream, and nothing is asked.
 func TestUnresolvable(t *testing.T) {
-	r := New(Servers(netip.MustParseAddrPort("127.0.0.1:1")))
+	r := New(WithServers(netip.MustParseAddrPort("127.0.0.1:1")))
 	for _, in := range []string{"a..b:80", "web:http", "", "10.0.0.1"} {
 		n := 0
 		for u, err := range r.Resolve(t.Context(), in) {

@@ -32,7 +32,7 @@
 // Names are compared as they are written, including case and port. An endpoint with a
 // server_name and no identity uses TLS; one with neither uses cleartext. Protocol,
 // identity, server_name, authority and opaque_port only take effect if the program's
-// discover.Make uses them. The same file as JSON:
+// discover.MakeService uses them. The same file as JSON:
 //
 //	{"destinations": {"web:80": {"endpoints": [{"addr": "10.0.0.1:80", "weight": 20000}]}}}
 //
@@ -43,7 +43,7 @@
 //
 // # Changes
 //
-// The file is polled twice a second ([PollEvery]). A poll compares the file that the
+// The file is polled twice a second ([WithPollInterval]). A poll compares the file that the
 // path leads to, its size and its time. So a rename, a swapped symbolic link and a
 // Kubernetes ConfigMap mounted as a volume are detected. A ConfigMap mounted with a
 // subPath is never updated. Replace the file in one of these ways. A file that is

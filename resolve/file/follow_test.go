@@ -234,16 +234,16 @@ func TestWhatIsNotAFileOfReasonableSize(t *testing.T) {
 	content := web("10.0.0.1:80")
 	path := temp(t, content)
 	synctest.Test(t, func(t *testing.T) {
-		small := follows(t, New(path, MaxSize(int64(len(content)-1))), "web")
-		small.expect(t, 0, fmt.Sprintf("file: %s is larger than %d bytes: split it, or allow more with MaxSize", path, len(content)-1))
-		enough := follows(t, New(path, MaxSize(int64(len(content)))), "web")
+		small := follows(t, New(path, WithMaxSize(int64(len(content)-1))), "web")
+		small.expect(t, 0, fmt.Sprintf("file: %s is larger than %d bytes: split it, or allow more with WithMaxSize", path, len(content)-1))
+		enough := follows(t, New(path, WithMaxSize(int64(len(content)))), "web")
 		enough.expect(t, 0, "replace 10.0.0.1:80")
-		follows(t, New(path, MaxSize(1<<63-1), PollEvery(0)), "web").expect(t, 0, "replace 10.0.0.1:80")
+		follows(t, New(path, WithMaxSize(1<<63-1), WithPollInterval(0)), "web").expect(t, 0, "replace 10.0.0.1:80")
 		dir := filepath.Dir(path)
 		follows(t, New(dir), "web").expect(t, 0, "file: "+dir+" is not a regular file (d---------)")
 
 		require.NoError(t, os.WriteFile(path, []byte(strings.Repeat("#", 16<<20)+"\n"), 0o600))
-		follows(t, New(path), "web").expect(t, 0, "file: "+path+" is larger than 16777216 bytes: split it, or allow more with MaxSize")
+		follows(t, New(path), "web").expect(t, 0, "file: "+path+" is larger than 16777216 bytes: split it, or allow more with WithMaxSize")
 	})
 }
 

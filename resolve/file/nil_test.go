@@ -10,9 +10,9 @@ import (
 func TestInvalidArguments(t *testing.T) {
 	require.NotNil(t, New("web.yaml", nil))
 	for want, f := range map[string]func(){
-		"file: New: the path is empty":               func() { New("") },
-		"file: PollEvery: -1ns must not be negative": func() { PollEvery(-1) },
-		"file: MaxSize: -1 must not be negative":     func() { MaxSize(-1) },
+		"file: New: the path is empty":                      func() { New("") },
+		"file: WithPollInterval: -1ns must not be negative": func() { WithPollInterval(-1) },
+		"file: WithMaxSize: -1 must not be negative":        func() { WithMaxSize(-1) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}

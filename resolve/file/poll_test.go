@@ -81,7 +81,7 @@ func TestAContextThatIsDoneStartsNothing(t *testing.T) {
 
 // However streams come and go, each gets its answer, and none leaves a poller.
 func TestStreamsThatComeAndGo(t *testing.T) {
-	r := New(temp(t, web("10.0.0.1:80")), PollEvery(time.Millisecond))
+	r := New(temp(t, web("10.0.0.1:80")), WithPollInterval(time.Millisecond))
 	var wait sync.WaitGroup
 	for range 8 {
 		wait.Go(func() {

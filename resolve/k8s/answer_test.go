@@ -137,11 +137,11 @@ func TestFamilies(t *testing.T) {
 	eighty := portRef{number: 80}
 	const ipv4, ipv6 = "replace 10.0.0.1:8080 10.0.0.2:8080", "replace [fd00::1]:8080 [fd00::2]:8080"
 	expect(t, ipv6, known(t, both, four, six), eighty)
-	expect(t, ipv4, known(t, both, four, six), eighty, PreferIPv4())
-	expect(t, ipv4, known(t, both, four, six), eighty, PreferIPv6(), PreferIPv4())
-	expect(t, ipv6, known(t, svc("web", 80), four, six), eighty, PreferIPv6())
+	expect(t, ipv4, known(t, both, four, six), eighty, WithPreferIPv4())
+	expect(t, ipv4, known(t, both, four, six), eighty, WithPreferIPv6(), WithPreferIPv4())
+	expect(t, ipv6, known(t, svc("web", 80), four, six), eighty, WithPreferIPv6())
 	expect(t, ipv4, known(t, svc("web", 80), four, six), eighty)
-	expect(t, ipv4, known(t, svc("web", 80), four), eighty, PreferIPv6())
+	expect(t, ipv4, known(t, svc("web", 80), four), eighty, WithPreferIPv6())
 
 	unsaid := svc("web", 80)
 	unsaid.Spec.IPFamilies = nil
@@ -188,20 +188,20 @@ func TestHintsOfZones(t *testing.T) {
 	eighty := portRef{number: 80}
 	all := list(at("10.0.0.1", hinted("a")), at("10.0.0.2", hinted("b", "a")), at("10.0.0.3", hinted("b")),
 		at("10.0.0.4", unready))
-	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", all, eighty, Zone("a"))
-	expect(t, "replace 10.0.0.2:80 10.0.0.3:80", all, eighty, Zone("b"))
+	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", all, eighty, WithZone("a"))
+	expect(t, "replace 10.0.0.2:80 10.0.0.3:80", all, eighty, WithZone("b"))
 	const everyone = "replace 10.0.0.1:80 10.0.0.2:80 10.0.0.3:80"
 	expect(t, everyone, all, eighty)
-	expect(t, everyone, all, eighty, Zone("c")) // meant for nobody there
+	expect(t, everyone, all, eighty, WithZone("c")) // meant for nobody there
 	for _, without := range []func(*discoveryv1.Endpoint){func(*discoveryv1.Endpoint) {}, hinted()} {
-		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, Zone("b"))
-		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, Zone("a"))
+		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("b"))
+		expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", hinted("a")), at("10.0.0.2", without)), eighty, WithZone("a"))
 	}
 	// Of those that drain, all are taken.
 	drain := func(zone string) func(*discoveryv1.Endpoint) {
 		return func(e *discoveryv1.Endpoint) { hinted(zone)(e); draining(e) }
 	}
-	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", drain("a")), at("10.0.0.2", drain("b"))), eighty, Zone("a"))
+	expect(t, "replace 10.0.0.1:80 10.0.0.2:80", list(at("10.0.0.1", drain("a")), at("10.0.0.2", drain("b"))), eighty, WithZone("a"))
 }
 
 func TestWhatIsPassedOver(t *testing.T) {

@@ -76,7 +76,7 @@ func TestConforms(t *testing.T) {
 	resolvetest.Run(t, resolvetest.Subject{
 		New: func(t testing.TB) (resolve.Resolver, resolvetest.Source) {
 			c := newCluster()
-			r := New(c.client, Backoff(resolve.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond}))
+			r := New(c.client, WithBackoff(resolve.Backoff{Min: time.Millisecond, Max: 4 * time.Millisecond}))
 			return withoutService(t, r), resolvetest.Source{
 				Set:          c.set,
 				Empty:        func(target string) { c.set(target) },

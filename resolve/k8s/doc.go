@@ -19,7 +19,7 @@
 //	web.prod:80                      a Service, and one of its ports by number
 //	web.prod:http                    or by name
 //	web.prod.svc:80
-//	web.prod.svc.cluster.local:80    see the option ClusterDomain
+//	web.prod.svc.cluster.local:80    see the option WithClusterDomain
 //	web:80                           with the option Namespace
 //
 // Capitals do not matter. Anything else is final: resolve.ErrUnresolvable.
@@ -44,10 +44,10 @@
 // several addresses in one endpoint the first counts.
 //
 // A Service with addresses of both families gives those of one, so that no
-// backend counts twice: the one that is preferred ([PreferIPv4], [PreferIPv6]),
+// backend counts twice: the one that is preferred ([WithPreferIPv4], [WithPreferIPv6]),
 // or else the Service's first; the other one if that has no ready endpoint.
 //
-// With [Zone], if each ready endpoint has hints (hints.forZones) and one is for
+// With [WithZone], if each ready endpoint has hints (hints.forZones) and one is for
 // the caller's zone, those for that zone are all there is; else all are. Hints
 // for nodes are passed over.
 //
@@ -60,7 +60,7 @@
 // are none. An update follows each such error, with what is of use, even if that
 // is as it was: it says that nothing is lost.
 //
-// To resolve.KeepLastGood, such an update is one that follows an error. Where it
+// To resolve.ServeStale, such an update is one that follows an error. Where it
 // says that there is nothing, as of a port that went or a Service that becomes
 // an ExternalName, it is held back for Grace, though it is not in doubt.
 //
@@ -69,7 +69,7 @@
 // A list or a watch that fails is an error that says, as far as it is known,
 // what to do about it; what was known stays in force. It is tried again after
 // 800 ms, then twice as long up to 30 s, with up to as much again at random
-// ([Backoff]); a watch of 10 s makes that start anew. The first update once all
+// ([WithBackoff]); a watch of 10 s makes that start anew. The first update once all
 // watches stand again says the whole set, even if that is as it was. A list that
 // takes 30 s has failed, and so has a watch that ends within a second and told
 // of nothing. Nothing of this is logged here; client-go itself traces a list that
@@ -88,7 +88,7 @@
 //	config, err := rest.InClusterConfig() // or clientcmd, for a kubeconfig
 //	config.QPS = -1
 //	client, err := kubernetes.NewForConfig(config)
-//	resolver := k8s.New(client, k8s.Zone("eu-1a"))
+//	resolver := k8s.New(client, k8s.WithZone("eu-1a"))
 //
 // A client of client-go's lets 5 requests a second through, unless its
 // rest.Config says otherwise; each Service takes four to begin with. Set QPS and

@@ -16,8 +16,8 @@ func TestInvalidArguments(t *testing.T) {
 	require.NotNil(t, New(fake.NewClientset(), nil))
 	for want, f := range map[string]func(){
 		"k8s: New: the client is nil": func() { New(nil) },
-		`k8s: Namespace: "a_b" has the character '_'; there may be a-z, 0-9 and -`: func() { Namespace("a_b") },
-		"k8s: backoff: max 1s must be at least min 2s":                             func() { Backoff(resolve.Backoff{Min: 2e9, Max: 1e9}) },
+		`k8s: WithNamespace: "a_b" has the character '_'; there may be a-z, 0-9 and -`: func() { WithNamespace("a_b") },
+		"k8s: backoff: max 1s must be at least min 2s":                                 func() { WithBackoff(resolve.Backoff{Min: 2e9, Max: 1e9}) },
 	} {
 		assert.PanicsWithValue(t, want, f)
 	}

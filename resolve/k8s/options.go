@@ -43,47 +43,47 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// Namespace sets the namespace of targets that name none, such as "web:80". The
+// WithNamespace sets the namespace of targets that name none, such as "web:80". The
 // default, and "", is to reject those. A name that cannot be a namespace panics.
-func Namespace(name string) Option {
+func WithNamespace(name string) Option {
 	if why := notLabel(name); name != "" && why != "" {
-		panic(fmt.Sprintf("k8s: Namespace: %q %s", name, why))
+		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, why))
 	}
 	return option(func(o *options) { o.namespace = name })
 }
 
-// ClusterDomain sets what may stand after "name.namespace.svc". The default, and
+// WithClusterDomain sets what may stand after "name.namespace.svc". The default, and
 // "", is "cluster.local".
-func ClusterDomain(domain string) Option {
+func WithClusterDomain(domain string) Option {
 	return option(func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) })
 }
 
-// PreferIPv4 takes the IPv4 addresses of a Service that has both, whichever its
-// first family is. The last of PreferIPv4 and [PreferIPv6] counts.
-func PreferIPv4() Option {
+// WithPreferIPv4 takes the IPv4 addresses of a Service that has both, whichever its
+// first family is. The last of WithPreferIPv4 and [WithPreferIPv6] counts.
+func WithPreferIPv4() Option {
 	return option(func(o *options) { o.prefer = corev1.IPv4Protocol })
 }
 
-// PreferIPv6 takes the IPv6 addresses of a Service that has both, whichever its
+// WithPreferIPv6 takes the IPv6 addresses of a Service that has both, whichever its
 // first family is.
-func PreferIPv6() Option {
+func WithPreferIPv6() Option {
 	return option(func(o *options) { o.prefer = corev1.IPv6Protocol })
 }
 
-// Zone names the zone that the caller is in, as the nodes' label
+// WithZone names the zone that the caller is in, as the nodes' label
 // topology.kubernetes.io/zone has it, and makes the resolver follow the hints of
 // topology aware routing; see the package's documentation. The default, and "",
 // is to pass the hints over.
-func Zone(own string) Option {
+func WithZone(own string) Option {
 	return option(func(o *options) { o.zone = own })
 }
 
-// Backoff sets how long to wait before a list or a watch that failed is tried
+// WithBackoff sets how long to wait before a list or a watch that failed is tried
 // again. The zero value, the default, means what client-go has: 800 ms, doubled
 // each time up to 30 s, and up to as much again at random. Otherwise a field that is
 // 0 has the default of [resolve.Backoff], and one that is out of range panics. After
 // a watch that the API server ends because it is overloaded, Jitter is added to Max.
-func Backoff(b resolve.Backoff) Option {
+func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("k8s: " + err.Error())
 	}

@@ -187,7 +187,7 @@ func TestBackoffIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster()
 		c.refuse = always(apierrors.NewServiceUnavailable("down"))
-		f := follows(t, New(c.client, Backoff(resolve.Backoff{Min: time.Second, Max: 4 * time.Second})), "web.default:80")
+		f := follows(t, New(c.client, WithBackoff(resolve.Backoff{Min: time.Second, Max: 4 * time.Second})), "web.default:80")
 		defer f.stop()
 		for _, want := range []int{1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5} { // at 0, 1, 3, 7, 11 s
 			synctest.Wait()
@@ -195,7 +195,7 @@ func TestBackoffIsFollowed(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 	})
-	require.Equal(t, newOptions(nil), newOptions([]Option{Backoff(resolve.Backoff{Min: 1}), Backoff(resolve.Backoff{})}))
+	require.Equal(t, newOptions(nil), newOptions([]Option{WithBackoff(resolve.Backoff{Min: 1}), WithBackoff(resolve.Backoff{})}))
 }
 
 // A server that takes a list and says nothing is an outage too; and a stream

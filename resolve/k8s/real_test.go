@@ -19,7 +19,7 @@ import (
 func TestRealAPIServer(t *testing.T) {
 	server := startAPIServer(t)
 	ctx, admin := t.Context(), server.client(t, adminToken)
-	r := New(admin, Backoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond, Jitter: 0.1}))
+	r := New(admin, WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond, Jitter: 0.1}))
 	services, endpointSlices := admin.CoreV1().Services("default"), admin.DiscoveryV1().EndpointSlices("default")
 
 	// What the API server itself publishes.
@@ -75,7 +75,7 @@ func TestRealAPIServer(t *testing.T) {
 func TestRealAPIServerRights(t *testing.T) {
 	server := startAPIServer(t)
 	ctx, admin := t.Context(), server.client(t, adminToken)
-	guest := New(server.client(t, guestToken), Backoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond}))
+	guest := New(server.client(t, guestToken), WithBackoff(resolve.Backoff{Min: 50 * time.Millisecond, Max: 400 * time.Millisecond}))
 	f := listen(t, guest, "kubernetes.default:https")
 	f.until(t, "needs a Role in namespace default with the verbs list and watch on the resource")
 	meta := metav1.ObjectMeta{Name: "guest", Namespace: "default"}

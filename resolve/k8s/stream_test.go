@@ -104,7 +104,7 @@ func TestWhatIsAmissIsSaidOnce(t *testing.T) {
 func TestWhatIsAmissIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(svc("web", 80), slice("a", "web", 80, at("10.0.0.1")))
-		keeper := resolve.KeepLastGood(New(c.client), resolve.KeepPolicy{MaxAge: time.Minute})
+		keeper := resolve.ServeStale(New(c.client), resolve.StalePolicy{MaxAge: time.Minute})
 		f := follows(t, keeper, "web.default:80")
 		defer f.stop()
 		f.expect(t, "replace 10.0.0.1:80")
@@ -113,7 +113,7 @@ func TestWhatIsAmissIsNoOutage(t *testing.T) {
 			"replace 10.0.0.1:80")
 		time.Sleep(time.Hour)
 		f.expect(t)
-		require.Zero(t, keeper.Kept()[0].Age)
+		require.Zero(t, keeper.Status()[0].Age)
 	})
 }
 
@@ -124,7 +124,7 @@ func TestOtherServicesAreNotSeen(t *testing.T) {
 		far.Namespace = "other"
 		c := newCluster(svc("web", 80), svc("books", 80), slice("a", "web", 80, at("10.0.0.1")),
 			slice("b", "books", 80, at("10.0.0.2")), far)
-		r := New(c.client, Namespace("default"))
+		r := New(c.client, WithNamespace("default"))
 		web, books := follows(t, r, "web:80"), follows(t, r, "books:80")
 		defer web.stop()
 		defer books.stop()

@@ -86,7 +86,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 		return object{name: labels[0], namespace: namespace}, nil
 	}
 	return object{}, fmt.Errorf("not the name of a Service: write name.namespace or name.namespace.svc.%s; "+
-		"for another domain of the cluster, set the option ClusterDomain", domain)
+		"for another domain of the cluster, set the option WithClusterDomain", domain)
 }
 
 // parsePort takes digits for a number, though a name could be that too.

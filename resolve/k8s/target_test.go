@@ -56,7 +56,7 @@ func TestParseTargetSaysWhatIsWrong(t *testing.T) {
 		{"fd00::1", "an IP address is not the name of a Service"},
 		{"pod-0.web.prod.svc.cluster.local:80", "not the name of a Service: write name.namespace"},
 		{"web.svc.cluster.local:80", "not the name of a Service"},
-		{"web.prod.svc.example.org:80", "set the option ClusterDomain"},
+		{"web.prod.svc.example.org:80", "set the option WithClusterDomain"},
 		{"www.example.org:80", "not the name of a Service"},
 	} {
 		_, err := parseTarget(tt.text, "", "cluster.local")
@@ -67,7 +67,7 @@ func TestParseTargetSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestOptionsOfNames(t *testing.T) {
-	o := newOptions([]Option{Namespace("prod"), ClusterDomain(".Example.Org.")})
+	o := newOptions([]Option{WithNamespace("prod"), WithClusterDomain(".Example.Org.")})
 	got, err := parseTarget("web.a.svc.example.org:80", o.namespace, o.domain)
 	require.NoError(t, err)
 	assert.Equal(t, object{"a", "web"}, got.object)

@@ -16,5 +16,5 @@
 //
 // go-kit knows no target that does not exist: one without instances is empty.
 // Nor does it know weights and labels, unless they can be read from the text of
-// an instance; see [Parse].
+// an instance; see [WithParse].
 package kit

@@ -144,7 +144,7 @@ func (r *reader) addresses(ctx context.Context, host string) ([]netip.Addr, erro
 		return []netip.Addr{ip.Unmap()}, nil
 	}
 	if r.lookup == nil {
-		return nil, errors.New("a host name, not an IP address: set kit.Lookup, or register addresses")
+		return nil, errors.New("a host name, not an IP address: set kit.WithLookup, or register addresses")
 	}
 	ips, err := r.lookup(ctx, host)
 	if err != nil {
@@ -171,7 +171,7 @@ type lookupError struct{ error }
 
 func (e lookupError) Unwrap() error { return e.error }
 
-// parsed reads an instance as the option Parse says.
+// parsed reads an instance as the option WithParse says.
 func (r *reader) parsed(text string) ([]resolve.Endpoint, error) {
 	e, err := r.parse(text)
 	switch {

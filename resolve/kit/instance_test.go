@@ -25,7 +25,7 @@ func TestLookup(t *testing.T) {
 		}
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"web:80", "10.0.0.9:80"}})
-		r := New(reg.make, Lookup(func(_ context.Context, host string) ([]netip.Addr, error) {
+		r := New(reg.make, WithLookup(func(_ context.Context, host string) ([]netip.Addr, error) {
 			if ips, ok := table[host]; ok {
 				return ips, nil
 			}
@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 	r := New(func(string) (sd.Instancer, error) {
 		return sd.FixedInstancer{"10.0.0.1:80 7", "bad", "no port", "nowhere"}, nil
 	},
-		Parse(func(s string) (e resolve.Endpoint, err error) {
+		WithParse(func(s string) (e resolve.Endpoint, err error) {
 			switch s {
 			case "bad":
 				return e, errors.New("is bad")
@@ -111,7 +111,7 @@ func TestAnUnreadableInstanceAndKeepLastGood(t *testing.T) {
 			ten = append(ten, fmt.Sprintf("10.0.0.%d:80", i+1))
 		}
 		reg.say("web", sd.Event{Instances: ten})
-		keeper := resolve.KeepLastGood(New(reg.make), resolve.KeepPolicy{MaxLoss: 0.5})
+		keeper := resolve.ServeStale(New(reg.make), resolve.StalePolicy{MaxLoss: 0.5})
 		var set resolve.Set
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

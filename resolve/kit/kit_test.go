@@ -110,7 +110,7 @@ func TestErrorsAreNews(t *testing.T) {
 			"replace 10.0.0.1:80",
 			`kit: "web": registry is away`,
 			`kit: "web": instance "10.0.0.3": not host:port: address 10.0.0.3: missing port in address`,
-			`kit: "web": instance "web:80": a host name, not an IP address: set kit.Lookup, or register addresses`,
+			`kit: "web": instance "web:80": a host name, not an IP address: set kit.WithLookup, or register addresses`,
 			"replace 10.0.0.2:80",
 			`kit: "web": instance "nothing": not host:port: address nothing: missing port in address`,
 			"empty", "end",
@@ -130,7 +130,7 @@ func TestMakerFailsAndIsTriedAgain(t *testing.T) {
 		r := New(func(string) (sd.Instancer, error) {
 			tries = append(tries, time.Since(start))
 			return answers[len(tries)-1]()
-		}, Backoff(resolve.Backoff{Min: time.Second, Max: time.Minute}))
+		}, WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Minute}))
 		ctx, cancel := context.WithCancel(t.Context())
 		got := follow(ctx, r, "web")
 		time.Sleep(time.Minute)

@@ -16,7 +16,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// zone is what a scripted Lookup finds, and when it was asked.
+// zone is what a scripted WithLookup finds, and when it was asked.
 type zone struct {
 	mu    sync.Mutex
 	hosts map[string][]netip.Addr
@@ -63,7 +63,7 @@ func TestALookUpThatFailedIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		z := newZone()
 		r := New(func(string) (sd.Instancer, error) { return sd.FixedInstancer{"web:80"}, nil },
-			Lookup(z.lookup), Backoff(resolve.Backoff{Min: time.Second, Max: time.Minute}))
+			WithLookup(z.lookup), WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Minute}))
 		ctx, cancel := context.WithCancel(t.Context())
 		got := follow(ctx, r, "web")
 		time.Sleep(4 * time.Second)
@@ -89,7 +89,7 @@ func TestALookUpThatGoesOnFailing(t *testing.T) {
 		z.set("a", "10.0.0.1", "10.0.0.2")
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"a:80", "b:80"}})
-		r := New(reg.make, Lookup(z.lookup), Backoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
+		r := New(reg.make, WithLookup(z.lookup), WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
 		ctx, cancel := context.WithCancel(t.Context())
 		got := follow(ctx, r, "web")
 		hour := func(does func()) {
@@ -130,8 +130,8 @@ func TestALookUpIsNoAnswerOfTheRegistry(t *testing.T) {
 		z.set("a", "10.0.0.1")
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"a:80", "b:80"}})
-		r := New(reg.make, Lookup(z.lookup), Backoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
-		keeper := resolve.KeepLastGood(r, resolve.KeepPolicy{MaxAge: time.Hour})
+		r := New(reg.make, WithLookup(z.lookup), WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Second}))
+		keeper := resolve.ServeStale(r, resolve.StalePolicy{MaxAge: time.Hour})
 		ctx, cancel := context.WithCancel(t.Context())
 		got := follow(ctx, keeper, "web")
 		time.Sleep(time.Minute + time.Second/2) // between two look-ups
@@ -139,7 +139,7 @@ func TestALookUpIsNoAnswerOfTheRegistry(t *testing.T) {
 		synctest.Wait()
 		z.set("b", "10.0.0.2")
 		time.Sleep(30 * time.Minute)
-		list := keeper.Kept()
+		list := keeper.Status()
 		assert.Len(t, list, 1)
 		assert.ErrorIs(t, list[0].Err, errAway)
 		time.Sleep(time.Hour)
@@ -156,7 +156,7 @@ func TestEventsAndTheBackoffOfALookUp(t *testing.T) {
 		z := newZone()
 		reg := newRegistry()
 		reg.say("web", sd.Event{Instances: []string{"a:80"}})
-		r := New(reg.make, Lookup(z.lookup), Backoff(resolve.Backoff{Min: 10 * time.Second, Max: time.Hour}))
+		r := New(reg.make, WithLookup(z.lookup), WithBackoff(resolve.Backoff{Min: 10 * time.Second, Max: time.Hour}))
 		ctx, cancel := context.WithCancel(t.Context())
 		follow(ctx, r, "web")
 		synctest.Wait()
@@ -177,11 +177,11 @@ func TestEventsAndTheBackoffOfALookUp(t *testing.T) {
 	})
 }
 
-// What Lookup does not decide is not looked up again.
+// What WithLookup does not decide is not looked up again.
 func TestWhatNoLookUpMendsIsNotReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, text := range []string{"web", "0.0.0.0:80", "web:http"} {
-			r := reader{options: newOptions([]Option{Lookup(newZone().lookup)})}
+			r := reader{options: newOptions([]Option{WithLookup(newZone().lookup)})}
 			r.event(t.Context(), sd.Event{Instances: []string{text}})
 			assert.Nil(t, r.again, text)
 		}

@@ -15,11 +15,11 @@ func TestInvalidArguments(t *testing.T) {
 	for message, construct := range map[string]func(){
 		"kit: nil newInstancer":                      func() { kit.New(nil) },
 		"kit: nil resolver":                          func() { kit.Instancer(t.Context(), nil, "web") },
-		"kit: backoff: min -1ns must be more than 0": func() { kit.Backoff(resolve.Backoff{Min: -1}) },
+		"kit: backoff: min -1ns must be more than 0": func() { kit.WithBackoff(resolve.Backoff{Min: -1}) },
 		"kit: backoff: max 1s must be at least min 2s": func() {
-			kit.Backoff(resolve.Backoff{Min: 2 * time.Second, Max: time.Second})
+			kit.WithBackoff(resolve.Backoff{Min: 2 * time.Second, Max: time.Second})
 		},
-		"kit: backoff: jitter -1 must be from 0 to 100": func() { kit.Backoff(resolve.Backoff{Jitter: -1}) },
+		"kit: backoff: jitter -1 must be from 0 to 100": func() { kit.WithBackoff(resolve.Backoff{Jitter: -1}) },
 	} {
 		t.Run(message, func(t *testing.T) { require.PanicsWithValue(t, message, construct) })
 	}
@@ -29,6 +29,6 @@ func TestInvalidArguments(t *testing.T) {
 func TestOptionsThatAreNotSet(t *testing.T) {
 	none := func(string) (sd.Instancer, error) { return sd.FixedInstancer{}, nil }
 	for _, b := range []resolve.Backoff{{}, {Min: 5 * time.Minute}, {Max: time.Millisecond}, {Jitter: 1}} {
-		require.NotPanics(t, func() { kit.New(none, kit.Backoff(b), kit.Parse(nil), kit.Lookup(nil), nil) }, "%+v", b)
+		require.NotPanics(t, func() { kit.New(none, kit.WithBackoff(b), kit.WithParse(nil), kit.WithLookup(nil), nil) }, "%+v", b)
 	}
 }

@@ -15,7 +15,7 @@ func TestConforms(t *testing.T) {
 	resolvetest.Run(t, resolvetest.Subject{
 		New: func(t testing.TB) (resolve.Resolver, resolvetest.Source) {
 			c := &controller{}
-			r := New(loopback(t, c.get), Backoff(resolve.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond}))
+			r := New(loopback(t, c.get), WithBackoff(resolve.Backoff{Min: time.Millisecond, Max: 10 * time.Millisecond}))
 			return r, resolvetest.Source{
 				Set:          c.set,
 				Empty:        func(name string) { c.tell(name, resolve.Update{Kind: resolve.Empty}) },

@@ -90,7 +90,7 @@ func testConverges(t *testing.T, how string, rnd *rand.Rand) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m.start(t, c.get)
-	r := New(m.connect(t), steady, StreamLimits(Limits{Lifetime: refresh}))
+	r := New(m.connect(t), steady, WithStreamLimits(Limits{Lifetime: refresh}))
 	have := members{live: map[netip.AddrPort]int{}}
 	_ = balance.Resolve(ctx, r, "web", have.serve)
 

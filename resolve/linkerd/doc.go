@@ -14,10 +14,10 @@
 //
 //   - grpc.WithConnectParams: gRPC's own backoff between dials grows to 120 s, and
 //     a stream that is opened meanwhile fails at once. Set a MaxDelay of at most the
-//     Max of [Backoff].
+//     Max of [WithBackoff].
 //   - grpc.MaxCallRecvMsgSize: gRPC's limit of 4 MB holds an Add of about ten
 //     thousand endpoints. A larger one is rejected each time.
-//   - grpc.WithKeepaliveParams is not needed, because [StreamLimits] find a
+//   - grpc.WithKeepaliveParams is not needed, because [WithStreamLimits] find a
 //     controller that does not answer. Controllers close connections whose Time is
 //     less than 5 min.
 //
@@ -39,8 +39,8 @@
 //
 // The known set stays in force while the controller is away or sends nothing that
 // can be read. See the section of that name in package resolve, and wrap the
-// resolver in resolve.KeepLastGood, which holds an empty set after an outage back
-// for a further 30 s. [StreamLimits] reopen each stream now and then, which repairs
+// resolver in resolve.ServeStale, which holds an empty set after an outage back
+// for a further 30 s. [WithStreamLimits] reopen each stream now and then, which repairs
 // the effect of lost messages.
 //
 // # Errors

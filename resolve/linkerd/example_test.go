@@ -48,7 +48,7 @@ func ExampleNew() {
 	defer conn.Close()
 
 	var set resolve.Set
-	r := linkerd.New(conn, linkerd.ContextToken(`{"ns":"default"}`))
+	r := linkerd.New(conn, linkerd.WithContextToken(`{"ns":"default"}`))
 	for update, err := range r.Resolve(context.Background(), "web.default.svc.cluster.local:80") {
 		if err != nil {
 			fmt.Println(err)

@@ -29,27 +29,27 @@ type option func(*options)
 
 func (o option) apply(to *options) { o(to) }
 
-// ContextToken sets the context token of each request, such as
+// WithContextToken sets the context token of each request, such as
 // {"ns":"default","nodeName":"n1"}. It tells the controller about the client.
 // linkerd passes it to its proxies as LINKERD2_PROXY_DESTINATION_CONTEXT. The
 // default is no token.
-func ContextToken(token string) Option {
+func WithContextToken(token string) Option {
 	return option(func(o *options) { o.contextToken = token })
 }
 
-// Backoff sets the wait before Get is called again. The default is 100 ms to 60 s
+// WithBackoff sets the wait before Get is called again. The default is 100 ms to 60 s
 // with a tenth of jitter. Invalid values are corrected as [resolve.Reconnect] says.
-func Backoff(b resolve.Backoff) Option {
+func WithBackoff(b resolve.Backoff) Option {
 	return option(func(o *options) { o.backoff = b })
 }
 
-// Logger sets the logger. The resolver logs a warning when the updates of a target
+// WithLogger sets the logger. The resolver logs a warning when the updates of a target
 // stop and a line when they resume. Attempts in between are logged at debug level,
 // and so are streams that end cleanly after they brought something. Parts of a
 // message that are ignored are warnings, once and at most ten of a stream: an
 // address that cannot be connected to, or a TLS identity that means cleartext. The
 // default, and nil, is no logging.
-func Logger(log *slog.Logger) Option {
+func WithLogger(log *slog.Logger) Option {
 	return option(func(o *options) { o.log = log })
 }
 

@@ -22,7 +22,7 @@ var (
 	addr1 = netip.MustParseAddrPort("10.0.0.1:80")
 	addr2 = netip.MustParseAddrPort("10.0.0.2:80")
 
-	steady = Backoff(resolve.Backoff{Min: time.Second, Max: time.Second})
+	steady = WithBackoff(resolve.Backoff{Min: time.Second, Max: time.Second})
 )
 
 type play struct {
@@ -165,7 +165,7 @@ func TestRequest(t *testing.T) {
 		token string
 	}{
 		"default": {nil, ""},
-		"token":   {[]Option{ContextToken("old"), ContextToken(`{"ns":"default"}`)}, `{"ns":"default"}`},
+		"token":   {[]Option{WithContextToken("old"), WithContextToken(`{"ns":"default"}`)}, `{"ns":"default"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got *destination.GetDestination
@@ -238,7 +238,7 @@ func TestContextEndsWhileBackingOff(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		items := 0
-		for _, err := range New(m.connect(t), Backoff(resolve.Backoff{Min: time.Hour, Max: time.Hour})).Resolve(ctx, "web:80") {
+		for _, err := range New(m.connect(t), WithBackoff(resolve.Backoff{Min: time.Hour, Max: time.Hour})).Resolve(ctx, "web:80") {
 			items++
 			assert.ErrorIs(t, err, stream.ErrEnded)
 		}

@@ -47,9 +47,9 @@ func testOutage(t *testing.T, gone bool, most time.Duration) {
 	server := m.start(t, c.get)
 	conn := &counted{ClientConnInterface: m.connect(t)}
 	r := New(conn,
-		Backoff(resolve.Backoff{Min: 100 * time.Millisecond, Max: most, Jitter: 0.1}),
-		StreamLimits(Limits{Idle: -1, Lifetime: -1}),
-		Logger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))),
+		WithBackoff(resolve.Backoff{Min: 100 * time.Millisecond, Max: most, Jitter: 0.1}),
+		WithStreamLimits(Limits{Idle: -1, Lifetime: -1}),
+		WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))),
 	)
 	errs := 0
 	go func() {
@@ -125,7 +125,7 @@ func TestLogIsSilentForStreamsThatEndCleanly(t *testing.T) {
 		once := play{[]*destination.Update{noEndpoints(true)}, nil}
 		m.start(t, plays(once, once, once))
 		info := slog.New(slog.NewTextHandler(&log, nil))
-		listen(t, New(m.connect(t), steady, Logger(info)))
+		listen(t, New(m.connect(t), steady, WithLogger(info)))
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		require.Len(t, lines, 1)
 		assert.Contains(t, lines[0], "cannot be resolved")
@@ -141,7 +141,7 @@ func TestLogTellsOfEachOutage(t *testing.T) {
 		up := []*destination.Update{noEndpoints(true)}
 		m.start(t, plays(play{up, lost}, play{nil, lost}, play{nil, nil}, play{up, lost}, play{up, nil}))
 		debug := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-		listen(t, New(m.connect(t), steady, Logger(debug)))
+		listen(t, New(m.connect(t), steady, WithLogger(debug)))
 		var levels []string
 		for line := range strings.Lines(log.String()) {
 			_, after, _ := strings.Cut(line, "level=")
@@ -176,7 +176,7 @@ func TestLogTellsOfStreamsThatBringNothing(t *testing.T) {
 				var m inMemory
 				var log bytes.Buffer
 				m.start(t, tt.get)
-				r := New(m.connect(t), StreamLimits(Limits{Initial: -1}), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+				r := New(m.connect(t), WithStreamLimits(Limits{Initial: -1}), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 				follow(t, r, 3*time.Hour, 0)
 				lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 				require.Len(t, lines, max(1, len(tt.want)), log.String())
@@ -197,7 +197,7 @@ func TestLogOfWhatCannotBeUsed(t *testing.T) {
 		set := addMessage(tcp(addr1), nowhere)
 		set.GetAdd().Addrs[0].TlsIdentity = uriIdentity("spiffe://root/ns/web")
 		m.start(t, repeats(set, time.Minute))
-		r := New(m.connect(t), StreamLimits(Limits{}), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		r := New(m.connect(t), WithStreamLimits(Limits{}), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		require.Greater(t, follow(t, r, 10*time.Hour, 0).sets, 5)
 		lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 		require.Len(t, lines, 2, log.String())
@@ -211,6 +211,6 @@ func TestNilLoggerIsSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		m.start(t, plays(play{nil, status.Error(codes.Internal, "lost")}))
-		listen(t, New(m.connect(t), steady, Logger(nil)))
+		listen(t, New(m.connect(t), steady, WithLogger(nil)))
 	})
 }

@@ -36,7 +36,7 @@ func TestFirstEndpointOfASilentStreamIsKnownAtOnce(t *testing.T) {
 	var log bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	for u, err := range New(conn, Logger(slog.New(slog.NewTextHandler(&log, nil)))).Resolve(ctx, "web:80") {
+	for u, err := range New(conn, WithLogger(slog.New(slog.NewTextHandler(&log, nil)))).Resolve(ctx, "web:80") {
 		require.NoError(t, err)
 		require.Equal(t, resolve.Replace, u.Kind)
 		break
@@ -67,7 +67,7 @@ func TestSilenceEmptiesTheSet(t *testing.T) {
 				return repeats(addMessage(tcp(addr2)), 0)(nil, to)
 			}
 		})
-		r := New(m.connect(t), Logger(slog.New(slog.NewTextHandler(&log, nil))))
+		r := New(m.connect(t), WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 		var got []resolve.Kind
 		var at []time.Duration
 		start := time.Now()
@@ -105,7 +105,7 @@ func TestFrozenControllerDoesNotEmptyTheSet(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 				defer cancel()
 				var known resolve.Set
-				for u, err := range New(m.connect(t), StreamLimits(limits)).Resolve(ctx, "web:80") {
+				for u, err := range New(m.connect(t), WithStreamLimits(limits)).Resolve(ctx, "web:80") {
 					if err == nil {
 						known.Apply(u)
 					}

@@ -97,7 +97,7 @@ func TestStreamLimits(t *testing.T) {
 				var m inMemory
 				m.frozen = tt.frozen
 				m.start(t, tt.get)
-				got := follow(t, New(m.connect(t), StreamLimits(tt.limits)), 3*time.Hour, tt.think)
+				got := follow(t, New(m.connect(t), WithStreamLimits(tt.limits)), 3*time.Hour, tt.think)
 				if tt.least == 0 {
 					assert.Empty(t, got.errs)
 					return
@@ -150,7 +150,7 @@ func TestStreamLimitsWithinTheGrace(t *testing.T) {
 			time.Sleep(time.Minute)
 			return status.Error(codes.Unavailable, "a new version")
 		})
-		keeper := resolve.KeepLastGood(New(m.connect(t), StreamLimits(Limits{Idle: 10 * time.Second, Lifetime: -1})), resolve.KeepPolicy{})
+		keeper := resolve.ServeStale(New(m.connect(t), WithStreamLimits(Limits{Idle: 10 * time.Second, Lifetime: -1})), resolve.StalePolicy{})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()
 		var known resolve.Set
@@ -170,7 +170,7 @@ func TestStreamLimitsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var m inMemory
 		m.start(t, repeats(addMessage(tcp(addr1)), 0))
-		r := New(m.connect(t), StreamLimits(Limits{Idle: -1}))
+		r := New(m.connect(t), WithStreamLimits(Limits{Idle: -1}))
 		at := make(chan time.Duration)
 		for range 100 {
 			go func() { at <- follow(t, r, 2*time.Hour, 0).at[0] }()
@@ -206,7 +206,7 @@ func TestBadControllersAreNotStormed(t *testing.T) {
 				conn := &counted{ClientConnInterface: m.connect(t)}
 				most := resolve.Backoff{Min: 100 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.1}
 				start := time.Now()
-				follow(t, New(conn, Backoff(most), StreamLimits(Limits{})), time.Hour, 0)
+				follow(t, New(conn, WithBackoff(most), WithStreamLimits(Limits{})), time.Hour, 0)
 				assert.LessOrEqual(t, float64(len(conn.since(start)))/time.Hour.Seconds(), 0.2)
 				assert.Greater(t, len(conn.since(start)), 240, "it goes on trying")
 			})

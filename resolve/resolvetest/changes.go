@@ -113,9 +113,9 @@ func (g *rig) alter(how func(resolve.Endpoint) resolve.Endpoint, want func(resol
 		switch {
 		case err != nil:
 			return fmt.Errorf("waiting for %v: %w", now, err)
-		case diff.Any() && !want(diff):
+		case diff.HasChanges() && !want(diff):
 			return fmt.Errorf("changing one endpoint changed %+v", diff)
-		case diff.Any():
+		case diff.HasChanges():
 			return w.settle(resolve.StateExists, now...)
 		}
 	}

@@ -87,7 +87,7 @@ func (f *fake) tell(target string, u resolve.Update) {
 	defer f.mu.Unlock()
 	t := f.topic(target)
 	diff := t.known.Apply(u)
-	t.altered = t.altered || diff.Any()
+	t.altered = t.altered || diff.HasChanges()
 	if !t.down {
 		t.push(f.spoil(u, diff)...)
 	}

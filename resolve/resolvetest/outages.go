@@ -135,7 +135,7 @@ func interruptionIsOver(g *rig) error {
 		switch {
 		case err != nil:
 			return fmt.Errorf("waiting for an update after an error: %w", err)
-		case diff.Any():
+		case diff.HasChanges():
 			return fmt.Errorf("an interruption changed %+v", diff)
 		}
 	}

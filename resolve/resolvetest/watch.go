@@ -188,7 +188,7 @@ func (w *watch) stays() error {
 		select {
 		case it := <-w.items:
 			w.held = true
-			if it.err == nil && w.set.Apply(it.update).Any() {
+			if it.err == nil && w.set.Apply(it.update).HasChanges() {
 				return fmt.Errorf("after the latest came %v, which is over", it.update)
 			}
 			w.answer(goesOn)
@@ -235,7 +235,7 @@ func (w *watch) jump(state resolve.State, endpoints ...resolve.Endpoint) error {
 			return fmt.Errorf("waiting for %v %v: %w", state, endpoints, err)
 		case w.is(state, endpoints):
 			return nil
-		case diff.Any():
+		case diff.HasChanges():
 			return fmt.Errorf("from %v straight to %v %v, not by way of %v %v",
 				diff.Before, state, endpoints, w.set.State(), w.set.Endpoints())
 		}
@@ -270,7 +270,7 @@ func (w *watch) afterContext(it item) error {
 	switch known := w.set.State() != resolve.StatePending; {
 	case errors.Is(it.err, resolve.ErrUnresolvable):
 		return fmt.Errorf("after its context ended: unresolvable, which it is not: %w", it.err)
-	case it.err == nil && w.set.Apply(it.update).Any() && known:
+	case it.err == nil && w.set.Apply(it.update).HasChanges() && known:
 		return fmt.Errorf("after its context ended came %v, which changes what is known", it.update)
 	}
 	return nil

@@ -31,7 +31,7 @@ func Loopback(r *http.Request) error {
 
 // permit returns why r is not answered, or nil.
 func (h *Handler) permit(r *http.Request) error {
-	if err := h.config.Allow(r); err != nil {
+	if err := h.config.Authorize(r); err != nil {
 		return err
 	}
 	if !h.isOurs(r.Host) {

@@ -24,5 +24,5 @@
 //
 // Requests hold what is not for everybody. By default a [Handler] answers
 // clients of this machine only, see [Loopback], and never a page of another
-// origin. Header fields come as the registry shows them, see [tap.Reveal].
+// origin. Header fields come as the registry shows them, see [tap.WithRevealed].
 package view

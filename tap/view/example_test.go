@@ -40,7 +40,7 @@ func Example() {
 
 // Who is not on this machine may look, too, if it says a word.
 func ExampleConfig_allow() {
-	page := view.New(view.Config{Allow: func(r *http.Request) error {
+	page := view.New(view.Config{Authorize: func(r *http.Request) error {
 		if _, word, _ := r.BasicAuth(); word == "open sesame" {
 			return nil
 		}

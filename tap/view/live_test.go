@@ -111,7 +111,7 @@ func watching(reg *tap.Registry) int { return reg.Describe().State.Get("watching
 // streams, and a stream that has nothing to say says so.
 func TestAServerWithTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := New(Config{Registry: counting(1), Allow: func(*http.Request) error { return nil }})
+		h := New(Config{Registry: counting(1), Authorize: func(*http.Request) error { return nil }})
 		conns := make(pipes)
 		srv := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second}
 		var serving sync.WaitGroup

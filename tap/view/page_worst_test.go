@@ -41,7 +41,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 		b.keepIfAsked("nothing-yet")
 	})
 	t.Run("too many watch", func(t *testing.T) {
-		reg := tap.NewRegistry(tap.Capacity(1, 0))
+		reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
@@ -62,7 +62,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 	t.Run("not for everybody", func(t *testing.T) {
 		b.expectLoss(true)
 		defer b.expectLoss(false)
-		visit(t, Config{Allow: func(r *http.Request) error {
+		visit(t, Config{Authorize: func(r *http.Request) error {
 			if r.URL.Path == "/live" {
 				return errors.New("say the word first")
 			}

@@ -94,7 +94,7 @@ func TestAWrongFilterIsSaid(t *testing.T) {
 }
 
 func TestWhyNothingCanBeWatchedIsSaid(t *testing.T) {
-	reg := tap.NewRegistry(tap.Capacity(1, 0))
+	reg := tap.NewRegistry(tap.WithCapacity(1, 0))
 	_, at := serve(t, Config{Registry: reg})
 	first := listen(t, at+"/tap")
 	require.Eventually(t, func() bool { return watching(reg) == 1 }, 10*time.Second, time.Millisecond)
@@ -172,7 +172,7 @@ func FuzzNoSecretGetsOut(f *testing.F) {
 	reg := new(tap.Registry)
 	h := New(Config{Registry: reg})
 	h.live.every, h.batchEvery = 100*time.Millisecond, time.Millisecond
-	svc := tap.Layer(reg, httplayer.Access{}, tap.Outbound, tap.Destination(netip.MustParseAddrPort("127.0.0.1:80"), nil))(
+	svc := tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(netip.MustParseAddrPort("127.0.0.1:80"), nil))(
 		layer.Func[*http.Request, *http.Response](func(_ context.Context, r *http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: http.StatusOK, Header: r.Header, Trailer: r.Header, Body: http.NoBody}, nil
 		}))

@@ -54,18 +54,18 @@ func newTown(t *testing.T) *town {
 		labels := maps.Clone(to.Endpoint.Labels)
 		labels["tls"] = "disabled"
 		return httplayer.NewStack().
-			With("tap", tap.Layer(tn.reg, httplayer.Access{}, tap.Outbound,
-				tap.SourceLabels(map[string]string{"tls": "loopback"}), tap.Destination(to.Endpoint.Addr, labels))).
+			With("tap", tap.Layer(tn.reg, httplayer.Accessor{}, tap.Outbound,
+				tap.WithSourceLabels(map[string]string{"tls": "loopback"}), tap.WithDestination(to.Endpoint.Addr, labels))).
 			Service(httplayer.NewEndpoint(ctx, to.Endpoint.Addr.String()))
 	}
 	concrete := func(ctx context.Context, target string) httplayer.Service {
-		return httplayer.NewStack(layer.For[*http.Response](target)).Queue(100, 20*time.Second).
+		return httplayer.NewStack(layer.WithTarget[*http.Response](target)).Queue(100, 20*time.Second).
 			Service(balance.Resolve(ctx, resolver, target, endpoint))
 	}
 	concretes := layer.NewCache(ctx, concrete, layer.CachePolicy{})
 	logical := func(ctx context.Context, target string) httplayer.Service {
-		return profiles.New(ctx, target, source, httplayer.Access{}, concretes.Service,
-			profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify))
+		return profiles.New(ctx, target, source, httplayer.Accessor{}, concretes.Service,
+			profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify))
 	}
 	tn.svc = httplayer.NewStack().With("explain", tap.Explain[*http.Request, *http.Response](tn.reg)).Limit(1000).
 		Service(layer.NewCache(ctx, logical, layer.CachePolicy{}).Router(func(r *http.Request) (string, error) {

@@ -27,8 +27,8 @@ type Config struct {
 	Describe func() layer.Node // the tree of layers, without waiting; nil: none is shown
 	Title    string            // what the process is called; "" is "gotower"
 
-	Allow func(*http.Request) error // why a client may not look, or nil; in place of Loopback
-	Hosts []string                  // names besides localhost, without a port, by which the page may be asked for
+	Authorize func(*http.Request) error // why a client may not look, or nil; in place of Loopback
+	Hosts     []string                  // names besides localhost, without a port, by which the page may be asked for
 }
 
 // Handler serves the page. It works under a prefix that [http.StripPrefix]
@@ -62,8 +62,8 @@ func New(c Config) *Handler {
 	if c.Title == "" {
 		c.Title = "gotower"
 	}
-	if c.Allow == nil {
-		c.Allow = Loopback
+	if c.Authorize == nil {
+		c.Authorize = Loopback
 	}
 	h := &Handler{
 		config: c, batchEvery: 200 * time.Millisecond, beatEvery: 5 * time.Second, patience: 10 * time.Second,

@@ -138,7 +138,7 @@ func TestAccess(t *testing.T) {
 			}
 		}
 	}
-	everybody := Config{Allow: func(*http.Request) error { return nil }, Hosts: []string{"admin.example"}}
+	everybody := Config{Authorize: func(*http.Request) error { return nil }, Hosts: []string{"admin.example"}}
 	for _, tt := range []struct {
 		name    string
 		c       Config
@@ -185,7 +185,7 @@ func TestAccess(t *testing.T) {
 		{"allowed", everybody, from("10.0.0.1:1"), ""},
 		{"allowed by name", everybody, host("Admin.Example:80"), ""},
 		{"allowed, but not by that name", everybody, host("evil.example"), "none of ours"},
-		{"not allowed", Config{Allow: func(*http.Request) error { return errors.New("not you") }}, from("127.0.0.1:1"), "view: not you"},
+		{"not allowed", Config{Authorize: func(*http.Request) error { return errors.New("not you") }}, from("127.0.0.1:1"), "view: not you"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := New(tt.c)

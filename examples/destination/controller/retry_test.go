@@ -53,10 +53,10 @@ func TestRetriesOfClients(t *testing.T) {
 				source.Set("pay.test:80", p)
 				break
 			}
-			router := profiles.New(t.Context(), "pay.test:80", &source, httplayer.Access{},
+			router := profiles.New(t.Context(), "pay.test:80", &source, httplayer.Accessor{},
 				func(string) httplayer.Service { return endpoint },
-				profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-				profiles.InitialWait[*http.Request, *http.Response](time.Minute))
+				profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+				profiles.WithInitialWait[*http.Request, *http.Response](time.Minute))
 			req, err := http.NewRequestWithContext(t.Context(), tt.method, "http://pay.test/orders", nil)
 			require.NoError(t, err)
 			rsp, err := httplayer.RoundTripper(router).RoundTrip(req)

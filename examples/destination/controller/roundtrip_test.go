@@ -41,7 +41,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 // understood wants a client to leave nothing out of a profile.
 func understood(t *rapid.T, name string, msg *pb.DestinationProfile) {
 	var log record
-	source := linkerd.New(conn{msg}, linkerd.Logger(slog.New(slog.NewTextHandler(&log, nil))))
+	source := linkerd.New(conn{msg}, linkerd.WithLogger(slog.New(slog.NewTextHandler(&log, nil))))
 	for p, err := range source.Watch(t.Context(), name) {
 		require.NoError(t, err)
 		require.NoError(t, p.Validate())

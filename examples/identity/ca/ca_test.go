@@ -265,7 +265,7 @@ func TestWithIdentity(t *testing.T) {
 	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { said <- i.Certify(ctx, conn) }()
+	go func() { said <- i.Run(ctx, conn) }()
 	gone, done := context.WithCancel(ctx)
 	done()
 	require.Eventually(t, func() bool {

@@ -88,7 +88,7 @@ func TestItsOwnCertificateIsRenewedInTime(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() {
-				done <- i.Certify(ctx, local{service{authority: a, check: func(string, []byte) error { return nil }}})
+				done <- i.Run(ctx, local{service{authority: a, check: func(string, []byte) error { return nil }}})
 			}()
 			require.NoError(t, i.Ready(ctx))
 			for range 600 {

@@ -37,7 +37,7 @@ func Serve(ctx context.Context, l net.Listener, a *Authority, check Check, name 
 			return err
 		}
 		itself := local{service{authority: a, check: func(string, []byte) error { return nil }}}
-		group.Go(func() error { return own.Certify(ctx, itself) })
+		group.Go(func() error { return own.Run(ctx, itself) })
 		// Below gRPC, whose own TLS turns away clients that offer no protocol,
 		// as linkerd's proxies do not.
 		l = tls.NewListener(l, own.Server("h2"))

@@ -88,10 +88,10 @@ func (g *Group) HTTPBehind(
 // connections have grace to end.
 func (g *Group) Front(name, addr string, h http.Handler, grace time.Duration) string {
 	ctx, stop := context.WithCancel(context.Background())
-	srv := httplayer.NewServer(h, httplayer.DrainOn(ctx))
+	srv := httplayer.NewServer(h, httplayer.WithDrainOnDone(ctx))
 	return g.add([]string{addr}, server{
 		name:  name,
-		serve: func(l net.Listener) error { return tcplayer.Serve(ctx, l, srv, tcplayer.Grace(grace)) },
+		serve: func(l net.Listener) error { return tcplayer.Serve(ctx, l, srv, tcplayer.WithShutdownTimeout(grace)) },
 		drain: func(context.Context) error { stop(); return nil },
 	})
 }

@@ -29,7 +29,7 @@ type byClient struct {
 	meshed          tcplayer.Server
 }
 
-func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (b *byClient) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	ctx, c := withClient(ctx, conn)
 	if c.id != "" {
 		return b.meshed.Call(ctx, conn)
@@ -50,5 +50,5 @@ func callerOf(ctx context.Context) client {
 	if c, ok := ctx.Value(callerKey{}).(*client); ok {
 		return *c
 	}
-	return clientOf(httplayer.ConnOf(ctx))
+	return clientOf(httplayer.ConnFromContext(ctx))
 }

@@ -53,7 +53,7 @@ type Inbound struct {
 	countTCP func(context.Context, net.Conn, error)
 	clients  meterOf
 	decided  decisions
-	pauses   *httplayer.BodyPauses // of strangers
+	pauses   *httplayer.SlowBodyQuota // of strangers
 
 	// In pairs: those with room for so many, and for what comes beyond.
 	logicals, nameless, uncounted *layer.Cache[logical, *http.Request, *http.Response]
@@ -76,7 +76,7 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	}
 	in := &Inbound{Config: c, profiles: c.Control.Profiles(c.Controller, c.Log), decided: newDecisions(c)}
 	in.clients = c.Meters.Clients(meters.Inbound, string(c.DefaultPolicy))
-	in.pauses = httplayer.NewBodyPauses(c.BodyPauses, pausingClients*c.BodyPauses)
+	in.pauses = httplayer.NewSlowBodyQuota(c.BodyPauses, pausingClients*c.BodyPauses)
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
@@ -85,25 +85,25 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 		}
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{Idle: max(c.DiscoveryIdle, 1)}
-	names, ports, brief := idle, idle, layer.CachePolicy{Idle: briefly}
+	idle := layer.CachePolicy{IdleTimeout: max(c.DiscoveryIdle, 1)}
+	names, ports, brief := idle, idle, layer.CachePolicy{IdleTimeout: briefly}
 	names.Capacity, ports.Capacity = mostNames, mostPorts
 	in.logicals = layer.NewCache(ctx, in.logical, names)
 	in.nameless = layer.NewCache(ctx, in.logical, names)
 	in.uncounted = layer.NewCache(ctx, in.shownOnly, brief)
 	in.endpoints = layer.NewCache(ctx, in.endpoint, ports)
 	in.endpointsBeyond = layer.NewCache(ctx, in.endpointBeyond, brief)
-	in.ports = layer.NewCache(ctx, in.port, ports, layer.Until(tcplayer.UntilClosed))
-	in.portsBeyond = layer.NewCache(ctx, in.portBeyond, brief, layer.Until(tcplayer.UntilClosed))
+	in.ports = layer.NewCache(ctx, in.port, ports, layer.WithCompletion(tcplayer.UntilClosed))
+	in.portsBeyond = layer.NewCache(ctx, in.portBeyond, brief, layer.WithCompletion(tcplayer.UntilClosed))
 	return in
 }
 
 // counted counts the requests of the routes that a profile has for name.
 func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*http.Request, *http.Response] {
 	counts := in.Meters.Routes(ctx, meters.Inbound, name)
-	return profiles.Options(
-		profiles.OnProfile[*http.Request, *http.Response](func(p *profiles.Profile) { counts.OnProfile(name, p) }),
-		profiles.PerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
+	return profiles.Join(
+		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) { counts.OnProfile(name, p) }),
+		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
 			requests, _ := counts.Measured(route)
 			return httplayer.NewStack().Metrics(requests).Service(next)
 		}))
@@ -111,14 +111,14 @@ func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*ht
 
 // lookedAt counts what comes of looking which protocol clients speak.
 func (in *Inbound) lookedAt() tcplayer.DetectOption {
-	return tcplayer.DetectMeasured(in.Meters.Detect(meters.Inbound, meters.Server(string(in.DefaultPolicy), netip.AddrPort{})))
+	return tcplayer.WithDetectMetrics(in.Meters.Detect(meters.Inbound, meters.Server(string(in.DefaultPolicy), netip.AddrPort{})))
 }
 
 // meshed serves the connections of other proxies of the mesh that speak HTTP.
 // They are told what went wrong, and the uploads of the applications behind them
 // may pause for as long as they like, as in linkerd's proxy.
 func (in *Inbound) meshed(requests httplayer.Service) tcplayer.Server {
-	return in.server(requests, httplayer.InformationalHeaders(true), httplayer.BodyPace(0, 0))
+	return in.server(requests, httplayer.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
 }
 
 // strangers serves those of clients who proved nothing. They are not told what is
@@ -126,7 +126,7 @@ func (in *Inbound) meshed(requests httplayer.Service) tcplayer.Server {
 // made as they are sent may pause, but not many of one client.
 func (in *Inbound) strangers(requests httplayer.Service) tcplayer.Server {
 	return in.pauses.Allow(
-		in.server(requests, httplayer.InformationalHeaders(false), httplayer.BodyPace(in.BodyIdle, leastBodyRate)))
+		in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, leastBodyRate)))
 }
 
 const (
@@ -137,22 +137,22 @@ const (
 func (in *Inbound) server(
 	requests httplayer.Service, told httplayer.HandlerOption, pace httplayer.ServerOption,
 ) tcplayer.Server {
-	h := httplayer.Handler(requests, httplayer.Tunnels(), told, httplayer.Logger(in.Log))
+	h := httplayer.Handler(requests, httplayer.WithConnect(), told, httplayer.WithLogger(in.Log))
 	if in.Access != settings.NoAccessLog {
-		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.AccessLogClient(clientID))(h)
+		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.WithClientName(clientID))(h)
 	}
 	return httplayer.NewServer(h,
-		append(in.Config.Server.Options(), pace, httplayer.DrainOn(in.Ending), httplayer.ServerLogger(in.Log))...)
+		append(in.Config.Server.Options(), pace, httplayer.WithDrainOnDone(in.Ending), httplayer.WithServerLogger(in.Log))...)
 }
 
 // dial connects to the application.
 func (in *Inbound) dial() settings.Dial {
-	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Refuse: in.Refuse}
+	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Deny: in.Refuse}
 	return d.DialContext
 }
 
 // dialCounted counts the connections to one port.
 func (in *Inbound) dialCounted(ctx context.Context, dst netip.AddrPort) settings.Dial {
 	counted := in.Meters.Transport(ctx, meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
-	return tcplayer.NewMeter(counted).Dialled(in.dial())
+	return tcplayer.NewMeter(counted).WrapDial(in.dial())
 }

@@ -43,11 +43,11 @@ func New(ctx context.Context, c Config) *Inbound {
 // looked at.
 func (in *Inbound) application() tcplayer.Server {
 	looked := in.measured(tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
-		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque), in.lookedAt()), false)
-	return layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("failures", tcplayer.Failures(in.countTCP)).
-		With("own addresses", layer.Filter[net.Conn, tcplayer.Traffic](in.isOwn)).
-		Service(in.secured(tcplayer.TLSServers{Local: looked, Pass: in.measured(in.opaque, true), Clear: looked}))
+		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque), in.lookedAt()), false)
+	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
+		With("failures", tcplayer.OnError(in.countTCP)).
+		With("own addresses", layer.Filter[net.Conn, tcplayer.ByteCount](in.isOwn)).
+		Service(in.secured(tcplayer.TLSServers{Terminate: looked, Passthrough: in.measured(in.opaque, true), Cleartext: looked}))
 }
 
 // direct serves connections from other proxies, for the port that their
@@ -57,26 +57,26 @@ func (in *Inbound) direct() tcplayer.Server {
 	if in.Identity == nil {
 		return nil
 	}
-	meshed := layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("meshed", layer.Filter[net.Conn, tcplayer.Traffic](isMeshed)).
+	meshed := layer.NewStack[net.Conn, tcplayer.ByteCount]().
+		With("meshed", layer.Filter[net.Conn, tcplayer.ByteCount](isMeshed)).
 		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader()},
-			tcplayer.DetectTimeout(in.DetectTimeout)))
-	return layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("failures", tcplayer.Failures(in.countTCP)).
-		Service(tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.Names(in.ServerName),
-			tcplayer.TLSServers{Local: meshed}, tcplayer.DetectTimeout(in.DetectTimeout)))
+			tcplayer.WithDetectTimeout(in.DetectTimeout)))
+	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
+		With("failures", tcplayer.OnError(in.countTCP)).
+		Service(tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.MatchServerName(in.ServerName),
+			tcplayer.TLSServers{Terminate: meshed}, tcplayer.WithDetectTimeout(in.DetectTimeout)))
 }
 
 // forward forwards connections, as bytes, to the port that they were made to.
 func (in *Inbound) forward() tcplayer.Server {
-	return layer.NewStack[net.Conn, tcplayer.Traffic]().
-		With("policy", layer.Filter[net.Conn, tcplayer.Traffic](in.admit)).
+	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
+		With("policy", layer.Filter[net.Conn, tcplayer.ByteCount](in.admit)).
 		Service(tcplayer.Forward(withRoom(in.ports.Router(asked), in.portsBeyond.Router(asked))))
 }
 
 // requests is what every request goes through, wherever it is going.
 func (in *Inbound) requests() httplayer.Service {
-	return httplayer.NewStack(layer.Until(layer.AtReturn[*http.Response])).
+	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
 		With("errors", in.Meters.HTTPErrors(meters.Inbound)).
 		Limit(in.MaxInFlight).
@@ -95,16 +95,16 @@ func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
 	svc := httplayer.NewStack().
 		With("route metrics", in.Meters.InboundRoute(ctx, string(in.DefaultPolicy), l.dst)).
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
-		With("tap", tap.Layer(in.Taps, httplayer.Access{}, in.shown(l)...)).
+		With("tap", tap.Layer(in.Taps, httplayer.Accessor{}, in.shown(l)...)).
 		Service(in.sent(l.dst))
 	if l.name == "" {
 		return svc
 	}
-	return profiles.New(ctx, l.name, in.profiles, httplayer.Access{},
+	return profiles.New(ctx, l.name, in.profiles, httplayer.Accessor{},
 		func(string) httplayer.Service { return svc },
 		in.counted(ctx, l.name),
-		profiles.InitialWait[*http.Request, *http.Response](in.Control.ProfileInitial),
-		profiles.Logger[*http.Request, *http.Response](in.Log))
+		profiles.WithInitialWait[*http.Request, *http.Response](in.Control.ProfileInitial),
+		profiles.WithLogger[*http.Request, *http.Response](in.Log))
 }
 
 // sent sends requests to one port of the application.
@@ -121,9 +121,9 @@ func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.S
 // there, they are told at once.
 func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by settings.Dial) httplayer.Service {
 	opts := append(in.Connect.Requests(by, in.Pool), httplayer.KeepVersion())
-	return httplayer.NewStack(layer.For[*http.Response](dst.String())).
+	return httplayer.NewStack(layer.WithTarget[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
-		Service(httplayer.Alone(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
+		Service(httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
 }
 
 // port connects to one port of the application.
@@ -132,7 +132,7 @@ func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Servic
 }
 
 func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by settings.Dial) tcplayer.Service {
-	return tcplayer.NewStack(layer.For[net.Conn](dst.String())).
+	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
 		With("tap", tap.Connections(in.Taps, tap.Inbound, application(dst))).
 		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(by)...))
 }
@@ -140,8 +140,8 @@ func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by setting
 // secured ends TLS that asks for the name of this pod's proxy.
 func (in *Inbound) secured(to tcplayer.TLSServers) tcplayer.Server {
 	if in.Identity == nil {
-		return to.Clear
+		return to.Cleartext
 	}
-	return tcplayer.DetectTLS(in.Identity.Server(), tcplayer.Names(in.ServerName), to,
-		tcplayer.DetectTimeout(in.DetectTimeout), tcplayer.SkipDetect(in.isOpaque))
+	return tcplayer.DetectTLS(in.Identity.Server(), tcplayer.MatchServerName(in.ServerName), to,
+		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque))
 }

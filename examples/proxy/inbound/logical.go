@@ -33,7 +33,7 @@ func (in *Inbound) logicalOf(req *http.Request) (logical, error) {
 	if err != nil {
 		return logical{}, err
 	}
-	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Access{}.Authority(req)} {
+	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Accessor{}.Authority(req)} {
 		if l.name = nameOf(authority); l.name != "" {
 			break
 		}
@@ -46,7 +46,7 @@ func (in *Inbound) logicalOf(req *http.Request) (logical, error) {
 
 // namelessOf is logicalOf without a name.
 func namelessOf(req *http.Request) (logical, error) {
-	conn := httplayer.ConnOf(req.Context())
+	conn := httplayer.ConnFromContext(req.Context())
 	dst, ok := tcplayer.OriginalDst(conn)
 	if !ok {
 		return logical{}, errors.New("the connection was made to no port of the application")
@@ -96,10 +96,10 @@ func (in *Inbound) shown(l logical) []tap.Option {
 			source["client_id"] = l.client
 		}
 	}
-	return []tap.Option{tap.Inbound, tap.SourceLabels(source), application(l.dst)}
+	return []tap.Option{tap.Inbound, tap.WithSourceLabels(source), application(l.dst)}
 }
 
 // application is what tap shows of a port of the application.
 func application(dst netip.AddrPort) tap.Option {
-	return tap.Destination(dst, map[string]string{"tls": "loopback"})
+	return tap.WithDestination(dst, map[string]string{"tls": "loopback"})
 }

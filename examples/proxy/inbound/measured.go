@@ -26,12 +26,12 @@ type measured struct {
 	passed bool
 }
 
-func (m *measured) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (m *measured) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	dst, _ := tcplayer.OriginalDst(conn)
 	ctx, by := withClient(ctx, conn)
 	who := m.of.meter(dst, *by)
 	who.Passed = m.passed
-	return m.of.clients(dst, who).Accepted(m.Server).Call(ctx, conn)
+	return m.of.clients(dst, who).WrapServer(m.Server).Call(ctx, conn)
 }
 
 func (m *measured) Next() tcplayer.Server { return m.Server }

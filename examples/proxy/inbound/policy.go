@@ -34,7 +34,7 @@ func clientOf(conn net.Conn) client {
 	}
 	if state, ok := tcplayer.TLSState(conn); ok {
 		c.secure = true
-		c.id, _ = identity.Peer(state)
+		c.id, _ = identity.PeerIdentity(state)
 	}
 	return c
 }
@@ -72,7 +72,7 @@ func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp,
 
 // authorize rejects requests likewise.
 func (in *Inbound) authorize(req *http.Request) error {
-	return in.decide(in.decided.http, httplayer.ConnOf(req.Context()), callerOf(req.Context()))
+	return in.decide(in.decided.http, httplayer.ConnFromContext(req.Context()), callerOf(req.Context()))
 }
 
 func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) error {
@@ -128,15 +128,15 @@ func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, ni
 // gateway here: a header that names another host is rejected.
 func (in *Inbound) byHeader() tcplayer.Server {
 	opaque, spoken := in.measured(in.opaque, false), in.measured(in.http, false)
-	return layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-		h, _ := tcplayer.TransportHeaderOf(ctx)
+	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		if h.Name != "" {
 			_ = conn.Close()
-			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Reason: "this proxy is no gateway to " + h.Name}
+			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Reason: "this proxy is no gateway to " + h.Name}
 		}
 		if err := in.isOwn(conn); err != nil {
 			_ = conn.Close()
-			return tcplayer.Traffic{}, &layer.Error{Layer: "transport", Err: err}
+			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Err: err}
 		}
 		if h.Protocol == tcplayer.Opaque {
 			return opaque.Call(ctx, conn)

@@ -55,7 +55,7 @@ func isFull(err error) bool {
 // are too many of those just now.
 func (in *Inbound) shownOnly(_ context.Context, l logical) httplayer.Service {
 	return httplayer.NewStack().
-		With("tap", tap.Layer(in.Taps, httplayer.Access{}, in.shown(l)...)).
+		With("tap", tap.Layer(in.Taps, httplayer.Accessor{}, in.shown(l)...)).
 		Service(in.sent(l.dst))
 }
 

@@ -70,7 +70,7 @@ func (d *dispatched) current() *streams {
 }
 
 func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	d := b.of(layer.RouteOf(ctx))
+	d := b.of(layer.RouteFromContext(ctx))
 	d.sent.Inc()
 	s := &stream{of: d, ctx: ctx}
 	rsp, err := s.call(b.Service, req)

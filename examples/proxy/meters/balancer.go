@@ -57,16 +57,16 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	dst := Labels{"dst": target}.With(m.meta("backend", target))
 	b := binder{l, dst}
 	balancer := balance.Instruments{
-		Endpoints: states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},
-		Updates:   newLabelled("op", b.counters(f.updates), asItIs),
-		Refusals:  b.lazy(f.refusals, nil),
-		Ejections: newLabelled("cause", b.counters(f.ejections), asItIs),
-		Spared:    b.lazy(f.spared, nil),
-		Recalled:  b.lazy(f.recalled, nil),
+		Endpoints:        states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},
+		Updates:          newLabelled("op", b.counters(f.updates), asItIs),
+		Rejections:       b.lazy(f.refusals, nil),
+		Ejections:        newLabelled("cause", b.counters(f.ejections), asItIs),
+		EjectionsSkipped: b.lazy(f.spared, nil),
+		Readmissions:     b.lazy(f.recalled, nil),
 	}
 	queue := layer.Instruments{
-		Waiting:   gauge{f.waiting.bind(l, dst)},
-		QueueWait: waited{seconds{f.waits.bind(l, dst)}, f.queued.bind(l, dst)},
+		QueueLength: gauge{f.waiting.bind(l, dst)},
+		QueueWait:   waited{seconds{f.waits.bind(l, dst)}, f.queued.bind(l, dst)},
 	}
 	return balancer, queue
 }

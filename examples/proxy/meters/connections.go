@@ -78,7 +78,7 @@ type handled struct {
 	how    Handling
 }
 
-func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if c := h.routes.conns.Load(); c != nil {
 		switch h.how {
 		case Detected:
@@ -104,7 +104,7 @@ type forwarded struct {
 	routes *Routes
 }
 
-func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	c := f.routes.conns.Load()
 	if c == nil {
 		return f.Server.Call(ctx, conn)

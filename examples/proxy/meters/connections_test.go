@@ -19,7 +19,7 @@ import (
 )
 
 // serverFunc serves connections as it likes.
-type serverFunc = layer.Func[net.Conn, tcplayer.Traffic]
+type serverFunc = layer.Func[net.Conn, tcplayer.ByteCount]
 
 func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -28,11 +28,11 @@ func TestConnections(t *testing.T) {
 		defer cancel()
 		r := m.Routes(ctx, meters.Outbound, "10.0.0.1:5432")
 		var fails error
-		svc := r.Handled(meters.Opaque, r.Forwarded(serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+		svc := r.Handled(meters.Opaque, r.Forwarded(serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 			time.Sleep(time.Second)
-			return tcplayer.Traffic{}, fails
+			return tcplayer.ByteCount{}, fails
 		})))
-		looked := r.Handled(meters.Detected, serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) { return tcplayer.Traffic{}, nil }))
+		looked := r.Handled(meters.Detected, serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) { return tcplayer.ByteCount{}, nil }))
 		require.Empty(t, lines(t, m, "outbound_tcp_"))
 		_, err := svc.Call(t.Context(), nil)
 		require.NoError(t, err)
@@ -71,9 +71,9 @@ func TestConnections(t *testing.T) {
 func TestConnectionsThatAreNotCounted(t *testing.T) {
 	m := meters.New(meters.Config{})
 	served := 0
-	next := serverFunc(func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+	next := serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 		served++
-		return tcplayer.Traffic{}, nil
+		return tcplayer.ByteCount{}, nil
 	})
 	in, out := m.Routes(t.Context(), meters.Inbound, "web:80"), m.Routes(t.Context(), meters.Outbound, "web:80")
 	for _, svc := range []tcplayer.Server{
@@ -92,12 +92,12 @@ func TestConnectionLayersConform(t *testing.T) {
 		"forwarded": (*meters.Routes).Forwarded,
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.LayerOf[net.Conn, tcplayer.Traffic]{
+			layertest.Run(t, layertest.LayerOf[net.Conn, tcplayer.ByteCount]{
 				New: func(ctx context.Context, next tcplayer.Server) tcplayer.Server {
 					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
 				},
 				Request:  func(int) net.Conn { return new(net.TCPConn) },
-				Response: func(i int) tcplayer.Traffic { return tcplayer.Traffic{Sent: int64(i)} },
+				Response: func(i int) tcplayer.ByteCount { return tcplayer.ByteCount{Sent: int64(i)} },
 			})
 		})
 	}

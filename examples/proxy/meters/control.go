@@ -50,7 +50,7 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 		if code == codes.OK && !a.Load() { // what is sent again ends without an error
 			code = codes.Unavailable
 		}
-		e := end{failed: layer.ClassOfGRPC(uint32(code)).Failed(), grpc: int8(min(code, 16))}
+		e := end{failed: layer.ClassifyGRPC(uint32(code)).IsFailure(), grpc: int8(min(code, 16))}
 		if a.Load() {
 			e.status = okStatus
 		}
@@ -68,7 +68,7 @@ func (*controller) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Co
 func (*controller) HandleConn(context.Context, stats.ConnStats)                       {}
 
 // DNS returns the counter of lookups for one client of the control plane (destination,
-// identity): control_dns_resolutions_total. Pass it to dns.Measured, which binds
+// identity): control_dns_resolutions_total. Pass it to dns.WithMetrics, which binds
 // record_type and result. All series are shown from then on.
 func (m *Meters) DNS(client string) metrics.Counter {
 	return lookups{binder{m.always, Labels{"client": client}}, m.dns}

@@ -136,11 +136,11 @@ func TestControlCountsLookups(t *testing.T) {
 	require.NoError(t, err)
 
 	m := meters.New(meters.Config{})
-	lookups := dns.Measured(m.DNS("destination"))
+	lookups := dns.WithMetrics(m.DNS("destination"))
 	m.DNS("identity").With("record_type", "SRV", "result", "ok").Add(2)
-	conn, err := grpclayer.NewControl(t.Context(), grpclayer.ControlConfig{
+	conn, err := grpclayer.NewControlPlaneConn(t.Context(), grpclayer.ControlPlaneConfig{
 		Addr: "dst.linkerd.test.:" + port, ConnectTimeout: 20 * time.Second,
-		Resolver: dns.New(dns.Servers(serveNames(t, netip.MustParseAddr("127.0.0.1"))), dns.Refresh(time.Hour, time.Hour), lookups),
+		Resolver: dns.New(dns.WithServers(serveNames(t, netip.MustParseAddr("127.0.0.1"))), dns.WithRefresh(time.Hour, time.Hour), lookups),
 	})
 	require.NoError(t, err)
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})

@@ -122,7 +122,7 @@ func ErrorKind(err error) string {
 
 // isShed reports whether err is a refusal for which the client is asked to retry.
 func isShed(err error) bool {
-	status, _ := httplayer.StatusOf(err)
+	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
 

@@ -47,20 +47,20 @@ const (
 func follow(ctx context.Context, m *meters.Meters) *followed {
 	f := &followed{source: new(profiles.Static)}
 	counts := m.Routes(ctx, meters.Outbound, asked)
-	f.Router = profiles.New(ctx, asked, f.source, httplayer.Access{},
+	f.Router = profiles.New(ctx, asked, f.source, httplayer.Accessor{},
 		func(authority string) httplayer.Service {
 			return counts.Backend(authority, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
 		},
-		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
-		profiles.OnProfile[*http.Request, *http.Response](func(p *profiles.Profile) {
+		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
+		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) {
 			name := asked
 			if p.Name != "" {
 				name = p.Name + ":80"
 			}
 			counts.OnProfile(name, p)
 		}),
-		profiles.Measured[*http.Request, *http.Response](counts.Measured),
-		profiles.PerRoute(counts.PerRoute), profiles.Unrouted(counts.Unrouted))
+		profiles.WithMetrics[*http.Request, *http.Response](counts.Measured),
+		profiles.WithPerRoute(counts.PerRoute), profiles.WithDefaultRoute(counts.Unrouted))
 	return f
 }
 
@@ -266,7 +266,7 @@ func TestRouteErrors(t *testing.T) {
 		`error="FAIL_FAST",hostname="",http_status=""`:                {err: &layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: peer}},
 		`error="LOAD_SHED",hostname="",http_status=""`:                {err: &layer.Error{Layer: "queue", Kind: layer.ErrNotReady}},
 		`error="REQUEST_TIMEOUT",hostname="",http_status=""`:          {err: &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout}},
-		`error="RESPONSE_HEADERS_TIMEOUT",hostname="",http_status=""`: {err: &layer.Error{Layer: "timeout", Kind: layer.ErrHeadTimeout}},
+		`error="RESPONSE_HEADERS_TIMEOUT",hostname="",http_status=""`: {err: &layer.Error{Layer: "timeout", Kind: layer.ErrResponseHeaderTimeout}},
 		`error="CANCEL",hostname="",http_status=""`:                   {err: context.Canceled},
 		`error="UNKNOWN",hostname="",http_status=""`:                  {err: errOther},
 		`error="",hostname="",http_status="451"`:                      {err: &httplayer.StatusError{Code: 451}},
@@ -323,7 +323,7 @@ func TestRouteLayersConform(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+			layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
 				New: func(ctx context.Context, next httplayer.Service) httplayer.Service {
 					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
 				},
@@ -430,7 +430,7 @@ func TestTheTimeOfARouteIsOverInAQueue(t *testing.T) {
 			routed("a", func(r *profiles.Route) { r.Timeout = time.Second }),
 		}})
 		err := f.get(t, "/a")
-		require.ErrorIs(t, err, layer.ErrHeadTimeout)
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 		require.ErrorIs(t, err, layer.ErrNotReady, "it is a refusal, too")
 		const of = `direction="outbound",dst="web.shop.svc.cluster.local:80"`
 		late := `route_response_total{classification="failure",` + of + `,error="timeout",rt_route="a"} 1`

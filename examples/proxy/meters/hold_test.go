@@ -137,9 +137,9 @@ func TestConnectionsThatOutliveTheirName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		counts, hold := m.Routes(t.Context(), meters.Outbound, asked), make(chan struct{})
-		svc := counts.Forwarded(layer.Func[net.Conn, tcplayer.Traffic](func(context.Context, net.Conn) (tcplayer.Traffic, error) {
+		svc := counts.Forwarded(layer.Func[net.Conn, tcplayer.ByteCount](func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 			<-hold
-			return tcplayer.Traffic{}, nil
+			return tcplayer.ByteCount{}, nil
 		}))
 		done := make(chan error, 1)
 		go func() {
@@ -203,9 +203,9 @@ func TestStreamsKeepTheirBalancer(t *testing.T) {
 		defer cancel()
 		concretes := layer.NewCache(ctx, func(ctx context.Context, target string) httplayer.Service {
 			_, queue := m.Balancer(ctx, "http", target)
-			return httplayer.NewStack(layer.Measured[*http.Response](queue)).Queue(1, time.Second).
+			return httplayer.NewStack(layer.WithMetrics[*http.Response](queue)).Queue(1, time.Second).
 				Service(answering{call: func(*http.Request) (*http.Response, error) { return response(200, "x"), nil }})
-		}, layer.CachePolicy{Idle: time.Second}, layer.Until(httplayer.Completion))
+		}, layer.CachePolicy{IdleTimeout: time.Second}, layer.WithCompletion(httplayer.Completion))
 		rsp, err := concretes.Service("web.example:80").Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://web/", nil))
 		require.NoError(t, err)
 		const series = "outbound_http_balancer_queue_length"

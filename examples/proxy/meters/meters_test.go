@@ -73,7 +73,7 @@ func TestHandler(t *testing.T) {
 func TestRouteForgetsTheTimeOfWhoLeft(t *testing.T) {
 	m := meters.New(meters.Config{})
 	requests, _ := m.Route(t.Context(), meters.Outbound, "web.example:80", "a", nil)
-	requests.Expired.With("limit", "head").Add(1)
+	requests.Timeouts.With("limit", "head").Add(1)
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "failure").Add(1)
 	require.ElementsMatch(t, []string{
@@ -134,19 +134,19 @@ func TestRoute(t *testing.T) {
 	success.Add(1)
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "retryable").Add(1)
-	requests.Expired.With("limit", "head").Add(1)
+	requests.Timeouts.With("limit", "head").Add(1)
 	failure.Add(1) // because of it
 	failure.Add(1)
-	requests.Expired.With("limit", "try").Add(1)
+	requests.Timeouts.With("limit", "try").Add(1)
 	failure.Add(1)
-	requests.Refusals.Add(1)
+	requests.Rejections.Add(1)
 	requests.Retries.Add(2)
-	requests.Skipped.With("reason", "budget").Add(1)
-	requests.Skipped.With("reason", "body").Add(1)
+	requests.RetriesSkipped.With("reason", "budget").Add(1)
+	requests.RetriesSkipped.With("reason", "body").Add(1)
 	requests.Latency.Observe(42)
 	tries.Requests.Add(5)
 	tries.Responses.With("class", "throttled").Add(3)
-	tries.Refusals.Add(1)
+	tries.Rejections.Add(1)
 	require.Equal(t, []string{`route_request_total{` + of + `} 5`}, lines(t, m, "route_request_total"))
 	require.ElementsMatch(t, []string{
 		`route_response_total{classification="success",` + of + `} 2`,
@@ -168,7 +168,7 @@ func TestRoute(t *testing.T) {
 func TestTimeoutsAddUp(t *testing.T) {
 	m := meters.New(meters.Config{})
 	requests, _ := m.Route(t.Context(), meters.Outbound, "a:1", "", nil)
-	head, failure := requests.Expired.With("limit", "head"), requests.Responses.With("class", "failure")
+	head, failure := requests.Timeouts.With("limit", "head"), requests.Responses.With("class", "failure")
 	var wg sync.WaitGroup
 	for i := range 8 {
 		wg.Go(func() {
@@ -194,7 +194,7 @@ func TestBalancer(t *testing.T) {
 	b.Updates.With("op", "Reset").Add(1)
 	b.Updates.With("op", "Add").Add(2)
 	b.Ejections.With("cause", "consecutive").Add(1)
-	q.Waiting.Add(2)
+	q.QueueLength.Add(2)
 	q.QueueWait.Observe(40)
 	const backend = `backend_group="",backend_kind="default",backend_name="web.example",backend_namespace="",backend_port="80",` +
 		`backend_section_name="",`
@@ -269,7 +269,7 @@ func TestErrorKind(t *testing.T) {
 		"gateway loop":           {&httplayer.StatusError{Code: 508}},
 		"gateway domain invalid": {fmt.Errorf("x: %w", labelledError{errOther})},
 		"tls detection timeout":  {&layer.Error{Layer: "tls", Kind: layer.ErrTimeout}},
-		"response timeout":       {&layer.Error{Layer: "timeout", Kind: layer.ErrHeadTimeout}, context.DeadlineExceeded},
+		"response timeout":       {&layer.Error{Layer: "timeout", Kind: layer.ErrResponseHeaderTimeout}, context.DeadlineExceeded},
 		"unexpected":             {errOther, &httplayer.StatusError{Code: 500}},
 	} {
 		for _, err := range errs {
@@ -285,7 +285,7 @@ func TestErrorKindOfARefusal(t *testing.T) {
 		refused := func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 		}
-		_, err := httplayer.NewEndpoint(t.Context(), "10.0.0.1:80", httplayer.DialContext(refused)).
+		_, err := httplayer.NewEndpoint(t.Context(), "10.0.0.1:80", httplayer.WithDialContext(refused)).
 			Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://10.0.0.1/", http.NoBody))
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.Equal(t, "i/o", meters.ErrorKind(err))

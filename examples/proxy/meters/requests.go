@@ -135,15 +135,15 @@ type end struct {
 
 // endOf returns the end of a response or error. head is read from the response header.
 func endOf(ctx context.Context, rsp *http.Response, head grpcHead, err error) end {
-	class := layer.Classifier[*http.Response](httplayer.Classify).Judge(ctx, layer.Outcome[*http.Response]{
+	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(ctx, layer.Outcome[*http.Response]{
 		Response: rsp, Err: err, Ended: err == nil,
 	})
-	e := end{failed: class.Failed(), grpc: -1}
+	e := end{failed: class.IsFailure(), grpc: -1}
 	if rsp != nil {
 		e.status = httpStatus(rsp.StatusCode)
 		e.grpc = head.status(rsp, err == nil)
 	}
-	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrUnread) {
+	if err != nil && class != layer.Ignorable && !errors.Is(err, layer.ErrBodyClosedEarly) {
 		e.err = ErrorKind(err)
 	}
 	return e

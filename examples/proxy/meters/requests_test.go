@@ -178,7 +178,7 @@ func TestPanicIsCounted(t *testing.T) {
 }
 
 func TestEndpointConforms(t *testing.T) {
-	layertest.Conform(t, layertest.LayerOf[*http.Request, *http.Response]{
+	layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
 		New: func(ctx context.Context, next httplayer.Service) httplayer.Service {
 			return meters.New(meters.Config{}).Endpoint(ctx, meters.Outbound, endpointLabels())(next)
 		},

@@ -33,7 +33,7 @@ func (f retryFamilies) bind(l *seriesLease, labels Labels) retries {
 // added returns i extended by the counters of r.
 func (r retries) added(i layer.Instruments) layer.Instruments {
 	i.Retries = multi.NewCounter(i.Retries, counter{r.requests})
-	i.Skipped = skips{i.Skipped, r}
+	i.RetriesSkipped = skips{i.RetriesSkipped, r}
 	return i
 }
 

@@ -35,7 +35,7 @@ func (m *Meters) routeFamilies() routeFamilies {
 }
 
 // Route returns the instruments of a profile's route, for its requests and for its
-// attempts, see profiles.Measured. dst is "name:port". route is the name of the route and
+// attempts, see profiles.WithMetrics. dst is "name:port". route is the name of the route and
 // becomes the label rt_route, unless labels, the labels of the route, contain one. A
 // request that failed by the route's timeout, also in a queue, has error="timeout".
 // Refused requests have no latency. The series are shown for the retention time after ctx
@@ -58,21 +58,21 @@ func (m *Meters) Route(
 	open := leasedGauge{discard.NewGauge(), l}
 	successes := b.lazy(f.responses, Labels{"classification": "success"})
 	requests = layer.Instruments{
-		InFlight:  open,
-		Requests:  b.counter(f.requests, nil),
-		Refusals:  multi.NewCounter(b.counter(f.requests, nil), o), // the time may be over in a queue
-		Responses: classes{successes, ignored{successes, o.pending}, o},
-		Latency:   histogram{f.latency.bind(l, all)},
-		Retries:   b.lazy(f.retryable, nil),
-		Skipped:   newLabelled("skipped", b.counters(f.retryable), skipped),
-		Expired:   limits{newLabelled("limit", b.counters(f.expired), asItIs), o.pending},
+		InFlight:       open,
+		Requests:       b.counter(f.requests, nil),
+		Rejections:     multi.NewCounter(b.counter(f.requests, nil), o), // the time may be over in a queue
+		Responses:      classes{successes, ignored{successes, o.pending}, o},
+		Latency:        histogram{f.latency.bind(l, all)},
+		Retries:        b.lazy(f.retryable, nil),
+		RetriesSkipped: newLabelled("skipped", b.counters(f.retryable), skipped),
+		Timeouts:       limits{newLabelled("limit", b.counters(f.expired), asItIs), o.pending},
 	}
 	answered, failures := b.lazy(f.answers, Labels{"classification": "success"}), b.lazy(f.answers, Labels{"classification": "failure"})
 	tries = layer.Instruments{
-		InFlight:  open,
-		Requests:  b.counter(f.tries, nil),
-		Refusals:  multi.NewCounter(b.counter(f.tries, nil), failures),
-		Responses: classes{answered, answered, failures},
+		InFlight:   open,
+		Requests:   b.counter(f.tries, nil),
+		Rejections: multi.NewCounter(b.counter(f.tries, nil), failures),
+		Responses:  classes{answered, answered, failures},
 	}
 	return requests, tries
 }

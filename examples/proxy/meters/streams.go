@@ -97,10 +97,10 @@ func (s *stream) End(err error) {
 	if s.tries == nil || s.tries.n.Load() < 2 {
 		return
 	}
-	class := layer.Classifier[*http.Response](httplayer.Classify).Judge(s.ctx, layer.Outcome[*http.Response]{
+	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(s.ctx, layer.Outcome[*http.Response]{
 		Response: s.rsp, Err: err, Ended: err == nil,
 	})
-	if !class.Failed() {
+	if !class.IsFailure() {
 		s.tries.of.now().retries().successes.Inc()
 	}
 }
@@ -152,7 +152,7 @@ func withoutResponse(req *http.Request, err error) outcome {
 	if f := faultOf(err); f != noFault {
 		return outcome{err: f}
 	}
-	status, _ := httplayer.StatusOf(err)
+	status, _ := httplayer.StatusFromError(err)
 	switch {
 	case status == http.StatusServiceUnavailable:
 		return outcome{err: loadShed}
@@ -170,8 +170,8 @@ func afterHead(rsp *http.Response, err error) outcome {
 	if err == nil {
 		return o
 	}
-	switch status, _ := httplayer.StatusOf(err); {
-	case errors.Is(err, layer.ErrUnread):
+	switch status, _ := httplayer.StatusFromError(err); {
+	case errors.Is(err, layer.ErrBodyClosedEarly):
 		o.err = cancelled
 	case faultOf(err) != noFault:
 		o.err = faultOf(err)
@@ -188,7 +188,7 @@ func faultOf(err error) fault {
 	switch {
 	case errors.Is(err, layer.ErrFailFast):
 		return failFast
-	case errors.Is(err, layer.ErrHeadTimeout), errors.Is(err, layer.ErrTryTimeout):
+	case errors.Is(err, layer.ErrResponseHeaderTimeout), errors.Is(err, layer.ErrAttemptTimeout):
 		return headersTimeout
 	case errors.Is(err, layer.ErrIdleTimeout):
 		return idleTimeout

@@ -53,7 +53,7 @@ type Outbound struct {
 	countTCP func(context.Context, net.Conn, error)
 	detected tcplayer.DetectInstruments // of connections that nobody redirected
 
-	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.Traffic]
+	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.ByteCount]
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
 	concretes       *layer.Cache[string, *http.Request, *http.Response]
 	forwards        *layer.Cache[place, *http.Request, *http.Response]
@@ -83,8 +83,8 @@ func newOutbound(ctx context.Context, c Config) *Outbound {
 		dst, _ := tcplayer.OriginalDst(conn)
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{Idle: max(c.DiscoveryIdle, 1)}
-	open := layer.Until(tcplayer.UntilClosed)
+	idle := layer.CachePolicy{IdleTimeout: max(c.DiscoveryIdle, 1)}
+	open := layer.WithCompletion(tcplayer.UntilClosed)
 	o.destinations = layer.NewCache(ctx, o.destination, idle)
 	o.logicals = layer.NewCache(ctx, o.logical, idle)
 	o.concretes = layer.NewCache(ctx, o.concrete, idle)
@@ -101,19 +101,19 @@ func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 		if err := own(addr); err != nil {
 			return err
 		}
-		return tcplayer.NotLoopback(addr)
+		return tcplayer.DenyLoopback(addr)
 	}
 }
 
 // newResolver asks the controller. What it said last serves while it is away.
 func newResolver(c Config) resolve.Resolver {
-	return only(c.Control.GetSuffixes, resolve.KeepLastGood(
+	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,
-			destination.ContextToken(c.Control.ContextToken),
-			destination.StreamLimits(destination.Limits(c.Control.Limits())),
-			destination.Backoff(c.Control.Connect.Backoff),
-			destination.Logger(c.Log)),
-		resolve.KeepPolicy{}))
+			destination.WithContextToken(c.Control.ContextToken),
+			destination.WithStreamLimits(destination.Limits(c.Control.Limits())),
+			destination.WithBackoff(c.Control.Connect.Backoff),
+			destination.WithLogger(c.Log)),
+		resolve.StalePolicy{}))
 }
 
 // only has r asked for those names alone that are below the suffixes. The others

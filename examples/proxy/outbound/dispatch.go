@@ -26,7 +26,7 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 // HTTP.
 func (o *Outbound) detect(http, opaque tcplayer.Server, to tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
-		tcplayer.DetectTimeout(o.DetectTimeout), tcplayer.DetectMeasured(to))
+		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(to))
 }
 
 // byProfile gives a connection to opaque if the profile of its address forbids
@@ -43,7 +43,7 @@ func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, looke
 
 // profiled is the server of the connections to one address.
 type profiled struct {
-	layer.Service[net.Conn, tcplayer.Traffic] // of those that are looked into
+	layer.Service[net.Conn, tcplayer.ByteCount] // of those that are looked into
 
 	opaque   tcplayer.Server
 	requests *router
@@ -51,14 +51,14 @@ type profiled struct {
 	all      bool // all are looked into, whatever the profile says
 }
 
-func (p *profiled) Call(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+func (p *profiled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if p.unseen {
 		return p.opaque.Call(ctx, conn)
 	}
 	d, err := p.requests.Dispatch(ctx)
 	switch {
 	case err != nil:
-		return tcplayer.Traffic{}, err
+		return tcplayer.ByteCount{}, err
 	case d.Opaque && !p.all:
 		return p.opaque.Call(ctx, conn)
 	}

@@ -30,7 +30,7 @@ func (p place) discovered() discover.Target {
 // forward is where the requests of a target go whose profile says that it is
 // served at one place, such as a pod that is asked for by its address: straight
 // there.
-func (o *Outbound) forward(r *router) layer.Make[*profiles.Endpoint, *http.Request, *http.Response] {
+func (o *Outbound) forward(r *router) layer.MakeService[*profiles.Endpoint, *http.Request, *http.Response] {
 	to := keep(r, o.forwards)
 	return func(e *profiles.Endpoint) httplayer.Service {
 		return r.counts.Backend(e.String(), to(place{r.target, e}))
@@ -39,18 +39,18 @@ func (o *Outbound) forward(r *router) layer.Make[*profiles.Endpoint, *http.Reque
 
 // forwarded serves a place. There is nothing to balance over.
 func (o *Outbound) forwarded(ctx context.Context, p place) httplayer.Service {
-	return httplayer.NewStack(layer.For[*http.Response](p.target)).
+	return httplayer.NewStack(layer.WithTarget[*http.Response](p.target)).
 		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait()).
 		Service(o.alone(ctx, p.discovered()))
 }
 
 // opaqueForward is forward for connections.
-func (o *Outbound) opaqueForward(target string) layer.Make[*profiles.Endpoint, tcplayer.Request, net.Conn] {
+func (o *Outbound) opaqueForward(target string) layer.MakeService[*profiles.Endpoint, tcplayer.Request, net.Conn] {
 	return func(e *profiles.Endpoint) tcplayer.Service { return o.opaqueForwards.Service(place{target, e}) }
 }
 
 func (o *Outbound) opaqueForwarded(ctx context.Context, p place) tcplayer.Service {
-	return tcplayer.NewStack(layer.For[net.Conn](p.target)).
+	return tcplayer.NewStack(layer.WithTarget[net.Conn](p.target)).
 		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait()).
 		Service(o.opaqueEndpoint(ctx, p.discovered()))
 }

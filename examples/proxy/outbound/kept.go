@@ -13,7 +13,7 @@ import (
 // long as the profile of r is in force. Whoever has a connection open will send
 // more requests by it, and is not to wait for endpoints and connections again
 // because there was none for a while.
-func keep[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.Make[K, *http.Request, *http.Response] {
+func keep[K comparable](r *router, in *layer.Cache[K, *http.Request, *http.Response]) layer.MakeService[K, *http.Request, *http.Response] {
 	return func(key K) httplayer.Service {
 		return &kept[K]{Service: in.Service(key), router: r, in: in, key: key}
 	}
@@ -31,7 +31,7 @@ type kept[K comparable] struct {
 func (k *kept[K]) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
 	old, now := k.by.Load(), k.router.named.Load()
 	if old != now && now != nil && k.by.CompareAndSwap(old, now) {
-		_ = k.in.Hold(now.inForce, k.key) // if it cannot be had, the next line says so
+		_ = k.in.Pin(now.inForce, k.key) // if it cannot be had, the next line says so
 	}
 	return k.Service.Call(ctx, req)
 }

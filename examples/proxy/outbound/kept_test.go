@@ -27,15 +27,15 @@ func TestTargetsOfAProfileStay(t *testing.T) {
 			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 				return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
 			})
-		}, layer.CachePolicy{Idle: time.Second})
+		}, layer.CachePolicy{IdleTimeout: time.Second})
 		keys := func() any { return cache.Describe().State.Get("keys") }
 
 		life, over := context.WithCancel(ctx)
 		var source profiles.Static
 		source.Set("10.0.0.1:80", &profiles.Profile{Name: "web.example"})
 		r := &router{life: life, target: "10.0.0.1:80"}
-		r.Router = profiles.New(life, r.target, &source, httplayer.Access{}, keep(r, cache),
-			profiles.InitialWait[*http.Request, *http.Response](time.Hour))
+		r.Router = profiles.New(life, r.target, &source, httplayer.Accessor{}, keep(r, cache),
+			profiles.WithInitialWait[*http.Request, *http.Response](time.Hour))
 		call := func() {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
 			require.NoError(t, err)

@@ -33,10 +33,10 @@ func New(ctx context.Context, c Config) *Outbound {
 	o := newOutbound(ctx, c)
 	o.Requests = o.requests()
 	o.http = o.server(o.Requests)
-	counted := tcplayer.Failures(o.countTCP)
+	counted := tcplayer.OnError(o.countTCP)
 	o.Server = tcplayer.Transparent(o.Origin,
-		counted(o.destinations.Router(originalDst)),                                           // redirected
-		o.clients(ctx, netip.AddrPort{}).Accepted(counted(o.detect(o.http, nil, o.detected)))) // not redirected: requests by name
+		counted(o.destinations.Router(originalDst)),                                             // redirected
+		o.clients(ctx, netip.AddrPort{}).WrapServer(counted(o.detect(o.http, nil, o.detected)))) // not redirected: requests by name
 	return o
 }
 
@@ -48,12 +48,12 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	opaque := requests.counts.Forwarded(tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
 		return o.opaque(ctx, dst.String(), again{profile}), nil
 	})))
-	return o.clients(ctx, dst).Accepted(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque, requests.counts.Detect())))
+	return o.clients(ctx, dst).WrapServer(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque, requests.counts.Detect())))
 }
 
 // requests is what every request goes through, wherever it is going.
 func (o *Outbound) requests() httplayer.Service {
-	return httplayer.NewStack(layer.Until(layer.AtReturn[*http.Response])).
+	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](o.Taps)).
 		With("errors", o.Meters.HTTPErrors(meters.Outbound)).
 		Limit(o.MaxInFlight).
@@ -65,12 +65,12 @@ func (o *Outbound) requests() httplayer.Service {
 // the traffic is split.
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
 	r := &router{life: ctx, target: target, counts: o.Meters.Routes(ctx, meters.Outbound, target)}
-	r.Router = profiles.New(ctx, target, source, httplayer.Access{}, r.backends(keep(r, o.concretes)),
-		profiles.Forward(o.forward(r)),
-		profiles.Standard(httplayer.Resend{}, httplayer.Edit{}, httplayer.Classify),
+	r.Router = profiles.New(ctx, target, source, httplayer.Accessor{}, r.backends(keep(r, o.concretes)),
+		profiles.WithForward(o.forward(r)),
+		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
 		r.counted(),
-		profiles.InitialWait[*http.Request, *http.Response](o.Control.ProfileInitial),
-		profiles.Logger[*http.Request, *http.Response](o.Log))
+		profiles.WithInitialWait[*http.Request, *http.Response](o.Control.ProfileInitial),
+		profiles.WithLogger[*http.Request, *http.Response](o.Log))
 	return r
 }
 
@@ -78,13 +78,13 @@ func (o *Outbound) router(ctx context.Context, target string, source profiles.So
 // or itself if it is an address. Here, and only here, requests wait.
 func (o *Outbound) concrete(ctx context.Context, target string) httplayer.Service {
 	balancer, queue := o.Meters.Balancer(ctx, "http", target)
-	stack := httplayer.NewStack(layer.For[*http.Response](target), layer.Measured[*http.Response](queue)).
+	stack := httplayer.NewStack(layer.WithTarget[*http.Response](target), layer.WithMetrics[*http.Response](queue)).
 		Queue(o.HTTPQueue.Capacity, o.HTTPQueue.MaxWait())
 	if t, ok := addressed(target); ok {
 		return stack.Service(o.alone(ctx, t))
 	}
 	return stack.Service(balance.Resolve(ctx, o.resolver, target, o.endpoint,
-		balance.Measured[*http.Response](balancer)))
+		balance.WithMetrics[*http.Response](balancer)))
 }
 
 // endpoint sends requests to one of a target's addresses.
@@ -98,7 +98,7 @@ func (o *Outbound) endpoint(ctx context.Context, t discover.Target) httplayer.Se
 func (o *Outbound) alone(ctx context.Context, t discover.Target) httplayer.Service {
 	p := o.peer(t)
 	p.h2 = true
-	return o.through(ctx, p, p.errors()...).Service(o.client(ctx, p, httplayer.Alone))
+	return o.through(ctx, p, p.errors()...).Service(o.client(ctx, p, httplayer.SingleEndpoint))
 }
 
 // through is what is done to requests on their way to one address.
@@ -109,31 +109,31 @@ func (o *Outbound) through(ctx context.Context, p peer, said ...httplayer.ProxyE
 	}
 	return s.With("require-id", httplayer.RequireID(p.identity)).
 		With("metrics", o.Meters.Endpoint(ctx, meters.Outbound, p.labels)).
-		With("tap", tap.Layer(o.Taps, httplayer.Access{}, p.shown...)).
+		With("tap", tap.Layer(o.Taps, httplayer.Accessor{}, p.shown...)).
 		With("override", httplayer.StripHeader(overrideHeader, origProtoHeader)).
-		With("proxy-errors", httplayer.ProxyErrors(append(said, httplayer.LogProxyErrors(o.Log))...))
+		With("proxy-errors", httplayer.ProxyErrors(append(said, httplayer.WithProxyErrorLogger(o.Log))...))
 }
 
 // opaque connects to a target as its profile says, over bytes that nobody looks
 // into: a split is drawn, and an endpoint chosen, once for a connection.
 func (o *Outbound) opaque(ctx context.Context, target string, source profiles.Source) tcplayer.Service {
-	return profiles.New(ctx, target, source, tcplayer.Access{}, o.opaqueConcretes.Service,
-		profiles.Forward(o.opaqueForward(target)),
-		profiles.InitialWait[tcplayer.Request, net.Conn](o.Control.ProfileInitial),
-		profiles.Logger[tcplayer.Request, net.Conn](o.Log))
+	return profiles.New(ctx, target, source, tcplayer.Accessor{}, o.opaqueConcretes.Service,
+		profiles.WithForward(o.opaqueForward(target)),
+		profiles.WithInitialWait[tcplayer.Request, net.Conn](o.Control.ProfileInitial),
+		profiles.WithLogger[tcplayer.Request, net.Conn](o.Log))
 }
 
 // opaqueConcrete connects to one of a target's endpoints. A connection counts
 // for the balancer while it is being made.
 func (o *Outbound) opaqueConcrete(ctx context.Context, target string) tcplayer.Service {
 	balancer, queue := o.Meters.Balancer(ctx, "tcp", target)
-	stack := tcplayer.NewStack(layer.For[net.Conn](target), layer.Measured[net.Conn](queue)).
+	stack := tcplayer.NewStack(layer.WithTarget[net.Conn](target), layer.WithMetrics[net.Conn](queue)).
 		Queue(o.TCPQueue.Capacity, o.TCPQueue.MaxWait())
 	if t, ok := addressed(target); ok {
 		return stack.Service(o.opaqueEndpoint(ctx, t))
 	}
 	return stack.Service(balance.Resolve(ctx, o.resolver, target, o.opaqueEndpoint,
-		balance.Until(layer.AtReturn[net.Conn]), balance.Measured[net.Conn](balancer)))
+		balance.WithCompletion(layer.AtReturn[net.Conn]), balance.WithMetrics[net.Conn](balancer)))
 }
 
 // opaqueEndpoint connects to one address.

@@ -78,7 +78,7 @@ func (p peer) errors() []httplayer.ProxyErrorsOption {
 	if p.tls == nil {
 		return nil
 	}
-	return []httplayer.ProxyErrorsOption{httplayer.Meshed()}
+	return []httplayer.ProxyErrorsOption{httplayer.WithMeshPeer()}
 }
 
 func (o *Outbound) shown(t discover.Target, secured meters.Labels) []tap.Option {
@@ -98,23 +98,23 @@ func (o *Outbound) shown(t discover.Target, secured meters.Labels) []tap.Option 
 		source = map[string]string{}
 	}
 	source["tls"] = "loopback"
-	return []tap.Option{tap.Outbound, tap.SourceLabels(source), tap.Destination(t.Endpoint.Addr, labels)}
+	return []tap.Option{tap.Outbound, tap.WithSourceLabels(source), tap.WithDestination(t.Endpoint.Addr, labels)}
 }
 
 // dial connects to the endpoint, and counts its connections.
 func (o *Outbound) dial(ctx context.Context, p peer) settings.Dial {
 	d := tcplayer.Dialer{
 		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
-		Sockets: o.Connect.Socket.Options(), Refuse: o.Refuse,
+		Sockets: o.Connect.Socket.Options(), Deny: o.Refuse,
 	}
 	counted := o.Meters.Transport(ctx, meters.Outbound, meters.Destination, p.labels)
-	return tcplayer.NewMeter(counted).Dialled(d.DialContext)
+	return tcplayer.NewMeter(counted).WrapDial(d.DialContext)
 }
 
 // server serves the connections that speak HTTP. They are the application's own:
 // its uploads may pause for as long as they like.
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(
-		httplayer.Handler(requests, httplayer.Tunnels(), httplayer.InformationalHeaders(!o.Quiet), httplayer.Logger(o.Log)),
-		append(o.Config.Server.Options(), httplayer.BodyPace(0, 0), httplayer.DrainOn(o.Ending), httplayer.ServerLogger(o.Log))...)
+		httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHeaders(!o.Quiet), httplayer.WithLogger(o.Log)),
+		append(o.Config.Server.Options(), httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending), httplayer.WithServerLogger(o.Log))...)
 }

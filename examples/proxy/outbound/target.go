@@ -28,7 +28,7 @@ const origProtoHeader = "L5d-Orig-Proto"
 func Target(req *http.Request) (string, error) {
 	name, where := req.Header.Get(overrideHeader), "l5d-dst-override"
 	if name == "" {
-		name, where = httplayer.Access{}.Authority(req), "host"
+		name, where = httplayer.Accessor{}.Authority(req), "host"
 	}
 	if name == "" {
 		return "", errors.New("the request names no host")

@@ -20,14 +20,14 @@ func balanced(e *httplayer.Endpoint) httplayer.Service { return e }
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	dialled := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
 		opts := append(o.Connect.Requests(o.dial(ctx, p), o.Pool), version...)
-		opts = append(opts, httplayer.Ping(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
+		opts = append(opts, httplayer.WithPing(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
 		return as(httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(), opts...))
 	}
 	switch {
 	case p.told():
 		return &byVersion{
-			h1: version{svc: dialled(p.speaking(tcplayer.HTTP1), httplayer.H1())},
-			h2: version{svc: dialled(p.speaking(tcplayer.HTTP2), httplayer.H2())},
+			h1: version{svc: dialled(p.speaking(tcplayer.HTTP1), httplayer.WithHTTP1())},
+			h2: version{svc: dialled(p.speaking(tcplayer.HTTP2), httplayer.WithHTTP2())},
 		}
 	case p.tls != nil || p.h2:
 		return dialled(p, httplayer.KeepVersion())

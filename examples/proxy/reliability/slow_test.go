@@ -21,7 +21,7 @@ func TestSlowHeaders(t *testing.T) {
 	if full {
 		limit = 5 * time.Second
 	}
-	tn := newTown(t, httplayer.HeaderTimeout(limit))
+	tn := newTown(t, httplayer.WithHeaderTimeout(limit))
 	slowly(t, tn, limit, "GET / HTTP/1.1\r\nHost: web.test\r\nX-Slow: ")
 }
 
@@ -31,7 +31,7 @@ func TestSlowBodies(t *testing.T) {
 	if full {
 		limit = 10 * time.Second
 	}
-	tn := newTown(t, httplayer.BodyPace(limit, 240))
+	tn := newTown(t, httplayer.WithMinBodyRate(limit, 240))
 	slowly(t, tn, limit, "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 1000000\r\n\r\n")
 }
 
@@ -43,8 +43,8 @@ func TestSlowChunks(t *testing.T) {
 		limit = 10 * time.Second
 	}
 	allowed := attackers / 5
-	pauses := httplayer.NewBodyPauses(allowed, attackers)
-	tn := newTownBehind(t, pauses.Allow, httplayer.BodyPace(limit, 240))
+	pauses := httplayer.NewSlowBodyQuota(allowed, attackers)
+	tn := newTownBehind(t, pauses.Allow, httplayer.WithMinBodyRate(limit, 240))
 	before := heap()
 	var most time.Duration
 	held, stop := make(chan time.Duration, attackers), make(chan struct{})

@@ -55,14 +55,14 @@ func newTownBehind(t testing.TB, front func(tcplayer.Server) tcplayer.Server, op
 	svc := httplayer.NewStack().
 		Limit(100_000).
 		Service(httplayer.NewEndpoint(ctx, tn.serveUpstream(t)))
-	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.DrainOn(ctx)}, opts...)...))
+	server := front(httplayer.NewServer(httplayer.Handler(svc), append([]httplayer.ServerOption{httplayer.WithDrainOnDone(ctx)}, opts...)...))
 	detect := tcplayer.Detect(tcplayer.Protocols{HTTP1: server, HTTP2: server, Opaque: server})
 
 	var ended []chan error
 	serve := func(l net.Listener) {
 		done := make(chan error, 1)
 		ended = append(ended, done)
-		go func() { done <- tcplayer.Serve(ctx, l, detect, tcplayer.Grace(0)) }()
+		go func() { done <- tcplayer.Serve(ctx, l, detect, tcplayer.WithShutdownTimeout(0)) }()
 	}
 	open, secure := listen(t), listen(t)
 	tn.addr, tn.tls = open.Addr().String(), secure.Addr().String()

@@ -19,10 +19,10 @@ import (
 func (s Socket) Options() []tcplayer.SocketOption {
 	var opts []tcplayer.SocketOption
 	if s.KeepAlive > 0 {
-		opts = append(opts, tcplayer.KeepAlive(net.KeepAliveConfig{Enable: true, Idle: s.KeepAlive, Interval: s.KeepAlive}))
+		opts = append(opts, tcplayer.WithKeepAlive(net.KeepAliveConfig{Enable: true, Idle: s.KeepAlive, Interval: s.KeepAlive}))
 	}
 	if s.UserTimeout > 0 {
-		opts = append(opts, tcplayer.UserTimeout(s.UserTimeout))
+		opts = append(opts, tcplayer.WithUserTimeout(s.UserTimeout))
 	}
 	return opts
 }
@@ -37,19 +37,19 @@ type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 // dial.
 func (c Connect) Requests(dial Dial, kept Pool) []httplayer.EndpointOption {
 	return []httplayer.EndpointOption{
-		httplayer.DialContext(dial),
-		httplayer.ConnectTimeout(c.Timeout),
-		httplayer.Backoff(c.endpointBackoff()),
-		httplayer.IdleTimeout(max(kept.Idle, 1)),
-		httplayer.MaxIdleConns(kept.MaxIdle),
-		httplayer.CleartextHTTPS(), // dial adds TLS, and an absolute target goes on as it came
+		httplayer.WithDialContext(dial),
+		httplayer.WithConnectTimeout(c.Timeout),
+		httplayer.WithBackoff(c.endpointBackoff()),
+		httplayer.WithIdleTimeout(max(kept.Idle, 1)),
+		httplayer.WithMaxIdleConns(kept.MaxIdle),
+		httplayer.WithCleartextHTTPS(), // dial adds TLS, and an absolute target goes on as it came
 	}
 }
 
 // Bytes returns the options of an endpoint for forwarded connections.
 func (c Connect) Bytes(dial Dial) []tcplayer.EndpointOption {
 	return []tcplayer.EndpointOption{
-		tcplayer.DialContext(dial), tcplayer.ConnectTimeout(c.Timeout), tcplayer.Backoff(c.endpointBackoff()),
+		tcplayer.WithDialContext(dial), tcplayer.WithConnectTimeout(c.Timeout), tcplayer.WithBackoff(c.endpointBackoff()),
 	}
 }
 
@@ -96,7 +96,7 @@ func (i *Identity) Check() error {
 // MaxSendBufSize or AdaptiveFlowControl. MaxHeaderListSize also applies to HTTP/1.
 func (h HTTP2) Options() []httplayer.ServerOption {
 	opts := []httplayer.ServerOption{
-		httplayer.HTTP2(http.HTTP2Config{
+		httplayer.WithHTTP2Config(http.HTTP2Config{
 			MaxConcurrentStreams:          int(h.MaxConcurrentStreams),
 			MaxReadFrameSize:              int(h.MaxFrameSize),
 			MaxReceiveBufferPerStream:     int(h.InitialStreamWindowSize),
@@ -104,10 +104,10 @@ func (h HTTP2) Options() []httplayer.ServerOption {
 			SendPingTimeout:               h.KeepAliveInterval,
 			PingTimeout:                   h.KeepAliveTimeout,
 		}),
-		httplayer.MaxTakenBack(h.MaxPendingAcceptResetStreams),
+		httplayer.WithMaxStreamResets(h.MaxPendingAcceptResetStreams),
 	}
 	if h.MaxHeaderListSize > 0 {
-		opts = append(opts, httplayer.MaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), mostHeader))))
+		opts = append(opts, httplayer.WithMaxHeaderBytes(int(min(uint64(h.MaxHeaderListSize), mostHeader))))
 	}
 	return opts
 }
@@ -123,10 +123,10 @@ func (o Origin) Find() tcplayer.Origin {
 	case ProxyProtocol:
 		return tcplayer.ProxyProtocol()
 	case Fixed:
-		return tcplayer.Fixed(o.Addr)
+		return tcplayer.FixedDst(o.Addr)
 	case Redirected:
 	}
-	redirected := tcplayer.Redirected()
+	redirected := tcplayer.SOOriginalDst()
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		to, err := redirected(ctx, conn)
 		if isUntracked(err) {
@@ -160,7 +160,7 @@ func (o Origin) Check(ctx context.Context) error {
 		return err
 	}
 	defer server.Close()
-	_, err = tcplayer.Redirected()(ctx, server)
+	_, err = tcplayer.SOOriginalDst()(ctx, server)
 	return err
 }
 

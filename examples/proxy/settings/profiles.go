@@ -17,10 +17,10 @@ func (c *Control) Profiles(conn grpc.ClientConnInterface, log *slog.Logger) prof
 		names[i] = suffix + "." // there the root means all names, and an empty suffix no name
 	}
 	return linkerd.New(conn,
-		linkerd.Names(names...),
-		linkerd.Networks(c.ProfileNetworks...),
-		linkerd.ContextToken(c.ContextToken),
-		linkerd.StreamLimits(linkerd.Limits(c.Limits())),
-		linkerd.Backoff(c.Connect.Backoff),
-		linkerd.Logger(log))
+		linkerd.WithSuffixes(names...),
+		linkerd.WithNetworks(c.ProfileNetworks...),
+		linkerd.WithContextToken(c.ContextToken),
+		linkerd.WithStreamLimits(linkerd.Limits(c.Limits())),
+		linkerd.WithBackoff(c.Connect.Backoff),
+		linkerd.WithLogger(log))
 }

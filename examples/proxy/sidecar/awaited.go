@@ -28,8 +28,8 @@ type awaited struct {
 
 // onceCertified connects when id has a certificate, or ctx has ended. An address
 // that is none is told of at once.
-func onceCertified(id *identity.Identity) func(context.Context, grpclayer.ControlConfig) (controlPlane, error) {
-	return func(ctx context.Context, cfg grpclayer.ControlConfig) (controlPlane, error) {
+func onceCertified(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
+	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 		never, cancel := context.WithCancel(ctx)
 		cancel()
 		tried, err := atOnce(never, cfg) // connects nowhere, but looks at cfg

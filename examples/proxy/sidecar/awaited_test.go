@@ -31,7 +31,7 @@ func newGuarded(t testing.TB, a *authority) *guarded {
 	g := new(guarded)
 	cfg := a.of(t, controllerName).Server("h2")
 	cfg.VerifyConnection = func(state tls.ConnectionState) error {
-		id, _ := identity.Peer(state)
+		id, _ := identity.PeerIdentity(state)
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.seen = append(g.seen, id)

@@ -25,8 +25,8 @@ func TestARequestMakesFewConnections(t *testing.T) {
 			var accepted, major atomic.Int64
 			m := meshOf(t, "")
 			m.ctl.profile(service, &destination.DestinationProfile{FullyQualifiedName: "web.example"})
-			proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(), tcplayer.Names(serverName),
-				tcplayer.TLSServers{Local: httplayer.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(), tcplayer.MatchServerName(serverName),
+				tcplayer.TLSServers{Terminate: httplayer.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					major.Store(int64(r.ProtoMajor))
 					assert.Equal(t, "web.example", r.Host)
 					assert.Empty(t, r.Header.Values("L5d-Orig-Proto"))

@@ -23,7 +23,7 @@ type controller struct {
 	name string
 }
 
-// controlPlane is a *grpclayer.Control, or one that is to come.
+// controlPlane is a *grpclayer.ControlPlaneConn, or one that is to come.
 type controlPlane interface {
 	grpc.ClientConnInterface
 	layer.Describer
@@ -36,7 +36,7 @@ type controlPlane interface {
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
-	cfg := grpclayer.ControlConfig{
+	cfg := grpclayer.ControlPlaneConfig{
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
 		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)),
 	}
@@ -65,8 +65,8 @@ const (
 )
 
 // atOnce connects now.
-func atOnce(ctx context.Context, cfg grpclayer.ControlConfig) (controlPlane, error) {
-	return grpclayer.NewControl(ctx, cfg)
+func atOnce(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
+	return grpclayer.NewControlPlaneConn(ctx, cfg)
 }
 
 // resolver finds the addresses of the control plane, keeps them as long as the
@@ -76,7 +76,7 @@ func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
 	if least == 0 && c.MaxTTL > 0 {
 		least = min(c.MaxTTL, usualLeast)
 	}
-	return dns.New(dns.Refresh(least, c.MaxTTL), dns.Measured(lookups))
+	return dns.New(dns.WithRefresh(least, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
 // usualLeast is how often package dns asks at the most, unless it is told.
@@ -113,4 +113,4 @@ func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity
 }
 
 // run has the identity certified until ctx ends.
-func (p *proof) run(ctx context.Context) error { return p.Certify(ctx, p.authority) }
+func (p *proof) run(ctx context.Context) error { return p.Run(ctx, p.authority) }

@@ -148,7 +148,7 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 }
 
 // A controller that was away and then knows of nobody is not believed at once,
-// unlike in linkerd's proxy (see resolve.KeepLastGood): it may have come back
+// unlike in linkerd's proxy (see resolve.ServeStale): it may have come back
 // with its caches empty. Once it has said something that is to be believed, so
 // is that there is nobody.
 func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {

@@ -39,10 +39,10 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 		return ""
 	}
 	c := p.config.Settings.Tap
-	opts := []tap.ServerOption{tap.Describing(describe), tap.EventRate(eventRate)}
+	opts := []tap.ServerOption{tap.WithDescribe(describe), tap.WithEventRate(eventRate)}
 	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(mostWatches), grpc.MaxRecvMsgSize(mostAsked)}
 	if id != nil {
-		opts = append(opts, tap.AllowIdentities(c.Name))
+		opts = append(opts, tap.WithAllowedIdentities(c.Name))
 		limits = append(limits, grpc.Creds(newOptionalTLS(id.Server())))
 	}
 	server, watched := grpc.NewServer(limits...), tap.NewServer(taps, opts...)

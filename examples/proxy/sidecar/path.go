@@ -68,7 +68,7 @@ func (p *Proxy) at(name string) string {
 func (p *Proxy) serve(ctx context.Context, path path) error {
 	sockets := path.accept.Options()
 	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
-	opts = append(opts, tcplayer.Grace(p.config.Shutdown.Grace), tcplayer.Logger(p.log))
+	opts = append(opts, tcplayer.WithShutdownTimeout(p.config.Shutdown.Grace), tcplayer.WithLogger(p.log))
 	for _, opt := range sockets {
 		opts = append(opts, opt)
 	}

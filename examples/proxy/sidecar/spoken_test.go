@@ -31,8 +31,8 @@ func believing(t testing.TB, m *mesh, app http.Handler) (addr string, told <-cha
 		return tcplayer.Detect(to) // it resets what speaks otherwise
 	}
 	h1, h2 := spoken(tcplayer.HTTP1), spoken(tcplayer.HTTP2)
-	headed := layer.Func[net.Conn, tcplayer.Traffic](func(ctx context.Context, conn net.Conn) (tcplayer.Traffic, error) {
-		h, _ := tcplayer.TransportHeaderOf(ctx)
+	headed := layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		select {
 		case out <- h.Protocol:
 		default: // as often as is asked for
@@ -45,8 +45,8 @@ func believing(t testing.TB, m *mesh, app http.Handler) (addr string, told <-cha
 		}
 		return server.Call(ctx, conn) // bytes: for the application
 	})
-	proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(tcplayer.TransportProtocol), tcplayer.Names(serverName),
-		tcplayer.TLSServers{Local: tcplayer.DetectTransport(tcplayer.TransportServers{Header: headed})})
+	proxy := tcplayer.DetectTLS(m.of(t, serverName).Server(tcplayer.TransportProtocol), tcplayer.MatchServerName(serverName),
+		tcplayer.TLSServers{Terminate: tcplayer.DetectTransport(tcplayer.TransportServers{Header: headed})})
 	return accepting(t, func(_ int, conn net.Conn) { _, _ = proxy.Call(t.Context(), conn) }), out
 }
 

@@ -33,7 +33,7 @@ func (e elsewhere) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return tcplayer.Addressed(conn, netip.MustParseAddrPort("10.1.2.3:4567"), netip.AddrPort{}), nil
+	return tcplayer.OverrideAddrs(conn, netip.MustParseAddrPort("10.1.2.3:4567"), netip.AddrPort{}), nil
 }
 
 // TLS proves who a client is, and not that it is of this machine.

@@ -159,5 +159,5 @@ func (c *Config) answers(ctx context.Context, every time.Duration) iter.Seq2[*ta
 	}
 	const all = 1000 // as many as a process counts
 	req.Every, req.Rows = durationpb.New(every), all
-	return tap.FollowTop(ctx, c.Processes, req, tap.MaxRPS(c.MaxRPS))
+	return tap.FollowTop(ctx, c.Processes, req, tap.WithMaxRPS(c.MaxRPS))
 }

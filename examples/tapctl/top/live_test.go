@@ -48,8 +48,8 @@ func process(t *testing.T, own bool) tap.Process {
 		w.WriteHeader(http.StatusTeapot)
 		return w.Result(), nil
 	})
-	svc := httplayer.NewStack().With("tap", tap.Layer(reg, httplayer.Access{}, tap.Outbound,
-		tap.Destination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0"}))).Service(answer)
+	svc := httplayer.NewStack().With("tap", tap.Layer(reg, httplayer.Accessor{}, tap.Outbound,
+		tap.WithDestination(netip.MustParseAddrPort("10.0.0.1:80"), map[string]string{"pod": "web-0"}))).Service(answer)
 	var sending sync.WaitGroup
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(sending.Wait)
@@ -169,7 +169,7 @@ func TestFollower(t *testing.T) {
 func TestBatchIsBounded(t *testing.T) {
 	var b batch
 	for range maxBatch + 3 {
-		b.add(tap.Seen{})
+		b.add(tap.ProcessEvent{})
 	}
 	seen, lost := b.take()
 	require.Len(t, seen, maxBatch)

@@ -74,11 +74,11 @@ func (q *requests) ask(c *Config) *tappb.WatchRequest {
 func (q *requests) take(msg seenMsg) {
 	q.dropped += uint64(msg.lost)
 	for _, s := range msg.seen {
-		q.add(s.Seen, s.at)
+		q.add(s.ProcessEvent, s.at)
 	}
 }
 
-func (q *requests) add(s tap.Seen, at time.Time) {
+func (q *requests) add(s tap.ProcessEvent, at time.Time) {
 	e, id := s.Event, seenID{s.From, s.Event.ID}
 	q.dropped += e.Dropped
 	switch {

@@ -36,7 +36,7 @@ type (
 
 // seenAt is an event, and when it came.
 type seenAt struct {
-	tap.Seen
+	tap.ProcessEvent
 
 	at time.Time
 }
@@ -90,7 +90,7 @@ func (f *follower) watch(number int, req *tappb.WatchRequest) (stop func()) {
 	b := &batch{}
 	f.running.Go(func() {
 		defer cancel()
-		for seen, err := range tap.Follow(ctx, f.config.Processes, req, tap.MaxRPS(f.config.MaxRPS)) {
+		for seen, err := range tap.Follow(ctx, f.config.Processes, req, tap.WithMaxRPS(f.config.MaxRPS)) {
 			switch {
 			case ctx.Err() != nil:
 				return
@@ -128,7 +128,7 @@ type batch struct {
 
 const maxBatch = 10_000
 
-func (b *batch) add(s tap.Seen) {
+func (b *batch) add(s tap.ProcessEvent) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.seen) >= maxBatch {

@@ -130,7 +130,7 @@ func exchange(stream uint64, ended bool) []seenAt {
 	}
 	all := []seenAt{{at: noon()}, {at: noon()}, {at: noon()}}
 	for i, e := range []tap.Event{init, rsp, end} {
-		all[i].Seen = tap.Seen{From: "127.0.0.1:4290", Event: e}
+		all[i].ProcessEvent = tap.ProcessEvent{From: "127.0.0.1:4290", Event: e}
 	}
 	if !ended {
 		return all[:1]

@@ -255,7 +255,7 @@ func TestRequestsAreBounded(t *testing.T) {
 	require.Len(t, m.requests.byID, maxRequests)
 	require.Contains(t, m.lines()[1], "1,000 requests, the last 500")
 	m.Update(seenMsg{number: 1, seen: exchange(1, true)[1:]})
-	m.Update(seenMsg{number: 1, seen: []seenAt{{Seen: tap.Seen{Event: tap.Event{Dropped: 17}}}}})
+	m.Update(seenMsg{number: 1, seen: []seenAt{{ProcessEvent: tap.ProcessEvent{Event: tap.Event{Dropped: 17}}}}})
 	require.Contains(t, m.lines()[1], "17 events dropped")
 }
 

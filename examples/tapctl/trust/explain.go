@@ -50,7 +50,7 @@ func (h *handshake) explainServer(err error) *Error {
 		return &Error{fmt.Sprintf("expected %s, seen %s", h.expected, orNobody(seen)), adviceName(seen), err}
 	}
 	reason, advice := err.Error(), adviceChain(err)
-	if errors.Is(err, identity.ErrPeer) && errors.As(err, &peer) {
+	if errors.Is(err, identity.ErrPeerIdentity) && errors.As(err, &peer) {
 		switch {
 		case peer.Err == nil:
 			return &Error{peer.Reason, adviceName(h.seen()), err}
@@ -80,7 +80,7 @@ func adviceChain(err error) string {
 		return adviceRenewed(now())
 	case errors.As(err, &unknown) && !noAuthority(unknown), errors.As(err, &noRoots):
 		return adviceUnknown
-	case errors.As(err, &refused), errors.As(err, &invalid), errors.Is(err, identity.ErrPeer):
+	case errors.As(err, &refused), errors.As(err, &invalid), errors.Is(err, identity.ErrPeerIdentity):
 		return adviceUnfit
 	}
 	return ""

@@ -32,7 +32,7 @@ func serve(t *testing.T, cfg *tls.Config) (addr string) {
 		if _, err := c.Read(make([]byte, len(preface))); err != nil {
 			return
 		}
-		who, ok := identity.Peer(c.ConnectionState())
+		who, ok := identity.PeerIdentity(c.ConnectionState())
 		if !ok {
 			who = "nobody"
 		}

@@ -188,7 +188,7 @@ func certifying(t testing.TB, i *Identity, conn grpc.ClientConnInterface) (stop 
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- i.Certify(ctx, conn) }()
+	go func() { done <- i.Run(ctx, conn) }()
 	return func() {
 		cancel()
 		require.NoError(t, <-done)

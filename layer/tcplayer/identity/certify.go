@@ -11,7 +11,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Certify gets the first certificate from the CA that conn leads to, and then
+// Run gets the first certificate from the CA that conn leads to, and then
 // one after the other, until ctx ends; then it returns nil. It renews a
 // certificate after 70 % of the life that it has left, within MinRefresh and
 // MaxRefresh. If there is no answer, or none that can be used, it says so to Log
@@ -30,7 +30,7 @@ import (
 //
 // It is an error to call it while it runs, or of an Identity that was made by
 // [Static].
-func (i *Identity) Certify(ctx context.Context, conn grpc.ClientConnInterface) error {
+func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	if !i.renews {
 		return errors.New("identity: its certificate was given to stay")
 	}

@@ -240,7 +240,7 @@ func TestCertifyGoesOn(t *testing.T) {
 		end := certifying(t, i, conn)
 		defer end()
 		synctest.Wait()
-		require.ErrorContains(t, i.Certify(t.Context(), conn), "Certify runs already")
+		require.ErrorContains(t, i.Run(t.Context(), conn), "Certify runs already")
 
 		pause(8 * time.Second) // 0, 1, 3, 7
 		assert.EqualValues(t, 4, asked.Load())
@@ -348,6 +348,6 @@ func TestDescribe(t *testing.T) {
 		end()
 		assert.Equal(t, spiffe, i.Name())
 		assert.Equal(t, "web.default", i.ServerName())
-		require.ErrorContains(t, a.static(web).Certify(t.Context(), conn), "its certificate was given to stay")
+		require.ErrorContains(t, a.static(web).Run(t.Context(), conn), "its certificate was given to stay")
 	})
 }

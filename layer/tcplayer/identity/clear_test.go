@@ -112,14 +112,14 @@ func TestNothingInClear(t *testing.T) {
 			conn.Read(make([]byte, 1))
 			conn.Close()
 		}},
-		"another name":  {fresh, overTLS(certs(a.pair("db.default", time.Hour))), ErrPeer, []string{"expected " + web, "seen db.default"}},
-		"a URI instead": {fresh, overTLS(certs(a.pair(spiffe, time.Hour))), ErrPeer, []string{"expected " + web, "seen " + spiffe}},
-		"a wildcard":    {fresh, overTLS(certs(a.pair("*"+web[3:], time.Hour))), ErrPeer, []string{"expected " + web, "seen nobody"}},
-		"expired": {fresh, overTLS(certs(a.pair(web, -time.Second))), ErrPeer,
+		"another name":  {fresh, overTLS(certs(a.pair("db.default", time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen db.default"}},
+		"a URI instead": {fresh, overTLS(certs(a.pair(spiffe, time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen " + spiffe}},
+		"a wildcard":    {fresh, overTLS(certs(a.pair("*"+web[3:], time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen nobody"}},
+		"expired": {fresh, overTLS(certs(a.pair(web, -time.Second))), ErrPeerIdentity,
 			[]string{"expected " + web, "seen " + web, "certificate has expired"}},
-		"another authority": {fresh, overTLS(certs(stranger.pair(web, time.Hour))), ErrPeer,
+		"another authority": {fresh, overTLS(certs(stranger.pair(web, time.Hour))), ErrPeerIdentity,
 			[]string{"expected " + web, "seen " + web, "signed by unknown authority"}},
-		"a client's certificate": {fresh, overTLS(certs(clientOnly)), ErrPeer, []string{"incompatible key usage"}},
+		"a client's certificate": {fresh, overTLS(certs(clientOnly)), ErrPeerIdentity, []string{"incompatible key usage"}},
 		"TLS 1.2":                {client: fresh, peer: overTLS(version(tls.VersionTLS12)), says: []string{"protocol version not supported"}},
 		"TLS 1.1":                {client: fresh, peer: overTLS(version(tls.VersionTLS11)), says: []string{"protocol version not supported"}},
 		"TLS 1.0":                {client: fresh, peer: overTLS(version(tls.VersionTLS10)), says: []string{"protocol version not supported"}},
@@ -165,7 +165,7 @@ var senders = map[string]func(t *testing.T, addr string, cfg *tls.Config) error{
 	"httplayer": func(t *testing.T, addr string, cfg *tls.Config) error {
 		ctx, cancel := context.WithTimeout(t.Context(), waits)
 		defer cancel()
-		e := httplayer.NewEndpoint(ctx, addr, httplayer.TLS(cfg), httplayer.ConnectTimeout(waits))
+		e := httplayer.NewEndpoint(ctx, addr, httplayer.WithTLS(cfg), httplayer.WithConnectTimeout(waits))
 		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://web/", strings.NewReader(secret))
 		require.NoError(t, err)
 		rsp, err := e.Call(ctx, req)

@@ -8,7 +8,7 @@
 //	   │  └──────── certificate, before the last expires ─────┘
 //	   │
 //	   ├ Server  ─▶ tls.Config  for tcplayer.DetectTLS, a gRPC or an HTTP server
-//	   ├ Client  ─▶ tls.Config  for tcplayer.TLS, httplayer.TLS: wants one name proved
+//	   ├ Client  ─▶ tls.Config  for tcplayer.WithTLS, httplayer.WithTLS: wants one name proved
 //	   └ Ready                  nil once there was a certificate
 //
 // A tls.Config is made once: each handshake takes the certificate of that
@@ -37,6 +37,6 @@
 // today.
 //
 // A Server takes clients that have no certificate, as linkerd's proxy does:
-// whether they may do something is for whoever serves them to say, by [Peer]. One
+// whether they may do something is for whoever serves them to say, by [PeerIdentity]. One
 // that shows a certificate which does not hold is turned away.
 package identity

@@ -50,7 +50,7 @@ func certified(ctx context.Context, name string, authority *ca.Authority, conn *
 	if err != nil {
 		panic(err)
 	}
-	go i.Certify(ctx, conn)
+	go i.Run(ctx, conn)
 	if err := i.Ready(ctx); err != nil {
 		panic(err)
 	}
@@ -70,22 +70,22 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	greet := layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	greet := layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		state, _ := tcplayer.TLSState(conn)
-		client, _ := identity.Peer(state)
+		client, _ := identity.PeerIdentity(state)
 		fmt.Fprint(conn, "hello ", client)
-		return tcplayer.Traffic{}, conn.Close()
+		return tcplayer.ByteCount{}, conn.Close()
 	})
 	serving, end := context.WithCancel(ctx)
 	served := make(chan error)
 	go func() {
 		served <- tcplayer.Serve(serving, l,
-			tcplayer.DetectTLS(db.Server(), tcplayer.Names(db.ServerName()), tcplayer.TLSServers{Local: greet}))
+			tcplayer.DetectTLS(db.Server(), tcplayer.MatchServerName(db.ServerName()), tcplayer.TLSServers{Terminate: greet}))
 	}()
 
 	for _, expected := range []string{db.Name(), "cache.default.serviceaccount.identity.linkerd.cluster.local"} {
 		endpoint := tcplayer.NewEndpoint(ctx, l.Addr().String(),
-			tcplayer.TLS(web.Client(db.ServerName(), expected)), tcplayer.ConnectTimeout(time.Minute))
+			tcplayer.WithTLS(web.Client(db.ServerName(), expected)), tcplayer.WithConnectTimeout(time.Minute))
 		conn, err := endpoint.Call(ctx, tcplayer.Request{})
 		if err != nil {
 			fmt.Println("refused:", layer.Poll(endpoint) != nil)

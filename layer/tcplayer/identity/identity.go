@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Identity is a name and the certificate that proves it, which [Identity.Certify]
+// Identity is a name and the certificate that proves it, which [Identity.Run]
 // keeps fresh. It is safe for concurrent use.
 type Identity struct {
 	cfg       Config // with its defaults
@@ -40,7 +40,7 @@ type certificate struct {
 	expires time.Time // it, or one that vouches for it
 }
 
-// New returns an Identity that has no certificate yet: run [Identity.Certify]
+// New returns an Identity that has no certificate yet: run [Identity.Run]
 // to get it. The error says all that is wrong with c.
 func New(c Config) (*Identity, error) {
 	c = c.withDefaults()

@@ -145,10 +145,10 @@ func TestIdentitiesAsLinkerd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cert := named(t, tt.names...)
-			got, ok := Peer(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}})
+			got, ok := PeerIdentity(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}, VerifiedChains: [][]*x509.Certificate{{cert}}})
 			assert.Equal(t, tt.want, got)
 			assert.Equal(t, tt.want != "", ok)
-			_, ok = Peer(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}})
+			_, ok = PeerIdentity(tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}})
 			assert.False(t, ok, "what was not verified says nothing")
 		})
 	}

@@ -10,13 +10,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ErrPeer says of a peer that it did not prove to be who it should be. Nothing
+// ErrPeerIdentity says of a peer that it did not prove to be who it should be. Nothing
 // was sent to it.
-var ErrPeer = errors.New("peer not verified")
+var ErrPeerIdentity = errors.New("peer not verified")
 
 // Server returns how to be a server with this identity: TLS 1.3, the certificate
 // of the moment, and clients that may show one of theirs, which must hold then;
-// see [Peer]. While there is no certificate, or it has expired, handshakes fail.
+// see [PeerIdentity]. While there is no certificate, or it has expired, handshakes fail.
 // It answers to any server name: tcplayer.DetectTLS says which are for us, and
 // ServerName which one that is.
 //
@@ -39,14 +39,14 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 // the server asks for one. A serverName of "" stands for peer, if that is
 // DNS-like.
 //
-// The handshake fails with a [layer.Error] that matches [ErrPeer] and names who
+// The handshake fails with a [layer.Error] that matches [ErrPeerIdentity] and names who
 // was expected and who was there, if the server has no certificate for peer
 // that holds; and with one that says so if the server asks for ours, and we have
 // none, or had.
 //
 // alpn are the protocols to offer. Copies may be made of the tls.Config, such as
-// those that tcplayer.TLS and gRPC's credentials make; its VerifyConnection must
-// stay, for that is what verifies. [Peer] knows nothing of the connection.
+// those that tcplayer.WithTLS and gRPC's credentials make; its VerifyConnection must
+// stay, for that is what verifies. [PeerIdentity] knows nothing of the connection.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, i.present, alpn)
 }
@@ -82,10 +82,10 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 // verifyPeer returns why a chain of certificates does not prove to be peer.
 func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	refused := func(seen string, err error) error {
-		return &layer.Error{Layer: "identity", Kind: ErrPeer, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
+		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
 	}
 	if peer == "" {
-		return &layer.Error{Layer: "identity", Kind: ErrPeer, Reason: "it was not said who is expected"}
+		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: "it was not said who is expected"}
 	}
 	if len(chain) == 0 {
 		return refused("nobody", errors.New("no certificate"))

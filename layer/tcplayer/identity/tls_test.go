@@ -20,16 +20,16 @@ const waits = 30 * time.Second // for what must come at last
 // saying answers a connection with who its client is, and the protocol that was
 // agreed on.
 func saying() tcplayer.Server {
-	return layer.Func[net.Conn, tcplayer.Traffic](func(_ context.Context, conn net.Conn) (tcplayer.Traffic, error) {
+	return layer.Func[net.Conn, tcplayer.ByteCount](func(_ context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		defer conn.Close()
 		said, err := io.ReadAll(conn)
 		state, _ := tcplayer.TLSState(conn)
-		name, ok := Peer(state)
+		name, ok := PeerIdentity(state)
 		if !ok {
 			name = "a stranger"
 		}
 		io.WriteString(conn, name+" says "+string(said)+" "+state.NegotiatedProtocol)
-		return tcplayer.Traffic{}, err
+		return tcplayer.ByteCount{}, err
 	})
 }
 
@@ -38,7 +38,7 @@ func served(t testing.TB, cfg *tls.Config, name string) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	svc := tcplayer.DetectTLS(cfg, tcplayer.Names(name), tcplayer.TLSServers{Local: saying()})
+	svc := tcplayer.DetectTLS(cfg, tcplayer.MatchServerName(name), tcplayer.TLSServers{Terminate: saying()})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- tcplayer.Serve(ctx, l, svc) }()
@@ -54,7 +54,7 @@ func says(t testing.TB, addr string, cfg *tls.Config, what string) (string, erro
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), waits)
 	defer cancel()
-	e := tcplayer.NewEndpoint(ctx, addr, tcplayer.TLS(cfg), tcplayer.ConnectTimeout(waits))
+	e := tcplayer.NewEndpoint(ctx, addr, tcplayer.WithTLS(cfg), tcplayer.WithConnectTimeout(waits))
 	conn, err := e.Call(ctx, tcplayer.Request{})
 	if err != nil {
 		return "", err
@@ -159,7 +159,7 @@ func TestWithoutACertificate(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, "a stranger says hello ", got)
 		_, err = says(t, theirs, i.Bootstrap(other, web), "hello")
-		require.ErrorIs(t, err, ErrPeer, "the server must prove its name all the same")
+		require.ErrorIs(t, err, ErrPeerIdentity, "the server must prove its name all the same")
 	}
 	check("there is no certificate yet")
 	i.use(&certificate{a.pair(web, time.Hour), time.Now().Add(time.Hour)})
