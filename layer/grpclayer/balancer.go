@@ -218,16 +218,13 @@ func (t *towerBalancer) layered(c *conn) layer.Service[balancer.PickInfo, *Pick]
 	var service layer.Service[balancer.PickInfo, *Pick]
 	err := panics.Contain(func() { service = t.settings.endpoint(c) })
 	if service == nil {
-		return unlayered{Service: c, err: c.refusal(layer.ErrClosed, "the layer returned no service for it", err)}
+		return unlayered{c.refusal(layer.ErrClosed, "the layer returned no service for it", err)}
 	}
 	return service
 }
 
 // unlayered is the service of an endpoint whose layer could not be applied.
-type unlayered struct {
-	layer.Service[balancer.PickInfo, *Pick]
-	err error
-}
+type unlayered struct{ err error }
 
 func (u unlayered) Ready(context.Context) error { return u.err }
 
