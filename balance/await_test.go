@@ -75,7 +75,9 @@ func TestFreedCapacityIsUsedAtOnce(t *testing.T) {
 			require.NoError(t, err)
 			open = append(open, rsp)
 		}
+		served := make(map[*server]bool) // endpoints with a response that is open
 		for _, s := range ss {
+			served[s] = s.calls.Load() > 0
 			s.open(false)
 		}
 		for p.Describe().State.Get("ready") != 0 {
@@ -83,12 +85,13 @@ func TestFreedCapacityIsUsedAtOnce(t *testing.T) {
 			require.Error(t, err)
 		}
 		synctest.Wait()
-		last := ss[len(ss)-1]
-		for i, s := range ss {
-			if s.waiting.Load() == 0 {
-				last = ss[i]
+		var last *server
+		for _, s := range ss {
+			if s.waiting.Load() == 0 && served[s] {
+				last = s
 			}
 		}
+		require.NotNil(t, last)
 		last.isOpen.Store(true) // without a word to who waits in its Ready
 		for _, rsp := range open {
 			require.NoError(t, rsp.Body.Close())

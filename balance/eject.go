@@ -121,15 +121,16 @@ func (e OutlierDetection) Validate() error {
 		}
 	}
 	const count, length = "0 or more", "0, or at least 1ms"
-	check(e.ConsecutiveFailures >= 0 && e.ConsecutiveFailures <= math.MaxInt32, "Consecutive", e.ConsecutiveFailures, count)
+	check(e.ConsecutiveFailures >= 0 && e.ConsecutiveFailures <= math.MaxInt32, "ConsecutiveFailures", e.ConsecutiveFailures, count)
 	check(e.Interval == 0 || e.Interval >= time.Millisecond && e.Interval <= maxInterval, "Interval", e.Interval, length+" and at most 1h")
-	check(e.StdevFactor >= 0, "Deviations", e.StdevFactor, "0 for the default, or more")
-	check(e.MinDifference >= 0 && e.MinDifference <= 1, "Difference", e.MinDifference, "from 0, for the default, to 1")
-	check(e.RequestVolume >= 0, "Requests", e.RequestVolume, count)
-	check(e.MinEndpoints >= 0, "Endpoints", e.MinEndpoints, count)
-	check(e.BaseEjectionTime == 0 || e.BaseEjectionTime >= time.Millisecond, "Time", e.BaseEjectionTime, length)
-	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultTime), "MaxTime", e.MaxEjectionTime, "0, or at least Time")
-	check(e.MinReady >= 0 && e.MinReady <= 1, "Floor", e.MinReady, "from 0, for the default, to 1")
+	check(e.StdevFactor >= 0, "StdevFactor", e.StdevFactor, "0 for the default, or more")
+	check(e.MinDifference >= 0 && e.MinDifference <= 1, "MinDifference", e.MinDifference, "from 0, for the default, to 1")
+	check(e.RequestVolume >= 0, "RequestVolume", e.RequestVolume, count)
+	check(e.MinEndpoints >= 0, "MinEndpoints", e.MinEndpoints, count)
+	check(e.BaseEjectionTime == 0 || e.BaseEjectionTime >= time.Millisecond, "BaseEjectionTime", e.BaseEjectionTime, length)
+	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultTime),
+		"MaxEjectionTime", e.MaxEjectionTime, "0, or at least BaseEjectionTime")
+	check(e.MinReady >= 0 && e.MinReady <= 1, "MinReady", e.MinReady, "from 0, for the default, to 1")
 	return errors.Join(errs...)
 }
 

@@ -114,15 +114,15 @@ func TestEjectionValidate(t *testing.T) {
 	require.NoError(t, OutlierDetection{BaseEjectionTime: time.Hour}.Validate())
 	require.NoError(t, OutlierDetection{StdevFactor: math.Inf(1), MinDifference: 1, MinReady: 1}.Validate())
 	for field, bad := range map[string][]OutlierDetection{
-		"Consecutive": {{ConsecutiveFailures: -1}},
-		"Interval":    {{Interval: -1}, {Interval: 1}, {Interval: 2 * time.Hour}},
-		"Deviations":  {{StdevFactor: -1}, {StdevFactor: math.NaN()}},
-		"Difference":  {{MinDifference: -1}, {MinDifference: 1.1}, {MinDifference: math.NaN()}},
-		"Requests":    {{RequestVolume: -1}},
-		"Endpoints":   {{MinEndpoints: -1}},
-		"Time":        {{BaseEjectionTime: -1}, {BaseEjectionTime: 1}},
-		"MaxTime":     {{MaxEjectionTime: -1}, {MaxEjectionTime: 1}, {MaxEjectionTime: time.Second}, {BaseEjectionTime: time.Hour, MaxEjectionTime: time.Minute}},
-		"Floor":       {{MinReady: -1}, {MinReady: 1.1}, {MinReady: math.NaN()}},
+		"ConsecutiveFailures": {{ConsecutiveFailures: -1}},
+		"Interval":            {{Interval: -1}, {Interval: 1}, {Interval: 2 * time.Hour}},
+		"StdevFactor":         {{StdevFactor: -1}, {StdevFactor: math.NaN()}},
+		"MinDifference":       {{MinDifference: -1}, {MinDifference: 1.1}, {MinDifference: math.NaN()}},
+		"RequestVolume":       {{RequestVolume: -1}},
+		"MinEndpoints":        {{MinEndpoints: -1}},
+		"BaseEjectionTime":    {{BaseEjectionTime: -1}, {BaseEjectionTime: 1}},
+		"MaxEjectionTime":     {{MaxEjectionTime: -1}, {MaxEjectionTime: 1}, {MaxEjectionTime: time.Second}, {BaseEjectionTime: time.Hour, MaxEjectionTime: time.Minute}},
+		"MinReady":            {{MinReady: -1}, {MinReady: 1.1}, {MinReady: math.NaN()}},
 	} {
 		for _, e := range bad {
 			require.ErrorContains(t, e.Validate(), "balance: ejection: "+field+" is ")

@@ -85,10 +85,10 @@ func (p Policy) Validate() error {
 		bad("SlowStart", p.SlowStart, fmt.Sprintf("0 for none, or up to %v", longestStart))
 	}
 	if p.ZoneSpillover != 0 && !(p.ZoneSpillover >= 1) {
-		bad("Spill", p.ZoneSpillover, "0 for the default, or at least 1")
+		bad("ZoneSpillover", p.ZoneSpillover, "0 for the default, or at least 1")
 	}
 	if p.Sample > SampleEnd {
-		bad("Sample", uint8(p.Sample), "SampleFirstByte, Head or End")
+		bad("Sample", uint8(p.Sample), "SampleFirstByte, SampleHeaders or SampleEnd")
 	}
 	if err := p.OutlierDetection.Validate(); err != nil {
 		errs = append(errs, err)

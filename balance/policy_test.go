@@ -29,8 +29,8 @@ func TestPolicyValidates(t *testing.T) {
 	for _, want := range []string{
 		"balance: policy: DefaultRTT is 1µs, want 0 for the default, or at least 1ms",
 		"balance: policy: Decay is -1ns", "balance: policy: SlowStart is -1ns, want 0 for none, or up to 24h0m0s",
-		"balance: policy: Spill is NaN, want 0 for the default, or at least 1",
-		"balance: policy: Sample is 9, want SampleFirstByte, Head or End", "Floor is 2",
+		"balance: policy: ZoneSpillover is NaN, want 0 for the default, or at least 1",
+		"balance: policy: Sample is 9, want SampleFirstByte, SampleHeaders or SampleEnd", "MinReady is 2",
 	} {
 		assert.ErrorContains(t, err, want)
 	}

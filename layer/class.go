@@ -74,7 +74,7 @@ type Classifier[Rsp any] func(o Outcome[Rsp]) Class
 // WithClassifier says what outcomes mean to the layers of a stack. By default a
 // response is a [Success] and an error a [Failure].
 func WithClassifier[Rsp any](c Classifier[Rsp]) Option[Rsp] {
-	check(c != nil, "Classify: nil Classifier")
+	check(c != nil, "WithClassifier: nil Classifier")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.classify = c })
 }
 

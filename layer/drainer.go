@@ -65,7 +65,7 @@ func (d *Drainer) Drain(ctx context.Context) error {
 // so that a readiness probe has to fail before, by a sign of its own.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
-// MaxInFlight returns how many requests are open.
+// InFlight returns how many requests are open.
 func (d *Drainer) InFlight() int64 { return d.state.Load() &^ drainBegun }
 
 func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }

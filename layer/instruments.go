@@ -55,8 +55,8 @@ type Instruments struct {
 
 func (i Instruments) orDiscard() Instruments {
 	for _, c := range []*metrics.Counter{
-		&i.Requests, &i.Rejections, &i.Responses, &i.LayerRejections, &i.Timeouts, &i.Retries, &i.RetriesSkipped, &i.Hedges, &i.BreakerOpened,
-		&i.ConnectAttempts, &i.FaultsInjected, &i.Mirrored,
+		&i.Requests, &i.Rejections, &i.Responses, &i.LayerRejections, &i.Timeouts, &i.Retries,
+		&i.RetriesSkipped, &i.Hedges, &i.BreakerOpened, &i.ConnectAttempts, &i.FaultsInjected, &i.Mirrored,
 	} {
 		if *c == nil {
 			*c = discard.NewCounter()

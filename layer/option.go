@@ -45,7 +45,7 @@ func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 // WithCompletion says where a response ends for this layer: where a slot is given
 // back, a context released, a time taken. The default is [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
-	check(c != nil, "Until: nil Completion")
+	check(c != nil, "WithCompletion: nil Completion")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
 }
 

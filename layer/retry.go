@@ -187,7 +187,8 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	}
 	r.expired.Add(1)
 	return rsp, &Error{
-		Layer: "retry", Target: r.target, Kind: ErrAttemptTimeout, Reason: "limit of " + r.policy.AttemptTimeout.String() + " a try", Err: err,
+		Layer: "retry", Target: r.target, Kind: ErrAttemptTimeout,
+		Reason: "limit of " + r.policy.AttemptTimeout.String() + " a try", Err: err,
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// MaxAttempts is what a request that may be sent more than once carries down to the
+// Attempts is what a request that may be sent more than once carries down to the
 // layer that chooses an endpoint: which ones it has been to already. It is
 // safe for concurrent use, because hedges run side by side.
 type Attempts struct {

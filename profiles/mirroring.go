@@ -15,7 +15,8 @@ func (a *acting[Req, Rsp]) mirrorLayers() []layer.Layer[Req, Rsp] {
 	var layers []layer.Layer[Req, Rsp]
 	for _, m := range a.route.Mirrors {
 		layers = append(layers, layer.Mirror(a.life, a.service(m.Authority), a.standard.edit, layer.MirrorPolicy[Req]{
-			Target: m.Authority, Match: a.original, Fraction: m.Fraction, MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight, Rewrite: a.marked,
+			Target: m.Authority, Match: a.original, Fraction: m.Fraction,
+			MaxBodyBytes: m.MaxBodyBytes, MaxInFlight: m.MaxInFlight, Rewrite: a.marked,
 		}, a.options(a.errs, nil)...))
 	}
 	return layers

@@ -141,7 +141,8 @@ func (a *acting[Req, Rsp]) options(classify layer.Classifier[Rsp], b *layer.Budg
 		to.RetriesSkipped = nil // Retry is there for its AttemptTimeout alone: nothing is left undone
 	}
 	return []layer.Option[Rsp]{
-		layer.WithTarget[Rsp](a.target), layer.WithCompletion(a.access.Complete), layer.WithReplayer[Req](atOnce[Req, Rsp]{a.standard.resend, a}),
+		layer.WithTarget[Rsp](a.target), layer.WithCompletion(a.access.Complete),
+		layer.WithReplayer[Req](atOnce[Req, Rsp]{a.standard.resend, a}),
 		layer.WithClassifier(classify), layer.WithMetrics[Rsp](to),
 	}
 }

@@ -113,7 +113,7 @@ type StaleStatus struct {
 	Err       error         // the last error, while Age counts
 }
 
-// StaleStatus returns how each stream stands that is under way, in the order of the
+// Status returns how each stream stands that is under way, in the order of the
 // targets.
 func (k *StaleResolver) Status() []StaleStatus {
 	k.mu.Lock()

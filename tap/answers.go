@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// OnResponseStart is what a [layer.Accessor] may have besides, where a response goes out
+// ResponseStarter is what a [layer.Accessor] may have besides, where a response goes out
 // before Call returns it, as that of a handler does: httplayer.Accessor has it,
 // for what stands in a Middleware, and grpclayer.Accessor for the streams of a
 // server. It is asked for requests that somebody watches.
@@ -36,7 +36,7 @@ type ErrorResponder[Req, Rsp any] interface {
 	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
 }
 
-// DestinationAddr is what a [layer.Accessor] may have besides, to say where a request
+// Destinationer is what a [layer.Accessor] may have besides, to say where a request
 // goes if the [Layer] was not told, by [WithDestination]: httplayer.Accessor and
 // grpclayer.Accessor have it.
 type Destinationer[Req any] interface {

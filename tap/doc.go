@@ -67,7 +67,8 @@
 // ends in one of them, such as Proxy-Authorization and Set-Cookie, and of fields
 // whose name contains key, token, secret, password or credential, such as X-Api-Key.
 // To show one, give the registry its name: WithRevealed("Idempotency-Key"), see [WithRevealed].
-// To withhold others, see [WithRedacted]. User information in a URI is never shown. Its query and its fragment are replaced in :path, Location,
+// To withhold others, see [WithRedacted]. User information in a URI is never shown.
+// Its query and its fragment are replaced in :path, Location,
 // Content-Location, Referer, Refresh and what proxies call the URI that they got,
 // unless it was told to WithRevealed("query"), and are in no path of a [RequestInit].
 // Of a query that is shown, parameters with such names are withheld in the same way.

@@ -235,5 +235,5 @@ func ExampleServe() {
 	// Output:
 	// tcp
 	// <nil>
-	// tap: serve on :4190: other machines can reach this address: listen on 127.0.0.1, or say by WithCredentials and WithAllowedIdentities who may watch
+	// tap: serve on :4190: other machines can reach this address: listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities
 }

@@ -98,7 +98,7 @@ func WithOnListen(at func(net.Addr)) ServerOption {
 
 var (
 	errReachable = errors.New("other machines can reach this address: " +
-		"listen on 127.0.0.1, or say by Credentials and WithAllowedIdentities who may watch")
+		"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities")
 	errNobody = errors.New("nobody of another machine could watch: " +
 		"Credentials need WithAllowedIdentities, and WithAllowedIdentities needs Credentials")
 	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")

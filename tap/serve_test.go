@@ -89,7 +89,7 @@ func TestServeRefuses(t *testing.T) {
 		want string
 	}{
 		"every address": {":4190", nil, "tap: serve on :4190: other machines can reach this address: " +
-			"listen on 127.0.0.1, or say by Credentials and WithAllowedIdentities who may watch"},
+			"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities"},
 		"any":                 {"0.0.0.0:0", nil, "other machines can reach this address"},
 		"any of IPv6":         {"[::]:0", nil, "other machines can reach this address"},
 		"another address":     {"192.0.2.1:4190", nil, "other machines can reach this address"},

@@ -119,5 +119,5 @@ func (f *File[T]) open() (*os.File, error) {
 }
 
 func (f *File[T]) tooLarge() error {
-	return fmt.Errorf("%s is larger than %d bytes: split it, or allow more with MaxSize", f.Path, f.Max)
+	return fmt.Errorf("%s is larger than %d bytes: split it, or allow more with WithMaxSize", f.Path, f.Max)
 }

@@ -80,7 +80,7 @@ func TestADirectory(t *testing.T) {
 	put(t, filepath.Join(dir, "a"), "bad")
 	require.Equal(t, "a=3!bad b=1", say(tree.Look()))
 	put(t, filepath.Join(dir, "a"), strings.Repeat("4", 21))
-	require.Equal(t, "a=3!"+filepath.Join(dir, "a")+" is larger than 20 bytes: split it, or allow more with MaxSize b=1", say(tree.Look()))
+	require.Equal(t, "a=3!"+filepath.Join(dir, "a")+" is larger than 20 bytes: split it, or allow more with WithMaxSize b=1", say(tree.Look()))
 	require.NoError(t, os.Remove(filepath.Join(dir, "a")))
 	require.Equal(t, "b=1", say(tree.Look()))
 	put(t, filepath.Join(dir, "a"), "bad")

@@ -82,7 +82,8 @@ func (b *resolverBuilder) claimed(cc resolver.ClientConn) error {
 		return nil
 	}
 	err := fmt.Errorf("grpclayer: the client has a service config without our balancer: "+
-		"give it to grpclayer.WithServiceConfig and not to grpc.WithDefaultServiceConfig, or add \"loadBalancingConfig\": [{%q: {}}]", b.scheme)
+		"give it to grpclayer.WithServiceConfig and not to grpc.WithDefaultServiceConfig, "+
+		"or add \"loadBalancingConfig\": [{%q: {}}]", b.scheme)
 	// The other balancer may keep the error to itself. Ours does not.
 	_ = cc.UpdateState(resolver.State{
 		ServiceConfig: cc.ParseServiceConfig(serviceConfig("", b.scheme)), Attributes: attributes.New(misconfiguredKey{}, err),

@@ -24,7 +24,7 @@ const (
 	ConflictingLength                          // Content-Length and Transfer-Encoding
 	BadHost                                    // no Host, more than one, or one that is no host
 	HostMismatch                               // the target names another host than Host does
-	BadChunk                                   // a size that is not hexadecimal digits alone, an odd extension, or no CRLF where one must be
+	BadChunk                                   // a size that is not hexadecimal, an odd extension, or a missing CRLF
 	BadTrailer                                 // a trailer that is a framing field or Host
 	guardReasons
 )

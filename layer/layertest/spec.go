@@ -185,7 +185,8 @@ const mostHeld = 100_000
 // bounds returns what is wrong with the numbers of the spec.
 func (s LayerOf[Req, Rsp]) bounds() error {
 	for name, n := range map[string]int64{
-		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait), "Tries": int64(s.MaxAttempts), "Pause": int64(s.Pause),
+		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait),
+		"MaxAttempts": int64(s.MaxAttempts), "Pause": int64(s.Pause),
 	} {
 		if n < 0 {
 			return fmt.Errorf("%s of the spec is less than 0", name)

@@ -62,7 +62,7 @@ type Dialer struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// WithDialContext connects to addr, "host:port", or to Port of its host. Once it has,
+// DialContext connects to addr, "host:port", or to Port of its host. Once it has,
 // ctx has nothing more to do with the connection, which the caller closes. An
 // error of what is done beyond plain TCP is a [layer.Error] that names the address
 // that was connected to; a Timeout that ran out is of kind [layer.ErrTimeout].

@@ -78,7 +78,7 @@ func WithServers(servers ...netip.AddrPort) Option {
 // the file. The name itself is tried first if it has at least ndots dots, and last
 // otherwise. A negative ndots and a domain that is not a name panic.
 func WithSearch(ndots int, domains ...string) Option {
-	atLeastZero("Search: ndots", ndots)
+	atLeastZero("WithSearch: ndots", ndots)
 	for _, domain := range domains {
 		if _, err := cleanName(domain); err != nil {
 			panic(fmt.Sprintf("dns: WithSearch: domain %q: %v", domain, err))
@@ -91,7 +91,7 @@ func WithSearch(ndots int, domains ...string) Option {
 // WithTimeout sets how long to wait for one answer of one server. The default, and
 // 0, is the timeout in the file, or else 2 s. A negative duration panics.
 func WithTimeout(d time.Duration) Option {
-	atLeastZero("Timeout", d)
+	atLeastZero("WithTimeout", d)
 	return option(func(o *options) { o.timeout = d })
 }
 
@@ -101,7 +101,7 @@ const maxAttempts = 100
 // WithAttempts sets how many times to try all servers for one question, 1 to 100. The
 // default, and 0, is the number in the file, or else 2. Other numbers panic.
 func WithAttempts(n int) Option {
-	atLeastZero("Attempts", n)
+	atLeastZero("WithAttempts", n)
 	if n > maxAttempts {
 		panic(fmt.Sprintf("dns: WithAttempts: %d is more than %d", n, maxAttempts))
 	}
@@ -113,8 +113,8 @@ func WithAttempts(n int) Option {
 // s and 5 min. If one bound is a default that contradicts the other, it is the
 // other. A negative duration and a most below least panic.
 func WithRefresh(least, most time.Duration) Option {
-	atLeastZero("Refresh: least", least)
-	atLeastZero("Refresh: most", most)
+	atLeastZero("WithRefresh: least", least)
+	atLeastZero("WithRefresh: most", most)
 	if most > 0 && most < least {
 		panic(fmt.Sprintf("dns: WithRefresh: most %v is below least %v: want more, or 0 for the default", most, least))
 	}

@@ -22,6 +22,8 @@ func (r *router) counted() profiles.Option[*http.Request, *http.Response] {
 }
 
 // backends has what goes to the targets of r's profile counted.
-func (r *router) backends(to layer.MakeService[string, *http.Request, *http.Response]) layer.MakeService[string, *http.Request, *http.Response] {
+func (r *router) backends(
+	to layer.MakeService[string, *http.Request, *http.Response],
+) layer.MakeService[string, *http.Request, *http.Response] {
 	return func(authority string) httplayer.Service { return r.counts.Backend(authority, to(authority)) }
 }

@@ -116,5 +116,6 @@ func (o *Outbound) dial(ctx context.Context, p peer) settings.Dial {
 func (o *Outbound) server(requests httplayer.Service) tcplayer.Server {
 	return httplayer.NewServer(
 		httplayer.Handler(requests, httplayer.WithConnect(), httplayer.WithErrorHeaders(!o.Quiet), httplayer.WithLogger(o.Log)),
-		append(o.Config.Server.Options(), httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending), httplayer.WithServerLogger(o.Log))...)
+		append(o.Config.Server.Options(),
+			httplayer.WithMinBodyRate(0, 0), httplayer.WithDrainOnDone(o.Ending), httplayer.WithServerLogger(o.Log))...)
 }
