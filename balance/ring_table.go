@@ -12,7 +12,7 @@ import (
 //
 // The points are the words of one table, sorted, each at or a little behind the
 // slot that the first bits of its place name: a hash table with linear probing
-// whose hash is the order (Amble, Knuth, "Ordered ConsistentHash Tables", 1974). So to
+// whose hash is the order (Amble, Knuth, "Ordered Hash Tables", 1974). So to
 // find a point takes one look into memory as a rule, and so does to add one.
 //
 // A word is all of a point, so that nobody reads half of one:

@@ -25,7 +25,7 @@ func (Accessor) Method(r *http.Request) string {
 }
 
 // Scheme returns the scheme of the URL; for a request to a server, which has
-// none there, "https" if it came by WithTLS and else "http".
+// none there, "https" if it came by TLS and else "http".
 func (Accessor) Scheme(r *http.Request) string {
 	switch {
 	case r.URL != nil && r.URL.Scheme != "":

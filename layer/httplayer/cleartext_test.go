@@ -74,7 +74,7 @@ func (w *wiretap) text() string {
 }
 
 // A bearer token of a request with an https URL never reaches the wire of an
-// endpoint without WithTLS, whatever sends the request.
+// endpoint without TLS, whatever sends the request.
 func TestHTTPSIsNeverSentInCleartext(t *testing.T) {
 	target := &url.URL{Scheme: "https", Host: "api.example", Path: "/"}
 	for name, send := range map[string]func(svc Service, req *http.Request) error{
@@ -149,7 +149,7 @@ func TestCleartextHTTPSSendsIt(t *testing.T) {
 	require.Contains(t, w.text(), "Bearer token")
 }
 
-// A server that ends WithTLS forwards in cleartext, as gateways do: its requests say
+// A server that ends TLS forwards in cleartext, as gateways do: its requests say
 // no scheme. One whose client says https in an absolute target is rejected.
 func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 	up := serve(t, http.HandlerFunc(shapes))
@@ -169,7 +169,7 @@ func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 	assert.Equal(t, "HTTP/1.1 421 Misdirected Request", first)
 }
 
-// A nil configuration is that of crypto/tls, and never no WithTLS at all.
+// A nil configuration is that of crypto/tls, and never no TLS at all.
 func TestTLSOfNilIsTLS(t *testing.T) {
 	w := newWiretap(t)
 	_, err := endpoint(t, w.Addr().String(), WithTLS(nil)).Call(t.Context(), request(t, http.MethodGet, "http://web/secret", ""))

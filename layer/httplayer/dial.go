@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// A wire is dialled here, WithTLS included, and handed to net/http by the context
+// A wire is dialled here, TLS included, and handed to net/http by the context
 // of NewClientConn. So net/http sees cleartext, and one transport does for
 // every protocol.
 type wireKey struct{}
@@ -72,7 +72,7 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	return cc, w, nil
 }
 
-// dial makes the connection, WithTLS included. A panic of a callback becomes its error,
+// dial makes the connection, TLS included. A panic of a callback becomes its error,
 // because connect runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, err error) {
 	defer panics.Recover(&err)

@@ -41,7 +41,7 @@
 // # Panics
 //
 // The rule of package layer holds: see "Panics" there. A panic of a handler is that
-// of net/http. One of a dial function or a WithTLS callback is a failure to connect, and
+// of net/http. One of a dial function or a TLS callback is a failure to connect, and
 // one of a request body, or of a body that Peek reads, is the error of that body. All
 // are a [layer.PanicError]. The methods of a net.Conn that is given to this package
 // must not panic, because net/http calls them on its own goroutines.

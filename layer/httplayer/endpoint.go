@@ -29,17 +29,17 @@ import (
 //
 // Protocol: without [WithHTTP1], [WithHTTP2] or [KeepVersion], gRPC goes by HTTP/2 and CONNECT
 // and requests to upgrade the connection go by HTTP/1.1. What else came by HTTP/2
-// goes by HTTP/2 if the connection uses WithTLS or if it is a request of the Connect
+// goes by HTTP/2 if the connection uses TLS or if it is a request of the Connect
 // protocol. All other requests go by HTTP/1.1. A cleartext server that speaks
 // HTTP/2 alone needs H2.
 //
 // A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
 // HTTP/2, unless that is gRPC or [WithHTTP2] was given. It says so by an answer that is
-// none of HTTP/2, or in the WithTLS handshake; a connection that ends before a word
+// none of HTTP/2, or in the TLS handshake; a connection that ends before a word
 // was said is one that could not be made. What it said counts until it speaks
 // HTTP/2 on a connection that is to be one of HTTP/1.1, or there is none to be
 // had, or one that was just made ends unanswered. What comes by HTTP/1.1 to a
-// server whose WithTLS handshake says that it speaks HTTP/2 alone fails, which is no
+// server whose TLS handshake says that it speaks HTTP/2 alone fails, which is no
 // refusal; what comes by HTTP/2 is served on.
 //
 // An address that cannot be reached: the request is refused, untouched, and so
@@ -219,7 +219,7 @@ func (e *Endpoint) doubt() {
 	}
 }
 
-// isHTTPS reports whether the URL of req promises WithTLS to its caller.
+// isHTTPS reports whether the URL of req promises TLS to its caller.
 func isHTTPS(req *http.Request) bool {
 	return req.URL != nil && len(req.URL.Scheme) == len("https") && strings.EqualFold(req.URL.Scheme, "https")
 }

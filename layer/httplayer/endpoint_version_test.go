@@ -179,7 +179,7 @@ func TestEndpointIsReadyForTheOtherVersion(t *testing.T) {
 	assert.True(t, e.lastH2.Load())
 }
 
-// By WithTLS it is the handshake that shows what a server speaks.
+// By TLS it is the handshake that shows what a server speaks.
 func TestEndpointTLSServerWithoutH2(t *testing.T) {
 	srv := tlsServer(t, false)
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig

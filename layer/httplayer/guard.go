@@ -37,7 +37,7 @@ import (
 // connection; what was sent together with it is kept until that is known, and is
 // a next request if the handler does not.
 //
-// net/http recognizes WithTLS by the type of a connection. A [tls.Conn] in a guard
+// net/http recognizes TLS by the type of a connection. A [tls.Conn] in a guard
 // is served as cleartext is: no HTTP/2 by ALPN, and no Request.TLS.
 //
 // Cost: 150 bytes for each connection, 632 more once a target was absolute; one

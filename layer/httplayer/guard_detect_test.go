@@ -34,7 +34,7 @@ func (c overConn) Close() error {
 func (c overConn) CloseWrite() error { return c.Conn.(halfCloser).CloseWrite() }
 
 // detected runs what a proxy does with a connection: where it was going, whether
-// it is WithTLS for us, what is spoken, and a guard before the server of HTTP.
+// it is TLS for us, what is spoken, and a guard before the server of HTTP.
 func detected(t *testing.T, guard *Guard, cfg *tls.Config) (addr string) {
 	t.Helper()
 	conns := make(pipes)

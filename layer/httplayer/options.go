@@ -131,7 +131,7 @@ func WithPing(interval, timeout time.Duration) EndpointOption {
 	})
 }
 
-// WithConnectTimeout bounds the making of a connection: TCP, WithTLS, and the server's
+// WithConnectTimeout bounds the making of a connection: TCP, TLS, and the server's
 // SETTINGS in HTTP/2. The default is 1 s, as in linkerd's proxy; a d of 0 or
 // less means that too.
 func WithConnectTimeout(d time.Duration) EndpointOption {

@@ -18,7 +18,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// A panic of a dial function, or of a callback of WithTLS, is a failure to connect.
+// A panic of a dial function, or of a callback of TLS, is a failure to connect.
 func TestEndpointPanic(t *testing.T) {
 	s := httptest.NewTLSServer(http.NotFoundHandler())
 	defer s.Close()

@@ -25,7 +25,7 @@ import (
 //	                                    └ HTTP/2 → GOAWAY ──┘
 //
 // HTTP/1.1 is guarded (see [Guard]); HTTP/2 is that of prior knowledge, which
-// is what is inside of WithTLS that ended before. The RemoteAddr of a request is that
+// is what is inside of TLS that ended before. The RemoteAddr of a request is that
 // of its connection, and so is the [http.LocalAddrContextKey] of its context; the
 // connection itself is what [ConnFromContext] returns. The context of a request has the
 // values of the ctx given to Call, and ends with the connection at the latest.

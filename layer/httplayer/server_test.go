@@ -113,7 +113,7 @@ func TestServerServesBothProtocols(t *testing.T) {
 
 type callKey struct{}
 
-// A request knows the connection that it came by, through WithTLS and all.
+// A request knows the connection that it came by, through TLS and all.
 func TestServerTellsOfTheConnection(t *testing.T) {
 	web := httptest.NewUnstartedServer(nil)
 	web.StartTLS() // for its certificate

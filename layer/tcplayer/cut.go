@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// underTLS is what WithTLS of this package is made on. It notes the end of what is
+// underTLS is what TLS of this package is made on. It notes the end of what is
 // below, which to crypto/tls is as good as one that the peer says (close_notify),
 // though anybody on the way can make it, and a peer that is killed does.
 type underTLS struct {
@@ -29,7 +29,7 @@ func (u *underTLS) Read(p []byte) (int, error) {
 func (u *underTLS) NetConn() net.Conn { return u.Conn }
 
 // endOf returns what the end was that was read from conn: nil if it was in good
-// order, io.ErrUnexpectedEOF if WithTLS was cut short.
+// order, io.ErrUnexpectedEOF if TLS was cut short.
 func endOf(conn net.Conn) error {
 	for ; conn != nil; conn = below(conn) {
 		if u, ok := conn.(*underTLS); ok && u.ended.Load() {

@@ -16,7 +16,7 @@ import (
 )
 
 // secured is a client and a server with a Forward between them, of which one side
-// has WithTLS that this package made. What is said to far comes out of near.
+// has TLS that this package made. What is said to far comes out of near.
 type secured struct {
 	near, raw net.Conn // raw is below far
 	far       *tls.Conn
@@ -49,7 +49,7 @@ func half(t *testing.T, s *secured) {
 // making is a function as a Service.
 type making = layer.Func[Request, net.Conn]
 
-// securedServer is secured where a server has WithTLS to which connect leads.
+// securedServer is secured where a server has TLS to which connect leads.
 func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	connect func(cfg *tls.Config, dial func(context.Context, string, string) (net.Conn, error)) Service,
 ) *secured {
@@ -76,7 +76,7 @@ func securedServer(t *testing.T, holds *seen, opts []ForwardOption,
 	return s
 }
 
-// securedClient is secured where a client has WithTLS that ends in DetectTLS.
+// securedClient is secured where a client has TLS that ends in DetectTLS.
 func securedClient(t *testing.T, opts []ForwardOption, between func(Server) Server) *secured {
 	t.Helper()
 	ours, roots := identity(t, "web.default")

@@ -16,26 +16,26 @@ import (
 // TLSServers are the servers that [DetectTLS] chooses from. What one that is nil
 // would have to serve is reset.
 type TLSServers struct {
-	Terminate   Server // what asked for one of our names by WithTLS, in clear from here
+	Terminate   Server // what asked for one of our names by TLS, in clear from here
 	Passthrough Server // TLS for other names, or for none: as it came
 	Cleartext   Server // all that is not TLS
 }
 
-// DetectTLS is the [Server] that tells WithTLS by what a client says first, and by
-// the name that it asks for (SNI) whether it is for us: then WithTLS ends here, by
+// DetectTLS is the [Server] that tells TLS by what a client says first, and by
+// the name that it asks for (SNI) whether it is for us: then TLS ends here, by
 // cfg, and what is inside goes to Local, which finds the client's certificates
-// with [TLSState]. Other WithTLS is passed on unchanged. Whether a name is ours is
+// with [TLSState]. Other TLS is passed on unchanged. Whether a name is ours is
 // what local says, to which it is given in lower case; see [MatchServerName]. With a nil
 // local none is; with a nil cfg, handshakes for those that are fail.
 //
-// It looks at up to 8 192 bytes, over several records if need be; WithTLS of which
+// It looks at up to 8 192 bytes, over several records if need be; TLS of which
 // no name was found by then is passed on. A client that has not said enough
 // after 10 s ([WithDetectTimeout]) is reset. One that then takes as long to shake
 // hands is closed, and so is one that shakes them in vain, which is told why. How
 // its ClientHello reads is in the context of Local and Pass, see [ClientHelloFromContext].
 //
 // Admission: that of the server that is chosen. A refusal leaves the connection
-// open and unread, where it can, as in [Detect]; after WithTLS it cannot. Ready waits
+// open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
 // until one of the servers is.
 //
 // Cancellation: ctx ends the looking and the shaking of hands. The connection is
@@ -63,7 +63,7 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 }
 
 // MatchServerName says of a name whether it is one of names, in any case. An empty one is
-// left out, as of an identity that has no server name: WithTLS without a name is
+// left out, as of an identity that has no server name: TLS without a name is
 // nobody's in particular.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
@@ -158,7 +158,7 @@ func (d *detectTLS) Describe() layer.Node {
 
 type helloKey struct{}
 
-// ClientHelloFromContext returns what the client said by whose WithTLS connection a [DetectTLS]
+// ClientHelloFromContext returns what the client said by whose TLS connection a [DetectTLS]
 // above came to a decision.
 func ClientHelloFromContext(ctx context.Context) (ClientHello, bool) {
 	hello, ok := ctx.Value(helloKey{}).(*ClientHello)
@@ -168,7 +168,7 @@ func ClientHelloFromContext(ctx context.Context) (ClientHello, bool) {
 	return *hello, true
 }
 
-// TLSState returns the state of the WithTLS connection that conn is, or is a wrapper
+// TLSState returns the state of the TLS connection that conn is, or is a wrapper
 // of. It looks through wrappers that have NetConn.
 func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
 	for ; conn != nil; conn = below(conn) {

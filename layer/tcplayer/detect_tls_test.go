@@ -184,7 +184,7 @@ func TestDetectTLSOfHalfAHandshake(t *testing.T) {
 	})
 }
 
-// What has ended in the middle of a ClientHello is no WithTLS, and is passed on.
+// What has ended in the middle of a ClientHello is no TLS, and is passed on.
 func TestDetectTLSOfHalfAHello(t *testing.T) {
 	hello := helloOf(t, &tls.Config{ServerName: "web.default"})[:300]
 	big := made("\x12\x34" + sized(2, string(make([]byte, 12000)))) // its name may be behind that

@@ -12,21 +12,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Dialer connects to an endpoint as the proxies of a mesh do it: TCP, then WithTLS,
+// Dialer connects to an endpoint as the proxies of a mesh do it: TCP, then TLS,
 // then a [TransportHeader] if the peer agreed to one. Its WithDialContext is given to
-// an endpoint of this package or of httplayer, in place of their own WithTLS:
+// an endpoint of this package or of httplayer, in place of their own TLS:
 //
 //	              TLS   connects to            ALPN offered         header sent
 //	zero          no    the address            none                 no
 //	TLS           yes   the address, or Port   none                 no
 //	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer picks it
 //
-// Without WithTLS, Header and Port mean nothing: both are for the proxy of the peer,
-// which listens to them over WithTLS alone. With WithTLS nothing is ever sent in clear;
+// Without TLS, Header and Port mean nothing: both are for the proxy of the peer,
+// which listens to them over TLS alone. With TLS nothing is ever sent in clear;
 // what cannot shake hands is no connection.
 //
-// A connection that it makes is a *tls.Conn with WithTLS, and else what Dial returned,
-// which is further down with WithTLS: it is found by NetConn of what NetConn returns.
+// A connection that it makes is a *tls.Conn with TLS, and else what Dial returned,
+// which is further down with TLS: it is found by NetConn of what NetConn returns.
 // HTTP/2 on it is with prior knowledge: no protocol of an application is offered.
 //
 // It is safe for concurrent use, and must not be changed once it is used.
@@ -47,7 +47,7 @@ type Dialer struct {
 	// Sockets is how TCP is set up.
 	Sockets []SocketOption
 
-	// Timeout bounds it all: TCP, WithTLS and the header. 0 or less means no bound
+	// Timeout bounds it all: TCP, TLS and the header. 0 or less means no bound
 	// but that of the context.
 	Timeout time.Duration
 
@@ -135,7 +135,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	}
 	secure, done := tls.Client(&underTLS{Conn: conn}, p.tls), false
 	defer func() {
-		if !done { // a callback of WithTLS may have panicked
+		if !done { // a callback of TLS may have panicked
 			_ = conn.Close()
 		}
 	}()

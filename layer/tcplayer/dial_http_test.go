@@ -40,7 +40,7 @@ func (f *fed) Accept() (net.Conn, error) {
 func (f *fed) Close() error   { return nil }
 func (f *fed) Addr() net.Addr { return f.at }
 
-// wrapped hides from net/http that a connection is WithTLS, as a proxy's does: what is
+// wrapped hides from net/http that a connection is TLS, as a proxy's does: what is
 // inside is served as cleartext, HTTP/2 with prior knowledge.
 type wrapped struct {
 	net.Conn
@@ -57,7 +57,7 @@ func (w *wrapped) Close() error {
 	return err
 }
 
-// HTTP of both kinds goes through WithTLS of the mesh, with no word of it in ALPN, by
+// HTTP of both kinds goes through TLS of the mesh, with no word of it in ALPN, by
 // an endpoint of httplayer that knows nothing of it.
 func TestHTTPThroughTheMesh(t *testing.T) {
 	certified := httptest.NewUnstartedServer(nil)

@@ -48,7 +48,7 @@ type peer struct {
 	heard chan string // all that a client said, in clear
 }
 
-// newPeer serves one connection: by WithTLS if cfg is not nil.
+// newPeer serves one connection: by TLS if cfg is not nil.
 func newPeer(t *testing.T, cfg *tls.Config) (*peer, func(ctx context.Context, network, addr string) (net.Conn, error)) {
 	t.Helper()
 	p := &peer{heard: make(chan string, 1)}
@@ -132,8 +132,8 @@ func TestDialerTransports(t *testing.T) {
 	assert.Equal(t, []string{"h2"}, ours.NextProtos, "the caller's own is left as it was")
 }
 
-// Where WithTLS is asked for, all that ever leaves for somebody who is not who he
-// should be is what WithTLS says.
+// Where TLS is asked for, all that ever leaves for somebody who is not who he
+// should be is what TLS says.
 func TestDialerSaysNothingInClear(t *testing.T) {
 	theirs, _ := identity(t, "other.default")
 	_, roots := identity(t, "web.default")

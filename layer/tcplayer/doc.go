@@ -43,7 +43,7 @@
 //	Dialer ── TLS ── header ──→ DetectTLS → DetectTransport → a Server that has the header
 //
 // A [Dialer] connects to an endpoint of a mesh. Where the proxy of the peer takes
-// connections for all its ports at one, a [TransportHeader] inside WithTLS says which
+// connections for all its ports at one, a [TransportHeader] inside TLS says which
 // is meant, and [DetectTransport] reads it. A [Meter] counts connections and their
 // bytes on either side, and [ErrorKind] names what went wrong, as linkerd's proxy
 // does both.
@@ -88,7 +88,7 @@
 // # Panics
 //
 // The rule of package layer holds: see "Panics" there. [Serve] resets a connection
-// whose Server panics, and logs that. A panic of a dial function or a WithTLS callback
+// whose Server panics, and logs that. A panic of a dial function or a TLS callback
 // of an [Endpoint] is a failure to connect, and one in a copy of [Forward] is the
 // error of its Call. Each is a [layer.PanicError]. A [Meter] drops one of an
 // instrument. The methods of an accepted net.Conn must not panic.

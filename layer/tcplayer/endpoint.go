@@ -17,7 +17,7 @@ import (
 // Endpoint makes connections to one address. It is a [Service], safe for
 // concurrent use, and it is ready until connecting fails.
 //
-// Admission: Call connects. If that fails, WithTLS included, the request is
+// Admission: Call connects. If that fails, TLS included, the request is
 // refused, and so are those that follow, at once, until a back-off is over.
 // Then there is one trial at a time. Ready makes it, if somebody waits there:
 // it connects, and closes that connection, so that no request pays for finding
@@ -133,7 +133,7 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	return conn, err
 }
 
-// dial makes the connection, WithTLS included. A panic of a callback becomes its error,
+// dial makes the connection, TLS included. A panic of a callback becomes its error,
 // because it runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	var conn net.Conn

@@ -25,7 +25,7 @@ type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// WithConnectTimeout bounds the making of a connection, WithTLS included. The default
+// WithConnectTimeout bounds the making of a connection, TLS included. The default
 // is 1 s, as in linkerd's proxy; a d of 0 or less means that too.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })

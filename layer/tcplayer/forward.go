@@ -36,7 +36,7 @@ func WithIdleTimeout(d time.Duration) ForwardOption {
 // When ctx ends, both sides are reset.
 //
 // Body: a connection that was admitted is closed when Call returns. If either
-// side broke, WithTLS that did not say its end included, or there is any other error,
+// side broke, TLS that did not say its end included, or there is any other error,
 // both sides are reset.
 //
 // Errors: what to returned; else a [layer.Error] that names the server, says in

@@ -41,7 +41,7 @@ func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 
 // OriginalDst returns the address that the client of conn asked for, if one
 // was found that is not simply the address of this end: by an [Origin], or
-// whoever called [OverrideAddrs]. It looks below WithTLS and other wrappers that have
+// whoever called [OverrideAddrs]. It looks below TLS and other wrappers that have
 // NetConn.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {

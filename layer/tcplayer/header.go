@@ -11,11 +11,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// TransportProtocol is what a client offers and a server picks in WithTLS (ALPN) to
+// TransportProtocol is what a client offers and a server picks in TLS (ALPN) to
 // agree that a [TransportHeader] comes before everything else.
 const TransportProtocol = "transport.l5d.io/v1"
 
-// TransportHeader is what one proxy of a mesh says to another, inside WithTLS, of the
+// TransportHeader is what one proxy of a mesh says to another, inside TLS, of the
 // connection that follows: where it is to go on to, and what is spoken on it.
 type TransportHeader struct {
 	// Port is that of the server that the connection is for, 1 to 65535.

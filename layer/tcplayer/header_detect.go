@@ -19,7 +19,7 @@ type TransportServers struct {
 }
 
 // DetectTransport is the [Server] that reads the [TransportHeader] of connections
-// whose WithTLS ended here, by a [DetectTLS] above, and on which that was agreed:
+// whose TLS ended here, by a [DetectTLS] above, and on which that was agreed:
 // TLS picked [TransportProtocol]. Those go to Header, which finds the header with
 // [TransportHeaderFromContext], and what follows it on the connection. If the header has
 // no name, the LocalAddr of the connection has its port from there on, so that a

@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// agreement is both ends of a WithTLS connection over TCP on which hands were shaken,
+// agreement is both ends of a TLS connection over TCP on which hands were shaken,
 // with or without word of a header. What the client writes goes out piece by piece.
 func agreement(t *testing.T, protocols ...string) (client *tls.Conn, raw *net.TCPConn, accepted *tls.Conn) {
 	t.Helper()

@@ -21,7 +21,7 @@ import (
 //     was read and CloseWrite was called;
 //   - with [layer.ErrBodyClosedEarly] at a Close before that;
 //   - with the error of a Read or Write, unless that is a deadline of the
-//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where WithTLS of
+//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where TLS of
 //     this package was cut short, which to Read is an end like any other;
 //   - with the cause of ctx when that ends. The connection is reset then, and
 //     its Read and Write return the cause.

@@ -95,7 +95,7 @@ func closeWrite(conn net.Conn) error {
 }
 
 // reset closes conn so that the peer hears of it as an error, where that can be
-// done, and at once: what is below WithTLS goes first, which would say good-bye.
+// done, and at once: what is below TLS goes first, which would say good-bye.
 func reset(conn net.Conn) {
 	raw := conn
 	for {

@@ -5,14 +5,14 @@ import (
 	"io"
 )
 
-// ClientHello is what a client says first when it speaks WithTLS, as far as it is
+// ClientHello is what a client says first when it speaks TLS, as far as it is
 // needed to decide who serves it (RFC 8446, 4.1.2).
 type ClientHello struct {
 	ServerName string   // the name that it asks for (SNI), or ""
 	Protocols  []string // those that it offers (ALPN), in its order
 }
 
-// ErrNotTLS says of first bytes that they do not begin a WithTLS connection.
+// ErrNotTLS says of first bytes that they do not begin a TLS connection.
 var ErrNotTLS = errors.New("not TLS")
 
 // ParseClientHello reads the message from the first bytes of a client, over as

@@ -51,7 +51,7 @@ func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 //
 //	failfast               a queue gave up: [layer.ErrFailFast]
 //	tls detection timeout  no ClientHello, or no handshake, in time: [DetectTLS]
-//	i/o                    what the network, WithTLS or the other side did; nobody there
+//	i/o                    what the network, TLS or the other side did; nobody there
 //	loadshed               a limit, or a queue that was full: [layer.ErrNotReady]
 //	unexpected             all else: a loop, no server for it, a time limit
 //

@@ -90,7 +90,7 @@ func (s *slowlyUnready) Ready(context.Context) error {
 	return layer.ErrNotReady
 }
 
-// A panic of a dial function, or of a callback of WithTLS, is a failure to connect, and
+// A panic of a dial function, or of a callback of TLS, is a failure to connect, and
 // leaves no connection open.
 func TestEndpointPanic(t *testing.T) {
 	var conn net.Conn
