@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -169,10 +170,19 @@ func TestHandlerBehindTLSForwardsInCleartext(t *testing.T) {
 	assert.Equal(t, "HTTP/1.1 421 Misdirected Request", first)
 }
 
-// A nil configuration is that of crypto/tls, and never no TLS at all.
+// A nil configuration is the default of crypto/tls: the connection is encrypted.
 func TestTLSOfNilIsTLS(t *testing.T) {
+	t.Parallel()
 	w := newWiretap(t)
-	_, err := endpoint(t, w.Addr().String(), WithTLS(nil)).Call(t.Context(), request(t, http.MethodGet, "http://web/secret", ""))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer cancel()
+		for ctx.Err() == nil && w.text() == "" {
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	_, err := endpoint(t, w.Addr().String(), WithTLS(nil)).Call(ctx, request(t, http.MethodGet, "http://web/secret", ""))
 	require.Error(t, err)
+	require.NotEmpty(t, w.text())
 	require.NotContains(t, w.text(), "secret")
 }

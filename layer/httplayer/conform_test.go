@@ -67,6 +67,7 @@ func (h *host) release() {
 }
 
 func TestEndpointConforms(t *testing.T) {
+	t.Parallel()
 	const capacity = 3
 	for name, opts := range map[string][]EndpointOption{
 		"http1": {WithHTTP1(), WithMaxConns(capacity)},

@@ -91,6 +91,7 @@ func TestE2ERetryGoesElsewhere(t *testing.T) {
 }
 
 func TestE2ERefusedIsSentAgain(t *testing.T) {
+	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		b := &visited{HandlerFunc: echoes}
 		svc := retrying(t, protocol, policy{Budget: layer.NewBudget(0, -1, -1)}, refusedAddr(t), serve(t, b))
@@ -175,6 +176,7 @@ func TestE2EResponseBeforeTheBodyEnded(t *testing.T) {
 }
 
 func TestE2EPerTryTimeout(t *testing.T) {
+	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		a := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			pipe(io.Discard, r.Body)

@@ -61,6 +61,7 @@ func (c *acceptCounter) Accept() (net.Conn, error) {
 
 // A request to one of many endpoints opens one connection, and not one for each.
 func TestE2EOneRequestOpensOneConnection(t *testing.T) {
+	t.Parallel()
 	protocols(t, func(t *testing.T, protocol EndpointOption) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		require.NoError(t, err)

@@ -40,6 +40,7 @@ func yield(n int) {
 // reserved what came free, waited for them. Not in a bubble: what waits for a
 // lock, as net/http does for a slow write, keeps the time of a bubble still.
 func TestEndpointH2CancelsAtCapacity(t *testing.T) {
+	t.Parallel()
 	const streams = 3
 	addr := rawServer(t, func(_ int, conn net.Conn) { (&unresetting{rawH2: newRawH2(conn), limit: streams}).serve(t) })
 	e := endpoint(t, addr, WithHTTP2(), WithConnectTimeout(time.Minute), WithDialContext(

@@ -89,6 +89,7 @@ func readyWithin(t *testing.T, svc Service) {
 // A connection that ends before the server said anything is no proof that it
 // does not speak HTTP/2: it may be restarting.
 func TestEndpointIsHungUpOn(t *testing.T) {
+	t.Parallel()
 	for name, h1 := range map[string]bool{"h2 only": false, "both": true} {
 		t.Run(name, func(t *testing.T) {
 			e := endpoint(t, serveAfter(t, http.HandlerFunc(shapes), h1, hangUpOn), KeepVersion(), WithConnectTimeout(patience))

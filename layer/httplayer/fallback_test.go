@@ -95,6 +95,7 @@ func TestFallbackToAServiceInAServer(t *testing.T) {
 // place is used for the next one. A Middleware closes it: the body is the server's
 // own there, and once it was closed nobody knows what is left of it.
 func TestFallbackKeepsTheConnection(t *testing.T) {
+	t.Parallel()
 	const post = "POST / HTTP/1.1\r\nHost: web.test\r\nContent-Length: 5\r\n\r\nhello"
 	stack := httplayer.NewStack().Fallback(instead("default")).Limit(0)
 	last := strings.Replace(post, "Content-Length", "Connection: close\r\nContent-Length", 1)

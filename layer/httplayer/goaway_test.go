@@ -118,6 +118,7 @@ func is(kind string) func(event) bool {
 // A client is told in two steps: it may have opened streams before it read the
 // first, and those are served.
 func TestGoAwayInTwoSteps(t *testing.T) {
+	t.Parallel()
 	asked := make(chan struct{}, 10)
 	answer := make(chan struct{})
 	s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -159,6 +160,7 @@ func TestGoAwayInTwoSteps(t *testing.T) {
 
 // A client that does not answer is given some time.
 func TestGoAwayWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
 	s := NewServer(http.HandlerFunc(shapes), WithDrainTimeout(10*time.Millisecond))
 	conn, done := callOn(t, t.Context(), s)
 	c := newFramerClient(t, conn)

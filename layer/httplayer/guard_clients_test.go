@@ -85,6 +85,7 @@ func TestGuardGoClient(t *testing.T) {
 }
 
 func TestGuardCurl(t *testing.T) {
+	t.Parallel()
 	curl, err := exec.LookPath("curl")
 	if err != nil {
 		t.Skip("NOT RUN: there is no curl on this machine")

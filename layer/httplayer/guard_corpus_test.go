@@ -237,6 +237,7 @@ func TestGuardCorpus(t *testing.T) {
 // TestGuardCorpusWithout shows that the corpus bites: what net/http serves
 // where there is no guard.
 func TestGuardCorpusWithout(t *testing.T) {
+	t.Parallel()
 	through, split := 0, 0
 	for _, a := range corpus(t) {
 		if a.reason == "" || a.reason == "waits" {

@@ -246,6 +246,7 @@ func TestGuardPassesHTTP2(t *testing.T) {
 
 // The server's patience with heads and bodies is what it was.
 func TestGuardKeepsDeadlines(t *testing.T) {
+	t.Parallel()
 	const patience = 300 * time.Millisecond
 	for name, begun := range map[string]string{
 		"nothing": "", "part of a preface": "PRI * HTTP/2.0\r\n\r\n", "part of a head": "GET / HTTP/1.1\r\nHo",

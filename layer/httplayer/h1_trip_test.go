@@ -17,6 +17,7 @@ import (
 // A client that pauses in its body keeps nobody from the error of a try, from
 // its time limit, or from another try.
 func TestClientPausesInItsBody(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		silent bool // the endpoint does not close
 		svc    func(Service) Service

@@ -51,6 +51,7 @@ func early(text string, length int64) httplayer.Service {
 // A body that nobody read is no harm to the connection: the next request on it
 // is served, or it is closed, and the server does not panic.
 func TestBodyThatWasNotRead(t *testing.T) {
+	t.Parallel()
 	refuses := layer.NewStack[*http.Request, *http.Response]().RateLimit(1e-9, 1).Service(early("", 0))
 	for name, tt := range map[string]struct {
 		svc  httplayer.Service
@@ -95,6 +96,7 @@ func TestBodyThatWasNotRead(t *testing.T) {
 
 // A client that has its answer and does not go on with its body is let go.
 func TestBodyThatDoesNotCome(t *testing.T) {
+	t.Parallel()
 	var said lines
 	srv := httptest.NewUnstartedServer(httplayer.Handler(early("too large", 9)))
 	srv.Config.ErrorLog = log.New(&said, "", 0)

@@ -227,6 +227,7 @@ func TestGRPCBothWays(t *testing.T) {
 }
 
 func TestGRPCDeadlineAndCancel(t *testing.T) {
+	t.Parallel()
 	// endless calls what ends with ctx alone, and reports whether it came that far.
 	endless := func(ctx context.Context, t *testing.T, g *greeter, c pb.TestServiceClient, want codes.Code) bool {
 		_, err := c.UnaryCall(ctx, &pb.SimpleRequest{ResponseSize: -1})

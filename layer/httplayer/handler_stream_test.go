@@ -83,6 +83,7 @@ func TestHandlerBothWays(t *testing.T) {
 }
 
 func TestHandlerLargeBodiesBothWays(t *testing.T) {
+	t.Parallel()
 	const size = 8 << 20
 	data := bytes.Repeat([]byte("0123456789abcdef"), size/16)
 	up := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -1,13 +1,21 @@
 package httplayer
 
 import (
+	"flag"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(patient{m}) }
+func TestMain(m *testing.M) {
+	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(patient{m})
+}
 
 // patient waits, after the tests, for what ends by itself: goleak has but half a
 // second for it.

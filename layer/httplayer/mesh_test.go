@@ -32,6 +32,7 @@ func meshLayers() map[string]layer.Layer[*http.Request, *http.Response] {
 }
 
 func TestMeshLayersConform(t *testing.T) {
+	t.Parallel()
 	// What a request says that the layer has something to do with; what has to
 	// do with nothing is transparent.
 	said := map[string]string{

@@ -16,6 +16,7 @@ import (
 // A server that says more than it was asked for has it given to nobody, however
 // quick the next request is.
 func TestWhatComesBehindAResponse(t *testing.T) {
+	t.Parallel()
 	log.SetOutput(io.Discard)                      //nolint:forbidigo // net/http complains there of each
 	t.Cleanup(func() { log.SetOutput(os.Stderr) }) //nolint:forbidigo // as it was
 	const more = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwrong"

@@ -81,6 +81,7 @@ func TestServerTellsItsSettings(t *testing.T) {
 }
 
 func TestServerCutsSlowHeaders(t *testing.T) {
+	t.Parallel()
 	s := NewServer(http.HandlerFunc(shapes), WithHeaderTimeout(time.Second))
 	conn, done := callOn(t, t.Context(), s)
 	say(conn, "GET / HTTP/1.1\r\nHost: a\r\n")
@@ -126,6 +127,7 @@ func TestServerCutsHalfAPreface(t *testing.T) {
 }
 
 func TestServerRefusesLargeHeaders(t *testing.T) {
+	t.Parallel()
 	served := atomic.Int64{}
 	s := NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served.Add(1) }))
 	t.Run("one of HTTP/1.1", func(t *testing.T) {
@@ -203,6 +205,7 @@ func (c *framerClient) openLarge(stream uint32, fields []string) {
 // CONTINUATION frames without end are read for some time, kept nowhere, and then
 // the connection ends.
 func TestServerEndsContinuationFlood(t *testing.T) {
+	t.Parallel()
 	conn, done := callOn(t, t.Context(), NewServer(http.HandlerFunc(shapes)))
 	c := newFramerClient(t, conn)
 	go func() { _, _ = io.Copy(io.Discard, conn) }()
@@ -224,6 +227,7 @@ func TestServerEndsContinuationFlood(t *testing.T) {
 // fewer sent upstream (CVE-2023-44487), also where it has the server do the taking
 // back (CVE-2025-8671).
 func TestServerEndsRapidReset(t *testing.T) {
+	t.Parallel()
 	for name, takeBack := range map[string]func(c *framerClient, stream uint32) error{
 		"by the client": func(c *framerClient, stream uint32) error { return c.WriteRSTStream(stream, xhttp2.ErrCodeCancel) },
 		"by the server": func(c *framerClient, stream uint32) error {
@@ -278,6 +282,7 @@ func TestServerEndsRapidReset(t *testing.T) {
 // A 100 Continue, which a client has sent as often as it likes, is no answer that makes
 // up for a stream taken back.
 func TestServerEndsRapidResetAfterContinue(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		table   func(n int) uint32
 		lengths int // that answers are of, after the first 100
@@ -501,6 +506,7 @@ func TestServerToleratesCancellation(t *testing.T) {
 
 // A client that does not read is let go of.
 func TestServerCutsStalledReaders(t *testing.T) {
+	t.Parallel()
 	for _, h2 := range []bool{false, true} {
 		t.Run(fmt.Sprint("h2 ", h2), func(t *testing.T) {
 			s := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { pipe(w, zeros{}) }),
@@ -525,6 +531,7 @@ func TestServerCutsStalledReaders(t *testing.T) {
 
 // A body that stands still, or trickles, is answered with 408, through a proxy.
 func TestServerCutsSlowBodies(t *testing.T) {
+	t.Parallel()
 	up := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
 	for name, tt := range map[string]struct {
 		opt  ServerOption

@@ -133,6 +133,7 @@ func byGRPC(t *testing.T, addr string) (unary, stream func() error) {
 // TestServerRestarts replaces a proxy under load by its successor, and again: no
 // request fails.
 func TestServerRestarts(t *testing.T) {
+	t.Parallel()
 	const restarts, each = 5, 300
 	plain := endpoint(t, serve(t, http.HandlerFunc(shapes)))
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -336,6 +336,7 @@ func TestServerDrainsHTTP1(t *testing.T) {
 // What was accepted before the end is served, though it says its first word after
 // that.
 func TestServerDrainingServesWhoComes(t *testing.T) {
+	t.Parallel()
 	s := NewServer(http.HandlerFunc(shapes), WithDrainTimeout(patience))
 	require.NoError(t, s.Drain(t.Context()))
 	conn, done := callOn(t, t.Context(), s)

@@ -20,6 +20,7 @@ import (
 // A body that nobody reads, and that does not come, holds back neither the answer
 // nor the end of a drain.
 func TestServerAnswersBesideABodyThatStandsStill(t *testing.T) {
+	t.Parallel()
 	refusals := map[string]http.Handler{
 		"error": Handler(serviceFunc(func(context.Context, *http.Request) (*http.Response, error) {
 			return nil, &layer.Error{Layer: "router", Kind: layer.ErrNoRoute}
