@@ -2,7 +2,9 @@ package httplayer
 
 import (
 	"context"
+	"io"
 	"iter"
+	"net"
 	"net/http"
 	"net/netip"
 
@@ -128,4 +130,166 @@ func (f fields) All() iter.Seq2[string, string] {
 			}
 		}
 	}
+}
+
+// TeeRequestBody returns a shallow copy of r with a body that tells read what is
+// read of it, and at how many bytes into the body that begins. Read is called
+// on the goroutine of whoever reads, before it gets the bytes, and keeps none
+// of them. A body that GetBody makes tells, too, from 0 on. A request without a
+// body is returned as it is.
+//
+// One thing is not as it was: of a body that it does not know to be in memory,
+// net/http sends the header ahead.
+func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
+	if r.Body == nil || r.Body == http.NoBody {
+		return r
+	}
+	out := *r
+	out.Body = along(r.Body, read)
+	if again := r.GetBody; again != nil {
+		out.GetBody = func() (io.ReadCloser, error) {
+			body, err := again()
+			if err != nil || body == nil || body == http.NoBody {
+				return body, err
+			}
+			return along(body, read), nil
+		}
+	}
+	return &out
+}
+
+// TeeResponseBody does for the body of r, in place, what TeeRequestBody does for
+// that of a request. The body of an upgraded connection (101) stays an
+// [io.ReadWriteCloser], with its CloseWrite if it has one; what is written to
+// it is not told.
+func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
+	if r == nil || ended(r) {
+		return r
+	}
+	r.Body = along(r.Body, read)
+	return r
+}
+
+// along returns a body of the same kind: one that can be written to, and closed
+// by halves, still can.
+func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
+	told := &toldBody{ReadCloser: body, read: read}
+	w, writes := body.(io.Writer)
+	half, halves := body.(halfCloser)
+	switch {
+	case writes && halves:
+		return tunnel{toldStream{told, w}, half}
+	case writes:
+		return toldStream{told, w}
+	}
+	return told
+}
+
+// tunnel is the body of an upgraded connection: embedding alone would hide
+// that it can be closed by halves.
+type tunnel struct {
+	io.ReadWriteCloser
+	halfCloser
+}
+
+// toldBody is read by one goroutine at a time, as bodies are.
+type toldBody struct {
+	io.ReadCloser
+	read func(at int64, p []byte)
+	at   int64
+}
+
+func (b *toldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 {
+		b.read(b.at, p[:n])
+		b.at += int64(n)
+	}
+	return n, err
+}
+
+type toldStream struct {
+	*toldBody
+	io.Writer
+}
+
+// OnResponseStart has begun called when a handler below a [Middleware] writes the header
+// of its response, and data for what it writes after that. It does nothing for
+// requests of other kinds. It is for package tap, which finds it by itself.
+func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func(*http.Response), data func(n int, p []byte)) {
+	x, ok := ctx.Value(servingKey{}).(*served)
+	// A request that this one has the process make is not the one that came in,
+	// though its context be the same.
+	if !ok || r.RequestURI == "" || x.begun.Load() {
+		return
+	}
+	x.hear = append(x.hear, hearer{begun, data})
+}
+
+// hearer wants to hear of a response while its handler runs.
+type hearer struct {
+	begun func(*http.Response)
+	data  func(n int, p []byte)
+}
+
+// begin tells of a response that has its status.
+func (x *served) begin() {
+	for _, h := range x.hear {
+		h.begun(x.response())
+	}
+}
+
+// data tells of n bytes of the body, which are p if that is known. What is
+// written in answer to a HEAD is not sent.
+func (x *served) data(n int64, p []byte) {
+	if n <= 0 || x.received.Method == http.MethodHead {
+		return
+	}
+	for _, h := range x.hear {
+		h.data(int(n), p)
+	}
+}
+
+// dataString makes a copy of s where somebody hears.
+func (x *served) dataString(n int, s string) {
+	if len(x.hear) > 0 {
+		x.data(int64(n), []byte(s[:max(n, 0)]))
+	}
+}
+
+// DestinationAddr returns the address that a request to a server came to, and for one
+// that a client makes that of its URL, if that is one and not a name. It is for
+// package tap, which finds it by itself.
+func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
+	if r.RequestURI != "" {
+		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
+		if local == nil {
+			return netip.AddrPort{}
+		}
+		return addrPortOf(local.String())
+	}
+	if r.URL == nil {
+		return netip.AddrPort{}
+	}
+	if r.URL.Port() != "" {
+		return addrPortOf(r.URL.Host)
+	}
+	addr, err := netip.ParseAddr(r.URL.Hostname())
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	port := uint16(80)
+	if r.URL.Scheme == "https" {
+		port = 443
+	}
+	return netip.AddrPortFrom(addr.Unmap(), port)
+}
+
+// addrPortOf is not valid for what is no address with a port.
+func addrPortOf(s string) netip.AddrPort {
+	ap, err := netip.ParseAddrPort(s)
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }

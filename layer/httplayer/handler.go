@@ -3,11 +3,18 @@ package httplayer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"maps"
+	"net"
 	"net/http"
 	"net/http/httputil"
+	"reflect"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/internal/lograte"
@@ -340,4 +347,319 @@ func printable(s string) string {
 		}
 	}
 	return string(out)
+}
+
+// heads are the headers that exchanges lend to ReverseProxy.
+type heads struct{ pool sync.Pool }
+
+func (p *heads) get() http.Header {
+	if h, ok := p.pool.Get().(http.Header); ok {
+		return h
+	}
+	return make(http.Header)
+}
+
+func (p *heads) put(h http.Header) {
+	clear(h)
+	p.pool.Put(h)
+}
+
+// Header is one that is lent until the response begins. ReverseProxy writes 1xx
+// there as well: on the goroutine of a transport, be it that of a try that was
+// given up, while the server's own header may be written to here.
+func (x *exchange) Header() http.Header {
+	if x.begun {
+		return x.ResponseWriter.Header()
+	}
+	if x.head == nil {
+		x.head = x.handler.heads.get()
+	}
+	return x.head
+}
+
+func (x *exchange) WriteHeader(status int) {
+	if status < http.StatusOK && status != http.StatusSwitchingProtocols {
+		x.inform(status)
+		return
+	}
+	x.begin()
+	x.ResponseWriter.WriteHeader(status)
+}
+
+// begin adds what was written to the server's own header, from now on the only
+// one. ReverseProxy passes on no 1xx any more.
+func (x *exchange) begin() {
+	if x.begun {
+		return
+	}
+	x.begun = true
+	header := x.ResponseWriter.Header()
+	for name, values := range x.head {
+		if there := header[name]; len(there) > 0 {
+			values = slices.Concat(there, values)
+		}
+		header[name] = values
+	}
+	if x.head != nil {
+		x.handler.heads.put(x.head)
+		x.head = nil
+	}
+}
+
+// inform passes on a 1xx, unless there is a response, or the client does not
+// know of such things. What was said of the response is kept for that.
+func (x *exchange) inform(status int) {
+	x.informing.Lock()
+	defer x.informing.Unlock()
+	if x.answered || x.ten {
+		return
+	}
+	header := x.ResponseWriter.Header()
+	kept := maps.Clone(header)
+	clear(header)
+	maps.Copy(header, x.head)
+	x.ResponseWriter.WriteHeader(status)
+	clear(header)
+	maps.Copy(header, kept)
+}
+
+// settled ends the time of 1xx: the server's header and its writer are the
+// handler's alone.
+func (x *exchange) settled() {
+	x.informing.Lock()
+	x.answered = true
+	x.informing.Unlock()
+}
+
+// failExchange answers by the server's own writer.
+func (h *handler) failExchange(w http.ResponseWriter, r *http.Request, err error) {
+	if x, ok := w.(*exchange); ok {
+		w = x.ResponseWriter
+	}
+	h.fail(w, r, err)
+}
+
+// roundTrip has svc answer. What no server could send on is no answer.
+func (h *handler) roundTrip(req *http.Request) (*http.Response, error) {
+	rsp, err := roundTripper{h.svc}.RoundTrip(req)
+	if err != nil {
+		return nil, err
+	}
+	switch code := rsp.StatusCode; {
+	case code == http.StatusSwitchingProtocols:
+		err = switchError(req, rsp)
+	case code < http.StatusOK || code > 999:
+		err = &peerError{fmt.Errorf("httplayer: %d is no status of a response", code)}
+	}
+	if err != nil {
+		_ = rsp.Body.Close()
+		return nil, err
+	}
+	return rsp, nil
+}
+
+// received is the body of an HTTP/1.1 request that a Handler serves. It knows
+// whether it was read to its end.
+type received struct {
+	io.ReadCloser
+
+	ended atomic.Bool
+	mu    sync.Mutex
+	read  int64
+}
+
+func (r *received) Read(p []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, err := r.ReadCloser.Read(p)
+	r.read += int64(n)
+	switch {
+	case err == io.EOF:
+		r.ended.Store(true)
+	case malformed(err):
+		err = &malformedError{err}
+	}
+	return n, err
+}
+
+// malformed reports whether err says that a body is none, and not that it did
+// not come.
+func malformed(err error) bool {
+	var network net.Error
+	var large *http.MaxBytesError
+	return err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, http.ErrBodyReadAfterClose) &&
+		!errors.As(err, &network) && !errors.As(err, &large)
+}
+
+// malformedError is the client's fault.
+type malformedError struct{ error }
+
+func (e *malformedError) Unwrap() []error {
+	return []error{&StatusError{Code: http.StatusBadRequest}, e.error}
+}
+
+// Close waits for a Read that is under way.
+func (r *received) Close() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ReadCloser.Close()
+}
+
+// rest reads what is left of a body of the given length, less than 0 if that is
+// not known, and reports whether that was all. Close would not do: after a
+// trailer that could not be read it says nothing.
+func (r *received) rest(length int64) bool {
+	r.mu.Lock()
+	far := length-r.read > bodyRest
+	r.mu.Unlock()
+	if !far {
+		_, _ = io.CopyN(io.Discard, r, bodyRest)
+	}
+	return r.ended.Load()
+}
+
+// bodyRest is how much of a body is read for the sake of its connection, as
+// net/http does.
+const bodyRest = 256 << 10
+
+// bodyPatience is how long the rest of a request body may take to come, of
+// which nobody wants to know any more.
+const bodyPatience = time.Second
+
+// finish sees to the end of a request body that was not read to it, because the
+// endpoint answered before. The server reads some more of it, to use the
+// connection again, or closes the connection after the response. It must not do
+// that after the handler of a full-duplex response: at the end of the body it
+// would begin to wait for the next request, and then it panics, for it does so
+// twice. So it is done here.
+//
+// A client that waits for 100 Continue sends no body when it got something
+// else; its connection is closed.
+func (x *exchange) finish(r *http.Request) {
+	if !x.duplex || x.received.ended.Load() {
+		return
+	}
+	rc := http.NewResponseController(x.ResponseWriter)
+	waits := r.Header.Get("Expect") != ""
+	if !waits {
+		_ = rc.Flush() // the client may wait for it
+	}
+	_ = rc.SetReadDeadline(time.Now().Add(bodyPatience))
+	switch {
+	case waits:
+		hangUp(x.ResponseWriter)
+	case !x.received.rest(r.ContentLength):
+		// What is left would be taken for the next request.
+		_ = x.received.Close()
+		hangUp(x.ResponseWriter)
+	default:
+		_ = rc.SetReadDeadline(time.Time{})
+	}
+}
+
+// abandon is for a response that is aborted: the server would first wait for
+// the rest of the request body.
+func (x *exchange) abandon() {
+	x.settled()
+	if x.received == nil || x.received.ended.Load() {
+		return
+	}
+	_ = http.NewResponseController(x.ResponseWriter).SetReadDeadline(time.Now())
+	_ = x.received.Close()
+}
+
+// hangUp has net/http end the response, and then close the connection, so that
+// the client still gets all of it. That is what it does where a MaxBytesReader
+// finds a body too large, the only way to tell it once the header has gone out.
+// It tells no writer but net/http's own; of another one the response is aborted.
+func hangUp(w http.ResponseWriter) {
+	for {
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			break
+		}
+		w = outer.Unwrap()
+	}
+	if reflect.Indirect(reflect.ValueOf(w)).Type().PkgPath() != "net/http" {
+		panic(http.ErrAbortHandler)
+	}
+	tooLarge := http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0)
+	_, _ = tooLarge.Read(make([]byte, 1))
+}
+
+// buffers are what response bodies are copied with, of the size that
+// ReverseProxy would allocate for each.
+type buffers struct{ pool sync.Pool }
+
+type buffer = [32 << 10]byte
+
+func (b *buffers) Get() []byte {
+	if buf, ok := b.pool.Get().(*buffer); ok {
+		return buf[:]
+	}
+	return new(buffer)[:]
+}
+
+func (b *buffers) Put(buf []byte) {
+	if len(buf) == len(buffer{}) {
+		b.pool.Put((*buffer)(buf))
+	}
+}
+
+// rewrite undoes what ReverseProxy does for the gateway it was made to be, and
+// a transparent proxy should not do.
+func rewrite(p *httputil.ProxyRequest) {
+	var a Accessor
+	in, out := p.In, p.Out
+	if in.URL.Scheme == "" && in.TLS == nil {
+		out.URL.Scheme = "http"
+	}
+	out.URL.Host = a.Authority(in)
+	out.URL.RawQuery = in.URL.RawQuery
+	out.Host = in.Host
+	// Not the copy: the server fills it in when the body was read.
+	out.Trailer = in.Trailer
+	if out.Body != nil && in.ProtoMajor == 2 {
+		out.Body = &closable{out.Body, in.Body}
+	}
+	for _, name := range [...]string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if values, ok := in.Header[name]; ok && !namedInConnection(in.Header, name) {
+			out.Header[name] = slices.Clone(values)
+		}
+	}
+	if strings.EqualFold(out.Header.Get("Upgrade"), "h2c") {
+		out.Header.Del("Upgrade")
+		out.Header.Del("Connection")
+	}
+	out.Header.Del("HTTP2-Settings")
+	onlyHost(out)
+	if in.ContentLength == 0 && len(in.Header["Content-Length"]) > 0 {
+		// A length of 0 that was said is said again; net/http would drop it
+		// from methods that usually have no body.
+		out.Body, out.TransferEncoding = http.NoBody, []string{"identity"}
+	}
+}
+
+func namedInConnection(h http.Header, name string) bool {
+	for _, value := range h["Connection"] {
+		for token := range strings.SplitSeq(value, ",") {
+			if strings.EqualFold(strings.TrimSpace(token), name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// closable is the body of an HTTP/2 request. ReverseProxy puts one around it
+// that does not pass Close on, which is right for HTTP/1.1, where Close waits
+// for the client. Here it must end a Read that waits: an endpoint that is done
+// before its client is would hang in it (golang/go#78973, #80085).
+type closable struct {
+	io.ReadCloser
+	received io.Closer
+}
+
+func (c *closable) Close() error {
+	return errors.Join(c.ReadCloser.Close(), c.received.Close())
 }
