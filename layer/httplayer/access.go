@@ -11,14 +11,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Accessor is the [layer.Accessor] of net/http, for requests that a server
-// received and for those that a client makes. It keeps nothing and allocates
-// nothing; addresses are parsed when they are asked for.
+// Accessor is the [layer.Accessor] of net/http. It reads requests that a server
+// received and requests that a client makes. It has no state and does not
+// allocate, except to parse addresses.
 type Accessor struct{}
 
 var _ layer.Accessor[*http.Request, *http.Response] = Accessor{}
 
-// Method returns the method; that of an empty one is "GET".
+// Method returns the method; "GET" for an empty one.
 func (Accessor) Method(r *http.Request) string {
 	if r.Method == "" {
 		return http.MethodGet
@@ -26,8 +26,8 @@ func (Accessor) Method(r *http.Request) string {
 	return r.Method
 }
 
-// Scheme returns the scheme of the URL; for a request to a server, which has
-// none there, "https" if it came by TLS and else "http".
+// Scheme returns the scheme of the URL. Requests to a server have none there,
+// so it returns "https" for TLS connections and else "http".
 func (Accessor) Scheme(r *http.Request) string {
 	switch {
 	case r.URL != nil && r.URL.Scheme != "":
@@ -46,8 +46,8 @@ func (Accessor) Authority(r *http.Request) string {
 	return r.Host
 }
 
-// Path returns the path in its escaped form, as it is sent: an empty one is "/",
-// but for CONNECT, which has none.
+// Path returns the escaped path as sent. An empty path is "/", except for
+// CONNECT, which has none.
 func (Accessor) Path(r *http.Request) string {
 	if r.URL == nil {
 		return ""
@@ -58,7 +58,7 @@ func (Accessor) Path(r *http.Request) string {
 	return "/"
 }
 
-// Query returns the query of the URL as it was sent.
+// Query returns the raw query of the URL.
 func (Accessor) Query(r *http.Request) string {
 	if r.URL == nil {
 		return ""
@@ -66,8 +66,8 @@ func (Accessor) Query(r *http.Request) string {
 	return r.URL.RawQuery
 }
 
-// Source returns the address that the request came from, IPv4 in IPv6 as
-// IPv4; the zero value for a request of our own.
+// Source returns the address of the client, with IPv4-mapped addresses as IPv4.
+// It is the zero value for requests that this process makes.
 func (Accessor) Source(r *http.Request) netip.AddrPort {
 	return addrPortOf(r.RemoteAddr)
 }
@@ -75,10 +75,11 @@ func (Accessor) Source(r *http.Request) netip.AddrPort {
 // RequestHeader returns a view of the request's header, without Host.
 func (Accessor) RequestHeader(r *http.Request) layer.Header { return fields(r.Header) }
 
-// RequestOverHTTP2 reports whether r is, or was when it was received, HTTP/2's.
+// RequestOverHTTP2 reports whether r is an HTTP/2 request or was received as
+// one.
 func (Accessor) RequestOverHTTP2(r *http.Request) bool { return r.ProtoMajor == 2 }
 
-// ResponseOverHTTP2 reports whether r came by HTTP/2.
+// ResponseOverHTTP2 reports whether r was received by HTTP/2.
 func (Accessor) ResponseOverHTTP2(r *http.Response) bool { return r != nil && r.ProtoMajor == 2 }
 
 // Status returns the status code, 0 for no response.
@@ -97,8 +98,8 @@ func (Accessor) ResponseHeader(r *http.Response) layer.Header {
 	return fields(r.Header)
 }
 
-// ResponseTrailer returns a view of the trailer: names that were announced
-// are not in it before they have a value.
+// ResponseTrailer returns a view of the trailers. Announced names are absent
+// until they have a value.
 func (Accessor) ResponseTrailer(r *http.Response) layer.Header {
 	if r == nil {
 		return fields(nil)
@@ -111,13 +112,12 @@ func (Accessor) Complete(ctx context.Context, r *http.Response, o layer.Observer
 	return Completion(ctx, r, o)
 }
 
-// fields is a header seen as layer.Header. A map fits into an interface
-// without an allocation.
+// fields adapts a header to layer.Header without an allocation.
 type fields http.Header
 
 func (f fields) Get(name string) string { return http.Header(f).Get(name) }
 
-// Values returns all values of name; they are not to be changed.
+// Values returns all values of name. The caller must not modify them.
 func (f fields) Values(name string) []string { return http.Header(f).Values(name) }
 
 func (f fields) All() iter.Seq2[string, string] {
@@ -132,14 +132,11 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// TeeRequestBody returns a shallow copy of r with a body that tells read what is
-// read of it, and at how many bytes into the body that begins. Read is called
-// on the goroutine of whoever reads, before it gets the bytes, and keeps none
-// of them. A body that GetBody makes tells, too, from 0 on. A request without a
-// body is returned as it is.
-//
-// One thing is not as it was: of a body that it does not know to be in memory,
-// net/http sends the header ahead.
+// TeeRequestBody returns a shallow copy of r whose body calls read with each
+// piece and its offset. read runs on the goroutine that reads the body, before
+// the caller gets the bytes, and must not keep them. Bodies from GetBody call
+// read, too, from offset 0. A request without a body is returned unchanged.
+// Wrapping the body makes net/http send the headers before the first piece.
 func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *http.Request {
 	if r.Body == nil || r.Body == http.NoBody {
 		return r
@@ -158,10 +155,9 @@ func (Accessor) TeeRequestBody(r *http.Request, read func(at int64, p []byte)) *
 	return &out
 }
 
-// TeeResponseBody does for the body of r, in place, what TeeRequestBody does for
-// that of a request. The body of an upgraded connection (101) stays an
-// [io.ReadWriteCloser], with its CloseWrite if it has one; what is written to
-// it is not told.
+// TeeResponseBody does the same for the body of r, in place. The body of an
+// upgraded connection (101) stays an [io.ReadWriteCloser], with CloseWrite if
+// it has one; written bytes are not reported.
 func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte)) *http.Response {
 	if r == nil || ended(r) {
 		return r
@@ -170,8 +166,7 @@ func (Accessor) TeeResponseBody(r *http.Response, read func(at int64, p []byte))
 	return r
 }
 
-// along returns a body of the same kind: one that can be written to, and closed
-// by halves, still can.
+// along wraps body and keeps its Write and CloseWrite methods.
 func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	told := &toldBody{ReadCloser: body, read: read}
 	w, writes := body.(io.Writer)
@@ -185,14 +180,14 @@ func along(body io.ReadCloser, read func(at int64, p []byte)) io.ReadCloser {
 	return told
 }
 
-// tunnel is the body of an upgraded connection: embedding alone would hide
-// that it can be closed by halves.
+// tunnel combines the two, because embedding a ReadWriteCloser alone would hide
+// CloseWrite.
 type tunnel struct {
 	io.ReadWriteCloser
 	halfCloser
 }
 
-// toldBody is read by one goroutine at a time, as bodies are.
+// toldBody reports each piece that is read. One goroutine reads at a time.
 type toldBody struct {
 	io.ReadCloser
 	read func(at int64, p []byte)
@@ -213,34 +208,35 @@ type toldStream struct {
 	io.Writer
 }
 
-// OnResponseStart has begun called when a handler below a [Middleware] writes the header
-// of its response, and data for what it writes after that. It does nothing for
-// requests of other kinds. It is for package tap, which finds it by itself.
+// OnResponseStart arranges a call of begun when a handler below a [Middleware]
+// writes its response headers, and of data for each piece of the body after
+// that. It does nothing for other requests. Package tap finds it by an
+// interface.
 func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func(*http.Response), data func(n int, p []byte)) {
 	x, ok := ctx.Value(servingKey{}).(*served)
-	// A request that this one has the process make is not the one that came in,
-	// though its context be the same.
+	// A request that the handler itself makes may carry the same context. Only
+	// the received request has a RequestURI.
 	if !ok || r.RequestURI == "" || x.begun.Load() {
 		return
 	}
 	x.hear = append(x.hear, hearer{begun, data})
 }
 
-// hearer wants to hear of a response while its handler runs.
+// hearer holds the callbacks of OnResponseStart.
 type hearer struct {
 	begun func(*http.Response)
 	data  func(n int, p []byte)
 }
 
-// begin tells of a response that has its status.
+// begin calls the hearers when the response has its status.
 func (x *served) begin() {
 	for _, h := range x.hear {
 		h.begun(x.response())
 	}
 }
 
-// data tells of n bytes of the body, which are p if that is known. What is
-// written in answer to a HEAD is not sent.
+// data reports n bytes of the body; p has them if they are known. The response
+// to HEAD has no body.
 func (x *served) data(n int64, p []byte) {
 	if n <= 0 || x.received.Method == http.MethodHead {
 		return
@@ -250,16 +246,16 @@ func (x *served) data(n int64, p []byte) {
 	}
 }
 
-// dataString makes a copy of s where somebody hears.
+// dataString copies s only if there are hearers.
 func (x *served) dataString(n int, s string) {
 	if len(x.hear) > 0 {
 		x.data(int64(n), []byte(s[:max(n, 0)]))
 	}
 }
 
-// DestinationAddr returns the address that a request to a server came to, and for one
-// that a client makes that of its URL, if that is one and not a name. It is for
-// package tap, which finds it by itself.
+// DestinationAddr returns the local address of a request to a server. For a
+// request that a client makes it returns the address in the URL, if that is not
+// a name. Package tap finds it by an interface.
 func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.AddrPort {
 	if r.RequestURI != "" {
 		local, _ := ctx.Value(http.LocalAddrContextKey).(net.Addr)
@@ -285,7 +281,8 @@ func (a Accessor) DestinationAddr(ctx context.Context, r *http.Request) netip.Ad
 	return netip.AddrPortFrom(addr.Unmap(), port)
 }
 
-// addrPortOf is not valid for what is no address with a port.
+// addrPortOf parses an address with a port. The result is invalid if s is
+// anything else.
 func addrPortOf(s string) netip.AddrPort {
 	ap, err := netip.ParseAddrPort(s)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// AccessLogFormat is how a line of an access log reads.
+// AccessLogFormat is the format of an access log line.
 type AccessLogFormat string
 
 // The formats are those of linkerd's proxy.
@@ -30,26 +30,23 @@ const (
 	JSONLog AccessLogFormat = "json"
 )
 
-// AccessLog writes a line for each request to the writer, when its response is over: one
-// Write for each, never two at a time. With a nil writer the handler is returned as
-// it is. Put it outermost, so that it sees what clients see. An answer that
-// net/http itself gives (400, 431) never comes here.
+// AccessLog writes one line for each request when its response ends, with one
+// Write per line and never two at a time. Place it outermost so that it sees
+// the client's view. Responses of net/http itself (400, 431) are not logged.
+// With a nil writer the handler is returned unchanged; an unknown format is
+// [ApacheLog].
 //
 //	handler := httplayer.AccessLog(os.Stderr, httplayer.JSONLog)(httplayer.Handler(svc))
 //
-// Lengths are those of bodies, counted as they pass; of a connection that was
-// hijacked they are not known, and its status is what it must have been: 200 of
-// CONNECT, else 101. total_ns is the time until the response was over,
-// processing_ns that until its header was there. The client's identity is that
-// of its certificate (see [WithClientName]). The trace is that of the
-// x-b3-traceid field, of traceparent, x-request-id or x-amzn-trace-id.
+// Lengths count body bytes. They are unknown for a hijacked connection, whose
+// status is 200 for CONNECT and else 101. total_ns ends with the response,
+// processing_ns with its headers. The client's identity is that of its
+// certificate (see [WithClientName]). The trace is that of x-b3-traceid,
+// traceparent, x-request-id or x-amzn-trace-id, in this order.
 //
-// What clients say is escaped: a line is always one line, and a quoted field one
-// field. Requests wait for the writer: give it a buffer if it can be slow.
-//
-// A format that is neither of the two is [ApacheLog].
-//
-// It costs 5 to 7 allocations, about 300 bytes, a request.
+// Text from clients is escaped, so a line is always one line. Requests wait for
+// the writer: buffer it if it can be slow. The cost is 5 to 7 allocations,
+// about 300 bytes, per request.
 func AccessLog(to io.Writer, format AccessLogFormat, opts ...AccessLogOption) func(http.Handler) http.Handler {
 	log := &accessLog{to: to, write: (*accessEntry).apache, id: peerID}
 	if format == JSONLog {
@@ -71,17 +68,17 @@ func AccessLog(to io.Writer, format AccessLogFormat, opts ...AccessLogOption) fu
 	}
 }
 
-// AccessLogOption sets what an [AccessLog] tells.
+// AccessLogOption configures an [AccessLog].
 type AccessLogOption interface{ apply(l *accessLog) }
 
 type accessLogOption func(*accessLog)
 
 func (f accessLogOption) apply(l *accessLog) { f(l) }
 
-// WithClientName says who the client of a request is, "" for nobody known. The
-// default is the name that the client proved by a verified certificate, to
-// crypto/tls below a [Server] or to net/http: the client_id of
-// [Accessor.SourceLabels]. With a nil id no client is known.
+// WithClientName sets the function that returns the client of a request, "" if
+// unknown. The default is the name in the verified certificate, which is also
+// the client_id of [Accessor.SourceLabels]. With a nil id all clients are
+// unknown.
 func WithClientName(id func(r *http.Request) string) AccessLogOption {
 	if id == nil {
 		id = func(*http.Request) string { return "" }
@@ -95,20 +92,20 @@ type accessLog struct {
 
 	mu   sync.Mutex
 	to   io.Writer
-	line []byte // of which the room is used again
+	line []byte // reused buffer
 }
 
 func (l *accessLog) say(e *accessEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.line = append(l.write(e, l.line[:0]), '\n')
-	_, _ = l.to.Write(l.line) // whom would it tell?
+	_, _ = l.to.Write(l.line) // a failed write cannot be reported
 	if cap(l.line) > mostLine {
 		l.line = nil
 	}
 }
 
-// mostLine is how large a line may be whose room is kept.
+// mostLine is the largest buffer that is kept for the next line.
 const mostLine = 16 << 10
 
 type logged struct {
@@ -121,7 +118,7 @@ func (h *logged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e := &accessEntry{request: r, exchange: x, began: time.Now(), id: h.log.id(r)}
 	x.hear = append(x.hear, hearer{e.begun, e.wrote})
 	if r.Body != nil && r.Body != http.NoBody {
-		own := r.WithContext(r.Context()) // the server looks at its own
+		own := r.WithContext(r.Context()) // the server keeps using its own request
 		own.Body = &weighed{ReadCloser: r.Body, read: &e.read}
 		defer handBack(r, own)
 		r = own
@@ -139,7 +136,7 @@ type accessEntry struct {
 	exchange           *served
 	id                 string
 	began, head, ended time.Time
-	read, written      atomic.Int64 // handlers may read and write in goroutines of their own
+	read, written      atomic.Int64 // atomic, because handlers may read and write in other goroutines
 }
 
 func (e *accessEntry) begun(*http.Response) { e.head = time.Now() }
@@ -148,7 +145,7 @@ func (e *accessEntry) wrote(n int, _ []byte) { e.written.Add(int64(n)) }
 
 func (e *accessEntry) status() int { return e.exchange.code() }
 
-// weighed is a request body that is counted.
+// weighed counts the bytes of a request body.
 type weighed struct {
 	io.ReadCloser
 	read *atomic.Int64
@@ -160,7 +157,7 @@ func (b *weighed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// peerID is the name that the client proved.
+// peerID returns the name in the client's verified certificate.
 func peerID(r *http.Request) string {
 	state := r.TLS
 	if conn := ConnFromContext(r.Context()); conn != nil && state == nil {
@@ -171,7 +168,7 @@ func peerID(r *http.Request) string {
 	return caller.Client(state)
 }
 
-// hostOf is the host that the request says it is for.
+// hostOf returns the host that r is for.
 func hostOf(r *http.Request) string {
 	if r.Host != "" || r.URL == nil {
 		return r.Host
@@ -195,7 +192,7 @@ func (e *accessEntry) apache(b []byte) []byte {
 	return strconv.AppendInt(b, e.written.Load(), 10)
 }
 
-// json appends the entry as an object. Its order is that of the names.
+// json appends the entry as an object with sorted keys.
 func (e *accessEntry) json(b []byte) []byte {
 	r := e.request
 	head := e.head
@@ -219,7 +216,7 @@ func (e *accessEntry) json(b []byte) []byte {
 	return append(b, '}')
 }
 
-// length is that of a body, if it is known.
+// length appends the length of a body; "" if unknown.
 func (e *accessEntry) length(b []byte, n int64) []byte {
 	if e.exchange.hijacked {
 		return append(b, `""`...)
@@ -238,7 +235,7 @@ func orDash(s string) string {
 	return s
 }
 
-// uri appends the target of r in its absolute form.
+// uri appends the target of r in absolute form, escaped by as.
 func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	if strings.HasPrefix(r.RequestURI, "/") {
 		b = append(b, Accessor{}.Scheme(r)+"://"...)
@@ -247,7 +244,7 @@ func uri(b []byte, r *http.Request, as func([]byte, string) []byte) []byte {
 	return as(b, r.RequestURI)
 }
 
-// traceOf is the id by which others know the request.
+// traceOf returns the trace or request ID in h, or "".
 func traceOf(h http.Header) string {
 	if id := h.Get("X-B3-Traceid"); id != "" {
 		return id
@@ -263,7 +260,7 @@ func traceOf(h http.Header) string {
 
 const hexDigits = "0123456789abcdef"
 
-// plain appends s as one word.
+// plain appends s without spaces, or "-" if s is empty.
 func plain(b []byte, s string) []byte {
 	at := len(b)
 	b = escaped(b, orDash(s))
@@ -275,8 +272,8 @@ func plain(b []byte, s string) []byte {
 	return b
 }
 
-// escaped appends s as Apache writes what clients say: nothing in it ends the
-// quotes, or the line.
+// escaped appends s with Apache's escapes. The result contains no quote and no
+// line break.
 func escaped(b []byte, s string) []byte {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -291,10 +288,10 @@ func escaped(b []byte, s string) []byte {
 	return b
 }
 
-// text appends s as a string of JSON.
+// text appends s as a JSON string.
 func text(b []byte, s string) []byte { return append(inText(append(b, '"'), s), '"') }
 
-// inText appends what is between the quotes.
+// inText appends the content of a JSON string.
 func inText(b []byte, s string) []byte {
 	for i := 0; i < len(s); {
 		c := s[i]

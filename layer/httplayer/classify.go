@@ -14,19 +14,17 @@ import (
 //	429; RESOURCE_EXHAUSTED                             Throttled
 //	other 5xx; UNKNOWN, DEADLINE_EXCEEDED,
 //	PERMISSION_DENIED, INTERNAL, DATA_LOSS              Failure
-//	what came from beyond this process as an error      Retryable
-//	a [StatusError]                                     as a response with its status
-//	a request body that could not be read, or was       Ignorable
-//	awaited when the time was over, unless it is of gRPC
-//	or of HTTP/2 without a content-length
+//	an error outside this process                       Retryable
+//	a [StatusError]                                     as its status
+//	a request body that failed, or was late at the      Ignorable
+//	deadline, except of gRPC and of HTTP/2 without
+//	a content-length
 //	any other error                                     Failure
 //
-// Everything else is a Success. The gRPC status is read from the trailers once
-// the response ended, else from the header, where a response that is nothing
-// but trailers has it; it counts for more than the HTTP status. One that is no
-// number is UNKNOWN, as in gRPC. A gRPC response that ended without a status
-// is judged by its HTTP status: a 200 is a Success, as in linkerd's proxy, whose
-// failures these are.
+// Everything else is a Success. The gRPC status takes precedence over the HTTP
+// status. It is read from the trailers after the response ended, else from the
+// headers. A status that is not a number is UNKNOWN. A gRPC response that ended
+// without a status counts by its HTTP status, as in linkerd's proxy.
 func Classify(o layer.Outcome[*http.Response]) layer.Class {
 	switch {
 	case o.Err != nil:

@@ -8,32 +8,32 @@ import (
 	"time"
 )
 
-// DeadlineFormat is how a header says how much time is left for a request.
+// DeadlineFormat is the format of a header with the remaining time of a
+// request.
 type DeadlineFormat uint8
 
 // The formats of [DeadlineFromHeader] and [DeadlineToHeader].
 const (
-	// DeadlineGRPC is that of grpc-timeout: up to 8 digits and a unit, which
-	// is H, M, S, m, u or n for hours to nanoseconds. See gRPC's
+	// DeadlineGRPC is the format of grpc-timeout: up to 8 digits and one of the
+	// units H, M, S, m, u, n (hours to nanoseconds). See gRPC's
 	// PROTOCOL-HTTP2.md, "Requests".
 	DeadlineGRPC DeadlineFormat = iota
 
-	// DeadlineDuration is that of [time.ParseDuration]: "1.5s", "300ms".
-	// Linkerd's l5d-timeout is read as it is.
+	// DeadlineDuration is the format of [time.ParseDuration]: "1.5s", "300ms".
+	// It also reads linkerd's l5d-timeout.
 	DeadlineDuration
 
 	// DeadlineMillis is a whole number of milliseconds.
 	DeadlineMillis
 )
 
-// GRPCTimeout is the header of gRPC's own deadlines, in [DeadlineGRPC].
+// GRPCTimeout is the header of gRPC deadlines, in [DeadlineGRPC] format.
 const GRPCTimeout = "Grpc-Timeout"
 
-// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest] that reads the time
-// left from a header; the first, if it is there several times. A value that is
-// not of the format counts as absent: whoever it is meant for may refuse it,
-// as gRPC's servers do, and a proxy need not know better. A value that is too
-// large for a [time.Duration] is the largest one.
+// DeadlineFromHeader returns a function for [layer.DeadlineFromRequest] that
+// reads the remaining time from the first value of a header. A malformed value
+// counts as absent, because the server that it is meant for may reject it. A
+// value beyond [time.Duration] is the maximum.
 func DeadlineFromHeader(header string, f DeadlineFormat) func(*http.Request) (time.Duration, bool) {
 	header = textproto.CanonicalMIMEHeaderKey(header)
 	parse := f.parse()
@@ -46,11 +46,10 @@ func DeadlineFromHeader(header string, f DeadlineFormat) func(*http.Request) (ti
 	}
 }
 
-// DeadlineToHeader returns a function for [layer.DeadlineToRequest] that writes the
-// time left into a header, in place of what was there. It returns a shallow
-// copy of the request with a header of its own. The time is rounded down to
-// what the format can say, so that no deadline is extended on its way: less
-// than a millisecond is 0 in [DeadlineMillis], which is over.
+// DeadlineToHeader returns a function for [layer.DeadlineToRequest] that sets a
+// header to the remaining time. It returns a shallow copy of the request with
+// its own header map. The time is rounded down, so less than a millisecond is 0
+// in [DeadlineMillis].
 func DeadlineToHeader(header string, f DeadlineFormat) func(*http.Request, time.Duration) *http.Request {
 	header = textproto.CanonicalMIMEHeaderKey(header)
 	format := f.format()
@@ -100,8 +99,7 @@ func parseMillis(s string) (time.Duration, bool) {
 	return time.Duration(max(n, 0)) * time.Millisecond, true
 }
 
-// formatGRPCTimeout takes the smallest unit of which 8 digits are enough.
-// Hours always are.
+// formatGRPCTimeout uses the smallest unit that needs at most 8 digits.
 func formatGRPCTimeout(d time.Duration) string {
 	unit, name := time.Nanosecond, "n"
 	for _, larger := range [...]struct {

@@ -18,9 +18,9 @@ type Editor struct{}
 
 var _ layer.Editor[*http.Request, *http.Response] = Editor{}
 
-// EditRequest returns a shallow copy of req with a header of its own. Host, if it
-// is set, takes the place of the Host of req and of its URL. A User-Agent that
-// is removed is not replaced by that of net/http.
+// EditRequest returns a shallow copy of req with its own header map and the
+// changes of c. A Host in c replaces the Host of req and of its URL. A removed
+// User-Agent is not replaced by that of net/http.
 func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Request {
 	if c.Empty() {
 		return req
@@ -29,12 +29,12 @@ func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	if out.Header = req.Header.Clone(); out.Header == nil {
 		out.Header = make(http.Header)
 	}
-	// What is there was not asked for by c. A client of HTTP/2 can send one beside
-	// :authority, by which the request has been routed.
+	// Drop a Host header that the client sent beside :authority, because the
+	// request has been routed by :authority.
 	onlyHost(out)
 	change(out.Header, c)
 	if slices.ContainsFunc(c.Remove, func(name string) bool { return strings.EqualFold(name, "User-Agent") }) {
-		out.Header["User-Agent"] = nil // how net/http is told to send none
+		out.Header["User-Agent"] = nil // makes net/http send none
 	}
 	if host := out.Header.Get("Host"); host != "" {
 		out.Header.Del("Host")
@@ -43,7 +43,7 @@ func (Editor) EditRequest(req *http.Request, c layer.HeaderMutation) *http.Reque
 	return out
 }
 
-// elsewhere is u at another host, if it says one.
+// elsewhere returns u with another host, if u has a host.
 func elsewhere(u *url.URL, host string) *url.URL {
 	if u == nil || u.Host == "" {
 		return u
@@ -77,15 +77,15 @@ func change(h http.Header, c layer.HeaderMutation) {
 	}
 }
 
-// NewResponse makes a response with a text for a person; one to HEAD has its length
-// only. A gRPC request gets a gRPC status in a response that is nothing but a
-// header, with HTTP status 200: the one that gRPC has for the HTTP status, if
-// none is chosen. It is one by its content type, if it came by HTTP/2, or is a
-// request of our own, whose protocol nobody knows yet.
+// NewResponse returns a response with a plain text body, or only its length for
+// HEAD. A gRPC request gets a gRPC status in headers without a body, with HTTP
+// status 200. An unset gRPC code follows from the HTTP status. A status outside
+// 200 to 999 becomes 500.
 //
-// The body of a request of our own is closed, as an [http.RoundTripper] has to;
-// that of a request that a server received is the server's. A status that is
-// none is 500.
+// A request counts as gRPC by its content type, if it came by HTTP/2 or if this
+// process makes it. NewResponse closes the body of a request that this process
+// makes, as an [http.RoundTripper] must. The body of a received request belongs
+// to the server.
 func (Editor) NewResponse(req *http.Request, a layer.DirectResponse) *http.Response {
 	own := req.RequestURI == ""
 	if own {
@@ -131,7 +131,8 @@ func replyText(rsp *http.Response, text string) {
 	if text == "" {
 		return
 	}
-	// A text may quote what a client sent: nobody is to take it for a page.
+	// The text may quote input of the client, so browsers must not render it as
+	// HTML.
 	rsp.Header.Set("Content-Type", "text/plain; charset=utf-8")
 	rsp.Header.Set("X-Content-Type-Options", "nosniff")
 	if rsp.Request.Method != http.MethodHead {
@@ -139,13 +140,10 @@ func replyText(rsp *http.Response, text string) {
 	}
 }
 
-// TeeRequest copies the request with its header, trailers and Host as they are, but
-// for what is between two hops: it does not wait for 100 Continue, and does not
-// ask to close its connection. CONNECT and requests to upgrade a connection are
-// not copied.
-//
-// The body that is copied is that of req. Where a retry gets another one from
-// GetBody, because the first was not read to its end, there is no copy.
+// TeeRequest copies the request with its headers, trailers and Host, without
+// the headers Expect and Connection: close. CONNECT and upgrade requests are
+// not copied. The copied body is that of req; if a retry switches to another
+// body from GetBody, there is no copy.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := req.Body == nil || req.Body == http.NoBody
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {
@@ -159,7 +157,7 @@ func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http
 	}
 	size := req.ContentLength
 	if size <= 0 || len(req.Trailer) > 0 {
-		size = -1 // not known, or not the end
+		size = -1 // unknown, or trailers follow the body
 	}
 	out := *req
 	out.Body = layer.TeeBody(req.Body, size, limit, func(kept []byte, ok bool) {
@@ -169,7 +167,7 @@ func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http
 		}
 		copied.Body = io.NopCloser(bytes.NewReader(kept))
 		if size < 0 {
-			// They came with the end of the body, to the goroutine that read it.
+			// The trailers are complete when the body ends.
 			copied.Trailer = req.Trailer.Clone()
 		}
 		whole(copied, true)
@@ -177,11 +175,11 @@ func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http
 	return &out
 }
 
-// detached returns a copy of req that shares nothing with it, without a body.
+// detached returns a deep copy of req without a body.
 func detached(req *http.Request) *http.Request {
 	copied := req.Clone(context.Background())
 	copied.Close, copied.GetBody, copied.RequestURI = false, nil, ""
-	copied.Cancel = nil //nolint:staticcheck // the caller's, if there is still one who uses it
+	copied.Cancel = nil //nolint:staticcheck // belongs to the caller
 	copied.Header.Del("Expect")
 	if copied.Body != nil {
 		copied.Body = http.NoBody

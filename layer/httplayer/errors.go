@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The gRPC codes that errors are given; see google.golang.org/grpc/codes.
+// gRPC codes; see google.golang.org/grpc/codes.
 const (
 	grpcCanceled          = 1
 	grpcUnknown           = 2
@@ -27,28 +27,27 @@ const (
 	grpcUnauthenticated   = 16
 )
 
-// StatusFromError returns what a client is told of err: the HTTP status, and the gRPC
-// status code for a gRPC request. They are those of linkerd's proxy
-// (app/core/src/errors/respond.rs), in this order:
+// StatusFromError returns the HTTP status for err, and the gRPC status code for
+// a gRPC request. The first matching row applies, as in linkerd's proxy
+// (app/core/src/errors/respond.rs):
 //
-//	a [StatusError]                                         what it says
-//	refused by a rate limit                                 429   8 RESOURCE_EXHAUSTED
-//	out of time: in a queue (fail-fast), in a layer         504   4 DEADLINE_EXCEEDED
-//	refused by a layer, since no endpoint is there          503  14 UNAVAILABLE
-//	failed, and refused when it was sent again              503  14 UNAVAILABLE
-//	out of time while connecting, or by the caller's ctx    504   4 DEADLINE_EXCEEDED
+//	a [StatusError]                                         its own
+//	rejected by a rate limit                                429   8 RESOURCE_EXHAUSTED
+//	timeout of a layer, or fail-fast of a queue             504   4 DEADLINE_EXCEEDED
+//	rejected by a layer because no endpoint is available    503  14 UNAVAILABLE
+//	a retry was rejected                                    503  14 UNAVAILABLE
+//	timeout while connecting, or of the caller's context    504   4 DEADLINE_EXCEEDED
 //	no route                                                404   5 NOT_FOUND
-//	the caller's own cancellation                           502   1 CANCELLED
-//	not the identity that was required                      502  14 UNAVAILABLE
-//	an HTTP/1 request by HTTP/2 (orig-proto) that was reset 502  14 UNAVAILABLE
-//	the endpoint failed, or could not be reached            502  14 UNAVAILABLE
-//	refused for any other reason                            503  14 UNAVAILABLE
+//	canceled by the caller                                  502   1 CANCELLED
+//	wrong identity of the endpoint                          502  14 UNAVAILABLE
+//	reset of an HTTP/1 request sent by HTTP/2 (orig-proto)  502  14 UNAVAILABLE
+//	the endpoint failed or could not be reached             502  14 UNAVAILABLE
+//	rejected for any other reason                           503  14 UNAVAILABLE
 //	anything else                                           500  13 INTERNAL
 //
-// A stream that the endpoint reset is a 502, with the gRPC code that gRPC has
-// for the reason. An injected fault (layer.ErrInjected) is answered as what it
-// wraps, without a cause as anything else. Of a nil err it says 200 and 0. Neither HTTP nor linkerd has
-// a status for a caller who cancelled; nobody is left to read it.
+// A stream reset by the endpoint is 502 with the gRPC code for the reset's
+// reason. An injected fault (layer.ErrInjected) has the status of its cause. A
+// nil err is 200 and 0.
 func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	var chosen *StatusError
 	switch {
@@ -76,9 +75,10 @@ func StatusFromError(err error) (httpStatus int, grpcCode uint32) {
 	return http.StatusInternalServerError, grpcInternal
 }
 
-// closes reports whether an answer for err ends the client's connection, so
-// that what waits in it goes elsewhere. It does not where elsewhere is no
-// better: a missing route, a rate limit, an answer that somebody chose.
+// closes reports whether the response for err closes the client's connection,
+// so that the client's next requests may reach another proxy. It does not for a
+// missing route, a rate limit and a chosen response, because another proxy
+// would answer alike.
 func closes(err error) bool {
 	if chosen, ok := errors.AsType[*StatusError](err); ok {
 		return chosen.Close && !errors.Is(err, layer.ErrInjected)
@@ -86,16 +86,16 @@ func closes(err error) bool {
 	return !errors.Is(err, layer.ErrNoRoute) && !errors.Is(err, layer.ErrInjected) && !isRate(err)
 }
 
-// isBadGateway reports whether err is answered as the fault of a peer: it came
-// from one, or it is about who that is.
+// isBadGateway reports whether err is the fault of a peer or about its
+// identity.
 func isBadGateway(err error) bool {
 	var reset streamError
 	var identity *IdentityError
 	return isPeer(err) || errors.As(err, &reset) || errors.As(err, &identity)
 }
 
-// peerCode is the gRPC code for what came from beyond this process: that of a
-// stream's reset, unless the request was HTTP/1's.
+// peerCode returns the gRPC code for an error of a peer. A stream reset has its
+// own, unless the request was HTTP/1.
 func peerCode(err error) uint32 {
 	if _, downgraded := errors.AsType[*downgradedError](err); downgraded {
 		return grpcUnavailable
@@ -106,15 +106,15 @@ func peerCode(err error) uint32 {
 	return grpcUnavailable
 }
 
-// isRate reports whether it is a rate limit that refused. Where a layer above
-// has something else to say of such a refusal, that counts.
+// isRate reports whether err is a rejection by a rate limit. If an outer layer
+// wrapped the rejection in its own Error, that layer decides.
 func isRate(err error) bool {
 	var refusal *layer.Error
 	return errors.Is(err, layer.ErrNotReady) && errors.As(err, &refusal) && (refusal.Layer == "rate" || refusal.Layer == "rate_by")
 }
 
-// isShed reports whether err is a refusal by a layer that knows an endpoint to
-// be away, not by the endpoint itself: the request never got as far.
+// isShed reports whether err is a rejection by a layer that knows the endpoint
+// to be down. The request did not reach the endpoint.
 func isShed(err error) bool {
 	var refusal *layer.Error
 	var peer *peerError
@@ -125,12 +125,12 @@ func timedOut(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) {
 		return true
 	}
-	// The kernel's own patience, where it is shorter than ours.
+	// The dial timeout of the kernel may be shorter than ours.
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial" && op.Timeout()
 }
 
-// isPeer reports whether err came from beyond this process.
+// isPeer reports whether err occurred outside this process.
 func isPeer(err error) bool {
 	var peer *peerError
 	var op *net.OpError
@@ -139,16 +139,15 @@ func isPeer(err error) bool {
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
-// peerError marks what went wrong at the endpoint or on the way there. net/http
-// has too many errors of its own to list them.
+// peerError marks an error at the endpoint or on the way to it, because
+// net/http has too many errors to list.
 type peerError struct{ err error }
 
 func (e *peerError) Error() string { return e.err.Error() }
 func (e *peerError) Unwrap() error { return e.err }
 
-// streamError is net/http's error for an HTTP/2 stream that was reset. That
-// type is not exported, but it converts itself, by errors.As, to any struct
-// with its fields.
+// streamError receives net/http's unexported error of an HTTP/2 stream reset.
+// That type converts itself, in errors.As, to a struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -157,7 +156,7 @@ type streamError struct {
 
 func (e streamError) Error() string { return "HTTP/2 stream reset" }
 
-// The error codes of RFC 9113, section 7, that mean something here.
+// Error codes of RFC 9113, section 7.
 const (
 	h2RefusedStream      = 0x7
 	h2Cancel             = 0x8
@@ -165,7 +164,7 @@ const (
 	h2InadequateSecurity = 0xc
 )
 
-// grpcCode is the mapping of gRPC's PROTOCOL-HTTP2.md, section "Errors".
+// grpcCode maps reset codes as in gRPC's PROTOCOL-HTTP2.md, section "Errors".
 func (e streamError) grpcCode() uint32 {
 	switch e.Code {
 	case h2RefusedStream:
@@ -180,21 +179,21 @@ func (e streamError) grpcCode() uint32 {
 	return grpcInternal
 }
 
-// StatusError is an error that says how it is to be answered: by a [Handler],
-// and to [Classify] by its HTTP status. Give it to layer.FaultInjection to break off
-// requests with a status of your choice, or return it from a layer of your own:
+// StatusError is an error with a status for the response of a [Handler].
+// [Classify] treats it as a response with that status. Use it with
+// layer.FaultInjection or return it from your own layer:
 //
-//	&StatusError{Code: 403, Reason: "web.default may not call books"}   // a policy says no: 7 PERMISSION_DENIED
+//	&StatusError{Code: 403, Reason: "web.default may not call books"}   // 7 PERMISSION_DENIED
 //	&StatusError{Code: 508, Reason: "gateway loop", Close: true}        // 10 ABORTED
 //	&StatusError{Code: 502, Reason: "no such backend", Close: true}     // 14 UNAVAILABLE
 type StatusError struct {
-	Code   int    // the HTTP status: 400 to 599, else 500 is answered
-	GRPC   uint32 // the gRPC code; 0 is the one that gRPC has for Code (http-grpc-status-mapping.md; ABORTED for 508)
-	Reason string // what Error says; "" is the status in words
-	Close  bool   // the answer ends the client's connection
+	Code   int    // HTTP status, 400 to 599; others become 500
+	GRPC   uint32 // gRPC code; 0 maps Code as http-grpc-status-mapping.md does, and 508 to ABORTED
+	Reason string // text of Error; "" is the name of the status
+	Close  bool   // closes the client's connection
 }
 
-// Error returns the reason, or else the status in words.
+// Error returns the reason, or the name of the status.
 func (e *StatusError) Error() string {
 	if e.Reason != "" {
 		return e.Reason

@@ -21,49 +21,30 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Handler serves requests by svc: it is a reverse proxy to wherever svc sends
-// them. It is built on [httputil.ReverseProxy], which drops hop-by-hop fields
-// and passes on trailers, 1xx responses and upgrades. Bodies flow in both
-// directions at once, over HTTP/1.1 too, and every piece is flushed. When the
-// client goes away, the context given to svc ends.
+// Handler is a reverse proxy that serves requests by svc. It is built on
+// [httputil.ReverseProxy]. Hop-by-hop headers are dropped; trailers, 1xx
+// responses and upgrades are forwarded. Request and response bodies flow at the
+// same time and each piece is flushed. The context given to svc ends when the
+// client disconnects.
 //
-// A request reaches svc as it was received: authority, path, query and fields
-// of its own. Nothing is added, no X-Forwarded-For and no Via, and those that
-// came with it are kept; a gateway that does not trust its clients strips them
-// in a layer. An upgrade to h2c is not offered on. OPTIONS * comes here only if
-// the server's DisableGeneralOptionsHandler is set.
+// svc receives the authority, path, query and headers of the client unchanged.
+// No X-Forwarded-For or Via is added, and those of the client are kept. A
+// gateway that does not trust its clients removes them in a layer.
 //
 // An upgraded connection lives as long as the context that the [Endpoint] was
-// given, as a body does: a Timeout in svc cuts it. A HeadTimeout does not. A 101
-// that was not asked for, or switches to something else, is answered with 502.
+// given, so a Timeout in svc closes it. CONNECT is answered with 501 unless
+// [WithConnect] is given. Malformed targets and upgrades get 400; an
+// unrequested 101 of the endpoint becomes 502.
 //
-// CONNECT is answered with 501, unless [WithConnect] is given. A CONNECT that is
-// malformed, and a target that names nothing but an authority in any other
-// method, is answered with 400, and so are an Upgrade that is not printable ASCII
-// and an HTTP/2 request whose path is a URL: it would name two authorities. A
-// field Host beside :authority is dropped.
+// An error of svc is answered with the status of [StatusFromError] and an empty
+// body, because the text of an error names endpoints ([WithErrorHeaders] adds
+// it). Most errors also close the client's connection. A rejection with a
+// retry-after sends Retry-After or, to gRPC, grpc-retry-pushback-ms. gRPC
+// requests get the status as gRPC, also in trailers if their response is cut
+// off. Other responses that are cut off are aborted.
 //
-// 1xx responses pass until svc has returned, those of a try that is given up
-// later too. A client of HTTP/1.0 gets none.
-//
-// An error response has a status and no text, because the text of an error names
-// endpoints and their addresses. [WithErrorHeaders] adds it.
-//
-// net/http takes a client that ends its sending half of an HTTP/1.1 connection
-// for one that has gone.
-//
-// An error of svc is answered as [StatusFromError] says, with an empty body and, for
-// most, with the request to close the client's connection. A refusal that says
-// when it is worth coming back says so to the client: in Retry-After, or to
-// gRPC in grpc-retry-pushback-ms.
-// A gRPC request (HTTP/2 with a content type of application/grpc) gets the
-// status as gRPC instead; if its response breaks off, so that only a reset
-// would be left, it gets trailers with a status. Any other response that
-// breaks off is aborted, so that nobody takes it for complete. net/http cannot
-// pass on the code of a reset.
-//
-// The handler lives as long as svc and starts nothing. It is safe for
-// concurrent use. A nil svc panics.
+// Handler is safe for concurrent use and starts no goroutine. It panics if svc
+// is nil.
 func Handler(svc Service, opts ...HandlerOption) http.Handler { return newHandler(svc, opts...) }
 
 func newHandler(svc Service, opts ...HandlerOption) *handler {
@@ -87,9 +68,9 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 	return h
 }
 
-// headerPatience is how long the header of a response waits for the beginning
-// of its body, so that a short response is one write. It holds where the length
-// of the body is known; other headers, and all pieces of bodies, do not wait.
+// headerPatience is how long response headers wait for the first piece of the
+// body, because one write is cheaper than two. It applies to bodies of known
+// length. Other headers and all body pieces are written at once.
 const headerPatience = 5 * time.Millisecond
 
 // HandlerOption sets how a [Handler] answers.
@@ -99,8 +80,8 @@ type handlerOption func(*handler)
 
 func (f handlerOption) apply(h *handler) { f(h) }
 
-// WithErrorHeaders says whether an error response carries the text of the
-// error, in l5d-proxy-error and grpc-message, and l5d-proxy-connection. The
+// WithErrorHeaders sets whether an error response carries the text of the error
+// in l5d-proxy-error and grpc-message, and also l5d-proxy-connection. The
 // default is false. The text names layers, endpoints and their addresses, so
 // enable it only for trusted clients, such as other proxies of a mesh. A server
 // with both kinds of client needs two Handlers.
@@ -108,27 +89,27 @@ func WithErrorHeaders(on bool) HandlerOption {
 	return handlerOption(func(h *handler) { h.informs = on })
 }
 
-// WithConnect has CONNECT in HTTP/1.1 go to svc as any request does. Where the
-// response is a 2xx whose body is an [io.ReadWriteCloser], as that of an
-// [Endpoint] is, it becomes a tunnel: bytes both ways, each direction ended by
-// itself, for as long as svc keeps the body open. So a layer.Drain in svc waits
-// for tunnels, as it does for upgraded connections. After any other answer the
-// client's connection is closed.
+// WithConnect passes HTTP/1.1 CONNECT requests to svc. If the response is a 2xx
+// whose body is an [io.ReadWriteCloser], as that of an [Endpoint] is, the
+// connection becomes a tunnel. Each direction of a tunnel ends separately, and
+// svc ends both by closing the body. A layer.Drain in svc waits for tunnels.
+// After any other response the client's connection is closed.
 //
-// It is for proxies that are to be transparent, and the default is not to: what
-// goes through a tunnel no layer sees. An endpoint that answers CONNECT with 2xx
-// and is no proxy, as many servers do, would take it for requests.
+// The default rejects CONNECT, because no layer sees the content of a tunnel.
+// Also, many servers that are not proxies answer CONNECT with 2xx and read the
+// tunnel as requests.
 func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tunnels = true }) }
 
-// WithLogger is where a Handler logs the errors that it answers: 5xx at level Warn,
-// 4xx at level Debug. An error of a request whose client has gone is not logged. A
-// response that broke off is logged at level Debug. A message is written ten times
-// in ten seconds at most, and then its count. The default, and nil, is silence.
+// WithLogger sets the logger for errors that a Handler answers: 5xx at level
+// Warn, 4xx at level Debug. An error after the client disconnected is not
+// logged. A response that was cut off is logged at level Debug. The same
+// message is written at most ten times in ten seconds, then its count. The
+// default, and nil, is no logging.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
 
-// limitedLog returns l, which may be nil, with a limit on repeated messages.
+// limitedLog limits repeated messages of l. A nil l discards all.
 func limitedLog(l *slog.Logger) *slog.Logger {
 	if l == nil {
 		return slog.New(slog.DiscardHandler)
@@ -167,7 +148,7 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 	x.proxy.Transport = x
 	if r.ProtoMajor == 1 && r.ContentLength != 0 {
 		x.received = &received{ReadCloser: r.Body}
-		r = r.WithContext(r.Context()) // the server looks at its own
+		r = r.WithContext(r.Context()) // the server keeps using its own request
 		r.Body = x.received
 	}
 	returned := false
@@ -184,32 +165,32 @@ func (h *handler) forward(w http.ResponseWriter, r *http.Request) {
 	x.finish(r)
 }
 
-// exchange is one request on its way through the proxy: the transport that it
-// leaves by, and the writer that its response comes back through.
+// exchange is one request and its response in the proxy. It is the transport of
+// ReverseProxy for the request and the writer for the response.
 type exchange struct {
 	http.ResponseWriter
 	handler *handler
 	proxy   httputil.ReverseProxy
-	whole   bool  // the response has no body: all of it goes out when the handler returns
-	left    int64 // bytes of the body that are still to come; below 0 if not known
+	whole   bool  // the response has no body and is written when the handler returns
+	left    int64 // bytes of the body still to be written; -1 if unknown
 
-	head  http.Header // what is written before the response begins
+	head  http.Header // headers written before the response starts
 	begun bool
 	ten   bool // the client speaks HTTP/1.0
 
-	informing sync.Mutex // of the server's header and writer, before there is an answer
+	informing sync.Mutex // guards the server's header and writer until answered is set
 	answered  bool
 
-	received *received // the body of an HTTP/1.1 request, if it has one
-	duplex   bool      // its response may begin before it ends
-	upgraded io.Closer // the body of a 101, until ReverseProxy sees to its end
+	received *received // the body of an HTTP/1.1 request, or nil
+	duplex   bool      // the response may start before the request body ends
+	upgraded io.Closer // the body of a 101 response; closed after ReverseProxy returns
 }
 
-// Unwrap is how http.ResponseController finds what else the writer can do.
+// Unwrap gives http.ResponseController access to the server's writer.
 func (x *exchange) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
-// Write passes a piece of the body on at once, if more is known to come. Where
-// the length is not known ReverseProxy sees to that.
+// Write flushes each piece of a body of known length except the last.
+// ReverseProxy flushes bodies of unknown length.
 func (x *exchange) Write(p []byte) (int, error) {
 	n, err := x.ResponseWriter.Write(p)
 	if x.left > 0 {
@@ -220,11 +201,10 @@ func (x *exchange) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// FlushError keeps a response without a body in one piece. A flush would part
-// the header from the end of the stream, and then gRPC clients find no status
-// in a response that is nothing but trailers. Nor does it flush the last piece
-// of a body whose length is known: that goes out at once, when the handler
-// returns, and a flush would cost a system call more.
+// FlushError does not flush a response without a body, because a flush would
+// separate the headers from the end of the stream and gRPC clients would miss
+// the status. It does not flush the last piece of a body of known length,
+// because the server writes it as soon as the handler returns.
 func (x *exchange) FlushError() error {
 	if x.whole || x.left == 0 {
 		return nil
@@ -243,18 +223,19 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, overdue(req, began, err)
 	}
 	if x.received != nil {
-		// Only now: where there is no response, the server first reads what is
-		// left of a body, or gives up the connection. An error says that this
-		// writer cannot do it; then it is half duplex.
+		// Full duplex is enabled only after svc has responded, because for an
+		// error the server itself reads the rest of the body or closes the
+		// connection. If the writer does not support it, the exchange stays
+		// half duplex.
 		x.duplex = http.NewResponseController(x.ResponseWriter).EnableFullDuplex() == nil
 	}
 	x.whole = ended(rsp)
 	header := x.ResponseWriter.Header()
 	if _, ok := rsp.Header["Content-Type"]; !ok {
-		header["Content-Type"] = nil // or the server would guess one
+		header["Content-Type"] = nil // prevents the server from guessing one
 	}
 	if len(rsp.Trailer) > 0 && req.ProtoMajor == 1 {
-		// HTTP/1.1 has trailers after chunks only.
+		// HTTP/1.1 sends trailers only with a chunked body.
 		rsp.Header.Del("Content-Length")
 	}
 	x.left = -1
@@ -264,22 +245,22 @@ func (x *exchange) RoundTrip(req *http.Request) (*http.Response, error) {
 	switch {
 	case began.IsZero():
 	case x.whole:
-		header["Content-Length"] = nil // or the server would add one, which becomes metadata
+		header["Content-Length"] = nil // prevents the server from adding one, which gRPC clients read as metadata
 	default:
 		rsp.Body = &grpcBody{ReadCloser: rsp.Body, req: req, rsp: rsp, began: began, informs: x.handler.informs}
 	}
 	if rsp.StatusCode != http.StatusSwitchingProtocols {
 		return rsp, nil
 	}
-	// ReverseProxy changes it while it may be closing the body, on which those
-	// who observe that look at the header.
+	// Copy the headers: ReverseProxy changes them while observers of the
+	// closing body may read them.
 	out := *rsp
 	out.Header = rsp.Header.Clone()
 	x.upgraded = rsp.Body
 	return &out, nil
 }
 
-// fail answers a request that has no response.
+// fail writes the error response for err.
 func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	status, code := StatusFromError(err)
 	if r.Context().Err() == nil {
@@ -317,8 +298,9 @@ func (h *handler) fail(w http.ResponseWriter, r *http.Request, err error) {
 	w.WriteHeader(status)
 }
 
-// mayClose reports whether the connection is r's own to end. In HTTP/2 that is a
-// GOAWAY, which would end it for all others because one was taken back.
+// mayClose reports whether an error response for r may close the connection. It
+// may not for an HTTP/2 stream that its client canceled, because a GOAWAY would
+// affect all other streams.
 func mayClose(r *http.Request) bool {
 	gone := r.ProtoMajor == 2 && errors.Is(r.Context().Err(), context.Canceled)
 	return !gone && !isUpgraded(r)
@@ -338,7 +320,7 @@ func (h *handler) logFailure(r *http.Request, status int, err error) {
 		slog.String("path", a.Path(r)), slog.Int("status", status), slog.Any("err", err))
 }
 
-// printable is s as a field value.
+// printable returns s as a valid header value.
 func printable(s string) string {
 	out := []byte(s)
 	for i, c := range out {
@@ -349,7 +331,7 @@ func printable(s string) string {
 	return string(out)
 }
 
-// heads are the headers that exchanges lend to ReverseProxy.
+// heads is a pool of the headers that exchanges give to ReverseProxy.
 type heads struct{ pool sync.Pool }
 
 func (p *heads) get() http.Header {
@@ -364,9 +346,9 @@ func (p *heads) put(h http.Header) {
 	p.pool.Put(h)
 }
 
-// Header is one that is lent until the response begins. ReverseProxy writes 1xx
-// there as well: on the goroutine of a transport, be it that of a try that was
-// given up, while the server's own header may be written to here.
+// Header returns a separate map until the response starts. ReverseProxy writes
+// 1xx headers into it from the transport's goroutine, while the handler may
+// write the server's header.
 func (x *exchange) Header() http.Header {
 	if x.begun {
 		return x.ResponseWriter.Header()
@@ -386,8 +368,8 @@ func (x *exchange) WriteHeader(status int) {
 	x.ResponseWriter.WriteHeader(status)
 }
 
-// begin adds what was written to the server's own header, from now on the only
-// one. ReverseProxy passes on no 1xx any more.
+// begin copies the headers written so far into the server's header, which is
+// used from then on.
 func (x *exchange) begin() {
 	if x.begun {
 		return
@@ -406,8 +388,9 @@ func (x *exchange) begin() {
 	}
 }
 
-// inform passes on a 1xx, unless there is a response, or the client does not
-// know of such things. What was said of the response is kept for that.
+// inform sends a 1xx response. It does nothing once the final response exists,
+// or if the client speaks HTTP/1.0. Headers already set for the final response
+// are kept for it.
 func (x *exchange) inform(status int) {
 	x.informing.Lock()
 	defer x.informing.Unlock()
@@ -423,15 +406,15 @@ func (x *exchange) inform(status int) {
 	maps.Copy(header, kept)
 }
 
-// settled ends the time of 1xx: the server's header and its writer are the
-// handler's alone.
+// settled stops 1xx responses, so that the server's header and writer belong to
+// the handler alone.
 func (x *exchange) settled() {
 	x.informing.Lock()
 	x.answered = true
 	x.informing.Unlock()
 }
 
-// failExchange answers by the server's own writer.
+// failExchange is the ErrorHandler of ReverseProxy.
 func (h *handler) failExchange(w http.ResponseWriter, r *http.Request, err error) {
 	if x, ok := w.(*exchange); ok {
 		w = x.ResponseWriter
@@ -439,7 +422,8 @@ func (h *handler) failExchange(w http.ResponseWriter, r *http.Request, err error
 	h.fail(w, r, err)
 }
 
-// roundTrip has svc answer. What no server could send on is no answer.
+// roundTrip calls svc. A response with a status that a server cannot send is an
+// error.
 func (h *handler) roundTrip(req *http.Request) (*http.Response, error) {
 	rsp, err := roundTripper{h.svc}.RoundTrip(req)
 	if err != nil {
@@ -458,8 +442,8 @@ func (h *handler) roundTrip(req *http.Request) (*http.Response, error) {
 	return rsp, nil
 }
 
-// received is the body of an HTTP/1.1 request that a Handler serves. It knows
-// whether it was read to its end.
+// received is the body of an HTTP/1.1 request. It records whether the body was
+// read to its end.
 type received struct {
 	io.ReadCloser
 
@@ -482,8 +466,8 @@ func (r *received) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// malformed reports whether err says that a body is none, and not that it did
-// not come.
+// malformed reports whether err means that a body violates the protocol, as
+// opposed to a lost connection.
 func malformed(err error) bool {
 	var network net.Error
 	var large *http.MaxBytesError
@@ -491,23 +475,23 @@ func malformed(err error) bool {
 		!errors.As(err, &network) && !errors.As(err, &large)
 }
 
-// malformedError is the client's fault.
+// malformedError is answered with 400.
 type malformedError struct{ error }
 
 func (e *malformedError) Unwrap() []error {
 	return []error{&StatusError{Code: http.StatusBadRequest}, e.error}
 }
 
-// Close waits for a Read that is under way.
+// Close waits for a concurrent Read to return.
 func (r *received) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ReadCloser.Close()
 }
 
-// rest reads what is left of a body of the given length, less than 0 if that is
-// not known, and reports whether that was all. Close would not do: after a
-// trailer that could not be read it says nothing.
+// rest reads up to bodyRest remaining bytes of a body and reports whether it
+// reached the end. A negative length is unknown. Close is not sufficient,
+// because it hides an error in the trailers.
 func (r *received) rest(length int64) bool {
 	r.mu.Lock()
 	far := length-r.read > bodyRest
@@ -518,23 +502,20 @@ func (r *received) rest(length int64) bool {
 	return r.ended.Load()
 }
 
-// bodyRest is how much of a body is read for the sake of its connection, as
-// net/http does.
+// bodyRest is the number of bytes read from an unread request body to keep its
+// connection usable. net/http has the same limit.
 const bodyRest = 256 << 10
 
-// bodyPatience is how long the rest of a request body may take to come, of
-// which nobody wants to know any more.
+// bodyPatience limits the time to read the rest of an unused request body.
 const bodyPatience = time.Second
 
-// finish sees to the end of a request body that was not read to it, because the
-// endpoint answered before. The server reads some more of it, to use the
-// connection again, or closes the connection after the response. It must not do
-// that after the handler of a full-duplex response: at the end of the body it
-// would begin to wait for the next request, and then it panics, for it does so
-// twice. So it is done here.
+// finish handles a request body that the endpoint did not read to its end. It
+// reads a limited rest, so that the connection can be reused, or else closes
+// the connection after the response. net/http would do this itself, but panics
+// if it does so after a full-duplex response.
 //
-// A client that waits for 100 Continue sends no body when it got something
-// else; its connection is closed.
+// A client that waits for 100 Continue does not send its body, so its
+// connection is closed.
 func (x *exchange) finish(r *http.Request) {
 	if !x.duplex || x.received.ended.Load() {
 		return
@@ -542,14 +523,14 @@ func (x *exchange) finish(r *http.Request) {
 	rc := http.NewResponseController(x.ResponseWriter)
 	waits := r.Header.Get("Expect") != ""
 	if !waits {
-		_ = rc.Flush() // the client may wait for it
+		_ = rc.Flush() // the client may wait for the response before it sends more
 	}
 	_ = rc.SetReadDeadline(time.Now().Add(bodyPatience))
 	switch {
 	case waits:
 		hangUp(x.ResponseWriter)
 	case !x.received.rest(r.ContentLength):
-		// What is left would be taken for the next request.
+		// The server would parse the rest as the next request.
 		_ = x.received.Close()
 		hangUp(x.ResponseWriter)
 	default:
@@ -557,8 +538,8 @@ func (x *exchange) finish(r *http.Request) {
 	}
 }
 
-// abandon is for a response that is aborted: the server would first wait for
-// the rest of the request body.
+// abandon ends the request body of an aborted response, because the server
+// would wait for the rest of it.
 func (x *exchange) abandon() {
 	x.settled()
 	if x.received == nil || x.received.ended.Load() {
@@ -568,10 +549,9 @@ func (x *exchange) abandon() {
 	_ = x.received.Close()
 }
 
-// hangUp has net/http end the response, and then close the connection, so that
-// the client still gets all of it. That is what it does where a MaxBytesReader
-// finds a body too large, the only way to tell it once the header has gone out.
-// It tells no writer but net/http's own; of another one the response is aborted.
+// hangUp makes net/http finish the response and then close the connection.
+// Exceeding a MaxBytesReader is the only way to request that after the headers
+// were sent. With a writer that is not of net/http the response is aborted.
 func hangUp(w http.ResponseWriter) {
 	for {
 		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
@@ -587,8 +567,8 @@ func hangUp(w http.ResponseWriter) {
 	_, _ = tooLarge.Read(make([]byte, 1))
 }
 
-// buffers are what response bodies are copied with, of the size that
-// ReverseProxy would allocate for each.
+// buffers is the pool of buffers for copying response bodies. Their size is
+// that of ReverseProxy's own.
 type buffers struct{ pool sync.Pool }
 
 type buffer = [32 << 10]byte
@@ -606,8 +586,8 @@ func (b *buffers) Put(buf []byte) {
 	}
 }
 
-// rewrite undoes what ReverseProxy does for the gateway it was made to be, and
-// a transparent proxy should not do.
+// rewrite undoes the changes of ReverseProxy that a transparent proxy must not
+// make.
 func rewrite(p *httputil.ProxyRequest) {
 	var a Accessor
 	in, out := p.In, p.Out
@@ -617,7 +597,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.URL.Host = a.Authority(in)
 	out.URL.RawQuery = in.URL.RawQuery
 	out.Host = in.Host
-	// Not the copy: the server fills it in when the body was read.
+	// The original map and not the copy: the server fills it when the body
+	// ends.
 	out.Trailer = in.Trailer
 	if out.Body != nil && in.ProtoMajor == 2 {
 		out.Body = &closable{out.Body, in.Body}
@@ -634,8 +615,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	out.Header.Del("HTTP2-Settings")
 	onlyHost(out)
 	if in.ContentLength == 0 && len(in.Header["Content-Length"]) > 0 {
-		// A length of 0 that was said is said again; net/http would drop it
-		// from methods that usually have no body.
+		// Send the client's Content-Length of 0, which net/http would drop for
+		// methods that usually have no body.
 		out.Body, out.TransferEncoding = http.NoBody, []string{"identity"}
 	}
 }
@@ -651,10 +632,10 @@ func namedInConnection(h http.Header, name string) bool {
 	return false
 }
 
-// closable is the body of an HTTP/2 request. ReverseProxy puts one around it
-// that does not pass Close on, which is right for HTTP/1.1, where Close waits
-// for the client. Here it must end a Read that waits: an endpoint that is done
-// before its client is would hang in it (golang/go#78973, #80085).
+// closable is the body of an HTTP/2 request. ReverseProxy wraps request bodies
+// and does not forward Close. That is right for HTTP/1.1, where Close waits for
+// the client. For HTTP/2 Close must end a waiting Read, because an endpoint
+// that finished early would block in it (golang/go#78973, #80085).
 type closable struct {
 	io.ReadCloser
 	received io.Closer

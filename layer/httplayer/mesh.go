@@ -14,8 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// The fields by which linkerd's proxies talk to each other and to applications,
-// as net/http writes their names.
+// Headers between linkerd's proxies and applications, in canonical form.
 const (
 	clientIDField        = "L5d-Client-Id"
 	requireIDField       = "L5d-Require-Id"
@@ -25,8 +24,7 @@ const (
 	proxyConnectionField = "L5d-Proxy-Connection"
 )
 
-// edited is a layer that gives next what edit makes of a request: the request
-// itself, or a copy.
+// edited is a layer that changes requests with edit.
 type edited struct {
 	Service
 	name  string
@@ -42,18 +40,15 @@ func (e *edited) Next() Service { return e.Service }
 
 func (e *edited) Describe() layer.Node { return layer.Node{Name: e.name, State: e.state} }
 
-// ClientID tells an application which client calls it: l5d-client-id becomes the
-// name that of returns for a request. For the name "" the request has no such
-// field, and a nil of returns "" for all. of is called once a request, for many
-// requests at a time, and returns the name of a verified certificate. Place it in
+// ClientID tells an application the name of its client in l5d-client-id. of
+// returns the name in the verified certificate, or "" for none. It is called
+// once per request, concurrently; nil means "" for all. Place the layer in
 // front of an application.
 //
-// A client cannot send l5d-client-id, l5d-remote-ip or l5d-server-id itself: the
-// layer drops them from headers and trailers. It also drops their spellings with
-// underscores, because CGI and WSGI servers read both as one name.
-//
-// A request that the layer does not change, and that announces no trailers, is
-// passed as it is.
+// The layer drops l5d-client-id, l5d-remote-ip and l5d-server-id of clients
+// from headers and trailers, also spelled with underscores, because CGI and
+// WSGI servers read both as one name. A request without these headers, without
+// a name and without trailers passes unchanged.
 func ClientID(of func(*http.Request) string) layer.Layer[*http.Request, *http.Response] {
 	if of == nil {
 		of = func(*http.Request) string { return "" }
@@ -85,8 +80,8 @@ func hasIdentity(h http.Header) bool {
 	return false
 }
 
-// isIdentity reports whether an application may read the field as one by which a
-// proxy vouches for a client.
+// isIdentity reports whether an application may trust the header as set by a
+// proxy.
 func isIdentity(name string) bool {
 	const prefix = len("l5d-")
 	if len(name) <= prefix || name[0]|0x20 != 'l' || name[1] != '5' {
@@ -99,9 +94,9 @@ func isIdentity(name string) bool {
 	return false
 }
 
-// Canonical sets l5d-dst-canonical to name, "web.default.svc.cluster.local:80":
-// the name that a request was balanced by, for the metrics of the proxy that
-// receives it.
+// Canonical sets l5d-dst-canonical to name, such as
+// "web.default.svc.cluster.local:80". It is the name that the request was
+// balanced by, for the metrics of the receiving proxy.
 func Canonical(name string) layer.Layer[*http.Request, *http.Response] {
 	value := []string{name}
 	edit := func(req *http.Request) *http.Request {
@@ -118,10 +113,10 @@ func Canonical(name string) layer.Layer[*http.Request, *http.Response] {
 	}
 }
 
-// OverrideAuthority sends every request to another authority, as an endpoint
-// in another cluster asks for: Host and the host of the URL become authority,
-// and l5d-dst-canonical, the name that it has here, is dropped. With an empty
-// authority the layer does nothing.
+// OverrideAuthority replaces the Host and the URL's host of every request by
+// authority, for endpoints in other clusters. It drops l5d-dst-canonical,
+// because that name is of this cluster. With an empty authority the layer does
+// nothing.
 func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Response] {
 	edit := func(req *http.Request) *http.Request {
 		out := fork(req)
@@ -139,11 +134,10 @@ func OverrideAuthority(authority string) layer.Layer[*http.Request, *http.Respon
 	}
 }
 
-// StripHeader drops the named fields from every request, its trailers included:
-// those that are said to this proxy and to nobody behind it, such as
-// l5d-dst-override. Put it right above the endpoint, where a request is sent: one
-// that is refused there goes elsewhere as it is. A request that has none of them,
-// and announces no trailers, is passed as it is, for a look-up each.
+// StripHeader drops the named headers and trailers from every request, such as
+// l5d-dst-override, which is meant for this proxy only. Place it directly above
+// the endpoint, so that a rejected request keeps its headers for the next
+// endpoint. A request without them and without trailers passes unchanged.
 func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	canonical := make([]string, len(names))
 	for i, name := range names {
@@ -165,7 +159,7 @@ func StripHeader(names ...string) layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &edited{Service: next, name: "strip_header", edit: edit} }
 }
 
-// fork returns a shallow copy of req with a header of its own.
+// fork returns a shallow copy of req with its own header map.
 func fork(req *http.Request) *http.Request {
 	out := *req
 	if out.Header = req.Header.Clone(); out.Header == nil {
@@ -174,14 +168,14 @@ func fork(req *http.Request) *http.Request {
 	return &out
 }
 
-// RequireID refuses to send a request to an endpoint other than the one that
-// it asks for: l5d-require-id names an identity, and the endpoint has the one
-// given here, "" if it proved none. They are compared as they are. The header
-// field goes no further.
+// RequireID rejects requests for another endpoint than the one below. The
+// l5d-require-id header of a request names the required identity, and identity
+// is that of the endpoint, "" if unproven. They are compared byte for byte. The
+// header is not forwarded.
 //
-// A request that asks for another one fails with an [IdentityError]: it was not
-// sent, and it is no refusal, since the client asked for just this. A request
-// that asks for none costs a look-up.
+// A mismatch fails with an [IdentityError]. It is not a rejection, because the
+// client asked for this endpoint only. A request without the header costs one
+// look-up.
 func RequireID(identity string) layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &requireID{next, identity} }
 }
@@ -212,8 +206,8 @@ func (l *requireID) Describe() layer.Node {
 	return layer.Node{Name: "require_id", State: layer.State{{Key: "identity", Value: l.identity}}}
 }
 
-// IdentityError says that an endpoint is not who a request was for. It is
-// answered with 502, or UNAVAILABLE.
+// IdentityError reports that an endpoint does not have the required identity.
+// It is answered with 502, or UNAVAILABLE.
 type IdentityError struct {
 	Required string
 	Found    string // "" if the endpoint proved no identity
@@ -227,29 +221,29 @@ func (e *IdentityError) Error() string {
 	return "identity required: " + strconv.Quote(e.Required) + ", but the endpoint is " + strconv.Quote(e.Found)
 }
 
-// ProxyErrorsOption sets what [ProxyErrors] does.
+// ProxyErrorsOption configures [ProxyErrors].
 type ProxyErrorsOption interface{ apply(l *proxyErrors) }
 
 type proxyErrorsOption func(*proxyErrors)
 
 func (f proxyErrorsOption) apply(l *proxyErrors) { f(l) }
 
-// WithMeshPeer says that the endpoint is another proxy of the mesh, the only one that
-// was there to choose: its l5d-proxy-connection: close asks to close the
-// client's connection, and is obeyed. The default is not to.
+// WithMeshPeer obeys l5d-proxy-connection: close of the endpoint by closing the
+// client's connection. Use it if the endpoint is a proxy of the mesh and the
+// only choice. The default ignores that header.
 func WithMeshPeer() ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.meshed = true })
 }
 
-// WithProxyErrorLogger logs the l5d-proxy-error of other proxies at level Warn. Repeated
-// messages are limited as those of [WithLogger] are. The default, and nil, is silence.
+// WithProxyErrorLogger logs l5d-proxy-error of other proxies at level Warn,
+// with the limits of [WithLogger]. The default, and nil, is no logging.
 func WithProxyErrorLogger(log *slog.Logger) ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
 }
 
-// ProxyErrors takes off responses what another proxy says to this one: the
-// error in l5d-proxy-error, which is logged, and l5d-proxy-connection. Put it
-// above an endpoint; a response without these fields costs two look-ups.
+// ProxyErrors removes l5d-proxy-error and l5d-proxy-connection from responses
+// and logs the former. Place it above an endpoint. A response without these
+// headers costs two look-ups.
 func ProxyErrors(opts ...ProxyErrorsOption) layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service {
 		l := &proxyErrors{Service: next}
@@ -269,9 +263,9 @@ type proxyErrors struct {
 	log    *slog.Logger
 }
 
-// closesClient is Connection as no peer can spell it: net/http has the names that it
-// reads in canonical form, so this is ours. ReverseProxy, which drops the
-// Connection of the endpoint, passes it on to the client.
+// closesClient is a Connection header that no endpoint can send, because
+// net/http canonicalizes received names. ReverseProxy drops the endpoint's
+// Connection but forwards this one.
 const closesClient = "connection"
 
 func (l *proxyErrors) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
@@ -303,9 +297,9 @@ func (l *proxyErrors) Describe() layer.Node {
 	return layer.Node{Name: "proxy_errors", State: layer.State{{Key: "meshed", Value: l.meshed}}}
 }
 
-// withoutTrailers drops fields from the trailers of req, a copy of what a client
-// sent. They come with the end of the body, into the Trailer that the server made,
-// when a client has announced any.
+// withoutTrailers drops trailers from req, a copy of a received request.
+// Trailers arrive with the end of the body, in the Trailer map that the server
+// made.
 func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	came := req.Trailer
 	req.Trailer = make(http.Header, len(came))
@@ -319,12 +313,12 @@ func withoutTrailers(req *http.Request, drops func(name string) bool) {
 	}
 }
 
-// untrailed is a body that passes the trailers on when it ends, but for some. They
-// are complete then, and not before.
+// untrailed is a body that copies the trailers from came to left at its end,
+// except those that drops selects.
 type untrailed struct {
 	io.ReadCloser
 	came, left http.Header
-	drops      func(name string) bool // nil: none
+	drops      func(name string) bool // nil drops none
 }
 
 func (b *untrailed) Read(p []byte) (int, error) {

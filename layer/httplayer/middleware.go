@@ -15,32 +15,26 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Middleware puts layers in front of any [http.Handler], such as a mux: limits
-// and shedding, deadlines, drain, metrics. Each handler gets layers, and a
-// state, of its own; a [layer.Stack] is made into one layer by its Layer
-// method. The handler returned is safe for concurrent use, starts nothing, and
-// is a [layer.Describer].
+// Middleware puts layers in front of any [http.Handler], such as a mux. Each
+// handler gets its own instance of the layers; [layer.Stack] has a Layer method
+// that makes one layer of a stack. The returned handler is safe for concurrent
+// use, starts no goroutine and is a [layer.Describer].
 //
-// The handler below runs where net/http called, and writes to net/http's own
-// writer: it can stream, flush, hijack, send 1xx and trailers as ever. It gets
-// the context that the layers made. When it returns, the layers get its
-// response: status, header and trailer, and no body, for that has gone out.
-// So a response ends when the handler returns. A time limit ends the context
-// of a handler, which has to look at it; one on the head, or on silence, runs
-// until the handler returns too. A handler that returns when its context is
-// done, and has written nothing, has failed with the cause of that.
+// The handler runs on net/http's goroutine and writes to net/http's writer, so
+// it can stream, flush, hijack, and send 1xx and trailers. It gets the context
+// that the layers made. When it returns, the layers get its status, headers and
+// trailers without the body. A response therefore ends when the handler
+// returns, and a timeout only ends the handler's context. A handler that
+// returns without a response after its context ended has failed with the cause
+// of that.
 //
-// An error of the layers is answered as [Handler] does (see [StatusFromError]), if
-// the response has not begun; else it is aborted, so that nobody takes it for
-// complete. A response that layers put in the place of a handler that did not
-// run is sent as it is, but that a 2xx to CONNECT has to be a tunnel, see
-// [WithConnect]. One in the place of a response that the handler wrote
-// comes too late and is closed. An HTTP/2 request whose path is a URL is malformed,
-// and answered with 400 before the layers see it; a field Host beside :authority
-// is dropped. The handler runs once a request: a retry or a
-// hedge here gets an error, and belongs elsewhere. Panics pass through.
+// An error of the layers is answered as [Handler] does (see [StatusFromError]).
+// If the response has already started, it is aborted. A layer may send its own
+// response instead of calling the handler; a 2xx to CONNECT must be a tunnel,
+// see [WithConnect]. The handler runs once per request, so retries and hedges
+// fail here.
 //
-// It costs two allocations a request, and one more where a layer makes a
+// The cost is two allocations per request, and one more if a layer makes a
 // context.
 func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOption) func(http.Handler) http.Handler {
 	answer := newHandler(instead{}, slices.Concat(opts, []HandlerOption{WithConnect()})...)
@@ -58,7 +52,7 @@ func Middleware(l layer.Layer[*http.Request, *http.Response], opts ...HandlerOpt
 
 type middleware struct {
 	svc    Service
-	answer *handler // sends what is in the place of a handler's response
+	answer *handler // sends responses and errors of the layers
 }
 
 func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -88,11 +82,10 @@ func (m *middleware) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Describe returns the tree of the layers.
+// Describe returns the layers.
 func (m *middleware) Describe() layer.Node { return layer.Describe(m.svc) }
 
-// sendInstead sends a response that is in the place of a handler's, to CONNECT
-// too.
+// sendInstead sends a response of the layers.
 func (m *middleware) sendInstead(x *served, w http.ResponseWriter, r *http.Request, rsp *http.Response) {
 	x.instead = rsp
 	r = r.WithContext(x)
@@ -106,7 +99,7 @@ func (m *middleware) sendInstead(x *served, w http.ResponseWriter, r *http.Reque
 	}
 }
 
-// instead is the Service that answers by a response that is there already.
+// instead is the Service that returns the response in served.instead.
 type instead struct{}
 
 func (instead) Ready(context.Context) error { return nil }
@@ -121,7 +114,7 @@ func (instead) Call(ctx context.Context, _ *http.Request) (*http.Response, error
 	return rsp, nil
 }
 
-// handled is a handler as the Service at the bottom.
+// handled adapts the handler to a Service.
 type handled struct{ http.Handler }
 
 var errRanBefore = errors.New("httplayer: a handler runs once a request")
@@ -151,9 +144,9 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	return x.response(), nil
 }
 
-// handBack is for a handler that got a request of its own, in the place of the one
-// that was received: what it keeps with the request is kept with that one. net/http
-// removes the files of a form that it finds there, and nobody else would.
+// handBack copies the form and the pattern that the handler stored in own to
+// the received request. net/http removes the files of a form only from the
+// latter.
 func handBack(received, own *http.Request) {
 	if own.MultipartForm != nil {
 		received.MultipartForm = own.MultipartForm
@@ -165,19 +158,19 @@ func handBack(received, own *http.Request) {
 
 func (h handled) Describe() layer.Node { return layer.Node{Name: "handler"} }
 
-// served is a request on its way through the layers: the context that leads
-// the handler to its writer, and the writer that sees what it says.
+// served is a request in the layers: the context that leads the handler to its
+// writer, and the writer that observes the response.
 type served struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context //nolint:containedctx // implements context.Context
 	http.ResponseWriter
 
 	received *http.Request
-	writer   http.ResponseWriter // served, with what else net/http's can do
+	writer   http.ResponseWriter // served with the optional interfaces of net/http's writer
 	begun    atomic.Bool         // the handler was called
 	hijacked bool
-	status   int            // 0 until the header was written
-	hear     []hearer       // written before the handler is called
-	instead  *http.Response // of the layers, until it is sent
+	status   int            // 0 before the headers are written
+	hear     []hearer       // set before the handler is called
+	instead  *http.Response // response of the layers, until it is sent
 }
 
 type servingKey struct{}
@@ -189,10 +182,9 @@ func (x *served) Value(key any) any {
 	return x.Context.Value(key)
 }
 
-// serving returns the exchange of a request, and a writer for it that can do
-// what w can: handlers find out by asserting interfaces. net/http has a writer
-// for HTTP/1.1 and one for HTTP/2; of any other one they get what these share,
-// and the rest by http.ResponseController.
+// serving returns the exchange of a request and a writer with the optional
+// interfaces of w, because handlers assert them. Writers other than net/http's
+// get the common ones, and the rest through http.ResponseController.
 func serving(w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
 	_, flushes := w.(http.Flusher)
 	_, hijacks := w.(http.Hijacker)
@@ -224,17 +216,17 @@ func serving(w http.ResponseWriter, r *http.Request) (*served, http.ResponseWrit
 	return out.serve(out, w, r)
 }
 
-// serve begins an exchange whose handler writes to writer.
+// serve initializes an exchange whose handler writes to writer.
 func (x *served) serve(writer, w http.ResponseWriter, r *http.Request) (*served, http.ResponseWriter) {
 	x.Context, x.ResponseWriter, x.received, x.writer = r.Context(), w, r, writer
 	return x, writer
 }
 
-// closeNotifier is http.CloseNotifier, which is deprecated. Frameworks assert it,
-// and panic where it is not there.
+// closeNotifier is the deprecated http.CloseNotifier. Some frameworks assert it
+// and panic without it.
 type closeNotifier interface{ CloseNotify() <-chan bool }
 
-// Unwrap is how http.ResponseController finds what else the writer can do.
+// Unwrap gives http.ResponseController access to the server's writer.
 func (x *served) Unwrap() http.ResponseWriter { return x.ResponseWriter }
 
 func (x *served) WriteHeader(status int) {
@@ -252,7 +244,7 @@ func (x *served) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// WriteString keeps net/http's from making a copy of s.
+// WriteString avoids a copy of s in net/http.
 func (x *served) WriteString(s string) (int, error) {
 	x.implicit()
 	n, err := io.WriteString(x.ResponseWriter, s)
@@ -260,7 +252,7 @@ func (x *served) WriteString(s string) (int, error) {
 	return n, err
 }
 
-// implicit notes the status of a response that begins without one.
+// implicit records status 200 for a response that starts without WriteHeader.
 func (x *served) implicit() {
 	if x.status == 0 {
 		x.status = http.StatusOK
@@ -268,8 +260,7 @@ func (x *served) implicit() {
 	}
 }
 
-// FlushError and Hijack are what http.ResponseController looks for before it
-// unwraps.
+// FlushError is used by http.ResponseController instead of unwrapping.
 func (x *served) FlushError() error {
 	x.implicit()
 	return http.NewResponseController(x.ResponseWriter).Flush()
@@ -281,17 +272,17 @@ func (x *served) hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// servedFlushing is for a writer that can flush.
+// servedFlushing is for writers that flush.
 type servedFlushing struct{ served }
 
 func (x *servedFlushing) Flush() { _ = x.FlushError() }
 
-// servedByH1 is for net/http's writer of HTTP/1.1.
+// servedByH1 is for net/http's HTTP/1.1 writer.
 type servedByH1 struct{ servedFlushing }
 
 func (x *servedByH1) Hijack() (net.Conn, *bufio.ReadWriter, error) { return x.hijack() }
 
-// ReadFrom lets net/http send files without a copy.
+// ReadFrom lets net/http send files without copying.
 func (x *servedByH1) ReadFrom(src io.Reader) (int64, error) {
 	x.implicit()
 	n, err := io.Copy(x.ResponseWriter, src)
@@ -299,7 +290,7 @@ func (x *servedByH1) ReadFrom(src io.Reader) (int64, error) {
 	return n, err
 }
 
-// servedByH2 is for net/http's writer of HTTP/2.
+// servedByH2 is for net/http's HTTP/2 writer.
 type servedByH2 struct{ servedFlushing }
 
 func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
@@ -310,7 +301,7 @@ func (x *servedByH2) Push(target string, opts *http.PushOptions) error {
 	return pusher.Push(target, opts)
 }
 
-// The writers that tell when the client has gone.
+// Writers that also implement CloseNotify.
 type (
 	servedNotifying     struct{ servedFlushing }
 	servedByH1Notifying struct{ servedByH1 }
@@ -325,10 +316,10 @@ func (x *served) closeNotify() <-chan bool {
 	if w, ok := x.ResponseWriter.(closeNotifier); ok {
 		return w.CloseNotify()
 	}
-	return nil // serving makes none of those then
+	return nil // unreachable: serving checked the writer
 }
 
-// response is what the handler wrote, without its body.
+// response returns the handler's response without its body.
 func (x *served) response() *http.Response {
 	r, header := x.received, x.Header()
 	rsp := &http.Response{
@@ -339,8 +330,8 @@ func (x *served) response() *http.Response {
 	return rsp
 }
 
-// code is the status that the client sees. What a handler writes on a connection
-// that it hijacked passes by unseen, and is why it did.
+// code returns the status that the client sees. On a hijacked connection the
+// status is unknown and assumed.
 func (x *served) code() int {
 	switch {
 	case x.status != 0:
@@ -348,12 +339,11 @@ func (x *served) code() int {
 	case x.hijacked && x.received.Method != http.MethodConnect:
 		return http.StatusSwitchingProtocols
 	}
-	return http.StatusOK // of a tunnel, or what net/http is going to write
+	return http.StatusOK // a tunnel, or net/http's default
 }
 
-// trailer finds the trailers in the header of a handler that has returned:
-// those that were announced, and those with net/http's prefix. Without any it
-// is nil.
+// trailer returns the trailers that a handler set: announced ones and those
+// with net/http's prefix. It returns nil without any.
 func trailer(header http.Header) http.Header {
 	var found http.Header
 	add := func(name string, values []string) {

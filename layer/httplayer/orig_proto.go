@@ -9,19 +9,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// UpgradeOrigProto sends HTTP/1 requests to another proxy by HTTP/2, many on
-// one connection, with l5d-orig-proto to say what they were: HTTP/1.1 or
-// HTTP/1.0, and whether the target was in absolute form. [DowngradeOrigProto] is
-// the other end. Put it above an [Endpoint] with [WithHTTP2], which sends CONNECT and
-// requests to upgrade their connection, left as they are here, by HTTP/1.1 all
-// the same; or above one with [KeepVersion], which goes by the ProtoMajor of a
-// request, 2 in the copy that is made here. What is HTTP/2 already stays as it
-// is.
+// UpgradeOrigProto sends HTTP/1 requests to another proxy by HTTP/2. The header
+// l5d-orig-proto records the version and whether the target was in absolute
+// form. [DowngradeOrigProto] is the other end. Place it above an [Endpoint]
+// with [WithHTTP2] or [KeepVersion]. HTTP/2 requests pass unchanged. CONNECT
+// and upgrade requests pass unchanged and go by HTTP/1.1.
 //
-// The response is made one to HTTP/1 again. Where the stream is reset before
-// there is one, the error is answered with 502: an HTTP/1 client knows no
-// resets. Neither end's application sees l5d-orig-proto; what it says there
-// itself is dropped.
+// The response is converted back to HTTP/1. A stream reset before the response
+// is an error answered with 502, because HTTP/1 has no resets. The layer drops
+// l5d-orig-proto headers of applications on both ends.
 func UpgradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &upgradeOrigProto{next} }
 }
@@ -34,7 +30,7 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 	}
 	out := fork(req)
 	for _, name := range [...]string{"Connection", "Keep-Alive", "Proxy-Connection", "Transfer-Encoding"} {
-		delete(out.Header, name) // HTTP/2 forbids them
+		delete(out.Header, name) // not allowed in HTTP/2
 	}
 	out.Header[origProtoField] = []string{origProto(req)}
 	out.Proto, out.ProtoMajor, out.ProtoMinor = "HTTP/2.0", 2, 0
@@ -49,7 +45,8 @@ func (l *upgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http.R
 	return rsp, nil
 }
 
-// pass keeps the field from leaving or coming back where it means nothing.
+// pass serves a request that is not upgraded, without l5d-orig-proto in either
+// direction.
 func (l *upgradeOrigProto) pass(ctx context.Context, req *http.Request) (*http.Response, error) {
 	if _, ok := req.Header[origProtoField]; ok {
 		out := fork(req)
@@ -73,7 +70,7 @@ const (
 	absoluteSuffix = "; absolute-form"
 )
 
-// origProto is what l5d-orig-proto says of req.
+// origProto returns the value of l5d-orig-proto for req.
 func origProto(req *http.Request) string {
 	ten, absolute := isHTTP10(req), cameAbsolute(req)
 	switch {
@@ -89,7 +86,7 @@ func origProto(req *http.Request) string {
 
 func isHTTP10(req *http.Request) bool { return req.ProtoMajor == 1 && req.ProtoMinor == 0 }
 
-// restoreResponse makes rsp a response to the HTTP/1 request that was upgraded.
+// restoreResponse converts rsp into a response to the HTTP/1 request req.
 func restoreResponse(rsp *http.Response, req *http.Request) {
 	ten := isHTTP10(req)
 	if said, ok := rsp.Header[origProtoField]; ok {
@@ -105,8 +102,8 @@ func restoreResponse(rsp *http.Response, req *http.Request) {
 	}
 }
 
-// downgradedReset marks the reset of a stream that its client knows nothing of.
-// A refusal stays one.
+// downgradedReset wraps a stream reset of an upgraded request. A rejection
+// stays a rejection.
 func downgradedReset(err error) error {
 	if _, reset := asReset(err); !reset {
 		return err
@@ -114,18 +111,16 @@ func downgradedReset(err error) error {
 	return &layer.Error{Layer: "upgrade_orig_proto", Err: &downgradedError{err}}
 }
 
-// downgradedError is a stream's reset on the way of an HTTP/1 request.
+// downgradedError is the stream reset of an upgraded HTTP/1 request.
 type downgradedError struct{ err error }
 
 func (e *downgradedError) Error() string { return e.err.Error() }
 func (e *downgradedError) Unwrap() error { return e.err }
 
-// DowngradeOrigProto makes HTTP/1 requests of those that [UpgradeOrigProto] sent
-// by HTTP/2: version and form are as they were, l5d-orig-proto is gone, and the
-// response carries the version back. Put it outermost behind a [Handler]. Any
-// other request is passed as it is, without that field if it has one, and so is
-// one whose field says something unheard of. A request without it costs a
-// look-up.
+// DowngradeOrigProto restores the HTTP/1 requests that [UpgradeOrigProto] sent
+// by HTTP/2. It restores version and form, removes l5d-orig-proto, and adds the
+// version to the response. Place it outermost behind a [Handler]. Any other
+// request passes without that header.
 func DowngradeOrigProto() layer.Layer[*http.Request, *http.Response] {
 	return func(next Service) Service { return &downgradeOrigProto{next} }
 }
@@ -164,8 +159,8 @@ func (l *downgradeOrigProto) Call(ctx context.Context, req *http.Request) (*http
 	return rsp, err
 }
 
-// untagged serves a request that was not upgraded: an application's own
-// l5d-orig-proto would be believed.
+// untagged serves a request that was not upgraded. The response must not carry
+// l5d-orig-proto of the application, because the peer would trust it.
 func (l *downgradeOrigProto) untagged(ctx context.Context, req *http.Request) (*http.Response, error) {
 	rsp, err := l.Service.Call(ctx, req)
 	if rsp != nil {
@@ -178,13 +173,14 @@ func (l *downgradeOrigProto) Next() Service { return l.Service }
 
 func (l *downgradeOrigProto) Describe() layer.Node { return layer.Node{Name: "downgrade_orig_proto"} }
 
-// isUpgraded reports whether r is an HTTP/1 request that came by HTTP/2: it
-// shares its connection with those of other clients.
+// isUpgraded reports whether r is an HTTP/1 request that arrived by HTTP/2. It
+// shares its connection with requests of other clients.
 func isUpgraded(r *http.Request) bool {
 	return r.ProtoMajor == 2 && len(r.Header[origProtoField]) > 0
 }
 
-// asReset finds the reset of a stream in err, unless the request is untouched.
+// asReset returns the stream reset in err, unless err proves that the request
+// was not processed.
 func asReset(err error) (streamError, bool) {
 	if errors.Is(err, layer.ErrNotReady) {
 		return streamError{}, false

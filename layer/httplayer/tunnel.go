@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// connect serves CONNECT. The client may have sent bytes for the tunnel already,
-// so where it gets none its connection ends.
+// connect serves CONNECT. Without a tunnel the connection is closed, because
+// the client may already have sent bytes for the tunnel.
 func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close")
@@ -28,7 +28,7 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := r.Clone(r.Context())
-	out.Body = http.NoBody // the server's, which would wait for the rest of it
+	out.Body = http.NoBody // the server's body would wait for the rest
 	removeHopByHop(out.Header)
 	rsp, err := h.roundTrip(out)
 	if err != nil {
@@ -42,7 +42,7 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	both, ok := rsp.Body.(io.ReadWriteCloser)
-	if !ok || r.ProtoMajor != 1 { // no connection of HTTP/2 becomes one, nor ends for one
+	if !ok || r.ProtoMajor != 1 { // HTTP/2 connections do not become tunnels and stay open
 		h.fail(w, r, &StatusError{
 			Code: http.StatusBadGateway, Reason: "CONNECT got an answer that is no tunnel", Close: r.ProtoMajor == 1,
 		})
@@ -59,13 +59,13 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answerConnect passes on the refusal of a tunnel.
+// answerConnect sends the response of a CONNECT that was not accepted.
 func answerConnect(w http.ResponseWriter, rsp *http.Response) {
-	delete(rsp.Header, closesClient) // said already
+	delete(rsp.Header, closesClient) // the connection is closed anyway
 	header := w.Header()
 	maps.Copy(header, rsp.Header)
 	if _, ok := header["Content-Type"]; !ok {
-		header["Content-Type"] = nil // or the server would guess one
+		header["Content-Type"] = nil // prevents the server from guessing one
 	}
 	w.WriteHeader(rsp.StatusCode)
 	if _, err := io.Copy(w, rsp.Body); err != nil {
@@ -73,8 +73,8 @@ func answerConnect(w http.ResponseWriter, rsp *http.Response) {
 	}
 }
 
-// splice copies both ways until both have ended, each by itself, or one has
-// failed, or ctx ends. It closes both.
+// splice copies in both directions until both have ended, one has failed, or
+// ctx ends. It then closes both connections.
 func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 	cut := func() {
 		_ = client.Close()
@@ -86,13 +86,13 @@ func splice(ctx context.Context, client net.Conn, endpoint io.ReadWriteCloser) {
 	go func() { ends <- carry(endpoint, client) }()
 	go func() { ends <- carry(client, endpoint) }()
 	if !<-ends {
-		cut() // the other one reads from what is of no use any more
+		cut() // ends the Read of the other direction
 	}
 	<-ends
 }
 
-// carry copies from one to the other, ends what it wrote to, and reports
-// whether all of that went well, without a panic.
+// carry copies from into to, closes the sending half of to, and reports
+// success. It recovers from panics.
 func carry(to io.Writer, from io.Reader) (whole bool) {
 	_ = panics.Contain(func() {
 		if _, err := io.Copy(to, from); err != nil {
@@ -104,7 +104,7 @@ func carry(to io.Writer, from io.Reader) (whole bool) {
 	return whole
 }
 
-// ahead is conn with what was read of it ahead, if anything was.
+// ahead returns conn with the bytes already buffered in r in front.
 func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
 	n := r.Buffered()
 	if n == 0 {
@@ -115,7 +115,7 @@ func ahead(conn net.Conn, r *bufio.Reader) net.Conn {
 	return &aheadConn{Conn: conn, first: first}
 }
 
-// aheadConn is read by one goroutine, as a tunnel's end is.
+// aheadConn is read by one goroutine at a time.
 type aheadConn struct {
 	net.Conn
 	first []byte
@@ -130,7 +130,7 @@ func (c *aheadConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite ends what is sent, where the connection can.
+// CloseWrite closes the sending half, if the connection supports it.
 func (c *aheadConn) CloseWrite() error {
 	if half, ok := c.Conn.(halfCloser); ok {
 		return half.CloseWrite()
@@ -138,12 +138,12 @@ func (c *aheadConn) CloseWrite() error {
 	return http.ErrNotSupported
 }
 
-// NetConn returns the connection itself.
+// NetConn returns the underlying connection.
 func (c *aheadConn) NetConn() net.Conn { return c.Conn }
 
-// Hijack hands over a connection that is being upgraded, with the bytes that
-// its client sent behind the request: ReverseProxy looks at the connection
-// only.
+// Hijack takes over an upgraded connection with the bytes that the client sent
+// after its request. ReverseProxy reads from the connection only and would lose
+// them.
 func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	x.begin()
 	conn, buffered, err := http.NewResponseController(x.ResponseWriter).Hijack()
@@ -156,8 +156,8 @@ func (x *exchange) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return ahead(conn, buffered.Reader), buffered, nil
 }
 
-// askForTunnel sends CONNECT and reads the answer. end is closed with the body
-// of that.
+// askForTunnel sends CONNECT and reads the response. Closing the body of the
+// response closes end.
 func askForTunnel(w *wire, req *http.Request, end io.Closer) (*http.Response, error) {
 	if err := req.Write(w); err != nil {
 		return nil, err
@@ -186,12 +186,12 @@ func askForTunnel(w *wire, req *http.Request, end io.Closer) (*http.Response, er
 	return rsp, nil
 }
 
-// tunnelHead is how long the head of an answer to CONNECT may be.
+// tunnelHead is the maximum size of the response headers to CONNECT in bytes.
 const tunnelHead = 1 << 20
 
 var errTunnelHead = errors.New("the head of the answer to CONNECT is too long")
 
-// tunnelBody is a tunnel as the body of a response.
+// tunnelBody is the response body that carries a tunnel.
 type tunnelBody struct {
 	io.Reader
 	io.Closer
@@ -200,11 +200,11 @@ type tunnelBody struct {
 
 func (b *tunnelBody) Write(p []byte) (int, error) { return b.wire.Write(p) }
 
-// CloseWrite ends what goes to the endpoint.
+// CloseWrite closes the direction to the endpoint.
 func (b *tunnelBody) CloseWrite() error { return b.wire.CloseWrite() }
 
-// refusedTunnel is the body of a response to CONNECT that is no 2xx. Its
-// connection is not used again.
+// refusedTunnel is the body of a CONNECT response that is not a 2xx. Its
+// connection is not reused.
 type refusedTunnel struct {
 	io.ReadCloser
 	end io.Closer
@@ -221,7 +221,7 @@ func newTunnelWire(conn net.Conn) *wire {
 	return w
 }
 
-// urlOf is the URL of req; that of one that has none is empty.
+// urlOf returns the URL of req, or an empty one.
 func urlOf(req *http.Request) *url.URL {
 	if req.URL == nil {
 		return new(url.URL)
@@ -229,15 +229,15 @@ func urlOf(req *http.Request) *url.URL {
 	return req.URL
 }
 
-// tunnel sends CONNECT by a connection of its own, which is the body of a 2xx
-// and ends with it. It does without net/http, which would take a length in such
-// a response for that of a body, and has no body that can be written to.
+// tunnel sends CONNECT on a separate connection, which becomes the body of a
+// 2xx response and closes with it. It bypasses net/http, which would read a
+// Content-Length in such a response and has no writable body.
 func (p *pool) tunnel(ctx context.Context, req *http.Request) (*http.Response, error) {
 	c, err := p.dialTunnel(ctx)
 	if err != nil {
 		return nil, err
 	}
-	closeBody(req) // none is sent
+	closeBody(req) // CONNECT has no body
 	end := &tunnelEnd{pool: p, conn: c, stop: context.AfterFunc(ctx, func() { _ = p.cut(c) })}
 	rsp, err := askForTunnel(c.wire, p.endpoint.connectRequest(req), end)
 	if err != nil {
@@ -248,12 +248,12 @@ func (p *pool) tunnel(ctx context.Context, req *http.Request) (*http.Response, e
 	return rsp, nil
 }
 
-// connectRequest is req as it is sent.
+// connectRequest returns req as it is sent.
 func (e *Endpoint) connectRequest(req *http.Request) *http.Request {
 	out := fork(req)
 	out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
 	if _, ok := out.Header["User-Agent"]; !ok {
-		out.Header["User-Agent"] = nil // or net/http would say its own
+		out.Header["User-Agent"] = nil // prevents net/http from sending its own
 	}
 	if out.URL == nil || out.URL.Host == "" {
 		out.URL = e.completed(urlOf(req))
@@ -261,8 +261,8 @@ func (e *Endpoint) connectRequest(req *http.Request) *http.Request {
 	return out
 }
 
-// dialTunnel makes a connection that is never idle. The attempt goes on when
-// ctx ends, since others may wait for word of the address.
+// dialTunnel makes a connection outside the idle pool. The attempt continues
+// after ctx ends, because other requests may wait for its result.
 func (p *pool) dialTunnel(ctx context.Context) (*h1Conn, error) {
 	e := p.endpoint
 	if err := p.slot(); err != nil {
@@ -296,7 +296,7 @@ func (p *pool) dialTunnel(ctx context.Context) (*h1Conn, error) {
 	}
 }
 
-// makeTunnel makes the connection that a slot was taken for.
+// makeTunnel dials for a slot that was already acquired.
 func (p *pool) makeTunnel() (*h1Conn, error) {
 	w, err := p.endpoint.dialWire()
 	if err != nil {
@@ -311,7 +311,7 @@ func (p *pool) makeTunnel() (*h1Conn, error) {
 	return c, nil
 }
 
-// dialWire makes a connection for HTTP/1.1 that net/http knows nothing of.
+// dialWire makes an HTTP/1.1 connection that net/http does not manage.
 func (e *Endpoint) dialWire() (*wire, error) {
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
 	defer cancel()
@@ -325,8 +325,7 @@ func (e *Endpoint) dialWire() (*wire, error) {
 	return newTunnelWire(conn), nil
 }
 
-// tunnelEnd is what is to be done once when a tunnel, or the answer that there
-// is none, was closed.
+// tunnelEnd runs the cleanup of a tunnel once.
 type tunnelEnd struct {
 	pool *pool
 	conn *h1Conn
@@ -338,15 +337,15 @@ func (e *tunnelEnd) Close() error {
 	return e.pool.cut(e.conn)
 }
 
-// cut ends a tunnel.
+// cut closes the connection of a tunnel.
 func (p *pool) cut(c *h1Conn) error {
 	err := c.wire.Close()
 	p.release(c)
 	return err
 }
 
-// writeHead writes the head of the response that a tunnel begins with: without
-// a length, since it has no body.
+// writeHead writes the response headers that start a tunnel, without a length
+// because a tunnel has no body.
 func writeHead(w *bufio.Writer, rsp *http.Response) error {
 	text := http.StatusText(rsp.StatusCode)
 	if _, said, ok := strings.Cut(rsp.Status, " "); ok {
@@ -355,15 +354,14 @@ func writeHead(w *bufio.Writer, rsp *http.Response) error {
 	_, _ = io.WriteString(w, "HTTP/1.1 "+statusDigits(rsp.StatusCode)+" "+text+"\r\n")
 	_ = rsp.Header.WriteSubset(w, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
 	_, _ = io.WriteString(w, "\r\n")
-	return w.Flush() // which says what went wrong before
+	return w.Flush() // returns an earlier write error, too
 }
 
 func statusDigits(code int) string {
 	return string([]byte{'0' + byte(code/100%10), '0' + byte(code/10%10), '0' + byte(code%10)})
 }
 
-// removeHopByHop drops what is said to the next hop only, but for what a proxy
-// asks of its clients.
+// removeHopByHop drops hop-by-hop headers.
 func removeHopByHop(h http.Header) {
 	for _, value := range h["Connection"] {
 		for name := range strings.SplitSeq(value, ",") {
@@ -377,7 +375,8 @@ func removeHopByHop(h http.Header) {
 	}
 }
 
-// upgrade is what h says that its connection is upgraded to, or is to be.
+// upgrade returns the protocol in the Upgrade header if h requests or confirms
+// an upgrade.
 func upgrade(h http.Header) string {
 	if len(h["Upgrade"]) == 0 || !namedInConnection(h, "Upgrade") {
 		return ""
@@ -385,8 +384,8 @@ func upgrade(h http.Header) string {
 	return h.Get("Upgrade")
 }
 
-// upgradeError returns why r cannot ask for its upgrade. ReverseProxy would take
-// that for a failure of its own.
+// upgradeError returns why the upgrade that r requests is invalid. ReverseProxy
+// would report it as a failure of the endpoint.
 func upgradeError(r *http.Request) error {
 	if strings.ContainsFunc(upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
 		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade is no printable ASCII", Close: r.ProtoMajor == 1}
@@ -394,8 +393,8 @@ func upgradeError(r *http.Request) error {
 	return nil
 }
 
-// switchError returns why a 101 is no answer to req, which did not ask for it, or
-// for something else.
+// switchError returns why a 101 response does not match the upgrade that req
+// requested.
 func switchError(req *http.Request, rsp *http.Response) error {
 	asked, got := upgrade(req.Header), upgrade(rsp.Header)
 	if got == "" || !strings.EqualFold(asked, got) {
