@@ -8,17 +8,16 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// SingleEndpoint is e where no other endpoint can take its requests: below a queue, not
-// below a balancer. That its address cannot be reached is a failure then, and no
-// refusal, so that it is answered at once, with 502: who waited would only hear
-// of it later, as a time that ran out. While e is in a back-off, requests fail
-// with the last reason.
+// SingleEndpoint adapts e for use without a balancer. A failed connection is an
+// error (502) instead of a rejection, because no other endpoint exists and a
+// queue above would only wait for its timeout. Requests during the backoff fail
+// with the last connection error.
 //
-// Admission: what e refuses for want of room is refused, and so is what was on
-// its way to the address and was not processed there. Ready waits for room; it
-// does not wait for a connection.
+// Admission: a request is rejected if e has no room, or if e proves that the
+// server did not process it. Ready waits for room, not for a connection.
 //
-// Cancellation, Body and Errors are those of e, but for the kind of that error.
+// Cancellation, Body and Errors are those of e, except for the kind of that
+// error.
 func SingleEndpoint(e *Endpoint) Service {
 	if e == nil {
 		panic("httplayer: nil endpoint")
@@ -28,8 +27,8 @@ func SingleEndpoint(e *Endpoint) Service {
 
 type alone struct{ *Endpoint }
 
-// Ready does not wait for an address that is not reached yet, or not any more,
-// and who waits for room hears of it.
+// Ready returns nil while the address is unreachable, so that callers get the
+// connection error.
 func (a *alone) Ready(ctx context.Context) error {
 	for {
 		seen := a.link.changes.Load()
@@ -52,7 +51,7 @@ func (a *alone) Call(ctx context.Context, req *http.Request) (*http.Response, er
 	if !errors.As(err, &at) || at.Reason != noConnection || !errors.Is(at.Kind, layer.ErrNotReady) {
 		return rsp, err
 	}
-	closeBody(req) // it is no refusal any more
+	closeBody(req) // the error is not a rejection, so the body must be closed
 	failure := *at
 	failure.Kind = nil
 	return nil, &failure

@@ -30,19 +30,19 @@ func ended(rsp *http.Response) bool {
 	case rsp.Body == nil || rsp.Body == http.NoBody:
 		return true
 	case rsp.StatusCode == http.StatusSwitchingProtocols:
-		return false // net/http says that its length is 0
+		return false // net/http reports length 0
 	case rsp.StatusCode == http.StatusNoContent || rsp.StatusCode == http.StatusNotModified:
 		return true
 	case rsp.Request != nil && rsp.Request.Method == http.MethodHead:
 		return true
 	case rsp.ContentLength != 0 || rsp.ProtoMajor == 0:
-		// A response made by hand may have forgotten its length.
+		// The length of a response made by hand may be missing.
 		return false
 	}
-	// In HTTP/2 trailers may follow a body that is said to be empty. Where
-	// nobody said so, net/http knows it from the end of the stream.
+	// In HTTP/2 trailers may follow a body with Content-Length 0. Without that
+	// header net/http knows the end from END_STREAM.
 	return rsp.ProtoMajor == 1 || len(rsp.Header["Content-Length"]) == 0
 }
 
-// halfCloser is a connection of which one direction can be ended.
+// halfCloser is a connection that can close its sending direction.
 type halfCloser interface{ CloseWrite() error }

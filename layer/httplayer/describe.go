@@ -6,12 +6,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Describe returns the state of the Endpoint: its address and protocol;
-// connections, those of them that are idle, and requests in flight; and what
-// is known of the way to the address: fresh (nobody tried), up or, with the
-// last error and the back-off, down. With [WithMaxConnAge] there is the age of the
-// oldest connection that takes requests, how many gave up their place because
-// of theirs, and, while it cannot be made, what is wrong with the successor.
+// Describe returns the state of the Endpoint: address, protocol, connections,
+// idle connections and requests in flight. The state of the address is fresh
+// (not tried), up, or down with the last error and backoff. With
+// [WithMaxConnAge] it has the age of the oldest connection, the number of
+// replaced ones, and the error of a successor that cannot be made.
 func (e *Endpoint) Describe() layer.Node {
 	conns1, idle1, flight1 := e.h1.usage()
 	conns2, idle2, flight2 := e.h2.usage()

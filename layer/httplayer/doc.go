@@ -1,53 +1,69 @@
-// Package httplayer is net/http both ways: an [http.Handler] and an
-// [http.RoundTripper] made of a [Service], and an [Endpoint] that is one, the
-// client of a single address. Between them stand the layers of package layer,
-// which know nothing of HTTP but what [Accessor] and [Completion] tell them.
+// Package httplayer connects net/http with package layer, on both sides.
+// [Handler] and [RoundTripper] adapt a [Service]; [Endpoint] is a Service for a
+// single address. Layers between them know HTTP only through [Accessor] and
+// [Completion].
 //
 //	net/http server → Handler ─┐
 //	                           ├→ Service → layers → Endpoint → net/http connection
 //	http.Client → RoundTripper ┘
 //
-// [Middleware] puts layers in front of a mux, in the same process.
+// [Middleware] puts layers in front of a mux in the same process.
 //
 // # Requests and responses
 //
-// A request goes through a stack as *http.Request and is never changed on the
-// way: an Endpoint sends a shallow copy that is bound to the context of Call.
-// Whoever admits a request closes its body; a refusal (an error that matches
-// [layer.ErrNotReady]) leaves it open and unread. A response lives until its
-// body was closed, and so must the context it was asked for with.
+// A request passes through a stack as *http.Request and is never modified. An
+// Endpoint sends a shallow copy with the context of Call. The service that
+// admits a request closes its body. A rejection (an error that matches
+// [layer.ErrNotReady]) leaves it open and unread. A response, and the context
+// of its request, must live until the body is closed.
 //
 // # Connections
 //
-// An Endpoint stands on [http.Transport.NewClientConn]: a pool of HTTP/1.1
-// connections, and one HTTP/2 connection. It never sends a request twice. A
-// connection that turns out dead before a byte of the request was written is
-// replaced without a word; any later failure is the caller's to judge. What
-// can be proven, and what cannot, is said at [Endpoint]. Where an address stands
-// for many servers, [WithMaxConnAge] has connections made anew now and then.
+// An Endpoint uses [http.Transport.NewClientConn]: a pool of HTTP/1.1
+// connections and one HTTP/2 connection.
+//
+// Protocol: without [WithHTTP1], [WithHTTP2] or [KeepVersion], gRPC uses HTTP/2,
+// and CONNECT and upgrades use HTTP/1.1. A request that was received by HTTP/2
+// uses HTTP/2 if the connection uses TLS or the request is of the Connect
+// protocol. All other requests use HTTP/1.1. If the server turns out not to speak
+// HTTP/2, requests other than gRPC use HTTP/1.1 until it does.
+//
+// Cleartext: an Endpoint without [WithTLS] rejects requests whose URL is https;
+// see [WithCleartextHTTPS].
+//
+// Forms: a received HTTP/1 request keeps an absolute target and version 1.0.
+// These have their own connections.
+//
+// Tunnels: CONNECT uses a new HTTP/1.1 connection. The body of a 2xx response is
+// an [io.ReadWriteCloser] with a CloseWrite. Tunnels and upgraded connections are
+// in flight until they are closed or their context ends.
+//
+// Age: with [WithMaxConnAge], the first request that finds a connection too old
+// still uses it and starts a successor in the background. Once that is connected,
+// the old connection finishes its requests and closes. If it cannot be made, the
+// old connection stays in use. No request waits or fails because of it.
 //
 // # Errors
 //
-// [Handler] and [Middleware] answer in HTTP, or in gRPC, with the status that
-// [StatusFromError] gives an error. They are those of linkerd's proxy. A [StatusError]
-// chooses its own.
+// [Handler] and [Middleware] answer errors in HTTP or gRPC with the status of
+// [StatusFromError], which follows linkerd's proxy. A [StatusError] chooses its
+// own status.
 //
-// # Sending again
+// # Retries
 //
-// What retries and hedges ask of HTTP, [Replayer] answers: which requests may be
-// sent again, with which body, and when. [Classify] says what a response means.
-// [NewStack] gives both to the layers of a stack.
+// [Replayer] tells retries and hedges which requests may be sent again, with
+// which body, and when. [Classify] gives the meaning of a response. [NewStack]
+// passes both to the layers of a stack.
 //
 // # Panics
 //
-// The rule of package layer holds: see "Panics" there. A panic of a handler is that
-// of net/http. One of a dial function or a TLS callback is a failure to connect, and
-// one of a request body, or of a body that Peek reads, is the error of that body. All
-// are a [layer.PanicError]. The methods of a net.Conn that is given to this package
-// must not panic, because net/http calls them on its own goroutines.
+// See "Panics" in package layer. net/http handles the panic of a handler. A
+// panic of a dial function or TLS callback is a failed connection. A panic of a
+// body is an error of that body. All are a [layer.PanicError]. Methods of a
+// net.Conn given to this package must not panic, because net/http calls them on
+// its own goroutines.
 //
-// # Stacks to begin with
+// # Example stacks
 //
-// Three examples run, and print their trees: that of a client, of a gateway and
-// of a server.
+// Three examples run and print their layers: a client, a gateway and a server.
 package httplayer

@@ -12,99 +12,30 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Endpoint is the client of one address, on connections of its own. It is a
-// [Service], safe for concurrent use.
+// Endpoint is the HTTP client of one address. It is a [Service], safe for
+// concurrent use. "Connections" in the package documentation has the choice of
+// the protocol, tunnels, and the age of connections.
 //
-// Admission: HTTP/1.1 connections take one request each. The idle one that was
-// used last is used next; with none idle, Call connects, up to [WithMaxConns].
-// HTTP/2 has one connection, made by whoever comes first for all who come
-// meanwhile, and as many requests on it as the server's SETTINGS allow: it is
-// used only once these have come, so that even the first burst is counted
-// right. A request holds its place until its response ended; one that was
-// cancelled, where the server has been silent since, until it is heard of
-// again. A connection whose server stays silent for 30 s after that leads
-// nowhere: the next request has another one made. Whatever is beyond that is
-// refused at once. An Endpoint is ready, with or without a connection, until
-// connecting fails. Call connects; Ready does so only after a failure.
+// Admission: an HTTP/1.1 connection takes one request. Call uses the idle
+// connection that was used last, or connects, up to [WithMaxConns]. HTTP/2 has
+// one connection with as many requests as the server's SETTINGS allow. Requests
+// beyond that are rejected at once. An unreachable address rejects all requests
+// until Ready, or the first Call after a backoff of at most 1 s, has connected.
 //
-// Protocol: without [WithHTTP1], [WithHTTP2] or [KeepVersion], gRPC goes by HTTP/2 and CONNECT
-// and requests to upgrade the connection go by HTTP/1.1. What else came by HTTP/2
-// goes by HTTP/2 if the connection uses TLS or if it is a request of the Connect
-// protocol. All other requests go by HTTP/1.1. A cleartext server that speaks
-// HTTP/2 alone needs H2.
+// Cancellation: when the context of a request ends before its body was closed,
+// an HTTP/1.1 connection is closed and an HTTP/2 stream is reset. A canceled
+// stream counts as in flight until the server sends anything.
 //
-// A server that turns out not to speak HTTP/2 gets by HTTP/1.1 what came by
-// HTTP/2, unless that is gRPC or [WithHTTP2] was given. It says so by an answer that is
-// none of HTTP/2, or in the TLS handshake; a connection that ends before a word
-// was said is one that could not be made. What it said counts until it speaks
-// HTTP/2 on a connection that is to be one of HTTP/1.1, or there is none to be
-// had, or one that was just made ends unanswered. What comes by HTTP/1.1 to a
-// server whose TLS handshake says that it speaks HTTP/2 alone fails, which is no
-// refusal; what comes by HTTP/2 is served on.
+// Body: the response body must be closed. A request body may still be in a Read
+// when Call returns an error. Close waits for a Read of an HTTP/2 request body
+// (golang/go#80085), so closing that body should end its Read.
 //
-// An address that cannot be reached: the request is refused, untouched, and so
-// are those that follow, at once. Ready tries again, one attempt at a time,
-// after a back-off of 1 s at most (see [WithBackoff]), and keeps the connection that it made; where requests come by
-// both versions of HTTP, by the one and then by the other. Where nobody is in
-// Ready, the first Call after the back-off tries; a refusal says as its After
-// when that is.
-//
-// Cleartext: an Endpoint without [WithTLS] rejects a request whose URL is https,
-// before it connects. [WithCleartextHTTPS] permits it. A request of a [Handler] has
-// the scheme https only if its client sent an absolute target with that scheme.
-//
-// Age: with [WithMaxConnAge], the first request that finds a connection too old
-// goes by it all the same, and has a successor made in the background. When
-// that is there, an HTTP/2 connection takes no new streams, finishes those it
-// has (see [WithMaxConnAgeGrace]), and is closed; an HTTP/1.1 connection is closed
-// at once if it is idle, and else after its response. If the successor cannot be
-// made, or would take no requests, the old connection serves on, and it is tried
-// again after the back-off. So no request waits, fails or is refused because of
-// it. There is one successor in the making at a time. A connection that gets no
-// requests is left as it is, and so is one that was upgraded.
-//
-// Errors are a [layer.Error] that names the address. An Endpoint never sends a
-// request twice. It refuses one, or moves it to another connection, where
-// there is proof that the endpoint did not process it and that no byte of its
-// body was read:
-//
-//   - the connection could not be made;
-//   - an HTTP/1.1 connection was lost before one byte of the request was
-//     written (bytes are counted under net/http);
-//   - the HTTP/2 connection closed, or the server was going away, before a
-//     stream was opened;
-//   - the server reset the stream with REFUSED_STREAM, or its GOAWAY says that
-//     the stream came too late (RFC 9113, section 8.7).
-//
-// There is no proof once a byte was written to an HTTP/1.1 connection: that a
-// server closed an idle connection just as a request came may be all that
-// happened, and it may not. Such an error is no refusal; it is up to a retry
-// to know whether the request may be sent again.
-//
-// Forms: an HTTP/1 request that a server received goes out as it came. One whose
-// target was in absolute form keeps that, on connections that take no others;
-// one of HTTP/1.0 stays one, and that or an empty Host has a connection for
-// itself. Where WithMaxConns leaves no room, an idle one of another form gives way.
-// No length is said for a body that is not there, unless the client said it.
-//
-// Tunnels: CONNECT always goes by HTTP/1.1, on a connection that is made for it.
-// The body of a 2xx is an [io.ReadWriteCloser] with a CloseWrite: the tunnel, and
-// lengths said in its head mean nothing. It is in flight until it is closed, or
-// its context ends, and so is an upgraded connection.
-//
-// Cancellation: when the context of a request ends, before its body was
-// closed, an HTTP/1.1 connection is closed, upgraded or not, and an HTTP/2 stream
-// is reset.
-//
-// Body: the response body must be closed, as with any [http.RoundTripper]; an
-// HTTP/1.1 connection is free again when it was read to its end. The body of a
-// request that failed may still be in a Read when Call returns. In HTTP/2,
-// Close waits for a Read of the request body that is under way
-// (golang/go#80085), so the Close of that should end its Read.
-//
-// When the context given to NewEndpoint ends, Call refuses with
-// [layer.ErrClosed], idle connections are closed, and the others are when the
-// response on them ends.
+// Errors: a [layer.Error] with the address. A rejection means that the server
+// did not process the request: connecting failed, no byte was written, or
+// HTTP/2 says so (REFUSED_STREAM, GOAWAY). Any other error is not a rejection,
+// and an Endpoint never sends a request twice. When the context given to
+// NewEndpoint ends, Call rejects with [layer.ErrClosed] and connections close
+// once they are idle.
 type Endpoint struct {
 	addr   string
 	opts   endpointOptions

@@ -17,26 +17,26 @@ func isGRPC(r *http.Request) bool { return r.ProtoMajor == 2 && hasGRPCType(r) }
 
 const grpcType = "application/grpc"
 
-// hasGRPCType reports whether r is a request of gRPC or gRPC-Web.
+// hasGRPCType reports whether r is a gRPC or gRPC-Web request.
 func hasGRPCType(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType)
 }
 
-// isGRPCWeb reports whether r is one of gRPC-Web, which goes by HTTP/1.1 as well.
+// isGRPCWeb reports whether r is a gRPC-Web request, which may use HTTP/1.1.
 func isGRPCWeb(r *http.Request) bool {
 	return strings.HasPrefix(r.Header.Get("Content-Type"), grpcType+"-web")
 }
 
-// isConnectRPC reports whether r is a request of the Connect protocol, some of
-// whose streams need HTTP/2.
+// isConnectRPC reports whether r is a request of the Connect protocol. Some of
+// its streams need HTTP/2.
 func isConnectRPC(r *http.Request) bool {
 	return r.Header.Get("Connect-Protocol-Version") != "" ||
 		strings.HasPrefix(r.Header.Get("Content-Type"), "application/connect+") ||
 		r.Method == http.MethodGet && r.URL != nil && strings.Contains(r.URL.RawQuery, "connect=v1")
 }
 
-// setStatus writes a gRPC status into a header or trailer. An empty message
-// is left out.
+// setStatus writes a gRPC status into headers or trailers, and message unless
+// it is empty.
 func setStatus(h http.Header, code uint32, message string) {
 	h.Set("Grpc-Status", strconv.FormatUint(uint64(code), 10))
 	if message != "" {
@@ -44,8 +44,8 @@ func setStatus(h http.Header, code uint32, message string) {
 	}
 }
 
-// percentEncode is the encoding of grpc-message in gRPC's PROTOCOL-HTTP2.md:
-// bytes that are not printable ASCII, and %, become %XX.
+// percentEncode encodes grpc-message as gRPC's PROTOCOL-HTTP2.md does: % and
+// bytes outside printable ASCII become %XX.
 func percentEncode(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -58,9 +58,8 @@ func percentEncode(s string) string {
 	return b.String()
 }
 
-// grpcBody is the body of a gRPC response. If it breaks off it ends all the
-// same, with a status in the trailers: without it a client would see a reset
-// and have to guess.
+// grpcBody is the body of a gRPC response. If the body fails, it ends with a
+// status in the trailers, because a reset would give the client no reason.
 type grpcBody struct {
 	io.ReadCloser
 	req     *http.Request

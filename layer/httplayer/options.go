@@ -10,13 +10,13 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// EndpointOption sets how an [Endpoint] connects.
+// EndpointOption configures an [Endpoint].
 type EndpointOption interface{ apply(o *endpointOptions) }
 
 type endpointOptions struct {
 	protocol       protocol
 	maxConns       int
-	maxIdle        int // below 0: no bound
+	maxIdle        int // -1 is unlimited
 	idleTimeout    time.Duration
 	connectTimeout time.Duration
 	maxAge         time.Duration
@@ -36,8 +36,8 @@ func (f endpointOption) apply(o *endpointOptions) { f(o) }
 type protocol int
 
 const (
-	auto       protocol = iota // by what the request and the connection say
-	asReceived                 // as the request came
+	auto       protocol = iota // chosen by request and connection
+	asReceived                 // the version in which the request was received
 	http1
 	http2
 )
@@ -46,12 +46,12 @@ func (p protocol) String() string {
 	return [...]string{"auto", "as received", "http/1.1", "h2"}[p]
 }
 
-// isFixed reports whether the server is taken to speak one version of HTTP only.
+// isFixed reports whether all requests use one version of HTTP.
 func (p protocol) isFixed() bool { return p == http1 || p == http2 }
 
-// KeepVersion makes an Endpoint send a request by HTTP/2 if it came by HTTP/2
-// (ProtoMajor is 2 or more), in cleartext too, and by HTTP/1.1 otherwise. It is
-// for proxies whose clients chose the version that the server speaks.
+// KeepVersion makes an Endpoint send a request by HTTP/2 if it was received by
+// HTTP/2 (ProtoMajor is 2 or more), also in cleartext, and else by HTTP/1.1. It
+// is for proxies whose clients chose the version that the server speaks.
 func KeepVersion() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = asReceived })
 }
@@ -62,91 +62,86 @@ func WithHTTP1() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = http1 })
 }
 
-// WithHTTP2 makes an Endpoint send every request by HTTP/2, with prior knowledge. A
-// request to upgrade the connection still goes by HTTP/1.1: HTTP/2 has no
-// such thing.
+// WithHTTP2 makes an Endpoint send every request by HTTP/2 with prior
+// knowledge. A request to upgrade the connection still goes by HTTP/1.1,
+// because HTTP/2 has no upgrade.
 func WithHTTP2() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.protocol = http2 })
 }
 
-// WithMaxConns bounds the HTTP/1.1 connections of an Endpoint, those being dialled
-// and those upgraded included; at n the next request is refused. Beside them
-// there may be the one that is to take the place of another, see [WithMaxConnAge];
-// requests are n at the most all the same. The default, and any n below 1,
-// means no bound. HTTP/2 has its own: one connection, and
-// as many streams as the server allows.
+// WithMaxConns limits the HTTP/1.1 connections of an Endpoint, including those
+// being dialed and upgraded ones. A request beyond n is rejected. A successor
+// of an old connection (see [WithMaxConnAge]) is not counted. The default, and
+// any n below 1, is unlimited. HTTP/2 uses one connection with as many streams
+// as the server allows.
 func WithMaxConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxConns = n })
 }
 
-// WithMaxIdleConns bounds the HTTP/1.1 connections that an Endpoint keeps for the
-// next request: one that is n+1 is closed. With 0 each is for one request. The
-// default, and any n below 0, means no bound.
+// WithMaxIdleConns limits the idle HTTP/1.1 connections of an Endpoint. With 0
+// each connection serves one request. The default, and any n below 0, is
+// unlimited.
 func WithMaxIdleConns(n int) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxIdle = n })
 }
 
-// WithIdleTimeout is how long an HTTP/1.1 connection is kept for the next request.
-// The default is 3 s, as in linkerd's proxy; a d of 0 or less means that too.
-// An HTTP/2 connection is kept for as long as it works.
+// WithIdleTimeout sets how long an idle HTTP/1.1 connection is kept. The
+// default, also for d <= 0, is 3 s as in linkerd's proxy. HTTP/2 connections
+// are kept until they fail.
 func WithIdleTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.idleTimeout = d })
 }
 
-// WithMaxConnAge is how old a connection may become before a new one takes its
-// place; see "Age" at [Endpoint]. Each connection draws its own limit, from a
-// tenth below d to a tenth above, as gRPC's MAX_CONNECTION_AGE does, so that
-// those which were made together do not end together.
+// WithMaxConnAge sets the age at which a connection is replaced; see "Age" at
+// [Endpoint]. Each connection draws a limit within a tenth of d, as gRPC's
+// MAX_CONNECTION_AGE does, so that connections made together are not replaced
+// together. A d below a second counts as a second.
 //
-// The default, and a d of 0 or less, is no limit, as in linkerd's proxy: where
-// an address stands for one process, or somebody tells of new ones, a new
-// connection leads to where the old one did, for the price of a handshake.
-// Give one where an address stands for many, as that of a Kubernetes Service or
-// a load balancer does: an HTTP/2 connection stays with the process that it was
-// given, whatever others come up. Start from 5 minutes: they have their share
-// within about that time. A d below a second counts as a second.
+// The default, and d <= 0, is no limit, because an address usually stands for
+// one process. Set it where an address stands for many, such as a Kubernetes
+// Service or a load balancer. There an HTTP/2 connection would never reach
+// processes started later. Start with 5 minutes: new processes get their share
+// in about that time.
 func WithMaxConnAge(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.maxAge = d })
 }
 
-// WithMaxConnAgeGrace is how long an HTTP/2 connection that was too old may go on
-// with the streams that it has when its successor took its place. After that it
-// is closed, and what is still open on it fails as on a connection that was
-// lost. The default, and a d of 0 or less, is for as long as they take: without
-// this option no request ever fails for the age of a connection. Without
-// [WithMaxConnAge] it means nothing.
+// WithMaxConnAgeGrace sets how long an HTTP/2 connection keeps its open streams
+// after its successor took over. After that it is closed and its streams fail.
+// The default, and d <= 0, is no limit. It has no effect without
+// [WithMaxConnAge].
 func WithMaxConnAgeGrace(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.grace = d })
 }
 
-// WithPing sends a PING on an HTTP/2 connection after an interval in which nothing
-// was received, whether requests are open or not. The connection is closed if the
-// answer takes longer than timeout, and its requests fail. So a server that is gone
-// or frozen is noticed within interval plus timeout. The default, and an interval of
-// 0 or less, is no PING; a timeout of 0 or less means 15 s. Servers of grpc-go close
-// connections with frequent PINGs.
+// WithPing sends a PING on an HTTP/2 connection that received nothing for
+// interval, with or without open requests. Without an answer within timeout,
+// the connection is closed and its requests fail. A server that froze is thus
+// detected within interval plus timeout. The default, and interval <= 0, is no
+// PING; timeout <= 0 is 15 s. grpc-go servers close connections with frequent
+// PINGs.
 func WithPing(interval, timeout time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		o.pingInterval, o.pingTimeout = max(interval, 0), max(timeout, 0)
 	})
 }
 
-// WithConnectTimeout bounds the making of a connection: TCP, TLS, and the server's
-// SETTINGS in HTTP/2. The default is 1 s, as in linkerd's proxy; a d of 0 or
-// less means that too.
+// WithConnectTimeout limits the time to connect: TCP, TLS, and for HTTP/2 the
+// server's SETTINGS. The default, also for d <= 0, is 1 s as in linkerd's
+// proxy.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff is how long an Endpoint leaves an address alone that could not be
-// reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
-// that makes no sense is corrected, see OrDefault there.
+// WithBackoff sets the pauses between attempts to connect to an unreachable
+// address. The default is 100 ms to 1 s with a tenth of jitter. Invalid values
+// are corrected, see OrDefault there.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
-// WithDialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
-// socket, or a network in memory. The network is "tcp".
+// WithDialContext replaces the dialer, which is a zero [net.Dialer], for
+// example for Unix sockets. The network is "tcp".
 func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("httplayer: nil dial function")
@@ -154,15 +149,14 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// WithTLS makes an Endpoint connect by TLS. It takes a copy of cfg. A ServerName
-// that is empty becomes the host of the address; NextProtos are set here. The
-// server must agree to the protocol that the request asks for; with neither [WithHTTP1]
-// nor [WithHTTP2], a request by HTTP/2 to a server that does not goes by HTTP/1.1, see
-// [Endpoint].
+// WithTLS makes an Endpoint connect by TLS with a copy of cfg; nil is the
+// default configuration of crypto/tls. An empty ServerName becomes the host of
+// the address, and NextProtos are set here. The server must agree to the
+// protocol of the request; only without [WithHTTP1] and [WithHTTP2] may HTTP/2
+// fall back to HTTP/1.1, see [Endpoint].
 //
-// A nil cfg is the default configuration of crypto/tls. Without this option
-// connections are cleartext, and a request whose URL is https is rejected, see
-// [WithCleartextHTTPS].
+// Without this option connections are cleartext, and requests whose URL is
+// https are rejected, see [WithCleartextHTTPS].
 func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) {
 		if o.tls = cfg.Clone(); cfg == nil {
@@ -171,10 +165,11 @@ func WithTLS(cfg *tls.Config) EndpointOption {
 	})
 }
 
-// WithCleartextHTTPS makes an Endpoint without [WithTLS] send requests whose URL is https.
-// By default it rejects them with a [StatusError] of 421, because their headers
-// and bodies would be on the wire in cleartext. It is for a dialler that adds TLS
-// itself (see [WithDialContext]), and for proxies that forward absolute targets.
+// WithCleartextHTTPS makes an Endpoint without [WithTLS] send requests whose
+// URL is https. By default it rejects them with a [StatusError] of 421, because
+// their content would be sent in cleartext. It is for dialers that add TLS
+// themselves (see [WithDialContext]) and for proxies that forward absolute
+// targets.
 func WithCleartextHTTPS() EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.cleartextHTTPS = true })
 }

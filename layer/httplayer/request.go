@@ -11,8 +11,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// outgoing is a request as it is given to net/http: a shallow copy, bound to
-// the context of Call, whose body can be withdrawn.
+// outgoing is a request for net/http: a shallow copy with the context of Call
+// and a body that can be withdrawn.
 type outgoing struct {
 	*http.Request
 	body *guard // nil if there is no body
@@ -37,8 +37,8 @@ func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {
 	return out
 }
 
-// completed fills in what net/http insists on. The connection is there
-// already, so it decides nothing but the Host of a request that has none.
+// completed adds the scheme and host that net/http requires. They only set the
+// Host of a request without one, because the connection exists already.
 func (e *Endpoint) completed(u *url.URL) *url.URL {
 	filled := *u
 	if filled.Scheme == "" {
@@ -50,19 +50,19 @@ func (e *Endpoint) completed(u *url.URL) *url.URL {
 	return &filled
 }
 
-// withdraw takes the request back from net/http, and reports whether its body
-// is as it was: not read from, and not closed.
+// withdraw takes the request back from net/http. It reports whether the body
+// was neither read nor closed.
 func (o outgoing) withdraw() bool { return o.body == nil || o.body.withdraw() }
 
-// admit lets net/http have the body for good.
+// admit gives the body to net/http; it can no longer be withdrawn.
 func (o outgoing) admit() {
 	if o.body != nil {
 		o.body.admit()
 	}
 }
 
-// fail is for a request that net/http was given and will not serve: as with
-// any RoundTripper its body gets closed, and net/http forgets to at times.
+// fail closes the body of a request that net/http was given and does not serve,
+// because net/http does not always close it.
 func (o outgoing) fail() {
 	o.admit()
 	if o.body != nil {
@@ -70,10 +70,10 @@ func (o outgoing) fail() {
 	}
 }
 
-// blame is err, with which net/http gave the request up, as what it is: the
-// endpoint's fault, or that of whoever was to give the body. What ended ctx is
-// the endpoint's, unless it was the body that was awaited then: that of an upload,
-// for who holds a conversation may have said all that there is to say.
+// blame marks err of net/http as the fault of the endpoint or of the request
+// body. The end of ctx is the fault of the endpoint, unless an upload was
+// waiting for its body. A conversation may have sent everything already, so its
+// wait does not count.
 func (o outgoing) blame(ctx context.Context, err error) error {
 	var broken *error
 	if o.body != nil {
@@ -90,12 +90,12 @@ func (o outgoing) blame(ctx context.Context, err error) error {
 	return &peerError{err}
 }
 
-// isTalk reports whether the body of a request may be one side of a conversation,
-// and not an upload.
+// isTalk reports whether the request body may be one side of a conversation and
+// not an upload.
 func isTalk(r *http.Request) bool { return r.ProtoMajor == 2 && r.ContentLength < 0 || isGRPC(r) }
 
-// bodyError says that the body of a request could not be read to its end. It
-// says nothing of the endpoint.
+// bodyError reports that a request body could not be read. It does not count
+// against the endpoint.
 type bodyError struct {
 	what string
 	err  error
@@ -104,19 +104,19 @@ type bodyError struct {
 func (e *bodyError) Error() string { return "the body of the request " + e.what + ": " + e.err.Error() }
 func (e *bodyError) Unwrap() error { return e.err }
 
-// guard is a request body that can be taken back until the first Read: what
-// net/http does to it before that is put off until the request is admitted.
+// guard is a request body that can be withdrawn until its first Read. A Close
+// before the request is admitted takes effect after that.
 type guard struct {
 	body      io.ReadCloser
-	left      int64 // of it, if it is sized
+	left      int64 // remaining bytes, if the length is known
 	sized     bool
 	talk      bool
 	state     atomic.Uint32
 	wantClose atomic.Bool
 	closed    atomic.Bool
 	reading   atomic.Bool
-	awaited   atomic.Bool           // a Read was under way when it was closed
-	broken    atomic.Pointer[error] // what Read failed with by itself
+	awaited   atomic.Bool           // a Read was waiting when the body was closed
+	broken    atomic.Pointer[error] // error of Read, unless caused by Close
 }
 
 const (
@@ -142,14 +142,14 @@ func (g *guard) Read(p []byte) (int, error) {
 	if g.sized && (g.left < 0 || g.left > 0 && errors.Is(err, io.EOF)) {
 		why = errLength
 	}
-	// Once net/http closed it, a Read fails for that.
+	// After Close, a Read fails because of that.
 	if why != nil && !errors.Is(why, io.EOF) && !g.wantClose.Load() {
 		g.broken.CompareAndSwap(nil, &why)
 	}
 	return n, err
 }
 
-// readBody is called by net/http on its own goroutines.
+// readBody runs on goroutines of net/http.
 func (g *guard) readBody(p []byte) (n int, err error) {
 	defer panics.Recover(&err)
 	return g.body.Read(p)
@@ -184,7 +184,7 @@ func (g *guard) admit() bool {
 
 func (g *guard) withdraw() bool { return g.state.CompareAndSwap(bodyUntouched, bodyWithdrawn) }
 
-// closeBody is for a request whose body nobody will read.
+// closeBody closes the body of a request that is not sent.
 func closeBody(req *http.Request) {
 	if req.Body != nil {
 		_ = req.Body.Close()

@@ -5,12 +5,10 @@ import (
 	"net/http"
 )
 
-// RoundTripper returns svc as the transport of an [http.Client] (see
-// [http.RoundTripper]). It calls svc with the context of the request, returns
-// its errors as they are, and does not change the request. A request that svc
-// did not take has its body closed here; closing that of one it served is up
-// to svc. It is safe for concurrent use, as svc is.
-// A nil svc panics.
+// RoundTripper adapts svc to the transport of an [http.Client]. It calls svc
+// with the context of the request and returns its errors unchanged. It closes
+// the body of a rejected request; svc closes that of a request that it served.
+// It is safe for concurrent use, as svc is. It panics if svc is nil.
 func RoundTripper(svc Service) http.RoundTripper {
 	if svc == nil {
 		panic("httplayer: nil service")
@@ -32,8 +30,7 @@ func (t roundTripper) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, err
 	}
 	if rsp.Body == nil {
-		// Whoever makes a response by hand may do without a body; readers of
-		// net/http's responses may not.
+		// A response made by hand may have a nil body, one of net/http may not.
 		rsp.Body = http.NoBody
 	}
 	return rsp, nil

@@ -17,54 +17,38 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Server serves connections that somebody else accepted by net/http: it is the
-// [tcplayer.Server] at the end of tcplayer.Serve, tcplayer.DetectTLS and
-// tcplayer.Detect.
+// Server serves accepted connections by net/http. It is the [tcplayer.Server]
+// at the end of tcplayer.Serve, tcplayer.DetectTLS and tcplayer.Detect:
 //
 //	tcplayer.Serve → Detect … → Server ─┬ HTTP/1.1 → Guard ─┬→ net/http → Handler
 //	                                    └ HTTP/2 → GOAWAY ──┘
 //
-// HTTP/1.1 is guarded (see [Guard]); HTTP/2 is that of prior knowledge, which
-// is what is inside of TLS that ended before. The RemoteAddr of a request is that
-// of its connection, and so is the [http.LocalAddrContextKey] of its context; the
-// connection itself is what [ConnFromContext] returns. The context of a request has the
-// values of the ctx given to Call, and ends with the connection at the latest.
+// HTTP/1.1 is checked by a [Guard]. HTTP/2 needs prior knowledge, because TLS
+// ends before the Server. [ConnFromContext] returns the connection of a
+// request. The context of a request has the values of the ctx given to Call and
+// ends with the connection at the latest.
 //
-// # Limits
+// Limits: see [ServerOption]. The defaults are 100 streams per HTTP/2
+// connection, headers of 32 KiB within 5 s, no pause of a request body above 10
+// s, no pause of the client's reading above 5 minutes, and 100 stream resets
+// per second. Idle connections are kept, as in linkerd's proxy.
 //
-// What a client may cost has bounds, each with an option to change it or switch
-// it off: 100 streams for each connection of HTTP/2, a header of 32 KiB that
-// comes within 5 s, a request body that does not stand still for 10 s, a
-// response that the client reads within 5 minutes, and 100 streams a second that
-// it takes back. They are there for those who would hold memory, goroutines and
-// upstream requests for nothing. HTTP/2 connections and kept HTTP/1.1 ones may
-// be idle for as long as they like, as in linkerd's proxy.
+// Draining ([WithDrainOnDone], [Server.Drain]): every connection is still
+// served, also new ones, until it can close. HTTP/2 clients get a first GOAWAY,
+// and after its PING returns, or after [WithDrainTimeout], the final one;
+// streams finish. HTTP/1.1 responses say Connection: close, and idle
+// connections are closed after that timeout. Upgraded connections and tunnels
+// are waited for. Nothing is cut before the ctx of Call ends.
 //
-// # Draining
-//
-// When draining begins ([WithDrainOnDone], [Server.Drain]) every connection is still
-// served, also those that come after that, and each is brought to its end:
-//
-//   - HTTP/2: the client is told to open no more streams, by a GOAWAY that
-//     still takes those which are on their way. When a PING says that the client
-//     has read it, or after a second ([WithDrainTimeout]), net/http sends the GOAWAY
-//     that names the last stream, finishes the streams, and closes.
-//   - HTTP/1.1: answers that begin now ask the client to close. After a second,
-//     those who stayed idle are closed, and those on which nothing was said yet;
-//     the others once they are answered.
-//   - upgraded connections and tunnels are waited for.
-//
-// Nothing is cut before the ctx of Call ends; tcplayer.Serve ends it once the
-// grace is over.
-//
-// A Server starts nothing that outlives its Calls. It is safe for concurrent use.
+// A Server starts nothing that outlives its Calls. It is safe for concurrent
+// use.
 type Server struct {
 	serverOptions
 	handler http.Handler
 	h1      *http.Server
 
 	draining atomic.Bool
-	begun    context.Context //nolint:containedctx // it ends when draining begins
+	begun    context.Context //nolint:containedctx // ends when draining starts
 	begin    context.CancelFunc
 	lastCall sync.Once
 	cut      cutOff
@@ -75,7 +59,7 @@ type Server struct {
 
 var _ tcplayer.Server = (*Server)(nil)
 
-// NewServer returns a Server that serves requests by h. A nil h panics.
+// NewServer returns a Server that serves requests by h. It panics if h is nil.
 func NewServer(h http.Handler, opts ...ServerOption) *Server {
 	if h == nil {
 		panic("httplayer: nil handler")
@@ -89,18 +73,18 @@ func NewServer(h http.Handler, opts ...ServerOption) *Server {
 	return s
 }
 
-// Ready returns nil: a Server that drains serves what was accepted before.
+// Ready returns nil, also while draining, because accepted connections are
+// still served.
 func (s *Server) Ready(context.Context) error { return nil }
 
-// Call serves the requests of conn until that is over, which is when it was
-// closed and its handlers have returned. Of a connection that a handler hijacked,
-// that is when whoever did it has closed it. When ctx ends, the connection is
-// closed at once and the contexts of its requests end; Call returns then, as soon
-// as the handlers do.
+// Call serves the requests of conn until the connection is closed and its
+// handlers have returned. A hijacked connection ends when its new owner closes
+// it. When ctx ends, the connection is closed at once and the contexts of its
+// requests end.
 //
-// Errors: a refusal ([layer.ErrNotReady]) if ctx is done already; an
-// [layer.Error] with the cause of ctx for a connection that was cut, or with
-// [layer.ErrTimeout] for one on which nothing was said.
+// Errors: a rejection ([layer.ErrNotReady]) if ctx has ended before; a
+// [layer.Error] with the cause of ctx for a connection that was cut; one with
+// [layer.ErrTimeout] for a connection without a first byte.
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{
@@ -127,10 +111,10 @@ func (s *Server) leave() {
 	}
 }
 
-// Drain begins to drain, for good, and waits until no connection is left. If ctx
-// ends first, those that are left go on, and Drain returns an [layer.Error]
-// that says how many they are and matches the cause of ctx; with a ctx that is
-// done it does not wait. It may be called again, and by several at once.
+// Drain starts draining, permanently, and waits until no connection is left. If
+// ctx ends first, the remaining connections continue, and Drain returns a
+// [layer.Error] with their number and the cause of ctx. It may be called
+// several times, also concurrently.
 func (s *Server) Drain(ctx context.Context) error {
 	start := time.Now()
 	s.drain()
@@ -145,7 +129,7 @@ func (s *Server) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether draining has begun.
+// Draining reports whether draining has started.
 func (s *Server) Draining() bool { return s.draining.Load() }
 
 func (s *Server) drain() {
@@ -153,14 +137,14 @@ func (s *Server) drain() {
 	s.begin()
 }
 
-// closeIdle closes the HTTP/1.1 connections that are idle, and has net/http
-// close the others after the answer. net/http's own Shutdown would drop requests
-// that have just been read.
+// closeIdle closes idle HTTP/1.1 connections and makes net/http close the
+// others after their response. net/http's Shutdown would drop requests that
+// were just read.
 func (s *Server) closeIdle() {
 	s.lastCall.Do(func() { s.h1.SetKeepAlivesEnabled(false) })
 }
 
-// Describe shows the number of connections and the limits.
+// Describe returns the number of connections and the limits.
 func (s *Server) Describe() layer.Node {
 	n := layer.Node{Name: "server", State: layer.State{
 		{Key: "connections", Value: s.conns.Load()}, {Key: "draining", Value: s.Draining()},
@@ -176,7 +160,7 @@ func (s *Server) Describe() layer.Node {
 func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	c, ok := r.Context().Value(connKey{}).(*accepted)
 	if !ok || !c.enter() {
-		return // the connection is closed, and nobody would read the answer
+		return // the connection is closed, so a response would be lost
 	}
 	defer c.leave()
 	if r.ProtoMajor == 1 && s.draining.Load() && r.Header.Get("Upgrade") == "" && r.Method != http.MethodConnect {
@@ -184,7 +168,7 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if body := s.pace(w, r, c); body != nil {
 		defer body.stop()
-		own := r.WithContext(r.Context()) // the server looks at its own
+		own := r.WithContext(r.Context()) // the server keeps using its own request
 		own.Body = body
 		defer handBack(r, own)
 		r = own
@@ -194,10 +178,9 @@ func (s *Server) serveHTTP(w http.ResponseWriter, r *http.Request) {
 
 type connKey struct{}
 
-// ConnFromContext returns the connection that a request came by to a [Server], as that
-// was given it: tcplayer.OriginalDst and tcplayer.TLSState tell more of it. It
-// must not be read, written or closed. Of the context of any other request it
-// returns nil.
+// ConnFromContext returns the connection of a request to a [Server], or nil.
+// Use it with tcplayer.OriginalDst and tcplayer.TLSState. It must not be read,
+// written or closed.
 func ConnFromContext(ctx context.Context) net.Conn {
 	if c, ok := ctx.Value(connKey{}).(*accepted); ok {
 		return c.Conn

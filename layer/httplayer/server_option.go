@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ServerOption sets how a [Server] works.
+// ServerOption configures a [Server].
 type ServerOption interface{ apply(o *serverOptions) }
 
 type serverOption func(*serverOptions)
@@ -15,7 +15,7 @@ type serverOption func(*serverOptions)
 func (f serverOption) apply(o *serverOptions) { f(o) }
 
 type serverOptions struct {
-	drainOn       context.Context //nolint:containedctx // not a request's: it ends when draining is to begin
+	drainOn       context.Context //nolint:containedctx // its end starts draining
 	patience      time.Duration
 	maxHeader     int
 	headerTimeout time.Duration
@@ -29,85 +29,79 @@ type serverOptions struct {
 	log           *slog.Logger
 }
 
-// WithDrainOnDone begins to drain when ctx ends. Give it the ctx of tcplayer.Serve: that
-// closes the listener then, and lets the connections end by themselves.
+// WithDrainOnDone starts draining when ctx ends. Use the ctx of tcplayer.Serve,
+// which then closes the listener and lets the connections finish.
 func WithDrainOnDone(ctx context.Context) ServerOption {
 	return serverOption(func(o *serverOptions) { o.drainOn = ctx })
 }
 
-// WithDrainTimeout is how long draining waits for a client of HTTP/2 to say that it
-// knows, and for a client of HTTP/1.1 to send another request on an idle
-// connection: with that, it can be told. The default is 1 s; with a d of 0 or
-// less, idle connections are closed at once, and requests that are on their way
-// to them are lost. A client that has said nothing since it connected has as much, and
-// 100 ms at least.
+// WithDrainTimeout sets how long draining waits for an HTTP/2 client to
+// acknowledge the GOAWAY, and for an idle HTTP/1.1 client to send a request
+// whose response can say Connection: close. The default is 1 s. With d <= 0
+// idle connections are closed at once and requests in transit are lost. New
+// connections without a first byte get at least 100 ms.
 func WithDrainTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.patience = max(d, 0) })
 }
 
-// WithMaxHeaderBytes bounds the header of a request; one that is larger is answered
-// with 431. In HTTP/2 each field counts 32 bytes more than its text. The default
-// is 32 KiB, and so it is with an n of 0 or less; net/http adds up to 4 KiB.
+// WithMaxHeaderBytes limits the size of request headers; larger ones get 431.
+// In HTTP/2 each field counts 32 bytes in addition. The default, also for n <=
+// 0, is 32 KiB. net/http adds up to 4 KiB.
 func WithMaxHeaderBytes(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.maxHeader = n })
 }
 
-// WithHeaderTimeout is how long the header of an HTTP/1.1 request may take from its
-// first byte on, and the first byte of a connection. The connection is closed
-// then. The default is 5 s; a d of 0 or less sets no limit. While the server drains the
-// first byte has no longer than [WithDrainTimeout].
+// WithHeaderTimeout limits the time from the first byte of an HTTP/1.1 request
+// to the end of its headers, and from accept to the first byte. The connection
+// is then closed. The default is 5 s; d <= 0 is no limit. While draining, the
+// first byte has at most [WithDrainTimeout].
 func WithHeaderTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.headerTimeout = max(d, 0) })
 }
 
-// WithServerIdleTimeout is how long a connection may be idle between two requests. The
-// default, and a d of 0 or less, is no limit, as in linkerd's proxy.
+// WithServerIdleTimeout limits the idle time of a connection between two
+// requests. The default, and d <= 0, is no limit, as in linkerd's proxy.
 func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.keepAlive = max(d, 0) })
 }
 
-// WithMinBodyRate bounds how slowly a request body may come: at no time may nothing
-// come for idle, and beyond a first idle there must be least bytes for each
-// second. Only the time counts in which the handler waits for the body. When it
-// is over, reading fails, by an error that matches [layer.ErrIdleTimeout] and is
-// answered with 408. What the handler of an HTTP/1.1 request leaves of the body
-// when it closes it, begins to answer, or returns, has idle to come, all together; then the
-// request is answered, and the connection closed. A handler that goes on answering
-// then finds that its context has ended. The default is 10 s and 240 bytes, which
-// cuts those who trickle, and no honest upload on a bad line; an idle of 0 or less
-// sets no limit, and a least of 0 or less no rate.
+// WithMinBodyRate limits how slowly a request body may arrive. A pause may not
+// exceed idle, and after a first idle there must be least bytes per second.
+// Only time in which the handler waits for the body counts. On violation
+// reading fails with an error that matches [layer.ErrIdleTimeout] and is
+// answered with 408. An unread rest of an HTTP/1.1 body has idle to arrive;
+// then the connection is closed after the response. The default is 10 s and 240
+// bytes; idle <= 0 is no limit, least <= 0 no rate.
 //
-// Bodies that are conversations have no pace: those of gRPC, and of HTTP/2 without
-// a content-length. What they can hold is a stream, of which there are as many as
-// the connection may have. Those of HTTP/1.1 in chunks may be excused, see
-// [SlowBodyQuota].
+// The limit does not apply to gRPC and to HTTP/2 bodies without a
+// content-length, because a stream may be a conversation and streams are
+// limited in number. For chunked HTTP/1.1 bodies see [SlowBodyQuota].
 func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.bodyIdle, o.bodyRate = max(idle, 0), max(least, 0) })
 }
 
-// WithWriteTimeout is how long a client's connection may take no byte of what is sent by
-// it; then it is closed. It may be up to half as long again. Tunnels have no such
-// limit, and neither has a stream of HTTP/2 for which the client opens no window: it
-// is one of those that a connection may have. The default is 5 minutes, so that who pauses a download for a while
-// still gets it; a d of 0 or less sets no limit.
+// WithWriteTimeout closes a client's connection that accepts no byte for d, up
+// to 1.5 d. Tunnels and HTTP/2 streams without flow-control window are exempt.
+// The default is 5 minutes, which allows paused downloads; d <= 0 is no limit.
 func WithWriteTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.writeStall = max(d, 0) })
 }
 
-// WithMaxStreamResets bounds the streams of an HTTP/2 connection that end by a reset,
-// of either side: n at once, and n a second; a response that begins, after any 1xx,
-// makes up for one. Calls that a client gives up after 250 ms or more, as when a
-// deadline is over, do not count. A client beyond that is told ENHANCE_YOUR_CALM, and cut: it
-// would have requests sent upstream for nothing (CVE-2023-44487, CVE-2025-8671).
-// Before that its connection is not read for 20 ms at each quarter of n; and for a
-// second, once, if another of the same address was cut in the last minute.
-// The default is the number of streams; an n of 0 or less means that too.
+// WithMaxStreamResets limits the streams of an HTTP/2 connection that end by a
+// reset of either side: a token bucket of size n, refilled at n per second.
+// Each final response returns one token. Streams open for 250 ms or longer are
+// not counted. A connection over the limit gets GOAWAY(ENHANCE_YOUR_CALM) and
+// is closed, because each canceled stream costs an upstream request
+// (CVE-2023-44487, CVE-2025-8671). Reading pauses for 20 ms at each quarter of
+// n, and once for a second if the address was over the limit in the last
+// minute. The default, also for n <= 0, is the maximum number of concurrent
+// streams.
 func WithMaxStreamResets(n int) ServerOption {
 	return serverOption(func(o *serverOptions) { o.takenBack = n })
 }
 
-// WithHTTP2Config sets the parameters of HTTP/2. Where a field of cfg is zero, its default
-// is that of linkerd's proxy, or what says [http.HTTP2Config]:
+// WithHTTP2Config sets the parameters of HTTP/2. A zero field has linkerd's
+// default or else that of [http.HTTP2Config]:
 //
 //	MaxConcurrentStreams           100
 //	MaxReceiveBufferPerStream      65 535
@@ -119,15 +113,15 @@ func WithHTTP2Config(cfg http.HTTP2Config) ServerOption {
 	return serverOption(func(o *serverOptions) { o.http2 = cfg })
 }
 
-// WithGuard replaces the [Guard] of HTTP/1.1 connections, which is a new one with
-// [WithHostMismatch], by one that counts or logs. With nil there is none: only for
-// servers that forward nothing.
+// WithGuard replaces the [Guard] of HTTP/1.1 connections, for example by one
+// that counts or logs. The default is a new one with [WithHostMismatch]. A nil
+// g disables the check: only for servers that forward nothing.
 func WithGuard(g *Guard) ServerOption {
 	return serverOption(func(o *serverOptions) { o.guard = g })
 }
 
-// WithServerLogger is where net/http says at level Debug what went wrong with a
-// connection, and what panicked. The default, and nil, is nowhere.
+// WithServerLogger sets the logger for connection errors and panics of
+// net/http, at level Debug. The default, and nil, is no logging.
 func WithServerLogger(l *slog.Logger) ServerOption {
 	return serverOption(func(o *serverOptions) { o.log = l })
 }

@@ -7,12 +7,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service is what every package of this library calls a service, for the
-// messages of net/http. A refusal leaves the body of a request unread and
-// open; who admits a request closes its body, as an [http.RoundTripper] would.
+// Service is a [layer.Service] for the messages of net/http. A rejection leaves
+// the body of a request unread and open. A service that admits a request closes
+// its body, as an [http.RoundTripper] does.
 type Service = layer.Service[*http.Request, *http.Response]
 
-// The policies of package layer, for the messages of net/http.
+// Policies of package layer for the messages of net/http.
 type (
 	RetryPolicy    = layer.RetryPolicy[*http.Request, *http.Response]
 	HedgePolicy    = layer.HedgePolicy[*http.Request]
@@ -20,9 +20,8 @@ type (
 	FaultPolicy    = layer.FaultPolicy[*http.Request]
 )
 
-// NewStack returns an empty stack for the messages of net/http. Its layers
-// end a response where [Completion] says, judge it as [Classify] does, and send
-// a request again as [Replayer] says; opts come after that.
+// NewStack returns an empty stack for the messages of net/http. Its layers use
+// [Completion], [Classify] and [Replayer]; opts are applied after these.
 func NewStack(opts ...layer.Option[*http.Response]) layer.Stack[*http.Request, *http.Response] {
 	protocol := []layer.Option[*http.Response]{
 		layer.WithCompletion(Completion), layer.WithClassifier(Classify), layer.WithReplayer[*http.Request, *http.Response](Replayer{}),

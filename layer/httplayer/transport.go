@@ -14,12 +14,12 @@ import (
 //	client.Transport = httplayer.Transport(stack.Layer(), client.Transport)
 //
 // A nil next is [http.DefaultTransport]. It is called with the context that the
-// layers made. Its errors are no refusals, for it may have sent the request; a
-// request whose context is done is refused. The result is safe for concurrent
-// use, starts nothing, and is a [layer.Describer].
+// layers made. Its errors are not rejections, because it may have sent the
+// request. The result is safe for concurrent use, starts no goroutine, and is a
+// [layer.Describer].
 func Transport(l layer.Layer[*http.Request, *http.Response], next http.RoundTripper) http.RoundTripper {
 	if next == nil {
-		next = http.DefaultTransport //nolint:forbidigo // nil means that to an http.Client, too
+		next = http.DefaultTransport //nolint:forbidigo // the same default as http.Client
 	}
 	var svc Service = transport{next}
 	if l != nil {
@@ -33,17 +33,17 @@ type wrapped struct {
 	next http.RoundTripper
 }
 
-// CloseIdleConnections is for [http.Client.CloseIdleConnections].
+// CloseIdleConnections implements [http.Client.CloseIdleConnections].
 func (w *wrapped) CloseIdleConnections() {
 	if c, ok := w.next.(interface{ CloseIdleConnections() }); ok {
 		c.CloseIdleConnections()
 	}
 }
 
-// Describe returns the tree of the layers.
+// Describe returns the layers.
 func (w *wrapped) Describe() layer.Node { return layer.Describe(w.svc) }
 
-// transport is a transport as the Service at the bottom.
+// transport adapts an http.RoundTripper to a Service.
 type transport struct{ http.RoundTripper }
 
 func (transport) Ready(context.Context) error { return nil }
