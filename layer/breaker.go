@@ -2,15 +2,98 @@ package layer
 
 import (
 	"context"
+	"fmt"
+	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/kit/metrics"
-
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 )
+
+// BreakerPolicy says when a [Breaker] trips, and when it tries again. Its
+// figures are those of linkerd's failure accrual. The zero policy is
+// consecutive failures alone: seven of them.
+type BreakerPolicy struct {
+	ConsecutiveFailures int           // this many in a row trip it; 0 means 7, less than 0 turns this off
+	MinSuccessRate      float64       // a lower share of successes trips it, 0 to 1; 0 turns this off (linkerd uses 0.8)
+	Window              time.Duration // over which Ratio is taken, at least 10 ms; 0 means 10 s
+	MinRequests         int           // Ratio says nothing of fewer than these in Window, up to 1 000 000; 0 means 5
+
+	// Backoff is the wait before a probe. The zero value, and each of Min and
+	// Max that is 0, means 1 s to 60 s; the zero value has a jitter of 0.5.
+	Backoff Backoff
+
+	// RetryAfter makes the wait no shorter than what the response that tripped
+	// the breaker asks for, within Backoff.Max (see [Replayer] and
+	// [RetryAfter]). By default that is ignored, as linkerd does.
+	RetryAfter bool
+}
+
+// UnifiedBreaker is the policy that linkerd calls unified, with its defaults:
+// seven failures in a row, or less than 0.8 of at least 5 requests in 10 s.
+func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.orDefault() }
+
+const (
+	breakerMinWindow   = 10 * time.Millisecond
+	breakerMaxRequests = 1_000_000
+)
+
+// Validate returns an error that names the field that is out of its range.
+func (p BreakerPolicy) Validate() error {
+	switch {
+	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
+		return fmt.Errorf("breaker: ratio %v must be from 0 to 1", p.MinSuccessRate)
+	case p.Window != 0 && p.Window < breakerMinWindow:
+		return fmt.Errorf("breaker: window %v must be at least %v", p.Window, breakerMinWindow)
+	case p.MinRequests < 0 || p.MinRequests > breakerMaxRequests:
+		return fmt.Errorf("breaker: requests %d must be from 0 to %d", p.MinRequests, breakerMaxRequests)
+	}
+	if err := p.filled().Backoff.Validate(); err != nil {
+		return fmt.Errorf("breaker: %w", err)
+	}
+	return nil
+}
+
+// filled puts the defaults where nothing was said.
+func (p BreakerPolicy) filled() BreakerPolicy {
+	if p.ConsecutiveFailures == 0 {
+		p.ConsecutiveFailures = 7
+	}
+	if p.Window == 0 {
+		p.Window = 10 * time.Second
+	}
+	if p.MinRequests == 0 {
+		p.MinRequests = 5
+	}
+	if p.Backoff == (Backoff{}) {
+		p.Backoff.Jitter = 0.5
+	}
+	if p.Backoff.Max == 0 {
+		p.Backoff.Max = max(time.Minute, p.Backoff.Min)
+	}
+	if p.Backoff.Min == 0 {
+		p.Backoff.Min = min(time.Second, p.Backoff.Max)
+	}
+	return p
+}
+
+// orDefault makes p valid, for a constructor that cannot fail: what is out of
+// its range is moved to the nearer end of it.
+func (p BreakerPolicy) orDefault() BreakerPolicy {
+	p = p.filled()
+	if !(p.MinSuccessRate > 0) { // not a number, too
+		p.MinSuccessRate = 0
+	}
+	p.ConsecutiveFailures = max(p.ConsecutiveFailures, -1)
+	p.MinSuccessRate = min(p.MinSuccessRate, 1)
+	p.Window = max(p.Window, breakerMinWindow)
+	p.MinRequests = min(max(p.MinRequests, 1), breakerMaxRequests)
+	p.Backoff = p.Backoff.OrDefault()
+	return p
+}
 
 // Breaker takes a service that fails out of use, and tries it again with one
 // request at a time, ever more rarely. It is the failure accrual of linkerd,
@@ -202,4 +285,151 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 			Attr{"min_ratio", b.policy.MinSuccessRate}, Attr{"min_requests", b.policy.MinRequests}, Attr{"window", b.policy.Window})
 	}
 	return Node{Name: "breaker", State: state}
+}
+
+// decide lets one outcome count in the period that let the request in. It is
+// called once for each.
+func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) {
+	switch {
+	case p.trip != nil:
+		b.decideProbe(p, c, out)
+	case c != Ignorable:
+		if reason := b.count(p, c); reason != "" {
+			b.shut(p, &breakerTrip{reason: reason}, out)
+		}
+	}
+}
+
+// count returns why the breaker has to trip, or "".
+func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
+	row := int64(0)
+	switch c {
+	case Success:
+		if p.failures.Load() != 0 {
+			p.failures.Store(0)
+		}
+	case Throttled: // the service is well
+	default:
+		row = p.failures.Add(1)
+	}
+	if b.policy.ConsecutiveFailures > 0 && row >= int64(b.policy.ConsecutiveFailures) {
+		return fmt.Sprintf("%d failures in a row", row)
+	}
+	if p.window == nil {
+		return ""
+	}
+	now := time.Now()
+	p.window.add(now, c == Success)
+	if !p.window.bad.Load() {
+		return ""
+	}
+	good, all := p.window.sum(now)
+	if all < uint64(b.policy.MinRequests) || float64(good) >= b.policy.MinSuccessRate*float64(all) {
+		return ""
+	}
+	return fmt.Sprintf("%d of %d requests succeeded in %v", good, all, b.policy.Window)
+}
+
+func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[Rsp]) {
+	defer b.changed.Wake()
+	defer p.giveBack() // of no effect once another period has begun
+	switch c {
+	case Ignorable:
+	case Success:
+		if b.now.CompareAndSwap(p, b.closed()) {
+			b.tripped.add(-1)
+		}
+	default:
+		b.shut(p, &breakerTrip{reason: p.trip.reason, probes: p.trip.probes + 1}, out)
+	}
+}
+
+// shut ends p, in which out came, with a wait for the next probe.
+func (b *breaker[Req, Rsp]) shut(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
+	wait := max(b.policy.Backoff.Delay(t.probes), min(b.asked(out), b.policy.Backoff.Max))
+	t.probe = time.Now().Add(wait)
+	if !b.now.CompareAndSwap(p, &breakerPeriod{gatePeriod: gatePeriod{mode: gateShut}, trip: t}) {
+		return // another failure was faster
+	}
+	defer b.changed.Wake()
+	if p.trip == nil {
+		defer b.tripped.add(1)
+		b.trips.inc()
+	}
+}
+
+// asked returns how long the service asks to be left alone.
+func (b *breaker[Req, Rsp]) asked(out Outcome[Rsp]) time.Duration {
+	if !b.policy.RetryAfter {
+		return 0
+	}
+	if r, ok := b.resend.(Replayer[Req, Rsp]); ok {
+		if after, ok := r.RetryAfter(out.Response, out.Err); ok {
+			return after
+		}
+	}
+	after, _ := RetryAfter(out.Err)
+	return after
+}
+
+// breakerRatio is for people: 1 as long as there was nothing, in thousandths.
+func breakerRatio(good, all uint64) float64 {
+	if all == 0 {
+		return 1
+	}
+	return math.Round(float64(good)/float64(all)*1000) / 1000
+}
+
+// watch judges rsp when it ends.
+func (b *breaker[Req, Rsp]) watch(ctx context.Context, rsp Rsp, p *breakerPeriod) Rsp {
+	a := b.answer()
+	a.ctx, a.rsp, a.period = ctx, rsp, p
+	rsp = b.complete(ctx, rsp, a)
+	if a.state.Load() == breakerSettled {
+		a.ctx, a.rsp, a.period = nil, *new(Rsp), nil
+		b.spare.Store(a)
+	}
+	return rsp
+}
+
+// answer returns an observer that is not in use.
+func (b *breaker[Req, Rsp]) answer() *breakerAnswer[Req, Rsp] {
+	if b.spare.Load() != nil {
+		if a := b.spare.Swap(nil); a != nil {
+			a.state.Store(breakerPending)
+			return a
+		}
+	}
+	return &breakerAnswer[Req, Rsp]{breaker: b}
+}
+
+// breakerAnswer is the Observer of one response.
+type breakerAnswer[Req, Rsp any] struct {
+	breaker *breaker[Req, Rsp]
+	period  *breakerPeriod
+	ctx     context.Context //nolint:containedctx // the request's: it tells a caller who left from inner that failed
+	rsp     Rsp
+	state   atomic.Int32
+}
+
+const (
+	breakerPending  = iota
+	breakerSettling // by whoever came first
+	breakerSettled  // nobody looks at it any more
+)
+
+func (a *breakerAnswer[Req, Rsp]) Data(int) {}
+
+func (a *breakerAnswer[Req, Rsp]) End(err error) {
+	class, out := Ignorable, Outcome[Rsp]{Response: a.rsp, Err: err, Ended: err == nil}
+	// A classifier that panics must not keep the probe's place for ever.
+	defer func() { a.settle(class, out) }()
+	class = a.breaker.judge(a.ctx, out)
+}
+
+func (a *breakerAnswer[Req, Rsp]) settle(c Class, out Outcome[Rsp]) {
+	if a.state.CompareAndSwap(breakerPending, breakerSettling) {
+		defer a.state.Store(breakerSettled)
+		a.breaker.decide(a.period, c, out)
+	}
 }

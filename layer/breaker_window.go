@@ -1,6 +1,8 @@
 package layer
 
 import (
+	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 )
@@ -88,4 +90,100 @@ func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 		}
 	}
 	return good, all
+}
+
+// breakerPeriod is the time between two changes of a breaker. Requests keep
+// the period that they were let in by: what they count in one that is over is
+// never read.
+type breakerPeriod struct {
+	gatePeriod
+
+	// While closed.
+	failures atomic.Int64 // in a row
+	window   *breakerWindow
+
+	trip *breakerTrip // nil while closed; never changed
+}
+
+// breakerTrip is why a breaker is not closed.
+type breakerTrip struct {
+	reason string
+	probe  time.Time // when it is tried again
+	probes int       // how many failed
+}
+
+// closed begins a period with nothing counted.
+func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
+	p := &breakerPeriod{gatePeriod: gatePeriod{mode: gateOpen}}
+	if b.policy.MinSuccessRate > 0 {
+		p.window = newBreakerWindow(b.policy.Window)
+	}
+	return p
+}
+
+// probing is the period in which one request at a time may try the service.
+func (t *breakerTrip) probing() *breakerPeriod {
+	p := &breakerPeriod{gatePeriod: gatePeriod{mode: gateLimited, places: 1}, trip: t}
+	p.left.Store(1)
+	return p
+}
+
+// clean reports whether a success would change nothing.
+func (p *breakerPeriod) clean() bool {
+	return p.trip == nil && p.window == nil && p.failures.Load() == 0
+}
+
+// admits reports whether a request that came now would be let in.
+func (p *breakerPeriod) admits() bool {
+	return p.hasRoom() || p.mode == gateShut && !time.Now().Before(p.trip.probe)
+}
+
+// untilProbe ends the wait of one who waits for p to pass.
+func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.mode == gateShut {
+		return context.WithDeadline(ctx, p.trip.probe)
+	}
+	return ctx, func() {}
+}
+
+func (p *breakerPeriod) String() string {
+	switch p.mode {
+	case gateOpen:
+		return "closed"
+	case gateLimited:
+		return "probing"
+	default:
+		return "tripped"
+	}
+}
+
+// probe lets one request through a breaker that is not closed. It returns the
+// period that let it in.
+func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
+	for {
+		switch {
+		case p.enter():
+			return p, nil
+		case p.mode != gateShut || !p.admits():
+			return nil, b.refuse(p, nil)
+		}
+		// Of all who see that the wait is over, one begins the period in
+		// which the probe is sent; all of them look again.
+		b.now.CompareAndSwap(p, p.trip.probing())
+		p = b.now.Load()
+	}
+}
+
+func (b *breaker[Req, Rsp]) refuse(p *breakerPeriod, cause error) error {
+	e := &Error{Layer: "breaker", Target: b.target, Kind: ErrNotReady, Reason: p.trip.reason, Err: cause}
+	if p.trip.probes > 0 {
+		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)
+	}
+	if left := time.Until(p.trip.probe); p.mode == gateShut && left > 0 {
+		e.RetryAfter = left
+		e.Reason += ", next probe in " + left.Round(time.Millisecond).String()
+	} else {
+		e.Reason += ", a probe is out"
+	}
+	return e
 }

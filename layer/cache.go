@@ -2,6 +2,7 @@ package layer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/uses"
 	"github.com/gotower/gotower/internal/wake"
 )
 
@@ -154,3 +156,225 @@ func (c *Cache[K, Req, Rsp]) Describe() Node {
 func (c *Cache[K, Req, Rsp]) shard(key K) *cacheShard[K, Req, Rsp] {
 	return &c.shards[maphash.Comparable(c.seed, key)%uint64(len(c.shards))]
 }
+
+// open returns the entry of key with one more use begun, made if it has to be.
+func (c *Cache[K, Req, Rsp]) open(ctx context.Context, key K) (*cacheEntry[K, Req, Rsp], error) {
+	if keyedUnequal(key) {
+		return nil, &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "the key is not equal to itself"}
+	}
+	s := c.shard(key)
+	for {
+		if e := s.find(key); e != nil && e.Begin() {
+			return e, nil
+		}
+		making, mine, err := s.claim(c, key)
+		switch {
+		case err != nil:
+			return nil, err
+		case mine:
+			return c.build(s, key, making)
+		case making == nil: // made just now
+			continue
+		}
+		select {
+		case <-making:
+		case <-ctx.Done():
+			return nil, c.refuseGone(ctx, key)
+		}
+	}
+}
+
+// build makes the entry that was claimed, with one use begun.
+func (c *Cache[K, Req, Rsp]) build(
+	s *cacheShard[K, Req, Rsp], key K, making chan struct{},
+) (e *cacheEntry[K, Req, Rsp], err error) {
+	e = &cacheEntry[K, Req, Rsp]{handle: &cacheHandle[K, Req, Rsp]{cache: c, key: key}}
+	e.handle.last.Store(e)
+	e.options = &c.options
+	ctx, cancel := context.WithCancel(c.ctx)
+	e.Ended = func() {
+		cancel()
+		e.inner.Store(nil)
+	}
+	e.Begin()
+	made := false
+	defer func() { // after a panic of mk too: those who wait try for themselves
+		if !s.settle(key, e, made) {
+			c.release(1)
+			cancel()
+			if err == nil {
+				err = c.refuseEnded(key)
+			}
+			e = nil
+		}
+		close(making)
+	}()
+	inner := c.mk(ctx, key)
+	e.inner.Store(&inner)
+	if made = inner != nil; !made {
+		err = &Error{Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNoRoute, Reason: "nothing was made for this key"}
+	}
+	return e, err
+}
+
+func (c *Cache[K, Req, Rsp]) reserve() bool {
+	for n := c.keys.Load(); n < int64(c.policy.Capacity); n = c.keys.Load() {
+		if c.keys.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *Cache[K, Req, Rsp]) release(keys int) {
+	c.keys.Add(-int64(keys))
+	c.freed.Wake()
+}
+
+func (c *Cache[K, Req, Rsp]) hasRoom() bool {
+	return c.keys.Load() < int64(c.policy.Capacity) || c.ctx.Err() != nil
+}
+
+func (c *Cache[K, Req, Rsp]) refuseGone(ctx context.Context, key K) error {
+	return refuseDone(ctx, "cache", fmt.Sprint(key))
+}
+
+func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: errCacheFull,
+		Reason: fmt.Sprintf("it holds %d keys", c.policy.Capacity),
+	}
+}
+
+// refuseClosed takes what closed the service of a key for what it is to those
+// above: another one will be made.
+func (c *Cache[K, Req, Rsp]) refuseClosed(key K, err error) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
+		Reason: "closed until it is made again", Err: mapHiddenError{err, ErrClosed},
+	}
+}
+
+func (c *Cache[K, Req, Rsp]) refuseEnded(key K) error {
+	return &Error{
+		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrClosed,
+		Reason: "the cache has ended", Err: context.Cause(c.ctx),
+	}
+}
+
+var errCacheFull error = &kind{"full", ErrNotReady}
+
+// cacheHandle is the service of one key, whichever entry it has. It remembers
+// the last one, so that a handle that is kept does not look it up.
+type cacheHandle[K comparable, Req, Rsp any] struct {
+	cache *Cache[K, Req, Rsp]
+	key   K
+	last  atomic.Pointer[cacheEntry[K, Req, Rsp]]
+}
+
+func (h *cacheHandle[K, Req, Rsp]) open(ctx context.Context) (*cacheEntry[K, Req, Rsp], error) {
+	if e := h.last.Load(); e != nil && e.Begin() {
+		return e, nil
+	}
+	e, err := h.cache.open(ctx, h.key)
+	if err == nil {
+		h.last.Store(e)
+	}
+	return e, err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
+	for {
+		swept := h.cache.swept.Load()
+		e, err := h.open(ctx)
+		if err == nil {
+			err = h.ready(ctx, e)
+		}
+		again := func() bool { return h.cache.swept.Load() != swept || h.cache.ctx.Err() != nil }
+		switch {
+		case h.cache.ctx.Err() != nil:
+			return h.cache.refuseEnded(h.key)
+		case e != nil && !errors.Is(err, ErrClosed):
+			return err
+		case e != nil:
+			err = h.cache.refuseClosed(h.key, err)
+			again = e.IsGone // the sweeper's doing, and at the end of the cache as well
+		case errors.Is(err, errCacheFull):
+			again = h.cache.hasRoom
+		case keyedUnequal(h.key):
+			return &Error{Layer: "cache", Kind: ErrClosed, Err: err}
+		case !errors.Is(err, ErrNoRoute):
+			return context.Cause(ctx)
+		}
+		if cause := h.cache.freed.Wait(ctx, again); cause != nil {
+			return &Error{Layer: "cache", Target: fmt.Sprint(h.key), Reason: "it waited for: " + err.Error(), Err: cause}
+		}
+	}
+}
+
+func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
+	defer e.Done()
+	err := readyWhile(ctx, h.cache.ctx, *e.inner.Load())
+	e.note(err)
+	return err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, h.cache.refuseGone(ctx, h.key)
+	}
+	e, err := h.open(ctx)
+	if err != nil {
+		if errors.Is(err, errCacheFull) {
+			h.cache.refused.inc()
+		}
+		return none, err
+	}
+	rsp, err := e.call(ctx, *e.inner.Load(), req)
+	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
+		err = h.cache.refuseClosed(h.key, err)
+	}
+	return rsp, err
+}
+
+func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
+	n := Node{Name: "cache", State: State{{"key", fmt.Sprint(h.key)}}}
+	if e := h.cache.shard(h.key).find(h.key); e != nil {
+		n.Next = e.describe()
+	}
+	return n
+}
+
+// Pin keeps the service of key, which is made if there is none, until ctx ends,
+// as if a request were open all the while: for who knows that there will be more
+// requests than those that are. A service that was dropped because it refused
+// with [ErrClosed] is not held any more. The error is that of a Call.
+func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
+	if ctx.Err() != nil {
+		return c.refuseGone(ctx, key)
+	}
+	e, err := c.open(ctx, key)
+	if err == nil {
+		context.AfterFunc(ctx, e.Done)
+	}
+	return err
+}
+
+// cacheLife is a service with a life: its responses count as open until they
+// ended, and its context ends once it is retired and nothing is open.
+type cacheLife[Req, Rsp any] struct {
+	uses.Count
+	options *options[Rsp]
+}
+
+// call has inner serve one request for which Begin was true.
+func (l *cacheLife[Req, Rsp]) call(ctx context.Context, inner Service[Req, Rsp], req Req) (Rsp, error) {
+	return callUntil(ctx, inner, req, l.options, l)
+}
+
+// Data and End make it the Observer of every response, so that none has to be
+// made for each.
+func (l *cacheLife[Req, Rsp]) Data(int) {}
+
+func (l *cacheLife[Req, Rsp]) End(error) { l.Done() }

@@ -1,6 +1,15 @@
 package layer
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/wake"
+)
 
 // Drain counts the requests that are open for d, and refuses new ones once d
 // drains. Put it outermost in a stack. One [Drainer] may serve several stacks,
@@ -81,4 +90,89 @@ func (s *drained[Req, Rsp]) Describe() Node {
 	return Node{Name: "drain", State: State{
 		{"in_flight", s.by.InFlight()}, {"draining", s.by.Draining()}, {"refused", s.refused.n.Load()},
 	}}
+}
+
+// Drainer ends the service of requests in good order: nothing new comes in,
+// and what is open may end. Make it with [NewDrainer], give it to a [Drain] in
+// each stack that it is for, and call Drain once clients have been sent away:
+// it refuses what comes from then on, on connections that were kept as well.
+//
+// With net/http: fail the readiness probe yourself, wait until that has been
+// seen, then the server's Shutdown, which waits for the answers and closes what
+// is idle, and Drain last, for what was hijacked. Drain first answers 503 on
+// every kept connection.
+//
+// It is safe for concurrent use and must not be copied. It runs nothing in the
+// background and need not be closed.
+type Drainer struct {
+	// state is the number of open requests, and negative once it drains. With
+	// both in one word, a request that is counted before the sign is seen is
+	// one that Drain waits for, and there is no other.
+	state atomic.Int64
+	empty wake.Broadcast
+
+	once  sync.Once
+	begun context.Context //nolint:containedctx // not a request's: it ends when draining begins, and ends waits in Ready
+	begin context.CancelFunc
+}
+
+// drainBegun is the sign of state.
+const drainBegun = math.MinInt64
+
+// NewDrainer returns a Drainer that admits everything.
+func NewDrainer() *Drainer { return new(Drainer) }
+
+// Drain refuses new requests from now on, for good, and waits until those that
+// are open have ended, their responses included. If ctx ends first, the
+// requests that are left go on, and Drain returns an [Error] that says how many
+// they are and matches the cause of ctx; with a ctx that is done it does not
+// wait. Drain may be called again, and by several at once: each waits for as
+// long as its own ctx allows.
+func (d *Drainer) Drain(ctx context.Context) error {
+	start := time.Now()
+	d.state.Or(drainBegun)
+	d.signal()
+	d.begin()
+	err := d.empty.Wait(ctx, d.drained)
+	if err == nil || d.drained() {
+		return nil
+	}
+	return &Error{
+		Layer: "drain", Reason: fmt.Sprintf("%d requests are still open", d.InFlight()), Waited: time.Since(start), Err: err,
+	}
+}
+
+// Draining reports whether Drain was called. From then on requests are refused,
+// so that a readiness probe has to fail before, by a sign of its own.
+func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
+
+// InFlight returns how many requests are open.
+func (d *Drainer) InFlight() int64 { return d.state.Load() &^ drainBegun }
+
+func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }
+
+// enter counts a request, unless d drains.
+func (d *Drainer) enter() bool {
+	// The look before keeps refusals from counting even for a moment, so that
+	// a crowd of them cannot keep Drain from seeing the end.
+	if d.Draining() {
+		return false
+	}
+	if d.state.Add(1) < 0 {
+		d.leave()
+		return false
+	}
+	return true
+}
+
+func (d *Drainer) leave() {
+	if d.state.Add(-1) == drainBegun {
+		d.empty.Wake()
+	}
+}
+
+// signal ends when draining begins.
+func (d *Drainer) signal() context.Context {
+	d.once.Do(func() { d.begun, d.begin = context.WithCancel(context.Background()) })
+	return d.begun
 }

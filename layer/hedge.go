@@ -3,9 +3,107 @@ package layer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
+	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
+
+// HedgePolicy says which requests a [Hedge] sends a second time, and when. The
+// zero HedgePolicy is ready to use: its zero fields mean the defaults.
+type HedgePolicy[Req any] struct {
+	// Budget bounds the copies of all requests together. Give it the Budget of
+	// the [Retry] above, so that the two do not multiply. nil:
+	// NewBudget(time.Second, 0.05, 1), made with the layer. A budget that banks
+	// more, as that of a Retry does, is spent at once when all endpoints become
+	// slow together, and then makes them slower.
+	Budget *Budget
+
+	// Quantile of the latencies of late after which a copy is sent: above 0
+	// and below 1, default 0.95. It is also the share of requests that are
+	// left alone, as far as the budget allows the rest.
+	Quantile float64
+
+	// MinSamples is how many latencies of the last half a minute to a minute
+	// there must be for that; before, nothing is hedged. 1 to 1 000 000,
+	// default 100: with fewer, the slowest five of a hundred are chance.
+	MinSamples int
+
+	// Min and Max are the bounds of the delay. Min is 1 ms by default: below
+	// that a copy saves less than it costs. Max is 0 by default, which is no
+	// bound. If they are the same, that is the delay, and no latencies are
+	// taken.
+	MinDelay, MaxDelay time.Duration
+
+	// Body is how many bytes of a request body are kept for the copy: default
+	// 64 KiB. Requests with a larger body are not hedged. Less than 0 keeps
+	// nothing.
+	MaxBodyBytes int64
+
+	// Only reports whether a request may be sent twice at a time. nil: the
+	// protocol's Resend.Idempotent.
+	HedgeIf func(req Req) bool
+}
+
+const (
+	defaultHedgeQuantile = 0.95
+	defaultHedgeSamples  = 100
+	maxHedgeSamples      = 1_000_000
+	leastHedgeDelay      = time.Millisecond
+	defaultHedgeBody     = 64 << 10
+)
+
+// Validate returns an error that names the field that is out of range.
+func (p HedgePolicy[Req]) Validate() error {
+	switch {
+	case p.Quantile != 0 && !(p.Quantile > 0 && p.Quantile < 1):
+		return fmt.Errorf("hedge policy: quantile %v must be above 0 and below 1, or 0 for %v", p.Quantile, defaultHedgeQuantile)
+	case p.MinSamples < 0 || p.MinSamples > maxHedgeSamples:
+		return fmt.Errorf("hedge policy: min samples %d must be from 1 to %d, or 0 for %d",
+			p.MinSamples, maxHedgeSamples, defaultHedgeSamples)
+	case p.MinDelay < 0:
+		return fmt.Errorf("hedge policy: min %v must be more than 0, or 0 for %v", p.MinDelay, leastHedgeDelay)
+	case p.MaxDelay < 0 || p.MaxDelay > 0 && p.MaxDelay < p.MinDelay:
+		return fmt.Errorf("hedge policy: max %v must be at least min %v, or 0 for no bound", p.MaxDelay, p.MinDelay)
+	}
+	return nil
+}
+
+// orDefault returns p made valid. A Quantile that is out of range is the
+// default, a Max below Min is Min, and the rest is held to its range.
+func (p HedgePolicy[Req]) orDefault() HedgePolicy[Req] {
+	if p.Budget == nil {
+		p.Budget = NewBudget(time.Second, 0.05, 1)
+	}
+	if !(p.Quantile > 0 && p.Quantile < 1) {
+		p.Quantile = defaultHedgeQuantile
+	}
+	if p.MinSamples == 0 {
+		p.MinSamples = defaultHedgeSamples
+	}
+	p.MinSamples = min(max(p.MinSamples, 1), maxHedgeSamples)
+	p.MaxDelay = max(p.MaxDelay, 0)
+	if p.MinDelay <= 0 {
+		p.MinDelay = leastHedgeDelay
+		if p.MaxDelay > 0 {
+			p.MinDelay = min(p.MinDelay, p.MaxDelay)
+		}
+	}
+	if p.MaxDelay == 0 {
+		p.MaxDelay = math.MaxInt64
+	}
+	p.MaxDelay = max(p.MaxDelay, p.MinDelay)
+	if p.MaxBodyBytes == 0 {
+		p.MaxBodyBytes = defaultHedgeBody
+	}
+	p.MaxBodyBytes = min(max(p.MaxBodyBytes, 0), math.MaxInt32)
+	return p
+}
+
+// fixed reports whether the delay is always the same.
+func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
 // Hedge sends a request a second time, to another endpoint, when it takes
 // longer than most do, and returns the answer that comes first.
@@ -161,4 +259,289 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 	return Node{Name: "hedge", State: append(state,
 		Attr{"budget", h.policy.Budget.Balance()}, Attr{"sent", h.sent.n.Load()},
 		Attr{"won", h.won.n.Load()}, Attr{"skipped", h.skipped.n.Load()})}
+}
+
+// hedgeRace is one request and, once it has taken too long, its copy.
+type hedgeRace[Req, Rsp any] struct {
+	*hedge[Req, Rsp]
+	ctx    triesContext
+	req    Req
+	replay Replay[Req] // nil where req can be sent as it is
+	start  time.Duration
+	timer  *time.Timer
+	first  hedgeLeg[Req, Rsp] // runs in the caller's goroutine
+
+	mu     sync.Mutex
+	second *hedgeLeg[Req, Rsp] // the copy; nil until it is sent
+	over   bool                // it is decided whose answer counts
+}
+
+// hedgeLeg is one of the two.
+type hedgeLeg[Req, Rsp any] struct {
+	expiry // its context
+	req    Req
+	rsp    Rsp
+	err    error
+	class  Class
+	open   bool // rsp is not handed on, nor given up
+
+	// Of the copy alone.
+	done   chan struct{} // closed when it has returned
+	landed bool          // it returned before it was decided; written with mu
+	won    bool          // and decided it
+}
+
+// errHedgeLost is why the context of the slower one ends.
+var errHedgeLost = errors.New("another copy of the request was answered first")
+
+// errHedgeSkipped stands for a copy that was not sent. It is never returned.
+var errHedgeSkipped error = &kind{"not hedged", ErrNotReady}
+
+// run sends the first.
+func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
+	f := &r.first
+	f.init(&r.ctx, 0, nil, byHand)
+	f.req = r.req
+	if replay := r.resend.Replay(r.req, r.policy.MaxBodyBytes); replay != nil {
+		first, ok := replay.Next()
+		if !ok {
+			return r.alone(r.ctx.Context, r.req, r.start)
+		}
+		r.replay, f.req = replay, first
+	}
+	r.timer = time.AfterFunc(delay, r.hurry)
+	returned := false
+	defer func() {
+		if !returned {
+			r.abandon()
+		}
+	}()
+	f.rsp, f.err = r.Service.Call(f, f.req)
+	f.open = f.err == nil
+	f.class = r.assess(f, f.rsp, f.err)
+	rsp, err := r.settle()
+	returned = true
+	return rsp, err
+}
+
+// settle is called when the first has returned, and finds the answer.
+func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
+	r.timer.Stop()
+	f := &r.first
+	r.mu.Lock()
+	c, lost := r.second, r.over
+	decided := c == nil || f.wins()
+	r.over = lost || decided
+	landed := c.hasLanded()
+	r.mu.Unlock()
+	r.account(r.ctx.Context, r.start, f.class == Success || lost, f.err)
+	switch {
+	case lost:
+		return r.pick(c, f)
+	case decided && landed:
+		return r.pick(f, c)
+	case decided:
+		if c != nil {
+			c.cancel(errHedgeLost)
+		}
+		return r.answer(f)
+	}
+	<-c.done
+	if c.won || c.rank() > f.rank() {
+		return r.pick(c, f)
+	}
+	return r.pick(f, c)
+}
+
+// pick returns the answer of one, and gives the other up.
+func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
+	r.giveUp(bad)
+	return r.answer(good)
+}
+
+// giveUp lets go of one that is over and is not the answer.
+func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
+	defer l.End(nil)
+	if l.err != nil && (l == &r.first || !l.refused()) {
+		// The request was sent after all, or failed on its way there, so nobody
+		// else will close its body. A copy that was refused has none any more.
+		defer r.closeBody(l)
+	}
+	if l.open {
+		l.open = false
+		l.cancel(errHedgeLost)
+		r.resend.Drain(l.rsp)
+	}
+}
+
+// answer hands out what one of the two returned.
+func (r *hedgeRace[Req, Rsp]) answer(l *hedgeLeg[Req, Rsp]) (Rsp, error) {
+	r.end()
+	if l.err != nil {
+		l.End(nil)
+		return l.rsp, l.err
+	}
+	rsp := r.complete(l, l.rsp, l)
+	l.open = false
+	return rsp, nil
+}
+
+// end says that the request is not sent again.
+func (r *hedgeRace[Req, Rsp]) end() {
+	if r.replay != nil {
+		r.replay.End()
+	}
+}
+
+// abandon is called after a panic on the caller's goroutine, or Goexit.
+func (r *hedgeRace[Req, Rsp]) abandon() {
+	r.timer.Stop()
+	r.mu.Lock()
+	c := r.second
+	r.over = true
+	landed := c.hasLanded() // if not, the copy sees to itself when it returns
+	r.mu.Unlock()
+	defer r.giveUp(&r.first)
+	if landed {
+		defer r.giveUp(c)
+	} else if c != nil {
+		c.cancel(errHedgeLost)
+	}
+	r.end()
+}
+
+// closeBody closes the request body of one that failed, or was refused.
+func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
+	if r.replay != nil {
+		r.requests.closeBody(l.req)
+	}
+}
+
+func (l *hedgeLeg[Req, Rsp]) refused() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
+
+// hasLanded reports whether a copy, if there is one, came before it was decided.
+// It is called with mu.
+func (l *hedgeLeg[Req, Rsp]) hasLanded() bool { return l != nil && l.landed }
+
+// wins reports whether the answer is good enough not to wait for another.
+func (l *hedgeLeg[Req, Rsp]) wins() bool {
+	return l.class == Success || l.err == nil && !l.class.IsFailure()
+}
+
+// rank orders answers that do not win.
+func (l *hedgeLeg[Req, Rsp]) rank() int {
+	switch {
+	case l.err == nil:
+		return 2
+	case !l.refused():
+		return 1
+	}
+	return 0
+}
+
+// hurry is the timer of a race: it sends the copy, in the timer's goroutine.
+func (r *hedgeRace[Req, Rsp]) hurry() {
+	c := &hedgeLeg[Req, Rsp]{done: make(chan struct{})}
+	c.init(&r.ctx, 0, nil, byHand)
+	r.mu.Lock()
+	if r.over {
+		r.mu.Unlock()
+		return
+	}
+	r.second = c
+	r.mu.Unlock()
+	defer close(c.done)
+	returned := false
+	defer func() { _ = panics.Contain(func() { r.landed(c, returned) }) }()
+	defer func() { _ = panics.Contain(func() { r.count(c) }) }() // before the caller can return
+	c.class, c.err = Failure, panics.ErrExited                   // unless it returns
+	defer panics.Recover(&c.err)
+	rsp, err := r.send(c)
+	c.rsp, c.open = rsp, err == nil
+	class := r.assess(c, rsp, err)
+	c.class, c.err, returned = class, err, true
+}
+
+// send sends the copy, if there is a budget and a request for it.
+func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
+	budget := r.policy.Budget
+	entry, granted := budget.withdraw()
+	r.shown.show()
+	if !granted {
+		r.explain("no budget")
+		return rsp, errHedgeSkipped
+	}
+	req := r.req
+	if r.replay != nil {
+		next, ok := r.replay.Next()
+		if !ok {
+			budget.refund(entry)
+			r.shown.show()
+			r.explain("the request body cannot be sent again")
+			return rsp, errHedgeSkipped
+		}
+		req = next
+	}
+	c.req = req // now it has a body to be closed
+	r.explain("")
+	rsp, err = r.Service.Call(c, c.req)
+	if err != nil && errors.Is(err, ErrNotReady) {
+		c.err = err
+		r.closeBody(c)
+		budget.refund(entry)
+		r.shown.show()
+	}
+	return rsp, err
+}
+
+// landed is called when the copy is over: it returned, panicked or ended its
+// goroutine.
+func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
+	if !returned {
+		defer r.closeBody(c)
+		if c.open {
+			c.open = false
+			defer r.resend.Drain(c.rsp)
+		}
+	}
+	r.mu.Lock()
+	late := r.over
+	c.landed = !late
+	c.won = !late && c.wins()
+	r.over = late || c.won
+	r.mu.Unlock()
+	switch {
+	case c.won:
+		// The last, because the caller does not wait for this goroutine.
+		defer r.first.cancel(errHedgeLost)
+		defer r.won.inc()
+	case late:
+		defer r.giveUp(c)
+	}
+}
+
+func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
+	if c.refused() {
+		r.skipped.inc()
+	} else {
+		r.sent.inc()
+	}
+}
+
+// explain tells whoever asked that the copy is sent now, or why it is not.
+func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
+	to := r.ctx.hints.Explanation
+	if to == nil {
+		return
+	}
+	n := Node{Name: "hedge"}
+	if r.target != "" {
+		n.State = append(n.State, Attr{"target", r.target})
+	}
+	n.State = append(n.State, Attr{"after", r.now() - r.start})
+	if skipped != "" {
+		n.State = append(n.State, Attr{"skipped", skipped})
+	}
+	n.State = append(n.State, Attr{"budget", r.policy.Budget.Balance()})
+	to.Add(n)
 }

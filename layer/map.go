@@ -92,3 +92,189 @@ func (h mapHiddenError) Is(target error) bool {
 }
 
 func (h mapHiddenError) As(target any) bool { return errors.As(h.err, target) }
+
+// MapRequest gives inner what f makes of each request.
+//
+// Admission: none of its own; Ready is forwarded. Inner may refuse what f made,
+// and that promises the caller that its request is untouched: so f returns
+// another one, a copy with its changes, and leaves what it is given as it is.
+//
+// Cancellation: the context is passed as it is.
+//
+// Body: that of the response is not touched; that of the request may be
+// wrapped by f, and not read.
+//
+// Errors: passed as they are. f sees none; to reject a request use [Filter].
+//
+// Cost: f; no allocation.
+//
+// A nil f is no layer at all.
+func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
+		return &mapRequest[Req, Rsp]{Service: next, f: f}
+	}
+}
+
+type mapRequest[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	f func(Req) Req
+}
+
+func (m *mapRequest[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	return m.Service.Call(ctx, m.f(req))
+}
+
+func (m *mapRequest[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
+
+func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
+
+// MapResponse gives the caller what f makes of each response. To make an error
+// of a response, use [Then].
+//
+// Admission: none of its own; Ready is forwarded.
+//
+// Cancellation: the context is passed as it is. It is alive while f runs, and
+// until the response ended.
+//
+// Body: f owns the response that it is given. It may wrap its body; where it
+// returns another response, it closes the one it drops.
+//
+// Errors: passed as they are. f sees none, and no refusal.
+//
+// Cost: f; no allocation.
+//
+// A nil f is no layer at all.
+func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
+		return &mapResponse[Req, Rsp]{Service: next, f: f}
+	}
+}
+
+type mapResponse[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	f func(Rsp) Rsp
+}
+
+func (m *mapResponse[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	mapped := false
+	defer func() {
+		if !mapped { // a panic, or Goexit
+			seamOf[Rsp]().closeBody(rsp)
+		}
+	}()
+	if rsp, err = m.Service.Call(ctx, req); err == nil {
+		rsp = m.f(rsp)
+	}
+	mapped = true
+	return rsp, err
+}
+
+func (m *mapResponse[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
+
+func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_response"} }
+
+// MapErr gives the caller what f makes of each error that is not a refusal.
+//
+// Admission: none of its own; Ready is forwarded.
+//
+// Cancellation: the context is passed as it is. f sees the errors of callers
+// who cancelled, too.
+//
+// Body: not touched. Errors that break a body off are not seen.
+//
+// Errors: refusals pass by f, so that none of them can be lost. What f returns
+// never matches [ErrNotReady], whatever it wraps, because the request may have
+// been served; where it returns nil the error stays as it was. Wrap the error
+// (%w), so that layers above still find what they look for.
+//
+// Cost: nothing but an indirect call while there is no error; no allocation.
+//
+// A nil f is no layer at all.
+func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
+		return &mapErr[Req, Rsp]{Service: next, f: f}
+	}
+}
+
+type mapErr[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	f func(error) error
+}
+
+func (m *mapErr[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	rsp, err := m.Service.Call(ctx, req)
+	if err == nil || errors.Is(err, ErrNotReady) {
+		return rsp, err
+	}
+	if other := m.f(err); other != nil {
+		err = mapServed(other)
+	}
+	return rsp, err
+}
+
+func (m *mapErr[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
+
+func (m *mapErr[Req, Rsp]) Describe() Node { return Node{Name: "map_err"} }
+
+// Then gives the caller what f makes of each outcome: of a response with a nil
+// error, or of an error that is not a refusal. It may turn either into the
+// other.
+//
+// Admission: none of its own; Ready is forwarded. f runs after inner has
+// returned: a slot that ended with Call is free by then.
+//
+// Cancellation: f gets the request's context, which may be done.
+//
+// Body: f owns the response that it is given. Where it returns another one, or
+// an error, it closes the one it drops.
+//
+// Errors: refusals pass by f, so that none of them can be lost. An error that
+// f returns never matches [ErrNotReady], whatever it wraps, because the
+// request may have been served.
+//
+// Cost: f; no allocation.
+//
+// A nil f is no layer at all.
+func Then[Req, Rsp any](f func(context.Context, Rsp, error) (Rsp, error)) Layer[Req, Rsp] {
+	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
+		if f == nil {
+			return next
+		}
+		return &mapThen[Req, Rsp]{Service: next, f: f}
+	}
+}
+
+type mapThen[Req, Rsp any] struct {
+	Service[Req, Rsp]
+	f func(context.Context, Rsp, error) (Rsp, error)
+}
+
+func (m *mapThen[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	mapped := false
+	defer func() {
+		if !mapped { // a panic, or Goexit
+			seamOf[Rsp]().closeBody(rsp)
+		}
+	}()
+	rsp, err = m.Service.Call(ctx, req)
+	if err == nil || !errors.Is(err, ErrNotReady) {
+		if rsp, err = m.f(ctx, rsp, err); err != nil {
+			err = mapServed(err)
+		}
+	}
+	mapped = true
+	return rsp, err
+}
+
+func (m *mapThen[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
+
+func (m *mapThen[Req, Rsp]) Describe() Node { return Node{Name: "then"} }

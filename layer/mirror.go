@@ -3,7 +3,98 @@ package layer
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
+
+// MirrorPolicy says which requests [Mirror] copies, and what it may spend on
+// that. The zero MirrorPolicy is ready to use: its zero fields mean the
+// defaults.
+type MirrorPolicy[Req any] struct {
+	// Target is what the copies go to, for people.
+	Target string
+
+	// Match chooses the requests. It is safe for concurrent use and does not
+	// change them. Nil chooses all.
+	Match func(Req) bool
+
+	// Share of the requests that match, above 0 to 1. The default is all.
+	Fraction float64
+
+	// Body is how many bytes of a request's body are kept for its copy: 64 KiB
+	// by default. Requests with a larger body are not copied. Less than 0: only
+	// those without a body are.
+	MaxBodyBytes int64
+
+	// MaxInFlight is how many copies may be on their way at a time; what is beyond
+	// is not sent. The default is 100, and so is a value below 0.
+	MaxInFlight int
+
+	// Timeout is how long a copy may take, its response included: 10 s by
+	// default, and for a value below 0.
+	Timeout time.Duration
+
+	// Change, if not nil, makes of a copy what is sent: header fields that tell
+	// it from the original, say. It may change what it is given, which is
+	// nobody else's. It runs in a goroutine of the copy.
+	Rewrite func(copied Req) Req
+
+	// Rand returns numbers of at least 0 and less than 1 and is safe for
+	// concurrent use; a test gives one that is not random. The default is
+	// [rand.Float64].
+	Rand func() float64
+}
+
+const (
+	defaultMirrorBody     = 64 << 10
+	defaultMirrorInFlight = 100
+	defaultMirrorTimeout  = 10 * time.Second
+)
+
+// Validate returns an error that names the field that is out of range.
+func (p MirrorPolicy[Req]) Validate() error {
+	switch {
+	case !(p.Fraction >= 0 && p.Fraction <= 1):
+		return fmt.Errorf("mirror policy: share %v must be above 0 to 1, or 0 for all", p.Fraction)
+	case p.MaxInFlight < 0:
+		return fmt.Errorf("mirror policy: in flight %d must be more than 0, or 0 for %d", p.MaxInFlight, defaultMirrorInFlight)
+	case p.Timeout < 0:
+		return fmt.Errorf("mirror policy: timeout %v must be more than 0, or 0 for %v", p.Timeout, defaultMirrorTimeout)
+	}
+	return nil
+}
+
+// orDefault returns p made valid. A share that is no number, or below 0, copies
+// nothing; one above 1 is 1.
+func (p MirrorPolicy[Req]) orDefault() MirrorPolicy[Req] {
+	switch {
+	case p.Fraction == 0, p.Fraction > 1:
+		p.Fraction = 1
+	case !(p.Fraction > 0):
+		p.Fraction = 0
+	}
+	if p.MaxBodyBytes == 0 {
+		p.MaxBodyBytes = defaultMirrorBody
+	}
+	p.MaxBodyBytes = max(p.MaxBodyBytes, 0)
+	if p.MaxInFlight <= 0 {
+		p.MaxInFlight = defaultMirrorInFlight
+	}
+	if p.Timeout <= 0 {
+		p.Timeout = defaultMirrorTimeout
+	}
+	if p.Rand == nil {
+		p.Rand = rand.Float64
+	}
+	return p
+}
 
 // Mirror sends copies of requests to another service, and drops what that
 // answers: to see how a new version bears the traffic of the old one. The
@@ -107,4 +198,191 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	}
 	n.Children = []Node{to}
 	return n
+}
+
+// mirroring is what all services that a Mirror was put on have in common.
+type mirroring[Req, Rsp any] struct {
+	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
+	to     Service[Req, Rsp]
+	edit   Editor[Req, Rsp]
+	policy MirrorPolicy[Req]
+	resend Replayer[Req, Rsp]
+	target string
+
+	inFlight                                 atomic.Int64
+	answered, failed, refused, full, skipped tally
+	last                                     atomic.Pointer[string] // what went wrong last
+}
+
+// wants decides whether a request is to be copied. One that comes while there
+// is no room is not: its body need not be kept.
+func (m *mirroring[Req, Rsp]) wants(req Req) bool {
+	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
+		return false
+	}
+	if m.policy.Fraction < 1 && m.policy.Rand() >= m.policy.Fraction {
+		return false
+	}
+	if m.inFlight.Load() >= int64(m.policy.MaxInFlight) {
+		m.full.inc()
+		return false
+	}
+	return true
+}
+
+// skip counts a request of which there is no copy, and why if that was a panic.
+func (m *mirroring[Req, Rsp]) skip(panicked any) {
+	m.skipped.inc()
+	if panicked != nil {
+		m.note(fmt.Errorf("panic: %v", panicked))
+	}
+}
+
+func (m *mirroring[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
+
+// mirrored is one request that may be copied. Two things must happen before it
+// is: inner has not refused it, and its body was read to the end.
+type mirrored[Req, Rsp any] struct {
+	*mirroring[Req, Rsp]
+	route  *Route
+	copied Req
+	so     atomic.Int32 // things that have happened
+}
+
+// whole is called by edit.Fork, on the goroutine of whoever reads the body.
+func (c *mirrored[Req, Rsp]) whole(copied Req, ok bool) {
+	if !ok {
+		c.skip(nil)
+		return
+	}
+	c.copied = copied
+	c.happened()
+}
+
+// happened sends the copy at the second call.
+func (c *mirrored[Req, Rsp]) happened() {
+	if c.so.Add(1) != 2 || c.life.Err() != nil {
+		return
+	}
+	if c.inFlight.Add(1) > int64(c.policy.MaxInFlight) {
+		c.inFlight.Add(-1)
+		c.full.inc()
+		return
+	}
+	go c.send()
+}
+
+// send is a copy's goroutine. What comes of it is counted, whatever it is.
+func (c *mirrored[Req, Rsp]) send() {
+	outcome := &c.failed
+	defer func() {
+		c.inFlight.Add(-1)
+		_ = panics.Contain(outcome.inc)
+	}()
+	if err := panics.Contain(func() { outcome = c.deliver() }); err != nil {
+		c.note(err)
+	}
+}
+
+// deliver sends a copy, and returns what came of it.
+func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
+	ctx, cancel := context.WithTimeoutCause(c.life, c.policy.Timeout, &Error{
+		Layer: "mirror", Target: c.target, Reason: "a copy took too long", Waited: c.policy.Timeout, Kind: ErrTimeout,
+	})
+	defer cancel()
+	ctx = WithPriority(ctx, PriorityBulk)
+	if c.route != nil {
+		ctx = WithRoute(ctx, c.route)
+	}
+	req := c.copied
+	if c.policy.Rewrite != nil {
+		req = c.policy.Rewrite(req)
+	}
+	rsp, err := c.to.Call(ctx, req)
+	switch {
+	case err == nil:
+		c.resend.Drain(rsp)
+		return &c.answered
+	case errors.Is(err, ErrNotReady):
+		c.note(err)
+		return &c.refused
+	default:
+		c.note(err)
+		return &c.failed
+	}
+}
+
+// TeeBody returns body with an ear to what is read of it: for the Fork of an
+// [Editor]. It keeps up to limit bytes, and calls whole once, on the goroutine of
+// whoever reads or closes: with all of the body when it was read to its end, and
+// false when it is larger than limit, broke off, or was closed before its end.
+// The bytes belong to whole. Nothing is read or waited for on its behalf.
+//
+// size is how long the body says that it is; less than 0 if it does not say. A
+// body that is longer or shorter has not come whole. One that was read as far
+// as that, and closed, has.
+//
+// Read and Close may be called side by side. A body that is neither read to its
+// end nor closed calls nothing.
+func TeeBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
+	return &forkedBody{source: body, size: size, limit: max(limit, 0), whole: whole}
+}
+
+type forkedBody struct {
+	source      io.ReadCloser
+	size, limit int64
+
+	mu    sync.Mutex
+	kept  []byte
+	whole func(kept []byte, ok bool) // nil once it was called
+}
+
+func (f *forkedBody) Read(p []byte) (int, error) {
+	n, err := f.source.Read(p)
+	if n >= 0 && n <= len(p) { // else it is for the reader to be surprised
+		f.take(p[:n], err)
+	}
+	return n, err
+}
+
+func (f *forkedBody) take(p []byte, err error) {
+	f.mu.Lock()
+	if f.whole == nil {
+		f.mu.Unlock()
+		return
+	}
+	fits := int64(len(p)) <= f.limit-int64(len(f.kept))
+	if fits {
+		f.kept = append(f.kept, p...)
+		if err == nil {
+			f.mu.Unlock()
+			return
+		}
+	}
+	f.end(fits && errors.Is(err, io.EOF) && (f.size < 0 || f.complete()))
+}
+
+func (f *forkedBody) Close() error {
+	f.mu.Lock()
+	if f.whole == nil {
+		f.mu.Unlock()
+	} else {
+		f.end(f.complete())
+	}
+	return f.source.Close()
+}
+
+// complete reports whether as much is there as the body said. It is called with
+// mu held.
+func (f *forkedBody) complete() bool { return int64(len(f.kept)) == f.size }
+
+// end is called with mu held, and gives it back.
+func (f *forkedBody) end(ok bool) {
+	kept, whole := f.kept, f.whole
+	f.kept, f.whole = nil, nil
+	f.mu.Unlock()
+	if !ok {
+		kept = nil
+	}
+	whole(slices.Clip(kept), ok)
 }

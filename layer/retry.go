@@ -2,6 +2,13 @@ package layer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/left"
 )
 
 // Retry sends a request again when it failed and a further try may help:
@@ -205,4 +212,392 @@ func (r *retry[Req, Rsp]) Describe() Node {
 	}
 	return Node{Name: "retry", State: append(state,
 		Attr{"budget", r.policy.Budget.Balance()}, Attr{"retries", r.retries.n.Load()}, Attr{"skipped", skipped})}
+}
+
+// skip is why a failure is not tried again.
+type skip int
+
+const (
+	skipTries skip = iota
+	skipUnsafe
+	skipPushback
+	skipDeadline
+	skipBudget
+	skipBody
+	skipNothing // it was no failure, or nobody waits for another try
+)
+
+// String is the label of the instrument Skipped.
+func (s skip) String() string {
+	return [...]string{"tries", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
+}
+
+// say returns what an error tells of a skip that is not plain from the number
+// of tries.
+func (s skip) say() string {
+	switch s {
+	case skipPushback:
+		return "; told to wait for longer than allowed, or for good"
+	case skipDeadline:
+		return "; no time before the deadline"
+	case skipBudget:
+		return "; no budget"
+	case skipBody:
+		return "; the request body cannot be sent again"
+	default:
+		return ""
+	}
+}
+
+// retrying is a request whose first try did not go well.
+type retrying[Req, Rsp any] struct {
+	*retry[Req, Rsp]
+	ctx    *attempt
+	req    Req
+	replay Replay[Req] // nil where req can be sent as it is
+
+	tries  int
+	sent   bool          // one of them at least was not refused
+	failed error         // of those, what the last one returned
+	waited time.Duration // between tries
+
+	charged bool  // the budget has paid for a try that was not sent yet
+	entry   int64 // where it says so
+}
+
+// run takes the outcome of the first try, and makes the others. rsp and err are what
+// the last one returned, at any time: a panic discards the response.
+func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
+	for {
+		got.refused = errors.Is(got.err, ErrNotReady)
+		switch {
+		case !got.refused:
+			s.count(got.err)
+		case s.unreached(got.err):
+			got.unreached, s.charged = true, false // it was that try's
+		}
+		pause, why, again := s.weigh(got)
+		s.explain(got, why, again)
+		if !again {
+			s.giveBack()
+			*rsp, *err = got.ahead, s.last(got, why)
+			return
+		}
+		*rsp = *new(Rsp)
+		if got.err == nil {
+			s.resend.Drain(got.ahead)
+		}
+		if *err = s.wait(pause, got.err); *err != nil {
+			return
+		}
+		s.tries++
+		s.retries.inc()
+		*rsp, *err = s.try(s.ctx, s.req)
+		got = s.look(s.ctx, s.replay, s.tries, *rsp, *err)
+	}
+}
+
+// count notes a try that was not refused. The first of a request pays in to
+// the budget.
+func (s *retrying[Req, Rsp]) count(err error) {
+	if !s.sent {
+		s.sent = true
+		s.ctx.pay()
+	}
+	s.failed, s.charged = err, false
+}
+
+// weigh decides on another try, and makes the request ready for it.
+func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
+	if s.ctx.Err() != nil || !s.mayHelp(got) {
+		return 0, skipNothing, false
+	}
+	pause, why = s.pause(got.rsp, got.err)
+	switch {
+	case s.tries >= s.policy.MaxAttempts:
+		why = skipTries
+	case !got.refused && !s.ctx.again:
+		why = skipUnsafe
+	case why == skipNothing && (!got.refused || got.unreached):
+		why = s.takeOut(got.refused)
+	}
+	if why != skipNothing {
+		s.skipped[why].inc()
+		return 0, why, false
+	}
+	return pause, skipNothing, true
+}
+
+// mayHelp reports whether the same request might fare better.
+func (s *retrying[Req, Rsp]) mayHelp(got answer[Rsp]) bool {
+	switch {
+	case got.refused:
+		return got.unreached || !s.policy.PassRejections && !forGood(got.err) && !errors.Is(got.err, errShed)
+	case errors.Is(got.err, ErrAttemptTimeout):
+		return true
+	}
+	return s.policy.RetryIf(got.outcome())
+}
+
+// pause is how long to wait before the next try: the back-off, or what the
+// service asks for if that is longer.
+func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
+	pause := s.policy.Backoff.Delay(s.tries - 1)
+	after, asked := s.resend.RetryAfter(rsp, err)
+	if own, ok := RetryAfter(err); ok {
+		after, asked = max(after, own), true
+	}
+	if asked && (after < 0 || after > s.policy.MaxRetryAfter) {
+		return 0, skipPushback
+	}
+	pause = max(pause, after)
+	if deadline, ok := s.ctx.Deadline(); ok && time.Until(deadline) <= pause {
+		return 0, skipDeadline
+	}
+	return pause, skipNothing
+}
+
+// takeOut withdraws from the budget, and gets the body for the next try, unless
+// the last one left it as it was.
+func (s *retrying[Req, Rsp]) takeOut(untouched bool) skip {
+	s.entry, s.charged = s.policy.Budget.withdraw()
+	s.shown.show()
+	switch {
+	case !s.charged:
+		return skipBudget
+	case untouched || s.replay == nil:
+		return skipNothing
+	}
+	next, ok := s.replay.Next()
+	if !ok {
+		return skipBody
+	}
+	s.req = next
+	if r, ok := s.replay.(interface{ Retire() }); ok {
+		r.Retire()
+	}
+	return skipNothing
+}
+
+// giveBack returns to the budget what was taken for a try that was not sent.
+func (s *retrying[Req, Rsp]) giveBack() {
+	if s.charged {
+		s.charged = false
+		s.policy.Budget.refund(s.entry)
+		s.shown.show()
+	}
+}
+
+// wait pauses, unless the caller goes.
+func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
+	began := time.Now()
+	cause := backoff.Sleep(s.ctx, pause)
+	s.waited += time.Since(began)
+	if cause == nil && s.ctx.Err() != nil {
+		cause = context.Cause(s.ctx)
+	}
+	if cause == nil {
+		return nil
+	}
+	s.giveBack()
+	gone := &Error{Layer: "retry", Target: s.target, Reason: left.Why(s.ctx) + " after " + s.howMany(), Waited: s.waited, Err: cause}
+	if after != nil {
+		gone.Reason += ": " + after.Error()
+	}
+	if !s.sent {
+		gone.Kind = ErrNotReady
+	}
+	s.letGo()
+	return gone
+}
+
+// last is the error to return when there are no more tries.
+func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
+	switch {
+	case got.err == nil:
+		return nil
+	case got.refused && s.sent:
+		// Something was sent, so nobody may take this for a refusal.
+		after, _ := RetryAfter(got.err)
+		s.letGo()
+		kind := ErrRetryRejected
+		if errors.Is(got.err, ErrFailFast) {
+			kind = ErrTimeout
+		}
+		return &Error{
+			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: after, Err: s.failed,
+			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), got.err),
+		}
+	case s.tries == 1 && why.say() == "":
+		return got.err
+	}
+	e := &Error{Layer: "retry", Target: s.target, Reason: s.howMany() + why.say(), Waited: s.waited, Err: got.err}
+	if below := (*Error)(nil); got.unreached && errors.As(got.err, &below) {
+		e.Endpoint = below.Endpoint // it is still that one which refuses
+	}
+	return e
+}
+
+// letGo closes the request body that the last try did not take.
+func (s *retrying[Req, Rsp]) letGo() {
+	if c, ok := s.replay.(io.Closer); ok && s.sent {
+		c.Close()
+	}
+}
+
+func (s *retrying[Req, Rsp]) howMany() string {
+	if s.tries == 1 {
+		return "1 try"
+	}
+	return fmt.Sprintf("%d tries", s.tries)
+}
+
+// attempt is the context of every try of one request: the caller's, with what
+// the layers below look for. It is all that the first try has to make.
+type attempt struct {
+	triesContext
+
+	budget *Budget
+	paid   bool // somebody above pays in to budget
+	again  bool // failures of this request are retried
+}
+
+type retryKey struct{}
+
+func (a *attempt) Value(key any) any {
+	if key == (retryKey{}) {
+		return a
+	}
+	return a.triesContext.Value(key)
+}
+
+// retryAbove is the attempt of the nearest Retry above, or nil, of which every
+// method may be called.
+func retryAbove(ctx context.Context) *attempt {
+	a, _ := ctx.Value(retryKey{}).(*attempt)
+	return a
+}
+
+// retries reports whether a Retry, this one or one above it, will send the
+// request again if it fails.
+func (a *attempt) retries() bool {
+	for ; a != nil; a = retryAbove(a.Context) {
+		if a.again {
+			return true
+		}
+	}
+	return false
+}
+
+// WillRetry reports whether a [Retry] above the service that is called with ctx sends
+// the request again if it fails. It is for a protocol in which a response may be
+// returned before it is known whether it failed.
+func WillRetry(ctx context.Context) bool { return retryAbove(ctx).retries() }
+
+// paysTo reports whether a Retry, this one or one above it, pays in to b for
+// the request. Who shares a budget with it does not pay again.
+func (a *attempt) paysTo(b *Budget) bool {
+	for ; a != nil; a = retryAbove(a.Context) {
+		if a.budget == b {
+			return true
+		}
+	}
+	return false
+}
+
+func (a *attempt) pay() {
+	if !a.paid {
+		a.budget.Deposit()
+	}
+}
+
+// explain tells whoever asked why the request is tried again, or how often it
+// was and why it is not again.
+func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
+	to := s.ctx.hints.Explanation
+	if to == nil {
+		return
+	}
+	n := Node{Name: "retry"}
+	if s.target != "" {
+		n.State = append(n.State, Attr{"target", s.target})
+	}
+	if again {
+		n.State = append(n.State, Attr{"try", s.tries + 1}, Attr{"because", s.because(got)})
+	} else {
+		n.State = append(n.State, Attr{"tries", s.tries})
+		if why != skipNothing {
+			n.State = append(n.State, Attr{"failed", s.because(got)}, Attr{"skipped", why.String()})
+		}
+	}
+	n.State = append(n.State, Attr{"budget", s.policy.Budget.Balance()})
+	to.Add(n)
+}
+
+// because says what is wrong with the outcome of a try.
+func (s *retrying[Req, Rsp]) because(got answer[Rsp]) string {
+	if got.err != nil {
+		return got.err.Error()
+	}
+	class := s.classify(got.outcome()).String()
+	if say, ok := s.resend.(interface{ Outline(rsp Rsp) string }); ok {
+		return class + ": " + say.Outline(got.rsp)
+	}
+	return class
+}
+
+// TrailerPeeker is what a [Replayer] may have beside its methods, for protocols in which a
+// response can fail after its head: [Retry] uses it where [RetryPolicy] asks
+// for it.
+type TrailerPeeker[Rsp any] interface {
+	// Peek waits for the first piece of the body of rsp, and reports whether
+	// the response is whole: whether its end came in place of that piece, or
+	// right after it. Then rsp can be judged with its trailers. The response to
+	// hand on is ahead, which has all of the body still to be read, and trailers
+	// not before that was. Where rsp is not whole, only ahead may be looked at: the
+	// end of rsp may be coming at that moment. Peek ends when ctx does.
+	Peek(ctx context.Context, rsp Rsp) (ahead Rsp, whole bool)
+}
+
+// answer is what came of a try.
+type answer[Rsp any] struct {
+	rsp   Rsp  // to judge
+	ended bool // with its trailers
+	ahead Rsp  // the same response, to hand on
+	err   error
+
+	refused   bool
+	unreached bool // and tried again all the same
+}
+
+func (a answer[Rsp]) outcome() Outcome[Rsp] {
+	return Outcome[Rsp]{Response: a.rsp, Err: a.err, Ended: a.err == nil && a.ended}
+}
+
+// look takes what a try returned, and looks ahead in it where its trailers would
+// be reason for another try.
+func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], tries int, rsp Rsp, err error) answer[Rsp] {
+	got := answer[Rsp]{rsp: rsp, ended: r.whole, ahead: rsp, err: err}
+	if err != nil || r.peek == nil || !a.again || tries >= r.policy.MaxAttempts || !r.policy.Peek(rsp) {
+		return got
+	}
+	// One who is still sending may be waiting for the head before he goes on; and
+	// where the body cannot be sent again, there is nothing to look for.
+	if body, ok := replay.(interface{ Whole() bool }); ok && !body.Whole() {
+		return got
+	}
+	if got.ahead, got.ended = r.peek.Peek(a, rsp); !got.ended {
+		got.rsp = got.ahead // the other one is still being read
+	}
+	return got
+}
+
+// unreached reports whether a refusal is tried again although others are passed.
+func (s *retrying[Req, Rsp]) unreached(refusal error) bool {
+	return s.policy.PassRejections && s.policy.RetryConnectFailure != nil && !forGood(refusal) && s.policy.RetryConnectFailure(refusal)
+}
+
+// forGood reports whether the next try would be refused as this one was.
+func forGood(refusal error) bool {
+	return errors.Is(refusal, ErrClosed) || errors.Is(refusal, ErrFailFast)
 }
