@@ -3,6 +3,7 @@ package balance
 import (
 	"fmt"
 	"math"
+	"time"
 )
 
 // Picker is a rule that chooses among the ready endpoints. The zero value is the
@@ -162,4 +163,226 @@ func (g *group) cheapest(s *slots, w walk, far, k int, q query, chance uint32) (
 		k--
 	}
 	return t.result()
+}
+
+// contest finds the cheapest of the endpoints that enter, whatever is asked of
+// it: weights, a cost of one's own, why.
+type contest struct {
+	*group
+	query
+
+	usual    float32
+	weighted bool
+	chance   uint32
+
+	best     *endpoint
+	cost     float32
+	weight   float32
+	inFlight uint64
+	equals   float32 // the weight of all that were as good, the best included
+}
+
+// alike is by how much the costs of two endpoints with as many requests in
+// flight may differ without telling anything: what is expected of two that are
+// equal differs by as much, after the last few peaks.
+const alike = 1.5
+
+// enter compares e with the best so far. Where weights differ, of those that are
+// alike each is as likely as its weight says, whatever the order; where they do
+// not, costOf sees to that.
+func (t *contest) enter(e *endpoint) {
+	t.chance = nextChance(t.chance)
+	itself := onePart(t.chance)
+	at, share := itself-1, float32(1)
+	if t.weighted {
+		itself, share = 1, t.group.weight(e, t.now)
+	}
+	its, busy := t.costOf(e, t.now, t.usual, itself), e.inFlight()
+	if t.why != nil {
+		t.why.saw(e, reading{its, busy, share, its >= dear})
+	}
+	switch {
+	case t.best == nil:
+	case t.weighted && busy == t.inFlight && its < t.cost*alike && t.cost < its*alike:
+		t.equals += share
+		if at*t.equals < share {
+			t.best, t.cost, t.weight = e, its, share
+		}
+		return
+	case its*t.weight >= t.cost*share: // its/share ≥ cost/weight, without dividing
+		return
+	}
+	t.best, t.cost, t.weight, t.inFlight, t.equals = e, its, share, busy, share
+}
+
+// result is the best, and what it costs for its weight.
+func (t *contest) result() (*endpoint, float32) {
+	return t.best, t.cost / max(t.weight, math.SmallestNonzeroFloat32)
+}
+
+// chanceOf is what is left to chance of a number that says where to look as well:
+// its halves say so each, and this neither.
+func chanceOf(random uint64) uint32 { return uint32(random>>32) ^ uint32(random) }
+
+// nextChance is a step of the generator of Numerical Recipes: what one random
+// number can still give, in its upper bits.
+func nextChance(c uint32) uint32 { return c*1664525 + 1013904223 }
+
+// onePart is a number from 1 to 2: the bits of a float32 above its exponent's.
+func onePart(chance uint32) float32 { return math.Float32frombits(chance>>9 | 127<<23) }
+
+// Cost says what one more request would cost at an endpoint; the cheapest gets
+// it. The zero value is [PeakEWMA].
+type Cost struct {
+	name string
+	of   func(Load) float64 // nil: peak EWMA
+}
+
+// Load is what is known of an endpoint when it is looked at.
+type Load struct {
+	InFlight  int           // requests that it has now
+	Streaming int           // of these, the ones whose response goes on: their latency was taken
+	Latency   time.Duration // what is expected of it, by the peak EWMA
+}
+
+// PeakEWMA is the latency that is expected, by a moving average that jumps to
+// its peaks, times the requests that would then wait for their response; each
+// response that goes on counts as what is usual. It is the default: it knows a
+// slow endpoint without waiting for requests to pile up there, and one that has
+// many. Latencies below 1 ms cost 1 ms, because their differences are noise.
+func PeakEWMA() Cost { return Cost{} }
+
+// LeastRequest is the requests that would then be in flight, whatever they take: the
+// least-request rule. It suits requests of which some take far longer than
+// others through no fault of the endpoint.
+func LeastRequest() Cost {
+	return CostOf("pending", func(l Load) float64 { return float64(l.InFlight + 1) })
+}
+
+// CostOf is a cost of one's own. The function is called for every endpoint that
+// is looked at, by many goroutines; it returns a number above 0, and should
+// allocate nothing. The name is for [Balancer.Describe]. A nil function panics.
+func CostOf(name string, of func(Load) float64) Cost {
+	if of == nil {
+		panic("balance: nil cost function")
+	}
+	return Cost{name: name, of: of}
+}
+
+// String returns the name.
+func (c Cost) String() string {
+	if c.of == nil {
+		return "peak ewma"
+	}
+	return c.name
+}
+
+// Nearly every pick is among endpoints that weigh the same, by the usual cost,
+// and nobody asks why. What a contest says of them is said here with as little as
+// possible.
+//
+// First those are found who are looked at, and then what each costs, so that
+// their lines are fetched side by side: with many endpoints a pick takes as long
+// as it waits for memory. Costs are compared by their bits, which have the same
+// order, so that a processor need not foresee which one is less.
+
+// sideBySide is how many lines are fetched at a time.
+const sideBySide = 8
+
+// found is the cheapest of some endpoints.
+type found struct {
+	best   *endpoint
+	least  uint32 // the bits of what it costs
+	chance uint32 // for whatever comes next
+}
+
+func none(chance uint32) found { return found{least: math.MaxUint32, chance: chance} }
+
+// cheapestPlain is cheapest for these endpoints. What is drawn at random cannot
+// be foreseen either: there is no branch where the walk turns.
+func (g *group) cheapestPlain(s *slots, w walk, k int, now, chance uint32) found {
+	var room [sideBySide]*endpoint
+	f := none(chance)
+	at, first, i, n := s.at[:w.n], w.start, w.at, w.n
+	back := w.stride - n
+	for k > 0 {
+		some := 0
+		for ; k > 0 && some < len(room); k-- {
+			e := at[i].Load()
+			i += back
+			i += n & (i >> 63)
+			if i == first {
+				i = again(i, n)
+				first = i
+			}
+			if e != nil {
+				room[some] = e
+				e.latency.word.Load() // nobody waits for it, but the line is on its way
+				some++
+			}
+		}
+		f = g.cheapestOf(room[:some], now, f)
+	}
+	return f
+}
+
+// cheapestOf looks at some endpoints that are in one piece, after those of which
+// f is the cheapest.
+func (g *group) cheapestOf(some []*endpoint, now uint32, f found) found {
+	for i := 0; ; i++ {
+		if f, i = g.cheapestKnown(some, i, now, f); i >= len(some) {
+			return f
+		}
+		f.chance = nextChance(f.chance)
+		its := math.Float32bits(g.costOf(some[i], now, g.usual.read(), onePart(f.chance)))
+		if its < f.least {
+			f.best, f.least = some[i], its
+		}
+	}
+}
+
+// cheapestKnown looks at those from some[i] on, up to one that fails, has not
+// proven itself, or was not heard of for long, and returns where that is. It is
+// costOf written out, and calls nothing, so that what it needs stays in registers.
+func (g *group) cheapestKnown(some []*endpoint, i int, now uint32, f found) (found, int) {
+	usual, fade := g.usual.read(), &g.fading
+	fresh, slope, bend := fade.fresh, fade.slope, fade.bend
+	for i < len(some) {
+		e := some[i]
+		status := e.status.word.Load()
+		word := e.latency.word.Load()
+		if status&knownMask != known {
+			if !e.isIdleFounder(status) {
+				break
+			}
+			if word == 0 { // no sample yet
+				word = pack(usual, now)
+			}
+		}
+		age := now - uint32(word>>32)
+		if age > fresh { // it also is where since says 0
+			break
+		}
+		f.chance = nextChance(f.chance)
+		ticks := float32(int32(age))
+		latency := math.Float32frombits(uint32(word))
+		latency += (latency - usual) * (ticks * (ticks*bend - slope))
+		if latency < noise {
+			latency = noise
+		}
+		streams := streamsOf(status)
+		requests := float32(int32(e.inFlight())-streams) + onePart(f.chance)
+		if its := math.Float32bits(latency*requests + float32(streams)*usual); its < f.least {
+			f.least, f.best = its, e
+		}
+		i++
+	}
+	return f, i
+}
+
+// isIdleFounder reports whether e is of the first set and does not fail, and
+// nobody waits there: it costs what it would if it had proven itself. Where it was
+// slow at first, it may stay so for a while.
+func (e *endpoint) isIdleFounder(status uint32) bool {
+	return status&knownMask-founder<<provenShift < tried<<provenShift && int32(e.inFlight()) == streamsOf(status)
 }

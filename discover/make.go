@@ -2,8 +2,10 @@ package discover
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
@@ -83,3 +85,95 @@ func (w *watch[Req, Rsp]) enter(m *member[Req, Rsp]) {
 	}
 	m.isMade = true
 }
+
+// member is one endpoint for as long as its ID stays. It is the endpoint's
+// Service.
+type member[Req, Rsp any] struct {
+	counted[Req, Rsp]
+	ctx    context.Context //nolint:containedctx // the life of the service, handed to Make
+	wanted context.Context //nolint:containedctx // ends with the first retire, even if ctx does not yet
+	forgo  context.CancelFunc
+	target Target
+
+	batch int  // in which it is made
+	heir  bool // it is to take the place of another
+	fit   bool // an heir that did not have to be waited for when it was made
+
+	// The rest is the watch's alone.
+
+	now       *Endpoint[Req, Rsp] // what is known of it
+	isMade    bool
+	stopWait  context.CancelFunc // of the wait for its Ready; nil if there is none
+	successor *member[Req, Rsp]  // what takes its place once that is ready; nil if its ID is current
+	leaveBy   time.Time          // when the successor takes its place anyway
+}
+
+// latest is what the resolver knows at the address of m.
+func (m *member[Req, Rsp]) latest() *member[Req, Rsp] {
+	if m.successor != nil {
+		return m.successor
+	}
+	return m
+}
+
+// retire lets m go: nothing begins any more, nobody waits for it, and its life ends
+// with the last response.
+func (m *member[Req, Rsp]) retire() {
+	m.Retire()
+	m.forgo()
+}
+
+// Ready is that of the service inside, and ends when the endpoint is gone. The
+// service does not know that as long as a response is open.
+func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
+	if m.wanted.Err() != nil {
+		return m.gone()
+	}
+	err := m.ready(ctx)
+	if m.wanted.Err() != nil {
+		return m.gone()
+	}
+	return err
+}
+
+// ready waits for the service inside while the endpoint is wanted.
+func (m *member[Req, Rsp]) ready(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return m.inner.Ready(ctx)
+	}
+	if err := layer.Poll(m.inner); err == nil || errors.Is(err, layer.ErrClosed) {
+		return err
+	}
+	until, leave := context.WithCancel(ctx)
+	defer leave()
+	defer context.AfterFunc(m.wanted, leave)()
+	return m.inner.Ready(until)
+}
+
+func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var none Rsp
+	if ctx.Err() != nil {
+		return none, m.refuse(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
+	}
+	if !m.Begin() {
+		return none, m.gone()
+	}
+	return m.call(ctx, req)
+}
+
+func (m *member[Req, Rsp]) gone() error {
+	return m.refuse(layer.ErrClosed, "the endpoint is gone", nil)
+}
+
+func (m *member[Req, Rsp]) refuse(kind error, reason string, cause error) error {
+	return &layer.Error{
+		Layer: "discover", Target: m.target.Name, Endpoint: m.target.Endpoint.Addr.String(),
+		Kind: kind, Reason: reason, Err: cause,
+	}
+}
+
+// Classifier is that of the service inside.
+func (m *member[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return layer.ClassifierOf(m.inner) }
+
+// Describe is that of the service inside: the counting is not worth a line.
+func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }

@@ -1,10 +1,111 @@
 package profiles
 
 import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
 	"regexp/syntax"
 	"slices"
+	"strconv"
 	"strings"
 )
+
+// appendIdentity appends a text that two routes share if and only if they are
+// deeply equal. It is not for people. What fmt prints would not do: the
+// conditions Path("/a") and PathPrefix("/a") print alike.
+func (r Route) appendIdentity(b []byte) []byte {
+	return appendValue(b, reflect.ValueOf(r))
+}
+
+func appendValue(b []byte, v reflect.Value) []byte {
+	switch kind := v.Kind(); {
+	case kind == reflect.String:
+		return appendText(b, v.String())
+	case kind == reflect.Bool:
+		return strconv.AppendBool(b, v.Bool())
+	case v.CanInt():
+		return strconv.AppendInt(b, v.Int(), 36)
+	case v.CanUint():
+		return strconv.AppendUint(b, v.Uint(), 36)
+	case v.CanFloat():
+		return strconv.AppendFloat(b, v.Float(), 'x', -1, 64)
+	case kind == reflect.Struct:
+		b = append(b, '{')
+		for i := range v.NumField() { //nolint:modernize // the iterator allocates
+			b = append(appendValue(b, v.Field(i)), ' ')
+		}
+		return append(b, '}')
+	case kind == reflect.Array:
+		return appendElements(b, v)
+	case kind == reflect.Slice, kind == reflect.Map, kind == reflect.Interface, kind == reflect.Pointer:
+		return appendReference(b, v)
+	}
+	return fmt.Appendf(b, "%v", v) // a func or a channel, which is equal to itself alone
+}
+
+// appendReference appends a value that may be nil, which is not the same as an
+// empty one.
+func appendReference(b []byte, v reflect.Value) []byte {
+	if v.IsNil() {
+		return append(b, '-')
+	}
+	switch kind := v.Kind(); kind {
+	case reflect.Interface:
+		t := v.Elem().Type()
+		b = appendText(appendText(b, t.PkgPath()), t.String())
+		return appendValue(b, v.Elem())
+	case reflect.Map:
+		return appendMap(b, v)
+	case reflect.Slice:
+		return appendElements(b, v)
+	default:
+		return appendValue(append(b, '&'), v.Elem())
+	}
+}
+
+func appendElements(b []byte, v reflect.Value) []byte {
+	b = append(strconv.AppendInt(b, int64(v.Len()), 36), '[')
+	for i := range v.Len() {
+		b = append(appendValue(b, v.Index(i)), ' ')
+	}
+	return append(b, ']')
+}
+
+func appendMap(b []byte, v reflect.Value) []byte {
+	if v.CanInterface() {
+		// Labels are the one map that most routes have.
+		if labels, ok := reflect.TypeAssert[map[string]string](v); ok {
+			return appendLabels(b, labels)
+		}
+	}
+	entries := make([]string, 0, v.Len())
+	for i := v.MapRange(); i.Next(); {
+		entries = append(entries, string(appendValue(appendValue(nil, i.Key()), i.Value())))
+	}
+	slices.Sort(entries)
+	b = append(b, 'm')
+	for _, e := range entries {
+		b = appendText(b, e)
+	}
+	return append(b, ' ')
+}
+
+func appendLabels(b []byte, labels map[string]string) []byte {
+	var few [8]string
+	names := slices.AppendSeq(few[:0], maps.Keys(labels))
+	slices.Sort(names)
+	b = append(b, 'm')
+	for _, name := range names {
+		b = appendText(appendText(b, name), labels[name])
+	}
+	return append(b, ' ')
+}
+
+// appendText appends s with its length, so that it can have any byte.
+func appendText(b []byte, s string) []byte {
+	return append(append(strconv.AppendInt(b, int64(len(s)), 36), ':'), s...)
+}
 
 // key is what paths look like that a condition may hold for: parts of fixed
 // text, and between each two of them the rest of a segment, whatever that is.
@@ -183,4 +284,153 @@ func (k keys) weight() int {
 		}
 	}
 	return least
+}
+
+const (
+	// maxExpression is how many bytes long an expression may be, and how many
+	// instructions its repeats may make of it. Whoever writes a profile of a few
+	// bytes could else have each Router take hundreds of megabytes, and each request
+	// seconds: "(a?){1000}" is 4000 instructions, and each byte of a path may visit
+	// them all. linkerd's bound is that of Rust's regex, 10 MiB of compiled program,
+	// which costs less there.
+	maxExpression = 10_000
+
+	// maxGrowth is how many instructions the expressions of a profile may have
+	// beyond their own length, all together: about a tenth of a second at worst, for
+	// a path of 2 KB that keeps all of them busy. What is written out is not counted;
+	// that a profile of megabytes is slow is no surprise.
+	maxGrowth = 20_000
+)
+
+// errTooLarge is that an expression is beyond what is done for one.
+var errTooLarge = errors.New("regular expression is too large")
+
+// parseRegex parses an expression that is not too large.
+func parseRegex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
+	if len(pattern) > maxExpression {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errTooLarge, len(pattern), maxExpression)
+	}
+	tree, err := syntax.Parse(pattern, flags)
+	if err != nil {
+		return nil, err
+	}
+	if n := instructions(tree); n > maxExpression {
+		return nil, fmt.Errorf("%w: %d instructions with its repeats written out, at most %d", errTooLarge, n, maxExpression)
+	}
+	return tree, nil
+}
+
+// quote is a pattern for an error, if it is long its begin.
+func quote(pattern string) string {
+	const enough = 200
+	if len(pattern) > enough {
+		return strconv.Quote(pattern[:enough]) + "…"
+	}
+	return strconv.Quote(pattern)
+}
+
+// instructions is how many an expression has once its repeats are written out,
+// or somewhat more. The members of a class count by the memory that they take.
+// Repeats of repeats are no more than 1000 in all, so that no sum is too large.
+func instructions(tree *syntax.Regexp) int {
+	n := 0
+	for _, sub := range tree.Sub {
+		n += instructions(sub)
+	}
+	switch tree.Op {
+	case syntax.OpLiteral:
+		n = len(tree.Rune)
+	case syntax.OpCharClass:
+		n = 1 + len(tree.Rune)/16
+	case syntax.OpCapture, syntax.OpStar:
+		n += 2
+	case syntax.OpConcat:
+	case syntax.OpAlternate:
+		n += len(tree.Sub) - 1
+	case syntax.OpRepeat:
+		n = repeated(n, tree.Min, tree.Max)
+	default: // one of its own
+		n++
+	}
+	return max(n, 1)
+}
+
+// repeated is what n instructions are if they are there from least to most
+// times; most is -1 if there is no end to it.
+func repeated(n, least, most int) int {
+	switch {
+	case most >= 0:
+		return most*n + most - least
+	case least == 0:
+		return n + 2
+	}
+	return least*n + 1
+}
+
+// growth is how many instructions the expressions of a route have beyond their
+// own length. What is invalid has none: it is left out.
+func (r Route) growth() int {
+	n := growthOf(r.Match)
+	for _, c := range r.Classes {
+		n += growthOf(c.Match)
+	}
+	return n
+}
+
+func growthOf(m Match) int {
+	switch m := m.(type) {
+	case All:
+		return growthOfAll(m)
+	case Any:
+		return growthOfAll(m)
+	case Not:
+		return growthOf(m.Match)
+	case Path:
+		return growthOfRegex(anchor(string(m)), 0)
+	case Header:
+		return growthOfText(m.Value, 0)
+	case Query:
+		return growthOfText(m.Value, 0)
+	case Trailer:
+		return growthOfText(m.Value, 0)
+	case Host:
+		return growthOfText(m.Value, syntax.FoldCase)
+	}
+	return 0
+}
+
+func growthOfAll(members []Match) int {
+	n := 0
+	for _, m := range members {
+		n += growthOf(m)
+	}
+	return n
+}
+
+func growthOfText(t StringMatch, fold syntax.Flags) int {
+	if regex, ok := t.(Regex); ok {
+		return growthOfRegex(string(regex), fold)
+	}
+	return 0
+}
+
+func growthOfRegex(pattern string, fold syntax.Flags) int {
+	tree, err := parseRegex(pattern, syntax.Perl|fold)
+	if err != nil {
+		return 0
+	}
+	return max(0, instructions(tree)-len(pattern))
+}
+
+// room is what is left of maxGrowth.
+type room int
+
+// take says why there is none left for the route, number i.
+func (r *room) take(i int, def Route, growth int) error {
+	if growth > int(*r) {
+		return routeError(i, def, fmt.Errorf(
+			"%w: with those of the routes before, repeats make more than %d instructions beyond what is written", errTooLarge, maxGrowth))
+	}
+	*r -= room(growth)
+	return nil
 }

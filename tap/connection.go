@@ -2,8 +2,15 @@ package tap
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -170,4 +177,292 @@ func addrOf(a net.Addr) netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return plain(addr)
+}
+
+// watchedConn counts what goes over a connection until its holder closes it.
+type watchedConn struct {
+	net.Conn
+	contact        *connection
+	sent, received atomic.Int64
+
+	mu      sync.Mutex
+	copies  int       // by the kernel, under way: they say what they moved when they end
+	why     string    // the first thing that broke it
+	readEnd bool      // the peer's end was read
+	ended   time.Time // when its holder closed it; zero before that
+	told    bool
+}
+
+// copyPatience is how long the end waits for copies that were under way. They
+// end with the connection, unless they wait for the other one.
+const copyPatience = time.Second
+
+func (c *watchedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.received.Add(int64(n))
+	if err != nil {
+		c.broke(err)
+	}
+	return n, err
+}
+
+func (c *watchedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	c.sent.Add(int64(n))
+	if err != nil {
+		c.broke(err)
+	}
+	return n, err
+}
+
+// ReadFrom sends what r gives, until its end.
+func (c *watchedConn) ReadFrom(r io.Reader) (int64, error) {
+	c.copying(1)
+	defer c.copying(-1)
+	n, err := io.Copy(c.Conn, r)
+	c.sent.Add(n)
+	if err != nil {
+		c.broke(err)
+	}
+	return n, err
+}
+
+// WriteTo writes to w what comes, until the peer's end.
+func (c *watchedConn) WriteTo(w io.Writer) (int64, error) {
+	c.copying(1)
+	defer c.copying(-1)
+	n, err := io.Copy(w, c.Conn)
+	c.received.Add(n)
+	if err == nil {
+		c.broke(io.EOF)
+	} else {
+		c.broke(err)
+	}
+	return n, err
+}
+
+// CloseWrite tells the peer that nothing more comes. TLS cannot say so before
+// it has shaken hands.
+func (c *watchedConn) CloseWrite() error {
+	if secure, ok := c.Conn.(interface{ Handshake() error }); ok {
+		if err := secure.Handshake(); err != nil {
+			return err
+		}
+	}
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return fmt.Errorf("close one direction of %T: %w", c.Conn, errors.ErrUnsupported)
+}
+
+// NetConn returns the connection below.
+func (c *watchedConn) NetConn() net.Conn { return c.Conn }
+
+func (c *watchedConn) Close() error {
+	err := c.Conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended.IsZero() {
+		return err
+	}
+	c.ended = time.Now()
+	if c.why == "" && !c.readEnd && errors.Is(err, net.ErrClosed) {
+		c.why = "reset on this side" // closed below, which is how one does that
+	}
+	if c.copies > 0 {
+		time.AfterFunc(copyPatience, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.tell()
+		})
+		return err
+	}
+	c.tell()
+	return err
+}
+
+// copying counts copies.
+func (c *watchedConn) copying(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.copies += n
+	if c.copies == 0 && !c.ended.IsZero() {
+		c.tell()
+	}
+}
+
+// broke notes the first error that is no end in good order, and no doing of
+// the holder.
+func (c *watchedConn) broke(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case errors.Is(err, io.EOF):
+		c.readEnd = true
+	case errors.Is(err, net.ErrClosed), errors.Is(err, io.ErrClosedPipe), errors.Is(err, os.ErrDeadlineExceeded):
+	case c.why == "":
+		c.why = err.Error()
+	}
+}
+
+// tell is called with mu held.
+func (c *watchedConn) tell() {
+	if c.told {
+		return
+	}
+	c.told = true
+	c.contact.close(c.ended, uint64(c.sent.Load()), uint64(c.received.Load()), c.why)
+}
+
+// contact is a connection as conditions see it.
+type contact struct {
+	ctx                 context.Context //nolint:containedctx // a contact lives as long as the look
+	place               *place
+	source, destination netip.AddrPort
+}
+
+// look finds those who want to see the connection. It returns nil if nobody
+// does.
+func (v *contact) look(present *audience) *connection {
+	var x *connection
+	route := layer.RouteFromContext(v.ctx)
+	draw, drawn := 0.0, false
+	now := time.Now().UnixNano()
+	for _, w := range present.watchers {
+		if !w.connections || w.full() || w.pace.spent(now) {
+			continue
+		}
+		if w.sample > 0 {
+			if !drawn {
+				draw, drawn = w.reg.draw(), true
+			}
+			if draw >= w.sample {
+				continue
+			}
+		}
+		if !v.meets(w.match, route) {
+			continue
+		}
+		if x == nil {
+			x = v.connection(route)
+		}
+		x.seats = append(x.seats, seat{watcher: w})
+	}
+	return x
+}
+
+// draw is a number from 0 to 1.
+func (r *Registry) draw() float64 {
+	if r.random != nil {
+		return r.random()
+	}
+	return rand.Float64()
+}
+
+// meets is holds for a connection, of which there is less to see.
+func (v *contact) meets(c *condition, route *layer.Route) bool {
+	switch c.op {
+	case opAll, opAny:
+		for i := range c.subs {
+			if v.meets(&c.subs[i], route) == (c.op == opAny) {
+				return c.op == opAny
+			}
+		}
+		return c.op == opAll
+	case opNot:
+		return !v.meets(&c.subs[0], route)
+	case opSource:
+		return c.address(v.source)
+	case opDestination:
+		return c.address(v.destination)
+	case opDestinationLabel:
+		return v.place.destinationLabels[c.key] == c.text
+	case opRouteLabel:
+		return route != nil && route.Labels[c.key] == c.text
+	default:
+		return false
+	}
+}
+
+func (v *contact) connection(route *layer.Route) *connection {
+	x := &connection{common: Event{
+		Direction:         v.place.direction,
+		Source:            v.source,
+		Destination:       v.destination,
+		SourceLabels:      v.place.sourceLabels,
+		DestinationLabels: v.place.destinationLabels,
+	}}
+	if route != nil {
+		if x.common.RouteLabels = route.Labels; x.common.RouteLabels == nil {
+			x.common.RouteLabels = map[string]string{}
+		}
+	}
+	x.seats = x.first[:0]
+	return x
+}
+
+// connection is a connection, or the try to make one, for those who see it.
+type connection struct {
+	common Event
+	start  time.Time // when it was made, or when that was tried
+	opened bool
+	seats  []seat
+	first  [1]seat // room for one watcher without another allocation
+}
+
+// open tells of a connection that was made. Who has no room for that, is not
+// shown it. Who wants to know the outcome is told at the end.
+func (x *connection) open(now time.Time) {
+	x.start, x.opened = now, true
+	kept := x.seats[:0]
+	for _, s := range x.seats {
+		if s.outcome == nil && !x.enter(&s) {
+			continue
+		}
+		kept = append(kept, s)
+	}
+	x.seats = kept
+}
+
+// enter gives s a place in the stream of its watcher, and sends the Open.
+func (x *connection) enter(s *seat) bool {
+	var ok bool
+	if s.stream, ok = s.watcher.enter(); !ok {
+		return false
+	}
+	if !x.opened {
+		return true
+	}
+	e := x.common
+	e.Open = &ConnectionOpen{}
+	if !s.send(e) {
+		s.leave()
+		return false
+	}
+	return true
+}
+
+func (x *connection) unseen() bool { return len(x.seats) == 0 }
+
+// close tells of the end. It is called once.
+func (x *connection) close(now time.Time, sent, received uint64, why string) {
+	end := &ConnectionClose{SinceOpen: now.Sub(x.start), Sent: sent, Received: received, Err: why}
+	for i := range x.seats {
+		s := &x.seats[i]
+		if s.outcome != nil && !s.outcome.closes(end) {
+			continue
+		}
+		if (s.outcome != nil || !x.opened) && !x.enter(s) {
+			continue
+		}
+		e := x.common
+		e.Close = end
+		s.send(e)
+		s.leave()
+	}
+}
+
+// closes is holds for a connection: it has no status of any kind.
+func (o *outcome) closes(end *ConnectionClose) bool {
+	return o.hi == 0 && len(o.statuses) == 0 && (!o.failures || end.Err != "") && end.SinceOpen > o.slower
 }

@@ -2,11 +2,12 @@ package tap
 
 import (
 	"net/netip"
+	"slices"
+	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
-
 	"github.com/gotower/gotower/layer"
+	"google.golang.org/grpc/codes"
 )
 
 // Event is one thing that happened to one tapped request, or connection. Of
@@ -189,4 +190,129 @@ func weigh(fields []Field) (n int64) {
 		n += int64(fieldOverhead + len(f.Name) + len(f.Value))
 	}
 	return n
+}
+
+// maxText bounds the text in a buffer, and with it the memory of a watcher:
+// with 400 events of its own it stays below 1 MiB.
+const maxText = 768 << 10
+
+// buffer is what a watcher has not read yet, and what is kept for it until it
+// is known whether it wants to see it. Writers never wait.
+type buffer struct {
+	events  chan Event
+	filling chan struct{} // holds one when half of it was taken
+	room    atomic.Int64  // bytes of text that still fit
+	held    atomic.Int64  // requests that are kept back
+}
+
+func newBuffer(events int) *buffer {
+	b := &buffer{events: make(chan Event, events), filling: make(chan struct{}, 1)}
+	b.room.Store(maxText)
+	return b
+}
+
+// reserve reports whether n bytes fitted. They do until they are released.
+func (b *buffer) reserve(n int64) bool {
+	left := b.room.Add(-n)
+	if left <= maxText/2 {
+		b.press()
+	}
+	if left < 0 {
+		b.room.Add(n)
+		return false
+	}
+	return true
+}
+
+func (b *buffer) release(n int64) { b.room.Add(n) }
+
+// offer reports whether e fitted.
+func (b *buffer) offer(e Event) bool {
+	n := e.weight()
+	if !b.reserve(n) {
+		return false
+	}
+	select {
+	case b.events <- e:
+		if 2*len(b.events) >= cap(b.events) {
+			b.press()
+		}
+		return true
+	default:
+		b.release(n)
+		return false
+	}
+}
+
+// press has a reader that waits for more wait no longer: what it has in hand
+// would be room for others.
+func (b *buffer) press() {
+	select {
+	case b.filling <- struct{}{}:
+	default: // it was told already, and did not look yet
+	}
+}
+
+// took is told of each event that was received from events.
+func (b *buffer) took(e Event) { b.release(e.weight()) }
+
+// hold reports whether one more request, with n bytes, can be kept back. There
+// may be as many of them as events.
+func (b *buffer) hold(n int64) bool {
+	if b.held.Add(1) > int64(cap(b.events)) || !b.reserve(n) {
+		b.held.Add(-1)
+		return false
+	}
+	return true
+}
+
+// letGo is the end of hold.
+func (b *buffer) letGo(n int64) {
+	b.release(n)
+	b.held.Add(-1)
+}
+
+// sink is a watcher of another kind: it has no buffer of events, but counts
+// requests on their way. It must not wait, and is called from many goroutines
+// at once.
+type sink interface {
+	// begin is told of a request that is about to be forwarded: about has what
+	// is common to its events. Neither is to be changed. What begin returns is
+	// told of the end; nil is told nothing.
+	begin(about *Event, init *RequestInit) counted
+}
+
+// counted is one request in a sink.
+type counted interface {
+	// end is called once, with the end as a watcher without wishes sees it.
+	// Status is that of the response, 0 when there was none.
+	end(end *ResponseEnd, status int)
+}
+
+// counter is a sink in its registry, and what it wants to be told of.
+type counter struct {
+	match *condition
+	sink  sink
+}
+
+// attach tells s of every request that meets match, until detach is called.
+// A sink counts as one of those who watch, see [WithCapacity]. Requests in flight
+// are told of after detach, too. What (*Registry).filter returns is a match.
+func (r *Registry) attach(match *condition, s sink) (detach func(), err error) {
+	c := &counter{match: match, sink: s}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.admit(); err != nil {
+		return nil, err
+	}
+	r.counters = append(r.counters, c)
+	r.publish()
+	return func() { r.detach(c) }, nil
+}
+
+func (r *Registry) detach(c *counter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counters = slices.DeleteFunc(r.counters, func(other *counter) bool { return other == c })
+	r.publish()
 }

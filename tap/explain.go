@@ -1,7 +1,14 @@
 package tap
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -49,4 +56,97 @@ func (e *explained[Req, Rsp]) Next() layer.Service[Req, Rsp] { return e.Service 
 func (e *explained[Req, Rsp]) Describe() layer.Node {
 	present := e.reg.active.Load()
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
+}
+
+// leastSecret is how long a secret is at least, and leastPart a part of one, such
+// as a token or the value of one cookie. What is shorter is found in any text,
+// and guessed.
+const (
+	leastSecret = 4
+	leastPart   = 8
+)
+
+// isBetween reports whether r is between the parts of a secret.
+func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
+
+// secretsOf are the parts of a request that are not shown, and that layers may
+// repeat in what they say: an error may quote a URL, a redirect the place that it
+// leads to. The result is never nil.
+func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
+	all := []string{}
+	add := func(s string) {
+		if len(s) < leastSecret {
+			return
+		}
+		all = append(all, s)
+		if quoted := strconv.Quote(s); len(quoted) != len(s)+2 { // as errors do, that of http.Client first of all
+			all = append(all, quoted[1:len(quoted)-1])
+		}
+	}
+	for name, value := range x.access.RequestHeader(req).All() {
+		if !r.secret(strings.ToLower(name)) {
+			continue
+		}
+		add(value)
+		for part := range strings.FieldsFuncSeq(value, isBetween) {
+			if len(part) >= leastPart {
+				add(part)
+			}
+		}
+	}
+	authority := x.access.Authority(req)
+	add(strings.TrimSuffix(authority, withoutUser(authority)))
+	query := x.access.Query(req)
+	if !r.showsQueries() {
+		add(query)
+	}
+	for param := range strings.SplitSeq(query, "&") {
+		if name, value, _ := strings.Cut(param, "="); r.secretParam(name) {
+			add(value)
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return cmp.Compare(len(b), len(a)) })
+	return all
+}
+
+// choices are what the layers said so far, as it may be seen and kept: what is
+// no plain value is text from here on.
+func (x *exchange[Req, Rsp]) choices() []layer.Node {
+	said := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
+	if len(said) == 0 {
+		return said
+	}
+	pairs := make([]string, 0, 2*len(x.secrets))
+	for _, secret := range x.secrets {
+		pairs = append(pairs, secret, redacted)
+	}
+	return shownNodes(said, strings.NewReplacer(pairs...))
+}
+
+func shownNodes(nodes []layer.Node, without *strings.Replacer) []layer.Node {
+	if len(nodes) == 0 {
+		return nil
+	}
+	out := make([]layer.Node, 0, len(nodes))
+	for _, n := range nodes {
+		shown := layer.Node{Name: n.Name, State: make(layer.State, 0, len(n.State)), Children: shownNodes(n.Children, without)}
+		for _, a := range n.State {
+			shown.State = append(shown.State, layer.Attr{Key: a.Key, Value: shownAttr(a.Value, without)})
+		}
+		if n.Next != nil {
+			shown.Next = &shownNodes([]layer.Node{*n.Next}, without)[0]
+		}
+		out = append(out, shown)
+	}
+	return out
+}
+
+func shownAttr(value any, without *strings.Replacer) any {
+	switch v := value.(type) {
+	case nil, bool, int, int32, int64, uint32, uint64, float32, float64, time.Duration, netip.Addr, netip.AddrPort:
+		return value
+	case string:
+		return without.Replace(v)
+	}
+	return without.Replace(fmt.Sprint(value))
 }

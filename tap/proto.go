@@ -1,9 +1,16 @@
 package tap
 
 import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"net/netip"
 	"strings"
 
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
 )
@@ -82,3 +89,141 @@ func fieldsOf(m *http_types.Headers) []Field {
 }
 
 func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
+
+// tcpOf drops an address without an IP, and cuts a port to 16 bits, as
+// linkerd's proxy does.
+func tcpOf(m *netpb.TcpAddress) netip.AddrPort {
+	ip, ok := ipOf(m.GetIp())
+	if !ok {
+		return netip.AddrPort{}
+	}
+	return plain(netip.AddrPortFrom(ip, uint16(m.GetPort()&math.MaxUint16)))
+}
+
+func ipOf(m *netpb.IPAddress) (netip.Addr, bool) {
+	switch ip := m.GetIp().(type) {
+	case *netpb.IPAddress_Ipv4:
+		var b [4]byte
+		binary.BigEndian.PutUint32(b[:], ip.Ipv4)
+		return netip.AddrFrom4(b), true
+	case *netpb.IPAddress_Ipv6:
+		var b [16]byte
+		binary.BigEndian.PutUint64(b[:8], ip.Ipv6.GetFirst())
+		binary.BigEndian.PutUint64(b[8:], ip.Ipv6.GetLast())
+		return netip.AddrFrom16(b), true
+	}
+	return netip.Addr{}, false
+}
+
+func metaOf(m *pb.TapEvent_EndpointMeta) map[string]string {
+	if m == nil {
+		return nil
+	}
+	return orEmpty(m.GetLabels())
+}
+
+func orEmpty(labels map[string]string) map[string]string {
+	if labels == nil {
+		return map[string]string{}
+	}
+	return labels
+}
+
+// methodOf returns "" for no method and for a number that has no name.
+func methodOf(m *http_types.HttpMethod) string {
+	switch m := m.GetType().(type) {
+	case *http_types.HttpMethod_Registered_:
+		return http_types.HttpMethod_Registered_name[int32(m.Registered)]
+	case *http_types.HttpMethod_Unregistered:
+		return m.Unregistered
+	}
+	return ""
+}
+
+// schemeOf returns "" for no scheme and for a number that has no name.
+func schemeOf(m *http_types.Scheme) string {
+	switch m := m.GetType().(type) {
+	case *http_types.Scheme_Registered_:
+		return strings.ToLower(http_types.Scheme_Registered_name[int32(m.Registered)])
+	case *http_types.Scheme_Unregistered:
+		return m.Unregistered
+	}
+	return ""
+}
+
+// watchEventOf is the event of a message. No message is wrong, see eventOf.
+func watchEventOf(m *tappb.WatchResponse) Event {
+	if n := m.GetDropped(); n > 0 {
+		return Event{Dropped: n}
+	}
+	own := m.GetEvent()
+	e := eventOf(own.GetHttp())
+	var id *pb.TapEvent_Http_StreamId
+	switch {
+	case e.ResponseEnd != nil:
+		e.ResponseEnd.Explanation = nodesOf(own.GetExplanation())
+		e.ResponseEnd.RequestBody = bodyOf(own.GetRequestBody())
+		e.ResponseEnd.ResponseBody = bodyOf(own.GetResponseBody())
+		return e
+	case e.RequestInit != nil || e.ResponseInit != nil:
+		return e
+	case own.GetOpen() != nil:
+		id, e.Open = own.GetOpen().GetId(), &ConnectionOpen{}
+	case own.GetClose() != nil:
+		c := own.GetClose()
+		id, e.Close = c.GetId(), &ConnectionClose{
+			SinceOpen: c.GetSinceOpen().AsDuration(), Sent: c.GetSent(), Received: c.GetReceived(), Err: c.GetError(),
+		}
+	}
+	e.ID = StreamID{Base: id.GetBase(), Stream: id.GetStream()}
+	return e
+}
+
+func (b *Body) proto() *tappb.Body {
+	if b == nil {
+		return nil
+	}
+	return &tappb.Body{Data: b.Data, Cut: b.Cut}
+}
+
+func bodyOf(m *tappb.Body) *Body {
+	if m == nil {
+		return nil
+	}
+	return &Body{Data: m.GetData(), Cut: m.GetCut()}
+}
+
+func nodesProto(nodes []layer.Node) []*tappb.Node {
+	out := make([]*tappb.Node, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, nodeProto(n))
+	}
+	return out
+}
+
+// nodeProto has what a node wraps as the last of its children.
+func nodeProto(n layer.Node) *tappb.Node {
+	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
+	for _, a := range n.State {
+		m.State = append(m.State, &tappb.Attribute{Key: valid(a.Key), Value: valid(fmt.Sprint(a.Value))})
+	}
+	if n.Next != nil {
+		m.Children = append(m.Children, nodeProto(*n.Next))
+	}
+	return m
+}
+
+func nodesOf(ms []*tappb.Node) []layer.Node {
+	if len(ms) == 0 {
+		return nil
+	}
+	out := make([]layer.Node, 0, len(ms))
+	for _, m := range ms {
+		n := layer.Node{Name: m.GetName(), Children: nodesOf(m.GetChildren())}
+		for _, a := range m.GetState() {
+			n.State = append(n.State, layer.Attr{Key: a.GetKey(), Value: a.GetValue()})
+		}
+		out = append(out, n)
+	}
+	return out
+}

@@ -1,18 +1,26 @@
 package tap
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
+	"time"
 
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
-
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/tap/tappb"
+	"google.golang.org/grpc/status"
 )
 
 // droppedTrailer is documented at [Server.Observe].
@@ -106,3 +114,270 @@ func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	r.turns = s.turns(stream.Context())
 	return r.run(stream.Context(), s.down)
 }
+
+// DefaultAddress is where linkerd's proxy serves its tap, on this machine alone.
+const DefaultAddress = "127.0.0.1:4190"
+
+// stopPatience is how long the end of Serve waits for watchers to be told.
+const stopPatience = 2 * time.Second
+
+// Serve makes a process that has no gRPC server of its own one that can be
+// watched: it listens on addr, and serves who watches reg until ctx ends.
+//
+//	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
+//
+// An empty addr is [DefaultAddress]; "unix:" and a path is a socket. An address
+// that other machines can reach is refused, before anything listens there,
+// unless [WithCredentials] and [WithAllowedIdentities] say who may watch, or
+// [WithAllowRemote] that anybody may.
+//
+// When ctx ends, streams end with Unavailable, and Serve returns nil after two
+// seconds at most. Any other error says what to do. Use [NewServer] to serve on
+// a gRPC server that is there already.
+func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
+	if addr == "" {
+		addr = DefaultAddress
+	}
+	s := NewServer(reg, opts...)
+	l, err := s.listen(ctx, addr)
+	if err != nil {
+		return fmt.Errorf("tap: serve on %s: %w", addr, err)
+	}
+	var options []grpc.ServerOption
+	if s.listens.credentials != nil {
+		options = append(options, grpc.Creds(s.listens.credentials))
+	}
+	server := grpc.NewServer(options...)
+	s.Register(server)
+	if s.listens.listening != nil {
+		s.listens.listening(l.Addr())
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		s.end(server)
+	})
+	err = server.Serve(l)
+	if !stop() {
+		<-ended
+		return nil
+	}
+	server.Stop()
+	return fmt.Errorf("tap: serve on %s: %w", addr, err)
+}
+
+// end tells all watchers, and waits a little for those who do not listen, and for
+// what is asked of the process: GracefulStop alone would wait for a tree that
+// nobody can look at any more.
+func (s *Server) end(server *grpc.Server) {
+	s.Shutdown()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		server.GracefulStop()
+	}()
+	timer := time.NewTimer(stopPatience)
+	defer timer.Stop()
+	select {
+	case <-told:
+	case <-timer.C:
+		server.Stop()
+	}
+}
+
+// WithCredentials are what [Serve] serves with. They must ask for client
+// certificates and check them, else nobody can prove who he is.
+func WithCredentials(c credentials.TransportCredentials) ServerOption {
+	return serverOption(func(s *Server) { s.listens.credentials = c })
+}
+
+// WithOnListen has [Serve] say where it listens, before it serves: for an address
+// with port 0, which is any that is free.
+func WithOnListen(at func(net.Addr)) ServerOption {
+	return serverOption(func(s *Server) { s.listens.listening = at })
+}
+
+var (
+	errReachable = errors.New("other machines can reach this address: " +
+		"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities")
+	errNobody = errors.New("nobody of another machine could watch: " +
+		"Credentials need WithAllowedIdentities, and WithAllowedIdentities needs Credentials")
+	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
+)
+
+// listens is what options say of Serve.
+type listens struct {
+	credentials credentials.TransportCredentials // nil: in clear
+	listening   func(net.Addr)                   // nil: nobody asks
+}
+
+func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
+	network, address := "tcp", addr
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		if path == "" {
+			return nil, errNoPath // Linux would take a name of its own choice
+		}
+		network, address = "unix", path
+	} else if err := s.mayListen(addr); err != nil {
+		return nil, err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, network, address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && network == "unix":
+		return nil, fmt.Errorf("something listens there already, or did and was killed: remove the socket if it was: %w", err)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("something listens there already: take another port (0 is any that is free): %w", err)
+	case err != nil:
+		return nil, err
+	}
+	return l, nil
+}
+
+// mayListen returns why not.
+func (s *Server) mayListen(addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("an address is host:port, such as %s: %w", DefaultAddress, err)
+	}
+	ip, err := netip.ParseAddr(host)
+	named, proven := len(s.access.identities) > 0, s.listens.credentials != nil
+	switch {
+	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everybody, named && proven:
+		return nil
+	case named || proven:
+		return errNobody
+	}
+	return errReachable
+}
+
+// own is gotower's service; both have the name Tap.
+type own struct {
+	tappb.UnimplementedTapServer
+	server *Server
+}
+
+// Watch serves one watcher, as Observe does: with headers that say that it is
+// in place, and a trailer that says how many events were dropped.
+func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
+	s := o.server
+	if err := s.access.permit(stream.Context()); err != nil {
+		return refuse(codes.Unauthenticated, err)
+	}
+	t, err := s.reg.terms(req)
+	if err != nil {
+		return err
+	}
+	w, err := s.reg.watch(t)
+	if err != nil {
+		return err
+	}
+	return s.serve(stream, w.reader(true, func(e Event) error {
+		m, err := e.watchMessage()
+		if err != nil {
+			return refuse(codes.Internal, err)
+		}
+		return stream.Send(m)
+	}))
+}
+
+// WithDescribe lets those who may watch ask for the tree of layers of the process,
+// such as [layer.Describe] returns it. It is called for each who asks. If it
+// panics, the answer is one node, "describe", with the error.
+func WithDescribe(tree func() layer.Node) ServerOption {
+	return serverOption(func(s *Server) { s.describe = tree })
+}
+
+// Describe answers with the tree, what wraps before what is wrapped.
+func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
+	if err := o.server.access.permit(ctx); err != nil {
+		return nil, refuse(codes.Unauthenticated, err)
+	}
+	if o.server.describe == nil {
+		return nil, refuse(codes.FailedPrecondition, errors.New("this process does not show its layers, see tap.WithDescribe"))
+	}
+	return described(o.server.describe), nil
+}
+
+// described asks for the tree. A layer that panics while it is looked at must
+// not end the process that people look at because something is wrong.
+func described(of func() layer.Node) (rsp *tappb.DescribeResponse) {
+	defer func() {
+		if p := recover(); p != nil {
+			wrong := layer.Attr{Key: "error", Value: fmt.Sprintf("panic: %v", p)}
+			rsp = &tappb.DescribeResponse{Nodes: []*tappb.Node{nodeProto(layer.Node{Name: "describe", State: layer.State{wrong}})}}
+		}
+	}()
+	rsp = &tappb.DescribeResponse{}
+	tree := of()
+	for n := &tree; n != nil; n = n.Next {
+		one := *n
+		one.Next = nil
+		rsp.Nodes = append(rsp.Nodes, nodeProto(one))
+	}
+	return rsp
+}
+
+// WithEventRate bounds how many events a second a Server sends, to all its watchers
+// together: a busy process then spends no more than that on being watched,
+// however many want each of its requests. Watchers take turns of up to sixteen
+// events. An event takes about ten microseconds of a processor; the news of drops
+// are events, too. What cannot be sent fills the buffers of the watchers, is
+// dropped there, and told. The default, and the meaning of n <= 0, is no bound.
+func WithEventRate(n int) ServerOption {
+	return serverOption(func(s *Server) {
+		s.rate = nil
+		if n > 0 {
+			s.rate = rate.NewLimiter(rate.Limit(n), max(n/eventBurst, 1))
+		}
+	})
+}
+
+// eventBurst is which part of a second's events may be sent at once.
+const eventBurst = 100
+
+// turns are those of a reader over a stream, within the rate of the server.
+func (s *Server) turns(ctx context.Context) turns {
+	if s.rate == nil {
+		return turns{more: mostMore, gather: gatherFor}
+	}
+	return turns{more: min(mostMore, s.rate.Burst()-1), gather: gatherFor, ask: func(n int) error {
+		if err := ctx.Err(); err != nil {
+			return status.FromContextError(err).Err()
+		}
+		turn := s.rate.ReserveN(time.Now(), n)
+		wait := turn.Delay()
+		if wait <= 0 {
+			return nil
+		}
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			turn.Cancel()
+			return status.FromContextError(ctx.Err()).Err()
+		case <-s.down:
+			return errDown
+		}
+	}}
+}
+
+// refusal is why somebody may not watch. Over gRPC it is a status, and so it is
+// for [status.Code] in the process.
+type refusal struct {
+	code codes.Code
+	why  error
+}
+
+// refuse leaves a refusal as it is.
+func refuse(code codes.Code, why error) error {
+	if _, ok := why.(*refusal); ok { //nolint:errorlint // one that is wrapped says something else
+		return why
+	}
+	return &refusal{code, why}
+}
+
+func (r *refusal) Error() string              { return "tap: " + r.why.Error() }
+func (r *refusal) Unwrap() error              { return r.why }
+func (r *refusal) GRPCStatus() *status.Status { return status.New(r.code, valid(r.Error())) }

@@ -1,15 +1,21 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
+	"math"
+	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/gotower/gotower/tap/tappb"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-
-	"github.com/gotower/gotower/tap/tappb"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 const (
@@ -150,4 +156,242 @@ func Top(
 			yield(nil, fmt.Errorf("tap: top: %w", err))
 		}
 	}
+}
+
+const (
+	// recentDecay is the time constant of a rate: a request from so long ago
+	// counts e times less than one of now.
+	recentDecay = 10 * time.Second
+
+	defaultRows  = 100
+	defaultRoute = "[DEFAULT]"
+)
+
+// sample brings the rates up to date, and lets rows go. The more often it is called, the better:
+// what ended since the last time counts as spread over it evenly. It and answer
+// are for one caller at a time.
+func (t *table) sample(now time.Time) {
+	fade, share := 1.0, 1.0
+	if dt := now.Sub(t.sampled); dt > 0 {
+		t.sampled = now
+		x := dt.Seconds() / recentDecay.Seconds()
+		fade = math.Exp(-x)
+		share = (1 - fade) / x // the mean of what the new ones faded
+	}
+	age := t.sampled.Sub(t.start)
+	for r := range t.all {
+		before := r.counted
+		r.look()
+		r.recent = float32(float64(r.recent)*fade + float64(r.counted-before)*share)
+		if r.counted != before {
+			r.ended = float32(age.Seconds())
+		}
+		if r.counted != before || r.open() > 0 || r.used == 0 {
+			r.used = max(age, 1)
+		}
+	}
+	t.letGo(age)
+}
+
+// answer is the rows with the most requests, as of now.
+func (t *table) answer(now time.Time, most uint32) *tappb.TopResponse {
+	t.sample(now)
+	all := make([]*row, 0, maxRows+1)
+	for r := range t.all {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *row) int {
+		if a.counted != b.counted {
+			return cmp.Compare(b.counted, a.counted)
+		}
+		return compareKeys(&a.key, &b.key)
+	})
+	n := min(len(all), orDefault(int(most), defaultRows))
+	age := t.sampled.Sub(t.start)
+	m := &tappb.TopResponse{Span: durationpb.New(age), Omitted: uint64(len(all) - n)}
+	var c counts
+	for _, r := range all[:n] {
+		m.Rows = append(m.Rows, t.tell(r, age, &c))
+	}
+	return m
+}
+
+func (t *table) tell(r *row, age time.Duration, c *counts) *tappb.Row {
+	m := &tappb.Row{
+		Source: nameText(r.key.source, r.key.from), Destination: nameText(r.key.destination, r.key.to),
+		Method: valid(r.key.method), Path: valid(r.key.path), Route: valid(r.route), Authority: valid(r.authority),
+		Direction: pb.TapEvent_ProxyDirection(r.key.direction),
+		Count:     r.counted, Successes: r.counted - r.failed,
+		Open: r.open(),
+	}
+	if t.byRoute {
+		m.Path, m.Route = "", cmp.Or(m.GetPath(), defaultRoute)
+	}
+	if age > 0 {
+		// Without the divisor the first seconds would be counted as if nothing
+		// had been going on before them.
+		m.Rate = float64(r.recent) / (recentDecay.Seconds() * -math.Expm1(-age.Seconds()/recentDecay.Seconds()))
+	}
+	if r.counted == 0 {
+		return m
+	}
+	r.times.read(c)
+	best, worst := time.Duration(r.best.Load()), time.Duration(r.worst.Load())
+	m.P50 = durationpb.New(c.quantile(0.50, best, worst))
+	m.P95 = durationpb.New(c.quantile(0.95, best, worst))
+	m.P99 = durationpb.New(c.quantile(0.99, best, worst))
+	m.Best, m.Worst = durationpb.New(best), durationpb.New(worst)
+	m.Last = durationpb.New(time.Duration(r.last.Load()))
+	return m
+}
+
+func nameText(name string, addr netip.Addr) string {
+	if name != "" || !addr.IsValid() {
+		return valid(name)
+	}
+	return addr.String()
+}
+
+// compareKeys puts rows that are otherwise alike in an order that stays.
+func compareKeys(a, b *rowKey) int {
+	return cmp.Or(
+		cmp.Compare(a.source, b.source), a.from.Compare(b.from),
+		cmp.Compare(a.destination, b.destination), a.to.Compare(b.to),
+		cmp.Compare(a.path, b.path), cmp.Compare(a.method, b.method), cmp.Compare(a.direction, b.direction),
+	)
+}
+
+const (
+	// defaultKeep is two rounds of what runs every five minutes: the row of a
+	// job that still runs is there whenever somebody looks.
+	defaultKeep = RowTTL(10 * time.Minute)
+
+	// leastKeep is how long a row stays though there is no room for others: by
+	// then its rate shows as nought.
+	leastKeep = time.Minute
+
+	// mostMade bounds how many rows make room at a time.
+	mostMade = maxRows / 8
+)
+
+// RowTTL is how long a row of Top stays without a request. It is a
+// [RegistryOption], for [Registry.Top] and those who ask from afar, and a
+// [FollowOption] and a [RowsOption] for rows that are counted where they are
+// read. The default is 10 minutes, also for what is 0 or less. See [Registry.Top].
+type RowTTL time.Duration
+
+func (k RowTTL) applyRegistry(r *Registry)    { r.keepRows = k }
+func (k RowTTL) applyFollow(o *followOptions) { o.keepRows = k }
+func (k RowTTL) applyRows(r *Rows)            { r.rows.stay = k.stay() }
+
+// stay is how long rows stay without a request: when others need no room, and
+// when they do.
+type stay struct{ long, short time.Duration }
+
+func (k RowTTL) stay() stay {
+	if k <= 0 {
+		k = defaultKeep
+	}
+	return stay{long: time.Duration(k), short: min(time.Duration(k), leastKeep)}
+}
+
+// letGo ends rows that had no request for long, as of this age of the table. If
+// there was no room for others since the last time, it ends as many as may have
+// wanted it, of those that had none for longest.
+func (t *table) letGo(age time.Duration) {
+	began := t.other.began.Load()
+	wanted := int64(began - t.turnedAway) // those forgotten count against it
+	t.turnedAway = began
+
+	least := t.stay.long
+	if wanted > 0 {
+		least = t.stay.short
+	}
+	var idle []*row
+	for r := range t.slots.Load().all {
+		if r.used > 0 && age-r.used >= least {
+			idle = append(idle, r)
+		}
+	}
+	if len(idle) == 0 {
+		return
+	}
+	slices.SortFunc(idle, func(a, b *row) int {
+		return cmp.Or(cmp.Compare(a.used, b.used), cmp.Compare(a.counted, b.counted), compareKeys(&a.key, &b.key))
+	})
+	n := int(max(min(wanted, mostMade), 0))
+	for n < len(idle) && age-idle[n].used >= t.stay.long {
+		n++
+	}
+	t.drop(idle[:min(n, len(idle))])
+}
+
+// drop ends those of rows that are still not in use. What they counted goes to
+// other, so that the sum of all rows never falls.
+func (t *table) drop(rows []*row) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, r := range rows {
+		// Once it is marked, who found it before begins elsewhere; and nobody
+		// is inside who could change it.
+		if !r.began.CompareAndSwap(r.counted, r.counted|gone) {
+			continue
+		}
+		t.other.absorb(r)
+		t.turnedAway += r.counted
+		t.free.Add(1)
+		t.room.Add(r.key.text() + int64(len(r.authority)+len(r.route)))
+	}
+	left := new(slots)
+	for r := range t.slots.Load().all {
+		if r.began.Load()&gone == 0 {
+			left.put(r)
+		}
+	}
+	t.slots.Store(left)
+}
+
+// absorb adds what a row counted that is gone. Requests may be changing r.
+func (r *row) absorb(from *row) {
+	if from.counted == 0 {
+		return
+	}
+	r.times.absorb(&from.times)
+	r.within(from.best.Load(), from.worst.Load())
+	if last := r.last.Load(); r.ends.Load() == r.seen && (r.counted == 0 || from.ended > r.ended) {
+		r.last.CompareAndSwap(last, from.last.Load())
+		r.ended = from.ended
+	}
+	r.began.Add(from.counted)
+	r.counted += from.counted
+	r.failed += from.failed
+	r.recent += from.recent
+}
+
+// Top serves one client with rows. Its headers are sent at once: from then on
+// every request that matches is counted.
+func (o own) Top(req *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
+	if err := o.server.access.permit(stream.Context()); err != nil {
+		return refuse(codes.Unauthenticated, err)
+	}
+	c, err := o.server.reg.count(req)
+	if err != nil {
+		return err
+	}
+	defer c.stop()
+	if err := stream.SendHeader(nil); err != nil {
+		return err
+	}
+	var sent error
+	c.each(stream.Context(), o.server.down, func(m *tappb.TopResponse) bool {
+		sent = stream.Send(m)
+		return sent == nil
+	})
+	switch {
+	case sent != nil:
+		return sent
+	case stream.Context().Err() != nil:
+		return status.FromContextError(stream.Context().Err()).Err()
+	}
+	return errDown
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
+	"sync"
+	"sync/atomic"
 
-	"google.golang.org/grpc"
-
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
+	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"google.golang.org/grpc"
 )
 
 // Watch shows the requests of this process that req asks for, until ctx ends or
@@ -90,4 +94,179 @@ func Watch(
 	return stream(ctx, "watch", watchEventOf, func(ctx context.Context) (grpc.ServerStreamingClient[tappb.WatchResponse], error) {
 		return tappb.NewTapClient(conn).Watch(ctx, req, opts...)
 	})
+}
+
+// Observe watches the process at the other end of conn: any that serves
+// linkerd's io.linkerd.proxy.tap.Tap.
+//
+//	for e, err := range tap.Observe(ctx, conn, &pb.ObserveRequest{Limit: 100, Match: match.PathPrefix("/api/")}) {
+//
+// One range over the sequence is one call of Observe; ranging again calls
+// again. It ends with the stream: after Limit requests, or with an error as
+// its last item, the cause of ctx among them. Breaking from the range releases
+// the stream. conn stays the caller's.
+func Observe(
+	ctx context.Context, conn grpc.ClientConnInterface, req *pb.ObserveRequest, opts ...grpc.CallOption,
+) iter.Seq2[Event, error] {
+	return stream(ctx, "observe", eventOf, func(ctx context.Context) (grpc.ServerStreamingClient[pb.TapEvent], error) {
+		return pb.NewTapClient(conn).Observe(ctx, req, opts...)
+	})
+}
+
+// stream is the sequence of the events of a call, which is made by each range.
+func stream[M any](
+	ctx context.Context, name string, eventOf func(*M) Event,
+	call func(context.Context) (grpc.ServerStreamingClient[M], error),
+) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		calling, cancel := context.WithCancel(ctx)
+		defer cancel()
+		err := receive(calling, call, func(m *M) bool { return yield(eventOf(m), nil) })
+		switch {
+		case err == nil:
+		case ctx.Err() != nil:
+			yield(Event{}, fmt.Errorf("tap: %s: %w", name, context.Cause(ctx)))
+		default:
+			yield(Event{}, fmt.Errorf("tap: %s: %w", name, err))
+		}
+	}
+}
+
+// receive returns nil at the end of the stream, and when each had enough.
+func receive[M any](
+	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
+) error {
+	stream, err := call(ctx)
+	if err != nil {
+		return err
+	}
+	for {
+		m, err := stream.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		case !each(m):
+			return nil
+		}
+	}
+}
+
+// watcher is one call of Observe or Watch.
+//
+// Requests enter it until limit of them have. Once it is full and all that
+// entered have left, it is done: nothing more will be sent.
+type watcher struct {
+	terms
+	reg  *Registry
+	base uint32
+
+	// buf is nil once the watcher is gone. Requests in flight may keep a
+	// watcher alive for long, but not what it had buffered.
+	buf atomic.Pointer[buffer]
+
+	pace    pace
+	seen    atomic.Uint64 // requests that matched
+	inside  atomic.Int64  // requests that entered and did not leave
+	dropped atomic.Uint64 // events that did not fit
+	expired atomic.Bool   // its time is over
+
+	lost     chan struct{} // holds one when dropped has grown
+	filled   chan struct{} // closed when the last request entered
+	done     chan struct{}
+	doneOnce sync.Once
+}
+
+func newWatcher(r *Registry, t terms) *watcher {
+	w := &watcher{
+		terms: t, reg: r, base: r.nextBase,
+		lost: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
+	}
+	w.pace.perSecond(t.maxRPS, w.base)
+	w.buf.Store(newBuffer(orDefault(r.maxEvents, defaultMaxEvents)))
+	return w
+}
+
+// full is asked before a request is matched.
+func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Load() }
+
+// clogged reports whether its reader left no room for another event.
+func (w *watcher) clogged() bool {
+	b := w.buf.Load()
+	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
+}
+
+// miss counts a request of which there is no room for the first event.
+func (w *watcher) miss() {
+	if _, ok := w.enter(); ok {
+		w.lose()
+		w.leave()
+	}
+}
+
+// enter gives a request its number, unless the limit was reached or the watcher
+// has seen enough in this second. Who entered must leave.
+func (w *watcher) enter() (stream uint64, ok bool) {
+	if !w.pace.take() {
+		return 0, false
+	}
+	// Inside is counted first: whoever sees the watcher full then sees
+	// everybody inside, too.
+	w.inside.Add(1)
+	n := w.seen.Add(1)
+	if n > w.limit {
+		w.leave()
+		return 0, false
+	}
+	if n == w.limit {
+		close(w.filled)
+	}
+	return n - 1, true
+}
+
+func (w *watcher) leave() {
+	if w.inside.Add(-1) == 0 && w.full() {
+		w.doneOnce.Do(func() { close(w.done) })
+	}
+}
+
+// send never waits. It reports whether e was taken.
+func (w *watcher) send(e Event) bool {
+	b := w.buf.Load()
+	if b == nil {
+		return false
+	}
+	if !b.offer(e) {
+		w.lose()
+		return false
+	}
+	return true
+}
+
+// lose counts an event that did not fit. A request of which the first does not
+// fit is one.
+func (w *watcher) lose() {
+	w.dropped.Add(1)
+	select {
+	case w.lost <- struct{}{}:
+	default: // its reader was told already, and did not look yet
+	}
+}
+
+func (w *watcher) describe() layer.Node {
+	s := layer.State{
+		{Key: "base", Value: w.base},
+		{Key: "seen", Value: min(w.seen.Load(), w.limit)},
+		{Key: "limit", Value: w.limit},
+		{Key: "in_flight", Value: w.inside.Load()},
+		{Key: "dropped", Value: w.dropped.Load()},
+	}
+	if w.limit == unlimited {
+		s[2].Value = "none"
+	}
+	if b := w.buf.Load(); b != nil && w.outcome != nil {
+		s = append(s, layer.Attr{Key: "held", Value: b.held.Load()})
+	}
+	return layer.Node{Name: "watcher", State: s}
 }

@@ -3,17 +3,23 @@ package grpclayer
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
-
-	"google.golang.org/grpc/balancer"
-	"google.golang.org/grpc/resolver"
+	"time"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
 )
 
 // NewBalancer makes a [balancer.Builder] of gRPC's from package balance; see
@@ -249,4 +255,182 @@ func (t *towerBalancer) remove(m *member, s *step) {
 	delete(t.members, m.now.ID)
 	s.change.Removed = append(s.change.Removed, m.now)
 	s.closing = append(s.closing, m.conn)
+}
+
+// picker is what gRPC asks for each call. All pickers of a balancer are alike;
+// a new one makes waiting calls ask again.
+type picker struct{ *towerBalancer }
+
+// Pick never waits.
+func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
+	picked, err := p.balance.Call(info.Ctx, info)
+	a := attemptFor(info)
+	if err != nil {
+		return balancer.PickResult{}, p.refuse(info, a, err)
+	}
+	if a != nil {
+		a.refusal.Store(nil)
+		a.picked.Store(picked)
+		picked.attempt = a
+	}
+	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
+}
+
+// refuse says what becomes of a call that was refused. gRPC has it wait for
+// the next picker where it is told that there is no connection yet; where it is
+// told anything else, only if it is to wait for ready. A status ends it.
+func (t *towerBalancer) refuse(info balancer.PickInfo, a *attempt, err error) error {
+	if a != nil {
+		a.refusal.Store(&refusal{err})
+	}
+	if errors.Is(err, layer.ErrClosed) {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	// From here on something may become ready that is not in time for this
+	// picker: whoever waits is told by the next.
+	select {
+	case t.refused <- struct{}{}:
+	default:
+	}
+	if info.Ctx.Err() != nil || t.coming() {
+		return balancer.ErrNoSubConnAvailable
+	}
+	return quoted{err}
+}
+
+// coming reports whether an endpoint is about to be ready: it is being
+// connected and did not fail, or the balancer does not know yet that it is
+// ready.
+func (t *towerBalancer) coming() bool {
+	for _, m := range *t.current.Load() {
+		state := m.conn.state()
+		if state == connecting || state == connected && layer.Poll(m.service) == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// pause is the least time between two pickers for calls that wait.
+const pause = time.Millisecond
+
+// republish tells calls that wait, once something is ready again.
+func (t *towerBalancer) republish() {
+	for {
+		select {
+		case <-t.ctx.Done():
+			return
+		case <-t.refused:
+		}
+		_ = t.balance.Ready(t.ctx) // closed or ready, there is something to tell
+		t.publish()
+		if backoff.Sleep(t.ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// publish gives gRPC a new picker, and the state of the whole.
+func (t *towerBalancer) publish() {
+	t.publishing.Lock()
+	defer t.publishing.Unlock()
+	if t.ctx.Err() == nil {
+		t.cc.UpdateState(balancer.State{ConnectivityState: t.connectivity(), Picker: &picker{t}})
+	}
+}
+
+// connectivity is that of the best connection, as gRPC sees it.
+func (t *towerBalancer) connectivity() connectivity.State {
+	whole := connectivity.TransientFailure
+	for _, m := range *t.current.Load() {
+		switch m.conn.state() {
+		case connected:
+			return connectivity.Ready
+		case connecting:
+			whole = connectivity.Connecting
+		case failing, gone:
+		}
+	}
+	return whole
+}
+
+// Pick is what came of a pick: the connection that a call goes to. It ends
+// with the call, and with the call's error: see [PickCompletion].
+type Pick struct {
+	conn      *conn
+	attempt   *attempt
+	observers []layer.Observer // all there when Pick returns
+	room      [4]layer.Observer
+	ended     atomic.Bool
+}
+
+// Addr is the address of the endpoint.
+func (p *Pick) Addr() string { return p.conn.addr }
+
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC
+// says that the call is over, with the error that it ended with. One of which
+// nothing was sent ends with a refusal, which counts for and against nobody: no
+// call was made of it, or the caller's credentials failed, or his message cannot
+// be encoded. Data is told the first message of a stream, if it came through a
+// [Client].
+func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
+	if p.observers == nil {
+		p.observers = p.room[:0]
+	}
+	p.observers = append(p.observers, o)
+	return p
+}
+
+// NewEndpointStack returns an empty stack for picks (see [WithEndpointLayer]) that
+// knows where they end ([PickCompletion]) and what they mean ([Classify]).
+// Options given here come after, and win.
+func NewEndpointStack(opts ...layer.Option[*Pick]) layer.Stack[balancer.PickInfo, *Pick] {
+	return layer.NewStack[balancer.PickInfo](slices.Concat([]layer.Option[*Pick]{
+		layer.WithCompletion(PickCompletion),
+		layer.WithClassifier(Classify[*Pick]),
+	}, opts)...)
+}
+
+func (p *Pick) data() {
+	for _, o := range p.observers {
+		o.Data(1)
+	}
+}
+
+// done is called by gRPC when the call is over, with locks held that a panic would
+// keep, and possibly on a goroutine of gRPC. So a panic of an observer is dropped.
+func (p *Pick) done(info balancer.DoneInfo) {
+	if p.ended.Swap(true) {
+		return
+	}
+	if info.BytesSent && p.attempt != nil {
+		p.attempt.sent.Store(true)
+	}
+	_ = panics.Contain(func() { panics.End(p.observers, p.outcome(info)) })
+}
+
+// outcome is what the pick ends with.
+func (p *Pick) outcome(info balancer.DoneInfo) error {
+	switch {
+	case !info.BytesSent && info.Err == nil:
+		return p.conn.lost
+	case !info.BytesSent:
+		return p.conn.refusal(layer.ErrNotReady, "nothing was sent", info.Err)
+	case info.Err == nil:
+		return nil
+	case !info.BytesReceived && unsendable(info.Err):
+		return p.conn.refusal(layer.ErrNotReady, "the message cannot be sent", info.Err)
+	case p.attempt != nil:
+		return p.attempt.answered(info.Err, nil, nil)
+	}
+	return info.Err
+}
+
+// unsendable reports whether err is what gRPC says of a message that it cannot
+// encode, or may not send. It has nothing but words for that; a server that
+// cannot send its reply has the same, but they come with a header.
+func unsendable(err error) bool {
+	said := status.Convert(err).Message()
+	return strings.HasPrefix(said, "grpc: error while marshaling") || strings.HasPrefix(said, "grpc: error while compressing") ||
+		strings.HasPrefix(said, "grpc: message too large") || strings.HasPrefix(said, "trying to send message larger than max")
 }

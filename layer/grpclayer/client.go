@@ -3,10 +3,17 @@ package grpclayer
 import (
 	"context"
 	"errors"
-
-	"google.golang.org/grpc"
+	"io"
+	"sync"
+	"sync/atomic"
 
 	"github.com/gotower/gotower/layer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 // Client puts a layer around the calls of a client, unary and streams alike:
@@ -153,4 +160,350 @@ func told(asked []grpc.CallOption, err error) {
 			o.OnFinish(err)
 		}
 	}
+}
+
+// repeatedStream is a client's stream of responses to one request, which a Retry may
+// open again until the header of the responses is there.
+//
+// The caller has the stream as soon as the first try is open, because the header may
+// be long in coming. The layers' Call goes on beside the caller until the header is
+// there, the stream has ended, or the Retry has given up.
+type repeatedStream struct {
+	ctx     context.Context //nolint:containedctx // the caller's
+	opened  func()          // has the caller go on
+	done    chan struct{}   // closed when Call has returned
+	stream  *stream         // what it returned
+	err     error           // why there is no stream
+	trailer metadata.MD     // of the last try, if there is no stream
+	thrown  any             // what a layer panicked with, for the caller
+
+	mu        sync.Mutex
+	message   any           // the request
+	requested chan struct{} // closed when the request is there, or will not come
+	closed    bool          // requested is
+}
+
+// repeat opens s beside the caller. It returns when a try is open that may be
+// repeated, or when Call has returned.
+func repeat(ctx context.Context, s *clientStream, svc Service) (grpc.ClientStream, error) {
+	opened := make(chan struct{})
+	r := &repeatedStream{
+		ctx: ctx, opened: sync.OnceFunc(func() { close(opened) }),
+		done: make(chan struct{}), err: errNotReturned, requested: make(chan struct{}),
+	}
+	s.repeated = r
+	go r.run(s, svc)
+	select {
+	case <-opened:
+	case <-r.done:
+	}
+	select {
+	case <-r.done:
+	default:
+		return r, nil
+	}
+	opening, err := r.wait()
+	if err != nil {
+		return nil, err
+	}
+	return opening, nil
+}
+
+func (r *repeatedStream) run(s *clientStream, svc Service) {
+	defer close(r.done)
+	defer func() {
+		if v := recover(); v != nil {
+			r.thrown = v
+		}
+	}()
+	opened, err := s.open(r.ctx, svc)
+	if err == nil {
+		r.stream, r.err = opened, nil
+		return
+	}
+	if answered, ok := errors.AsType[*callError](err); ok {
+		r.trailer = answered.trailer
+	}
+	r.err = s.failed(r.ctx, err)
+}
+
+// try sends the request, and waits for the header or the end of one try.
+func (r *repeatedStream) try(s *stream) (*Reply, error) {
+	r.opened()
+	ended := errNotReturned // by a panic
+	handed := false
+	defer func() {
+		if !handed {
+			s.end(ended)
+		}
+	}()
+	select {
+	case <-r.requested:
+		if err := r.send(s.ClientStream); err != nil && !errors.Is(err, io.EOF) {
+			ended = s.attempt.answered(err, nil, nil)
+			return nil, ended
+		}
+	case <-s.attempt.Done():
+	}
+	if header, _ := s.ClientStream.Header(); header == nil { // it has ended without one
+		if err := s.ClientStream.RecvMsg(new(emptypb.Empty)); err != nil && !errors.Is(err, io.EOF) {
+			ended = s.attempt.answered(err, nil, s.Trailer())
+			return nil, ended
+		}
+	}
+	handed = true
+	return &Reply{stream: s}, nil
+}
+
+func (r *repeatedStream) send(to grpc.ClientStream) error {
+	r.mu.Lock()
+	message := r.message
+	r.mu.Unlock()
+	if message != nil {
+		if err := to.SendMsg(message); err != nil {
+			return err
+		}
+	}
+	return to.CloseSend()
+}
+
+// wait waits for the layers' Call, and passes on its panic.
+func (r *repeatedStream) wait() (*stream, error) {
+	<-r.done
+	if r.thrown != nil {
+		panic(r.thrown)
+	}
+	return r.stream, r.err
+}
+
+// SendMsg has each try send the request.
+func (r *repeatedStream) SendMsg(m any) error {
+	if !r.request(m) {
+		return status.Error(codes.Internal, "SendMsg called after CloseSend")
+	}
+	return nil
+}
+
+// CloseSend says that no request will come, unless it has.
+func (r *repeatedStream) CloseSend() error {
+	r.request(nil)
+	return nil
+}
+
+// request returns false if the request is there already.
+func (r *repeatedStream) request(m any) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	r.message, r.closed = m, true
+	close(r.requested)
+	return true
+}
+
+// RecvMsg waits for the header first, as Header does.
+func (r *repeatedStream) RecvMsg(m any) error {
+	s, err := r.wait()
+	if err != nil {
+		return err
+	}
+	return s.RecvMsg(m)
+}
+
+// Header returns nothing if there is none, as that of gRPC: RecvMsg has the reason.
+func (r *repeatedStream) Header() (metadata.MD, error) {
+	s, err := r.wait()
+	if err != nil {
+		return nil, nil //nolint:nilnil,nilerr // RecvMsg returns the error, as in gRPC
+	}
+	return s.Header()
+}
+
+// Trailer is there when RecvMsg has returned an error.
+func (r *repeatedStream) Trailer() metadata.MD {
+	s, err := r.wait()
+	if err != nil {
+		return r.trailer
+	}
+	return s.Trailer()
+}
+
+// Context is that of the try that is being read, or else the caller's.
+func (r *repeatedStream) Context() context.Context {
+	select {
+	case <-r.done:
+		if r.stream != nil {
+			return r.stream.Context()
+		}
+	default:
+	}
+	return r.ctx
+}
+
+var _ grpc.ClientStream = (*repeatedStream)(nil)
+
+// clientUnary is a unary call of a client, which may be tried several times.
+//
+// gRPC decodes a response into a message that the caller owns. One try at a
+// time has the use of that; tries beside it, as hedges are, have messages of
+// their own. They too encode the caller's request, so the interceptor returns
+// when no try is under way any more.
+type clientUnary struct {
+	Call
+	cc      *grpc.ClientConn
+	invoker grpc.UnaryInvoker
+	opts    []grpc.CallOption
+	asked   []grpc.CallOption // answered once, when it is known what with
+
+	reply any
+	using sync.Mutex // held by the try that decodes into reply
+	full  bool       // reply has a response, or is the caller's again; guarded by using
+
+	last atomic.Pointer[Reply] // of the try that ended last
+
+	mu     sync.Mutex
+	over   bool           // no try may begin any more
+	beside sync.WaitGroup // tries beside the one that decodes into reply; they begin with mu
+}
+
+// try is all that one try needs, in one piece.
+type try struct {
+	Reply
+	attempt attempt
+	room    [8]grpc.CallOption
+}
+
+func (u *clientUnary) serve(ctx context.Context, c *Call) (*Reply, error) {
+	t := new(try)
+	opts := append(t.room[:0], u.opts...)
+	opts = append(opts, grpc.Header(&t.Header), grpc.Trailer(&t.Trailer))
+	if len(u.asked) > 0 {
+		t.peer = new(peer.Peer)
+		opts = append(opts, grpc.Peer(t.peer))
+	}
+	t.attempt.Context, t.attempt.method = ctx, c.Method
+	err := errNotReturned
+	defer func() { t.attempt.over(err) }()
+	err = u.invoke(&t.attempt, c, t, opts)
+	u.last.Store(&t.Reply)
+	if err != nil {
+		return nil, t.attempt.explain(err, t.Header, t.Trailer)
+	}
+	return &t.Reply, nil
+}
+
+// errNotReturned is what the pick of a try ends with that panicked: it says nothing of
+// the endpoint.
+var errNotReturned error = &layer.Error{Layer: "grpc", Kind: layer.ErrNotReady, Reason: "the call did not return"}
+
+func (u *clientUnary) invoke(ctx context.Context, c *Call, t *try, opts []grpc.CallOption) error {
+	if u.using.TryLock() {
+		defer u.using.Unlock()
+		if !u.full {
+			t.Message = u.reply
+			err := u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
+			u.full = err == nil
+			return err
+		}
+	}
+	if !u.begin() {
+		return errOver
+	}
+	defer u.beside.Done()
+	t.Message = fresh(u.reply)
+	return u.invoker(ctx, c.Method, c.Message, t.Message, u.cc, opts...)
+}
+
+// errOver is the refusal of a try that came too late to begin.
+var errOver error = &layer.Error{Layer: "grpc", Kind: layer.ErrClosed, Reason: "the call is over"}
+
+// begin reports whether a try beside another may begin.
+func (u *clientUnary) begin() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if !u.over {
+		u.beside.Add(1)
+	}
+	return !u.over
+}
+
+// deliver sees that the caller's message has the reply, and that no try that
+// was given up still writes to it or reads the request. Who gives up a try
+// cancels it, so that the wait is short.
+func (u *clientUnary) deliver(rsp *Reply, err error) error {
+	u.mu.Lock()
+	u.over = true
+	u.mu.Unlock()
+	u.beside.Wait()
+	if err == nil && rsp != nil && rsp.Message == u.reply {
+		return nil
+	}
+	u.using.Lock()
+	defer u.using.Unlock()
+	u.full = true
+	switch {
+	case err != nil:
+		return err
+	case rsp == nil:
+		return errNoReply
+	}
+	return assign(u.reply, rsp.Message)
+}
+
+// answer fills in what the caller's options asked for.
+func (u *clientUnary) answer(rsp *Reply, err error) {
+	if len(u.asked) == 0 {
+		return
+	}
+	if rsp == nil {
+		rsp = u.last.Load()
+	}
+	for _, opt := range u.asked {
+		switch o := opt.(type) {
+		case grpc.OnFinishCallOption:
+			o.OnFinish(err)
+		case grpc.HeaderCallOption:
+			if rsp != nil {
+				*o.HeaderAddr = rsp.Header
+			}
+		case grpc.TrailerCallOption:
+			if rsp != nil {
+				*o.TrailerAddr = rsp.Trailer
+			}
+		case grpc.PeerCallOption:
+			if rsp != nil && rsp.peer != nil {
+				*o.PeerAddr = *rsp.peer
+			}
+		}
+	}
+}
+
+// split takes the options apart that ask for something: every try would
+// answer them.
+func split(opts []grpc.CallOption, asks func(grpc.CallOption) bool) (rest, asked []grpc.CallOption) {
+	for i, opt := range opts {
+		if !asks(opt) {
+			if asked != nil {
+				rest = append(rest, opt)
+			}
+			continue
+		}
+		if asked == nil {
+			rest = append(rest, opts[:i]...)
+		}
+		asked = append(asked, opt)
+	}
+	if asked == nil {
+		return opts, nil
+	}
+	return rest, asked
+}
+
+func asks(opt grpc.CallOption) bool {
+	switch opt.(type) {
+	case grpc.HeaderCallOption, grpc.TrailerCallOption, grpc.PeerCallOption, grpc.OnFinishCallOption:
+		return true
+	}
+	return false
 }

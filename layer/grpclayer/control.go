@@ -1,15 +1,33 @@
 package grpclayer
 
 import (
+	"cmp"
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
+	"iter"
+	"log/slog"
+	"net"
+	"net/netip"
 	"slices"
-
-	"google.golang.org/grpc"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+	"github.com/gotower/gotower/resolve/dns"
+	"github.com/gotower/gotower/resolve/static"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 )
 
 // ControlPlaneConn is a connection to a control plane: a controller's API, which may be
@@ -118,3 +136,259 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 	}
 	return layer.Node{Name: "origin", State: state, Next: &next}
 }
+
+// ControlPlaneConfig is what [NewControlPlaneConn] can be told. Only Addr is needed. The
+// defaults are those of linkerd's proxy, outbound.
+type ControlPlaneConfig struct {
+	// Addr is "host:port". A host that is an IP address, or localhost with or
+	// without a dot at its end, is not looked up; of any other the SRV records
+	// are asked for, and where there are none, the A and AAAA records. Addr is
+	// also the authority of every call.
+	Addr string
+
+	// TLS is how connections are secured; nil means in clear. Where it says no
+	// ServerName, that is the host of Addr without the dot at its end. Where
+	// NextProtos is nil, "h2" is offered; a server that chooses nothing is
+	// spoken to all the same, since proxies in front of servers do that.
+	TLS *tls.Config
+
+	// ConnectTimeout is how long TCP, TLS and the first word of HTTP/2 may take
+	// together. 1 s if it is 0 or less; linkerd's proxy takes its inbound
+	// timeout, 300 ms, for controllers on the loopback.
+	ConnectTimeout time.Duration
+
+	// KeepAlive is how long a connection is silent before TCP asks whether the
+	// peer is there, and how long after that it asks again; after three times it
+	// is gone. 10 s if it is 0; less than 0 does not ask.
+	KeepAlive time.Duration
+
+	// Backoff is between attempts to connect to one address. A field that is 0 has
+	// its default.
+	Backoff layer.Backoff
+
+	// QueueCapacity is how many calls and streams may wait for a connection:
+	// 1000 if it is 0, none if it is less.
+	QueueCapacity int
+
+	// FailFast is how long they may. 30 s if it is 0; less than 0 is as long as
+	// their contexts allow.
+	FailFast time.Duration
+
+	// Resolver finds the addresses of hosts. Nil means [dns.New].
+	Resolver resolve.Resolver
+
+	// UserAgent comes before gRPC's own.
+	UserAgent string
+
+	// DialOptions are for each connection, such as message sizes and
+	// credentials of calls. They come last and win, so leave transport
+	// credentials and dialers alone.
+	DialOptions []grpc.DialOption
+
+	Instruments layer.Instruments   // of calls, the queue, and Connects
+	Balancer    balance.Instruments // of the addresses
+	Log         *slog.Logger        // warnings of connections that fail, and when they are well again; nil is silence
+}
+
+// checked returns the config with its defaults, or what is wrong with it.
+func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
+	if c.Addr == "" {
+		return c, errors.New("there is no Addr: it is host:port")
+	}
+	host, port, err := net.SplitHostPort(c.Addr)
+	if err != nil {
+		return c, err
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return c, fmt.Errorf("address %q: the port is not a number from 1 to 65535", c.Addr)
+	}
+	if strings.TrimSuffix(host, ".") == "" {
+		return c, fmt.Errorf("address %q: there is no host", c.Addr)
+	}
+	c.TLS = controlTLSConfig(c.TLS, strings.TrimSuffix(host, "."))
+	if err := backoff.Check(c.Backoff); err != nil {
+		return c, err
+	}
+	c.Backoff = c.Backoff.OrDefault()
+	c.ConnectTimeout = max(c.ConnectTimeout, 0)
+	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, time.Second)
+	c.KeepAlive = cmp.Or(c.KeepAlive, 10*time.Second)
+	c.QueueCapacity = cmp.Or(c.QueueCapacity, 1000)
+	c.FailFast = cmp.Or(c.FailFast, 30*time.Second)
+	if c.Resolver == nil {
+		c.Resolver = dns.New()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+// controlTLSConfig returns a copy of cfg, which may be nil, for a host.
+func controlTLSConfig(cfg *tls.Config, host string) *tls.Config {
+	if cfg == nil {
+		return nil
+	}
+	cfg = cfg.Clone()
+	cfg.ServerName = cmp.Or(cfg.ServerName, host)
+	if cfg.NextProtos == nil {
+		cfg.NextProtos = []string{"h2"}
+	}
+	return cfg
+}
+
+// controlResolver finds the addresses of a control plane as linkerd's proxy
+// does: SRV records first, then addresses. addr is "host:port".
+func controlResolver(addr string, r resolve.Resolver) resolve.Resolver {
+	if known := knownAddresses(addr); known != nil {
+		return static.New(map[string][]resolve.Endpoint{addr: known})
+	}
+	return resolve.ServeStale(resolve.Fallback(services(r), r), resolve.StalePolicy{})
+}
+
+// knownAddresses are those that need no look-up; nil if one is needed. A DNS
+// server is not to be asked for localhost (RFC 6761, section 6.3).
+func knownAddresses(addr string) []resolve.Endpoint {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return nil
+	}
+	var ips []netip.Addr
+	if ip, err := netip.ParseAddr(host); err == nil {
+		ips = append(ips, ip)
+	} else if strings.EqualFold(strings.TrimSuffix(host, "."), "localhost") {
+		ips = append(ips, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	}
+	var known []resolve.Endpoint
+	for _, ip := range ips {
+		known = append(known, resolve.Endpoint{ID: resolve.ID{Addr: netip.AddrPortFrom(ip, uint16(n))}})
+	}
+	return known
+}
+
+// services asks for the SRV records of a host, which have ports of their own.
+// Where there are none, or the server does not know how to say so, the target
+// does not exist, so that something else can be asked for.
+func services(r resolve.Resolver) resolve.Resolver {
+	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
+		host, _, _ := net.SplitHostPort(target)
+		return func(yield func(resolve.Update, error) bool) {
+			answered := false
+			for u, err := range r.Resolve(ctx, host) {
+				switch {
+				case err != nil && !answered:
+					u, err = resolve.Update{Kind: resolve.DoesNotExist}, nil
+				case err == nil && u.Kind == resolve.Empty:
+					u.Kind = resolve.DoesNotExist
+				case err == nil && len(u.Endpoints) > 0:
+					answered = true
+				}
+				if !yield(u, err) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// linkKey is how a call that leaves the layers finds its connection.
+type linkKey struct{}
+
+var errNoLink = status.Error(codes.Internal, "grpclayer: the call has no connection")
+
+func invokeOnLink(ctx context.Context, method string, req, reply any, _ *grpc.ClientConn, opts ...grpc.CallOption) error {
+	l, ok := ctx.Value(linkKey{}).(*controlLink)
+	if !ok {
+		return errNoLink
+	}
+	err := l.cc.Invoke(ctx, method, req, reply, opts...)
+	l.judge(ctx, err)
+	return err
+}
+
+func streamOnLink(
+	ctx context.Context, desc *grpc.StreamDesc, _ *grpc.ClientConn, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	l, ok := ctx.Value(linkKey{}).(*controlLink)
+	if !ok {
+		return nil, errNoLink
+	}
+	s, err := l.cc.NewStream(ctx, desc, method, opts...)
+	l.judge(ctx, err)
+	return s, err
+}
+
+// judge makes a refusal of an error that says no more than that there is no
+// connection. Where there is one, the error is the call's own: its credentials
+// may be unavailable. gRPC leaves the state Ready before any call can fail for
+// that, as it first tries to connect again, and never comes back to it.
+func (l *controlLink) judge(ctx context.Context, err error) {
+	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
+		l.cc.GetState() != connectivity.Ready {
+		a.refusal.Store(&refusal{l.lost})
+	}
+}
+
+// sending hears when a call is given to a connection.
+type sending struct{}
+
+func (sending) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (sending) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sending) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (sending) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.OutHeader); !ok {
+		return
+	}
+	if a := attemptOf(ctx); a != nil {
+		a.sent.Store(true)
+	}
+}
+
+// controlTLS is TLS for one connection. gRPC's own insists on ALPN, which
+// proxies in front of a controller do not speak, and on an authority that is the
+// name in the certificate.
+type controlTLS struct {
+	config *tls.Config
+	until  time.Time // of the attempt to connect that this is for
+	failed func(error)
+}
+
+// ClientHandshake ends with the attempt.
+func (t *controlTLS) ClientHandshake(ctx context.Context, _ string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	ctx, cancel := context.WithDeadline(ctx, t.until)
+	defer cancel()
+	conn := tls.Client(raw, t.config)
+	if err := conn.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		t.failed(err)
+		return nil, nil, err
+	}
+	return conn, credentials.TLSInfo{
+		State:          conn.ConnectionState(),
+		CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity},
+	}, nil
+}
+
+// ServerHandshake is not for clients.
+func (t *controlTLS) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.New("grpclayer: these credentials are a client's")
+}
+
+// Info names no server, so that the authority is free.
+func (t *controlTLS) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+// Clone returns a copy.
+func (t *controlTLS) Clone() credentials.TransportCredentials {
+	other := *t
+	return &other
+}
+
+// OverrideServerName is gRPC's, which does not call it any more.
+func (t *controlTLS) OverrideServerName(string) error { return nil }

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"github.com/gotower/gotower/layer"
 )
 
 // Code returns the status code that stands for err. What layers say is
@@ -133,4 +132,27 @@ func reasonOnce(message, reason string) string {
 		return message
 	}
 	return message + ": " + reason
+}
+
+// Classify is the [layer.Classifier] of gRPC, by the status code that an error
+// stands for (see [Code]):
+//
+//	UNAVAILABLE, the time limit of a single try         Retryable
+//	RESOURCE_EXHAUSTED                                  Throttled
+//	UNKNOWN, DEADLINE_EXCEEDED, PERMISSION_DENIED,
+//	INTERNAL, DATA_LOSS                                 Failure
+//
+// Everything else is a Success: the server did what it is there for. The
+// failures are those of linkerd's proxy, and the same as httplayer's.
+//
+// A client's stream is a Success when it opened, and is judged again at its
+// end.
+func Classify[Rsp any](o layer.Outcome[Rsp]) layer.Class {
+	switch {
+	case o.Err == nil:
+		return layer.Success
+	case errors.Is(o.Err, layer.ErrAttemptTimeout):
+		return layer.Retryable
+	}
+	return layer.ClassifyGRPC(uint32(Code(o.Err)))
 }

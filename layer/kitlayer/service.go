@@ -2,9 +2,10 @@ package kitlayer
 
 import (
 	"context"
+	"fmt"
+	"reflect"
 
 	"github.com/go-kit/kit/endpoint"
-
 	"github.com/gotower/gotower/layer"
 )
 
@@ -62,4 +63,26 @@ func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 		}
 		return rsp, nil
 	}
+}
+
+// TypeError says that a message has another type than the one that it is
+// translated to.
+type TypeError struct {
+	Message string // "request" or "response"
+	Want    string // the type that was said
+	Got     string // the type that came
+}
+
+// Error names both types, and which of the two messages it was.
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("kitlayer: %s is a %s and not a %s: give both sides the same type", e.Message, e.Got, e.Want)
+}
+
+// as is v as a T. A nil, which has no type, is the zero value of every one.
+func as[T any](message string, v any) (T, error) {
+	t, ok := v.(T)
+	if ok || v == nil {
+		return t, nil
+	}
+	return t, &TypeError{Message: message, Want: reflect.TypeFor[T]().String(), Got: reflect.TypeOf(v).String()}
 }

@@ -2,10 +2,13 @@ package tcplayer
 
 import (
 	"context"
+	"errors"
 	"iter"
 	"net"
 	"net/netip"
+	"sync"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -62,3 +65,77 @@ type noFields struct{}
 
 func (noFields) Get(string) string              { return "" }
 func (noFields) All() iter.Seq2[string, string] { return func(func(string, string) bool) {} }
+
+// choice is several servers, of which each connection goes to one that is not
+// known before.
+type choice struct{ servers []Server }
+
+// newChoice leaves out what is nil.
+func newChoice(servers ...Server) choice {
+	var c choice
+	for _, svc := range servers {
+		if svc != nil {
+			c.servers = append(c.servers, svc)
+		}
+	}
+	return c
+}
+
+// Ready waits until one of the servers is ready.
+func (c choice) Ready(ctx context.Context) error {
+	switch len(c.servers) {
+	case 0:
+		return nil
+	case 1:
+		return c.servers[0].Ready(ctx)
+	}
+	for _, svc := range c.servers {
+		if layer.Poll(svc) == nil {
+			return nil
+		}
+	}
+	return c.wait(ctx)
+}
+
+// wait asks all, each in a goroutine, and leaves none behind.
+func (c choice) wait(ctx context.Context) error {
+	asking, met := context.WithCancel(ctx)
+	answers := make([]error, len(c.servers))
+	var asked sync.WaitGroup
+	for i, svc := range c.servers {
+		asked.Go(func() {
+			if answers[i] = ready(asking, svc); answers[i] == nil {
+				met()
+			}
+		})
+	}
+	asked.Wait()
+	met()
+	closed := errors.Join(answers...)
+	for _, err := range answers {
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, layer.ErrClosed):
+			closed = err
+		}
+	}
+	return closed
+}
+
+// ready asks svc. A panic is its answer.
+func ready(ctx context.Context, svc Server) (err error) {
+	defer panics.Recover(&err)
+	return svc.Ready(ctx)
+}
+
+// describe shows servers under their names; one that is nil is left out.
+func (c choice) describe(name string, names []string, servers ...Server) layer.Node {
+	n := layer.Node{Name: name}
+	for i, svc := range servers {
+		if svc != nil {
+			n.Children = append(n.Children, layer.Node{Name: names[i], Children: []layer.Node{layer.Describe(svc)}})
+		}
+	}
+	return n
+}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"time"
 
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/discard"
 	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )
@@ -160,3 +162,123 @@ func spentError(at string, conn net.Conn, err error) error {
 type lateRefusalError struct{ refusal error }
 
 func (e *lateRefusalError) Error() string { return e.refusal.Error() }
+
+// DetectInstruments are where [Detect] writes. Their labels are bound before they
+// are given, but for the one that is named. What is nil is not recorded.
+type DetectInstruments struct {
+	Latency metrics.Histogram // milliseconds until the protocol was known, or was not to be known
+	Results metrics.Counter   // connections that were looked at; label "result": http/1, http/2, not_http, read_timeout, error
+}
+
+// WithDetectMetrics has [Detect] write to i. Nothing is written of a connection that
+// is not looked at, see [WithSkipDetect], or whose context ended meanwhile. The
+// label is bound here. [DetectTLS] and [ProxyProtocol] do not write.
+func WithDetectMetrics(i DetectInstruments) DetectOption {
+	if i.Latency == nil {
+		i.Latency = discard.NewHistogram()
+	}
+	if i.Results == nil {
+		i.Results = discard.NewCounter()
+	}
+	m := &detectMeters{
+		latency: i.Latency,
+		late:    i.Results.With("result", "read_timeout"), failed: i.Results.With("result", "error"),
+	}
+	m.spoken[Opaque] = i.Results.With("result", "not_http")
+	m.spoken[HTTP1] = i.Results.With("result", "http/1")
+	m.spoken[HTTP2] = i.Results.With("result", "http/2")
+	return detectOption(func(o *detectOptions) { o.meters = m })
+}
+
+// detectMeters are DetectInstruments with all labels bound.
+type detectMeters struct {
+	latency      metrics.Histogram
+	spoken       [HTTP2 + 1]metrics.Counter
+	late, failed metrics.Counter
+}
+
+// record writes what looking at a connection since start came to: what it speaks,
+// or the error that came instead. A nil m writes nothing.
+func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
+	switch {
+	case m == nil, err != nil && ctx.Err() != nil:
+		return
+	case err == nil:
+		m.spoken[spoken].Add(1)
+	case lateness(err):
+		m.late.Add(1)
+	default:
+		m.failed.Add(1)
+	}
+	m.latency.Observe(float64(time.Since(start)) / float64(time.Millisecond))
+}
+
+// DetectOption sets how [Detect], [DetectTLS] and [ProxyProtocol] look at
+// connections.
+type DetectOption interface{ apply(o *detectOptions) }
+
+type detectOptions struct {
+	timeout time.Duration
+	silent  Protocol
+	skip    func(ctx context.Context, conn net.Conn) bool
+	meters  *detectMeters // nil: nothing is written
+}
+
+type detectOption func(*detectOptions)
+
+func (f detectOption) apply(o *detectOptions) { f(o) }
+
+// WithDetectTimeout is how long to wait for what a client says first. The default
+// is 10 s, as in linkerd's proxy; a d of 0 or less means that too.
+func WithDetectTimeout(d time.Duration) DetectOption {
+	return detectOption(func(o *detectOptions) { o.timeout = d })
+}
+
+// WithSilentProtocol is what a client is taken for that says nothing in time, by [Detect].
+// The default is Opaque.
+func WithSilentProtocol(p Protocol) DetectOption {
+	return detectOption(func(o *detectOptions) { o.silent = p })
+}
+
+// WithSkipDetect says of which connections nothing is to be looked at, such as those
+// to ports where the server speaks first; see [OriginalDst]. They are opaque, in
+// clear, and without a header of the PROXY protocol. It is called once for each
+// connection and must return at once. The default, and nil, is of none.
+func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
+	return detectOption(func(o *detectOptions) { o.skip = skip })
+}
+
+const defaultDetectTimeout = 10 * time.Second
+
+func newDetectOptions(opts []DetectOption) detectOptions {
+	var o detectOptions
+	for _, opt := range opts {
+		if opt != nil {
+			opt.apply(&o)
+		}
+	}
+	if o.timeout <= 0 {
+		o.timeout = defaultDetectTimeout
+	}
+	return o
+}
+
+func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
+	return o.skip != nil && o.skip(ctx, conn)
+}
+
+// unheard ends a connection whose client has not said enough: err is what came
+// instead.
+func (o *detectOptions) unheard(conn net.Conn, at, reason string, err error) error {
+	e := &layer.Error{Layer: at, Reason: reason, Err: err}
+	switch {
+	case errors.Is(err, io.EOF):
+		_ = conn.Close()
+		e.Err = io.ErrUnexpectedEOF
+		return e
+	case lateness(err):
+		e.Kind, e.Waited = layer.ErrTimeout, o.timeout
+	}
+	reset(conn)
+	return e
+}

@@ -2,12 +2,15 @@ package tcplayer
 
 import (
 	"context"
+	"io"
+	"math"
 	"net"
 	"sync"
+	"sync/atomic"
+	"syscall"
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
-
 	"github.com/gotower/gotower/layer"
 )
 
@@ -170,4 +173,157 @@ func (m *Meter) WrapDial(
 		}
 		return m.Conn(conn), nil
 	}
+}
+
+// metered is a connection that is counted. It has no bytes of its own.
+type metered struct {
+	net.Conn
+	meter *Meter
+	ended atomic.Bool
+}
+
+// unmetered returns the connection that conn only counts the bytes of, or conn.
+func unmetered(conn net.Conn) net.Conn {
+	for {
+		m, ok := conn.(*metered)
+		if !ok {
+			return conn
+		}
+		conn = m.Conn
+	}
+}
+
+func (m *metered) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	m.read(n)
+	if err != nil {
+		m.failed(err)
+	}
+	return n, err
+}
+
+func (m *metered) Write(p []byte) (int, error) {
+	n, err := m.Conn.Write(p)
+	m.written(n)
+	if err != nil {
+		m.failed(err)
+	}
+	return n, err
+}
+
+func (m *metered) Close() error {
+	m.over("")
+	return m.Conn.Close()
+}
+
+// WriteTo writes to w what comes, until the peer's end.
+func (m *metered) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.Copy(&telling{w, m.read}, m.Conn)
+	m.copied(err)
+	return n, err
+}
+
+// ReadFrom sends what r gives, until its end.
+func (m *metered) ReadFrom(r io.Reader) (int64, error) {
+	n, err := passOn(m.Conn, r, m.written)
+	m.copied(err)
+	return n, err
+}
+
+// CloseWrite tells the peer that nothing more comes.
+func (m *metered) CloseWrite() error { return closeWrite(m.Conn) }
+
+// NetConn returns the connection below.
+func (m *metered) NetConn() net.Conn { return m.Conn }
+
+func (m *metered) read(n int) {
+	if n > 0 {
+		count(m.meter.to.Read, float64(n))
+	}
+}
+
+func (m *metered) written(n int) {
+	if n > 0 {
+		count(m.meter.to.Written, float64(n))
+	}
+}
+
+// over counts the end, once.
+func (m *metered) over(errno string) {
+	if !m.ended.Load() && !m.ended.Swap(true) {
+		m.meter.closed(errno)
+	}
+}
+
+// failed takes an error of this connection. One that is none of the system's, as
+// a deadline or the end, does not say that the connection is over.
+func (m *metered) failed(err error) {
+	if name := errnoOf(err); name != "" {
+		m.over(name)
+	}
+}
+
+// copied takes what a copy ended with, which may be the other side's.
+func (m *metered) copied(err error) {
+	if err != nil && errnoOf(err) != "" && dead(m.Conn) {
+		m.failed(err)
+	}
+}
+
+// telling is a writer that tells how much is written to it, as it goes.
+type telling struct {
+	io.Writer
+	told func(n int)
+}
+
+func (t *telling) Write(p []byte) (int, error) {
+	n, err := t.Writer.Write(p)
+	t.told(n)
+	return n, err
+}
+
+func (t *telling) ReadFrom(r io.Reader) (int64, error) { return passOn(t.Writer, r, t.told) }
+
+// How much the kernel copies before anybody hears of it: more as there is more,
+// so that it costs little and what was told is never far behind.
+const (
+	firstPiece = 64 << 10
+	mostPiece  = 1 << 20
+)
+
+// passOn is io.Copy that tells how much it has copied, as it goes.
+func passOn(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error) {
+	whole, limited := src.(*io.LimitedReader)
+	if !limited {
+		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
+	}
+	if !byKernel(dst, whole.R) {
+		// Neither may have a way past what counts.
+		return io.Copy(struct{ io.Writer }{&telling{dst, told}}, struct{ io.Reader }{src})
+	}
+	next := int64(firstPiece)
+	if limited && whole.N <= mostPiece {
+		next = whole.N
+	}
+	for whole.N > 0 {
+		// The kernel knows its connection in a LimitedReader, but in no deeper one.
+		piece := io.LimitedReader{R: whole.R, N: min(next, whole.N)}
+		size := piece.N
+		moved, err := io.Copy(dst, &piece)
+		told(int(moved))
+		n += moved
+		whole.N -= moved
+		if err != nil || moved < size {
+			return n, err
+		}
+		next = min(max(firstPiece, n/8), mostPiece)
+	}
+	return n, nil
+}
+
+// byKernel reports whether the kernel may be able to copy.
+func byKernel(dst io.Writer, src io.Reader) bool {
+	_, from := src.(syscall.Conn)
+	_, to := dst.(io.ReaderFrom)
+	return from && to
 }

@@ -1,6 +1,8 @@
 package balance
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+)
 
 // RoundRobin takes one endpoint after the other, whatever it costs. Its place in
 // the round stays when the set changes.
