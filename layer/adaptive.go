@@ -41,15 +41,15 @@ func (p AdaptivePolicy) Validate() error {
 	set := p.filled()
 	switch {
 	case set.Min < 1:
-		return fmt.Errorf("adaptive limit: min %d must be at least 1, or 0 for the default", p.Min)
+		return fmt.Errorf("AdaptivePolicy.Min is %d, must be at least 1", p.Min)
 	case set.Max < set.Min:
-		return fmt.Errorf("adaptive limit: max %d must be at least min %d", set.Max, set.Min)
+		return fmt.Errorf("AdaptivePolicy.Max is %d, must be at least Min, %d", set.Max, set.Min)
 	case set.Initial < set.Min || set.Initial > set.Max:
-		return fmt.Errorf("adaptive limit: initial %d must be from %d to %d", set.Initial, set.Min, set.Max)
+		return fmt.Errorf("AdaptivePolicy.Initial is %d, must be %d to %d", set.Initial, set.Min, set.Max)
 	case !(set.Tolerance >= 1.1 && set.Tolerance <= 2):
-		return fmt.Errorf("adaptive limit: tolerance %v must be from 1.1 to 2", p.Tolerance)
+		return fmt.Errorf("AdaptivePolicy.Tolerance is %v, must be 1.1 to 2", p.Tolerance)
 	case set.Window < time.Millisecond || set.Window > time.Minute:
-		return fmt.Errorf("adaptive limit: window %v must be from 1ms to 1m", p.Window)
+		return fmt.Errorf("AdaptivePolicy.Window is %v, must be 1ms to 1m", p.Window)
 	}
 	return nil
 }
@@ -72,21 +72,6 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	if p.Window == 0 {
 		p.Window = def.Window
 	}
-	return p
-}
-
-// orDefault returns p made valid: what is out of range is moved to the end of
-// the range that is nearest.
-func (p AdaptivePolicy) orDefault() AdaptivePolicy {
-	p = p.filled()
-	p.Min = max(p.Min, 1)
-	p.Max = max(p.Max, p.Min)
-	p.Initial = min(max(p.Initial, p.Min), p.Max)
-	if !(p.Tolerance >= 1.1) { // not a number, too
-		p.Tolerance = 1.1
-	}
-	p.Tolerance = min(p.Tolerance, 2)
-	p.Window = min(max(p.Window, time.Millisecond), time.Minute)
 	return p
 }
 
@@ -149,7 +134,8 @@ func (p AdaptivePolicy) orDefault() AdaptivePolicy {
 // end of the range that is nearest. See [AdaptivePolicy.Validate].
 func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	p = p.orDefault()
+	checkPolicy(p)
+	p = p.filled()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		l := &adaptiveLimit[Req, Rsp]{
 			Service: next,

@@ -20,7 +20,7 @@ func (g *adaptiveGate) responses(t *testing.T, n int, from time.Duration) time.D
 }
 
 func TestAdaptiveGateGivesUpNoProbeButTheOneThatWasMeant(t *testing.T) {
-	g := newAdaptiveGate(AdaptivePolicy{Max: 1}.orDefault())
+	g := newAdaptiveGate(AdaptivePolicy{Max: 1}.filled())
 	now := g.responses(t, adaptiveLeast, 0) // used, for the first time
 	first, after := g.probe()
 	require.Equal(t, now, first)
@@ -50,7 +50,7 @@ func TestAdaptiveGateGivesUpNoProbeButTheOneThatWasMeant(t *testing.T) {
 
 // A slot that ends now and then does not keep a probe going for ever.
 func TestAdaptiveGateHasSomePatience(t *testing.T) {
-	g := newAdaptiveGate(AdaptivePolicy{Initial: 40}.orDefault())
+	g := newAdaptiveGate(AdaptivePolicy{Initial: 40}.filled())
 	for range 30 {
 		require.True(t, g.take())
 	}

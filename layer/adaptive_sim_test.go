@@ -300,7 +300,7 @@ func TestAdaptiveSimulation(t *testing.T) {
 
 func (sc simScenario) simulate(t *testing.T, table *strings.Builder) {
 	s := &simulation{
-		server: sc.server, gate: newAdaptiveGate(sc.policy.orDefault()), rng: rand.New(rand.NewPCG(1, 2)),
+		server: sc.server, gate: newAdaptiveGate(sc.policy.filled()), rng: rand.New(rand.NewPCG(1, 2)),
 		offered: func(at time.Duration) float64 { return sc.load * sc.server.capacity(at) },
 	}
 	s.run(simLength * time.Second)

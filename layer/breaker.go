@@ -3,6 +3,7 @@ package layer
 import (
 	"context"
 	"fmt"
+	"github.com/gotower/gotower/internal/backoff"
 	"math"
 	"runtime"
 	"sync/atomic"
@@ -34,7 +35,7 @@ type BreakerPolicy struct {
 
 // UnifiedBreaker is the policy that linkerd calls unified, with its defaults:
 // seven failures in a row, or less than 0.8 of at least 5 requests in 10 s.
-func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.orDefault() }
+func UnifiedBreaker() BreakerPolicy { return BreakerPolicy{MinSuccessRate: 0.8}.filled() }
 
 const (
 	breakerMinWindow   = 10 * time.Millisecond
@@ -45,14 +46,14 @@ const (
 func (p BreakerPolicy) Validate() error {
 	switch {
 	case !(p.MinSuccessRate >= 0 && p.MinSuccessRate <= 1):
-		return fmt.Errorf("breaker: ratio %v must be from 0 to 1", p.MinSuccessRate)
+		return fmt.Errorf("BreakerPolicy.MinSuccessRate is %v, must be 0 to 1", p.MinSuccessRate)
 	case p.Window != 0 && p.Window < breakerMinWindow:
-		return fmt.Errorf("breaker: window %v must be at least %v", p.Window, breakerMinWindow)
+		return fmt.Errorf("BreakerPolicy.Window is %v, must be at least %v", p.Window, breakerMinWindow)
 	case p.MinRequests < 0 || p.MinRequests > breakerMaxRequests:
-		return fmt.Errorf("breaker: requests %d must be from 0 to %d", p.MinRequests, breakerMaxRequests)
+		return fmt.Errorf("BreakerPolicy.MinRequests is %d, must be 0 to %d", p.MinRequests, breakerMaxRequests)
 	}
-	if err := p.filled().Backoff.Validate(); err != nil {
-		return fmt.Errorf("breaker: %w", err)
+	if err := backoff.Check(p.Backoff); err != nil {
+		return fmt.Errorf("BreakerPolicy.Backoff: %w", err)
 	}
 	return nil
 }
@@ -77,21 +78,6 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	if p.Backoff.Min == 0 {
 		p.Backoff.Min = min(time.Second, p.Backoff.Max)
 	}
-	return p
-}
-
-// orDefault makes p valid, for a constructor that cannot fail: what is out of
-// its range is moved to the nearer end of it.
-func (p BreakerPolicy) orDefault() BreakerPolicy {
-	p = p.filled()
-	if !(p.MinSuccessRate > 0) { // not a number, too
-		p.MinSuccessRate = 0
-	}
-	p.ConsecutiveFailures = max(p.ConsecutiveFailures, -1)
-	p.MinSuccessRate = min(p.MinSuccessRate, 1)
-	p.Window = max(p.Window, breakerMinWindow)
-	p.MinRequests = min(max(p.MinRequests, 1), breakerMaxRequests)
-	p.Backoff = p.Backoff.OrDefault()
 	return p
 }
 
@@ -138,7 +124,8 @@ func (p BreakerPolicy) orDefault() BreakerPolicy {
 // nothing.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	p = p.orDefault()
+	checkPolicy(p)
+	p = p.filled()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if p.ConsecutiveFailures < 0 && p.MinSuccessRate == 0 {
 			return next

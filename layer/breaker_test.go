@@ -156,14 +156,14 @@ func TestBreakerDefaults(t *testing.T) {
 
 func TestBreakerPolicyValidate(t *testing.T) {
 	for want, p := range map[string]layer.BreakerPolicy{
-		"breaker: ratio 1.1 must be from 0 to 1":              {MinSuccessRate: 1.1},
-		"breaker: ratio -0.1 must be from 0 to 1":             {MinSuccessRate: -0.1},
-		"breaker: window 9ms must be at least 10ms":           {Window: 9 * time.Millisecond},
-		"breaker: requests 1000001 must be from 0 to 1000000": {MinRequests: 1000001},
-		"breaker: requests -1 must be from 0 to 1000000":      {MinRequests: -1},
-		"breaker: backoff: max 1ms must be at least min 1s":   {Backoff: layer.Backoff{Min: time.Second, Max: time.Millisecond}},
-		"breaker: backoff: jitter 101 must be from 0 to 100":  {Backoff: layer.Backoff{Jitter: 101}},
-		"breaker: backoff: min -1s must be more than 0":       {Backoff: layer.Backoff{Min: -time.Second}},
+		"BreakerPolicy.MinSuccessRate is 1.1, must be 0 to 1":              {MinSuccessRate: 1.1},
+		"BreakerPolicy.MinSuccessRate is -0.1, must be 0 to 1":             {MinSuccessRate: -0.1},
+		"BreakerPolicy.Window is 9ms, must be at least 10ms":               {Window: 9 * time.Millisecond},
+		"BreakerPolicy.MinRequests is 1000001, must be 0 to 1000000":       {MinRequests: 1000001},
+		"BreakerPolicy.MinRequests is -1, must be 0 to 1000000":            {MinRequests: -1},
+		"BreakerPolicy.Backoff: backoff: max 1ms must be at least min 1s":  {Backoff: layer.Backoff{Min: time.Second, Max: time.Millisecond}},
+		"BreakerPolicy.Backoff: backoff: jitter 101 must be from 0 to 100": {Backoff: layer.Backoff{Jitter: 101}},
+		"BreakerPolicy.Backoff: backoff: min -1s must be more than 0":      {Backoff: layer.Backoff{Min: -time.Second}},
 	} {
 		require.EqualError(t, p.Validate(), want)
 	}

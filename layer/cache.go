@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,20 +73,16 @@ type CachePolicy struct {
 func (p CachePolicy) Validate() error {
 	switch {
 	case p.IdleTimeout < 0:
-		return fmt.Errorf("cache policy: idle %v must be at least 0", p.IdleTimeout)
+		return fmt.Errorf("CachePolicy.IdleTimeout is %v, must be at least 0", p.IdleTimeout)
 	case p.Capacity < 0:
-		return fmt.Errorf("cache policy: capacity %d must be at least 0", p.Capacity)
+		return fmt.Errorf("CachePolicy.Capacity is %d, must be at least 0", p.Capacity)
 	}
 	return nil
 }
 
-func (p CachePolicy) orDefault() CachePolicy {
-	if p.IdleTimeout <= 0 {
-		p.IdleTimeout = time.Minute
-	}
-	if p.Capacity <= 0 {
-		p.Capacity = 10_000
-	}
+func (p CachePolicy) filled() CachePolicy {
+	p.IdleTimeout = cmp.Or(p.IdleTimeout, time.Minute)
+	p.Capacity = cmp.Or(p.Capacity, 10_000)
 	return p
 }
 
@@ -98,14 +95,13 @@ func (p CachePolicy) orDefault() CachePolicy {
 // The context given to mk ends when the entry was dropped and nothing of it is
 // open any more, or when ctx ends. After that all calls are refused with an
 // error that matches [ErrClosed].
-//
-// A field of p that is below 0 is taken as 0, the default.
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
 	check(mk != nil, "NewCache: nil function")
+	checkPolicy(p)
 	c := &Cache[K, Req, Rsp]{
-		options: newOptions(opts), policy: p.orDefault(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
+		options: newOptions(opts), policy: p.filled(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
 	c.refused.to = c.to.LayerRejections.With("layer", "cache")
 	for i := range c.shards {

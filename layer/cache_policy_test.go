@@ -13,19 +13,17 @@ import (
 func TestCachePolicyNamesTheFieldThatIsWrong(t *testing.T) {
 	require.NoError(t, layer.CachePolicy{}.Validate())
 	require.NoError(t, layer.CachePolicy{IdleTimeout: time.Second, Capacity: 1}.Validate())
-	require.EqualError(t, layer.CachePolicy{IdleTimeout: -1}.Validate(), "cache policy: idle -1ns must be at least 0")
-	require.EqualError(t, layer.CachePolicy{Capacity: -1}.Validate(), "cache policy: capacity -1 must be at least 0")
+	require.EqualError(t, layer.CachePolicy{IdleTimeout: -1}.Validate(), "CachePolicy.IdleTimeout is -1ns, must be at least 0")
+	require.EqualError(t, layer.CachePolicy{Capacity: -1}.Validate(), "CachePolicy.Capacity is -1, must be at least 0")
 }
 
-func TestCachePolicyOutOfRangeIsTheDefault(t *testing.T) {
+func TestCachePolicyDefaults(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	m := &cacheMaker{made: make(map[string][]*cacheKept)}
-	for _, p := range []layer.CachePolicy{{}, {IdleTimeout: -time.Second, Capacity: -1}} {
-		state := layer.NewCache(ctx, m.Make, p).Describe().State
-		require.Equal(t, time.Minute, state.Get("idle"))
-		require.Equal(t, 10_000, state.Get("capacity"))
-	}
+	state := layer.NewCache(ctx, m.Make, layer.CachePolicy{}).Describe().State
+	require.Equal(t, time.Minute, state.Get("idle"))
+	require.Equal(t, 10_000, state.Get("capacity"))
 }
 
 // What is made for no key is asked for again, takes no place, and is no refusal

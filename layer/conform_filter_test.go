@@ -22,7 +22,6 @@ func TestIfConforms(t *testing.T) {
 	}
 	for name, spec := range map[string]layertest.Layer{
 		"through nothing much": {Layer: layer.If(odd, pass), Transparent: true},
-		"through no layer":     {Layer: layer.If[mapKitRequest, mapKitResponse](odd, nil), Transparent: true},
 		"through a timeout":    {Layer: layer.If(odd, layer.Timeout[mapKitRequest, mapKitResponse](time.Minute))},
 	} {
 		t.Run(name, func(t *testing.T) { layertest.Run(t, spec) })

@@ -34,7 +34,6 @@ func TestConformMirror(t *testing.T) {
 	}
 	for name, policy := range map[string]layer.MirrorPolicy[Q]{
 		"for others": {Match: func(Q) bool { return false }},
-		"no share":   {Fraction: -1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.Layer{

@@ -33,12 +33,10 @@ var errOutOfTime error = &kind{"out of time", ErrFailFast}
 // A nil read means no layer. What read returns may be anything: 0 or less is
 // over, and no time is too long.
 func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(read != nil, "DeadlineFromRequest: nil function")
 	o := newOptions(opts)
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if read == nil {
-			return next
-		}
 		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, seam: seam}
 		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
@@ -107,12 +105,11 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 //
 // A nil write means no layer. A margin of less than 0 counts as 0.
 func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("DeadlineToRequest: margin", margin, 0)
+	check(write != nil, "DeadlineToRequest: nil function")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if write == nil {
-			return next
-		}
-		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: max(margin, 0)}
+		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: margin}
 		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
 		return d
 	}

@@ -176,7 +176,6 @@ func TestDeadlineOutSaysWhatIsLeft(t *testing.T) {
 			"no deadline":       {ctx: t.Context(), margin: time.Hour, want: dated{}},
 			"no margin":         {ctx: ctx, want: in(time.Second)},
 			"a margin":          {ctx: ctx, margin: time.Millisecond, want: in(999 * time.Millisecond)},
-			"a margin below 0":  {ctx: ctx, margin: -time.Hour, want: in(time.Second)},
 			"all but the least": {ctx: ctx, margin: time.Second - 1, want: in(1)},
 		} {
 			called := false
@@ -228,11 +227,4 @@ func TestDeadlineTravels(t *testing.T) {
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 300*time.Millisecond, time.Since(start), "the last one worked in vain, and was not sent on")
 	})
-}
-
-func TestDeadlineWithoutAFunctionIsNoLayer(t *testing.T) {
-	_, same := layer.DeadlineFromRequest[dated, int](nil)(datedFunc(answer)).(datedFunc)
-	require.True(t, same)
-	_, same = layer.DeadlineToRequest[dated, int](nil, 0)(datedFunc(answer)).(datedFunc)
-	require.True(t, same)
 }

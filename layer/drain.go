@@ -31,12 +31,10 @@ import (
 //
 // With a nil d the layer does nothing.
 func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(d != nil, "Drain: nil Drainer")
 	o := newOptions(opts)
 	refused := o.to.LayerRejections.With("layer", "drain")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if d == nil {
-			return next
-		}
 		s := &drained[Req, Rsp]{
 			Service: next,
 			options: o,

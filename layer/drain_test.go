@@ -278,13 +278,6 @@ func TestDrainRefusesWhoeverHasGone(t *testing.T) {
 	require.NoError(t, layer.Poll(svc))
 }
 
-func TestDrainWithoutADrainerIsTheServiceItself(t *testing.T) {
-	svc := layer.Func[int, int](echo)
-	require.IsType(t, svc, layer.Drain[int, int](nil)(svc))
-	var zero layer.Drainer
-	require.NoError(t, zero.Drain(t.Context()), "the zero Drainer works")
-}
-
 func TestDrainShowsItself(t *testing.T) {
 	refused := byLabel{}
 	d := layer.NewDrainer()

@@ -42,8 +42,9 @@ import (
 // An after of 0 or less goes to fallback at once.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Failover: nil service")
+	checkAtLeast("Failover: after", after, 0)
 	return &switched[Req, Rsp]{
-		primary: primary, fallback: fallback, after: max(after, 0),
+		primary: primary, fallback: fallback, after: after,
 		target: newOptions(opts).target, begin: time.Now(),
 	}
 }

@@ -47,11 +47,9 @@ type FallbackPolicy[Req, Rsp any] struct {
 //
 // With neither To nor Service the layer does nothing.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(p.Handle != nil || p.Service != nil, "FallbackPolicy: Handle or Service must be set")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if p.Handle == nil && p.Service == nil {
-			return next
-		}
 		f := &fallback[Req, Rsp]{
 			Service: next, options: o, policy: p, requests: seamOf[Req](),
 		}

@@ -299,8 +299,3 @@ func TestFallbackHandsOnWhatItWasGiven(t *testing.T) {
 	_, err := svc.Call(t.Context(), nil)
 	require.Equal(t, errBreaker, err)
 }
-
-func TestFallbackWithoutASubstitute(t *testing.T) {
-	inner := &breakerInner{}
-	require.Same(t, inner, layer.Fallback(layer.FallbackPolicy[int, int]{})(inner))
-}

@@ -47,38 +47,17 @@ type FaultPolicy[Req any] struct {
 func (p FaultPolicy[Req]) Validate() error {
 	switch {
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
-		return fmt.Errorf("chaos: share %v must be from 0 to 1", p.Fraction)
+		return fmt.Errorf("FaultPolicy.Fraction is %v, must be 0 to 1", p.Fraction)
 	case p.Delay < 0:
-		return fmt.Errorf("chaos: delay %v must be 0 or more", p.Delay)
+		return fmt.Errorf("FaultPolicy.Delay is %v, must be at least 0", p.Delay)
 	case p.Jitter < 0:
-		return fmt.Errorf("chaos: jitter %v must be 0 or more", p.Jitter)
+		return fmt.Errorf("FaultPolicy.Jitter is %v, must be at least 0", p.Jitter)
 	case p.TTL <= 0:
-		return fmt.Errorf("chaos: ttl %v must be more than 0; without it nothing is injected", p.TTL)
+		return fmt.Errorf("FaultPolicy.TTL is %v, must be above 0", p.TTL)
 	case p.Err == nil && p.Delay == 0 && p.Jitter == 0:
-		return errors.New("chaos: delay, jitter or err must say what is injected")
+		return errors.New("FaultPolicy: Delay, Jitter or Err must be set")
 	}
 	return nil
-}
-
-// valid holds p to its ranges.
-func (p FaultPolicy[Req]) valid() FaultPolicy[Req] {
-	if !(p.Fraction >= 0) { // not a number, too
-		p.Fraction = 0
-	}
-	p.Fraction = min(p.Fraction, 1)
-	p.Delay, p.Jitter, p.TTL = max(p.Delay, 0), max(p.Jitter, 0), max(p.TTL, 0)
-	if p.Kill == nil {
-		p.Kill = new(KillSwitch)
-	}
-	if p.Rand == nil {
-		p.Rand = rand.Float64
-	}
-	return p
-}
-
-// inert reports whether a valid p injects nothing.
-func (p FaultPolicy[Req]) inert() bool {
-	return p.Fraction == 0 || p.TTL == 0 || p.Err == nil && p.Delay == 0 && p.Jitter == 0
 }
 
 // delay is that of one request.
@@ -123,17 +102,21 @@ func (p FaultPolicy[Req]) cause() error {
 // Cost: one atomic load once it is over. Until then a clock reading for each
 // request, and a random number for each that matches.
 //
-// The time to live counts from the call of FaultInjection, wherever the layer is
-// applied after that. A policy without one injects nothing; so does one
-// without a share, or with neither a delay nor an error. Other values out of
-// range are held to it.
+// The time to live counts from the call of FaultInjection. An invalid policy
+// panics; one with a Fraction of 0 injects nothing.
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	p = p.valid()
+	checkPolicy(p)
+	if p.Kill == nil {
+		p.Kill = new(KillSwitch)
+	}
+	if p.Rand == nil {
+		p.Rand = rand.Float64
+	}
 	live := &chaosLife{start: time.Now(), ttl: p.TTL}
 	delays, failures := o.to.FaultsInjected.With("fault", "delay"), o.to.FaultsInjected.With("fault", "error")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if p.inert() {
+		if p.Fraction == 0 {
 			return next
 		}
 		c := &chaos[Req, Rsp]{Service: next, target: o.target, policy: p, life: live}

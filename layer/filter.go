@@ -23,11 +23,9 @@ import (
 //
 // A nil f is no layer at all.
 func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(f != nil, "Filter: nil function")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if f == nil {
-			return next
-		}
 		return &filter[Req, Rsp]{
 			Service: next, target: o.target, f: f,
 			rejected: tally{to: o.to.LayerRejections.With("layer", "filter")},
@@ -75,10 +73,8 @@ func (l *filter[Req, Rsp]) Describe() Node {
 //
 // A nil l is no layer at all, and a nil pred holds for no request.
 func If[Req, Rsp any](pred func(Req) bool, l Layer[Req, Rsp]) Layer[Req, Rsp] {
+	check(pred != nil && l != nil, "If: nil predicate or Layer")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if pred == nil || l == nil {
-			return next
-		}
 		return &filterIf[Req, Rsp]{Service: next, pred: pred, through: l(&filterJoin[Req, Rsp]{next})}
 	}
 }

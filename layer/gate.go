@@ -162,11 +162,9 @@ func (p *gatePeriod) hasRoom() bool {
 //
 // A nil gate does nothing.
 func Gated[Req, Rsp any](g *Gate, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(g != nil, "Gated: nil Gate")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if g == nil {
-			return next
-		}
 		return &gated[Req, Rsp]{
 			Service: next,
 			gate:    g,

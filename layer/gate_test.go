@@ -169,8 +169,3 @@ func TestGateLimitIsExact(t *testing.T) {
 	}
 	require.EqualValues(t, 100, passed.Load())
 }
-
-func TestGatedWithoutAGate(t *testing.T) {
-	inner := &breakerInner{}
-	require.Same(t, inner, layer.Gated[int, int](nil)(inner))
-}

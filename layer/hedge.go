@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,46 +60,27 @@ const (
 func (p HedgePolicy[Req]) Validate() error {
 	switch {
 	case p.Quantile != 0 && !(p.Quantile > 0 && p.Quantile < 1):
-		return fmt.Errorf("hedge policy: quantile %v must be above 0 and below 1, or 0 for %v", p.Quantile, defaultHedgeQuantile)
+		return fmt.Errorf("HedgePolicy.Quantile is %v, must be above 0 and below 1", p.Quantile)
 	case p.MinSamples < 0 || p.MinSamples > maxHedgeSamples:
-		return fmt.Errorf("hedge policy: min samples %d must be from 1 to %d, or 0 for %d",
-			p.MinSamples, maxHedgeSamples, defaultHedgeSamples)
+		return fmt.Errorf("HedgePolicy.MinSamples is %d, must be 1 to %d", p.MinSamples, maxHedgeSamples)
 	case p.MinDelay < 0:
-		return fmt.Errorf("hedge policy: min %v must be more than 0, or 0 for %v", p.MinDelay, leastHedgeDelay)
+		return fmt.Errorf("HedgePolicy.MinDelay is %v, must be at least 0", p.MinDelay)
 	case p.MaxDelay < 0 || p.MaxDelay > 0 && p.MaxDelay < p.MinDelay:
-		return fmt.Errorf("hedge policy: max %v must be at least min %v, or 0 for no bound", p.MaxDelay, p.MinDelay)
+		return fmt.Errorf("HedgePolicy.MaxDelay is %v, must be at least MinDelay, %v", p.MaxDelay, p.MinDelay)
 	}
 	return nil
 }
 
-// orDefault returns p made valid. A Quantile that is out of range is the
-// default, a Max below Min is Min, and the rest is held to its range.
-func (p HedgePolicy[Req]) orDefault() HedgePolicy[Req] {
+// filled returns p with defaults in place of zero fields.
+func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 	if p.Budget == nil {
 		p.Budget = NewBudget(time.Second, 0.05, 1)
 	}
-	if !(p.Quantile > 0 && p.Quantile < 1) {
-		p.Quantile = defaultHedgeQuantile
-	}
-	if p.MinSamples == 0 {
-		p.MinSamples = defaultHedgeSamples
-	}
-	p.MinSamples = min(max(p.MinSamples, 1), maxHedgeSamples)
-	p.MaxDelay = max(p.MaxDelay, 0)
-	if p.MinDelay <= 0 {
-		p.MinDelay = leastHedgeDelay
-		if p.MaxDelay > 0 {
-			p.MinDelay = min(p.MinDelay, p.MaxDelay)
-		}
-	}
-	if p.MaxDelay == 0 {
-		p.MaxDelay = math.MaxInt64
-	}
-	p.MaxDelay = max(p.MaxDelay, p.MinDelay)
-	if p.MaxBodyBytes == 0 {
-		p.MaxBodyBytes = defaultHedgeBody
-	}
-	p.MaxBodyBytes = min(max(p.MaxBodyBytes, 0), math.MaxInt32)
+	p.Quantile = cmp.Or(p.Quantile, defaultHedgeQuantile)
+	p.MinSamples = cmp.Or(p.MinSamples, defaultHedgeSamples)
+	p.MaxDelay = cmp.Or(p.MaxDelay, math.MaxInt64)
+	p.MinDelay = cmp.Or(p.MinDelay, min(leastHedgeDelay, p.MaxDelay))
+	p.MaxBodyBytes = bodyLimit(p.MaxBodyBytes, defaultHedgeBody)
 	return p
 }
 
@@ -145,7 +127,8 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // them; see Validate.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	p = p.orDefault()
+	checkPolicy(p)
+	p = p.filled()
 	resend := resendOf[Req](o)
 	if p.HedgeIf == nil {
 		p.HedgeIf = resend.Idempotent

@@ -34,10 +34,11 @@ import (
 // An after of 0 or less means no limit, and so does a response type without
 // such a field.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if after <= 0 || !seam.has {
+		if after == 0 || !seam.has {
 			return next
 		}
 		limit := &timeLimit{name: "idle timeout", target: o.target, what: "limit", of: " on silence", is: ErrIdleTimeout}

@@ -90,8 +90,10 @@ func stacked(ctx context.Context, i layer.Instruments) {
 		Breaker(layer.UnifiedBreaker()).
 		Retry(layer.RetryPolicy[string, *response]{Budget: layer.NewBudget(0, 0, 0)}).
 		Hedge(layer.HedgePolicy[string]{Budget: layer.NewBudget(0, 0, 0)}).
-		FaultInjection(layer.FaultPolicy[string]{}).
-		Mirror(ctx, inner, nil, layer.MirrorPolicy[string]{}).
+		FaultInjection(layer.FaultPolicy[string]{Fraction: 1, Delay: 1, TTL: 1}).
+		Mirror(ctx, inner, struct {
+			layer.Editor[string, *response]
+		}{}, layer.MirrorPolicy[string]{}).
 		Filter(func(string) error { return nil }).
 		Service(inner)
 }

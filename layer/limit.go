@@ -28,16 +28,17 @@ import (
 // An n of 0 or less admits nothing. For a limit that differs from key to key
 // see [LimitBy], for one that finds its size by itself [AdaptiveLimit].
 func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("Limit", n, 0)
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &limit[Req, Rsp]{
 			Service: next,
 			options: o,
-			max:     int64(max(n, 0)),
+			max:     int64(n),
 			refused: tally{to: o.to.LayerRejections.With("layer", "limit")},
 			full: &Error{
 				Layer: "limit", Target: o.target, Kind: errShed,
-				Reason: fmt.Sprintf("%d of %[1]d in flight", max(n, 0)),
+				Reason: fmt.Sprintf("%d of %[1]d in flight", n),
 			},
 		}
 	}
@@ -134,10 +135,9 @@ func (l *limit[Req, Rsp]) Describe() Node {
 // change the request or keep it. With a nil key all requests have the same one. An
 // n of 0 or less admits nothing.
 func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	check(key != nil, "LimitBy: nil key function")
+	checkAtLeast("LimitBy", n, 0)
 	o := newOptions(opts)
-	if key == nil {
-		key = keyedAlike[K, Req]
-	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		l := &limitBy[K, Req, Rsp]{
 			Service: next,
@@ -146,10 +146,10 @@ func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[
 			hash:    newKeyedHash[K](keyedShards),
 			full: &Error{
 				Layer: "limit_by", Target: o.target, Kind: errShed,
-				Reason: fmt.Sprintf("%d of %[1]d in flight for the key", max(n, 0)),
+				Reason: fmt.Sprintf("%d of %[1]d in flight for the key", n),
 			},
 			unequal: keyedRefusal("limit_by", o.target),
-			max:     max(n, 0),
+			max:     n,
 			refused: tally{to: o.to.LayerRejections.With("layer", "limit_by")},
 		}
 		for i := range l.shards {

@@ -110,10 +110,8 @@ func (h mapHiddenError) As(target any) bool { return errors.As(h.err, target) }
 //
 // A nil f is no layer at all.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
+	check(f != nil, "MapRequest: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if f == nil {
-			return next
-		}
 		return &mapRequest[Req, Rsp]{Service: next, f: f}
 	}
 }
@@ -148,10 +146,8 @@ func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"
 //
 // A nil f is no layer at all.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
+	check(f != nil, "MapResponse: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if f == nil {
-			return next
-		}
 		return &mapResponse[Req, Rsp]{Service: next, f: f}
 	}
 }
@@ -197,10 +193,8 @@ func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_respons
 //
 // A nil f is no layer at all.
 func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {
+	check(f != nil, "MapErr: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if f == nil {
-			return next
-		}
 		return &mapErr[Req, Rsp]{Service: next, f: f}
 	}
 }
@@ -245,10 +239,8 @@ func (m *mapErr[Req, Rsp]) Describe() Node { return Node{Name: "map_err"} }
 //
 // A nil f is no layer at all.
 func Then[Req, Rsp any](f func(context.Context, Rsp, error) (Rsp, error)) Layer[Req, Rsp] {
+	check(f != nil, "Then: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if f == nil {
-			return next
-		}
 		return &mapThen[Req, Rsp]{Service: next, f: f}
 	}
 }

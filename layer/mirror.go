@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,34 +63,21 @@ const (
 func (p MirrorPolicy[Req]) Validate() error {
 	switch {
 	case !(p.Fraction >= 0 && p.Fraction <= 1):
-		return fmt.Errorf("mirror policy: share %v must be above 0 to 1, or 0 for all", p.Fraction)
+		return fmt.Errorf("MirrorPolicy.Fraction is %v, must be 0 to 1", p.Fraction)
 	case p.MaxInFlight < 0:
-		return fmt.Errorf("mirror policy: in flight %d must be more than 0, or 0 for %d", p.MaxInFlight, defaultMirrorInFlight)
+		return fmt.Errorf("MirrorPolicy.MaxInFlight is %d, must be at least 0", p.MaxInFlight)
 	case p.Timeout < 0:
-		return fmt.Errorf("mirror policy: timeout %v must be more than 0, or 0 for %v", p.Timeout, defaultMirrorTimeout)
+		return fmt.Errorf("MirrorPolicy.Timeout is %v, must be at least 0", p.Timeout)
 	}
 	return nil
 }
 
-// orDefault returns p made valid. A share that is no number, or below 0, copies
-// nothing; one above 1 is 1.
-func (p MirrorPolicy[Req]) orDefault() MirrorPolicy[Req] {
-	switch {
-	case p.Fraction == 0, p.Fraction > 1:
-		p.Fraction = 1
-	case !(p.Fraction > 0):
-		p.Fraction = 0
-	}
-	if p.MaxBodyBytes == 0 {
-		p.MaxBodyBytes = defaultMirrorBody
-	}
-	p.MaxBodyBytes = max(p.MaxBodyBytes, 0)
-	if p.MaxInFlight <= 0 {
-		p.MaxInFlight = defaultMirrorInFlight
-	}
-	if p.Timeout <= 0 {
-		p.Timeout = defaultMirrorTimeout
-	}
+// filled returns p with defaults in place of zero fields.
+func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
+	p.Fraction = cmp.Or(p.Fraction, 1)
+	p.MaxBodyBytes = bodyLimit(p.MaxBodyBytes, defaultMirrorBody)
+	p.MaxInFlight = cmp.Or(p.MaxInFlight, defaultMirrorInFlight)
+	p.Timeout = cmp.Or(p.Timeout, defaultMirrorTimeout)
 	if p.Rand == nil {
 		p.Rand = rand.Float64
 	}
@@ -133,17 +121,16 @@ func (p MirrorPolicy[Req]) orDefault() MirrorPolicy[Req] {
 func Mirror[Req, Rsp any](
 	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
+	check(to != nil && edit != nil, "Mirror: nil service or Editor")
+	checkPolicy(p)
 	o := newOptions(opts)
-	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.orDefault(), resend: resendOf[Req](o), target: o.target}
+	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), resend: resendOf[Req](o), target: o.target}
 	m.answered.to = o.to.Mirrored.With("outcome", "answered")
 	m.failed.to = o.to.Mirrored.With("outcome", "failed")
 	m.refused.to = o.to.Mirrored.With("outcome", "refused")
 	m.full.to = o.to.Mirrored.With("outcome", "full")
 	m.skipped.to = o.to.Mirrored.With("outcome", "skipped")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if to == nil || edit == nil || m.policy.Fraction == 0 {
-			return next
-		}
 		return &mirror[Req, Rsp]{next, m}
 	}
 }

@@ -216,25 +216,14 @@ func TestMirrorPassesAPanicOfThePrimary(t *testing.T) {
 	})
 }
 
-func TestMirrorToNothing(t *testing.T) {
-	inner := kitFunc(reads)
-	for name, l := range map[string]layer.Layer[*layertest.Request, *layertest.Response]{
-		"no service": layer.Mirror[*layertest.Request, *layertest.Response](t.Context(), nil, forking{}, mirrorPolicy{}),
-		"no edit":    layer.Mirror[*layertest.Request, *layertest.Response](t.Context(), &shadow{}, nil, mirrorPolicy{}),
-		"no share":   layer.Mirror(t.Context(), kitService(&shadow{}), forking{}, mirrorPolicy{Fraction: math.NaN()}),
-	} {
-		require.IsType(t, inner, l(inner), name)
-	}
-}
-
 func TestMirrorPolicyValidate(t *testing.T) {
 	require.NoError(t, mirrorPolicy{}.Validate())
 	require.NoError(t, mirrorPolicy{Fraction: 1, MaxBodyBytes: -1, MaxInFlight: 1, Timeout: 1}.Validate())
 	for want, p := range map[string]mirrorPolicy{
-		"mirror policy: share NaN must be above 0 to 1, or 0 for all":   {Fraction: math.NaN()},
-		"mirror policy: share 1.5 must be above 0 to 1, or 0 for all":   {Fraction: 1.5},
-		"mirror policy: in flight -1 must be more than 0, or 0 for 100": {MaxInFlight: -1},
-		"mirror policy: timeout -1s must be more than 0, or 0 for 10s":  {Timeout: -time.Second},
+		"MirrorPolicy.Fraction is NaN, must be 0 to 1":       {Fraction: math.NaN()},
+		"MirrorPolicy.Fraction is 1.5, must be 0 to 1":       {Fraction: 1.5},
+		"MirrorPolicy.MaxInFlight is -1, must be at least 0": {MaxInFlight: -1},
+		"MirrorPolicy.Timeout is -1s, must be at least 0":    {Timeout: -time.Second},
 	} {
 		require.EqualError(t, p.Validate(), want)
 	}

@@ -1,7 +1,9 @@
 package layer
 
 import (
+	"fmt"
 	"hash/maphash"
+	"time"
 )
 
 // Option sets what the layers of this package have in common. Give them to
@@ -65,11 +67,25 @@ func WithMetrics[Rsp any](i Instruments) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = i })
 }
 
-// check panics with the sentence if ok is false. Constructors call it for arguments
-// that only a mistake in the program can make wrong.
-func check(ok bool, sentence string) {
+// check panics with the message unless ok. Constructors check the arguments that
+// are wrong only by a mistake in the program.
+func check(ok bool, message string) {
 	if !ok {
-		panic("layer: " + sentence)
+		panic("layer: " + message)
+	}
+}
+
+// checkPolicy panics if the policy of a layer is invalid.
+func checkPolicy(p interface{ Validate() error }) {
+	if err := p.Validate(); err != nil {
+		panic("layer: " + err.Error())
+	}
+}
+
+// checkAtLeast panics if n is below least. what names the argument.
+func checkAtLeast[N int | int64 | float64 | time.Duration](what string, n, least N) {
+	if !(n >= least) { // also if NaN
+		panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least))
 	}
 }
 
@@ -101,6 +117,3 @@ func keyedUnequal[K comparable](key K) bool {
 func keyedRefusal(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }
-
-// keyedAlike is the key of requests that nobody tells apart.
-func keyedAlike[K comparable, Req any](Req) (key K) { return key }

@@ -60,9 +60,11 @@ import (
 // A capacity of 0 or less keeps no line: the layer does nothing. A maxWait of
 // 0 or less waits as long as the caller's context allows.
 func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("Queue: capacity", capacity, 0)
+	checkAtLeast("Queue: maxWait", maxWait, 0)
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if capacity <= 0 {
+		if capacity == 0 {
 			return next
 		}
 		o.to.QueueLength.Add(0)

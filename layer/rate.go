@@ -29,10 +29,11 @@ import (
 //
 // Cost: a clock reading and a lock, no allocation, refused or not.
 //
-// The bucket is one for all callers of the service. A perSecond or a burst of
-// 0 or less, or one that is not a number, admits nothing; an infinite perSecond
-// admits everything.
+// All callers of the service share the bucket. A rate or a burst of 0 admits
+// nothing, an infinite rate admits everything, and negative values panic.
 func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("RateLimit: rate", perSecond, 0)
+	checkAtLeast("RateLimit: burst", burst, 0)
 	o := newOptions(opts)
 	terms := newRateTerms(perSecond, burst, "rate", o.target)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -122,7 +123,7 @@ const rateNever time.Duration = math.MaxInt64
 
 func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms {
 	t := &rateTerms{perSecond: perSecond, burst: burst}
-	if !(perSecond > 0) || burst <= 0 { // not a number, too
+	if perSecond == 0 || burst == 0 {
 		t.perSecond, t.burst = 0, 0
 	}
 	for i := range t.refusals {

@@ -38,11 +38,12 @@ import (
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
+	check(key != nil, "RateLimitBy: nil key function")
+	checkAtLeast("RateLimitBy: rate", perSecond, 0)
+	checkAtLeast("RateLimitBy: burst", burst, 0)
+	checkAtLeast("RateLimitBy: keys", keys, 0)
 	o := newOptions(opts)
-	if key == nil {
-		key = keyedAlike[K, Req]
-	}
-	if keys <= 0 {
+	if keys == 0 {
 		keys = 1 << 16
 	}
 	terms := newRateTerms(perSecond, burst, "rate_by", o.target)

@@ -138,7 +138,7 @@ func TestRateLimitReadyEndsWithItsContext(t *testing.T) {
 func TestRateLimitOfNothingAndOfEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, svc := range []layer.Service[int, int]{
-			rateOf(0, 1), rateOf(-1, 1), rateOf(math.NaN(), 1), rateOf(math.Inf(-1), 1), rateOf(1, 0), rateOf(math.Inf(1), -1),
+			rateOf(0, 1), rateOf(1, 0), rateOf(math.Inf(1), 0),
 		} {
 			_, err := svc.Call(t.Context(), 1)
 			require.EqualError(t, err, "rate: not ready: the rate is 0")

@@ -45,6 +45,9 @@ func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
 	check(connect != nil, "Reconnect: nil function")
+	if err := backoff.Check(b); err != nil {
+		panic("layer: Reconnect: " + err.Error())
+	}
 	o := newOptions(opts)
 	return &reconnect[Req, Rsp]{
 		ctx:     ctx,

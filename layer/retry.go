@@ -52,7 +52,8 @@ import (
 // try without AttemptTimeout does nothing.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	policy = policy.orDefault()
+	checkPolicy(policy)
+	policy = policy.filled()
 	resend := resendOf[Req](o)
 	if policy.CanRetry == nil {
 		policy.CanRetry = resend.Idempotent

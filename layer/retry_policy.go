@@ -1,9 +1,12 @@
 package layer
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
 )
 
 // RetryPolicy says which requests a [Retry] sends again, when, and how often.
@@ -86,39 +89,25 @@ func defaultRetryBackoff() Backoff {
 func (p RetryPolicy[Req, Rsp]) Validate() error {
 	switch {
 	case p.MaxAttempts < 0 || p.MaxAttempts > maxRetryTries:
-		return fmt.Errorf("retry policy: tries %d must be from 1 to %d, or 0 for %d", p.MaxAttempts, maxRetryTries, defaultRetryTries)
+		return fmt.Errorf("RetryPolicy.MaxAttempts is %d, must be 1 to %d", p.MaxAttempts, maxRetryTries)
 	case p.AttemptTimeout < 0:
-		return fmt.Errorf("retry policy: per try %v must be more than 0, or 0 for no limit", p.AttemptTimeout)
+		return fmt.Errorf("RetryPolicy.AttemptTimeout is %v, must be at least 0", p.AttemptTimeout)
 	}
-	filled := retryBackoff(p.Backoff)
-	if p.Backoff.Min < 0 || p.Backoff.Max < 0 || p.Backoff.Max > 0 && p.Backoff.Max < p.Backoff.Min {
-		filled = p.Backoff
-	}
-	filled.Jitter = p.Backoff.Jitter
-	if err := filled.Validate(); err != nil {
-		return fmt.Errorf("retry policy: %w", err)
+	if err := backoff.Check(p.Backoff); err != nil {
+		return fmt.Errorf("RetryPolicy.Backoff: %w", err)
 	}
 	return nil
 }
 
-// orDefault returns p made valid, with nothing left to be looked up.
-func (p RetryPolicy[Req, Rsp]) orDefault() RetryPolicy[Req, Rsp] {
+// filled returns p with defaults in place of zero fields.
+func (p RetryPolicy[Req, Rsp]) filled() RetryPolicy[Req, Rsp] {
 	if p.Budget == nil {
 		p.Budget = NewBudget(0, 0, 0)
 	}
-	if p.MaxAttempts == 0 {
-		p.MaxAttempts = defaultRetryTries
-	}
-	p.MaxAttempts = min(max(p.MaxAttempts, 1), maxRetryTries)
-	p.AttemptTimeout = max(p.AttemptTimeout, 0)
+	p.MaxAttempts = cmp.Or(p.MaxAttempts, defaultRetryTries)
 	p.Backoff = retryBackoff(p.Backoff)
-	if p.MaxBodyBytes == 0 {
-		p.MaxBodyBytes = defaultRetryBody
-	}
-	p.MaxBodyBytes = min(max(p.MaxBodyBytes, 0), math.MaxInt32) // and no int overflows
-	if p.MaxRetryAfter == 0 {
-		p.MaxRetryAfter = defaultRetryAfter
-	}
+	p.MaxBodyBytes = bodyLimit(p.MaxBodyBytes, defaultRetryBody)
+	p.MaxRetryAfter = cmp.Or(p.MaxRetryAfter, defaultRetryAfter)
 	return p
 }
 
@@ -127,14 +116,13 @@ func retryBackoff(b Backoff) Backoff {
 	if b == (Backoff{}) {
 		return def
 	}
-	if b.Min <= 0 {
-		b.Min = def.Min
-		if b.Max > 0 {
-			b.Min = min(b.Min, b.Max)
-		}
-	}
-	if b.Max <= 0 {
-		b.Max = max(def.Max, b.Min)
-	}
-	return b.OrDefault()
+	b.Max = cmp.Or(b.Max, max(def.Max, b.Min))
+	b.Min = cmp.Or(b.Min, min(def.Min, b.Max))
+	return b
+}
+
+// bodyLimit returns how many bytes of a body a policy keeps: def for 0, none for
+// a negative limit. An int holds it on every platform.
+func bodyLimit(limit, def int64) int64 {
+	return min(max(cmp.Or(limit, def), 0), math.MaxInt32)
 }

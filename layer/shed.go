@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,43 +26,28 @@ func (p ShedPolicy) Validate() error {
 	for _, f := range []struct {
 		name  string
 		share float64
-	}{{"normal", p.Normal}, {"low", p.Low}, {"bulk", p.Bulk}} {
+	}{{"Normal", p.Normal}, {"Low", p.Low}, {"Bulk", p.Bulk}} {
 		if !(f.share >= 0 && f.share <= 1) {
-			return fmt.Errorf("shed: %s %v must be from 0 (for the default) to 1", f.name, f.share)
+			return fmt.Errorf("ShedPolicy.%s is %v, must be 0 to 1", f.name, f.share)
 		}
 	}
 	set := p.filled()
 	switch {
 	case set.Low > set.Normal:
-		return fmt.Errorf("shed: low %v must be at most normal %v", set.Low, set.Normal)
+		return fmt.Errorf("ShedPolicy.Low is %v, must be at most Normal, %v", set.Low, set.Normal)
 	case set.Bulk > set.Low:
-		return fmt.Errorf("shed: bulk %v must be at most low %v", set.Bulk, set.Low)
+		return fmt.Errorf("ShedPolicy.Bulk is %v, must be at most Low, %v", set.Bulk, set.Low)
 	}
 	return nil
 }
 
-// filled puts the defaults in place of what is 0 or out of range. A default is
-// never above the share of a higher priority.
+// filled returns p with defaults in place of zero fields. A default is at most
+// the share of the next higher priority.
 func (p ShedPolicy) filled() ShedPolicy {
-	valid := func(share float64) bool { return share > 0 && share <= 1 }
-	if !valid(p.Normal) {
-		p.Normal = 0.9
-	}
-	if !valid(p.Low) {
-		p.Low = min(0.75, p.Normal)
-	}
-	if !valid(p.Bulk) {
-		p.Bulk = min(0.5, p.Low)
-	}
+	p.Normal = cmp.Or(p.Normal, 0.9)
+	p.Low = cmp.Or(p.Low, min(0.75, p.Normal))
+	p.Bulk = cmp.Or(p.Bulk, min(0.5, p.Low))
 	return p
-}
-
-// orDefault returns the shares by rank, made valid.
-func (p ShedPolicy) orDefault() [priorities - 1]float64 {
-	p = p.filled()
-	p.Low = min(p.Low, p.Normal)
-	p.Bulk = min(p.Bulk, p.Low)
-	return [priorities - 1]float64{p.Bulk, p.Low, p.Normal}
 }
 
 // Shed refuses requests of low [Priority] first when what is below it runs out
@@ -122,7 +108,9 @@ func (p ShedPolicy) orDefault() [priorities - 1]float64 {
 // is lowered to it.
 func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
-	shares := p.orDefault()
+	checkPolicy(p)
+	p = p.filled()
+	shares := [priorities - 1]float64{p.Bulk, p.Low, p.Normal}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		s := &shed[Req, Rsp]{Service: next, options: o, refused: tally{to: o.to.LayerRejections.With("layer", "shed")}}
 		s.ceilings.init(shares)

@@ -13,22 +13,23 @@ func TestShedPolicy(t *testing.T) {
 	for _, tt := range []struct {
 		policy   layer.ShedPolicy
 		wrong    string
-		ceilings [3]float64 // of 100, of the layer that is made all the same
+		ceilings [3]float64 // of 100
 	}{
 		{layer.ShedPolicy{}, "", [3]float64{90, 75, 50}},
 		{layer.ShedPolicy{Normal: 1, Low: 1, Bulk: 1}, "", [3]float64{100, 100, 100}},
 		{layer.ShedPolicy{Normal: 0.4}, "", [3]float64{40, 40, 40}},
 		{layer.ShedPolicy{Bulk: 0.1}, "", [3]float64{90, 75, 10}},
-		{layer.ShedPolicy{Normal: -1}, "normal -1 must be from 0 (for the default) to 1", [3]float64{90, 75, 50}},
-		{layer.ShedPolicy{Low: 2}, "low 2 must be from 0 (for the default) to 1", [3]float64{90, 75, 50}},
-		{layer.ShedPolicy{Bulk: math.NaN()}, "bulk NaN must be from 0 (for the default) to 1", [3]float64{90, 75, 50}},
-		{layer.ShedPolicy{Normal: 0.5, Low: 0.6}, "low 0.6 must be at most normal 0.5", [3]float64{50, 50, 50}},
-		{layer.ShedPolicy{Bulk: 0.8}, "bulk 0.8 must be at most low 0.75", [3]float64{90, 75, 75}},
+		{layer.ShedPolicy{Normal: -1}, "Normal is -1, must be 0 to 1", [3]float64{}},
+		{layer.ShedPolicy{Low: 2}, "Low is 2, must be 0 to 1", [3]float64{}},
+		{layer.ShedPolicy{Bulk: math.NaN()}, "Bulk is NaN, must be 0 to 1", [3]float64{}},
+		{layer.ShedPolicy{Normal: 0.5, Low: 0.6}, "Low is 0.6, must be at most Normal, 0.5", [3]float64{}},
+		{layer.ShedPolicy{Bulk: 0.8}, "Bulk is 0.8, must be at most Low, 0.75", [3]float64{}},
 	} {
 		if err := tt.policy.Validate(); tt.wrong == "" {
 			require.NoError(t, err, "%+v", tt.policy)
 		} else {
-			require.EqualError(t, err, "shed: "+tt.wrong)
+			require.EqualError(t, err, "ShedPolicy."+tt.wrong)
+			continue
 		}
 		r := newShedRig(t, 100)
 		r.svc = layer.Shed[int, *response](tt.policy)(r.svc.(interface {

@@ -33,6 +33,7 @@ import (
 //
 // An after of 0 or less means no limit.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
 	return limitTime[Req](after, o, hard, func() *timeLimit {
 		l := &timeLimit{name: "timeout", target: o.target, what: "limit", is: ErrTimeout}
@@ -62,6 +63,7 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 //
 // An after of 0 or less means no limit.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
+	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
 	return limitTime[Req](after, o, soft, func() *timeLimit {
 		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrResponseHeaderTimeout}
@@ -75,7 +77,7 @@ func limitTime[Req, Rsp any](
 ) Layer[Req, Rsp] {
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if after <= 0 {
+		if after == 0 {
 			return next
 		}
 		return &timeout[Req, Rsp]{

@@ -49,11 +49,9 @@ type Span[Rsp any] interface {
 func Trace[Req, Rsp any](
 	start func(ctx context.Context, req Req) (context.Context, Span[Rsp]), opts ...Option[Rsp],
 ) Layer[Req, Rsp] {
+	check(start != nil, "Trace: nil function")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		if start == nil {
-			return next
-		}
 		return &traced[Req, Rsp]{Service: next, options: o, start: start}
 	}
 }

@@ -152,22 +152,6 @@ func TestTraceContextReachesInner(t *testing.T) {
 	require.Equal(t, []string{"a/b head true", "a/b success <nil>", "a head true", "a success <nil>"}, log.told, "inner first")
 }
 
-func TestTraceOfNothing(t *testing.T) {
-	inner := layer.Func[string, *response](func(ctx context.Context, _ string) (*response, error) {
-		return &response{}, context.Cause(ctx)
-	})
-	require.IsType(t, inner, layer.Trace[string, *response](nil)(inner))
-
-	rsp := &response{}
-	svc := layer.Trace(func(context.Context, string) (context.Context, layer.Span[*response]) { return nil, nil })(
-		layer.Func[string, *response](func(ctx context.Context, _ string) (*response, error) { return rsp, ctx.Err() }))
-	got, err := svc.Call(t.Context(), "")
-	require.NoError(t, err)
-	require.Same(t, rsp, got)
-	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(t.Context(), "") }))
-	require.Equal(t, "trace\nlayer.Func\n", layer.Describe(svc).String())
-}
-
 // A span that panics in Head is ended like one whose call did.
 type brittleSpan struct{ loggedSpan }
 

@@ -167,14 +167,20 @@ func (a *acting[Req, Rsp]) faults(st layer.Stack[Req, Rsp]) layer.Stack[Req, Rsp
 			policy.Err = errFault
 		}
 		ways[i] = faultWay[Req, Rsp]{
-			fault: f, upTo: sum, inject: layer.FaultInjection(policy, opts...), ends: time.Now().Add(a.lives[i]),
+			fault: f, upTo: sum, ends: time.Now().Add(a.lives[i]),
 			answer: layer.DirectResponse{Status: f.Status, GRPC: f.GRPC, Message: "injected fault"},
+		}
+		if a.lives[i] > 0 {
+			ways[i].inject = layer.FaultInjection(policy, opts...)
 		}
 	}
 	return st.With("faults", func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
 		s := &faulty[Req, Rsp]{Service: next, target: a.target, edit: a.standard.edit, rand: rand.Float64}
 		for _, w := range ways {
-			w.Service = w.inject(next)
+			w.Service = next
+			if w.inject != nil {
+				w.Service = w.inject(next)
+			}
 			s.ways = append(s.ways, w)
 		}
 		return s
@@ -194,8 +200,8 @@ type faulty[Req, Rsp any] struct {
 type faultWay[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	fault  Fault
-	upTo   float64 // numbers below this, and not below that of the way before, are its share
-	inject layer.Layer[Req, Rsp]
+	upTo   float64               // numbers below this, and not below that of the way before, are its share
+	inject layer.Layer[Req, Rsp] // nil if its time is over
 	answer layer.DirectResponse
 	ends   time.Time
 }

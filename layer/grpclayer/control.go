@@ -213,8 +213,8 @@ func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	c.ConnectTimeout = max(c.ConnectTimeout, 0)
 	c.ConnectTimeout = cmp.Or(c.ConnectTimeout, time.Second)
 	c.KeepAlive = cmp.Or(c.KeepAlive, 10*time.Second)
-	c.QueueCapacity = cmp.Or(c.QueueCapacity, 1000)
-	c.FailFast = cmp.Or(c.FailFast, 30*time.Second)
+	c.QueueCapacity = max(cmp.Or(c.QueueCapacity, 1000), 0)
+	c.FailFast = max(cmp.Or(c.FailFast, 30*time.Second), 0)
 	if c.Resolver == nil {
 		c.Resolver = dns.New()
 	}

@@ -134,9 +134,12 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 }
 
 // WithBackoff sets the pauses between attempts to connect to an unreachable
-// address. The default is 100 ms to 1 s with a tenth of jitter. Invalid values
-// are corrected, see OrDefault there.
+// address. The default is 100 ms to 1 s with a tenth of jitter. Zero fields
+// have the defaults of [layer.DefaultBackoff]; invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
+	if err := backoff.Check(b); err != nil {
+		panic("httplayer: WithBackoff: " + err.Error())
+	}
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 

@@ -236,9 +236,12 @@ func WithConnectTimeout(d time.Duration) EndpointOption {
 }
 
 // WithBackoff is how long an Endpoint leaves an address alone that could not be
-// reached. The default is 100 ms to 1 s with a tenth of jitter. Another value
-// that makes no sense is corrected, see OrDefault there.
+// reached. The default is 100 ms to 1 s with a tenth of jitter. Zero fields
+// have the defaults of [layer.DefaultBackoff]; invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
+	if err := backoff.Check(b); err != nil {
+		panic("tcplayer: WithBackoff: " + err.Error())
+	}
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
