@@ -58,10 +58,12 @@ func TestFailingEndpointIsAvoided(t *testing.T) {
 		{"grpc unary, UNAVAILABLE, retry", grpcServers, grpcUnary, true},
 		{"grpc unary, refused", withRefused(grpcServers), grpcUnary, false},
 		{"grpc stream, UNAVAILABLE", grpcServers, grpcStream, false},
+		{"grpc stream, UNAVAILABLE, retry", grpcServers, grpcStream, true},
 		{"http, 503", httpServers, httpClient, false},
 		{"http, 503, retry", httpServers, httpClient, true},
 		{"http, refused", withRefused(httpServers), httpClient, false},
 		{"kit, error", httpServers, kitClient, false},
+		{"kit, error, retry", httpServers, kitClient, true},
 		{"kit, refused", withRefused(httpServers), kitClient, false},
 		{"tcp, refused", withRefused(tcpServers), tcpClient, false},
 		{"tcp, reset", tcpServers, tcpClient, false},
@@ -274,11 +276,15 @@ func grpcStream(t *testing.T, addrs []string, retry bool) func(context.Context) 
 }
 
 // kitClient has a client of go-kit for each endpoint.
-func kitClient(t *testing.T, addrs []string, _ bool) func(context.Context) error {
+func kitClient(t *testing.T, addrs []string, retry bool) func(context.Context) error {
 	t.Helper()
 	tr := new(http.Transport)
 	t.Cleanup(tr.CloseIdleConnections)
-	svc := balance.Resolve(t.Context(), resolver(t, addrs), target,
+	sums := kitlayer.NewStack[int, int]().Timeout(time.Minute)
+	if retry {
+		sums = sums.Retry(layer.RetryPolicy[int, int]{})
+	}
+	svc := sums.Queue(1000, time.Minute).Service(balance.Resolve(t.Context(), resolver(t, addrs), target,
 		func(_ context.Context, to discover.Target) layer.Service[int, int] {
 			return kitlayer.Service[int, int](kithttp.NewClient(
 				http.MethodGet, &url.URL{Scheme: "http", Host: to.Endpoint.Addr.String()}, kithttp.EncodeJSONRequest,
@@ -290,8 +296,7 @@ func kitClient(t *testing.T, addrs []string, _ bool) func(context.Context) error
 				},
 				kithttp.SetClient(&http.Client{Transport: tr}),
 			).Endpoint())
-		})
-	require.NoError(t, svc.Ready(t.Context()))
+		}))
 	return func(ctx context.Context) error {
 		_, err := svc.Call(ctx, 1)
 		return err
