@@ -1,8 +1,11 @@
 package profiles
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -37,7 +40,9 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	defer r.amiss.End()
 	before := make(map[string]*served[Req, Rsp])
 	if r.onProfile != nil {
-		r.onProfile(p)
+		if err := panics.Contain(func() { r.onProfile(p) }); err != nil {
+			drop(fmt.Errorf("the function of WithOnUpdate: %w", err))
+		}
 	}
 	if r.takesOver(p, old) {
 		for _, route := range old.routes {
@@ -67,7 +72,10 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 			}
 			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key), growth: growth}
 			if r.perRoute != nil {
-				route.stack = r.perRoute(def, below[Req, Rsp]{r})
+				if err := panics.Contain(func() { route.stack = r.perRoute(def, below[Req, Rsp]{r}) }); err != nil {
+					drop(fmt.Errorf("route %d: the layers of WithPerRoute: %w", i, err))
+					continue
+				}
 			}
 			before[route.key] = route
 		}
@@ -76,7 +84,9 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	}
 	s.split = r.splitOf(p, drop)
 	if r.unrouted != nil {
-		s.unrouted = r.unrouted(drawn[Req, Rsp]{r, &s.split})
+		if err := panics.Contain(func() { s.unrouted = r.unrouted(drawn[Req, Rsp]{r, &s.split}) }); err != nil {
+			drop(fmt.Errorf("the layers of WithDefaultRoute: %w", err))
+		}
 	}
 	return s
 }
@@ -123,10 +133,11 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	if ok {
 		return svc
 	}
-	if svc = r.mk(authority); svc == nil {
+	err := panics.Contain(func() { svc = r.mk(authority) })
+	if svc == nil {
 		none := missing[Req, Rsp]{&layer.Error{
 			Layer: layerName, Target: r.target, Endpoint: authority,
-			Kind: layer.ErrClosed, Reason: "no service was made for it", Err: layer.ErrNoRoute,
+			Kind: layer.ErrClosed, Reason: "no service was made for it", Err: cmp.Or(err, layer.ErrNoRoute),
 		}}
 		r.log.Warn("a target without a service", "target", r.target, "err", none.err)
 		svc = none

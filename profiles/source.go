@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
@@ -31,19 +32,26 @@ func (r *Router[Req, Rsp]) watch(ctx context.Context) {
 	defer r.settle()
 	var w watched
 	out := outage{log: r.log.With("target", r.target)}
-	for p, err := range r.source.Watch(ctx, r.target) {
+	err := panics.Do("the source", func() error {
+		for p, err := range r.source.Watch(ctx, r.target) {
+			w.err = err
+			if err == nil {
+				w.profiles++
+				out.end(ctx)
+				r.replace(p)
+			} else {
+				out.add(ctx, err)
+			}
+			r.watched.Store(new(w))
+			if errors.Is(err, ErrNoProfile) {
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		w.err = err
-		if err == nil {
-			w.profiles++
-			out.end(ctx)
-			r.replace(p)
-		} else {
-			out.add(ctx, err)
-		}
-		r.watched.Store(new(w))
-		if errors.Is(err, ErrNoProfile) {
-			break
-		}
+		out.add(ctx, err)
 	}
 	w.ended = true
 	r.watched.Store(new(w))
@@ -182,7 +190,9 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context, over <-chan struct{}) er
 	parts := s.split.parts
 	answers := make(chan error, len(parts))
 	for i := range parts {
-		group.Go(func() { answers <- parts[i].svc.Ready(waiting) })
+		group.Go(func() {
+			answers <- panics.Do("Ready", func() error { return parts[i].svc.Ready(waiting) })
+		})
 	}
 	var closed error
 	var end <-chan struct{} // over, once all are closed

@@ -1,8 +1,10 @@
 package profiles
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"github.com/gotower/gotower/internal/panics"
 	"net/netip"
 	"reflect"
 	"strconv"
@@ -146,9 +148,10 @@ func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req,
 		return s, false
 	}
 	if r.forwarded.endpoint == nil || !reflect.DeepEqual(r.forwarded.endpoint, d.Endpoint) {
-		svc := r.forward(d.Endpoint)
+		var svc layer.Service[Req, Rsp]
+		err := panics.Contain(func() { svc = r.forward(d.Endpoint) })
 		if svc == nil {
-			drop(errors.New("endpoint: nothing was made to forward to it"))
+			drop(fmt.Errorf("endpoint: %w", cmp.Or(err, errors.New("no service was made for it"))))
 			return s, false
 		}
 		r.forwarded = forwarded[Req, Rsp]{d.Endpoint, svc}

@@ -63,7 +63,7 @@ var aborts = map[string]func(*testing.T, *Registry){
 		require.NoError(t, err)
 		server := grpc.NewServer(append([]grpc.ServerOption{grpc.ChainStreamInterceptor(recovers)},
 			grpclayer.NewServer(Layer(reg, grpclayer.Accessor{}, Inbound)).ServerOptions()...)...)
-		testpb.RegisterTestServiceServer(server, panics{})
+		testpb.RegisterTestServiceServer(server, panicServer{})
 		var served sync.WaitGroup
 		served.Go(func() { _ = server.Serve(l) })
 		defer func() { server.Stop(); served.Wait() }()
@@ -102,11 +102,11 @@ func (f spoiling) Call(ctx context.Context, r *http.Request) (*http.Response, er
 	return nil, &layer.Error{Layer: "spoiling", Reason: "after the handler", Err: errors.New("boom")}
 }
 
-type panics struct {
+type panicServer struct {
 	testpb.UnimplementedTestServiceServer
 }
 
-func (panics) StreamingOutputCall(
+func (panicServer) StreamingOutputCall(
 	_ *testpb.StreamingOutputCallRequest, out grpc.ServerStreamingServer[testpb.StreamingOutputCallResponse],
 ) error {
 	_ = out.Send(new(testpb.StreamingOutputCallResponse))

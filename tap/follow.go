@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	streams "github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/tap/tappb"
 	"google.golang.org/grpc"
@@ -276,7 +277,11 @@ func (p prompt) NewStream(
 		cancel(status.Errorf(codes.DeadlineExceeded, "no answer for more than %v", p.patience))
 	})
 	defer s.timer.Stop()
-	stream, err := p.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+	var stream grpc.ClientStream
+	err := panics.Do("the connection", func() (err error) {
+		stream, err = p.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+		return err
+	})
 	if err != nil {
 		return nil, silence(ctx, err)
 	}
@@ -292,6 +297,10 @@ type prompted struct {
 }
 
 func (s *prompted) RecvMsg(m any) error {
+	return panics.Do("the stream", func() error { return s.receive(m) })
+}
+
+func (s *prompted) receive(m any) error {
 	defer s.timer.Stop()
 	if !s.answered {
 		s.timer.Reset(s.prompt.patience)

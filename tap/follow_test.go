@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -329,5 +331,22 @@ func TestFollowOptions(t *testing.T) {
 		require.Equal(t, tt.every, every)
 		require.LessOrEqual(t, float64(each)*float64(tt.of)/every.Seconds(), float64(o.rps))
 		require.Equal(t, time.Minute, o.backoff.Max)
+	}
+}
+
+// An interceptor that panics runs on a goroutine of Follow.
+func TestFollowContainsPanicsOfAConnection(t *testing.T) {
+	t.Parallel()
+	panics := grpc.WithStreamInterceptor(
+		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+			panic("interceptor")
+		})
+	conn, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()), panics)
+	require.NoError(t, err)
+	defer conn.Close()
+	for _, err := range Follow(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
+		require.ErrorContains(t, err, "panic at follow_test.go")
+		require.ErrorContains(t, err, "interceptor")
+		break
 	}
 }
