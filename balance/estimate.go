@@ -12,10 +12,14 @@ import (
 // last sample, D the decay, and M the median of all endpoints' values now:
 //
 //	read at t:      M + (E−M) · e^(−(t−T)/D), and nothing changes
-//	sample s at t:  if s > E:  E ← s                       (the peak)
-//	                else:      w = e^(−(t−T)/D)
-//	                           E ← E·w + s·(1−w)           (the average)
+//	sample s at t:  if s > E, and M or E ≥ noise:  E ← s     (the peak)
+//	                else:                          w = e^(−(t−T)/D)
+//	                                               E ← E·w + s·(1−w)  (the average)
 //	                T ← t
+//
+// Where M is below noise too, an estimate below noise averages peaks in, because one
+// scheduling hiccup would otherwise keep requests from a sub-millisecond endpoint for
+// many seconds. The latency of a failure always counts as a peak.
 //
 // The samples are those of tower's load::peak_ewma; the reading differs, twice.
 //
@@ -106,7 +110,8 @@ func lost(age uint32, decay float64) float64 {
 // record takes one sample, and reports whether it was the first. A latency of
 // nothing counts as 1 ns: an estimate of 0 would cost nothing however many
 // requests are in flight. One of more than a day counts as a day.
-func (e *estimate) record(sample time.Duration, now uint32, decay float64) (first bool) {
+// A peak above a value below floor is averaged in.
+func (e *estimate) record(sample time.Duration, now uint32, decay float64, floor float32) (first bool) {
 	s := float32(min(max(sample, 1), longestSample))
 	for {
 		old := e.word.Load()
@@ -117,13 +122,13 @@ func (e *estimate) record(sample time.Duration, now uint32, decay float64) (firs
 		age := since(now, at)
 		at += age
 		switch {
-		case s > value:
+		case value == 0, s > value && value >= floor:
 			first, value = value == 0, s
 		case age == 0:
 			return false
 		default:
 			down := (float64(value) - float64(s)) * lost(age, decay)
-			if down < step*float64(value) && float64(age) < decay/patience {
+			if math.Abs(down) < step*float64(value) && float64(age) < decay/patience {
 				return false
 			}
 			value = float32(float64(value) - down)

@@ -52,10 +52,23 @@ func TestEstimateFadesToWhatIsUsual(t *testing.T) {
 func TestUnknownIsUsual(t *testing.T) {
 	var e estimate
 	require.InDelta(t, 7*ms, e.read(12345, 1000, 7*ms), 0)
-	require.True(t, e.record(3*time.Millisecond, 12345, 1000))
+	require.True(t, e.record(3*time.Millisecond, 12345, 1000, 0))
 	require.InDelta(t, 3*ms, e.read(12345, 1000, 7*ms), 1)
-	require.False(t, e.record(5*time.Millisecond, 12346, 1000))
+	require.False(t, e.record(5*time.Millisecond, 12346, 1000, 0))
 	require.InDelta(t, 5*ms, e.read(12346, 1000, 7*ms), 1)
+}
+
+// One peak moves an estimate below the floor by little, and continued slowness
+// moves it above.
+func TestEstimateAveragesPeaksBelowFloor(t *testing.T) {
+	const us = time.Microsecond
+	e, d := newEstimate(200*us, 10*time.Second)
+	e.record(50*time.Millisecond, 1, d, noise)
+	require.InDelta(t, 0.2, e.read(1, d, 0)/ms, 0.01, "one hiccup")
+	for now := uint32(1); now < 4000; now += 2 {
+		e.record(20*time.Millisecond, now, d, noise)
+	}
+	require.InDelta(t, 20, e.read(4000, d, 0)/ms, 0.1, "after four seconds")
 }
 
 func TestHalved(t *testing.T) {
@@ -90,23 +103,23 @@ func TestReadingChangesNothing(t *testing.T) {
 		read.read(at, d, 0)
 	}
 	require.Equal(t, before, read.word.Load())
-	read.record(5*time.Millisecond, 5000, d)
-	unread.record(5*time.Millisecond, 5000, d)
+	read.record(5*time.Millisecond, 5000, d, 0)
+	unread.record(5*time.Millisecond, 5000, d, 0)
 	require.Equal(t, unread.word.Load(), read.word.Load(), "a sample weighs the same, however often was looked")
 }
 
 func TestPeakJumps(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
-	e.record(80*time.Millisecond, 0, d)
+	e.record(80*time.Millisecond, 0, d, 0)
 	require.InEpsilon(t, 80*ms, e.read(0, d, 0), 1e-6, "in the same tick too")
-	e.record(90*time.Millisecond, 7, d)
+	e.record(90*time.Millisecond, 7, d, 0)
 	require.InEpsilon(t, 90*ms, e.read(7, d, 0), 1e-6)
 }
 
 func TestAverageComesDownSlowly(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
 	at := tick(10 * time.Second)
-	e.record(10*time.Millisecond, at, d)
+	e.record(10*time.Millisecond, at, d, 0)
 	w := math.Exp(-float64(at) / d)
 	require.InEpsilon(t, 100*ms*w+10*ms*(1-w), e.read(at, d, 0), 1e-6)
 	require.InDelta(t, 43, e.read(at, d, 0)/ms, 0.2)
@@ -115,13 +128,13 @@ func TestAverageComesDownSlowly(t *testing.T) {
 // A better sample within the same tick is not worth an update.
 func TestSamplesWithinOneTick(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 10*time.Second)
-	e.record(10*time.Millisecond, 5, d)
+	e.record(10*time.Millisecond, 5, d, 0)
 	once := e.word.Load()
 	for range 1000 {
-		e.record(10*time.Millisecond, 5, d)
+		e.record(10*time.Millisecond, 5, d, 0)
 	}
 	require.Equal(t, once, e.word.Load())
-	e.record(200*time.Millisecond, 5, d)
+	e.record(200*time.Millisecond, 5, d, 0)
 	require.InEpsilon(t, 200*ms, e.read(5, d, 0), 1e-6, "a worse one is")
 }
 
@@ -131,7 +144,7 @@ func TestTimeAccumulates(t *testing.T) {
 	e, d := newEstimate(100*time.Millisecond, 24*time.Hour)
 	const ticks = 4_000_000 // a good hour
 	for at := range uint32(ticks) {
-		e.record(50*time.Millisecond, at, d)
+		e.record(50*time.Millisecond, at, d, 0)
 	}
 	w := math.Exp(-ticks / d)
 	require.InEpsilon(t, 100*ms*w+50*ms*(1-w), e.read(ticks, d, 0), 0.005)
@@ -140,11 +153,11 @@ func TestTimeAccumulates(t *testing.T) {
 
 func TestClockOfASampleMayLieBehind(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, 10*time.Second)
-	e.record(50*time.Millisecond, 1000, d)
+	e.record(50*time.Millisecond, 1000, d, 0)
 	before := e.word.Load()
-	e.record(time.Millisecond, 998, d) // began later or not: stored later
+	e.record(time.Millisecond, 998, d, 0) // began later or not: stored later
 	require.Equal(t, before, e.word.Load(), "not 52 days later")
-	e.record(60*time.Millisecond, 998, d)
+	e.record(60*time.Millisecond, 998, d, 0)
 	require.InEpsilon(t, 60*ms, e.read(1000, d, 0), 1e-6, "a peak counts")
 	require.InEpsilon(t, 60*ms, e.read(998, d, 0), 1e-6)
 	_, age := e.load(1001)
@@ -156,7 +169,7 @@ func TestTicksWrapRound(t *testing.T) {
 	e.word.Store(pack(float32(50*ms), math.MaxUint32-1))
 	_, age := e.load(3)
 	require.EqualValues(t, 5, age)
-	e.record(20*time.Millisecond, 3, d)
+	e.record(20*time.Millisecond, 3, d, 0)
 	require.Less(t, e.read(3, d, 0), 50*ms)
 	require.Greater(t, e.read(3, d, 0), 49*ms)
 }
@@ -166,7 +179,7 @@ func TestConfirmedEstimateStays(t *testing.T) {
 	for _, decay := range []time.Duration{time.Millisecond, time.Second, 10 * time.Second, time.Hour} {
 		e, d := newEstimate(30*time.Millisecond, decay)
 		for at := range uint32(100_000) {
-			e.record(10*time.Millisecond, at, d)
+			e.record(10*time.Millisecond, at, d, 0)
 			if float64(at) > 20*d {
 				require.InEpsilon(t, 10*ms, e.read(at, d, 0), 2e-3, "%v at %d", decay, at)
 			}
@@ -177,7 +190,7 @@ func TestConfirmedEstimateStays(t *testing.T) {
 func TestEstimateIsNeverNothing(t *testing.T) {
 	e, d := newEstimate(time.Millisecond, time.Millisecond)
 	for at := range uint32(10_000) {
-		e.record(0, at*100, d)
+		e.record(0, at*100, d, 0)
 		require.Positive(t, e.read(at*100, d, 0))
 		value, _ := e.load(at * 100)
 		require.GreaterOrEqual(t, value, float32(1))
@@ -199,7 +212,7 @@ func TestEstimateAgainstTheFormula(t *testing.T) {
 				w := math.Exp(-float64(now-at) / d)
 				value = value*w + s*(1-w)
 			}
-			e.record(sample, now, d)
+			e.record(sample, now, d, 0)
 			at = now
 			require.InEpsilon(rt, value, e.read(now, d, 0), 2e-3)
 		}
@@ -217,7 +230,7 @@ func TestNoPeakIsLost(t *testing.T) {
 		all.Go(func() {
 			for j := range samples {
 				s := time.Duration(4*j+i+1) * time.Millisecond
-				e.record(s, 0, d)
+				e.record(s, 0, d, 0)
 				if e.read(0, d, 0) < float64(float32(s)) {
 					lost.Add(1)
 				}
@@ -244,7 +257,7 @@ func BenchmarkEstimate(b *testing.B) {
 		var now uint32
 		for b.Loop() {
 			now++
-			e.record(time.Millisecond, now, d)
+			e.record(time.Millisecond, now, d, 0)
 		}
 	})
 }

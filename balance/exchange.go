@@ -182,6 +182,10 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duratio
 	now := time.Since(b.start)
 	took := now - start
 	word := n.status.word.Load()
+	floor := float32(0)
+	if price == 0 && b.group.usual.read() < noise {
+		floor = noise
+	}
 	switch {
 	case price > 0:
 		expected := b.expected(&n.endpoint, tick(now))
@@ -190,7 +194,7 @@ func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, price time.Duratio
 	case word&badRecord != 0 && n.isFined():
 		n.pay(took, b.expected(&n.endpoint, tick(now)))
 	}
-	first := n.latency.record(took, tick(now), b.group.decay)
+	first := n.latency.record(took, tick(now), b.group.decay, floor)
 	if provenOf(word) != proof {
 		n.status.prove()
 	}

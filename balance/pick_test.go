@@ -188,7 +188,7 @@ func TestProbesAreBounded(t *testing.T) {
 		for range want {
 			ns[1].end()
 		}
-		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay))
+		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay, 0))
 		ns[1].status.prove()
 	}
 	for range 100 {
@@ -293,8 +293,8 @@ func TestUsual(t *testing.T) {
 	g := groupOf(append(ns, unknown())...)
 	g.refresh(ns[0], usualEvery, false)
 	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms)
-	ns[1].latency.record(time.Second, usualEvery, g.decay)
-	ns[2].latency.record(time.Second, usualEvery, g.decay)
+	ns[1].latency.record(time.Second, usualEvery, g.decay, 0)
+	ns[2].latency.record(time.Second, usualEvery, g.decay, 0)
 	g.refresh(ns[0], usualEvery+1, false)
 	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms, "not so often")
 	g.refresh(ns[0], usualEvery+1, true)

@@ -17,7 +17,7 @@ func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
 		}
 		g := groupOf(ns...)
 		learn := func(i int, now uint32) {
-			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decay))
+			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decay, 0))
 		}
 		learn(0, 1)
 		require.InDelta(t, 1*ms, g.usual.read(), 1)
