@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -159,17 +160,32 @@ func hiccups(most time.Duration) func() time.Duration {
 	}
 }
 
-// Real HTTP servers on a loaded machine have hiccups too. The bound is loose.
+// Real HTTP servers get even shares. A loaded machine may delay the first request of
+// one by many times its latency, so one of five rounds must be even.
 func TestLoopbackServersAreEven(t *testing.T) {
+	var shares [3]float64
+	for range 5 {
+		shares = loopbackShares(t)
+		if slices.Min(shares[:]) > 0.8/3 && slices.Max(shares[:]) < 1.2/3 {
+			return
+		}
+	}
+	require.Fail(t, "uneven", "%v", shares)
+}
+
+// loopbackShares returns the shares of three servers in 2 000 sequential requests.
+func loopbackShares(t *testing.T) (shares [3]float64) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	var calls [3]atomic.Int64
 	var endpoints []resolve.Endpoint
 	for i := range calls {
 		srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { calls[i].Add(1) }))
-		t.Cleanup(srv.Close)
+		defer srv.Close()
 		addr := netip.MustParseAddrPort(srv.Listener.Addr().String())
 		endpoints = append(endpoints, resolve.Endpoint{ID: resolve.ID{Addr: addr}})
 	}
-	b := balance.Resolve(t.Context(), static.New(map[string][]resolve.Endpoint{"web": endpoints}), "web",
+	b := balance.Resolve(ctx, static.New(map[string][]resolve.Endpoint{"web": endpoints}), "web",
 		func(ctx context.Context, t discover.Target) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		})
@@ -183,8 +199,9 @@ func TestLoopbackServersAreEven(t *testing.T) {
 		require.NoError(t, rsp.Body.Close())
 	}
 	for i := range calls {
-		require.InEpsilon(t, n/3, calls[i].Load(), 0.5, "endpoint %d of 3", i+1)
+		shares[i] = float64(calls[i].Load()) / n
 	}
+	return shares
 }
 
 // Requests that last count, however fast their first byte was.
