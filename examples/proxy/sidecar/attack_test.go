@@ -271,6 +271,7 @@ func series(t *testing.T, tn *town, what string) int {
 // A client says by which name it asks. It may say any, and as many as it likes:
 // that fills no memory, and keeps nobody out.
 func TestForgedNamesAreBounded(t *testing.T) {
+	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
 	ctl := newScript(t)
@@ -315,6 +316,7 @@ func TestOtherNamesAreNotKept(t *testing.T) {
 // Who scans all ports of a pod keeps nobody from that of the application, and
 // leaves few metrics behind.
 func TestScannedPortsAreBounded(t *testing.T) {
+	t.Parallel()
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "application") }))
 	t.Cleanup(app.Close)
 	tn := newTown(t, newScript(t).addr, func(c *sidecar.Config) {

@@ -19,6 +19,7 @@ import (
 // of connections. It arrives by the version by which it was sent, though discovery
 // says that each endpoint takes HTTP/2, and with its Host.
 func TestARequestMakesFewConnections(t *testing.T) {
+	t.Parallel()
 	const endpoints = 200
 	for name, two := range map[string]bool{"HTTP1": false, "HTTP2": true} {
 		t.Run(name, func(t *testing.T) {

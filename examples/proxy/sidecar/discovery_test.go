@@ -134,6 +134,7 @@ func TestB3AStreamThatEndsIsAskedForAgain(t *testing.T) {
 }
 
 func TestB4NoEndpointsFailFast(t *testing.T) {
+	t.Parallel()
 	for name, exists := range map[string]bool{"no endpoints": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
 			spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
@@ -152,6 +153,7 @@ func TestB4NoEndpointsFailFast(t *testing.T) {
 // with its caches empty. Once it has said something that is to be believed, so
 // is that there is nobody.
 func TestB5WhatIsSaidAfterAReconnectCounts(t *testing.T) {
+	t.Parallel()
 	for name, exists := range map[string]bool{"empty": true, "does not exist": false} {
 		t.Run(name, func(t *testing.T) {
 			spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
@@ -214,6 +216,7 @@ func TestB7WhatTheControllerDoesNotKnowGoesWhereItWasGoing(t *testing.T) {
 }
 
 func TestB8AControllerThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
 	spoken(t, func(t *testing.T, ask func(asking, string) (int, string)) {
 		ctl, tn := balanced(t, impatient)
 		answer := later(t, ask, tn.Addr)

@@ -105,6 +105,7 @@ func TestNewLetsGo(t *testing.T) {
 // for the operators. What it breaks off is no failure of the program, as in
 // linkerd's proxy.
 func TestGraceIsForAll(t *testing.T) {
+	t.Parallel()
 	const grace = 300 * time.Millisecond
 	held := make(chan struct{})
 	app, err := net.Listen("tcp", "127.0.0.1:0")

@@ -167,6 +167,7 @@ func TestGRPCBothWays(t *testing.T) {
 }
 
 func TestGRPCDeadlineAndCancelReachTheServer(t *testing.T) {
+	t.Parallel()
 	e, conn := grpcTown(t)
 	soonChat(t, conn)
 	out := new(wrapperspb.StringValue)
@@ -204,6 +205,7 @@ func TestGRPCErrorsOfTheProxy(t *testing.T) {
 }
 
 func TestGRPCTimeoutOfARoute(t *testing.T) {
+	t.Parallel()
 	e, conn := grpcTown(t, controller.Route{
 		Name: "unary", Match: controller.Match{Path: "/test.Echo/Unary"}, Timeout: time.Second,
 	})

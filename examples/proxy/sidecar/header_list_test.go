@@ -28,6 +28,7 @@ func TestMaxHeaderListSize(t *testing.T) {
 
 // What is said of HTTP/2 holds for HTTP/1 as well.
 func TestMaxHeaderListSizeOfHTTP1(t *testing.T) {
+	t.Parallel()
 	require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, askAtLength(t, h1Client(t, headersOf(t, 2000))))
 }
 

@@ -78,6 +78,7 @@ func TestG1AndG2ReadyOnceCertified(t *testing.T) {
 }
 
 func TestG3CertificatesAreRenewed(t *testing.T) {
+	t.Parallel()
 	for name, least := range map[string]time.Duration{"some time after": tick, "as soon as may be": 0} {
 		t.Run(name, func(t *testing.T) { testCertificatesAreRenewed(t, least) })
 	}
@@ -108,6 +109,7 @@ func testCertificatesAreRenewed(t *testing.T, least time.Duration) {
 
 // Who waits for connections to end may have to prove who it is for a while yet.
 func TestCertificatesAreRenewedToTheEnd(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int64
 	a := newAuthority(t, func(string, []byte) error {
 		asked.Add(1)
@@ -181,6 +183,7 @@ func TestG4RequiredIdentity(t *testing.T) {
 
 // Who answers by TLS and is not who the controller says gets nothing.
 func TestG4AnotherServerGetsNothing(t *testing.T) {
+	t.Parallel()
 	up, got := application(t, okAnswer)
 	m := meshOf(t, up)
 	e := endpointAt(m.b.Inbound, speaksH2, proves("other.cluster.local"))

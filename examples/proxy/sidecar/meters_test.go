@@ -111,6 +111,7 @@ func told(c *sidecar.Config) { c.Control.ProfileInitial = soon }
 // What each route's requests came to, and each of its tries, and nothing of what
 // has gone.
 func TestRoutesAreMeasured(t *testing.T) {
+	t.Parallel()
 	var came atomic.Int64
 	app := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/flaky" && came.Add(1)%2 == 1 {
@@ -194,6 +195,7 @@ func TestRoutesAreMeasured(t *testing.T) {
 
 // What the proxy could not send is counted as what its client got for it.
 func TestRefusalsOfRoutesAreMeasured(t *testing.T) {
+	t.Parallel()
 	cfg := at("web.shop.svc:80")
 	cfg.Destinations["dead.shop.svc:80"] = at("x", freeAddr(t)).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)
@@ -394,6 +396,7 @@ func TestStatusesOfEndpointsAreFew(t *testing.T) {
 // Every family of linkerd's that means something here, after traffic of all kinds:
 // HTTP/1, HTTP/2, gRPC, bytes, TLS, and what is refused or denied.
 func TestEveryMetric(t *testing.T) {
+	t.Parallel()
 	m := &mesh{authority: newAuthority(t, everybody), ctl: newScript(t)}
 	m.a = newTown(t, m.ctl.addr, m.identified(t, clientName), toService, told)
 	app := grpcAndMore(t)

@@ -116,6 +116,7 @@ func valueOf(text, name string, labels ...string) (sum float64, ok bool) {
 // How long an answer took is counted as that, on both sides: not as less than the
 // application took, nor as more than the client waited.
 func TestH2SlowAnswersAreCountedAsSlow(t *testing.T) {
+	t.Parallel()
 	const slow = 250 * time.Millisecond
 	bound := regexp.MustCompile(`^response_latency_ms_bucket\{.*le="([0-9.]+)".*\} (\d+)`)
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -175,6 +176,7 @@ func TestH8AForeignAddressIsCounted(t *testing.T) {
 // A client that says nothing is told apart from one that comes to the proxy's own
 // port in clear.
 func TestH8SilenceAndNoTLSAreCounted(t *testing.T) {
+	t.Parallel()
 	m := newAuthority(t, everybody)
 	up := freeAddr(t)
 	hasty := func(c *sidecar.Config) { c.Settings.Inbound.DetectTimeout = 20 * time.Millisecond }

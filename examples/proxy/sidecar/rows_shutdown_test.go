@@ -144,6 +144,7 @@ func errorText(err error) string {
 
 // Of HTTP/1 connections the idle one is closed, and the other after its answer.
 func TestF2HTTP1IsClosedAfterItsAnswer(t *testing.T) {
+	t.Parallel()
 	up, began, let := held(t)
 	p, stop, ended := run(t, newScript(t).addr, func(c *sidecar.Config) {
 		c.Outbound.Origin = fixed(up)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -29,7 +30,14 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Most parallel tests wait for a time limit, so more of them than CPUs may run.
+	flag.Parse()
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 const webName = "web.example:80"
 
@@ -261,6 +269,7 @@ func TestSplitMovesTraffic(t *testing.T) {
 }
 
 func TestErrorsSayWhy(t *testing.T) {
+	t.Parallel()
 	cfg := at("empty.example:80")
 	cfg.Destinations["dead.example:80"] = at("x", freeAddr(t)).Destinations["x"]
 	ctl, _ := serveController(t, "127.0.0.1:0", cfg)

@@ -68,6 +68,7 @@ func proven(fields []string) []string {
 
 // What arrives at the client.
 func TestA8ToA21AnswersArriveThroughTheMesh(t *testing.T) {
+	t.Parallel()
 	hinted(t, func(t *testing.T, hints ...func(*destination.WeightedAddr)) {
 		for name, tt := range map[string]struct {
 			method, answer, first string
