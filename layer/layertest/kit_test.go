@@ -113,6 +113,7 @@ func TestConformEndsWhatHangs(t *testing.T) {
 		Run(t, calling(layers[name]))
 		return
 	}
+	t.Parallel()
 	for name := range layers {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestConformEndsWhatHangs$")
 		cmd.Env = append(os.Environ(), inside+"="+name)
