@@ -81,47 +81,37 @@ func (p BreakerPolicy) filled() BreakerPolicy {
 	return p
 }
 
-// Breaker takes a service that fails out of use, and tries it again with one
-// request at a time, ever more rarely. It is the failure accrual of linkerd,
-// as readiness: put one above each endpoint, and a balancer goes elsewhere.
+// Breaker stops sending requests to a failing service and probes it with one
+// request at a time, at growing intervals. It is linkerd's failure accrual as
+// readiness: place one above each endpoint, and a balancer uses the others.
 //
-// A balancer ignores the breakers that would bring its ready endpoints below a
-// floor, by default half of all: see balance.OutlierDetection. So breakers do not reject
-// all requests where all endpoints fail now and then. The breaker of a single
-// endpoint is not ignored.
+// A balancer ignores breakers that would bring its ready endpoints below a
+// floor, by default half of all: see balance.OutlierDetection.
 //
-// Admission: while it is closed, everything passes. So does a request with
-// [PastBreakers], which counts only if it is the probe. It trips on a number of
-// failures in a row, or on a low share of successes (see [BreakerPolicy]);
-// then it refuses. After a wait exactly one request is let through, the probe.
-// Its success closes the breaker and forgets what was counted; its failure
-// begins a longer wait. Ready waits until a probe may be sent, and while one is
-// out, for what comes of it; then for inner. There is no timer and no
-// goroutine: whoever comes first after the wait is the probe.
+// Admission: while closed, every request passes. Requests with [PastBreakers]
+// always pass. It opens on consecutive failures or on a low success rate (see
+// [BreakerPolicy]) and then rejects requests. After a wait, one request is the
+// probe. Its success closes the breaker, its failure starts a longer wait.
+// Ready waits until a probe may be sent or has ended, then for inner. There is
+// no timer and no goroutine.
 //
-// Cancellation: a request whose context is done is refused. What is
-// [Ignorable] (the caller left, inner refused, a fault was injected), and a
-// panic or Goexit of inner, counts neither for nor against the service. A
-// probe that ends like that gives its place to the next request at once.
+// Cancellation: a request whose context has ended is rejected. [Ignorable]
+// outcomes and panics do not count. A probe that ends so passes its place to
+// the next request.
 //
-// Body: a request is judged once. A head that is a failure already counts when
-// it comes, because what follows cannot mend it; any other response is judged
-// at its end, trailers included (see [WithCompletion]). So the probe is out until its
-// response ended. Who probes with responses that never end says
-// Until(AtReturn). What belongs to requests from before the breaker changed is
-// ignored.
+// Body: a failure in the headers counts at once. Any other response counts at
+// its end, trailers included (see [WithCompletion]), and a probe is out until
+// then. Use AtReturn if probes may be streams without an end. Responses to
+// requests from before a state change are ignored.
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady]. It says what tripped
-// the breaker, and when it will be probed, also as After.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the reason and,
+// as RetryAfter, the time to the next probe.
 //
-// Cost: two atomic loads for a success, and one clock reading and one atomic
-// write more if the share of successes is watched. No allocation for responses
-// without a body, one for others. It holds no lock.
+// Cost: two atomic loads for a success, and a clock reading and an atomic write
+// with MinSuccessRate. No lock.
 //
-// A [Throttled] response lowers the share of successes; it neither counts in
-// nor breaks a row of failures. A probe fails by it. Fields of the policy that
-// are out of range are moved to its end; with neither rule on, the layer does
-// nothing.
+// A [Throttled] response lowers the success rate, fails a probe, and does not
+// affect consecutive failures.
 func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)

@@ -15,35 +15,31 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// Cache keeps one service for each key: made when first used, shared by all
-// callers, dropped when it was idle for a while. An entry is in use while a
-// Call or a Ready of it runs and until its last response ended.
+// Cache keeps one service per key. A service is made at its first use, shared
+// by all callers, and dropped after it was idle for a while. It is in use while
+// a Call or Ready runs and until its last response ends. A service that matches
+// [ErrClosed] is dropped as well and made again within an eighth of the idle
+// timeout.
 //
-// A service that refuses with an error that matches [ErrClosed] is dropped
-// too, so that the key is tried again: not at once, which would be as often as
-// it is asked for, but within an eighth of the idle time. Until then the key is
-// not ready, which is not for good.
+// [Cache.Router] returns a router on top of the cache; [Cache.Service] is the
+// [MakeService] of its services. A Cache is safe for concurrent use. Its
+// goroutine ends with the context given to [NewCache].
 //
-// A Cache is safe for concurrent use. It has one goroutine, for as long as the
-// context lives that it was made with. [Cache.Router] puts a router on top;
-// [Cache.Service] is the [MakeService] of its services.
+// Admission: a new key beyond the capacity is rejected; else the service
+// decides. Ready waits for room and then for the service.
 //
-// Admission: a key more than the cache may hold is refused; whatever else the
-// service of the key decides. Ready waits for room, then for that service, and
-// for another one if it has closed; for a key that nothing was made for, it asks
-// again every eighth of the idle time.
+// Cancellation: a request whose context has ended is rejected and makes
+// nothing.
 //
-// Cancellation: a request whose context is done is refused, and makes nothing.
+// Body: an entry is kept until its last response ends, see [WithCompletion].
 //
-// Body: an entry is kept until its last response ended, see [WithCompletion].
+// Errors: without room, or with a closed service, an [Error] of kind
+// [ErrNotReady]; after the end of the cache's context kind [ErrClosed]; for a
+// key without a service, or one that is not equal to itself (NaN), kind
+// [ErrNoRoute]. Its Target is the key.
 //
-// Errors: a refusal for want of room is an [Error] of kind [ErrNotReady], and so is
-// that of a service that has closed; after the end of the cache's context, one of
-// kind [ErrClosed]; for a key that nothing was made for, and for one that is not
-// equal to itself (a NaN), one of kind [ErrNoRoute]. Its Target is the key.
-//
-// Cost: for a key that is there, a hash, a look-up in a map that is never
-// locked, and two atomic additions; no allocation but for the body's Observer.
+// Cost: for an existing key a hash, a look-up without a lock and two atomic
+// additions.
 type Cache[K comparable, Req, Rsp any] struct {
 	options[Rsp]
 	policy CachePolicy

@@ -10,28 +10,25 @@ import (
 // No queue waits for it to pass.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
-// DeadlineFromRequest gives a request the time that its caller says is left for it:
-// read returns that, counted from now, and false if the request does not say.
-// It belongs at the top of a server's stack.
+// DeadlineFromRequest applies the deadline that a request carries. read returns
+// the remaining time, or false if the request has none. Place it at the top of
+// a server's stack.
 //
-// Admission: a request whose time is over is refused.
+// Admission: a request whose time is over is rejected.
 //
-// Cancellation: the context of the request gains a deadline, never a later
-// one than it had. It stays alive until the response ended. A request that
-// says nothing goes on with the context that it came with.
+// Cancellation: the context of the request gets a deadline, unless it has an
+// earlier one. It lives until the response ends.
 //
 // Body: reading a body after the deadline fails.
 //
-// Errors: a refusal is an [Error] that matches [ErrNotReady],
-// [context.DeadlineExceeded] and, since waiting does not help, [ErrFailFast].
-// Once the deadline has passed, what inner returned as an error comes back in
-// an Error of kind [ErrTimeout] that says how long the caller had allowed, and
-// so does what reading the body returns.
+// Errors: a rejection is an [Error] that matches [ErrNotReady],
+// [context.DeadlineExceeded] and [ErrFailFast], because waiting does not help.
+// After the deadline, an error of inner or of reading the body is wrapped in an
+// Error of kind [ErrTimeout].
 //
-// Cost: that of [Timeout] for a request with a deadline; else that of read.
+// Cost: that of [Timeout] for a request with a deadline, else that of read.
 //
-// A nil read means no layer. What read returns may be anything: 0 or less is
-// over, and no time is too long.
+// It panics if read is nil. read may return any duration; 0 or less is over.
 func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bool), opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(read != nil, "DeadlineFromRequest: nil function")
 	o := newOptions(opts)
@@ -85,25 +82,23 @@ func (d *deadlineIn[Req, Rsp]) Describe() Node {
 	return Node{Name: "deadline_in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
-// DeadlineToRequest tells the next server how much time is left: write returns a
-// copy of the request that says it, and must not change the one it is given.
-// It is told what is left until the deadline of the context, minus a margin
-// for the way. It belongs at the bottom of a client's stack, next to the
-// endpoint, where no more waiting comes.
+// DeadlineToRequest tells the next server the remaining time. write returns a
+// copy of the request with the time until the context's deadline minus margin.
+// Place it at the bottom of a client's stack, next to the endpoint.
 //
-// Admission: a request for which nothing is left is refused.
+// Admission: a request without remaining time is rejected.
 //
-// Cancellation: the context is passed as it is. Where it has no deadline, so is
-// the request.
+// Cancellation: the context is passed unchanged. Without a deadline the request
+// is, too.
 //
 // Body: not touched.
 //
-// Errors: a refusal is that of [DeadlineFromRequest]. Those of inner are passed as they
-// are.
+// Errors: a rejection is that of [DeadlineFromRequest]. Errors of inner are
+// returned unchanged.
 //
-// Cost: one clock reading, and what write does.
+// Cost: one clock reading and the call of write.
 //
-// A nil write means no layer. A margin of less than 0 counts as 0.
+// It panics if write is nil or margin is negative.
 func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("DeadlineToRequest: margin", margin, 0)
 	check(write != nil, "DeadlineToRequest: nil function")

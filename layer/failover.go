@@ -9,37 +9,32 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Failover sends requests to primary while it is ready. Once that has been
-// unready for as long as after says, what it refuses goes to fallback; and as
-// soon as it admits a request or says that it is ready, all goes to primary
-// again. A request that was admitted stays where it is.
+// Failover sends requests to primary, and to fallback once primary has been
+// unready for after.
 //
-// Admission: that of primary, then that of fallback. What primary refuses
-// before its time is over stays refused: a [Queue] above waits for it. A
-// primary that is closed has no time left. Ready waits for the one that a Call
-// made now would be admitted by. Primary is asked first each time, so that it
-// is kept going by the requests themselves, and nothing runs in the
-// background; a Queue belongs above the Failover, not into primary, where a
-// request would wait out its time before it is refused.
+// Admission: that of primary, then that of fallback. Rejections of primary
+// within after are returned; a [Queue] above waits for it. A closed primary is
+// skipped at once. Ready waits for the service that a Call would use now.
+// Primary is always asked first, so requests themselves detect its recovery and
+// nothing runs in the background. Place a Queue above the Failover and not into
+// primary.
 //
-// How long primary has been unready is what its answers tell: from the first
-// refusal to the latest, with nothing admitted in between. Where requests are
-// rare, Ready of a waiter tells it too.
+// Primary counts as unready from its first to its latest rejection, with no
+// admission in between.
 //
-// Cancellation: the context is passed as it is. A refusal to a caller who has
-// gone says nothing of primary.
+// Cancellation: the context is passed unchanged. A rejection because of the
+// caller's context does not count.
 //
 // Body: not touched.
 //
-// Errors: passed as they are. Where both refuse, the error is an [Error] of
-// kind [ErrNotReady] with both causes; it matches [ErrClosed] if both do. Its After
-// is the shorter one of theirs, if both say; if one of the two is closed, it is that
-// of the other.
+// Errors: passed unchanged. If both services reject a request, the result is an
+// [Error] of kind [ErrNotReady] with both causes. It matches [ErrClosed] if
+// both do. Its RetryAfter is the shorter one.
 //
-// Cost: an atomic load while primary is ready; no allocation. While it is not,
-// two clock readings and the refusal.
+// Cost: an atomic load while primary is ready; two clock readings and the
+// rejection otherwise.
 //
-// An after of 0 or less goes to fallback at once.
+// With an after of 0 fallback is used at once.
 func Failover[Req, Rsp any](primary, fallback Service[Req, Rsp], after time.Duration, opts ...Option[Rsp]) Service[Req, Rsp] {
 	check(primary != nil && fallback != nil, "Failover: nil service")
 	checkAtLeast("Failover: after", after, 0)

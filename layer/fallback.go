@@ -6,46 +6,41 @@ import (
 	"sync/atomic"
 )
 
-// FallbackPolicy says what a [Fallback] answers with, and when. One of To and
-// Service is given; if both are, To is used.
+// FallbackPolicy configures a [Fallback]. Handle or Service must be set; Handle
+// takes precedence.
 type FallbackPolicy[Req, Rsp any] struct {
-	// To answers in place of what is replaced: with a default, something kept
-	// from earlier, or another error. It may look at the head of the replaced
-	// response; its body is closed by then, and that of the request may have
-	// been read in part. When To returns a response in place of an error, the
-	// body of the request is closed, as by whoever serves one: it cannot be
-	// sent on from here. That is for Service.
+	// Handle returns the substitute: a default, a cached response, or another
+	// error. It may read the headers of the replaced response, whose body is
+	// closed. The request body may have been read in part. If Handle returns a
+	// response instead of an error, the request body is closed, so Handle
+	// cannot send the request on; use Service for that.
 	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
 
-	// Service is sent the request instead. See [Fallback] for which requests.
+	// Service gets the request instead. See [Fallback] for which requests.
 	Service Service[Req, Rsp]
 
-	// When says which outcomes are replaced: c is the class of o as the stack
-	// judges it. The default is every failure, injected ones included, and
-	// every refusal. It is never asked about a caller who has gone.
+	// FallbackIf reports whether an outcome is replaced; c is its class. The
+	// default replaces every failure, injected faults included, and every
+	// rejection. It is not called after the caller's context ended.
 	FallbackIf func(c Class, o Outcome[Rsp]) bool
 }
 
-// Fallback answers in place of a service that failed or refused.
+// Fallback responds in place of a service that failed or rejected the request.
 //
-// Admission: none of its own. Ready is inner's: it says when there will be
-// more than a substitute.
+// Admission: none of its own; Ready is forwarded to inner.
 //
-// Cancellation: when the context of the request is done, nothing is replaced.
+// Cancellation: nothing is replaced after the context of the request ended.
 //
-// Body: a response is replaced at its head or not at all; the one that is
-// dropped is closed before the substitute is asked for, so that what it holds
-// is free. A request goes to Service if inner refused it, for then it is
-// untouched. One that failed was sent already: it goes there only if it has no
-// body and is idempotent, where the protocol can tell (see [WithReplayer]).
+// Body: a response is replaced at its headers or not at all. The replaced
+// response is closed before the substitute is requested. A request goes to
+// Service if inner rejected it. A failed request was sent already, so it goes
+// there only if it has no body and is idempotent, see [WithReplayer].
 //
-// Errors: those of the substitute come back in an [Error] that says what they
-// stand in for. It is a refusal only if inner and the substitute both refused.
+// Errors: those of the substitute, in an [Error] with the replaced error. It is
+// a rejection only if both rejected the request.
 //
-// Cost: a class for each response, no allocation. With Service, an idempotent
-// request with a body costs what its [Replay] does.
-//
-// With neither To nor Service the layer does nothing.
+// Cost: classifying each response; no allocation. With Service, an idempotent
+// request with a body costs its [Replay].
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(p.Handle != nil || p.Service != nil, "FallbackPolicy: Handle or Service must be set")
 	o := newOptions(opts)

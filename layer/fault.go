@@ -11,35 +11,33 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// FaultPolicy says which requests meet a fault in [FaultInjection], which one, and for
+// FaultPolicy configures [FaultInjection]: which requests, which fault, and for
 // how long.
 type FaultPolicy[Req any] struct {
-	// Match chooses the requests. It is safe for concurrent use and does not
-	// change them. Nil chooses all.
+	// Match selects requests. It must be safe for concurrent use and must not
+	// change them. The default selects all.
 	Match func(Req) bool
 
-	// Share of the requests that match: 0, the default, is none, 1 is all.
+	// Fraction of the selected requests: 0, the default, is none and 1 is all.
 	Fraction float64
 
-	// Delay comes before the request is sent, or before the error. Up to
-	// Jitter more is added at random, evenly spread. Both are 0 or more.
+	// Delay comes before the request is sent, or before the error. Jitter is
+	// the maximum random addition, evenly distributed. Both are at least 0.
 	Delay, Jitter time.Duration
 
-	// Err, if not nil, is returned in place of a response, after the delay.
-	// Give ErrInjected for an error of no particular kind.
+	// Err, if set, is returned instead of a response, after the delay. Use
+	// ErrInjected for an unspecific error.
 	Err error
 
-	// TTL is how long requests may meet the fault. It must be more than 0: an
-	// experiment that nobody ends must end by itself. Without it nothing is
-	// injected.
+	// TTL is how long faults are injected. It must be above 0, because a
+	// forgotten experiment must end.
 	TTL time.Duration
 
-	// Kill, if not nil, ends it sooner.
+	// Kill, if set, ends the injection earlier.
 	Kill *KillSwitch
 
-	// Rand returns numbers of at least 0 and less than 1 and is safe for
-	// concurrent use; a test gives one that is not random. The default is
-	// [rand.Float64].
+	// Rand returns numbers from 0 to below 1 and must be safe for concurrent
+	// use. The default is [rand.Float64].
 	Rand func() float64
 }
 

@@ -12,39 +12,35 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// HedgePolicy says which requests a [Hedge] sends a second time, and when. The
-// zero HedgePolicy is ready to use: its zero fields mean the defaults.
+// HedgePolicy configures a [Hedge]. Zero fields have their defaults.
 type HedgePolicy[Req any] struct {
-	// Budget bounds the copies of all requests together. Give it the Budget of
-	// the [Retry] above, so that the two do not multiply. nil:
-	// NewBudget(time.Second, 0.05, 1), made with the layer. A budget that banks
-	// more, as that of a Retry does, is spent at once when all endpoints become
-	// slow together, and then makes them slower.
+	// Budget limits the copies of all requests together. Share the Budget of a
+	// [Retry] above, so that the two do not multiply. The default is
+	// NewBudget(time.Second, 0.05, 1). A larger balance would be spent at once
+	// when all endpoints become slow, and make them slower.
 	Budget *Budget
 
-	// Quantile of the latencies of late after which a copy is sent: above 0
-	// and below 1, default 0.95. It is also the share of requests that are
-	// left alone, as far as the budget allows the rest.
+	// Quantile of recent latencies after which a copy is sent: above 0 and
+	// below 1, default 0.95.
 	Quantile float64
 
-	// MinSamples is how many latencies of the last half a minute to a minute
-	// there must be for that; before, nothing is hedged. 1 to 1 000 000,
-	// default 100: with fewer, the slowest five of a hundred are chance.
+	// MinSamples is the number of recent latencies needed for hedging: 1 to 1
+	// 000 000, default 100, because the slowest five of fewer are chance.
 	MinSamples int
 
-	// Min and Max are the bounds of the delay. Min is 1 ms by default: below
-	// that a copy saves less than it costs. Max is 0 by default, which is no
-	// bound. If they are the same, that is the delay, and no latencies are
-	// taken.
+	// MinDelay and MaxDelay bound the delay. MinDelay is 1 ms by default,
+	// because an earlier copy costs more than it saves. MaxDelay is unlimited
+	// by default. If both are equal, that is the delay and latencies are not
+	// measured.
 	MinDelay, MaxDelay time.Duration
 
-	// Body is how many bytes of a request body are kept for the copy: default
-	// 64 KiB. Requests with a larger body are not hedged. Less than 0 keeps
-	// nothing.
+	// MaxBodyBytes is the part of a request body that is kept for the copy:
+	// default 64 KiB. Requests with larger bodies are not hedged. A negative
+	// value keeps nothing.
 	MaxBodyBytes int64
 
-	// Only reports whether a request may be sent twice at a time. nil: the
-	// protocol's Resend.Idempotent.
+	// HedgeIf reports whether a request may be sent twice. The default is
+	// Idempotent of the [Replayer].
 	HedgeIf func(req Req) bool
 }
 
@@ -84,47 +80,36 @@ func (p HedgePolicy[Req]) filled() HedgePolicy[Req] {
 	return p
 }
 
-// fixed reports whether the delay is always the same.
+// fixed reports whether the delay is constant.
 func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 
 // Hedge sends a request a second time, to another endpoint, when it takes
-// longer than most do, and returns the answer that comes first.
+// longer than most, and returns the first good response. The delay is a
+// quantile of the latencies of the last 30 to 60 s, up to the headers of the
+// response. There is at most one copy.
 //
-// The delay is a quantile of the latencies of the last half a minute to a
-// minute, up to the head of a response: long enough for a slow service to have
-// samples, short enough to follow a deployment. There is one copy at the most.
-// At the default quantile one request in twenty has one; that both are slow by
-// bad luck is one in four hundred, and if they are slow because the service is,
-// more copies make it slower.
+// Admission: none of its own; Ready is forwarded. A rejected copy is dropped.
+// Place the layer below a [Queue], because copies must not wait in it.
 //
-// Admission: none of its own; Ready is forwarded. A copy that is refused is
-// dropped, and is not waited for. Put the layer below a [Queue]: a copy must not
-// stand in line.
+// Cancellation: the caller's context ends both attempts. The losing attempt is
+// canceled and its response is discarded.
 //
-// Cancellation: the caller's ends both. The one that lost is cancelled, and its
-// response discarded if it comes still.
+// Body: the request body is kept while it is read, see [HedgePolicy]. The
+// context of the returned response lives until the response ends, see
+// [WithCompletion].
 //
-// Body: that of a request is kept while it is read, see [HedgePolicy]. The
-// context of the answer lives until the response ended, see [WithCompletion].
+// Errors: a failed response, by its [Class], does not win while the other
+// attempt is running. If both fail, the order is response, error, rejection,
+// and then the first attempt. A panic of the first attempt reaches the caller;
+// a panic of the copy is a failure with a [PanicError].
 //
-// Errors: an answer that failed, by its [Class], does not win while the other
-// is out. If both fail, a response is returned rather than an error, that
-// rather than a refusal, and of two alike the first request's. A panic of
-// the first request reaches the caller; one of the copy is a failure, by a
-// [PanicError].
+// Cost: a timer and one allocation; a goroutine only when a copy is sent. The
+// first attempt runs on the caller's goroutine, so Call waits until a losing
+// first attempt has returned.
 //
-// Cost: a timer and one allocation for itself; no goroutine unless a copy is
-// sent. The first request runs in the caller's goroutine. When the copy wins,
-// the first is cancelled and Call returns once that has: at once if inner obeys
-// its context, as a [Service] must, and no later than without a hedge if not.
-// Requests that are not hedged, because of what they are, cost nothing; while
-// there are too few samples, a clock reading.
-//
-// Each request pays in to the budget, unless a [Retry] above does so. A sample
-// is what the first request took: of one that lost to its copy, how long it had
-// taken by then, so that the quantile does not sink with what it cuts off.
-// Failures count for nothing. What the policy says beyond its ranges is held to
-// them; see Validate.
+// Each request deposits into the budget, unless a [Retry] above does. The
+// sample is the latency of the first attempt, or its age when the copy won.
+// Failures are not sampled.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)

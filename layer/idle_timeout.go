@@ -9,30 +9,27 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// IdleTimeout bounds the silence within the body of a response: how long one
-// Read of it may wait. The time between two Reads is the reader's own and does
-// not count, so that a slow reader is not punished for its pauses; a body that
-// nobody reads is for [Timeout] to end.
+// IdleTimeout limits the silence within a response body: how long one Read may
+// wait. The time between two Reads does not count, so slow readers are not
+// affected. Use [Timeout] for bodies that nothing reads.
 //
-// Admission: none of its own; Ready is forwarded and not bounded.
+// Admission: none of its own; Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request is cancelled when the limit runs
-// out, with a cause that matches [ErrIdleTimeout]. It stays alive until the
-// response ended. The body has to heed it, as those of net/http do: a Read
-// that does not cannot be woken.
+// Cancellation: the context of the request is canceled at the limit, with a
+// cause that matches [ErrIdleTimeout]. It lives until the response ends. The
+// body must observe the context, as those of net/http do.
 //
-// Body: bounded if it is a field Body of type [io.ReadCloser] and the
-// [Completion] observes it. The stream of an upgraded connection (a body that
-// is an [io.Writer]) is not: silence is for its two ends to judge.
+// Body: limited if it is a field Body of type [io.ReadCloser] that the
+// [Completion] observes. Streams of upgraded connections (an [io.Writer]) are
+// not limited.
 //
 // Errors: a Read that waited too long fails with an [Error] of kind
-// [ErrIdleTimeout]. Those of inner are passed as they are.
+// [ErrIdleTimeout]. Those of inner are returned unchanged.
 //
-// Cost: one allocation; from the first Read on, a timer that is set and
-// stopped for each.
+// Cost: one allocation, and a timer that each Read sets and stops.
 //
-// An after of 0 or less means no limit, and so does a response type without
-// such a field.
+// With an after of 0, or for a response type without such a field, the layer
+// does nothing; a negative after panics.
 func IdleTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("IdleTimeout", after, 0)
 	o := newOptions(opts)

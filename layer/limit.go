@@ -9,24 +9,24 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// Limit admits at most n requests at a time and refuses the rest at once. Put
+// Limit admits at most n requests at a time and rejects the rest at once. Place
 // a [Queue] above it to wait.
 //
-// Admission: exact under any number of callers. Ready waits for a free slot,
-// then for inner.
+// Admission: exact under concurrency. Ready waits for a free slot, then for
+// inner.
 //
-// Cancellation: a request whose context is done is refused; one in flight
-// keeps its slot until it ended.
+// Cancellation: a request whose context has ended is rejected. A request in
+// flight keeps its slot until it ends.
 //
-// Body: a slot is held until the response ended, see [WithCompletion].
+// Body: a slot is held until the response ends, see [WithCompletion].
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady].
+// Errors: a rejection is an [Error] of kind [ErrNotReady].
 //
-// Cost: two atomic operations a request, no allocation. A refusal costs no
-// allocation either: all refusals of one limit are the same error.
+// Cost: two atomic operations per request and no allocation. All rejections of
+// a limit are the same error.
 //
-// An n of 0 or less admits nothing. For a limit that differs from key to key
-// see [LimitBy], for one that finds its size by itself [AdaptiveLimit].
+// An n of 0 rejects every request; a negative n panics. See [LimitBy] for a
+// limit per key and [AdaptiveLimit] for one that adapts to latency.
 func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Limit", n, 0)
 	o := newOptions(opts)
@@ -112,28 +112,25 @@ func (l *limit[Req, Rsp]) Describe() Node {
 	return Node{Name: "limit", State: state}
 }
 
-// LimitBy admits at most n requests of each key at a time and refuses the rest
-// at once: a limit for each tenant, client or route.
+// LimitBy admits at most n requests of each key at a time and rejects the rest
+// at once: a limit per tenant, client or route.
 //
-// Admission: exact for every key under any number of callers. Ready does not
-// know the key of the request to come and is inner's.
+// Admission: exact for every key under concurrency. Ready is inner's, because
+// the key of the next request is unknown.
 //
-// Cancellation: a request whose context is done is refused; one in flight
-// keeps its slot until it ended.
+// Cancellation: a request whose context has ended is rejected. A request in
+// flight keeps its slot until it ends.
 //
-// Body: a slot is held until the response ended, see [WithCompletion].
+// Body: a slot is held until the response ends, see [WithCompletion].
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady]. A key that is not
-// equal to itself, such as a NaN, is refused.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. A key that is not
+// equal to itself, such as NaN, is rejected.
 //
-// Cost: the key is hashed, and one of 64 locks taken twice, never during
-// inner's Call. The memory is that of the keys in flight: a key is forgotten
-// with its last request. No allocation for a key that is in flight already,
-// nor, as a rule, for one that takes the place of another.
+// Cost: a hash and two operations on one of 64 locks, never during inner's
+// Call. Keys use memory only while they have requests in flight.
 //
-// key is called once for each request, before it is admitted; it must not
-// change the request or keep it. With a nil key all requests have the same one. An
-// n of 0 or less admits nothing.
+// key is called once per request before admission and must not change or keep
+// the request. An n of 0 rejects every request.
 func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(key != nil, "LimitBy: nil key function")
 	checkAtLeast("LimitBy", n, 0)

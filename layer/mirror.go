@@ -15,41 +15,36 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// MirrorPolicy says which requests [Mirror] copies, and what it may spend on
-// that. The zero MirrorPolicy is ready to use: its zero fields mean the
-// defaults.
+// MirrorPolicy configures a [Mirror]. Zero fields have their defaults.
 type MirrorPolicy[Req any] struct {
-	// Target is what the copies go to, for people.
+	// Target names the destination of the copies, for people.
 	Target string
 
-	// Match chooses the requests. It is safe for concurrent use and does not
-	// change them. Nil chooses all.
+	// Match selects requests. It must be safe for concurrent use and must not
+	// change them. The default selects all.
 	Match func(Req) bool
 
-	// Share of the requests that match, above 0 to 1. The default is all.
+	// Fraction of the selected requests, above 0 to 1. The default is 1.
 	Fraction float64
 
-	// Body is how many bytes of a request's body are kept for its copy: 64 KiB
-	// by default. Requests with a larger body are not copied. Less than 0: only
-	// those without a body are.
+	// MaxBodyBytes is the part of a request body that is kept for the copy:
+	// default 64 KiB. Requests with larger bodies are not copied. With a
+	// negative value only requests without a body are copied.
 	MaxBodyBytes int64
 
-	// MaxInFlight is how many copies may be on their way at a time; what is beyond
-	// is not sent. The default is 100, and so is a value below 0.
+	// MaxInFlight limits the copies in flight; further ones are dropped. The
+	// default is 100.
 	MaxInFlight int
 
-	// Timeout is how long a copy may take, its response included: 10 s by
-	// default, and for a value below 0.
+	// Timeout limits a copy, its response included. The default is 10 s.
 	Timeout time.Duration
 
-	// Change, if not nil, makes of a copy what is sent: header fields that tell
-	// it from the original, say. It may change what it is given, which is
-	// nobody else's. It runs in a goroutine of the copy.
+	// Rewrite changes a copy before it is sent, for example its headers. It
+	// runs on the goroutine of the copy and may modify its argument.
 	Rewrite func(copied Req) Req
 
-	// Rand returns numbers of at least 0 and less than 1 and is safe for
-	// concurrent use; a test gives one that is not random. The default is
-	// [rand.Float64].
+	// Rand returns numbers from 0 to below 1 and must be safe for concurrent
+	// use. The default is [rand.Float64].
 	Rand func() float64
 }
 
@@ -84,40 +79,32 @@ func (p MirrorPolicy[Req]) filled() MirrorPolicy[Req] {
 	return p
 }
 
-// Mirror sends copies of requests to another service, and drops what that
-// answers: to see how a new version bears the traffic of the old one. The
-// requests themselves, the primary ones, never wait for their copies, nor fail
-// with them.
+// Mirror sends copies of requests to another service and drops its responses,
+// for example to test a new version with real traffic. The original requests
+// never wait for their copies and never fail because of them.
 //
-// A copy is sent when inner has returned, and the request's body was read to its
-// end, whichever comes last. So requests that were refused have none, as they
-// may still be served elsewhere; nor have those whose body inner did not read.
-// Above a [Retry] or a [Hedge] there is one copy for all tries of a request.
-// Below them there would be one for each.
+// A copy is sent after inner has returned and the request body was read to its
+// end. Rejected requests have no copy, because they may be served elsewhere.
+// Place it above a [Retry] or [Hedge] for one copy per request, and below for
+// one per attempt.
 //
-// Admission: none of its own; Ready is forwarded, and to is never asked for it.
-// A copy that to refuses is dropped.
+// Admission: none of its own; Ready is forwarded. Ready of the destination is
+// not called, and a copy that it rejects is dropped.
 //
-// Cancellation: copies have no part in the caller's context: they go on when it
-// ends, until the policy's Timeout or the end of ctx. They carry its [Route],
-// and are of [PriorityBulk]. No copy is begun once ctx has ended.
+// Cancellation: copies do not depend on the caller's context. They end with the
+// policy's Timeout or with ctx. They have the caller's [Route] and
+// [PriorityBulk].
 //
-// Body: what is read of a request's body is kept, as edit.Fork does it, up to
-// the policy's Body. The body of a copy's response is read a little, as the
-// protocol's Discard has it, see [WithReplayer], and closed.
+// Body: the request body is kept while it is read, up to MaxBodyBytes. The
+// response body of a copy is drained as the [Replayer] does, and closed.
 //
-// Errors: those of inner. Errors and panics of to, of edit.Fork and of the
-// policy's Change are counted and shown by [Describe], and nothing else.
+// Errors: those of inner. Errors and panics of the destination, of the Editor
+// and of Rewrite are counted and shown by [Describe].
 //
-// Cost: for requests that are not copied, an atomic load and, where the Share is
-// less than 1, a random number. For others a copy of the request's head, and of
-// its body as it passes, and a goroutine. There is no bound on how many bodies
-// are kept beside that on the requests themselves: MaxInFlight counts the copies
-// that are being sent.
-//
-// MaxInFlight holds for all services that the layer is put on together. Without
-// edit or to nothing is copied. What the policy says beyond its ranges is held
-// to them; see Validate.
+// Cost: for requests without a copy an atomic load, and a random number if
+// Fraction is below 1. For others a copy of the headers and the body, and a
+// goroutine. MaxInFlight is shared by all services that the layer is applied
+// to.
 func Mirror[Req, Rsp any](
 	ctx context.Context, to Service[Req, Rsp], edit Editor[Req, Rsp], p MirrorPolicy[Req], opts ...Option[Rsp],
 ) Layer[Req, Rsp] {

@@ -17,48 +17,36 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// Queue is the one layer that waits: what inner refuses stands in line, first
-// come first served, until inner is ready again.
+// Queue is the only layer that waits. Requests that inner rejects wait in FIFO
+// order until inner is ready.
 //
-// Admission: up to capacity requests stand in line, for up to maxWait each.
-// Only the head of the line waits in inner's Ready; it hands that place on
-// just before its own Call, so one free slot wakes one waiter. A head that is
-// refused after all, because those right behind it were quicker in that moment,
-// goes back to its place. Once the head has waited maxWait, or requests have
-// stood in line that long and inner was not ready in all that time, the queue is
-// in fail-fast: everyone in line fails, and newcomers are refused at once until
-// inner is ready again. It does not matter who stood there: callers who have less
-// time than maxWait are told so, too. The time in which nobody waits is not
-// counted, and what was waited before it is forgotten if it was longer than
-// maxWait. Ready waits for room in the line.
+// Admission: up to capacity requests wait, each for up to maxWait. Only the
+// head waits in inner's Ready, so one free slot wakes one waiter. If inner has
+// not been ready for maxWait while requests waited, the queue enters fail-fast:
+// all waiting requests fail, and new ones are rejected until inner is ready.
+// Time with an empty queue does not count. Ready waits for room in the queue.
 //
-// Inner may refuse a request although it is ready: a [LimitBy] or a [RateLimitBy]
-// whose key has no room, an [If], a router with a limit on one route. Who is
-// refused so several times rests, and tries again every 50 ms, or later if more
-// than five hundred rest. It keeps its place: it counts as in line, and whenever
-// another one comes, is served or has rested, the first of those who rest tries
-// before it. So one key that has no room is served in order, by and large, and
-// holds up nobody else: newcomers try once, even with the line full of those who
-// rest, at once or within 50 ms, so that more than capacity may be there for that
-// long. (A line that is full of one key takes in no others; a LimitBy above the
-// Queue keeps it from that.) One who has rested until its maxWait is over
-// fails alone; that does not shut the queue.
+// Inner may reject a request although it is ready: a [LimitBy], a [RateLimitBy]
+// or an [If] below whose key has no room. After several rejections such a
+// request is parked: it keeps its position, retries about every 50 ms and does
+// not block the others. If it is parked until its maxWait, it fails alone.
+// Place keyed limits above the Queue where possible, because one key may fill
+// the queue.
 //
-// Cancellation: a waiter whose context ends leaves the line at once.
+// Cancellation: a request leaves the queue when its context ends.
 //
 // Body: not touched.
 //
-// Errors: those who stood in line when it went into fail-fast, and those whom inner
-// refused until their time was over, get an [Error] of kind [ErrFailFast];
-// newcomers in fail-fast, and newcomers who find the line full, one of kind
-// [ErrNotReady]. It says how long the request waited and, as its cause, what it waited for: inner's last refusal; in fail-fast,
-// what inner's Ready says now, or else the refusal that led to it. A refusal of
-// kind [ErrClosed] is not waited for.
+// Errors: requests that waited get an [Error] of kind [ErrFailFast], in
+// fail-fast or at the end of maxWait. New ones get kind [ErrNotReady] in
+// fail-fast or with a full queue. The error has the waiting time, and inner's
+// last rejection as its cause. A rejection of kind [ErrClosed] is returned at
+// once.
 //
-// Cost: three atomic loads while nobody waits. There is no worker goroutine.
+// Cost: three atomic loads while the queue is empty; no worker goroutine.
 //
-// A capacity of 0 or less keeps no line: the layer does nothing. A maxWait of
-// 0 or less waits as long as the caller's context allows.
+// With a capacity of 0 the layer does nothing. With a maxWait of 0 only the
+// caller's context limits the wait. Negative values panic.
 func Queue[Req, Rsp any](capacity int, maxWait time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Queue: capacity", capacity, 0)
 	checkAtLeast("Queue: maxWait", maxWait, 0)

@@ -11,26 +11,28 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RateLimit admits perSecond requests a second, and up to burst of them at
-// once, and refuses the rest: a token bucket of size burst, full at first.
+// RateLimit admits perSecond requests per second and bursts of up to burst, and
+// rejects the rest: a token bucket of size burst, full at first.
 //
-// Admission: a request takes one token and does not give it back, not even
-// where inner refuses it: put a [Limit] above rather than below. A refusal
-// here takes none. Ready waits until there is a token, without taking it, then
-// for inner; one timer serves all who wait.
+// Admission: a request takes one token and does not return it, also if inner
+// rejects it: place a [Limit] above rather than below. A rejection here takes
+// none. Ready waits for a token, without taking it, and then for inner. One
+// timer serves all waiting callers.
 //
-// Cancellation: a request whose context is done is refused and takes no token.
+// Cancellation: a request whose context has ended is rejected and takes no
+// token.
 //
 // Body: not touched.
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady] whose After is when
-// there will be a token, rounded up to a sixteenth of the time between two;
-// see [RetryAfter].
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Its RetryAfter is
+// the time to the next token, rounded up to a sixteenth of the time between two
+// tokens.
 //
-// Cost: a clock reading and a lock, no allocation, refused or not.
+// Cost: a clock reading and a lock; no allocation.
 //
-// All callers of the service share the bucket. A rate or a burst of 0 admits
-// nothing, an infinite rate admits everything, and negative values panic.
+// All callers of the service share the bucket. A rate or a burst of 0 rejects
+// every request, an infinite rate admits every request, and negative values
+// panic.
 func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("RateLimit: rate", perSecond, 0)
 	checkAtLeast("RateLimit: burst", burst, 0)

@@ -8,33 +8,29 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// RateLimitBy is a [RateLimit] for each key: perSecond requests a second, and
-// up to burst of them at once, for each tenant, client or route.
+// RateLimitBy is a [RateLimit] for each key: perSecond requests per second and
+// bursts of up to burst, per tenant, client or route.
 //
-// Admission: as RateLimit. Ready does not know the key of the request to come
-// and is inner's. There are places for so many keys. Each new key looks at the
-// next eight places, going round, and those whose buckets are full again are
-// forgotten: a new bucket is the same. No other key ever is, so none gets more
-// than its rate. When all places are taken, and none of those eight is full
-// again, the new key is refused. The keys are spread over at most 64 parts by
-// their hash, each with its share of the places, rounded up.
+// Admission: as RateLimit. Ready is inner's, because the key of the next
+// request is unknown. Buckets of at most keys keys are kept. A new key examines
+// the next eight places in turn and replaces buckets that are full again, so no
+// key exceeds its rate. If none is free, the new key is rejected. Keys are
+// spread over up to 64 shards by hash.
 //
-// Cancellation: a request whose context is done is refused and takes no token.
+// Cancellation: a request whose context has ended is rejected and takes no
+// token.
 //
 // Body: not touched.
 //
-// Errors: as RateLimit. One for want of a place says so, with the time until
-// one of those buckets is full as its After. A key that is not equal to
-// itself, such as a NaN, is refused.
+// Errors: as RateLimit. A rejection without a free place has the time until one
+// is free as its RetryAfter. A key that is not equal to itself, such as NaN, is
+// rejected.
 //
-// Cost: the key is hashed, a lock of one of the parts, a clock reading. No
-// allocation for a key that is known, nor for one that takes the place of
-// another.
+// Cost: a hash, the lock of one shard and a clock reading; no allocation.
 //
-// The buckets are shared by all callers of the service. key is called once for
-// each request, before it is admitted; it must not change the request or keep
-// it. With a nil key all requests have the same one. perSecond and burst are those
-// of RateLimit; keys of 0 or less are 65 536.
+// key is called once per request before admission and must not change or keep
+// the request. All callers of the service share the buckets. keys is 65 536 by
+// default (0).
 func RateLimitBy[K comparable, Req, Rsp any](
 	key func(Req) K, perSecond float64, burst, keys int, opts ...Option[Rsp],
 ) Layer[Req, Rsp] {

@@ -11,45 +11,37 @@ import (
 	"github.com/gotower/gotower/internal/left"
 )
 
-// Retry sends a request again when it failed and a further try may help:
-// when the [Classifier] says so, when a try took too long, when it was
-// refused. Failures are sent again if the request is idempotent, within the
-// [Budget], and after a pause; refusals whatever the request is, without
-// charge, after the same pause: those of an endpoint or a connection that is not
-// there. What a limit, a rate limit, a [Shed] or a [Queue] refuses, because there is
-// too much to do, is passed at once, here and where it is the cause of what a
-// balancer says: another try would add to it.
+// Retry sends a request again when it failed and another attempt may help: the
+// [Classifier] says so, the attempt was too late, or it was rejected. Failed
+// requests are retried if they are idempotent, within the [Budget] and after a
+// pause. Rejected requests are retried without charge. Rejections by limits,
+// rate limits, [Shed] and [Queue] are returned at once, because another attempt
+// would add load.
 //
-// Admission: none of its own; Ready is forwarded. A request that inner refuses
-// is refused in the end, if it was never sent.
+// Admission: none of its own; Ready is forwarded. A request that was never sent
+// ends as a rejection.
 //
-// Cancellation: a done context ends the pause and all further tries at once.
-// A pause that would pass the caller's deadline is not begun: the failure is
-// returned. Every try carries the same [Attempts], so that a balancer below goes
-// to another endpoint.
+// Cancellation: the end of the context ends the pause and all attempts. A pause
+// beyond the caller's deadline is not started; the failure is returned. All
+// attempts share one [Attempts], so that a balancer below chooses another
+// endpoint.
 //
-// Body: that of the request is kept while it is read, see [RetryPolicy]. A
-// response that is given up is read to its end where that is near, and closed.
-// Once a response was returned there are no more tries; one of which the trailers
-// may tell of a failure can be held back for them, see [RetryPolicy.Peek]. The
-// context of its try lives until it ended, see [WithCompletion].
+// Body: the request body is kept while it is read, see [RetryPolicy]. A dropped
+// response is drained, if it is short, and closed. No retry follows after a
+// response was returned, but see [RetryPolicy.Peek]. The context of an attempt
+// lives until its response ends, see [WithCompletion].
 //
-// Errors: a response that is the last is returned as it is, whatever its class;
-// an error in an [Error] that says how many tries there were and why there are
-// no more. When a try was sent and a later one refused, that is no refusal, but
-// of kind [ErrRetryRejected], or [ErrTimeout] if it was fail-fast. What the refused
-// one had taken from the Budget is given back. A try that took too long is of
-// kind [ErrAttemptTimeout].
+// Errors: the last response is returned whatever its class. An error is wrapped
+// in an [Error] with the number of attempts and the reason for the end. If a
+// later attempt was rejected after one was sent, the kind is
+// [ErrRetryRejected], or [ErrTimeout] after fail-fast. A late attempt has kind
+// [ErrAttemptTimeout].
 //
-// Cost: one allocation, and what is read of a request body is copied. With
-// AttemptTimeout, a timer and a context more. While nothing fails, the Budget reads the clock for
-// every eighth request.
+// Cost: one allocation and the copy of the body; with AttemptTimeout a timer
+// and a context.
 //
-// Retries do not multiply: below a Retry that will send the request again,
-// another one does no more than to limit its try by AttemptTimeout. A [Hedge] below should
-// share its Budget. What the
-// policy says beyond its ranges is held to them; see Validate. A policy of one
-// try without AttemptTimeout does nothing.
+// Nested retries do not multiply: below a Retry that will retry, another one
+// only applies its AttemptTimeout. A [Hedge] below should share the Budget.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(policy)

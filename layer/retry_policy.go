@@ -9,68 +9,62 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// RetryPolicy says which requests a [Retry] sends again, when, and how often.
-// The zero RetryPolicy is ready to use: its zero fields mean the defaults.
+// RetryPolicy configures a [Retry]. Zero fields have their defaults.
 type RetryPolicy[Req, Rsp any] struct {
-	// Budget bounds the retries of all requests together. Give the same one to
-	// layers that are to share it. nil: NewBudget(0, 0, 0), made with the
-	// layer; there is no Retry without a budget.
+	// Budget limits the retries of all requests together. Layers may share one.
+	// The default is NewBudget(0, 0, 0); a Retry always has a budget.
 	Budget *Budget
 
-	// Tries is how often a request is sent at the most, the first time
-	// included: 1 to 100, default 3.
+	// MaxAttempts limits the attempts of a request, the first one included: 1
+	// to 100, default 3.
 	MaxAttempts int
 
-	// AttemptTimeout limits one try, up to the head of its response: waiting in queues
-	// below and the upload of a body included, so it should leave room for the
-	// slowest client that is to be served. What is over it is tried again. 0 is
-	// no limit.
+	// AttemptTimeout limits one attempt up to the headers of its response,
+	// including time in queues below and the upload of the body. A late attempt
+	// is retried. 0 is no limit.
 	AttemptTimeout time.Duration
 
-	// Backoff is the pause before the second try and those after it. The
-	// default is 25 ms to 250 ms with half of it in jitter: short, because a
-	// caller waits, and wide, because those who failed together should not come
-	// back together. A single field that is 0 gets its default, Jitter excepted.
+	// Backoff is the pause between attempts. The default is 25 ms to 250 ms
+	// with half of it as jitter. A zero Min or Max has its default.
 	Backoff Backoff
 
-	// Body is how many bytes of a request body are kept to be sent again:
-	// default 64 KiB. A request whose body is larger is not tried again once
-	// more than that was read of it. Less than 0 keeps nothing.
+	// MaxBodyBytes is the part of a request body that is kept for retries:
+	// default 64 KiB. A request is not retried after more of its body was read.
+	// A negative value keeps nothing.
 	MaxBodyBytes int64
 
-	// MaxRetryAfter is the longest wait that a service may ask for (Retry-After,
-	// pushback): default 5 s. Who asks for more gets no retry, rather than one
-	// that comes too soon; less than 0 is none for anybody who asks.
+	// MaxRetryAfter is the longest wait that a service may request
+	// (Retry-After, pushback): default 5 s. A longer one ends the retries. With
+	// a negative value any request to wait does.
 	MaxRetryAfter time.Duration
 
-	// Requests reports whether req may be sent again after a try that failed.
-	// nil: the protocol's Resend.Idempotent. Requests that an endpoint refused are
-	// sent again whatever it says, because nothing has happened to them.
+	// CanRetry reports whether req may be sent again after a failed attempt.
+	// The default is Idempotent of the [Replayer]. It is not asked about
+	// rejected attempts, because nothing was sent.
 	CanRetry func(req Req) bool
 
-	// PassRejections returns all refusals at once, as those of limits and queues
-	// always are: for a Queue above, which knows better how to wait.
+	// PassRejections returns all rejections at once, as those of limits and
+	// queues always are. It is for a Retry below a Queue, which waits better.
 	PassRejections bool
 
-	// Unreached reports of a refusal that it is tried again although PassRejections
-	// is set: a connection that could not be made, where nobody stands above who
-	// knows of another one. Such a try is taken from the Budget as if it had been
-	// sent, and comes when the refusal says that it is worth it, within MaxRetryAfter.
-	// It is not asked about [ErrClosed] and [ErrFailFast]. nil: there are none.
+	// RetryConnectFailure reports whether a rejection was a failed connection
+	// that is retried although PassRejections is set. Such a retry is charged
+	// to Budget and waits for the error's RetryAfter, at most MaxRetryAfter. It
+	// is not called for [ErrClosed] and [ErrFailFast]. The default retries
+	// none.
 	RetryConnectFailure func(refusal error) bool
 
-	// Peek reports whether the trailers of rsp, of which nothing but the head is
-	// there, may tell of a failure. Then the response is held back until the first
-	// piece of its body is there, as linkerd's proxy does, and it is judged with
-	// its trailers if they came with it. That needs a Replayer with a [TrailerPeeker]. It is
-	// not done for the last try, nor while the request's body is still being sent,
-	// nor where that was too large to be kept, if its [Replay] tells so by a method
-	// Whole() bool. nil: responses are judged by their heads.
+	// Peek reports whether the trailers of rsp, whose headers have arrived, may
+	// report a failure. The response then waits for the first piece of its
+	// body, as in linkerd's proxy, and is classified with its trailers if these
+	// arrived with it. It needs a Replayer with a [TrailerPeeker]. It is not
+	// called for the last attempt, and not while the request body is still
+	// being sent. The default classifies responses by their headers.
 	Peek func(rsp Rsp) bool
 
-	// Outcomes reports whether another try may help. nil: where the Classifier
-	// says Retryable or Throttled. It is not asked about refusals and try
-	// timeouts, which are tried again.
+	// RetryIf reports whether another attempt may help. The default is that the
+	// Classifier says Retryable or Throttled. It is not called for rejections
+	// and attempt timeouts, which are always retried.
 	RetryIf func(o Outcome[Rsp]) bool
 }
 

@@ -50,62 +50,31 @@ func (p ShedPolicy) filled() ShedPolicy {
 	return p
 }
 
-// Shed refuses requests of low [Priority] first when what is below it runs out
-// of room: put it above a [Queue], a [Limit] or an [AdaptiveLimit]. It need not
-// be told how much room they have; their refusals tell it. (Fixed shares of a
-// fixed number would need that number, which an AdaptiveLimit changes, and
-// leave room empty; a ratio of refusals over a window, as in DAGOR, refuses
-// high and low alike until the window is over.) What refuses for the sake of
-// one client, a [LimitBy] or a [RateLimitBy], belongs above it: Shed would take
-// that for want of room.
+// Shed rejects requests of low [Priority] first when inner runs out of room.
+// Place it above a [Queue], [Limit] or [AdaptiveLimit]. It learns their
+// capacity from their rejections. Place keyed limits ([LimitBy], [RateLimitBy])
+// above it, because their rejections say nothing about capacity.
 //
-// Admission: as long as inner refuses nobody, or all requests have one
-// priority, nothing is refused here. When inner refuses a request while c
-// others are in flight, every lower priority gets a ceiling: it is refused here
-// once a share of c are in flight, of all priorities together. So whatever
-// room there is above the ceiling is left to the higher ones, from the next
-// request on, without a window to wait for.
+// Admission: nothing is rejected here while inner rejects nothing or all
+// requests have one priority. When inner rejects a request while c others are
+// in flight, every lower priority gets a ceiling, a share of c. A request is
+// rejected while that many are in flight, of all priorities together. The room
+// above the ceiling is thus left to higher priorities. If a higher priority
+// came within the last one to two minutes, the rejected priority gets a
+// ceiling, too. Each response that ends raises the ceilings by a twentieth of a
+// request. A ceiling is removed when it reaches c, or when demand is far below
+// it. Ready is inner's.
 //
-// A higher one that came lately need not be refused first: the priority that
-// inner refused, and those between, get ceilings as well, each that of the
-// priority just below the next higher one that came. So no room stays empty for
-// priorities that do not come. Lately is one to two minutes ago, or since before
-// inner began to refuse.
+// Cancellation: a request whose context has ended is rejected.
 //
-// Each response that ends lifts the ceilings by a twentieth of a request, which
-// is five per cent in the time that one request takes. A ceiling is taken away
-// once it has come to c, or if twice what is in flight and four more are below
-// it. Ready is that of the highest priority: inner's.
+// Body: a request is in flight until its response ends, see [WithCompletion].
+// Use the same end as the limit below.
 //
-// How seldom the highest is refused: above a [Limit], where requests come at
-// random at twice the rate that there is room for, so many per cent are served
-// of critical ones, which need this much of the room, and of the normal rest:
+// Errors: a rejection is an [Error] of kind [ErrNotReady] that names the
+// priority. Rejections of inner are returned unchanged.
 //
-//	limit                        2    4   10   20   64  256
-//	critical, 20 % of the room  85   84   85   93   98   99
-//	critical, 2 %               95   92   93   96   99   99
-//	critical, 0.4 %             97   96   94   96   99   99
-//	normal, beside 2 %          21   33   42   44   46   47
-//	either, without Shed        38   42   46   48   49   50
-//
-// One place is a large share of less than ten. With a [Queue] between Shed and
-// such a limit, what is kept free is a place in line, and hardly any work is
-// lost: critical 92, normal 48 with a Queue of 4 above a limit of 4.
-//
-// Cancellation: a request whose context is done is refused.
-//
-// Body: a request counts as in flight until its response ended, see [WithCompletion].
-// Give it the same end as the layer below that has the limit.
-//
-// Errors: a refusal is an [Error] of kind [ErrNotReady] that names the
-// priority. A refusal by inner is passed as it is.
-//
-// Cost: one look into the context, two atomic operations, no allocation,
-// refused or not; three more atomic operations while there are ceilings.
-//
-// A policy that is not valid is made so, see [ShedPolicy.Validate]: a share
-// out of its range is the default, one above that of the next higher priority
-// is lowered to it.
+// Cost: one context look-up and two atomic operations, three more while there
+// are ceilings; no allocation.
 func Shed[Req, Rsp any](p ShedPolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)

@@ -10,28 +10,25 @@ import (
 	"time"
 )
 
-// Timeout bounds the whole life of a request: waiting in queues below,
-// sending, and reading the response to its end.
+// Timeout limits the whole life of a request: waiting in queues below, sending,
+// and reading the response to its end.
 //
-// Admission: none of its own; Ready is forwarded and not bounded.
+// Admission: none of its own; Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request gains a deadline, never a later
-// one than it had. The context stays alive until the response ended.
+// Cancellation: the context of the request gets a deadline, unless it has an
+// earlier one. It lives until the response ends.
 //
-// Body: reading a body after the deadline fails where the body heeds the context,
-// as those of net/http do; one that is in memory already can be read on.
+// Body: reading a body after the deadline fails if the body observes the
+// context, as those of net/http do.
 //
-// Errors: once the limit has run out, what inner returned as an error comes
-// back in an [Error] of kind [ErrTimeout], and so does what reading the body
-// returns. An error that inner returned for another reason, the caller's own
-// cancellation included, is passed as it is.
+// Errors: after the limit, an error of inner or of reading the body is wrapped
+// in an [Error] of kind [ErrTimeout]. Errors for other reasons, such as the
+// caller's cancellation, are returned unchanged.
 //
-// Cost: one allocation and one clock reading. A timer is set once somebody
-// below asks for the context's Done; where that is the custom, the cost is that
-// of [context.WithTimeout], and an allocation more for a response that ends
-// later.
+// Cost: one allocation and one clock reading. If a layer below asks for the
+// context's Done, the cost is that of [context.WithTimeout].
 //
-// An after of 0 or less means no limit.
+// With an after of 0 the layer does nothing; a negative one panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
@@ -42,26 +39,25 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 	})
 }
 
-// ResponseHeaderTimeout bounds the time until Call returns the head of the response:
-// waiting in queues below and sending the request's body included. The rest may
-// take as long as it likes.
+// ResponseHeaderTimeout limits the time until Call returns the response
+// headers, including time in queues below and sending the request body. The
+// response body is not limited.
 //
-// Admission: none of its own; Ready is forwarded and not bounded.
+// Admission: none of its own; Ready is forwarded without a limit.
 //
-// Cancellation: the context of the request is cancelled when the limit runs
-// out. It has no deadline, since one could not be taken back once the head is
-// there: its Err is [context.Canceled], its cause matches [ErrResponseHeaderTimeout]. It
-// stays alive until the response ended.
+// Cancellation: the context of the request is canceled at the limit, with a
+// cause that matches [ErrResponseHeaderTimeout]. It has no deadline, because a
+// deadline could not be removed once the headers have arrived. It lives until
+// the response ends.
 //
-// Body: not bounded. The body of a response that came at the very end of the
-// limit, when the request had been cancelled, is closed.
+// Body: not limited. A response that arrives just after the limit is closed.
 //
-// Errors: once the limit has run out, what inner returned as an error comes
-// back in an [Error] of kind [ErrResponseHeaderTimeout].
+// Errors: after the limit, an error of inner is wrapped in an [Error] of kind
+// [ErrResponseHeaderTimeout].
 //
 // Cost: that of [Timeout].
 //
-// An after of 0 or less means no limit.
+// With an after of 0 the layer does nothing; a negative one panics.
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
