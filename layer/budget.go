@@ -9,50 +9,47 @@ import (
 	"github.com/go-kit/kit/metrics"
 )
 
-// Budget bounds how much load retries and hedges add. Each request pays in a
-// share of a retry, and beyond that some retries a second are always allowed:
-// finagle's and linkerd's rule. One Budget may be shared by any number of
-// layers and stacks; its methods are safe for concurrent use.
+// Budget limits the load that retries and hedges add, by the rule of finagle
+// and linkerd: each request deposits a share of a retry, and some retries per
+// second are always allowed. Layers and stacks may share a Budget. Its methods
+// are safe for concurrent use.
 //
-// It is exact: at every withdrawal that is granted, those of the ttl up to it,
-// itself included, are at most
+// At every granted withdrawal, the withdrawals of the last ttl, itself
+// included, are at most
 //
 //	ratio × deposits of the same ttl + perSecond × ttl
 //
-// so a deposit pays once, and what is not used within ttl is lost. Rounding
-// (buckets of ttl/64, and deposits that are dated in groups of eight) is always
-// to the stricter side.
+// so a deposit that is unused within ttl is lost. Rounding (buckets of ttl/64,
+// deposits dated in groups of eight) is towards fewer withdrawals.
 type Budget struct {
 	ttl     time.Duration
 	ratio   float64
 	reserve float64
 	made    time.Time
 
-	deposits atomic.Uint64 // ever
+	deposits atomic.Uint64 // since the start
 
 	mu        sync.Mutex
-	dated     uint64        // of deposits, those that are in a bucket
-	looked    time.Duration // after made: the deposits that are not dated yet came later than that
+	dated     uint64        // deposits that are in a bucket
+	looked    time.Duration // time since made; the undated deposits are younger
 	epoch     int64         // the bucket of the last look
 	buckets   [budgetBuckets + 1]budgetBucket
-	paidIn    uint64 // in the last budgetBuckets buckets: never longer than ttl
-	withdrawn uint64 // in one bucket more: never shorter than ttl
+	paidIn    uint64 // sum of the last budgetBuckets buckets: at most ttl
+	withdrawn uint64 // sum of one bucket more: at least ttl
 }
 
 const (
 	budgetBuckets = 64
-	// budgetGroup deposits share one reading of the clock.
+	// budgetGroup is the number of deposits per clock reading.
 	budgetGroup = 8
 )
 
 type budgetBucket struct{ paidIn, withdrawn uint64 }
 
 // NewBudget returns a budget that allows ratio retries for each request of the
-// last ttl, and perSecond retries a second on top. 0 stands for the default:
-// 10 s, 0.2, 10.
-//
-// ttl is from 1 s to 1 min, ratio up to 10, perSecond up to 1 000 000; what is
-// beyond is held to that. A ratio or a perSecond below 0 is none at all.
+// last ttl, and perSecond retries per second in addition. 0 is the default: 10
+// s, 0.2, 10. ttl is limited to 1 s to 1 min, ratio to 10 and perSecond to 1
+// 000 000. A negative ratio or perSecond is none.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second
@@ -64,7 +61,7 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 		perSecond = 10
 	}
 	ttl = min(max(ttl, time.Second), time.Minute)
-	ttl -= ttl % budgetBuckets // of which each is as long as the other
+	ttl -= ttl % budgetBuckets // so that all buckets have the same length
 	return &Budget{
 		ttl:     ttl,
 		ratio:   min(max(ratio, 0), 10),
@@ -73,8 +70,8 @@ func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	}
 }
 
-// Deposit pays in for one request. Call it once for each, when it was sent for
-// the first time; not for its retries. It never waits.
+// Deposit pays in for one request. Call it once per request at its first
+// attempt. It does not wait.
 func (b *Budget) Deposit() {
 	if b.deposits.Add(1)%budgetGroup == 0 && b.mu.TryLock() {
 		b.look()
@@ -82,14 +79,14 @@ func (b *Budget) Deposit() {
 	}
 }
 
-// Withdraw asks to send one request once more, as a retry or a hedge, and
-// reports whether the budget allows it.
+// Withdraw reports whether the budget allows one more retry or hedge, and
+// charges it.
 func (b *Budget) Withdraw() bool {
 	_, granted := b.withdraw()
 	return granted
 }
 
-// withdraw says in which bucket it was entered, for refund.
+// withdraw also returns the bucket of the charge, for refund.
 func (b *Budget) withdraw() (epoch int64, granted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,13 +99,13 @@ func (b *Budget) withdraw() (epoch int64, granted bool) {
 	return b.epoch, true
 }
 
-// Balance is how many withdrawals would be granted now.
+// Balance returns how many withdrawals would be granted now.
 func (b *Budget) Balance() int {
 	n, _ := b.balance()
 	return n
 }
 
-// balance says as well whether something was withdrawn that counts still.
+// balance also reports whether a withdrawal still counts.
 func (b *Budget) balance() (n int, drawn bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,14 +113,14 @@ func (b *Budget) balance() (n int, drawn bool) {
 	return int(max(b.allowed()-float64(b.withdrawn), 0)), b.withdrawn > 0
 }
 
-// budgetGauge shows what a budget allows: when something is withdrawn, and while
-// that counts still, at every eighth request.
+// budgetGauge updates the gauge of a budget: at each withdrawal and, while one
+// counts, at every eighth request.
 type budgetGauge struct {
 	to     metrics.Gauge
 	budget *Budget
 
 	mu       sync.Mutex
-	drawn    atomic.Bool // something was withdrawn in the last ttl
+	drawn    atomic.Bool // a withdrawal was granted in the last ttl
 	requests atomic.Uint32
 }
 
@@ -142,13 +139,13 @@ func (g *budgetGauge) follow() {
 	}
 }
 
-// refund takes back a withdrawal that was not used. It must be that very one:
-// were it a younger one's entry that goes, that would be forgotten too early.
+// refund takes back an unused withdrawal of the bucket epoch. It must be the
+// same bucket, because removing a younger charge would forget it too early.
 func (b *Budget) refund(epoch int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if epoch <= b.epoch-int64(len(b.buckets)) {
-		return // it is out of the sums by now
+		return // no longer in the sums
 	}
 	b.bucket(epoch).withdrawn--
 	b.withdrawn--
@@ -160,11 +157,10 @@ func (b *Budget) bucket(epoch int64) *budgetBucket {
 	return &b.buckets[epoch%int64(len(b.buckets))]
 }
 
-// look brings the buckets up to now. Deposits made since the last look are
-// dated back to that: they are not older, and counting them as younger would
-// let them pay for longer than ttl.
+// look advances the buckets to now. Undated deposits are dated to the last
+// look, because a later date would let them count for longer than ttl.
 func (b *Budget) look() {
-	now := time.Since(b.made) // before the deposits are counted: what comes later is not older than that
+	now := time.Since(b.made) // read before the deposits, so that later ones are not dated too early
 	deposits := b.deposits.Load()
 	before := b.epochOf(b.looked)
 	b.advance(b.epochOf(now))
@@ -179,7 +175,7 @@ func (b *Budget) epochOf(at time.Duration) int64 {
 	return int64(at / (b.ttl / budgetBuckets))
 }
 
-// advance lets what is too old fall out of the sums.
+// advance removes buckets that are too old from the sums.
 func (b *Budget) advance(epoch int64) {
 	if epoch-b.epoch > int64(len(b.buckets)) {
 		b.epoch = epoch - int64(len(b.buckets))
@@ -188,7 +184,7 @@ func (b *Budget) advance(epoch int64) {
 		b.epoch++
 		out := b.bucket(b.epoch)
 		b.withdrawn -= out.withdrawn
-		b.paidIn -= out.paidIn // 0, but for the first one after a jump
+		b.paidIn -= out.paidIn // 0 except for the first one after a jump
 		*out = budgetBucket{}
 		old := b.bucket(b.epoch + 1) // the oldest but one above: budgetBuckets before
 		b.paidIn -= old.paidIn

@@ -6,21 +6,20 @@ import (
 	"sync"
 )
 
-// PickInfo are what a request carries down to the layer that chooses an endpoint.
-// They are one value of the context, so that a request that carries none costs
-// one look.
+// PickInfo is the information that a request carries to the layer that chooses
+// an endpoint. It is one context value, so that a request without it costs one
+// look-up.
 type PickInfo struct {
-	Attempts     *Attempts    // where it has been; nil: it is sent once
-	Explanation  *Explanation // who wants to know how the choice was made; nil: nobody
-	Affinity     uint64       // requests that are alike have the same
+	Attempts     *Attempts    // endpoints already tried; nil: the request is sent once
+	Explanation  *Explanation // receives the reasons for the choice; nil: not wanted
+	Affinity     uint64       // equal for requests that should reach the same endpoint
 	HasAffinity  bool
 	PastBreakers bool // an open [Breaker] admits the request
 }
 
 type hintsKey struct{}
 
-// PickInfoFromContext returns what ctx carries. The zero value is that of a request that
-// carries nothing.
+// PickInfoFromContext returns the PickInfo of ctx, or the zero value.
 func PickInfoFromContext(ctx context.Context) PickInfo {
 	if h, _ := ctx.Value(hintsKey{}).(*PickInfo); h != nil {
 		return *h
@@ -32,33 +31,33 @@ func withHints(ctx context.Context, h PickInfo) context.Context {
 	return context.WithValue(ctx, hintsKey{}, &h)
 }
 
-// WithAttempts returns a context that carries t to the layers below.
+// WithAttempts returns a context with t for the layers below.
 func WithAttempts(ctx context.Context, t *Attempts) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Attempts = t
 	return withHints(ctx, h)
 }
 
-// WithAffinity returns a context whose request should go where others with the
-// same key go: a hash of a user, a session or a cache key. Balancers that pick by
-// consistent hashing follow it, others do not.
+// WithAffinity returns a context whose request should reach the same endpoint
+// as others with the same key, a hash of a user, a session or a cache key. Only
+// balancers that use consistent hashing observe it.
 func WithAffinity(ctx context.Context, key uint64) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.Affinity, h.HasAffinity = key, true
 	return withHints(ctx, h)
 }
 
-// PastBreakers returns a context whose request an open [Breaker] admits, and does not
-// count. A balancer uses it where too few endpoints would be left.
+// PastBreakers returns a context whose request an open [Breaker] admits without
+// counting it. A balancer uses it if too few endpoints would be left.
 func PastBreakers(ctx context.Context) context.Context {
 	h := PickInfoFromContext(ctx)
 	h.PastBreakers = true
 	return withHints(ctx, h)
 }
 
-// Explain returns a context in which every layer that makes a choice for the
-// request says how, and the explanation that it says it to. It costs the layers
-// some allocations: ask for the requests that are of interest.
+// Explain returns a context in which layers record the reasons for their
+// choices, and the explanation with the record. It costs some allocations per
+// layer.
 func Explain(ctx context.Context) (context.Context, *Explanation) {
 	h := PickInfoFromContext(ctx)
 	if h.Explanation == nil {
@@ -67,20 +66,19 @@ func Explain(ctx context.Context) (context.Context, *Explanation) {
 	return withHints(ctx, h), h.Explanation
 }
 
-// Priority says which requests to refuse first when there is not room for all.
-// It is ordered: the higher, the longer it is served. The zero value is
-// [PriorityNormal].
+// Priority decides which requests are rejected first without room for all.
+// Higher values are served longer. The zero value is [PriorityNormal].
 type Priority int8
 
 // The priorities.
 const (
-	PriorityBulk     Priority = iota - 2 // may come another day: batches, prefetching, crawlers
-	PriorityLow                          // nobody waits for it, or it is tried again later
-	PriorityNormal                       // what is not marked
-	PriorityCritical                     // sign-in, payment, health: refused last; Shed says how seldom
+	PriorityBulk     Priority = iota - 2 // can be repeated much later: batches, prefetching, crawlers
+	PriorityLow                          // no user waits for it, or it is repeated later
+	PriorityNormal                       // the default
+	PriorityCritical                     // sign-in, payment, health checks: rejected last
 )
 
-// priorities is how many there are.
+// priorities is the number of priorities.
 const priorities = int(PriorityCritical-PriorityBulk) + 1
 
 // String returns "bulk", "low", "normal" or "critical".
@@ -88,70 +86,69 @@ func (p Priority) String() string {
 	return [priorities]string{"bulk", "low", "normal", "critical"}[p.rank()]
 }
 
-// rank counts from 0, the lowest. What is out of range counts as the nearest.
+// rank returns 0 for the lowest priority. Values out of range count as the
+// nearest.
 func (p Priority) rank() int {
 	return int(min(max(p, PriorityBulk), PriorityCritical) - PriorityBulk)
 }
 
 type priorityKey struct{}
 
-// WithPriority returns a context that marks its requests with p. Whoever sets
-// it decides who is refused first: never take it from a client that is not
-// trusted to say so.
+// WithPriority returns a context with the priority p. Never take p from an
+// untrusted client, because it decides which requests are rejected first.
 func WithPriority(ctx context.Context, p Priority) context.Context {
 	return context.WithValue(ctx, priorityKey{}, p)
 }
 
-// PriorityFromContext returns the priority that ctx carries, or [PriorityNormal].
+// PriorityFromContext returns the priority of ctx, or [PriorityNormal].
 func PriorityFromContext(ctx context.Context) Priority {
 	p, _ := ctx.Value(priorityKey{}).(Priority)
 	return p
 }
 
-// Route is what a router tells the layers below it of its choice.
+// Route describes the choice of a router to the layers below it.
 type Route struct {
 	Name   string            // for people; may be empty
-	Labels map[string]string // for metrics and tap; not to be changed
+	Labels map[string]string // for metrics and tap; must not be modified
 }
 
 type routeKey struct{}
 
-// WithRoute returns a context that carries r to the layers below.
+// WithRoute returns a context with r for the layers below.
 func WithRoute(ctx context.Context, r *Route) context.Context {
 	return context.WithValue(ctx, routeKey{}, r)
 }
 
-// RouteFromContext returns the innermost route that ctx carries, or nil.
+// RouteFromContext returns the innermost route of ctx, or nil.
 func RouteFromContext(ctx context.Context) *Route {
 	r, _ := ctx.Value(routeKey{}).(*Route)
 	return r
 }
 
-// Attempts is what a request that may be sent more than once carries down to the
-// layer that chooses an endpoint: which ones it has been to already. It is
-// safe for concurrent use, because hedges run side by side.
+// Attempts is the set of endpoints that a request was sent to. A layer that may
+// send a request more than once passes it to the layer that chooses an
+// endpoint. It is safe for concurrent use, because hedges run concurrently.
 type Attempts struct {
 	mu   sync.Mutex
 	seen []any
-	room [2]any // for the usual few without an allocation
+	room [2]any // avoids an allocation for few endpoints
 }
 
-// AttemptsFromContext returns what ctx carries, or nil, of which every method may be
-// called: a request that is sent once has been nowhere.
+// AttemptsFromContext returns the Attempts of ctx, or nil. All methods may be
+// called on nil, which is empty.
 func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromContext(ctx).Attempts }
 
-// triesContext is the context of what may send a request more than once: the
-// caller's, with a list of the endpoints that the request has been to. That of
-// a layer further up goes before its own, so that there is one list, whoever
-// sends the request again.
+// triesContext is the context of a layer that may send a request more than
+// once. It adds the list of tried endpoints to the caller's context. If an
+// outer layer has a list already, that one is used.
 type triesContext struct {
-	context.Context //nolint:containedctx // it is a context, made of the caller's
+	context.Context //nolint:containedctx // made of the caller's context
 
 	tries Attempts
 	hints PickInfo
 }
 
-// follow makes it the context of a request that comes with ctx.
+// follow makes c the context of a request that arrives with ctx.
 func (c *triesContext) follow(ctx context.Context) {
 	c.Context, c.hints = ctx, PickInfoFromContext(ctx)
 	if c.hints.Attempts == nil {
@@ -166,8 +163,8 @@ func (c *triesContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// Add says that the request was sent to endpoint, which must be comparable; a
-// pointer costs no allocation.
+// Add records that the request was sent to endpoint, which must be comparable.
+// A pointer does not allocate.
 func (t *Attempts) Add(endpoint any) {
 	if t == nil {
 		return
@@ -182,7 +179,7 @@ func (t *Attempts) Add(endpoint any) {
 	}
 }
 
-// Has reports whether the request was sent to endpoint before.
+// Has reports whether the request was sent to endpoint.
 func (t *Attempts) Has(endpoint any) bool {
 	if t == nil {
 		return false
@@ -192,7 +189,7 @@ func (t *Attempts) Has(endpoint any) bool {
 	return slices.Contains(t.seen, endpoint)
 }
 
-// Len is how many endpoints the request was sent to.
+// Len returns the number of endpoints.
 func (t *Attempts) Len() int {
 	if t == nil {
 		return 0

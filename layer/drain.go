@@ -11,25 +11,23 @@ import (
 	"github.com/gotower/gotower/internal/wake"
 )
 
-// Drain counts the requests that are open for d, and refuses new ones once d
-// drains. Put it outermost in a stack. One [Drainer] may serve several stacks,
-// and one layer several services.
+// Drain counts open requests for d and rejects new ones once d drains. Place it
+// outermost in a stack. One [Drainer] may serve several stacks.
 //
-// Admission: everything until [Drainer.Drain] is called, nothing after that:
-// no request is admitted once Drain has begun, and none that was admitted is
-// missed by it. Ready waits for inner, and ends with [ErrClosed] when draining
-// begins.
+// Admission: every request until [Drainer.Drain] is called, none after that.
+// Drain waits for every request that was admitted. Ready waits for inner, and
+// returns [ErrClosed] when draining starts.
 //
-// Cancellation: a request whose context is done is refused; one in flight is
-// open until it ended. Draining cancels nothing.
+// Cancellation: a request whose context has ended is rejected. A request in
+// flight is open until it ends. Draining cancels nothing.
 //
-// Body: a request is open until its response ended, see [WithCompletion].
+// Body: a request is open until its response ends, see [WithCompletion].
 //
-// Errors: a refusal is an [Error] of kind [ErrClosed].
+// Errors: a rejection is an [Error] of kind [ErrClosed].
 //
-// Cost: one atomic operation in and one out, no allocation.
+// Cost: two atomic operations and no allocation.
 //
-// With a nil d the layer does nothing.
+// It panics if d is nil.
 func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(d != nil, "Drain: nil Drainer")
 	o := newOptions(opts)
@@ -51,7 +49,7 @@ type drained[Req, Rsp any] struct {
 	options[Rsp]
 	by      *Drainer
 	refused tally
-	closed  *Error // shared by every refusal; never changed
+	closed  *Error // shared by all rejections; never modified
 }
 
 func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
@@ -76,8 +74,8 @@ func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 	return callUntil(ctx, s.Service, req, &s.options, s)
 }
 
-// Data and End make the layer the Observer of every response, so that none
-// has to be made for each.
+// Data and End make the layer the Observer of every response without an
+// allocation.
 func (s *drained[Req, Rsp]) Data(int) {}
 
 func (s *drained[Req, Rsp]) End(error) { s.by.leave() }

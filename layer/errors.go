@@ -10,59 +10,59 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// The kinds of error that layers return. Test for them with [errors.Is]; more
-// is said by the [Error] around them.
+// Kinds of errors that layers return. Test for them with [errors.Is]. The
+// [Error] around them has details.
 var (
-	// ErrNotReady is a refusal: the request is untouched and may be sent
+	// ErrNotReady is a rejection: the request is untouched and may be sent
 	// elsewhere, or here again later.
 	ErrNotReady = errors.New("not ready")
 
-	// errShed is the refusal of a layer that has no room or no token for the
-	// request: load shed, which nobody tries again before there is less of it.
+	// errShed is the rejection of a layer without room or tokens. It is not
+	// retried until the load is lower.
 	errShed error = &kind{"not ready", ErrNotReady}
 
-	// ErrClosed is a refusal for good: this service will never be ready again.
-	// It matches ErrNotReady too.
+	// ErrClosed is a permanent rejection: this service will never be ready
+	// again. It matches ErrNotReady.
 	ErrClosed error = &kind{"closed", ErrNotReady}
 
-	// ErrFailFast is the refusal of a request that was queued for as long as
-	// its queue allows. It matches ErrNotReady too.
+	// ErrFailFast rejects a request that waited as long as its queue allows. It
+	// matches ErrNotReady.
 	ErrFailFast error = &kind{"fail-fast", ErrNotReady}
 
-	// ErrTimeout says that a layer's own time limit ran out. Whether the
-	// request was processed is not known. It matches
-	// [context.DeadlineExceeded] too.
+	// ErrTimeout reports that the time limit of a layer expired. The request
+	// may have been processed. It matches [context.DeadlineExceeded].
 	ErrTimeout error = &kind{"timeout", context.DeadlineExceeded}
 
-	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout say which limit it was:
-	// that on the head of the response, that on the silence between two pieces
-	// of its body, or that on a single try of several. They match ErrTimeout.
+	// ErrResponseHeaderTimeout, ErrIdleTimeout and ErrAttemptTimeout name the
+	// limit: on the response headers, on the silence between two pieces of the
+	// body, or on one attempt. They match ErrTimeout.
 	ErrResponseHeaderTimeout error = &kind{"response head timeout", ErrTimeout}
 	ErrIdleTimeout           error = &kind{"idle timeout", ErrTimeout}
 	ErrAttemptTimeout        error = &kind{"try timeout", ErrTimeout}
 
-	// ErrRetryRejected says that a request was sent, and that a later try, which
-	// was to help, was refused. It is no refusal: the request is not untouched.
+	// ErrRetryRejected: an earlier attempt was sent and a later attempt was
+	// rejected. The request may have been processed, so it does not match
+	// ErrNotReady.
 	ErrRetryRejected = errors.New("refused on a further try")
 
-	// ErrInjected marks a fault that was made on purpose, so that it counts
-	// against nobody. See [FaultInjection].
+	// ErrInjected marks an injected fault, which does not count against a
+	// service. See [FaultInjection].
 	ErrInjected = errors.New("injected fault")
 
-	// ErrNoRoute says that no service is there for the request.
+	// ErrNoRoute reports that no service exists for the request.
 	ErrNoRoute = errors.New("no route")
 
-	// ErrBodyClosedEarly is the end of a response body that was closed before all of
-	// it was read. See [Observer].
+	// ErrBodyClosedEarly is the end of a response body that was closed before
+	// it was read completely. See [Observer].
 	ErrBodyClosedEarly = errors.New("response body closed before its end")
 )
 
-// PanicError is a panic of a callback that came on a goroutine of this library, where
-// no caller could recover it. It has the Value of the panic and the Stack of the
-// goroutine, and matches no other error. See the package's section on panics.
+// PanicError is a recovered panic of a callback on a goroutine of this library.
+// It has the Value of the panic and the Stack of the goroutine, and matches no
+// other error. See "Panics" in the package documentation.
 type PanicError = panics.Error
 
-// kind is an error that is also another, more general one.
+// kind is an error that also matches a more general one.
 type kind struct {
 	text string
 	is   error
@@ -71,21 +71,21 @@ type kind struct {
 func (k *kind) Error() string { return k.text }
 func (k *kind) Unwrap() error { return k.is }
 
-// Error is an error with its place. It matches its Kind and whatever Err
+// Error is an error with its place. It matches its Kind and everything that Err
 // matches.
 type Error struct {
-	Layer      string        // the layer that decided: "queue", "limit", "balance"
-	Target     string        // what the stack is for ("web.default:80"), if known
-	Endpoint   string        // the address that was tried, if one was
-	Reason     string        // why, in a few words: "8 of 8 in flight"
-	Waited     time.Duration // how long the request had waited in this layer
-	RetryAfter time.Duration // when it may be worth trying again, from then on; 0 if that is not known
+	Layer      string        // the layer that returned it: "queue", "limit", "balance"
+	Target     string        // the target of the stack ("web.default:80"), if known
+	Endpoint   string        // the address of the endpoint, if one was tried
+	Reason     string        // the reason in a few words: "8 of 8 in flight"
+	Waited     time.Duration // how long the request waited in this layer
+	RetryAfter time.Duration // when another attempt may succeed, from the time of the error; 0 if unknown
 	Kind       error         // one of the kinds of this package, or nil
-	Err        error         // the cause, if there is one
+	Err        error         // the cause, or nil
 }
 
-// Error reads from the outside in: layer, target, endpoint, kind, reason,
-// wait, cause.
+// Error returns layer, target, endpoint, kind, reason, waiting time and cause,
+// in this order.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(e.Layer)
@@ -122,8 +122,8 @@ func (e *Error) Unwrap() []error {
 	return []error{e.Kind, e.Err}
 }
 
-// Is answers for the kind without an allocation, which Unwrap costs: refusals
-// are looked at wherever they pass.
+// Is compares the kind without the allocation of Unwrap, because rejections are
+// tested in many layers.
 func (e *Error) Is(target error) bool {
 	for kind := e.Kind; kind != nil; kind = errors.Unwrap(kind) {
 		if kind == target {
@@ -133,18 +133,18 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Timeout reports whether a deadline ran out. With it and Temporary an Error is
-// a net.Error.
+// Timeout reports whether a deadline expired. With Temporary it makes Error a
+// net.Error.
 func (e *Error) Timeout() bool { return errors.Is(e, context.DeadlineExceeded) }
 
 // Temporary reports whether the same request may succeed later: it was
-// refused, and not for good.
+// rejected, and not permanently.
 func (e *Error) Temporary() bool {
 	return errors.Is(e, ErrNotReady) && !errors.Is(e, ErrClosed)
 }
 
-// RetryAfter returns how long to wait before the request is sent again, if err
-// says so: the longest of what the errors in its chain ask for.
+// RetryAfter returns the wait that err requests before another attempt: the
+// longest one in its chain.
 func RetryAfter(err error) (time.Duration, bool) {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -157,8 +157,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return after, after > 0
 }
 
-// refuseDone is how an admission point turns away a request whose context is
-// done: untouched, and with the cause.
+// refuseDone returns the rejection of a request whose context has ended.
 func refuseDone(ctx context.Context, layer, target string) error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
 }

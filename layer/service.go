@@ -8,29 +8,28 @@ import (
 // Service serves requests. It is the one interface of this library: clients,
 // servers, balancers, queues and limits are all Services.
 //
-// A Service is shared by every goroutine that wants to call it; both methods
-// are safe for concurrent use. Nothing is reserved between them.
+// All goroutines may share a Service; both methods are safe for concurrent use.
+// Nothing is reserved between them.
 type Service[Req, Rsp any] interface {
-	// Ready waits until a Call made now would probably be admitted. It
-	// reserves nothing: a nil answer is a hint, and only Call decides.
+	// Ready waits until a Call would probably be admitted. It reserves nothing:
+	// only Call decides.
 	//
-	// Ready looks at capacity before it looks at ctx, so a ctx that is
-	// already done makes it a poll (see [Poll]). It returns nil; an error that
-	// matches the cause of ctx, and may say why the service is not ready; or
-	// one that matches [ErrClosed]: it will never be ready again. Use it in
-	// accept loops, for fail-over, and to learn when an endpoint is back;
-	// never before each request.
+	// Ready looks at capacity before it looks at ctx, so a ctx that has ended
+	// makes it a poll (see [Poll]). It returns nil, or an error that matches
+	// the cause of ctx and may give a reason. An error that matches [ErrClosed]
+	// means never ready again. Use Ready in accept loops, for failover, and to
+	// learn when an endpoint has recovered; never before each request.
 	Ready(ctx context.Context) error
 
-	// Call admits the request and serves it, or refuses it untouched.
+	// Call admits and serves the request, or rejects it untouched.
 	//
-	// A refusal is an error that matches [ErrNotReady]. It promises that the
-	// request is as it was: no byte of its body read, no header changed,
-	// nothing sent; the caller may send it elsewhere. Any other error means
-	// that the request may have been processed.
+	// A rejection is an error that matches [ErrNotReady]. It promises that no
+	// byte of the request's body was read, no header was changed and nothing
+	// was sent, so the caller may send the request elsewhere. Any other error
+	// means that the request may have been processed.
 	//
-	// What Call returns may outlive it: a response body is read after Call
-	// returned, so ctx must stay alive until that body was closed.
+	// The result may outlive Call: a response body is read after Call returned,
+	// so ctx must stay alive until that body is closed.
 	Call(ctx context.Context, req Req) (Rsp, error)
 }
 
@@ -47,19 +46,19 @@ type Service[Req, Rsp any] interface {
 //	}
 type Layer[Req, Rsp any] func(next Service[Req, Rsp]) Service[Req, Rsp]
 
-// MakeService builds the Service of a target: a router has one made for each route, a
-// balancer one for each endpoint, a cache one for each key. It must return at
-// once; what has to wait (a dial, a look-up) waits in Ready or Call.
+// MakeService builds the Service of a target. A router calls it for each route,
+// a balancer for each endpoint, a cache for each key. It must return at once;
+// dials and look-ups belong into Ready or Call.
 type MakeService[T, Req, Rsp any] func(target T) Service[Req, Rsp]
 
-// Func is a function as a Service. It is always ready, and refuses a request
-// whose context is done.
+// Func adapts a function to a Service. It is always ready, and rejects a
+// request whose context has ended.
 type Func[Req, Rsp any] func(ctx context.Context, req Req) (Rsp, error)
 
 // Ready returns nil.
 func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 
-// Call runs f, unless ctx is done.
+// Call runs f, unless ctx has ended.
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if gone(ctx) {
 		var none Rsp
@@ -68,24 +67,23 @@ func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return f(ctx, req)
 }
 
-// Poll says whether svc is ready now, without waiting: nil, an error that
-// matches [ErrNotReady] and may say why, or one that matches [ErrClosed].
+// Poll returns nil if svc is ready now, else an error that matches
+// [ErrNotReady] with the reason, or [ErrClosed]. It does not wait.
 func Poll[Req, Rsp any](svc Service[Req, Rsp]) error {
 	return svc.Ready(polled)
 }
 
-// polled is done before it is ever used: Ready of a ready service returns nil
-// all the same, and Ready of any other returns its cause.
+// polled is a context that has ended. With it, Ready of a ready service returns
+// nil and Ready of any other returns its cause.
 var polled = func() context.Context {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	cancel(ErrNotReady)
 	return ctx
 }()
 
-// readyWhile is Ready of svc, for no longer than life goes on: svc may wait for
-// something else. Whoever calls it looks at life when it returns. What svc hears is
-// not why life ended: that may match [ErrClosed], and what is below may be shared,
-// and is not closed.
+// readyWhile calls Ready of svc until life ends. The caller checks life
+// afterwards. The cause of life is not passed to svc, because it may match
+// [ErrClosed] and services below may be shared and open.
 func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
@@ -99,8 +97,8 @@ func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) 
 	return svc.Ready(until)
 }
 
-// isBare reports whether err is no more than a value: nothing of ours, nor around
-// another. The cause that polled has is one, and does not say why.
+// isBare reports whether err is a plain value that wraps nothing, such as the
+// cause of polled.
 func isBare(err error) bool {
 	_, ours := errors.AsType[*Error](err)
 	return !ours && errors.Unwrap(err) == nil
