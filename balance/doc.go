@@ -1,5 +1,5 @@
-// Package balance spreads requests over the endpoints of a target: the cheapest
-// of those that are ready gets the request.
+// Package balance spreads requests over the endpoints of a target. The cheapest
+// ready endpoint gets the request.
 //
 //	 changes (discover)                     Call
 //	       │                                  │
@@ -7,68 +7,60 @@
 //	┌─ unready ─┐   Ready returns nil   ┌── ready ──┐
 //	│ ○ ○       │ ────────────────────▶ │ ● ● ● ● ● │  looks at all of sixteen,
 //	│ one       │ ◀──────────────────── │           │  or at five of more:
-//	│ goroutine │     Call refused      └───────────┘  the cheapest one
+//	│ goroutine │     Call rejected     └───────────┘  the cheapest one
 //	│ each      │                         │       ▲
 //	└───────────┘             fails more  ▼       │  after a while
 //	                          than others ejected ┘
 //
-// What an endpoint costs is its expected latency times the number of requests
-// that would then be in flight there, divided by its weight. The expected
-// latency is a peak EWMA: it jumps to a latency that is worse at once, comes down
-// slowly as better ones come in, and the older it is, the more it becomes what
-// is usual among the endpoints, so that one that was slow is tried again. Looking
-// at it never changes it. An endpoint of which nothing is known is expected to be
-// as usual, and gets one request, then two, four and eight at a time, until
-// enough is known; and one more whenever those take far longer than is usual.
+// The cost of an endpoint is its expected latency times the number of requests it
+// would then have in flight, divided by its weight. The expected latency is a peak
+// EWMA: it rises at once, falls slowly, and ages towards the median of all
+// endpoints, so that a slow endpoint is tried again. Reading it never changes it.
+// An endpoint without samples counts as usual. It gets one request, then two, four
+// and eight at a time, until its latency is known.
 //
-// [Policy] changes all that: the rule of the pick and the cost, weights and slow
-// start, zones, ejection. SIMULATION.md compares the default with the balancers
-// of others in the situations that tell them apart; go generate
-// ./balance/simulation makes it anew.
+// [Policy] sets the pick, the cost, weights, slow start, zones and outlier
+// detection. SIMULATION.md compares the default with other balancers; go generate
+// ./balance/simulation writes it.
 //
-// A [Balancer] refuses, and never waits: put a layer.Queue above it to wait.
-// An endpoint that refuses a request is taken out of the ready set until its
-// Ready returns, and the request is offered to others; it was not touched, so
-// that this costs no retry budget. A layer.Breaker in the endpoint's stack
-// refuses, too, and so takes its endpoint out, unless fewer than [OutlierDetection].Floor of
-// the endpoints would be left.
+// A [Balancer] rejects and never waits: place a layer.Queue above it. An endpoint
+// that rejects a request leaves the ready set until its Ready returns, and the
+// request goes to another endpoint without charge to a retry budget. A
+// layer.Breaker in the endpoint's stack works by the same rule, unless fewer than
+// MinReady of [OutlierDetection] would be left.
 //
-// A request that is sent again, as a retry or a hedge, goes to an endpoint
-// where it has not been: layer.Retry and layer.Hedge say so in its context.
-// Requests with the same layer.WithAffinity go to the same endpoint where the
-// pick is [ConsistentHash].
+// A retry or hedge goes to an endpoint that the request has not tried, because
+// layer.Retry and layer.Hedge record the endpoints in its context. Requests with
+// the same layer.WithAffinity go to the same endpoint with [ConsistentHash].
 //
-// Statistics follow identity: as long as an endpoint's resolve.ID stays, its
-// estimate and its in-flight count stay, whatever updates come in.
+// An endpoint keeps its statistics as long as its resolve.ID stays the same.
 //
 // # When a response counts
 //
-// The latency of a response is the time to the first byte of its body, or to
-// its end if that comes first ([Policy].Sample); it counts as in flight until its
-// end ([WithCompletion]). A failure counts as slow however quick it was, and from the second
-// in a row the endpoint counts as busy, too. Which responses are failures is for
-// the classifier of the endpoints to say, or for [WithClassifier] in its place. A caller
-// that cancels, or whose deadline passes, says only that the response would have
-// taken at least as long as it waited. The third deadline in a row that an endpoint
-// misses, and each after it, is a failure: see [OutlierDetection].
+// The latency of a response is the time to the first byte of its body, or to its
+// end if that comes first ([Policy].Sample). It is in flight until its end
+// ([WithCompletion]). A failure counts as slow, and from the second in a row the
+// endpoint counts as busy too. The classifier of the endpoints decides about
+// failures, or [WithClassifier] in its place. A canceled request only shows that
+// the latency is at least the time it waited. The third consecutive missed
+// deadline is a failure, and so is each after it: see [OutlierDetection].
 //
-// Connections are balanced like requests: a service whose response is a net.Conn
-// has the latency of its connects with Sample: SampleHeaders, and counts those under way
-// with WithCompletion(layer.AtReturn), or those that are open with
-// Until(tcplayer.UntilClosed).
+// Connections are balanced like requests. For a service that returns a net.Conn,
+// use SampleHeaders for the latency of connects. Use WithCompletion with
+// layer.AtReturn to count connects, or with tcplayer.UntilClosed to count open
+// connections.
 //
 // # Panics
 //
-// A panic of user code in a goroutine of the balancer does not end the process. A
-// Ready that panics means not ready, and is asked again after a pause. A sequence of
-// changes that panics has ended: the last set stays in force, and
-// [Balancer.Describe] shows the error. A metric that panics loses the value.
-// Classifiers, [WithRetryAfter], [WithCompletion] and [CostOf] run in the goroutine of the caller,
-// or in the one that ends the response, and a panic of them goes there.
+// A panic of user code on a goroutine of the balancer does not end the process. A
+// Ready that panics means not ready and is repeated after a pause. After a panic of
+// the sequence of changes the last set stays in force, and [Balancer.Describe] shows
+// the error. Classifiers, [WithRetryAfter], [WithCompletion] and [CostOf] run on the
+// goroutine of the caller, or the one that ends the response, and panic there.
 //
-// # Seeing what it does
+// # Observing a balancer
 //
-// [Balancer.Describe] and [Balancer.Snapshot] show every endpoint with its
-// state, [WithMetrics] writes metrics, and layer.Explain tells for one request which
-// endpoints were looked at, what each would have cost, and why others were out.
+// [Balancer.Describe] and [Balancer.Snapshot] show every endpoint with its state.
+// [WithMetrics] writes metrics. layer.Explain records for one request the examined
+// endpoints, their costs, and why others were not ready.
 package balance

@@ -18,60 +18,56 @@
 //
 //	time         Timeout  ResponseHeaderTimeout  IdleTimeout  DeadlineFromRequest  DeadlineToRequest
 //	admission    Limit  LimitBy  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
-//	failure      Breaker  Gated  Fallback  Reconnect  Switch
-//	again        Retry  Hedge: both pay from a Budget
-//	composition  Router  Cache  Watch  Lazy  Map…  Then  Filter  If
-//	observation  Metrics  Trace  Chaos  Mirror
+//	failure      Breaker  Gated  Fallback  Reconnect  Failover
+//	retries      Retry  Hedge: both withdraw from a Budget
+//	composition  Router  Cache  Reloadable  Lazy  Map…  Then  Filter  If
+//	observation  Metrics  Trace  FaultInjection  Mirror
 //
-// Each says under the same five headings what it admits, what it does to the
-// context, what holds for bodies, which errors it returns and what it costs.
-// None starts a goroutine or does I/O when it is applied; what works in the
-// background takes a context first and ends with it.
+// The documentation of each layer has the headings Admission, Cancellation, Body, Errors
+// and Cost. Applying a layer starts no goroutine and does no I/O. A layer that works in
+// the background takes a context first and ends with it. Constructors panic on invalid
+// policies and nil functions.
 //
 // # Order
 //
-// A client's stack reads, from the outside in:
+// A client's stack, from the outside in:
 //
-//	Timeout   over everything below, the waiting included
-//	Retry     over the queue, whose refusals are not tried again
-//	Queue     the one place where requests wait
-//	Hedge     below the queue: a copy never stands in line
-//	balancer  of package balance; it goes where the request has not been
-//	Breaker   of one endpoint, if it fails as a whole: while it is open, that is not ready
-//	Limit     what one endpoint is given at a time
+//	Timeout   over everything below, waiting included
+//	Retry     above the queue, whose rejections are not retried
+//	Queue     the only place where requests wait
+//	Hedge     below the queue, because a copy must not wait
+//	balancer  of package balance; it avoids endpoints that the request has tried
+//	Breaker   of one endpoint; while it is open, the endpoint is not ready
+//	Limit     requests in flight to one endpoint
 //
-// and a server's Drain, DeadlineFromRequest, Shed, then a limit. Package httplayer has
-// both, and a gateway, as examples that run.
+// A server's stack is Drain, DeadlineFromRequest, Shed and a limit. Package httplayer has
+// examples of both, and of a gateway.
 //
-// # Judgement
+// # Classification
 //
-// A [Classifier] says what an outcome means: one for a stack, shared by Retry,
-// Breaker, Hedge, AdaptiveLimit and Metrics. Who cancelled, was refused or met
-// a fault that [FaultInjection] injected counts against nobody.
+// A [Classifier] returns the class of an outcome. Retry, Breaker, Hedge, AdaptiveLimit and
+// Metrics of a stack share one. Cancellations by the caller, rejections and the faults of
+// [FaultInjection] do not count against a service.
 //
 // # Admission
 //
-// Call admits a request or refuses it, at once and untouched: a refusal
-// matches [ErrNotReady], and whoever gets one may send the same request
-// elsewhere. Only [Queue] waits. A stack with one Queue waits there, in order
-// and for a bounded time; a stack without one sheds load: what a limit, a rate
-// or a queue refuses, a [Retry] above passes on at once. It pauses between tries
-// of what failed, or found no endpoint. Ready is a hint for accept loops,
-// fail-over and balancers, and is never called before each request.
+// Call admits a request or rejects it at once and untouched. A rejection matches
+// [ErrNotReady], and the caller may send the same request elsewhere. Only [Queue] waits,
+// in order and for a bounded time. Without a Queue a stack sheds load: a [Retry] returns the
+// rejections of limits, rates and queues at once. Ready is a hint for accept loops,
+// failover and balancers. Never call it before each request.
 //
 // # Ends
 //
-// A response may be read long after Call returned. A [Completion] says where
-// it ends, so that slots, contexts and measurements are held exactly so long.
-// The default, [AtEnd], knows every response with a Body, *http.Response
-// among them. What a protocol knows beyond that, how a request is sent again, a
-// [Replayer] says.
+// A response may be read long after Call returned. A [Completion] defines its end, until
+// which slots, contexts and measurements are held. The default, [AtEnd], knows every
+// response with a Body, such as *http.Response. A [Replayer] tells a protocol's rules for
+// retries.
 //
 // # Errors
 //
-// An [Error] says which layer decided, for which target and endpoint, why, and
-// how long the request had waited; it passes [errors.Is] and [errors.As]
-// through to its cause.
+// An [Error] has the layer, target, endpoint, reason and waiting time. [errors.Is] and
+// [errors.As] find its cause.
 //
 // # Panics
 //
