@@ -5,6 +5,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
+
 	"github.com/gotower/gotower/layer"
 )
 

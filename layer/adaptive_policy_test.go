@@ -34,12 +34,12 @@ func TestAdaptivePolicy(t *testing.T) {
 		{layer.AdaptivePolicy{Window: time.Microsecond}, "Window is 1µs, must be 1ms to 1m", 0, [2]int{}},
 		{layer.AdaptivePolicy{Window: time.Hour}, "Window is 1h0m0s, must be 1ms to 1m", 0, [2]int{}},
 	} {
-		if err := tt.policy.Validate(); tt.wrong == "" {
-			require.NoError(t, err, "%+v", tt.policy)
-		} else {
+		err := tt.policy.Validate()
+		if tt.wrong != "" {
 			require.EqualError(t, err, "AdaptivePolicy."+tt.wrong)
 			continue
 		}
+		require.NoError(t, err, "%+v", tt.policy)
 		state := layer.Describe(layer.AdaptiveLimit[int, int](tt.policy)(layer.Func[int, int](echo))).State
 		require.Equal(t, tt.limit, state.Get("limit"), "%+v", tt.policy)
 		bounds := [2]int{state.Get("min").(int), state.Get("max").(int)}

@@ -3,13 +3,14 @@ package layer
 import (
 	"context"
 	"fmt"
-	"github.com/gotower/gotower/internal/backoff"
 	"math"
 	"runtime"
 	"sync/atomic"
 	"time"
 
 	"github.com/go-kit/kit/metrics"
+
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/wake"
 )

@@ -143,6 +143,20 @@ func (m *mirror[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return rsp, err
 }
 
+// mirroring is what all services that a Mirror was put on have in common.
+type mirroring[Req, Rsp any] struct {
+	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
+	to     Service[Req, Rsp]
+	edit   Editor[Req, Rsp]
+	policy MirrorPolicy[Req]
+	resend Replayer[Req, Rsp]
+	target string
+
+	inFlight                                 atomic.Int64
+	answered, failed, refused, full, skipped tally
+	last                                     atomic.Pointer[string] // what went wrong last
+}
+
 // fork returns what is sent in place of req; false if that is req, and there
 // will be no copy. A panic is not worth a request.
 func (m *mirroring[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
@@ -172,20 +186,6 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	}
 	n.Children = []Node{to}
 	return n
-}
-
-// mirroring is what all services that a Mirror was put on have in common.
-type mirroring[Req, Rsp any] struct {
-	life   context.Context //nolint:containedctx // the constructor's: copies live as long as it does
-	to     Service[Req, Rsp]
-	edit   Editor[Req, Rsp]
-	policy MirrorPolicy[Req]
-	resend Replayer[Req, Rsp]
-	target string
-
-	inFlight                                 atomic.Int64
-	answered, failed, refused, full, skipped tally
-	last                                     atomic.Pointer[string] // what went wrong last
 }
 
 // wants decides whether a request is to be copied. One that comes while there

@@ -84,9 +84,10 @@ func checkPolicy(p interface{ Validate() error }) {
 
 // checkAtLeast panics if n is below least. what names the argument.
 func checkAtLeast[N int | int64 | float64 | time.Duration](what string, n, least N) {
-	if !(n >= least) { // also if NaN
-		panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least))
+	if n >= least {
+		return
 	}
+	panic(fmt.Sprintf("layer: %s is %v, must be at least %v", what, n, least)) // also for NaN
 }
 
 // keyedShards is into how many parts the state of a layer by key is divided at

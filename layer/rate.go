@@ -7,8 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gotower/gotower/internal/wake"
 	"golang.org/x/time/rate"
+
+	"github.com/gotower/gotower/internal/wake"
 )
 
 // RateLimit admits perSecond requests per second and bursts of up to burst, and

@@ -12,7 +12,7 @@ import (
 // bursts of up to burst, per tenant, client or route.
 //
 // Admission: as RateLimit. Ready is inner's, because the key of the next
-// request is unknown. Buckets of at most keys keys are kept. A new key examines
+// request is unknown. At most that many buckets are kept. A new key examines
 // the next eight places in turn and replaces buckets that are full again, so no
 // key exceeds its rate. If none is free, the new key is rejected. Keys are
 // spread over up to 64 shards by hash.

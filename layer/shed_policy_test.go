@@ -25,12 +25,12 @@ func TestShedPolicy(t *testing.T) {
 		{layer.ShedPolicy{Normal: 0.5, Low: 0.6}, "Low is 0.6, must be at most Normal, 0.5", [3]float64{}},
 		{layer.ShedPolicy{Bulk: 0.8}, "Bulk is 0.8, must be at most Low, 0.75", [3]float64{}},
 	} {
-		if err := tt.policy.Validate(); tt.wrong == "" {
-			require.NoError(t, err, "%+v", tt.policy)
-		} else {
+		err := tt.policy.Validate()
+		if tt.wrong != "" {
 			require.EqualError(t, err, "ShedPolicy."+tt.wrong)
 			continue
 		}
+		require.NoError(t, err, "%+v", tt.policy)
 		r := newShedRig(t, 100)
 		r.svc = layer.Shed[int, *response](tt.policy)(r.svc.(interface {
 			Next() layer.Service[int, *response]

@@ -346,24 +346,6 @@ func (k *StaleResolver) recall(w *kept) (Update, bool) {
 	return w.recall(best), true
 }
 
-// recall makes what is remembered what is in force. The next answer is judged
-// by it, as one that comes after an error.
-func (w *kept) recall(n memo) Update {
-	w.apart, w.waiting = true, true
-	w.lostAt = n.good
-	u := Update{Kind: Replace, Endpoints: slices.Clone(n.endpoints)} // the consumer may do with it what it likes
-	w.force.Apply(u)
-	return u
-}
-
-// good is until when the source confirmed what is in force.
-func (w *kept) good() time.Time {
-	if w.lostAt.IsZero() {
-		return time.Now()
-	}
-	return w.lostAt
-}
-
 // kept is one stream of a Keeper.
 type kept struct {
 	StalePolicy
@@ -383,6 +365,24 @@ type kept struct {
 	err     error     // the last one
 
 	lines []line // for the log, once no lock is held
+}
+
+// recall makes what is remembered what is in force. The next answer is judged
+// by it, as one that comes after an error.
+func (w *kept) recall(n memo) Update {
+	w.apart, w.waiting = true, true
+	w.lostAt = n.good
+	u := Update{Kind: Replace, Endpoints: slices.Clone(n.endpoints)} // the consumer may do with it what it likes
+	w.force.Apply(u)
+	return u
+}
+
+// good is until when the source confirmed what is in force.
+func (w *kept) good() time.Time {
+	if w.lostAt.IsZero() {
+		return time.Now()
+	}
+	return w.lostAt
 }
 
 // line is one of the log.

@@ -7,8 +7,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // BodyTee is what an [layer.Accessor] may have besides, for watchers that ask for

@@ -10,10 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/gotower/gotower/internal/secret"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
-	"google.golang.org/grpc/codes"
 )
 
 // redacted is what is shown for the value of a secret.

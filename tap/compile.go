@@ -7,11 +7,12 @@ import (
 	"net/textproto"
 	"strings"
 
-	"github.com/gotower/gotower/tap/tappb"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // maxConditions bounds what one watcher can make every request pay for.

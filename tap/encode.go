@@ -5,12 +5,13 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/gotower/gotower/tap/tappb"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // wire is a message that is being written, in the order of its fields' numbers

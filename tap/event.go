@@ -6,8 +6,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Event is one thing that happened to one tapped request, or connection. Of

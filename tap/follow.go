@@ -9,13 +9,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
 	streams "github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/tap/tappb"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // Process is one that shows its requests: it serves gotower's tap, see
@@ -76,6 +77,13 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 // errDone ends the following of a process that showed what was asked for.
 var errDone = errors.New("done")
 
+type followOptions struct {
+	rps      int
+	patience time.Duration
+	backoff  backoff.Backoff
+	keepRows RowTTL
+}
+
 // follow watches one process again and again.
 func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota) iter.Seq2[ProcessEvent, error] {
 	open := func(ctx context.Context) iter.Seq2[Event, error] { return o.watch(ctx, p, of, q) }
@@ -131,13 +139,6 @@ type FollowOption interface{ applyFollow(o *followOptions) }
 type followOption func(*followOptions)
 
 func (f followOption) applyFollow(o *followOptions) { f(o) }
-
-type followOptions struct {
-	rps      int
-	patience time.Duration
-	backoff  backoff.Backoff
-	keepRows RowTTL
-}
 
 // WithMaxRPS bounds how many requests a second are asked of processes that have
 // linkerd's tap only, all together; each has an equal share. The default is 100,

@@ -9,15 +9,16 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/tap/match"
-	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/tap/match"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // plain watches a process that has linkerd's tap alone.

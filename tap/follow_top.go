@@ -9,12 +9,13 @@ import (
 	"slices"
 	"time"
 
-	streams "github.com/gotower/gotower/internal/stream"
-	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	streams "github.com/gotower/gotower/internal/stream"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // FollowTop yields the rows of several processes as those of one, every so

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/gotower/gotower/tap/tappb"
 	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // outcome is a condition on how a request ended. All that is set must hold.

@@ -7,12 +7,13 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/tap/tappb"
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc/codes"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // eventOf is the event of a message, as far as this package knows what is in

@@ -12,8 +12,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
@@ -21,6 +19,9 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // droppedTrailer is documented at [Server.Observe].

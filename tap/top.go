@@ -10,12 +10,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 const (

@@ -11,9 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
-	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -173,6 +174,15 @@ func (t *table) add(hash uint64, k *rowKey, authority, route string) *row {
 // fits reports whether there is room for one more row with so many bytes of text.
 func (t *table) fits(text int64) bool { return t.free.Load() > 0 && t.room.Load() >= text }
 
+// rowKey tells rows apart.
+type rowKey struct {
+	source, destination string // pods; "" where the address is the name
+	from, to            netip.Addr
+	method              string // "" by route
+	path                string // by route, the route
+	direction           Direction
+}
+
 func (k *rowKey) text() int64 {
 	return int64(len(k.source) + len(k.destination) + len(k.method) + len(k.path))
 }
@@ -216,15 +226,6 @@ const (
 	// counted in it.
 	gone = 1 << 63
 )
-
-// rowKey tells rows apart.
-type rowKey struct {
-	source, destination string // pods; "" where the address is the name
-	from, to            netip.Addr
-	method              string // "" by route
-	path                string // by route, the route
-	direction           Direction
-}
 
 // row is requests counted. Requests change it at any time; what is at the end
 // belongs to who reads the table.

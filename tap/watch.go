@@ -9,10 +9,11 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/tap/tappb"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/grpc"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/tap/tappb"
 )
 
 // Watch shows the requests of this process that req asks for, until ctx ends or

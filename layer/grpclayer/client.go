@@ -7,13 +7,14 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Client puts a layer around the calls of a client, unary and streams alike:

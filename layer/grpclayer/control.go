@@ -15,6 +15,13 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
 	"github.com/gotower/gotower/internal/backoff"
@@ -22,12 +29,6 @@ import (
 	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/dns"
 	"github.com/gotower/gotower/resolve/static"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/stats"
-	"google.golang.org/grpc/status"
 )
 
 // ControlPlaneConn is a connection to a control plane: a controller's API, which may be

@@ -12,12 +12,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/layer"
 )
 
 // controlLink is one connection: a ClientConn that connects once. Making others

@@ -10,11 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/gotower/gotower/layer"
 )
 
 var errNoReply = errors.New("grpclayer: a layer answered a call with nothing")

@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/grpc/resolver"
+
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
-	"google.golang.org/grpc/resolver"
 )
 
 // NewResolver makes a [resolver.Builder] of gRPC's from r, for [grpc.WithResolvers]. It

@@ -8,12 +8,13 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/layer"
 )
 
 // Server puts a layer in front of the handlers of a server, unary and streams

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"strings"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Code returns the status code that stands for err. What layers say is

@@ -50,6 +50,19 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	return &out, body.await(ctx)
 }
 
+// peekedBody is a body of which the beginning was read ahead, or is being read.
+type peekedBody struct {
+	from, to *http.Response // the one whose body it is, and the one that has this
+
+	pieces chan piece    // what is read ahead; closed when no more of that will come
+	closed chan struct{} // by Close
+	once   sync.Once
+
+	// Of whoever reads.
+	held    []piece
+	fetched bool // of pieces there are none left
+}
+
 // await takes what comes in time, and reports whether that is all.
 func (b *peekedBody) await(ctx context.Context) bool {
 	whole, more := b.take(ctx, nil)
@@ -79,19 +92,6 @@ func (b *peekedBody) take(ctx context.Context, late <-chan time.Time) (whole, mo
 	case <-ctx.Done():
 	}
 	return false, false
-}
-
-// peekedBody is a body of which the beginning was read ahead, or is being read.
-type peekedBody struct {
-	from, to *http.Response // the one whose body it is, and the one that has this
-
-	pieces chan piece    // what is read ahead; closed when no more of that will come
-	closed chan struct{} // by Close
-	once   sync.Once
-
-	// Of whoever reads.
-	held    []piece
-	fetched bool // of pieces there are none left
 }
 
 // piece is what one Read gave.

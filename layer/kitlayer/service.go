@@ -6,6 +6,7 @@ import (
 	"reflect"
 
 	"github.com/go-kit/kit/endpoint"
+
 	"github.com/gotower/gotower/layer"
 )
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
+
 	"github.com/gotower/gotower/internal/left"
 	"github.com/gotower/gotower/layer"
 )

@@ -13,8 +13,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/gotower/gotower/layer"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // TransportProtocol is what a client offers and a server picks in TLS (ALPN) to

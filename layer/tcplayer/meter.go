@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
+
 	"github.com/gotower/gotower/layer"
 )
 

@@ -8,10 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/resolve"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/resolve"
 )
 
 // Resolver watches the EndpointSlices of Services. It is made by [New], safe for

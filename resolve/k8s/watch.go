@@ -8,9 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/resolve"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +19,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/resolve"
 )
 
 const (

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/go-kit/kit/sd"
+
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/resolve"
 )

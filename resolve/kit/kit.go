@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/go-kit/kit/sd"
+
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/resolve"
 )
