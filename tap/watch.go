@@ -212,8 +212,8 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	if !w.pace.take() {
 		return 0, false
 	}
-	// Inside is counted first: whoever sees the watcher full then sees
-	// everybody inside, too.
+	// Inside is counted first, so that a caller that sees the watcher full sees
+	// every request inside, too.
 	w.inside.Add(1)
 	n := w.seen.Add(1)
 	if n > w.limit {
@@ -226,8 +226,10 @@ func (w *watcher) enter() (stream uint64, ok bool) {
 	return n - 1, true
 }
 
+// leave ends a request. Inside is read once more after full, because the last
+// request may enter between the first two conditions.
 func (w *watcher) leave() {
-	if w.inside.Add(-1) == 0 && w.full() {
+	if w.inside.Add(-1) == 0 && w.full() && w.inside.Load() == 0 {
 		w.doneOnce.Do(func() { close(w.done) })
 	}
 }
