@@ -33,14 +33,13 @@ import (
 // on.
 //
 // Errors: a refusal is an [Error] of kind [ErrNotReady]. It says what went
-// wrong last, and when the next attempt is made, also as After. A connect that
-// panics has failed.
+// wrong last, and when the next attempt is made. A connect that panics
+// has failed.
 //
 // Cost: two atomic loads for a request, no allocation. There is a goroutine
 // while an attempt is under way, the wait before it included.
 //
-// The zero Backoff is [DefaultBackoff]; see [Backoff] for what becomes of one
-// that is not valid.
+// The zero Backoff is [DefaultBackoff]. A Backoff that is not valid panics.
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {

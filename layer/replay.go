@@ -315,7 +315,7 @@ type Replay[Req any] interface {
 
 // WithReplayer tells a stack how its protocol sends a request more than once.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
-	check(r != nil, "WithReplayer: nil Resend")
+	check(r != nil, "WithReplayer: nil Replayer")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
 }
 

@@ -41,6 +41,11 @@ func TestControlDefaults(t *testing.T) {
 	assert.NotNil(t, c.Resolver)
 	assert.NotNil(t, c.Log)
 
+	c, err = ControlPlaneConfig{Addr: "web:80", QueueCapacity: -1, FailFast: -1}.checked()
+	require.NoError(t, err)
+	assert.Zero(t, c.QueueCapacity)
+	assert.Zero(t, c.FailFast)
+
 	_, err = NewControlPlaneConn(t.Context(), ControlPlaneConfig{Addr: "web:80", Backoff: layer.Backoff{Min: -1}})
 	require.EqualError(t, err, "grpclayer: control: backoff: min -1ns must be more than 0")
 }

@@ -37,7 +37,7 @@ func (s *secured) closes(t *testing.T) *secured {
 // half lets a part of an answer through.
 func half(t *testing.T, s *secured) {
 	t.Helper()
-	const said = "half of an answer"
+	const said = "half of an answer\n"
 	_, err := io.WriteString(s.far, said)
 	require.NoError(t, err)
 	got := make([]byte, len(said))

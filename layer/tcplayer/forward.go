@@ -46,7 +46,7 @@ func WithIdleTimeout(d time.Duration) ForwardOption {
 //
 // Errors: what to returned; else a [layer.Error] that names the server, says in
 // which direction copying failed, or is of kind [layer.ErrIdleTimeout]. The
-// Traffic is right with an error, too.
+// ByteCount is valid with an error, too.
 //
 // Cost: one goroutine beside that of Call. Between two TCP connections on Linux
 // bytes are moved by the kernel (splice). A nil to panics.

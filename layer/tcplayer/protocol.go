@@ -36,8 +36,8 @@ const preface = "PRI * HTTP/2.0"
 // A request line that is malformed is HTTP/1 too, so that an HTTP server rejects
 // it: one with further blanks, another version, an odd method or, in HTTP/0.9, no
 // version. As opaque bytes it would reach an application whose parser is lenient,
-// with header fields that nothing has checked. A line that has not ended is HTTP/1
-// unless its first two words are no method and target.
+// with header fields that nothing has checked. A line that has not ended is HTTP/1 if it
+// begins with a token: text without line ends waits for the detection timeout.
 func DetectProtocol(first []byte) Protocol {
 	p, _ := protocolOf(first)
 	return p
@@ -58,8 +58,6 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 		return HTTP1, false
 	case !isToken(words[0][0]) || !isPrintable(words[0]):
 		return Opaque, true
-	case !ended && len(words) > 2 && !isTarget(words[1]):
-		return Opaque, true // text that is sent without line ends, whose sender waits
 	case !ended:
 		return HTTP1, false
 	case isRequestLine(words):
@@ -85,12 +83,6 @@ func isRequestLine(words [][]byte) bool {
 		}
 	}
 	return true
-}
-
-// isTarget reports whether word may be the target of a request: a path, "*", a URL
-// or host:port.
-func isTarget(word []byte) bool {
-	return word[0] == '/' || word[0] == '*' || bytes.IndexByte(word, ':') >= 0
 }
 
 // wordsOf splits a line at every byte that a parser is known to take for a blank.

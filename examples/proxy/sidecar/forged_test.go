@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -92,16 +93,23 @@ func TestNobodyForgesAnIdentity(t *testing.T) {
 		" GET / HTTP/1.1":    "400",
 		"GET /\x01 HTTP/1.1": "400",
 		"GET /":              "400",
+		"GET foo HTTP/1.1":   "400",
 		"GET  /" + strings.Repeat("a", 2000) + " HTTP/1.1": "400",
 	} {
-		w := proxied(t, tn.Inbound, app.Addr().String())
-		say(w, line+fields)
-		answer, err := io.ReadAll(w)
-		require.NoError(t, err, "%q", line)
-		require.Contains(t, string(answer), "HTTP/1.", "%q", line)
-		require.Equal(t, status, string(answer[len("HTTP/1.1 "):][:3]), "%q: %s", line, answer)
-		got := app.take()
-		require.NotContains(t, got, "forged", "%q", line)
-		require.Equal(t, status == "200", got != "", "%q", line)
+		for _, split := range []int{0, 1, 11, len(line) - 1} {
+			w := proxied(t, tn.Inbound, app.Addr().String())
+			if split = min(split, len(line)); split > 0 {
+				say(w, line[:split])
+				time.Sleep(5 * time.Millisecond) // the proxy usually reads twice
+			}
+			say(w, line[split:]+fields)
+			answer, err := io.ReadAll(w)
+			require.NoError(t, err, "%q", line)
+			require.Contains(t, string(answer), "HTTP/1.", "%q", line)
+			require.Equal(t, status, string(answer[len("HTTP/1.1 "):][:3]), "%q: %s", line, answer)
+			got := app.take()
+			require.NotContains(t, got, "forged", "%q", line)
+			require.Equal(t, status == "200", got != "", "%q", line)
+		}
 	}
 }
