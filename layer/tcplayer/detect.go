@@ -27,7 +27,7 @@ type Protocols struct {
 // has not ended then, and may be a request line, is HTTP/1. One that the client
 // ends by closing its side is opaque.
 //
-// A client that sends nothing in that time is opaque ([WithSilentProtocol]), because the
+// A client that sends nothing in that time is opaque, because the
 // server may speak first. What it sends later is not looked at, as in linkerd's
 // proxy: HTTP that begins after that time is forwarded as it is, with any identity
 // headers that the client wrote into it. [WithSkipDetect]
@@ -87,10 +87,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	d.meters.record(ctx, start, protocol, err)
 	switch {
 	case err == nil:
-	case ctx.Err() == nil && lateness(err):
-		if len(first) == 0 {
-			protocol = d.silent
-		}
+	case ctx.Err() == nil && lateness(err): // opaque, or an HTTP/1 line that has not ended
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
 		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
@@ -220,7 +217,6 @@ type DetectOption interface{ apply(o *detectOptions) }
 
 type detectOptions struct {
 	timeout time.Duration
-	silent  Protocol
 	skip    func(ctx context.Context, conn net.Conn) bool
 	meters  *detectMeters // nil: nothing is written
 }
@@ -233,12 +229,6 @@ func (f detectOption) apply(o *detectOptions) { f(o) }
 // is 10 s, as in linkerd's proxy; a d of 0 or less means that too.
 func WithDetectTimeout(d time.Duration) DetectOption {
 	return detectOption(func(o *detectOptions) { o.timeout = d })
-}
-
-// WithSilentProtocol is what a client is taken for that says nothing in time, by [Detect].
-// The default is Opaque.
-func WithSilentProtocol(p Protocol) DetectOption {
-	return detectOption(func(o *detectOptions) { o.silent = p })
 }
 
 // WithSkipDetect says of which connections nothing is to be looked at, such as those

@@ -47,7 +47,7 @@ func TestDetectMeasured(t *testing.T) {
 					return ByteCount{}, conn.Close()
 				})
 				measured := WithDetectMetrics(DetectInstruments{Latency: w, Results: instrument{g, "results"}})
-				_, _ = Detect(Protocols{Opaque: end}, measured, WithSilentProtocol(HTTP1)).Call(t.Context(), accepted)
+				_, _ = Detect(Protocols{Opaque: end}, measured).Call(t.Context(), accepted)
 				assert.Equal(t, map[string]int{"results[result " + result + "]": 1}, g.all())
 				assert.Equal(t, 5, g.with, "bound once")
 				assert.Equal(t, []float64{tt.wait}, w.seen)

@@ -119,7 +119,6 @@ func TestDetectSilence(t *testing.T) {
 		"default":  {nil, "opaque: ", 10 * time.Second},
 		"set":      {[]DetectOption{WithDetectTimeout(time.Second)}, "opaque: ", time.Second},
 		"not set":  {[]DetectOption{WithDetectTimeout(-1), WithSkipDetect(nil)}, "opaque: ", 10 * time.Second},
-		"policy":   {[]DetectOption{WithSilentProtocol(HTTP1)}, "one: ", 10 * time.Second},
 		"skipped":  {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return true })}, "opaque: ", 0},
 		"not that": {[]DetectOption{WithSkipDetect(func(context.Context, net.Conn) bool { return false })}, "opaque: ", 10 * time.Second},
 	} {

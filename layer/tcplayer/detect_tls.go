@@ -31,8 +31,7 @@ type TLSServers struct {
 // It looks at up to 8 192 bytes, over several records if need be; TLS of which
 // no name was found by then is passed on. A client that has not said enough
 // after 10 s ([WithDetectTimeout]) is reset. One that then takes as long to shake
-// hands is closed, and so is one that shakes them in vain, which is told why. How
-// its ClientHello reads is in the context of Local and Pass, see [ClientHelloFromContext].
+// hands is closed, and so is one that shakes them in vain, which is told why.
 //
 // Admission: that of the server that is chosen. A refusal leaves the connection
 // open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
@@ -91,23 +90,22 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	case d.skips(ctx, conn):
 		return handOver(ctx, "tls", d.to.Cleartext, conn, conn)
 	}
-	told := func(seen []byte) bool {
-		_, err := ParseClientHello(seen)
+	enough := func(seen []byte) bool {
+		_, err := parseServerName(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, err := look(ctx, conn, glance{most: mostHello, within: d.timeout, enough: told})
-	hello, unsure := ParseClientHello(first)
+	first, next, err := look(ctx, conn, glance{most: mostHello, within: d.timeout, enough: enough})
+	name, incomplete := parseServerName(first)
 	switch {
 	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
 		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
 	case err != nil:
 		return ByteCount{}, d.unheard(conn, "tls", "no ClientHello", err)
-	case errors.Is(unsure, ErrNotTLS):
+	case errors.Is(incomplete, errNotTLS):
 		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
 	}
-	ctx = context.WithValue(ctx, helloKey{}, &hello)
-	if unsure != nil || !d.local(strings.ToLower(hello.ServerName)) {
-		return d.pass(ctx, conn, next, hello.ServerName)
+	if incomplete != nil || !d.local(strings.ToLower(name)) {
+		return d.pass(ctx, conn, next, name)
 	}
 	return d.terminate(ctx, next)
 }
@@ -154,18 +152,6 @@ func (d *detectTLS) Describe() layer.Node {
 	n := d.describe("tls", []string{"local", "pass", "clear"}, d.to.Terminate, d.to.Passthrough, d.to.Cleartext)
 	n.State = layer.State{{Key: "timeout", Value: d.timeout.Round(time.Millisecond)}}
 	return n
-}
-
-type helloKey struct{}
-
-// ClientHelloFromContext returns what the client said by whose TLS connection a [DetectTLS]
-// above came to a decision.
-func ClientHelloFromContext(ctx context.Context) (ClientHello, bool) {
-	hello, ok := ctx.Value(helloKey{}).(*ClientHello)
-	if !ok {
-		return ClientHello{}, false
-	}
-	return *hello, true
 }
 
 // TLSState returns the state of the TLS connection that conn is, or is a wrapper

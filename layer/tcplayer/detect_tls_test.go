@@ -35,20 +35,18 @@ func TestDetectTLS(t *testing.T) {
 	theirs, trust := identity(t, "other.default")
 	ours.NextProtos = []string{"transport.l5d.io/v1"}
 	behind := serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) { // TLS that passed through ends here
-		hello, _ := ClientHelloFromContext(ctx)
-		return named("pass "+hello.ServerName).Call(ctx, tls.Server(conn, theirs))
+		return named("pass").Call(ctx, tls.Server(conn, theirs))
 	})
 	local := serverFunc(func(ctx context.Context, conn net.Conn) (ByteCount, error) {
-		hello, _ := ClientHelloFromContext(ctx)
 		state, ok := TLSState(UntilClosed(ctx, conn, &seen{}))
 		assert.True(t, ok)
-		return named("local "+hello.ServerName+" "+state.NegotiatedProtocol).Call(ctx, conn)
+		return named("local "+state.ServerName+" "+state.NegotiatedProtocol).Call(ctx, conn)
 	})
 	svc := DetectTLS(ours, MatchServerName("WEB.default"), TLSServers{Terminate: local, Passthrough: behind, Cleartext: named("clear")})
 	ways(t, func(t *testing.T, pair func() (*net.TCPConn, net.Conn)) {
 		for want, wrap := range map[string]func(net.Conn) net.Conn{
 			"clear: hello": func(c net.Conn) net.Conn { return c },
-			"pass other.default: hello": func(c net.Conn) net.Conn {
+			"pass: hello": func(c net.Conn) net.Conn {
 				return tls.Client(c, &tls.Config{ServerName: "other.default", RootCAs: trust})
 			},
 			"local Web.Default transport.l5d.io/v1: hello": func(c net.Conn) net.Conn {
@@ -77,8 +75,6 @@ func TestDetectTLS(t *testing.T) {
 		}
 	})
 	_, ok := TLSState(nil)
-	assert.False(t, ok)
-	_, ok = ClientHelloFromContext(t.Context())
 	assert.False(t, ok)
 }
 

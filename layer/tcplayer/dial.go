@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -56,7 +55,7 @@ type Dialer struct {
 	// Refuse, if not nil, says why an address must not be connected to, or nil.
 	// It is asked about the one that would be, with Port in it; if that has a
 	// name in place of an IP address, then about the one that was connected to,
-	// before anything is sent. See [DenyLoopback] and [DenyPorts].
+	// before anything is sent. See [DenyLoopback].
 	Deny func(addr netip.AddrPort) error
 
 	// Dial makes the connection that all the rest is done on. The default is
@@ -233,16 +232,4 @@ func DenyLoopback(addr netip.AddrPort) error {
 		return fmt.Errorf("no connections to the loopback from here: %w", syscall.ECONNREFUSED)
 	}
 	return nil
-}
-
-// DenyPorts is what a [Dialer] is to refuse that must not connect to a port of its
-// own proxy, which would send the connection round for ever. The error matches
-// [ErrLoop].
-func DenyPorts(ports ...uint16) func(addr netip.AddrPort) error {
-	return func(addr netip.AddrPort) error {
-		if slices.Contains(ports, addr.Port()) {
-			return fmt.Errorf("port %d is the proxy's own: %w", addr.Port(), ErrLoop)
-		}
-		return nil
-	}
 }

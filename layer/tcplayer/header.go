@@ -119,19 +119,19 @@ func appendSession(b []byte, kind protowire.Number) []byte {
 	return protowire.AppendVarint(b, 0)
 }
 
-// ErrNoTransportHeader says of first bytes that they do not begin with a
+// errNoTransportHeader says of first bytes that they do not begin with a
 // [TransportHeader].
-var ErrNoTransportHeader = errors.New("no transport header")
+var errNoTransportHeader = errors.New("no transport header")
 
-// ParseTransportHeader reads the header that first begins with, and says how many
+// parseTransportHeader reads the header that first begins with, and says how many
 // bytes that is. The error is [io.ErrUnexpectedEOF] if more is needed to tell,
-// [ErrNoTransportHeader] for anything that does not begin as a header does, and
+// [errNoTransportHeader] for anything that does not begin as a header does, and
 // another one for a header that is wrong: longer than 64 KiB, not protobuf,
 // without a port from 1 to 65535, or with a name that is none in DNS. It does not
 // keep first.
-func ParseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
+func parseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
 	if !begins(first, headerPreface) {
-		return TransportHeader{}, 0, ErrNoTransportHeader
+		return TransportHeader{}, 0, errNoTransportHeader
 	}
 	if len(first) < headerFixed {
 		return TransportHeader{}, 0, io.ErrUnexpectedEOF
@@ -203,17 +203,17 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 		return handOver(ctx, "transport", d.to.None, conn, conn)
 	}
 	told := func(seen []byte) bool {
-		_, _, err := ParseTransportHeader(seen)
+		_, _, err := parseTransportHeader(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
 	first, next, err := look(ctx, conn, glance{most: headerFixed + mostHeader, within: d.timeout, enough: told})
-	h, size, wrong := ParseTransportHeader(first)
+	h, size, wrong := parseTransportHeader(first)
 	switch {
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case err != nil:
 		return ByteCount{}, d.unheard(conn, "transport", "no header", err)
-	case errors.Is(wrong, ErrNoTransportHeader):
+	case errors.Is(wrong, errNoTransportHeader):
 		return handOver(ctx, "transport", d.to.None, conn, next)
 	case wrong == nil:
 		_, wrong = io.ReadFull(next, make([]byte, size))

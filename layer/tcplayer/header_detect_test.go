@@ -250,7 +250,7 @@ func BenchmarkDetectTransport(b *testing.B) {
 	b.Run("parse", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, _, err := ParseTransportHeader(header); err != nil {
+			if _, _, err := parseTransportHeader(header); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -105,12 +105,12 @@ func TestTransportHeaderRoundTrip(t *testing.T) {
 		h := headers().Draw(t, "header")
 		wire := h.AppendTo([]byte("before"))[len("before"):]
 		require.Equal(t, prefaced(o.marshal(t, h)), wire)
-		got, size, err := ParseTransportHeader(append(slices.Clip(wire), "12345"...))
+		got, size, err := parseTransportHeader(append(slices.Clip(wire), "12345"...))
 		require.NoError(t, err)
 		require.Equal(t, h, got)
 		require.Equal(t, len(wire), size)
 		for n := range wire {
-			_, _, err := ParseTransportHeader(wire[:n])
+			_, _, err := parseTransportHeader(wire[:n])
 			require.ErrorIs(t, err, io.ErrUnexpectedEOF, n)
 		}
 	})
@@ -125,9 +125,9 @@ func TestParseTransportHeaderErrors(t *testing.T) {
 	o := newOracle(t)
 	valid := o.marshal(t, TransportHeader{Port: 1})
 	for said, want := range map[string]string{
-		"GET / HTTP/1.1\r\n":      ErrNoTransportHeader.Error(),
-		"transport.l5d.io/v2\r\n": ErrNoTransportHeader.Error(),
-		"x":                       ErrNoTransportHeader.Error(),
+		"GET / HTTP/1.1\r\n":      errNoTransportHeader.Error(),
+		"transport.l5d.io/v2\r\n": errNoTransportHeader.Error(),
+		"x":                       errNoTransportHeader.Error(),
 		"":                        io.ErrUnexpectedEOF.Error(),
 		"transport.l5d.io/v1\r\n\r\n\x00\x00\x00":                                io.ErrUnexpectedEOF.Error(),
 		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x00":                            io.ErrUnexpectedEOF.Error(),
@@ -146,7 +146,7 @@ func TestParseTransportHeaderErrors(t *testing.T) {
 		string(prefaced(append(valid, "\x12\x01-"...))):                          `transport header: the transport header's "-" is no name in DNS`,
 		string(prefaced(append(valid, "\x12\x02\xff\xff"...))):                   "transport header: the name is not UTF-8",
 	} {
-		_, _, err := ParseTransportHeader([]byte(said))
+		_, _, err := parseTransportHeader([]byte(said))
 		require.EqualError(t, err, want, "%q", said)
 		assert.Equal(t, want == io.ErrUnexpectedEOF.Error(), errors.Is(err, io.ErrUnexpectedEOF), "%q: is there more to come?", said)
 	}
@@ -157,7 +157,7 @@ func TestParseTransportHeaderPassesOver(t *testing.T) {
 	message := "\x08\x01" + "\x1a\x02\x0a\x00" + // port 1, HTTP/1
 		"\x22\x03abc" + "\x2d\x00\x00\x00\x00" + "\x33\x08\x01\x34" + // bytes, fixed32, a group
 		"\x08\x02" + "\x1a\x02\x12\x00" + "\x1a\x02\x1a\x00" // port 2, HTTP/2, a protocol of the future
-	h, size, err := ParseTransportHeader(prefaced([]byte(message)))
+	h, size, err := parseTransportHeader(prefaced([]byte(message)))
 	require.NoError(t, err)
 	assert.Equal(t, TransportHeader{Port: 2, Protocol: HTTP2}, h)
 	assert.Equal(t, headerFixed+len(message), size)
@@ -173,7 +173,7 @@ func FuzzParseTransportHeader(f *testing.F) {
 	f.Add(prefaced([]byte("\x08\x01\x12\x01\xff\x12\x01a")))    // a name that is not UTF-8, and then one that is
 	f.Add(prefaced([]byte("\x08\x01\xf0\xf0\xf0\xf0\x30\x00"))) // a field number of more than 29 bits
 	f.Fuzz(func(t *testing.T, said []byte) {
-		h, size, err := ParseTransportHeader(said)
+		h, size, err := parseTransportHeader(said)
 		if err != nil {
 			require.Zero(t, h)
 			require.Zero(t, size)
@@ -182,9 +182,9 @@ func FuzzParseTransportHeader(f *testing.F) {
 			return
 		}
 		require.NoError(t, h.Validate())
-		_, _, short := ParseTransportHeader(said[:size-1])
+		_, _, short := parseTransportHeader(said[:size-1])
 		require.ErrorIs(t, short, io.ErrUnexpectedEOF)
-		again, _, err := ParseTransportHeader(h.AppendTo(nil))
+		again, _, err := parseTransportHeader(h.AppendTo(nil))
 		require.NoError(t, err)
 		require.Equal(t, h, again)
 		port, name, p, err := o.unmarshal(said[headerFixed:size])

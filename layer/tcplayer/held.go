@@ -229,13 +229,13 @@ func (h *held) WriteTo(w io.Writer) (n int64, err error) {
 	if !h.heard.Load() {
 		// The time of the first byte is the one thing that a copy in the
 		// kernel hides and that an observer cannot do without.
-		ok, more, err := awaitFirst(h.Conn)
+		ok, _, err := peek(unmetered(h.Conn), oneByte)
 		switch {
-		case err != nil:
-			return 0, h.failed(err)
-		case ok && !more:
+		case errors.Is(err, io.EOF):
 			h.heardEnd()
 			return 0, nil
+		case err != nil:
+			return 0, h.failed(err)
 		case ok:
 			told = 1
 			h.data(1)
@@ -252,6 +252,10 @@ func (h *held) WriteTo(w io.Writer) (n int64, err error) {
 	}
 	return n + rest, h.why(err)
 }
+
+// oneByte waits for the first byte. Reading it would be slower, because the
+// kernel copies whole pages only while nothing is missing from the first one.
+var oneByte = glance{most: 1, enough: func([]byte) bool { return true }}
 
 // firstRead is how much writeFirst reads.
 const firstRead = 1 << 10

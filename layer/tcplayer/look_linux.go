@@ -20,7 +20,7 @@ func peek(conn net.Conn, g glance) (ok bool, seen []byte, err error) {
 	if err != nil {
 		return true, nil, err
 	}
-	p := peeking{glance: g, buf: make([]byte, min(g.most, firstPeek))}
+	p := peeking{glance: g, conn: tcp, buf: make([]byte, min(g.most, firstPeek))}
 	if err := raw.Read(p.once); err != nil {
 		return true, p.seen, err
 	}
@@ -30,6 +30,7 @@ func peek(conn net.Conn, g glance) (ok bool, seen []byte, err error) {
 // peeking is a look that is under way.
 type peeking struct {
 	glance
+	conn      net.Conn
 	buf, seen []byte
 	err       error
 }
@@ -44,7 +45,7 @@ func (p *peeking) once(fd uintptr) (done bool) {
 		case errors.Is(err, unix.EAGAIN):
 			return false
 		case err != nil:
-			p.err = &net.OpError{Op: "read", Net: "tcp", Err: err}
+			p.err = &net.OpError{Op: "read", Net: "tcp", Source: p.conn.LocalAddr(), Addr: p.conn.RemoteAddr(), Err: err}
 			return true
 		case n == 0:
 			p.err = io.EOF

@@ -125,42 +125,8 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapService is the layer that counts connections which are made here: its peer is who
-// accepted them.
-//
-// Admission: none of its own; Ready is forwarded. Only a connection that was made
-// counts.
-//
-// Cancellation: the context is passed as it is.
-//
-// Body: a connection counts as open until its holder closes it.
-//
-// Errors: passed as they are.
-//
-// Cost: one allocation, and the instruments.
-func (m *Meter) WrapService(next Service) Service {
-	notNil(next)
-	return &meteredService{next, m}
-}
-
-type meteredService struct {
-	Service
-	meter *Meter
-}
-
-func (s *meteredService) Call(ctx context.Context, req Request) (net.Conn, error) {
-	conn, err := s.Service.Call(ctx, req)
-	if err != nil || conn == nil {
-		return conn, err
-	}
-	return s.meter.Conn(conn), nil
-}
-
-func (s *meteredService) Next() Service { return s.Service }
-
-func (s *meteredService) Describe() layer.Node { return layer.Node{Name: "meter"} }
-
-// WrapDial is Made for a dialler, as the WithDialContext of a [Dialer].
+// WrapDial returns dial with its connections counted. Use it as the argument of
+// [WithDialContext] or as the Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -297,23 +297,21 @@ func TestMeterLayers(t *testing.T) {
 	assert.Zero(t, g.of("open"), "what is left open is over, too")
 
 	g = newGauges()
-	made := g.meter().WrapService(to(accepted))
-	conn, err := made.Call(t.Context(), Request{})
+	dial := func(conn net.Conn, err error) func(context.Context, string, string) (net.Conn, error) {
+		return g.meter().WrapDial(func(context.Context, string, string) (net.Conn, error) { return conn, err })
+	}
+	conn, err := dial(accepted, nil)(t.Context(), "tcp", addr)
 	require.NoError(t, err)
 	assert.Equal(t, 1, g.of("open"))
 	conn.Close()
 	why := errors.New("no way")
-	failing := layer.Func[Request, net.Conn](func(context.Context, Request) (net.Conn, error) { return nil, why })
-	_, err = g.meter().WrapService(failing).Call(t.Context(), Request{})
-	require.ErrorIs(t, err, why)
-	_, err = g.meter().WrapDial(func(context.Context, string, string) (net.Conn, error) { return nil, why })(t.Context(), "tcp", addr)
+	_, err = dial(nil, why)(t.Context(), "tcp", addr)
 	require.ErrorIs(t, err, why)
 	assert.Equal(t, map[string]int{"opened": 1, "closed[errno ]": 1}, g.all())
 
 	mock := &layertest.Mock[net.Conn, ByteCount]{}
 	assert.Equal(t, "meter\nlayertest.Mock\n", layer.Describe(m.WrapServer(mock)).String())
 	require.ErrorIs(t, layer.Poll(m.WrapServer(mock)), layer.ErrNotReady)
-	assert.Equal(t, "meter\nlayer.Func\n", layer.Describe(made).String())
 }
 
 // What is counted can be looked at as what is not: its bytes, and what it is.
@@ -376,7 +374,7 @@ func TestMeterConforms(t *testing.T) {
 				return conn, err
 			}
 			live, end := context.WithCancel(ctx)
-			return &endable[Request, net.Conn]{NewMeter(Instruments{}).WrapService(h.endpoint(live, dial)), h, end}
+			return &endable[Request, net.Conn]{h.endpoint(live, NewMeter(Instruments{}).WrapDial(dial)), h, end}
 		},
 		Request: func(int) Request { return Request{} },
 		Fill:    func(s Service) func() { return fill(s.(svc).home, s, Request{}) },

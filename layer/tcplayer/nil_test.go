@@ -26,7 +26,6 @@ func TestInvalidArguments(t *testing.T) {
 		"Transparent, from": {"tcplayer: nil origin", func() { Transparent(nil, holding(), nil) }},
 		"Fixed":             {"tcplayer: invalid fixed destination", func() { FixedDst(netip.AddrPort{}) }},
 		"Accepted":          {"tcplayer: nil service", func() { meter.WrapServer(nil) }},
-		"Made":              {"tcplayer: nil service", func() { meter.WrapService(nil) }},
 		"Dialled":           {"tcplayer: nil dial function", func() { meter.WrapDial(nil) }},
 		"WithDialContext":   {"tcplayer: nil dial function", func() { WithDialContext(nil) }},
 		"Failures":          {"tcplayer: nil report function", func() { OnError(nil) }},

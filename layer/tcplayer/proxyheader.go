@@ -3,6 +3,7 @@ package tcplayer
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -105,8 +106,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	if command != proxyV2Local && command != proxyV2Proxy {
 		return proxyHeader{}, fmt.Errorf("version and command %#02x", command)
 	}
-	body := octets{rest: b[len(proxyV2)+2:]}
-	length := body.number(2)
+	length := int(binary.BigEndian.Uint16(b[len(proxyV2)+2:]))
 	h := proxyHeader{size: proxyV2Fixed + length}
 	if h.size > mostProxyHeader {
 		return proxyHeader{}, fmt.Errorf("a header of %d bytes, more than %d", h.size, mostProxyHeader)
@@ -114,37 +114,32 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	if len(b) < h.size {
 		return proxyHeader{}, io.ErrUnexpectedEOF
 	}
-	body.rest = body.rest[:length]
 	if command == proxyV2Local {
 		return h, nil
 	}
+	body := b[proxyV2Fixed:h.size]
 	switch family {
 	case proxyV2Unspec, proxyV2Unix:
 		return h, nil
 	case proxyV2TCP4:
-		h.client, h.server = body.pair(4)
+		return h.withAddresses(body, net.IPv4len)
 	case proxyV2TCP6:
-		h.client, h.server = body.pair(16)
-	default:
-		return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
+		return h.withAddresses(body, net.IPv6len)
 	}
-	if body.short {
-		return proxyHeader{}, fmt.Errorf("%d bytes are too short for its addresses", length)
+	return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
+}
+
+// withAddresses reads two addresses of that many bytes, and then two ports.
+func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
+	if len(body) < 2*width+4 {
+		return proxyHeader{}, fmt.Errorf("%d bytes are too short for its addresses", len(body))
 	}
+	client, _ := netip.AddrFromSlice(body[:width])
+	server, _ := netip.AddrFromSlice(body[width : 2*width])
+	ports := body[2*width:]
+	h.client = netip.AddrPortFrom(client.Unmap(), binary.BigEndian.Uint16(ports))
+	h.server = netip.AddrPortFrom(server.Unmap(), binary.BigEndian.Uint16(ports[2:]))
 	return h, nil
-}
-
-// pair takes two addresses of that width, and then two ports.
-func (o *octets) pair(width int) (client, server netip.AddrPort) {
-	from, to := o.address(width), o.address(width)
-	client = netip.AddrPortFrom(from, uint16(o.number(2)))
-	server = netip.AddrPortFrom(to, uint16(o.number(2)))
-	return client, server
-}
-
-func (o *octets) address(width int) netip.Addr {
-	ip, _ := netip.AddrFromSlice(o.take(width))
-	return ip.Unmap()
 }
 
 const (

@@ -121,10 +121,10 @@ func forwardTraced(t *testing.T, to string) {
 		end()
 	}()
 	metered := func(s Server) Server { return s }
-	connect := Service(NewEndpoint(ctx, to))
+	connect := NewEndpoint(ctx, to)
 	if os.Getenv(tracedHow) == "metered" {
 		m := NewMeter(Instruments{})
-		metered, connect = m.WrapServer, m.WrapService(connect)
+		metered, connect = m.WrapServer, NewEndpoint(ctx, to, WithDialContext(m.WrapDial(new(net.Dialer).DialContext)))
 	}
 	forward := Forward(connect)
 	detect := DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: metered(Detect(Protocols{Opaque: forward}))})
