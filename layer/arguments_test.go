@@ -45,7 +45,7 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		},
 		"layer: WithClassifier: nil Classifier":    func() { layer.WithClassifier[string](nil) },
 		"layer: WithCompletion: nil Completion":    func() { layer.WithCompletion[string](nil) },
-		"layer: WithReplayer: nil Replayer":          func() { layer.WithReplayer[string, string](nil) },
+		"layer: WithReplayer: nil Replayer":        func() { layer.WithReplayer[string, string](nil) },
 		"layer: MapRequest: nil function":          func() { layer.MapRequest[string, string](nil) },
 		"layer: MapResponse: nil function":         func() { layer.MapResponse[string, string](nil) },
 		"layer: MapErr: nil function":              func() { layer.MapErr[string, string](nil) },

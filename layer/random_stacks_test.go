@@ -218,7 +218,7 @@ func (s *randomStack) grow() {
 			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
 			func() randomS { return st.With("by", layer.LimitBy[int, randomQ, randomR](parity, 2)) },
 			func() randomS {
-				return st.With("switch", func(next randomV) randomV {
+				return st.With("failover", func(next randomV) randomV {
 					return layer.Failover[randomQ, randomR](next, leaf, s.ms(100))
 				})
 			},

@@ -49,7 +49,7 @@ func shipped() map[string]Layer {
 		"hedge":     same(layer.Hedge[Q, R](layer.HedgePolicy[Q]{MinDelay: far, MaxDelay: far})),
 		"fallback":  same(layer.Fallback(layer.FallbackPolicy[Q, R]{Handle: handOn})),
 		"reconnect": {OutlivesInner: true, New: connected},
-		"switch":    same(func(next S) S { return layer.Failover(next, closed(), time.Second) }),
+		"failover":  same(func(next S) S { return layer.Failover(next, closed(), time.Second) }),
 		"watch":     {OutlivesInner: true, New: watched},
 		"lazy":      same(func(next S) S { return layer.Lazy(func() (S, error) { return next, nil }) }),
 		"cache":     {OutlivesInner: true, New: cached}, // the next may be open

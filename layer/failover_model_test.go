@@ -10,9 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// switchModel says in the plainest way who is to serve: the answers of primary
-// are all that can be known of it.
-type switchModel struct {
+// failoverModel decides which service serves a request.
+type failoverModel struct {
 	after     time.Duration
 	ready     bool
 	unready   bool // the last answer was no
@@ -20,7 +19,7 @@ type switchModel struct {
 	fallbacks bool
 }
 
-func (m *switchModel) call(now time.Time) string {
+func (m *failoverModel) call(now time.Time) string {
 	switch {
 	case m.ready:
 		m.unready = false
@@ -34,15 +33,14 @@ func (m *switchModel) call(now time.Time) string {
 	return "fallback"
 }
 
-// Whatever happens to the two, each request goes where the model says.
-func TestSwitchModel(t *testing.T) {
+func TestFailoverModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		after := time.Duration(rapid.IntRange(0, 5).Draw(rt, "after")) * time.Second
 		steps := rapid.SliceOfN(rapid.IntRange(0, 9), 1, 60).Draw(rt, "steps")
 		synctest.Test(t, func(t *testing.T) {
-			primary, fallback := switchSays("primary", true), switchSays("fallback", true)
+			primary, fallback := failoverMock("primary", true), failoverMock("fallback", true)
 			svc := layer.Failover[string, string](primary, fallback, after)
-			m := &switchModel{after: after, ready: true, fallbacks: true}
+			m := &failoverModel{after: after, ready: true, fallbacks: true}
 			for i, step := range steps {
 				switch step {
 				case 0:
@@ -66,7 +64,7 @@ func TestSwitchModel(t *testing.T) {
 					}
 				default:
 					want := m.call(time.Now())
-					if got := switchTo(t, svc); got != want {
+					if got := failoverTo(t, svc); got != want {
 						rt.Fatalf("step %d: %s, want %s", i, got, want)
 					}
 				}

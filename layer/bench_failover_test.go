@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-func BenchmarkSwitch(b *testing.B) {
+func BenchmarkFailover(b *testing.B) {
 	leaf := layer.Func[int, int](echo)
 	none := layer.Limit[int, int](0)(leaf)
 	b.Run("primary", func(b *testing.B) { call(b, layer.Failover[int, int](leaf, none, time.Minute)) })

@@ -9,9 +9,9 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// The kit's service stands once in each of the two places; in the other one is
-// what is never ready, or has closed.
-func TestSwitchConforms(t *testing.T) {
+// The service of the kit takes each of the two places. The other service is
+// closed, because Ready polls a fallback of an open primary.
+func TestFailoverConforms(t *testing.T) {
 	closed := layertest.NewMock[mapKitRequest, mapKitResponse]()
 	closed.Close()
 	type service = layer.Service[mapKitRequest, mapKitResponse]
@@ -22,12 +22,7 @@ func TestSwitchConforms(t *testing.T) {
 		"primary, no patience": {Transparent: true, Layer: func(next service) service {
 			return layer.Failover(next, service(closed), 0)
 		}},
-		// A limit of nothing is not ready, and not closed: nor is the switch,
-		// when its fall-back has closed.
-		"fall-back": {OutlivesInner: true, Layer: func(next service) service {
-			return layer.Failover(layer.Limit[mapKitRequest, mapKitResponse](0)(next), next, 0)
-		}},
-		"fall-back of what has closed": {Layer: func(next service) service {
+		"fallback of a closed primary": {Layer: func(next service) service {
 			return layer.Failover(service(closed), next, time.Minute)
 		}},
 		"both": {Layer: func(next service) service { return layer.Failover(next, next, 0) }},
