@@ -54,7 +54,7 @@ func (l level) now() float64 {
 	return l.last
 }
 
-func TestQueueIsMeasured(t *testing.T) {
+func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, waits := level{new(shared)}, new(shared)
 		refused := byLabel{}
@@ -78,17 +78,17 @@ func TestQueueIsMeasured(t *testing.T) {
 		send(10 * time.Second) // of these, either may get the slot
 		require.EqualValues(t, 2, waiting.now())
 		send(0)
-		require.ErrorIs(t, <-results, layer.ErrNotReady, "the line is full")
+		require.ErrorIs(t, <-results, layer.ErrNotReady, "the queue is full")
 
 		require.NoError(t, <-results)
 		synctest.Wait()
 		require.EqualValues(t, 1, waiting.now())
 		require.ErrorIs(t, <-results, layer.ErrFailFast)
 		assert.Zero(t, waiting.now())
-		assert.EqualValues(t, 2, *refused["queue"], "one found it full, one waited in vain")
+		assert.EqualValues(t, 2, *refused["queue"], "one found it full, one timed out")
 		assert.EqualValues(t, 2, layer.Describe(svc).State.Get("refused"))
 		require.NoError(t, <-results)
 		synctest.Wait()
-		assert.Equal(t, []float64{5000, 3000}, waits.all(), "told when it is known what came of the wait")
+		assert.Equal(t, []float64{3000, 5000}, waits.all())
 	})
 }

