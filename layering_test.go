@@ -119,7 +119,7 @@ func within(name, folder string) bool {
 func TestLayeringRejects(t *testing.T) {
 	for _, tt := range []struct{ pkg, imported, rule string }{
 		{"layer", "layer/layertest", ""},
-		{"layer/httplayer", "internal/wake", ""},
+		{"layer/httplayer", "internal/notify", ""},
 		{"layer/httplayer", "net/http/httptrace", ""},
 		{"layer/layertest", "github.com/stretchr/testify/require", ""},
 		{"tap/view", "net/http", ""},
@@ -141,7 +141,7 @@ func TestLayeringRejects(t *testing.T) {
 		{"discover", "balance", "discover imports nothing of ours but discover, layer, resolve, internal"},
 		{"tap", "resolve", "tap imports nothing of ours but tap, layer, internal"},
 		{"profiles", "balance", "profiles imports nothing of ours but profiles, layer, internal"},
-		{"internal/wake", "layer", "internal imports nothing of ours but internal"},
+		{"internal/notify", "layer", "internal imports nothing of ours but internal"},
 		{"balance", "examples/demo", "balance imports nothing of ours but balance, layer, resolve, discover, internal"},
 		{"", "layer", "a folder without arrows imports nothing of ours"},
 		{"newcomer", "layer", "a folder without arrows imports nothing of ours"},

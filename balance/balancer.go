@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -62,7 +62,7 @@ type Balancer[Req, Rsp any] struct {
 	zone     string
 	ctx      context.Context //nolint:containedctx // the parent of every wait for an endpoint
 
-	changed wake.Broadcast // an endpoint became ready, or all ended
+	changed notify.Broadcast // an endpoint became ready, or all ended
 
 	mu       sync.Mutex
 	nodes    map[resolve.ID]*node[Req, Rsp]
@@ -191,7 +191,7 @@ func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
 		return none, &layer.Error{
 			Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
-			Reason: left.Why(ctx), Err: context.Cause(ctx),
+			Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
 		}
 	}
 	var last error

@@ -115,7 +115,7 @@ func TestCallerWhoHasGone(t *testing.T) {
 		err := p.send(ctx)
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.ErrorIs(t, err, left)
-		require.EqualError(t, err, "balance web: not ready: the caller has gone: left")
+		require.EqualError(t, err, "balance web: not ready: canceled by the caller: left")
 		require.Zero(t, ss[0].calls.Load())
 	})
 }
@@ -242,7 +242,7 @@ func TestRefusalOfACallerWhoLeft(t *testing.T) {
 		p.add(ss...)
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
-		refusal := &layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "the caller has gone"}
+		refusal := &layer.Error{Layer: "queue", Kind: layer.ErrNotReady, Reason: "canceled by the caller"}
 		for _, s := range ss {
 			s.serve = func(context.Context, string) (*response, error) { leave(); return nil, refusal }
 		}
@@ -271,7 +271,7 @@ func TestKindOfARefusalOfACallerWhoLeft(t *testing.T) {
 				var said *layer.Error
 				require.ErrorAs(t, err, &said)
 				require.Equal(t, "balance", said.Layer)
-				require.ErrorContains(t, err, "the caller has gone")
+				require.ErrorContains(t, err, "canceled by the caller")
 				require.ErrorContains(t, err, "shut")
 				require.EqualValues(t, 1, ss[0].calls.Load()+ss[1].calls.Load())
 			})

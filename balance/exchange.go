@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -246,7 +246,7 @@ func (b *Balancer[Req, Rsp]) whenLeft(ctx context.Context, refusal error) error 
 		return refusal
 	}
 	return &layer.Error{
-		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: said{refusal},
+		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: said{refusal},
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -38,7 +38,7 @@ type server struct {
 	serve   func(ctx context.Context, req string) (*response, error) // nil: answers at once
 	isOpen  atomic.Bool
 	gone    atomic.Bool
-	moved   wake.Broadcast
+	moved   notify.Broadcast
 	calls   atomic.Int64
 	refused atomic.Int64
 	asked   atomic.Int64 // how often Ready was called

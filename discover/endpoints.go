@@ -7,7 +7,7 @@ import (
 	"iter"
 
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/uses"
+	"github.com/gotower/gotower/internal/refcount"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -109,7 +109,7 @@ func isFinal(err error) bool { return errors.Is(err, resolve.ErrUnresolvable) }
 // counted is a service whose responses count as open until they ended. Its
 // context ends once it is retired and nothing is open.
 type counted[Req, Rsp any] struct {
-	uses.Count
+	refcount.Count
 	inner    layer.Service[Req, Rsp]
 	complete layer.Completion[Rsp]
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
@@ -108,7 +108,7 @@ type fake struct {
 	mu     sync.Mutex
 
 	shut, closed atomic.Bool // for Ready alone
-	moved        wake.Broadcast
+	moved        notify.Broadcast
 }
 
 func (f *fake) open()  { f.shut.Store(false); f.moved.Wake() }

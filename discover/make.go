@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
@@ -153,7 +153,7 @@ func (m *member[Req, Rsp]) ready(ctx context.Context) error {
 func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if ctx.Err() != nil {
-		return none, m.refuse(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
+		return none, m.refuse(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	if !m.Begin() {
 		return none, m.gone()

@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 )
 
 // AdaptivePolicy bounds what [AdaptiveLimit] finds. The zero value of a field
@@ -154,7 +154,7 @@ type adaptiveLimit[Req, Rsp any] struct {
 	options[Rsp]
 	gate    *adaptiveGate
 	born    time.Time
-	freed   wake.Broadcast
+	freed   notify.Broadcast
 	full    atomic.Pointer[Error] // shared by every refusal at one limit
 	refused tally
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/go-kit/kit/metrics"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 )
 
 // BreakerPolicy says when a [Breaker] trips, and when it tries again. Its
@@ -142,7 +142,7 @@ type breaker[Req, Rsp any] struct {
 	options[Rsp]
 	policy  BreakerPolicy
 	now     atomic.Pointer[breakerPeriod]
-	changed wake.Broadcast
+	changed notify.Broadcast
 	trips   tally
 	refused tally
 	tripped *breakerGauge

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/uses"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/refcount"
 )
 
 // Cache keeps one service per key. A service is made at its first use, shared
@@ -47,10 +47,10 @@ type Cache[K comparable, Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of every service's own
 	seed   maphash.Seed
 
-	keys    atomic.Int64   // taken, those in the making included
-	swept   atomic.Int64   // how often the sweeper has looked
-	freed   wake.Broadcast // of keys, swept and ctx
-	refused tally          // for want of room
+	keys    atomic.Int64     // taken, those in the making included
+	swept   atomic.Int64     // how often the sweeper has looked
+	freed   notify.Broadcast // of keys, swept and ctx
+	refused tally            // for want of room
 	shards  [64]cacheShard[K, Req, Rsp]
 }
 
@@ -356,7 +356,7 @@ func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 // cacheLife is a service with a life: its responses count as open until they
 // ended, and its context ends once it is retired and nothing is open.
 type cacheLife[Req, Rsp any] struct {
-	uses.Count
+	refcount.Count
 	options *options[Rsp]
 }
 

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // Drain counts open requests for d and rejects new ones once d drains. Place it
@@ -105,7 +105,7 @@ type Drainer struct {
 	// both in one word, a request that is counted before the sign is seen is
 	// one that Drain waits for, and there is no other.
 	state atomic.Int64
-	empty wake.Broadcast
+	empty notify.Broadcast
 
 	once  sync.Once
 	begun context.Context //nolint:containedctx // not a request's: it ends when draining begins, and ends waits in Ready

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 )
 
@@ -159,5 +159,5 @@ func RetryAfter(err error) (time.Duration, bool) {
 
 // refuseDone returns the rejection of a request whose context has ended.
 func refuseDone(ctx context.Context, layer, target string) error {
-	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }

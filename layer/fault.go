@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // FaultPolicy configures [FaultInjection]: which requests, which fault, and for
@@ -156,7 +156,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 		if err := c.policy.Kill.sleep(ctx, min(d, c.life.left())); err != nil {
 			return rsp, &Error{
 				Layer: "chaos", Target: c.target, Kind: ErrInjected,
-				Reason: "the caller has gone during the delay", Waited: time.Since(start), Err: err,
+				Reason: "canceled by the caller during the delay", Waited: time.Since(start), Err: err,
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func (c *chaos[Req, Rsp]) Describe() Node {
 // is safe for concurrent use.
 type KillSwitch struct {
 	thrown atomic.Bool
-	ended  wake.Broadcast
+	ended  notify.Broadcast
 }
 
 // Stop ends it. Throwing twice is throwing once.

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // Gate lets requests through or not, as somebody else decides: a health check,
@@ -16,7 +16,7 @@ import (
 // atomic load.
 type Gate struct {
 	now     atomic.Pointer[gatePeriod] // nil: open, and never changed
-	changed wake.Broadcast
+	changed notify.Broadcast
 }
 
 // NewGate returns a gate that is open.

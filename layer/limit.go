@@ -6,7 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // Limit admits at most n requests at a time and rejects the rest at once. Place
@@ -49,7 +49,7 @@ type limit[Req, Rsp any] struct {
 	options[Rsp]
 	max      int64
 	inFlight atomic.Int64
-	freed    wake.Broadcast
+	freed    notify.Broadcast
 	full     *Error // shared by every refusal; never changed
 	refused  tally
 }

@@ -11,8 +11,8 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 
-	"github.com/gotower/gotower/internal/left"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // Queue is the only layer that waits. Requests that inner rejects wait in FIFO
@@ -206,7 +206,7 @@ func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
 func (q *queue[Req, Rsp]) canceled(ctx context.Context, w *waiter) error {
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: ErrNotReady,
-		Reason: fmt.Sprintf("%s; it waited for %v", left.Why(ctx), q.waiters.rejection()),
+		Reason: fmt.Sprintf("%s; it waited for %v", ctxreason.Text(ctx), q.waiters.rejection()),
 		Waited: time.Since(w.since), Err: context.Cause(ctx),
 	}
 }
@@ -257,7 +257,7 @@ type waiters struct {
 	capacity int64
 	length   atomic.Int64 // of list
 	gauge    metrics.Gauge
-	left     wake.Broadcast // a waiter left the list
+	left     notify.Broadcast // a waiter left the list
 
 	mu      sync.Mutex
 	list    list.List // of *waiter, by number

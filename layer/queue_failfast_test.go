@@ -120,13 +120,13 @@ func TestQueueNamesTheEndOfTheContext(t *testing.T) {
 		svc := layer.NewStack[int, int]().Retry(layer.RetryPolicy[int, int]{MaxAttempts: 1, AttemptTimeout: time.Second}).
 			Queue(10, time.Minute).Service(&gate{})
 		_, err := svc.Call(t.Context(), 1)
-		require.ErrorContains(t, err, "queue: not ready: its time was over; it waited for gate: not ready: shut")
+		require.ErrorContains(t, err, "queue: not ready: deadline exceeded; it waited for gate: not ready: shut")
 		require.NotContains(t, err.Error(), "gone")
 
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(time.Millisecond, cancel)
 		_, err = svc.Call(ctx, 1)
-		require.ErrorContains(t, err, "the caller has gone")
+		require.ErrorContains(t, err, "canceled by the caller")
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -21,7 +21,7 @@ import (
 // calls.
 type gate struct {
 	permits atomic.Int64
-	opened  wake.Broadcast
+	opened  notify.Broadcast
 	closed  atomic.Bool
 	readies atomic.Int64
 	calls   atomic.Int64

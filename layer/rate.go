@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 // RateLimit admits perSecond requests per second and bursts of up to burst, and
@@ -188,7 +188,7 @@ func (t *rateTerms) refusal(b *rate.Limiter, now time.Time) *Error {
 // rateAlarm wakes those who wait for a token. However many they are, there is
 // one timer.
 type rateAlarm struct {
-	rung wake.Broadcast
+	rung notify.Broadcast
 
 	mu      sync.Mutex
 	waiting int

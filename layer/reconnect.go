@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 )
 
 // Reconnect is a service that is made when it is needed, and made again when it
@@ -67,7 +67,7 @@ type reconnect[Req, Rsp any] struct {
 
 	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil while there is no connection; written with mu
 	attempts atomic.Int64                            // that are over; written with mu
-	changed  wake.Broadcast                          // of link, attempts and ctx
+	changed  notify.Broadcast                        // of link, attempts and ctx
 
 	mu    sync.Mutex
 	busy  bool      // an attempt is under way, or the wait before it

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 )
 
 // Retry sends a request again when it failed and another attempt may help: the
@@ -393,7 +393,7 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 		return nil
 	}
 	s.giveBack()
-	gone := &Error{Layer: "retry", Target: s.target, Reason: left.Why(s.ctx) + " after " + s.howMany(), Waited: s.waited, Err: cause}
+	gone := &Error{Layer: "retry", Target: s.target, Reason: ctxreason.Text(s.ctx) + " after " + s.howMany(), Waited: s.waited, Err: cause}
 	if after != nil {
 		gone.Reason += ": " + after.Error()
 	}

@@ -403,7 +403,7 @@ func TestRetryPutsBackWhatItsCallerLeft(t *testing.T) {
 		}()
 		_, err := svc.Call(ctx, &retryRequest{})
 		require.ErrorIs(t, err, context.Canceled)
-		require.ErrorContains(t, err, "the caller has gone after 1 try: server failed")
+		require.ErrorContains(t, err, "canceled by the caller after 1 try: server failed")
 		require.Equal(t, 1, sent)
 		require.Equal(t, 100, budget.Balance())
 	})

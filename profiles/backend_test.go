@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -20,7 +20,7 @@ type backend struct {
 	unready   atomic.Bool // says so, and refuses
 	refusing  atomic.Bool // refuses, but says that it is ready
 	closed    atomic.Bool
-	changed   wake.Broadcast
+	changed   notify.Broadcast
 	calls     atomic.Int64 // that were served
 	refused   atomic.Int64
 	polled    atomic.Int64

@@ -8,8 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/left"
-	"github.com/gotower/gotower/internal/remark"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -38,7 +38,7 @@ type Router[Req, Rsp any] struct {
 	services  map[string]layer.Service[Req, Rsp]
 	forwarded forwarded[Req, Rsp]
 	accounts  []account      // of late, the newest last
-	amiss     remark.Remarks // what is left out of profiles
+	amiss     oncelog.Logger // what is left out of profiles
 
 	over chan struct{} // closed when no more profiles will come
 }
@@ -83,7 +83,7 @@ func New[Req, Rsp any](
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.amiss.Say = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
+	r.amiss.Log = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
 	r.addStandard()
 	r.watched.Store(&watched{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
@@ -183,7 +183,7 @@ func (u unclosed) As(target any) bool { return errors.As(u.error, target) }
 
 // refuse turns away a request whose context is done.
 func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) error {
-	reason := left.Why(ctx)
+	reason := ctxreason.Text(ctx)
 	if waited > 0 {
 		reason = "no profile yet"
 	}

@@ -123,7 +123,7 @@ func TestDoneContextIsRefused(t *testing.T) {
 		_, err := r.Call(ctx, request{path: "/"})
 		require.ErrorIs(t, err, layer.ErrNotReady, what)
 		require.ErrorIs(t, err, gone, what)
-		assert.EqualError(t, err, "profiles web:80: not ready: the caller has gone: gone", what)
+		assert.EqualError(t, err, "profiles web:80: not ready: canceled by the caller: gone", what)
 		for authority, b := range bs.made {
 			assert.Zero(t, b.calls.Load()+b.refused.Load(), "%s: %s", what, authority)
 		}
@@ -198,7 +198,7 @@ func TestPerRouteNext(t *testing.T) {
 	_, err = next.Call(done, request{})
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorIs(t, err, context.Canceled)
-	require.ErrorContains(t, err, "profiles web:80: not ready: the caller has gone")
+	require.ErrorContains(t, err, "profiles web:80: not ready: canceled by the caller")
 	assert.Equal(t, map[string]int64{"b:80": 1}, bs.calls())
 }
 

@@ -8,9 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
-	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -221,7 +221,7 @@ func (s *snapshot[Req, Rsp]) ready(ctx context.Context, over <-chan struct{}) er
 type Static struct {
 	mu       sync.Mutex
 	profiles map[string]*Profile
-	changed  wake.Broadcast
+	changed  notify.Broadcast
 }
 
 // Set gives target a profile, which is not to be changed afterwards. Those who

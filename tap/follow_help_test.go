@@ -12,7 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -61,7 +61,7 @@ func hanging() serving {
 func start(t testing.TB, addr string, s serving) *running {
 	t.Helper()
 	if addr == "" {
-		addr = vacanttest.Addr(t) // and so it is between this process and the next one there
+		addr = freeport.Addr(t) // and so it is between this process and the next one there
 	}
 	l, err := net.Listen("tcp", addr)
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/tap/match"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -90,7 +90,7 @@ func TestFollowARestart(t *testing.T) {
 
 func TestFollowAProcessThatAppearsLate(t *testing.T) {
 	t.Parallel()
-	addr := vacanttest.Addr(t)
+	addr := freeport.Addr(t)
 	errs, started := 0, false
 	for _, err := range Follow(bounded(t), []Process{at(t, addr, "late")}, nil, quickly()) {
 		if err == nil {

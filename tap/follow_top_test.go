@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -34,7 +34,7 @@ func TestFollowTop(t *testing.T) {
 	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
 	traffic(t, a.reg, "/a")
 	traffic(t, b.reg, "/b")
-	processes := []Process{a.process(t, "a"), b.process(t, "b"), at(t, vacanttest.Addr(t), "c")}
+	processes := []Process{a.process(t, "a"), b.process(t, "b"), at(t, freeport.Addr(t), "c")}
 	errs, seenBoth := 0, false
 	for m, err := range FollowTop(bounded(t), processes, often(), WithBackoff(10*time.Millisecond, time.Second), WithMaxRPS(30)) {
 		if err != nil {

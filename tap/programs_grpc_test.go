@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer/grpclayer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -102,7 +102,7 @@ func newRig(t *testing.T, sopts ...grpc.ServerOption) *rig {
 	t.Helper()
 	here, there := new(Registry), new(Registry)
 	r := &rig{half: make(chan struct{}), near: watchOn(t, here, &tappb.WatchRequest{Fields: true}), far: watchOn(t, there, &tappb.WatchRequest{Fields: true})}
-	l, err := net.Listen("tcp", vacanttest.Addr(t))
+	l, err := net.Listen("tcp", freeport.Addr(t))
 	require.NoError(t, err)
 	r.addr = l.Addr().String()
 	r.server = grpc.NewServer(append(grpclayer.NewServer(Layer(there, grpclayer.Accessor{}, Inbound)).ServerOptions(), sopts...)...)

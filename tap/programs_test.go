@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -128,7 +128,7 @@ func TestHTTPClientIsShown(t *testing.T) {
 	require.Equal(t, "http", got[0].RequestInit.Scheme)
 	require.Equal(t, "/a", got[0].RequestInit.Path)
 	require.EqualValues(t, 5, got[2].ResponseEnd.Bytes)
-	_, err = client.Get("http://" + vacanttest.Addr(t))
+	_, err = client.Get("http://" + freeport.Addr(t))
 	require.Error(t, err)
 	require.Equal(t, "qe", kinds(readAll(w)))
 }

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/grpc/balancer"
 	"google.golang.org/grpc/connectivity"
 
-	"github.com/gotower/gotower/internal/left"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -19,7 +19,7 @@ type conn struct {
 	sub          balancer.SubConn // nil if there is none
 	lost         error            // the refusal of a pick that came too late
 	health       atomic.Pointer[health]
-	changed      wake.Broadcast
+	changed      notify.Broadcast
 }
 
 // health is how a connection is.
@@ -110,7 +110,7 @@ func (c *conn) Ready(ctx context.Context) error {
 
 func (c *conn) Call(ctx context.Context, _ balancer.PickInfo) (*Pick, error) {
 	if ctx.Err() != nil {
-		return nil, c.refusal(layer.ErrNotReady, left.Why(ctx), context.Cause(ctx))
+		return nil, c.refusal(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	if h := c.health.Load(); h.refusal != nil {
 		return nil, h.refusal

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc/balancer"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -20,7 +20,7 @@ type (
 type shutting struct {
 	layer.Service[pick, *Pick]
 	open    atomic.Bool
-	changed wake.Broadcast
+	changed notify.Broadcast
 }
 
 func (s *shutting) Ready(ctx context.Context) error {

@@ -108,7 +108,7 @@ func toStatus(ctx context.Context, err error) error {
 	code := Code(err)
 	switch {
 	case code == codes.Unavailable && ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
-		code = status.FromContextError(ctx.Err()).Code() // refused because the caller has gone, with a cause of his own
+		code = status.FromContextError(ctx.Err()).Code() // refused because the caller canceled with its own cause
 	case code == codes.Unknown:
 		if _, ok := statusOf(err); !ok {
 			return err

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/left"
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -40,7 +40,7 @@ type Endpoint struct {
 	addr   string
 	opts   endpointOptions
 	life   context.Context //nolint:containedctx // the constructor's: connections live as long as it does
-	wake   wake.Broadcast
+	wake   notify.Broadcast
 	link   link
 	h1     pool
 	h2     single
@@ -182,7 +182,7 @@ func (e *Endpoint) refuse(reason string, cause error) error {
 }
 
 func (e *Endpoint) goneError(ctx context.Context) error {
-	return e.refuse(left.Why(ctx), context.Cause(ctx))
+	return e.refuse(ctxreason.Text(ctx), context.Cause(ctx))
 }
 
 func (e *Endpoint) closedError() error {

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -127,7 +127,7 @@ func (h handled) Call(ctx context.Context, r *http.Request) (*http.Response, err
 	case !ok:
 		return nil, errors.New("httplayer: the context is not that of the request")
 	case ctx.Err() != nil:
-		return nil, &layer.Error{Layer: "handler", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+		return nil, &layer.Error{Layer: "handler", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 	case x.begun.Swap(true):
 		return nil, errRanBefore
 	}

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/tcplayer"
 )
@@ -54,7 +54,7 @@ type Server struct {
 	cut      cutOff
 
 	conns atomic.Int64
-	empty wake.Broadcast
+	empty notify.Broadcast
 }
 
 var _ tcplayer.Server = (*Server)(nil)
@@ -88,7 +88,7 @@ func (s *Server) Ready(context.Context) error { return nil }
 func (s *Server) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 	if ctx.Err() != nil {
 		return tcplayer.ByteCount{}, &layer.Error{
-			Layer: "server", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
+			Layer: "server", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
 		}
 	}
 	s.conns.Add(1)

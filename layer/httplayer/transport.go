@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/http"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -50,7 +50,7 @@ func (transport) Ready(context.Context) error { return nil }
 
 func (t transport) Call(ctx context.Context, r *http.Request) (*http.Response, error) {
 	if ctx.Err() != nil {
-		return nil, &layer.Error{Layer: "transport", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+		return nil, &layer.Error{Layer: "transport", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 	}
 	if ctx != r.Context() {
 		r = r.WithContext(ctx)

@@ -127,7 +127,7 @@ func TestAMiddlewareNeverHearsOfADoneContext(t *testing.T) {
 	_, err := kitlayer.Layer[int, int](heard)(script()).Call(ctx, 1)
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.ErrorIs(t, err, context.Canceled)
-	require.EqualError(t, err, "middleware: not ready: the caller has gone: context canceled")
+	require.EqualError(t, err, "middleware: not ready: canceled by the caller: context canceled")
 }
 
 // What a middleware hands on is what the caller gave, and to count costs one

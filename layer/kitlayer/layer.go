@@ -8,7 +8,7 @@ import (
 
 	"github.com/go-kit/kit/endpoint"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -57,7 +57,7 @@ type wrapped[Req, Rsp any] struct {
 func (w *wrapped[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
 		var none Rsp
-		return none, &layer.Error{Layer: "middleware", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+		return none, &layer.Error{Layer: "middleware", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 	}
 	own := &admissions{Context: ctx}
 	rsp, err := call[Req, Rsp](own, w.around, req)

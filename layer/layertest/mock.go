@@ -132,7 +132,7 @@ func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Conte
 	m.calls++
 	switch {
 	case ctx.Err() != nil:
-		return nil, nil, &layer.Error{Layer: "mock", Kind: layer.ErrNotReady, Reason: "the caller has gone", Err: context.Cause(ctx)}
+		return nil, nil, &layer.Error{Layer: "mock", Kind: layer.ErrNotReady, Reason: "canceled by the caller", Err: context.Cause(ctx)}
 	case m.closed:
 		return nil, nil, &layer.Error{Layer: "mock", Kind: layer.ErrClosed}
 	case m.allowed == 0:

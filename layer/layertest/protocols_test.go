@@ -132,7 +132,7 @@ func TestHTTPLargeBodies(t *testing.T) {
 }
 
 // echo is a gRPC service without generated code: Say answers once, Chat both
-// ways, Wait when the caller has gone.
+// ways, Wait when the caller canceled.
 func echo() *grpc.ServiceDesc {
 	say := func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		in := new(wrapperspb.StringValue)

@@ -10,7 +10,7 @@ import (
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -116,7 +116,7 @@ func (d *detect) Describe() layer.Node {
 
 // gone is the refusal of a connection whose context is done.
 func gone(ctx context.Context, at string) error {
-	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx)}
+	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
 // handOver has next, which is conn after somebody looked at it, served by svc.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/wake"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -46,7 +46,7 @@ type Endpoint struct {
 	addr string
 	opts endpointOptions
 	life context.Context //nolint:containedctx // the constructor's: attempts live no longer than it does
-	wake wake.Broadcast
+	wake notify.Broadcast
 	link link
 
 	connecting, made atomic.Int64
@@ -71,7 +71,7 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	case e.life.Err() != nil:
 		return nil, e.closedError()
 	case ctx.Err() != nil:
-		return nil, e.refuse(left.Why(ctx), 0, context.Cause(ctx))
+		return nil, e.refuse(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
 	trial, wait, err := e.link.admit()
 	if err != nil {
@@ -89,7 +89,7 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 		}
 		return nil, e.refuse("no connection", 0, a.err)
 	case <-ctx.Done():
-		return nil, e.refuse(left.Why(ctx), 0, context.Cause(ctx))
+		return nil, e.refuse(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
 }
 

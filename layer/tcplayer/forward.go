@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/left"
+	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
@@ -73,7 +73,7 @@ func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
 		return ByteCount{}, &layer.Error{
-			Layer: "forward", Kind: layer.ErrNotReady, Reason: left.Why(ctx), Err: context.Cause(ctx),
+			Layer: "forward", Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
 		}
 	}
 	server, err := f.to.Call(ctx, requestOf(client))

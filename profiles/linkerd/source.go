@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/gotower/gotower/internal/remark"
+	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/profiles"
 )
@@ -58,7 +58,7 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	}
 	return func(yield func(*profiles.Profile, error) bool) {
 		w := follower{source: s, target: target}
-		w.amiss.Say = func(err error) {
+		w.amiss.Log = func(err error) {
 			s.log.WarnContext(ctx, "left out of a profile", "target", target, "err", err)
 		}
 		final := func(err error) bool { return errors.Is(err, profiles.ErrNoProfile) }
@@ -73,7 +73,7 @@ type follower struct {
 
 	last    *destination.DestinationProfile
 	profile *profiles.Profile // that last says
-	amiss   remark.Remarks    // in it
+	amiss   oncelog.Logger    // in it
 }
 
 // stream is one GetProfile. Its ctx ends when it is given up, by which gRPC

@@ -16,8 +16,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/internal/stream"
-	"github.com/gotower/gotower/internal/vacanttest"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/profiles"
 )
@@ -148,7 +148,7 @@ func TestEachWatchIsItsOwnStream(t *testing.T) {
 // The controller goes away and comes back: news, then its new profile.
 func TestControllerRestart(t *testing.T) {
 	c := newController()
-	addr := vacanttest.Addr(t)
+	addr := freeport.Addr(t)
 	_, stop := c.serve(t, addr)
 	pull, stopPulling := iter.Pull2(New(dial(t, addr), WithBackoff(layer.Backoff{Min: 1, Max: 1})).Watch(t.Context(), "web:80"))
 	defer stopPulling()

@@ -21,7 +21,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 )
 
 // programs returns where .ci/kube.sh left what it built, or skips the test.
@@ -132,7 +132,7 @@ func start(t *testing.T, dir, program string, args ...string) *exec.Cmd {
 }
 
 func freePort(t *testing.T) string {
-	_, port, err := net.SplitHostPort(vacanttest.Addr(t))
+	_, port, err := net.SplitHostPort(freeport.Addr(t))
 	require.NoError(t, err)
 	return port
 }

@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/gotower/gotower/internal/remark"
+	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
 )
@@ -72,7 +72,7 @@ func New(conn grpc.ClientConnInterface, opts ...Option) resolve.Resolver {
 		return func(yield func(resolve.Update, error) bool) {
 			w := &watch{options: o, conn: conn, target: target}
 			if o.log != nil {
-				w.amiss = remark.Remarks{Say: func(err error) {
+				w.amiss = oncelog.Logger{Log: func(err error) {
 					o.log.WarnContext(ctx, "part of a destination is ignored", "target", target, "err", err)
 				}}
 			}

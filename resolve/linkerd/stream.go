@@ -16,7 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/gotower/gotower/internal/backoff"
-	"github.com/gotower/gotower/internal/remark"
+	"github.com/gotower/gotower/internal/oncelog"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
 )
@@ -65,7 +65,7 @@ type watch struct {
 	*options
 	conn   grpc.ClientConnInterface
 	target string
-	amiss  remark.Remarks
+	amiss  oncelog.Logger
 }
 
 // open opens one Get stream. resolve.Reconnect makes its first Add a Replace, and

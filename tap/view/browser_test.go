@@ -17,7 +17,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 )
 
 // browser is a tab of a real Chromium.
@@ -141,7 +141,7 @@ type host struct {
 func (h *host) start(c Config) {
 	h.t.Helper()
 	if h.addr == "" {
-		h.addr = vacanttest.Addr(h.t)
+		h.addr = freeport.Addr(h.t)
 	}
 	l, err := new(net.ListenConfig).Listen(h.t.Context(), "tcp", h.addr)
 	require.NoError(h.t, err)

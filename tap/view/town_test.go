@@ -17,7 +17,7 @@ import (
 
 	"github.com/gotower/gotower/balance"
 	"github.com/gotower/gotower/discover"
-	"github.com/gotower/gotower/internal/vacanttest"
+	"github.com/gotower/gotower/internal/freeport"
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/profiles"
@@ -122,7 +122,7 @@ func backend(t *testing.T, pod string, slow float64) resolve.Endpoint {
 // nobody is an address where connections are refused.
 func nobody(t *testing.T, pod string) resolve.Endpoint {
 	t.Helper()
-	return place(t, vacanttest.Addr(t), pod)
+	return place(t, freeport.Addr(t), pod)
 }
 
 func place(t *testing.T, addr, pod string) resolve.Endpoint {

@@ -1,4 +1,4 @@
-package uses
+package refcount
 
 import (
 	"runtime"
@@ -19,8 +19,8 @@ func TestCount(t *testing.T) {
 	require.False(t, c.IsGone())
 	c.Retire()
 	require.True(t, c.IsGone())
-	require.False(t, c.Begin(), "gone")
-	require.EqualValues(t, 1, c.Open(), "a Begin that failed leaves nothing")
+	require.False(t, c.Begin(), "retired")
+	require.EqualValues(t, 1, c.Open(), "a failed Begin counts as no use")
 	require.Zero(t, ended)
 	c.Done()
 	require.Equal(t, 1, ended)
@@ -40,8 +40,7 @@ func TestRetireUnused(t *testing.T) {
 	require.False(t, c.Begin())
 }
 
-// The count of all that ever began wraps round without touching the rest.
-func TestCountWrapsRound(t *testing.T) {
+func TestCountWrapsAround(t *testing.T) {
 	c := &Count{Ended: func() {}}
 	c.word.Store(0xffffffff << 32)
 	require.True(t, c.Begin())
@@ -49,8 +48,7 @@ func TestCountWrapsRound(t *testing.T) {
 	require.False(t, c.IsGone())
 }
 
-// Nothing is open when Ended is called, and it is called.
-func TestCountStorm(t *testing.T) {
+func TestCountConcurrent(t *testing.T) {
 	for range 200 {
 		var open, late atomic.Int64
 		ended := make(chan struct{})

@@ -1,4 +1,4 @@
-package vacanttest
+package freeport
 
 import (
 	"net"
@@ -10,7 +10,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestNobodyListens(t *testing.T) {
+func TestAddr(t *testing.T) {
 	addr := Addr(t)
 	_, err := net.Dial("tcp", addr)
 	require.Error(t, err)

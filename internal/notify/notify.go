@@ -1,7 +1,6 @@
-// Package wake lets any number of goroutines wait for a condition that others
-// change without a lock: limits, queues and ready sets tell their waiters with
-// it that there may be room again.
-package wake
+// Package notify lets goroutines wait for a condition that changes without a
+// lock, such as free room in a limit or a queue.
+package notify
 
 import (
 	"context"
@@ -9,16 +8,16 @@ import (
 	"sync/atomic"
 )
 
-// Broadcast wakes all who wait. The zero value is ready to use; it must not be
-// copied.
+// Broadcast wakes all waiting goroutines. The zero value is ready to use. It must
+// not be copied.
 type Broadcast struct {
 	waiting atomic.Int32
 	mu      sync.Mutex
 	ch      chan struct{}
 }
 
-// Wake makes every waiter look at its condition again. Call it after the
-// change. With nobody waiting it costs one atomic load.
+// Wake makes every waiter check its condition again. Call it after the change.
+// Without a waiter it costs one atomic load.
 func (b *Broadcast) Wake() {
 	if b.waiting.Load() == 0 {
 		return
@@ -31,8 +30,8 @@ func (b *Broadcast) Wake() {
 	b.mu.Unlock()
 }
 
-// Wait returns nil once ok does, or the cause of ctx. It asks ok before it
-// looks at ctx. ok must be safe for concurrent use.
+// Wait returns nil once ok returns true, or the cause of ctx. It calls ok before
+// it checks ctx. ok must be safe for concurrent use.
 func (b *Broadcast) Wait(ctx context.Context, ok func() bool) error {
 	if ok() {
 		return nil
@@ -49,7 +48,7 @@ func (b *Broadcast) Wait(ctx context.Context, ok func() bool) error {
 		}
 		ch := b.ch
 		b.mu.Unlock()
-		// A change after this look finds ch and closes it.
+		// A Wake after this check closes ch.
 		if ok() {
 			return nil
 		}

@@ -1,4 +1,4 @@
-package wake_test
+package notify_test
 
 import (
 	"testing"

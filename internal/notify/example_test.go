@@ -1,16 +1,16 @@
-package wake_test
+package notify_test
 
 import (
 	"context"
 	"fmt"
 	"sync/atomic"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 func ExampleBroadcast() {
 	var free atomic.Int64
-	var freed wake.Broadcast
+	var freed notify.Broadcast
 
 	go func() {
 		free.Store(1) // the change first

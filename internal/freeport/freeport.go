@@ -1,5 +1,5 @@
 // Package vacanttest finds addresses for tests at which nothing listens.
-package vacanttest
+package freeport
 
 import (
 	"fmt"
@@ -8,10 +8,9 @@ import (
 	"testing"
 )
 
-// Addr is an address of this machine, "127.0.0.1:port", at which nothing listens.
-// The port is below those that are given to whoever takes any, so that it stays
-// vacant until somebody takes it by its number. A port that a listener was given
-// and let go would be given to another before long.
+// Addr returns an address of this machine, "127.0.0.1:port", without a listener.
+// The port is below the range of ephemeral ports, because the system may give a
+// closed ephemeral port to another program.
 func Addr(t testing.TB) string {
 	t.Helper()
 	const least, most = 10_000, 30_000
@@ -24,6 +23,6 @@ func Addr(t testing.TB) string {
 			return l.Addr().String()
 		}
 	}
-	t.Fatal("no port is free")
+	t.Fatal("no free port between 10000 and 30000")
 	return ""
 }

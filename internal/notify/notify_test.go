@@ -1,4 +1,4 @@
-package wake_test
+package notify_test
 
 import (
 	"context"
@@ -13,40 +13,40 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/gotower/gotower/internal/wake"
+	"github.com/gotower/gotower/internal/notify"
 )
 
 func never() bool  { return false }
 func always() bool { return true }
 
-func TestWaitAsksBeforeItLooksAtTheContext(t *testing.T) {
+func TestWaitChecksConditionFirst(t *testing.T) {
 	gone := errors.New("gone")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gone)
 
-	var b wake.Broadcast
+	var b notify.Broadcast
 	require.NoError(t, b.Wait(ctx, always))
 	require.ErrorIs(t, b.Wait(ctx, never), gone)
 }
 
-func TestWaitReturnsTheCause(t *testing.T) {
+func TestWaitReturnsCause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		late := errors.New("late")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, late)
 		defer cancel()
 
-		var b wake.Broadcast
+		var b notify.Broadcast
 		start := time.Now()
 		require.ErrorIs(t, b.Wait(ctx, never), late)
 		require.Equal(t, time.Second, time.Since(start))
 	})
 }
 
-// A condition that comes true at the very moment the context ends counts.
-func TestWaitAsksOnceMoreAtTheEnd(t *testing.T) {
+// A condition that becomes true when the context ends counts.
+func TestWaitChecksConditionLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		var b wake.Broadcast
+		var b notify.Broadcast
 		var ok atomic.Bool
 		result := make(chan error)
 		go func() { result <- b.Wait(ctx, ok.Load) }()
@@ -57,9 +57,9 @@ func TestWaitAsksOnceMoreAtTheEnd(t *testing.T) {
 	})
 }
 
-func TestWakeWithoutItsConditionLetsNobodyGo(t *testing.T) {
+func TestWakeWithFalseCondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b wake.Broadcast
+		var b notify.Broadcast
 		var ok atomic.Bool
 		var asked, returned atomic.Int64
 		for range 10 {
@@ -73,25 +73,25 @@ func TestWakeWithoutItsConditionLetsNobodyGo(t *testing.T) {
 		b.Wake()
 		synctest.Wait()
 		require.Zero(t, returned.Load())
-		require.Equal(t, before+10, asked.Load(), "each waiter looks again, once")
+		require.Equal(t, before+10, asked.Load(), "each waiter checks once")
 
 		ok.Store(true)
 		synctest.Wait()
-		require.Zero(t, returned.Load(), "nobody polls")
+		require.Zero(t, returned.Load(), "waiters do not poll")
 		b.Wake()
 		synctest.Wait()
 		require.EqualValues(t, 10, returned.Load())
 	})
 }
 
-func TestWakeWithNobodyWaiting(t *testing.T) {
+func TestWakeWithoutWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var b wake.Broadcast
+		var b notify.Broadcast
 		b.Wake()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, b.Wait(ctx, never), context.DeadlineExceeded, "a Wake is not kept")
-		b.Wake() // with a channel left over from the waiter that gave up
+		require.ErrorIs(t, b.Wait(ctx, never), context.DeadlineExceeded, "a Wake is not stored")
+		b.Wake() // closes the channel of the canceled waiter
 
 		var ok atomic.Bool
 		done := make(chan error)
@@ -103,11 +103,11 @@ func TestWakeWithNobodyWaiting(t *testing.T) {
 	})
 }
 
-// The storm: takers wait for permits that givers hand out without a lock. A
-// lost wake-up leaves a taker waiting for a permit that is there, for ever.
-func TestNoWakeUpIsLost(t *testing.T) {
+// Takers wait for permits that givers hand out without a lock. After a lost wake-up
+// a taker would wait forever for a permit that is free.
+func TestNoWakeIsLost(t *testing.T) {
 	const takers, rounds = 200, 50
-	var b wake.Broadcast
+	var b notify.Broadcast
 	var permits, taken atomic.Int64
 	take := func() bool {
 		for {
@@ -124,7 +124,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	for range takers {
 		all.Go(func() {
 			for range rounds {
-				// The condition takes: what is true for one may not be for the next.
+				// The condition takes a permit, so it may be false for the next taker.
 				if assert.NoError(t, b.Wait(t.Context(), take)) {
 					taken.Add(1)
 				}
@@ -145,10 +145,10 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	require.Zero(t, permits.Load())
 }
 
-// Waiters that give up take nothing from those that stay.
-func TestNoWakeUpIsLostAmongThoseWhoLeave(t *testing.T) {
+// A waiter that gives up must not take the wake-up of another waiter.
+func TestWaiterThatGivesUpTakesNoWake(t *testing.T) {
 	const rounds = 2000
-	var b wake.Broadcast
+	var b notify.Broadcast
 	var turn atomic.Int64
 	var all sync.WaitGroup
 	stop := make(chan struct{})
@@ -166,7 +166,7 @@ func TestNoWakeUpIsLostAmongThoseWhoLeave(t *testing.T) {
 			}
 		})
 	}
-	// Two that stay play ping-pong: each waits for the other's change.
+	// Two goroutines alternate: each waits for the change of the other.
 	for me := range int64(2) {
 		all.Go(func() {
 			for range rounds {
@@ -184,7 +184,7 @@ func TestNoWakeUpIsLostAmongThoseWhoLeave(t *testing.T) {
 }
 
 func TestNoAllocationWithoutAWaiter(t *testing.T) {
-	var b wake.Broadcast
+	var b notify.Broadcast
 	require.Zero(t, testing.AllocsPerRun(100, func() {
 		b.Wake()
 		_ = b.Wait(t.Context(), always)
@@ -192,7 +192,7 @@ func TestNoAllocationWithoutAWaiter(t *testing.T) {
 }
 
 func BenchmarkWake(b *testing.B) {
-	var w wake.Broadcast
+	var w notify.Broadcast
 	b.ReportAllocs()
 	for b.Loop() {
 		w.Wake()

@@ -1,4 +1,4 @@
-package uses
+package refcount
 
 import (
 	"testing"

@@ -1,0 +1,60 @@
+// Package oncelog logs a repeated problem once.
+package oncelog
+
+import (
+	"errors"
+	"fmt"
+)
+
+// A peer must not fill the log: maxTexts bounds the texts of one round, and
+// maxBytes one text.
+const (
+	maxTexts = 10
+	maxBytes = 500
+)
+
+// Logger logs the problems of one target in rounds, such as one round for each
+// received message. It logs a text once, and again only after a round without
+// that text. It must not be used concurrently.
+type Logger struct {
+	Log func(error) // nil: nothing is logged
+
+	before, now             map[string]bool
+	droppedBefore, droppedN int
+}
+
+// Add logs err, unless the last round had the same text or this round has too
+// many.
+func (l *Logger) Add(err error) {
+	if l.Log == nil {
+		return
+	}
+	if len(l.now) >= maxTexts {
+		l.droppedN++
+		return
+	}
+	text := err.Error()
+	if len(text) > maxBytes {
+		text = text[:maxBytes] + "…"
+		err = errors.New(text)
+	}
+	if l.now[text] {
+		return
+	}
+	if l.now == nil {
+		l.now = make(map[string]bool)
+	}
+	l.now[text] = true
+	if !l.before[text] {
+		l.Log(err)
+	}
+}
+
+// End ends a round. It logs the number of dropped texts if that has changed.
+func (l *Logger) End() {
+	if l.droppedN > 0 && l.droppedN != l.droppedBefore {
+		l.Log(fmt.Errorf("and %d more", l.droppedN))
+	}
+	l.before, l.droppedBefore = l.now, l.droppedN
+	l.now, l.droppedN = nil, 0
+}
