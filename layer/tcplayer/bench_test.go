@@ -90,7 +90,7 @@ func BenchmarkUntilClosed(b *testing.B) {
 		near, _ := tcpPair(b)
 		b.ReportAllocs()
 		for b.Loop() {
-			UntilClosed(b.Context(), near, nothing{}).(*held).end(nil)
+			UntilClosed(b.Context(), near, nothing{}).(*observedConn).end(nil)
 		}
 	})
 	b.Run("read", func(b *testing.B) {

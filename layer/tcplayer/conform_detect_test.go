@@ -14,7 +14,7 @@ import (
 // connections that can be given back: here those that have an address.
 func TestDetectConforms(t *testing.T) {
 	type svc = *endable[net.Conn, ByteCount]
-	for name, look := range map[string]func(Server) Server{
+	for name, peekFirst := range map[string]func(Server) Server{
 		"detect": func(s Server) Server { return Detect(Protocols{Opaque: s}) },
 		"all": func(s Server) Server {
 			return Transparent(FixedDst(ofServer), DetectTLS(nil, MatchServerName(), TLSServers{Cleartext: Detect(Protocols{Opaque: s})}), nil)
@@ -38,7 +38,7 @@ func TestDetectConforms(t *testing.T) {
 				New: func(ctx context.Context) Server {
 					h := newHome(ctx)
 					live, end := context.WithCancel(ctx)
-					return &endable[net.Conn, ByteCount]{look(Forward(h.endpoint(live, h.DialContext))), h, end}
+					return &endable[net.Conn, ByteCount]{peekFirst(Forward(h.endpoint(live, h.DialContext))), h, end}
 				},
 				Request: client,
 				Fill:    func(s Server) func() { return fill(s.(svc).home, s, client(0)) },

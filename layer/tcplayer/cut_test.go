@@ -170,7 +170,7 @@ func TestAnEndThatComesWithWhatSaysSo(t *testing.T) {
 			defer far.Close()
 			server := tls.Server(far, theirs)
 			whole := &inOne{Conn: near}
-			client := tls.Client(&underTLS{Conn: whole}, &tls.Config{RootCAs: roots, ServerName: "web.default"})
+			client := tls.Client(&eofConn{Conn: whole}, &tls.Config{RootCAs: roots, ServerName: "web.default"})
 			shaken := make(chan error, 1)
 			go func() { shaken <- server.Handshake() }()
 			require.NoError(t, client.Handshake())
@@ -185,9 +185,9 @@ func TestAnEndThatComesWithWhatSaysSo(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, "all of it", string(got))
 			if said {
-				require.NoError(t, endOf(client))
+				require.NoError(t, truncation(client))
 			} else {
-				require.ErrorIs(t, endOf(client), io.ErrUnexpectedEOF)
+				require.ErrorIs(t, truncation(client), io.ErrUnexpectedEOF)
 			}
 		})
 	}

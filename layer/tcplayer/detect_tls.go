@@ -1,6 +1,7 @@
 package tcplayer
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -73,7 +74,7 @@ func MatchServerName(names ...string) func(name string) bool {
 }
 
 // mostHello is what DetectTLS looks at, as linkerd's proxy does.
-const mostHello = 8 << 10
+const maxHello = 8 << 10
 
 type detectTLS struct {
 	choice
@@ -86,23 +87,23 @@ type detectTLS struct {
 func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
-		return ByteCount{}, gone(ctx, "tls")
+		return ByteCount{}, canceledError(ctx, "tls")
 	case d.skips(ctx, conn):
-		return handOver(ctx, "tls", d.to.Cleartext, conn, conn)
+		return serveNext(ctx, "tls", d.to.Cleartext, conn, conn)
 	}
 	enough := func(seen []byte) bool {
 		_, err := parseServerName(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, err := look(ctx, conn, glance{most: mostHello, within: d.timeout, enough: enough})
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, within: d.timeout, enough: enough})
 	name, incomplete := parseServerName(first)
 	switch {
 	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
-		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
+		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
 	case err != nil:
-		return ByteCount{}, d.unheard(conn, "tls", "no ClientHello", err)
+		return ByteCount{}, d.noBytesError(conn, "tls", "no ClientHello", err)
 	case errors.Is(incomplete, errNotTLS):
-		return handOver(ctx, "tls", d.to.Cleartext, conn, next)
+		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
 	}
 	if incomplete != nil || !d.local(strings.ToLower(name)) {
 		return d.pass(ctx, conn, next, name)
@@ -120,14 +121,14 @@ func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) 
 		}
 		return ByteCount{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
 	}
-	return handOver(ctx, "tls", d.to.Passthrough, conn, next)
+	return serveNext(ctx, "tls", d.to.Passthrough, conn, next)
 }
 
 func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	if d.to.Terminate == nil {
-		return handOver(ctx, "tls", nil, conn, conn)
+		return serveNext(ctx, "tls", nil, conn, conn)
 	}
-	secure := tls.Server(&underTLS{Conn: conn}, d.cfg)
+	secure := tls.Server(&eofConn{Conn: conn}, d.cfg)
 	within, cancel := context.WithTimeout(ctx, d.timeout)
 	err := secure.HandshakeContext(within)
 	late := within.Err() != nil && ctx.Err() == nil
@@ -142,7 +143,7 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 	}
 	t, err := d.to.Terminate.Call(ctx, secure)
 	if errors.Is(err, layer.ErrNotReady) {
-		return t, spentError("tls", secure, err)
+		return t, consumedError("tls", secure, err)
 	}
 	return t, err
 }
@@ -157,10 +158,63 @@ func (d *detectTLS) Describe() layer.Node {
 // TLSState returns the state of the TLS connection that conn is, or is a wrapper
 // of. It looks through wrappers that have NetConn.
 func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
-	for ; conn != nil; conn = below(conn) {
+	for ; conn != nil; conn = unwrap(conn) {
 		if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {
 			return secure.ConnectionState(), true
 		}
 	}
 	return tls.ConnectionState{}, false
 }
+
+var (
+	// errNotTLS reports first bytes that crypto/tls rejects.
+	errNotTLS = errors.New("not TLS")
+
+	errHelloRead = errors.New("the ClientHello was read")
+)
+
+const (
+	handshakeRecord = 22 // first byte of a record (RFC 8446, section 5.1)
+	clientHello     = 1  // first byte of a handshake message (section 4)
+)
+
+// parseServerName returns the server name (SNI) of the ClientHello in the first
+// bytes of a client, "" if it has none. crypto/tls reads the message. The error
+// is io.ErrUnexpectedEOF if more bytes are needed, and errNotTLS otherwise.
+func parseServerName(first []byte) (name string, err error) {
+	for i, want := range [...]byte{0: handshakeRecord, 1: 3, 5: clientHello} {
+		if want != 0 && i < len(first) && first[i] != want {
+			return "", errNotTLS
+		}
+	}
+	conn := &helloConn{rest: *bytes.NewReader(first)}
+	err = tls.Server(conn, &tls.Config{ //nolint:gosec // the handshake ends before a version is chosen
+		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+			name = hello.ServerName
+			return nil, errHelloRead
+		},
+	}).Handshake()
+	switch {
+	case errors.Is(err, errHelloRead):
+		return name, nil
+	case conn.short:
+		return "", io.ErrUnexpectedEOF
+	}
+	return "", errNotTLS
+}
+
+// helloConn is the connection of parseServerName. Its other methods are not
+// called.
+type helloConn struct {
+	net.Conn
+	rest  bytes.Reader
+	short bool // more bytes were read than rest had
+}
+
+func (c *helloConn) Read(p []byte) (int, error) {
+	n, err := c.rest.Read(p)
+	c.short = err != nil
+	return n, err
+}
+
+func (c *helloConn) Write(p []byte) (int, error) { return len(p), nil }

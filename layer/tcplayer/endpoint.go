@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -60,7 +62,7 @@ func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endp
 		panic("tcplayer: empty address")
 	}
 	e := &Endpoint{addr: addr, opts: newEndpointOptions(addr, opts), life: ctx}
-	e.link.backoff, e.link.patience = e.opts.backoff, e.opts.connectTimeout
+	e.link.backoff, e.link.timeout = e.opts.backoff, e.opts.connectTimeout
 	context.AfterFunc(ctx, e.wake.Wake)
 	return e
 }
@@ -100,11 +102,11 @@ type attempt struct {
 }
 
 // attempt connects for a request whose caller may go.
-func (e *Endpoint) attempt(trial bool, out chan<- attempt, gone <-chan struct{}) {
+func (e *Endpoint) attempt(trial bool, out chan<- attempt, canceledError <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {
 	case out <- attempt{conn, err}:
-	case <-gone:
+	case <-canceledError:
 		if err == nil {
 			_ = conn.Close()
 		}
@@ -157,7 +159,7 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	if e.opts.tls == nil {
 		return conn, nil
 	}
-	secure := tls.Client(&underTLS{Conn: conn}, e.opts.tls)
+	secure := tls.Client(&eofConn{Conn: conn}, e.opts.tls)
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, err
 	}
@@ -181,7 +183,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 				Layer: "endpoint", Endpoint: e.addr, Kind: context.Cause(ctx), Reason: "no connection", Err: e.link.lastError(),
 			}
 		}
-		trial, wait := e.link.claim()
+		trial, wait := e.link.startProbe()
 		if trial {
 			go e.probe()
 		}
@@ -285,4 +287,103 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 		}
 	}
 	return o
+}
+
+// link is what is known of the way to an address from the attempts to connect.
+// While it is down there is one attempt at a time, after a back-off.
+type link struct {
+	backoff layer.Backoff
+	timeout time.Duration // how long one attempt takes at most
+
+	changes atomic.Uint64 // times that it went down, up, or stayed down after a trial
+	down    atomic.Bool   // written with mu
+
+	mu       sync.Mutex
+	failures int       // in a row
+	next     time.Time // while down: when there may be a trial
+	err      error     // of the last attempt that failed, nil while up
+}
+
+// admit asks to connect for a request that is there. While the link is down it
+// says no, with the reason and how long that is so, but for one trial after
+// each back-off.
+func (l *link) admit() (trial bool, wait time.Duration, err error) {
+	if !l.down.Load() {
+		return false, 0, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.down.Load() {
+		return false, 0, nil
+	}
+	now := time.Now()
+	if wait = l.next.Sub(now); wait > 0 {
+		return false, wait, l.err
+	}
+	l.reserve(now)
+	return true, 0, nil
+}
+
+// claim asks for the trial without a request. If it says no, it says how long
+// to wait before asking again: not at all if the link came up meanwhile.
+func (l *link) startProbe() (trial bool, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.down.Load() {
+		return false, 0
+	}
+	now := time.Now()
+	if wait = l.next.Sub(now); wait > 0 {
+		return false, wait
+	}
+	l.reserve(now)
+	return true, l.timeout
+}
+
+// allow keeps others off for as long as a trial can take.
+func (l *link) reserve(now time.Time) { l.next = now.Add(l.timeout) }
+
+// report takes the outcome of an attempt, and says whether anything changed.
+// Of attempts that fail together, begun while the link was up, only the first
+// one counts.
+func (l *link) report(trial bool, err error) (changed bool) {
+	if err == nil && !l.down.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	down := l.down.Load()
+	switch {
+	case err == nil:
+		l.failures, l.err = 0, nil
+	case down && !trial:
+		return false
+	default:
+		l.err = err
+		l.next = time.Now().Add(l.backoff.Delay(l.failures))
+		l.failures++
+	}
+	l.down.Store(err != nil)
+	l.changes.Add(1)
+	return true
+}
+
+// lastError is why the link is down, or nil.
+func (l *link) lastError() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+func (l *link) describe(s layer.State) layer.State {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.down.Load() {
+		return append(s, layer.Attr{Key: "link", Value: "up"})
+	}
+	return append(s,
+		layer.Attr{Key: "link", Value: "down"},
+		layer.Attr{Key: "failures", Value: l.failures},
+		layer.Attr{Key: "retry_in", Value: max(0, time.Until(l.next).Round(time.Millisecond))},
+		layer.Attr{Key: "error", Value: fmt.Sprint(l.err)})
 }

@@ -11,11 +11,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/layertest"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const addr = "10.0.0.1:80"
@@ -187,4 +186,17 @@ func TestEndpointCrowd(t *testing.T) {
 		assert.Equal(t, 2, e.Describe().State.Get("failures"))
 		assert.EqualValues(t, 0, e.Describe().State.Get("connecting"))
 	})
+}
+
+// Who waits in Ready may find out that the address is down just before it comes
+// up again. It is not tried then: it is a connection that says nothing.
+func TestALinkThatIsUpIsNotTried(t *testing.T) {
+	var l link
+	require.True(t, l.report(false, io.EOF))
+	trial, _ := l.startProbe()
+	require.True(t, trial)
+	require.True(t, l.report(true, nil))
+	trial, wait := l.startProbe()
+	require.False(t, trial)
+	require.Zero(t, wait)
 }

@@ -144,7 +144,7 @@ func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 	defer panics.Recover(&panicked)
 	n, err := p.copy(dst, src)
 	if err == nil {
-		err = endOf(src)
+		err = truncation(src)
 	}
 	if err != nil {
 		p.fail(layer.Error{Reason: direction, Err: err})
@@ -162,23 +162,23 @@ func (p *pair) copy(dst, src net.Conn) (int64, error) {
 	if p.idle == 0 {
 		return io.Copy(dst, src)
 	}
-	return io.Copy(marked{p, dst}, marked{p, src})
+	return io.Copy(activityConn{p, dst}, activityConn{p, src})
 }
 
 // marked notes when bytes move. It hides what a connection has beyond Read and
 // Write, by which they would move unseen.
-type marked struct {
+type activityConn struct {
 	pair *pair
 	conn net.Conn
 }
 
-func (m marked) Read(b []byte) (int, error) {
+func (m activityConn) Read(b []byte) (int, error) {
 	n, err := m.conn.Read(b)
 	m.pair.moved.Store(int64(time.Since(m.pair.start)))
 	return n, err
 }
 
-func (m marked) Write(b []byte) (int, error) {
+func (m activityConn) Write(b []byte) (int, error) {
 	n, err := m.conn.Write(b)
 	m.pair.moved.Store(int64(time.Since(m.pair.start)))
 	return n, err
@@ -238,12 +238,12 @@ func (p *pair) finish() {
 // underTLS is what TLS of this package is made on. It notes the end of what is
 // below, which to crypto/tls is as good as one that the peer says (close_notify),
 // though anybody on the way can make it, and a peer that is killed does.
-type underTLS struct {
+type eofConn struct {
 	net.Conn
 	ended atomic.Bool
 }
 
-func (u *underTLS) Read(p []byte) (int, error) {
+func (u *eofConn) Read(p []byte) (int, error) {
 	n, err := u.Conn.Read(p)
 	// What comes with the end may be what says so. TLS that was told so reads no
 	// more, and else comes again.
@@ -254,13 +254,13 @@ func (u *underTLS) Read(p []byte) (int, error) {
 }
 
 // NetConn returns the connection below.
-func (u *underTLS) NetConn() net.Conn { return u.Conn }
+func (u *eofConn) NetConn() net.Conn { return u.Conn }
 
 // endOf returns what the end was that was read from conn: nil if it was in good
 // order, io.ErrUnexpectedEOF if TLS was cut short.
-func endOf(conn net.Conn) error {
-	for ; conn != nil; conn = below(conn) {
-		if u, ok := conn.(*underTLS); ok && u.ended.Load() {
+func truncation(conn net.Conn) error {
+	for ; conn != nil; conn = unwrap(conn) {
+		if u, ok := conn.(*eofConn); ok && u.ended.Load() {
 			return io.ErrUnexpectedEOF
 		}
 	}

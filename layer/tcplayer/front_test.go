@@ -33,7 +33,7 @@ func TestAddressed(t *testing.T) {
 		dst, known := OriginalDst(c)
 		assert.True(t, known)
 		assert.Equal(t, ofServer, dst)
-		assert.Same(t, near, socket(c))
+		assert.Same(t, near, innermost(c))
 	}
 	dst, _ := OriginalDst(OverrideAddrs(conn, netip.AddrPort{}, ofClient))
 	assert.Equal(t, ofClient, dst, "the last one to find out is right")
@@ -54,9 +54,9 @@ func TestFrontGivesBackWhatWasRead(t *testing.T) {
 			io.WriteString(b, text)
 			b.Close()
 		}()
-		f := &front{Conn: a}
+		f := &bufferedConn{Conn: a}
 		want := rapid.IntRange(0, 3000).Draw(rt, "enough")
-		first, err := f.gather(glance{most: 2000, enough: func(seen []byte) bool { return len(seen) >= want }})
+		first, err := f.fill(peekSpec{max: 2000, enough: func(seen []byte) bool { return len(seen) >= want }})
 		if len(first) < min(want, 2000, len(text)) || !strings.HasPrefix(text, string(first)) {
 			rt.Fatalf("saw %d bytes, %v", len(first), err)
 		}
@@ -78,7 +78,7 @@ func TestFrontGivesBackWhatWasRead(t *testing.T) {
 func TestFrontThatNobodyTakes(t *testing.T) {
 	near, _ := tcpPair(t)
 	for _, w := range []io.Writer{shortWriter{}, closedWriter{}} {
-		f := &front{Conn: near}
+		f := &bufferedConn{Conn: near}
 		f.keep([]byte("hello"))
 		n, err := io.Copy(w, f)
 		require.Error(t, err)
@@ -99,7 +99,7 @@ func (closedWriter) Write([]byte) (int, error) { return 0, net.ErrClosed }
 func TestFrontKeepsTheFastPaths(t *testing.T) {
 	near, far := tcpPair(t)
 	log := &fast{TCPConn: near}
-	f := &front{Conn: log}
+	f := &bufferedConn{Conn: log}
 	other, source := tcpPair(t)
 	io.WriteString(source, "hello")
 	source.Close()
@@ -115,7 +115,7 @@ func TestFrontKeepsTheFastPaths(t *testing.T) {
 	log.did = nil
 	io.WriteString(far, "question")
 	far.Close()
-	_, err = f.gather(glance{most: 4, enough: func([]byte) bool { return true }})
+	_, err = f.fill(peekSpec{max: 4, enough: func([]byte) bool { return true }})
 	require.NoError(t, err)
 	to, end := tcpPair(t)
 	n, err = io.Copy(to, f)

@@ -15,6 +15,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -50,7 +51,7 @@ func NewTransportHeader(port uint16, authority string, p Protocol) TransportHead
 	}
 	if n, err := strconv.ParseUint(text, 10, 16); err == nil && n > 0 {
 		h.Port = uint16(n)
-		if dnsName(host) {
+		if isDNSName(host) {
 			h.Name = host
 		}
 	}
@@ -62,7 +63,7 @@ func (h TransportHeader) Validate() error {
 	switch {
 	case h.Port == 0:
 		return errors.New("the transport header has no port")
-	case h.Name != "" && !dnsName(h.Name):
+	case h.Name != "" && !isDNSName(h.Name):
 		return fmt.Errorf("the transport header's %q is no name in DNS", h.Name)
 	}
 	return nil
@@ -74,7 +75,7 @@ const (
 
 	// mostHeader bounds what is held of a peer for its header, as linkerd's
 	// proxy does.
-	mostHeader = 64 << 10
+	maxHeader = 64 << 10
 )
 
 // The fields of message Header, of its SessionProtocol, and of nothing else.
@@ -130,15 +131,15 @@ var errNoTransportHeader = errors.New("no transport header")
 // without a port from 1 to 65535, or with a name that is none in DNS. It does not
 // keep first.
 func parseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
-	if !begins(first, headerPreface) {
+	if !hasPrefixSoFar(first, headerPreface) {
 		return TransportHeader{}, 0, errNoTransportHeader
 	}
 	if len(first) < headerFixed {
 		return TransportHeader{}, 0, io.ErrUnexpectedEOF
 	}
 	length := binary.BigEndian.Uint32(first[len(headerPreface):])
-	if length > mostHeader {
-		return TransportHeader{}, 0, fmt.Errorf("a transport header of %d bytes, more than %d", length, mostHeader)
+	if length > maxHeader {
+		return TransportHeader{}, 0, fmt.Errorf("a transport header of %d bytes, more than %d", length, maxHeader)
 	}
 	size = headerFixed + int(length)
 	if len(first) < size {
@@ -198,23 +199,23 @@ type detectTransport struct {
 func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	switch {
 	case ctx.Err() != nil:
-		return ByteCount{}, gone(ctx, "transport")
-	case !agreed(conn) || d.skips(ctx, conn):
-		return handOver(ctx, "transport", d.to.None, conn, conn)
+		return ByteCount{}, canceledError(ctx, "transport")
+	case !hasHeader(conn) || d.skips(ctx, conn):
+		return serveNext(ctx, "transport", d.to.None, conn, conn)
 	}
 	told := func(seen []byte) bool {
 		_, _, err := parseTransportHeader(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, err := look(ctx, conn, glance{most: headerFixed + mostHeader, within: d.timeout, enough: told})
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: headerFixed + maxHeader, within: d.timeout, enough: told})
 	h, size, wrong := parseTransportHeader(first)
 	switch {
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):
-		return handOver(ctx, "transport", d.to.None, conn, next)
+		return serveNext(ctx, "transport", d.to.None, conn, next)
 	case err != nil:
-		return ByteCount{}, d.unheard(conn, "transport", "no header", err)
+		return ByteCount{}, d.noBytesError(conn, "transport", "no header", err)
 	case errors.Is(wrong, errNoTransportHeader):
-		return handOver(ctx, "transport", d.to.None, conn, next)
+		return serveNext(ctx, "transport", d.to.None, conn, next)
 	case wrong == nil:
 		_, wrong = io.ReadFull(next, make([]byte, size))
 	}
@@ -222,20 +223,20 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "transport", Reason: "bad header", Err: wrong}
 	}
-	return handOver(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, headed(next, h))
+	return serveNext(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, withPort(next, h))
 }
 
 // agreed reports whether a header is to come.
-func agreed(conn net.Conn) bool {
+func hasHeader(conn net.Conn) bool {
 	state, ok := TLSState(conn)
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
 // headed returns conn, from which h was read, as one to where h says.
-func headed(conn net.Conn, h TransportHeader) net.Conn {
-	f := &front{Conn: conn, took: true}
-	if here := addrPort(conn.LocalAddr()); here.IsValid() && h.Name == "" {
-		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(here.Addr(), h.Port))
+func withPort(conn net.Conn, h TransportHeader) net.Conn {
+	f := &bufferedConn{Conn: conn, took: true}
+	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {
+		f.server = net.TCPAddrFromAddrPort(netip.AddrPortFrom(isOwnAddress.Addr(), h.Port))
 	}
 	return f
 }
@@ -259,26 +260,21 @@ func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 	return *h, true
 }
 
-// parseHeaderMessage reads message Header. As with any protobuf, a field that is
-// not known is passed over, and of one that is there twice the last counts.
+// parseHeaderMessage reads message Header. It ignores unknown fields, and the last
+// of two equal fields counts.
 func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	var h TransportHeader
 	port := int32(0)
 	err := eachField(b, func(f field) error {
-		switch f.number { //nolint:exhaustive // the limits of field numbers are none
-		case portField:
+		switch {
+		case f.number == portField && f.kind == protowire.VarintType:
 			port = int32(f.varint)
-			return f.want(protowire.VarintType)
-		case nameField:
+		case f.number == nameField && f.kind == protowire.BytesType:
 			if !utf8.Valid(f.bytes) {
-				return errNotText
+				return errNotProtobuf
 			}
 			h.Name = string(f.bytes)
-			return f.want(protowire.BytesType)
-		case protocolField:
-			if err := f.want(protowire.BytesType); err != nil {
-				return err
-			}
+		case f.number == protocolField && f.kind == protowire.BytesType:
 			return parseSession(f.bytes, &h.Protocol)
 		}
 		return nil
@@ -287,51 +283,38 @@ func parseHeaderMessage(b []byte) (TransportHeader, error) {
 	case err != nil:
 		return TransportHeader{}, err
 	case port <= 0 || port >= 1<<16:
-		return TransportHeader{}, fmt.Errorf("port %d", port)
+		return TransportHeader{}, fmt.Errorf("port %d is not from 1 to 65535", port)
 	}
 	h.Port = uint16(port)
 	return h, h.Validate()
 }
 
-// parseSession reads message SessionProtocol. A kind that is not known leaves p.
+// parseSession reads message SessionProtocol. An unknown kind leaves p unchanged.
 func parseSession(b []byte, p *Protocol) error {
 	return eachField(b, func(f field) error {
-		switch f.number {
-		case http1Field:
+		switch {
+		case f.number == http1Field && f.kind == protowire.BytesType:
 			*p = HTTP1
-		case http2Field:
+		case f.number == http2Field && f.kind == protowire.BytesType:
 			*p = HTTP2
 		default:
 			return nil
-		}
-		if err := f.want(protowire.BytesType); err != nil {
-			return err
 		}
 		return eachField(f.bytes, func(field) error { return nil })
 	})
 }
 
-// field is one of a message in protobuf.
+// field is a field of a message in protobuf.
 type field struct {
 	number protowire.Number
 	kind   protowire.Type
 	varint uint64
-	bytes  []byte // as part of the message
+	bytes  []byte
 }
 
-func (f field) want(kind protowire.Type) error {
-	if f.kind != kind {
-		return fmt.Errorf("field %d is of wire type %d", f.number, f.kind)
-	}
-	return nil
-}
-
-// What protowire says of these would match io.ErrUnexpectedEOF, as if the rest of
-// the message were still to come.
-var (
-	errNoField = errors.New("the message is no protobuf, or is cut short")
-	errNotText = errors.New("the name is not UTF-8")
-)
+// errNotProtobuf replaces the errors of protowire, because some of them match
+// io.ErrUnexpectedEOF.
+var errNotProtobuf = errors.New("the message is not valid protobuf")
 
 // eachField calls do for each field of a message, in order.
 func eachField(b []byte, do func(f field) error) error {
@@ -339,7 +322,7 @@ func eachField(b []byte, do func(f field) error) error {
 		var f field
 		var n, size int
 		if f.number, f.kind, n = protowire.ConsumeTag(b); n < 0 || f.number > protowire.MaxValidNumber {
-			return errNoField
+			return errNotProtobuf
 		}
 		b = b[n:]
 		switch f.kind {
@@ -351,7 +334,7 @@ func eachField(b []byte, do func(f field) error) error {
 			size = protowire.ConsumeFieldValue(f.number, f.kind, b)
 		}
 		if size < 0 {
-			return errNoField
+			return errNotProtobuf
 		}
 		b = b[size:]
 		if err := do(f); err != nil {
@@ -361,34 +344,10 @@ func eachField(b []byte, do func(f field) error) error {
 	return nil
 }
 
-// dnsName reports whether s can be the name of a host in DNS (RFC 5280, 7.2, and
-// underscores), with or without a dot at its end. What ends in a number is an
-// address, or looks like one.
-func dnsName(s string) bool {
-	const most = 253
-	if len(s) > most {
-		return false
-	}
-	last := ""
-	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
-		if !dnsLabel(label) {
-			return false
-		}
-		last = label
-	}
-	return strings.Trim(last, "0123456789") != ""
-}
-
-func dnsLabel(s string) bool {
-	const most = 63
-	if s == "" || len(s) > most || s[0] == '-' || s[len(s)-1] == '-' {
-		return false
-	}
-	for i := range len(s) {
-		c := s[i]
-		if c != '-' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
-			return false
-		}
-	}
-	return true
+// dnsName reports whether s is a DNS host name, with or without a final dot. A
+// last label of digits alone is part of an IP address.
+func isDNSName(s string) bool {
+	s = strings.TrimSuffix(s, ".")
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	return caller.IsDNS(s) && strings.Trim(last, "0123456789") != ""
 }

@@ -133,18 +133,14 @@ func TestParseTransportHeaderErrors(t *testing.T) {
 		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x00":                            io.ErrUnexpectedEOF.Error(),
 		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x01":                            "a transport header of 65537 bytes, more than 65536",
 		"transport.l5d.io/v1\r\n\r\n\xff\xff\xff\xff":                            "a transport header of 4294967295 bytes, more than 65536",
-		string(prefaced(nil)):                                                    "transport header: port 0",
-		string(prefaced([]byte("\x08\x80\x80\x04"))):                             "transport header: port 65536",
-		string(prefaced([]byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))): "transport header: port -1",
-		string(prefaced([]byte("\x08"))):                                         "transport header: the message is no protobuf, or is cut short",
-		string(prefaced([]byte("\x0a\x00"))):                                     "transport header: field 1 is of wire type 2",
-		string(prefaced([]byte("\x10\x00"))):                                     "transport header: field 2 is of wire type 0",
-		string(prefaced([]byte("\x18\x00"))):                                     "transport header: field 3 is of wire type 0",
-		string(prefaced([]byte("\x1a\x02\x08\x00"))):                             "transport header: field 1 is of wire type 0",
-		string(prefaced([]byte("\x1a\x03\x0a\x01\x08"))):                         "transport header: the message is no protobuf, or is cut short",
-		string(prefaced([]byte("\x00\x00"))):                                     "transport header: the message is no protobuf, or is cut short",
+		string(prefaced(nil)):                                                    "transport header: port 0 is not from 1 to 65535",
+		string(prefaced([]byte("\x08\x80\x80\x04"))):                             "transport header: port 65536 is not from 1 to 65535",
+		string(prefaced([]byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))): "transport header: port -1 is not from 1 to 65535",
+		string(prefaced([]byte("\x08"))):                                         "transport header: the message is not valid protobuf",
+		string(prefaced([]byte("\x1a\x03\x0a\x01\x08"))):                         "transport header: the message is not valid protobuf",
+		string(prefaced([]byte("\x00\x00"))):                                     "transport header: the message is not valid protobuf",
 		string(prefaced(append(valid, "\x12\x01-"...))):                          `transport header: the transport header's "-" is no name in DNS`,
-		string(prefaced(append(valid, "\x12\x02\xff\xff"...))):                   "transport header: the name is not UTF-8",
+		string(prefaced(append(valid, "\x12\x02\xff\xff"...))):                   "transport header: the message is not valid protobuf",
 	} {
 		_, _, err := parseTransportHeader([]byte(said))
 		require.EqualError(t, err, want, "%q", said)
@@ -184,9 +180,9 @@ func FuzzParseTransportHeader(f *testing.F) {
 		require.NoError(t, h.Validate())
 		_, _, short := parseTransportHeader(said[:size-1])
 		require.ErrorIs(t, short, io.ErrUnexpectedEOF)
-		again, _, err := parseTransportHeader(h.AppendTo(nil))
+		buffered, _, err := parseTransportHeader(h.AppendTo(nil))
 		require.NoError(t, err)
-		require.Equal(t, h, again)
+		require.Equal(t, h, buffered)
 		port, name, p, err := o.unmarshal(said[headerFixed:size])
 		require.NoError(t, err)
 		require.Equal(t, TransportHeader{Port: uint16(port), Name: name, Protocol: p}, h)
@@ -196,13 +192,13 @@ func FuzzParseTransportHeader(f *testing.F) {
 func TestDNSName(t *testing.T) {
 	long := strings.Repeat(strings.Repeat("a", 63)+".", 3)
 	for _, name := range []string{"a", "a.", "localhost.", "web.default.svc.cluster.local", "_x.y", "a-b", "1.a", "1a", "A", long, long + strings.Repeat("a", 61)} {
-		assert.True(t, dnsName(name), name)
+		assert.True(t, isDNSName(name), name)
 	}
 	for _, name := range []string{
 		"", ".", "a..b", ".a", "-a", "a-", "a-.b", "a.-b", "1", "10.0.0.1", "a.1", "a.1.", "a b", "a/b", "ä", "[::1]", "*.a", "a\x00",
 		strings.Repeat("a", 64), long + strings.Repeat("a", 62),
 	} {
-		assert.False(t, dnsName(name), name)
+		assert.False(t, isDNSName(name), name)
 	}
 }
 

@@ -46,14 +46,14 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 		o.End(nil)
 		return nil
 	}
-	if h, ok := conn.(*held); ok {
+	if h, ok := conn.(*observedConn); ok {
 		h.add(o)
 		return h
 	}
-	h := &held{Conn: conn}
+	h := &observedConn{Conn: conn}
 	h.observers = append(h.first[:0], o)
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { h.breakOff(context.Cause(ctx)) }) })
+		stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { h.cancel(context.Cause(ctx)) }) })
 		h.mu.Lock()
 		h.stop = stop
 		h.mu.Unlock()
@@ -62,7 +62,7 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 }
 
 // held is a connection that is observed.
-type held struct {
+type observedConn struct {
 	net.Conn
 
 	// Written before the connection is handed to its holder, or under mu.
@@ -81,7 +81,7 @@ type held struct {
 	err     error
 }
 
-func (h *held) add(o layer.Observer) {
+func (h *observedConn) add(o layer.Observer) {
 	h.mu.Lock()
 	if h.ended {
 		err := h.err
@@ -93,20 +93,20 @@ func (h *held) add(o layer.Observer) {
 	h.mu.Unlock()
 }
 
-func (h *held) Read(p []byte) (int, error) {
+func (h *observedConn) Read(p []byte) (int, error) {
 	n, err := h.Conn.Read(p)
 	h.data(n)
 	switch {
 	case err == nil:
 	case errors.Is(err, io.EOF):
-		h.heardEnd()
+		h.readEOF()
 	default:
 		err = h.failed(err)
 	}
 	return n, err
 }
 
-func (h *held) Write(p []byte) (int, error) {
+func (h *observedConn) Write(p []byte) (int, error) {
 	n, err := h.Conn.Write(p)
 	if err != nil {
 		err = h.failed(err)
@@ -114,7 +114,7 @@ func (h *held) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (h *held) Close() error {
+func (h *observedConn) Close() error {
 	if h.closed.Swap(true) {
 		return nil
 	}
@@ -134,7 +134,7 @@ func (h *held) Close() error {
 }
 
 // data tells of n bytes that were read.
-func (h *held) data(n int) {
+func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
 	}
@@ -147,8 +147,8 @@ func (h *held) data(n int) {
 }
 
 // heardEnd notes that the peer's direction is over, in good order or not.
-func (h *held) heardEnd() {
-	if err := endOf(h.Conn); err != nil {
+func (h *observedConn) readEOF() {
+	if err := truncation(h.Conn); err != nil {
 		h.end(err)
 		return
 	}
@@ -156,7 +156,7 @@ func (h *held) heardEnd() {
 }
 
 // half notes that one direction is over. With both over, so is the connection.
-func (h *held) half(which *bool) {
+func (h *observedConn) half(which *bool) {
 	h.mu.Lock()
 	*which = true
 	both := h.readEnd && h.sentEnd
@@ -168,7 +168,7 @@ func (h *held) half(which *bool) {
 
 // failed ends the connection for an error that says so, and returns the one to
 // hand on.
-func (h *held) failed(err error) error {
+func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
 		return h.why(err)
@@ -180,22 +180,22 @@ func (h *held) failed(err error) error {
 }
 
 // why says of an error that it came because the context had ended.
-func (h *held) why(err error) error {
+func (h *observedConn) why(err error) error {
 	if cause := h.broken.Load(); cause != nil && err != nil {
-		return &brokenError{*cause}
+		return &canceledConnError{*cause}
 	}
 	return err
 }
 
 // breakOff ends the connection because its context has ended. Once its holder
 // hears of it, the observers have.
-func (h *held) breakOff(cause error) {
+func (h *observedConn) cancel(cause error) {
 	h.broken.Store(&cause)
 	defer reset(h.Conn)
 	h.end(cause)
 }
 
-func (h *held) end(err error) {
+func (h *observedConn) end(err error) {
 	h.mu.Lock()
 	if h.ended {
 		h.mu.Unlock()
@@ -213,26 +213,26 @@ func (h *held) end(err error) {
 // brokenError is what a connection returns after its context has ended. It is
 // no timeout, even if its cause is a deadline: that would look like one which
 // the holder set, who would try again.
-type brokenError struct{ cause error }
+type canceledConnError struct{ cause error }
 
-func (e *brokenError) Error() string   { return "connection closed: " + e.cause.Error() }
-func (e *brokenError) Unwrap() []error { return []error{e.cause, net.ErrClosed} }
-func (e *brokenError) Timeout() bool   { return false }
-func (e *brokenError) Temporary() bool { return false }
+func (e *canceledConnError) Error() string   { return "connection closed: " + e.cause.Error() }
+func (e *canceledConnError) Unwrap() []error { return []error{e.cause, net.ErrClosed} }
+func (e *canceledConnError) Timeout() bool   { return false }
+func (e *canceledConnError) Temporary() bool { return false }
 
 // The methods beyond net.Conn that a net.TCPConn has, and that make copying
 // fast. io.Copy finds those of the connection below by itself.
 
 // WriteTo writes to w what comes, until the peer's end.
-func (h *held) WriteTo(w io.Writer) (n int64, err error) {
+func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	told := int64(0)
 	if !h.heard.Load() {
 		// The time of the first byte is the one thing that a copy in the
 		// kernel hides and that an observer cannot do without.
-		ok, _, err := peek(unmetered(h.Conn), oneByte)
+		ok, _, err := peek(withoutMeter(h.Conn), firstByte)
 		switch {
 		case errors.Is(err, io.EOF):
-			h.heardEnd()
+			h.readEOF()
 			return 0, nil
 		case err != nil:
 			return 0, h.failed(err)
@@ -248,20 +248,20 @@ func (h *held) WriteTo(w io.Writer) (n int64, err error) {
 	rest, err := io.Copy(w, h.Conn)
 	h.data(int(rest - told))
 	if err == nil {
-		h.heardEnd()
+		h.readEOF()
 	}
 	return n + rest, h.why(err)
 }
 
 // oneByte waits for the first byte. Reading it would be slower, because the
 // kernel copies whole pages only while nothing is missing from the first one.
-var oneByte = glance{most: 1, enough: func([]byte) bool { return true }}
+var firstByte = peekSpec{max: 1, enough: func([]byte) bool { return true }}
 
 // firstRead is how much writeFirst reads.
 const firstRead = 1 << 10
 
 // writeFirst passes the first bytes on. It returns 0 and nil at the end.
-func (h *held) writeFirst(w io.Writer) (int64, error) {
+func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)
 	if n > 0 {
@@ -280,13 +280,13 @@ func (h *held) writeFirst(w io.Writer) (int64, error) {
 }
 
 // ReadFrom sends what r gives, until its end.
-func (h *held) ReadFrom(r io.Reader) (int64, error) {
+func (h *observedConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(h.Conn, r)
 	return n, h.why(err)
 }
 
 // CloseWrite tells the peer that nothing more comes.
-func (h *held) CloseWrite() error {
+func (h *observedConn) CloseWrite() error {
 	err := closeWrite(h.Conn)
 	if err == nil {
 		h.half(&h.sentEnd)
@@ -295,7 +295,7 @@ func (h *held) CloseWrite() error {
 }
 
 // NetConn returns the connection below.
-func (h *held) NetConn() net.Conn { return h.Conn }
+func (h *observedConn) NetConn() net.Conn { return h.Conn }
 
 // closeWrite ends one direction. TLS cannot say so before it has shaken hands:
 // like its Write, that waits for it.

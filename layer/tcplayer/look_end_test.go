@@ -105,7 +105,7 @@ func TestDetectTLSWithoutConfig(t *testing.T) {
 
 // What somebody read before is looked at no further than what is read now.
 func TestDetectLooksNoFurther(t *testing.T) {
-	request := "GET /" + strings.Repeat("a", most) + " HTTP/9\r\n\r\n"
+	request := "GET /" + strings.Repeat("a", maxDetect) + " HTTP/9\r\n\r\n"
 	header := v2(0x20, 0, strings.Repeat(tlv, 300)) // takes a look of 4 096 bytes
 	pieces := map[string]func(net.Conn) net.Conn{
 		"kernel": func(c net.Conn) net.Conn { return c },

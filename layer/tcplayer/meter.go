@@ -63,10 +63,10 @@ func NewMeter(i Instruments) *Meter {
 // returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
-func (m *Meter) open(conn net.Conn) *metered {
+func (m *Meter) open(conn net.Conn) *meteredConn {
 	count(m.to.Opened, 1)
 	count(m.to.Open, 1)
-	return &metered{Conn: conn, meter: m}
+	return &meteredConn{Conn: conn, meter: m}
 }
 
 func (m *Meter) closed(errno string) {
@@ -143,16 +143,16 @@ func (m *Meter) WrapDial(
 }
 
 // metered is a connection that is counted. It has no bytes of its own.
-type metered struct {
+type meteredConn struct {
 	net.Conn
 	meter *Meter
 	ended atomic.Bool
 }
 
 // unmetered returns the connection that conn only counts the bytes of, or conn.
-func unmetered(conn net.Conn) net.Conn {
+func withoutMeter(conn net.Conn) net.Conn {
 	for {
-		m, ok := conn.(*metered)
+		m, ok := conn.(*meteredConn)
 		if !ok {
 			return conn
 		}
@@ -160,7 +160,7 @@ func unmetered(conn net.Conn) net.Conn {
 	}
 }
 
-func (m *metered) Read(p []byte) (int, error) {
+func (m *meteredConn) Read(p []byte) (int, error) {
 	n, err := m.Conn.Read(p)
 	m.read(n)
 	if err != nil {
@@ -169,7 +169,7 @@ func (m *metered) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (m *metered) Write(p []byte) (int, error) {
+func (m *meteredConn) Write(p []byte) (int, error) {
 	n, err := m.Conn.Write(p)
 	m.written(n)
 	if err != nil {
@@ -178,45 +178,45 @@ func (m *metered) Write(p []byte) (int, error) {
 	return n, err
 }
 
-func (m *metered) Close() error {
+func (m *meteredConn) Close() error {
 	m.over("")
 	return m.Conn.Close()
 }
 
 // WriteTo writes to w what comes, until the peer's end.
-func (m *metered) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.Copy(&telling{w, m.read}, m.Conn)
+func (m *meteredConn) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.Copy(&countingWriter{w, m.read}, m.Conn)
 	m.copied(err)
 	return n, err
 }
 
 // ReadFrom sends what r gives, until its end.
-func (m *metered) ReadFrom(r io.Reader) (int64, error) {
-	n, err := passOn(m.Conn, r, m.written)
+func (m *meteredConn) ReadFrom(r io.Reader) (int64, error) {
+	n, err := copyCounted(m.Conn, r, m.written)
 	m.copied(err)
 	return n, err
 }
 
 // CloseWrite tells the peer that nothing more comes.
-func (m *metered) CloseWrite() error { return closeWrite(m.Conn) }
+func (m *meteredConn) CloseWrite() error { return closeWrite(m.Conn) }
 
 // NetConn returns the connection below.
-func (m *metered) NetConn() net.Conn { return m.Conn }
+func (m *meteredConn) NetConn() net.Conn { return m.Conn }
 
-func (m *metered) read(n int) {
+func (m *meteredConn) read(n int) {
 	if n > 0 {
 		count(m.meter.to.Read, float64(n))
 	}
 }
 
-func (m *metered) written(n int) {
+func (m *meteredConn) written(n int) {
 	if n > 0 {
 		count(m.meter.to.Written, float64(n))
 	}
 }
 
 // over counts the end, once.
-func (m *metered) over(errno string) {
+func (m *meteredConn) over(errno string) {
 	if !m.ended.Load() && !m.ended.Swap(true) {
 		m.meter.closed(errno)
 	}
@@ -224,52 +224,54 @@ func (m *metered) over(errno string) {
 
 // failed takes an error of this connection. One that is none of the system's, as
 // a deadline or the end, does not say that the connection is over.
-func (m *metered) failed(err error) {
+func (m *meteredConn) failed(err error) {
 	if name := errnoOf(err); name != "" {
 		m.over(name)
 	}
 }
 
 // copied takes what a copy ended with, which may be the other side's.
-func (m *metered) copied(err error) {
-	if err != nil && errnoOf(err) != "" && dead(m.Conn) {
+func (m *meteredConn) copied(err error) {
+	if err != nil && errnoOf(err) != "" && isClosed(m.Conn) {
 		m.failed(err)
 	}
 }
 
 // telling is a writer that tells how much is written to it, as it goes.
-type telling struct {
+type countingWriter struct {
 	io.Writer
 	told func(n int)
 }
 
-func (t *telling) Write(p []byte) (int, error) {
+func (t *countingWriter) Write(p []byte) (int, error) {
 	n, err := t.Writer.Write(p)
 	t.told(n)
 	return n, err
 }
 
-func (t *telling) ReadFrom(r io.Reader) (int64, error) { return passOn(t.Writer, r, t.told) }
+func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
+	return copyCounted(t.Writer, r, t.told)
+}
 
 // How much the kernel copies before anybody hears of it: more as there is more,
 // so that it costs little and what was told is never far behind.
 const (
-	firstPiece = 64 << 10
-	mostPiece  = 1 << 20
+	minPiece = 64 << 10
+	maxPiece = 1 << 20
 )
 
 // passOn is io.Copy that tells how much it has copied, as it goes.
-func passOn(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error) {
+func copyCounted(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
 		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
 	}
 	if !byKernel(dst, whole.R) {
 		// Neither may have a way past what counts.
-		return io.Copy(struct{ io.Writer }{&telling{dst, told}}, struct{ io.Reader }{src})
+		return io.Copy(struct{ io.Writer }{&countingWriter{dst, told}}, struct{ io.Reader }{src})
 	}
-	next := int64(firstPiece)
-	if limited && whole.N <= mostPiece {
+	next := int64(minPiece)
+	if limited && whole.N <= maxPiece {
 		next = whole.N
 	}
 	for whole.N > 0 {
@@ -283,7 +285,7 @@ func passOn(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error)
 		if err != nil || moved < size {
 			return n, err
 		}
-		next = min(max(firstPiece, n/8), mostPiece)
+		next = min(max(minPiece, n/8), maxPiece)
 	}
 	return n, nil
 }

@@ -206,11 +206,11 @@ func TestMeterCountsAsItGoes(t *testing.T) {
 		_, err := Forward(to(dst.meter().Conn(made))).Call(t.Context(), src.meter().Conn(accepted))
 		done <- err
 	}()
-	for _, size := range []int{firstPiece, 9 * mostPiece} { // more than an eighth of what was before
+	for _, size := range []int{minPiece, 9 * maxPiece} { // more than an eighth of what was before
 		go client.Write(make([]byte, size))
 		_, err := io.ReadFull(server, make([]byte, size))
 		require.NoError(t, err)
-		behind := func(n int) bool { return n >= size-mostPiece && n > 0 }
+		behind := func(n int) bool { return n >= size-maxPiece && n > 0 }
 		require.Eventually(t, func() bool { return behind(src.of("read")) && behind(dst.of("written")) }, 20*time.Second, time.Millisecond)
 	}
 	assert.Equal(t, 1, src.of("open"))
@@ -259,10 +259,10 @@ func exists(name string) bool {
 
 // A limit of the reader's is kept, over pieces.
 func TestPassOnKeepsTheLimit(t *testing.T) {
-	for _, limit := range []int64{0, 1, firstPiece, mostPiece, mostPiece + 1, 3 * mostPiece, math.MaxInt64} {
+	for _, limit := range []int64{0, 1, minPiece, maxPiece, maxPiece + 1, 3 * maxPiece, math.MaxInt64} {
 		src, dst := tcpPair(t)
 		far, near := tcpPair(t)
-		const size = 2*mostPiece + 3
+		const size = 2*maxPiece + 3
 		go func() {
 			src.Write(make([]byte, size))
 			src.Close()
@@ -270,7 +270,7 @@ func TestPassOnKeepsTheLimit(t *testing.T) {
 		go io.Copy(io.Discard, far)
 		told := 0
 		lr := &io.LimitedReader{R: dst, N: limit}
-		n, err := passOn(near, lr, func(n int) { told += n })
+		n, err := copyCounted(near, lr, func(n int) { told += n })
 		require.NoError(t, err)
 		assert.Equal(t, min(limit, size), n)
 		assert.EqualValues(t, n, told)
@@ -337,7 +337,7 @@ func TestMeterIsSeenThrough(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, TransportProtocol, state.NegotiatedProtocol)
 	near, _ := tcpPair(t)
-	require.True(t, isTCP(unmetered(g.meter().Conn(g.meter().Conn(near)))))
+	require.True(t, isTCP(withoutMeter(g.meter().Conn(g.meter().Conn(near)))))
 	dst, ok := OriginalDst(g.meter().Conn(OverrideAddrs(near, ofClient, ofServer)))
 	assert.True(t, ok)
 	assert.Equal(t, ofServer, dst)
@@ -354,11 +354,11 @@ func TestErrnoOf(t *testing.T) {
 	assert.Equal(t, "ETIMEDOUT", errnoOf(fmt.Errorf("x: %w", syscall.ETIMEDOUT)))
 	assert.NotEmpty(t, errnoOf(syscall.Errno(4095)))
 	a, b := net.Pipe()
-	assert.False(t, dead(a))
+	assert.False(t, isClosed(a))
 	b.Close()
 	closed, _ := tcpPair(t)
 	closed.Close()
-	assert.False(t, dead(closed))
+	assert.False(t, isClosed(closed))
 }
 
 func TestMeterConforms(t *testing.T) {
@@ -426,15 +426,15 @@ func TestErrorKind(t *testing.T) {
 	near, _ := tcpPair(t)
 	for want, errs := range map[string][]error{
 		"":         {nil},
-		"failfast": {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: refusal}, spentError("tls", near, &layer.Error{Layer: "queue", Kind: layer.ErrFailFast})},
-		"loadshed": {limit, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady}, spentError("detect", near, limit)},
+		"failfast": {&layer.Error{Layer: "queue", Kind: layer.ErrFailFast, Err: refusal}, consumedError("tls", near, &layer.Error{Layer: "queue", Kind: layer.ErrFailFast})},
+		"loadshed": {limit, &layer.Error{Layer: "queue", Kind: layer.ErrNotReady}, consumedError("detect", near, limit)},
 		"tls detection timeout": {
 			&layer.Error{Layer: "tls", Kind: layer.ErrTimeout, Err: os.ErrDeadlineExceeded},
 			fmt.Errorf("x: %w", &layer.Error{Layer: "serve", Err: &layer.Error{Layer: "tls", Kind: layer.ErrTimeout}}),
 		},
 		"i/o": {
 			refusal, io.ErrUnexpectedEOF, syscall.ECONNRESET, &layer.Error{Layer: "forward", Err: &net.OpError{Op: "read", Err: errors.New("x")}},
-			&layer.Error{Layer: "tls", Reason: "handshake", Err: tls.AlertError(42)}, spentError("tls", near, refusal),
+			&layer.Error{Layer: "tls", Reason: "handshake", Err: tls.AlertError(42)}, consumedError("tls", near, refusal),
 		},
 		"unexpected": {
 			errors.New("x"), &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute}, &layer.Error{Layer: "origin", Kind: ErrLoop},

@@ -31,7 +31,7 @@ type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 //	l, err := cfg.Listen(ctx, "tcp", "127.0.0.1:4140")
 func SOOriginalDst() Origin {
 	return func(_ context.Context, conn net.Conn) (net.Conn, error) {
-		dst, err := redirectedFrom(socket(conn))
+		dst, err := originalDstOf(innermost(conn))
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +90,7 @@ type transparent struct {
 
 func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
-		return ByteCount{}, gone(ctx, "origin")
+		return ByteCount{}, canceledError(ctx, "origin")
 	}
 	next, err := o.from(ctx, conn)
 	if err != nil {
@@ -99,7 +99,7 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 	}
 	dst := addrPort(next.LocalAddr())
 	svc := o.Server
-	if here(addrPort(socket(conn).LocalAddr()), dst) {
+	if isOwnAddress(addrPort(innermost(conn).LocalAddr()), dst) {
 		if svc = o.direct; svc == nil {
 			reset(next)
 			return ByteCount{}, &layer.Error{
@@ -107,7 +107,7 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 			}
 		}
 	}
-	return handOver(ctx, "origin", svc, conn, next)
+	return serveNext(ctx, "origin", svc, conn, next)
 }
 
 // Next returns the server of the connections.
@@ -124,17 +124,17 @@ func (o *transparent) Describe() layer.Node {
 
 // here reports whether a connection to dst would come to the listener that
 // accepted one at own.
-func here(own, dst netip.AddrPort) bool {
+func isOwnAddress(own, dst netip.AddrPort) bool {
 	if !own.IsValid() || own.Port() != dst.Port() {
 		return false
 	}
 	ip := dst.Addr()
-	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || ofThisMachine(ip)
+	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
 // ofThisMachine asks the system, which takes a while: it is asked for one port
 // only.
-func ofThisMachine(ip netip.Addr) bool {
+func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {
 		network, ok := a.(*net.IPNet)

@@ -68,7 +68,7 @@ func TestReadyPanic(t *testing.T) {
 	require.ErrorIs(t, err, net.ErrClosed)
 
 	var panicked *panics.Error
-	err = Detect(Protocols{HTTP1: &slowlyUnready{}, Opaque: &slowlyUnready{}}).Ready(t.Context())
+	err = Detect(Protocols{HTTP1: unready{}, Opaque: unready{}}).Ready(t.Context())
 	require.ErrorAs(t, err, &panicked)
 	require.Equal(t, errBoom, panicked.Value)
 }
@@ -76,19 +76,6 @@ func TestReadyPanic(t *testing.T) {
 type unready struct{ Server }
 
 func (unready) Ready(context.Context) error { panic(errBoom) }
-
-// slowlyUnready is not ready at first, and panics when it is asked again.
-type slowlyUnready struct {
-	Server
-	asked atomic.Bool
-}
-
-func (s *slowlyUnready) Ready(context.Context) error {
-	if s.asked.Swap(true) {
-		panic(errBoom)
-	}
-	return layer.ErrNotReady
-}
 
 // A panic of a dial function, or of a callback of TLS, is a failure to connect, and
 // leaves no connection open.

@@ -33,7 +33,7 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 			_, err := parseProxyHeader(seen)
 			return !errors.Is(err, io.ErrUnexpectedEOF)
 		}
-		first, next, err := look(ctx, conn, glance{most: mostProxyHeader, within: o.timeout, enough: whole})
+		first, next, err := peekFirst(ctx, conn, peekSpec{max: maxProxyHeader, within: o.timeout, enough: whole})
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
@@ -47,7 +47,7 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 		if err != nil {
 			return nil, fmt.Errorf("PROXY protocol: %w", err)
 		}
-		f := &front{Conn: next, took: true}
+		f := &bufferedConn{Conn: next, took: true}
 		if h.client.IsValid() {
 			f.client, f.server = net.TCPAddrFromAddrPort(h.client), net.TCPAddrFromAddrPort(h.server)
 		}
@@ -56,7 +56,7 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 }
 
 // mostProxyHeader bounds what is held of a client that is not known yet.
-const mostProxyHeader = 4 << 10
+const maxProxyHeader = 4 << 10
 
 // proxyHeader is what a header of the PROXY protocol says, and its length. The
 // addresses are not valid if it has none.
@@ -71,16 +71,16 @@ var errNoProxyHeader = errors.New("the connection does not begin with a header")
 // if more is needed to tell.
 func parseProxyHeader(b []byte) (proxyHeader, error) {
 	switch {
-	case begins(b, proxyV1):
+	case hasPrefixSoFar(b, proxyV1):
 		return parseProxyV1(b)
-	case begins(b, proxyV2):
+	case hasPrefixSoFar(b, proxyV2):
 		return parseProxyV2(b)
 	}
 	return proxyHeader{}, errNoProxyHeader
 }
 
 // begins reports whether b begins with s, as far as it goes.
-func begins(b []byte, s string) bool {
+func hasPrefixSoFar(b []byte, s string) bool {
 	n := min(len(b), len(s))
 	return string(b[:n]) == s[:n]
 }
@@ -108,8 +108,8 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	}
 	length := int(binary.BigEndian.Uint16(b[len(proxyV2)+2:]))
 	h := proxyHeader{size: proxyV2Fixed + length}
-	if h.size > mostProxyHeader {
-		return proxyHeader{}, fmt.Errorf("a header of %d bytes, more than %d", h.size, mostProxyHeader)
+	if h.size > maxProxyHeader {
+		return proxyHeader{}, fmt.Errorf("a header of %d bytes, more than %d", h.size, maxProxyHeader)
 	}
 	if len(b) < h.size {
 		return proxyHeader{}, io.ErrUnexpectedEOF

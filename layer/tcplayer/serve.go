@@ -95,7 +95,7 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 			s.open.Add(1)
 			s.conns.Go(func() { s.serve(serving, conn) })
 		case ctx.Err() != nil: // l was closed here
-		case !passes(err):
+		case !isTemporary(err):
 			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
 			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "accept", Err: err}
 		default:
@@ -109,12 +109,12 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 
 // stillWaiting is how often Serve says that it is not accepting yet, as in
 // linkerd's proxy.
-const stillWaiting = 15 * time.Second
+const notReadyInterval = 15 * time.Second
 
 // await waits for svc. It returns an error only if svc is closed.
 func (s *server) await(ctx context.Context) error {
 	for ctx.Err() == nil {
-		waiting, cancel := context.WithTimeout(ctx, stillWaiting)
+		waiting, cancel := context.WithTimeout(ctx, notReadyInterval)
 		err := s.svc.Ready(waiting)
 		closed := errors.Is(err, layer.ErrClosed)
 		if err != nil && !closed {
@@ -136,7 +136,7 @@ func (s *server) await(ctx context.Context) error {
 }
 
 // passes reports whether accepting may work again later.
-func passes(err error) bool {
+func isTemporary(err error) bool {
 	for _, e := range []error{syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
 			return true
@@ -242,4 +242,59 @@ func newServer(svc Server, opts []ServeOption) *server {
 		s.log = slog.New(lograte.New(s.log.Handler()))
 	}
 	return s
+}
+
+// SocketOption sets the sockets of connections that [Serve] accepts or that an
+// [Endpoint] makes. What are no TCP connections it leaves as they are. Where it
+// cannot be set, the connection fails.
+type SocketOption interface {
+	ServeOption
+	EndpointOption
+}
+
+// WithKeepAlive sets how an idle connection is probed for a peer that is gone. The
+// default is that of the listener and the dialler: 15 s in package net.
+func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
+	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
+}
+
+// WithUserTimeout ends a connection over which what was sent is not acknowledged
+// for d (TCP_USER_TIMEOUT, RFC 5482), on Linux; elsewhere it is an error. It is
+// in whole milliseconds, at least one. A d of 0 or less, the default, leaves it
+// to the system, which takes some 15 min.
+//
+// Connections of MPTCP have no such limit, and fail. A listener of net.Listen
+// takes them, one of a net.ListenConfig with SetMultipathTCP(false) does not.
+func WithUserTimeout(d time.Duration) SocketOption {
+	return socketOption(func(s *sockets) { s.user = max(d, 0) })
+}
+
+type socketOption func(*sockets)
+
+func (f socketOption) applyServe(s *server)     { f(&s.sockets) }
+func (f socketOption) apply(o *endpointOptions) { f(&o.sockets) }
+
+// sockets is how connections are set up.
+type sockets struct {
+	keepAlive *net.KeepAliveConfig
+	user      time.Duration
+}
+
+func (s *sockets) set(conn net.Conn) error {
+	if s.keepAlive == nil && s.user == 0 {
+		return nil
+	}
+	tcp, ok := innermost(conn).(*net.TCPConn)
+	if !ok {
+		return nil
+	}
+	if s.keepAlive != nil {
+		if err := tcp.SetKeepAliveConfig(*s.keepAlive); err != nil {
+			return err
+		}
+	}
+	if s.user > 0 {
+		return setUserTimeout(tcp, s.user)
+	}
+	return nil
 }

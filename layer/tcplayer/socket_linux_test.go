@@ -14,7 +14,7 @@ import (
 // option is what the kernel has of conn.
 func option(t *testing.T, conn net.Conn, level, name int) int {
 	t.Helper()
-	raw, err := socket(conn).(*net.TCPConn).SyscallConn()
+	raw, err := innermost(conn).(*net.TCPConn).SyscallConn()
 	require.NoError(t, err)
 	var value int
 	require.NoError(t, raw.Control(func(fd uintptr) { value, err = unix.GetsockoptInt(int(fd), level, name) }))

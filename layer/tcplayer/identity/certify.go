@@ -2,13 +2,17 @@ package identity
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"time"
 
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/caller"
+	"github.com/gotower/gotower/layer"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
 	"google.golang.org/grpc"
-
-	"github.com/gotower/gotower/layer"
 )
 
 // Run gets the first certificate from the CA that conn leads to, and then
@@ -16,8 +20,8 @@ import (
 // certificate after 70 % of the life that it has left, within MinRefresh and
 // MaxRefresh. If there is no answer, or none that can be used, it says so to Log
 // and asks again after a back-off, while the certificate that is there serves
-// until it expires. What has become due while the machine was suspended, or
-// because its clock was set, is done within a minute.
+// until it expires. The
+// timer stands still while the machine is suspended.
 //
 // An answer is used if the certificate is for our key and our name, those who
 // vouch for it lead to the trust anchors, it may be shown by servers and by
@@ -44,11 +48,13 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 		if ctx.Err() != nil {
 			break
 		}
+		var next time.Time
 		if err == nil {
-			i.await(ctx, i.renewed(cert))
+			next = i.renewed(cert)
 		} else {
-			i.await(ctx, i.failed(err))
+			next = i.failed(err)
 		}
+		_ = backoff.Sleep(ctx, time.Until(next))
 	}
 	return nil
 }
@@ -73,10 +79,10 @@ func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certific
 }
 
 // renewed puts cert to use, and returns when to ask for the next.
-func (i *Identity) renewed(cert *certificate) due {
+func (i *Identity) renewed(cert *certificate) time.Time {
 	life := time.Until(cert.expires)
 	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
-	next := i.dueIn(wait)
+	next := time.Now().Add(wait)
 	i.mu.Lock()
 	i.refreshes++
 	i.failures, i.err, i.next = 0, nil, next
@@ -92,10 +98,10 @@ func (i *Identity) renewed(cert *certificate) due {
 }
 
 // failed returns when to ask again.
-func (i *Identity) failed(err error) due {
+func (i *Identity) failed(err error) time.Time {
 	i.mu.Lock()
 	wait := i.cfg.Backoff.Delay(i.failures)
-	next := i.dueIn(wait)
+	next := time.Now().Add(wait)
 	i.failures++
 	i.err, i.next = err, next
 	i.mu.Unlock()
@@ -105,4 +111,89 @@ func (i *Identity) failed(err error) due {
 	}
 	i.cfg.Log.Warn("no new certificate", "name", i.cfg.Name, "error", err, "retry_in", wait, "expires", expires)
 	return next
+}
+
+// accept checks what the CA answered.
+func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
+	chain, err := parseChain(rsp.GetLeafCertificate(), rsp.GetIntermediateCertificates())
+	if err != nil {
+		return nil, err
+	}
+	if !sameKey(chain[0].PublicKey, i.cfg.Key.Public()) {
+		return nil, errors.New("the certificate is for another key")
+	}
+	expires, err := i.verifyOwn(chain)
+	if err != nil {
+		return nil, err
+	}
+	// What the CA says besides can only shorten what its certificate says.
+	if until := rsp.GetValidUntil(); until != nil && until.AsTime().Before(expires) {
+		expires = until.AsTime()
+	}
+	if !expires.After(time.Now()) {
+		return nil, fmt.Errorf("the CA says that the certificate expired at %s", clock(expires))
+	}
+	cert := tls.Certificate{PrivateKey: i.cfg.Key, Leaf: chain[0]}
+	for _, c := range chain {
+		cert.Certificate = append(cert.Certificate, c.Raw)
+	}
+	return &certificate{cert, expires}, nil
+}
+
+// parseChain reads a certificate and those that vouch for it.
+func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
+	first, err := x509.ParseCertificate(leaf)
+	if err != nil {
+		return nil, fmt.Errorf("the certificate, which must be DER: %w", err)
+	}
+	chain := []*x509.Certificate{first}
+	for n, der := range others {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, fmt.Errorf("intermediate certificate %d, which must be DER: %w", n+1, err)
+		}
+		chain = append(chain, c)
+	}
+	return chain, nil
+}
+
+// verifyOwn checks a certificate as all those will to whom it is shown, and
+// returns when they will cease to believe it.
+func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
+	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
+		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
+	}
+	expires, err = verify(chain, i.roots, x509.ExtKeyUsageServerAuth)
+	if err != nil {
+		return expires, err
+	}
+	asClient, err := verify(chain, i.roots, x509.ExtKeyUsageClientAuth)
+	if asClient.Before(expires) {
+		expires = asClient
+	}
+	return expires, err
+}
+
+// verify checks a certificate for one use, and returns when it or one of those
+// that vouch for it expires.
+func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
+	others := x509.NewCertPool()
+	for _, c := range chain[1:] {
+		others.AddCert(c)
+	}
+	verified, err := chain[0].Verify(x509.VerifyOptions{
+		Roots: roots, Intermediates: others, KeyUsages: []x509.ExtKeyUsage{use},
+	})
+	for _, way := range verified {
+		end := way[0].NotAfter
+		for _, c := range way {
+			if c.NotAfter.Before(end) {
+				end = c.NotAfter
+			}
+		}
+		if end.After(expires) {
+			expires = end
+		}
+	}
+	return expires, err
 }

@@ -24,13 +24,12 @@ type Identity struct {
 	certifies atomic.Bool                 // now
 	current   atomic.Pointer[certificate] // nil before the first one
 	certified chan struct{}               // closed by the first one
-	wall      func() time.Time            // the clock that certificates expire by
 
 	mu        sync.Mutex
 	refreshes int
-	failures  int   // in a row
-	err       error // of the last request, nil if it went well
-	next      due   // when the CA is asked again
+	failures  int       // in a row
+	err       error     // of the last request, nil if it went well
+	next      time.Time // when the CA is asked again
 }
 
 // certificate is one that was checked.
@@ -48,7 +47,7 @@ func New(c Config) (*Identity, error) {
 	if err = errors.Join(c.check(), prefix("trust anchors", err)); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{}), wall: time.Now}, nil
+	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
 }
 
 // Static returns an Identity with a certificate that stays, for those who have
@@ -165,8 +164,8 @@ func (i *Identity) Describe() layer.Node {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	add("refreshes", i.refreshes)
-	if !i.next.wall.IsZero() {
-		add("renew_in", max(0, i.left(i.next).Round(time.Second)))
+	if !i.next.IsZero() {
+		add("renew_in", max(0, time.Until(i.next).Round(time.Second)))
 	}
 	if i.err != nil {
 		add("failures", i.failures)

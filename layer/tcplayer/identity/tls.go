@@ -5,6 +5,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
@@ -98,4 +100,38 @@ func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 		return refused(list(names), nil)
 	}
 	return nil
+}
+
+// has reports whether name is one of names.
+func has(names []string, name string) bool {
+	return name != "" && slices.ContainsFunc(names, func(n string) bool { return same(n, name) })
+}
+
+func same(a, b string) bool {
+	return a == b || !caller.IsURI(a) && !caller.IsURI(b) && strings.EqualFold(a, b)
+}
+
+// list is names for people. A stranger chose them, and how many there are.
+func list(names []string) string {
+	const most = 4
+	switch more := len(names) - most; {
+	case len(names) == 0:
+		return "nobody"
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// PeerIdentity returns who the client of a connection to a [Identity.Server] proved to
+// be; not ok if it showed no certificate. Of a certificate with several names
+// that is the first, DNS-like or URI, in the certificate's own order, as in
+// linkerd's proxy; what is neither is passed over. A DNS-like name may come in
+// any case.
+//
+// Give it what tcplayer.TLSState returns of a net.Conn, the TLS of an
+// http.Request, or the State of gRPC's credentials.TLSInfo.
+func PeerIdentity(state tls.ConnectionState) (name string, ok bool) {
+	name = caller.Client(&state)
+	return name, name != ""
 }

@@ -57,7 +57,7 @@ func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 //
 // Who was refused after its first bytes were read counts as who was refused.
 func ErrorKind(err error) string {
-	if late, ok := errors.AsType[*lateRefusalError](err); ok {
+	if late, ok := errors.AsType[*lateRejection](err); ok {
 		err = late.refusal
 	}
 	switch {
@@ -67,9 +67,9 @@ func ErrorKind(err error) string {
 		return "failfast"
 	case errors.Is(err, ErrLoop), errors.Is(err, layer.ErrNoRoute), errors.Is(err, context.Canceled):
 		return "unexpected"
-	case of(err, "tls", layer.ErrTimeout):
+	case hasLayer(err, "tls", layer.ErrTimeout):
 		return "tls detection timeout"
-	case ofSystem(err), of(err, "tls", nil), of(err, "transport", nil), of(err, "dial", nil):
+	case isSystemError(err), hasLayer(err, "tls", nil), hasLayer(err, "transport", nil), hasLayer(err, "dial", nil):
 		return "i/o"
 	case errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed):
 		return "loadshed"
@@ -80,7 +80,7 @@ func ErrorKind(err error) string {
 
 // of reports whether an error of that layer, and of exactly that kind, is in the
 // chain of err.
-func of(err error, name string, kind error) bool {
+func hasLayer(err error, name string, kind error) bool {
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {
 			return true
@@ -91,7 +91,7 @@ func of(err error, name string, kind error) bool {
 
 // ofSystem reports whether err comes from a connection. All errors of this library
 // have the methods of a net.Error, so that this cannot tell.
-func ofSystem(err error) bool {
+func isSystemError(err error) bool {
 	for _, e := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, syscall.ETIMEDOUT,
 	} {

@@ -1,0 +1,38 @@
+//go:build !linux
+
+package tcplayer
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// peek is not supported here.
+func peek(net.Conn, peekSpec) (ok bool, seen []byte, err error) { return false, nil, nil }
+
+// dead is not supported here.
+func isClosed(net.Conn) bool { return false }
+
+// errnoOf returns the number of the system error in err, or "".
+func errnoOf(err error) string {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprint(uintptr(errno))
+}
+
+// redirectedFrom is not supported here.
+func originalDstOf(net.Conn) (netip.AddrPort, error) {
+	return netip.AddrPort{}, fmt.Errorf("original destination on %s: %w (use FixedDst or ProxyProtocol)",
+		runtime.GOOS, errors.ErrUnsupported)
+}
+
+func setUserTimeout(*net.TCPConn, time.Duration) error {
+	return fmt.Errorf("TCP_USER_TIMEOUT on %s: %w", runtime.GOOS, errors.ErrUnsupported)
+}
