@@ -124,7 +124,7 @@ func TestUntilClosedKeepsTheFastPaths(t *testing.T) {
 	n, err = io.Copy(UntilClosed(t.Context(), to, &seen{}), conn)
 	require.NoError(t, err)
 	assert.EqualValues(t, 5, n)
-	assert.Equal(t, []string{"WriteTo *tcplayer.held"}, log.did)
+	assert.Equal(t, []string{"WriteTo *tcplayer.observedConn"}, log.did)
 }
 
 // fast notes which ways of copying were used.
