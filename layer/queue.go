@@ -127,7 +127,7 @@ func isWaitable(err error) bool {
 
 func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	w := &waiter{since: time.Now(), turn: make(chan error, 1)}
+	w := &waiter{since: time.Now(), turn: make(chan struct{}, 1)}
 	defer q.waiters.leave(w) // a gauge may panic
 	if !q.waiters.join(w) {
 		q.rejected.inc()
@@ -137,14 +137,19 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 		}
 	}
 	for n := 1; ; n++ {
-		err := q.awaitReady(ctx, w)
+		late, err := q.awaitReady(ctx, w)
 		q.waitTime.Observe(milliseconds(time.Since(w.since)))
 		if err != nil {
 			return zero, err
 		}
 		rsp, err := q.Service.Call(ctx, req)
-		if err == nil || !isWaitable(err) || n == queueAttempts {
+		switch {
+		case err == nil || !isWaitable(err):
 			return rsp, err
+		case late:
+			return zero, q.timeout(w, err)
+		case n == queueAttempts:
+			return zero, err
 		}
 		q.waiters.setRejection(err)
 		q.waiters.rejoin(w)
@@ -152,17 +157,15 @@ func (q *queue[Req, Rsp]) wait(ctx context.Context, req Req) (Rsp, error) {
 }
 
 // awaitReady waits for the turn of w, then for inner. The next request has its
-// turn when awaitReady returns. Only the head needs a timer, because no other
-// waiter arrived before it.
-func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) error {
+// turn when awaitReady returns. A late request is sent once more, because inner
+// rejects it with the current reason. Only the head needs a timer, because no
+// other waiter arrived before it.
+func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) (late bool, err error) {
 	defer q.waiters.leave(w)
 	select {
-	case cause := <-w.turn:
-		if cause != nil {
-			return q.timeout(w, cause)
-		}
+	case <-w.turn:
 	case <-ctx.Done():
-		return q.canceled(ctx, w)
+		return false, q.canceled(ctx, w)
 	}
 	until := ctx
 	if q.maxWait > 0 {
@@ -171,31 +174,28 @@ func (q *queue[Req, Rsp]) awaitReady(ctx context.Context, w *waiter) error {
 			since = w.since
 		}
 		var cancel context.CancelFunc
-		until, cancel = context.WithDeadlineCause(ctx, since.Add(q.maxWait), ErrNotReady)
+		until, cancel = context.WithDeadline(ctx, since.Add(q.maxWait))
 		defer cancel()
 	}
-	err := q.Service.Ready(until)
+	err = q.Service.Ready(until)
 	switch {
 	case err == nil:
 		q.waiters.setReady()
-		return nil
+		return false, nil
 	case ctx.Err() != nil:
-		return q.canceled(ctx, w)
-	case until.Err() == nil:
-		return err
+		return false, q.canceled(ctx, w)
+	case until.Err() != nil:
+		return true, nil
 	}
-	cause := err
-	if isBare(err) {
-		cause = q.waiters.rejection() // the error of the context has no reason
-	}
-	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
-		q.failFast.Store(&failFast{since: time.Now(), cause: cause})
-		q.waiters.fail(cause)
-	}
-	return q.timeout(w, cause)
+	return false, err
 }
 
+// timeout ends the wait of w. The queue enters fail-fast if inner has not been
+// ready for maxWait, and the other waiters then time out one after the other.
 func (q *queue[Req, Rsp]) timeout(w *waiter, cause error) error {
+	if time.Since(q.waiters.unreadySince()) >= q.maxWait {
+		q.failFast.Store(&failFast{since: time.Now(), cause: cause})
+	}
 	q.rejected.inc()
 	return &Error{
 		Layer: "queue", Target: q.target, Kind: ErrFailFast,
@@ -244,7 +244,7 @@ func (q *queue[Req, Rsp]) Describe() Node {
 // waiter is one request in a queue.
 type waiter struct {
 	since time.Time
-	turn  chan error // receives nil at the head, or the cause of fail-fast
+	turn  chan struct{} // receives when the waiter is the head
 
 	// With the mutex of the waiters.
 	number  int64         // in the order of arrival
@@ -310,32 +310,14 @@ func (l *waiters) leave(w *waiter) {
 	defer l.left.Wake()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.remove(w)
-	if l.head == w {
-		l.head = nil
-	}
-	l.update()
-}
-
-// fail ends the wait of all waiters but the head, which calls it.
-func (l *waiters) fail(cause error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for l.list.Len() > 0 {
-		w := l.list.Front().Value.(*waiter)
-		l.remove(w)
-		if w != l.head {
-			w.turn <- cause
-		}
-	}
-	l.update()
-}
-
-func (l *waiters) remove(w *waiter) {
 	if w.element != nil {
 		l.list.Remove(w.element)
 		w.element = nil
 	}
+	if l.head == w {
+		l.head = nil
+	}
+	l.update()
 }
 
 // update gives the turn to the first waiter, and publishes the length.
@@ -344,7 +326,7 @@ func (l *waiters) update() {
 	old := l.length.Swap(n)
 	if n > 0 && l.head == nil {
 		l.head = l.list.Front().Value.(*waiter)
-		l.head.turn <- nil
+		l.head.turn <- struct{}{}
 	}
 	if n != old {
 		l.gauge.Add(float64(n - old)) // several queues may share the gauge
