@@ -82,21 +82,15 @@ func (b *Budget) Deposit() {
 // Withdraw reports whether the budget allows one more retry or hedge, and
 // charges it.
 func (b *Budget) Withdraw() bool {
-	_, granted := b.withdraw()
-	return granted
-}
-
-// withdraw also returns the bucket of the charge, for refund.
-func (b *Budget) withdraw() (epoch int64, granted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.look()
 	if float64(b.withdrawn+1) > b.allowed() {
-		return 0, false
+		return false
 	}
 	b.withdrawn++
 	b.bucket(b.epoch).withdrawn++
-	return b.epoch, true
+	return true
 }
 
 // Balance returns how many withdrawals would be granted now.
@@ -137,18 +131,6 @@ func (g *budgetGauge) follow() {
 	if g.drawn.Load() && g.requests.Add(1)%budgetGroup == 0 {
 		g.show()
 	}
-}
-
-// refund takes back an unused withdrawal of the bucket epoch. It must be the
-// same bucket, because removing a younger charge would forget it too early.
-func (b *Budget) refund(epoch int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if epoch <= b.epoch-int64(len(b.buckets)) {
-		return // no longer in the sums
-	}
-	b.bucket(epoch).withdrawn--
-	b.withdrawn--
 }
 
 func (b *Budget) allowed() float64 { return b.ratio*float64(b.paidIn) + b.reserve }

@@ -1,6 +1,7 @@
 package layer_test
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -14,12 +15,16 @@ func TestRetryConforms(t *testing.T) {
 		R = *layertest.Response
 	)
 	marked := func(rsp R) { rsp.Header["again"] = "yes" }
-	classify := layer.WithClassifier(func(o layer.Outcome[R]) layer.Class {
+	classOf := func(o layer.Outcome[R]) layer.Class {
 		if o.Err == nil && o.Response.Header["again"] != "" {
 			return layer.Retryable
 		}
 		return layer.DefaultClassifier(o)
-	})
+	}
+	classify := layer.WithClassifier(classOf)
+	sent := func(o layer.Outcome[R]) bool {
+		return !errors.Is(o.Err, layer.ErrNotReady) && classOf(o).IsRetryable()
+	}
 	endless := layer.NewBudget(0, 0, 1_000_000)
 	pause := 250 * time.Millisecond
 	for name, spec := range map[string]layertest.Layer{
@@ -45,7 +50,7 @@ func TestRetryConforms(t *testing.T) {
 		},
 		"in a queue": {
 			Layer: layer.NewStack[Q, R]().Queue(16, 3*time.Second).
-				With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless, PassRejections: true}, classify)).Layer(),
+				With("retry", layer.Retry(layer.RetryPolicy[Q, R]{Budget: endless, RetryIf: sent}, classify)).Layer(),
 			Queue: 16, MaxWait: 3 * time.Second, MaxAttempts: 3, Pause: pause, Retryable: marked,
 		},
 		"in itself": {

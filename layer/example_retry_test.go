@@ -25,10 +25,10 @@ func ExampleRetry() {
 	svc := layer.Retry(layer.RetryPolicy[string, string]{}, again)(flaky)
 
 	rsp, err := svc.Call(context.Background(), "world")
-	fmt.Println(rsp, err, "after", tries, "tries")
+	fmt.Println(rsp, err, "after", tries, "attempts")
 	fmt.Print(layer.Describe(svc))
 	// Output:
-	// hello, world <nil> after 3 tries
-	// retry      tries=3 budget=98 retries=2 skipped=0
+	// hello, world <nil> after 3 attempts
+	// retry      attempts=3 budget=98 retries=2 skipped=0
 	// layer.Func
 }

@@ -190,6 +190,9 @@ type fallbackReplay struct{ by *fallbackProtocol }
 
 func (r fallbackReplay) Next() (fallbackQ, bool) { return nil, false }
 func (r fallbackReplay) End()                    { r.by.asked.Add(-1) }
+func (fallbackReplay) Retire()                   {}
+func (fallbackReplay) Whole() bool               { return true }
+func (fallbackReplay) Close() error              { return nil }
 
 // fallbackEmpty is a body that the protocol knows for none.
 var fallbackEmpty = newFallbackBody("")

@@ -114,7 +114,7 @@ func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp
 	o := newOptions(opts)
 	checkPolicy(p)
 	p = p.filled()
-	resend := resendOf[Req](o)
+	resend := replayerOf[Req](o)
 	if p.HedgeIf == nil {
 		p.HedgeIf = resend.Idempotent
 	}
@@ -205,7 +205,7 @@ func (h *hedge[Req, Rsp]) account(ctx context.Context, start time.Duration, samp
 		h.latency.record(now, now-start)
 	}
 	h.shown.follow()
-	if err != nil && errors.Is(err, ErrNotReady) || retryAbove(ctx).paysTo(h.policy.Budget) {
+	if err != nil && errors.Is(err, ErrNotReady) || deposits(ctx, h.policy.Budget) {
 		return
 	}
 	h.policy.Budget.Deposit()
@@ -433,7 +433,7 @@ func (r *hedgeRace[Req, Rsp]) hurry() {
 // send sends the copy, if there is a budget and a request for it.
 func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	budget := r.policy.Budget
-	entry, granted := budget.withdraw()
+	granted := budget.Withdraw()
 	r.shown.show()
 	if !granted {
 		r.explain("no budget")
@@ -443,8 +443,6 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	if r.replay != nil {
 		next, ok := r.replay.Next()
 		if !ok {
-			budget.refund(entry)
-			r.shown.show()
 			r.explain("the request body cannot be sent again")
 			return rsp, errHedgeSkipped
 		}
@@ -456,8 +454,6 @@ func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
 	if err != nil && errors.Is(err, ErrNotReady) {
 		c.err = err
 		r.closeBody(c)
-		budget.refund(entry)
-		r.shown.show()
 	}
 	return rsp, err
 }

@@ -114,7 +114,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		"expired limit=total", "expired limit=head", "expired limit=idle", "expired limit=deadline",
 		"refused layer=deadline", "refused layer=limit", "refused layer=adaptive", "refused layer=rate", "refused layer=shed",
 		"refused layer=queue", "refused layer=gate", "refused layer=breaker", "refused layer=drain", "refused layer=filter",
-		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=tries", "trips", "tripped",
+		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "tripped",
 		"hedges outcome=sent", "hedges outcome=won", "hedges outcome=skipped",
 		"injected fault=delay", "injected fault=error", "mirrored outcome=answered", "mirrored outcome=full",
 	} {

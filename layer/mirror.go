@@ -111,7 +111,7 @@ func Mirror[Req, Rsp any](
 	check(to != nil && edit != nil, "Mirror: nil service or Editor")
 	checkPolicy(p)
 	o := newOptions(opts)
-	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), resend: resendOf[Req](o), target: o.target}
+	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), resend: replayerOf[Req](o), target: o.target}
 	m.answered.to = o.to.Mirrored.With("outcome", "answered")
 	m.failed.to = o.to.Mirrored.With("outcome", "failed")
 	m.refused.to = o.to.Mirrored.With("outcome", "refused")

@@ -202,7 +202,7 @@ func (s *randomStack) grow() {
 			func() randomS { return st.ResponseHeaderTimeout(50*time.Millisecond + s.ms(200)) },
 			func() randomS { return st.IdleTimeout(10*time.Millisecond + s.ms(50)) },
 			func() randomS {
-				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, AttemptTimeout: s.ms(2) * 60, PassRejections: s.draw(2) == 0})
+				return st.Retry(layer.RetryPolicy[randomQ, randomR]{Budget: budget, AttemptTimeout: s.ms(2) * 60})
 			},
 			func() randomS { return st.Hedge(hedge) },
 			func() randomS { return st.Queue(1+s.draw(5), 50*time.Millisecond+s.ms(200)) },

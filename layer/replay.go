@@ -303,14 +303,23 @@ type Replayer[Req, Rsp any] interface {
 // Replay is one request that may be sent several times. Its methods are safe
 // for concurrent use.
 type Replay[Req any] interface {
-	// Next returns the request for one more try, with a body of its own that
-	// starts at the beginning; false when that can no longer be given: the
-	// body turned out larger than the limit, or reading it failed.
+	// Next returns the request for one more attempt, with a body of its own
+	// that starts at the beginning. It returns false if the body was larger
+	// than the limit, or reading it failed.
 	Next() (Req, bool)
 
-	// End says that no more tries will come. What is being sent goes on; what
-	// was kept is let go as soon as it was.
+	// Retire gives up every body but the newest. Reading them fails.
+	Retire()
+
+	// Whole reports whether the body was read to its end and can be sent again.
+	Whole() bool
+
+	// End declares that no more attempts follow. Running ones continue.
 	End()
+
+	// Close gives up every body, and closes the source. It is for a request
+	// that was sent and then rejected, because no service closes its body.
+	Close() error
 }
 
 // WithReplayer tells a stack how its protocol sends a request more than once.
@@ -319,12 +328,12 @@ func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
 }
 
-// resendOf is the Replayer that the options name, or the default: see [Replayer].
-func resendOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
+// replayerOf is the Replayer that the options name, or the default: see [Replayer].
+func replayerOf[Req, Rsp any](o options[Rsp]) Replayer[Req, Rsp] {
 	if given, ok := o.resend.(Replayer[Req, Rsp]); ok {
 		return given
 	}
-	r := bodyResend[Req, Rsp]{method: -1, getBody: -1, requests: seamOf[Req](), responses: seamOf[Rsp]()}
+	r := fieldReplayer[Req, Rsp]{method: -1, getBody: -1, requests: seamOf[Req](), responses: seamOf[Rsp]()}
 	t := reflect.TypeFor[Req]()
 	if r.requests.has {
 		r.getBody = fieldOf(t.Elem(), "GetBody", func(f reflect.Type) bool { return f == reflect.TypeFor[func() (io.ReadCloser, error)]() })
@@ -343,9 +352,9 @@ func fieldOf(t reflect.Type, name string, is func(reflect.Type) bool) int {
 	return f.Index[0]
 }
 
-// bodyResend is the default Resend. It knows its messages by the names of their
+// fieldReplayer is the default Resend. It knows its messages by the names of their
 // fields, looked up once; -1 is a field that is not there.
-type bodyResend[Req, Rsp any] struct {
+type fieldReplayer[Req, Rsp any] struct {
 	method, getBody int
 	requests        bodySeam[Req]
 	responses       bodySeam[Rsp]
@@ -353,7 +362,7 @@ type bodyResend[Req, Rsp any] struct {
 
 // Idempotent goes by the method, where requests have one: RFC 9110, section
 // 9.2.2. What has none may always be sent again.
-func (r bodyResend[Req, Rsp]) Idempotent(req Req) bool {
+func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	if r.method < 0 {
 		return true
 	}
@@ -371,7 +380,7 @@ func (r bodyResend[Req, Rsp]) Idempotent(req Req) bool {
 // Replay keeps what is read of the body, unless the request itself has a
 // GetBody that returns it anew. Every try gets a shallow copy of the request:
 // what lies below must not write to the maps and slices in it.
-func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
+func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {
 		return nil
@@ -388,7 +397,7 @@ func (r bodyResend[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 }
 
 // RetryAfter is what the error says; responses of no known protocol say nothing.
-func (r bodyResend[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
+func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return RetryAfter(err)
 }
 
@@ -399,7 +408,7 @@ const (
 	discardTime  = 50 * time.Millisecond
 )
 
-func (r bodyResend[Req, Rsp]) Drain(rsp Rsp) {
+func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {
 	if body := r.responses.body(rsp); body != nil {
 		DrainBody(body)
 	}
@@ -483,6 +492,8 @@ func (g *getBodyReplay[Req]) Close() error {
 }
 
 func (g *getBodyReplay[Req]) End() {}
+
+func (g *getBodyReplay[Req]) Whole() bool { return true }
 
 // withBody returns a shallow copy of req with another body.
 func withBody[Req any](req Req, field int, body io.ReadCloser) Req {

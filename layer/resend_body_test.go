@@ -212,6 +212,9 @@ func (r *resendOfOne) Next() (int, bool) {
 }
 
 func (r *resendOfOne) End()          { r.ended++ }
+func (*resendOfOne) Retire()         {}
+func (*resendOfOne) Whole() bool     { return true }
+func (*resendOfOne) Close() error    { return nil }
 func (r *resendOfOne) Drain(rsp int) { r.discarded = append(r.discarded, rsp) }
 
 func (r *resendOfOne) RetryAfter(rsp int, _ error) (time.Duration, bool) {

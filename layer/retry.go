@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
@@ -41,39 +40,40 @@ import (
 // and a context.
 //
 // Nested retries do not multiply: below a Retry that will retry, another one
-// only applies its AttemptTimeout. A [Hedge] below should share the Budget.
+// only applies its AttemptTimeout. So does a Retry with a MaxAttempts of 1. A
+// [Hedge] below should share the Budget.
 func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(policy)
 	policy = policy.filled()
-	resend := resendOf[Req](o)
+	replayer := replayerOf[Req](o)
 	if policy.CanRetry == nil {
-		policy.CanRetry = resend.Idempotent
+		policy.CanRetry = replayer.Idempotent
 	}
 	if policy.RetryIf == nil {
-		policy.RetryIf = func(out Outcome[Rsp]) bool { return o.classify(out).IsRetryable() }
+		policy.RetryIf = func(out Outcome[Rsp]) bool {
+			return errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrAttemptTimeout) || o.classify(out).IsRetryable()
+		}
 	}
 	whole := !HasBody[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
-		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, resend: resend, whole: whole}
+		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, whole: whole}
 		if policy.Peek != nil {
-			r.peek, _ = resend.(TrailerPeeker[Rsp])
+			r.peeker, _ = replayer.(TrailerPeeker[Rsp])
 		}
-		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " a try", ErrAttemptTimeout}
+		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " per attempt", ErrAttemptTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
-		r.shown.to, r.shown.budget = o.to.Budget, policy.Budget
-		if policy.MaxAttempts == 1 {
-			o.to.Budget.Add(0) // there is nothing that it would allow
-		} else {
-			r.shown.show()
+		r.gauge.to, r.gauge.budget = o.to.Budget, policy.Budget
+		if policy.MaxAttempts > 1 {
+			r.gauge.show()
 		}
-		r.expired = o.to.Timeouts.With("limit", "try")
-		for why := range skipNothing {
-			r.skipped[why].to = o.to.RetriesSkipped.With("reason", why.String())
+		r.timeouts = o.to.Timeouts.With("limit", "attempt")
+		for reason := range noSkip {
+			r.skipped[reason].to = o.to.RetriesSkipped.With("reason", reason.String())
 		}
 		return r
 	}
@@ -82,89 +82,48 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 type retry[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	policy  RetryPolicy[Req, Rsp]
-	resend  Replayer[Req, Rsp]
-	peek    TrailerPeeker[Rsp] // nil: a response is judged by its head
-	whole   bool               // a response is complete when Call returns it
-	tooLong error              // the cause of the contexts of tries that were
+	policy   RetryPolicy[Req, Rsp]
+	replayer Replayer[Req, Rsp]
+	peeker   TrailerPeeker[Rsp] // nil: responses are classified by their headers
+	whole    bool               // a response is complete when Call returns
+	tooLong  error              // the cause of AttemptTimeout
 
-	retries tally
-	shown   budgetGauge
-	skipped [skipNothing]tally
-	expired interface{ Add(delta float64) }
+	retries  tally
+	gauge    budgetGauge
+	skipped  [noSkip]tally
+	timeouts interface{ Add(delta float64) }
 }
 
 func (r *retry[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	above := retryAbove(ctx)
-	if above.retries() {
-		return r.once(ctx, req)
+	if r.policy.MaxAttempts == 1 || WillRetry(ctx) {
+		return r.attempt(ctx, req)
 	}
-	a := &attempt{budget: r.policy.Budget, again: r.policy.CanRetry(req)}
+	a := &attempt{budget: r.policy.Budget, retries: r.policy.CanRetry(req)}
 	a.follow(ctx)
-	a.paid = above.paysTo(a.budget)
-	if a.again {
-		if replay := r.resend.Replay(req, r.policy.MaxBodyBytes); replay != nil {
-			return r.replayed(a, req, replay)
-		}
+	if !a.retries {
+		return r.send(a, req, nil)
 	}
-	return r.send(a, req, nil)
-}
-
-// once sends a request that somebody above will send again.
-func (r *retry[Req, Rsp]) once(ctx context.Context, req Req) (Rsp, error) {
-	if r.policy.AttemptTimeout == 0 {
-		return r.Service.Call(ctx, req)
+	replay := r.replayer.Replay(req, r.policy.MaxBodyBytes)
+	if replay == nil {
+		return r.send(a, req, nil)
 	}
-	a := &attempt{}
-	a.follow(ctx)
-	return r.timed(a, req)
-}
-
-// replayed sends a request with a body.
-func (r *retry[Req, Rsp]) replayed(a *attempt, req Req, replay Replay[Req]) (Rsp, error) {
 	defer replay.End()
 	first, ok := replay.Next()
 	if !ok {
-		a.again = false
+		a.retries = false
 		return r.send(a, req, nil)
 	}
 	return r.send(a, first, replay)
 }
 
-func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
-	returned := false
-	defer func() {
-		if !returned { // a panic, or Goexit
-			r.drop(rsp, err)
-		}
-	}()
-	rsp, err = r.try(a, req)
-	got := r.look(a, replay, 1, rsp, err)
-	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(got.outcome()) {
-		a.pay()
-		r.shown.follow()
-		rsp = got.ahead
-	} else {
-		s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, tries: 1}
-		s.run(got, &rsp, &err)
-	}
-	returned = true
-	return rsp, err
-}
-
-// try sends the request once.
-func (r *retry[Req, Rsp]) try(a *attempt, req Req) (Rsp, error) {
+// attempt sends the request once. AttemptTimeout ends with the headers of the
+// response.
+func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if r.policy.AttemptTimeout == 0 {
-		return r.Service.Call(a, req)
+		return r.Service.Call(ctx, req)
 	}
-	return r.timed(a, req)
-}
-
-// timed is a try with a limit, which is lifted when the head of the response is
-// there.
-func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 	e := new(expiry)
-	e.init(a, r.policy.AttemptTimeout, r.tooLong, soft)
+	e.init(ctx, r.policy.AttemptTimeout, r.tooLong, soft)
 	handed := false
 	defer func() {
 		if !handed {
@@ -178,26 +137,48 @@ func (r *retry[Req, Rsp]) timed(a *attempt, req Req) (rsp Rsp, err error) {
 		rsp = r.complete(e, rsp, e)
 		handed = true
 		return rsp, nil
-	case err == nil: // at the last moment, and its context is done
+	case err == nil: // the context has just ended
 		late := rsp
 		rsp = *new(Rsp)
-		r.resend.Drain(late)
-	case a.Err() != nil || !e.expired():
+		r.replayer.Drain(late)
+	case ctx.Err() != nil || !e.expired():
 		return rsp, err
 	}
-	r.expired.Add(1)
+	r.timeouts.Add(1)
 	return rsp, &Error{
 		Layer: "retry", Target: r.target, Kind: ErrAttemptTimeout,
-		Reason: "limit of " + r.policy.AttemptTimeout.String() + " a try", Err: err,
+		Reason: "limit of " + r.policy.AttemptTimeout.String() + " per attempt", Err: err,
 	}
+}
+
+// send makes the first attempt, and the others if it failed.
+func (r *retry[Req, Rsp]) send(a *attempt, req Req, replay Replay[Req]) (rsp Rsp, err error) {
+	returned := false
+	defer func() {
+		if !returned { // a panic, or Goexit
+			r.drop(rsp, err)
+		}
+	}()
+	rsp, err = r.attempt(a, req)
+	got := r.look(a, replay, 1, rsp, err)
+	if err == nil && a.hints.Explanation == nil && !r.policy.RetryIf(got.Outcome) {
+		a.budget.Deposit()
+		r.gauge.follow()
+		rsp = got.whole
+	} else {
+		s := &retrying[Req, Rsp]{retry: r, ctx: a, req: req, replay: replay, attempts: 1}
+		s.run(got, &rsp, &err)
+	}
+	returned = true
+	return rsp, err
 }
 
 func (r *retry[Req, Rsp]) Next() Service[Req, Rsp] { return r.Service }
 
 func (r *retry[Req, Rsp]) Describe() Node {
-	state := State{{"tries", r.policy.MaxAttempts}}
+	state := State{{"attempts", r.policy.MaxAttempts}}
 	if r.policy.AttemptTimeout > 0 {
-		state = append(state, Attr{"per_try", r.policy.AttemptTimeout})
+		state = append(state, Attr{"per_attempt", r.policy.AttemptTimeout})
 	}
 	skipped := int64(0)
 	for i := range r.skipped {
@@ -207,30 +188,288 @@ func (r *retry[Req, Rsp]) Describe() Node {
 		Attr{"budget", r.policy.Budget.Balance()}, Attr{"retries", r.retries.n.Load()}, Attr{"skipped", skipped})}
 }
 
-// skip is why a failure is not tried again.
+// attempt is the context of all attempts of one request.
+type attempt struct {
+	triesContext
+	budget  *Budget
+	retries bool // failures of this request are retried
+}
+
+type attemptKey struct{}
+
+func (a *attempt) Value(key any) any {
+	if key == (attemptKey{}) {
+		return a
+	}
+	return a.triesContext.Value(key)
+}
+
+// WillRetry reports whether a [Retry] above the service that is called with ctx
+// sends the request again if it fails. It is for a protocol in which a response
+// may be returned before it is known whether it failed.
+func WillRetry(ctx context.Context) bool {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return a != nil && a.retries
+}
+
+// deposits reports whether the nearest Retry above ctx deposits into b.
+func deposits(ctx context.Context, b *Budget) bool {
+	a, _ := ctx.Value(attemptKey{}).(*attempt)
+	return a != nil && a.budget == b
+}
+
+// retrying is a request whose first attempt failed.
+type retrying[Req, Rsp any] struct {
+	*retry[Req, Rsp]
+	ctx    *attempt
+	req    Req
+	replay Replay[Req] // nil if req can be sent unchanged
+
+	attempts int
+	sent     bool  // at least one attempt was not rejected
+	failed   error // the error of the last one that was not
+	waited   time.Duration
+}
+
+// run evaluates the first attempt and makes the others. rsp and err are always
+// those of the last attempt, because a panic discards the response.
+func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
+	for {
+		if !got.rejected() {
+			if !s.sent {
+				s.sent = true
+				s.ctx.budget.Deposit()
+			}
+			s.failed = got.Err
+		}
+		pause, why, again := s.decide(got)
+		s.explain(got, why, again)
+		if !again {
+			*rsp, *err = got.whole, s.last(got, why)
+			return
+		}
+		*rsp = *new(Rsp)
+		if got.Err == nil {
+			s.replayer.Drain(got.whole)
+		}
+		if *err = s.wait(pause, got.Err); *err != nil {
+			return
+		}
+		s.attempts++
+		s.retries.inc()
+		*rsp, *err = s.attempt(s.ctx, s.req)
+		got = s.look(s.ctx, s.replay, s.attempts, *rsp, *err)
+	}
+}
+
+// decide decides on another attempt, and prepares the request for it.
+func (s *retrying[Req, Rsp]) decide(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
+	final := got.rejected() && (isFinal(got.Err) || errors.Is(got.Err, errShed))
+	if s.ctx.Err() != nil || final || !s.policy.RetryIf(got.Outcome) {
+		return 0, noSkip, false
+	}
+	pause, why = s.pause(got.Response, got.Err)
+	switch {
+	case s.attempts >= s.policy.MaxAttempts:
+		why = skipAttempts
+	case !got.rejected() && !s.ctx.retries:
+		why = skipUnsafe
+	case why == noSkip && !got.rejected():
+		why = s.prepare()
+	}
+	if why != noSkip {
+		s.skipped[why].inc()
+		return 0, why, false
+	}
+	return pause, noSkip, true
+}
+
+// isFinal reports whether the next attempt would be rejected like this one.
+func isFinal(rejection error) bool {
+	return errors.Is(rejection, ErrClosed) || errors.Is(rejection, ErrFailFast)
+}
+
+// pause returns the wait before the next attempt: the backoff, or the wait that
+// the service requests if that is longer.
+func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
+	pause := s.policy.Backoff.Delay(s.attempts - 1)
+	after, asked := s.replayer.RetryAfter(rsp, err)
+	if own, ok := RetryAfter(err); ok {
+		after, asked = max(after, own), true
+	}
+	if asked && (after < 0 || after > s.policy.MaxRetryAfter) {
+		return 0, skipPushback
+	}
+	pause = max(pause, after)
+	if deadline, ok := s.ctx.Deadline(); ok && time.Until(deadline) <= pause {
+		return 0, skipDeadline
+	}
+	return pause, noSkip
+}
+
+// prepare withdraws from the budget and gets the body for the next attempt.
+func (s *retrying[Req, Rsp]) prepare() skip {
+	granted := s.policy.Budget.Withdraw()
+	s.gauge.show()
+	switch {
+	case !granted:
+		return skipBudget
+	case s.replay == nil:
+		return noSkip
+	}
+	next, ok := s.replay.Next()
+	if !ok {
+		return skipBody
+	}
+	s.req = next
+	s.replay.Retire()
+	return noSkip
+}
+
+// wait returns an error if the context ends during the pause.
+func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
+	began := time.Now()
+	cause := backoff.Sleep(s.ctx, pause)
+	s.waited += time.Since(began)
+	if cause == nil && s.ctx.Err() != nil {
+		cause = context.Cause(s.ctx)
+	}
+	if cause == nil {
+		return nil
+	}
+	canceled := &Error{Layer: "retry", Target: s.target, Reason: ctxreason.Text(s.ctx) + " after " + s.count(), Waited: s.waited, Err: cause}
+	if after != nil {
+		canceled.Reason += ": " + after.Error()
+	}
+	if !s.sent {
+		canceled.Kind = ErrNotReady
+	}
+	s.closeBody()
+	return canceled
+}
+
+// last returns the error of the request after its last attempt.
+func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
+	switch {
+	case got.Err == nil:
+		return nil
+	case got.rejected() && s.sent:
+		// The request was sent, so this must not match ErrNotReady.
+		after, _ := RetryAfter(got.Err)
+		s.closeBody()
+		kind := ErrRetryRejected
+		if errors.Is(got.Err, ErrFailFast) {
+			kind = ErrTimeout
+		}
+		return &Error{
+			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: after, Err: s.failed,
+			Reason: fmt.Sprintf("%s, the last rejected (%v)", s.count(), got.Err),
+		}
+	case s.attempts == 1 && why.text() == "":
+		return got.Err
+	}
+	e := &Error{Layer: "retry", Target: s.target, Reason: s.count() + why.text(), Waited: s.waited, Err: got.Err}
+	if below := (*Error)(nil); got.rejected() && errors.As(got.Err, &below) {
+		e.Endpoint = below.Endpoint
+	}
+	return e
+}
+
+// closeBody closes the request body if the last attempt was sent.
+func (s *retrying[Req, Rsp]) closeBody() {
+	if s.sent && s.replay != nil {
+		s.replay.Close()
+	}
+}
+
+func (s *retrying[Req, Rsp]) count() string {
+	if s.attempts == 1 {
+		return "1 attempt"
+	}
+	return fmt.Sprintf("%d attempts", s.attempts)
+}
+
+// explain records the reason for the next attempt, or for the end.
+func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
+	to := s.ctx.hints.Explanation
+	if to == nil {
+		return
+	}
+	n := Node{Name: "retry"}
+	if s.target != "" {
+		n.State = append(n.State, Attr{"target", s.target})
+	}
+	if again {
+		n.State = append(n.State, Attr{"attempt", s.attempts + 1}, Attr{"because", s.describe(got)})
+	} else {
+		n.State = append(n.State, Attr{"attempts", s.attempts})
+		if why != noSkip {
+			n.State = append(n.State, Attr{"failed", s.describe(got)}, Attr{"skipped", why.String()})
+		}
+	}
+	n.State = append(n.State, Attr{"budget", s.policy.Budget.Balance()})
+	to.Add(n)
+}
+
+// describe returns the error or the class of an attempt.
+func (s *retrying[Req, Rsp]) describe(got answer[Rsp]) string {
+	if got.Err != nil {
+		return got.Err.Error()
+	}
+	class := s.classify(got.Outcome).String()
+	if r, ok := s.replayer.(interface{ Outline(rsp Rsp) string }); ok {
+		return class + ": " + r.Outline(got.Response)
+	}
+	return class
+}
+
+// answer is the result of one attempt.
+type answer[Rsp any] struct {
+	Outcome[Rsp]     // to classify
+	whole        Rsp // to return: the same response with its whole body
+}
+
+func (a answer[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, ErrNotReady) }
+
+// look waits for the trailers of a response if they may decide on a retry.
+func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) answer[Rsp] {
+	got := answer[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
+	if err != nil || r.peeker == nil || !a.retries || attempts >= r.policy.MaxAttempts || !r.policy.Peek(rsp) {
+		return got
+	}
+	// A client that is still sending may wait for the response headers.
+	if replay != nil && !replay.Whole() {
+		return got
+	}
+	if got.whole, got.Ended = r.peeker.Peek(a, rsp); !got.Ended {
+		got.Response = got.whole // rsp is still being read
+	}
+	return got
+}
+
+// skip is the reason for which a failure is not retried.
 type skip int
 
 const (
-	skipTries skip = iota
+	skipAttempts skip = iota
 	skipUnsafe
 	skipPushback
 	skipDeadline
 	skipBudget
 	skipBody
-	skipNothing // it was no failure, or nobody waits for another try
+	noSkip // the attempt succeeded, or the request was canceled
 )
 
-// String is the label of the instrument Skipped.
+// String returns the label of the instrument RetriesSkipped.
 func (s skip) String() string {
-	return [...]string{"tries", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
+	return [...]string{"attempts", "unsafe", "pushback", "deadline", "budget", "body", "nothing"}[s]
 }
 
-// say returns what an error tells of a skip that is not plain from the number
-// of tries.
-func (s skip) say() string {
+// text returns the part of an error that the number of attempts does not tell.
+func (s skip) text() string {
 	switch s {
 	case skipPushback:
-		return "; told to wait for longer than allowed, or for good"
+		return "; the service requests a longer wait than allowed, or no retry"
 	case skipDeadline:
 		return "; no time before the deadline"
 	case skipBudget:
@@ -242,355 +481,13 @@ func (s skip) say() string {
 	}
 }
 
-// retrying is a request whose first try did not go well.
-type retrying[Req, Rsp any] struct {
-	*retry[Req, Rsp]
-	ctx    *attempt
-	req    Req
-	replay Replay[Req] // nil where req can be sent as it is
-
-	tries  int
-	sent   bool          // one of them at least was not refused
-	failed error         // of those, what the last one returned
-	waited time.Duration // between tries
-
-	charged bool  // the budget has paid for a try that was not sent yet
-	entry   int64 // where it says so
-}
-
-// run takes the outcome of the first try, and makes the others. rsp and err are what
-// the last one returned, at any time: a panic discards the response.
-func (s *retrying[Req, Rsp]) run(got answer[Rsp], rsp *Rsp, err *error) {
-	for {
-		got.refused = errors.Is(got.err, ErrNotReady)
-		switch {
-		case !got.refused:
-			s.count(got.err)
-		case s.unreached(got.err):
-			got.unreached, s.charged = true, false // it was that try's
-		}
-		pause, why, again := s.weigh(got)
-		s.explain(got, why, again)
-		if !again {
-			s.giveBack()
-			*rsp, *err = got.ahead, s.last(got, why)
-			return
-		}
-		*rsp = *new(Rsp)
-		if got.err == nil {
-			s.resend.Drain(got.ahead)
-		}
-		if *err = s.wait(pause, got.err); *err != nil {
-			return
-		}
-		s.tries++
-		s.retries.inc()
-		*rsp, *err = s.try(s.ctx, s.req)
-		got = s.look(s.ctx, s.replay, s.tries, *rsp, *err)
-	}
-}
-
-// count notes a try that was not refused. The first of a request pays in to
-// the budget.
-func (s *retrying[Req, Rsp]) count(err error) {
-	if !s.sent {
-		s.sent = true
-		s.ctx.pay()
-	}
-	s.failed, s.charged = err, false
-}
-
-// weigh decides on another try, and makes the request ready for it.
-func (s *retrying[Req, Rsp]) weigh(got answer[Rsp]) (pause time.Duration, why skip, again bool) {
-	if s.ctx.Err() != nil || !s.mayHelp(got) {
-		return 0, skipNothing, false
-	}
-	pause, why = s.pause(got.rsp, got.err)
-	switch {
-	case s.tries >= s.policy.MaxAttempts:
-		why = skipTries
-	case !got.refused && !s.ctx.again:
-		why = skipUnsafe
-	case why == skipNothing && (!got.refused || got.unreached):
-		why = s.takeOut(got.refused)
-	}
-	if why != skipNothing {
-		s.skipped[why].inc()
-		return 0, why, false
-	}
-	return pause, skipNothing, true
-}
-
-// mayHelp reports whether the same request might fare better.
-func (s *retrying[Req, Rsp]) mayHelp(got answer[Rsp]) bool {
-	switch {
-	case got.refused:
-		return got.unreached || !s.policy.PassRejections && !forGood(got.err) && !errors.Is(got.err, errShed)
-	case errors.Is(got.err, ErrAttemptTimeout):
-		return true
-	}
-	return s.policy.RetryIf(got.outcome())
-}
-
-// pause is how long to wait before the next try: the back-off, or what the
-// service asks for if that is longer.
-func (s *retrying[Req, Rsp]) pause(rsp Rsp, err error) (time.Duration, skip) {
-	pause := s.policy.Backoff.Delay(s.tries - 1)
-	after, asked := s.resend.RetryAfter(rsp, err)
-	if own, ok := RetryAfter(err); ok {
-		after, asked = max(after, own), true
-	}
-	if asked && (after < 0 || after > s.policy.MaxRetryAfter) {
-		return 0, skipPushback
-	}
-	pause = max(pause, after)
-	if deadline, ok := s.ctx.Deadline(); ok && time.Until(deadline) <= pause {
-		return 0, skipDeadline
-	}
-	return pause, skipNothing
-}
-
-// takeOut withdraws from the budget, and gets the body for the next try, unless
-// the last one left it as it was.
-func (s *retrying[Req, Rsp]) takeOut(untouched bool) skip {
-	s.entry, s.charged = s.policy.Budget.withdraw()
-	s.shown.show()
-	switch {
-	case !s.charged:
-		return skipBudget
-	case untouched || s.replay == nil:
-		return skipNothing
-	}
-	next, ok := s.replay.Next()
-	if !ok {
-		return skipBody
-	}
-	s.req = next
-	if r, ok := s.replay.(interface{ Retire() }); ok {
-		r.Retire()
-	}
-	return skipNothing
-}
-
-// giveBack returns to the budget what was taken for a try that was not sent.
-func (s *retrying[Req, Rsp]) giveBack() {
-	if s.charged {
-		s.charged = false
-		s.policy.Budget.refund(s.entry)
-		s.shown.show()
-	}
-}
-
-// wait pauses, unless the caller goes.
-func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
-	began := time.Now()
-	cause := backoff.Sleep(s.ctx, pause)
-	s.waited += time.Since(began)
-	if cause == nil && s.ctx.Err() != nil {
-		cause = context.Cause(s.ctx)
-	}
-	if cause == nil {
-		return nil
-	}
-	s.giveBack()
-	gone := &Error{Layer: "retry", Target: s.target, Reason: ctxreason.Text(s.ctx) + " after " + s.howMany(), Waited: s.waited, Err: cause}
-	if after != nil {
-		gone.Reason += ": " + after.Error()
-	}
-	if !s.sent {
-		gone.Kind = ErrNotReady
-	}
-	s.letGo()
-	return gone
-}
-
-// last is the error to return when there are no more tries.
-func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
-	switch {
-	case got.err == nil:
-		return nil
-	case got.refused && s.sent:
-		// Something was sent, so nobody may take this for a refusal.
-		after, _ := RetryAfter(got.err)
-		s.letGo()
-		kind := ErrRetryRejected
-		if errors.Is(got.err, ErrFailFast) {
-			kind = ErrTimeout
-		}
-		return &Error{
-			Layer: "retry", Target: s.target, Kind: kind, Waited: s.waited, RetryAfter: after, Err: s.failed,
-			Reason: fmt.Sprintf("%s, the last refused (%v)", s.howMany(), got.err),
-		}
-	case s.tries == 1 && why.say() == "":
-		return got.err
-	}
-	e := &Error{Layer: "retry", Target: s.target, Reason: s.howMany() + why.say(), Waited: s.waited, Err: got.err}
-	if below := (*Error)(nil); got.unreached && errors.As(got.err, &below) {
-		e.Endpoint = below.Endpoint // it is still that one which refuses
-	}
-	return e
-}
-
-// letGo closes the request body that the last try did not take.
-func (s *retrying[Req, Rsp]) letGo() {
-	if c, ok := s.replay.(io.Closer); ok && s.sent {
-		c.Close()
-	}
-}
-
-func (s *retrying[Req, Rsp]) howMany() string {
-	if s.tries == 1 {
-		return "1 try"
-	}
-	return fmt.Sprintf("%d tries", s.tries)
-}
-
-// attempt is the context of every try of one request: the caller's, with what
-// the layers below look for. It is all that the first try has to make.
-type attempt struct {
-	triesContext
-
-	budget *Budget
-	paid   bool // somebody above pays in to budget
-	again  bool // failures of this request are retried
-}
-
-type retryKey struct{}
-
-func (a *attempt) Value(key any) any {
-	if key == (retryKey{}) {
-		return a
-	}
-	return a.triesContext.Value(key)
-}
-
-// retryAbove is the attempt of the nearest Retry above, or nil, of which every
-// method may be called.
-func retryAbove(ctx context.Context) *attempt {
-	a, _ := ctx.Value(retryKey{}).(*attempt)
-	return a
-}
-
-// retries reports whether a Retry, this one or one above it, will send the
-// request again if it fails.
-func (a *attempt) retries() bool {
-	for ; a != nil; a = retryAbove(a.Context) {
-		if a.again {
-			return true
-		}
-	}
-	return false
-}
-
-// WillRetry reports whether a [Retry] above the service that is called with ctx sends
-// the request again if it fails. It is for a protocol in which a response may be
-// returned before it is known whether it failed.
-func WillRetry(ctx context.Context) bool { return retryAbove(ctx).retries() }
-
-// paysTo reports whether a Retry, this one or one above it, pays in to b for
-// the request. Who shares a budget with it does not pay again.
-func (a *attempt) paysTo(b *Budget) bool {
-	for ; a != nil; a = retryAbove(a.Context) {
-		if a.budget == b {
-			return true
-		}
-	}
-	return false
-}
-
-func (a *attempt) pay() {
-	if !a.paid {
-		a.budget.Deposit()
-	}
-}
-
-// explain tells whoever asked why the request is tried again, or how often it
-// was and why it is not again.
-func (s *retrying[Req, Rsp]) explain(got answer[Rsp], why skip, again bool) {
-	to := s.ctx.hints.Explanation
-	if to == nil {
-		return
-	}
-	n := Node{Name: "retry"}
-	if s.target != "" {
-		n.State = append(n.State, Attr{"target", s.target})
-	}
-	if again {
-		n.State = append(n.State, Attr{"try", s.tries + 1}, Attr{"because", s.because(got)})
-	} else {
-		n.State = append(n.State, Attr{"tries", s.tries})
-		if why != skipNothing {
-			n.State = append(n.State, Attr{"failed", s.because(got)}, Attr{"skipped", why.String()})
-		}
-	}
-	n.State = append(n.State, Attr{"budget", s.policy.Budget.Balance()})
-	to.Add(n)
-}
-
-// because says what is wrong with the outcome of a try.
-func (s *retrying[Req, Rsp]) because(got answer[Rsp]) string {
-	if got.err != nil {
-		return got.err.Error()
-	}
-	class := s.classify(got.outcome()).String()
-	if say, ok := s.resend.(interface{ Outline(rsp Rsp) string }); ok {
-		return class + ": " + say.Outline(got.rsp)
-	}
-	return class
-}
-
-// TrailerPeeker is what a [Replayer] may have beside its methods, for protocols in which a
-// response can fail after its head: [Retry] uses it where [RetryPolicy] asks
-// for it.
+// TrailerPeeker is an optional interface of a [Replayer], for protocols in which
+// a response can fail after its headers. [Retry] uses it with
+// [RetryPolicy.Peek].
 type TrailerPeeker[Rsp any] interface {
 	// Peek waits for the first piece of the body of rsp, and reports whether
-	// the response is whole: whether its end came in place of that piece, or
-	// right after it. Then rsp can be judged with its trailers. The response to
-	// hand on is ahead, which has all of the body still to be read, and trailers
-	// not before that was. Where rsp is not whole, only ahead may be looked at: the
-	// end of rsp may be coming at that moment. Peek ends when ctx does.
-	Peek(ctx context.Context, rsp Rsp) (ahead Rsp, whole bool)
-}
-
-// answer is what came of a try.
-type answer[Rsp any] struct {
-	rsp   Rsp  // to judge
-	ended bool // with its trailers
-	ahead Rsp  // the same response, to hand on
-	err   error
-
-	refused   bool
-	unreached bool // and tried again all the same
-}
-
-func (a answer[Rsp]) outcome() Outcome[Rsp] {
-	return Outcome[Rsp]{Response: a.rsp, Err: a.err, Ended: a.err == nil && a.ended}
-}
-
-// look takes what a try returned, and looks ahead in it where its trailers would
-// be reason for another try.
-func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], tries int, rsp Rsp, err error) answer[Rsp] {
-	got := answer[Rsp]{rsp: rsp, ended: r.whole, ahead: rsp, err: err}
-	if err != nil || r.peek == nil || !a.again || tries >= r.policy.MaxAttempts || !r.policy.Peek(rsp) {
-		return got
-	}
-	// One who is still sending may be waiting for the head before he goes on; and
-	// where the body cannot be sent again, there is nothing to look for.
-	if body, ok := replay.(interface{ Whole() bool }); ok && !body.Whole() {
-		return got
-	}
-	if got.ahead, got.ended = r.peek.Peek(a, rsp); !got.ended {
-		got.rsp = got.ahead // the other one is still being read
-	}
-	return got
-}
-
-// unreached reports whether a refusal is tried again although others are passed.
-func (s *retrying[Req, Rsp]) unreached(refusal error) bool {
-	return s.policy.PassRejections && s.policy.RetryConnectFailure != nil && !forGood(refusal) && s.policy.RetryConnectFailure(refusal)
-}
-
-// forGood reports whether the next try would be refused as this one was.
-func forGood(refusal error) bool {
-	return errors.Is(refusal, ErrClosed) || errors.Is(refusal, ErrFailFast)
+	// the response ended there, so that rsp has its trailers. whole is the same
+	// response with its whole body. If it has not ended, only whole may be
+	// used. Peek ends when ctx does.
+	Peek(ctx context.Context, rsp Rsp) (whole Rsp, ended bool)
 }

@@ -131,9 +131,9 @@ func TestRetryExplains(t *testing.T) {
 		ctx, why := layer.Explain(t.Context())
 		_, err := peeking(r, layer.RetryPolicy[*retryRequest, *verse]{}, readAll).Call(ctx, &retryRequest{})
 		require.NoError(t, err)
-		assert.Equal(t, `retry      try=2 because=failure: a verse budget=99
-retry      try=3 because=failure: a verse budget=98
-retry      tries=3 budget=98
+		assert.Equal(t, `retry      attempt=2 because=failure: a verse budget=99
+retry      attempt=3 because=failure: a verse budget=98
+retry      attempts=3 budget=98
 `, why.String())
 	})
 }
@@ -144,12 +144,12 @@ func TestRetryExplainsWhyNot(t *testing.T) {
 		inner  retryInner
 		want   string
 	}{
-		"fine":   {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) { return bodyOf(""), nil }, "retry      target=web:80 tries=1 budget=100\n"},
-		"budget": {retryPolicy{Budget: noBudget()}, alwaysFails(new(int)), "retry      target=web:80 tries=1 failed=server failed skipped=budget budget=0\n"},
-		"tries":  {retryPolicy{MaxAttempts: 2}, alwaysFails(new(int)), "retry      target=web:80 try=2 because=server failed budget=99\nretry      target=web:80 tries=2 failed=server failed skipped=tries budget=99\n"},
-		"refused": {retryPolicy{PassRejections: true}, func(context.Context, int, *retryRequest) (*response, error) {
+		"fine":   {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) { return bodyOf(""), nil }, "retry      target=web:80 attempts=1 budget=100\n"},
+		"budget": {retryPolicy{Budget: noBudget()}, alwaysFails(new(int)), "retry      target=web:80 attempts=1 failed=server failed skipped=budget budget=0\n"},
+		"tries":  {retryPolicy{MaxAttempts: 2}, alwaysFails(new(int)), "retry      target=web:80 attempt=2 because=server failed budget=99\nretry      target=web:80 attempts=2 failed=server failed skipped=attempts budget=99\n"},
+		"refused": {retryPolicy{RetryIf: func(layer.Outcome[*response]) bool { return false }}, func(context.Context, int, *retryRequest) (*response, error) {
 			return nil, layer.ErrNotReady
-		}, "retry      target=web:80 tries=1 budget=100\n"},
+		}, "retry      target=web:80 attempts=1 budget=100\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

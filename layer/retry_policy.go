@@ -43,17 +43,6 @@ type RetryPolicy[Req, Rsp any] struct {
 	// rejected attempts, because nothing was sent.
 	CanRetry func(req Req) bool
 
-	// PassRejections returns all rejections at once, as those of limits and
-	// queues always are. It is for a Retry below a Queue, which waits better.
-	PassRejections bool
-
-	// RetryConnectFailure reports whether a rejection was a failed connection
-	// that is retried although PassRejections is set. Such a retry is charged
-	// to Budget and waits for the error's RetryAfter, at most MaxRetryAfter. It
-	// is not called for [ErrClosed] and [ErrFailFast]. The default retries
-	// none.
-	RetryConnectFailure func(refusal error) bool
-
 	// Peek reports whether the trailers of rsp, whose headers have arrived, may
 	// report a failure. The response then waits for the first piece of its
 	// body, as in linkerd's proxy, and is classified with its trailers if these
@@ -62,9 +51,10 @@ type RetryPolicy[Req, Rsp any] struct {
 	// being sent. The default classifies responses by their headers.
 	Peek func(rsp Rsp) bool
 
-	// RetryIf reports whether another attempt may help. The default is that the
-	// Classifier says Retryable or Throttled. It is not called for rejections
-	// and attempt timeouts, which are always retried.
+	// RetryIf reports whether another attempt may help. The default retries
+	// rejections, attempt timeouts, and what the Classifier says is Retryable or
+	// Throttled. It is not called for rejections that are final: those of limits
+	// and queues, [ErrClosed] and [ErrFailFast].
 	RetryIf func(o Outcome[Rsp]) bool
 }
 

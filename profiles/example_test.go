@@ -149,9 +149,9 @@ func ExampleWithRouteLayers() {
 		profiles.WithRouteLayers(resend{}, nil, layer.DefaultClassifier[*reply]),
 		profiles.WithInitialWait[request, *reply](time.Minute))
 	rsp, _ := web.Call(ctx, request{method: "GET", path: "/list"})
-	fmt.Println(rsp.status, "after", tries, "tries")
+	fmt.Println(rsp.status, "after", tries, "attempts")
 	// Output:
-	// 200 after 3 tries
+	// 200 after 3 attempts
 }
 
 // A profile that changes takes the next request along.

@@ -82,9 +82,9 @@ func TestExplainTries(t *testing.T) {
 	_, err := r.Call(ctx, request{method: "POST", path: "/", contentType: "application/grpc"})
 	require.NoError(t, err)
 	assert.Equal(t, `profiles   target=web:80 route=r
-retry      target=web:80 try=2 because=failure: status 200, gRPC status 14 budget=9
-retry      target=web:80 try=3 because=peer budget=8
-retry      target=web:80 tries=3 budget=8
+retry      target=web:80 attempt=2 because=failure: status 200, gRPC status 14 budget=9
+retry      target=web:80 attempt=3 because=peer budget=8
+retry      target=web:80 attempts=3 budget=8
 `, why.String())
 }
 
@@ -95,8 +95,8 @@ func TestExplainWhyThereIsNoOtherTry(t *testing.T) {
 	_, err := r.Call(ctx, get)
 	require.NoError(t, err)
 	assert.Equal(t, `profiles   target=web:80 route=r
-retry      target=web:80 try=2 because=failure: status 503 budget=9
-retry      target=web:80 tries=2 failed=failure: status 503 skipped=tries budget=9
+retry      target=web:80 attempt=2 because=failure: status 503 budget=9
+retry      target=web:80 attempts=2 failed=failure: status 503 skipped=attempts budget=9
 `, why.String())
 }
 

@@ -103,7 +103,7 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 			_, err := r.Call(t.Context(), get)
 			require.ErrorIs(t, err, layer.ErrAttemptTimeout)
 			assert.Empty(t, c.requests.RetriesSkipped)
-			assert.EqualValues(t, 1, of(c.requests.Timeouts, "try"))
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "attempt"))
 		})
 	}
 }

@@ -237,7 +237,7 @@ func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
 		r := townOver(t, retryable(func(r *profiles.Route) { r.MaxRetries = 2 }), endpoint, c.forHTTP())
 		_, err := r.Call(t.Context(), streamed(t, "/", strings.NewReader("hello"), 5))
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		require.ErrorContains(t, err, "3 tries")
+		require.ErrorContains(t, err, "3 attempts")
 		code, _ := httplayer.StatusFromError(err)
 		assert.Equal(t, http.StatusBadGateway, code)
 		assert.EqualValues(t, 2, count(c.requests.Retries))
@@ -261,7 +261,6 @@ func TestRetryOfAnEndpointThatIsNotThere(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, rsp.Body.Close())
 		assert.Equal(t, "hello", string(body))
-		assert.Less(t, layer.Describe(r).State.Get("retry_budget").(int), 10)
 	})
 }
 

@@ -111,7 +111,7 @@ const retryBody = 64 << 10
 // not be reached. It is asked about four times by then.
 const unreachedWait = time.Second
 
-// atOnce is a Resend that does not wait because a response asks for it.
+// atOnce is a Replayer that ignores the wait that a response requests.
 type atOnce[Req, Rsp any] struct {
 	layer.Replayer[Req, Rsp]
 	route *acting[Req, Rsp]
@@ -154,20 +154,17 @@ func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc
 	case a.route.Retryable && b != nil:
 		policy := layer.RetryPolicy[Req, Rsp]{
 			Budget: b, MaxAttempts: a.route.MaxRetries + 1, AttemptTimeout: a.route.AttemptTimeout, MaxBodyBytes: retryBody,
-			Backoff:        layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
-			PassRejections: true, RetryConnectFailure: a.unreached, MaxRetryAfter: unreachedWait,
-			CanRetry: resendable, RetryIf: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
-			Peek: func(rsp Rsp) bool { return a.head(grpc, rsp).awaits() },
+			Backoff:       layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
+			MaxRetryAfter: unreachedWait, CanRetry: resendable,
+			RetryIf: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
+			Peek:    func(rsp Rsp) bool { return a.head(grpc, rsp).awaits() },
 		}
 		if a.route.MaxRetries == 0 {
 			policy.MaxAttempts = maxRetries + 1
 		}
 		st = st.Retry(policy)
 	case a.route.AttemptTimeout > 0:
-		st = st.Retry(layer.RetryPolicy[Req, Rsp]{
-			MaxAttempts: 1, AttemptTimeout: a.route.AttemptTimeout, PassRejections: true,
-			CanRetry: func(Req) bool { return false }, RetryIf: func(layer.Outcome[Rsp]) bool { return false },
-		})
+		st = st.Retry(layer.RetryPolicy[Req, Rsp]{MaxAttempts: 1, AttemptTimeout: a.route.AttemptTimeout})
 	}
 	if a.route.Hedge > 0 && b != nil {
 		st = st.Hedge(layer.HedgePolicy[Req]{
@@ -193,11 +190,15 @@ func (a *acting[Req, Rsp]) judge(grpc bool, o layer.Outcome[Rsp]) layer.Class {
 }
 
 func (a *acting[Req, Rsp]) retryable(grpc bool, o layer.Outcome[Rsp]) bool {
-	class := a.judge(grpc, o)
-	if o.Err != nil {
-		return class == layer.Retryable
+	switch {
+	case errors.Is(o.Err, layer.ErrNotReady):
+		return a.unreached(o.Err)
+	case errors.Is(o.Err, layer.ErrAttemptTimeout):
+		return true
+	case o.Err != nil:
+		return a.judge(grpc, o) == layer.Retryable
 	}
-	return class.IsFailure()
+	return a.judge(grpc, o).IsFailure()
 }
 
 // head is what the head of a response says.

@@ -117,7 +117,10 @@ const worthReading = 8 << 10
 type sentOnce struct{}
 
 func (sentOnce) Next() (*http.Request, bool) { return nil, false }
+func (sentOnce) Retire()                     {}
+func (sentOnce) Whole() bool                 { return false }
 func (sentOnce) End()                        {}
+func (sentOnce) Close() error                { return nil }
 
 // keptBody is the Replay of a request with a body that can be read once.
 type keptBody struct {
@@ -168,6 +171,8 @@ func (g *gotAgain) Retire() {
 		g.before = nil
 	}
 }
+
+func (g *gotAgain) Whole() bool { return true }
 
 func (g *gotAgain) End() {}
 

@@ -2,6 +2,7 @@ package layertest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -26,8 +27,11 @@ func shipped() map[string]Layer {
 		return Layer{New: func(ctx context.Context, next S) S { return mk(ctx)(next) }}
 	}
 	same := func(l layer.Layer[Q, R]) Layer { return Layer{Layer: l} }
-	// Refusals are left to the queue that may be above.
-	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), PassRejections: true}
+	// A queue above may wait after a rejection.
+	sent := func(o layer.Outcome[R]) bool {
+		return !errors.Is(o.Err, layer.ErrNotReady) && layer.DefaultClassifier(o).IsRetryable()
+	}
+	retry := layer.RetryPolicy[Q, R]{Budget: layer.NewBudget(0, 0, 1_000_000), RetryIf: sent}
 	return map[string]Layer{
 		"timeout":      same(layer.Timeout[Q, R](far)),
 		"head timeout": same(layer.ResponseHeaderTimeout[Q, R](far)),

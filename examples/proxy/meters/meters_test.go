@@ -137,7 +137,7 @@ func TestRoute(t *testing.T) {
 	requests.Timeouts.With("limit", "head").Add(1)
 	failure.Add(1) // because of it
 	failure.Add(1)
-	requests.Timeouts.With("limit", "try").Add(1)
+	requests.Timeouts.With("limit", "attempt").Add(1)
 	failure.Add(1)
 	requests.Rejections.Add(1)
 	requests.Retries.Add(2)

@@ -46,7 +46,7 @@ type skips struct {
 func (s skips) With(label ...string) metrics.Counter {
 	c := s.Counter.With(label...)
 	switch label[1] {
-	case "tries":
+	case "attempts":
 		return multi.NewCounter(c, counter{s.retries.limited})
 	case "budget":
 		return multi.NewCounter(c, counter{s.retries.overflow})
