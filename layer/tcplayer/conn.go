@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// front is a connection of which something is known before it is served: the
-// addresses that it was made from and to, or what was read of it already, which
-// comes again.
+// bufferedConn is a connection with overridden addresses, or with bytes that
+// were read from it and are returned again.
 type bufferedConn struct {
 	net.Conn
-	client, server net.Addr // where not nil, what it says instead of Conn
+	client, server net.Addr // nil: the address of Conn
 
-	// Bytes were taken from Conn, which whoever holds that will miss.
+	// took reports that bytes were read from Conn, so that Conn alone is
+	// incomplete.
 	took bool
 
 	buffered atomic.Bool // head is not empty
@@ -27,11 +27,10 @@ type bufferedConn struct {
 	head     []byte
 }
 
-// OverrideAddrs returns conn as one that was made by client to server: that is what
-// RemoteAddr and LocalAddr of it say, and of a tls.Conn around it. An address
-// that is not valid leaves that of conn. It has ReadFrom, WriteTo and
-// CloseWrite, so that the kernel still copies between two TCP connections, and
-// NetConn, which returns conn.
+// OverrideAddrs returns conn with other addresses: RemoteAddr returns client,
+// and LocalAddr returns server. An invalid address leaves the one of conn. The
+// result has ReadFrom, WriteTo and CloseWrite, so that the kernel still copies
+// between two TCP connections. NetConn returns conn.
 func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	f := &bufferedConn{Conn: conn}
 	if client.IsValid() {
@@ -43,10 +42,9 @@ func OverrideAddrs(conn net.Conn, client, server netip.AddrPort) net.Conn {
 	return f
 }
 
-// OriginalDst returns the address that the client of conn asked for, if one
-// was found that is not simply the address of this end: by an [Origin], or
-// whoever called [OverrideAddrs]. It looks below TLS and other wrappers that have
-// NetConn.
+// OriginalDst returns the destination address that the client of conn asked
+// for, as set by an [Origin] or [OverrideAddrs]. It looks through TLS and other
+// wrappers with NetConn.
 func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	for conn != nil {
 		if f, ok := conn.(*bufferedConn); ok && f.server != nil {
@@ -57,7 +55,7 @@ func OriginalDst(conn net.Conn) (netip.AddrPort, bool) {
 	return netip.AddrPort{}, false
 }
 
-// below returns the connection that conn is a wrapper of, or nil.
+// unwrap returns the connection inside the wrapper conn, or nil.
 func unwrap(conn net.Conn) net.Conn {
 	if w, ok := conn.(interface{ NetConn() net.Conn }); ok {
 		return w.NetConn()
@@ -65,7 +63,7 @@ func unwrap(conn net.Conn) net.Conn {
 	return nil
 }
 
-// socket returns the innermost connection.
+// innermost returns the connection inside all wrappers.
 func innermost(conn net.Conn) net.Conn {
 	for in := unwrap(conn); in != nil; in = unwrap(in) {
 		conn = in
@@ -87,7 +85,7 @@ func (f *bufferedConn) LocalAddr() net.Addr {
 	return f.Conn.LocalAddr()
 }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (f *bufferedConn) NetConn() net.Conn { return f.Conn }
 
 func (f *bufferedConn) Read(p []byte) (int, error) {
@@ -107,16 +105,16 @@ func (f *bufferedConn) readBuffered(p []byte) int {
 	return n
 }
 
-// keep sets what comes first. It needs f.mu.
+// keep sets the bytes to return first. f.mu must be held.
 func (f *bufferedConn) keep(head []byte) {
 	if len(head) == 0 {
-		head = nil // what was read is held no longer
+		head = nil // release the memory
 	}
 	f.head = head
 	f.buffered.Store(head != nil)
 }
 
-// WriteTo writes to w what comes, until the peer's end.
+// WriteTo copies to w until EOF.
 func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 	first := int64(0)
 	if f.buffered.Load() {
@@ -137,29 +135,29 @@ func (f *bufferedConn) WriteTo(w io.Writer) (int64, error) {
 	return first + rest, err
 }
 
-// ReadFrom sends what r gives, until its end.
+// ReadFrom copies from r until EOF.
 func (f *bufferedConn) ReadFrom(r io.Reader) (int64, error) { return io.Copy(f.Conn, r) }
 
-// CloseWrite tells the peer that nothing more comes.
+// CloseWrite ends the sending direction.
 func (f *bufferedConn) CloseWrite() error { return closeWrite(f.Conn) }
 
-// glance is what is to be seen of a connection before it is served.
+// peekSpec limits a peek at the first bytes of a connection.
 type peekSpec struct {
 	max    int                    // bytes
-	within time.Duration          // from now on
-	enough func(seen []byte) bool // asked when something is there
+	within time.Duration          // from the call
+	enough func(seen []byte) bool // called with at least one byte
 }
 
-// firstPeek is how much is looked at first where more may follow.
+// peekSize is the size of the first read.
 const peekSize = 1 << 10
 
-// look waits for what a client says first, and returns it with the connection
-// to go on with, on which all of that is still to be read. Where it was told to
-// see more than it did there is an error: io.EOF, that of the connection,
-// os.ErrDeadlineExceeded, the cause of ctx. Seeing as much as it may is none.
+// peekFirst waits for the first bytes of a client. It returns them with a
+// connection that returns them again. The error is nil if g.enough returned
+// true or if g.max bytes were read. Otherwise it is io.EOF,
+// os.ErrDeadlineExceeded, the cause of ctx or the error of the connection.
 //
-// A TCP connection on Linux is left as it is, bytes and all: it needs no
-// wrapper, and whoever holds it misses nothing.
+// On Linux a TCP connection is returned unchanged, because the kernel keeps the
+// bytes.
 func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(g.within))
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
@@ -172,8 +170,8 @@ func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, nex
 }
 
 func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
-	// What is read goes back as deep as it can, so that everybody has it who
-	// holds one of the wrappers.
+	// The bytes go back to the innermost bufferedConn, so that each outer
+	// wrapper returns them too.
 	var target *bufferedConn
 	bare := withoutMeter(conn)
 	for f, ok := bare.(*bufferedConn); ok; f, ok = bare.(*bufferedConn) {
@@ -194,8 +192,8 @@ func peekNow(conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) 
 	return seen[:min(len(seen), g.max)], next, err
 }
 
-// gather reads, and puts what it read back to be read again. It may see more, if
-// somebody had read that before.
+// fill reads bytes and keeps them in the buffer. It may return more than g.max
+// if an earlier call had read more.
 func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -214,8 +212,8 @@ func (f *bufferedConn) fill(g peekSpec) (seen []byte, err error) {
 			}
 		}
 		seen = buf[:n]
-		// What comes with an error may be enough, as from a tls.Conn that finds the
-		// end behind the last bytes. The error comes again, to whoever reads on.
+		// Bytes that come with an error may be enough. The next Read returns
+		// the error again.
 		if err != nil && !g.isEnough(seen) {
 			return seen, err
 		}
@@ -227,5 +225,5 @@ func (g peekSpec) isEnough(seen []byte) bool {
 	return len(seen) >= g.max || len(seen) > 0 && g.enough(seen)
 }
 
-// lateness reports whether err says that the client took too long.
+// isTimeout reports whether err is an exceeded deadline.
 func isTimeout(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }

@@ -17,42 +17,34 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Protocols are the servers that [Detect] chooses from. Where HTTP1 or HTTP2 is
-// nil, Opaque serves that protocol too; where Opaque is nil, what it would have
-// to serve is reset.
+// Protocols are the servers of [Detect]. If HTTP1 or HTTP2 is nil, Opaque
+// serves that protocol. If Opaque is nil, its connections are reset.
 type Protocols struct {
 	HTTP1, HTTP2, Opaque Server
 }
 
-// Detect is the [Server] that looks at the first bytes of a client, and gives the
-// connection to the server of their protocol, see [DetectProtocol]. It looks at the
-// first line, up to 1 024 bytes and for up to 10 s ([WithDetectTimeout]). A line that
-// has not ended then, and may be a request line, is HTTP/1. One that the client
-// ends by closing its side is opaque.
+// Detect returns a [Server] that reads the first bytes of a client and passes
+// the connection to the server of that protocol, see [DetectProtocol]. It waits
+// up to 10 s ([WithDetectTimeout]) for the first line, and reads up to 1 024
+// bytes.
 //
-// A client that sends nothing in that time is opaque, because the
-// server may speak first. What it sends later is not looked at, as in linkerd's
-// proxy: HTTP that begins after that time is forwarded as it is, with any identity
-// headers that the client wrote into it. [WithSkipDetect]
-// saves a known protocol of that kind the wait.
+// A client that sends nothing in that time is opaque, because in some protocols
+// the server sends first. Its later bytes are forwarded without a check: a late
+// HTTP request can carry forged identity headers, as in linkerd's proxy.
+// [WithSkipDetect] avoids the wait. The chosen server reads every byte, and on
+// Linux it gets the TCP connection without a wrapper.
 //
-// The server that is chosen reads everything from the first byte. On Linux a
-// TCP connection comes to it as it was accepted, since the kernel lets its bytes
-// be seen without taking them; any other comes in a wrapper that gives back what
-// was read, with half-close and the kernel's copying kept.
+// Admission: that of the chosen server. A rejected connection stays open and
+// unread. If bytes were already read, it is reset, and the error does not match
+// [layer.ErrNotReady]. Ready waits until one server is ready.
 //
-// Admission: that of the server that is chosen. A refusal leaves the connection
-// open and unread; where that cannot be, since bytes were taken, it is reset, and
-// the error is none of kind [layer.ErrNotReady]. Ready waits until one of the
-// servers is.
+// Cancellation: ctx also ends the wait for the first byte. The connection is
+// reset.
 //
-// Cancellation: ctx ends the wait for the first byte, too. The connection is
-// reset then.
-//
-// Body: a read deadline that the connection had is gone afterwards.
+// Body: a read deadline of the connection is removed.
 //
 // Errors: those of the server; or a [layer.Error] with [layer.ErrNoRoute], or
-// [io.ErrUnexpectedEOF] from a client that left without a word.
+// [io.ErrUnexpectedEOF] if the client closed before the first byte.
 //
 // Cost: 1 KiB and two system calls for each connection.
 func Detect(to Protocols, opts ...DetectOption) Server {
@@ -61,7 +53,7 @@ func Detect(to Protocols, opts ...DetectOption) Server {
 	return d
 }
 
-// most is what Detect looks at, as linkerd's proxy does.
+// maxDetect is the limit of linkerd's proxy.
 const maxDetect = 1 << 10
 
 type detect struct {
@@ -90,7 +82,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	d.meters.record(ctx, start, protocol, err)
 	switch {
 	case err == nil:
-	case ctx.Err() == nil && isTimeout(err): // opaque, or an HTTP/1 line that has not ended
+	case ctx.Err() == nil && isTimeout(err): // opaque, or an incomplete line of HTTP/1
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
 		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
@@ -117,12 +109,13 @@ func (d *detect) Describe() layer.Node {
 	return d.describe("detect", []string{"http1", "http2", "opaque"}, d.to.HTTP1, d.to.HTTP2, d.to.Opaque)
 }
 
-// gone is the refusal of a connection whose context is done.
+// canceledError rejects a connection because ctx has ended.
 func canceledError(ctx context.Context, at string) error {
 	return &layer.Error{Layer: at, Kind: layer.ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }
 
-// handOver has next, which is conn after somebody looked at it, served by svc.
+// serveNext serves next, which wraps conn after a peek. If svc rejects a
+// connection with consumed bytes, it resets the connection.
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
@@ -135,8 +128,7 @@ func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) 
 	return t, err
 }
 
-// spent reports whether bytes of conn are in wrappers that next has and conn
-// has not.
+// consumed reports whether next has read bytes that are missing from conn.
 func consumed(conn, next net.Conn) bool {
 	holders, _ := conn.(*bufferedConn)
 	for {
@@ -151,29 +143,29 @@ func consumed(conn, next net.Conn) bool {
 	}
 }
 
-// spentError resets a connection that was refused after something was read of
-// it, and returns the error for that. It matches nothing that err does: who
-// was given the connection cannot give it to somebody else.
+// consumedError resets a rejected connection with consumed bytes. Its result
+// does not match the error of the rejection, so that no layer passes the
+// connection to another server.
 func consumedError(at string, conn net.Conn, err error) error {
 	reset(conn)
 	return &layer.Error{Layer: at, Reason: "refused after its first bytes were read", Err: &lateRejection{err}}
 }
 
-// lateRefusalError has the text of a refusal, and is none.
+// lateRejection has the text of a rejection and does not match it.
 type lateRejection struct{ refusal error }
 
 func (e *lateRejection) Error() string { return e.refusal.Error() }
 
-// DetectInstruments are where [Detect] writes. Their labels are bound before they
-// are given, but for the one that is named. What is nil is not recorded.
+// DetectInstruments are the metrics of [Detect], with their labels bound except
+// for the documented one. A nil metric is not recorded.
 type DetectInstruments struct {
-	Latency metrics.Histogram // milliseconds until the protocol was known, or was not to be known
-	Results metrics.Counter   // connections that were looked at; label "result": http/1, http/2, not_http, read_timeout, error
+	Latency metrics.Histogram // milliseconds until the result
+	Results metrics.Counter   // label "result": http/1, http/2, not_http, read_timeout, error
 }
 
-// WithDetectMetrics has [Detect] write to i. Nothing is written of a connection that
-// is not looked at, see [WithSkipDetect], or whose context ended meanwhile. The
-// label is bound here. [DetectTLS] and [ProxyProtocol] do not write.
+// WithDetectMetrics makes [Detect] record to i. It records no skipped
+// connection ([WithSkipDetect]), and no connection with a canceled context.
+// [DetectTLS] and [ProxyProtocol] ignore it.
 func WithDetectMetrics(i DetectInstruments) DetectOption {
 	if i.Latency == nil {
 		i.Latency = discard.NewHistogram()
@@ -198,8 +190,8 @@ type detectMeters struct {
 	late, failed metrics.Counter
 }
 
-// record writes what looking at a connection since start came to: what it speaks,
-// or the error that came instead. A nil m writes nothing.
+// record records the protocol, or the error of the detection. A nil m records
+// nothing.
 func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Protocol, err error) {
 	switch {
 	case m == nil, err != nil && ctx.Err() != nil:
@@ -214,30 +206,30 @@ func (m *detectMeters) record(ctx context.Context, start time.Time, spoken Proto
 	m.latency.Observe(float64(time.Since(start)) / float64(time.Millisecond))
 }
 
-// DetectOption sets how [Detect], [DetectTLS] and [ProxyProtocol] look at
-// connections.
+// DetectOption is an option of [Detect], [DetectTLS], [DetectTransport] and
+// [ProxyProtocol].
 type DetectOption interface{ apply(o *detectOptions) }
 
 type detectOptions struct {
 	timeout time.Duration
 	skip    func(ctx context.Context, conn net.Conn) bool
-	meters  *detectMeters // nil: nothing is written
+	meters  *detectMeters // nil: no metrics
 }
 
 type detectOption func(*detectOptions)
 
 func (f detectOption) apply(o *detectOptions) { f(o) }
 
-// WithDetectTimeout is how long to wait for what a client says first. The default
-// is 10 s, as in linkerd's proxy; a d of 0 or less means that too.
+// WithDetectTimeout limits the wait for the first bytes of a client. The
+// default is 10 s, as in linkerd's proxy. A d of 0 or less means the default.
 func WithDetectTimeout(d time.Duration) DetectOption {
 	return detectOption(func(o *detectOptions) { o.timeout = d })
 }
 
-// WithSkipDetect says of which connections nothing is to be looked at, such as those
-// to ports where the server speaks first; see [OriginalDst]. They are opaque, in
-// clear, and without a header of the PROXY protocol. It is called once for each
-// connection and must return at once. The default, and nil, is of none.
+// WithSkipDetect excludes connections from detection, such as those to a port
+// at which the server sends first; see [OriginalDst]. They count as opaque, as
+// cleartext and as connections without a header of the PROXY protocol. skip
+// runs once for each connection and must not block. A nil skip excludes none.
 func WithSkipDetect(skip func(ctx context.Context, conn net.Conn) bool) DetectOption {
 	return detectOption(func(o *detectOptions) { o.skip = skip })
 }
@@ -261,8 +253,8 @@ func (o *detectOptions) skips(ctx context.Context, conn net.Conn) bool {
 	return o.skip != nil && o.skip(ctx, conn)
 }
 
-// unheard ends a connection whose client has not said enough: err is what came
-// instead.
+// noBytesError closes a connection that ended before enough bytes came. err is
+// the reason.
 func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error) error {
 	e := &layer.Error{Layer: at, Reason: reason, Err: err}
 	switch {
@@ -277,11 +269,10 @@ func (o *detectOptions) noBytesError(conn net.Conn, at, reason string, err error
 	return e
 }
 
-// choice is several servers, of which each connection goes to one that is not
-// known before.
+// choice is the set of servers that a detection can choose.
 type choice struct{ servers []Server }
 
-// newChoice leaves out what is nil.
+// newChoice omits nil servers.
 func newChoice(servers ...Server) choice {
 	var c choice
 	for _, svc := range servers {
@@ -317,13 +308,13 @@ func (c choice) Ready(ctx context.Context) error {
 	return cmp.Or(notReady, closed)
 }
 
-// ready asks svc. A panic is its answer.
+// ready calls Ready of svc and returns a panic as an error.
 func ready(ctx context.Context, svc Server) (err error) {
 	defer panics.Recover(&err)
 	return svc.Ready(ctx)
 }
 
-// describe shows servers under their names; one that is nil is left out.
+// describe lists the servers by name and omits nil servers.
 func (c choice) describe(name string, names []string, servers ...Server) layer.Node {
 	n := layer.Node{Name: name}
 	for i, svc := range servers {
@@ -334,10 +325,10 @@ func (c choice) describe(name string, names []string, servers ...Server) layer.N
 	return n
 }
 
-// Protocol is what a client speaks, as far as its first bytes tell.
+// Protocol is an application protocol, detected by its first bytes.
 type Protocol uint8
 
-// The protocols that [DetectProtocol] knows. Opaque is all others.
+// The results of [DetectProtocol]. Opaque is every other protocol.
 const (
 	Opaque Protocol = iota
 	HTTP1
@@ -356,23 +347,22 @@ func (p Protocol) String() string {
 	}
 }
 
-// preface is how HTTP/2 begins with prior knowledge (RFC 9113, section 3.4).
+// preface is the start of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// DetectProtocol tells a protocol by the first bytes of a client: HTTP/2 by its
-// preface, HTTP/1 by its request line, and everything else is opaque.
+// DetectProtocol returns the protocol of the first bytes of a client: HTTP/2 by
+// its preface, HTTP/1 by its request line, and Opaque otherwise.
 //
-// A request line that is malformed is HTTP/1 too, so that an HTTP server rejects
-// it: one with further blanks, another version, an odd method or, in HTTP/0.9, no
-// version. As opaque bytes it would reach an application whose parser is lenient,
-// with header fields that nothing has checked. A line that has not ended is HTTP/1 if it
-// begins with a token: text without line ends waits for the detection timeout.
+// A malformed request line counts as HTTP/1, so that an HTTP server rejects it.
+// As opaque bytes it could reach a lenient parser with unchecked header fields.
+// An incomplete line that begins with a token counts as HTTP/1: text without a
+// line end waits for the detection timeout.
 func DetectProtocol(first []byte) Protocol {
 	p, _ := protocolOf(first)
 	return p
 }
 
-// protocolOf also reports whether further bytes cannot change the answer.
+// protocolOf also reports whether more bytes cannot change the result.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true
@@ -395,8 +385,8 @@ func protocolOf(first []byte) (p Protocol, final bool) {
 	return Opaque, true
 }
 
-// isRequestLine reports whether a parser may take a line of such words for the
-// request line of HTTP/1: the last one is a version, or it is the GET of HTTP/0.9.
+// isRequestLine reports whether a parser may accept the words as a request line
+// of HTTP/1: the last word is a version, or the line is a GET of HTTP/0.9.
 func isRequestLine(words [][]byte) bool {
 	if len(words) == 2 && string(words[0]) == "GET" && words[1][0] == '/' {
 		return true
@@ -408,13 +398,13 @@ func isRequestLine(words [][]byte) bool {
 	}
 	for _, c := range last[len(name):] {
 		if c != '.' && !isAlphanumeric(c) {
-			return false // an access log that is sent as text ends a line in HTTP/1.1"
+			return false // for example a line of an access log, which ends in HTTP/1.1"
 		}
 	}
 	return true
 }
 
-// wordsOf splits a line at every byte that a parser is known to take for a blank.
+// wordsOf splits a line at each byte that some parser accepts as a space.
 func wordsOf(line []byte) [][]byte {
 	spaced := bytes.Clone(line)
 	for i, c := range spaced {
@@ -434,7 +424,7 @@ func isPrintable(word []byte) bool {
 	return true
 }
 
-// isToken is a tchar of RFC 9110, section 5.6.2.
+// isToken reports whether c is a tchar of RFC 9110, section 5.6.2.
 func isToken(c byte) bool { return isAlphanumeric(c) || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0 }
 
 func isAlphanumeric(c byte) bool {

@@ -14,47 +14,43 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TLSServers are the servers that [DetectTLS] chooses from. What one that is nil
-// would have to serve is reset.
+// TLSServers are the servers of [DetectTLS]. If one is nil, its connections are
+// reset.
 type TLSServers struct {
-	Terminate   Server // what asked for one of our names by TLS, in clear from here
-	Passthrough Server // TLS for other names, or for none: as it came
-	Cleartext   Server // all that is not TLS
+	Terminate   Server // TLS for a local name, decrypted
+	Passthrough Server // TLS for another name or no name, unchanged
+	Cleartext   Server // connections without TLS
 }
 
-// DetectTLS is the [Server] that tells TLS by what a client says first, and by
-// the name that it asks for (SNI) whether it is for us: then TLS ends here, by
-// cfg, and what is inside goes to Local, which finds the client's certificates
-// with [TLSState]. Other TLS is passed on unchanged. Whether a name is ours is
-// what local says, to which it is given in lower case; see [MatchServerName]. With a nil
-// local none is; with a nil cfg, handshakes for those that are fail.
+// DetectTLS returns a [Server] that reads the ClientHello of a client. If local
+// accepts its server name (SNI, in lower case), it terminates TLS with cfg and
+// passes the connection to Terminate, which gets the client certificate from
+// [TLSState]. See [MatchServerName]. A nil local accepts no name. With a nil
+// cfg every handshake fails.
 //
-// It looks at up to 8 192 bytes, over several records if need be; TLS of which
-// no name was found by then is passed on. A client that has not said enough
-// after 10 s ([WithDetectTimeout]) is reset. One that then takes as long to shake
-// hands is closed, and so is one that shakes them in vain, which is told why.
+// It reads up to 8 192 bytes. TLS without a server name in them goes to
+// Passthrough. A client that sends too little in 10 s ([WithDetectTimeout]) is
+// reset. The handshake has the same limit.
 //
-// Admission: that of the server that is chosen. A refusal leaves the connection
-// open and unread, where it can, as in [Detect]; after TLS it cannot. Ready waits
-// until one of the servers is.
+// Admission: that of the chosen server. A rejected connection stays open and
+// unread if no byte was read, as in [Detect]; after the handshake it is reset.
+// Ready waits until one server is ready.
 //
-// Cancellation: ctx ends the looking and the shaking of hands. The connection is
-// reset then, or closed.
+// Cancellation: ctx ends the detection and the handshake.
 //
-// Body: a read deadline that the connection had is gone afterwards.
+// Body: a read deadline of the connection is removed.
 //
 // Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
-// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] from a client that left without a
-// word, or what crypto/tls says.
+// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of crypto/tls.
 //
-// Cost: up to 16 KiB and two system calls for each connection, and what TLS
-// costs.
+// Cost: up to 16 KiB and two system calls for each connection, and the
+// handshake.
 func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opts ...DetectOption) Server {
 	if local == nil {
 		local = MatchServerName()
 	}
 	if cfg == nil {
-		cfg = &tls.Config{} // crypto/tls refuses each client, where with nil it panics
+		cfg = &tls.Config{} // crypto/tls panics with a nil config
 	}
 	return &detectTLS{
 		choice: newChoice(to.Terminate, to.Passthrough, to.Cleartext), detectOptions: newDetectOptions(opts),
@@ -62,9 +58,9 @@ func DetectTLS(cfg *tls.Config, local func(name string) bool, to TLSServers, opt
 	}
 }
 
-// MatchServerName says of a name whether it is one of names, in any case. An empty one is
-// left out, as of an identity that has no server name: TLS without a name is
-// nobody's in particular.
+// MatchServerName returns a function that reports whether a name is one of
+// names, ignoring case. It ignores an empty name, because TLS without a server
+// name is for no identity.
 func MatchServerName(names ...string) func(name string) bool {
 	ours := make(map[string]bool, len(names))
 	for _, name := range names {
@@ -73,7 +69,7 @@ func MatchServerName(names ...string) func(name string) bool {
 	return func(name string) bool { return ours[name] }
 }
 
-// mostHello is what DetectTLS looks at, as linkerd's proxy does.
+// maxHello is the limit of linkerd's proxy.
 const maxHello = 8 << 10
 
 type detectTLS struct {
@@ -98,7 +94,7 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxHello, within: d.timeout, enough: enough})
 	name, incomplete := parseServerName(first)
 	switch {
-	case errors.Is(err, io.EOF) && len(first) > 0: // that is all there will be, and it may be no TLS
+	case errors.Is(err, io.EOF) && len(first) > 0: // no more bytes can come
 		return serveNext(ctx, "tls", d.to.Cleartext, conn, next)
 	case err != nil:
 		return ByteCount{}, d.noBytesError(conn, "tls", "no ClientHello", err)
@@ -111,7 +107,8 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 	return d.terminate(ctx, next)
 }
 
-// pass hands over what is not for us, or says which name nobody here has.
+// pass serves a connection for another name, or returns an error with that
+// name.
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)
@@ -138,7 +135,7 @@ func (d *detectTLS) terminate(ctx context.Context, conn net.Conn) (ByteCount, er
 		if late {
 			e.Kind, e.Waited = layer.ErrTimeout, d.timeout
 		}
-		_ = conn.Close() // in good order: the client is to read why
+		_ = conn.Close() // not reset, because the client must read the alert
 		return ByteCount{}, e
 	}
 	t, err := d.to.Terminate.Call(ctx, secure)
@@ -155,8 +152,8 @@ func (d *detectTLS) Describe() layer.Node {
 	return n
 }
 
-// TLSState returns the state of the TLS connection that conn is, or is a wrapper
-// of. It looks through wrappers that have NetConn.
+// TLSState returns the state of the TLS connection in conn. It looks through
+// wrappers with NetConn.
 func TLSState(conn net.Conn) (tls.ConnectionState, bool) {
 	for ; conn != nil; conn = unwrap(conn) {
 		if secure, ok := conn.(interface{ ConnectionState() tls.ConnectionState }); ok {

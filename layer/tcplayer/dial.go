@@ -13,60 +13,59 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Dialer connects to an endpoint as the proxies of a mesh do it: TCP, then TLS,
-// then a [TransportHeader] if the peer agreed to one. Its WithDialContext is given to
-// an endpoint of this package or of httplayer, in place of their own TLS:
+// Dialer connects to an endpoint of a mesh: TCP, then TLS, then a
+// [TransportHeader] if the peer accepts it. Pass its DialContext to an endpoint
+// of this package or of httplayer, without their own TLS option:
 //
 //	              TLS   connects to            ALPN offered         header sent
 //	zero          no    the address            none                 no
 //	TLS           yes   the address, or Port   none                 no
 //	TLS, Header   yes   the address, or Port   TransportProtocol    if the peer picks it
 //
-// Without TLS, Header and Port mean nothing: both are for the proxy of the peer,
-// which listens to them over TLS alone. With TLS nothing is ever sent in clear;
-// what cannot shake hands is no connection.
+// Without TLS, Header and Port are ignored, because the proxy of the peer
+// accepts them over TLS only. With TLS it never falls back to cleartext: a
+// failed handshake is an error.
 //
-// A connection that it makes is a *tls.Conn with TLS, and else what Dial returned,
-// which is further down with TLS: it is found by NetConn of what NetConn returns.
-// HTTP/2 on it is with prior knowledge: no protocol of an application is offered.
+// With TLS the connection is a *tls.Conn, otherwise it is the connection of
+// Dial. HTTP/2 on it uses prior knowledge, because ALPN offers no application
+// protocol.
 //
-// It is safe for concurrent use, and must not be changed once it is used.
+// It is safe for concurrent use. Its fields must not change after the first
+// use.
 type Dialer struct {
-	// TLS is how to be sure of the peer, and to be known to it; nil means in
-	// clear. It is cloned. Its NextProtos are set here, and a ServerName that is
-	// empty becomes the host of the address.
+	// TLS verifies the peer and has the client certificate; nil means
+	// cleartext. It is cloned, and NextProtos is replaced. An empty ServerName
+	// becomes the host of the address.
 	TLS *tls.Config
 
-	// Header is what to tell the proxy of the peer; nil means nothing. A Port of
-	// 0 becomes that of the address. See [NewTransportHeader].
+	// Header is sent to the proxy of the peer; nil means no header. A Port of 0
+	// becomes the port of the address. See [NewTransportHeader].
 	Header *TransportHeader
 
-	// Port takes the place of that of the address: the one at which the proxy of
-	// the peer takes such connections. 0 means that of the address.
+	// Port is the port of the proxy of the peer. It replaces the port of the
+	// address unless it is 0.
 	Port uint16
 
-	// Sockets is how TCP is set up.
+	// Sockets are the options of the TCP socket.
 	Sockets []SocketOption
 
-	// Timeout bounds it all: TCP, TLS and the header. 0 or less means no bound
-	// but that of the context.
+	// Timeout limits TCP, TLS and the header together. 0 or less means no
+	// limit.
 	Timeout time.Duration
 
-	// Refuse, if not nil, says why an address must not be connected to, or nil.
-	// It is asked about the one that would be, with Port in it; if that has a
-	// name in place of an IP address, then about the one that was connected to,
-	// before anything is sent. See [DenyLoopback].
+	// Deny, if not nil, returns an error for an address that must not be
+	// connected to. It gets the address with Port. For a host name it gets the
+	// address of the connection, before any byte is sent. See [DenyLoopback].
 	Deny func(addr netip.AddrPort) error
 
-	// Dial makes the connection that all the rest is done on. The default is
-	// that of a zero [net.Dialer].
+	// Dial makes the TCP connection. The default is a zero [net.Dialer].
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
-// DialContext connects to addr, "host:port", or to Port of its host. Once it has,
-// ctx has nothing more to do with the connection, which the caller closes. An
-// error of what is done beyond plain TCP is a [layer.Error] that names the address
-// that was connected to; a Timeout that ran out is of kind [layer.ErrTimeout].
+// DialContext connects to addr, "host:port", or to Port of its host. ctx does
+// not affect the returned connection, which the caller must close. After TCP,
+// each error is a [layer.Error] with the address. An exceeded Timeout matches
+// [layer.ErrTimeout].
 func (d *Dialer) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	within := ctx
 	if d.Timeout > 0 {
@@ -89,12 +88,12 @@ func dialError(addr, reason string, err error) error {
 	return &layer.Error{Layer: "dial", Endpoint: addr, Reason: reason, Err: err}
 }
 
-// plan is what a Dialer does to connect to an address.
+// plan holds the settings of one connection.
 type plan struct {
 	*Dialer
 	addr   string
-	tls    *tls.Config // nil: in clear
-	header []byte      // nil: none
+	tls    *tls.Config // nil: cleartext
+	header []byte      // nil: no header
 }
 
 func (d *Dialer) plan(addr string) (*plan, error) {
@@ -152,7 +151,7 @@ func (p *plan) dial(ctx context.Context, network string) (net.Conn, error) {
 	return secure, nil
 }
 
-// connect makes a connection of which the socket is set up.
+// connect makes a TCP connection and sets its socket options.
 func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	known, err := netip.ParseAddrPort(p.addr)
 	named := err != nil
@@ -174,7 +173,7 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	}
 	done := false
 	defer func() {
-		if !done { // Refuse may have panicked
+		if !done { // Deny may have panicked
 			_ = conn.Close()
 		}
 	}()
@@ -223,10 +222,9 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 	return err
 }
 
-// DenyLoopback is what a [Dialer] is to refuse that must not come back to its own
-// machine, as one for the clients of a pod: addresses of the loopback, and those
-// that are none, which the system takes for it. The error matches
-// ECONNREFUSED, as if nobody were there.
+// DenyLoopback is a Deny of a [Dialer]. It rejects loopback and unspecified
+// addresses, so that a client of a pod cannot reach the loopback of its proxy.
+// The error matches ECONNREFUSED.
 func DenyLoopback(addr netip.AddrPort) error {
 	if ip := addr.Addr().Unmap(); !ip.IsValid() || ip.IsLoopback() || ip.IsUnspecified() {
 		return fmt.Errorf("no connections to the loopback from here: %w", syscall.ECONNREFUSED)

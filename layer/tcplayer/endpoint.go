@@ -18,45 +18,39 @@ import (
 )
 
 // Endpoint makes connections to one address. It is a [Service], safe for
-// concurrent use, and it is ready until connecting fails.
+// concurrent use, and ready until a connection attempt fails.
 //
-// Admission: Call connects. If that fails, TLS included, the request is
-// refused, and so are those that follow, at once, until a back-off is over.
-// Then there is one trial at a time. Ready makes it, if somebody waits there:
-// it connects, and closes that connection, so that no request pays for finding
-// out. Where nobody waits in Ready, the first Call is the trial. Only those
-// trials connect to a server without saying anything.
+// Admission: Call connects. After a failure, TLS included, requests are
+// rejected until a backoff ends. Then one probe runs at a time. A waiting Ready
+// starts it and closes the probe connection; without a waiting Ready, the next
+// Call is the probe.
 //
-// Cancellation: when the context of a Call ends while it connects, the request
-// is refused. The attempt goes on until [WithConnectTimeout], to learn whether the
-// address can be reached; what comes of it is closed. A connection that was
-// returned has nothing more to do with the context, see [UntilClosed].
+// Cancellation: when ctx ends, Call rejects the request. The attempt continues
+// until [WithConnectTimeout], because its result updates the state of the
+// endpoint. ctx does not affect a returned connection, see [UntilClosed].
 //
-// Body: there is none; the connection belongs to the caller, who closes it.
+// Body: the caller must close the connection.
 //
-// Errors: each one is a refusal, a [layer.Error] that names the address, says
-// what went wrong last, and in After how long it will be left alone.
+// Errors: each error is a rejection, a [layer.Error] with the address, the last
+// failure, and in RetryAfter the rest of the backoff.
 //
-// Cost: that of a dial, and a goroutine while it lasts. A refusal in a back-off
-// is one allocation and one lock.
-//
-// When the context given to NewEndpoint ends, attempts end and Call refuses with
-// [layer.ErrClosed]. Connections that were made live on: they are their
-// callers', and an endpoint that is taken out of a set goes without breaking
-// what it serves.
+// Cost: a dial, and one goroutine during it. A rejection costs one allocation
+// and one lock.
 type Endpoint struct {
 	addr string
 	opts endpointOptions
-	life context.Context //nolint:containedctx // the constructor's: attempts live no longer than it does
+	life context.Context //nolint:containedctx // of NewEndpoint, the parent of each attempt
 	wake notify.Broadcast
 	link link
 
 	connecting, made atomic.Int64
 }
 
-// NewEndpoint returns a Service that connects to addr, "host:port". It does
-// nothing yet. It lives until ctx ends. An empty addr panics. Of one that is
-// malformed the dial function tells, in the error of the first Call.
+// NewEndpoint returns an Endpoint for addr, "host:port". It does not connect
+// yet. When ctx ends, attempts end and Call rejects requests with
+// [layer.ErrClosed]. Open connections stay open, because they belong to their
+// callers. An empty addr panics. A malformed addr is an error of the first
+// Call.
 func NewEndpoint(ctx context.Context, addr string, opts ...EndpointOption) *Endpoint {
 	if addr == "" {
 		panic("tcplayer: empty address")
@@ -95,32 +89,33 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	}
 }
 
-// attempt is a connection that was just made, or the error.
+// attempt is the result of a connection attempt.
 type attempt struct {
 	conn net.Conn
 	err  error
 }
 
-// attempt connects for a request whose caller may go.
-func (e *Endpoint) attempt(trial bool, out chan<- attempt, canceledError <-chan struct{}) {
+// attempt connects for a request. It closes the connection if done is closed
+// first.
+func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{}) {
 	conn, err := e.connect(trial)
 	select {
 	case out <- attempt{conn, err}:
-	case <-canceledError:
+	case <-done:
 		if err == nil {
 			_ = conn.Close()
 		}
 	}
 }
 
-// probe connects to find out whether that is possible.
+// probe connects and closes the connection.
 func (e *Endpoint) probe() {
 	if conn, err := e.connect(true); err == nil {
 		_ = conn.Close()
 	}
 }
 
-// connect makes a connection, and tells the link and all who wait.
+// connect makes a connection and reports the result to the link.
 func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	e.connecting.Add(1)
 	ctx, cancel := context.WithTimeout(e.life, e.opts.connectTimeout)
@@ -136,8 +131,8 @@ func (e *Endpoint) connect(trial bool) (net.Conn, error) {
 	return conn, err
 }
 
-// dial makes the connection, TLS included. A panic of a callback becomes its error,
-// because it runs on a goroutine of the Endpoint.
+// dial makes the connection, TLS included. It returns a panic of a callback as
+// an error, because it runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	var conn net.Conn
 	defer func() {
@@ -168,8 +163,7 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// Ready returns nil unless the address is known not to be reached. Then it waits
-// and tries; see [Endpoint].
+// Ready returns nil unless the last attempt failed. Then it waits and probes.
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
 		seen := e.link.changes.Load()
@@ -191,14 +185,14 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 	}
 }
 
-// await waits for d, for ctx, or until something has changed.
+// await waits for d, for ctx, or for a change of the link.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
 }
 
-// refuse is a refusal: nothing was sent.
+// refuse returns a rejection.
 func (e *Endpoint) refuse(reason string, after time.Duration, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }
@@ -207,16 +201,15 @@ func (e *Endpoint) closedError() error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrClosed, Err: context.Cause(e.life)}
 }
 
-// Describe returns the address, how many connections are being made and were
-// made, and whether the link is up or, with the last error and the back-off,
-// down.
+// Describe shows the address, the number of attempts and connections, and the
+// state of the link.
 func (e *Endpoint) Describe() layer.Node {
 	return layer.Node{Name: "endpoint", State: e.link.describe(layer.State{
 		{Key: "addr", Value: e.addr}, {Key: "connecting", Value: e.connecting.Load()}, {Key: "made", Value: e.made.Load()},
 	})}
 }
 
-// EndpointOption sets how an [Endpoint] connects.
+// EndpointOption is an option of [NewEndpoint].
 type EndpointOption interface{ apply(o *endpointOptions) }
 
 type endpointOptions struct {
@@ -231,15 +224,15 @@ type endpointOption func(*endpointOptions)
 
 func (f endpointOption) apply(o *endpointOptions) { f(o) }
 
-// WithConnectTimeout bounds the making of a connection, TLS included. The default
-// is 1 s, as in linkerd's proxy; a d of 0 or less means that too.
+// WithConnectTimeout limits a connection attempt, TLS included. The default is
+// 1 s, as in linkerd's proxy. A d of 0 or less means the default.
 func WithConnectTimeout(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.connectTimeout = d })
 }
 
-// WithBackoff is how long an Endpoint leaves an address alone that could not be
-// reached. The default is 100 ms to 1 s with a tenth of jitter. Zero fields
-// have the defaults of [layer.DefaultBackoff]; invalid values panic.
+// WithBackoff sets the backoff after a failed attempt. The default is 100 ms to
+// 1 s with a jitter of 10 %. Zero fields have the values of
+// [layer.DefaultBackoff]. Invalid values panic.
 func WithBackoff(b layer.Backoff) EndpointOption {
 	if err := backoff.Check(b); err != nil {
 		panic("tcplayer: WithBackoff: " + err.Error())
@@ -247,9 +240,9 @@ func WithBackoff(b layer.Backoff) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.backoff = b })
 }
 
-// WithDialContext replaces the dialler, that of a zero [net.Dialer]: for a Unix
-// socket, a network in memory, a proxy. The network is "tcp". It must return
-// when ctx ends; the connection must not depend on ctx after that. A nil dial panics.
+// WithDialContext replaces the dial function, such as for a Unix socket or a
+// proxy. The network is "tcp". The function must return when ctx ends, and ctx
+// must not affect the returned connection. A nil dial panics.
 func WithDialContext(dial func(ctx context.Context, network, addr string) (net.Conn, error)) EndpointOption {
 	if dial == nil {
 		panic("tcplayer: nil dial function")
@@ -257,9 +250,8 @@ func WithDialContext(dial func(ctx context.Context, network, addr string) (net.C
 	return endpointOption(func(o *endpointOptions) { o.dial = dial })
 }
 
-// WithTLS makes an Endpoint connect by TLS. It takes a copy of cfg; nil means no
-// TLS. A ServerName that is empty becomes the host of the address: give it that
-// of resolve.ID where there is one.
+// WithTLS makes the Endpoint use TLS. It clones cfg; nil means no TLS. An empty
+// ServerName becomes the host of the address.
 func WithTLS(cfg *tls.Config) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.tls = cfg.Clone() })
 }
@@ -289,24 +281,24 @@ func newEndpointOptions(addr string, opts []EndpointOption) endpointOptions {
 	return o
 }
 
-// link is what is known of the way to an address from the attempts to connect.
-// While it is down there is one attempt at a time, after a back-off.
+// link is the state of the path to an address: up, or down after a failed
+// attempt. While it is down, one probe runs after each backoff.
 type link struct {
 	backoff layer.Backoff
-	timeout time.Duration // how long one attempt takes at most
+	timeout time.Duration // limit of one attempt
 
-	changes atomic.Uint64 // times that it went down, up, or stayed down after a trial
+	changes atomic.Uint64 // count of reported changes
 	down    atomic.Bool   // written with mu
 
 	mu       sync.Mutex
-	failures int       // in a row
-	next     time.Time // while down: when there may be a trial
-	err      error     // of the last attempt that failed, nil while up
+	failures int       // in sequence
+	next     time.Time // while down: time of the next probe
+	err      error     // of the last failed attempt; nil while up
 }
 
-// admit asks to connect for a request that is there. While the link is down it
-// says no, with the reason and how long that is so, but for one trial after
-// each back-off.
+// admit asks to connect for a request. While the link is down, it returns the
+// error and the remaining backoff. After the backoff it admits one request as
+// the probe.
 func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	if !l.down.Load() {
 		return false, 0, nil
@@ -324,8 +316,8 @@ func (l *link) admit() (trial bool, wait time.Duration, err error) {
 	return true, 0, nil
 }
 
-// claim asks for the trial without a request. If it says no, it says how long
-// to wait before asking again: not at all if the link came up meanwhile.
+// startProbe asks for a probe without a request. If trial is false, wait is the
+// time until the next call: 0 if the link is up.
 func (l *link) startProbe() (trial bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -340,12 +332,11 @@ func (l *link) startProbe() (trial bool, wait time.Duration) {
 	return true, l.timeout
 }
 
-// allow keeps others off for as long as a trial can take.
+// reserve prevents another probe during the timeout of this one.
 func (l *link) reserve(now time.Time) { l.next = now.Add(l.timeout) }
 
-// report takes the outcome of an attempt, and says whether anything changed.
-// Of attempts that fail together, begun while the link was up, only the first
-// one counts.
+// report records the result of an attempt and reports whether the link changed.
+// While the link is down, only the result of a probe counts as a failure.
 func (l *link) report(trial bool, err error) (changed bool) {
 	if err == nil && !l.down.Load() {
 		return false
@@ -368,7 +359,7 @@ func (l *link) report(trial bool, err error) (changed bool) {
 	return true
 }
 
-// lastError is why the link is down, or nil.
+// lastError returns the error of a link that is down, or nil.
 func (l *link) lastError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,14 +11,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OnError is the layer that gives report each error that a connection ended with
-// below, with the connection: refusals too, as long as nobody above tries again.
-// Put it below [Transparent], and [OriginalDst] of the connection says what it was
-// for. It is called in the connection's goroutine, before its end is known above.
-// See [ErrorKind].
+// OnError returns a layer that calls report with each connection and error of
+// the server below. Put it below [Transparent], so that [OriginalDst] returns
+// the destination. report runs on the goroutine of Call. See [ErrorKind].
 //
-// Admission, cancellation, body and errors are those of next. Cost: none but that
-// of report. A nil report panics.
+// Admission, cancellation, body and errors are those of next. Cost: that of
+// report. A nil report panics.
 func OnError(report func(ctx context.Context, conn net.Conn, err error)) layer.Layer[net.Conn, ByteCount] {
 	if report == nil {
 		panic("tcplayer: nil report function")
@@ -46,16 +44,14 @@ func (f *failures) Next() Server { return f.Server }
 
 func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 
-// ErrorKind returns what linkerd's proxy calls an error that a connection ended
-// with, in the label "error" of inbound_tcp_errors_total and its like; "" for nil:
+// ErrorKind returns the value of linkerd's label "error", as in the metric
+// inbound_tcp_errors_total, and "" for nil:
 //
-//	failfast               a queue gave up: [layer.ErrFailFast]
-//	tls detection timeout  no ClientHello, or no handshake, in time: [DetectTLS]
-//	i/o                    what the network, TLS or the other side did; nobody there
-//	loadshed               a limit, or a queue that was full: [layer.ErrNotReady]
-//	unexpected             all else: a loop, no server for it, a time limit
-//
-// Who was refused after its first bytes were read counts as who was refused.
+//	failfast               [layer.ErrFailFast]
+//	tls detection timeout  no ClientHello or no handshake in time: [DetectTLS]
+//	i/o                    an error of the network, of TLS or of the dial
+//	loadshed               [layer.ErrNotReady], such as of a limit or a full queue
+//	unexpected             any other error
 func ErrorKind(err error) string {
 	if late, ok := errors.AsType[*lateRejection](err); ok {
 		err = late.refusal
@@ -78,8 +74,8 @@ func ErrorKind(err error) string {
 	}
 }
 
-// of reports whether an error of that layer, and of exactly that kind, is in the
-// chain of err.
+// hasLayer reports whether the chain of err has an error of that layer with
+// exactly that kind.
 func hasLayer(err error, name string, kind error) bool {
 	for e := (*layer.Error)(nil); errors.As(err, &e); err = e.Err {
 		if e.Layer == name && errors.Is(e.Kind, kind) {
@@ -89,8 +85,8 @@ func hasLayer(err error, name string, kind error) bool {
 	return false
 }
 
-// ofSystem reports whether err comes from a connection. All errors of this library
-// have the methods of a net.Error, so that this cannot tell.
+// isSystemError reports whether err comes from a connection. A check for
+// net.Error does not work, because each [layer.Error] has its methods.
 func isSystemError(err error) bool {
 	for _, e := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, os.ErrDeadlineExceeded, syscall.ETIMEDOUT,

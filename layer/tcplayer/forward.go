@@ -15,41 +15,39 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ForwardOption sets how [Forward] works.
+// ForwardOption is an option of [Forward].
 type ForwardOption interface{ apply(o *forward) }
 
 type forwardOption func(*forward)
 
 func (f forwardOption) apply(o *forward) { f(o) }
 
-// WithIdleTimeout ends a connection over which no Read and no Write was completed
-// for d, in either direction. A d of 0 or less, the default, means no limit. The
-// limit has its price: the kernel cannot copy by itself then. Writes are of up
-// to 32 KiB, so d should be longer than the slowest reader takes for that.
+// WithIdleTimeout closes a connection after no Read and no Write in either
+// direction ended for d. A d of 0 or less, the default, means no limit. With a
+// limit the kernel cannot copy by itself. A Write has up to 32 KiB, so d must
+// be longer than the slowest reader needs for them.
 func WithIdleTimeout(d time.Duration) ForwardOption {
 	return forwardOption(func(o *forward) { o.idle = max(d, 0) })
 }
 
-// Forward is the [Server] that connects each accepted connection with one of
-// to's, and copies both ways. Where one side ends its direction, so does the
-// other (half-close); it is over when both directions ended. A side that cannot
-// close one direction alone ends both.
+// Forward returns a [Server] that gets a connection from to for each accepted
+// connection, and copies in both directions. When one side ends its direction,
+// so does the other side (half-close). The connection ends after both
+// directions, or after one if half-close is not supported.
 //
-// Admission: that of to. A refusal leaves the connection open and unread.
+// Admission: that of to. A rejected connection stays open and unread.
 //
-// Cancellation: to is called with ctx, which lives until the connection is over.
-// When ctx ends, both sides are reset.
+// Cancellation: ctx is the context of the call of to. When it ends, both sides
+// are reset.
 //
-// Body: a connection that was admitted is closed when Call returns. If either
-// side broke, TLS that did not say its end included, or there is any other error,
-// both sides are reset.
+// Body: an admitted connection is closed when Call returns. After an error both
+// sides are reset, also after TLS without close_notify.
 //
-// Errors: what to returned; else a [layer.Error] that names the server, says in
-// which direction copying failed, or is of kind [layer.ErrIdleTimeout]. The
-// ByteCount is valid with an error, too.
+// Errors: those of to; or a [layer.Error] with the server address, and the
+// direction or [layer.ErrIdleTimeout]. The ByteCount is valid with an error.
 //
-// Cost: one goroutine beside that of Call. Between two TCP connections on Linux
-// bytes are moved by the kernel (splice). A nil to panics.
+// Cost: one more goroutine. On Linux the kernel copies between two TCP
+// connections (splice). A nil to panics.
 func Forward(to Service, opts ...ForwardOption) Server {
 	notNil(to)
 	f := &forward{to: to}
@@ -66,10 +64,10 @@ type forward struct {
 	idle time.Duration
 }
 
-// Ready is that of the service which makes connections.
+// Ready is that of the service behind.
 func (f *forward) Ready(ctx context.Context) error { return f.to.Ready(ctx) }
 
-// Call forwards one connection until it is over.
+// Call forwards one connection until its end.
 func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) {
 	if ctx.Err() != nil {
 		return ByteCount{}, &layer.Error{
@@ -88,7 +86,7 @@ func (f *forward) Call(ctx context.Context, client net.Conn) (ByteCount, error) 
 	return p.join(ctx)
 }
 
-// Describe shows the service that makes connections as what this one made.
+// Describe shows the service behind.
 func (f *forward) Describe() layer.Node {
 	n := layer.Node{Name: "forward", Children: []layer.Node{layer.Describe(f.to)}}
 	if f.idle > 0 {
@@ -97,20 +95,20 @@ func (f *forward) Describe() layer.Node {
 	return n
 }
 
-// pair is two connections that are joined.
+// pair is two joined connections.
 type pair struct {
 	client, server net.Conn
 	idle           time.Duration
 
-	start time.Time    // with a limit on idle time
-	moved atomic.Int64 // since start, when a byte last moved
+	start time.Time // set with an idle timeout
+	moved atomic.Int64 // time of the last copied byte, since start
 
-	mu   sync.Mutex // of what follows, and of setting the timer
+	mu   sync.Mutex // guards the fields below and the timer
 	over bool
 	err  *layer.Error
 }
 
-// join copies until both directions ended, and leaves both sides closed.
+// join copies until both directions ended, and closes both sides.
 func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "broken off", Err: context.Cause(ctx)}) })
@@ -132,7 +130,7 @@ func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	return t, nil
 }
 
-// pump copies one direction, and passes its end on. A panic of a connection is an
+// pump copies one direction and then ends it. A panic of a connection is an
 // error of its direction.
 func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 	var panicked error
@@ -150,8 +148,7 @@ func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 		p.fail(layer.Error{Reason: direction, Err: err})
 		return n
 	}
-	// Any other error is of a dst that is gone already: the other direction
-	// hears of it.
+	// Any other error comes from a closed dst, which ends the other direction.
 	if errors.Is(closeWrite(dst), errors.ErrUnsupported) {
 		p.finish()
 	}
@@ -165,8 +162,8 @@ func (p *pair) copy(dst, src net.Conn) (int64, error) {
 	return io.Copy(activityConn{p, dst}, activityConn{p, src})
 }
 
-// marked notes when bytes move. It hides what a connection has beyond Read and
-// Write, by which they would move unseen.
+// activityConn records the time of each Read and Write. It has no other
+// methods, because they would copy without a record.
 type activityConn struct {
 	pair *pair
 	conn net.Conn
@@ -184,7 +181,7 @@ func (m activityConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// watch ends the pair once nothing has moved for as long as is allowed.
+// watch ends the pair after the idle timeout.
 func (p *pair) watch() *time.Timer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -206,7 +203,7 @@ func (p *pair) watch() *time.Timer {
 	return timer
 }
 
-// fail ends both directions for the first thing that went wrong.
+// fail resets both sides for the first error.
 func (p *pair) fail(err layer.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -219,11 +216,11 @@ func (p *pair) fail(err layer.Error) {
 		err.Endpoint = addr.String()
 	}
 	p.err = &err
-	defer reset(p.server) // even if the other one panics
+	defer reset(p.server) // also after a panic
 	reset(p.client)
 }
 
-// finish closes both sides in good order, unless they were reset.
+// finish closes both sides, unless they were reset.
 func (p *pair) finish() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -235,9 +232,9 @@ func (p *pair) finish() {
 	_ = p.client.Close()
 }
 
-// underTLS is what TLS of this package is made on. It notes the end of what is
-// below, which to crypto/tls is as good as one that the peer says (close_notify),
-// though anybody on the way can make it, and a peer that is killed does.
+// eofConn is the connection below TLS of this package. It records a TCP EOF,
+// because crypto/tls does not distinguish it from close_notify, and an attacker
+// can forge it.
 type eofConn struct {
 	net.Conn
 	ended atomic.Bool
@@ -245,19 +242,18 @@ type eofConn struct {
 
 func (u *eofConn) Read(p []byte) (int, error) {
 	n, err := u.Conn.Read(p)
-	// What comes with the end may be what says so. TLS that was told so reads no
-	// more, and else comes again.
+	// After close_notify crypto/tls reads no more. Bytes that come with EOF may
+	// contain close_notify, so only an EOF alone counts.
 	if n == 0 && errors.Is(err, io.EOF) {
 		u.ended.Store(true)
 	}
 	return n, err
 }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (u *eofConn) NetConn() net.Conn { return u.Conn }
 
-// endOf returns what the end was that was read from conn: nil if it was in good
-// order, io.ErrUnexpectedEOF if TLS was cut short.
+// truncation returns io.ErrUnexpectedEOF if TLS ended without close_notify.
 func truncation(conn net.Conn) error {
 	for ; conn != nil; conn = unwrap(conn) {
 		if u, ok := conn.(*eofConn); ok && u.ended.Load() {

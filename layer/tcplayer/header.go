@@ -19,30 +19,28 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// TransportProtocol is what a client offers and a server picks in TLS (ALPN) to
-// agree that a [TransportHeader] comes before everything else.
+// TransportProtocol is the ALPN protocol by which client and server agree to
+// send a [TransportHeader] first.
 const TransportProtocol = "transport.l5d.io/v1"
 
-// TransportHeader is what one proxy of a mesh says to another, inside TLS, of the
-// connection that follows: where it is to go on to, and what is spoken on it.
+// TransportHeader describes the following connection to the proxy of the peer.
+// It is sent inside TLS.
 type TransportHeader struct {
-	// Port is that of the server that the connection is for, 1 to 65535.
+	// Port is the port of the server, 1 to 65535.
 	Port uint16
 
-	// Name is that of the server, in DNS, for a gateway that is to find it. ""
-	// means whoever is behind the peer, on the same address.
+	// Name is the DNS name of the server, for a gateway. "" means the server
+	// behind the peer, at the same address.
 	Name string
 
-	// Protocol is what is spoken on the connection. Opaque means that nothing is
-	// known, or not to be looked at.
+	// Protocol is the protocol of the connection. Opaque means unknown.
 	Protocol Protocol
 }
 
-// NewTransportHeader returns the header of a connection to an endpoint whose
-// address has that port, and whose authority is to be overridden with authority,
-// "" if it is not: then the endpoint is a gateway, and the header has the name
-// and the port of authority. An authority without a port says nothing, and one
-// whose host is no name in DNS has no name, as in linkerd's proxy.
+// NewTransportHeader returns the header of a connection to an endpoint with
+// that port. A non-empty authority, "name:port", makes the endpoint a gateway:
+// the header gets its name and port. As in linkerd's proxy, an authority
+// without a port is ignored, and a host that is not a DNS name is omitted.
 func NewTransportHeader(port uint16, authority string, p Protocol) TransportHeader {
 	h := TransportHeader{Port: port, Protocol: p}
 	host, text, err := net.SplitHostPort(authority)
@@ -58,7 +56,7 @@ func NewTransportHeader(port uint16, authority string, p Protocol) TransportHead
 	return h
 }
 
-// Validate says why a peer would not read h, or returns nil.
+// Validate returns an error if a peer would reject h.
 func (h TransportHeader) Validate() error {
 	switch {
 	case h.Port == 0:
@@ -71,14 +69,13 @@ func (h TransportHeader) Validate() error {
 
 const (
 	headerPreface = TransportProtocol + "\r\n\r\n"
-	headerFixed   = len(headerPreface) + 4 // and its length
+	headerFixed   = len(headerPreface) + 4 // preface and length
 
-	// mostHeader bounds what is held of a peer for its header, as linkerd's
-	// proxy does.
+	// maxHeader is the limit of linkerd's proxy.
 	maxHeader = 64 << 10
 )
 
-// The fields of message Header, of its SessionProtocol, and of nothing else.
+// Field numbers of the messages Header and SessionProtocol.
 const (
 	portField     = 1
 	nameField     = 2
@@ -87,8 +84,8 @@ const (
 	http2Field    = 2
 )
 
-// AppendTo appends h as it goes over the wire: a preface, a length, and a message
-// in protobuf. A header that is not valid is appended as well.
+// AppendTo appends the encoded header: a preface, a length and a protobuf
+// message. It does not call Validate.
 func (h TransportHeader) AppendTo(b []byte) []byte {
 	b = append(b, headerPreface...)
 	at := len(b)
@@ -112,7 +109,7 @@ func (h TransportHeader) AppendTo(b []byte) []byte {
 	return b
 }
 
-// appendSession appends a SessionProtocol in which there is an empty message.
+// appendSession appends a SessionProtocol with an empty message.
 func appendSession(b []byte, kind protowire.Number) []byte {
 	b = protowire.AppendTag(b, protocolField, protowire.BytesType)
 	b = protowire.AppendVarint(b, 2)
@@ -120,16 +117,13 @@ func appendSession(b []byte, kind protowire.Number) []byte {
 	return protowire.AppendVarint(b, 0)
 }
 
-// errNoTransportHeader says of first bytes that they do not begin with a
-// [TransportHeader].
+// errNoTransportHeader reports first bytes without a [TransportHeader].
 var errNoTransportHeader = errors.New("no transport header")
 
-// parseTransportHeader reads the header that first begins with, and says how many
-// bytes that is. The error is [io.ErrUnexpectedEOF] if more is needed to tell,
-// [errNoTransportHeader] for anything that does not begin as a header does, and
-// another one for a header that is wrong: longer than 64 KiB, not protobuf,
-// without a port from 1 to 65535, or with a name that is none in DNS. It does not
-// keep first.
+// parseTransportHeader returns the header at the start of first, and its size.
+// The error is [io.ErrUnexpectedEOF] if more bytes are needed,
+// [errNoTransportHeader] for other first bytes, and another error for an
+// invalid header.
 func parseTransportHeader(first []byte) (h TransportHeader, size int, err error) {
 	if !hasPrefixSoFar(first, headerPreface) {
 		return TransportHeader{}, 0, errNoTransportHeader
@@ -152,40 +146,37 @@ func parseTransportHeader(first []byte) (h TransportHeader, size int, err error)
 	return h, size, nil
 }
 
-// TransportServers are the servers that [DetectTransport] chooses from. What one
-// that is nil would have to serve is reset.
+// TransportServers are the servers of [DetectTransport]. If one is nil, its
+// connections are reset.
 type TransportServers struct {
-	Header Server // what begins with a transport header, which is taken away
-	None   Server // all else, as it came
+	Header Server // connections with a transport header, which is removed
+	None   Server // other connections, unchanged
 }
 
-// DetectTransport is the [Server] that reads the [TransportHeader] of connections
-// whose TLS ended here, by a [DetectTLS] above, and on which that was agreed:
-// TLS picked [TransportProtocol]. Those go to Header, which finds the header with
-// [TransportHeaderFromContext], and what follows it on the connection. If the header has
-// no name, the LocalAddr of the connection has its port from there on, so that a
-// [Forward] below goes on to it; [OriginalDst] is that, too.
+// DetectTransport returns a [Server] that reads the [TransportHeader] of each
+// connection whose TLS negotiated [TransportProtocol]; see [DetectTLS]. It
+// passes the rest of the connection to Header, which gets the header from
+// [TransportHeaderFromContext]. If the header has no name, the port of
+// LocalAddr and [OriginalDst] becomes the port of the header, so that [Forward]
+// connects to it.
 //
-// Everything else goes to None, unread: what is in clear, what did not agree, and
-// what agreed and then does not begin with a header. It looks at up to 64 KiB. A
-// client that has not said enough after 10 s ([WithDetectTimeout]) is reset.
+// Other connections go unread to None. A client that sends too little in 10 s
+// ([WithDetectTimeout]) is reset. A header has up to 64 KiB. The identity of
+// the client is not checked, see [TLSState].
 //
-// Who the client is, it does not ask: see [TLSState].
+// Admission: that of the chosen server. A rejected connection stays open if no
+// byte was read; otherwise it is reset, as in [Detect]. Ready waits until one
+// server is ready.
 //
-// Admission: that of the server that is chosen. A refusal leaves the connection
-// open and unread if nothing of it was; else it is reset, as in [Detect]. Ready
-// waits until one of the servers is.
+// Cancellation: ctx ends the detection. The connection is reset.
 //
-// Cancellation: ctx ends the looking. The connection is reset then.
-//
-// Body: a read deadline that the connection had is gone afterwards.
+// Body: a read deadline of the connection is removed.
 //
 // Errors: those of the server; or a [layer.Error] with [layer.ErrTimeout],
-// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] from a client that left too early, or
-// what is wrong with the header.
+// [layer.ErrNoRoute], [io.ErrUnexpectedEOF] or the error of an invalid header.
 //
-// Cost: about 2 KiB in 14 allocations, and 8 µs, for each connection with
-// a header.
+// Cost: about 2 KiB in 14 allocations, and 8 µs, for each connection with a
+// header.
 func DetectTransport(to TransportServers, opts ...DetectOption) Server {
 	return &detectTransport{choice: newChoice(to.Header, to.None), detectOptions: newDetectOptions(opts), to: to}
 }
@@ -226,13 +217,13 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 	return serveNext(context.WithValue(ctx, headerKey{}, &h), "transport", d.to.Header, conn, withPort(next, h))
 }
 
-// agreed reports whether a header is to come.
+// hasHeader reports whether TLS negotiated a header.
 func hasHeader(conn net.Conn) bool {
 	state, ok := TLSState(conn)
 	return ok && state.NegotiatedProtocol == TransportProtocol
 }
 
-// headed returns conn, from which h was read, as one to where h says.
+// withPort returns conn with the destination port of h.
 func withPort(conn net.Conn, h TransportHeader) net.Conn {
 	f := &bufferedConn{Conn: conn, took: true}
 	if isOwnAddress := addrPort(conn.LocalAddr()); isOwnAddress.IsValid() && h.Name == "" {
@@ -250,8 +241,8 @@ func (d *detectTransport) Describe() layer.Node {
 
 type headerKey struct{}
 
-// TransportHeaderFromContext returns the header that a [DetectTransport] above read from
-// the connection that is served.
+// TransportHeaderFromContext returns the header that [DetectTransport] read
+// from the connection.
 func TransportHeaderFromContext(ctx context.Context) (TransportHeader, bool) {
 	h, ok := ctx.Value(headerKey{}).(*TransportHeader)
 	if !ok {
@@ -344,8 +335,8 @@ func eachField(b []byte, do func(f field) error) error {
 	return nil
 }
 
-// dnsName reports whether s is a DNS host name, with or without a final dot. A
-// last label of digits alone is part of an IP address.
+// isDNSName reports whether s is a DNS host name, with or without a final dot.
+// A last label of digits alone is part of an IP address.
 func isDNSName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	last := s[strings.LastIndexByte(s, '.')+1:]

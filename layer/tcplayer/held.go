@@ -14,33 +14,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// UntilClosed is the [layer.Completion] of connections that count until they
-// are over. It returns a connection that tells o what is read from it, and when
-// it ends:
+// UntilClosed is the [layer.Completion] that observes a connection until it is
+// closed. The observer gets the number of bytes read, and at the end one of:
 //
-//   - with nil at Close, once the peer's end was read, or when the peer's end
-//     was read and CloseWrite was called;
-//   - with [layer.ErrBodyClosedEarly] at a Close before that;
-//   - with the error of a Read or Write, unless that is a deadline of the
-//     holder's own, or net.ErrClosed; and with [io.ErrUnexpectedEOF] where TLS of
-//     this package was cut short, which to Read is an end like any other;
-//   - with the cause of ctx when that ends. The connection is reset then, and
-//     its Read and Write return the cause.
+//   - nil after Close, if EOF was read, or after EOF and CloseWrite;
+//   - [layer.ErrBodyClosedEarly] after an earlier Close;
+//   - the error of a Read or Write, unless it is a deadline of the caller or net.ErrClosed; and [io.ErrUnexpectedEOF] after TLS without close_notify, which Read returns as io.EOF;
+//   - the cause of ctx. The connection is reset, and Read and Write return the cause.
 //
-// Whatever ended it, its holder must close it; a second Close does nothing and
-// returns nil.
+// The caller must always close the connection. A second Close returns nil.
 //
-// It has ReadFrom, WriteTo and CloseWrite and uses those that conn has, so
-// that the kernel still copies between two TCP connections. What WriteTo moves
-// is told in two parts, a first one when it comes and the rest at the end.
-// An error of the two may be the other side's, and does not end anything.
-// CloseWrite without one below is [errors.ErrUnsupported]. NetConn returns conn.
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still
+// copies between two TCP connections. Their errors do not end the observation,
+// because they may come from the other connection. NetConn returns conn.
+// Several observers share one wrapper.
 //
-// Several observers of one connection share one such wrapper.
-//
-// Give a balancer whose Until this is Sample: Head as well: the latency that it
-// goes by is then that of the connect. By default it ends with the first byte,
-// and a client that is silent makes the server look slow.
+// In a balancer, combine it with Sample: Head, so that the latency is that of
+// connecting and not of the first byte.
 func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn {
 	if conn == nil {
 		o.End(nil)
@@ -61,21 +51,21 @@ func UntilClosed(ctx context.Context, conn net.Conn, o layer.Observer) net.Conn 
 	return h
 }
 
-// held is a connection that is observed.
+// observedConn is a connection with observers.
 type observedConn struct {
 	net.Conn
 
-	// Written before the connection is handed to its holder, or under mu.
+	// Written before UntilClosed returns, or under mu.
 	observers []layer.Observer
-	first     [3]layer.Observer // room for the usual few without another allocation
+	first     [3]layer.Observer // avoids an allocation for the first observers
 
-	heard  atomic.Bool           // a first byte came
-	closed atomic.Bool           // by the holder
-	broken atomic.Pointer[error] // the cause of the context that ended it
+	heard  atomic.Bool // a byte was read
+	closed atomic.Bool // by the caller
+	broken atomic.Pointer[error] // cause of the context, after its end
 
 	mu      sync.Mutex
 	stop    func() bool
-	readEnd bool // the peer's end was read
+	readEnd bool // EOF was read
 	sentEnd bool // CloseWrite was called
 	ended   bool
 	err     error
@@ -133,7 +123,7 @@ func (h *observedConn) Close() error {
 	return err
 }
 
-// data tells of n bytes that were read.
+// data reports n read bytes to the observers.
 func (h *observedConn) data(n int) {
 	if n <= 0 {
 		return
@@ -146,7 +136,7 @@ func (h *observedConn) data(n int) {
 	}
 }
 
-// heardEnd notes that the peer's direction is over, in good order or not.
+// readEOF records an EOF, or TLS without close_notify.
 func (h *observedConn) readEOF() {
 	if err := truncation(h.Conn); err != nil {
 		h.end(err)
@@ -155,7 +145,8 @@ func (h *observedConn) readEOF() {
 	h.half(&h.readEnd)
 }
 
-// half notes that one direction is over. With both over, so is the connection.
+// half records the end of one direction. After both directions the connection
+// ends.
 func (h *observedConn) half(which *bool) {
 	h.mu.Lock()
 	*which = true
@@ -166,8 +157,8 @@ func (h *observedConn) half(which *bool) {
 	}
 }
 
-// failed ends the connection for an error that says so, and returns the one to
-// hand on.
+// failed ends the connection unless err is a deadline or an earlier Close. It
+// returns the error for the caller.
 func (h *observedConn) failed(err error) error {
 	switch {
 	case h.broken.Load() != nil:
@@ -179,7 +170,7 @@ func (h *observedConn) failed(err error) error {
 	return err
 }
 
-// why says of an error that it came because the context had ended.
+// why replaces an error by the cause of the context, after its end.
 func (h *observedConn) why(err error) error {
 	if cause := h.broken.Load(); cause != nil && err != nil {
 		return &canceledConnError{*cause}
@@ -187,8 +178,8 @@ func (h *observedConn) why(err error) error {
 	return err
 }
 
-// breakOff ends the connection because its context has ended. Once its holder
-// hears of it, the observers have.
+// cancel ends the connection after the end of its context. It notifies the
+// observers before it resets the connection.
 func (h *observedConn) cancel(cause error) {
 	h.broken.Store(&cause)
 	defer reset(h.Conn)
@@ -210,9 +201,9 @@ func (h *observedConn) end(err error) {
 	panics.End(observers, err)
 }
 
-// brokenError is what a connection returns after its context has ended. It is
-// no timeout, even if its cause is a deadline: that would look like one which
-// the holder set, who would try again.
+// canceledConnError is the error of a connection after the end of its context.
+// It is not a timeout, because the caller would take it for its own deadline
+// and retry.
 type canceledConnError struct{ cause error }
 
 func (e *canceledConnError) Error() string   { return "connection closed: " + e.cause.Error() }
@@ -220,15 +211,14 @@ func (e *canceledConnError) Unwrap() []error { return []error{e.cause, net.ErrCl
 func (e *canceledConnError) Timeout() bool   { return false }
 func (e *canceledConnError) Temporary() bool { return false }
 
-// The methods beyond net.Conn that a net.TCPConn has, and that make copying
-// fast. io.Copy finds those of the connection below by itself.
+// The following methods of net.TCPConn make copying fast.
 
-// WriteTo writes to w what comes, until the peer's end.
+// WriteTo copies to w until EOF.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	told := int64(0)
 	if !h.heard.Load() {
-		// The time of the first byte is the one thing that a copy in the
-		// kernel hides and that an observer cannot do without.
+		// The observers need the time of the first byte, which a copy in the
+		// kernel does not report.
 		ok, _, err := peek(withoutMeter(h.Conn), firstByte)
 		switch {
 		case errors.Is(err, io.EOF):
@@ -253,14 +243,14 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	return n + rest, h.why(err)
 }
 
-// oneByte waits for the first byte. Reading it would be slower, because the
-// kernel copies whole pages only while nothing is missing from the first one.
+// firstByte waits for the first byte. Reading it would be slower, because the
+// kernel copies whole pages only if no byte of the first page is missing.
 var firstByte = peekSpec{max: 1, enough: func([]byte) bool { return true }}
 
-// firstRead is how much writeFirst reads.
+// firstRead is the buffer size of writeFirst.
 const firstRead = 1 << 10
 
-// writeFirst passes the first bytes on. It returns 0 and nil at the end.
+// writeFirst copies the first bytes. It returns 0 and nil at EOF.
 func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	buf := make([]byte, firstRead)
 	n, err := h.Read(buf)
@@ -279,13 +269,13 @@ func (h *observedConn) writeFirst(w io.Writer) (int64, error) {
 	return int64(n), err
 }
 
-// ReadFrom sends what r gives, until its end.
+// ReadFrom copies from r until EOF.
 func (h *observedConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := io.Copy(h.Conn, r)
 	return n, h.why(err)
 }
 
-// CloseWrite tells the peer that nothing more comes.
+// CloseWrite ends the sending direction.
 func (h *observedConn) CloseWrite() error {
 	err := closeWrite(h.Conn)
 	if err == nil {
@@ -294,11 +284,10 @@ func (h *observedConn) CloseWrite() error {
 	return err
 }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (h *observedConn) NetConn() net.Conn { return h.Conn }
 
-// closeWrite ends one direction. TLS cannot say so before it has shaken hands:
-// like its Write, that waits for it.
+// closeWrite ends the sending direction. TLS needs a finished handshake for it.
 func closeWrite(conn net.Conn) error {
 	if secure, ok := conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -311,8 +300,8 @@ func closeWrite(conn net.Conn) error {
 	return fmt.Errorf("close one direction of %T: %w", conn, errors.ErrUnsupported)
 }
 
-// reset closes conn so that the peer hears of it as an error, where that can be
-// done, and at once: what is below TLS goes first, which would say good-bye.
+// reset closes conn with a TCP reset, where supported. It closes the connection
+// below TLS first, because TLS would send close_notify.
 func reset(conn net.Conn) {
 	raw := conn
 	for {

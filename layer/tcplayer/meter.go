@@ -15,14 +15,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Instruments are where a [Meter] writes. Their labels are bound before they are
-// given, but for the one that is named. What is nil is not recorded.
+// Instruments are the metrics of a [Meter], with their labels bound except for
+// the documented one. A nil metric is not recorded.
 type Instruments struct {
-	Opened  metrics.Counter // connections, ever
-	Open    metrics.Gauge   // connections that are open
-	Closed  metrics.Counter // connections that are over; label "errno": "" or the name of what broke them, as ECONNRESET
-	Read    metrics.Counter // bytes that the peer sent
-	Written metrics.Counter // bytes that the peer was sent
+	Opened  metrics.Counter // all connections
+	Open    metrics.Gauge // open connections
+	Closed  metrics.Counter // label "errno": "" or the name of the system error, such as ECONNRESET
+	Read    metrics.Counter // bytes from the peer
+	Written metrics.Counter // bytes to the peer
 }
 
 func (i Instruments) orDiscard() Instruments {
@@ -37,30 +37,28 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// Meter counts connections, and what goes over them. Make one for each set of
-// labels, and keep it: it binds the label of what ended connections once. It is
-// safe for concurrent use. A panic of an instrument is dropped.
+// Meter counts connections and their bytes. Make one Meter for each set of
+// labels and reuse it, because it binds each errno label once. It is safe for
+// concurrent use. It ignores a panic of an instrument.
 type Meter struct {
 	to     Instruments
 	clean  metrics.Counter
-	broken sync.Map // of metrics.Counter, by errno
+	broken sync.Map // metrics.Counter by errno
 }
 
-// NewMeter returns a Meter that writes to i.
+// NewMeter returns a Meter that records to i.
 func NewMeter(i Instruments) *Meter {
 	i = i.orDiscard()
 	return &Meter{to: i, clean: i.Closed.With("errno", "")}
 }
 
-// Conn counts conn as open from now on, and returns what counts its bytes and its
-// end, which is when it is closed, or when an error of the system broke it.
+// Conn counts conn as open until Close or a system error, and returns a
+// connection that counts the bytes.
 //
-// It has ReadFrom, WriteTo and CloseWrite and uses those that conn has, so that
-// the kernel still copies between two TCP connections. While it does, bytes are
-// counted in pieces: what is counted is behind by 64 KiB, or an eighth of what
-// was copied, up to 1 MiB. That a copy failed counts for the side on which the
-// connection is gone, which is known on Linux; elsewhere for neither. NetConn
-// returns conn.
+// The result has ReadFrom, WriteTo and CloseWrite, so that the kernel still
+// copies between two TCP connections. The byte count is then behind by 64 KiB
+// to 1 MiB. On Linux a failed copy counts for the connection that was closed;
+// on other systems it counts for neither. NetConn returns conn.
 func (m *Meter) Conn(conn net.Conn) net.Conn { return m.open(conn) }
 
 func (m *Meter) open(conn net.Conn) *meteredConn {
@@ -70,7 +68,7 @@ func (m *Meter) open(conn net.Conn) *meteredConn {
 }
 
 func (m *Meter) closed(errno string) {
-	defer count(m.to.Open, -1)       // there is nothing to count after it
+	defer count(m.to.Open, -1) // after all other metrics
 	defer func() { _ = recover() }() // of With
 	if errno == "" {
 		count(m.clean, 1)
@@ -85,24 +83,23 @@ func (m *Meter) closed(errno string) {
 	}
 }
 
-// count drops a panic of the instrument, because any goroutine may read from a
-// connection that is counted.
+// count ignores a panic of the instrument, because any goroutine may read from
+// the connection.
 func count(to interface{ Add(delta float64) }, n float64) {
 	defer func() { _ = recover() }()
 	to.Add(n)
 }
 
-// WrapServer is the layer that counts connections which somebody else made: its
-// peer is who made them.
+// WrapServer is the layer that counts accepted connections.
 //
-// Admission: none of its own; Ready is forwarded. A connection that is refused
-// counts as opened, and as closed at once.
+// Admission: Ready is forwarded. A rejected connection counts as opened and
+// closed.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: ctx is forwarded.
 //
-// Body: what next left open counts as closed when Call returns.
+// Body: a connection counts as closed when Call returns.
 //
-// Errors: passed as they are.
+// Errors: those of next.
 //
 // Cost: one allocation, and the instruments.
 func (m *Meter) WrapServer(next Server) Server {
@@ -125,8 +122,8 @@ func (s *meteredServer) Next() Server { return s.Server }
 
 func (s *meteredServer) Describe() layer.Node { return layer.Node{Name: "meter"} }
 
-// WrapDial returns dial with its connections counted. Use it as the argument of
-// [WithDialContext] or as the Dial of a [Dialer].
+// WrapDial returns a dial function that counts its connections, for
+// [WithDialContext] or the Dial of a [Dialer].
 func (m *Meter) WrapDial(
 	dial func(ctx context.Context, network, addr string) (net.Conn, error),
 ) func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -142,14 +139,14 @@ func (m *Meter) WrapDial(
 	}
 }
 
-// metered is a connection that is counted. It has no bytes of its own.
+// meteredConn counts a connection. It buffers no bytes.
 type meteredConn struct {
 	net.Conn
 	meter *Meter
 	ended atomic.Bool
 }
 
-// unmetered returns the connection that conn only counts the bytes of, or conn.
+// withoutMeter returns the connection inside the meteredConn wrappers.
 func withoutMeter(conn net.Conn) net.Conn {
 	for {
 		m, ok := conn.(*meteredConn)
@@ -183,24 +180,24 @@ func (m *meteredConn) Close() error {
 	return m.Conn.Close()
 }
 
-// WriteTo writes to w what comes, until the peer's end.
+// WriteTo copies to w until EOF.
 func (m *meteredConn) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.Copy(&countingWriter{w, m.read}, m.Conn)
 	m.copied(err)
 	return n, err
 }
 
-// ReadFrom sends what r gives, until its end.
+// ReadFrom copies from r until EOF.
 func (m *meteredConn) ReadFrom(r io.Reader) (int64, error) {
 	n, err := copyCounted(m.Conn, r, m.written)
 	m.copied(err)
 	return n, err
 }
 
-// CloseWrite tells the peer that nothing more comes.
+// CloseWrite ends the sending direction.
 func (m *meteredConn) CloseWrite() error { return closeWrite(m.Conn) }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (m *meteredConn) NetConn() net.Conn { return m.Conn }
 
 func (m *meteredConn) read(n int) {
@@ -215,29 +212,29 @@ func (m *meteredConn) written(n int) {
 	}
 }
 
-// over counts the end, once.
+// over counts the end once.
 func (m *meteredConn) over(errno string) {
 	if !m.ended.Load() && !m.ended.Swap(true) {
 		m.meter.closed(errno)
 	}
 }
 
-// failed takes an error of this connection. One that is none of the system's, as
-// a deadline or the end, does not say that the connection is over.
+// failed counts the end for a system error. Other errors, such as a deadline,
+// do not end the connection.
 func (m *meteredConn) failed(err error) {
 	if name := errnoOf(err); name != "" {
 		m.over(name)
 	}
 }
 
-// copied takes what a copy ended with, which may be the other side's.
+// copied handles the error of a copy, which may come from the other connection.
 func (m *meteredConn) copied(err error) {
 	if err != nil && errnoOf(err) != "" && isClosed(m.Conn) {
 		m.failed(err)
 	}
 }
 
-// telling is a writer that tells how much is written to it, as it goes.
+// countingWriter reports each number of written bytes.
 type countingWriter struct {
 	io.Writer
 	told func(n int)
@@ -253,21 +250,21 @@ func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
 	return copyCounted(t.Writer, r, t.told)
 }
 
-// How much the kernel copies before anybody hears of it: more as there is more,
-// so that it costs little and what was told is never far behind.
+// Sizes of the copies between two reports: larger for a long transfer, so that
+// reports stay cheap and the count stays close.
 const (
 	minPiece = 64 << 10
 	maxPiece = 1 << 20
 )
 
-// passOn is io.Copy that tells how much it has copied, as it goes.
+// copyCounted is io.Copy with reports.
 func copyCounted(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
 		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
 	}
 	if !byKernel(dst, whole.R) {
-		// Neither may have a way past what counts.
+		// Hide all methods that would copy without a report.
 		return io.Copy(struct{ io.Writer }{&countingWriter{dst, told}}, struct{ io.Reader }{src})
 	}
 	next := int64(minPiece)
@@ -275,7 +272,8 @@ func copyCounted(dst io.Writer, src io.Reader, told func(n int)) (n int64, err e
 		next = whole.N
 	}
 	for whole.N > 0 {
-		// The kernel knows its connection in a LimitedReader, but in no deeper one.
+		// The kernel copies from a connection in one LimitedReader, but not in
+		// two.
 		piece := io.LimitedReader{R: whole.R, N: min(next, whole.N)}
 		size := piece.N
 		moved, err := io.Copy(dst, &piece)

@@ -10,21 +10,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Origin finds the address that the client of a connection asked for. It
-// returns conn as one to that address, see [OverrideAddrs]. An error means that it
-// cannot be known.
+// Origin finds the destination address that the client of a connection asked
+// for. It returns conn with that address, see [OverrideAddrs].
 type Origin func(ctx context.Context, conn net.Conn) (net.Conn, error)
 
-// SOOriginalDst is the [Origin] of connections that rules of iptables or nftables
-// sent here (REDIRECT, DNAT): it asks the kernel what the address was before
-// (SO_ORIGINAL_DST), for IPv4 and IPv6. A connection that no rule has touched
-// was made to the listener itself, which is found to be so where connections
-// are tracked, and otherwise an error. So is any system but Linux, of kind
-// [errors.ErrUnsupported].
+// SOOriginalDst is the [Origin] of connections that iptables or nftables
+// redirected (REDIRECT, DNAT). It reads SO_ORIGINAL_DST for IPv4 and IPv6. A
+// connection without redirection has the address of the listener, or is an
+// error without connection tracking. On systems other than Linux the error
+// matches [errors.ErrUnsupported].
 //
-// The listener must not take MPTCP, of which the kernel does not say where a
-// connection was going: each from such a client would be an error. net.Listen
-// takes it, since Go 1.24. What does not:
+// The listener must not accept MPTCP, because the kernel does not return the
+// address of such a connection. net.Listen accepts it. To disable it:
 //
 //	var cfg net.ListenConfig
 //	cfg.SetMultipathTCP(false)
@@ -39,8 +36,8 @@ func SOOriginalDst() Origin {
 	}
 }
 
-// FixedDst is the [Origin] of connections that all are for dst, as where nothing
-// redirects them. An invalid dst panics.
+// FixedDst is the [Origin] of connections to the fixed address dst. An invalid
+// dst panics.
 func FixedDst(dst netip.AddrPort) Origin {
 	if !dst.IsValid() {
 		panic("tcplayer: invalid fixed destination")
@@ -50,30 +47,28 @@ func FixedDst(dst netip.AddrPort) Origin {
 	}
 }
 
-// ErrLoop says of a connection that it was for the listener that accepted it.
+// ErrLoop reports a connection to the listener that accepted it.
 var ErrLoop = errors.New("loop")
 
-// Transparent is the [Server] that finds with from which address each connection
-// was made to, and lets next serve it as one to there: its LocalAddr is that address, and
-// the Server of a [Request] that [Forward] makes of it; [OriginalDst] says
-// whether it is known.
+// Transparent returns a [Server] that sets the original destination of each
+// connection with from, and passes it to next. LocalAddr, [OriginalDst] and the
+// Server of a [Request] from [Forward] then have that address.
 //
-// A connection for this listener itself is served by direct, or reset if that
-// is nil: to forward it would make it come back, and again. It is for us if its
-// port is that of the listener, and its address an address of this machine.
+// A connection whose destination is this listener goes to direct, or is reset
+// if direct is nil, because forwarding it would loop. It has the port of the
+// listener and an address of this machine.
 //
 // Admission: that of next and direct. Ready is that of next.
 //
-// Cancellation: ctx is passed on; from may wait for the client no longer than
-// that.
+// Cancellation: ctx is forwarded, also to from.
 //
-// Body: a refusal leaves the connection open, and unread unless from has read of
-// it, as [ProxyProtocol] does: then it is reset.
+// Body: a rejected connection stays open. It is reset if from read bytes, as
+// [ProxyProtocol] does.
 //
-// Errors: those of next and direct; a [layer.Error] with that of from, or of kind
-// [ErrLoop]. The connection is reset.
+// Errors: those of next and direct; a [layer.Error] with the error of from, or
+// with [ErrLoop]. The connection is reset.
 //
-// Cost: two allocations, and what from costs. A nil from or next panics.
+// Cost: two allocations and the cost of from. A nil from or next panics.
 func Transparent(from Origin, next, direct Server) Server {
 	if from == nil {
 		panic("tcplayer: nil origin")
@@ -113,7 +108,7 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 // Next returns the server of the connections.
 func (o *transparent) Next() Server { return o.Server }
 
-// Describe shows the server of connections that are for the listener itself.
+// Describe shows the server of connections to the listener.
 func (o *transparent) Describe() layer.Node {
 	n := layer.Node{Name: "origin"}
 	if o.direct != nil {
@@ -122,8 +117,8 @@ func (o *transparent) Describe() layer.Node {
 	return n
 }
 
-// here reports whether a connection to dst would come to the listener that
-// accepted one at own.
+// isOwnAddress reports whether a connection to dst would reach the listener
+// with the address own.
 func isOwnAddress(own, dst netip.AddrPort) bool {
 	if !own.IsValid() || own.Port() != dst.Port() {
 		return false
@@ -132,8 +127,8 @@ func isOwnAddress(own, dst netip.AddrPort) bool {
 	return ip == own.Addr() || ip.IsLoopback() || ip.IsUnspecified() || isLocalAddress(ip)
 }
 
-// ofThisMachine asks the system, which takes a while: it is asked for one port
-// only.
+// isLocalAddress asks the system, which is slow. It is called only for the port
+// of the listener.
 func isLocalAddress(ip netip.Addr) bool {
 	ours, err := net.InterfaceAddrs()
 	return err == nil && slices.ContainsFunc(ours, func(a net.Addr) bool {

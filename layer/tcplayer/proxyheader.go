@@ -13,16 +13,15 @@ import (
 	"strings"
 )
 
-// ProxyProtocol is the [Origin] of connections from a proxy or a load balancer
-// that says first who made them and to which address, by version 1 or 2 of the
-// PROXY protocol. The header is read, and no byte more. A connection whose
-// header has no address (LOCAL, UNKNOWN, UNSPEC, a Unix socket) keeps its own:
-// such are health checks.
+// ProxyProtocol is the [Origin] of connections from a load balancer that sends
+// their addresses first, by version 1 or 2 of the PROXY protocol. A header
+// without addresses (LOCAL, UNKNOWN, UNSPEC, a Unix socket) keeps those of the
+// connection, as for health checks.
 //
-// Every connection must have a header; what [WithSkipDetect] says has none keeps its
-// own addresses. So only those who are trusted to say the truth should reach the
-// listener. A header has 10 s to come ([WithDetectTimeout]), and may be of 4 096
-// bytes, with whatever else it carries (TLV), which is not looked at.
+// A connection without a header is an error, unless [WithSkipDetect] excludes
+// it. Only trusted peers should reach the listener, because the header is not
+// authenticated. It must come within 10 s ([WithDetectTimeout]) and has up to 4
+// 096 bytes. TLV fields are ignored.
 func ProxyProtocol(opts ...DetectOption) Origin {
 	o := newDetectOptions(opts)
 	return func(ctx context.Context, conn net.Conn) (net.Conn, error) {
@@ -55,11 +54,11 @@ func ProxyProtocol(opts ...DetectOption) Origin {
 	}
 }
 
-// mostProxyHeader bounds what is held of a client that is not known yet.
+// maxProxyHeader limits the memory for an unknown client.
 const maxProxyHeader = 4 << 10
 
-// proxyHeader is what a header of the PROXY protocol says, and its length. The
-// addresses are not valid if it has none.
+// proxyHeader is a decoded header of the PROXY protocol. Its addresses are
+// invalid if the header has none.
 type proxyHeader struct {
 	client, server netip.AddrPort
 	size           int
@@ -67,8 +66,8 @@ type proxyHeader struct {
 
 var errNoProxyHeader = errors.New("the connection does not begin with a header")
 
-// parseProxyHeader reads what b begins with. The error is io.ErrUnexpectedEOF
-// if more is needed to tell.
+// parseProxyHeader decodes the header at the start of b. The error is
+// io.ErrUnexpectedEOF if more bytes are needed.
 func parseProxyHeader(b []byte) (proxyHeader, error) {
 	switch {
 	case hasPrefixSoFar(b, proxyV1):
@@ -79,7 +78,8 @@ func parseProxyHeader(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, errNoProxyHeader
 }
 
-// begins reports whether b begins with s, as far as it goes.
+// hasPrefixSoFar reports whether b and s are equal up to the length of the
+// shorter one.
 func hasPrefixSoFar(b []byte, s string) bool {
 	n := min(len(b), len(s))
 	return string(b[:n]) == s[:n]
@@ -87,7 +87,7 @@ func hasPrefixSoFar(b []byte, s string) bool {
 
 const (
 	proxyV2      = "\r\n\r\n\x00\r\nQUIT\n"
-	proxyV2Fixed = len(proxyV2) + 4 // command, family, two of length
+	proxyV2Fixed = len(proxyV2) + 4 // signature, command, family and two bytes of length
 
 	proxyV2Local  = 0x20
 	proxyV2Proxy  = 0x21
@@ -97,7 +97,7 @@ const (
 	proxyV2Unix   = 0x31
 )
 
-// parseProxyV2 reads the binary form (2.2 of the specification).
+// parseProxyV2 decodes the binary form (section 2.2 of the specification).
 func parseProxyV2(b []byte) (proxyHeader, error) {
 	if len(b) < proxyV2Fixed {
 		return proxyHeader{}, io.ErrUnexpectedEOF
@@ -129,7 +129,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	return proxyHeader{}, fmt.Errorf("address family and transport %#02x", family)
 }
 
-// withAddresses reads two addresses of that many bytes, and then two ports.
+// withAddresses reads two addresses of width bytes, and then two ports.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
 		return proxyHeader{}, fmt.Errorf("%d bytes are too short for its addresses", len(body))
@@ -144,10 +144,10 @@ func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) 
 
 const (
 	proxyV1     = "PROXY "
-	proxyV1Line = 107 // its longest line, with CR LF
+	proxyV1Line = 107 // maximum length of a line, with CR LF
 )
 
-// parseProxyV1 reads the form for people (2.1 of the specification):
+// parseProxyV1 decodes the text form (section 2.1 of the specification):
 //
 //	PROXY TCP4 192.0.2.1 198.51.100.1 56324 443\r\n
 func parseProxyV1(b []byte) (proxyHeader, error) {

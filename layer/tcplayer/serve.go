@@ -17,34 +17,27 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Serve accepts connections from l and gives each to svc, in a goroutine of its
-// own, until ctx ends. Then it closes l, lets the connections that are open end
-// by themselves for as long as [WithShutdownTimeout] allows, and returns when all are over. It
-// does the same once l fails for good. If ctx has ended already, nothing is
-// accepted.
+// Serve accepts connections from l and calls svc for each one, on its own
+// goroutine, until ctx ends or l fails. Then it closes l, waits up to
+// [WithShutdownTimeout] for open connections, and returns. It starts to accept
+// once svc is ready, so that clients wait during the start of the process.
 //
-// It begins to accept once svc is ready, so that clients of a process that is
-// starting wait instead of being refused. It does not ask again: those who are to
-// wait later on, for a limit say, are held by a Queue in svc.
+// Admission: that of svc. A rejected connection is reset, so that its client
+// sees an error and not an empty response.
 //
-// Admission: that of svc, whose layers bound how many are served at a time
-// (Limit) or wait for room (Queue). A connection that is refused is reset at
-// once, so that its client sees an error and not an empty answer.
+// Cancellation: the context of a Call has the values of ctx. It ends after the
+// shutdown timeout, with a cause that matches [layer.ErrTimeout]. Serve waits
+// until svc returns.
 //
-// Cancellation: the context of a Call has the values of ctx, but does not end
-// with it: it ends when the grace is over, with a cause that matches
-// [layer.ErrTimeout]. svc must return then; Serve waits for it.
+// Body: a connection is closed after Call.
 //
-// Body: svc closes what it admits; what it left open is closed after Call.
+// Errors: nil if ctx ended and every connection closed in time; otherwise a
+// [layer.Error] with the number of canceled connections, or with the error of
+// Accept or of Ready. A temporary error of Accept is logged, and Serve retries
+// after 5 ms to 1 s. Errors of svc are logged.
 //
-// Errors: nil when ctx ended and no connection had to be broken off; else an
-// [layer.Error] that says how many were, or why nothing more could be accepted.
-// An error of Accept that passes (no file descriptor left) is logged, and
-// accepting goes on after a pause of 5 ms to 1 s. A svc that closes before it
-// is ready ends Serve with that. What svc returns is logged.
-//
-// Panics: one of svc resets its connection and is logged at level Error, as in
-// net/http. The other connections go on. A nil l or svc panics.
+// Panics: a panic of svc resets its connection and is logged at level Error. A
+// nil l or svc panics.
 //
 // Cost: a goroutine for each connection.
 func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption) error {
@@ -53,7 +46,7 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	}
 	notNil(svc)
 	s := newServer(svc, opts)
-	defer l.Close() // svc may panic before it is ready
+	defer l.Close() // svc may panic in Ready
 	s.at = l.Addr().String()
 	serving, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
@@ -76,7 +69,7 @@ type server struct {
 	open  atomic.Int64
 }
 
-// acceptBackoff is that of net/http.
+// acceptBackoff has the values of net/http.
 func acceptBackoff() backoff.Backoff {
 	return backoff.Backoff{Min: 5 * time.Millisecond, Max: time.Second}
 }
@@ -94,7 +87,7 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 			failures = 0
 			s.open.Add(1)
 			s.conns.Go(func() { s.serve(serving, conn) })
-		case ctx.Err() != nil: // l was closed here
+		case ctx.Err() != nil: // Serve closed l
 		case !isTemporary(err):
 			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
 			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "accept", Err: err}
@@ -107,24 +100,24 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 	return nil
 }
 
-// stillWaiting is how often Serve says that it is not accepting yet, as in
-// linkerd's proxy.
+// notReadyInterval is the interval of log messages about a svc that is not
+// ready, as in linkerd's proxy.
 const notReadyInterval = 15 * time.Second
 
-// await waits for svc. It returns an error only if svc is closed.
+// await waits until svc is ready. It returns an error only if svc is closed.
 func (s *server) await(ctx context.Context) error {
 	for ctx.Err() == nil {
 		waiting, cancel := context.WithTimeout(ctx, notReadyInterval)
 		err := s.svc.Ready(waiting)
 		closed := errors.Is(err, layer.ErrClosed)
 		if err != nil && !closed {
-			<-waiting.Done() // it is already, unless svc does not keep to its contract
+			<-waiting.Done() // prevents a busy loop if Ready returns too early
 		}
 		cancel()
 		switch {
 		case err == nil:
 			return nil
-		case ctx.Err() != nil: // which may have closed svc, too
+		case ctx.Err() != nil: // may have closed svc
 		case closed:
 			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
 			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "not ready", Err: err}
@@ -135,7 +128,7 @@ func (s *server) await(ctx context.Context) error {
 	return nil
 }
 
-// passes reports whether accepting may work again later.
+// isTemporary reports whether a later Accept may succeed.
 func isTemporary(err error) bool {
 	for _, e := range []error{syscall.ECONNABORTED, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -175,8 +168,8 @@ func (s *server) call(ctx context.Context, conn net.Conn) (_ ByteCount, err erro
 	return s.svc.Call(ctx, conn)
 }
 
-// drain waits until all connections are over. Once the grace is, it cuts those
-// that are left, and says how many they were.
+// drain waits until all connections are closed. After the shutdown timeout it
+// cancels the open ones and returns their number as an error.
 func (s *server) drain(cut context.CancelCauseFunc) error {
 	over := make(chan struct{})
 	go func() {
@@ -204,25 +197,24 @@ func (s *server) drain(cut context.CancelCauseFunc) error {
 	return err
 }
 
-// ServeOption sets how [Serve] works.
+// ServeOption is an option of [Serve].
 type ServeOption interface{ applyServe(s *server) }
 
 type serveOption func(*server)
 
 func (f serveOption) applyServe(s *server) { f(s) }
 
-// WithShutdownTimeout is how long connections that are open may go on once ctx has ended. The
-// default is 2 min, as in linkerd's proxy; with a d of 0 or less they are broken
-// off at once.
+// WithShutdownTimeout limits the time that open connections have after the end
+// of ctx. The default is 2 min, as in linkerd's proxy. With a d of 0 or less
+// they are canceled at once.
 func WithShutdownTimeout(d time.Duration) ServeOption {
 	return serveOption(func(s *server) { s.grace = max(d, 0) })
 }
 
-// WithLogger is where Serve says what went wrong: an Accept that failed at level Warn
-// or, for good, Error; every 15 s that svc is not ready, at Warn; a panic of svc, with
-// its stack, at Error; a connection that was refused or broken off at Debug. A message
-// that repeats is written ten times in ten seconds at most, and then its count. The
-// default, and nil, is nowhere.
+// WithLogger sets the logger of Serve. It logs a failed Accept and a panic of
+// svc at Error, a temporary error of Accept and an unready svc at Warn, and
+// rejected or failed connections at Debug. A repeated message is limited to ten
+// in ten seconds and a count. The default, and nil, is no log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
@@ -244,27 +236,27 @@ func newServer(svc Server, opts []ServeOption) *server {
 	return s
 }
 
-// SocketOption sets the sockets of connections that [Serve] accepts or that an
-// [Endpoint] makes. What are no TCP connections it leaves as they are. Where it
-// cannot be set, the connection fails.
+// SocketOption is a socket option of the TCP connections of [Serve] or of an
+// [Endpoint]. Other connections are left unchanged. If the option cannot be
+// set, the connection fails.
 type SocketOption interface {
 	ServeOption
 	EndpointOption
 }
 
-// WithKeepAlive sets how an idle connection is probed for a peer that is gone. The
-// default is that of the listener and the dialler: 15 s in package net.
+// WithKeepAlive sets the TCP keep-alive probes. The default is that of the
+// listener and of the dial function: 15 s in package net.
 func WithKeepAlive(cfg net.KeepAliveConfig) SocketOption {
 	return socketOption(func(s *sockets) { s.keepAlive = &cfg })
 }
 
-// WithUserTimeout ends a connection over which what was sent is not acknowledged
-// for d (TCP_USER_TIMEOUT, RFC 5482), on Linux; elsewhere it is an error. It is
-// in whole milliseconds, at least one. A d of 0 or less, the default, leaves it
-// to the system, which takes some 15 min.
+// WithUserTimeout closes a connection after sent data was not acknowledged for
+// d (TCP_USER_TIMEOUT, RFC 5482). It needs Linux. The minimum is one
+// millisecond. A d of 0 or less, the default, means the value of the system,
+// about 15 min.
 //
-// Connections of MPTCP have no such limit, and fail. A listener of net.Listen
-// takes them, one of a net.ListenConfig with SetMultipathTCP(false) does not.
+// MPTCP connections do not support it and fail. A net.ListenConfig with
+// SetMultipathTCP(false) does not accept them.
 func WithUserTimeout(d time.Duration) SocketOption {
 	return socketOption(func(s *sockets) { s.user = max(d, 0) })
 }
@@ -274,7 +266,7 @@ type socketOption func(*sockets)
 func (f socketOption) applyServe(s *server)     { f(&s.sockets) }
 func (f socketOption) apply(o *endpointOptions) { f(&o.sockets) }
 
-// sockets is how connections are set up.
+// sockets are the socket options of connections.
 type sockets struct {
 	keepAlive *net.KeepAliveConfig
 	user      time.Duration

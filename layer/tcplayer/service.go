@@ -11,43 +11,38 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service makes connections. Who gets one closes it.
+// Service makes connections. The caller must close them.
 type Service = layer.Service[Request, net.Conn]
 
-// Server serves connections that somebody else made. Call returns when the
-// connection is over and closed. A refusal leaves it open, and nothing was read
-// from it.
+// Server serves accepted connections. Call returns after the connection is
+// closed. A rejected connection stays open and unread.
 type Server = layer.Service[net.Conn, ByteCount]
 
-// Request asks for a connection. Its zero value is one that nobody else is
-// behind.
+// Request asks for a connection. Both addresses are optional.
 type Request struct {
-	// Client is the address of the one for whom the connection is, as where a
-	// limit or a consistent hash goes by client. It is not valid if that has
-	// no IP address.
+	// Client is the address of the client, such as for a limit or a consistent
+	// hash. It is invalid if the client has no IP address.
 	Client netip.AddrPort
 
-	// Server is the address at which Client asked for it.
+	// Server is the destination address that the client asked for.
 	Server netip.AddrPort
 }
 
-// ByteCount is what went over a connection that is over.
+// ByteCount is the number of bytes of a closed connection.
 type ByteCount struct {
-	Sent     int64 // bytes from the client to the server
-	Received int64 // bytes from the server to the client
+	Sent     int64 // from the client to the server
+	Received int64 // from the server to the client
 }
 
-// NewStack returns an empty stack for services that make connections. Its
-// layers hold a connection [UntilClosed], and those that send a request again
-// connect anew ([Replayer]); opts come after that.
+// NewStack returns an empty stack for a [Service]. Its layers use [UntilClosed]
+// and [Replayer]; opts are applied after them.
 func NewStack(opts ...layer.Option[net.Conn]) layer.Stack[Request, net.Conn] {
 	protocol := []layer.Option[net.Conn]{layer.WithCompletion(UntilClosed), layer.WithReplayer[Request, net.Conn](Replayer{})}
 	return layer.NewStack[Request](slices.Concat(protocol, opts)...)
 }
 
-// Replayer is what layers that send a request more than once are told of
-// connections: asking for one twice does no harm, and one that lost a race is
-// closed.
+// Replayer is the [layer.Replayer] of connections. A Request can be repeated,
+// and an unused connection is closed.
 type Replayer struct{}
 
 var _ layer.Replayer[Request, net.Conn] = Replayer{}
@@ -55,10 +50,10 @@ var _ layer.Replayer[Request, net.Conn] = Replayer{}
 // Idempotent returns true.
 func (Replayer) Idempotent(Request) bool { return true }
 
-// Replay returns nil: a Request can be sent as it is.
+// Replay returns nil, because a Request needs no copy.
 func (Replayer) Replay(Request, int64) layer.Replay[Request] { return nil }
 
-// RetryAfter says nothing: a connection does not ask to wait.
+// RetryAfter returns false.
 func (Replayer) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
 
 // Drain closes conn.
@@ -68,20 +63,19 @@ func (Replayer) Drain(conn net.Conn) {
 	}
 }
 
-// notNil panics for a nil service, which is an error of the program.
+// notNil panics for a nil service.
 func notNil[Req, Rsp any](svc layer.Service[Req, Rsp]) {
 	if svc == nil {
 		panic("tcplayer: nil service")
 	}
 }
 
-// requestOf is the Request for a connection that was accepted.
+// requestOf returns the Request for an accepted connection.
 func requestOf(conn net.Conn) Request {
 	return Request{Client: addrPort(conn.RemoteAddr()), Server: addrPort(conn.LocalAddr())}
 }
 
-// addrPort returns addr with an IPv4 address as such, even where the socket is
-// one of IPv6.
+// addrPort returns addr. It returns an IPv4-mapped IPv6 address as IPv4.
 func addrPort(addr net.Addr) netip.AddrPort {
 	tcp, ok := addr.(*net.TCPAddr)
 	if !ok {
@@ -91,10 +85,9 @@ func addrPort(addr net.Addr) netip.AddrPort {
 	return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port())
 }
 
-// Accessor is what layers that look at requests see of connections: who asks, as
-// Source, and at which address, as Authority. There is nothing else to see, so
-// that of the conditions on requests only those hold that hold for anything. A
-// connection that was made has status 0 and ends as [UntilClosed] says.
+// Accessor is the [layer.Accessor] of connections. A Request has a Source and
+// an Authority only. The status of a connection is 0, and it ends as with
+// [UntilClosed].
 type Accessor struct{}
 
 var _ layer.Accessor[Request, net.Conn] = Accessor{}
@@ -105,8 +98,7 @@ func (Accessor) Method(Request) string { return "" }
 // Scheme returns "".
 func (Accessor) Scheme(Request) string { return "" }
 
-// Authority returns the address that the client asked for, or "" if that is
-// not known.
+// Authority returns the destination address, or "" if it is unknown.
 func (Accessor) Authority(r Request) string {
 	if !r.Server.IsValid() {
 		return ""

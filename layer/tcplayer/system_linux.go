@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peek is look by way of the kernel, which hands out a copy of what it has. It
-// says no if conn is not a TCP connection.
+// peek reads the first bytes with MSG_PEEK, which leaves them in the kernel. ok
+// is false if conn is not a TCP connection.
 func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
-	// No type that has a TCPConn in it: it may have bytes of its own.
+	// A type that embeds TCPConn may buffer bytes.
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
 		return false, nil, nil
@@ -35,7 +35,7 @@ func peek(conn net.Conn, g peekSpec) (ok bool, seen []byte, err error) {
 	return true, p.seen, p.err
 }
 
-// peeking is a look that is under way.
+// peekState is the state of a running peek.
 type peekState struct {
 	peekSpec
 	conn      net.Conn
@@ -43,7 +43,7 @@ type peekState struct {
 	err       error
 }
 
-// once looks at what there is, and says whether that is all.
+// once peeks and reports whether the result is final.
 func (p *peekState) once(fd uintptr) (done bool) {
 	for ended := false; ; {
 		n, _, err := unix.Recvfrom(int(fd), p.buf, unix.MSG_PEEK)
@@ -69,8 +69,8 @@ func (p *peekState) once(fd uintptr) (done bool) {
 			p.err = io.EOF
 			return true
 		default:
-			// The socket wakes its reader once for the end, which may be what
-			// woke it now. What came before the end is there to be seen then.
+			// The socket wakes its reader once for EOF, possibly now. All bytes
+			// before EOF have arrived by then.
 			if ended = hasEOF(int(fd)); !ended {
 				return false
 			}
@@ -78,7 +78,7 @@ func (p *peekState) once(fd uintptr) (done bool) {
 	}
 }
 
-// peerEnded reports whether nothing more will come.
+// hasEOF reports whether the peer has ended its direction.
 func hasEOF(fd int) bool {
 	for {
 		fds := [1]unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -90,12 +90,12 @@ func hasEOF(fd int) bool {
 	}
 }
 
-// closedState is TCP_CLOSE of the kernel: a connection that was reset, or given up.
+// closedState is TCP_CLOSE of the kernel: reset or timed out.
 const closedState = 7
 
-// dead reports whether the TCP connection at the bottom of conn is no more,
-// though nobody here closed it. A copy between two sockets fails with one error,
-// which does not say whose it is.
+// isClosed reports whether the TCP connection in conn was closed by the peer or
+// by the kernel. The error of a copy between two sockets does not name the
+// failed one.
 func isClosed(conn net.Conn) bool {
 	tcp, ok := innermost(conn).(*net.TCPConn)
 	if !ok {
@@ -114,7 +114,7 @@ func isClosed(conn net.Conn) bool {
 	return err == nil && state == closedState
 }
 
-// errnoOf returns the name of the error of the system that err comes from, or "".
+// errnoOf returns the name of the system error in err, or "".
 func errnoOf(err error) string {
 	errno, ok := errors.AsType[syscall.Errno](err)
 	if !ok {
@@ -126,13 +126,13 @@ func errnoOf(err error) string {
 	return unknownErrno
 }
 
-// unknownErrno is how linkerd's proxy calls what has no name.
+// unknownErrno is linkerd's text for an unnamed error.
 const unknownErrno = "UNKNOWN_ERRNO"
 
-// The option is 80 for IPv6, too (IP6T_SO_ORIGINAL_DST).
+// IP6T_SO_ORIGINAL_DST has the same value.
 const originalDst = unix.SO_ORIGINAL_DST
 
-// redirectedFrom asks the kernel which address conn was made to.
+// originalDstOf asks the kernel for the destination before redirection.
 func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	tcp, ok := conn.(*net.TCPConn)
 	if !ok {
@@ -158,8 +158,8 @@ func originalDstOf(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// originalDst4 reads a sockaddr_in of 16 bytes into a struct that has room for
-// it: there is no call that takes just any.
+// originalDst4 reads a sockaddr_in of 16 bytes into a struct of sufficient
+// size, because package unix has no call for it.
 func originalDst4(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6Mreq(fd, unix.SOL_IP, originalDst)
 	if err != nil {
@@ -169,7 +169,7 @@ func originalDst4(fd int) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte(b[4:8])), binary.BigEndian.Uint16(b[2:4])), nil
 }
 
-// originalDst6 reads a sockaddr_in6, with which the struct begins.
+// originalDst6 reads a sockaddr_in6, the start of the struct.
 func originalDst6(fd int) (netip.AddrPort, error) {
 	got, err := unix.GetsockoptIPv6MTUInfo(fd, unix.SOL_IPV6, originalDst)
 	if err != nil {
@@ -179,7 +179,7 @@ func originalDst6(fd int) (netip.AddrPort, error) {
 	if scope := got.Addr.Scope_id; scope != 0 && ip.IsLinkLocalUnicast() {
 		ip = ip.WithZone(strconv.FormatUint(uint64(scope), 10))
 	}
-	var port [2]byte // in network order, whatever the machine's is
+	var port [2]byte // in network byte order
 	binary.NativeEndian.PutUint16(port[:], got.Addr.Port)
 	return netip.AddrPortFrom(ip.Unmap(), binary.BigEndian.Uint16(port[:])), nil
 }

@@ -15,7 +15,7 @@ import (
 // peek is not supported here.
 func peek(net.Conn, peekSpec) (ok bool, seen []byte, err error) { return false, nil, nil }
 
-// dead is not supported here.
+// isClosed is not supported here.
 func isClosed(net.Conn) bool { return false }
 
 // errnoOf returns the number of the system error in err, or "".
@@ -27,7 +27,7 @@ func errnoOf(err error) string {
 	return fmt.Sprint(uintptr(errno))
 }
 
-// redirectedFrom is not supported here.
+// originalDstOf is not supported here.
 func originalDstOf(net.Conn) (netip.AddrPort, error) {
 	return netip.AddrPort{}, fmt.Errorf("original destination on %s: %w (use FixedDst or ProxyProtocol)",
 		runtime.GOOS, errors.ErrUnsupported)
