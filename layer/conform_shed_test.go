@@ -12,7 +12,7 @@ func TestConformShed(t *testing.T) {
 		Q = *layertest.Request
 		R = *layertest.Response
 	)
-	shed := layer.NewStack[Q, R]().With("shed", layer.Shed[Q, R](layer.ShedPolicy{}))
+	shed := layer.NewStack[Q, R]().With("shed", layer.Shed[Q, R](layer.ShedPolicy{Normal: 1}))
 	for name, spec := range map[string]layertest.Layer{
 		"alone":         {Layer: shed.Layer(), NoAllocs: true},
 		"above a limit": {Layer: shed.Limit(8).Layer(), Limit: 8, NoAllocs: true},

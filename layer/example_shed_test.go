@@ -10,7 +10,7 @@ import (
 func ExampleShed() {
 	hold, held := make(chan struct{}), make(chan struct{})
 	svc := layer.NewStack[string, string]().
-		With("shed", layer.Shed[string, string](layer.ShedPolicy{})).
+		Shed(layer.ShedPolicy{}).
 		Limit(2).
 		Service(layer.Func[string, string](func(_ context.Context, name string) (string, error) {
 			held <- struct{}{}
@@ -18,21 +18,15 @@ func ExampleShed() {
 			return "hello " + name, nil
 		}))
 	background := context.Background()
-	critical := layer.WithPriority(background, layer.PriorityCritical)
-	bulk := layer.WithPriority(background, layer.PriorityBulk)
-
-	for _, ctx := range []context.Context{background, bulk} {
-		go svc.Call(ctx, "ann")
-		<-held
-	}
-	_, err := svc.Call(critical, "ann") // now the limit is seen to be short
+	go svc.Call(background, "ann")
+	<-held
+	_, err := svc.Call(layer.WithPriority(background, layer.PriorityBulk), "bob")
 	fmt.Println(err)
-	_, err = svc.Call(bulk, "bob")
-	fmt.Println(err)
+	go svc.Call(layer.WithPriority(background, layer.PriorityCritical), "eve")
+	<-held
 	close(hold)
 	// Output:
-	// limit: not ready: 2 of 2 in flight
-	// shed: not ready: priority bulk: the room that is left is for higher ones
+	// shed: not ready: the share of priority bulk is full
 }
 
 func ExamplePriorityFromContext() {
