@@ -85,7 +85,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	case ctx.Err() == nil && isTimeout(err): // opaque, or an incomplete line of HTTP/1
 	case errors.Is(err, io.EOF):
 		_ = conn.Close()
-		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "the client left without a word", Err: io.ErrUnexpectedEOF}
+		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "closed before the first byte", Err: io.ErrUnexpectedEOF}
 	default:
 		reset(conn)
 		return ByteCount{}, &layer.Error{Layer: "detect", Reason: "no first byte", Err: err}
@@ -119,7 +119,7 @@ func canceledError(ctx context.Context, at string) error {
 func serveNext(ctx context.Context, at string, svc Server, conn, next net.Conn) (ByteCount, error) {
 	if svc == nil {
 		reset(next)
-		return ByteCount{}, &layer.Error{Layer: at, Kind: layer.ErrNoRoute, Reason: "nothing serves such connections"}
+		return ByteCount{}, &layer.Error{Layer: at, Kind: layer.ErrNoRoute, Reason: "no server for this kind of connection"}
 	}
 	t, err := svc.Call(ctx, next)
 	if errors.Is(err, layer.ErrNotReady) && consumed(conn, next) {
@@ -148,7 +148,7 @@ func consumed(conn, next net.Conn) bool {
 // connection to another server.
 func consumedError(at string, conn net.Conn, err error) error {
 	reset(conn)
-	return &layer.Error{Layer: at, Reason: "refused after its first bytes were read", Err: &lateRejection{err}}
+	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateRejection{err}}
 }
 
 // lateRejection has the text of a rejection and does not match it.

@@ -169,13 +169,13 @@ func TestDetectEnds(t *testing.T) {
 			ends error
 		}{
 			"without a word": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { c.CloseWrite() },
-				io.ErrUnexpectedEOF, "detect: the client left without a word: unexpected EOF", nil},
+				io.ErrUnexpectedEOF, "detect: closed before the first byte: unexpected EOF", nil},
 			"reset": {all3(), func(c *net.TCPConn, _ context.CancelCauseFunc) { reset(c) },
 				syscall.ECONNRESET, "detect: no first byte: read tcp", net.ErrClosed},
 			"context": {all3(), func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "detect: no first byte: enough", syscall.ECONNRESET},
 			"nobody": {Protocols{HTTP1: named("one")}, func(c *net.TCPConn, _ context.CancelCauseFunc) { io.WriteString(c, "*1\r\n") },
-				layer.ErrNoRoute, "detect: no route: nothing serves such connections", syscall.ECONNRESET},
+				layer.ErrNoRoute, "detect: no route: no server for this kind of connection", syscall.ECONNRESET},
 		} {
 			t.Run(name, func(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -206,7 +206,7 @@ func TestDetectRefuses(t *testing.T) {
 		require.ErrorContains(t, err, "limit: not ready: full")
 		if _, unseen := accepted.(halves); unseen {
 			assert.NotErrorIs(t, err, layer.ErrNotReady)
-			require.ErrorContains(t, err, "detect: refused after its first bytes were read: ")
+			require.ErrorContains(t, err, "detect: rejected after the first bytes were read: ")
 			_, err = client.Read(make([]byte, 1))
 			require.ErrorIs(t, err, syscall.ECONNRESET)
 			return

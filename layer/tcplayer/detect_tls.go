@@ -112,9 +112,9 @@ func (d *detectTLS) Call(ctx context.Context, conn net.Conn) (ByteCount, error) 
 func (d *detectTLS) pass(ctx context.Context, conn, next net.Conn, name string) (ByteCount, error) {
 	if d.to.Passthrough == nil {
 		reset(next)
-		reason := "nothing serves TLS for no name"
+		reason := "no server for TLS without a server name"
 		if name != "" {
-			reason = fmt.Sprintf("nothing serves TLS for %q", name)
+			reason = fmt.Sprintf("no server for TLS with the name %q", name)
 		}
 		return ByteCount{}, &layer.Error{Layer: "tls", Kind: layer.ErrNoRoute, Reason: reason}
 	}

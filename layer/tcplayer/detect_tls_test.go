@@ -122,7 +122,7 @@ func TestDetectTLSEnds(t *testing.T) {
 			"context": {every, hello[:300], func(_ *net.TCPConn, cancel context.CancelCauseFunc) { cancel(why) },
 				why, "tls: no ClientHello: enough", syscall.ECONNRESET},
 			"nobody here":  {TLSServers{Passthrough: named("pass")}, hello, nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
-			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: nothing serves TLS for "other"`, syscall.ECONNRESET},
+			"nobody there": {TLSServers{}, made(sni("other")), nil, layer.ErrNoRoute, `tls: no route: no server for TLS with the name "other"`, syscall.ECONNRESET},
 			"nobody":       {TLSServers{}, []byte("x"), nil, layer.ErrNoRoute, "tls: no route", syscall.ECONNRESET},
 		} {
 			t.Run(name, func(t *testing.T) {
@@ -214,7 +214,7 @@ func TestDetectTLSRefuses(t *testing.T) {
 		hands <- tls.Client(client, &tls.Config{ServerName: "web.default", RootCAs: roots}).Handshake()
 	}()
 	_, err = DetectTLS(ours, MatchServerName("web.default"), to).Call(t.Context(), accepted)
-	require.ErrorContains(t, err, "tls: refused after its first bytes were read: limit: not ready: full")
+	require.ErrorContains(t, err, "tls: rejected after the first bytes were read: limit: not ready: full")
 	assert.NotErrorIs(t, err, layer.ErrNotReady)
 	<-hands
 

@@ -194,7 +194,7 @@ func (p *plan) refuses(addr netip.AddrPort) error {
 		return nil
 	}
 	if err := p.Deny(netip.AddrPortFrom(addr.Addr().Unmap(), addr.Port())); err != nil {
-		return dialError(p.addr, "not to be connected to", err)
+		return dialError(p.addr, "address denied", err)
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
 	_, err := conn.Write(b)
 	if !stop() && err == nil {
-		err = fmt.Errorf("written too late: %w", context.Cause(ctx))
+		err = fmt.Errorf("write timeout: %w", context.Cause(ctx))
 	}
 	return err
 }
@@ -227,7 +227,7 @@ func write(ctx context.Context, conn net.Conn, b []byte) error {
 // The error matches ECONNREFUSED.
 func DenyLoopback(addr netip.AddrPort) error {
 	if ip := addr.Addr().Unmap(); !ip.IsValid() || ip.IsLoopback() || ip.IsUnspecified() {
-		return fmt.Errorf("no connections to the loopback from here: %w", syscall.ECONNREFUSED)
+		return fmt.Errorf("loopback is not allowed: %w", syscall.ECONNREFUSED)
 	}
 	return nil
 }

@@ -234,7 +234,7 @@ func TestDialerRefuses(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1:80", "127.9.9.9:80", "[::1]:80", "[::ffff:127.0.0.1]:80", "0.0.0.0:80", "[::]:80"} {
 		_, err := d.DialContext(t.Context(), "tcp", addr)
 		require.ErrorIs(t, err, syscall.ECONNREFUSED, addr)
-		require.ErrorContains(t, err, "not to be connected to: no connections to the loopback from here")
+		require.ErrorContains(t, err, "address denied: loopback is not allowed")
 		assert.NotErrorIs(t, err, layer.ErrNotReady)
 		assert.Equal(t, "i/o", ErrorKind(err))
 	}
@@ -257,7 +257,7 @@ func TestDialerErrors(t *testing.T) {
 	require.ErrorContains(t, err, "dial 10.0.0.1: address 10.0.0.1: missing port in address")
 	d.Header = &TransportHeader{Name: "-"}
 	_, err = d.DialContext(t.Context(), "tcp", "10.0.0.1:80")
-	require.ErrorContains(t, err, `the transport header's "-" is no name in DNS`)
+	require.ErrorContains(t, err, `transport header name "-" must be a DNS name`)
 	closed, _ := tcpPair(t)
 	closed.Close()
 	d = Dialer{Sockets: []SocketOption{nil, WithUserTimeout(time.Second)}, Dial: func(context.Context, string, string) (net.Conn, error) { return closed, nil }}

@@ -100,7 +100,7 @@ type pair struct {
 	client, server net.Conn
 	idle           time.Duration
 
-	start time.Time // set with an idle timeout
+	start time.Time    // set with an idle timeout
 	moved atomic.Int64 // time of the last copied byte, since start
 
 	mu   sync.Mutex // guards the fields below and the timer
@@ -111,7 +111,7 @@ type pair struct {
 // join copies until both directions ended, and closes both sides.
 func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	stop := context.AfterFunc(ctx, func() {
-		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "broken off", Err: context.Cause(ctx)}) })
+		_ = panics.Contain(func() { p.fail(layer.Error{Reason: "canceled", Err: context.Cause(ctx)}) })
 	})
 	defer stop()
 	if p.idle > 0 {
@@ -190,7 +190,7 @@ func (p *pair) watch() *time.Timer {
 		left := p.idle - (time.Since(p.start) - time.Duration(p.moved.Load()))
 		if left <= 0 {
 			_ = panics.Contain(func() {
-				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("nothing for %v", p.idle)})
+				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("no data for %v", p.idle)})
 			})
 			return
 		}

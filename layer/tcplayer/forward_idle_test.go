@@ -35,7 +35,7 @@ func TestForwardIdles(t *testing.T) {
 		}
 		err := <-done
 		require.ErrorIs(t, err, layer.ErrIdleTimeout)
-		require.ErrorContains(t, err, "nothing for 10s")
+		require.ErrorContains(t, err, "no data for 10s")
 		assert.Equal(t, 55*time.Second, time.Since(start))
 		_, err = client.Read(make([]byte, 1))
 		require.Error(t, err)

@@ -60,9 +60,9 @@ func NewTransportHeader(port uint16, authority string, p Protocol) TransportHead
 func (h TransportHeader) Validate() error {
 	switch {
 	case h.Port == 0:
-		return errors.New("the transport header has no port")
+		return errors.New("transport header without a port")
 	case h.Name != "" && !isDNSName(h.Name):
-		return fmt.Errorf("the transport header's %q is no name in DNS", h.Name)
+		return fmt.Errorf("transport header name %q must be a DNS name", h.Name)
 	}
 	return nil
 }
@@ -133,7 +133,7 @@ func parseTransportHeader(first []byte) (h TransportHeader, size int, err error)
 	}
 	length := binary.BigEndian.Uint32(first[len(headerPreface):])
 	if length > maxHeader {
-		return TransportHeader{}, 0, fmt.Errorf("a transport header of %d bytes, more than %d", length, maxHeader)
+		return TransportHeader{}, 0, fmt.Errorf("transport header has %d bytes, limit %d", length, maxHeader)
 	}
 	size = headerFixed + int(length)
 	if len(first) < size {

@@ -137,10 +137,10 @@ func TestDetectTransportEnds(t *testing.T) {
 			why, "transport: no header: enough", "i/o"},
 		"no port": {every, string(TransportHeader{}.AppendTo(nil)), nil, nil, "transport: bad header: transport header: port 0", "i/o"},
 		"too big": {every, headerPreface + "\x00\x01\x00\x01", nil,
-			nil, "transport: bad header: a transport header of 65537 bytes, more than 65536", "i/o"},
+			nil, "transport: bad header: transport header has 65537 bytes, limit 65536", "i/o"},
 		"nobody there": {TransportServers{None: named("none")}, header, nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
 		"nobody":       {TransportServers{Header: stating()}, "GET / HTTP/1.1", nil, layer.ErrNoRoute, "transport: no route", "unexpected"},
-		"refused":      {TransportServers{Header: refusing()}, header, nil, nil, "transport: refused after its first bytes were read", "loadshed"},
+		"refused":      {TransportServers{Header: refusing()}, header, nil, nil, "transport: rejected after the first bytes were read", "loadshed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())

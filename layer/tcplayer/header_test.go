@@ -131,15 +131,15 @@ func TestParseTransportHeaderErrors(t *testing.T) {
 		"":                        io.ErrUnexpectedEOF.Error(),
 		"transport.l5d.io/v1\r\n\r\n\x00\x00\x00":                                io.ErrUnexpectedEOF.Error(),
 		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x00":                            io.ErrUnexpectedEOF.Error(),
-		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x01":                            "a transport header of 65537 bytes, more than 65536",
-		"transport.l5d.io/v1\r\n\r\n\xff\xff\xff\xff":                            "a transport header of 4294967295 bytes, more than 65536",
+		"transport.l5d.io/v1\r\n\r\n\x00\x01\x00\x01":                            "transport header has 65537 bytes, limit 65536",
+		"transport.l5d.io/v1\r\n\r\n\xff\xff\xff\xff":                            "transport header has 4294967295 bytes, limit 65536",
 		string(prefaced(nil)):                                                    "transport header: port 0 is not from 1 to 65535",
 		string(prefaced([]byte("\x08\x80\x80\x04"))):                             "transport header: port 65536 is not from 1 to 65535",
 		string(prefaced([]byte("\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"))): "transport header: port -1 is not from 1 to 65535",
 		string(prefaced([]byte("\x08"))):                                         "transport header: the message is not valid protobuf",
 		string(prefaced([]byte("\x1a\x03\x0a\x01\x08"))):                         "transport header: the message is not valid protobuf",
 		string(prefaced([]byte("\x00\x00"))):                                     "transport header: the message is not valid protobuf",
-		string(prefaced(append(valid, "\x12\x01-"...))):                          `transport header: the transport header's "-" is no name in DNS`,
+		string(prefaced(append(valid, "\x12\x01-"...))):                          `transport header: transport header name "-" must be a DNS name`,
 		string(prefaced(append(valid, "\x12\x02\xff\xff"...))):                   "transport header: the message is not valid protobuf",
 	} {
 		_, _, err := parseTransportHeader([]byte(said))
@@ -215,5 +215,5 @@ func TestNewTransportHeader(t *testing.T) {
 	} {
 		assert.Equal(t, want, NewTransportHeader(4321, authority, HTTP1), authority)
 	}
-	require.EqualError(t, TransportHeader{}.Validate(), "the transport header has no port")
+	require.EqualError(t, TransportHeader{}.Validate(), "transport header without a port")
 }

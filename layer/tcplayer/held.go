@@ -59,8 +59,8 @@ type observedConn struct {
 	observers []layer.Observer
 	first     [3]layer.Observer // avoids an allocation for the first observers
 
-	heard  atomic.Bool // a byte was read
-	closed atomic.Bool // by the caller
+	heard  atomic.Bool           // a byte was read
+	closed atomic.Bool           // by the caller
 	broken atomic.Pointer[error] // cause of the context, after its end
 
 	mu      sync.Mutex

@@ -19,7 +19,7 @@ import (
 // the documented one. A nil metric is not recorded.
 type Instruments struct {
 	Opened  metrics.Counter // all connections
-	Open    metrics.Gauge // open connections
+	Open    metrics.Gauge   // open connections
 	Closed  metrics.Counter // label "errno": "" or the name of the system error, such as ECONNRESET
 	Read    metrics.Counter // bytes from the peer
 	Written metrics.Counter // bytes to the peer
@@ -68,7 +68,7 @@ func (m *Meter) open(conn net.Conn) *meteredConn {
 }
 
 func (m *Meter) closed(errno string) {
-	defer count(m.to.Open, -1) // after all other metrics
+	defer count(m.to.Open, -1)       // after all other metrics
 	defer func() { _ = recover() }() // of With
 	if errno == "" {
 		count(m.clean, 1)

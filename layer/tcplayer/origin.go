@@ -98,7 +98,7 @@ func (o *transparent) Call(ctx context.Context, conn net.Conn) (ByteCount, error
 		if svc = o.direct; svc == nil {
 			reset(next)
 			return ByteCount{}, &layer.Error{
-				Layer: "origin", Endpoint: dst.String(), Kind: ErrLoop, Reason: "the connection is for its own listener",
+				Layer: "origin", Endpoint: dst.String(), Kind: ErrLoop, Reason: "the destination is the listener itself",
 			}
 		}
 	}

@@ -94,7 +94,7 @@ func TestTransparentRefusesLoops(t *testing.T) {
 				case direct == nil:
 					require.ErrorIs(t, err, ErrLoop)
 					assert.NotErrorIs(t, err, layer.ErrNotReady)
-					require.EqualError(t, err, "origin "+tt.dst.String()+": loop: the connection is for its own listener")
+					require.EqualError(t, err, "origin "+tt.dst.String()+": loop: the destination is the listener itself")
 					require.ErrorIs(t, failed, syscall.ECONNRESET)
 				default:
 					require.NoError(t, err)

@@ -53,7 +53,7 @@ func TestServePanic(t *testing.T) {
 	}
 	end()
 	require.NoError(t, <-done)
-	require.Contains(t, log.String(), `level=ERROR msg="panic while a connection was served"`)
+	require.Contains(t, log.String(), `level=ERROR msg="panic while serving a connection"`)
 	require.Contains(t, log.String(), ": boom")
 	require.Contains(t, log.String(), "panic_test.go")
 }

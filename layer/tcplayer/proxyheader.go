@@ -64,7 +64,7 @@ type proxyHeader struct {
 	size           int
 }
 
-var errNoProxyHeader = errors.New("the connection does not begin with a header")
+var errNoProxyHeader = errors.New("header is missing")
 
 // parseProxyHeader decodes the header at the start of b. The error is
 // io.ErrUnexpectedEOF if more bytes are needed.
@@ -109,7 +109,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 	length := int(binary.BigEndian.Uint16(b[len(proxyV2)+2:]))
 	h := proxyHeader{size: proxyV2Fixed + length}
 	if h.size > maxProxyHeader {
-		return proxyHeader{}, fmt.Errorf("a header of %d bytes, more than %d", h.size, maxProxyHeader)
+		return proxyHeader{}, fmt.Errorf("header has %d bytes, limit %d", h.size, maxProxyHeader)
 	}
 	if len(b) < h.size {
 		return proxyHeader{}, io.ErrUnexpectedEOF
@@ -132,7 +132,7 @@ func parseProxyV2(b []byte) (proxyHeader, error) {
 // withAddresses reads two addresses of width bytes, and then two ports.
 func (h proxyHeader) withAddresses(body []byte, width int) (proxyHeader, error) {
 	if len(body) < 2*width+4 {
-		return proxyHeader{}, fmt.Errorf("%d bytes are too short for its addresses", len(body))
+		return proxyHeader{}, fmt.Errorf("%d bytes are too few for two addresses", len(body))
 	}
 	client, _ := netip.AddrFromSlice(body[:width])
 	server, _ := netip.AddrFromSlice(body[width : 2*width])
@@ -157,7 +157,7 @@ func parseProxyV1(b []byte) (proxyHeader, error) {
 	case end < 0 && len(b) < proxyV1Line:
 		return proxyHeader{}, io.ErrUnexpectedEOF
 	case end < 1 || b[end-1] != '\r':
-		return proxyHeader{}, fmt.Errorf("a line of version 1 ends with CR LF within %d bytes", proxyV1Line)
+		return proxyHeader{}, fmt.Errorf("a line of version 1 must end with CR LF within %d bytes", proxyV1Line)
 	}
 	line := string(b[:end-1])
 	h := proxyHeader{size: end + 1}
@@ -166,7 +166,7 @@ func parseProxyV1(b []byte) (proxyHeader, error) {
 	case family == "UNKNOWN":
 		return h, nil
 	case family != "TCP4" && family != "TCP6" || len(fields) != 6:
-		return proxyHeader{}, fmt.Errorf("a line of version 1 that is not understood: %q", line)
+		return proxyHeader{}, fmt.Errorf("unknown line of version 1: %q", line)
 	}
 	from, to := fields[2:4], fields[4:6]
 	var err [2]error
@@ -184,11 +184,11 @@ func proxyV1Address(family, ip, port string) (netip.AddrPort, error) {
 		return netip.AddrPort{}, err
 	}
 	if addr.Is4() != (family == "TCP4") || addr.Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("%s is no address of %s", ip, family)
+		return netip.AddrPort{}, fmt.Errorf("%s must be an address of %s", ip, family)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil || strconv.FormatUint(n, 10) != port {
-		return netip.AddrPort{}, fmt.Errorf("%s is no port", port)
+		return netip.AddrPort{}, fmt.Errorf("%s must be a port", port)
 	}
 	return netip.AddrPortFrom(addr.Unmap(), uint16(n)), nil
 }

@@ -56,30 +56,30 @@ func TestParseProxyHeader(t *testing.T) {
 		}
 	}
 	for header, says := range map[string]string{
-		"GET / HTTP/1.1\r\n":                         "does not begin with a header",
-		"PROXX":                                      "does not begin with a header",
-		"PROXY\r\n":                                  "does not begin with a header",
-		"\r\n\r\n\x00\r\nQUIX":                       "does not begin with a header",
-		"PROXY \r\n":                                 "not understood",
-		"PROXY TCP4\r\n":                             "not understood",
-		"PROXY TCP5 1.2.3.4 1.2.3.4 1 2\r\n":         "not understood",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n":           "not understood",
-		"PROXY TCP4  1.2.3.4 1.2.3.4 1 2\r\n":        "not understood",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 \r\n":        "not understood",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n":           "ends with CR LF",
+		"GET / HTTP/1.1\r\n":                         "header is missing",
+		"PROXX":                                      "header is missing",
+		"PROXY\r\n":                                  "header is missing",
+		"\r\n\r\n\x00\r\nQUIX":                       "header is missing",
+		"PROXY \r\n":                                 "unknown line of version 1",
+		"PROXY TCP4\r\n":                             "unknown line of version 1",
+		"PROXY TCP5 1.2.3.4 1.2.3.4 1 2\r\n":         "unknown line of version 1",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1\r\n":           "unknown line of version 1",
+		"PROXY TCP4  1.2.3.4 1.2.3.4 1 2\r\n":        "unknown line of version 1",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 \r\n":        "unknown line of version 1",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n":           "must end with CR LF",
 		"PROXY " + strings.Repeat("x", 100) + "\r\n": "ends with CR LF within 107 bytes",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n":     "65536 is no port",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 +1 2\r\n":        "+1 is no port",
-		"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n":        "01 is no port",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n":     "65536 must be a port",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 +1 2\r\n":        "+1 must be a port",
+		"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n":        "01 must be a port",
 		"PROXY TCP4 1.2.3.04 1.2.3.4 1 2\r\n":        "IPv4 field has octet with leading zero",
-		"PROXY TCP4 ::1 1.2.3.4 1 2\r\n":             "::1 is no address of TCP4",
-		"PROXY TCP6 1.2.3.4 ::1 1 2\r\n":             "1.2.3.4 is no address of TCP6",
-		"PROXY TCP6 fe80::1%eth0 ::1 1 2\r\n":        "fe80::1%eth0 is no address of TCP6",
+		"PROXY TCP4 ::1 1.2.3.4 1 2\r\n":             "::1 must be an address of TCP4",
+		"PROXY TCP6 1.2.3.4 ::1 1 2\r\n":             "1.2.3.4 must be an address of TCP6",
+		"PROXY TCP6 fe80::1%eth0 ::1 1 2\r\n":        "fe80::1%eth0 must be an address of TCP6",
 		v2(0x11, 0x11, four2):                        "version and command 0x11",
 		v2(0x22, 0x11, four2):                        "version and command 0x22",
 		v2(0x21, 0x12, four2):                        "address family and transport 0x12",
-		v2(0x21, 0x11, four2[1:]):                    "11 bytes are too short for its addresses",
-		v2(0x21, 0x21, six2[1:]):                     "35 bytes are too short for its addresses",
+		v2(0x21, 0x11, four2[1:]):                    "11 bytes are too few for two addresses",
+		v2(0x21, 0x21, six2[1:]):                     "35 bytes are too few for two addresses",
 		v2(0x21, 0x21, strings.Repeat("x", 4081)):    "a header of 4097 bytes, more than 4096",
 	} {
 		_, err := parseProxyHeader([]byte(header))
@@ -145,14 +145,14 @@ func TestProxyProtocol(t *testing.T) {
 		client, accepted = pair()
 		io.WriteString(client, header+"question")
 		_, err = Transparent(ProxyProtocol(), refusing(), nil).Call(t.Context(), accepted)
-		require.ErrorContains(t, err, "refused after its first bytes were read: limit: not ready: full")
+		require.ErrorContains(t, err, "rejected after the first bytes were read: limit: not ready: full")
 		_, err = client.Read(make([]byte, 1))
 		require.ErrorIs(t, err, syscall.ECONNRESET)
 
 		client, accepted = pair()
 		io.WriteString(client, "GET / HTTP/1.1\r\n")
 		_, err = Transparent(ProxyProtocol(), refusing(), nil).Call(t.Context(), accepted)
-		require.EqualError(t, err, "origin: no original destination: PROXY protocol: the connection does not begin with a header")
+		require.EqualError(t, err, "origin: no original destination: PROXY protocol: header is missing")
 
 		client, accepted = pair()
 		io.WriteString(client, "PROXY ")

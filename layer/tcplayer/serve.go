@@ -89,10 +89,10 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 			s.conns.Go(func() { s.serve(serving, conn) })
 		case ctx.Err() != nil: // Serve closed l
 		case !isTemporary(err):
-			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
+			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.at, "error", err)
 			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "accept", Err: err}
 		default:
-			s.log.WarnContext(ctx, "a connection could not be accepted", "listener", s.at, "error", err)
+			s.log.WarnContext(ctx, "accept failed, retrying", "listener", s.at, "error", err)
 			_ = backoff.Sleep(ctx, pause.Delay(failures))
 			failures++
 		}
@@ -119,10 +119,10 @@ func (s *server) await(ctx context.Context) error {
 			return nil
 		case ctx.Err() != nil: // may have closed svc
 		case closed:
-			s.log.ErrorContext(ctx, "no more connections are accepted", "listener", s.at, "error", err)
+			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.at, "error", err)
 			return &layer.Error{Layer: "serve", Endpoint: s.at, Reason: "not ready", Err: err}
 		default:
-			s.log.WarnContext(ctx, "no connections are accepted yet: what serves them is not ready", "listener", s.at, "error", err)
+			s.log.WarnContext(ctx, "server is not ready, not accepting connections", "listener", s.at, "error", err)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	defer conn.Close()
 	if err := s.set(conn); err != nil {
 		reset(conn)
-		s.log.WarnContext(ctx, "a connection could not be set up", "client", conn.RemoteAddr(), "error", err)
+		s.log.WarnContext(ctx, "socket options failed", "client", conn.RemoteAddr(), "error", err)
 		return
 	}
 	traffic, err := s.call(ctx, conn)
@@ -152,13 +152,13 @@ func (s *server) serve(ctx context.Context, conn net.Conn) {
 	switch {
 	case panicked != nil:
 		reset(conn)
-		s.log.ErrorContext(ctx, "panic while a connection was served", "client", conn.RemoteAddr(),
+		s.log.ErrorContext(ctx, "panic while serving a connection", "client", conn.RemoteAddr(),
 			"error", err, "stack", string(panicked.Stack))
 	case errors.Is(err, layer.ErrNotReady):
 		reset(conn)
-		s.log.DebugContext(ctx, "connection refused", "client", conn.RemoteAddr(), "error", err)
+		s.log.DebugContext(ctx, "connection rejected", "client", conn.RemoteAddr(), "error", err)
 	case err != nil:
-		s.log.DebugContext(ctx, "connection broken off", "client", conn.RemoteAddr(),
+		s.log.DebugContext(ctx, "connection failed", "client", conn.RemoteAddr(),
 			"sent", traffic.Sent, "received", traffic.Received, "error", err)
 	}
 }
@@ -190,7 +190,7 @@ func (s *server) drain(cut context.CancelCauseFunc) error {
 	}
 	err := &layer.Error{
 		Layer: "serve", Endpoint: s.at, Kind: layer.ErrTimeout, Waited: s.grace,
-		Reason: fmt.Sprintf("%d connections were still open, and broken off", left),
+		Reason: fmt.Sprintf("%d open connections were canceled", left),
 	}
 	cut(err)
 	<-over

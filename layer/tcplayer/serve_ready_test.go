@@ -38,7 +38,7 @@ func TestServeWaitsUntilItIsReady(t *testing.T) {
 		early := p.dial(t)
 		time.Sleep(40 * time.Second)
 		synctest.Wait()
-		assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("no connections are accepted yet")), "after 15 and 30 s")
+		assert.Equal(t, 2, bytes.Count(log.Bytes(), []byte("not accepting connections")), "after 15 and 30 s")
 		g.ready.Allow(1)
 		require.NoError(t, say(early))
 		synctest.Wait()
@@ -105,6 +105,6 @@ func TestServeDoesNotAskTooOften(t *testing.T) {
 		time.Sleep(time.Minute + time.Second)
 		end()
 		require.NoError(t, <-done)
-		assert.Equal(t, 4, bytes.Count(log.Bytes(), []byte("no connections are accepted yet")))
+		assert.Equal(t, 4, bytes.Count(log.Bytes(), []byte("not accepting connections")))
 	})
 }

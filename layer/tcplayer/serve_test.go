@@ -101,7 +101,7 @@ func TestServeGrace(t *testing.T) {
 				err := <-done
 				assert.Equal(t, tt.want, time.Since(start))
 				require.ErrorIs(t, err, layer.ErrTimeout)
-				require.ErrorContains(t, err, "2 connections were still open, and broken off")
+				require.ErrorContains(t, err, "2 open connections were canceled")
 				for _, conn := range conns {
 					require.Error(t, say(conn))
 				}
@@ -156,7 +156,7 @@ func TestServeResetsWhatIsRefused(t *testing.T) {
 	first.Close()
 	end()
 	require.NoError(t, <-done)
-	assert.Contains(t, log.String(), `msg="connection refused" client=127.0.0.1:`)
+	assert.Contains(t, log.String(), `msg="connection rejected" client=127.0.0.1:`)
 	assert.Contains(t, log.String(), "1 of 1 in flight")
 }
 
@@ -204,7 +204,7 @@ func TestServeSurvivesErrorsThatPass(t *testing.T) {
 		conn.Close()
 		end()
 		require.NoError(t, <-done)
-		assert.Equal(t, 10, bytes.Count(log.Bytes(), []byte(`level=WARN msg="a connection could not be accepted"`)))
+		assert.Equal(t, 10, bytes.Count(log.Bytes(), []byte(`level=WARN msg="accept failed, retrying"`)))
 	})
 }
 
@@ -236,7 +236,7 @@ func TestServeLogsWhatBroke(t *testing.T) {
 		require.ErrorIs(t, err, io.EOF)
 		end()
 		require.NoError(t, <-done)
-		assert.Contains(t, log.String(), `msg="connection broken off"`)
+		assert.Contains(t, log.String(), `msg="connection failed"`)
 		assert.Contains(t, log.String(), "sent=3 received=0 error=broke")
 	})
 }

@@ -133,7 +133,7 @@ func TestAKeyIsNotShown(t *testing.T) {
 	}
 	vars["IDENTITY_TRUST_ANCHORS"] = good + good[:len(good)-40]
 	_, err = settings.Read(from(vars))
-	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS: of 2 blocks of PEM 1 cannot be read")
+	require.EqualError(t, err, "LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS: 1 of 2 PEM blocks are invalid")
 }
 
 // What is taken for an identity is one to package identity, too.

@@ -53,7 +53,7 @@ func parseAnchors(s string) ([]byte, error) {
 	case n == 0:
 		return nil, errors.New("must be certificates in PEM")
 	case begun > n:
-		return nil, fmt.Errorf("of %d blocks of PEM %d cannot be read", begun, begun-n)
+		return nil, fmt.Errorf("%[2]d of %[1]d PEM blocks are invalid", begun, begun-n)
 	}
 	return []byte(s), nil
 }

@@ -117,7 +117,7 @@ func (h *handshake) seen() string {
 
 func orNobody(name string) string {
 	if name == "" {
-		return "nobody"
+		return "none"
 	}
 	return name
 }

@@ -37,9 +37,9 @@ func TestFiles(t *testing.T) {
 		{"a SPIFFE ID", Files{Anchors: ca.File}, Server{Identity: "spiffe://cluster.local/ns/default/sa/web"}, nil},
 
 		{"anchors are not there", Files{Anchors: at("nothing")}, web, []string{"trust anchors: ", at("nothing"), "no such file", "--cacert"}},
-		{"anchors are none", Files{Anchors: at("text")}, web, []string{at("text") + ": there is no certificate in PEM", "--cacert"}},
+		{"anchors are none", Files{Anchors: at("text")}, web, []string{at("text") + ": no PEM certificate found", "--cacert"}},
 		{"anchors with a key", Files{Anchors: at("both.pem")}, web, []string{at("both.pem") + ": block 2 is a PRIVATE KEY", "--cacert"}},
-		{"anchors are cut short", Files{Anchors: at("cut.pem")}, Server{Name: "web"}, []string{at("cut.pem") + ": of 2 blocks of PEM 1 cannot be read"}},
+		{"anchors are cut short", Files{Anchors: at("cut.pem")}, Server{Name: "web"}, []string{at("cut.pem") + ": 1 of 2 PEM blocks are invalid"}},
 		{"the certificate is not there", Files{ca.File, at("nothing"), ""}, web, []string{"client certificate " + at("nothing"), "no such file", "--cert"}},
 		{"the key is not there", Files{ca.File, at("cert.pem"), at("nothing")}, web, []string{"client certificate ", at("nothing"), "no such file"}},
 		{"the key is missing", Files{ca.File, at("cert.pem"), ""}, web, []string{at("cert.pem"), "key", "--key"}},

@@ -148,8 +148,8 @@ func TestHandshake(t *testing.T) {
 		{"another host", optional, Files{ca.File, mine, ""}, Server{Name: "10.0.0.1"}, "", []string{
 			"expected 10.0.0.1, seen " + web, "--server-identity " + web,
 		}},
-		{"no name", nameless, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"seen nobody", "no name to be known by"}},
-		{"no name of a host", nameless, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"seen nobody", "no name to be known by"}},
+		{"no name", nameless, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"seen none", "no name to be known by"}},
+		{"no name of a host", nameless, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"seen none", "no name to be known by"}},
 		{"it expired", expired, Files{ca.File, mine, ""}, Server{Identity: web}, "", []string{"expired", "renewed there"}},
 		{"it expired, of a host", expired, Files{ca.File, mine, ""}, Server{Name: web}, "", []string{"expired", "renewed there"}},
 		{"ours is wanted", required, Files{Anchors: ca.File}, Server{Identity: web}, "", []string{"--cert FILE"}},

@@ -15,31 +15,27 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Run gets the first certificate from the CA that conn leads to, and then
-// one after the other, until ctx ends; then it returns nil. It renews a
-// certificate after 70 % of the life that it has left, within MinRefresh and
-// MaxRefresh. If there is no answer, or none that can be used, it says so to Log
-// and asks again after a back-off, while the certificate that is there serves
-// until it expires. The
-// timer stands still while the machine is suspended.
+// Run gets certificates from the CA at conn until ctx ends, and then returns
+// nil. It renews a certificate after 70 % of its remaining life, within
+// MinRefresh and MaxRefresh. After a failure it logs to Log and retries after a
+// backoff; the current certificate stays in use until it expires. The timer
+// stands still while the machine is suspended.
 //
-// An answer is used if the certificate is for our key and our name, those who
-// vouch for it lead to the trust anchors, it may be shown by servers and by
-// clients, and none of them has expired.
+// Run accepts a certificate for Key and Name if its chain leads to Roots, if
+// servers and clients may use it, and if no certificate of the chain has
+// expired.
 //
-// conn is its caller's, who closes it later. It is to fail where it cannot
-// connect, as it does unless grpc.WaitForReady is among its default options;
-// and, since gRPC waits up to 120 s before it connects again, to have a
-// grpc.WithConnectParams that suits Backoff.
+// The caller must close conn. A request on conn must fail if there is no
+// connection, as without grpc.WaitForReady. gRPC waits up to 120 s between two
+// attempts, so set grpc.WithConnectParams according to Backoff.
 //
-// It is an error to call it while it runs, or of an Identity that was made by
-// [Static].
+// Run returns an error if it runs already, and for an Identity of [Static].
 func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error {
 	if !i.renews {
-		return errors.New("identity: its certificate was given to stay")
+		return errors.New("identity: Run does not support a Static identity")
 	}
 	if !i.certifies.CompareAndSwap(false, true) {
-		return errors.New("identity: Certify runs already")
+		return errors.New("identity: Run is already running")
 	}
 	defer i.certifies.Store(false)
 	client := pb.NewIdentityClient(conn)
@@ -59,7 +55,7 @@ func (i *Identity) Run(ctx context.Context, conn grpc.ClientConnInterface) error
 	return nil
 }
 
-// ask gets a certificate, and checks it.
+// ask requests a certificate and checks it.
 func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certificate, error) {
 	token, err := i.cfg.Token()
 	if err != nil {
@@ -73,12 +69,12 @@ func (i *Identity) ask(ctx context.Context, client pb.IdentityClient) (*certific
 	}
 	cert, err := i.accept(rsp)
 	if err != nil {
-		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Reason: "the answer of the CA is refused", Err: err}
+		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Reason: "invalid response of the CA", Err: err}
 	}
 	return cert, nil
 }
 
-// renewed puts cert to use, and returns when to ask for the next.
+// renewed uses cert and returns the time of the next request.
 func (i *Identity) renewed(cert *certificate) time.Time {
 	life := time.Until(cert.expires)
 	wait := min(max(life/10*7, i.cfg.MinRefresh), i.cfg.MaxRefresh)
@@ -97,7 +93,7 @@ func (i *Identity) renewed(cert *certificate) time.Time {
 	return next
 }
 
-// failed returns when to ask again.
+// failed returns the time of the next request.
 func (i *Identity) failed(err error) time.Time {
 	i.mu.Lock()
 	wait := i.cfg.Backoff.Delay(i.failures)
@@ -113,7 +109,7 @@ func (i *Identity) failed(err error) time.Time {
 	return next
 }
 
-// accept checks what the CA answered.
+// accept checks the response of the CA.
 func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	chain, err := parseChain(rsp.GetLeafCertificate(), rsp.GetIntermediateCertificates())
 	if err != nil {
@@ -126,7 +122,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	// What the CA says besides can only shorten what its certificate says.
+	// The CA can only shorten the life of the certificate.
 	if until := rsp.GetValidUntil(); until != nil && until.AsTime().Before(expires) {
 		expires = until.AsTime()
 	}
@@ -140,7 +136,7 @@ func (i *Identity) accept(rsp *pb.CertifyResponse) (*certificate, error) {
 	return &certificate{cert, expires}, nil
 }
 
-// parseChain reads a certificate and those that vouch for it.
+// parseChain parses a certificate and its intermediate certificates.
 func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	first, err := x509.ParseCertificate(leaf)
 	if err != nil {
@@ -157,8 +153,7 @@ func parseChain(leaf []byte, others [][]byte) ([]*x509.Certificate, error) {
 	return chain, nil
 }
 
-// verifyOwn checks a certificate as all those will to whom it is shown, and
-// returns when they will cease to believe it.
+// verifyOwn checks a certificate as a peer does, and returns its expiration.
 func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err error) {
 	if names := caller.Names(chain[0].Extensions); !has(names, i.cfg.Name) {
 		return expires, fmt.Errorf("the certificate is for %s, not for %s", list(names), i.cfg.Name)
@@ -174,8 +169,8 @@ func (i *Identity) verifyOwn(chain []*x509.Certificate) (expires time.Time, err 
 	return expires, err
 }
 
-// verify checks a certificate for one use, and returns when it or one of those
-// that vouch for it expires.
+// verify checks a certificate for one use, and returns the first expiration of
+// its chain.
 func verify(chain []*x509.Certificate, roots *x509.CertPool, use x509.ExtKeyUsage) (expires time.Time, err error) {
 	others := x509.NewCertPool()
 	for _, c := range chain[1:] {

@@ -61,7 +61,7 @@ func TestCertify(t *testing.T) {
 				i, err := New(c)
 				require.NoError(t, err)
 				_, err = i.present()
-				require.EqualError(t, err, "identity "+name+": there is no certificate yet")
+				require.EqualError(t, err, "identity "+name+": no certificate yet")
 				require.ErrorIs(t, i.Ready(looks(t)), context.Canceled)
 				require.ErrorContains(t, i.Ready(looks(t)), "no certificate yet")
 
@@ -148,12 +148,12 @@ func TestCertifyRefuses(t *testing.T) {
 		}, "the certificate is for " + other + ", not for " + web},
 		"a wildcard": {func(c Config, rsp *pb.CertifyResponse) {
 			rsp.LeafCertificate = a.leaf(c.Key.Public(), "*"+web[3:], time.Hour).Raw
-		}, "the certificate is for nobody, not for " + web},
+		}, "the certificate is for none, not for " + web},
 		"the common name alone": {func(c Config, rsp *pb.CertifyResponse) {
 			rsp.LeafCertificate = a.leaf(c.Key.Public(), web, time.Hour, func(c *x509.Certificate) {
 				c.Subject.CommonName, c.DNSNames = web, nil
 			}).Raw
-		}, "the certificate is for nobody, not for " + web},
+		}, "the certificate is for none, not for " + web},
 		"other roots": {func(c Config, rsp *pb.CertifyResponse) {
 			rsp.LeafCertificate = stranger.leaf(c.Key.Public(), web, time.Hour).Raw
 			rsp.IntermediateCertificates = [][]byte{stranger.issuer.Raw}
@@ -240,7 +240,7 @@ func TestCertifyGoesOn(t *testing.T) {
 		end := certifying(t, i, conn)
 		defer end()
 		synctest.Wait()
-		require.ErrorContains(t, i.Run(t.Context(), conn), "Certify runs already")
+		require.ErrorContains(t, i.Run(t.Context(), conn), "Run is already running")
 
 		pause(8 * time.Second) // 0, 1, 3, 7
 		assert.EqualValues(t, 4, asked.Load())
@@ -250,7 +250,7 @@ func TestCertifyGoesOn(t *testing.T) {
 		how.Store(bad)
 		pause(4 * time.Second) // 11
 		assert.EqualValues(t, 5, asked.Load())
-		require.ErrorContains(t, i.Ready(looks(t)), "the answer of the CA is refused: x509: certificate signed by unknown authority")
+		require.ErrorContains(t, i.Ready(looks(t)), "invalid response of the CA: x509: certificate signed by unknown authority")
 		noToken.Store("the token is gone")
 		pause(4 * time.Second) // 15
 		assert.EqualValues(t, 5, asked.Load())
@@ -348,6 +348,6 @@ func TestDescribe(t *testing.T) {
 		end()
 		assert.Equal(t, spiffe, i.Name())
 		assert.Equal(t, "web.default", i.ServerName())
-		require.ErrorContains(t, a.static(web).Run(t.Context(), conn), "its certificate was given to stay")
+		require.ErrorContains(t, a.static(web).Run(t.Context(), conn), "does not support a Static identity")
 	})
 }

@@ -114,7 +114,7 @@ func TestNothingInClear(t *testing.T) {
 		}},
 		"another name":  {fresh, overTLS(certs(a.pair("db.default", time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen db.default"}},
 		"a URI instead": {fresh, overTLS(certs(a.pair(spiffe, time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen " + spiffe}},
-		"a wildcard":    {fresh, overTLS(certs(a.pair("*"+web[3:], time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen nobody"}},
+		"a wildcard":    {fresh, overTLS(certs(a.pair("*"+web[3:], time.Hour))), ErrPeerIdentity, []string{"expected " + web, "seen none"}},
 		"expired": {fresh, overTLS(certs(a.pair(web, -time.Second))), ErrPeerIdentity,
 			[]string{"expected " + web, "seen " + web, "certificate has expired"}},
 		"another authority": {fresh, overTLS(certs(stranger.pair(web, time.Hour))), ErrPeerIdentity,

@@ -19,29 +19,28 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config is what an [Identity] is made of. [Load] reads one from files.
+// Config is the configuration of an [Identity]. [Load] reads it from files.
 type Config struct {
-	Name       string                 // its own: DNS-like, or a SPIFFE ID
-	ServerName string                 // TLS server name that it answers to; Name, if that is DNS-like
-	Roots      []byte                 // trust anchors: certificates, PEM
-	Key        crypto.Signer          // ECDSA P-256, to be understood by linkerd's proxies; see Request
+	Name       string                 // identity: DNS-like, or a SPIFFE ID
+	ServerName string                 // TLS server name; default: Name, if it is DNS-like
+	Roots      []byte                 // trust anchors, PEM
+	Key        crypto.Signer          // ECDSA P-256 for linkerd's proxies; see Request
 	CSR        []byte                 // certificate signing request for Name and Key, DER; see Request
-	Token      func() ([]byte, error) // proof for the CA, asked for before each request; see TokenFile
+	Token      func() ([]byte, error) // returns the token of a request to the CA; see TokenFile
 
-	// A certificate is renewed after 70 % of the life that it has left, but no
-	// sooner than MinRefresh, 10 s, and no later than MaxRefresh, 24 h.
+	// Limits of the time between two certificates: 10 s and 24 h by default.
 	MinRefresh, MaxRefresh time.Duration
 
-	Timeout     time.Duration // for the CA to answer; 10 s
-	Backoff     layer.Backoff // after it did not, or not well; layer.DefaultBackoff
-	Log         *slog.Logger  // nil for none
+	Timeout     time.Duration // limit of a request to the CA; default: 10 s
+	Backoff     layer.Backoff // after a failed request; default: layer.DefaultBackoff
+	Log         *slog.Logger  // nil: no log
 	Instruments Instruments
 }
 
-// Instruments are where an [Identity] writes. What is nil is not recorded.
+// Instruments are the metrics of an [Identity]. A nil metric is not recorded.
 type Instruments struct {
-	Expiration metrics.Gauge   // when the certificate expires: seconds since 1970
-	Refreshes  metrics.Counter // certificates got, the first one included
+	Expiration metrics.Gauge   // expiration of the certificate, in seconds since 1970
+	Refreshes  metrics.Counter // number of certificates
 }
 
 func (i Instruments) orDiscard() Instruments {
@@ -54,7 +53,7 @@ func (i Instruments) orDiscard() Instruments {
 	return i
 }
 
-// withDefaults fills in what was not said.
+// withDefaults replaces zero values by defaults.
 func (c Config) withDefaults() Config {
 	if c.ServerName == "" && caller.IsDNS(c.Name) {
 		c.ServerName = c.Name
@@ -75,17 +74,17 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// check returns all that is wrong with c, which has its defaults.
+// check returns all errors of c, which must have its defaults.
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
-		errs = append(errs, errors.New("there is no Token to show to the CA"))
+		errs = append(errs, errors.New("Token is nil"))
 	}
 	switch {
 	case c.MinRefresh < 0 || c.Timeout < 0:
-		errs = append(errs, errors.New("a time is less than 0"))
+		errs = append(errs, errors.New("MinRefresh and Timeout must not be negative"))
 	case c.MaxRefresh < c.MinRefresh:
-		errs = append(errs, fmt.Errorf("the latest refresh, %v, is before the soonest, %v", c.MaxRefresh, c.MinRefresh))
+		errs = append(errs, fmt.Errorf("MaxRefresh %v must not be less than MinRefresh %v", c.MaxRefresh, c.MinRefresh))
 	}
 	return errors.Join(errs...)
 }
@@ -93,17 +92,17 @@ func (c Config) check() error {
 func (c Config) checkServerName() error {
 	switch {
 	case c.ServerName == "" && caller.IsURI(c.Name):
-		return fmt.Errorf("no TLS server name goes with the identity %s: a URI needs one, such as web.default", c.Name)
+		return fmt.Errorf("identity %s is a URI and needs a TLS server name, such as web.default", c.Name)
 	case c.ServerName != "" && !caller.IsDNS(c.ServerName):
-		return fmt.Errorf("the TLS server name %q is no DNS name", c.ServerName)
+		return fmt.Errorf("TLS server name %q must be a DNS name", c.ServerName)
 	}
 	return nil
 }
 
-// checkRequest finds out what the CA would otherwise, or worse, would not.
+// checkRequest checks Key and CSR before the CA does.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
-		return errors.New("there is no Key")
+		return errors.New("Key is nil")
 	}
 	csr, err := x509.ParseCertificateRequest(c.CSR)
 	if err == nil {
@@ -128,19 +127,14 @@ func sameKey(a, b crypto.PublicKey) bool {
 	return ok && key.Equal(b)
 }
 
-// Load makes a [Config] of what linkerd's proxy is given:
+// Load returns a [Config] from the inputs of linkerd's proxy:
 //
-//   - dir has key.p8, a private key (PKCS#8, DER), and csr.der, the certificate
-//     signing request for it and for name (DER); [Generate] makes both
-//   - anchors are the trust anchors: PEM itself, as in
-//     LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS, if a certificate begins in it, and
-//     else the name of a file of PEM
-//   - tokenFile is a file that proves to the CA who this is; it is read again for
-//     each request, and now, to see that it can be
-//   - name is the identity; serverName the TLS server name, or "" for name
+//   - dir has key.p8, a private key (PKCS#8, DER), and csr.der, its certificate signing request for name (DER); [Generate] makes both
+//   - anchors are the trust anchors: PEM, as in LINKERD2_PROXY_IDENTITY_TRUST_ANCHORS, or the name of a PEM file
+//   - tokenFile is a file with the token for the CA; it is read now and before each request
+//   - name is the identity; serverName is the TLS server name, or "" for name
 //
-// The error has all that is wrong, a line for each, with the file that it is
-// about.
+// The error has one line for each problem, with the file name.
 func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	c := Config{Name: name, ServerName: serverName, Token: TokenFile(tokenFile)}
 	_, err := c.Token()
@@ -164,8 +158,8 @@ func Load(dir, anchors, tokenFile, name, serverName string) (Config, error) {
 	return c, nil
 }
 
-// TokenFile reads a token from a file, each time that it is called. A file with
-// nothing in it is an error.
+// TokenFile returns a function that reads a token from a file. An empty file is
+// an error.
 func TokenFile(path string) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		token, err := readFile(path)
@@ -186,7 +180,7 @@ func loadAnchors(anchors string) ([]byte, error) {
 	}
 	pem, err := readFile(anchors)
 	if err != nil {
-		return nil, fmt.Errorf("identity: trust anchors, which are neither PEM nor a file of it: %w", err)
+		return nil, fmt.Errorf("identity: trust anchors must be PEM or a PEM file: %w", err)
 	}
 	_, err = parseRoots(pem)
 	return pem, prefix("identity: trust anchors: "+anchors, err)
@@ -208,12 +202,11 @@ func loadKey(path string) (crypto.Signer, error) {
 	return key, nil
 }
 
-// readFile reads what the process was told to read.
 func readFile(path string) ([]byte, error) {
 	return os.ReadFile(path) //nolint:gosec // the configuration names it, not a peer
 }
 
-// prefix says where an error was.
+// prefix adds a location to err.
 func prefix(where string, err error) error {
 	if err == nil {
 		return nil
@@ -221,9 +214,9 @@ func prefix(where string, err error) error {
 	return fmt.Errorf("%s: %w", where, err)
 }
 
-// parseRoots reads trust anchors. Text between certificates is a comment, as
-// other tools have it; a block that is not a certificate, or cut short, is a
-// mistake: an anchor that was meant to be there would not be.
+// parseRoots parses trust anchors. Text between certificates is ignored. A
+// truncated block, or a block of another type, is an error, because a trust
+// anchor would be missing.
 func parseRoots(data []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	n := 0
@@ -244,9 +237,9 @@ func parseRoots(data []byte) (*x509.CertPool, error) {
 	}
 	switch begun := bytes.Count(data, []byte("-----BEGIN")); {
 	case n == 0:
-		return nil, errors.New("there is no certificate in PEM")
+		return nil, errors.New("no PEM certificate found")
 	case begun > n:
-		return nil, fmt.Errorf("of %d blocks of PEM %d cannot be read", begun, begun-n)
+		return nil, fmt.Errorf("%[2]d of %[1]d PEM blocks are invalid", begun, begun-n)
 	}
 	return pool, nil
 }

@@ -15,32 +15,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Identity is a name and the certificate that proves it, which [Identity.Run]
-// keeps fresh. It is safe for concurrent use.
+// Identity is a name and its certificate, which [Identity.Run] renews. It is
+// safe for concurrent use.
 type Identity struct {
-	cfg       Config // with its defaults
+	cfg       Config // with defaults
 	roots     *x509.CertPool
-	renews    bool                        // or is Static
-	certifies atomic.Bool                 // now
-	current   atomic.Pointer[certificate] // nil before the first one
-	certified chan struct{}               // closed by the first one
+	renews    bool                        // false for Static
+	certifies atomic.Bool                 // Run is running
+	current   atomic.Pointer[certificate] // nil before the first certificate
+	certified chan struct{}               // closed after the first certificate
 
 	mu        sync.Mutex
 	refreshes int
-	failures  int       // in a row
-	err       error     // of the last request, nil if it went well
-	next      time.Time // when the CA is asked again
+	failures  int       // in sequence
+	err       error     // of the last request, or nil
+	next      time.Time // time of the next request
 }
 
-// certificate is one that was checked.
+// certificate is a checked certificate.
 type certificate struct {
 	tls.Certificate
 
-	expires time.Time // it, or one that vouches for it
+	expires time.Time // first expiration of its chain
 }
 
-// New returns an Identity that has no certificate yet: run [Identity.Run]
-// to get it. The error says all that is wrong with c.
+// New returns an Identity without a certificate. [Identity.Run] gets it. The
+// error has all problems of c.
 func New(c Config) (*Identity, error) {
 	c = c.withDefaults()
 	roots, err := parseRoots(c.Roots)
@@ -50,15 +50,13 @@ func New(c Config) (*Identity, error) {
 	return &Identity{cfg: c, roots: roots, renews: true, certified: make(chan struct{})}, nil
 }
 
-// Static returns an Identity with a certificate that stays, for those who have
-// their own ways of getting one, and for tests. Its name is the first of the
-// certificate, its server name the first that is DNS-like, or "" if there is none.
-// The certificate must be one that others with the same roots believe, and its
-// PrivateKey the [crypto.Signer] that it is for. It is not renewed; a new one needs
-// a new Identity.
+// Static returns an Identity with a fixed certificate, which is not renewed.
+// Its name is the first name of the certificate. Its server name is the first
+// DNS-like name, or "". The certificate must be valid under roots, and its
+// PrivateKey must be its [crypto.Signer].
 func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 	if roots == nil || len(cert.Certificate) == 0 || cert.PrivateKey == nil {
-		return nil, errors.New("identity: a certificate, its key and roots are needed")
+		return nil, errors.New("identity: Static needs a certificate, its key and roots")
 	}
 	key, ok := cert.PrivateKey.(crypto.Signer)
 	if !ok {
@@ -94,11 +92,11 @@ func Static(cert tls.Certificate, roots *x509.CertPool) (*Identity, error) {
 // Name returns the identity.
 func (i *Identity) Name() string { return i.cfg.Name }
 
-// ServerName returns the TLS server name to answer to, which those who connect
-// ask for. It is "" for an identity of [Static] whose names are URIs alone.
+// ServerName returns the TLS server name. It is "" for a [Static] identity that
+// has only URIs.
 func (i *Identity) ServerName() string { return i.cfg.ServerName }
 
-// use makes cert what handshakes show from now on.
+// use makes cert the certificate of new handshakes.
 func (i *Identity) use(cert *certificate) {
 	i.cfg.Instruments.Expiration.Set(float64(cert.expires.Unix()))
 	if i.current.Swap(cert) == nil {
@@ -106,10 +104,9 @@ func (i *Identity) use(cert *certificate) {
 	}
 }
 
-// Ready waits until there is a certificate. From then on it returns nil, even
-// when one has expired since: as in linkerd's proxy, ready is not taken back.
-// With a ctx that is done it only looks. The error, a [layer.Error], matches the
-// cause of ctx, and says why the CA gave nothing yet.
+// Ready waits until there is a certificate. Later it always returns nil, even
+// if the certificate has expired, as in linkerd's proxy. The error is a
+// [layer.Error] that matches the cause of ctx and has the last failure.
 func (i *Identity) Ready(ctx context.Context) error {
 	select {
 	case <-i.certified:
@@ -128,15 +125,14 @@ func (i *Identity) Ready(ctx context.Context) error {
 	}
 }
 
-// errNone says that there is no certificate yet.
-var errNone = errors.New("there is no certificate yet")
+var errNoCertificate = errors.New("no certificate yet")
 
-// present returns the certificate for a handshake, or why there is none that
-// could be shown.
+// present returns the certificate for a handshake, or an error if it is missing
+// or expired.
 func (i *Identity) present() (*tls.Certificate, error) {
 	cert := i.current.Load()
 	if cert == nil {
-		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Err: errNone}
+		return nil, &layer.Error{Layer: "identity", Target: i.cfg.Name, Err: errNoCertificate}
 	}
 	if time.Now().After(cert.expires) {
 		i.mu.Lock()
@@ -150,8 +146,8 @@ func (i *Identity) present() (*tls.Certificate, error) {
 
 func clock(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// Describe returns the names, when the certificate expires and is renewed, how
-// many there were, and how the last request failed, if it did.
+// Describe shows the names, the expiration, the number of certificates and the
+// last failure.
 func (i *Identity) Describe() layer.Node {
 	n := layer.Node{Name: "identity", State: layer.State{{Key: "name", Value: i.cfg.Name}}}
 	add := func(key string, value any) { n.State = append(n.State, layer.Attr{Key: key, Value: value}) }

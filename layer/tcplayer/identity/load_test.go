@@ -64,11 +64,11 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 	_, err := Load(none, none, none, "a b", "c d")
 	for _, says := range []string{
 		"identity: the token for the CA: open " + none,
-		"identity: trust anchors, which are neither PEM nor a file of it: open " + none,
+		"identity: trust anchors must be PEM or a PEM file: open " + none,
 		"identity: open " + filepath.Join(none, "key.p8"), "identity.Generate makes it",
 		"identity: open " + filepath.Join(none, "csr.der"),
 		`identity: the identity "a b" is neither DNS-like`,
-		`identity: the TLS server name "c d" is no DNS name`,
+		`identity: TLS server name "c d" must be a DNS name`,
 	} {
 		require.ErrorContains(t, err, says)
 	}
@@ -81,10 +81,10 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 		require.ErrorContains(t, err, says)
 	}
 	fails(empty+" is empty", anchors, empty, web, "")
-	fails("identity: trust anchors: "+empty+": there is no certificate in PEM", empty, token, web, "")
-	fails("identity: trust anchors: of 2 blocks of PEM 1 cannot be read", string(a.pem())+"-----BEGIN CERTIFICATE-----\nx", token, web, "")
+	fails("identity: trust anchors: "+empty+": no PEM certificate found", empty, token, web, "")
+	fails("identity: trust anchors: 1 of 2 PEM blocks are invalid", string(a.pem())+"-----BEGIN CERTIFICATE-----\nx", token, web, "")
 	fails("identity: "+csr+": the certificate signing request is for "+web+", not for "+other, anchors, token, other, "")
-	fails("no TLS server name goes with the identity "+spiffe, anchors, token, spiffe, "")
+	fails("identity "+spiffe, anchors, token, spiffe, "")
 
 	kept, err := os.ReadFile(csr)
 	require.NoError(t, err)
@@ -106,10 +106,10 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 
 func TestGenerateSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
-	require.ErrorContains(t, Generate(filepath.Join(dir, "none"), web), "the directory for the key must be there")
+	require.ErrorContains(t, Generate(filepath.Join(dir, "none"), web), "the directory for the key must exist")
 	require.ErrorContains(t, Generate(dir, "a b"), "is neither DNS-like")
 	require.NoError(t, Generate(dir, web))
-	require.ErrorContains(t, Generate(filepath.Join(dir, "key.p8"), web), "is no directory")
+	require.ErrorContains(t, Generate(filepath.Join(dir, "key.p8"), web), "must be a directory")
 	require.NoError(t, os.Chmod(filepath.Join(dir, "key.p8"), 0o644))
 	require.NoError(t, Generate(dir, web))
 	info, err := os.Stat(filepath.Join(dir, "key.p8"))
@@ -125,14 +125,14 @@ func TestGenerateSaysWhatIsWrong(t *testing.T) {
 func TestNewSaysAllThatIsWrong(t *testing.T) {
 	_, err := New(Config{Name: "spiffe://x/", MinRefresh: time.Hour, MaxRefresh: time.Minute})
 	for _, says := range []string{
-		"no TLS server name goes with", "there is no Key", "there is no Token", "the latest refresh, 1m0s, is before the soonest, 1h0m0s",
-		"trust anchors: there is no certificate in PEM",
+		"is a URI and needs a TLS server name", "Key is nil", "Token is nil", "MaxRefresh 1m0s must not be less than MinRefresh 1h0m0s",
+		"trust anchors: no PEM certificate found",
 	} {
 		require.ErrorContains(t, err, says)
 	}
 	_, err = New(Config{Name: web, Timeout: -1, ServerName: "10.0.0.1"})
-	require.ErrorContains(t, err, "a time is less than 0")
-	require.ErrorContains(t, err, `the TLS server name "10.0.0.1" is no DNS name`)
+	require.ErrorContains(t, err, "MinRefresh and Timeout must not be negative")
+	require.ErrorContains(t, err, `TLS server name "10.0.0.1" must be a DNS name`)
 }
 
 func TestParseRoots(t *testing.T) {
@@ -145,11 +145,11 @@ func TestParseRoots(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for data, says := range map[string]string{
-		"":     "there is no certificate in PEM",
-		"text": "there is no certificate in PEM",
+		"":     "no PEM certificate found",
+		"text": "no PEM certificate found",
 		both + string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY"})):              "block 3 is a PRIVATE KEY, not a CERTIFICATE",
 		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte("x")})): "certificate 1: x509: ",
-		both[:len(both)-40]: "of 2 blocks of PEM 1 cannot be read",
+		both[:len(both)-40]: "1 of 2 PEM blocks are invalid",
 	} {
 		_, err := parseRoots([]byte(data))
 		require.ErrorContains(t, err, says, data)

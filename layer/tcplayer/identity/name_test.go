@@ -155,7 +155,7 @@ func TestIdentitiesAsLinkerd(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
-	assert.Equal(t, "nobody", list(nil))
+	assert.Equal(t, "none", list(nil))
 	assert.Equal(t, "a, b", list([]string{"a", "b"}))
 	assert.Equal(t, "a, b, c, d and 2 more", list([]string{"a", "b", "c", "d", "e", "f"}))
 }

@@ -15,14 +15,14 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// The files of a directory made by [Generate].
+// The files of [Generate].
 const (
 	keyFile = "key.p8"  // private key: PKCS#8, DER
 	csrFile = "csr.der" // certificate signing request, DER
 )
 
-// Request makes a key, ECDSA P-256, and the request for a certificate of it for
-// name, DER: what [Config] has as Key and CSR.
+// Request makes an ECDSA P-256 key and a certificate signing request (DER) for
+// name: the Key and CSR of a [Config].
 func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	if err := caller.Check(name); err != nil {
 		return nil, nil, fmt.Errorf("identity: %w", err)
@@ -46,17 +46,16 @@ func Request(name string) (key crypto.Signer, csr []byte, err error) {
 	return private, csr, nil
 }
 
-// Generate writes key.p8 and csr.der for name into dir, for [Load], as linkerd's
-// proxy-identity does: before the proxy starts, into a directory that is there
-// already and is best one in memory. Only the owner may read them. Files that
-// are there are replaced.
+// Generate writes key.p8 and csr.der for name into dir, for [Load], as
+// linkerd's proxy-identity does. dir must exist and should be in memory. Only
+// the owner can read the files. Existing files are replaced.
 func Generate(dir, name string) error {
 	info, err := os.Stat(dir)
 	switch {
 	case err != nil:
-		return fmt.Errorf("identity: the directory for the key must be there: %w", err)
+		return fmt.Errorf("identity: the directory for the key must exist: %w", err)
 	case !info.IsDir():
-		return fmt.Errorf("identity: %s is no directory", dir)
+		return fmt.Errorf("identity: %s must be a directory", dir)
 	}
 	key, csr, err := Request(name)
 	if err != nil {
@@ -66,17 +65,16 @@ func Generate(dir, name string) error {
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)
 	}
-	// A key without its request, should the second fail, is found out by Load.
+	// If the second write fails, Load rejects the pair.
 	return errors.Join(replace(filepath.Join(dir, keyFile), der), replace(filepath.Join(dir, csrFile), csr))
 }
 
-// replace leaves nothing of a file that was there, such as who could read it.
+// replace removes an existing file with its permissions, and writes a new one.
 func replace(path string, data []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("identity: %w", err)
 	}
-	// It must be new: what somebody else put there meanwhile, a link say, is
-	// neither followed nor written to.
+	// O_EXCL rejects a file or link that another process made meanwhile.
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // the caller names it
 	if err != nil {
 		return fmt.Errorf("identity: %w", err)

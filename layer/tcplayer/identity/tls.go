@@ -12,19 +12,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ErrPeerIdentity says of a peer that it did not prove to be who it should be. Nothing
-// was sent to it.
+// ErrPeerIdentity reports a peer that did not prove the expected identity. No
+// application data was sent to it.
 var ErrPeerIdentity = errors.New("peer not verified")
 
-// Server returns how to be a server with this identity: TLS 1.3, the certificate
-// of the moment, and clients that may show one of theirs, which must hold then;
-// see [PeerIdentity]. While there is no certificate, or it has expired, handshakes fail.
-// It answers to any server name: tcplayer.DetectTLS says which are for us, and
-// ServerName which one that is.
+// Server returns a config for servers with this identity: TLS 1.3, with
+// optional and verified client certificates; see [PeerIdentity]. Without a
+// valid certificate each handshake fails. It accepts any server name, because
+// tcplayer.DetectTLS checks it.
 //
-// alpn are the protocols that it agrees to; a client that offers others only is
-// turned away. With none, the server takes no notice of what is offered, as
-// linkerd's proxy does but on its direct port.
+// alpn are the accepted protocols. The handshake fails if the client offers
+// only others. Without alpn, ALPN is ignored, as in linkerd's proxy.
 func (i *Identity) Server(alpn ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
@@ -36,26 +34,26 @@ func (i *Identity) Server(alpn ...string) *tls.Config {
 	}
 }
 
-// Client returns how to connect to a server that answers to serverName and must
-// prove to be peer, a DNS-like name or a URI: TLS 1.3, with our certificate, if
-// the server asks for one. A serverName of "" stands for peer, if that is
-// DNS-like.
+// Client returns a config for connections to the server serverName, which must
+// prove the identity peer, a DNS-like name or a URI. It uses TLS 1.3 and sends
+// the certificate of this identity if the server asks for it. An empty
+// serverName means peer, if that is DNS-like.
 //
-// The handshake fails with a [layer.Error] that matches [ErrPeerIdentity] and names who
-// was expected and who was there, if the server has no certificate for peer
-// that holds; and with one that says so if the server asks for ours, and we have
-// none, or had.
+// If the server does not prove peer, the handshake fails with a [layer.Error]
+// that matches [ErrPeerIdentity] and names the expected and the actual
+// identity. It also fails if the server asks for a certificate and this
+// identity has no valid one.
 //
-// alpn are the protocols to offer. Copies may be made of the tls.Config, such as
-// those that tcplayer.WithTLS and gRPC's credentials make; its VerifyConnection must
-// stay, for that is what verifies. [PeerIdentity] knows nothing of the connection.
+// alpn are the offered protocols. The config may be cloned, but its
+// VerifyConnection must stay, because it verifies the peer. [PeerIdentity] does
+// not work for these connections.
 func (i *Identity) Client(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, i.present, alpn)
 }
 
-// Bootstrap is a [Identity.Client] that goes on without a certificate where we
-// have none: for what is asked before there is one, or to get one again after it
-// has expired, such as the CA itself. The server proves its name all the same.
+// Bootstrap is [Identity.Client] for a connection that also works without a
+// valid certificate, such as the one to the CA. The server must still prove its
+// identity.
 func (i *Identity) Bootstrap(serverName, peer string, alpn ...string) *tls.Config {
 	return i.client(serverName, peer, func() (*tls.Certificate, error) {
 		if cert, err := i.present(); err == nil {
@@ -74,23 +72,23 @@ func (i *Identity) client(serverName, peer string, own func() (*tls.Certificate,
 		ServerName:           serverName,
 		NextProtos:           alpn,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return own() },
-		// crypto/tls would compare names with serverName, which is not who is
-		// expected, and it knows no URIs. VerifyConnection does all of it.
+		// VerifyConnection verifies the chain and the identity, because
+		// crypto/tls would compare serverName, and it does not support URIs.
 		InsecureSkipVerify: true, //nolint:gosec // verified below
 		VerifyConnection:   func(s tls.ConnectionState) error { return i.verifyPeer(peer, s.PeerCertificates) },
 	}
 }
 
-// verifyPeer returns why a chain of certificates does not prove to be peer.
+// verifyPeer returns an error if chain does not prove peer.
 func (i *Identity) verifyPeer(peer string, chain []*x509.Certificate) error {
 	refused := func(seen string, err error) error {
 		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: fmt.Sprintf("expected %s, seen %s", peer, seen), Err: err}
 	}
 	if peer == "" {
-		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: "it was not said who is expected"}
+		return &layer.Error{Layer: "identity", Kind: ErrPeerIdentity, Reason: "the expected identity is empty"}
 	}
 	if len(chain) == 0 {
-		return refused("nobody", errors.New("no certificate"))
+		return refused("none", errors.New("no certificate"))
 	}
 	names := caller.Names(chain[0].Extensions)
 	if _, err := verify(chain, i.roots, x509.ExtKeyUsageServerAuth); err != nil {
@@ -111,26 +109,26 @@ func same(a, b string) bool {
 	return a == b || !caller.IsURI(a) && !caller.IsURI(b) && strings.EqualFold(a, b)
 }
 
-// list is names for people. A stranger chose them, and how many there are.
+// list formats names for a message. It limits their number, because the peer
+// chooses them.
 func list(names []string) string {
 	const most = 4
 	switch more := len(names) - most; {
 	case len(names) == 0:
-		return "nobody"
+		return "none"
 	case more > 0:
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), more)
 	}
 	return strings.Join(names, ", ")
 }
 
-// PeerIdentity returns who the client of a connection to a [Identity.Server] proved to
-// be; not ok if it showed no certificate. Of a certificate with several names
-// that is the first, DNS-like or URI, in the certificate's own order, as in
-// linkerd's proxy; what is neither is passed over. A DNS-like name may come in
-// any case.
+// PeerIdentity returns the identity that the client of an [Identity.Server]
+// connection proved. ok is false without a client certificate. Of several names
+// it is the first DNS-like name or URI, as in linkerd's proxy. A DNS-like name
+// can have upper-case letters.
 //
-// Give it what tcplayer.TLSState returns of a net.Conn, the TLS of an
-// http.Request, or the State of gRPC's credentials.TLSInfo.
+// state comes from tcplayer.TLSState, from the TLS of an http.Request, or from
+// the State of gRPC's credentials.TLSInfo.
 func PeerIdentity(state tls.ConnectionState) (name string, ok bool) {
 	name = caller.Client(&state)
 	return name, name != ""

@@ -161,7 +161,7 @@ func TestWithoutACertificate(t *testing.T) {
 		_, err = says(t, theirs, i.Bootstrap(other, web), "hello")
 		require.ErrorIs(t, err, ErrPeerIdentity, "the server must prove its name all the same")
 	}
-	check("there is no certificate yet")
+	check("no certificate yet")
 	i.use(&certificate{a.pair(web, time.Hour), time.Now().Add(time.Hour)})
 	got, err := says(t, own, peer.Client("", web), "hello")
 	require.NoError(t, err)
@@ -196,10 +196,10 @@ func TestStatic(t *testing.T) {
 	a, stranger := newAuthority(t), newAuthority(t)
 	good := a.pair(web, time.Hour)
 	for want, try := range map[string]func() (*Identity, error){
-		"a certificate, its key and roots are needed": func() (*Identity, error) { return Static(good, nil) },
-		"key and roots are needed":                    func() (*Identity, error) { return Static(tls.Certificate{}, a.pool()) },
-		"signed by unknown authority":                 func() (*Identity, error) { return Static(good, stranger.pool()) },
-		"certificate has expired":                     func() (*Identity, error) { return Static(a.pair(web, -time.Second), a.pool()) },
+		"Static needs a certificate, its key and roots": func() (*Identity, error) { return Static(good, nil) },
+		"its key and roots":                             func() (*Identity, error) { return Static(tls.Certificate{}, a.pool()) },
+		"signed by unknown authority":                   func() (*Identity, error) { return Static(good, stranger.pool()) },
+		"certificate has expired":                       func() (*Identity, error) { return Static(a.pair(web, -time.Second), a.pool()) },
 		"must be DER": func() (*Identity, error) {
 			return Static(tls.Certificate{Certificate: [][]byte{{1}}, PrivateKey: good.PrivateKey}, a.pool())
 		},
