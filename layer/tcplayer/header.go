@@ -154,7 +154,7 @@ type TransportServers struct {
 }
 
 // DetectTransport returns a [Server] that reads the [TransportHeader] of each
-// connection whose TLS negotiated [TransportProtocol]; see [DetectTLS]. It
+// connection if its TLS negotiated [TransportProtocol]; see [DetectTLS]. It
 // passes the rest of the connection to Header, which gets the header from
 // [TransportHeaderFromContext]. If the header has no name, the port of
 // LocalAddr and [OriginalDst] becomes the port of the header, so that [Forward]

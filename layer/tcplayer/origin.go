@@ -54,7 +54,7 @@ var ErrLoop = errors.New("loop")
 // connection with from, and passes it to next. LocalAddr, [OriginalDst] and the
 // Server of a [Request] from [Forward] then have that address.
 //
-// A connection whose destination is this listener goes to direct, or is reset
+// A connection to this listener goes to direct, or is reset
 // if direct is nil, because forwarding it would loop. It has the port of the
 // listener and an address of this machine.
 //

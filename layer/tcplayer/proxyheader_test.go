@@ -67,7 +67,7 @@ func TestParseProxyHeader(t *testing.T) {
 		"PROXY TCP4  1.2.3.4 1.2.3.4 1 2\r\n":        "unknown line of version 1",
 		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2 \r\n":        "unknown line of version 1",
 		"PROXY TCP4 1.2.3.4 1.2.3.4 1 2\n":           "must end with CR LF",
-		"PROXY " + strings.Repeat("x", 100) + "\r\n": "ends with CR LF within 107 bytes",
+		"PROXY " + strings.Repeat("x", 100) + "\r\n": "must end with CR LF within 107 bytes",
 		"PROXY TCP4 1.2.3.4 1.2.3.4 1 65536\r\n":     "65536 must be a port",
 		"PROXY TCP4 1.2.3.4 1.2.3.4 +1 2\r\n":        "+1 must be a port",
 		"PROXY TCP4 1.2.3.4 1.2.3.4 01 2\r\n":        "01 must be a port",
@@ -80,7 +80,7 @@ func TestParseProxyHeader(t *testing.T) {
 		v2(0x21, 0x12, four2):                        "address family and transport 0x12",
 		v2(0x21, 0x11, four2[1:]):                    "11 bytes are too few for two addresses",
 		v2(0x21, 0x21, six2[1:]):                     "35 bytes are too few for two addresses",
-		v2(0x21, 0x21, strings.Repeat("x", 4081)):    "a header of 4097 bytes, more than 4096",
+		v2(0x21, 0x21, strings.Repeat("x", 4081)):    "header has 4097 bytes, limit 4096",
 	} {
 		_, err := parseProxyHeader([]byte(header))
 		require.ErrorContains(t, err, says, "%q", header)

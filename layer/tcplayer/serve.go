@@ -214,7 +214,7 @@ func WithShutdownTimeout(d time.Duration) ServeOption {
 // WithLogger sets the logger of Serve. It logs a failed Accept and a panic of
 // svc at Error, a temporary error of Accept and an unready svc at Warn, and
 // rejected or failed connections at Debug. A repeated message is limited to ten
-// in ten seconds and a count. The default, and nil, is no log.
+// in ten seconds and a count. The default is nil: Serve does not log.
 func WithLogger(l *slog.Logger) ServeOption {
 	return serveOption(func(s *server) { s.log = l })
 }
