@@ -56,16 +56,16 @@ type Editor[Req, Rsp any] interface {
 	// may be changed in place.
 	EditResponse(rsp Rsp, c HeaderMutation) Rsp
 
-	// Reply makes a response to req that nobody was asked for. The body of req
-	// is not read. It is closed if the protocol has that done by who answers.
+	// Reply makes a response to req without a service. The body of req is not
+	// read. It is closed if the protocol requires the responder to close it.
 	NewResponse(req Req, a DirectResponse) Rsp
 
-	// Fork returns req with a body that keeps up to limit bytes of what is read
-	// of it, and calls whole once, on the goroutine of whoever reads: with a
-	// copy of the request when its body was read to the end, or false when
-	// there will be none, because it is larger than limit, or was not read to
-	// its end. The copy has a context of its own that never ends. A request
-	// without a body is copied at once. Nothing waits, or is read, for the copy.
+	// Fork returns req with a body that keeps up to limit bytes of the bytes
+	// read. It calls whole once, on the goroutine of the reader: with a copy of
+	// the request if the body was read to its end, or with false if it was
+	// larger than limit or not read to its end. The copy has its own context,
+	// which never ends. A request without a body is copied at once. Fork reads
+	// nothing itself.
 	TeeRequest(req Req, limit int64, whole func(copied Req, ok bool)) Req
 }
 
@@ -102,10 +102,10 @@ func (c HeaderMutation) Validate() error {
 	return errors.Join(problems...)
 }
 
-// Valid returns c without the pieces that no message can have, and an error
-// for each of those: a name that is no token, a value with a line break or
-// another control character, a field of the connection, a Host that is added,
-// removed, or no host with an optional port. C stays as it is.
+// Valid returns c without the invalid parts, and an error for each: a name that
+// is not a token, a value with a line break or another control character, a
+// field of the connection, a Host that is added, removed, or not a host with an
+// optional port. It does not change c.
 func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 	left := func(op string, f HeaderField) bool {
 		err := f.validate(op == "set")
@@ -124,8 +124,8 @@ func (c HeaderMutation) Valid() (valid HeaderMutation, problems []error) {
 	return valid, problems
 }
 
-// connectionFields belong to a connection, or frame a message: whoever sends it
-// writes them.
+// connectionFields returns the fields that belong to a connection or frame a
+// message. The sender of a message writes them.
 func connectionFields() []string {
 	return []string{
 		"connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",

@@ -13,16 +13,17 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// AdaptivePolicy bounds what [AdaptiveLimit] finds. The zero value of a field
-// stands for its default.
+// AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their
+// defaults.
 type AdaptivePolicy struct {
 	Min     int // the limit is never below; 1 to Max; default 1
 	Max     int // nor above; at least Min; default 1000
 	Initial int // what it starts with, Min to Max; default 20, or the nearest to that
 
-	// Tolerance is how many times the latency without a queue may become
-	// before the limit shrinks: 1.1 to 2; default 1.5. More keeps a server
-	// busier whose latency varies, and lets a longer queue stand in it.
+	// Tolerance is the factor by which the latency may exceed the latency
+	// without a queue before the limit shrinks: 1.1 to 2, default 1.5. A higher
+	// value keeps a server with varying latency busier, and allows a longer
+	// queue in it.
 	Tolerance float64
 
 	// Window is the least time between two changes of the limit: 1 ms to 1
@@ -54,7 +55,7 @@ func (p AdaptivePolicy) Validate() error {
 	return nil
 }
 
-// filled puts defaults in place of what is 0.
+// filled returns p with defaults in place of zero fields.
 func (p AdaptivePolicy) filled() AdaptivePolicy {
 	def := DefaultAdaptivePolicy()
 	if p.Min == 0 {
@@ -75,63 +76,30 @@ func (p AdaptivePolicy) filled() AdaptivePolicy {
 	return p
 }
 
-// AdaptiveLimit is a [Limit] that finds its size by itself: as many requests in
-// flight as keep inner busy without a long queue in it.
+// AdaptiveLimit is a [Limit] that finds its size from the latency of inner: as
+// many requests in flight as keep inner busy without a long queue in it. The
+// formula is that of Gradient2 of Netflix's concurrency-limits with the
+// headroom of Envoy's adaptive concurrency filter, see adaptiveControl in the
+// source. The file testdata/adaptive.txt has the figures of a simulation.
 //
-// Time is cut into windows: at least Window long, and of as many responses as
-// were in flight (20 at the least), so that each shows the effect of the one
-// before. latency is the geometric mean, over the successful responses whose
-// request began in the window, of the time to their head; dropped is the share
-// of requests that inner did not cope with. At the end of each the limit L is
+// Admission: exact under concurrency. No request is admitted while the limit is
+// exceeded. Ready waits for a free slot, then for inner.
 //
-//	gradient = min(1, Tolerance · base / latency)
-//	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
+// Cancellation: a request whose context has ended is rejected. A request in
+// flight keeps its slot until it ends, and its latency does not count.
 //
-// within Min and Max. It stays as it is while no more than half of it is used,
-// but for dropped, and does not grow while more than 1 % are dropped. base is
-// the latency without a queue. This is Gradient2 of Netflix's
-// concurrency-limits (the tolerance, the bound of 1/2), with the headroom √L
-// of Envoy's adaptive concurrency filter, less where L is below 16 and √L would
-// be a large part of it. The mean is geometric because the gradient is a ratio,
-// and because one answer that takes ten times as long then moves a window of
-// fifty by 5 % and not by 18 %.
+// Body: a slot is held until the response ends, see [WithCompletion]. The
+// latency is that of the headers. End the slots of long streams at the headers
+// with [AtReturn].
 //
-// Gradient2 averages base over time, and in a lasting overload that average
-// becomes the latency of the queue. Envoy measures it with next to no traffic.
-// Here, every 50 windows, when the limit is first used, and when it has fallen
-// to 0.6 of its height, one short window is a probe: the limit is
-// (L - min(√L, L/4)) / 2. L less its headroom is Tolerance times what inner can
-// do at once, so half of it meets no queue, yet keeps inner three quarters
-// busy. Where the latency then falls just as the limit did, it is still that
-// of a queue: the next probe is half as large, and L at most twice this one.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. Responses of class
+// [Throttled] and errors that match [context.DeadlineExceeded], unless the
+// caller canceled, lower the limit. Other failures do not change it.
 //
-// The file testdata/adaptive.txt has the figures of a simulation: goodput is
-// above 90 % of the capacity and the p99 within five times that of an idle
-// server, at twice and five times the load that it can serve, after half of it
-// is gone or back, and on slow ramps.
+// Cost: two clock readings, a logarithm and a few atomic operations; no
+// allocation. A probe sets a timer.
 //
-// Admission: exact under any number of callers. While a limit that has shrunk
-// is exceeded nobody is admitted. Ready waits for a free slot, then for inner.
-//
-// Cancellation: a request whose context is done is refused; one in flight
-// keeps its slot until it ended, and says nothing of inner's latency.
-//
-// Body: a slot is held until the response ended, see [WithCompletion]; the latency is
-// that to its head. What becomes of the body says nothing. Where many bodies
-// are open for long, such as event streams, end the slots at the head with
-// [AtReturn]: a probe that waits for them is given up after some latencies.
-//
-// Errors: a refusal is an [Error] of kind [ErrNotReady]. What the [Classifier]
-// takes for [Throttled], and an error that matches
-// [context.DeadlineExceeded] (unless the caller cancelled), count as dropped;
-// any other failure, and whatever is [Ignorable], says nothing.
-//
-// Cost: two clock readings, a logarithm and a few atomic operations, no
-// allocation. Only the response that ends a window, a few times a second, does
-// more; a probe sets a timer. A refusal costs no allocation.
-//
-// A policy that is not valid is made so: what is out of range is moved to the
-// end of the range that is nearest. See [AdaptivePolicy.Validate].
+// An invalid policy panics, see [AdaptivePolicy.Validate].
 func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -199,7 +167,7 @@ func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, e
 	return rsp, nil
 }
 
-// learn takes what the head of a response tells of inner's load.
+// learn records a latency or an overload.
 func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration, out Outcome[Rsp]) {
 	var ended bool
 	switch class := l.judge(ctx, out); {
@@ -214,7 +182,7 @@ func (l *adaptiveLimit[Req, Rsp]) learn(ctx context.Context, began time.Duration
 	}
 }
 
-// watchProbe sees to it that a probe ends, even if nobody calls meanwhile.
+// watchProbe starts a timer that ends a probe without responses.
 func (l *adaptiveLimit[Req, Rsp]) watchProbe() {
 	began, after := l.gate.probe()
 	if after == 0 {
@@ -262,23 +230,22 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// adaptiveGate is the accounting of an AdaptiveLimit: who is in flight, and
-// what the window saw. Times are counted from when the gate was made. Taking a
-// slot, sampling and giving it back use no lock; the one that happens to end a
-// window takes the step.
+// adaptiveGate counts the requests in flight and the samples of the current
+// window. Times count from the creation of the gate. Only the request that ends
+// a window uses the lock.
 type adaptiveGate struct {
 	limit atomic.Int64
 	began atomic.Int64 // when the window began, in nanoseconds
 	least atomic.Int64 // how long it is at least; a probe is as short as can be
 
-	_ [64]byte // what is written all the time keeps away from what is read
+	_ [64]byte // separates fields that are written for each request
 
 	inFlight atomic.Int64
 	peak     atomic.Int64  // in flight, at an admission in this window
 	samples  atomic.Uint64 // adaptiveSample summed up
 	dropped  atomic.Int64
 
-	mu      sync.Mutex // whoever ends a window
+	mu      sync.Mutex // held while a window ends
 	control adaptiveControl
 	looks   int   // at the probe, by giveUp
 	left    int64 // what there was to do then
@@ -335,9 +302,9 @@ func adaptiveSum(samples uint64) (n int64, mean float64) {
 	return n, float64(samples&(1<<adaptiveCount-1)) / adaptiveUnit / float64(max(n, 1))
 }
 
-// sample takes the latency of a response whose request began in this window:
-// what began before it saw another limit. It reports whether that ended the
-// window.
+// sample records the latency of a response if its request began in this window,
+// because an earlier request had another limit. It reports whether the window
+// ended.
 func (g *adaptiveGate) sample(began, now time.Duration) bool {
 	if int64(began) < g.began.Load() {
 		return false
@@ -361,8 +328,7 @@ func (g *adaptiveGate) endWindow(samples uint64, now time.Duration) bool {
 	if !g.enough(g.samples.Load(), now) { // another was quicker
 		return false
 	}
-	// Whoever is between its look at began and its sample is counted in the
-	// next window.
+	// A concurrent sample may be counted in the next window.
 	w := g.nextWindow(now)
 	g.limit.Store(g.control.step(w))
 	if g.control.probing {
@@ -381,8 +347,8 @@ func (g *adaptiveGate) nextWindow(now time.Duration) adaptiveWindow {
 	return w
 }
 
-// probe returns when the present probe began, and when to look whether to give
-// it up; after is 0 if there is none.
+// probe returns the beginning of the current probe and the time after which it
+// is checked. after is 0 without a probe.
 func (g *adaptiveGate) probe() (began, after time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -392,7 +358,7 @@ func (g *adaptiveGate) probe() (began, after time.Duration) {
 	return time.Duration(g.began.Load()), time.Duration(g.control.patience())
 }
 
-// adaptiveLooks is after how many times its patience a probe is given up.
+// adaptiveLooks limits the checks of a probe.
 const adaptiveLooks = 8
 
 // giveUp ends the probe that began then, if it does not get on: slots that are
@@ -424,8 +390,8 @@ func (g *adaptiveGate) enough(samples uint64, now time.Duration) bool {
 	return int64(now)-g.began.Load() >= g.least.Load()
 }
 
-// found returns the latency without a queue, as far as it is known, and
-// whether the limit is lower just now to find it.
+// found returns the latency without a queue, 0 if unknown, and whether a probe
+// is running.
 func (g *adaptiveGate) found() (base time.Duration, probing bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,8 +2,26 @@ package layer
 
 import "math"
 
-// adaptiveControl finds the limit: arithmetic alone, one step for each window.
-// See AdaptiveLimit for the formula. It is not safe for concurrent use.
+// adaptiveControl computes the limit, one step for each window. It is not safe
+// for concurrent use.
+//
+// A window lasts at least Window and as many responses as were in flight, at
+// least 20. latency is the geometric mean of its latencies, because the
+// gradient is a ratio. dropped is the share of overloaded requests. After each
+// window the limit L becomes
+//
+//	gradient = min(1, Tolerance · base / latency)
+//	L        = L · max(1/2, gradient · (1 - dropped)) + min(√L, L/4)
+//
+// within Min and Max. L does not grow while half of it is unused or more than 1
+// % are dropped. base is the latency without a queue.
+//
+// Every 50 windows, when the limit is first used, and when it has fallen to 0.6
+// of its maximum, one short window is a probe with the limit (L - min(√L, L/4))
+// / 2. L without its headroom is Tolerance times the capacity of inner, so half
+// of it meets no queue. If the latency falls in proportion to the limit, there
+// still is a queue: the next probe is half as large, and L at most twice this
+// one.
 type adaptiveControl struct {
 	policy AdaptivePolicy
 
@@ -16,7 +34,7 @@ type adaptiveControl struct {
 
 	probing bool
 	sure    bool    // loaded is from a probe
-	before  float64 // what was enforced when loaded was measured
+	before  float64 // the limit when loaded was measured
 	since   int     // windows after the last probe; -1: there has been none
 	mark    float64 // the highest limit since then
 }
@@ -95,7 +113,7 @@ func (c *adaptiveControl) follow(latency float64, used bool) {
 	case over < 0:
 		c.base += over / 4
 	case !used:
-		// Whatever queue there is, it is not for want of a lower limit.
+		// The queue does not come from the limit.
 		c.base += over / 16
 	case c.enforced <= float64(c.policy.Min):
 		// There is nothing lower to probe with.

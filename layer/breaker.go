@@ -152,9 +152,8 @@ type breaker[Req, Rsp any] struct {
 	spare atomic.Pointer[breakerAnswer[Req, Rsp]]
 }
 
-// breakerGauge is the part that a breaker has in the gauge Tripped. Nobody says
-// when a breaker is no longer used: its endpoint is just not there any more. So
-// what it has added is taken back when it is collected.
+// breakerGauge is the part of a breaker in the gauge BreakerOpen. The part is
+// removed when the breaker is collected, because no method ends a breaker.
 type breakerGauge struct {
 	to metrics.Gauge
 	n  atomic.Int64
@@ -196,7 +195,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 			return b.refuse(p, context.Cause(ctx))
 		}
 		until, stop := p.untilProbe(ctx)
-		// What it returns is looked at above: capacity goes before ctx.
+		// The loop evaluates the result, because capacity goes before ctx.
 		_ = b.changed.Wait(until, func() bool { return b.now.Load() != p || p.admits() })
 		stop()
 	}
@@ -385,15 +384,15 @@ func (b *breaker[Req, Rsp]) answer() *breakerAnswer[Req, Rsp] {
 type breakerAnswer[Req, Rsp any] struct {
 	breaker *breaker[Req, Rsp]
 	period  *breakerPeriod
-	ctx     context.Context //nolint:containedctx // the request's: it tells a caller who left from inner that failed
+	ctx     context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
 	rsp     Rsp
 	state   atomic.Int32
 }
 
 const (
 	breakerPending  = iota
-	breakerSettling // by whoever came first
-	breakerSettled  // nobody looks at it any more
+	breakerSettling // by the first of Head and End
+	breakerSettled  // free for reuse
 )
 
 func (a *breakerAnswer[Req, Rsp]) Data(int) {}

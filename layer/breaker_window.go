@@ -58,9 +58,8 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	for {
 		old := bucket.Load()
 		of, good, bad := breakerUnpack(old)
-		// One that comes a whole window late counts in the newer turn, rather
-		// than wiping it out. What is further off is old, from before the turns
-		// ran over.
+		// An outcome that is one window late counts in the newer turn. A larger
+		// difference is an outcome from before an overflow of the turns.
 		if (of-short)&breakerTurnMask > breakerLate {
 			of, good, bad = short, 0, 0
 		}
@@ -78,7 +77,7 @@ func (w *breakerWindow) add(now time.Time, success bool) {
 	}
 }
 
-// sum returns what was counted in the window that ends now.
+// sum returns the counts of the window that ends now.
 func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 	turn := w.turn(now)
 	for back := range min(turn+1, breakerBuckets) {
@@ -138,7 +137,7 @@ func (p *breakerPeriod) admits() bool {
 	return p.hasRoom() || p.mode == gateShut && !time.Now().Before(p.trip.probe)
 }
 
-// untilProbe ends the wait of one who waits for p to pass.
+// untilProbe returns a context that ends when p may pass.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.mode == gateShut {
 		return context.WithDeadline(ctx, p.trip.probe)
@@ -167,8 +166,8 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 		case p.mode != gateShut || !p.admits():
 			return nil, b.refuse(p, nil)
 		}
-		// Of all who see that the wait is over, one begins the period in
-		// which the probe is sent; all of them look again.
+		// One of the requests that see the end of the wait begins the period of
+		// the probe.
 		b.now.CompareAndSwap(p, p.trip.probing())
 		p = b.now.Load()
 	}

@@ -49,7 +49,7 @@ type budgetBucket struct{ paidIn, withdrawn uint64 }
 // NewBudget returns a budget that allows ratio retries for each request of the
 // last ttl, and perSecond retries per second in addition. 0 is the default: 10
 // s, 0.2, 10. ttl is limited to 1 s to 1 min, ratio to 10 and perSecond to 1
-// 000 000. A negative ratio or perSecond is none.
+// 000 000. A negative ratio or perSecond counts as 0.
 func NewBudget(ttl time.Duration, ratio float64, perSecond int) *Budget {
 	if ttl <= 0 {
 		ttl = 10 * time.Second

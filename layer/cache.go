@@ -56,12 +56,12 @@ type Cache[K comparable, Req, Rsp any] struct {
 
 // CachePolicy is what a [Cache] keeps, and for how long.
 type CachePolicy struct {
-	// Idle is how long a service that nobody uses is kept; it may take an
-	// eighth longer. 0 is a minute.
+	// IdleTimeout is the time for which an unused service is kept; it may take
+	// an eighth longer. 0 is a minute.
 	IdleTimeout time.Duration
 
-	// Capacity is the most keys at a time. 0 is 10 000. What is in use is never
-	// dropped to make room, nor is what is not idle yet.
+	// Capacity limits the keys: default 10 000. A service that is in use or not
+	// yet idle is never dropped to make room.
 	Capacity int
 }
 
@@ -82,15 +82,13 @@ func (p CachePolicy) filled() CachePolicy {
 	return p
 }
 
-// NewCache returns a cache of what mk makes. mk should return at once, like
-// every [MakeService]; while it runs for one key, callers of that key wait for it as
-// long as their context allows, and other keys are not concerned. Where it
-// returns nil, there is no service for the key: requests fail with an error of
-// kind [ErrNoRoute], and each asks again.
+// NewCache returns a cache of services made by mk. Like every [MakeService], mk
+// should return at once: callers of the same key wait for it, callers of other
+// keys do not. If mk returns nil, the request fails with kind [ErrNoRoute], and
+// the next request calls mk again.
 //
-// The context given to mk ends when the entry was dropped and nothing of it is
-// open any more, or when ctx ends. After that all calls are refused with an
-// error that matches [ErrClosed].
+// The context given to mk ends when the entry was dropped and its last response
+// ended, or when ctx ends. After that all calls are rejected with [ErrClosed].
 func NewCache[K comparable, Req, Rsp any](
 	ctx context.Context, mk func(ctx context.Context, key K) Service[Req, Rsp], p CachePolicy, opts ...Option[Rsp],
 ) *Cache[K, Req, Rsp] {
@@ -190,7 +188,7 @@ func (c *Cache[K, Req, Rsp]) build(
 	}
 	e.Begin()
 	made := false
-	defer func() { // after a panic of mk too: those who wait try for themselves
+	defer func() { // the waiting callers make the service themselves after a panic of mk
 		if !s.settle(key, e, made) {
 			c.release(1)
 			cancel()
@@ -238,8 +236,8 @@ func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
 	}
 }
 
-// refuseClosed takes what closed the service of a key for what it is to those
-// above: another one will be made.
+// refuseClosed rejects a request for a closed service. It does not match
+// ErrClosed, because the cache makes another service.
 func (c *Cache[K, Req, Rsp]) refuseClosed(key K, err error) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
@@ -338,10 +336,9 @@ func (h *cacheHandle[K, Req, Rsp]) Describe() Node {
 	return n
 }
 
-// Pin keeps the service of key, which is made if there is none, until ctx ends,
-// as if a request were open all the while: for who knows that there will be more
-// requests than those that are. A service that was dropped because it refused
-// with [ErrClosed] is not held any more. The error is that of a Call.
+// Pin keeps the service of key until ctx ends, as an open request would. It
+// makes the service if necessary. A service that was dropped because it
+// returned [ErrClosed] is not kept. The error is that of a Call.
 func (c *Cache[K, Req, Rsp]) Pin(ctx context.Context, key K) error {
 	if ctx.Err() != nil {
 		return c.refuseGone(ctx, key)

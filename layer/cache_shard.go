@@ -49,8 +49,8 @@ func (s *cacheShard[K, Req, Rsp]) claim(c *Cache[K, Req, Rsp], key K) (making ch
 	return making, true, nil
 }
 
-// settle ends the making of key's entry, and keeps it if keep is true and the
-// cache goes on. It reports whether it is kept.
+// settle ends the creation of key's entry, and keeps the entry if keep is true
+// and the cache has not ended. It reports whether the entry is kept.
 func (s *cacheShard[K, Req, Rsp]) settle(key K, e *cacheEntry[K, Req, Rsp], keep bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,9 +77,9 @@ func (s *cacheShard[K, Req, Rsp]) drop(over []*cacheEntry[K, Req, Rsp]) {
 	s.made.Store(&without)
 }
 
-// end retires everything for good, and returns how many entries that were.
+// end retires all entries and returns their number.
 func (s *cacheShard[K, Req, Rsp]) end() int {
-	s.mu.Lock() // what is settled after this sees that the cache has ended
+	s.mu.Lock() // a later settle sees that the cache has ended
 	over := slices.Collect(maps.Values(s.all()))
 	s.mu.Unlock()
 	for _, e := range over {
@@ -93,7 +93,7 @@ func (s *cacheShard[K, Req, Rsp]) end() int {
 type cacheEntry[K comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	handle *cacheHandle[K, Req, Rsp]
-	inner  atomic.Pointer[Service[Req, Rsp]] // nil once nothing is open for good: handles may be kept for longer
+	inner  atomic.Pointer[Service[Req, Rsp]] // nil after the last response ended: handles may be kept for longer
 	closed atomic.Bool                       // the service said that it will never be ready again
 
 	// The sweeper's alone.
@@ -101,7 +101,7 @@ type cacheEntry[K comparable, Req, Rsp any] struct {
 	since time.Time
 }
 
-// describe is of what is kept, if it is.
+// describe returns the node of the service, or nil.
 func (e *cacheEntry[K, Req, Rsp]) describe() *Node {
 	inner := e.inner.Load()
 	if inner == nil {
@@ -133,7 +133,7 @@ func (e *cacheEntry[K, Req, Rsp]) isOver(now time.Time, idle time.Duration) bool
 	return now.Sub(e.since) >= idle && e.RetireUnused(word)
 }
 
-// sweep drops what is idle, until the cache ends.
+// sweep drops idle entries until the cache ends.
 func (c *Cache[K, Req, Rsp]) sweep(every time.Duration) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()

@@ -11,7 +11,7 @@ type Class uint8
 
 // The classes. [Failure], [Retryable] and [Throttled] are failures.
 const (
-	Ignorable Class = iota // says nothing about the service: canceled by the caller, rejected, injected
+	Ignorable Class = iota // does not count: canceled by the caller, rejected, injected
 	Success                // served successfully
 	Failure                // the service failed, and would fail again
 	Retryable              // the service failed, and the same request may succeed when repeated

@@ -10,9 +10,8 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Observer hears of the life of one response. One that has a method Head() is told
-// by it of an upgraded connection, before anything else: what was asked for is here
-// with the head, and the first byte may be long in coming.
+// Observer follows the life of one response. If it has a method Head(), that is
+// called first for an upgraded connection, because its first byte may be late.
 type Observer interface {
 	// Data is called after n > 0 bytes of the body were read. The first call
 	// is the first byte. It may still come while, or just after, End is called
@@ -26,12 +25,11 @@ type Observer interface {
 	End(err error)
 }
 
-// Completion is how a protocol says where a response ends. It arranges for o
-// to hear of rsp, and returns the response to hand on. It is called once for
-// each response that came without an error, before anyone reads from it; ctx
-// is the context that the request was sent with, and when it ends, so does the
-// response. One that panics must not have arranged for o to hear: what o holds
-// is then released by the layer, and the response is discarded.
+// Completion defines the end of responses for a protocol. It registers o with
+// rsp and returns the response to pass on. It is called once for each response
+// without an error, before its body is read. The response also ends when ctx,
+// the context of the request, does. If it panics, the layer discards the
+// response and releases o.
 type Completion[Rsp any] func(ctx context.Context, rsp Rsp, o Observer) Rsp
 
 // AtReturn is the Completion of responses that are over when Call returns.
@@ -40,10 +38,9 @@ func AtReturn[Rsp any](_ context.Context, rsp Rsp, o Observer) Rsp {
 	return rsp
 }
 
-// AtEnd is the Completion that every layer uses unless it is told otherwise:
-// a response that is a pointer to a struct with a field Body of type
-// [io.ReadCloser], such as *http.Response, ends with its body; any other ends
-// when Call returns.
+// AtEnd is the default Completion. A response that is a pointer to a struct
+// with a field Body of type [io.ReadCloser], such as *http.Response, ends with
+// its body. Any other response ends when Call returns.
 func AtEnd[Rsp any]() Completion[Rsp] {
 	index, ok := bodyField(reflect.TypeFor[Rsp]())
 	if !ok {
@@ -85,14 +82,12 @@ func bodyField(t reflect.Type) (index int, ok bool) {
 	return f.Index[0], true
 }
 
-// ObserveBody returns a body that tells o what is read from it and when it
-// ends: at an error of Read ([io.EOF] is a complete body), at Close, or when
-// ctx is done, so that nothing stays counted for a body that was abandoned.
+// ObserveBody returns a body that reports its reads and its end to o. It ends
+// at an error of Read ([io.EOF] is success), at Close, or when ctx ends.
 // Several observers of one body share one wrapper. A body that is also an
-// [io.Writer] (an upgraded connection) stays one, with CloseWrite if it has that;
-// of such a one o is told by its method Head, if it has that. Where the context
-// ends the body and o panics, Close returns a [PanicError], and so does a Read
-// that fails.
+// [io.Writer], an upgraded connection, stays one, with CloseWrite if it has
+// that; o is then told by its method Head, if any. If o panics when ctx ends,
+// Close and failing Reads return a [PanicError].
 func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadCloser {
 	w, upgraded := body.(io.Writer)
 	if o, ok := o.(interface{ Head() }); ok && upgraded {
@@ -214,9 +209,8 @@ func (b *observedBody) end(err error) {
 	panics.End(observers, err)
 }
 
-// callUntil has next serve req, and o hear of the end: that of the response, or that
-// of the call where there is no response to hand on. After a panic the response is
-// discarded.
+// callUntil calls next. It calls End of o when the response ends, or when the
+// call ends without a response. After a panic the response is discarded.
 func callUntil[Req, Rsp any](
 	ctx context.Context, next Service[Req, Rsp], req Req, opts *options[Rsp], o Observer,
 ) (rsp Rsp, err error) {

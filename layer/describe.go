@@ -10,9 +10,9 @@ import (
 	"sync"
 )
 
-// Describer is a Service that can show itself. Describe returns the state of
-// this one service, with the services it made itself (endpoints, routes) as
-// Children; what it wraps is found by [Describe].
+// Describer is a Service that describes itself. Describe returns the state of
+// this service, with the services that it made (endpoints, routes) as Children.
+// [Describe] adds the services that it wraps.
 type Describer interface {
 	Describe() Node
 }
@@ -27,7 +27,7 @@ type Node struct {
 	Next     *Node  `json:"next,omitempty"`     // wrapped by this service
 }
 
-// State is what a node says of itself, in the order in which it says it.
+// State is the ordered list of attributes of a node.
 type State []Attr
 
 // Attr is one item of State. A Value is a string, a number, a bool, or
@@ -108,9 +108,9 @@ func (n Node) print(b *strings.Builder, indent string) {
 	}
 }
 
-// Describe returns the live tree of svc: its own state, then that of what it
-// wraps. Services built by a [Stack] and the layers of this library are seen
-// through; a service that is not a [Describer] shows its type and ends the
+// Describe returns the live tree of svc: its own state, then that of the
+// services it wraps. It follows services of a [Stack] and of the layers of this
+// library. A service that is not a [Describer] shows its type and ends the
 // tree. It may be called at any time.
 func Describe[Req, Rsp any](svc Service[Req, Rsp]) Node {
 	if s, ok := svc.(*stacked[Req, Rsp]); ok {
@@ -142,8 +142,8 @@ type Explanation struct {
 	notes []Node
 }
 
-// Add takes one choice: a node with the name of the layer, what it chose and
-// why as its state, and what it chose from as its children.
+// Add adds one choice: a node with the name of the layer, the choice and its
+// reason as state, and the candidates as children.
 func (e *Explanation) Add(choice Node) {
 	if e == nil {
 		return
@@ -153,7 +153,7 @@ func (e *Explanation) Add(choice Node) {
 	e.notes = append(e.notes, choice)
 }
 
-// Choices returns what was said so far.
+// Choices returns the choices so far.
 func (e *Explanation) Choices() []Node {
 	if e == nil {
 		return nil

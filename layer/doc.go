@@ -12,7 +12,7 @@
 //		Service(endpoint)
 //
 //	request ─▶ timeout ─▶ queue ─▶ limit ─▶ endpoint
-//	                      waits    refuses   serves
+//	                      waits    rejects   serves
 //
 // # The layers
 //
@@ -61,8 +61,8 @@
 //
 // A response may be read long after Call returned. A [Completion] defines its end, until
 // which slots, contexts and measurements are held. The default, [AtEnd], knows every
-// response with a Body, such as *http.Response. A [Replayer] tells a protocol's rules for
-// retries.
+// response with a Body, such as *http.Response. A [Replayer] has the rules of a
+// protocol for retries.
 //
 // # Errors
 //
@@ -77,7 +77,7 @@
 // a probe or a response:
 //
 //   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller,
-//     the panic goes on to the caller once everything is released. A response that
+//     the panic reaches the caller once everything is released. A response that
 //     cannot be returned any more is discarded.
 //   - On a goroutine of this library (the end of a context, a timer, the copy of a
 //     [Hedge], a connect of [Reconnect]) it is recovered, and becomes a
@@ -99,8 +99,8 @@
 //		return l.Service.Call(ctx, req)
 //	}
 //
-// A layer that holds something, a slot or a token, refuses a request whose
-// context is done before it takes that:
+// A layer that holds something, a slot or a token, rejects a request whose
+// context has ended before it takes that:
 //
 //	if ctx.Err() != nil {
 //		return rsp, &layer.Error{Layer: "mine", Kind: layer.ErrNotReady, Err: context.Cause(ctx)}

@@ -88,22 +88,18 @@ func (s *drained[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// Drainer ends the service of requests in good order: nothing new comes in,
-// and what is open may end. Make it with [NewDrainer], give it to a [Drain] in
-// each stack that it is for, and call Drain once clients have been sent away:
-// it refuses what comes from then on, on connections that were kept as well.
+// Drainer drains the stacks of a server: it rejects new requests, and waits for
+// open ones. Make it with [NewDrainer], give it to a [Drain] in each stack, and
+// call Drain after clients have been directed elsewhere.
 //
-// With net/http: fail the readiness probe yourself, wait until that has been
-// seen, then the server's Shutdown, which waits for the answers and closes what
-// is idle, and Drain last, for what was hijacked. Drain first answers 503 on
-// every kept connection.
+// With net/http, fail the readiness probe, wait until that has been noticed,
+// call the server's Shutdown, which waits for responses and closes idle
+// connections, and call Drain last, for hijacked connections.
 //
-// It is safe for concurrent use and must not be copied. It runs nothing in the
-// background and need not be closed.
+// It is safe for concurrent use and must not be copied. It needs no Close.
 type Drainer struct {
-	// state is the number of open requests, and negative once it drains. With
-	// both in one word, a request that is counted before the sign is seen is
-	// one that Drain waits for, and there is no other.
+	// state is the number of open requests, and negative while draining. One
+	// word for both makes sure that Drain waits for every admitted request.
 	state atomic.Int64
 	empty notify.Broadcast
 
@@ -118,12 +114,10 @@ const drainBegun = math.MinInt64
 // NewDrainer returns a Drainer that admits everything.
 func NewDrainer() *Drainer { return new(Drainer) }
 
-// Drain refuses new requests from now on, for good, and waits until those that
-// are open have ended, their responses included. If ctx ends first, the
-// requests that are left go on, and Drain returns an [Error] that says how many
-// they are and matches the cause of ctx; with a ctx that is done it does not
-// wait. Drain may be called again, and by several at once: each waits for as
-// long as its own ctx allows.
+// Drain rejects new requests and waits until the open ones, their responses
+// included, have ended. If ctx ends first, it returns an [Error] with the
+// number of open requests that matches the cause of ctx; the requests continue.
+// Drain may be called again and concurrently.
 func (d *Drainer) Drain(ctx context.Context) error {
 	start := time.Now()
 	d.state.Or(drainBegun)

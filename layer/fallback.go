@@ -126,8 +126,8 @@ func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) boo
 	return class.IsFailure() || errors.Is(out.Err, ErrNotReady) || errors.Is(out.Err, ErrInjected)
 }
 
-// failed is the error when the substitute failed, too. first is what it stood
-// in for, if that was an error.
+// failed returns the error of a failed substitute. first is the error that it
+// replaced, or nil.
 func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) error {
 	e := &Error{Layer: "fallback", Target: f.target, Reason: "in place of a failed response"}
 	if first != nil {
@@ -135,13 +135,14 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 	}
 	switch {
 	case errors.Is(second, ErrNotReady) && !errors.Is(first, ErrNotReady):
-		// The first service may have done what it was asked: this is no refusal.
+		// The first service may have done its work, so this must not match
+		// ErrNotReady.
 		e.Err = context.Cause(ctx)
 	case errors.Is(second, ErrClosed) && !errors.Is(first, ErrClosed):
 		// The first one may be back.
 		e.Kind = ErrNotReady
 	case first != nil && errors.Is(second, first):
-		return second // handed on as it was
+		return second // unchanged
 	default:
 		e.Err = second
 		return e

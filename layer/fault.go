@@ -18,7 +18,8 @@ type FaultPolicy[Req any] struct {
 	// change them. The default selects all.
 	Match func(Req) bool
 
-	// Fraction of the selected requests: 0, the default, is none and 1 is all.
+	// Fraction is the share of the selected requests, 0 to 1. The default, 0,
+	// selects nothing.
 	Fraction float64
 
 	// Delay comes before the request is sent, or before the error. Jitter is
@@ -70,7 +71,7 @@ func (p FaultPolicy[Req]) delay() time.Duration {
 	return p.Delay // the sum does not fit in a Duration
 }
 
-// cause is what an injected error says apart from being one.
+// cause returns the cause of an injected error.
 func (p FaultPolicy[Req]) cause() error {
 	if p.Err != nil && p.Err.Error() == ErrInjected.Error() { // it would be said twice
 		return nil
@@ -78,30 +79,27 @@ func (p FaultPolicy[Req]) cause() error {
 	return p.Err
 }
 
-// FaultInjection injects faults into a share of the requests, for a limited time: a
-// delay, an error, or an error after a delay. Put it where the fault would
-// arise: below the retries that shall meet it, above the endpoint that it
-// stands for.
+// FaultInjection injects faults into a share of the requests, for a limited
+// time: a delay, an error, or an error after a delay. Place it where the fault
+// would arise: below the retries under test, above the endpoint.
 //
 // Admission: none of its own; Ready is forwarded. An injected error that
-// matches [ErrNotReady] is a refusal like any other.
+// matches [ErrNotReady] is a rejection.
 //
-// Cancellation: a delay ends with the caller's context. A request whose
-// context is done already meets no fault.
+// Cancellation: a delay ends with the caller's context. A request whose context
+// has ended gets no fault.
 //
-// Body: not touched. A request that meets an error is not sent.
+// Body: not touched. A request that gets an error is not sent.
 //
-// Errors: an injected error is an [Error] of kind [ErrInjected] and matches
-// what the policy gives. A delay that the caller's context cuts short ends in
-// one too, which matches the cause of the context. Neither has a class: see
-// [Ignorable]. An injected delay that a response comes after is measured like
-// any other.
+// Errors: an injected error is an [Error] of kind [ErrInjected] and matches the
+// error of the policy. A delay that the caller's context cuts short returns
+// one, too, which matches the cause of the context. Both are [Ignorable].
 //
-// Cost: one atomic load once it is over. Until then a clock reading for each
-// request, and a random number for each that matches.
+// Cost: one atomic load once the time is over. Until then a clock reading for
+// each request, and a random number for each that matches.
 //
 // The time to live counts from the call of FaultInjection. An invalid policy
-// panics; one with a Fraction of 0 injects nothing.
+// panics.
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
@@ -131,7 +129,7 @@ type chaos[Req, Rsp any] struct {
 	life            *chaosLife
 	requests        atomic.Int64 // that met a fault
 	delayed, failed tally
-	err             error // what is injected, shared by all; never changed
+	err             error // the injected error, shared; never changed
 }
 
 // chaosLife is how long the faults last.
@@ -152,7 +150,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 	if d := c.policy.delay(); d > 0 {
 		c.delayed.inc()
 		start := time.Now()
-		// No delay goes on for longer than the faults do.
+		// A delay ends with the faults.
 		if err := c.policy.Kill.sleep(ctx, min(d, c.life.left())); err != nil {
 			return rsp, &Error{
 				Layer: "chaos", Target: c.target, Kind: ErrInjected,

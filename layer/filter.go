@@ -4,24 +4,21 @@ import (
 	"context"
 )
 
-// Filter rejects the requests that f returns an error for. They never reach
-// inner.
+// Filter rejects the requests for which f returns an error.
 //
-// Admission: f decides, on the request alone; Ready is inner's, because the
+// Admission: f decides on the request alone. Ready is inner's, because the
 // request is not known yet.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: the context is passed unchanged.
 //
-// Body: not touched. f changes nothing in the request, and reads nothing of
-// its body.
+// Body: not touched. f must not change the request or read its body.
 //
-// Errors: a rejection is an [Error] around f's error, and matches what that
-// matches. It is no refusal, because the same request would be rejected again,
-// unless f's error matches [ErrNotReady]. What inner refuses is passed.
+// Errors: a rejection is an [Error] around f's error. It matches [ErrNotReady]
+// only if f's error does, because the same request would be rejected again.
 //
-// Cost: f; no allocation for what passes.
+// Cost: f; no allocation for admitted requests.
 //
-// A nil f is no layer at all.
+// With a nil f the layer does nothing.
 func Filter[Req, Rsp any](f func(Req) error, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(f != nil, "Filter: nil function")
 	o := newOptions(opts)
@@ -55,23 +52,22 @@ func (l *filter[Req, Rsp]) Describe() Node {
 	return Node{Name: "filter", State: State{{"rejected", l.rejected.n.Load()}}}
 }
 
-// If sends the requests for which pred holds through l, and all others past
-// it. Both go on to the same inner service.
+// If sends the requests for which pred holds through l, and all others past it.
+// Both reach the same inner service.
 //
 // Admission: none of its own. Ready is inner's, because the request is not
-// known yet: a request that l refuses does not hold up those that go past it.
-// Where such requests should wait, put a [Queue] into l, above what refuses.
+// known yet. If such requests should wait, put a [Queue] into l, above the
+// limit.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: the context is passed unchanged.
 //
-// Body: pred changes nothing in the request, and reads nothing of its body.
+// Body: pred must not change the request or read its body.
 //
-// Errors: passed as they are.
+// Errors: passed unchanged.
 //
-// Cost: pred, and one more indirect call for those that go through l; no
-// allocation.
+// Cost: pred, and one more indirect call through l; no allocation.
 //
-// A nil l is no layer at all, and a nil pred holds for no request.
+// With a nil l the layer does nothing; a nil pred holds for no request.
 func If[Req, Rsp any](pred func(Req) bool, l Layer[Req, Rsp]) Layer[Req, Rsp] {
 	check(pred != nil && l != nil, "If: nil predicate or Layer")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {

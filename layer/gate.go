@@ -8,12 +8,10 @@ import (
 	"github.com/gotower/gotower/internal/notify"
 )
 
-// Gate lets requests through or not, as somebody else decides: a health check,
-// an operator, a judge of one's own. It is open, limited or shut. [Gated] puts
-// one into a stack; [Breaker] has one built in.
+// Gate admits requests as its owner decides, such as a health check or an
+// operator. It is open, limited or shut. [Gated] puts one into a stack.
 //
-// All methods are safe for concurrent use. Passing an open gate costs one
-// atomic load.
+// All methods are safe for concurrent use. An open gate costs one atomic load.
 type Gate struct {
 	now     atomic.Pointer[gatePeriod] // nil: open, and never changed
 	changed notify.Broadcast
@@ -25,10 +23,9 @@ func NewGate() *Gate { return &Gate{} }
 // Open lets every request through.
 func (g *Gate) Open() { g.change(&gatePeriod{mode: gateOpen}) }
 
-// Limit lets n more requests through, however many were let through before,
-// and then no more. A place is not given back when its request ends: whoever
-// judges calls Limit again, opens or shuts the gate, or gives a place back with
-// [Permit.Return]. An n of 0 or less shuts the gate.
+// Limit admits n more requests, and then none. A place is not returned when its
+// request ends: call Limit again, open or shut the gate, or call
+// [Permit.Release]. An n of 0 or less shuts the gate.
 func (g *Gate) Limit(n int) { g.change(newGateLimit(n)) }
 
 // Close lets no request through. Those that have passed are not disturbed.
@@ -72,8 +69,7 @@ type Permit struct {
 	period *gatePeriod
 }
 
-// Release gives the place back, for another request. Call it at most once, when
-// the request says nothing for or against what is behind the gate. It does
+// Release returns the place for another request. Call it at most once. It does
 // nothing if the gate was open, or was changed since.
 func (p Permit) Release() {
 	if p.period != nil && p.period.giveBack() {
@@ -81,7 +77,7 @@ func (p Permit) Release() {
 	}
 }
 
-// gateMode says which of its three states a gate is in.
+// gateMode is the state of a gate.
 type gateMode uint8
 
 const (
@@ -147,20 +143,20 @@ func (p *gatePeriod) hasRoom() bool {
 
 // Gated lets requests through g. Several services may share a gate.
 //
-// Admission: as the gate says, at once. Ready waits until the gate lets
-// somebody through, then for inner.
+// Admission: as g decides, at once. Ready waits until g admits a request, then
+// for inner.
 //
-// Cancellation: a request whose context is done is refused. One in flight when
-// the gate shuts is not disturbed.
+// Cancellation: a request whose context has ended is rejected. Shutting the
+// gate does not affect requests in flight.
 //
 // Body: not touched.
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady]. A request that inner
-// refused was not let through after all: its place is free again.
+// Errors: a rejection is an [Error] of kind [ErrNotReady]. A rejection by inner
+// returns the place.
 //
 // Cost: one atomic load while the gate is open, no allocation.
 //
-// A nil gate does nothing.
+// With a nil gate the layer does nothing.
 func Gated[Req, Rsp any](g *Gate, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(g != nil, "Gated: nil Gate")
 	o := newOptions(opts)

@@ -234,14 +234,14 @@ type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
 	ctx    triesContext
 	req    Req
-	replay Replay[Req] // nil where req can be sent as it is
+	replay Replay[Req] // nil if req can be sent unchanged
 	start  time.Duration
 	timer  *time.Timer
 	first  hedgeLeg[Req, Rsp] // runs in the caller's goroutine
 
 	mu     sync.Mutex
 	second *hedgeLeg[Req, Rsp] // the copy; nil until it is sent
-	over   bool                // it is decided whose answer counts
+	over   bool                // one of the two has won
 }
 
 // hedgeLeg is one of the two.
@@ -251,7 +251,7 @@ type hedgeLeg[Req, Rsp any] struct {
 	rsp    Rsp
 	err    error
 	class  Class
-	open   bool // rsp is not handed on, nor given up
+	open   bool // rsp was neither returned nor discarded
 
 	// Of the copy alone.
 	done   chan struct{} // closed when it has returned
@@ -327,12 +327,12 @@ func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
 	return r.answer(good)
 }
 
-// giveUp lets go of one that is over and is not the answer.
+// giveUp releases an attempt that has returned and lost.
 func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
 	defer l.End(nil)
 	if l.err != nil && (l == &r.first || !l.refused()) {
-		// The request was sent after all, or failed on its way there, so nobody
-		// else will close its body. A copy that was refused has none any more.
+		// The request was sent, or failed on its way, so no service closes its
+		// body. A rejected copy has closed its own.
 		defer r.closeBody(l)
 	}
 	if l.open {
@@ -354,7 +354,7 @@ func (r *hedgeRace[Req, Rsp]) answer(l *hedgeLeg[Req, Rsp]) (Rsp, error) {
 	return rsp, nil
 }
 
-// end says that the request is not sent again.
+// end declares that the request is not sent again.
 func (r *hedgeRace[Req, Rsp]) end() {
 	if r.replay != nil {
 		r.replay.End()
@@ -492,7 +492,7 @@ func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
 	}
 }
 
-// explain tells whoever asked that the copy is sent now, or why it is not.
+// explain records that the copy is sent now, or why it is not.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

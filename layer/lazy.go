@@ -9,29 +9,26 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 )
 
-// Lazy is a service that is made when it is first used. All who come while it
-// is made share that one attempt; after an attempt that failed, the next one
-// who comes makes another.
+// Lazy is a service that is made at its first use. Concurrent callers share one
+// attempt. After a failed attempt the next caller makes another.
 //
-// The first caller makes it, in its own goroutine. Like every [MakeService], mk
-// returns at once: what has to wait, waits in the Ready or the Call of what it
-// makes. Where it takes its time all the same, those who came later wait for
-// it as long as their context allows, and the first one until it is done.
+// The first caller runs mk on its own goroutine. Like every [MakeService], mk
+// should return at once; the made service may wait in Ready and Call. Other
+// callers wait for mk as long as their contexts allow.
 //
-// Admission: that of the service, once there is one. Before, Ready makes it,
-// and tries again while that fails, after 100 ms at first and at most after a
-// minute (see [DefaultBackoff]).
+// Admission: that of the service. Before, Ready makes it, and repeats failed
+// attempts with [DefaultBackoff].
 //
-// Cancellation: a request whose context is done makes nothing and is refused.
-// mk does not get the context of the request that happens to be first: what it
-// makes is for all.
+// Cancellation: a request whose context has ended makes nothing and is
+// rejected. mk does not get a request's context, because all callers share the
+// service.
 //
 // Body: not touched.
 //
-// Errors: an error of mk, or a nil service, is a refusal: an [Error] of kind
-// [ErrNotReady], the same one for all who shared the attempt. Where mk's error
-// matches [ErrClosed], Ready returns it and tries no more. A panic of mk goes to
-// the caller whose goroutine it was; the others try for themselves.
+// Errors: an error of mk, or a nil service, is a rejection: an [Error] of kind
+// [ErrNotReady]. If mk's error matches [ErrClosed], Ready returns it and makes
+// no further attempt. A panic of mk reaches the caller that ran it; the other
+// callers make their own attempts.
 //
 // Cost: an atomic load; no allocation.
 func Lazy[Req, Rsp any](mk func() (Service[Req, Rsp], error), opts ...Option[Rsp]) Service[Req, Rsp] {
@@ -45,13 +42,13 @@ type lazy[Req, Rsp any] struct {
 	made   atomic.Pointer[lazyService[Req, Rsp]]
 
 	mu      sync.Mutex
-	attempt *lazyAttempt // nil while nobody makes it
+	attempt *lazyAttempt // nil without a running attempt
 }
 
 // lazyService is something for an atomic pointer to point to.
 type lazyService[Req, Rsp any] struct{ Service[Req, Rsp] }
 
-// lazyAttempt is shared by all who come while it lasts.
+// lazyAttempt is one attempt to make the service.
 type lazyAttempt struct {
 	over chan struct{}
 	err  error // written before over is closed
@@ -114,7 +111,7 @@ func (l *lazy[Req, Rsp]) service(ctx context.Context) (Service[Req, Rsp], error)
 	}
 }
 
-// make runs mk on behalf of all who wait for a.
+// make runs mk for all callers that wait for a.
 func (l *lazy[Req, Rsp]) make(a *lazyAttempt) (Service[Req, Rsp], error) {
 	var svc Service[Req, Rsp]
 	defer func() { // after a panic too, with neither a service nor an error

@@ -211,10 +211,9 @@ type limitShard[K comparable] struct {
 // allocation.
 const limitSpares = 16
 
-// limitSlots are the slots of one key. They are the Observer of every response
-// of that key, so that none has to be made for each. When the last one ended
-// they may serve another key: an Observer hears End once, and nothing that
-// matters afterwards.
+// limitSlots are the slots of one key. They are the Observer of all responses
+// of the key, so that a response needs no allocation. They may serve another
+// key after the last response has ended.
 type limitSlots[K comparable] struct {
 	shard *limitShard[K]
 	next  *limitSlots[K]

@@ -5,26 +5,23 @@ import (
 	"errors"
 )
 
-// Map makes a service of other types out of svc: in turns a request into one
-// of svc's, out turns svc's response into one of its own. All type arguments
-// are inferred. For functions that keep the types see [MapRequest],
-// [MapResponse], [MapErr] and [Then].
+// Map returns a service of other types around svc: in turns a request into one
+// of svc's, out turns svc's response into the new one. For functions that keep
+// the types see [MapRequest], [MapResponse], [MapErr] and [Then].
 //
-// Admission: none of its own; Ready is svc's. A refusal by svc is passed
-// before out is asked, and still promises that the request is untouched:
-// therefore in changes nothing in what it is given, and reads nothing of its
-// body.
+// Admission: none of its own; Ready is svc's. A rejection by svc is passed
+// without out, and promises that the request is untouched. So in must not
+// change its request or read its body.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: the context is passed unchanged.
 //
-// Body: out owns the response it is given. What it does not hand on, it
-// closes, also when it fails. Layers on top see the end of the new response,
-// not of the old one: where it has a body under another name, tell them by
-// [WithCompletion].
+// Body: out owns its response and closes the body if it does not pass it on,
+// also if it fails. Layers above see the end of the new response: if its body
+// has another name, use [WithCompletion].
 //
-// Errors: an error of in or of out comes back in an [Error]. That of in means
-// that nothing was sent. That of out never matches [ErrNotReady], whatever it
-// wraps, because the request was served. Errors of svc are passed as they are.
+// Errors: an error of in or out is wrapped in an [Error]. That of in means that
+// nothing was sent. That of out never matches [ErrNotReady], because the
+// request was served. Errors of svc are passed unchanged.
 //
 // Cost: in and out; no allocation.
 func Map[ReqIn, RspIn, Req, Rsp any](
@@ -67,8 +64,7 @@ func (m *mapped[ReqIn, RspIn, Req, Rsp]) Call(ctx context.Context, req ReqIn) (R
 	return rsp, nil
 }
 
-// Describe includes what is below: it has other types, so that there is no
-// Next.
+// Describe includes svc, because Next cannot return a service of other types.
 func (m *mapped[ReqIn, RspIn, Req, Rsp]) Describe() Node {
 	next := Describe(m.svc)
 	return Node{Name: "map", Next: &next}
@@ -93,22 +89,20 @@ func (h mapHiddenError) Is(target error) bool {
 
 func (h mapHiddenError) As(target any) bool { return errors.As(h.err, target) }
 
-// MapRequest gives inner what f makes of each request.
+// MapRequest replaces each request by the result of f.
 //
-// Admission: none of its own; Ready is forwarded. Inner may refuse what f made,
-// and that promises the caller that its request is untouched: so f returns
-// another one, a copy with its changes, and leaves what it is given as it is.
+// Admission: none of its own; Ready is forwarded. f must return a copy with its
+// changes, because a rejection promises that the request is untouched.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: the context is passed unchanged.
 //
-// Body: that of the response is not touched; that of the request may be
-// wrapped by f, and not read.
+// Body: f may wrap the body of the request, and must not read it.
 //
-// Errors: passed as they are. f sees none; to reject a request use [Filter].
+// Errors: passed unchanged. To reject a request use [Filter].
 //
 // Cost: f; no allocation.
 //
-// A nil f is no layer at all.
+// With a nil f the layer does nothing.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	check(f != nil, "MapRequest: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -129,22 +123,22 @@ func (m *mapRequest[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
 
-// MapResponse gives the caller what f makes of each response. To make an error
-// of a response, use [Then].
+// MapResponse replaces each response by the result of f. To turn a response
+// into an error use [Then].
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: the context is passed as it is. It is alive while f runs, and
-// until the response ended.
+// Cancellation: the context is passed unchanged. It is alive while f runs, and
+// until the response ends.
 //
-// Body: f owns the response that it is given. It may wrap its body; where it
-// returns another response, it closes the one it drops.
+// Body: f owns the response. It may wrap its body, and closes it if it returns
+// another response.
 //
-// Errors: passed as they are. f sees none, and no refusal.
+// Errors: passed unchanged, without f.
 //
 // Cost: f; no allocation.
 //
-// A nil f is no layer at all.
+// With a nil f the layer does nothing.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	check(f != nil, "MapResponse: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -175,23 +169,23 @@ func (m *mapResponse[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_response"} }
 
-// MapErr gives the caller what f makes of each error that is not a refusal.
+// MapErr replaces each error that is not a rejection by the result of f.
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: the context is passed as it is. f sees the errors of callers
-// who cancelled, too.
+// Cancellation: the context is passed unchanged. f also gets the errors of
+// canceled callers.
 //
-// Body: not touched. Errors that break a body off are not seen.
+// Body: not touched. f does not get errors of reading a body.
 //
-// Errors: refusals pass by f, so that none of them can be lost. What f returns
-// never matches [ErrNotReady], whatever it wraps, because the request may have
-// been served; where it returns nil the error stays as it was. Wrap the error
-// (%w), so that layers above still find what they look for.
+// Errors: rejections are passed without f. The result of f never matches
+// [ErrNotReady], because the request may have been served. If f returns nil,
+// the error is unchanged. Wrap the error (%w), so that layers above recognize
+// it.
 //
-// Cost: nothing but an indirect call while there is no error; no allocation.
+// Cost: an indirect call while there is no error; no allocation.
 //
-// A nil f is no layer at all.
+// With a nil f the layer does nothing.
 func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {
 	check(f != nil, "MapErr: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -219,25 +213,24 @@ func (m *mapErr[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapErr[Req, Rsp]) Describe() Node { return Node{Name: "map_err"} }
 
-// Then gives the caller what f makes of each outcome: of a response with a nil
-// error, or of an error that is not a refusal. It may turn either into the
+// Then replaces each outcome by the result of f: of a response with a nil
+// error, or of an error that is not a rejection. f may turn either into the
 // other.
 //
-// Admission: none of its own; Ready is forwarded. f runs after inner has
-// returned: a slot that ended with Call is free by then.
+// Admission: none of its own; Ready is forwarded. A slot that ends with Call is
+// free before f runs.
 //
-// Cancellation: f gets the request's context, which may be done.
+// Cancellation: f gets the request's context, which may have ended.
 //
-// Body: f owns the response that it is given. Where it returns another one, or
-// an error, it closes the one it drops.
+// Body: f owns the response, and closes it if it returns another one or an
+// error.
 //
-// Errors: refusals pass by f, so that none of them can be lost. An error that
-// f returns never matches [ErrNotReady], whatever it wraps, because the
-// request may have been served.
+// Errors: rejections are passed without f. An error that f returns never
+// matches [ErrNotReady], because the request may have been served.
 //
 // Cost: f; no allocation.
 //
-// A nil f is no layer at all.
+// With a nil f the layer does nothing.
 func Then[Req, Rsp any](f func(context.Context, Rsp, error) (Rsp, error)) Layer[Req, Rsp] {
 	check(f != nil, "Then: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {

@@ -10,24 +10,21 @@ import (
 	"github.com/go-kit/kit/metrics/discard"
 )
 
-// Instruments are where layers write. Their labels are bound before they are
-// given (With of go-kit's metrics), once for each endpoint or route and never
-// for each request; the labels that are named here are bound when the layer is
-// made. What is nil is not recorded.
+// Instruments receive the measurements of layers. Bind their other labels (With
+// of go-kit's metrics) before, once per endpoint or route. The layer binds the
+// labels named here when it is made. A nil instrument records nothing.
 //
-// Whoever makes a metric declares its labels, those named here as well. With
+// The maker of a metric declares its labels, those named here included. With
 // go-kit's Prometheus, Responses is
 //
 //	prometheus.NewCounterFrom(stdprometheus.CounterOpts{Name: "responses_total"}, []string{"class"})
 //
-// A layer adds 0 to its counters and gauges when it is made, and sets Budget and
-// Limit to what they are. So every series that it may write is there from the
-// start; and one whose labels were not declared panics there and then, as go-kit's
-// Prometheus does when it is written, and not when there is the first failure.
-// Histograms have no such beginning: try what those have that are new.
+// A layer adds 0 to its counters and gauges when it is made, and sets Budget
+// and Limit. So every series exists from the start, and an undeclared label
+// panics at once.
 //
-// The first group is written by [Metrics]; the rest by the layers named, when
-// they are given instruments by [WithMetrics].
+// [Metrics] writes the first group. The named layers write the rest, with
+// [WithMetrics].
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
 	Rejections    metrics.Counter   // refused by inner, untouched
@@ -40,16 +37,16 @@ type Instruments struct {
 	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
 
 	QueueLength metrics.Gauge     // Queue: requests in line
-	QueueWait   metrics.Histogram // Queue: milliseconds in line, of those who stood in it
-	Limit       metrics.Gauge     // AdaptiveLimit: the limit as it is now
+	QueueWait   metrics.Histogram // Queue: milliseconds in the queue, of requests that waited
+	Limit       metrics.Gauge     // AdaptiveLimit: the current limit
 
-	Retries        metrics.Counter // Retry: tries after the first
-	RetriesSkipped metrics.Counter // Retry: failures not tried again; label "reason": budget, body, tries, unsafe, pushback, deadline
+	Retries        metrics.Counter // Retry: attempts after the first
+	RetriesSkipped metrics.Counter // Retry: failures that are not retried; label "reason": budget, body, attempts, unsafe, pushback, deadline
 	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
 	Hedges         metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 
 	BreakerOpened   metrics.Counter // Breaker: times it opened
-	BreakerOpen     metrics.Gauge   // Breaker: 1 while it is not closed, until it is no longer used and collected
+	BreakerOpen     metrics.Gauge   // Breaker: 1 while it is not closed, until it is collected
 	ConnectAttempts metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
 	FaultsInjected metrics.Counter // Chaos: label "fault": delay, error
@@ -104,18 +101,18 @@ func (t *tally) inc() {
 	t.to.Add(1)
 }
 
-// Metrics counts requests and what became of them, and times them.
+// Metrics counts requests and their outcomes, and measures their time.
 //
 // Admission: none of its own; Ready is forwarded.
 //
-// Cancellation: a request that its caller cancelled counts as [Ignorable]; one
-// whose deadline ran out is for the [Classifier] to judge.
+// Cancellation: a request that its caller canceled counts as [Ignorable]. The
+// [Classifier] decides on exceeded deadlines.
 //
-// Body: a request is over when its response ended, see [WithCompletion]. One whose body
-// was closed early counts as what its head said.
+// Body: a request ends when its response ends, see [WithCompletion]. If the
+// body is closed early, the headers decide.
 //
-// Errors: passed as they are. A refusal by inner is counted apart and has no
-// class.
+// Errors: passed unchanged. A rejection by inner is counted separately and has
+// no class.
 //
 // Cost: the instruments, three clock readings and one allocation.
 func Metrics[Req, Rsp any](i Instruments, opts ...Option[Rsp]) Layer[Req, Rsp] {
@@ -178,7 +175,7 @@ func (m *measured[Req, Rsp]) Describe() Node { return Node{Name: "metrics"} }
 // sample is the Observer of one response.
 type sample[Req, Rsp any] struct {
 	*measured[Req, Rsp]
-	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from inner that failed
+	ctx   context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
 	rsp   Rsp
 	start time.Time
 }

@@ -157,8 +157,8 @@ type mirroring[Req, Rsp any] struct {
 	last                                     atomic.Pointer[string] // what went wrong last
 }
 
-// fork returns what is sent in place of req; false if that is req, and there
-// will be no copy. A panic is not worth a request.
+// fork returns the request to send in place of req, or false without a copy. A
+// panic does not fail the request.
 func (m *mirroring[Req, Rsp]) fork(req Req, c *mirrored[Req, Rsp]) (forked Req, ok bool) {
 	defer func() {
 		if !ok {
@@ -188,8 +188,8 @@ func (m *mirror[Req, Rsp]) Describe() Node {
 	return n
 }
 
-// wants decides whether a request is to be copied. One that comes while there
-// is no room is not: its body need not be kept.
+// wants decides whether a request is copied. Without room for a copy its body
+// is not kept.
 func (m *mirroring[Req, Rsp]) wants(req Req) bool {
 	if m.life.Err() != nil || m.policy.Match != nil && !m.policy.Match(req) {
 		return false
@@ -204,7 +204,7 @@ func (m *mirroring[Req, Rsp]) wants(req Req) bool {
 	return true
 }
 
-// skip counts a request of which there is no copy, and why if that was a panic.
+// skip counts a request without a copy.
 func (m *mirroring[Req, Rsp]) skip(panicked any) {
 	m.skipped.inc()
 	if panicked != nil {
@@ -223,7 +223,7 @@ type mirrored[Req, Rsp any] struct {
 	so     atomic.Int32 // things that have happened
 }
 
-// whole is called by edit.Fork, on the goroutine of whoever reads the body.
+// whole is called by edit.Fork, on the goroutine of the reader.
 func (c *mirrored[Req, Rsp]) whole(copied Req, ok bool) {
 	if !ok {
 		c.skip(nil)
@@ -246,7 +246,7 @@ func (c *mirrored[Req, Rsp]) happened() {
 	go c.send()
 }
 
-// send is a copy's goroutine. What comes of it is counted, whatever it is.
+// send sends a copy on its own goroutine, and counts its outcome.
 func (c *mirrored[Req, Rsp]) send() {
 	outcome := &c.failed
 	defer func() {
@@ -286,18 +286,16 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 	}
 }
 
-// TeeBody returns body with an ear to what is read of it: for the Fork of an
-// [Editor]. It keeps up to limit bytes, and calls whole once, on the goroutine of
-// whoever reads or closes: with all of the body when it was read to its end, and
-// false when it is larger than limit, broke off, or was closed before its end.
-// The bytes belong to whole. Nothing is read or waited for on its behalf.
+// TeeBody returns body with a copy of the bytes read, for Fork of an [Editor].
+// It keeps up to limit bytes. It calls whole once, on the goroutine of Read or
+// Close: with all bytes if the body was read to its end, or with false if it is
+// larger than limit, failed, or was closed early. The bytes belong to whole.
 //
-// size is how long the body says that it is; less than 0 if it does not say. A
-// body that is longer or shorter has not come whole. One that was read as far
-// as that, and closed, has.
+// size is the declared length of the body, or less than 0. A body of another
+// length is incomplete. A body that was read up to size and closed is complete.
 //
-// Read and Close may be called side by side. A body that is neither read to its
-// end nor closed calls nothing.
+// Read and Close may be called concurrently. A body that is neither read to its
+// end nor closed does not call whole.
 func TeeBody(body io.ReadCloser, size, limit int64, whole func(kept []byte, ok bool)) io.ReadCloser {
 	return &forkedBody{source: body, size: size, limit: max(limit, 0), whole: whole}
 }

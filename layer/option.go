@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Option sets what the layers of this package have in common. Give them to
-// [NewStack] once, for all layers of a stack, or to a single layer. A nil Option
-// is none, as it is wherever this module takes options.
+// Option sets properties that the layers of this package share. Give options to
+// [NewStack], for all layers of a stack, or to a single layer. A nil Option is
+// ignored, here and wherever this module takes options.
 type Option[Rsp any] interface {
 	apply(o *options[Rsp])
 }
@@ -16,7 +16,7 @@ type Option[Rsp any] interface {
 type options[Rsp any] struct {
 	target   string
 	complete Completion[Rsp]
-	bare     bool // nobody said where a response ends, and it has no body: it is over when Call returns
+	bare     bool // without a Completion and without a body: a response ends when Call returns
 	classify Classifier[Rsp]
 	resend   any // a Replayer[Req, Rsp]; asserted where Req is known
 	to       Instruments
@@ -48,8 +48,8 @@ type optionFunc[Rsp any] func(*options[Rsp])
 
 func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
 
-// WithCompletion says where a response ends for this layer: where a slot is given
-// back, a context released, a time taken. The default is [AtEnd].
+// WithCompletion defines the end of a response for this layer: then slots,
+// contexts and measurements end. The default is [AtEnd].
 func WithCompletion[Rsp any](c Completion[Rsp]) Option[Rsp] {
 	check(c != nil, "WithCompletion: nil Completion")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })

@@ -8,27 +8,25 @@ import (
 	"time"
 )
 
-// quantile estimates a quantile of durations over a sliding window. Any number
-// of goroutines record and read; neither allocates, waits for another, or
-// needs a goroutine in the background.
+// quantile estimates a quantile of durations over a sliding window. record and
+// at may be called concurrently, do not allocate and do not wait.
 //
-// It is a histogram of buckets whose width grows with their distance from
-// zero, sixteen to each power of two: the estimate is the middle of the bucket
-// that holds the exact quantile, and so within 1/32 of it; 0.5 µs below 16 µs.
-// What is longer than quantileMost counts as that.
+// It is a histogram with sixteen buckets per power of two. The estimate is the
+// middle of the bucket of the exact quantile, and within 1/32 of it, or 0.5 µs
+// below 16 µs. Longer durations count as quantileMost.
 //
-// The window is two halves. New samples go to one; when that is as old as
-// period, the other is emptied and takes its place. The estimate is made from
-// both: from the samples of at least one period and at most two.
+// The window has two halves. New samples go to the current one. When it is as
+// old as period, the other is emptied and becomes current. The estimate uses
+// both.
 type quantile struct {
 	q       float64       // above 0 and below 1
-	least   int64         // samples, without which there is no estimate
+	least   int64         // the number of samples for an estimate
 	period  time.Duration // more than 0
 	halves  [2]quantileHalf
 	current atomic.Uint32 // the half that takes samples
 
-	estimate atomic.Int64 // nanoseconds; 0 while there is none
-	seen     atomic.Int64 // samples, while there is none
+	estimate atomic.Int64 // nanoseconds; 0: none
+	seen     atomic.Int64 // samples before the first estimate
 	due      atomic.Int64 // when the estimate is to be made again
 
 	mu      sync.Mutex
@@ -45,8 +43,8 @@ const (
 	quantileBuckets = (quantileTop - quantileBits + 1) << quantileBits
 	quantileMost    = 1<<(quantileUnit+quantileTop) - 1
 
-	// quantileFresh is how old an estimate may be: to make one costs a few
-	// microseconds, and no service changes for good within a second.
+	// quantileFresh is the maximum age of an estimate, because a new one costs
+	// a few microseconds.
 	quantileFresh = time.Second
 )
 
@@ -68,7 +66,7 @@ func (q *quantile) at(now time.Duration) (time.Duration, bool) {
 	return time.Duration(d), d > 0
 }
 
-// look makes the estimate anew where it is due, unless somebody else does.
+// look updates the estimate if it is due and no other caller does.
 func (q *quantile) look(now time.Duration) {
 	if int64(now) < q.due.Load() || !q.mu.TryLock() {
 		return
@@ -82,9 +80,8 @@ func (q *quantile) look(now time.Duration) {
 	q.make()
 }
 
-// rotate empties the older half, and both if nobody came for so long that the
-// newer one is too old as well. A sample that is recorded meanwhile may go to
-// either, or be lost with those of the older half.
+// rotate empties the older half, or both if the newer one is too old as well.
+// Concurrent samples may be lost.
 func (q *quantile) rotate(both bool) {
 	older := q.current.Load()&1 ^ 1
 	q.halves[older].empty()
@@ -101,8 +98,7 @@ func (h *quantileHalf) empty() {
 }
 
 func (q *quantile) make() {
-	// Counted here, so that what is recorded meanwhile cannot come between a
-	// total and its parts.
+	// The counts are read once, because samples may be added meanwhile.
 	var counts [quantileBuckets]int64
 	total := int64(0)
 	for i := range counts {

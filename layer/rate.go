@@ -90,9 +90,8 @@ func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return l.Service.Call(ctx, req)
 }
 
-// take takes a token, or says why not. The clock is read with mu held: a
-// bucket that is shown an earlier time than before goes back to it, and counts
-// what came since then twice.
+// take takes a token or returns the rejection. It reads the clock with mu held,
+// because a bucket counts tokens twice if time goes back.
 func (l *rateLimit[Req, Rsp]) take() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +117,7 @@ type rateTerms struct {
 	refusals  [rateSteps]Error // by how long a token takes, so that none is made for each
 }
 
-// rateSteps is how finely a refusal says when there will be a token.
+// rateSteps is the precision of RetryAfter.
 const rateSteps = 16
 
 // rateNever is how long it takes for a token to come that does not.
@@ -158,7 +157,8 @@ func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	return b.TokensAt(now)
 }
 
-// until is how long it takes until b has n tokens, if nobody takes any. Less than a nanosecond counts as none, as it does for Allow.
+// until returns the time until b has n tokens. Less than a nanosecond is 0, as
+// for Allow.
 func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Duration {
 	if t.perSecond >= float64(rate.Inf) {
 		return 0
@@ -178,15 +178,14 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 	return time.Duration(d)
 }
 
-// refusal says that b has no token.
+// refusal returns the rejection by b.
 func (t *rateTerms) refusal(b *rate.Limiter, now time.Time) *Error {
 	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
 	// Others may have come or gone since now.
 	return &t.refusals[min(max(step, 0), rateSteps-1)]
 }
 
-// rateAlarm wakes those who wait for a token. However many they are, there is
-// one timer.
+// rateAlarm wakes the callers that wait for a token. They share one timer.
 type rateAlarm struct {
 	rung notify.Broadcast
 
@@ -222,7 +221,7 @@ func (a *rateAlarm) enter() {
 	a.mu.Unlock()
 }
 
-// leave stops the timer when nobody is left to hear it.
+// leave stops the timer after the last caller.
 func (a *rateAlarm) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -232,8 +231,8 @@ func (a *rateAlarm) leave() {
 	}
 }
 
-// set makes the alarm ring after d, unless it will ring anyway: tokens are only
-// taken, so whoever set it first knew of no later time.
+// set sets the timer to d unless it is set: an earlier call knew an earlier
+// time, because tokens are only taken.
 func (a *rateAlarm) set(d time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -115,10 +115,9 @@ func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateShard holds the buckets of those keys of a RateLimitBy that fall to it,
-// in room places. A hand goes round the places, as in the clock algorithm of
-// page replacement: with each new key it looks at the next few and forgets the
-// keys whose buckets are full.
+// rateShard holds the buckets of its keys in room places. It uses the clock
+// algorithm of page replacement: each new key examines the next few places and
+// replaces keys with full buckets.
 type rateShard[K comparable] struct {
 	terms  *rateTerms
 	target string
@@ -143,7 +142,7 @@ type ratePlace[K comparable] struct {
 // and those to forget become fewer, however many keys come.
 const rateLooks = 8
 
-// take takes a token of key, or says why not. For the clock see
+// take takes a token of key or returns the rejection. For the clock see
 // [rateLimit.take].
 func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()

@@ -12,34 +12,32 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Reconnect is a service that is made when it is needed, and made again when it
-// has closed: a connection, a stream, a client behind a login. connect makes
-// it, and may wait; it is given ctx, and bounds itself by a timeout if it needs
-// one. What it made has to let go of what it holds when it closes.
+// Reconnect is a service that is made when it is needed, and made again after
+// it has closed: a connection, a stream, a client with a login. connect makes
+// it and may wait until ctx ends. The service releases its resources when it
+// closes.
 //
-// Admission: the first Ready or Call connects. One attempt is made at a time,
-// however many ask; after one that failed the next waits, longer each time,
-// and is made only if somebody asks for it. Without a connection Call refuses
-// at once, and sees to it that an attempt is under way; Ready waits for the
-// connection, then for inner. When inner refuses with [ErrClosed] it is dropped.
-// An attempt counts as failed, too, if its connection closes without having
-// answered a request, unless it stood for as long as b.Max.
+// Admission: the first Ready or Call connects. There is one attempt at a time.
+// After a failed attempt the next one waits for the backoff, and is made only
+// if a caller needs it. Without a connection Call rejects at once and starts an
+// attempt; Ready waits for the connection, then for inner. A connection that
+// returns [ErrClosed] is dropped. It counts as a failed attempt if it answered
+// no request and lived for less than b.Max.
 //
-// Cancellation: a request whose context is done is refused. An attempt does not
-// end with those who asked for it. When ctx ends, so does the attempt, and
-// Ready and Call return an error of kind ErrClosed from then on.
+// Cancellation: a request whose context has ended is rejected. An attempt does
+// not end with its callers. After the end of ctx, Ready and Call return
+// [ErrClosed].
 //
-// Body: not touched. What is in flight on a connection that was dropped goes
-// on.
+// Body: not touched. Requests in flight on a dropped connection continue.
 //
-// Errors: a refusal is an [Error] of kind [ErrNotReady]. It says what went
-// wrong last, and when the next attempt is made. A connect that panics
-// has failed.
+// Errors: a rejection is an [Error] of kind [ErrNotReady] with the last failure
+// and, as RetryAfter, the time to the next attempt. A connect that panics has
+// failed.
 //
-// Cost: two atomic loads for a request, no allocation. There is a goroutine
-// while an attempt is under way, the wait before it included.
+// Cost: two atomic loads for a request, no allocation. A goroutine runs during
+// an attempt and the wait before it.
 //
-// The zero Backoff is [DefaultBackoff]. A Backoff that is not valid panics.
+// The zero Backoff is [DefaultBackoff]. An invalid Backoff panics.
 func Reconnect[Req, Rsp any](
 	ctx context.Context, connect func(ctx context.Context) (Service[Req, Rsp], error), b Backoff, opts ...Option[Rsp],
 ) Service[Req, Rsp] {
@@ -65,7 +63,7 @@ type reconnect[Req, Rsp any] struct {
 	backoff Backoff
 	target  string
 
-	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil while there is no connection; written with mu
+	link     atomic.Pointer[reconnectLink[Req, Rsp]] // nil without a connection; written with mu
 	attempts atomic.Int64                            // that are over; written with mu
 	changed  notify.Broadcast                        // of link, attempts and ctx
 
@@ -99,7 +97,7 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 		}
 		err := readyWhile(ctx, r.ctx, link.Service)
 		switch {
-		case r.ctx.Err() != nil: // whatever the connection says
+		case r.ctx.Err() != nil: // before the state of the connection
 			return r.closed()
 		case err == nil || !errors.Is(err, ErrClosed):
 			return err
@@ -229,7 +227,7 @@ func (r *reconnect[Req, Rsp]) finish(svc Service[Req, Rsp], err error) {
 	case err == nil:
 		_ = panics.Contain(r.made.inc)
 		r.link.Store(&reconnectLink[Req, Rsp]{Service: svc, since: time.Now()})
-	case r.ctx.Err() == nil: // what is cut off says nothing
+	case r.ctx.Err() == nil: // a canceled attempt does not count
 		_ = panics.Contain(r.failed.inc)
 		r.failure(time.Now(), err)
 	}
@@ -244,7 +242,7 @@ func (r *reconnect[Req, Rsp]) failure(since time.Time, cause error) {
 	r.cause = cause
 }
 
-// drop gives up a connection that has closed.
+// drop removes a closed connection.
 func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -258,8 +256,8 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// refuse is the error while there is no connection. cause is that of the
-// context of one who has waited; a Poll's says nothing that Kind does not.
+// refuse returns the rejection without a connection. cause is that of the
+// context of a waiting caller.
 func (r *reconnect[Req, Rsp]) refuse(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil

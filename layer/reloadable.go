@@ -7,13 +7,12 @@ import (
 	"sync/atomic"
 )
 
-// Reloadable is a service whose inner service is made of a configuration, and made
-// anew when that changes. Each request is served by one configuration from its
-// beginning to its end: those in flight finish on the old one.
+// Reloadable is a service made from a configuration, and made again when the
+// configuration changes. Each request is served by one configuration; requests
+// in flight finish on the old one.
 //
-// What is to survive a change (a balancer with its connections, a breaker, a
-// limit with what is in flight) is made once, outside of mk; each service that
-// mk makes stands on it, and only what a configuration decides is made anew:
+// Make the parts that must survive a change (a balancer with its connections, a
+// breaker, a limit) once, outside of mk:
 //
 //	w := layer.NewReloadable(ctx, initial, func(_ context.Context, c Config) layer.Service[Req, Rsp] {
 //		return layer.NewStack[Req, Rsp]().Timeout(c.Timeout).Service(balancer)
@@ -23,20 +22,19 @@ import (
 //		...
 //	}
 //
-// Admission: that of the current inner service. Those who wait in Ready move
-// over to the new one at once.
+// Admission: that of the current service. Callers that wait in Ready move to
+// the new one at once.
 //
-// Cancellation: the context is passed as it is.
+// Cancellation: the context is passed unchanged.
 //
-// Body: a configuration lives until the last of its responses ended, see
+// Body: a configuration lives until its last response has ended, see
 // [WithCompletion].
 //
-// Errors: passed as they are, but for [ErrClosed]: the next configuration may
-// be served, so that a request which inner refuses for good is only not
-// admitted now. A Watch is closed when its context has ended.
+// Errors: passed unchanged except [ErrClosed], which becomes [ErrNotReady],
+// because the next configuration may work. A Reloadable is closed when its
+// context has ended.
 //
-// Cost: an atomic load and two atomic additions; no allocation but for the
-// body's Observer.
+// Cost: an atomic load and two atomic additions.
 type Reloadable[C, Req, Rsp any] struct {
 	options[Rsp]
 	mk      func(context.Context, C) Service[Req, Rsp]
@@ -48,14 +46,13 @@ type Reloadable[C, Req, Rsp any] struct {
 	setting sync.Mutex
 }
 
-// NewReloadable returns a service that is what mk makes of initial, until
-// [Reloadable.Set] changes it. mk should return at once, like every [MakeService]. Its
-// context ends when the configuration was replaced and its last response
-// ended, or when ctx ends. After that all calls are refused with an error that
-// matches [ErrClosed].
+// NewReloadable returns a service that mk makes from initial, until
+// [Reloadable.Set] changes it. mk should return at once, like every
+// [MakeService]. Its context ends when the configuration was replaced and its
+// last response ended, or when ctx ends. Then all calls are rejected with
+// [ErrClosed].
 //
-// Where mk returns nil for initial, there is no service yet: requests are
-// refused with an error that matches [ErrNotReady].
+// If mk returns nil for initial, requests are rejected with [ErrNotReady].
 func NewReloadable[C comparable, Req, Rsp any](
 	ctx context.Context, initial C, mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
 ) *Reloadable[C, Req, Rsp] {
@@ -86,13 +83,13 @@ func NewReloadableFunc[C, Req, Rsp any](
 	return w
 }
 
-// Set makes the service of c and serves with it from now on, unless c is equal
-// to the current configuration. Where mk panics or returns nil, what was there
-// stays; for nil there is an error. It returns an error that matches
-// [ErrClosed] when the context of w has ended.
+// Set makes the service of c and uses it from now on, unless c equals the
+// current configuration. If mk panics or returns nil, the current service
+// stays; nil is also an error. After the end of w's context it returns
+// [ErrClosed].
 //
-// Set may be called at any time, but not by mk; calls take their turns. It
-// waits for mk, and for no request.
+// Set may be called at any time, but not by mk. It waits for mk, and not for
+// requests.
 func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 	w.setting.Lock()
 	defer w.setting.Unlock()
@@ -108,7 +105,7 @@ func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 		s.Ended()
 		return &Error{Layer: "watch", Target: w.target, Err: errWatchNothing}
 	}
-	w.current.Store(s) // first: whoever finds the old one gone finds this one
+	w.current.Store(s) // first, because a caller that finds the old one ended looks for this one
 	w.changes.Add(1)
 	old.retire()
 	return nil
@@ -143,8 +140,7 @@ func (w *Reloadable[C, Req, Rsp]) ended() error {
 	}
 }
 
-// refuseClosed takes what closed the current service for what it is to those
-// above.
+// refuseClosed rejects a request for a closed service without ErrClosed.
 func (w *Reloadable[C, Req, Rsp]) refuseClosed(err error) error {
 	return &Error{
 		Layer: "watch", Target: w.target, Kind: ErrNotReady,
@@ -152,8 +148,8 @@ func (w *Reloadable[C, Req, Rsp]) refuseClosed(err error) error {
 	}
 }
 
-// Describe shows the current service. It does not show the configuration,
-// which may hold what is not for everybody.
+// Describe shows the current service, but not the configuration, which may hold
+// secrets.
 func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 	s := w.current.Load()
 	next := Describe(s.inner)
@@ -191,8 +187,8 @@ func (w *Reloadable[C, Req, Rsp]) state(c C) *watchState[C, Req, Rsp] {
 	return s
 }
 
-// retire lets go of those who wait for s, and of its context when the last
-// response ended.
+// retire wakes the callers that wait for s, and ends its context after the last
+// response.
 func (s *watchState[C, Req, Rsp]) retire() {
 	s.replace()
 	s.Retire()

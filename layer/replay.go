@@ -11,15 +11,12 @@ import (
 )
 
 // BodyReplay is a request body that can be sent several times, one after the
-// other or side by side. It is a [Replay] of the body alone: protocol packages
-// build theirs around it. Its methods, and its readers, are safe for
-// concurrent use.
+// other or concurrently. Protocol packages build their [Replay] around it. Its
+// methods and readers are safe for concurrent use.
 //
-// The source is read only when a reader needs more of it, by one reader at a
-// time; the others wait for what that one gets. What was read is kept until
-// End, up to the limit and one Read more. Once the limit is exceeded, there
-// are no more tries, nothing more is kept, and only the reader that is
-// furthest goes on; those behind it fail.
+// One reader at a time reads the source, when it needs more. The bytes are kept
+// until End, up to the limit. After that there are no more attempts, and only
+// the reader that is furthest continues; the others fail.
 type BodyReplay struct {
 	mu      sync.Mutex
 	moved   sync.Cond // the source gave something, or a reader was closed
@@ -46,13 +43,12 @@ var (
 	errReplayBroken  = errors.New("reading the request body panicked")
 )
 
-// ReplayBody makes body ready to be sent more than once, and keeps up to limit
-// bytes of it for that. It reads nothing yet. A limit of 0 or less keeps
-// nothing: the body can be sent again until its first byte was read.
+// ReplayBody returns a replay of body that keeps up to limit bytes. It reads
+// nothing yet. With a limit of 0 or less the body can be sent again until its
+// first byte was read.
 //
-// The source is closed once, when no more tries will come (see End) and every
-// reader has been closed. A reader that is never closed, because the service
-// that it was for has refused the request, leaves the source open.
+// The source is closed once, after End and after the last reader was closed. A
+// reader of a rejected request is not closed, and leaves the source open.
 func ReplayBody(body io.ReadCloser, limit int64) *BodyReplay {
 	b := &BodyReplay{}
 	b.init(body, limit)
@@ -92,9 +88,7 @@ func (b *BodyReplay) Whole() bool {
 	return errors.Is(b.err, io.EOF) && !b.forgot
 }
 
-// Retire gives up every reader but the newest: what it was for is over, and
-// should it be read still, it fails. Retry calls it, where a [Replay] has it,
-// before it sends a request again.
+// Retire fails every reader but the newest.
 func (b *BodyReplay) Retire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -103,8 +97,8 @@ func (b *BodyReplay) Retire() {
 	}
 }
 
-// End says that no more tries will come. The readers go on; what is kept goes
-// as soon as none of them needs it.
+// End declares that no more attempts follow. The kept bytes are released as
+// soon as no reader needs them.
 func (b *BodyReplay) End() {
 	b.mu.Lock()
 	b.ended = true
@@ -116,9 +110,7 @@ func (b *BodyReplay) End() {
 	}
 }
 
-// Close gives up every reader, and closes the source. Retry calls it, where a
-// [Replay] has it, when a request that was sent ends with a refusal, so that
-// nobody else will close it.
+// Close fails every reader, and closes the source.
 func (b *BodyReplay) Close() error {
 	b.mu.Lock()
 	b.ended = true
@@ -156,13 +148,13 @@ func (b *BodyReplay) over() bool {
 	return true
 }
 
-// forget lets go of what is kept when nobody will read it.
+// forget releases the kept bytes if no reader needs them.
 func (b *BodyReplay) forget() {
 	if !b.ended && !b.forgot && int64(len(b.kept)) <= b.limit {
 		return // for the next try
 	}
 	if b.fetches != nil && b.fetches.err != nil {
-		return // what it gets is for the others
+		return // the other readers need its bytes
 	}
 	live := 0
 	for _, r := range b.readers {
@@ -188,7 +180,7 @@ func (b *BodyReplay) take(r *replayReader, p []byte, err error) {
 	if r.err == nil && !fits {
 		b.leaveBehind(r)
 	} else {
-		// One that was given up may have read on behalf of the others.
+		// A failed reader may have read for the others.
 		b.kept = append(b.kept, p...)
 	}
 	b.forget()
@@ -209,7 +201,7 @@ func (b *BodyReplay) leaveBehind(r *replayReader) {
 type replayReader struct {
 	body *BodyReplay
 	pos  int64
-	err  error // it fails with this, whatever is there
+	err  error // returned by all Reads
 	shut bool  // Close was called
 }
 
@@ -273,21 +265,21 @@ func (r *replayReader) Close() error {
 	return nil
 }
 
-// Replayer is what the layers that send a request more than once ([Retry],
-// [Hedge]) ask of a protocol. The default knows requests and responses that
-// are pointers to structs with a field Body of type [io.ReadCloser]; of
-// anything else it says that it may be sent as it is, any number of times.
+// Replayer is the part of a protocol that [Retry] and [Hedge] need. The default
+// supports requests and responses that are pointers to structs with a field
+// Body of type [io.ReadCloser]. It sends any other request unchanged, any
+// number of times.
 //
-// One may have more methods than these: those of [TrailerPeeker], and Outline(rsp Rsp)
-// string, by which an [Explanation] names a response in a few words.
+// Optional methods are those of [TrailerPeeker], and Outline(rsp Rsp) string,
+// which describes a response in an [Explanation].
 type Replayer[Req, Rsp any] interface {
 	// Idempotent reports whether sending req twice has the effect of sending
 	// it once.
 	Idempotent(req Req) bool
 
-	// Replay makes req ready to be read more than once, keeping up to limit
-	// bytes of its body. It returns nil where req can be sent as it is any
-	// number of times, because it has no body. It reads nothing yet.
+	// Replay prepares req for several attempts, and keeps up to limit bytes of
+	// its body. It returns nil if req can be sent unchanged any number of
+	// times, because it has no body. It reads nothing yet.
 	Replay(req Req, limit int64) Replay[Req]
 
 	// After returns how long rsp, or the error that came in its place, asks to
@@ -295,8 +287,8 @@ type Replayer[Req, Rsp any] interface {
 	// than 0 asks not to send it again at all.
 	RetryAfter(rsp Rsp, err error) (time.Duration, bool)
 
-	// Discard gives a response up: what is left of it, up to a small amount,
-	// is read so that its connection can be used again, and it is closed.
+	// Drain discards a response: it reads a small rest of the body, so that the
+	// connection can be used again, and closes it.
 	Drain(rsp Rsp)
 }
 
@@ -322,7 +314,7 @@ type Replay[Req any] interface {
 	Close() error
 }
 
-// WithReplayer tells a stack how its protocol sends a request more than once.
+// WithReplayer sets the Replayer of a protocol.
 func WithReplayer[Req, Rsp any](r Replayer[Req, Rsp]) Option[Rsp] {
 	check(r != nil, "WithReplayer: nil Replayer")
 	return optionFunc[Rsp](func(o *options[Rsp]) { o.resend = r })
@@ -377,9 +369,9 @@ func (r fieldReplayer[Req, Rsp]) Idempotent(req Req) bool {
 	return false
 }
 
-// Replay keeps what is read of the body, unless the request itself has a
-// GetBody that returns it anew. Every try gets a shallow copy of the request:
-// what lies below must not write to the maps and slices in it.
+// Replay uses GetBody of the request, if any, or keeps the bytes read. Every
+// attempt gets a shallow copy of the request, so services must not write to its
+// maps and slices.
 func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	body := r.requests.body(req)
 	if body == nil {
@@ -396,7 +388,7 @@ func (r fieldReplayer[Req, Rsp]) Replay(req Req, limit int64) Replay[Req] {
 	return again
 }
 
-// RetryAfter is what the error says; responses of no known protocol say nothing.
+// RetryAfter returns that of the error.
 func (r fieldReplayer[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return RetryAfter(err)
 }
@@ -414,17 +406,16 @@ func (r fieldReplayer[Req, Rsp]) Drain(rsp Rsp) {
 	}
 }
 
-// DrainBody gives a response body up: it reads what is left of it, up to
-// 8 KiB and for up to 50 ms, so that its connection can be used again, and
-// closes it. It is for a [Replayer]'s Discard. The body may be closed while it
-// is being read.
+// DrainBody discards a response body: it reads up to 8 KiB for up to 50 ms, so
+// that the connection can be used again, and closes it. It is for Drain of a
+// [Replayer]. The body may be closed concurrently.
 func DrainBody(body io.ReadCloser) {
 	closed := sync.OnceFunc(func() { body.Close() }) // which panics again, here, if it did in the timer
 	late := time.AfterFunc(discardTime, func() { _ = panics.Contain(closed) })
 	defer late.Stop()
 	defer closed()
-	// One byte more than what is allowed, or the end would not be seen.
-	io.CopyN(io.Discard, body, discardBytes+1) //nolint:errcheck // whatever it was, it is over
+	// One byte more than the limit, because a read at the limit does not see the end.
+	io.CopyN(io.Discard, body, discardBytes+1) //nolint:errcheck // the body is discarded
 }
 
 // keptReplay is the Replay of a request that has but one body.
@@ -442,9 +433,9 @@ func (k *keptReplay[Req]) Next() (Req, bool) {
 	return withBody(k.req, k.field, body), true
 }
 
-// getBodyReplay is the Replay of a request that can get its body anew. The
-// first try sends it as it is; the copies do not say how to get another body,
-// so that nobody below sends them again by himself.
+// getBodyReplay is the Replay of a request with GetBody. The first attempt
+// sends it unchanged. The copies have no GetBody, so that no service below
+// sends them again.
 type getBodyReplay[Req any] struct {
 	req           Req
 	body, getBody int // the fields

@@ -21,7 +21,7 @@ type RetryPolicy[Req, Rsp any] struct {
 
 	// AttemptTimeout limits one attempt up to the headers of its response,
 	// including time in queues below and the upload of the body. A late attempt
-	// is retried. 0 is no limit.
+	// is retried. 0 means without a limit.
 	AttemptTimeout time.Duration
 
 	// Backoff is the pause between attempts. The default is 25 ms to 250 ms

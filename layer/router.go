@@ -5,23 +5,21 @@ import (
 	"fmt"
 )
 
-// Router sends each request to the service of its key. It keeps nothing: mk is
-// asked for every request, so give it one that remembers. With a [Cache], made
-// when first used and dropped when idle, [Cache.Router] is the whole of it:
+// Router sends each request to the service of its key. It calls mk for every
+// request, so use a mk that remembers. [Cache.Router] is a Router on a [Cache]:
 //
 //	routes := layer.NewCache(ctx, mk, layer.CachePolicy{})
 //	svc := routes.Router(keyOf)
 //
 // Admission: the service of the key decides. Ready returns nil, because the
-// request is not known yet: put a [Queue] into what mk makes, so that nobody
-// waits for the route of another.
+// request is not known yet. Put a [Queue] into the services that mk makes.
 //
 // Cancellation: the service of the key has the request's context.
 //
 // Body: not touched.
 //
-// Errors: an [Error] of kind [ErrNoRoute] with the error of key; one that
-// names the key where mk returns nil. What the service returns is passed.
+// Errors: an [Error] of kind [ErrNoRoute] with the error of key, or with the
+// key if mk returns nil. Errors of the service are passed unchanged.
 //
 // Cost: key and mk.
 func Router[K comparable, Req, Rsp any](key func(Req) (K, error), mk MakeService[K, Req, Rsp]) Service[Req, Rsp] {

@@ -164,7 +164,7 @@ func (o *overrun) ended(ctx context.Context) bool {
 	return ctx.Err() != nil && context.Cause(ctx) == error(o)
 }
 
-// wrap says of an error that it came after the limit ran out.
+// wrap wraps an error that came after the limit.
 func (o *overrun) wrap(err error) error {
 	return &Error{Layer: o.name, Target: o.target, Kind: o.is, Waited: o.after, Err: err}
 }
@@ -177,9 +177,8 @@ func (l *timeLimit) node(after time.Duration) Node {
 	return Node{Name: strings.ReplaceAll(l.name, " ", "_"), State: s}
 }
 
-// timed is a request under a limit, in one allocation: its context, the
-// Observer of its response, and the reader of the response's body, which says
-// of an error why it came.
+// timed is a request with a limit, in one allocation: its context, the Observer
+// of its response, and the reader of the response's body.
 type timed struct {
 	expiry
 	io.ReadCloser
@@ -202,11 +201,10 @@ func (r *timed) End(err error) {
 	}
 }
 
-// timedAsked is the Observer of a response under a limit, of which nobody reads
-// a body.
+// timedAsked is the Observer of a response with a limit and without a reader.
 type timedAsked struct {
 	over   *overrun
-	ctx    context.Context //nolint:containedctx // it tells who ended the response
+	ctx    context.Context //nolint:containedctx // has the reason for the end
 	cancel context.CancelFunc
 }
 
@@ -233,7 +231,7 @@ func callTimed[Req, Rsp any](
 	}()
 	rsp, err = next.Call(&r.expiry, req)
 	if err == nil && r.kind == soft && !r.lift() && seam.closeBody(rsp) {
-		// Nobody could read it: its context has ended.
+		// Its context has ended, so it cannot be read.
 		var none Rsp
 		rsp, err = none, r.over
 	}

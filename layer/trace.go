@@ -19,31 +19,26 @@ type Span[Rsp any] interface {
 	End(c Class, err error)
 }
 
-// Trace starts a span for each request and tells it what becomes of it. It is
-// the place where a tracer is connected: start returns the context that the
-// layers below work with, which carries the span to where it is needed (a
-// header to be written, another Trace, a span's child), through queues and
-// retries.
+// Trace starts a span for each request and reports its outcome. start returns
+// the context for the layers below, which carries the span.
 //
 //	func start(ctx context.Context, req *http.Request) (context.Context, layer.Span[*http.Response]) {
 //		ctx, s := tracer.Start(ctx, req.Method)
 //		return ctx, span{s}
 //	}
 //
-// start is safe for concurrent use. The context that it returns must come from
-// the one that it is given; a nil one stands for that. A nil Span is a request
-// that is not traced.
+// start must be safe for concurrent use. Its context must derive from ctx; nil
+// stands for ctx. With a nil Span the request is not traced.
 //
 // Admission: none of its own; Ready is forwarded.
 //
 // Cancellation: not changed.
 //
-// Body: a span ends when the response ended, see [WithCompletion].
+// Body: a span ends when the response ends, see [WithCompletion].
 //
-// Errors: passed as they are.
+// Errors: passed unchanged.
 //
-// Cost: that of start, and one allocation for a request that is traced; for
-// one that is not, start alone.
+// Cost: start, and one allocation for a traced request.
 //
 // With a nil start the layer does nothing.
 func Trace[Req, Rsp any](
@@ -62,7 +57,7 @@ type traced[Req, Rsp any] struct {
 	start func(context.Context, Req) (context.Context, Span[Rsp])
 }
 
-// errUnwound is the end of a span whose call did not return.
+// errUnwound ends the span of a call that did not return.
 var errUnwound = errors.New("the call did not return: it panicked, or ended its goroutine")
 
 func (t *traced[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
@@ -100,7 +95,7 @@ func (t *traced[Req, Rsp]) Describe() Node { return Node{Name: "trace"} }
 // traceEnd is the Observer of one response.
 type traceEnd[Rsp any] struct {
 	*options[Rsp]
-	ctx  context.Context //nolint:containedctx // the request's: it tells a caller who left from inner that failed
+	ctx  context.Context //nolint:containedctx // the request's; distinguishes a canceled caller from a failed service
 	span Span[Rsp]
 	rsp  Rsp
 }

@@ -11,7 +11,7 @@ var rules = []struct {
 	name string
 	expr *regexp.Regexp
 }{
-	{"pronouns", regexp.MustCompile(`(?i)\b(who|whoever|whom|whose|nobody|somebody|anybody|everybody)\b`)},
+	{"pronouns", regexp.MustCompile(`(?i)\b(who|whoever|whom|nobody|somebody|anybody|everybody)\b`)},
 	{"is-no", regexp.MustCompile(`(?i)\b(is|are) (no|none)\b`)},
 	{"what-is", regexp.MustCompile(`(?i)(^|[^a-z]\s*|\b(of|to|by|for|from|with|at|on|than|and|or|as|in) )what (is|are|was|were)\b`)},
 	{"idioms", regexp.MustCompile(`(?i)\b(in vain|for good|lets? go|goes on|as it (is|was))\b`)},
