@@ -219,10 +219,9 @@ func (p *plane) serve(ctx context.Context, t discover.Target) layer.Service[stri
 // it was served.
 func (p *plane) services(ctx context.Context, r resolve.Resolver) layer.Service[string, string] {
 	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[string, string] {
-		return balance.Resolve(ctx, r, target, p.serve)
+		return layer.NewStack[string, string]().Queue(10, 3*time.Second).Service(balance.Resolve(ctx, r, target, p.serve))
 	}, layer.CachePolicy{IdleTimeout: time.Minute})
-	return layer.NewStack[string, string]().Queue(10, 3*time.Second).
-		Service(targets.Router(func(target string) (string, error) { return target, nil }))
+	return targets.Router(func(target string) (string, error) { return target, nil })
 }
 
 // source resolves by the controller.

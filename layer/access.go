@@ -48,7 +48,7 @@ type Header interface {
 // methods are safe for concurrent use.
 type Editor[Req, Rsp any] interface {
 	// Request returns req with other header fields. Req itself stays as it
-	// was, so that a request that is refused below is untouched; its body is
+	// was, so that a request that is rejected below is untouched; its body is
 	// the same one.
 	EditRequest(req Req, c HeaderMutation) Req
 

@@ -106,11 +106,11 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 	p = p.filled()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		l := &adaptiveLimit[Req, Rsp]{
-			Service: next,
-			options: o,
-			gate:    newAdaptiveGate(p),
-			born:    time.Now(),
-			refused: tally{to: o.to.LayerRejections.With("layer", "adaptive")},
+			Service:  next,
+			options:  o,
+			gate:     newAdaptiveGate(p),
+			born:     time.Now(),
+			rejected: tally{to: o.to.LayerRejections.With("layer", "adaptive")},
 		}
 		l.changed()
 		return l
@@ -120,11 +120,11 @@ func AdaptiveLimit[Req, Rsp any](p AdaptivePolicy, opts ...Option[Rsp]) Layer[Re
 type adaptiveLimit[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	gate    *adaptiveGate
-	born    time.Time
-	freed   notify.Broadcast
-	full    atomic.Pointer[Error] // shared by every refusal at one limit
-	refused tally
+	gate     *adaptiveGate
+	born     time.Time
+	freed    notify.Broadcast
+	full     atomic.Pointer[Error] // shared by every rejection at one limit
+	rejected tally
 }
 
 func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
@@ -143,10 +143,10 @@ func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "adaptive", l.target)
+		return rsp, rejectDone(ctx, "adaptive", l.target)
 	}
 	if !l.gate.take() {
-		l.refused.inc()
+		l.rejected.inc()
 		return rsp, l.full.Load()
 	}
 	handed := false
@@ -226,7 +226,7 @@ func (l *adaptiveLimit[Req, Rsp]) Describe() Node {
 	return Node{Name: "adaptive", State: State{
 		{"in_flight", l.gate.inFlight.Load()}, {"limit", l.gate.limit.Load()},
 		{"min", l.gate.control.policy.Min}, {"max", l.gate.control.policy.Max},
-		{"latency", base}, {"probing", probing}, {"refused", l.refused.n.Load()},
+		{"latency", base}, {"probing", probing}, {"rejected", l.rejected.n.Load()},
 	}}
 }
 

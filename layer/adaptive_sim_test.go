@@ -77,9 +77,9 @@ type simulation struct {
 }
 
 type simSecond struct {
-	offered, served, refused int
-	limit                    int64
-	latencies                []time.Duration
+	offered, served, rejected int
+	limit                     int64
+	latencies                 []time.Duration
 }
 
 func (s *simulation) in(d time.Duration, what func()) {
@@ -115,7 +115,7 @@ func (s *simulation) arrive() {
 	s.second().offered++
 	s.second().limit = s.gate.limit.Load()
 	if !s.gate.take() {
-		s.second().refused++
+		s.second().rejected++
 		return
 	}
 	if s.server.room > 0 && s.busy+len(s.queue) >= s.server.room {
@@ -181,25 +181,25 @@ func (s *simulation) watchProbe() {
 type simRow struct {
 	goodput  float64 // of what could be served
 	p50, p99 time.Duration
-	refused  float64 // of what was offered
+	rejected float64 // of what was offered
 	least    int64   // limits
 	most     int64
 }
 
 func (s *simulation) row(from, to int) simRow {
 	var could float64
-	var served, offered, refused int
+	var served, offered, rejected int
 	var latencies []time.Duration
 	row := simRow{least: math.MaxInt64}
 	for i, sec := range s.seconds[from:to] {
 		at := time.Duration(from+i)*time.Second + time.Second/2
 		could += min(s.server.capacity(at), float64(sec.offered))
-		served, offered, refused = served+sec.served, offered+sec.offered, refused+sec.refused
+		served, offered, rejected = served+sec.served, offered+sec.offered, rejected+sec.rejected
 		row.least, row.most = min(row.least, sec.limit), max(row.most, sec.limit)
 		latencies = append(latencies, sec.latencies...)
 	}
 	slices.Sort(latencies)
-	row.goodput, row.refused = float64(served)/could, float64(refused)/float64(offered)
+	row.goodput, row.rejected = float64(served)/could, float64(rejected)/float64(offered)
 	row.p50, row.p99 = latencies[len(latencies)/2], latencies[len(latencies)*99/100]
 	return row
 }
@@ -285,7 +285,7 @@ func simScenarios() []simScenario {
 // what the server could have served of what was offered.
 func TestAdaptiveSimulation(t *testing.T) {
 	var table strings.Builder
-	fmt.Fprintf(&table, "%-20s %-10s %7s %5s %5s %8s  %s\n", "scenario", "part", "goodput", "p50", "p99", "refused", "limit")
+	fmt.Fprintf(&table, "%-20s %-10s %7s %5s %5s %8s  %s\n", "scenario", "part", "goodput", "p50", "p99", "rejected", "limit")
 	for _, sc := range simScenarios() {
 		t.Run(sc.name, func(t *testing.T) { sc.simulate(t, &table) })
 	}
@@ -307,9 +307,9 @@ func (sc simScenario) simulate(t *testing.T, table *strings.Builder) {
 	for _, part := range sc.parts {
 		row := s.row(part.from, part.to)
 		fmt.Fprintf(table, "%-20s %-10s %6.0f%% %5d %5d %7.0f%%  %d-%d\n", sc.name, part.name, row.goodput*100,
-			row.p50.Milliseconds(), row.p99.Milliseconds(), row.refused*100, row.least, row.most)
+			row.p50.Milliseconds(), row.p99.Milliseconds(), row.rejected*100, row.least, row.most)
 		assert.GreaterOrEqual(t, row.goodput, 0.9, part.name)
 		assert.LessOrEqual(t, row.p99, part.p99, part.name)
-		assert.LessOrEqual(t, row.refused, 1-0.9*min(1/sc.load, 1), part.name)
+		assert.LessOrEqual(t, row.rejected, 1-0.9*min(1/sc.load, 1), part.name)
 	}
 }

@@ -41,7 +41,7 @@ func TestAdaptiveLimitIsExactForAllCallersTogether(t *testing.T) { // joshrotenb
 		}
 		synctest.Wait()
 		require.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
-		require.EqualValues(t, 93, layer.Describe(svc).State.Get("refused"))
+		require.EqualValues(t, 93, layer.Describe(svc).State.Get("rejected"))
 		close(hold)
 		wg.Wait()
 		require.EqualValues(t, 7, admitted.Load())
@@ -122,7 +122,7 @@ func TestAdaptiveLimitLearnsFromWhatTellsSomething(t *testing.T) {
 		"a deadline":               {err: context.DeadlineExceeded, moves: true},
 		"throttled":                {err: errThrottled, moves: true},
 		"a failure":                {err: errors.New("boom")},
-		"refused":                  {err: layer.ErrNotReady},
+		"rejected":                 {err: layer.ErrNotReady},
 		"closed":                   {err: layer.ErrClosed},
 		"injected":                 {err: errors.Join(layer.ErrInjected, layer.ErrTimeout)},
 		"cancelled by its caller":  {err: context.Canceled, cancel: true},

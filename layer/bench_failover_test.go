@@ -13,7 +13,7 @@ func BenchmarkFailover(b *testing.B) {
 	none := layer.Limit[int, int](0)(leaf)
 	b.Run("primary", func(b *testing.B) { call(b, layer.Failover[int, int](leaf, none, time.Minute)) })
 	b.Run("fallback", func(b *testing.B) { call(b, layer.Failover(none, layer.Service[int, int](leaf), 0)) })
-	b.Run("refused", func(b *testing.B) {
+	b.Run("rejected", func(b *testing.B) {
 		svc := layer.Failover(none, layer.Service[int, int](leaf), time.Hour)
 		ctx := context.Background()
 		b.ReportAllocs()

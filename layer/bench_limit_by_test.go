@@ -8,7 +8,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// refuse benchmarks calls that are all refused.
+// reject benchmarks calls that are all rejected.
 func benchRefusals(b *testing.B, ctx context.Context, svc layer.Service[int, int]) {
 	b.Helper()
 	b.ReportAllocs()

@@ -122,12 +122,12 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 			return next
 		}
 		b := &breaker[Req, Rsp]{
-			Service: next,
-			options: o,
-			policy:  p,
-			trips:   tally{to: o.to.BreakerOpened},
-			refused: tally{to: o.to.LayerRejections.With("layer", "breaker")},
-			tripped: &breakerGauge{to: o.to.BreakerOpen},
+			Service:  next,
+			options:  o,
+			policy:   p,
+			trips:    tally{to: o.to.BreakerOpened},
+			rejected: tally{to: o.to.LayerRejections.With("layer", "breaker")},
+			tripped:  &breakerGauge{to: o.to.BreakerOpen},
 		}
 		runtime.AddCleanup(b, (*breakerGauge).forget, b.tripped)
 		b.now.Store(b.closed())
@@ -140,12 +140,12 @@ func Breaker[Req, Rsp any](p BreakerPolicy, opts ...Option[Rsp]) Layer[Req, Rsp]
 type breaker[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	policy  BreakerPolicy
-	now     atomic.Pointer[breakerPeriod]
-	changed notify.Broadcast
-	trips   tally
-	refused tally
-	tripped *breakerGauge
+	policy   BreakerPolicy
+	now      atomic.Pointer[breakerPeriod]
+	changed  notify.Broadcast
+	trips    tally
+	rejected tally
+	tripped  *breakerGauge
 
 	// spare is used by the next response that may have a body: those that
 	// turn out to have none give it back.
@@ -192,7 +192,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 		case p.admits():
 			return nil
 		case ctx.Err() != nil:
-			return b.refuse(p, context.Cause(ctx))
+			return b.reject(p, context.Cause(ctx))
 		}
 		until, stop := p.untilProbe(ctx)
 		// The loop evaluates the result, because capacity goes before ctx.
@@ -203,7 +203,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 
 func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "breaker", b.target)
+		return rsp, rejectDone(ctx, "breaker", b.target)
 	}
 	p := b.now.Load()
 	if p.trip != nil {
@@ -211,7 +211,7 @@ func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err err
 			if PickInfoFromContext(ctx).PastBreakers {
 				return b.Service.Call(ctx, req)
 			}
-			b.refused.inc()
+			b.rejected.inc()
 			return rsp, err
 		}
 	}
@@ -253,7 +253,7 @@ func (b *breaker[Req, Rsp]) Describe() Node {
 			state = append(state, Attr{"ratio", breakerRatio(good, all)}, Attr{"requests", all})
 		}
 	}
-	state = append(state, Attr{"trips", b.trips.n.Load()}, Attr{"refused", b.refused.n.Load()})
+	state = append(state, Attr{"trips", b.trips.n.Load()}, Attr{"rejected", b.rejected.n.Load()})
 	if b.policy.ConsecutiveFailures > 0 {
 		state = append(state, Attr{"max_failures", b.policy.ConsecutiveFailures})
 	}

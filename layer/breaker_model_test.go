@@ -42,7 +42,7 @@ type breakerStep struct {
 }
 
 // Failures are there more often, so that it trips.
-var breakerEnds = []string{"ok", "fail", "fail", "fail", "throttle", "cancel", "refuse", "panic", "exit"}
+var breakerEnds = []string{"ok", "fail", "fail", "fail", "throttle", "cancel", "reject", "panic", "exit"}
 
 const (
 	modelFailures = 3
@@ -90,7 +90,7 @@ func driveBreaker(t *testing.T, steps []breakerStep) (problem string) {
 			return 0, errBreakerThrottle
 		case "cancel":
 			return 0, context.Cause(ctx)
-		case "refuse":
+		case "reject":
 			return 0, layer.ErrNotReady
 		case "panic":
 			panic("inner")
@@ -151,7 +151,7 @@ func (m *breakerModel) arrive() string {
 		select {
 		case err := <-c.over:
 			if !errors.Is(err, layer.ErrNotReady) {
-				return "no refusal: " + errText(err)
+				return "no rejection: " + errText(err)
 			}
 			return ""
 		default:

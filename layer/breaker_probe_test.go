@@ -17,7 +17,7 @@ import (
 
 // A half-open breaker stuck by a cancelled probe: failsafe-go, gobreaker and
 // finagle each had a half-open state that waits for the answer of a probe that
-// never comes, because its caller left, it was refused below, or it panicked.
+// never comes, because its caller left, it was rejected below, or it panicked.
 func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 	for name, probe := range map[string]func(t *testing.T, svc layer.Service[int, int], inner *breakerInner){
 		"cancelled": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
@@ -30,7 +30,7 @@ func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 			cancel()
 			synctest.Wait()
 		},
-		"refused": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
+		"rejected": func(t *testing.T, svc layer.Service[int, int], inner *breakerInner) {
 			inner.with(&layer.Error{Kind: layer.ErrNotReady})
 			breakerCalls(t, svc, 3)
 			require.EqualValues(t, 4, inner.calls.Load(), "each of the three was a probe")

@@ -339,18 +339,18 @@ func TestBreakerCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var trips counter
 		var tripped gauge
-		refused := byLabel{}
+		rejected := byLabel{}
 		svc, inner := newBreaker(layer.BreakerPolicy{ConsecutiveFailures: 2, Backoff: breakerBackoff},
-			layer.WithMetrics[int](layer.Instruments{BreakerOpened: &trips, BreakerOpen: &tripped, LayerRejections: refused}))
+			layer.WithMetrics[int](layer.Instruments{BreakerOpened: &trips, BreakerOpen: &tripped, LayerRejections: rejected}))
 		inner.with(errBreaker)
 		breakerCalls(t, svc, 5)
-		require.Equal(t, []float64{1, 1, 3}, []float64{float64(trips), float64(tripped), float64(*refused["breaker"])})
+		require.Equal(t, []float64{1, 1, 3}, []float64{float64(trips), float64(tripped), float64(*rejected["breaker"])})
 		time.Sleep(time.Second)
 		breakerCalls(t, svc, 1)
 		time.Sleep(2 * time.Second)
 		inner.with(nil)
 		breakerCalls(t, svc, 1)
-		require.Equal(t, []float64{1, 0, 3}, []float64{float64(trips), float64(tripped), float64(*refused["breaker"])})
+		require.Equal(t, []float64{1, 0, 3}, []float64{float64(trips), float64(tripped), float64(*rejected["breaker"])})
 	})
 }
 

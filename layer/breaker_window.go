@@ -164,7 +164,7 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 		case p.enter():
 			return p, nil
 		case p.mode != gateShut || !p.admits():
-			return nil, b.refuse(p, nil)
+			return nil, b.reject(p, nil)
 		}
 		// One of the requests that see the end of the wait begins the period of
 		// the probe.
@@ -173,7 +173,7 @@ func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	}
 }
 
-func (b *breaker[Req, Rsp]) refuse(p *breakerPeriod, cause error) error {
+func (b *breaker[Req, Rsp]) reject(p *breakerPeriod, cause error) error {
 	e := &Error{Layer: "breaker", Target: b.target, Kind: ErrNotReady, Reason: p.trip.reason, Err: cause}
 	if p.trip.probes > 0 {
 		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)

@@ -47,11 +47,11 @@ type Cache[K comparable, Req, Rsp any] struct {
 	ctx    context.Context //nolint:containedctx // the parent of every service's own
 	seed   maphash.Seed
 
-	keys    atomic.Int64     // taken, those in the making included
-	swept   atomic.Int64     // how often the sweeper has looked
-	freed   notify.Broadcast // of keys, swept and ctx
-	refused tally            // for want of room
-	shards  [64]cacheShard[K, Req, Rsp]
+	keys     atomic.Int64     // taken, those in the making included
+	swept    atomic.Int64     // how often the sweeper has looked
+	freed    notify.Broadcast // of keys, swept and ctx
+	rejected tally            // for want of room
+	shards   [64]cacheShard[K, Req, Rsp]
 }
 
 // CachePolicy is what a [Cache] keeps, and for how long.
@@ -97,7 +97,7 @@ func NewCache[K comparable, Req, Rsp any](
 	c := &Cache[K, Req, Rsp]{
 		options: newOptions(opts), policy: p.filled(), mk: mk, ctx: ctx, seed: maphash.MakeSeed(),
 	}
-	c.refused.to = c.to.LayerRejections.With("layer", "cache")
+	c.rejected.to = c.to.LayerRejections.With("layer", "cache")
 	for i := range c.shards {
 		c.shards[i].init()
 	}
@@ -126,7 +126,7 @@ func (c *Cache[K, Req, Rsp]) Router(key func(Req) (K, error)) Service[Req, Rsp] 
 // Describe shows the services that there are, sorted by key.
 func (c *Cache[K, Req, Rsp]) Describe() Node {
 	n := Node{Name: "cache", State: State{
-		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"refused", c.refused.n.Load()},
+		{"keys", c.keys.Load()}, {"capacity", c.policy.Capacity}, {"idle", c.policy.IdleTimeout}, {"rejected", c.rejected.n.Load()},
 	}}
 	for i := range c.shards {
 		for _, e := range c.shards[i].all() {
@@ -226,7 +226,7 @@ func (c *Cache[K, Req, Rsp]) hasRoom() bool {
 }
 
 func (c *Cache[K, Req, Rsp]) refuseGone(ctx context.Context, key K) error {
-	return refuseDone(ctx, "cache", fmt.Sprint(key))
+	return rejectDone(ctx, "cache", fmt.Sprint(key))
 }
 
 func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
@@ -236,9 +236,9 @@ func (c *Cache[K, Req, Rsp]) refuseFull(key K) error {
 	}
 }
 
-// refuseClosed rejects a request for a closed service. It does not match
+// rejectClosed rejects a request for a closed service. It does not match
 // ErrClosed, because the cache makes another service.
-func (c *Cache[K, Req, Rsp]) refuseClosed(key K, err error) error {
+func (c *Cache[K, Req, Rsp]) rejectClosed(key K, err error) error {
 	return &Error{
 		Layer: "cache", Target: fmt.Sprint(key), Kind: ErrNotReady,
 		Reason: "closed until it is made again", Err: mapHiddenError{err, ErrClosed},
@@ -287,7 +287,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 		case e != nil && !errors.Is(err, ErrClosed):
 			return err
 		case e != nil:
-			err = h.cache.refuseClosed(h.key, err)
+			err = h.cache.rejectClosed(h.key, err)
 			again = e.IsGone // the sweeper's doing, and at the end of the cache as well
 		case errors.Is(err, errCacheFull):
 			again = h.cache.hasRoom
@@ -317,13 +317,13 @@ func (h *cacheHandle[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, erro
 	e, err := h.open(ctx)
 	if err != nil {
 		if errors.Is(err, errCacheFull) {
-			h.cache.refused.inc()
+			h.cache.rejected.inc()
 		}
 		return none, err
 	}
 	rsp, err := e.call(ctx, *e.inner.Load(), req)
 	if err != nil && e.note(err) && h.cache.ctx.Err() == nil {
-		err = h.cache.refuseClosed(h.key, err)
+		err = h.cache.rejectClosed(h.key, err)
 	}
 	return rsp, err
 }

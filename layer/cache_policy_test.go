@@ -26,7 +26,7 @@ func TestCachePolicyDefaults(t *testing.T) {
 	require.Equal(t, 10_000, state.Get("capacity"))
 }
 
-// What is made for no key is asked for again, takes no place, and is no refusal
+// What is made for no key is asked for again, takes no place, and is no rejection
 // that a queue would wait for.
 func TestCacheKeepsNothingWhereNothingIsMade(t *testing.T) {
 	inCache(t, layer.CachePolicy{Capacity: 1}, func(t *testing.T, ctx context.Context, _ *cacheOf, m *cacheMaker) {
@@ -59,6 +59,6 @@ func TestCacheCountsWhatItRefuses(t *testing.T) {
 		for range 3 {
 			require.Error(t, cacheErr(c.Service("b")))
 		}
-		require.EqualValues(t, 3, c.Describe().State.Get("refused"))
+		require.EqualValues(t, 3, c.Describe().State.Get("rejected"))
 	})
 }

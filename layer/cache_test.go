@@ -480,7 +480,7 @@ func TestCacheShowsItsEntries(t *testing.T) {
 		_, err := c.Service("api").Call(ctx, "")
 		require.NoError(t, err)
 		require.Equal(t, ""+
-			"cache      keys=2 capacity=10000 idle=1m0s refused=0\n"+
+			"cache      keys=2 capacity=10000 idle=1m0s rejected=0\n"+
 			"  entry      key=api open=1\n"+
 			"  layer_test.cacheKept\n"+
 			"  entry      key=web open=0\n"+

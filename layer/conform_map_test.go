@@ -32,7 +32,7 @@ func TestMapLayersConform(t *testing.T) {
 		"map_err": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
 			func(err error) error { return fmt.Errorf("wrapped: %w", err) })},
 		// What would call a served request untouched, if it could.
-		"map_err that says refused": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
+		"map_err that says rejected": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
 			func(err error) error { return errors.Join(layer.ErrNotReady, err) })},
 		"then": {Transparent: true, Layer: layer.Then[mapKitRequest](
 			func(_ context.Context, rsp mapKitResponse, err error) (mapKitResponse, error) { return rsp, err })},

@@ -7,7 +7,7 @@ import (
 	"github.com/gotower/gotower/layer/layertest"
 )
 
-// To the kit what refuses is a limit on what is in flight; so the rates are
+// To the kit what rejects is a limit on what is in flight; so the rates are
 // above what it sends.
 func TestConformRate(t *testing.T) {
 	type (

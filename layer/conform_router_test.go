@@ -9,7 +9,7 @@ import (
 )
 
 // A router is always ready, so it is not taken for a layer: what its routes
-// refuse, it refuses.
+// reject, it rejects.
 func TestRouterConforms(t *testing.T) {
 	key := func(req *layertest.Request) (int, error) { return req.ID % 3, nil }
 	answer := layer.Func[*layertest.Request, *layertest.Response](

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// errOutOfTime is the kind of refusal of a request for which no time is left.
+// errOutOfTime is the kind of rejection of a request for which no time is left.
 // No queue waits for it to pass.
 var errOutOfTime error = &kind{"out of time", ErrFailFast}
 
@@ -35,7 +35,7 @@ func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bo
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		d := &deadlineIn[Req, Rsp]{Service: next, options: o, read: read, seam: seam}
-		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
+		d.rejected.to = o.to.LayerRejections.With("layer", "deadline")
 		d.limit = timeLimit{name: "deadline", target: o.target, what: "the caller's deadline", is: ErrTimeout}
 		d.limit.expired.to = o.to.Timeouts.With("limit", "deadline")
 		return d
@@ -45,24 +45,24 @@ func DeadlineFromRequest[Req, Rsp any](read func(Req) (left time.Duration, ok bo
 type deadlineIn[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	read    func(Req) (time.Duration, bool)
-	seam    bodySeam[Rsp]
-	limit   timeLimit
-	refused tally
+	read     func(Req) (time.Duration, bool)
+	seam     bodySeam[Rsp]
+	limit    timeLimit
+	rejected tally
 }
 
 func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if ctx.Err() != nil {
-		return none, refuseDone(ctx, "deadline", d.limit.target)
+		return none, rejectDone(ctx, "deadline", d.limit.target)
 	}
 	left, ok := d.read(req)
 	if !ok {
 		return d.Service.Call(ctx, req)
 	}
 	if left <= 0 {
-		d.refused.inc()
-		return none, refuseLate(d.limit.target, "the caller's time was over when the request came")
+		d.rejected.inc()
+		return none, rejectLate(d.limit.target, "the caller's time was over when the request came")
 	}
 	r := &due{limit: overrun{&d.limit, left}}
 	r.over = &r.limit
@@ -79,7 +79,7 @@ type due struct {
 func (d *deadlineIn[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineIn[Req, Rsp]) Describe() Node {
-	return Node{Name: "deadline_in", State: State{{"refused", d.refused.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
+	return Node{Name: "deadline_in", State: State{{"rejected", d.rejected.n.Load()}, {"expired", d.limit.expired.n.Load()}}}
 }
 
 // DeadlineToRequest tells the next server the remaining time. write returns a
@@ -105,23 +105,23 @@ func DeadlineToRequest[Req, Rsp any](write func(Req, time.Duration) Req, margin 
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		d := &deadlineOut[Req, Rsp]{Service: next, target: o.target, write: write, margin: margin}
-		d.refused.to = o.to.LayerRejections.With("layer", "deadline")
+		d.rejected.to = o.to.LayerRejections.With("layer", "deadline")
 		return d
 	}
 }
 
 type deadlineOut[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	target  string
-	write   func(Req, time.Duration) Req
-	margin  time.Duration
-	refused tally
+	target   string
+	write    func(Req, time.Duration) Req
+	margin   time.Duration
+	rejected tally
 }
 
 func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if ctx.Err() != nil {
-		return none, refuseDone(ctx, "deadline", d.target)
+		return none, rejectDone(ctx, "deadline", d.target)
 	}
 	at, ok := ctx.Deadline()
 	if !ok {
@@ -129,8 +129,8 @@ func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 	}
 	left := time.Until(at)
 	if left <= d.margin {
-		d.refused.inc()
-		return none, refuseLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
+		d.rejected.inc()
+		return none, rejectLate(d.target, fmt.Sprintf("%v are left, less than the margin of %v", max(left, 0), d.margin))
 	}
 	return d.Service.Call(ctx, d.write(req, left-d.margin))
 }
@@ -138,9 +138,9 @@ func (d *deadlineOut[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) 
 func (d *deadlineOut[Req, Rsp]) Next() Service[Req, Rsp] { return d.Service }
 
 func (d *deadlineOut[Req, Rsp]) Describe() Node {
-	return Node{Name: "deadline_out", State: State{{"margin", d.margin}, {"refused", d.refused.n.Load()}}}
+	return Node{Name: "deadline_out", State: State{{"margin", d.margin}, {"rejected", d.rejected.n.Load()}}}
 }
 
-func refuseLate(target, reason string) error {
+func rejectLate(target, reason string) error {
 	return &Error{Layer: "deadline", Target: target, Kind: errOutOfTime, Reason: reason, Err: context.DeadlineExceeded}
 }

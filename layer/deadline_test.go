@@ -76,8 +76,8 @@ func TestDeadlineInSetsTheDeadline(t *testing.T) {
 }
 
 func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
-	refused := byLabel{}
-	svc := datedIn(layer.WithTarget[int]("web:80"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(datedFunc(never))
+	rejected := byLabel{}
+	svc := datedIn(layer.WithTarget[int]("web:80"), layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(datedFunc(never))
 	for _, left := range []time.Duration{0, -1, math.MinInt64} {
 		_, err := svc.Call(t.Context(), in(left))
 		require.ErrorIs(t, err, layer.ErrNotReady)
@@ -86,8 +86,8 @@ func TestDeadlineInRefusesWhatIsLate(t *testing.T) {
 		require.EqualError(t, err,
 			"deadline web:80: out of time: the caller's time was over when the request came: context deadline exceeded")
 	}
-	require.EqualValues(t, 3, *refused["deadline"])
-	require.Equal(t, "deadline_in refused=3 expired=0\nlayer.Func\n", layer.Describe(svc).String())
+	require.EqualValues(t, 3, *rejected["deadline"])
+	require.Equal(t, "deadline_in rejected=3 expired=0\nlayer.Func\n", layer.Describe(svc).String())
 }
 
 // Waiting does not give it more time, and it would stand in line for as long
@@ -202,7 +202,7 @@ func TestDeadlineOutRefusesWhenNothingIsLeft(t *testing.T) {
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			require.EqualError(t, err, fmt.Sprintf(
 				"deadline: out of time: 1s are left, less than the margin of %v: context deadline exceeded", margin))
-			require.Equal(t, fmt.Sprintf("deadline_out margin=%v refused=1\nlayer.Func\n", margin), layer.Describe(svc).String())
+			require.Equal(t, fmt.Sprintf("deadline_out margin=%v rejected=1\nlayer.Func\n", margin), layer.Describe(svc).String())
 		}
 	})
 }

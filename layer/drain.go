@@ -31,7 +31,7 @@ import (
 func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	check(d != nil, "Drain: nil Drainer")
 	o := newOptions(opts)
-	refused := o.to.LayerRejections.With("layer", "drain")
+	rejected := o.to.LayerRejections.With("layer", "drain")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		s := &drained[Req, Rsp]{
 			Service: next,
@@ -39,7 +39,7 @@ func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 			by:      d,
 			closed:  &Error{Layer: "drain", Target: o.target, Kind: ErrClosed, Reason: "no new requests while it drains"},
 		}
-		s.refused.to = refused
+		s.rejected.to = rejected
 		return s
 	}
 }
@@ -47,9 +47,9 @@ func Drain[Req, Rsp any](d *Drainer, opts ...Option[Rsp]) Layer[Req, Rsp] {
 type drained[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	by      *Drainer
-	refused tally
-	closed  *Error // shared by all rejections; never modified
+	by       *Drainer
+	rejected tally
+	closed   *Error // shared by all rejections; never modified
 }
 
 func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
@@ -65,10 +65,10 @@ func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "drain", s.target)
+		return rsp, rejectDone(ctx, "drain", s.target)
 	}
 	if !s.by.enter() {
-		s.refused.inc()
+		s.rejected.inc()
 		return rsp, s.closed
 	}
 	return callUntil(ctx, s.Service, req, &s.options, s)
@@ -84,7 +84,7 @@ func (s *drained[Req, Rsp]) Next() Service[Req, Rsp] { return s.Service }
 
 func (s *drained[Req, Rsp]) Describe() Node {
 	return Node{Name: "drain", State: State{
-		{"in_flight", s.by.InFlight()}, {"draining", s.by.Draining()}, {"refused", s.refused.n.Load()},
+		{"in_flight", s.by.InFlight()}, {"draining", s.by.Draining()}, {"rejected", s.rejected.n.Load()},
 	}}
 }
 
@@ -132,7 +132,7 @@ func (d *Drainer) Drain(ctx context.Context) error {
 	}
 }
 
-// Draining reports whether Drain was called. From then on requests are refused,
+// Draining reports whether Drain was called. From then on requests are rejected,
 // so that a readiness probe has to fail before, by a sign of its own.
 func (d *Drainer) Draining() bool { return d.state.Load() < 0 }
 
@@ -143,7 +143,7 @@ func (d *Drainer) drained() bool { return d.state.Load() == drainBegun }
 
 // enter counts a request, unless d drains.
 func (d *Drainer) enter() bool {
-	// The look before keeps refusals from counting even for a moment, so that
+	// The look before keeps rejections from counting even for a moment, so that
 	// a crowd of them cannot keep Drain from seeing the end.
 	if d.Draining() {
 		return false

@@ -72,7 +72,7 @@ func TestDrainGivesUpWithItsContext(t *testing.T) {
 		require.ErrorAs(t, err, &where)
 		require.Equal(t, 5*time.Second, where.Waited)
 		require.Contains(t, err.Error(), "2 requests are still open")
-		require.NotErrorIs(t, err, layer.ErrNotReady, "it is no refusal")
+		require.NotErrorIs(t, err, layer.ErrNotReady, "it is no rejection")
 
 		require.ErrorIs(t, d.Drain(ctx), late, "a done ctx does not wait")
 		require.NoError(t, a.Body.Close())
@@ -279,15 +279,15 @@ func TestDrainRefusesWhoeverHasGone(t *testing.T) {
 }
 
 func TestDrainShowsItself(t *testing.T) {
-	refused := byLabel{}
+	rejected := byLabel{}
 	d := layer.NewDrainer()
-	svc := layer.Drain[int](d, layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}), layer.WithTarget[int]("web"))(layer.Func[int, int](echo))
-	require.Equal(t, "drain      in_flight=0 draining=false refused=0\nlayer.Func\n", layer.Describe(svc).String())
+	svc := layer.Drain[int](d, layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}), layer.WithTarget[int]("web"))(layer.Func[int, int](echo))
+	require.Equal(t, "drain      in_flight=0 draining=false rejected=0\nlayer.Func\n", layer.Describe(svc).String())
 	require.NoError(t, d.Drain(t.Context()))
 	_, err := svc.Call(t.Context(), 1)
 	require.EqualError(t, err, "drain web: closed: no new requests while it drains")
-	require.Equal(t, "drain      in_flight=0 draining=true refused=1\nlayer.Func\n", layer.Describe(svc).String())
-	require.EqualValues(t, 1, *refused["drain"])
+	require.Equal(t, "drain      in_flight=0 draining=true rejected=1\nlayer.Func\n", layer.Describe(svc).String())
+	require.EqualValues(t, 1, *rejected["drain"])
 }
 
 // The model: requests come, end and are counted; once it drains none comes.

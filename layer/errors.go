@@ -43,7 +43,7 @@ var (
 	// ErrRetryRejected: an earlier attempt was sent and a later attempt was
 	// rejected. The request may have been processed, so it does not match
 	// ErrNotReady.
-	ErrRetryRejected = errors.New("refused on a further try")
+	ErrRetryRejected = errors.New("rejected on a retry")
 
 	// ErrInjected marks an injected fault, which does not count against a
 	// service. See [FaultInjection].
@@ -157,7 +157,7 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return after, after > 0
 }
 
-// refuseDone returns the rejection of a request whose context has ended.
-func refuseDone(ctx context.Context, layer, target string) error {
+// rejectDone returns the rejection of a request whose context has ended.
+func rejectDone(ctx context.Context, layer, target string) error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: ctxreason.Text(ctx), Err: context.Cause(ctx)}
 }

@@ -14,6 +14,6 @@ func ExampleAdaptiveLimit() {
 	fmt.Print(layer.Describe(svc))
 	// Output:
 	// hello ann <nil>
-	// adaptive   in_flight=0 limit=20 min=4 max=200 latency=0s probing=false refused=0
+	// adaptive   in_flight=0 limit=20 min=4 max=200 latency=0s probing=false rejected=0
 	// layer.Func
 }

@@ -23,7 +23,7 @@ func ExampleFallback() {
 	// hello ann (connection reset) <nil>
 }
 
-// A second service takes what the first one refuses.
+// A second service takes what the first one rejects.
 func ExampleFallback_service() {
 	gate := layer.NewGate()
 	gate.Close()
@@ -36,6 +36,6 @@ func ExampleFallback_service() {
 	// hello ann <nil>
 	// fallback   replaced=1
 	//   layer.Func
-	// gate       state=shut refused=1
+	// gate       state=shut rejected=1
 	// layer.Func
 }

@@ -18,15 +18,15 @@ func ExampleMetrics() {
 	counter := func(name string, labels ...string) *kit.Counter {
 		return kit.NewCounterFrom(prometheus.CounterOpts{Name: name, Help: name}, append(labels, "target"))
 	}
-	requests, refusals := counter("client_requests_total"), counter("client_refusals_total")
-	responses, refused := counter("client_responses_total", "class"), counter("client_refused_total", "layer")
+	requests, rejections := counter("client_requests_total"), counter("client_refusals_total")
+	responses, rejected := counter("client_responses_total", "class"), counter("client_refused_total", "layer")
 	latency := kit.NewHistogramFrom(prometheus.HistogramOpts{
 		Name: "client_latency_ms", Help: "client_latency_ms", Buckets: []float64{1, 5, 10, 50, 100, 500, 1000, 5000},
 	}, []string{"target"})
 	instruments := func(target string) layer.Instruments {
 		return layer.Instruments{
-			Requests: requests.With("target", target), Rejections: refusals.With("target", target),
-			Responses: responses.With("target", target), LayerRejections: refused.With("target", target),
+			Requests: requests.With("target", target), Rejections: rejections.With("target", target),
+			Responses: responses.With("target", target), LayerRejections: rejected.With("target", target),
 			Latency: latency.With("target", target),
 		}
 	}

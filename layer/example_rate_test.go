@@ -34,6 +34,6 @@ func ExampleRateLimitBy() {
 	// hello ann <nil>
 	// hello bob <nil>
 	//  rate_by: not ready: out of tokens at 0.001 a second
-	// rate_by    per_second=0.001 burst=1 keys=2 max_keys=10000 refused=1
+	// rate_by    per_second=0.001 burst=1 keys=2 max_keys=10000 rejected=1
 	// layer.Func
 }

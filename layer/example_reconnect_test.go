@@ -26,7 +26,7 @@ func ExampleReconnect() {
 	// connecting
 	// <nil>
 	// hello ann <nil>
-	// reconnect  state=connected connects=1 failed=0 refused=0
+	// reconnect  state=connected connects=1 failed=0 rejected=0
 	//   layer.Func
 	// reconnect: closed: context canceled
 }

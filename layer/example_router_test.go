@@ -38,7 +38,7 @@ func ExampleCache_Router() {
 	// api/users by api <nil>
 	// web/about by web <nil>
 	//  router: no route: "elsewhere" names no host
-	// router     keys=2 capacity=10000 idle=1m0s refused=0
+	// router     keys=2 capacity=10000 idle=1m0s rejected=0
 	//   route      key=api open=0
 	//   limit      in_flight=0 max=8
 	//   layer.Func

@@ -28,7 +28,7 @@ func (m *failoverModel) call(now time.Time) string {
 		m.unready, m.since = true, now
 	}
 	if now.Sub(m.since) < m.after || !m.fallbacks {
-		return "refused"
+		return "rejected"
 	}
 	return "fallback"
 }
@@ -58,7 +58,7 @@ func TestFailoverModel(t *testing.T) {
 				case 4, 5:
 					time.Sleep(time.Duration(i%4) * time.Second)
 				case 6: // Ready asks primary, too
-					want := m.call(time.Now()) != "refused"
+					want := m.call(time.Now()) != "rejected"
 					if got := layer.Poll(svc) == nil; got != want {
 						rt.Fatalf("step %d: ready is %v, want %v", i, got, want)
 					}

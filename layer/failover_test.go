@@ -41,7 +41,7 @@ func failoverTo(t *testing.T, svc layer.Service[string, string]) string {
 	got, err := svc.Call(t.Context(), "")
 	if err != nil {
 		require.ErrorIs(t, err, layer.ErrNotReady)
-		return "refused"
+		return "rejected"
 	}
 	return got
 }
@@ -50,9 +50,9 @@ func TestFailoverAfter(t *testing.T) {
 	inFailover(t, 10*time.Second, func(t *testing.T, svc layer.Service[string, string], primary, _ *failoverService) {
 		require.Equal(t, "primary", failoverTo(t, svc))
 		primary.Deny()
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		time.Sleep(10*time.Second - 1)
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		time.Sleep(time.Nanosecond)
 		for range 3 {
 			require.Equal(t, "fallback", failoverTo(t, svc))
@@ -64,7 +64,7 @@ func TestFailoverAfter(t *testing.T) {
 
 		primary.Allow(1)
 		require.Equal(t, "primary", failoverTo(t, svc), "at once")
-		require.Equal(t, "refused", failoverTo(t, svc), "its time begins anew")
+		require.Equal(t, "rejected", failoverTo(t, svc), "its time begins anew")
 		time.Sleep(10 * time.Second)
 		require.Equal(t, "fallback", failoverTo(t, svc))
 	})
@@ -145,21 +145,21 @@ func TestFailoverLongRequests(t *testing.T) {
 		primary.Serve(func(context.Context, string) (string, error) { time.Sleep(time.Minute); return "slow", nil })
 		served := make(chan string, 2)
 		slow := func() { served <- failoverTo(t, svc) }
-		go slow() // before anything was refused
+		go slow() // before anything was rejected
 		time.Sleep(time.Second)
 		primary.Deny()
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		time.Sleep(time.Second)
 		primary.Allow(1)
 		go slow() // when primary had been unready for a second
 		time.Sleep(time.Second)
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		time.Sleep(9 * time.Second)
 		require.Equal(t, "fallback", failoverTo(t, svc))
 		require.Equal(t, "slow", <-served)
-		require.Equal(t, "fallback", failoverTo(t, svc), "the first began before the refusals")
+		require.Equal(t, "fallback", failoverTo(t, svc), "the first began before the rejections")
 		require.Equal(t, "slow", <-served)
-		require.Equal(t, "refused", failoverTo(t, svc), "the second began after them")
+		require.Equal(t, "rejected", failoverTo(t, svc), "the second began after them")
 		time.Sleep(10 * time.Second)
 		require.Equal(t, "fallback", failoverTo(t, svc))
 		require.Equal(t, 3, fallback.Calls())
@@ -169,7 +169,7 @@ func TestFailoverLongRequests(t *testing.T) {
 func TestFailoverLateResponse(t *testing.T) {
 	inFailover(t, 10*time.Second, func(t *testing.T, svc layer.Service[string, string], primary, _ *failoverService) {
 		primary.Deny()
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		time.Sleep(time.Second)
 		primary.Serve(func(context.Context, string) (string, error) { time.Sleep(time.Minute); return "slow", nil })
 		primary.Allow(1)
@@ -183,9 +183,9 @@ func TestFailoverLateResponse(t *testing.T) {
 		primary.Allow(1)
 		require.Equal(t, "primary", failoverTo(t, svc))
 		time.Sleep(53 * time.Second)
-		require.Equal(t, "refused", failoverTo(t, svc))
+		require.Equal(t, "rejected", failoverTo(t, svc))
 		require.Equal(t, "slow", <-late)
-		require.Equal(t, "refused", failoverTo(t, svc), "unready for 6 seconds")
+		require.Equal(t, "rejected", failoverTo(t, svc), "unready for 6 seconds")
 		time.Sleep(4 * time.Second)
 		require.Equal(t, "fallback", failoverTo(t, svc))
 	})
@@ -199,11 +199,11 @@ func TestFailoverReadyResets(t *testing.T) {
 			func() error { time.AfterFunc(time.Second, func() { primary.Allow(1) }); return svc.Ready(t.Context()) },
 		} {
 			primary.Deny()
-			require.Equal(t, "refused", failoverTo(t, svc))
+			require.Equal(t, "rejected", failoverTo(t, svc))
 			require.NoError(t, back())
 			primary.Deny()
 			time.Sleep(20 * time.Second)
-			require.Equal(t, "refused", failoverTo(t, svc))
+			require.Equal(t, "rejected", failoverTo(t, svc))
 			primary.Allow(1)
 			require.Equal(t, "primary", failoverTo(t, svc))
 		}

@@ -43,7 +43,7 @@ func fallbackOver(
 }
 
 func TestFallbackReplaces(t *testing.T) {
-	refusal := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
+	rejection := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
 	for name, tt := range map[string]struct {
 		rsp      fallbackR
 		err      error
@@ -52,7 +52,7 @@ func TestFallbackReplaces(t *testing.T) {
 		"a success":         {&breakerReply{Status: 200}, nil, false},
 		"a failed response": {&breakerReply{Status: 503}, nil, true},
 		"an error":          {nil, errBreaker, true},
-		"a refusal":         {nil, refusal, true},
+		"a rejection":       {nil, rejection, true},
 		"a closed service":  {nil, layer.ErrClosed, true},
 		"an injected fault": {nil, layer.ErrInjected, true},
 		"a time limit":      {nil, layer.ErrTimeout, true},
@@ -138,7 +138,7 @@ func TestFallbackClosesWhatItReplaces(t *testing.T) {
 	require.Zero(t, rsp.Body.(*fallbackBody).closed.Load())
 }
 
-// What inner refused it has not taken, and To does not take it either: nobody
+// What inner rejected it has not taken, and To does not take it either: nobody
 // else would close its body.
 func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -146,9 +146,9 @@ func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 		err, to error
 		closes  int64
 	}{
-		"refused":                 {nil, layer.ErrNotReady, nil, 1},
+		"rejected":                {nil, layer.ErrNotReady, nil, 1},
 		"injected":                {nil, layer.ErrInjected, nil, 1},
-		"refused, and by To":      {nil, layer.ErrNotReady, layer.ErrNotReady, 0},
+		"rejected, and by To":     {nil, layer.ErrNotReady, layer.ErrNotReady, 0},
 		"served, and it was bad":  {&breakerReply{Status: 500}, nil, nil, 0},
 		"served, and it was good": {&breakerReply{Status: 200}, nil, nil, 0},
 	} {
@@ -224,7 +224,7 @@ func TestFallbackToAService(t *testing.T) {
 		"failed, its body was consumed": {newFallbackBody("x"), &fallbackProtocol{idempotent: true}, errBreaker, false},
 		"failed, with an empty body":    {fallbackEmpty, &fallbackProtocol{idempotent: true}, errBreaker, true},
 		"failed, empty, not idempotent": {fallbackEmpty, &fallbackProtocol{}, errBreaker, false},
-		"refused, not idempotent":       {newFallbackBody("x"), &fallbackProtocol{}, layer.ErrNotReady, true},
+		"rejected, not idempotent":      {newFallbackBody("x"), &fallbackProtocol{}, layer.ErrNotReady, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := &fallbackRequest{Body: tt.body}
@@ -261,7 +261,7 @@ func TestFallbackToAService(t *testing.T) {
 }
 
 // What comes of a request that the first service may have processed must not
-// look like a refusal, and one that is refused twice is one.
+// look like a rejection, and one that is rejected twice is one.
 func TestFallbackErrors(t *testing.T) {
 	busy := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "full", RetryAfter: 7}
 	gone := &layer.Error{Layer: "conn", Kind: layer.ErrClosed}
@@ -270,12 +270,12 @@ func TestFallbackErrors(t *testing.T) {
 		is, isNot     error
 		text          string
 	}{
-		"failed, failed":   {errBreaker, io.ErrUnexpectedEOF, io.ErrUnexpectedEOF, layer.ErrNotReady, "fallback: in place of (the endpoint fails): unexpected EOF"},
-		"failed, refused":  {errBreaker, busy, nil, layer.ErrNotReady, "fallback: in place of (the endpoint fails): limit: not ready: full"},
-		"refused, failed":  {busy, errBreaker, errBreaker, layer.ErrNotReady, "fallback: in place of (limit: not ready: full): the endpoint fails"},
-		"refused, refused": {busy, busy, layer.ErrNotReady, layer.ErrClosed, "limit: not ready: full"},
-		"refused, closed":  {busy, gone, layer.ErrNotReady, layer.ErrClosed, "fallback: not ready: in place of (limit: not ready: full): conn: closed"},
-		"closed, refused":  {gone, busy, layer.ErrNotReady, layer.ErrClosed, "fallback: in place of (conn: closed): limit: not ready: full"},
+		"failed, failed":     {errBreaker, io.ErrUnexpectedEOF, io.ErrUnexpectedEOF, layer.ErrNotReady, "fallback: in place of (the endpoint fails): unexpected EOF"},
+		"failed, rejected":   {errBreaker, busy, nil, layer.ErrNotReady, "fallback: in place of (the endpoint fails): limit: not ready: full"},
+		"rejected, failed":   {busy, errBreaker, errBreaker, layer.ErrNotReady, "fallback: in place of (limit: not ready: full): the endpoint fails"},
+		"rejected, rejected": {busy, busy, layer.ErrNotReady, layer.ErrClosed, "limit: not ready: full"},
+		"rejected, closed":   {busy, gone, layer.ErrNotReady, layer.ErrClosed, "fallback: not ready: in place of (limit: not ready: full): conn: closed"},
+		"closed, rejected":   {gone, busy, layer.ErrNotReady, layer.ErrClosed, "fallback: in place of (conn: closed): limit: not ready: full"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{Service: fallbackFunc(nil, tt.second)}, fallbackFunc(nil, tt.first))

@@ -162,12 +162,12 @@ func Gated[Req, Rsp any](g *Gate, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &gated[Req, Rsp]{
-			Service: next,
-			gate:    g,
-			target:  o.target,
-			refused: tally{to: o.to.LayerRejections.With("layer", "gate")},
-			shut:    &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "shut"},
-			taken:   &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "limited, and every place is taken"},
+			Service:  next,
+			gate:     g,
+			target:   o.target,
+			rejected: tally{to: o.to.LayerRejections.With("layer", "gate")},
+			shut:     &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "shut"},
+			taken:    &Error{Layer: "gate", Target: o.target, Kind: ErrNotReady, Reason: "limited, and every place is taken"},
 		}
 	}
 }
@@ -176,8 +176,8 @@ type gated[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	gate        *Gate
 	target      string
-	refused     tally
-	shut, taken *Error // shared by every refusal; never changed
+	rejected    tally
+	shut, taken *Error // shared by every rejection; never changed
 }
 
 func (g *gated[Req, Rsp]) Ready(ctx context.Context) error {
@@ -197,11 +197,11 @@ func (g *gated[Req, Rsp]) Ready(ctx context.Context) error {
 func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if gone(ctx) {
-		return none, refuseDone(ctx, "gate", g.target)
+		return none, rejectDone(ctx, "gate", g.target)
 	}
 	pass, ok := g.gate.TryAcquire()
 	if !ok {
-		g.refused.inc()
+		g.rejected.inc()
 		if p := g.gate.now.Load(); p != nil && p.mode == gateLimited {
 			return none, g.taken
 		}
@@ -217,5 +217,5 @@ func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 func (g *gated[Req, Rsp]) Next() Service[Req, Rsp] { return g.Service }
 
 func (g *gated[Req, Rsp]) Describe() Node {
-	return Node{Name: "gate", State: append(g.gate.state(), Attr{"refused", g.refused.n.Load()})}
+	return Node{Name: "gate", State: append(g.gate.state(), Attr{"rejected", g.rejected.n.Load()})}
 }

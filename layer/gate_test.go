@@ -15,8 +15,8 @@ import (
 )
 
 func TestGateStates(t *testing.T) {
-	g, refused := layer.NewGate(), byLabel{}
-	svc := layer.Gated[int](g, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(&breakerInner{})
+	g, rejected := layer.NewGate(), byLabel{}
+	svc := layer.Gated[int](g, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(&breakerInner{})
 	require.NoError(t, breakerCalls(t, svc, 10), "a new gate is open")
 	require.Equal(t, "open", fmtState(svc))
 
@@ -40,8 +40,8 @@ func TestGateStates(t *testing.T) {
 	require.NoError(t, breakerCalls(t, svc, 10))
 	g.Limit(-1)
 	require.Equal(t, "shut", fmtState(svc))
-	require.EqualValues(t, 3, breakerState(svc, "refused"))
-	require.EqualValues(t, 3, *refused["gate"])
+	require.EqualValues(t, 3, breakerState(svc, "rejected"))
+	require.EqualValues(t, 3, *rejected["gate"])
 }
 
 func fmtState(svc layer.Service[int, int]) string {

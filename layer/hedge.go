@@ -330,7 +330,7 @@ func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
 // giveUp releases an attempt that has returned and lost.
 func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
 	defer l.End(nil)
-	if l.err != nil && (l == &r.first || !l.refused()) {
+	if l.err != nil && (l == &r.first || !l.rejected()) {
 		// The request was sent, or failed on its way, so no service closes its
 		// body. A rejected copy has closed its own.
 		defer r.closeBody(l)
@@ -378,14 +378,14 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.end()
 }
 
-// closeBody closes the request body of one that failed, or was refused.
+// closeBody closes the request body of one that failed, or was rejected.
 func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
 	if r.replay != nil {
 		r.requests.closeBody(l.req)
 	}
 }
 
-func (l *hedgeLeg[Req, Rsp]) refused() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
+func (l *hedgeLeg[Req, Rsp]) rejected() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
 
 // hasLanded reports whether a copy, if there is one, came before it was decided.
 // It is called with mu.
@@ -401,7 +401,7 @@ func (l *hedgeLeg[Req, Rsp]) rank() int {
 	switch {
 	case l.err == nil:
 		return 2
-	case !l.refused():
+	case !l.rejected():
 		return 1
 	}
 	return 0
@@ -485,7 +485,7 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
 }
 
 func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
-	if c.refused() {
+	if c.rejected() {
 		r.skipped.inc()
 	} else {
 		r.sent.inc()

@@ -165,7 +165,7 @@ func TestHedgeLeavesRequestsWithLargeBodiesAlone(t *testing.T) {
 	})
 }
 
-// Whoever takes a request closes its body; what was refused is closed by
+// Whoever takes a request closes its body; what was rejected is closed by
 // nobody, unless the request was sent another time.
 func TestHedgeRequestBodiesAreClosedOnce(t *testing.T) {
 	const s = time.Second
@@ -174,10 +174,10 @@ func TestHedgeRequestBodiesAreClosedOnce(t *testing.T) {
 		closes        int64
 	}{
 		"both taken":      {nil, nil, 1},
-		"copy refused":    {nil, layer.ErrNotReady, 1},
-		"first refused":   {layer.ErrNotReady, nil, 1},
+		"copy rejected":   {nil, layer.ErrNotReady, 1},
+		"first rejected":  {layer.ErrNotReady, nil, 1},
 		"first, 2nd fail": {layer.ErrNotReady, errSecond, 1},
-		"both refused":    {layer.ErrNotReady, layer.ErrNotReady, 0},
+		"both rejected":   {layer.ErrNotReady, layer.ErrNotReady, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -76,22 +76,22 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 		took   time.Duration
 		node   [3]int64 // sent, won, skipped
 	}{
-		"first in time":               {script{answers(1, s/2)}, 1, nil, s / 2, [3]int64{}},
-		"first fails in time":         {script{fails(errFirst, s/2)}, 0, errFirst, s / 2, [3]int64{}},
-		"first is refused in time":    {script{fails(layer.ErrNotReady, s/2)}, 0, layer.ErrNotReady, s / 2, [3]int64{}},
-		"first wins":                  {script{answers(1, 2*s), answers(2, 2*s)}, 1, nil, 2 * s, [3]int64{1, 0, 0}},
-		"copy wins":                   {script{answers(1, 9*s), answers(2, s)}, 2, nil, 2 * s, [3]int64{1, 1, 0}},
-		"first fails, copy wins":      {script{fails(errFirst, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
-		"copy fails, first wins":      {script{answers(1, 4*s), fails(errSecond, s)}, 1, nil, 4 * s, [3]int64{1, 0, 0}},
-		"copy fails, first fails":     {script{fails(errFirst, 4*s), fails(errSecond, s)}, 0, errFirst, 4 * s, [3]int64{1, 0, 0}},
-		"first fails, copy fails":     {script{fails(errFirst, 2*s), fails(errSecond, 3*s)}, 0, errFirst, 4 * s, [3]int64{1, 0, 0}},
-		"copy is refused":             {script{answers(1, 4*s), fails(layer.ErrNotReady, 0)}, 1, nil, 4 * s, [3]int64{0, 0, 1}},
-		"copy is refused, first too":  {script{fails(layer.ErrClosed, 4*s), fails(layer.ErrNotReady, 0)}, 0, layer.ErrClosed, 4 * s, [3]int64{0, 0, 1}},
-		"first is refused, copy wins": {script{fails(layer.ErrNotReady, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
-		// Something was sent, so it must not look like a refusal.
-		"first is refused, copy fails": {script{fails(layer.ErrNotReady, 2*s), fails(errSecond, 3*s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
-		"copy fails, first is refused": {script{fails(layer.ErrNotReady, 4*s), fails(errSecond, s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
-		"injected, copy wins":          {script{fails(layer.ErrInjected, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
+		"first in time":                {script{answers(1, s/2)}, 1, nil, s / 2, [3]int64{}},
+		"first fails in time":          {script{fails(errFirst, s/2)}, 0, errFirst, s / 2, [3]int64{}},
+		"first is rejected in time":    {script{fails(layer.ErrNotReady, s/2)}, 0, layer.ErrNotReady, s / 2, [3]int64{}},
+		"first wins":                   {script{answers(1, 2*s), answers(2, 2*s)}, 1, nil, 2 * s, [3]int64{1, 0, 0}},
+		"copy wins":                    {script{answers(1, 9*s), answers(2, s)}, 2, nil, 2 * s, [3]int64{1, 1, 0}},
+		"first fails, copy wins":       {script{fails(errFirst, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
+		"copy fails, first wins":       {script{answers(1, 4*s), fails(errSecond, s)}, 1, nil, 4 * s, [3]int64{1, 0, 0}},
+		"copy fails, first fails":      {script{fails(errFirst, 4*s), fails(errSecond, s)}, 0, errFirst, 4 * s, [3]int64{1, 0, 0}},
+		"first fails, copy fails":      {script{fails(errFirst, 2*s), fails(errSecond, 3*s)}, 0, errFirst, 4 * s, [3]int64{1, 0, 0}},
+		"copy is rejected":             {script{answers(1, 4*s), fails(layer.ErrNotReady, 0)}, 1, nil, 4 * s, [3]int64{0, 0, 1}},
+		"copy is rejected, first too":  {script{fails(layer.ErrClosed, 4*s), fails(layer.ErrNotReady, 0)}, 0, layer.ErrClosed, 4 * s, [3]int64{0, 0, 1}},
+		"first is rejected, copy wins": {script{fails(layer.ErrNotReady, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
+		// Something was sent, so it must not look like a rejection.
+		"first is rejected, copy fails": {script{fails(layer.ErrNotReady, 2*s), fails(errSecond, 3*s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
+		"copy fails, first is rejected": {script{fails(layer.ErrNotReady, 4*s), fails(errSecond, s)}, 0, errSecond, 4 * s, [3]int64{1, 0, 0}},
+		"injected, copy wins":           {script{fails(layer.ErrInjected, 2*s), answers(2, 2*s)}, 2, nil, 3 * s, [3]int64{1, 1, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -336,7 +336,7 @@ func TestHedgePanics(t *testing.T) {
 		err bool
 	}{
 		"of the copy, the first succeeds": {script{answers(1, 9*s), boom(s)}, false},
-		"of the copy, the first refused":  {script{fails(layer.ErrNotReady, 2*s), boom(2 * s)}, true},
+		"of the copy, the first rejected": {script{fails(layer.ErrNotReady, 2*s), boom(2 * s)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

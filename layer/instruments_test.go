@@ -61,8 +61,8 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 	}
 	gauge := func(name string) metrics.Gauge { return declaredGauge{declared{name: name, all: all}} }
 	return layer.Instruments{
-		Requests: counter("requests", ""), Rejections: counter("refusals", ""), Responses: counter("responses", "class"),
-		LayerRejections: counter("refused", "layer"), Timeouts: counter("expired", "limit"),
+		Requests: counter("requests", ""), Rejections: counter("rejections", ""), Responses: counter("responses", "class"),
+		LayerRejections: counter("rejected", "layer"), Timeouts: counter("expired", "limit"),
 		Retries: counter("retries", ""), RetriesSkipped: counter("skipped", "reason"), Hedges: counter("hedges", "outcome"),
 		BreakerOpened: counter("trips", ""), ConnectAttempts: counter("connects", "outcome"),
 		FaultsInjected: counter("injected", "fault"), Mirrored: counter("mirrored", "outcome"),
@@ -110,10 +110,10 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"requests", "refusals", "responses class=failure", "responses class=success", "in_flight", "waiting", "limit", "budget",
+		"requests", "rejections", "responses class=failure", "responses class=success", "in_flight", "waiting", "limit", "budget",
 		"expired limit=total", "expired limit=head", "expired limit=idle", "expired limit=deadline",
-		"refused layer=deadline", "refused layer=limit", "refused layer=adaptive", "refused layer=rate", "refused layer=shed",
-		"refused layer=queue", "refused layer=gate", "refused layer=breaker", "refused layer=drain", "refused layer=filter",
+		"rejected layer=deadline", "rejected layer=limit", "rejected layer=adaptive", "rejected layer=rate", "rejected layer=shed",
+		"rejected layer=queue", "rejected layer=gate", "rejected layer=breaker", "rejected layer=drain", "rejected layer=filter",
 		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "tripped",
 		"hedges outcome=sent", "hedges outcome=won", "hedges outcome=skipped",
 		"injected fault=delay", "injected fault=error", "mirrored outcome=answered", "mirrored outcome=full",
@@ -126,7 +126,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 func TestALabelNotDeclaredIsFoundAtTheStart(t *testing.T) {
 	inner := layer.Func[string, *response](func(context.Context, string) (*response, error) { return bodyOf("x"), nil })
 	i := declare(map[string]float64{}, func(string) string { return "" })
-	require.PanicsWithValue(t, `inconsistent label cardinality: refused has "", not "layer"`, func() {
+	require.PanicsWithValue(t, `inconsistent label cardinality: rejected has "", not "layer"`, func() {
 		layer.Limit[string](1, layer.WithMetrics[*response](i))(inner)
 	})
 	require.PanicsWithValue(t, `inconsistent label cardinality: hedges has "", not "outcome"`, func() {

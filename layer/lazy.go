@@ -60,7 +60,7 @@ func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	var none Rsp
 	if gone(ctx) {
-		return none, refuseDone(ctx, "lazy", l.target)
+		return none, rejectDone(ctx, "lazy", l.target)
 	}
 	svc, err := l.service(ctx)
 	if err != nil {
@@ -106,7 +106,7 @@ func (l *lazy[Req, Rsp]) service(ctx context.Context) (Service[Req, Rsp], error)
 				return nil, a.err
 			}
 		case <-ctx.Done():
-			return nil, refuseDone(ctx, "lazy", l.target)
+			return nil, rejectDone(ctx, "lazy", l.target)
 		}
 	}
 }

@@ -32,10 +32,10 @@ func Limit[Req, Rsp any](n int, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &limit[Req, Rsp]{
-			Service: next,
-			options: o,
-			max:     int64(n),
-			refused: tally{to: o.to.LayerRejections.With("layer", "limit")},
+			Service:  next,
+			options:  o,
+			max:      int64(n),
+			rejected: tally{to: o.to.LayerRejections.With("layer", "limit")},
 			full: &Error{
 				Layer: "limit", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight", n),
@@ -50,8 +50,8 @@ type limit[Req, Rsp any] struct {
 	max      int64
 	inFlight atomic.Int64
 	freed    notify.Broadcast
-	full     *Error // shared by every refusal; never changed
-	refused  tally
+	full     *Error // shared by every rejection; never changed
+	rejected tally
 }
 
 func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
@@ -70,10 +70,10 @@ func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "limit", l.target)
+		return rsp, rejectDone(ctx, "limit", l.target)
 	}
 	if !l.take() {
-		l.refused.inc()
+		l.rejected.inc()
 		return rsp, l.full
 	}
 	return callUntil(ctx, l.Service, req, &l.options, l)
@@ -106,8 +106,8 @@ func (l *limit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 
 func (l *limit[Req, Rsp]) Describe() Node {
 	state := State{{"in_flight", l.inFlight.Load()}, {"max", l.max}}
-	if n := l.refused.n.Load(); n > 0 {
-		state = append(state, Attr{"refused", n})
+	if n := l.rejected.n.Load(); n > 0 {
+		state = append(state, Attr{"rejected", n})
 	}
 	return Node{Name: "limit", State: state}
 }
@@ -145,9 +145,9 @@ func LimitBy[K comparable, Req, Rsp any](key func(Req) K, n int, opts ...Option[
 				Layer: "limit_by", Target: o.target, Kind: errShed,
 				Reason: fmt.Sprintf("%d of %[1]d in flight for the key", n),
 			},
-			unequal: keyedRefusal("limit_by", o.target),
-			max:     n,
-			refused: tally{to: o.to.LayerRejections.With("layer", "limit_by")},
+			unequal:  keyedRefusal("limit_by", o.target),
+			max:      n,
+			rejected: tally{to: o.to.LayerRejections.With("layer", "limit_by")},
 		}
 		for i := range l.shards {
 			l.shards[i].slots = make(map[K]*limitSlots[K])
@@ -162,23 +162,23 @@ type limitBy[K comparable, Req, Rsp any] struct {
 	key           func(Req) K
 	max           int
 	hash          keyedHash[K]
-	full, unequal *Error // shared by every refusal; never changed
-	refused       tally
+	full, unequal *Error // shared by every rejection; never changed
+	rejected      tally
 	shards        [keyedShards]limitShard[K]
 }
 
 func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "limit_by", l.target)
+		return rsp, rejectDone(ctx, "limit_by", l.target)
 	}
 	key := l.key(req)
 	if keyedUnequal(key) {
-		l.refused.inc()
+		l.rejected.inc()
 		return rsp, l.unequal
 	}
 	held := l.shards[l.hash.shard(key)].take(key, l.max)
 	if held == nil {
-		l.refused.inc()
+		l.rejected.inc()
 		return rsp, l.full
 	}
 	return callUntil(ctx, l.Service, req, &l.options, held)
@@ -193,7 +193,7 @@ func (l *limitBy[K, Req, Rsp]) Describe() Node {
 		keys, inFlight = keys+k, inFlight+n
 	}
 	return Node{Name: "limit_by", State: State{
-		{"keys", keys}, {"in_flight", inFlight}, {"max", l.max}, {"refused", l.refused.n.Load()},
+		{"keys", keys}, {"in_flight", inFlight}, {"max", l.max}, {"rejected", l.rejected.n.Load()},
 	}}
 }
 

@@ -41,7 +41,7 @@ func TestLimitByIsExactForEveryKey(t *testing.T) { // tokio-rs/axum#2582: limits
 		state := layer.Describe(svc).State
 		assert.Equal(t, 10, state.Get("keys"))
 		assert.Equal(t, 30, state.Get("in_flight"))
-		assert.EqualValues(t, 470, state.Get("refused"))
+		assert.EqualValues(t, 470, state.Get("rejected"))
 		assert.NoError(t, layer.Poll(svc), "the key of the next request is not known")
 		close(hold)
 		wg.Wait()
@@ -97,13 +97,13 @@ func TestLimitByKeepsWhatItWasGivenBackForAnotherKey(t *testing.T) {
 }
 
 func TestLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
-	refused := byLabel{}
+	rejected := byLabel{}
 	svc := layer.LimitBy[float64, float64, int](func(req float64) float64 { return req }, 1,
-		layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(
+		layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(
 		layer.Func[float64, int](func(context.Context, float64) (int, error) { return 0, nil }))
 	_, err := svc.Call(t.Context(), math.NaN())
 	require.EqualError(t, err, "limit_by: not ready: the key is not equal to itself")
-	require.EqualValues(t, 1, *refused["limit_by"])
+	require.EqualValues(t, 1, *rejected["limit_by"])
 	_, err = svc.Call(t.Context(), 1)
 	require.NoError(t, err)
 }

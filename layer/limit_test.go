@@ -31,7 +31,7 @@ func TestLimitIsExactForAllCallersTogether(t *testing.T) { // tokio-rs/axum#2582
 			<-hold
 			return req, nil
 		}))
-		var admitted, refused int
+		var admitted, rejected int
 		var mu sync.Mutex
 		var wg sync.WaitGroup
 		for i := range 100 {
@@ -43,12 +43,12 @@ func TestLimitIsExactForAllCallersTogether(t *testing.T) { // tokio-rs/axum#2582
 					admitted++
 				} else {
 					assert.ErrorIs(t, err, layer.ErrNotReady)
-					refused++
+					rejected++
 				}
 			})
 		}
 		synctest.Wait()
-		assert.Equal(t, 97, refused)
+		assert.Equal(t, 97, rejected)
 		assert.ErrorIs(t, layer.Poll(svc), layer.ErrNotReady)
 		close(hold)
 		wg.Wait()
@@ -148,9 +148,9 @@ func TestLimitRefusesWhoeverHasGone(t *testing.T) { // golang/go#63615
 }
 
 func TestLimitCountsItsRefusals(t *testing.T) {
-	refused := byLabel{}
-	svc := layer.Limit[int](0, layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(layer.Func[int, int](echo))
-	require.Nil(t, layer.Describe(svc).State.Get("refused"))
+	rejected := byLabel{}
+	svc := layer.Limit[int](0, layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(layer.Func[int, int](echo))
+	require.Nil(t, layer.Describe(svc).State.Get("rejected"))
 	var first error
 	for range 3 {
 		_, err := svc.Call(t.Context(), 1)
@@ -158,8 +158,8 @@ func TestLimitCountsItsRefusals(t *testing.T) {
 		if first == nil {
 			first = err
 		}
-		require.Same(t, first, err, "refusing costs no allocation")
+		require.Same(t, first, err, "rejecting costs no allocation")
 	}
-	require.EqualValues(t, 3, layer.Describe(svc).State.Get("refused"))
-	require.EqualValues(t, 3, *refused["limit"])
+	require.EqualValues(t, 3, layer.Describe(svc).State.Get("rejected"))
+	require.EqualValues(t, 3, *rejected["limit"])
 }

@@ -15,7 +15,7 @@ import (
 
 var errMap = errors.New("no good")
 
-// mapRefusing refuses what it is asked with the error it is.
+// mapRefusing rejects what it is asked with the error it is.
 func mapRefusing(err error) layer.Func[string, string] {
 	return func(context.Context, string) (string, error) { return "", err }
 }
@@ -53,15 +53,15 @@ func TestMapPassesRefusals(t *testing.T) {
 
 // A request that was served must not look untouched, or it is sent twice.
 func TestMapHidesThatWhatFollowedWasRefused(t *testing.T) {
-	refused := &layer.Error{Layer: "second", Kind: layer.ErrClosed, Err: errMap}
+	rejected := &layer.Error{Layer: "second", Kind: layer.ErrClosed, Err: errMap}
 	for name, svc := range map[string]layer.Service[string, string]{
 		"map": layer.Map(layer.Func[string, string](repeat), func(s string) (string, error) { return s, nil },
-			func(string) (string, error) { return "", refused }),
-		"then": layer.Then[string](func(context.Context, string, error) (string, error) { return "", refused })(
+			func(string) (string, error) { return "", rejected }),
+		"then": layer.Then[string](func(context.Context, string, error) (string, error) { return "", rejected })(
 			layer.Func[string, string](repeat)),
-		"then of an error": layer.Then[string](func(context.Context, string, error) (string, error) { return "", refused })(
+		"then of an error": layer.Then[string](func(context.Context, string, error) (string, error) { return "", rejected })(
 			mapRefusing(errMap)),
-		"map_err": layer.MapErr[string, string](func(error) error { return refused })(mapRefusing(errMap)),
+		"map_err": layer.MapErr[string, string](func(error) error { return rejected })(mapRefusing(errMap)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := svc.Call(t.Context(), "")
@@ -84,9 +84,9 @@ func TestMapLayersSeeNoRefusals(t *testing.T) {
 		"map_err":      layer.MapErr[string, string](func(err error) error { seen++; return err }),
 		"then":         layer.Then[string](count),
 	} {
-		for _, refusal := range []error{layer.ErrNotReady, layer.ErrClosed, layer.ErrFailFast} {
-			_, err := l(mapRefusing(refusal)).Call(t.Context(), "")
-			require.Equal(t, refusal, err, name)
+		for _, rejection := range []error{layer.ErrNotReady, layer.ErrClosed, layer.ErrFailFast} {
+			_, err := l(mapRefusing(rejection)).Call(t.Context(), "")
+			require.Equal(t, rejection, err, name)
 		}
 	}
 	require.Zero(t, seen)

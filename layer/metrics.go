@@ -27,13 +27,13 @@ import (
 // [WithMetrics].
 type Instruments struct {
 	Requests      metrics.Counter   // admitted requests
-	Rejections    metrics.Counter   // refused by inner, untouched
+	Rejections    metrics.Counter   // rejected by inner, untouched
 	Responses     metrics.Counter   // requests that ended; label "class": see Class
 	InFlight      metrics.Gauge     // admitted and not ended
 	TimeToHeaders metrics.Histogram // milliseconds from Call to the head of the response
 	Latency       metrics.Histogram // milliseconds from Call to the end of the response
 
-	LayerRejections metrics.Counter // refused by a layer itself; label "layer": limit, rate, shed, breaker …
+	LayerRejections metrics.Counter // rejected by a layer itself; label "layer": limit, rate, shed, breaker …
 	Timeouts        metrics.Counter // time limits that ran out; label "limit": total, head, idle, try, deadline
 
 	QueueLength metrics.Gauge     // Queue: requests in line
@@ -50,7 +50,7 @@ type Instruments struct {
 	ConnectAttempts metrics.Counter // Reconnect: attempts; label "outcome": success, failure
 
 	FaultsInjected metrics.Counter // Chaos: label "fault": delay, error
-	Mirrored       metrics.Counter // Mirror: label "outcome": answered, failed, refused, full (not sent), skipped (not copied)
+	Mirrored       metrics.Counter // Mirror: label "outcome": answered, failed, rejected, full (not sent), skipped (not copied)
 }
 
 func (i Instruments) orDiscard() Instruments {

@@ -44,12 +44,12 @@ func (h *histogram) Observe(value float64)            { *h = append(*h, value) }
 
 func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var requests, refusals counter
+		var requests, rejections counter
 		responses := byLabel{}
 		var flight gauge
 		var latency histogram
 		svc := layer.Metrics[string, *response](layer.Instruments{
-			Requests: &requests, Rejections: &refusals, Responses: responses,
+			Requests: &requests, Rejections: &rejections, Responses: responses,
 			InFlight: &flight, Latency: &latency,
 		})(
 			layer.Func[string, *response](func(ctx context.Context, how string) (*response, error) {
@@ -57,7 +57,7 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 				switch how {
 				case "error":
 					return nil, errors.New("boom")
-				case "refused":
+				case "rejected":
 					return nil, errShut
 				case "panic":
 					panic("boom")
@@ -79,7 +79,7 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 
 		_, err = svc.Call(t.Context(), "error")
 		require.Error(t, err)
-		_, err = svc.Call(t.Context(), "refused")
+		_, err = svc.Call(t.Context(), "rejected")
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.Panics(t, func() { _, _ = svc.Call(t.Context(), "panic") })
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -92,7 +92,7 @@ func TestMetricsCountsEveryOutcomeOnce(t *testing.T) {
 		require.Error(t, err)
 
 		require.EqualValues(t, 5, requests)
-		require.EqualValues(t, 1, refusals)
+		require.EqualValues(t, 1, rejections)
 		require.EqualValues(t, 3, *responses["failure"], "the error, the panic and the deadline")
 		require.EqualValues(t, 1, *responses["success"])
 		require.EqualValues(t, 1, *responses["ignorable"], "a caller that left tells nothing")

@@ -114,7 +114,7 @@ func Mirror[Req, Rsp any](
 	m := &mirroring[Req, Rsp]{life: ctx, to: to, edit: edit, policy: p.filled(), resend: replayerOf[Req](o), target: o.target}
 	m.answered.to = o.to.Mirrored.With("outcome", "answered")
 	m.failed.to = o.to.Mirrored.With("outcome", "failed")
-	m.refused.to = o.to.Mirrored.With("outcome", "refused")
+	m.rejected.to = o.to.Mirrored.With("outcome", "rejected")
 	m.full.to = o.to.Mirrored.With("outcome", "full")
 	m.skipped.to = o.to.Mirrored.With("outcome", "skipped")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -152,9 +152,9 @@ type mirroring[Req, Rsp any] struct {
 	resend Replayer[Req, Rsp]
 	target string
 
-	inFlight                                 atomic.Int64
-	answered, failed, refused, full, skipped tally
-	last                                     atomic.Pointer[string] // what went wrong last
+	inFlight                                  atomic.Int64
+	answered, failed, rejected, full, skipped tally
+	last                                      atomic.Pointer[string] // what went wrong last
 }
 
 // fork returns the request to send in place of req, or false without a copy. A
@@ -174,7 +174,7 @@ func (m *mirror[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 func (m *mirror[Req, Rsp]) Describe() Node {
 	n := Node{Name: "mirror", State: State{
 		{"share", m.policy.Fraction}, {"in_flight", m.inFlight.Load()}, {"answered", m.answered.n.Load()},
-		{"failed", m.failed.n.Load()}, {"refused", m.refused.n.Load()}, {"full", m.full.n.Load()},
+		{"failed", m.failed.n.Load()}, {"rejected", m.rejected.n.Load()}, {"full", m.full.n.Load()},
 		{"skipped", m.skipped.n.Load()},
 	}}
 	if last := m.last.Load(); last != nil {
@@ -215,7 +215,7 @@ func (m *mirroring[Req, Rsp]) skip(panicked any) {
 func (m *mirroring[Req, Rsp]) note(err error) { m.last.Store(new(err.Error())) }
 
 // mirrored is one request that may be copied. Two things must happen before it
-// is: inner has not refused it, and its body was read to the end.
+// is: inner has not rejected it, and its body was read to the end.
 type mirrored[Req, Rsp any] struct {
 	*mirroring[Req, Rsp]
 	route  *Route
@@ -279,7 +279,7 @@ func (c *mirrored[Req, Rsp]) deliver() (outcome *tally) {
 		return &c.answered
 	case errors.Is(err, ErrNotReady):
 		c.note(err)
-		return &c.refused
+		return &c.rejected
 	default:
 		c.note(err)
 		return &c.failed

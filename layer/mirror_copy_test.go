@@ -66,7 +66,7 @@ func TestMirrorMeasures(t *testing.T) {
 		mirrored := byLabel{}
 		svc := layer.Mirror(life, to, forking{}, mirrorPolicy{MaxInFlight: 1, MaxBodyBytes: 4},
 			layer.WithMetrics[*layertest.Response](layer.Instruments{Mirrored: mirrored}))(kitFunc(reads))
-		for i, label := range []string{"answered", "failed", "refused", "skipped", "full"} {
+		for i, label := range []string{"answered", "failed", "rejected", "skipped", "full"} {
 			err = []error{nil, errServer, layer.ErrNotReady, nil, context.Canceled}[i]
 			if label == "full" {
 				ask(t, svc, withText("hi"))

@@ -32,7 +32,7 @@ func TestMirrorNeverTouchesThePrimary(t *testing.T) {
 		}, map[string]int64{"failed": 3}},
 		"is not ready": {func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			return nil, &layer.Error{Layer: "queue", Kind: layer.ErrFailFast}
-		}, map[string]int64{"refused": 3}},
+		}, map[string]int64{"rejected": 3}},
 		"panics": {func(context.Context, *layertest.Request) (*layertest.Response, error) {
 			panic("down")
 		}, map[string]int64{"failed": 3}},

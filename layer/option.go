@@ -114,7 +114,7 @@ func keyedUnequal[K comparable](key K) bool {
 	return key != key //nolint:gocritic,revive // that is the question
 }
 
-// keyedRefusal is the refusal of such a key, shared by all of them.
+// keyedRefusal is the rejection of such a key, shared by all of them.
 func keyedRefusal(layer, target string) *Error {
 	return &Error{Layer: layer, Target: target, Kind: ErrNotReady, Reason: "the key is not equal to itself"}
 }

@@ -25,8 +25,8 @@ import (
 // Ready waits for room in the queue.
 //
 // A request that inner rejects although it is ready returns to the front, at
-// most ten times in a row. Place a [LimitBy], a [RateLimitBy] and an [If] above
-// the Queue, because their Ready does not depend on the key.
+// most ten times in a row. Place a [LimitBy], a [RateLimitBy], an [If] and a
+// [Router] above the Queue, because their Ready does not depend on the request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //
@@ -102,7 +102,7 @@ func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
 	if gone(ctx) {
-		return zero, refuseDone(ctx, "queue", q.target)
+		return zero, rejectDone(ctx, "queue", q.target)
 	}
 	if f := q.failFast.Load(); f != nil {
 		if err := Poll(q.Service); err != nil {
@@ -231,7 +231,7 @@ func (q *queue[Req, Rsp]) Describe() Node {
 	n := q.waiters.length.Load()
 	state := State{{"waiting", n}, {"capacity", q.waiters.capacity}, {"max_wait", q.maxWait}}
 	if n := q.rejected.n.Load(); n > 0 {
-		state = append(state, Attr{"refused", n})
+		state = append(state, Attr{"rejected", n})
 	}
 	if f := q.failFast.Load(); f != nil {
 		state = append(state, Attr{"fail_fast_for", time.Since(f.since).Round(time.Millisecond)}, Attr{"waits_for", f.cause.Error()})

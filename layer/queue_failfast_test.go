@@ -27,7 +27,7 @@ func TestQueueFailsFastWithShortDeadlines(t *testing.T) {
 		g := &gate{}
 		q := queueOver(g, 1000, 3*time.Second)
 		began := time.Now()
-		var late, shed, refused int
+		var late, shed, rejected int
 		answers := make(chan error, 100)
 		for range 50 {
 			go func() { answers <- queueFor(t, q, 1950*time.Millisecond) }()
@@ -38,7 +38,7 @@ func TestQueueFailsFastWithShortDeadlines(t *testing.T) {
 			require.ErrorIs(t, err, layer.ErrNotReady)
 			switch e := (*layer.Error)(nil); {
 			case assert.ErrorAs(t, err, &e) && e.Waited == 0:
-				refused++
+				rejected++
 			case e.Kind == layer.ErrFailFast:
 				assert.Less(t, e.Waited, 1950*time.Millisecond)
 				shed++
@@ -47,7 +47,7 @@ func TestQueueFailsFastWithShortDeadlines(t *testing.T) {
 				late++
 			}
 		}
-		assert.Equal(t, [3]int{10, 18, 22}, [3]int{late, shed, refused}, "sent in the first second, in the two after that, and later")
+		assert.Equal(t, [3]int{10, 18, 22}, [3]int{late, shed, rejected}, "sent in the first second, in the two after that, and later")
 		assert.Equal(t, 2500*time.Millisecond, layer.Describe(q).State.Get("fail_fast_for"))
 
 		g.allow(1)

@@ -57,8 +57,8 @@ func (l level) now() float64 {
 func TestQueueMetrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		waiting, waits := level{new(shared)}, new(shared)
-		refused := byLabel{}
-		measured := layer.WithMetrics[int](layer.Instruments{QueueLength: waiting, QueueWait: waits, LayerRejections: refused})
+		rejected := byLabel{}
+		measured := layer.WithMetrics[int](layer.Instruments{QueueLength: waiting, QueueWait: waits, LayerRejections: rejected})
 		svc := layer.NewStack[time.Duration](measured).Queue(2, 5*time.Second).Limit(1).Service(
 			layer.Func[time.Duration, int](func(_ context.Context, takes time.Duration) (int, error) {
 				time.Sleep(takes)
@@ -85,8 +85,8 @@ func TestQueueMetrics(t *testing.T) {
 		require.EqualValues(t, 1, waiting.now())
 		require.ErrorIs(t, <-results, layer.ErrFailFast)
 		assert.Zero(t, waiting.now())
-		assert.EqualValues(t, 2, *refused["queue"], "one found it full, one timed out")
-		assert.EqualValues(t, 2, layer.Describe(svc).State.Get("refused"))
+		assert.EqualValues(t, 2, *rejected["queue"], "one found it full, one timed out")
+		assert.EqualValues(t, 2, layer.Describe(svc).State.Get("rejected"))
 		require.NoError(t, <-results)
 		synctest.Wait()
 		assert.Equal(t, []float64{3000, 5000}, waits.all())

@@ -20,12 +20,12 @@ import (
 // gate is a service that admits requests while it has permits, and counts its
 // calls.
 type gate struct {
-	permits atomic.Int64
-	opened  notify.Broadcast
-	closed  atomic.Bool
-	readies atomic.Int64
-	calls   atomic.Int64
-	refused atomic.Int64
+	permits  atomic.Int64
+	opened   notify.Broadcast
+	closed   atomic.Bool
+	readies  atomic.Int64
+	calls    atomic.Int64
+	rejected atomic.Int64
 }
 
 var errShut = &layer.Error{Layer: "gate", Kind: layer.ErrNotReady, Reason: "shut"}
@@ -51,7 +51,7 @@ func (g *gate) Call(_ context.Context, req int) (int, error) {
 	for {
 		n := g.permits.Load()
 		if n <= 0 {
-			g.refused.Add(1)
+			g.rejected.Add(1)
 			return 0, errShut
 		}
 		if g.permits.CompareAndSwap(n, n-1) {
@@ -81,7 +81,7 @@ func TestQueueFIFO(t *testing.T) {
 			}()
 			synctest.Wait()
 		}
-		g.refused.Store(0)
+		g.rejected.Store(0)
 		for range 50 {
 			g.allow(1)
 			synctest.Wait()
@@ -89,7 +89,7 @@ func TestQueueFIFO(t *testing.T) {
 		require.Len(t, order, 50)
 		// The next waiter has its turn just before the Call of the head, so one may
 		// take the slot of the head and another may be the head when it returns.
-		slips := 2 * float64(g.refused.Load())
+		slips := 2 * float64(g.rejected.Load())
 		for i, got := range order {
 			require.InDelta(t, i, got, slips)
 		}
@@ -186,7 +186,7 @@ func TestQueueFailFast(t *testing.T) {
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.NotErrorIs(t, err, layer.ErrFailFast, "a new request did not wait")
 		require.ErrorIs(t, err, errShut)
-		assert.Equal(t, 2*time.Second, time.Since(start), "and is refused at once")
+		assert.Equal(t, 2*time.Second, time.Since(start), "and is rejected at once")
 
 		g.allow(1)
 		_, err = q.Call(t.Context(), 1)

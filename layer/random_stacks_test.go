@@ -19,7 +19,7 @@ import (
 )
 
 // Stacks of up to six layers drawn at random, over a service that is slow,
-// fails, refuses and panics, with callers who leave: whatever is refused was not
+// fails, rejects and panics, with callers who leave: whatever is rejected was not
 // touched, every body is closed, and nothing stays counted.
 func TestRandomStacks(t *testing.T) {
 	for seed := range uint64(300) {
@@ -296,7 +296,7 @@ func (s *randomStack) call(ctx context.Context, svc randomV, id int, dice *rando
 	s.mu.Unlock()
 	reads, closes := body.seen()
 	if errors.Is(err, layer.ErrNotReady) {
-		assert.Zero(s, reads+closes+served, "it was refused (%v), and yet touched\n%s", err, shape)
+		assert.Zero(s, reads+closes+served, "it was rejected (%v), and yet touched\n%s", err, shape)
 	}
 	if err != nil {
 		return

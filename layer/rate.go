@@ -41,23 +41,23 @@ func RateLimit[Req, Rsp any](perSecond float64, burst int, opts ...Option[Rsp]) 
 	terms := newRateTerms(perSecond, burst, "rate", o.target)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		return &rateLimit[Req, Rsp]{
-			Service: next,
-			target:  o.target,
-			terms:   terms,
-			bucket:  terms.bucket(),
-			refused: tally{to: o.to.LayerRejections.With("layer", "rate")},
+			Service:  next,
+			target:   o.target,
+			terms:    terms,
+			bucket:   terms.bucket(),
+			rejected: tally{to: o.to.LayerRejections.With("layer", "rate")},
 		}
 	}
 }
 
 type rateLimit[Req, Rsp any] struct {
 	Service[Req, Rsp]
-	target  string
-	terms   *rateTerms
-	mu      sync.Mutex
-	bucket  *rate.Limiter
-	alarm   rateAlarm
-	refused tally
+	target   string
+	terms    *rateTerms
+	mu       sync.Mutex
+	bucket   *rate.Limiter
+	alarm    rateAlarm
+	rejected tally
 }
 
 func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
@@ -81,11 +81,11 @@ func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
 func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if gone(ctx) {
-		return none, refuseDone(ctx, "rate", l.target)
+		return none, rejectDone(ctx, "rate", l.target)
 	}
-	if refusal := l.take(); refusal != nil {
-		l.refused.inc()
-		return none, refusal
+	if rejection := l.take(); rejection != nil {
+		l.rejected.inc()
+		return none, rejection
 	}
 	return l.Service.Call(ctx, req)
 }
@@ -96,7 +96,7 @@ func (l *rateLimit[Req, Rsp]) take() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); !l.bucket.AllowN(now, 1) {
-		return l.terms.refusal(l.bucket, now)
+		return l.terms.rejection(l.bucket, now)
 	}
 	return nil
 }
@@ -106,15 +106,15 @@ func (l *rateLimit[Req, Rsp]) Next() Service[Req, Rsp] { return l.Service }
 func (l *rateLimit[Req, Rsp]) Describe() Node {
 	return Node{Name: "rate", State: State{
 		{"per_second", l.terms.perSecond}, {"burst", l.terms.burst},
-		{"tokens", l.terms.tokens(l.bucket, time.Now())}, {"refused", l.refused.n.Load()},
+		{"tokens", l.terms.tokens(l.bucket, time.Now())}, {"rejected", l.rejected.n.Load()},
 	}}
 }
 
 // rateTerms are what all buckets of a layer have in common. They never change.
 type rateTerms struct {
-	perSecond float64
-	burst     int
-	refusals  [rateSteps]Error // by how long a token takes, so that none is made for each
+	perSecond  float64
+	burst      int
+	rejections [rateSteps]Error // by how long a token takes, so that none is made for each
 }
 
 // rateSteps is the precision of RetryAfter.
@@ -128,10 +128,10 @@ func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms
 	if perSecond == 0 || burst == 0 {
 		t.perSecond, t.burst = 0, 0
 	}
-	for i := range t.refusals {
-		t.refusals[i] = Error{Layer: layer, Target: target, Kind: errShed, Reason: t.reason()}
+	for i := range t.rejections {
+		t.rejections[i] = Error{Layer: layer, Target: target, Kind: errShed, Reason: t.reason()}
 		if t.perSecond > 0 {
-			t.refusals[i].RetryAfter = t.duration(float64(i+1) / rateSteps)
+			t.rejections[i].RetryAfter = t.duration(float64(i+1) / rateSteps)
 		}
 	}
 	return t
@@ -178,11 +178,11 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 	return time.Duration(d)
 }
 
-// refusal returns the rejection by b.
-func (t *rateTerms) refusal(b *rate.Limiter, now time.Time) *Error {
+// rejection returns the rejection by b.
+func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
 	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
 	// Others may have come or gone since now.
-	return &t.refusals[min(max(step, 0), rateSteps-1)]
+	return &t.rejections[min(max(step, 0), rateSteps-1)]
 }
 
 // rateAlarm wakes the callers that wait for a token. They share one timer.

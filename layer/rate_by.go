@@ -46,15 +46,15 @@ func RateLimitBy[K comparable, Req, Rsp any](
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		parts := rateParts(keys)
 		l := &rateLimitBy[K, Req, Rsp]{
-			Service: next,
-			target:  o.target,
-			terms:   terms,
-			keys:    keys,
-			key:     key,
-			hash:    newKeyedHash[K](parts),
-			shards:  make([]rateShard[K], parts),
-			unequal: keyedRefusal("rate_by", o.target),
-			refused: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
+			Service:  next,
+			target:   o.target,
+			terms:    terms,
+			keys:     keys,
+			key:      key,
+			hash:     newKeyedHash[K](parts),
+			shards:   make([]rateShard[K], parts),
+			unequal:  keyedRefusal("rate_by", o.target),
+			rejected: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
 			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, index: make(map[K]int)}
@@ -75,29 +75,29 @@ func rateParts(keys int) int {
 
 type rateLimitBy[K comparable, Req, Rsp any] struct {
 	Service[Req, Rsp]
-	target  string
-	terms   *rateTerms
-	keys    int
-	key     func(Req) K
-	hash    keyedHash[K]
-	shards  []rateShard[K]
-	unequal *Error // shared by every refusal of such a key
-	refused tally
+	target   string
+	terms    *rateTerms
+	keys     int
+	key      func(Req) K
+	hash     keyedHash[K]
+	shards   []rateShard[K]
+	unequal  *Error // shared by every rejection of such a key
+	rejected tally
 }
 
 func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if gone(ctx) {
-		return none, refuseDone(ctx, "rate_by", l.target)
+		return none, rejectDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)
 	if keyedUnequal(key) {
-		l.refused.inc()
+		l.rejected.inc()
 		return none, l.unequal
 	}
-	if refusal := l.shards[l.hash.shard(key)].take(key); refusal != nil {
-		l.refused.inc()
-		return none, refusal
+	if rejection := l.shards[l.hash.shard(key)].take(key); rejection != nil {
+		l.rejected.inc()
+		return none, rejection
 	}
 	return l.Service.Call(ctx, req)
 }
@@ -111,7 +111,7 @@ func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	}
 	return Node{Name: "rate_by", State: State{
 		{"per_second", l.terms.perSecond}, {"burst", l.terms.burst},
-		{"keys", known}, {"max_keys", l.keys}, {"refused", l.refused.n.Load()},
+		{"keys", known}, {"max_keys", l.keys}, {"rejected", l.rejected.n.Load()},
 	}}
 }
 
@@ -159,7 +159,7 @@ func (s *rateShard[K]) take(key K) error {
 		}
 	}
 	if b := s.places[at].bucket; !b.AllowN(now, 1) {
-		return s.terms.refusal(b, now)
+		return s.terms.rejection(b, now)
 	}
 	return nil
 }

@@ -83,12 +83,12 @@ func TestRateLimitByAtItsCapacity(t *testing.T) {
 }
 
 func TestRateLimitByRefusesAKeyThatCannotBeFoundAgain(t *testing.T) {
-	refused := byLabel{}
+	rejected := byLabel{}
 	svc := layer.RateLimitBy[float64](func(int) float64 { return math.NaN() }, 1, 1, 0,
-		layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(layer.Func[int, int](echo))
+		layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.EqualError(t, err, "rate_by: not ready: the key is not equal to itself")
-	require.EqualValues(t, 1, *refused["rate_by"])
+	require.EqualValues(t, 1, *rejected["rate_by"])
 	require.Equal(t, 0, layer.Describe(svc).State.Get("keys"))
 }
 

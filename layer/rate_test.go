@@ -56,7 +56,7 @@ func TestRateLimitSaysWhenThereWillBeAToken(t *testing.T) {
 			require.LessOrEqual(t, after, exact+250*time.Millisecond/16)
 			for range 100 {
 				_, err = svc.Call(t.Context(), 1)
-				require.Error(t, err, "and a refusal takes no token")
+				require.Error(t, err, "and a rejection takes no token")
 			}
 			time.Sleep(exact)
 		}
@@ -103,7 +103,7 @@ func TestRateLimitReadyWaitsOnWhenTheTokenWasTaken(t *testing.T) {
 		}()
 		time.Sleep(150 * time.Millisecond)
 		_, err = svc.Call(t.Context(), 1)
-		require.ErrorIs(t, err, layer.ErrNotReady, "refused by inner, and the token is gone")
+		require.ErrorIs(t, err, layer.ErrNotReady, "rejected by inner, and the token is gone")
 		inner.allow(1)
 		<-done
 		require.Equal(t, 250*time.Millisecond, waited)
@@ -158,14 +158,14 @@ func TestRateLimitOfNothingAndOfEverything(t *testing.T) {
 }
 
 func TestRateLimitRefusesWithoutMakingAnything(t *testing.T) {
-	refused := byLabel{}
-	svc := layer.RateLimit[int](0.001, 1, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: refused}))(
+	rejected := byLabel{}
+	svc := layer.RateLimit[int](0.001, 1, layer.WithTarget[int]("web"), layer.WithMetrics[int](layer.Instruments{LayerRejections: rejected}))(
 		layer.Func[int, int](echo))
 	_, err := svc.Call(t.Context(), 1)
 	require.NoError(t, err)
 	_, err = svc.Call(t.Context(), 1)
 	require.EqualError(t, err, "rate web: not ready: out of tokens at 0.001 a second")
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(t.Context(), 1) }))
-	require.EqualValues(t, 102, *refused["rate"])
-	require.EqualValues(t, 102, layer.Describe(svc).State.Get("refused"))
+	require.EqualValues(t, 102, *rejected["rate"])
+	require.EqualValues(t, 102, layer.Describe(svc).State.Get("rejected"))
 }

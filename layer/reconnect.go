@@ -47,13 +47,13 @@ func Reconnect[Req, Rsp any](
 	}
 	o := newOptions(opts)
 	return &reconnect[Req, Rsp]{
-		ctx:     ctx,
-		connect: connect,
-		backoff: b.OrDefault(),
-		target:  o.target,
-		made:    tally{to: o.to.ConnectAttempts.With("outcome", "success")},
-		failed:  tally{to: o.to.ConnectAttempts.With("outcome", "failure")},
-		refused: tally{to: o.to.LayerRejections.With("layer", "reconnect")},
+		ctx:      ctx,
+		connect:  connect,
+		backoff:  b.OrDefault(),
+		target:   o.target,
+		made:     tally{to: o.to.ConnectAttempts.With("outcome", "success")},
+		failed:   tally{to: o.to.ConnectAttempts.With("outcome", "failure")},
+		rejected: tally{to: o.to.LayerRejections.With("layer", "reconnect")},
 	}
 }
 
@@ -73,7 +73,7 @@ type reconnect[Req, Rsp any] struct {
 	next  time.Time // no attempt before this
 	cause error     // what went wrong last
 
-	made, failed, refused tally
+	made, failed, rejected tally
 }
 
 // reconnectLink is one connection.
@@ -117,7 +117,7 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 		return r.link.Load() != nil || r.attempts.Load() != before || r.ctx.Err() != nil
 	})
 	if err != nil {
-		return r.refuse(err)
+		return r.reject(err)
 	}
 	return nil
 }
@@ -125,7 +125,7 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
 	if gone(ctx) {
-		return none, refuseDone(ctx, "reconnect", r.target)
+		return none, rejectDone(ctx, "reconnect", r.target)
 	}
 	for {
 		link := r.link.Load()
@@ -134,8 +134,8 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 			return none, r.closed()
 		case link == nil:
 			r.ensure()
-			r.refused.inc()
-			return none, r.refuse(nil)
+			r.rejected.inc()
+			return none, r.reject(nil)
 		}
 		rsp, err := link.Call(ctx, req)
 		switch {
@@ -147,7 +147,7 @@ func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		case !errors.Is(err, ErrClosed):
 			return rsp, err
 		}
-		// A refusal: there may be another connection by now.
+		// A rejection: there may be another connection by now.
 		r.drop(link, err)
 	}
 }
@@ -164,7 +164,7 @@ func (r *reconnect[Req, Rsp]) Describe() Node {
 	}
 	r.mu.Unlock()
 	n := Node{Name: "reconnect", State: append(state,
-		Attr{"connects", r.made.n.Load()}, Attr{"failed", r.failed.n.Load()}, Attr{"refused", r.refused.n.Load()})}
+		Attr{"connects", r.made.n.Load()}, Attr{"failed", r.failed.n.Load()}, Attr{"rejected", r.rejected.n.Load()})}
 	if link != nil {
 		n.Children = []Node{Describe(link.Service)}
 	}
@@ -256,9 +256,9 @@ func (r *reconnect[Req, Rsp]) drop(link *reconnectLink[Req, Rsp], cause error) {
 	r.failure(link.since, cause)
 }
 
-// refuse returns the rejection without a connection. cause is that of the
+// reject returns the rejection without a connection. cause is that of the
 // context of a waiting caller.
-func (r *reconnect[Req, Rsp]) refuse(cause error) error {
+func (r *reconnect[Req, Rsp]) reject(cause error) error {
 	if isBare(cause) && errors.Is(cause, ErrNotReady) {
 		cause = nil
 	}

@@ -103,7 +103,7 @@ func TestReconnectConnectsWhenItIsNeeded(t *testing.T) {
 		require.EqualError(t, err, "reconnect web: not ready: connecting")
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		synctest.Wait()
-		require.NoError(t, breakerCalls(t, svc, 1), "the refusal began an attempt")
+		require.NoError(t, breakerCalls(t, svc, 1), "the rejection began an attempt")
 		require.NoError(t, svc.Ready(t.Context()))
 		require.EqualValues(t, 1, d.dials.Load())
 		require.Equal(t, "connected", breakerState(svc, "state"))
@@ -350,18 +350,18 @@ func TestReconnectDoneContext(t *testing.T) {
 
 func TestReconnectCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		connects, refused := byLabel{}, byLabel{}
+		connects, rejected := byLabel{}, byLabel{}
 		d := newReconnectDialer()
 		d.fails()
 		svc := layer.Reconnect(t.Context(), d.connect, layer.Backoff{},
-			layer.WithMetrics[int](layer.Instruments{ConnectAttempts: connects, LayerRejections: refused}))
+			layer.WithMetrics[int](layer.Instruments{ConnectAttempts: connects, LayerRejections: rejected}))
 		breakerCalls(t, svc, 1)
 		synctest.Wait()
 		breakerCalls(t, svc, 1)
 		time.Sleep(time.Second)
 		d.makes(&reconnectConn{})
 		require.NoError(t, svc.Ready(t.Context()))
-		require.Equal(t, []counter{2, 1, 2}, []counter{*connects["failure"], *connects["success"], *refused["reconnect"]})
+		require.Equal(t, []counter{2, 1, 2}, []counter{*connects["failure"], *connects["success"], *rejected["reconnect"]})
 		require.EqualValues(t, 2, breakerState(svc, "failed"))
 		require.Len(t, layer.Describe(svc).Children, 1)
 	})

@@ -121,7 +121,7 @@ func (w *Reloadable[C, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error
 		if s.Begin() {
 			rsp, err := s.call(ctx, s.inner, req)
 			if err != nil && errors.Is(err, ErrClosed) {
-				err = w.refuseClosed(err)
+				err = w.rejectClosed(err)
 			}
 			return rsp, err
 		}
@@ -140,8 +140,8 @@ func (w *Reloadable[C, Req, Rsp]) ended() error {
 	}
 }
 
-// refuseClosed rejects a request for a closed service without ErrClosed.
-func (w *Reloadable[C, Req, Rsp]) refuseClosed(err error) error {
+// rejectClosed rejects a request for a closed service without ErrClosed.
+func (w *Reloadable[C, Req, Rsp]) rejectClosed(err error) error {
 	return &Error{
 		Layer: "watch", Target: w.target, Kind: ErrNotReady,
 		Reason: "closed until the configuration changes", Err: mapHiddenError{err, ErrClosed},

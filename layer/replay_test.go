@@ -234,7 +234,7 @@ func TestReplayLeavesTheSlowerBehindAtTheLimit(t *testing.T) {
 	require.ErrorContains(t, err, "another try is ahead")
 }
 
-// What is refused is untouched: its reader was never read or closed, and so
+// What is rejected is untouched: its reader was never read or closed, and so
 // the source is neither.
 func TestReplayOfARefusedRequest(t *testing.T) {
 	source := sourceOf("hello")

@@ -84,7 +84,7 @@ func TestResendAsksGetBody(t *testing.T) {
 }
 
 // The copies cannot be sent again by somebody below, and the body of one that
-// was refused is closed: nobody else would.
+// was rejected is closed: nobody else would.
 func TestResendOfGetBodyLeavesNothingOpen(t *testing.T) {
 	type request struct {
 		Body    io.ReadCloser

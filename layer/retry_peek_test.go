@@ -147,7 +147,7 @@ func TestRetryExplainsWhyNot(t *testing.T) {
 		"fine":   {retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) { return bodyOf(""), nil }, "retry      target=web:80 attempts=1 budget=100\n"},
 		"budget": {retryPolicy{Budget: noBudget()}, alwaysFails(new(int)), "retry      target=web:80 attempts=1 failed=server failed skipped=budget budget=0\n"},
 		"tries":  {retryPolicy{MaxAttempts: 2}, alwaysFails(new(int)), "retry      target=web:80 attempt=2 because=server failed budget=99\nretry      target=web:80 attempts=2 failed=server failed skipped=attempts budget=99\n"},
-		"refused": {retryPolicy{RetryIf: func(layer.Outcome[*response]) bool { return false }}, func(context.Context, int, *retryRequest) (*response, error) {
+		"rejected": {retryPolicy{RetryIf: func(layer.Outcome[*response]) bool { return false }}, func(context.Context, int, *retryRequest) (*response, error) {
 			return nil, layer.ErrNotReady
 		}, "retry      target=web:80 attempts=1 budget=100\n"},
 	} {

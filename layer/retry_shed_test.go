@@ -105,20 +105,20 @@ func TestRetryOverAQueueThatIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		svc := layer.NewStack[int](layer.WithClassifier(failuresAgain[int])).Retry(layer.RetryPolicy[int, int]{}).Queue(3, 3*time.Second).
 			Limit(2).Service(layer.Func[int, int](noRoom))
-		began, refused := time.Now(), make(chan time.Duration, 30)
+		began, rejected := time.Now(), make(chan time.Duration, 30)
 		ctx, cancel := context.WithCancel(t.Context())
 		for range 30 {
 			go func() {
 				if _, err := svc.Call(ctx, 1); errors.Is(err, layer.ErrNotReady) && ctx.Err() == nil {
-					refused <- time.Since(began)
+					rejected <- time.Since(began)
 				}
 			}()
 			synctest.Wait()
 		}
 		time.Sleep(time.Second)
-		require.Len(t, refused, 25, "two are served, and three wait")
+		require.Len(t, rejected, 25, "two are served, and three wait")
 		for range 25 {
-			assert.Zero(t, <-refused)
+			assert.Zero(t, <-rejected)
 		}
 		assert.EqualValues(t, 0, state(svc, "retries"))
 		cancel()

@@ -187,10 +187,10 @@ func TestRetryWaitsForAsLongAsItIsAsked(t *testing.T) {
 // Those of endpoints are sent again whatever the method and whatever the budget says.
 func TestRetryOfRefusalsIsFree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refused := &layer.Error{Layer: "reconnect", Kind: layer.ErrNotReady, Reason: "connecting"}
+		rejected := &layer.Error{Layer: "reconnect", Kind: layer.ErrNotReady, Reason: "connecting"}
 		svc := retrying(retryPolicy{Budget: noBudget()}, func(_ context.Context, try int, req *retryRequest) (*response, error) {
 			if try < 3 {
-				return nil, refused
+				return nil, rejected
 			}
 			readsAs(t, req.Body, "hello")
 			return &response{}, nil
@@ -202,20 +202,20 @@ func TestRetryOfRefusalsIsFree(t *testing.T) {
 }
 
 func TestRetryOfRefusalsForGood(t *testing.T) {
-	for name, refusal := range map[string]error{"closed": layer.ErrClosed, "fail-fast": layer.ErrFailFast} {
+	for name, rejection := range map[string]error{"closed": layer.ErrClosed, "fail-fast": layer.ErrFailFast} {
 		sent := 0
 		svc := retrying(retryPolicy{}, func(context.Context, int, *retryRequest) (*response, error) {
 			sent++
-			return nil, refusal
+			return nil, rejection
 		})
 		_, err := svc.Call(t.Context(), &retryRequest{})
-		require.Equal(t, refusal, err, name)
+		require.Equal(t, rejection, err, name)
 		require.Equal(t, 1, sent, name)
 	}
 }
 
-// What was sent, and then refused, is not untouched: nobody may take the
-// error for a refusal. The request body, which nobody else closes, is closed.
+// What was sent, and then rejected, is not untouched: nobody may take the
+// error for a rejection. The request body, which nobody else closes, is closed.
 func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		source := sourceOf("hello")
@@ -239,8 +239,8 @@ func TestRetryThatEndsWithARefusalIsNone(t *testing.T) {
 func TestRetryLeavesWithItsCaller(t *testing.T) {
 	gone := errors.New("gone home")
 	for _, tt := range []struct {
-		fails   error
-		refusal bool
+		fails     error
+		rejection bool
 	}{{errServer, false}, {layer.ErrNotReady, true}} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -252,7 +252,7 @@ func TestRetryLeavesWithItsCaller(t *testing.T) {
 			})
 			_, err := svc.Call(ctx, &retryRequest{})
 			require.ErrorIs(t, err, gone)
-			require.Equal(t, tt.refusal, errors.Is(err, layer.ErrNotReady))
+			require.Equal(t, tt.rejection, errors.Is(err, layer.ErrNotReady))
 			require.Equal(t, 10*time.Millisecond, time.Since(began))
 			require.Equal(t, 1, sent)
 		})

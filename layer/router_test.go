@@ -31,7 +31,7 @@ func TestRouterNamesWhatHasNoRoute(t *testing.T) {
 	require.Equal(t, "router\n", layer.Describe(svc).String())
 }
 
-// A route that refuses for good does not close the router: the next request
+// A route that rejects for good does not close the router: the next request
 // finds its own.
 func TestRouterPassesWhatItsRouteSays(t *testing.T) {
 	full := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}

@@ -62,7 +62,7 @@ func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if gone(ctx) {
 		var none Rsp
-		return none, refuseDone(ctx, "func", "")
+		return none, rejectDone(ctx, "func", "")
 	}
 	return f(ctx, req)
 }

@@ -115,7 +115,7 @@ type shed[Req, Rsp any] struct {
 
 func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	if gone(ctx) {
-		return rsp, refuseDone(ctx, "shed", s.target)
+		return rsp, rejectDone(ctx, "shed", s.target)
 	}
 	rank := PriorityFromContext(ctx).rank()
 	if !s.enter(rank) {
@@ -156,10 +156,10 @@ func (s *shed[Req, Rsp]) Describe() Node {
 	if s.capacity != nil {
 		state = append(state, Attr{"capacity", s.capacity()})
 	}
-	state = append(state, Attr{"refused", s.rejected.n.Load()})
+	state = append(state, Attr{"rejected", s.rejected.n.Load()})
 	for rank := range s.byRank {
 		if n := s.byRank[rank].Load(); n > 0 {
-			state = append(state, Attr{"refused_" + (PriorityBulk + Priority(rank)).String(), n})
+			state = append(state, Attr{"rejected_" + (PriorityBulk + Priority(rank)).String(), n})
 		}
 	}
 	return Node{Name: "shed", State: state}

@@ -70,9 +70,9 @@ func TestShedShares(t *testing.T) {
 		require.Equal(t, tt.by, by, tt.p)
 	}
 	require.EqualValues(t, 100, r.state("capacity"))
-	require.EqualValues(t, 3, r.state("refused"))
-	require.EqualValues(t, 1, r.state("refused_bulk"))
-	require.Nil(t, r.state("refused_critical"))
+	require.EqualValues(t, 3, r.state("rejected"))
+	require.EqualValues(t, 1, r.state("rejected_bulk"))
+	require.Nil(t, r.state("rejected_critical"))
 	r.end(51)
 	require.Equal(t, "admitted", r.send(layer.PriorityBulk))
 	require.Equal(t, "shed", r.send(layer.PriorityBulk))
@@ -130,12 +130,12 @@ func TestShedReady(t *testing.T) {
 }
 
 func TestShedErrors(t *testing.T) {
-	refused := byLabel{}
-	r := newShedRig(t, 4, layer.WithTarget[*response]("web"), layer.WithMetrics[*response](layer.Instruments{LayerRejections: refused}))
+	rejected := byLabel{}
+	r := newShedRig(t, 4, layer.WithTarget[*response]("web"), layer.WithMetrics[*response](layer.Instruments{LayerRejections: rejected}))
 	r.send(layer.PriorityLow)
 	r.send(layer.PriorityCritical)
 	r.send(layer.PriorityCritical)
 	_, err := r.svc.Call(layer.WithPriority(t.Context(), layer.PriorityLow), 1)
 	require.EqualError(t, err, "shed web: not ready: the share of priority low is full")
-	require.EqualValues(t, 1, *refused["shed"])
+	require.EqualValues(t, 1, *rejected["shed"])
 }

@@ -14,7 +14,7 @@ type Span[Rsp any] interface {
 
 	// End is called exactly once: when the response is complete (with a nil
 	// err), when it broke off or was closed before its end ([ErrBodyClosedEarly]), when
-	// an error came in its place (a refusal included, which is [Ignorable]), or
+	// an error came in its place (a rejection included, which is [Ignorable]), or
 	// when the call panicked.
 	End(c Class, err error)
 }

@@ -55,7 +55,7 @@ func TestTraceTellsEverySpanItsEndOnce(t *testing.T) {
 		switch how {
 		case "error":
 			return nil, boom
-		case "refused":
+		case "rejected":
 			return nil, layer.ErrNotReady
 		case "injected":
 			return nil, layer.ErrInjected
@@ -83,7 +83,7 @@ func TestTraceTellsEverySpanItsEndOnce(t *testing.T) {
 		"broken":        {read, []string{"a head true", "a failure boom"}},
 		"bare":          {nil, []string{"a head true", "a success <nil>"}},
 		"error":         {nil, []string{"a failure boom"}},
-		"refused":       {nil, []string{"a ignorable not ready"}},
+		"rejected":      {nil, []string{"a ignorable not ready"}},
 		"injected":      {nil, []string{"a ignorable injected fault"}},
 		"gone":          {nil, []string{"a ignorable context canceled"}},
 		"abandoned":     {nil, []string{"a head true", "a ignorable context canceled"}},

@@ -143,7 +143,7 @@ func TestMirrorIsCountedApart(t *testing.T) {
 		assert.EqualValues(t, 2, of(c.requests.Mirrored, "answered"))
 		assert.EqualValues(t, 1, of(c.requests.Mirrored, "skipped"))
 		tree := layer.Describe(w.webRouter).String()
-		assert.Contains(t, tree, "mirror     share=1 in_flight=0 answered=2 failed=0 refused=0 full=0 skipped=1")
+		assert.Contains(t, tree, "mirror     share=1 in_flight=0 answered=2 failed=0 rejected=0 full=0 skipped=1")
 		assert.Contains(t, tree, "to         target="+shadow)
 	}, measured)
 }

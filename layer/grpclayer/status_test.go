@@ -40,7 +40,7 @@ func TestCode(t *testing.T) {
 		{"breaker with a time", refused("breaker", time.Second, nil), codes.Unavailable},
 		{"balancer over a rate limit", refused("balance", 0, refused("rate", time.Second, nil)), codes.Unavailable},
 		{"limit", refused("limit", 0, nil), codes.Unavailable},
-		{"refused on a further try", &layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: errPlain}, codes.Unavailable},
+		{"rejected on a retry", &layer.Error{Layer: "retry", Kind: layer.ErrRetryRejected, Err: errPlain}, codes.Unavailable},
 		{"closed", layer.ErrClosed, codes.Unavailable},
 		{"refusal over a peer's status", refused("breaker", 0, peer), codes.Unavailable},
 		{"deadline", context.DeadlineExceeded, codes.DeadlineExceeded},

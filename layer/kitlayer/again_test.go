@@ -49,11 +49,11 @@ func TestARefusalAfterATryIsNone(t *testing.T) {
 		text string
 	}{
 		{"failed, then refused", []error{errBroken, full}, layer.ErrRetryRejected,
-			"middleware: refused on a further try: called more than once, the last refused (rate: not ready)"},
+			"middleware: rejected on a retry: called more than once, the last refused (rate: not ready)"},
 		{"failed, then queued in vain", []error{errBroken, layer.ErrFailFast}, layer.ErrTimeout,
 			"middleware: timeout: called more than once, the last refused (fail-fast)"},
 		{"refused, failed, refused", []error{full, errBroken, full}, layer.ErrRetryRejected,
-			"middleware: refused on a further try: called more than once, the last refused (rate: not ready)"},
+			"middleware: rejected on a retry: called more than once, the last refused (rate: not ready)"},
 		{"refused, then failed", []error{full, errBroken}, errBroken, "broken"},
 		{"refused twice", []error{full, full}, layer.ErrNotReady, "rate: not ready"},
 	} {
