@@ -142,10 +142,10 @@ func TestItRefusesToStart(t *testing.T) {
 		{"-dir " + dir + "/half -token-file a", "bring back what is missing"},
 		{"-dir " + file + "/x -token-file a", "not a directory"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:none", "identity: listen tcp"},
-		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "is neither DNS-like"},
+		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name *", "must be DNS-like"},
 		{"-dir " + dir + "/ca -tokens a -listen 127.0.0.1:0 -name ca.identity.example.org", "is not of the trust domain cluster.local"},
 		{"init", "identity init: -dir and -name are needed; see -help"},
-		{"init -dir " + dir + " -name a..b", "is neither DNS-like"},
+		{"init -dir " + dir + " -name a..b", "must be DNS-like"},
 		{"init -dir " + file + "/x -name web", "not a directory"},
 		{"init -nonsense", "identity init: flag provided but not defined: -nonsense; see -help"},
 	} {

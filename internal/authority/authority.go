@@ -1,4 +1,4 @@
-// Package authority knows what can be sent as the Host of a request.
+// Package authority validates the Host of a request.
 package authority
 
 import (
@@ -29,9 +29,9 @@ func Valid(s string) bool {
 	return host != "" && !strings.ContainsFunc(host, func(c rune) bool { return !isNameChar(c) })
 }
 
-// isNameChar takes the characters of a registered name (RFC 3986, section
-// 3.2.2) but "(),;=", which would part it from its neighbours in other fields,
-// and "%", behind which anything may hide.
+// isNameChar accepts the characters of a registered name (RFC 3986, section
+// 3.2.2). It rejects "(),;=", which are separators in other fields, and "%",
+// which can encode any character.
 func isNameChar(c rune) bool {
 	switch {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':

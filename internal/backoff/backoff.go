@@ -1,5 +1,5 @@
-// Package backoff is jittered exponential back-off, as linkerd's proxy does it
-// (its exp-backoff crate).
+// Package backoff implements jittered exponential backoff, as in linkerd's
+// proxy (its exp-backoff crate).
 package backoff
 
 import (
@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// Backoff is how long to wait between attempts. The zero value stands for
-// [Default]; see [Backoff.OrDefault].
+// Backoff is the time between attempts. The zero value means [Default]; see
+// [Backoff.OrDefault].
 type Backoff struct {
 	Min    time.Duration // before the second attempt; more than 0
-	Max    time.Duration // at the most, jitter included; at least Min
+	Max    time.Duration // maximum, jitter included; at least Min
 	Jitter float64       // share of the delay that is added at random, 0 to 100
 }
 
-// Default is what linkerd's outbound proxy uses: 100 ms to 60 s, a tenth of
-// jitter.
+// Default returns the values of linkerd's outbound proxy: 100 ms to 60 s, with
+// a jitter of 10 %.
 func Default() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Minute, Jitter: 0.1}
 }
 
-// Connect is what endpoints use between attempts to connect: 100 ms to 1 s, a
-// tenth of jitter. It is short because an address that answers again must get
-// requests soon, and one attempt at a time is cheap.
+// Connect returns the backoff of endpoints between connection attempts: 100 ms
+// to 1 s, with a jitter of 10 %. It is short, because one attempt at a time is
+// cheap.
 func Connect() Backoff {
 	return Backoff{Min: 100 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 }
 
-// Validate returns an error that names the field that is wrong.
+// Validate returns an error that names the invalid field.
 func (b Backoff) Validate() error {
 	switch {
 	case b.Min <= 0:
@@ -43,10 +43,10 @@ func (b Backoff) Validate() error {
 	return nil
 }
 
-// OrDefault returns b made valid, for constructors that cannot fail. The zero
-// Backoff becomes [Default]. Otherwise a Max that is not said (0 or less) is
-// the default's, a Min that is not said the default's or Max if that is less, a
-// Max below Min is Min, and Jitter is held to 0 to 100.
+// OrDefault returns b made valid. The zero Backoff becomes [Default]. Otherwise
+// a Max of 0 or less becomes the default Max, and a Min of 0 or less becomes
+// the smaller one of the default Min and Max. A Max below Min becomes Min, and
+// Jitter is limited to 0 to 100.
 func (b Backoff) OrDefault() Backoff {
 	def := Default()
 	if b == (Backoff{}) {
@@ -59,24 +59,22 @@ func (b Backoff) OrDefault() Backoff {
 		b.Min = min(def.Min, b.Max)
 	}
 	b.Max = max(b.Max, b.Min)
-	if !(b.Jitter >= 0) { // not a number, too
+	if !(b.Jitter >= 0) { // also NaN
 		b.Jitter = 0
 	}
 	b.Jitter = min(b.Jitter, 100)
 	return b
 }
 
-// Delay is the wait after attempt n failed, counted from 0:
-// min(Min·2ⁿ, Max), plus up to Jitter of it, never above Max. Once Max is
-// reached nothing is added: the earlier jitter has spread the callers by then.
-// b must be valid.
+// Delay returns the wait after failed attempt n, counted from 0: min(Min·2ⁿ,
+// Max), plus up to Jitter of it, at most Max. b must be valid.
 func (b Backoff) Delay(n int) time.Duration {
 	n = max(n, 0)
 	d := b.Max
-	if b.Min <= b.Max>>n { // so Min<<n does not overflow
+	if b.Min <= b.Max>>n { // Min<<n does not overflow
 		d = b.Min << n
 	}
-	// Compared as a float: the sum may not fit in a Duration.
+	// Compared as a float, because the sum may overflow a Duration.
 	extra := rand.Float64() * b.Jitter * float64(d)
 	if extra >= float64(b.Max-d) {
 		return b.Max
@@ -96,8 +94,8 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Check returns an error that names the field of b that is out of range. A field
-// that is 0 stands for its default.
+// Check returns an error that names the invalid field of b. A field of 0 means
+// its default.
 func Check(b Backoff) error {
 	full := b.OrDefault()
 	if b.Min != 0 {

@@ -7,46 +7,46 @@ import (
 	"strings"
 )
 
-// Check says why name can be nobody's identity, or nil.
+// Check returns an error if name cannot be an identity.
 func Check(name string) error {
 	switch {
 	case name == "":
-		return errors.New("the identity has no name")
+		return errors.New("the identity is empty")
 	case IsURI(name):
 		return checkSPIFFE(name)
 	case !IsDNS(name):
-		return fmt.Errorf("the identity %q is neither DNS-like, as web.default, nor as spiffe://cluster.local/ns/default/sa/web", name)
+		return fmt.Errorf("the identity %q must be DNS-like, as web.default, or like spiffe://cluster.local/ns/default/sa/web", name)
 	}
 	return nil
 }
 
-// checkSPIFFE looks at the form of a SPIFFE ID (SPIFFE-ID, 2).
+// checkSPIFFE checks the form of a SPIFFE ID (SPIFFE-ID, section 2).
 func checkSPIFFE(id string) error {
 	u, err := url.Parse(id)
 	switch {
 	case err != nil:
 		return fmt.Errorf("the identity: %w", err)
 	case strings.ContainsFunc(id, func(r rune) bool { return r <= ' ' || r > '~' }):
-		return fmt.Errorf("the identity %q has other characters than the visible ones of ASCII", id)
+		return fmt.Errorf("the identity %q must have printable ASCII characters only", id)
 	case len(id) > 2048:
-		return fmt.Errorf("the identity has %d bytes, which is more than 2048", len(id))
+		return fmt.Errorf("the identity has %d bytes, limit 2048", len(id))
 	case !strings.HasPrefix(id, "spiffe://") || u.Host == "":
-		return fmt.Errorf("the identity %q does not begin as spiffe://cluster.local/", id)
+		return fmt.Errorf("the identity %q must begin like spiffe://cluster.local/", id)
 	case u.User != nil || u.Port() != "" || u.RawQuery != "" || u.ForceQuery || strings.Contains(id, "#"):
-		return fmt.Errorf("the identity %q has more than a trust domain and a path", id)
+		return fmt.Errorf("the identity %q must have only a trust domain and a path", id)
 	}
 	return checkDomain(id, u.Host)
 }
 
-// checkDomain looks at the trust domain of a SPIFFE ID. crypto/x509 reads no
-// certificate with a URI in which a name between two dots is empty.
+// checkDomain checks the trust domain of a SPIFFE ID. crypto/x509 rejects a
+// certificate with an empty label in the host of a URI.
 func checkDomain(id, domain string) error {
 	if strings.ToLower(domain) != domain {
-		return fmt.Errorf("the trust domain of the identity %q is not in lower case", id)
+		return fmt.Errorf("the trust domain of the identity %q must be in lower case", id)
 	}
 	for name := range strings.SplitSeq(domain, ".") {
 		if !IsDNS(name) {
-			return fmt.Errorf("the trust domain of the identity %q is not like the name of a host, at %q", id, name)
+			return fmt.Errorf("the trust domain of the identity %q must be a host name, at %q", id, name)
 		}
 	}
 	return nil

@@ -1,5 +1,5 @@
-// Package caller knows what linkerd's proxy says of who sent a request, and what can
-// be the name of one.
+// Package caller reads the identity of a client, and has its labels as in
+// linkerd's proxy.
 package caller
 
 import (
@@ -7,11 +7,10 @@ import (
 	"net/netip"
 )
 
-// Labels are those of a client at source, whose connection was state; nil is one
-// in clear. The label tls is true if it came by TLS, and client_id then the name
-// that the client proved by a verified certificate, if it did: the first that is
-// DNS-like or a URI, in the certificate's own order. Without TLS, tls is loopback
-// or no_tls_from_remote. A client in clear that is not known has none.
+// Labels returns the labels of a client at source with the TLS state, nil for
+// cleartext. With TLS, tls is "true", and client_id is the identity of
+// [Client], if any. Without TLS, tls is "loopback" or "no_tls_from_remote". A
+// cleartext client without an address has no labels.
 func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string {
 	switch {
 	case state != nil:
@@ -28,8 +27,7 @@ func Labels(source netip.AddrPort, state *tls.ConnectionState) map[string]string
 	return map[string]string{"tls": "no_tls_from_remote"}
 }
 
-// Client is the name that the client of a connection proved by a verified
-// certificate, or "". A state of nil is that of a connection in clear.
+// Client returns the first name of the verified client certificate, or "".
 func Client(state *tls.ConnectionState) string {
 	if state == nil || len(state.VerifiedChains) == 0 || len(state.VerifiedChains[0]) == 0 {
 		return ""

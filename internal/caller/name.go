@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Names returns the names that a certificate, or a request for one, has among its
-// extensions: those that are DNS-like, and URIs, in its order.
+// Names returns the DNS-like names and URIs in the extensions of a certificate
+// or of a certificate request, in their order.
 func Names(extensions []pkix.Extension) []string {
 	for _, e := range extensions {
 		if e.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) {
@@ -18,8 +18,8 @@ func Names(extensions []pkix.Extension) []string {
 	return nil
 }
 
-// alternatives reads subject alternative names (RFC 5280, 4.2.1.6). crypto/x509
-// reads them too, but sorts them by kind, and which is the first matters.
+// alternatives reads subject alternative names (RFC 5280, section 4.2.1.6).
+// crypto/x509 loses their order, because it sorts them by kind.
 func alternatives(der []byte) (names []string) {
 	const dns, uri = 2, 6
 	var all, one asn1.RawValue
@@ -33,7 +33,7 @@ func alternatives(der []byte) (names []string) {
 		}
 		name := string(one.Bytes)
 		switch {
-		case one.Class != asn1.ClassContextSpecific || one.IsCompound: // which crypto/x509 holds to no constraint
+		case one.Class != asn1.ClassContextSpecific || one.IsCompound: // crypto/x509 applies no name constraint to it
 		case one.Tag == dns && IsDNS(name), one.Tag == uri && IsURI(name):
 			names = append(names, name)
 		}
@@ -41,10 +41,10 @@ func alternatives(der []byte) (names []string) {
 	return names
 }
 
-// IsURI reports whether name is a URI, as a SPIFFE ID is.
+// IsURI reports whether name is a URI, such as a SPIFFE ID.
 func IsURI(name string) bool { return strings.Contains(name, "://") }
 
-// IsDNS reports whether name is like that of a host, with nothing to end it.
+// IsDNS reports whether name has the form of a host name, without a final dot.
 func IsDNS(name string) bool {
 	const in = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
 	if name == "" || len(name) > 253 {

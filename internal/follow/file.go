@@ -8,43 +8,42 @@ import (
 	"time"
 )
 
-// settled is the age at which a file's time tells one content from the next:
-// the coarsest clock of a file system in use, FAT's, ticks every two seconds.
+// settled is the age from which a modification time shows every later change.
+// The clock of FAT, the coarsest one, has steps of two seconds.
 const settled = 2 * time.Second
 
-// Content is what a file said at a look, or why that cannot be told. It does
-// not change.
+// Content is the parsed content of a file, or an error. It is immutable.
 type Content[T any] struct {
 	Value T
 	Err   error
 }
 
-// Parse makes a value of what is in the file at path.
+// Parse parses the content of the file at path.
 type Parse[T any] func(path string, data []byte) (T, error)
 
-// File is a file, whatever its name is, and what was last seen of it. It is for
-// one goroutine at a time; its fields are set before the first look.
+// File polls one file. It must not be used concurrently. Its exported fields
+// must be set before the first Look.
 type File[T any] struct {
-	Path  string // a relative one is taken from where the process is at each look
-	Max   int64  // bytes above which the file is refused; below the largest int64
+	Path  string // a relative path is resolved at each Look
+	Max   int64  // maximum size in bytes; less than the largest int64
 	Parse Parse[T]
 
-	info   os.FileInfo // of what was read last; nil to read whatever is there
-	young  bool        // its time may not tell the next change: it was new then
+	info   os.FileInfo // of the last read; nil forces a read
+	young  bool        // the last read came too soon after the modification time
 	sum    [sha256.Size]byte
-	parsed *Content[T] // what has that sum
-	seen   *Seen[T]    // nil before the first look
+	parsed *Content[T] // content with that sum
+	seen   *Seen[T]    // nil before the first Look
 }
 
-// Seen is what was seen of one file. It does not change.
+// Seen is the result of a Look at one file. It is immutable.
 type Seen[T any] struct {
 	Path   string
 	Latest *Content[T]
-	Good   *Content[T] // the last one without an error; nil if there was none
+	Good   *Content[T] // last content without an error, or nil
 }
 
-// Look returns what the file says now: the same pointer for as long as that is
-// the same content or the same error. Of a file that did not change it is a stat.
+// Look returns the current content. It returns the same pointer while the
+// content and the error stay the same. For an unchanged file it costs one stat.
 func (f *File[T]) Look() *Seen[T] {
 	info, err := os.Stat(f.Path)
 	if err == nil && f.unchanged(info) {
@@ -69,22 +68,21 @@ func (f *File[T]) Look() *Seen[T] {
 	return f.seen
 }
 
-// unchanged compares what the path leads to: a rename, or the swap of a
-// symbolic link on the way, leads to another file even if its size and time are
-// those of the last one.
+// unchanged compares the file behind the path, because a rename or a new
+// symbolic link can lead to another file with the same size and time.
 func (f *File[T]) unchanged(now os.FileInfo) bool {
 	return f.info != nil && !f.young && os.SameFile(now, f.info) &&
 		now.Size() == f.info.Size() && now.ModTime().Equal(f.info.ModTime())
 }
 
-// read reads the file and parses it, unless it reads as the last one did.
+// read reads and parses the file, unless its sum is unchanged.
 func (f *File[T]) read() (*Content[T], error) {
 	opened, err := f.open()
 	if err != nil {
 		return nil, err
 	}
 	defer opened.Close()
-	// From before the reading: what is written during it is a change then.
+	// Stat before the read, so that a write during the read is a later change.
 	info, err := opened.Stat()
 	if err != nil {
 		return nil, err
@@ -104,7 +102,8 @@ func (f *File[T]) read() (*Content[T], error) {
 	return f.parsed, nil
 }
 
-// open refuses what is not a file: opening a pipe would wait for a writer.
+// open rejects other than regular files, because opening a pipe waits for a
+// writer.
 func (f *File[T]) open() (*os.File, error) {
 	info, err := os.Stat(f.Path)
 	switch {

@@ -9,35 +9,34 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// Poller looks at something again and again while somebody wants to know of it,
-// in one goroutine for all. It is safe for concurrent use, must not be copied,
-// and holds nothing that has to be closed.
+// Poller polls a value while it has users, on one goroutine for all. It is safe
+// for concurrent use, must not be copied, and needs no Close.
 type Poller[S any] struct {
 	every time.Duration
 	look  func() *S
 
 	mu      sync.Mutex
 	users   int
-	polling bool          // the goroutine runs, or is about to end and looks at users before
-	idle    chan struct{} // tells the goroutine that the last user has left
-	state   *state[S]     // never nil while there are users
+	polling bool          // the goroutine runs
+	idle    chan struct{} // wakes the goroutine after the last user left
+	state   *state[S]     // not nil while there are users
 }
 
-// state is what was seen last. It does not change, but is replaced.
+// state is the last result. It is immutable.
 type state[S any] struct {
-	latest *S            // nil until the first look of the polling
-	over   chan struct{} // closed when there is another state
+	latest *S            // nil until the first look
+	over   chan struct{} // closed when there is a newer state
 }
 
-// NewPoller returns a Poller that calls look at once when the first user comes,
-// and then every so often. look returns the same pointer while nothing changed,
-// and is never called twice at a time.
+// NewPoller returns a Poller that calls look for the first user, and then at
+// each interval. look must return the same pointer while nothing changed. It is
+// not called concurrently.
 func NewPoller[S any](every time.Duration, look func() *S) *Poller[S] {
 	return &Poller[S]{every: every, look: look}
 }
 
-// States yields what is seen, and again whenever that changed, until ctx ends
-// or the consumer breaks. A slow consumer misses what is over.
+// States yields the value and each change until ctx ends or the consumer stops.
+// A slow consumer misses intermediate values.
 func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	return func(yield func(*S) bool) {
 		if ctx.Err() != nil {
@@ -58,12 +57,11 @@ func (p *Poller[S]) States(ctx context.Context) iter.Seq[*S] {
 	}
 }
 
-// Latest returns what was seen last, for a user whose States are under way, and who
-// has more than one thing to do with each: it may be over meanwhile.
+// Latest returns the current value during States.
 func (p *Poller[S]) Latest() *S { return p.now().latest }
 
-// enter counts a user, and starts the polling if it is the first one. What an
-// earlier poll saw may be long out of date, so users wait for a look.
+// enter adds a user, and starts the goroutine for the first one. The state of
+// an earlier run is removed, because it may be old.
 func (p *Poller[S]) enter() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,8 +75,7 @@ func (p *Poller[S]) enter() {
 	go p.poll(p.idle)
 }
 
-// leave does not wait for the goroutine: a file system that hangs must not hold
-// up who leaves.
+// leave does not wait for the goroutine, because a file system may hang.
 func (p *Poller[S]) leave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,7 +85,7 @@ func (p *Poller[S]) leave() {
 	}
 	select {
 	case p.idle <- struct{}{}:
-	default: // the goroutine has not taken the last one yet
+	default: // the last signal is still pending
 	}
 }
 
@@ -98,13 +95,13 @@ func (p *Poller[S]) now() *state[S] {
 	return p.state
 }
 
-// poll looks at once and then at each tick, until no user is left.
+// poll looks at once and then at each tick, while there are users.
 func (p *Poller[S]) poll(idle <-chan struct{}) {
 	ticker := time.NewTicker(p.every)
 	defer ticker.Stop()
 	for p.wanted() {
-		// A look may log, and the handler of the log is the program's. After a panic
-		// of it the next tick tries again.
+		// look may call a log handler of the program. After its panic the next
+		// tick tries again.
 		var seen *S
 		if panics.Contain(func() { seen = p.look() }) == nil {
 			p.publish(seen)
@@ -116,8 +113,8 @@ func (p *Poller[S]) poll(idle <-chan struct{}) {
 	}
 }
 
-// wanted decides under the lock, so that a user who comes now either finds the
-// goroutine staying or starts another one.
+// wanted holds the lock, so that a new user either keeps the goroutine or
+// starts another one.
 func (p *Poller[S]) wanted() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -125,7 +122,7 @@ func (p *Poller[S]) wanted() bool {
 	return p.polling
 }
 
-// publish wakes the users if they do not know s yet.
+// publish notifies the users if s is new.
 func (p *Poller[S]) publish(s *S) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,28 +8,28 @@ import (
 	"slices"
 )
 
-// Tree is a file, or the files of a directory that Wanted takes, not those of
-// the directories in it. Which of the two, is seen anew at each look. A Tree is
-// for one goroutine at a time; its fields are set before the first look.
+// Tree polls a file, or the files of a directory without its subdirectories.
+// Each Look detects which of both it is. It must not be used concurrently. Its
+// exported fields must be set before the first Look.
 type Tree[T any] struct {
-	Path   string                 // a relative one is taken from where the process is at each look
-	Max    int64                  // bytes above which a file is refused; below the largest int64
-	Wanted func(name string) bool // by its name in the directory; nil is all
+	Path   string                 // a relative path is resolved at each Look
+	Max    int64                  // maximum size of a file in bytes; less than the largest int64
+	Wanted func(name string) bool // filters by the file name; nil accepts all
 	Parse  Parse[T]
 
 	files  map[string]*File[T]
 	latest *View[T]
 }
 
-// View is what was seen at a look. It does not change.
+// View is the result of a Look. It is immutable.
 type View[T any] struct {
-	Files []Seen[T] // in the order of their paths
-	Err   error     // why the path itself could not be read; then the files are those of the last look
+	Files []Seen[T] // sorted by path
+	Err   error     // error of the path itself; Files are then those of the last Look
 }
 
-// Look returns what is there now: the same pointer for as long as that is the
-// same. The file itself that is not there is an error, and what it said is kept;
-// one that goes from a directory is gone.
+// Look returns the current files. It returns the same pointer while they stay
+// the same. If Path is a missing file, the result has an error and the last
+// content. A file that was removed from a directory is removed from the result.
 func (t *Tree[T]) Look() *View[T] {
 	v := &View[T]{}
 	paths, inside, err := t.list()
@@ -47,8 +47,7 @@ func (t *Tree[T]) Look() *View[T] {
 	return t.latest
 }
 
-// list returns the files that are to be looked at, and whether they are those
-// inside a directory.
+// list returns the paths of the files, and whether they are inside a directory.
 func (t *Tree[T]) list() (paths []string, inside bool, err error) {
 	info, err := os.Stat(t.Path)
 	if err == nil && !info.IsDir() {
@@ -56,7 +55,7 @@ func (t *Tree[T]) list() (paths []string, inside bool, err error) {
 	}
 	if err != nil {
 		if _, known := t.files[t.Path]; known {
-			return []string{t.Path}, false, nil // its own look tells the same, and keeps what was good
+			return []string{t.Path}, false, nil // File.Look returns the same error and keeps the last content
 		}
 		return nil, false, err
 	}
@@ -72,7 +71,7 @@ func (t *Tree[T]) list() (paths []string, inside bool, err error) {
 	return paths, true, nil
 }
 
-// look looks at each file, and forgets the others.
+// look polls each file and forgets removed ones.
 func (t *Tree[T]) look(paths []string, inside bool) []Seen[T] {
 	files := make(map[string]*File[T], len(paths))
 	seen := make([]Seen[T], 0, len(paths))
@@ -81,8 +80,8 @@ func (t *Tree[T]) look(paths []string, inside bool) []Seen[T] {
 		if f == nil {
 			f = &File[T]{Path: path, Max: t.Max, Parse: t.Parse}
 		}
-		// It may have gone since the directory was listed, or be a link that
-		// the kubelet is about to take away.
+		// The file may be removed after the listing, such as a symbolic link of
+		// the kubelet.
 		now := f.Look()
 		if inside && errors.Is(now.Latest.Err, fs.ErrNotExist) {
 			continue

@@ -1,4 +1,4 @@
-// Package lograte limits how often a log repeats a message.
+// Package lograte limits repeated log messages.
 package lograte
 
 import (
@@ -8,26 +8,26 @@ import (
 	"time"
 )
 
-// The limit: of one message at one level, Burst records are written in a Period.
-// The others are counted, and one record says at the end of the Period how many.
+// Of each message and level, Burst records are written in a Period. At its end
+// one record has the number of the suppressed ones.
 const (
 	Burst  = 10
 	Period = 10 * time.Second
 )
 
-// mostMessages bounds the messages that are counted at a time. Beyond it a new
-// message is written without a limit.
+// mostMessages limits the number of counted messages. Further messages are
+// written without a limit.
 const mostMessages = 1000
 
-// New returns a handler that passes records on to next, no more than [Burst] of a
-// message and level in a [Period]. After a Period in which more came, it writes
-// one record of the same level with their count:
+// New returns a handler that passes at most [Burst] records of each message and
+// level to next in a [Period]. After a Period with suppressed records it writes
+// one record of the same level with their number:
 //
 //	WARN repeated message suppressed message="request failed" count=43210
 //
 // Records below [slog.LevelInfo] are not limited. Loggers derived by With and
-// WithGroup share the limit. A next that has a limit already is returned as it
-// is. The handler is safe for concurrent use, if next is.
+// WithGroup share the limit. A next that has a limit already is returned
+// unchanged. The handler is safe for concurrent use if next is.
 func New(next slog.Handler) slog.Handler {
 	if _, ok := next.(*handler); ok {
 		return next
@@ -100,8 +100,8 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 	return false
 }
 
-// forget drops the messages whose period is over, and reports whether there were
-// any.
+// forget removes the messages with an expired period. It reports whether it
+// removed any.
 func (l *limits) forget(now time.Time) bool {
 	before := len(l.repeats)
 	for key, c := range l.repeats {
@@ -120,5 +120,5 @@ func (l *limits) summarize(h slog.Handler, key message) {
 	l.mu.Unlock()
 	r := slog.NewRecord(time.Now(), key.level, "repeated message suppressed", 0)
 	r.AddAttrs(slog.String("message", key.text), slog.Int("count", suppressed))
-	_ = h.Handle(context.Background(), r) // there is nowhere to report it
+	_ = h.Handle(context.Background(), r) // an error cannot be reported
 }

@@ -1,9 +1,9 @@
-// Package panics keeps a panic of a callback from ending the process, or from
-// hiding an end from those who wait for it.
+// Package panics prevents that a panic of a callback ends the process or hides
+// the end of a response.
 //
-// The rule of this module: on a goroutine of the caller a panic goes on to the
-// caller, once everything is released. On a goroutine of the module it becomes an
-// [Error].
+// The rule of this module: a panic on a goroutine of the caller reaches the
+// caller after all resources are released. A panic on a goroutine of the module
+// becomes an [Error].
 package panics
 
 import (
@@ -15,17 +15,17 @@ import (
 	"strings"
 )
 
-// Error is a panic of a callback that was recovered, because it came on a goroutine
-// of this module. It does not match the value of the panic, which may be an error
-// that says something of a request.
+// Error is a recovered panic of a callback on a goroutine of this module. It
+// does not match the value of the panic, which may be an error with another
+// meaning.
 type Error struct {
-	Value any    // what the callback panicked with
-	Stack []byte // of the goroutine, as runtime/debug prints it
+	Value any    // argument of panic
+	Stack []byte // of the goroutine, as in runtime/debug
 
 	place string // " at file:line", or ""
 }
 
-// Error returns the value, and the file and line that panicked.
+// Error returns the value, and the file and line of the panic.
 func (e *Error) Error() string { return fmt.Sprintf("panic%s: %v", e.place, e.Value) }
 
 // ErrExited is the error of a callback that ended its goroutine with runtime.Goexit.
@@ -40,7 +40,7 @@ func Recover(to *error) {
 	}
 }
 
-// place returns the file and line of the first frame below [Recover] that is not of
+// place returns the file and line of the first frame below [Recover] outside
 // the runtime.
 func place() string {
 	var pcs [16]uintptr
@@ -69,11 +69,11 @@ func Do(name string, f func() error) (err error) {
 	return err
 }
 
-// Observer is told of an end.
+// Observer is notified of an end.
 type Observer interface{ End(err error) }
 
-// End tells all observers of the end, the first one first. If one of them panics,
-// those after it are told before the panic goes on.
+// End notifies all observers in order. It notifies the others before it passes
+// on a panic of one observer.
 func End[O Observer](observers []O, err error) {
 	told := 0
 	defer func() {

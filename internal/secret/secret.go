@@ -1,24 +1,23 @@
-// Package secret knows which header fields are not for everybody who may look
-// at requests.
+// Package secret detects header fields that may have credentials.
 package secret
 
 import "strings"
 
-// Withheld stands for what is not shown.
+// Withheld replaces a hidden value.
 const Withheld = "[redacted]"
 
-// Field reports whether the value of a field may be a credential, by the name of the
-// field: Authorization and Cookie, names that end in one of them, such as
-// Proxy-Authorization, Set-Cookie and grpcgateway-authorization, and names that
-// contain key, token, secret, password or credential, such as X-Api-Key. It holds
-// for the names of query parameters, too. Name is in lower case.
+// Field reports whether the value of a field may be a credential. It checks the
+// name, which must be in lower case: authorization and cookie, names that end
+// in one of them, such as set-cookie, and names with key, token, secret,
+// password or credential, such as x-api-key. It is valid for query parameters,
+// too.
 func Field(name string) bool {
 	for _, word := range [...]string{"key", "token", "secret", "password", "credential"} {
 		if strings.Contains(name, word) {
 			return true
 		}
 	}
-	name = strings.TrimSuffix(name, "-bin") // gRPC's mark of values that are no text
+	name = strings.TrimSuffix(name, "-bin") // gRPC's suffix of binary values
 	name = name[strings.LastIndexAny(name, "-:")+1:]
 	return name == "authorization" || name == "cookie"
 }

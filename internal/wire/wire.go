@@ -1,5 +1,5 @@
-// Package wire reads what linkerd's API says of an endpoint, as linkerd's proxy
-// does but for addresses that nobody can be reached at.
+// Package wire reads endpoints of linkerd's API, as linkerd's proxy does. It
+// rejects addresses that cannot be reached.
 package wire
 
 import (
@@ -17,9 +17,9 @@ import (
 	"github.com/gotower/gotower/internal/authority"
 )
 
-// Addr reads an address. Of the port, the lower 16 bits count, as in the proxy.
-// An IPv4 address in its IPv6 form is an IPv4 address. Port 0 is an error, and so
-// is the unspecified address, which connects to the caller's own host.
+// Addr returns an address. It uses the lower 16 bits of the port, as linkerd's
+// proxy does. An IPv4-mapped IPv6 address becomes IPv4. Port 0 is an error, and
+// so is the unspecified address, because it connects to the local host.
 func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	var ip netip.Addr
 	switch from := a.GetIp().GetIp().(type) {
@@ -40,18 +40,18 @@ func Addr(a *net.TcpAddress) (netip.AddrPort, error) {
 	case addr.Port() == 0:
 		return netip.AddrPort{}, fmt.Errorf("%v has no port", addr)
 	case ip.IsUnspecified():
-		return netip.AddrPort{}, fmt.Errorf("%v: the unspecified address is for listening", addr)
+		return netip.AddrPort{}, fmt.Errorf("%v: the unspecified address cannot be connected to", addr)
 	}
 	return addr, nil
 }
 
-// TLS returns the server name to ask for and the identity to expect; both or
-// none, which is cleartext. A DNS-like identity is its own server name unless
-// another is given. A URI (SPIFFE) cannot be one: without a server name, there is
-// no TLS. Names are not looked at more closely, for a bad one must fail the
-// handshake and not open the way to cleartext.
+// TLS returns the TLS server name and the expected identity; both are "" for
+// cleartext. A DNS-like identity is its own server name by default. A URI
+// (SPIFFE) needs a server name, otherwise the result is cleartext with an
+// error.
 //
-// An error says why what there is of an identity is cleartext.
+// Names are not validated: an invalid name must fail the handshake, and must
+// not cause cleartext.
 func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	serverName = id.GetServerName().GetName()
 	switch of := id.GetStrategy().(type) {
@@ -67,15 +67,15 @@ func TLS(id *destination.TlsIdentity) (serverName, identity string, err error) {
 	case id == nil:
 		return "", "", nil
 	case identity == "":
-		return "", "", errors.New("a TLS identity without a name, or of a kind that is not known: cleartext")
+		return "", "", errors.New("TLS identity without a name or of an unknown kind: cleartext")
 	case serverName == "":
-		return "", "", fmt.Errorf("the TLS identity %q is a URI, and has no server name: cleartext", identity)
+		return "", "", fmt.Errorf("TLS identity %q is a URI without a server name: cleartext", identity)
 	}
 	return serverName, identity, nil
 }
 
-// OpaquePort is the port that takes opaque transport, 1 to 65534 as the proxy
-// takes it; 0 is none.
+// OpaquePort returns the port for opaque transport, 1 to 65534 as in linkerd's
+// proxy, or 0.
 func OpaquePort(hint *destination.ProtocolHint) uint16 {
 	port := hint.GetOpaqueTransport().GetInboundPort()
 	if port >= math.MaxUint16 {
@@ -96,7 +96,7 @@ func KeepAlive(a *destination.WeightedAddr) (interval, timeout time.Duration) {
 	return interval, timeout
 }
 
-// positive returns 0 for what is not a positive duration.
+// positive returns d if it is a positive duration, otherwise 0.
 func positive(d *durationpb.Duration) time.Duration {
 	if !d.IsValid() {
 		return 0
@@ -104,8 +104,8 @@ func positive(d *durationpb.Duration) time.Duration {
 	return max(d.AsDuration(), 0)
 }
 
-// Authority is what to send instead of the authority of a request; "" is none,
-// and so is what cannot be sent as it is.
+// Authority returns the authority that replaces the one of a request, or "". An
+// invalid authority is ignored.
 func Authority(a *destination.WeightedAddr) string {
 	override := a.GetAuthorityOverride().GetAuthorityOverride()
 	if !authority.Valid(override) {

@@ -31,11 +31,11 @@ func TestAddr(t *testing.T) {
 		require.Equal(t, netip.MustParseAddrPort(want), got)
 	}
 	for want, bad := range map[string][]*net.TcpAddress{
-		"no IP address":                             {nil, {}, {Port: 80}, {Ip: &net.IPAddress{}}},
-		"127.0.0.1:0 has no port":                   {ipv4(0x7f000001, 0), ipv4(0x7f000001, 65536)},
-		"[::1]:0 has no port":                       {ipv6(0, 1, 0)},
-		"0.0.0.0:80: the unspecified address is fo": {ipv4(0, 80), ipv6(0, 0xffff_0000_0000, 80)},
-		"[::]:80: the unspecified address is for l": {ipv6(0, 0, 80)},
+		"no IP address":                              {nil, {}, {Port: 80}, {Ip: &net.IPAddress{}}},
+		"127.0.0.1:0 has no port":                    {ipv4(0x7f000001, 0), ipv4(0x7f000001, 65536)},
+		"[::1]:0 has no port":                        {ipv6(0, 1, 0)},
+		"0.0.0.0:80: the unspecified address cannot": {ipv4(0, 80), ipv6(0, 0xffff_0000_0000, 80)},
+		"[::]:80: the unspecified address cannot":    {ipv6(0, 0, 80)},
 	} {
 		for _, in := range bad {
 			got, err := Addr(in)
@@ -83,13 +83,13 @@ func TestTLS(t *testing.T) {
 		why  string
 	}{
 		"none":                        {},
-		"empty":                       {in: &destination.TlsIdentity{}, why: "without a name, or of a kind that is not known"},
-		"a newer kind":                {in: &destination.TlsIdentity{ServerName: name("sni")}, why: "of a kind that is not known"},
+		"empty":                       {in: &destination.TlsIdentity{}, why: "without a name or of an unknown kind"},
+		"a newer kind":                {in: &destination.TlsIdentity{ServerName: name("sni")}, why: "of an unknown kind"},
 		"name":                        {in: &destination.TlsIdentity{Strategy: dns("web.ns")}, want: [2]string{"web.ns", "web.ns"}},
 		"name and server name":        {in: &destination.TlsIdentity{Strategy: dns("web.ns"), ServerName: name("sni")}, want: [2]string{"sni", "web.ns"}},
 		"empty name":                  {in: &destination.TlsIdentity{Strategy: dns(""), ServerName: name("sni")}, why: "without a name"},
 		"URI and server name":         {in: &destination.TlsIdentity{Strategy: spiffe(uri), ServerName: name("sni")}, want: [2]string{"sni", uri}},
-		"URI":                         {in: &destination.TlsIdentity{Strategy: spiffe(uri)}, why: "has no server name: cleartext"},
+		"URI":                         {in: &destination.TlsIdentity{Strategy: spiffe(uri)}, why: "without a server name: cleartext"},
 		"empty URI":                   {in: &destination.TlsIdentity{Strategy: spiffe(""), ServerName: name("sni")}, why: "without a name"},
 		"a bad name is not cleartext": {in: &destination.TlsIdentity{Strategy: dns("no name!")}, want: [2]string{"no name!", "no name!"}},
 	} {

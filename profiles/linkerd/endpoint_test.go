@@ -96,7 +96,7 @@ func TestEndpointHints(t *testing.T) {
 	}
 	for why, addr := range map[string]*net.TcpAddress{
 		"endpoint: 10.0.0.1:0 has no port":                               ipv4(0x0a000001, 1<<16),
-		"endpoint: 0.0.0.0:80: the unspecified address is for listening": ipv4(0, 80),
+		"endpoint: 0.0.0.0:80: the unspecified address cannot be connected to": ipv4(0, 80),
 	} {
 		var dropped error
 		require.Nil(t, convertEndpoint(&destination.WeightedAddr{Addr: addr}, func(err error) { dropped = err }))

@@ -202,7 +202,7 @@ func TestLogOfWhatCannotBeUsed(t *testing.T) {
 		lines := strings.Split(strings.TrimSuffix(log.String(), "\n"), "\n")
 		require.Len(t, lines, 2, log.String())
 		assert.Contains(t, lines[0], `level=WARN msg="part of a destination is ignored" target=web`)
-		assert.Contains(t, lines[0], "endpoint 10.0.0.1:80: the TLS identity")
+		assert.Contains(t, lines[0], "endpoint 10.0.0.1:80: TLS identity")
 		assert.Contains(t, lines[1], "endpoint: no IP address")
 	})
 }

@@ -1,4 +1,4 @@
-// Package callertest has the certificates of clients for tests.
+// Package callertest makes client certificates for tests.
 package callertest
 
 import (
@@ -12,11 +12,11 @@ import (
 	"github.com/gotower/gotower/internal/caller"
 )
 
-// Certificate returns one with these names, URIs and such as hosts have, in this
-// order. Nobody signed it.
+// Certificate returns an unsigned certificate with these DNS names and URIs, in
+// this order.
 func Certificate(t testing.TB, names ...string) *x509.Certificate {
 	t.Helper()
-	const dns, uri = 2, 6 // RFC 5280, 4.2.1.6
+	const dns, uri = 2, 6 // RFC 5280, section 4.2.1.6
 	var all []asn1.RawValue
 	for _, name := range names {
 		kind := dns

@@ -25,8 +25,8 @@ import (
 // servers and clients may use it, and if no certificate of the chain has
 // expired.
 //
-// The caller must close conn. A request on conn must fail if there is no
-// connection, as without grpc.WaitForReady. gRPC waits up to 120 s between two
+// The caller must close conn. A request on conn must fail without a
+// connection, as by default without grpc.WaitForReady. gRPC waits up to 120 s between two
 // attempts, so set grpc.WithConnectParams according to Backoff.
 //
 // Run returns an error if it runs already, and for an Identity of [Static].
@@ -101,7 +101,7 @@ func (i *Identity) failed(err error) time.Time {
 	i.failures++
 	i.err, i.next = err, next
 	i.mu.Unlock()
-	expires := "there is none yet"
+	expires := "no certificate yet"
 	if cert := i.current.Load(); cert != nil {
 		expires = clock(cert.expires)
 	}

@@ -67,7 +67,7 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 		"identity: trust anchors must be PEM or a PEM file: open " + none,
 		"identity: open " + filepath.Join(none, "key.p8"), "identity.Generate makes it",
 		"identity: open " + filepath.Join(none, "csr.der"),
-		`identity: the identity "a b" is neither DNS-like`,
+		`identity: the identity "a b" must be DNS-like`,
 		`identity: TLS server name "c d" must be a DNS name`,
 	} {
 		require.ErrorContains(t, err, says)
@@ -107,7 +107,7 @@ func TestLoadSaysAllThatIsWrong(t *testing.T) {
 func TestGenerateSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 	require.ErrorContains(t, Generate(filepath.Join(dir, "none"), web), "the directory for the key must exist")
-	require.ErrorContains(t, Generate(dir, "a b"), "is neither DNS-like")
+	require.ErrorContains(t, Generate(dir, "a b"), "must be DNS-like")
 	require.NoError(t, Generate(dir, web))
 	require.ErrorContains(t, Generate(filepath.Join(dir, "key.p8"), web), "must be a directory")
 	require.NoError(t, os.Chmod(filepath.Join(dir, "key.p8"), 0o644))
