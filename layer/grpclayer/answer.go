@@ -175,7 +175,7 @@ func (s *serverStream) add(to *metadata.MD, md metadata.MD) {
 	}
 }
 
-// begin and data tell nobody any more once the handler has returned.
+// begin and data do nothing once the handler has returned.
 func (s *serverStream) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

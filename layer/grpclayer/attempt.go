@@ -11,9 +11,9 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// attempt is the context of one call as it is given to gRPC, on which the
-// interceptor and the picker meet: gRPC lets neither the reason of a refusal
-// nor the first message of a stream through from one to the other.
+// attempt is the context of one call of gRPC, through which the interceptor and
+// the picker share state: gRPC passes neither the reason of a rejection nor the
+// first message of a stream between them.
 type attempt struct {
 	context.Context //nolint:containedctx // it is one
 
@@ -66,8 +66,7 @@ func (a *attempt) over(err error) {
 	}
 }
 
-// explain makes of the error that gRPC gave one that says why, and what is
-// known of the request: see [callError].
+// explain adds the reason and the request to an error of gRPC: see [callError].
 func (a *attempt) explain(err error, header, trailer metadata.MD) error {
 	if r := a.refusal.Load(); r != nil && !a.sent.Load() {
 		return &callError{err: err, refusal: r.err}

@@ -59,8 +59,9 @@ type place struct {
 	addr resolver.Address
 }
 
-// placesOf translates what any resolver of gRPC knows: each address is an
-// endpoint. Those that are no IP address and port are returned as strange.
+// placesOf translates the state of any resolver of gRPC: each address is an
+// endpoint. Addresses that are not an IP address and a port are returned as
+// strange.
 func placesOf(s resolver.State) (places []place, strange []string) {
 	for _, e := range s.Endpoints {
 		if k, ok := e.Attributes.Value(endpointKey{}).(*known); ok && len(e.Addresses) == 1 {

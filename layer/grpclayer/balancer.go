@@ -205,7 +205,7 @@ func (t *towerBalancer) connect(p place) *member {
 		m.service = t.layered(c)
 	}
 	m.now = &endpoint{Endpoint: p.Endpoint, Target: t.target, Service: m.service}
-	//nolint:staticcheck // "deprecated" warns of more than one address; there is no other way to make one
+	//nolint:staticcheck // "deprecated" warns of several addresses; this is the only way to make one
 	sub, err := t.cc.NewSubConn([]resolver.Address{p.addr}, balancer.NewSubConnOptions{
 		HealthCheckEnabled: true,
 		StateListener:      func(s balancer.SubConnState) { t.hear(c, s) },
@@ -277,9 +277,9 @@ func (p *picker) Pick(info balancer.PickInfo) (balancer.PickResult, error) {
 	return balancer.PickResult{SubConn: picked.conn.sub, Done: picked.done}, nil
 }
 
-// refuse says what becomes of a call that was refused. gRPC has it wait for
-// the next picker where it is told that there is no connection yet; where it is
-// told anything else, only if it is to wait for ready. A status ends it.
+// refuse returns the error of a pick that was rejected. With
+// ErrNoSubConnAvailable, gRPC lets the call wait for the next picker. With any
+// other error the call waits only if it is wait-for-ready. A status ends it.
 func (t *towerBalancer) refuse(info balancer.PickInfo, a *attempt, err error) error {
 	if a != nil {
 		a.refusal.Store(&refusal{err})
@@ -287,8 +287,7 @@ func (t *towerBalancer) refuse(info balancer.PickInfo, a *attempt, err error) er
 	if errors.Is(err, layer.ErrClosed) {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	// From here on something may become ready that is not in time for this
-	// picker: whoever waits is told by the next.
+	// An endpoint that becomes ready after this line is in the next picker.
 	select {
 	case t.refused <- struct{}{}:
 	default:
@@ -368,11 +367,10 @@ type Pick struct {
 // Addr is the address of the endpoint.
 func (p *Pick) Addr() string { return p.conn.addr }
 
-// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC
-// says that the call is over, with the error that it ended with. One of which
-// nothing was sent ends with a refusal, which counts for and against nobody: no
-// call was made of it, or the caller's credentials failed, or his message cannot
-// be encoded. Data is told the first message of a stream, if it came through a
+// PickCompletion is the [layer.Completion] of picks. A pick ends when gRPC ends
+// the call, with the error of the call. A call that was not sent ends with a
+// rejection, which does not count: its credentials failed, or its message
+// cannot be encoded. Data is called for the first message of a stream of a
 // [Client].
 func PickCompletion(_ context.Context, p *Pick, o layer.Observer) *Pick {
 	if p.observers == nil {

@@ -27,7 +27,7 @@ type Call struct {
 	rpc      rpc
 }
 
-// rpc is what a call is made of: how to send it, or who handles it.
+// rpc is the part of a call that sends or handles it.
 type rpc interface {
 	serve(ctx context.Context, c *Call) (*Reply, error)
 }
@@ -43,8 +43,8 @@ func (c *Call) WithMessage(m any) *Call {
 	return &other
 }
 
-// Header returns a copy of the metadata that came with the call, or that it is
-// sent with, as the interceptor saw it. It is nil where there is none.
+// Header returns a copy of the metadata of the call, as the interceptor saw it,
+// or nil.
 func (c *Call) Header() metadata.MD {
 	if c.ctx == nil {
 		return nil

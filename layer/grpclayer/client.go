@@ -61,17 +61,17 @@ func (c *Client) Unary(
 	return err
 }
 
-// Stream is a [grpc.StreamClientInterceptor]. A layer's part of a stream, its
-// slot for example, lasts until the stream ended: see [Completion]. Where a layer's
-// limit ends it, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and that reason.
+// Stream is a [grpc.StreamClientInterceptor]. A layer holds its part of a
+// stream, such as a slot, until the stream ends: see [Completion]. If the limit
+// of a layer ends it, RecvMsg and SendMsg fail with DEADLINE_EXCEEDED and the
+// reason.
 //
-// A Retry opens a stream again that could not be opened. A stream of responses to a
-// single request is repeated too if it fails before its header, which comes with the
-// first message at the latest, and if the Retry would repeat a unary call that failed
-// so: the method is safe ([Replayer]), the class says so, and the budget allows it. The
-// limit of a try counts to the header then, and SendMsg returns nil: what is wrong
-// with the request is returned by RecvMsg. Client streams and bidirectional ones are
-// not repeated once they are open.
+// A Retry opens a stream again that could not be opened. It also repeats a
+// stream of responses to one request that fails before its header, if it would
+// repeat such a unary call: the method is safe ([Replayer]), and the class and
+// the budget allow it. The limit of an attempt then ends with the header, and
+// SendMsg returns nil: RecvMsg returns the errors of the request. Client
+// streams and bidirectional ones are not repeated once they are open.
 func (c *Client) Stream(
 	ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -154,7 +154,7 @@ func asksForTheEnd(opt grpc.CallOption) bool {
 	return ok
 }
 
-// told tells those who asked how the stream ended.
+// told reports the end of the stream to the call options.
 func told(asked []grpc.CallOption, err error) {
 	for _, opt := range asked {
 		if o, ok := opt.(grpc.OnFinishCallOption); ok {
@@ -163,19 +163,19 @@ func told(asked []grpc.CallOption, err error) {
 	}
 }
 
-// repeatedStream is a client's stream of responses to one request, which a Retry may
-// open again until the header of the responses is there.
+// repeatedStream is a client's stream of responses to one request, which a
+// Retry may open again until the header of the responses arrives.
 //
-// The caller has the stream as soon as the first try is open, because the header may
-// be long in coming. The layers' Call goes on beside the caller until the header is
-// there, the stream has ended, or the Retry has given up.
+// The caller has the stream as soon as the first attempt is open, because the
+// header may be late. The layers' Call runs beside the caller until the header
+// arrives, the stream ends, or the Retry ends.
 type repeatedStream struct {
 	ctx     context.Context //nolint:containedctx // the caller's
 	opened  func()          // has the caller go on
 	done    chan struct{}   // closed when Call has returned
 	stream  *stream         // what it returned
-	err     error           // why there is no stream
-	trailer metadata.MD     // of the last try, if there is no stream
+	err     error           // the reason if there was never a stream
+	trailer metadata.MD     // of the last attempt, without a stream
 	thrown  any             // what a layer panicked with, for the caller
 
 	mu        sync.Mutex
@@ -312,7 +312,7 @@ func (r *repeatedStream) RecvMsg(m any) error {
 	return s.RecvMsg(m)
 }
 
-// Header returns nothing if there is none, as that of gRPC: RecvMsg has the reason.
+// Header returns nothing without a stream, as in gRPC: RecvMsg has the reason.
 func (r *repeatedStream) Header() (metadata.MD, error) {
 	s, err := r.wait()
 	if err != nil {
@@ -344,12 +344,12 @@ func (r *repeatedStream) Context() context.Context {
 
 var _ grpc.ClientStream = (*repeatedStream)(nil)
 
-// clientUnary is a unary call of a client, which may be tried several times.
+// clientUnary is a unary call of a client, which may have several attempts.
 //
-// gRPC decodes a response into a message that the caller owns. One try at a
-// time has the use of that; tries beside it, as hedges are, have messages of
-// their own. They too encode the caller's request, so the interceptor returns
-// when no try is under way any more.
+// gRPC decodes a response into a message of the caller. One attempt at a time
+// may use it; concurrent ones, such as hedges, have their own messages. All of
+// them encode the caller's request, so the interceptor returns after the last
+// attempt.
 type clientUnary struct {
 	Call
 	cc      *grpc.ClientConn
@@ -365,7 +365,7 @@ type clientUnary struct {
 
 	mu     sync.Mutex
 	over   bool           // no try may begin any more
-	beside sync.WaitGroup // tries beside the one that decodes into reply; they begin with mu
+	beside sync.WaitGroup // attempts beside the one that decodes into reply; they begin with mu
 }
 
 // try is all that one try needs, in one piece.
@@ -429,9 +429,8 @@ func (u *clientUnary) begin() bool {
 	return !u.over
 }
 
-// deliver sees that the caller's message has the reply, and that no try that
-// was given up still writes to it or reads the request. Who gives up a try
-// cancels it, so that the wait is short.
+// deliver copies the reply into the caller's message, and waits until no
+// canceled attempt writes to it or reads the request.
 func (u *clientUnary) deliver(rsp *Reply, err error) error {
 	u.mu.Lock()
 	u.over = true

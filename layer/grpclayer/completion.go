@@ -15,17 +15,17 @@ import (
 )
 
 // Completion is the [layer.Completion] of gRPC. The reply of a unary call, and
-// anything on a server, is over when Call returns. A client's stream ends when
-// RecvMsg returned [io.EOF] (a success, trailers included) or an error, when it
+// any call on a server, ends when Call returns. A client's stream ends when
+// RecvMsg returned [io.EOF] (success, trailers included) or an error, when it
 // returned the only response of a stream without a stream of responses, when
-// SendMsg failed on this side, when the ClientConn was closed, or when ctx is
-// done.
+// SendMsg failed on this side, when the ClientConn was closed, or when ctx
+// ends.
 //
-// As in gRPC itself, a stream that is neither read to its end nor cancelled
-// goes on, and what it holds stays held.
+// As in gRPC itself, a stream that is neither read to its end nor canceled
+// stays open.
 //
-// Observers hear of one byte for each message: how long it was on the wire is
-// not known here.
+// Observers get one byte for each message, because its length on the wire is
+// unknown here.
 func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	if r == nil || r.stream == nil {
 		o.End(nil)
@@ -35,7 +35,7 @@ func Completion(ctx context.Context, r *Reply, o layer.Observer) *Reply {
 	return r
 }
 
-// stream is a client's stream with those who want to hear of its end.
+// stream is a client's stream with the observers of its end.
 type stream struct {
 	grpc.ClientStream
 	attempt attempt
@@ -59,9 +59,8 @@ type stream struct {
 	asked    []grpc.CallOption // to be told of that
 }
 
-// finished is called by gRPC when it is over with the stream. Those who read or
-// write it find out as well; where nobody does, that the ClientConn was closed is
-// heard of here alone.
+// finished is called by gRPC at its end of the stream. Only this call reports
+// the end of the ClientConn if the caller neither reads nor writes.
 func (s *stream) finished(err error) {
 	s.mu.Lock()
 	s.closed, s.closeErr = true, err
@@ -76,7 +75,7 @@ func (s *stream) finished(err error) {
 	})
 }
 
-// tell has those who asked told of the end, once the caller has the stream.
+// tell reports the end to the call options, once the caller has the stream.
 func (s *stream) tell(asked []grpc.CallOption) {
 	s.mu.Lock()
 	s.asked = asked

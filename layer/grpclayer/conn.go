@@ -16,7 +16,7 @@ import (
 // and refuses otherwise with what gRPC said last.
 type conn struct {
 	target, addr string
-	sub          balancer.SubConn // nil if there is none
+	sub          balancer.SubConn // may be nil
 	lost         error            // the refusal of a pick that came too late
 	health       atomic.Pointer[health]
 	changed      notify.Broadcast
@@ -33,8 +33,8 @@ type connState uint8
 const (
 	connecting connState = iota // and has not failed since it was connected
 	connected
-	failing // and goes on trying
-	gone    // for good
+	failing // and reconnecting
+	gone    // finally
 )
 
 // String returns the state as Describe shows it.
@@ -68,8 +68,8 @@ func (c *conn) set(state connState, reason string, cause error) {
 
 func (c *conn) state() connState { return c.health.Load().state }
 
-// hear takes what gRPC says of the SubConn. As in gRPC, one that failed counts
-// as failing until it is connected again, however often it tries.
+// hear records a state of the SubConn. As in gRPC, a failed one counts as
+// failing until it is connected again.
 func (c *conn) hear(s balancer.SubConnState) {
 	now := c.state()
 	switch {

@@ -31,34 +31,29 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// ControlPlaneConn is a connection to a control plane: a controller's API, which may be
-// served at several addresses, be restarted and move while it is used. It is a
-// [grpc.ClientConnInterface], safe for concurrent use.
+// ControlPlaneConn is a connection to a control plane: a controller's API,
+// which may be served at several addresses, restart and move while it is used.
+// It is a [grpc.ClientConnInterface], safe for concurrent use.
 //
 //	origin       the authority is Addr, whatever address serves the call
-//	drain        nothing new after Close
+//	drain        rejects calls after Close
 //	metrics      calls, as control_* counts them
 //	queue        1000 calls and streams wait up to 30 s for a connection
-//	balance      of the addresses that DNS finds, the cheapest of a few: peak EWMA, 30 ms and 10 s
+//	balance      of the addresses that DNS finds: peak EWMA, 30 ms and 10 s
 //	└ reconnect  each address is connected at once, and again when a call finds it lost;
 //	             100 ms to 60 s between attempts
 //	  └ grpc     connect timeout 1 s: TCP with keep-alive, TLS, HTTP/2
 //
-// Waiting is the queue's alone. Inside gRPC nothing waits: a call is given to a
-// connection that is up, and one that was lost just then, before anything of
-// the call was sent, sends it back into the queue. So grpc.WaitForReady makes no
-// difference. Once calls have waited FailFast in vain, everybody who waits fails with
-// DEADLINE_EXCEEDED and the last reason, and whoever comes after that with
-// UNAVAILABLE at once, until an address is connected again. Opening a stream
-// takes a place in the queue in the same way; a stream that is open does not.
+// Only the queue waits; grpc.WaitForReady makes no difference. Opening a stream
+// takes a place in the queue; an open stream does not. After FailFast without a
+// connection all waiting calls fail with DEADLINE_EXCEEDED and the last reason,
+// and new ones with UNAVAILABLE, until an address is connected.
 //
-// Whatever is known keeps serving. When DNS fails, the addresses stay; when it
-// loses all of them after it failed, they stay for 30 s (see
-// [resolve.ServeStale]). The streams of an address that is gone, or of a server
-// that says GOAWAY, go on until they end; new ones go elsewhere. A stream that
-// breaks off is its caller's to open again.
+// When DNS fails, the addresses stay; when it then loses all of them, they stay
+// for 30 s (see [resolve.ServeStale]). Streams of an address that is gone, or
+// of a server that sends GOAWAY, continue; new ones use another connection.
 //
-// Errors have the codes that [Code] gives them.
+// Errors have the codes of [Code].
 type ControlPlaneConn struct {
 	cfg    ControlPlaneConfig
 	client *Client
@@ -71,9 +66,9 @@ type ControlPlaneConn struct {
 
 var _ grpc.ClientConnInterface = (*ControlPlaneConn)(nil)
 
-// NewControlPlaneConn begins to resolve cfg.Addr and to connect, and returns at once; a
-// control plane that is away is no error. It lives until ctx ends or [ControlPlaneConn.Close]
-// is called. The error says what is wrong with cfg.
+// NewControlPlaneConn begins to resolve cfg.Addr and to connect, and returns at
+// once, also while the control plane is away. It lives until ctx ends or
+// [ControlPlaneConn.Close] is called. The error is that of an invalid cfg.
 func NewControlPlaneConn(ctx context.Context, cfg ControlPlaneConfig) (*ControlPlaneConn, error) {
 	cfg, err := cfg.checked()
 	if err != nil {
@@ -104,7 +99,7 @@ func (c *ControlPlaneConn) Invoke(ctx context.Context, method string, args, repl
 	return c.client.Unary(ctx, method, args, reply, nil, invokeOnLink, atOnce(opts)...)
 }
 
-// NewStream opens a stream, which goes on until it ended: see [Completion].
+// NewStream opens a stream. For its end see [Completion].
 func (c *ControlPlaneConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
@@ -116,10 +111,10 @@ func atOnce(opts []grpc.CallOption) []grpc.CallOption {
 	return append(slices.Clip(opts), grpc.WaitForReady(false))
 }
 
-// Close admits nothing more, and waits for what is open until ctx ends: then it
-// is cut off, with an error that says how much that was. Watches do not end by
-// themselves, so end them first, or do not wait: with a ctx that is done, Close
-// cuts everything at once. When it returns, all connections are closed.
+// Close rejects new calls and waits for the open ones until ctx ends. Then it
+// closes them, and returns an error with their number. Watches do not end by
+// themselves, so end them first, or pass a ctx that has ended. All connections
+// are closed when it returns.
 func (c *ControlPlaneConn) Close(ctx context.Context) error {
 	err := c.drain.Drain(ctx)
 	c.cancel()
@@ -141,10 +136,9 @@ func (c *ControlPlaneConn) Describe() layer.Node {
 // ControlPlaneConfig is what [NewControlPlaneConn] can be told. Only Addr is needed. The
 // defaults are those of linkerd's proxy, outbound.
 type ControlPlaneConfig struct {
-	// Addr is "host:port". A host that is an IP address, or localhost with or
-	// without a dot at its end, is not looked up; of any other the SRV records
-	// are asked for, and where there are none, the A and AAAA records. Addr is
-	// also the authority of every call.
+	// Addr is "host:port". An IP address and localhost are not looked up. Any
+	// other host is looked up by SRV records, then by A and AAAA records. Addr
+	// is also the authority of every call.
 	Addr string
 
 	// TLS is how connections are secured; nil means in clear. Where it says no
@@ -191,7 +185,7 @@ type ControlPlaneConfig struct {
 	Log         *slog.Logger        // warnings of connections that fail, and when they are well again; nil is silence
 }
 
-// checked returns the config with its defaults, or what is wrong with it.
+// checked returns the config with its defaults, or the first error.
 func (c ControlPlaneConfig) checked() (ControlPlaneConfig, error) {
 	if c.Addr == "" {
 		return c, errors.New("there is no Addr: it is host:port")
@@ -271,9 +265,9 @@ func knownAddresses(addr string) []resolve.Endpoint {
 	return known
 }
 
-// services asks for the SRV records of a host, which have ports of their own.
-// Where there are none, or the server does not know how to say so, the target
-// does not exist, so that something else can be asked for.
+// services looks up the SRV records of a host, which have their own ports.
+// Without them, or if the server reports an error for them, the target does not
+// exist, so that the next resolver is used.
 func services(r resolve.Resolver) resolve.Resolver {
 	return resolve.Func(func(ctx context.Context, target string) iter.Seq2[resolve.Update, error] {
 		host, _, _ := net.SplitHostPort(target)
@@ -323,10 +317,10 @@ func streamOnLink(
 	return s, err
 }
 
-// judge makes a refusal of an error that says no more than that there is no
-// connection. Where there is one, the error is the call's own: its credentials
-// may be unavailable. gRPC leaves the state Ready before any call can fail for
-// that, as it first tries to connect again, and never comes back to it.
+// judge turns an error without a connection into a rejection. With a
+// connection, the error belongs to the call: its credentials may be
+// unavailable. gRPC leaves the state Ready before any call can fail, and does
+// not return to it.
 func (l *controlLink) judge(ctx context.Context, err error) {
 	if a := attemptOf(ctx); a != nil && status.Code(err) == codes.Unavailable && !a.sent.Load() &&
 		l.cc.GetState() != connectivity.Ready {

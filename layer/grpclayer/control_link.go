@@ -30,16 +30,16 @@ type controlLink struct {
 	leaf Service
 	lost *layer.Error // the refusal of a call that came too late
 
-	giveUp context.CancelFunc // has it closed at the end of what is open
+	giveUp context.CancelFunc // closes it after the last call
 
 	dialled atomic.Bool
 	mu      sync.Mutex
 	cause   error // why it could not connect
 }
 
-// connect returns a service that is closed when the connection is lost, told to
-// go away, or given up. What is open then goes on, and at the end of that, or of ctx, the
-// connection is closed.
+// connect returns a service that closes when the connection is lost, receives
+// GOAWAY, or is given up. Open calls continue; the connection is closed after
+// the last of them, or when ctx ends.
 func (c *ControlPlaneConn) connect(ctx context.Context, addr string) (Service, error) {
 	l := &controlLink{addr: addr, leaf: c.leaf}
 	l.lost = &layer.Error{
@@ -107,8 +107,8 @@ func (l *controlLink) up(limit context.Context) error {
 	}
 }
 
-// why is the reason that the connection could not be made: what was heard of
-// TCP and TLS, or else what gRPC says to a call.
+// why returns the reason of a failed connection: that of TCP and TLS, or else
+// that of gRPC.
 func (l *controlLink) why(limit context.Context) error {
 	l.mu.Lock()
 	cause := l.cause
@@ -190,13 +190,12 @@ func (l *controlLink) Describe() layer.Node {
 	}}
 }
 
-// controlLinks are the connections that there are, so that Close can tell when
-// there are none any more.
+// controlLinks are the open connections, for Close.
 type controlLinks struct {
 	mu     sync.Mutex
 	closed bool
 	open   map[*controlLink]struct{}
-	tasks  sync.WaitGroup // those who wait for the end of one
+	tasks  sync.WaitGroup // goroutines that wait for the end of a connection
 }
 
 // add returns false if there is to be no new connection.
@@ -230,7 +229,7 @@ func (s *controlLinks) remove(l *controlLink) {
 	delete(s.open, l)
 }
 
-// close closes all of them for good.
+// close closes all connections.
 func (s *controlLinks) close() {
 	s.mu.Lock()
 	s.closed = true

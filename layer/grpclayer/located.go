@@ -79,13 +79,13 @@ func authorityOf(cc *grpc.ClientConn) string {
 		return "localhost"
 	}
 	switch resolver.Get(scheme).(type) {
-	case nil, *resolverBuilder: // what nobody registered came by an option, as ours does
+	case nil, *resolverBuilder: // an unregistered resolver came by an option, as ours does
 		endpoint = domainOf(endpoint)
 	}
 	return authority(endpoint)
 }
 
-// targetOf takes the target of a client apart. Both are "" where there is none.
+// targetOf splits the target of a client. Both parts are "" without a target.
 func targetOf(cc *grpc.ClientConn) (scheme, endpoint string) {
 	if cc == nil {
 		return "", ""

@@ -58,9 +58,10 @@ const pushbackKey = "grpc-retry-pushback-ms"
 // maxPushback is the longest that a server is waited for.
 const maxPushback = 24 * time.Hour
 
-// Replayer is the [layer.Replayer] of gRPC. A call can be sent as it is any number
-// of times: the request of a unary call or of a stream of responses is a message in
-// memory, and any other stream that is opened again has no message sent yet.
+// Replayer is the [layer.Replayer] of gRPC. A call can be sent unchanged any
+// number of times: the request of a unary call or of a stream of responses is a
+// message in memory, and any other stream is opened again only before its first
+// message.
 type Replayer struct {
 	// Safe reports whether calling a method twice has the effect of calling it
 	// once. The default is that none is safe. A stream of responses to a single
@@ -118,9 +119,8 @@ func (t *towerBalancer) push(s step) {
 	}
 }
 
-// changes is what the balancer ranges over. Once it has made a change, what
-// was removed gets nothing more and may finish; and those who wait may look
-// again.
+// changes yields the changes for the balancer. After a change, removed
+// endpoints get no more calls, and waiting calls pick again.
 func (t *towerBalancer) changes(yield func(change) bool) {
 	for {
 		select {

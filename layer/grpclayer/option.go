@@ -36,14 +36,13 @@ func newSettings(opts []Option) *settings {
 	return s
 }
 
-// WithEndpointLayer puts l around the picks of each endpoint, with a state of its
-// own for each: a breaker, a limit. Take a stack from [NewEndpointStack], which
-// knows when a pick ends and what it means. The default is none.
+// WithEndpointLayer puts l around the picks of each endpoint, with its own
+// state for each: a breaker, a limit. Take a stack from [NewEndpointStack],
+// which knows the end and the class of a pick. The default adds no layer.
 //
-// gRPC's pickers must not wait: no Queue belongs here. Nor does a layer that
-// sends again or changes the context: a pick sends nothing. Nor does one that goes
-// by how long a Call takes, as AdaptiveLimit: a pick takes no time, whatever the
-// call takes that is made of it. Have that in [WithCallLayer].
+// gRPC's pickers must not wait, and a pick sends nothing: no Queue belongs
+// here, no Retry, and no layer that changes the context or measures Call, such
+// as AdaptiveLimit. Use [WithCallLayer] for these.
 func WithEndpointLayer(l layer.Layer[balancer.PickInfo, *Pick]) Option {
 	return option(func(s *settings) { s.endpoint = l })
 }
@@ -53,10 +52,10 @@ func WithBalance(opts ...balance.Option[*Pick]) Option {
 	return option(func(s *settings) { s.balance = append(s.balance, opts...) })
 }
 
-// WithCallLayer puts l around all calls of a client, above the balancer: time limits,
-// retries, a queue. The default is none. Only [DialOptions] looks at it. To l the
-// client is ready when its balancer is; one that is idle, or shares the options
-// with another, always is.
+// WithCallLayer puts l around all calls of a client, above the balancer: time
+// limits, retries, a queue. The default adds no layer. Only [DialOptions] uses
+// it. To l the client is ready when its balancer is; an idle client, or one
+// that shares the options with another, is always ready.
 func WithCallLayer(l Layer) Option {
 	return option(func(s *settings) { s.calls = l })
 }

@@ -59,9 +59,8 @@ type balanced struct {
 	at *balancers
 }
 
-// Ready asks the balancer. Where there is none, a call would make one: the
-// ClientConn is idle, new or closed. Where there are several, one of them may be
-// ready.
+// Ready asks the balancer. Without one the ClientConn is idle, new or closed,
+// and a call would make one. Of several, one may be ready.
 func (b *balanced) Ready(ctx context.Context) error {
 	t := b.at.only()
 	if t == nil {

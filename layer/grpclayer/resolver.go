@@ -11,25 +11,24 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// NewResolver makes a [resolver.Builder] of gRPC's from r, for [grpc.WithResolvers]. It
-// takes targets of the given scheme, in lower case: for "gotower:///web:80"
-// r is asked for "web:80". It works with every balancer of gRPC's; with ours it
-// also brings what is known of each endpoint, and the options.
+// NewResolver makes a [resolver.Builder] of gRPC's from r, for
+// [grpc.WithResolvers]. It takes targets of the given scheme: for
+// "gotower:///web:80" r resolves "web:80". It works with every balancer of
+// gRPC's; ours also gets the attributes of endpoints and the options.
 //
-// An error of r is news: what is known stays in force. gRPC's hint to resolve
-// again is not needed, as r goes on by itself. Each ClientConn that is in use
-// has one goroutine, which ends when it is closed or idle.
+// An error of r leaves the last state in force. Each ClientConn in use has one
+// goroutine, which ends when it is closed or idle.
 //
-// The TLS server name of an endpoint is what its certificate is checked
-// against; an authority of its own it cannot have in gRPC. Whether TLS is used
-// is up to the credentials: see [EndpointID].
+// The TLS server name of an endpoint is the name to verify its certificate
+// against. An endpoint cannot have its own authority in gRPC. The credentials
+// decide about TLS: see [EndpointID].
 //
-// The authority of calls, and so the name in the certificate of an endpoint that
-// has no server name of its own, is that of the target; for SRV records it is
-// their domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials
-// with a name, and [grpc.WithAuthority], win over it.
+// The authority of calls, and so the name in the certificate of an endpoint
+// without a server name, is that of the target; for SRV records it is their
+// domain, web.test:80 for "gotower:///_grpc._tcp.web.test:80". Credentials with
+// a name, and [grpc.WithAuthority], override it.
 //
-// A nil r panics, and so does a scheme that is not one of RFC 3986 in lower case,
+// A nil r panics. So does a scheme that is not one of RFC 3986 in lower case,
 // because gRPC would not find it.
 func NewResolver(scheme string, r resolve.Resolver, opts ...Option) resolver.Builder {
 	return newResolver(scheme, r, newSettings(opts))
@@ -95,7 +94,7 @@ func (b *resolverBuilder) follow(ctx context.Context, name string, cc resolver.C
 			continue
 		}
 		failed = false
-		// What it returns asks to resolve again, which goes on all the time.
+		// The error asks to resolve again, which happens anyway.
 		_ = cc.UpdateState(stateOf(&set, b.settings))
 	}
 }

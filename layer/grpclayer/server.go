@@ -20,11 +20,10 @@ import (
 // Server puts a layer in front of the handlers of a server, unary and streams
 // alike: they share its limits and queues. It is safe for concurrent use.
 //
-// What a handler returns is the outcome of its call and reaches the client as it
-// would without layers. They see no more of it than the status that gRPC makes
-// of it: that the handler was refused a call of its own is no refusal of theirs.
-// That holds for a second Server behind this one, too, so layers that are to work
-// together belong into one.
+// The result of a handler reaches the client as it would without layers. The
+// layers see only its status: a rejected call inside the handler is not a
+// rejection of the handler. That holds for a second Server behind this one,
+// too, so put layers that work together into one.
 type Server struct{ svc Service }
 
 // NewServer applies l, which may be a whole stack (Stack.Layer). A nil layer
@@ -56,7 +55,7 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	switch {
 	case err != nil:
 		if md := pushback(err); md != nil {
-			_ = grpc.SetTrailer(ctx, md) // fails only where nobody could read it
+			_ = grpc.SetTrailer(ctx, md) // fails only if the call has ended
 		}
 		return nil, toStatus(ctx, err)
 	case rsp == nil:
@@ -116,7 +115,7 @@ type serverStream struct {
 
 	hear            []hearer // written before the handler is called
 	mu              sync.Mutex
-	header, trailer metadata.MD // if somebody hears
+	header, trailer metadata.MD // for an observer
 	begun, over     bool
 }
 
@@ -227,8 +226,8 @@ func (l *limitedStream) SendMsg(m any) error {
 	return l.why(l.ServerStream.SendMsg(m))
 }
 
-// open sends the header before the first message. gRPC would do that, but not
-// beside somebody who writes the status: the message came before any header.
+// open sends the header before the first message. gRPC does that too, but not
+// safely beside a goroutine that writes the status.
 func (l *limitedStream) open() error {
 	l.opening.Lock()
 	defer l.opening.Unlock()
@@ -251,10 +250,9 @@ func (l *limitedStream) why(err error) error {
 	return err
 }
 
-// handlerError is what a handler returned, as layers in front of it see it: the
-// outcome of a call that was served, and no more. What the handler's own calls
-// came to is in its chain, and is not for them: a refusal there is none here,
-// where running the handler again would do twice what it did before.
+// handlerError is the result of a handler for the layers in front of it: the
+// outcome of a served call. The errors of the handler's own calls stay in its
+// chain, but do not match: running the handler again would repeat its effects.
 type handlerError struct {
 	err    error
 	st     *status.Status // that gRPC makes of err

@@ -50,9 +50,9 @@ func Code(err error) codes.Code {
 	return st.Code()
 }
 
-// throttled reports whether it is a rate limit that refused. What is shut because
-// it failed is unavailable, also if it knows when it will be tried again. Where a
-// layer above has something else to say of such a refusal, that counts.
+// throttled reports whether a rate limit rejected the request. An open breaker
+// is unavailable, also if it knows the time of its next probe. The outermost
+// layer decides.
 func throttled(err error) bool {
 	refusal, ok := errors.AsType[*layer.Error](err)
 	return ok && (refusal.Layer == "rate" || refusal.Layer == "rate_by") && errors.Is(err, layer.ErrNotReady)
@@ -78,7 +78,7 @@ type statusError struct {
 func (e *statusError) Unwrap() error              { return e.error }
 func (e *statusError) GRPCStatus() *status.Status { return e.st }
 
-// Is looks into the error of a handler too: out here that is no secret.
+// Is also looks into the error of a handler.
 func (e *statusError) Is(target error) bool {
 	handled, ok := errors.AsType[*handlerError](e.error)
 	return ok && errors.Is(handled.err, target)
@@ -90,8 +90,8 @@ func (e *statusError) As(target any) bool {
 	return ok && errors.As(handled.err, target)
 }
 
-// toStatus makes an error that gRPC knows the code of. One that has a status
-// itself, or is none of ours, is returned as it is.
+// toStatus returns an error with a gRPC status. An error that has a status
+// itself, or is not of this library, is returned unchanged.
 func toStatus(ctx context.Context, err error) error {
 	if err == nil {
 		return nil

@@ -34,7 +34,7 @@ func Factory[Req, Rsp any](f sd.Factory) func(ctx context.Context, instance stri
 		e, closer, err := f(instance)
 		if closer != nil {
 			context.AfterFunc(ctx, func() {
-				defer func() { _ = recover() }() // there is no caller that a panic could reach
+				defer func() { _ = recover() }() // a panic here has no caller to reach
 				_ = closer.Close()
 			})
 		}

@@ -21,29 +21,29 @@ type MetricsProvider interface {
 // buckets is how finely a provider that has buckets of its own divides them.
 const buckets = 50
 
-// Instruments has p make all instruments of the layers, once: many a provider
-// does not let a name be used twice. Their names are prefix and:
+// Instruments makes all instruments of the layers with p, once, because many
+// providers do not allow a name twice. Their names are prefix and:
 //
 //	requests, refusals, retries, trips     counters
 //	responses_<class>                      success, failure, retryable, throttled, ignorable
 //	refused_<layer>                        limit, rate, shed, breaker …
-//	expired_<limit>                        total, head, idle, try, deadline
-//	skipped_<reason>                       budget, body, tries, unsafe, pushback, deadline
+//	expired_<limit>                        total, head, idle, attempt, deadline
+//	skipped_<reason>                       budget, body, attempts, unsafe, pushback, deadline
 //	hedges_<outcome>                       sent, won, skipped
 //	connects_<outcome>                     success, failure
 //	injected_<fault>                       delay, error
-//	mirrored_<outcome>                     answered, failed, refused, full, skipped
+//	mirrored_<outcome>                     answered, failed, rejected, full, skipped
 //	in_flight, waiting, limit,             gauges; tripped is 0 or 1
 //	budget, tripped
 //	head_latency_ms, latency_ms,           histograms, in milliseconds
 //	queue_wait_ms
 //
-// A provider knows no labels, so their values became part of the names; such a
-// counter is made when a layer asks for it first. Labels of your own go into
-// the prefix. Where labels are wanted, fill in [layer.Instruments] by hand.
+// A provider has no labels, so their values are part of the names. Such a
+// counter is made at its first use. Put labels of your own into the prefix, or
+// fill in [layer.Instruments] by hand.
 //
-// A nil p makes nothing and the zero Instruments, which record nothing. What is
-// returned is as safe for concurrent use as p's instruments are.
+// A nil p returns the zero Instruments, which record nothing. The instruments are
+// as safe for concurrent use as those of p.
 func Instruments(p MetricsProvider, prefix string) layer.Instruments {
 	if p == nil {
 		return layer.Instruments{}
@@ -104,5 +104,5 @@ func (f *family) With(labelValues ...string) metrics.Counter {
 	return c
 }
 
-// Add counts what nobody gave a label to.
+// Add counts without a label.
 func (f *family) Add(delta float64) { f.With().Add(delta) }

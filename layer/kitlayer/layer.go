@@ -13,27 +13,26 @@ import (
 )
 
 // Layer makes a layer of a middleware, which is applied once for each service
-// that the layer is put on.
+// under the layer.
 //
-// Admission: that of the middleware, which go-kit gives no way to ask for. A
-// request whose context is done is refused, and the middleware never hears of
-// it. Ready is forwarded.
+// Admission: that of the middleware, which is unknown to Ready; Ready is
+// forwarded. A request whose context has ended is rejected before the
+// middleware.
 //
 // Cancellation: the middleware's context ends with the caller's.
 //
 // Body: not touched.
 //
-// Errors: those of the middleware and of inner, as they are. A middleware that
-// refuses requests (a limiter, a breaker) says so by its own error, which is
-// no refusal here: whether the request was untouched is not known. One that
-// calls inner more than once may come back with a refusal though inner let the
-// request in before: that is a [layer.ErrRetryRejected] ([layer.ErrTimeout] if it
-// was fail-fast), as with a retry of this library. It is not seen where the
-// middleware calls inner with a context that does not come from its own. One
-// that changes the type of a message makes the call fail with a [TypeError].
+// Errors: those of the middleware and of inner, unchanged. The error of a
+// middleware that rejects requests (a limiter, a breaker) is not a rejection
+// here, because the request may have been touched. If inner admitted a request
+// and rejected a later attempt of the middleware, the error is a
+// [layer.ErrRetryRejected] ([layer.ErrTimeout] after fail-fast). This requires
+// that the middleware calls inner with a context derived from its own. If it
+// changes the type of a message, the call fails with a [TypeError].
 //
-// Cost: one allocation to count the calls of inner, and the messages as any,
-// which is an allocation where they are no pointers.
+// Cost: one allocation to count the calls of inner, and one for each message
+// that is not a pointer.
 //
 // A nil middleware changes nothing.
 func Layer[Req, Rsp any](mw endpoint.Middleware) layer.Layer[Req, Rsp] {
@@ -107,8 +106,8 @@ func counted(e endpoint.Endpoint) endpoint.Endpoint {
 	}
 }
 
-// triedBefore is the error of a request that was refused, but not at first. It
-// does not wrap the refusal, for nobody may take it for one.
+// triedBefore is the error of a request that was rejected after its first
+// attempt. It does not wrap the rejection, so that it does not match it.
 func triedBefore(refusal error) error {
 	kind := layer.ErrRetryRejected
 	if errors.Is(refusal, layer.ErrFailFast) {

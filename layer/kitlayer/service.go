@@ -10,15 +10,14 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Service makes a service of an endpoint. It is always ready, and refuses a
-// request whose context is done: the endpoint never hears of that.
+// Service makes a service of an endpoint. It is always ready, and rejects a
+// request whose context has ended without calling the endpoint.
 //
 // A response of another type than Rsp is a [TypeError], and the request may
-// have been served; a response of nil is the zero Rsp. The errors of e are
-// passed as they are; where e tries another service of this library more than
-// once, make a [Layer] of what tries, which knows that a request was let in
-// before it was refused. It costs no allocation but that of the request as an
-// any. It is as safe for concurrent use as e is. A nil e panics.
+// have been served; a nil response is the zero Rsp. The errors of e are
+// returned unchanged. If e calls another service of this library several times,
+// use [Layer], which knows that an earlier attempt was admitted. It is as safe
+// for concurrent use as e. A nil e panics.
 func Service[Req, Rsp any](e endpoint.Endpoint) layer.Service[Req, Rsp] {
 	if e == nil {
 		panic("kitlayer: nil endpoint")
@@ -43,11 +42,11 @@ func call[Req, Rsp any](ctx context.Context, e endpoint.Endpoint, req Req) (Rsp,
 }
 
 // Endpoint makes an endpoint of a service, for go-kit's transports and
-// middlewares. A request of another type than Req is a [TypeError], and svc
-// never sees it; a nil is the zero Req.
+// middlewares. A request of another type than Req is a [TypeError]; a nil
+// request is the zero Req.
 //
-// The endpoint's response must be over when Call returns: go-kit has no word
-// for the end of one that is not. What svc returns is passed as it is. A nil svc
+// The response must be complete when Call returns, because an endpoint of
+// go-kit has no later end. Results of svc are returned unchanged. A nil svc
 // panics.
 func Endpoint[Req, Rsp any](svc layer.Service[Req, Rsp]) endpoint.Endpoint {
 	if svc == nil {

@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 )
 
-// requestBody is the body of a request under watch: whoever has refused the
+// requestBody is the body of a request under test. A layer that rejects the
 // request must not have touched it.
 type requestBody struct {
 	data  *strings.Reader
@@ -35,7 +35,7 @@ func (b *requestBody) Close() error {
 	return nil
 }
 
-// touched says what was done to the body, or returns "".
+// touched describes the operations on the body, or returns "".
 func (b *requestBody) touched() string {
 	switch {
 	case b.reads.Load() > 0:

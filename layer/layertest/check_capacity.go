@@ -83,12 +83,11 @@ func (r *rig[Req, Rsp]) weathered(p *probe[Req, Rsp], kind int) error {
 
 func (r *rig[Req, Rsp]) refusedInStorm(p *probe[Req, Rsp], left bool) error {
 	if !left && r.layer && !r.own() {
-		return fmt.Errorf("a call was refused, though there is no limit: %w", p.err)
+		return fmt.Errorf("a call was refused, though without a limit: %w", p.err)
 	}
 	var cause error
 	if left && errors.Is(p.err, layer.ErrClosed) {
-		// One of several behind it may be closed, and nobody is left to ask the
-		// next for.
+		// One of several services behind it may be closed.
 		cause = layer.ErrClosed
 	}
 	return r.refused(p, cause)
@@ -109,8 +108,7 @@ func peakWithinLimit[Req, Rsp any](e env[Req, Rsp]) error {
 		}
 		return nil
 	}
-	// A crowd reaches no limit that is larger than itself, nor shows what is
-	// above one that is nearly so.
+	// A crowd neither reaches a larger limit nor shows one of nearly its size.
 	for range r.limit - e.crowd/2 {
 		r.call(r.ctx, plan{holds: true})
 	}
@@ -149,8 +147,8 @@ func (r *rig[Req, Rsp]) stormy(rng *rand.Rand) {
 	case 3:
 		pl.exits = true
 	case 4:
-		// An open body would end at the same time for the layer and for the
-		// inner service, and they would not agree on who came first.
+		// An open body would end for the layer and the inner service at the
+		// same time, in an unknown order.
 		pl.bare = true
 		patience := time.Duration(rng.IntN(20)) * time.Microsecond
 		go func() {

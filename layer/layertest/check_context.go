@@ -43,8 +43,8 @@ func doneReturns[Req, Rsp any](e env[Req, Rsp]) error {
 	return leavesNone(e)
 }
 
-// leavesNone has calls and waits come to their end while their context goes on:
-// what each of them leaves behind until then adds up.
+// leavesNone ends calls and waits while their context continues, and checks
+// that nothing accumulates until the context ends.
 func leavesNone[Req, Rsp any](e env[Req, Rsp]) error {
 	const n = 50
 	r := e.rig()
@@ -67,7 +67,7 @@ func leavesNone[Req, Rsp any](e env[Req, Rsp]) error {
 	return fmt.Errorf("%d calls and waits are over, and %d goroutines go on until ctx ends, one of them is\n%s", n, len(left), left[0])
 }
 
-// readyLeaves cancels one who waits in Ready, and lets a deadline run out.
+// readyLeaves cancels a waiting Ready, and lets a deadline expire.
 func (r *rig[Req, Rsp]) readyLeaves() error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	w := r.wait(ctx)
@@ -165,9 +165,9 @@ func (r *rig[Req, Rsp]) waitingLeave() error {
 // alive for as long as the body is read, and ends with the caller's.
 func ctxOutlives[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	// A context that is derived and cancelled by defer, the usual mistake, is
-	// dead when Call has returned; one that is let go at the first byte, when
-	// a part of the body was read.
+	// A derived context that is canceled by defer, the usual mistake, ends when
+	// Call returns. One that is canceled at the first byte ends during the
+	// body.
 	outer, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(nil)
 	for _, part := range []func(*probe[Req, Rsp]){
@@ -223,7 +223,7 @@ func deadlineKept[Req, Rsp any](e env[Req, Rsp]) error {
 		patience = r.maxWait / 2
 	}
 	r.far.Deny()
-	// Whoever derives a deadline when the turn comes forgets the time in line.
+	// A deadline that is derived at the turn omits the time in the queue.
 	p = r.do(ctx, plan{})
 	time.Sleep(patience)
 	r.far.Allow(1)

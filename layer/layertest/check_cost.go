@@ -11,8 +11,7 @@ import (
 )
 
 // forwards is invariant 19 and the promise of design.md §7: Ready is the inner
-// service's, what is transparent changes nothing, and what says that it
-// allocates nothing does not.
+// service's, a transparent layer changes nothing, and NoAllocs is true.
 func forwards[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if r.queue == 0 {
@@ -77,9 +76,8 @@ func same[T any](a, b T) (equal bool) {
 	return any(a) == any(b)
 }
 
-// allocates compares a call through the layer with one without it. It takes
-// the best of several rounds, so that what else goes on in the program does
-// not count.
+// allocates compares a call through the layer with one without it. It takes the
+// best of several rounds, because other goroutines allocate too.
 func allocates[Req, Rsp any](e env[Req, Rsp]) error {
 	req, rsp := e.request(0), e.response(0)
 	if !e.transparent {
@@ -117,15 +115,15 @@ func mallocs[Req, Rsp any](ctx context.Context, svc layer.Service[Req, Rsp], req
 	return least
 }
 
-// makingInert is invariant 20: applying a layer starts no goroutine and asks
-// nothing of the inner service. What is made with a context of its own may
-// work in the background, and is gone when that context ends.
+// makingInert is invariant 20: applying a layer starts no goroutine and does
+// not call the inner service. A layer made with a context may work in the
+// background until that context ends.
 func makingInert[Req, Rsp any](e env[Req, Rsp]) error {
 	before := goroutines()
 	ctx, cancel := context.WithCancelCause(e.ctx)
 	defer cancel(errOver)
 	e.ctx = ctx
-	// A hundred, so that what is left cannot be taken for anything else.
+	// A hundred, so that other goroutines do not hide the result.
 	for range 100 {
 		r := e.rig()
 		settle()
@@ -133,7 +131,7 @@ func makingInert[Req, Rsp any](e env[Req, Rsp]) error {
 			return errors.New("the inner service is called before there is a request")
 		}
 		if r.layer && !r.background && r.far.ReadyCalls() > 0 {
-			return errors.New("the inner service is asked whether it is ready before anybody wants to know")
+			return errors.New("Ready of the inner service is called without a request")
 		}
 	}
 	if e.background {

@@ -8,9 +8,9 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// closedSticky is invariant 13: when the service has ended, Ready and Call
-// match ErrClosed, for those who wait as for those who come later, for ever.
-// Calls in flight are not disturbed.
+// closedSticky is invariant 13: after the end of the service, Ready and Call
+// return ErrClosed, for waiting and for later callers. Calls in flight
+// continue.
 func closedSticky[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	flying, waiting, err := r.callsBeforeClose()
@@ -26,12 +26,12 @@ func closedSticky[Req, Rsp any](e env[Req, Rsp]) error {
 	settle()
 	for _, w := range inReady {
 		if !w.returned() || !errors.Is(w.err, layer.ErrClosed) {
-			return fmt.Errorf("one who waited in Ready when it closed: %v, want ErrClosed", w.result())
+			return fmt.Errorf("a Ready that waited for the closed service: %v, want ErrClosed", w.result())
 		}
 	}
 	for _, p := range waiting {
 		if err := r.refused(p, layer.ErrClosed); err != nil {
-			return fmt.Errorf("one who waited in the queue when it closed: %w", err)
+			return fmt.Errorf("a call that waited in the closed queue: %w", err)
 		}
 	}
 	for _, p := range flying {
@@ -200,8 +200,8 @@ func (how ending[Req, Rsp]) verify(e env[Req, Rsp]) error {
 	return r.exact()
 }
 
-// readAhead looks at a call that has failed as its body did: the layer reads
-// that before it returns. Nobody else will close it.
+// readAhead checks a call that failed because the layer read the failing body
+// before it returned. The layer must have closed that body.
 func (how ending[Req, Rsp]) readAhead(r *rig[Req, Rsp], p *probe[Req, Rsp]) error {
 	if _, _, body := p.inner(); body == nil || !body.closed() {
 		return errors.New("the call fails as the body does, and the inner body was not closed")
@@ -262,8 +262,8 @@ func (r *rig[Req, Rsp]) heldOpen(before, n int) error {
 	return nil
 }
 
-// readsOn reads on when ctx has cut the body off. Who has the rest of it may
-// hand it out, but an end that comes too early must not look like the right one.
+// readsOn reads on after ctx ended the body. Buffered bytes may follow, but an
+// early end must not look like the correct one.
 func (p *probe[Req, Rsp]) readsOn() error {
 	p.readAll()
 	if p.readErr == nil && p.read != responseData(p.id) {
@@ -284,7 +284,7 @@ func (how ending[Req, Rsp]) reached(r *rig[Req, Rsp], p *probe[Req, Rsp]) error 
 	case how.closes && !body.closed():
 		return errors.New("the inner body was not closed")
 	case how.cancel && ctx.Err() == nil:
-		return errors.New("the inner ctx goes on")
+		return errors.New("the inner ctx does not end")
 	case want == nil && p.readErr != nil, want != nil && !errors.Is(p.readErr, want):
 		return fmt.Errorf("reading ends with %v, want %v", p.readErr, want)
 	}

@@ -78,7 +78,7 @@ func (r *rig[Req, Rsp]) unwinds() error {
 		return fmt.Errorf("the inner service panics; its caller sees the panic %v and the error %v", p.panicked, p.err)
 	}
 	if p := r.do(r.ctx, plan{exits: true}); !p.returned() || !p.exited {
-		return fmt.Errorf("the inner service ends its goroutine; the caller's goes on: %v", p.err)
+		return fmt.Errorf("the inner service ends its goroutine; the caller's does not: %v", p.err)
 	}
 	return nil
 }

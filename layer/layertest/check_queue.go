@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// fifo is invariant 10: those who wait are admitted in the order in which they
-// came, and who comes when a turn is just given does not take it. A queue that
-// passes its turn on before the call that uses it may be overtaken at that
-// instant; the bound for it is one in eight.
+// fifo is invariant 10: waiting calls are admitted in order of arrival, and a
+// new call does not take the turn of a waiting one. A queue that passes its
+// turn on before the call that uses it may be overtaken; the bound is one in
+// eight.
 func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.far.Deny()
@@ -25,7 +25,7 @@ func fifo[Req, Rsp any](e env[Req, Rsp]) error {
 		turns, late = turns+min(r.queue, 64), late+n
 	}
 	if late > turns/8 {
-		return fmt.Errorf("of %d who wait, %d were not served in their turn", turns, late)
+		return fmt.Errorf("of %d waiting calls, %d were not served in their turn", turns, late)
 	}
 	if r.queue < 3 {
 		return nil
@@ -44,7 +44,7 @@ func (r *rig[Req, Rsp]) line() (late int, err error) {
 	for i, p := range line {
 		r.turn(func() bool { return len(r.far.Requests()) > before+i })
 		if n := len(r.far.Requests()) - before; n != i+1 {
-			return late, fmt.Errorf("after %d turns, %d of those who wait were served", i+1, n)
+			return late, fmt.Errorf("after %d turns, %d of the waiting calls were served", i+1, n)
 		}
 		if p.served() == 0 {
 			late++
@@ -53,8 +53,8 @@ func (r *rig[Req, Rsp]) line() (late int, err error) {
 	return late, nil
 }
 
-// newcomers has one come just when the first of two who wait has his turn.
-// The second is still in line then, so that it is never the newcomer's.
+// newcomers sends a new call just when the first of two waiting calls has its
+// turn. The second is still waiting, so it has priority.
 func (r *rig[Req, Rsp]) newcomers() error {
 	const rounds = 200
 	overtaken := 0
@@ -77,14 +77,14 @@ func (r *rig[Req, Rsp]) newcomers() error {
 		}
 	}
 	if overtaken > rounds/8 {
-		return fmt.Errorf("in %d of %d rounds, a newcomer is served before those who wait", overtaken, rounds)
+		return fmt.Errorf("in %d of %d rounds, a new call is served before the waiting ones", overtaken, rounds)
 	}
 	return nil
 }
 
-// leaverHarmless is invariant 11: who stops waiting, even at the instant at
-// which capacity comes, neither wakes up in vain nor keeps what was meant for
-// another (golang/go#37852).
+// leaverHarmless is invariant 11: a canceled call, even at the instant of
+// capacity, neither wakes needlessly nor keeps the slot of another
+// (golang/go#37852).
 func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	// Filling a long queue takes its time.
 	rounds := min(max(10*e.crowd/(e.limit+e.queue+1), 3), 100)
@@ -106,8 +106,8 @@ func leaverHarmless[Req, Rsp any](e env[Req, Rsp]) error {
 	return leavesInside(e)
 }
 
-// leavesInside has some leave the line from its middle, who must take their
-// places with them: then there is room for as many as ever.
+// leavesInside cancels calls in the middle of the queue, and checks that their
+// places are free.
 func leavesInside[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.far.Deny()
@@ -122,11 +122,10 @@ func leavesInside[Req, Rsp any](e env[Req, Rsp]) error {
 	settle()
 	for _, p := range gone {
 		if err := r.refused(p, errCancel); err != nil {
-			return fmt.Errorf("one who leaves from inside the queue: %w", err)
+			return fmt.Errorf("a call that leaves from inside the queue: %w", err)
 		}
 	}
-	// Which of them takes the first turn is no matter: whoever has the turn after
-	// the other may be the quicker.
+	// Either of the two may take the first turn.
 	for turn := range 2 {
 		r.turn(func() bool { return head.served()+last.served() > turn })
 	}
@@ -143,7 +142,7 @@ func leavesInside[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// leavesReady cancels the first of some who wait in Ready, just when capacity
+// leavesReady cancels the first of several waiting Readys, just when capacity
 // comes.
 func leavesReady[Req, Rsp any](e env[Req, Rsp], round int) error {
 	over, stop := context.WithCancelCause(e.ctx)
@@ -169,8 +168,8 @@ func leavesReady[Req, Rsp any](e env[Req, Rsp], round int) error {
 	return nil
 }
 
-// leavesQueue cancels the head of three who wait, just when its turn comes:
-// one of them is served then, and the others in turn.
+// leavesQueue cancels the head of three waiting calls, just when its turn
+// comes. One of them is served then, and the others in turn.
 func (r *rig[Req, Rsp]) leavesQueue(round int) error {
 	ctx, cancel := context.WithCancelCause(r.ctx)
 	head := r.do(ctx, plan{})
@@ -242,16 +241,17 @@ func race(round int, a, b func()) {
 // them.
 const herd = 10_000
 
-// Bounds on what one call costs: how often the inner service is asked, and how
-// often any goroutine of the program begins to run. A queue that wakes
-// everybody for each turn is above them by the length of the queue.
+// Bounds on the cost of one call: the calls of the inner service, and the
+// number of times that any goroutine starts to run. A queue that wakes all
+// waiters for each turn exceeds them by its length.
 const (
 	maxAsked = 4
 	maxRuns  = 100
 )
 
-// wakesBounded is invariant 12: one who waits is woken a few times, however
-// many wait with him. Without a queue, a call asks the inner service once.
+// wakesBounded is invariant 12: a waiting call is woken a few times, regardless
+// of the length of the queue. Without a queue, a call calls the inner service
+// once.
 func wakesBounded[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	if r.queue > 0 {
@@ -275,7 +275,7 @@ func (e env[Req, Rsp]) wakesFew(r *rig[Req, Rsp]) error {
 	for look := 1; ; look++ {
 		n := min(r.queue, herd)
 		switch ran, err := r.drains(n); {
-		case err != nil || ran <= maxRuns*uint64(n), n <= maxRuns: // of so few, all for each turn are no more
+		case err != nil || ran <= maxRuns*uint64(n), n <= maxRuns: // so few that waking all of them is within the bound
 			return err
 		case look == looks:
 			return fmt.Errorf("%d wait for as many turns: goroutines were woken %d times", n, ran)
@@ -284,8 +284,8 @@ func (e env[Req, Rsp]) wakesFew(r *rig[Req, Rsp]) error {
 	}
 }
 
-// drains gives n who wait their turns, one by one, and returns how often
-// goroutines began to run meanwhile.
+// drains serves n waiting calls one by one, and returns how often goroutines
+// started to run.
 func (r *rig[Req, Rsp]) drains(n int) (ran uint64, err error) {
 	r.far.Deny()
 	line := make([]*probe[Req, Rsp], n)

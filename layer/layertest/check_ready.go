@@ -36,7 +36,7 @@ func readyPolls[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// notReady reports whether err is a refusal, and not one for good.
+// notReady reports whether err is a rejection other than ErrClosed.
 func notReady(err error) bool {
 	return errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
 }
@@ -55,7 +55,7 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	for range 10 {
 		for _, w := range r.waiters(r.ctx, 100) {
 			if !w.returned() || w.err != nil {
-				return fmt.Errorf("Ready of a service that nobody calls: %w", w.result())
+				return fmt.Errorf("Ready of an unused service: %w", w.result())
 			}
 		}
 	}
@@ -73,8 +73,8 @@ func readyReserves[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// readyWakes is invariant 3: capacity wakes all who wait in Ready, and also
-// those who come after it.
+// readyWakes is invariant 3: capacity wakes all waiting Readys, and later ones
+// return at once.
 func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	free, err := r.saturate()
@@ -101,7 +101,7 @@ func readyWakes[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// wakesHowever gives a slot back in the ways that are no answer in full.
+// wakesHowever releases a slot by outcomes other than a complete response.
 func wakesHowever[Req, Rsp any](e env[Req, Rsp]) error {
 	for _, how := range []struct {
 		name string
@@ -153,7 +153,7 @@ func (r *rig[Req, Rsp]) wakes(free func()) error {
 		}
 	}
 	if asleep > 0 {
-		return fmt.Errorf("%d of %d who wait in Ready sleep on when there is capacity", asleep, len(all))
+		return fmt.Errorf("%d of %d waiting Readys do not return when there is capacity", asleep, len(all))
 	}
 	if w := r.wait(r.ctx); !w.returned() || w.err != nil {
 		return fmt.Errorf("Ready, after capacity came: %w", w.result())

@@ -46,8 +46,8 @@ func (r *rig[Req, Rsp]) reached() int {
 	return r.far.Calls()
 }
 
-// refused returns an error unless the call returned a refusal that matches
-// cause, and the request is as it was.
+// refused returns an error unless the call returned a rejection that matches
+// cause and the request is untouched.
 func (r *rig[Req, Rsp]) refused(p *probe[Req, Rsp], cause error) error {
 	switch {
 	case !r.judged(p):
@@ -59,7 +59,7 @@ func (r *rig[Req, Rsp]) refused(p *probe[Req, Rsp], cause error) error {
 	case cause != nil && !errors.Is(p.err, cause):
 		return fmt.Errorf("the error does not match %q: %w", cause, p.err)
 	case !errors.Is(cause, layer.ErrClosed) && errors.Is(p.err, layer.ErrClosed):
-		return fmt.Errorf("the service is not closed, and the call is refused for good: %w", p.err)
+		return fmt.Errorf("the service is not closed, and the call returns ErrClosed: %w", p.err)
 	case p.served() > 0:
 		return errors.New("refused, but the inner service has served it")
 	}
@@ -92,9 +92,9 @@ func (r *rig[Req, Rsp]) untouched(p *probe[Req, Rsp]) error {
 	return nil
 }
 
-// saturationRefuses is invariant 6: where there is no capacity, a call is
-// refused at once and says where. A queue is full when it holds what it has
-// declared; it fails what has waited for longer than it has declared.
+// saturationRefuses is invariant 6: without capacity a call is rejected at once
+// with the name of the layer. A queue holds as many as declared, for as long as
+// declared.
 func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	free, err := r.saturate()
@@ -130,9 +130,9 @@ func saturationRefuses[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// failsFast is the part of invariant 6 for a queue with a maximum wait: it
-// keeps to it exactly, also for who never gets to its head, says so, and works
-// again afterwards.
+// failsFast is the part of invariant 6 for a queue with a maximum wait: the
+// wait is exact, also for a call that never becomes the head, and the queue
+// works again afterwards.
 func failsFast[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
 	r.far.Deny()
@@ -157,7 +157,7 @@ func failsFast[Req, Rsp any](e env[Req, Rsp]) error {
 	settle()
 	for i, p := range line {
 		if !p.returned() {
-			return fmt.Errorf("the queue goes on waiting after %v (number %d in line)", r.maxWait, i+1)
+			return fmt.Errorf("the queue still waits after %v (number %d)", r.maxWait, i+1)
 		}
 		if err := r.refusedFast(p); err != nil {
 			return err

@@ -12,10 +12,9 @@ import (
 // errAgain is an error that any classifier takes for one to try again after.
 var errAgain = fmt.Errorf("the inner service fails once more: %w", layer.ErrAttemptTimeout)
 
-// triesEnd is invariant 16: of the tries of a request there are no more than
-// declared and none once ctx is done, and when one of them is what the caller
-// gets, the others are over: cancelled if they still go on, their bodies
-// closed.
+// triesEnd is invariant 16: a request has at most as many attempts as declared,
+// and none after ctx has ended. When one attempt is returned, the others are
+// canceled and their bodies closed.
 func triesEnd[Req, Rsp any](e env[Req, Rsp]) error {
 	for _, part := range []struct {
 		when string
@@ -71,8 +70,8 @@ func triesFail[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// triesFailThenRefused lets the first try fail, and refuses those after it. The
-// request was sent: that it is refused is no more true of it (see
+// triesFailThenRefused fails the first attempt and rejects the others. The
+// result must not be a rejection, because the request was sent (see
 // layer.ErrRetryRejected).
 func triesFailThenRefused[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.queue > 0 && e.maxWait == 0 {
@@ -123,8 +122,8 @@ func triesLeftBetween[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// triesGiveUp answers each try with a response that is sent again for, and
-// then all but the first: what is handed on is whole, and the rest is closed.
+// triesGiveUp answers each attempt, or each but the first, with a retryable
+// response. The returned one is complete, and the others are closed.
 func triesGiveUp[Req, Rsp any](e env[Req, Rsp]) error {
 	if e.again == nil {
 		return nil
@@ -142,8 +141,8 @@ func triesGiveUp[Req, Rsp any](e env[Req, Rsp]) error {
 	return nil
 }
 
-// oneLeft looks at the tries of a call that has returned a response: it reads
-// to its end, and all other tries are over.
+// oneLeft checks the attempts of a call that returned a response: it can be
+// read to its end, and all other attempts have ended.
 func (r *rig[Req, Rsp]) oneLeft(p *probe[Req, Rsp]) error {
 	if err := p.well(false); err != nil {
 		return err
@@ -154,7 +153,7 @@ func (r *rig[Req, Rsp]) oneLeft(p *probe[Req, Rsp]) error {
 	open := 0
 	for i, try := range p.tries() {
 		if !try.returned {
-			return fmt.Errorf("try %d goes on, though the caller has got the response of another one", i+1)
+			return fmt.Errorf("attempt %d continues, though the caller has the response of another one", i+1)
 		}
 		if try.body != nil && !try.body.closed() {
 			open++
@@ -185,8 +184,7 @@ func triesHang[Req, Rsp any](e env[Req, Rsp]) error {
 	return r.oneLeft(p)
 }
 
-// triesMeet lets all tries answer at the same time, as many as there are by
-// then.
+// triesMeet answers all current attempts at the same time.
 func triesMeet[Req, Rsp any](e env[Req, Rsp]) error {
 	for range 20 {
 		r := e.rig()

@@ -9,27 +9,25 @@ import (
 	"time"
 )
 
-// Run runs the invariants of the contract, those that the package comment
-// lists, against the service or layer that s describes. Each is a sub-test
-// with its number in the name, in a testing/synctest bubble of its own. An
-// invariant that cannot hold or fail for what s declares is skipped, with the
-// reason.
+// Run runs the invariants of the package documentation against s. Each is a
+// sub-test with its number in the name, in its own testing/synctest bubble. An
+// invariant that does not apply to s is skipped, with the reason.
 //
-// A subject that leaves goroutines blocked for good ends the test program with
-// the bubble's panic, after the failure was reported. One that never comes to
-// rest ends it with a panic that says so, two minutes after a check has begun,
-// and 10 ms more for each request that Limit and Queue hold: a goroutine that
-// spins, or that blocks on what does not block durably in a bubble, such as a
-// mutex held during a call, I/O, or a channel that was made outside.
+// A subject that leaves goroutines blocked ends the test program with the
+// bubble's panic, after the failure was reported. One that never comes to rest
+// ends it with a panic after two minutes, and 10 ms more for each request that
+// Limit and Queue hold: a goroutine that spins, or that blocks on something
+// that is not durable in a bubble, such as a mutex, I/O, or a channel made
+// outside.
 func Run(t *testing.T, s Spec) {
 	t.Helper()
 	if s == nil {
-		t.Fatal("there is no spec")
+		t.Fatal("the spec is nil")
 	}
 	s.conform(t)
 }
 
-// check is one invariant. Its function returns what is wrong.
+// check is one invariant. Its function returns the violation.
 type check[Req, Rsp any] struct {
 	number int
 	phrase string
@@ -45,22 +43,22 @@ func checks[Req, Rsp any]() []check[Req, Rsp] {
 		{0, "Ready looks at capacity before ctx", readyPolls[Req, Rsp], nil},
 		{1, "safe for a thousand goroutines", storm[Req, Rsp], nil},
 		{2, "Ready reserves nothing", readyReserves[Req, Rsp], nil},
-		{3, "capacity wakes everybody in Ready", readyWakes[Req, Rsp], unfilled},
+		{3, "capacity wakes every waiting Ready", readyWakes[Req, Rsp], unfilled},
 		{4, "a done ctx ends the wait with its cause", doneReturns[Req, Rsp], unfilled},
 		{5, "a done ctx reaches nothing", doneRefused[Req, Rsp], nil},
-		{6, "saturation refuses without waiting", saturationRefuses[Req, Rsp], unfilled},
-		{7, "a refusal leaves the request untouched", refusalUntouched[Req, Rsp], nil},
+		{6, "saturation rejects without waiting", saturationRefuses[Req, Rsp], unfilled},
+		{7, "a rejection leaves the request untouched", refusalUntouched[Req, Rsp], nil},
 		{8, "never more in flight than the limit", peakWithinLimit[Req, Rsp], opaque},
 		{9, "all capacity comes back", conserved[Req, Rsp], nil},
 		{10, "first in, first out", fifo[Req, Rsp], unqueued},
-		{11, "who stops waiting takes nobody's turn", leaverHarmless[Req, Rsp], unfilled},
+		{11, "a canceled waiter takes no other turn", leaverHarmless[Req, Rsp], unfilled},
 		{12, "wake-ups are bounded", wakesBounded[Req, Rsp], opaque},
-		{13, "closed is for good", closedSticky[Req, Rsp], unclosed},
+		{13, "closed is final", closedSticky[Req, Rsp], unclosed},
 		{14, "a response ends exactly once", endsOnce[Req, Rsp], nil},
 		{15, "the inner ctx lives until the body is closed", ctxOutlives[Req, Rsp], opaqueOrBare},
-		{16, "of several tries one counts, and ends the others", triesEnd[Req, Rsp], once},
+		{16, "of several attempts one counts, and ends the others", triesEnd[Req, Rsp], once},
 		{17, "errors and panics pass", errorsPass[Req, Rsp], opaque},
-		{18, "the inner deadline is no later than the outer", deadlineKept[Req, Rsp], opaque},
+		{18, "the inner deadline is at most the outer", deadlineKept[Req, Rsp], opaque},
 		{19, "Ready is forwarded and transparent costs nothing", forwards[Req, Rsp], opaque},
 		{20, "making it does nothing", makingInert[Req, Rsp], nil},
 	}
@@ -68,7 +66,7 @@ func checks[Req, Rsp any]() []check[Req, Rsp] {
 
 func opaque(d declared) string {
 	if !d.layer {
-		return "there is no inner service to look at"
+		return "a service has no inner service"
 	}
 	return ""
 }
@@ -155,7 +153,7 @@ func (c check[Req, Rsp]) verify(s *subject[Req, Rsp]) error {
 	if left := s.leftSince(before); err == nil {
 		err = left
 	}
-	// What is left behind may be waiting for its time only; without this it
+	// Remaining goroutines may wait for time only; without this sleep they
 	// would end the program.
 	time.Sleep(2 * time.Minute)
 	return err

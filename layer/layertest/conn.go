@@ -15,8 +15,7 @@ type conn struct {
 	local, remote net.Addr
 }
 
-// newConns returns the end of the one who dials and that of the one who
-// listens.
+// newConns returns the two ends of a connection.
 func newConns(network string, local, remote net.Addr) (near, far *conn) {
 	there, back := newStream(), newStream()
 	return &conn{network, back, there, local, remote}, &conn{network, there, back, remote, local}
@@ -39,8 +38,8 @@ func (c *conn) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends both directions. What was written before can still be read at
-// the other end.
+// Close ends both directions. Bytes written before can still be read at the
+// other end.
 func (c *conn) Close() error {
 	if !c.in.stopReading() {
 		return c.fail("close", net.ErrClosed)

@@ -11,8 +11,8 @@ import (
 
 const backlog = 128 // as the kernel's: connections made and not yet accepted
 
-// listener hands connections from those who dial to those who accept. Its
-// channels belong to the bubble in which Listen was called.
+// listener passes connections from Dial to Accept. Its channels belong to the
+// bubble in which Listen was called.
 type listener struct {
 	on      *Network
 	network string
@@ -69,8 +69,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close breaks off what is in the backlog, as the kernel does: nobody will
-// ever accept it.
+// Close closes the connections in the backlog, as the kernel does.
 func (l *listener) Close() error {
 	err := l.fail("close")
 	l.once.Do(func() {

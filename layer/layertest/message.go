@@ -98,8 +98,8 @@ func mistaken[T any](got T, made func(int) T, i int) string {
 	return ""
 }
 
-// isAnother reports whether got is not what was wanted, where that says which
-// message it is: the factory makes the same again, and another one next.
+// isAnother reports whether got differs from want, if the messages can be
+// distinguished: the factory makes again equal to want, and next different.
 func isAnother(got, want, again, next any) bool {
 	return reflect.DeepEqual(want, again) && !reflect.DeepEqual(want, next) && !reflect.DeepEqual(got, want)
 }

@@ -12,13 +12,13 @@ import (
 // Unlimited, given to [Mock.Allow], lets every call in.
 const Unlimited = math.MaxInt
 
-// Mock is a [layer.Service] whose capacity is what the test says it is. It
-// begins with none: each admission is given by Allow and used up by one Call.
-// A Call that finds none is refused at once; a Mock never waits.
+// Mock is a [layer.Service] with a capacity that the test sets. It begins
+// without any. Allow adds admissions, and each Call uses one. A Call without an
+// admission is rejected at once; a Mock never waits.
 //
-// An admitted request is answered by the function given to Serve or, where
-// there is none, by whoever takes it with Next. Use a Mock from any number of
-// goroutines, inside a testing/synctest bubble or outside of one.
+// The function given to Serve answers admitted requests. Without one, the
+// caller of Next does. Use a Mock from any number of goroutines, inside a
+// testing/synctest bubble or outside of one.
 type Mock[Req, Rsp any] struct {
 	mu       sync.Mutex
 	allowed  int
@@ -29,8 +29,8 @@ type Mock[Req, Rsp any] struct {
 
 	calls, readies, inFlight, peak int
 
-	// Each is made by the first who waits for it and closed by what he waits
-	// for. One made earlier, outside a bubble, would not block durably in it.
+	// Each is made by its first waiter. A channel made outside a bubble would
+	// not block durably in it.
 	changed chan struct{} // capacity came, or the end
 	arrived chan struct{} // a request was admitted
 }
@@ -38,8 +38,8 @@ type Mock[Req, Rsp any] struct {
 // NewMock returns a Mock without any capacity.
 func NewMock[Req, Rsp any]() *Mock[Req, Rsp] { return &Mock[Req, Rsp]{} }
 
-// Allow adds n admissions and wakes everybody who waits in Ready. [Unlimited]
-// is without end. It does nothing for n below 1.
+// Allow adds n admissions and wakes every waiting Ready. [Unlimited] never
+// ends. It does nothing for n below 1.
 func (m *Mock[Req, Rsp]) Allow(n int) {
 	if n < 1 {
 		return
@@ -125,7 +125,7 @@ func (m *Mock[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 }
 
-// admit decides on one call, and says who answers it.
+// admit decides on one call, and returns the function that answers it.
 func (m *Mock[Req, Rsp]) admit(ctx context.Context, req Req) (func(context.Context, Req) (Rsp, error), *PendingCall[Req, Rsp], error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,12 +27,12 @@ type Network struct {
 const firstPort = 49152 // of those that are given out by themselves
 
 // Listen announces address, "10.0.0.1:80" for example, on a network named
-// "tcp", "tcp4" or "tcp6". Port 0 picks a free one; an empty or unspecified
-// host is reached under every address that nobody else listens on. The error
-// is a *net.OpError, which matches syscall.EADDRINUSE where that is why.
+// "tcp", "tcp4" or "tcp6". Port 0 picks a free one. A listener with an empty or
+// unspecified host has every address without another listener. The error is a
+// *net.OpError, which matches syscall.EADDRINUSE if the address is in use.
 //
-// The caller closes the listener. That also breaks off the connections that
-// were not accepted; those that were go on.
+// The caller closes the listener. That also closes the connections that were
+// not accepted.
 func (n *Network) Listen(network, address string) (net.Listener, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -55,11 +55,11 @@ func (n *Network) Listen(network, address string) (net.Listener, error) {
 	return l, nil
 }
 
-// DialContext connects to a listener; it has the form that http.Transport and
-// gRPC ask for. It waits, until ctx is done, only while the listener has more
-// connections to accept than its backlog of 128. The error is a *net.OpError:
-// it matches syscall.ECONNREFUSED where nobody listens, a *net.DNSError where
-// the host is neither an IP address nor "localhost", and the cause of ctx.
+// DialContext connects to a listener, in the form that http.Transport and gRPC
+// use. It waits, until ctx ends, only while the backlog of 128 connections is
+// full. The error is a *net.OpError: it matches syscall.ECONNREFUSED without a
+// listener, a *net.DNSError if the host is neither an IP address nor
+// "localhost", and the cause of ctx.
 func (n *Network) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	ap, err := parseAddress(network, address)
 	if err != nil {
@@ -80,7 +80,7 @@ func (n *Network) DialContext(ctx context.Context, network, address string) (net
 	return near, nil
 }
 
-// reach returns who listens on ap, and the address that the caller gets.
+// reach returns the listener on ap, and the address of the client.
 func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -93,7 +93,7 @@ func (n *Network) reach(ap netip.AddrPort) (*listener, netip.AddrPort) {
 	return nil, netip.AddrPort{}
 }
 
-// free returns an address of host that nobody has. The caller holds mu.
+// free returns an unused address of host. The caller holds mu.
 func (n *Network) free(host netip.Addr) netip.AddrPort {
 	for {
 		n.lastPort = max(n.lastPort+1, firstPort)

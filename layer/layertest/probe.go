@@ -23,7 +23,7 @@ type plan struct {
 	before func()        // called just before the inner service answers; may be nil
 	again  bool          // the response is one to send the request again for, where there are such
 
-	each func(try int) plan // instead of all that for the inner service, where its tries differ; from 1
+	each func(try int) plan // replaces the rest, with a plan for each attempt, from 1
 }
 
 // tried is one try of a call at the inner service.
@@ -54,7 +54,7 @@ type probe[Req, Rsp any] struct {
 	got  Req
 	body *responseBody
 	gave Rsp
-	lies error // how what it was given differs from what was sent, the first time that it did
+	lies error // the first difference between the request sent and received
 
 	done     chan struct{} // closed when the caller is through
 	rsp      Rsp
@@ -158,7 +158,7 @@ func (p *probe[Req, Rsp]) served() int {
 	return p.seen
 }
 
-// tries returns what became of each time that the inner service was asked.
+// tries returns the outcomes of the calls of the inner service.
 func (p *probe[Req, Rsp]) tries() []tried {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -209,8 +209,8 @@ func (p *probe[Req, Rsp]) asAnswered() error {
 	return nil
 }
 
-// asSent returns an error unless the inner service was given what was sent, as
-// far as it has looked.
+// asSent returns an error unless the inner service received the request as it
+// was sent.
 func (p *probe[Req, Rsp]) asSent() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -218,7 +218,7 @@ func (p *probe[Req, Rsp]) asSent() error {
 }
 
 // inspect reads a request as the inner service does, and compares it with the
-// one that was sent. What is being cancelled may break on the way.
+// one that was sent. A canceled request may be incomplete.
 func (p *probe[Req, Rsp]) inspect(ctx context.Context, req Req) {
 	if p.of.rewrites {
 		return

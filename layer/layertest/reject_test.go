@@ -43,20 +43,20 @@ func wrongs() []wrong {
 		{1, "sends an empty body", sends(func(req *Request) { req.Body = http.NoBody }), "its body reads as \"\", want \"request 1\""},
 		{1, "answers for another", answers(func(rsp *Response) { rsp.ID = 1 }), "is not its own: its ID is another"},
 		{1, "answers without a header", answers(func(rsp *Response) { rsp.Header = nil }), "is not its own: its Header is another"},
-		{1, "refuses now and then", limiting("").unlimited(), "refused, though there is no limit"},
+		{1, "refuses now and then", limiting("").unlimited(), "refused, though without a limit"},
 
-		{2, "takes the slot", limiting(reservesInReady), "Ready of a service that nobody calls"},
-		{2, "probes by a call", asking(probing), "Ready of a service that nobody calls"},
+		{2, "takes the slot", limiting(reservesInReady), "Ready of an unused service"},
+		{2, "probes by a call", asking(probing), "Ready of an unused service"},
 		{2, "probes by a call that must fail", asking(pretending), "Ready made 1000 calls"},
-		{2, "takes the only place", oneOf.with(gateReserves), "Ready of a service that nobody calls"},
+		{2, "takes the only place", oneOf.with(gateReserves), "Ready of an unused service"},
 
-		{3, "wakes one", limiting(wakesOne), "99 of 100 who wait in Ready sleep on"},
+		{3, "wakes one", limiting(wakesOne), "99 of 100 waiting Readys do not return"},
 		{3, "looks at its own limit", limiting(looksAtOwnOnly), "waiting for the inner service: Ready returned before"},
 		{3, "is always ready", asking(func(service, context.Context) error { return nil }), "before there was capacity"},
-		{3, "wakes nobody after an error", limiting(sleepsOnError), "a call in flight fails: 100 of 100 who wait"},
-		{3, "wakes nobody after a panic", limiting(sleepsOnPanic), "a call in flight panics: 100 of 100 who wait"},
-		{3, "wakes nobody after a broken body", limiting(sleepsOnBreak), "a body that breaks: 100 of 100 who wait"},
-		{3, "wakes nobody", oneOf.with(gateSleeps), "100 of 100 who wait in Ready sleep on"},
+		{3, "wakes nobody after an error", limiting(sleepsOnError), "a call in flight fails: 100 of 100 waiting"},
+		{3, "wakes nobody after a panic", limiting(sleepsOnPanic), "a call in flight panics: 100 of 100 waiting"},
+		{3, "wakes nobody after a broken body", limiting(sleepsOnBreak), "a body that breaks: 100 of 100 waiting"},
+		{3, "wakes nobody", oneOf.with(gateSleeps), "100 of 100 waiting Readys do not return"},
 
 		{4, "does not look at ctx", deaf(), "Ready does not return when ctx is cancelled"},
 		{4, "polls", asking(sleepy), "Ready does not return when ctx is cancelled"},
@@ -82,9 +82,9 @@ func wrongs() []wrong {
 		{6, "does not say where", limiting(untypedRefusal), "which layer it comes from"},
 		{6, "holds one less", queueing(holdsOneLess), "call 16 was not taken"},
 		{6, "holds one more", queueing(holdsOneMore), "a call waits where nothing is left"},
-		{6, "never gives up", queueing(neverGivesUp), "goes on waiting after 3s"},
+		{6, "never gives up", queueing(neverGivesUp), "still waits after 3s"},
 		{6, "gives up early", queueing(givesUpEarly), "gave up after"},
-		{6, "counts from the head on", queueing(waitsAsHead), "goes on waiting after 3s (number 2 in line)"},
+		{6, "counts from the head on", queueing(waitsAsHead), "still waits after 3s (number 2)"},
 		{6, "serves what it has given up", abandoning(), "the call was refused, and the inner service has served it later"},
 		{6, "hides the wait", queueing(hidesWait), "does not say that the call has waited for 3s"},
 
@@ -93,7 +93,7 @@ func wrongs() []wrong {
 		{7, "changes a header", limiting(changesHeader), "but its Header was changed"},
 		{7, "buffers first", calling(buffering), "ctx done: the request was refused, but its body was read"},
 		{7, "reads the body later", calling(readsLater), "a while later: the request was refused, but its body was read"},
-		{7, "refuses for good", calling(refusesForGood), "the service is not closed, and the call is refused for good"},
+		{7, "refuses for good", calling(refusesForGood), "the service is not closed, and the call returns ErrClosed"},
 		{7, "wraps the body", calling(wrapping), "but its body was replaced"},
 
 		{8, "admits one more", limiting(admitsOneMore), "5 in flight, the limit is 4"},
@@ -111,7 +111,7 @@ func wrongs() []wrong {
 		{9, "loses a place for each caller who has gone", oneOf.with(gateLeaks), "is not ready"},
 
 		{10, "last in, first out", queueing(lastInFirstOut), "were not served in their turn"},
-		{10, "newcomers first", queueing(newcomersFirst), "a newcomer is served before those"},
+		{10, "newcomers first", queueing(newcomersFirst), "a new call is served before the waiting"},
 
 		{11, "a head that leaves tells nobody", queueing(headLosesBaton), "the first three are served 0, 0 and 0 times"},
 		{11, "keeps the places of those who leave", queueing(keepsPlaces), "left the queue from inside: with limit 0, queue 16, call 3"},
@@ -148,7 +148,7 @@ func wrongs() []wrong {
 		{16, "closes what it returns", resends(3, resendsClosed), "the response reads as"},
 		{16, "sends what is left of the body", resends(3, resendsRead), "another request, in try 2: its body reads as \"\""},
 		{16, "calls what was sent untouched", resends(3, resendsRefused), "failing once, then refused: the inner service fails"},
-		{16, "lets the loser go on", hedges(hedgesOn), "try 1 goes on"},
+		{16, "lets the loser go on", hedges(hedgesOn), "attempt 1 continues"},
 		{16, "does not close the loser", hedges(hedgesUnclosed), "2 response bodies are open"},
 		{16, "cancels the winner", hedges(hedgesWinner), "the response reads as"},
 		{16, "waits for the loser", hedges(hedgesForFirst), "another try has answered, and the call does not return"},
@@ -158,7 +158,7 @@ func wrongs() []wrong {
 		{17, "drops the type", calling(halfChain), "does not pass errors.As"},
 		{17, "calls everything a refusal", calling(refusesLate), "the call is refused"},
 		{17, "makes an error of a panic", calling(recovers), "its caller sees the panic <nil>"},
-		{17, "calls in a goroutine", calling(ownGoroutine), "the caller's goes on"},
+		{17, "calls in a goroutine", calling(ownGoroutine), "the caller's does not"},
 		{17, "leaks on panic", limiting(leaksOnPanic), "the panic <nil> and the error right: not ready"},
 
 		{18, "has no deadline", calling(detaches), "sees no deadline"},
@@ -175,7 +175,7 @@ func wrongs() []wrong {
 		{20, "starts a goroutine", Layer{Layer: busy}, "100 goroutines are left behind"},
 		{20, "outlives its ctx", Layer{New: immortal}, "100 goroutines are left behind"},
 		{20, "calls", eager(func(s service) { s.Call(context.Background(), &Request{}) }), "before there is a request"},
-		{20, "asks", eager(func(s service) { s.Ready(context.Background()) }), "before anybody wants to know"},
+		{20, "asks", eager(func(s service) { s.Ready(context.Background()) }), "called without a request"},
 	}
 }
 

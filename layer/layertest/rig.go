@@ -15,7 +15,7 @@ import (
 var (
 	errOver   = errors.New("the check is over")
 	errCancel = errors.New("the caller changed its mind")
-	errWaits  = errors.New("it goes on waiting")
+	errWaits  = errors.New("it still waits")
 	errLost   = errors.New("the inner service was called with a context that does not come from the caller's")
 )
 
@@ -39,8 +39,8 @@ type env[Req, Rsp any] struct {
 	away *away
 }
 
-// away are the calls that were turned away in a check: what is done to one of
-// them may be done only later, when there is capacity.
+// away are the rejected calls of a check. A layer may touch one of them only
+// later, when there is capacity.
 type away struct {
 	mu    sync.Mutex
 	again []func() error
@@ -63,8 +63,7 @@ func (e env[Req, Rsp]) turnedAway(look func() error, inner *far[Req, Rsp]) {
 	}
 }
 
-// stayAway lets capacity and time come, and looks again at all who were turned
-// away.
+// stayAway adds capacity, lets time pass, and checks all rejected calls again.
 func (a *away) stayAway() error {
 	if len(a.again) == 0 {
 		return nil
@@ -82,8 +81,7 @@ func (a *away) stayAway() error {
 	return nil
 }
 
-// unusable ends the check with what is wrong with its spec, and shows only when
-// that is used.
+// unusable ends the check with an error in its spec.
 func (e env[Req, Rsp]) unusable(why string) {
 	e.away.fault = errors.New(why)
 	panic(e.away.fault)
@@ -116,7 +114,7 @@ func (e env[Req, Rsp]) rig() *rig[Req, Rsp] {
 	return r
 }
 
-// close ends the service for good.
+// close closes the service.
 func (r *rig[Req, Rsp]) close() {
 	if r.layer {
 		r.far.Close()
@@ -125,8 +123,8 @@ func (r *rig[Req, Rsp]) close() {
 	}
 }
 
-// saturate takes all the capacity there is. What free gives back must be
-// enough for everybody who waits in Ready.
+// saturate takes all capacity. free returns enough of it for every waiting
+// Ready.
 func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	switch {
 	case !r.layer:
@@ -143,8 +141,8 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 		return nil, err
 	}
 	return func() {
-		// A queue may take its readiness from the place in it or from what is
-		// behind it. Everything is freed, so that both are there.
+		// A queue may derive its readiness from its own room or from the layer
+		// below. Everything is freed, so that both are ready.
 		last := len(held)
 		if r.queue == 0 {
 			last = 1
@@ -156,8 +154,8 @@ func (r *rig[Req, Rsp]) saturate() (free func(), err error) {
 	}, nil
 }
 
-// deny leaves the inner service without capacity. What works in the background
-// may keep a picture of who is ready; refusals correct it.
+// deny removes all capacity of the inner service. A layer that caches readiness
+// learns it from rejections.
 func (r *rig[Req, Rsp]) deny() error {
 	r.far.Deny()
 	if !r.background {

@@ -32,9 +32,9 @@ type LayerOf[Req, Rsp any] struct {
 	// Layer is the layer under test.
 	Layer layer.Layer[Req, Rsp]
 
-	// New is given in place of Layer by what needs a context: a balancer over
-	// endpoints which are all next, for example. What it starts ends with ctx.
-	// It may learn from refusals that next is no longer ready.
+	// New is used instead of Layer if the layer needs a context, such as a
+	// balancer over endpoints which are all next. Its work ends with ctx. It
+	// may learn from rejections that next is not ready.
 	New func(ctx context.Context, next layer.Service[Req, Rsp]) layer.Service[Req, Rsp]
 
 	// Request and Response make the i-th message, the same one each time. A
@@ -50,13 +50,11 @@ type LayerOf[Req, Rsp any] struct {
 	Queue   int           // how many requests wait in it; 0 if it refuses instead
 	MaxWait time.Duration // the longest that one waits in Queue; 0 if only ctx ends the wait
 
-	// Tries is how often it sends a request at the most: again, because that
-	// failed or was refused, or twice, because it is slow. 0 or 1 is once. It
-	// takes its time before it gives up, and returns the last refusal then.
+	// MaxAttempts is the most attempts of a request. 0 or 1 is one. The layer
+	// may pause between them, and returns the last rejection.
 	MaxAttempts int
 
-	// Pause is the longest time from one try to the next, where Tries says that
-	// there may be one: a second by default.
+	// Pause is the longest time between two attempts: a second by default.
 	Pause time.Duration
 
 	// Again makes rsp one for which the layer sends the request again. nil says
@@ -79,9 +77,8 @@ type LayerOf[Req, Rsp any] struct {
 	// it does so once for each.
 	Ended func() int
 
-	// Outlives says that the layer goes on when its inner service is closed, as
-	// a balancer does, which may be given another one: it is not ready then,
-	// and not closed.
+	// OutlivesInner declares that the layer is not ready, but not closed, when
+	// its inner service is closed, as a balancer, which may get another one.
 	OutlivesInner bool
 
 	// Transparent says that requests, contexts, responses and errors go
@@ -117,7 +114,7 @@ type ServiceOf[Req, Rsp any] struct {
 	// Served returns how many requests svc has let in. It may be nil.
 	Served func(svc layer.Service[Req, Rsp]) int
 
-	// Close ends svc for good. It is nil for a service that does not end.
+	// Close closes svc. It is nil for a service that never closes.
 	Close func(svc layer.Service[Req, Rsp])
 }
 
@@ -182,7 +179,7 @@ func (s ServiceOf[Req, Rsp]) subject() (*subject[Req, Rsp], error) {
 // mostHeld is how many requests the checks can hold in flight and in line.
 const mostHeld = 100_000
 
-// bounds returns what is wrong with the numbers of the spec.
+// bounds returns the first invalid number of the spec.
 func (s LayerOf[Req, Rsp]) bounds() error {
 	for name, n := range map[string]int64{
 		"Limit": int64(s.Limit), "Queue": int64(s.Queue), "MaxWait": int64(s.MaxWait),

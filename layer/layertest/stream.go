@@ -17,14 +17,13 @@ const window = 64 << 10
 
 var errHalfClosed = os.NewSyscallError("write", syscall.EPIPE)
 
-// stream is one direction of a connection. Its mutex is never held while
-// somebody waits: all waiting is done in the Cond, which a synctest bubble
-// knows to be durable.
+// stream is one direction of a connection. All waiting is done in the Cond, and
+// not with the mutex, because a synctest bubble knows the Cond to be durable.
 type stream struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 	data    bytes.Buffer
-	busy    bool // somebody is in write, whose bytes stay together
+	busy    bool // a write is running, because the bytes of one stay together
 	broken  bool
 
 	reader, writer end
@@ -32,9 +31,9 @@ type stream struct {
 
 // end is what one side of a stream has said.
 type end struct {
-	stopped  error // why this side goes on no more
+	stopped  error // the reason for the end of this side
 	deadline time.Time
-	timer    *time.Timer // wakes those who wait, to look at the deadline
+	timer    *time.Timer // wakes the waiters at the deadline
 }
 
 func (e *end) late() bool {
@@ -120,7 +119,7 @@ func (s *stream) unwritable() error {
 	return nil
 }
 
-// stopReading drops what was not read. It reports whether it was the first to.
+// stopReading drops the unread bytes. It reports whether it was the first call.
 func (s *stream) stopReading() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +132,7 @@ func (s *stream) stopReading() bool {
 	return true
 }
 
-// stopWriting leaves what was written to be read. It reports false when the
+// stopWriting leaves the written bytes to be read. It reports false if the
 // whole connection was closed before.
 func (s *stream) stopWriting(why error) bool {
 	s.mu.Lock()
@@ -178,7 +177,7 @@ func (s *stream) setDeadline(e *end, t time.Time) bool {
 	return true
 }
 
-// look makes everybody who waits look again.
+// look wakes all waiters.
 func (s *stream) look() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
