@@ -12,9 +12,9 @@ import (
 	"github.com/gotower/gotower/internal/panics"
 )
 
-// A wire is dialled here, TLS included, and handed to net/http by the context
-// of NewClientConn. So net/http sees cleartext, and one transport does for
-// every protocol.
+// The Endpoint dials a wire, TLS included, and passes it to net/http in the
+// context of NewClientConn. net/http then uses cleartext, and one transport
+// serves every protocol.
 type wireKey struct{}
 
 func newTransport(p protocol) *http.Transport {
@@ -26,17 +26,17 @@ func newTransport(p protocol) *http.Transport {
 			}
 			return w, nil
 		},
-		// Bodies go through as they are.
+		// do not change bodies
 		DisableCompression: true,
-		// As in http.DefaultTransport: then the body is sent unasked.
+		// As in http.DefaultTransport: the body is sent after that time.
 		ExpectContinueTimeout: time.Second,
 		Protocols:             new(http.Protocols),
 	}
 	if p == http2 {
 		t.Protocols.SetUnencryptedHTTP2(true)
 		t.HTTP2 = &http.HTTP2Config{
-			// What one reader who does not read can make us hold. net/http
-			// would hold 4 MiB.
+			// Limits the memory for a slow reader. The default of net/http is 4
+			// MiB.
 			MaxReceiveBufferPerStream: 128 << 10,
 		}
 	} else {
@@ -45,8 +45,7 @@ func newTransport(p protocol) *http.Transport {
 	return t
 }
 
-// connect makes a connection. The error of one that cannot be made is a
-// *peerError.
+// connect makes a connection. A failure is a *peerError.
 func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (*http.ClientConn, *wire, error) {
 	conn, err := e.dial(ctx, p)
 	if err != nil {
@@ -61,9 +60,9 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 		w.frames = newFrames(e.wake.Wake)
 	} else {
 		w.rest.came = make(chan struct{}, 1)
-		w.rest.state.Store(restQuiet) // the server was asked nothing
+		w.rest.state.Store(restQuiet) // no request was sent
 	}
-	// The address is for net/http's own diallers.
+	// net/http needs an address, but does not dial.
 	cc, err := t.NewClientConn(context.WithValue(ctx, wireKey{}, w), "http", "endpoint:80")
 	if err != nil {
 		_ = w.Close()
@@ -72,8 +71,8 @@ func (e *Endpoint) connect(ctx context.Context, t *http.Transport, p protocol) (
 	return cc, w, nil
 }
 
-// dial makes the connection, TLS included. A panic of a callback becomes its error,
-// because connect runs on a goroutine of the Endpoint.
+// dial makes the connection, TLS included. It returns a panic of a callback as
+// an error, because connect runs on a goroutine of the Endpoint.
 func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, err error) {
 	defer panics.Recover(&err)
 	conn, err = e.opts.dial(ctx, "tcp", e.addr)
@@ -90,8 +89,8 @@ func (e *Endpoint) dial(ctx context.Context, p protocol) (conn net.Conn, err err
 
 var errNoConn = errors.New("the dial function returned neither a connection nor an error")
 
-// secure is the handshake of TLS. Where either protocol would do, it says which
-// one does not.
+// secure does the TLS handshake. With a choice of protocols its error names the
+// missing one.
 func (e *Endpoint) secure(ctx context.Context, conn net.Conn, p protocol) (net.Conn, error) {
 	conn, err := handshake(ctx, conn, e.opts.tls, p)
 	switch {
@@ -122,13 +121,12 @@ func handshake(ctx context.Context, conn net.Conn, cfg *tls.Config, p protocol) 
 	return secure, nil
 }
 
-// errNotPicked is a handshake that succeeded, without the protocol.
+// errNotPicked reports a handshake without the required protocol.
 var errNotPicked = errors.New("tls")
 
-// withoutProtocol reports whether a handshake has shown that the server is there
-// and does not speak what was offered. Its alert is of a type that crypto/tls
-// does not export, so it is known by its text. Were that to change, the address
-// would count as one that cannot be reached; a test would tell.
+// withoutProtocol reports whether the server answered the handshake, but does
+// not support the offered protocol. It compares the text of the alert, because
+// crypto/tls does not export its type. A test checks the text.
 func withoutProtocol(err error) bool {
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "remote error" {
 		return op.Err.Error() == "tls: no application protocol"

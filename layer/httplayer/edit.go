@@ -143,7 +143,7 @@ func replyText(rsp *http.Response, text string) {
 // TeeRequest copies the request with its headers, trailers and Host, without
 // the headers Expect and Connection: close. CONNECT and upgrade requests are
 // not copied. The copied body is that of req; if a retry switches to another
-// body from GetBody, there is no copy.
+// body from GetBody, the request is not copied.
 func (Editor) TeeRequest(req *http.Request, limit int64, whole func(copied *http.Request, ok bool)) *http.Request {
 	empty := req.Body == nil || req.Body == http.NoBody
 	if isTunnel(req) || !empty && (limit <= 0 || req.ContentLength > limit) {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// form is how the target of a request is written in HTTP/1, and what kind of
-// connection it takes.
+// form is the HTTP/1 form of a request target, and the kind of connection that
+// it needs.
 type form uint8
 
 const (
@@ -18,8 +18,8 @@ const (
 	dedicated         // HTTP/1.0, or without a Host: a connection for one request
 )
 
-// formOf returns the form that req came in. A request of our own has origin
-// form.
+// formOf returns the form in which req was received. A request that this
+// process makes has origin form.
 func formOf(req *http.Request) form {
 	switch {
 	case isHTTP10(req), req.RequestURI != "" && (Accessor{}).Authority(req) == "":
@@ -33,14 +33,14 @@ func formOf(req *http.Request) form {
 // cameAbsolute reports whether req was received in absolute form.
 func cameAbsolute(req *http.Request) bool { return req.ProtoMajor == 1 && cameAsURL(req) }
 
-// cameAsURL reports whether the target of a request that a server received is
-// no path.
+// cameAsURL reports whether a request was received with a target other than a
+// path.
 func cameAsURL(req *http.Request) bool {
 	uri := req.RequestURI
 	return uri != "" && uri[0] != '/' && uri != "*" && req.Method != http.MethodConnect
 }
 
-// absoluteTarget is the target of r in absolute form.
+// absoluteTarget returns the target of r in absolute form.
 func absoluteTarget(r *http.Request) string {
 	var a Accessor
 	target := a.Scheme(r) + "://" + a.Authority(r) + a.Path(r)
@@ -50,7 +50,7 @@ func absoluteTarget(r *http.Request) string {
 	return target
 }
 
-// inAbsoluteForm is u as net/http sends it with its scheme and authority.
+// inAbsoluteForm returns u so that net/http sends it with scheme and authority.
 func inAbsoluteForm(u *url.URL) *url.URL {
 	path := u.EscapedPath()
 	if path == "" {
@@ -61,12 +61,13 @@ func inAbsoluteForm(u *url.URL) *url.URL {
 	return &absolute
 }
 
-// misdirected returns why a request that a server received cannot be proxied:
-// CONNECT that is not HTTP/1.1 with an authority for its target, or has a body,
-// which might be the tunnel's; an authority for a target of anything else; and a
-// URL for a path of HTTP/2.
-// What follows such a request on its connection is not to be taken for another
-// one.
+// misdirected returns an error if a received request cannot be proxied:
+//
+//   - CONNECT other than HTTP/1.1 with an authority as its target, or with a body, because the body could be the content of the tunnel;
+//   - another method with an authority as its target;
+//   - an HTTP/2 request with a URL as its path.
+//
+// The bytes after such a request must not be parsed as another request.
 func misdirected(r *http.Request) error {
 	reason := ""
 	switch {
@@ -74,7 +75,7 @@ func misdirected(r *http.Request) error {
 		reason = "the path of an HTTP/2 request is a URL"
 	case r.Method != http.MethodConnect:
 		if r.URL.Opaque != "" {
-			reason = "the target of the request is no path and no URL"
+			reason = "the request target must be a path or a URL"
 		}
 	case r.ProtoMajor != 1 || r.ProtoMinor < 1:
 		reason = "CONNECT needs HTTP/1.1"
@@ -89,14 +90,13 @@ func misdirected(r *http.Request) error {
 	return &StatusError{Code: http.StatusBadRequest, Reason: reason, Close: r.ProtoMajor == 1}
 }
 
-// twoAuthorities reports whether the :path of an HTTP/2 request that a server
-// received is a URL, which is malformed (RFC 9113, section 8.3.1). net/http lets
-// it pass: its URL says one authority, and Host the other, of :authority. What a
-// handler has made of the URL since is its own business.
+// twoAuthorities reports whether the :path of a received HTTP/2 request is a
+// URL, which is malformed (RFC 9113, section 8.3.1). net/http accepts it, and
+// its URL and Host then have different authorities.
 func twoAuthorities(r *http.Request) bool { return r.ProtoMajor >= 2 && cameAsURL(r) }
 
-// onlyHost drops the field Host, which a server of HTTP/2 leaves beside
-// :authority. By HTTP/1.1 there is none, and nobody looks for one.
+// onlyHost removes the field Host, which an HTTP/2 server keeps beside
+// :authority.
 func onlyHost(r *http.Request) { delete(r.Header, "Host") }
 
 // isAuthorityForm reports whether target is a host and a port.

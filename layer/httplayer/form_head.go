@@ -6,11 +6,11 @@ import (
 	"net/http"
 )
 
-// inForm has net/http write the request as it came: in its form, and without a
-// length of 0 that nobody said. w is the connection that it will take.
+// inForm makes net/http write the request in the received form, without an
+// added length of 0. w is the connection of the request.
 func (o outgoing) inForm(f form, req *http.Request, w *wire) {
 	if req.ProtoMajor >= 2 && len(o.Header[origProtoField]) > 0 {
-		// Meant for HTTP/2, which the endpoint turned out not to speak.
+		// These fields are for HTTP/2, which the endpoint does not support.
 		o.Header = o.Header.Clone()
 		delete(o.Header, origProtoField)
 	}
@@ -26,8 +26,8 @@ func (o outgoing) inForm(f form, req *http.Request, w *wire) {
 	}
 }
 
-// unsized keeps net/http from saying of methods that usually have a body that
-// there is none, where the client did not.
+// unsized prevents that net/http adds Content-Length: 0 to a method that
+// usually has a body.
 func (o outgoing) unsized() {
 	if o.ContentLength != 0 || len(o.Header["Content-Length"]) > 0 {
 		return
@@ -38,22 +38,21 @@ func (o outgoing) unsized() {
 	}
 }
 
-// bodiless is a body that net/http does not know to be empty: of one that it
-// does, it says so, to endpoints that were not told by the client.
+// bodiless is an empty body of a type that net/http does not know, so that it
+// does not add Content-Length: 0.
 type bodiless struct{}
 
 func (bodiless) Read([]byte) (int, error) { return 0, io.EOF }
 func (bodiless) Close() error             { return nil }
 
-// plainHead is the beginning of a request that net/http cannot write: one of
-// HTTP/1.0, or without a Host. net/http begins with two lines, the request's
-// and Host.
+// plainHead is the start of a request that net/http cannot write: one of
+// HTTP/1.0, or without a Host. net/http starts with the request line and Host.
 type plainHead struct {
 	ten, noHost bool
-	lines       []byte // what came of the two
+	lines       []byte // received part of the two lines
 }
 
-// writeHead is Write until the two lines have come.
+// writeHead replaces Write until the two lines are complete.
 func (w *wire) writeHead(p []byte) (int, error) {
 	h := w.head
 	h.lines = append(h.lines, p...)
@@ -73,7 +72,7 @@ func (w *wire) writeHead(p []byte) (int, error) {
 	case !h.noHost:
 		out = append(append(out, host...), "\r\n"...)
 	case !h.ten:
-		out = append(out, "Host: \r\n"...) // HTTP/1.1 has to have one, be it empty
+		out = append(out, "Host: \r\n"...) // HTTP/1.1 requires Host, also an empty one
 	}
 	if _, err := w.write(append(out, rest...)); err != nil {
 		return 0, err

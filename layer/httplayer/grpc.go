@@ -70,20 +70,20 @@ type grpcBody struct {
 
 func (b *grpcBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err == nil || err == io.EOF { //nolint:errorlint // a Reader ends with just this value
+	if err == nil || err == io.EOF { //nolint:errorlint // a Reader returns exactly this value
 		return n, err
 	}
 	err = overdue(b.req, b.began, err)
 	_, code := StatusFromError(err)
 	if _, reset := errors.AsType[streamError](err); code == grpcInternal && !reset {
-		code = grpcUnavailable // it is the peer who breaks off
+		code = grpcUnavailable // the peer ended the response
 	}
 	message := ""
 	if b.informs {
 		message = "the response broke off: " + err.Error()
 	}
-	// ReverseProxy sends trailers that were not announced if there are more than
-	// were: so those that were stay.
+	// Keep the announced trailers in the map, because ReverseProxy sends all
+	// trailers if there are more than the announced ones.
 	trailer := make(http.Header, len(b.rsp.Trailer)+2)
 	for name := range b.rsp.Trailer {
 		trailer[name] = nil
@@ -93,10 +93,9 @@ func (b *grpcBody) Read(p []byte) (int, error) {
 	return n, io.EOF
 }
 
-// overdue makes err a deadline that was exceeded, where the deadline of req
-// has passed and the endpoint cancelled the stream. That is how a gRPC server
-// ends a call that is late; its client, if it saw the reset, would know by its
-// own clock.
+// overdue returns err as an exceeded deadline if the deadline of req has passed
+// and the endpoint canceled the stream, because a gRPC server ends a late call
+// that way.
 func overdue(req *http.Request, began time.Time, err error) error {
 	reset, ok := errors.AsType[streamError](err)
 	if !ok || reset.Code != h2Cancel {
@@ -125,7 +124,7 @@ func grpcTimeout(s string) (time.Duration, bool) {
 	return time.Duration(n) * unit, true
 }
 
-// grpcUnit is the unit that a letter of grpc-timeout stands for; 0 is none.
+// grpcUnit returns the unit for a letter of grpc-timeout, or 0.
 func grpcUnit(letter byte) time.Duration {
 	switch letter {
 	case 'H':

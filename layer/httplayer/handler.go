@@ -101,7 +101,7 @@ func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tun
 // Warn, 4xx at level Debug. An error after the client disconnected is not
 // logged. A response that was cut off is logged at level Debug. The same
 // message is written at most ten times in ten seconds, then its count. The
-// default, and nil, is no logging.
+// default, and nil, means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
@@ -430,7 +430,7 @@ func (h *handler) roundTrip(req *http.Request) (*http.Response, error) {
 	case code == http.StatusSwitchingProtocols:
 		err = switchError(req, rsp)
 	case code < http.StatusOK || code > 999:
-		err = &peerError{fmt.Errorf("httplayer: %d is no status of a response", code)}
+		err = &peerError{fmt.Errorf("httplayer: invalid response status %d", code)}
 	}
 	if err != nil {
 		_ = rsp.Body.Close()

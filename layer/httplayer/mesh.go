@@ -236,7 +236,7 @@ func WithMeshPeer() ProxyErrorsOption {
 }
 
 // WithProxyErrorLogger logs l5d-proxy-error of other proxies at level Warn,
-// with the limits of [WithLogger]. The default, and nil, is no logging.
+// with the limits of [WithLogger]. The default, and nil, means no log.
 func WithProxyErrorLogger(log *slog.Logger) ProxyErrorsOption {
 	return proxyErrorsOption(func(l *proxyErrors) { l.log = log })
 }

@@ -53,7 +53,7 @@ func TestMiddlewareTellsNothingOfAnswersOfLayers(t *testing.T) {
 		rsp := ask(httptest.NewRequest(http.MethodGet, "/status", nil))
 		assert.Equal(t, http.StatusBadGateway, rsp.StatusCode)
 		assert.Equal(t, tells, rsp.Header.Get("L5d-Proxy-Error") != "")
-		assert.Contains(t, logged.String(), "150 is no status")
+		assert.Contains(t, logged.String(), "invalid response status 150")
 
 		rsp = ask(httptest.NewRequest(http.MethodConnect, "web:443", nil))
 		assert.Equal(t, http.StatusBadGateway, rsp.StatusCode)

@@ -97,7 +97,7 @@ func WithIdleTimeout(d time.Duration) EndpointOption {
 // MAX_CONNECTION_AGE does, so that connections made together are not replaced
 // together. A d below a second counts as a second.
 //
-// The default, and d <= 0, is no limit, because an address usually stands for
+// The default, and d <= 0, means no limit, because an address usually stands for
 // one process. Set it where an address stands for many, such as a Kubernetes
 // Service or a load balancer. There an HTTP/2 connection would never reach
 // processes started later. Start with 5 minutes: new processes get their share
@@ -108,7 +108,7 @@ func WithMaxConnAge(d time.Duration) EndpointOption {
 
 // WithMaxConnAgeGrace sets how long an HTTP/2 connection keeps its open streams
 // after its successor took over. After that it is closed and its streams fail.
-// The default, and d <= 0, is no limit. It has no effect without
+// The default, and d <= 0, means no limit. It has no effect without
 // [WithMaxConnAge].
 func WithMaxConnAgeGrace(d time.Duration) EndpointOption {
 	return endpointOption(func(o *endpointOptions) { o.grace = d })

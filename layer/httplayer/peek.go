@@ -14,25 +14,26 @@ import (
 
 var _ layer.TrailerPeeker[*http.Response] = Replayer{}
 
-// What Peek reads ahead: as much as a frame of HTTP/2 has, unless the peers agreed
-// on longer ones, and of what follows no more than shows that it is not the end.
+// Peek reads one HTTP/2 frame of the default size, and then a small piece that
+// shows whether the body continues.
 const (
 	peekLeast = 2 << 10
 	peekMost  = 16 << 10
 	peekNext  = 512
 )
 
-// peekPatience is how long the end of a response may come after the first piece
-// of its body. linkerd's proxy takes what is there by then; net/http hands out
-// a frame just before it looks at the next one, though both came in one packet.
+// peekPatience is the wait for the end of a response after the first piece of
+// its body. It covers a delay in net/http, which returns a frame before it
+// reads the next one of the same packet.
 const peekPatience = time.Millisecond
 
 // Peek waits for the first piece of the body of an HTTP/2 response, of up to 16
-// KiB, and a millisecond more for the end of the response: see [layer.TrailerPeeker].
-// Others it does not look into; the failures of HTTP/1.1 are in the status.
+// KiB, and a millisecond more for the end of the response: see
+// [layer.TrailerPeeker]. It returns other responses unchanged, because HTTP/1.1
+// reports failures in the status.
 //
-// It costs a goroutine, which waits for the second piece if that does not come
-// in time, and some KiB until the first was read.
+// It costs a goroutine, which waits for a late second piece, and some KiB until
+// the first piece was read.
 func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Response, whole bool) {
 	switch {
 	case rsp == nil || ended(rsp):
@@ -41,8 +42,8 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 		return rsp, false
 	}
 	out := *rsp
-	// Out is the caller's, to change as it likes, while those who observe rsp read
-	// its header at its end, and net/http writes its trailers then.
+	// out has its own maps, because the caller may change them while observers
+	// read rsp and net/http writes its trailers.
 	out.Header, out.Trailer = rsp.Header.Clone(), rsp.Trailer.Clone()
 	body := &peekedBody{from: rsp, to: &out, pieces: make(chan piece, peekPieces), closed: make(chan struct{})}
 	out.Body = body
@@ -50,20 +51,21 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	return &out, body.await(ctx)
 }
 
-// peekedBody is a body of which the beginning was read ahead, or is being read.
+// peekedBody is a body with pieces that were read ahead.
 type peekedBody struct {
-	from, to *http.Response // the one whose body it is, and the one that has this
+	from, to *http.Response // from owns the body; to has this peekedBody as its body
 
-	pieces chan piece    // what is read ahead; closed when no more of that will come
-	closed chan struct{} // by Close
+	pieces chan piece    // the pieces; closed after the last one
+	closed chan struct{} // closed by Close
 	once   sync.Once
 
-	// Of whoever reads.
+	// Used by the reader only.
 	held    []piece
-	fetched bool // of pieces there are none left
+	fetched bool // no piece is left
 }
 
-// await takes what comes in time, and reports whether that is all.
+// await collects pieces until the limit of time, and reports whether the body
+// has ended.
 func (b *peekedBody) await(ctx context.Context) bool {
 	whole, more := b.take(ctx, nil)
 	if !more {
@@ -77,8 +79,8 @@ func (b *peekedBody) await(ctx context.Context) bool {
 	return whole
 }
 
-// take waits for one piece. It reports whether that was the end, and whether it
-// is worth waiting for another.
+// take waits for one piece. It reports whether it was the last one, and whether
+// another one may come.
 func (b *peekedBody) take(ctx context.Context, late <-chan time.Time) (whole, more bool) {
 	select {
 	case p, ok := <-b.pieces:
@@ -87,24 +89,23 @@ func (b *peekedBody) take(ctx context.Context, late <-chan time.Time) (whole, mo
 			return false, false
 		}
 		b.held = append(b.held, p)
-		return p.err == io.EOF, p.err == nil //nolint:errorlint // a Reader ends with just this value
+		return p.err == io.EOF, p.err == nil //nolint:errorlint // a Reader returns exactly this value
 	case <-late:
 	case <-ctx.Done():
 	}
 	return false, false
 }
 
-// piece is what one Read gave.
+// piece is the result of one Read.
 type piece struct {
 	data []byte
 	err  error
 }
 
-// peekPieces is more than fetch reads.
+// peekPieces is more than the number of pieces that fetch reads.
 const peekPieces = 8
 
-// fetch reads ahead: the first piece, to its end where that can be told from how
-// full the buffer is, and the one that follows it.
+// fetch reads the first piece and the next one.
 func (b *peekedBody) fetch(body io.Reader) {
 	defer close(b.pieces)
 	size, room, last := peekLeast, peekMost, false
@@ -122,7 +123,7 @@ func (b *peekedBody) fetch(body io.Reader) {
 	}
 }
 
-// readPiece reads once, on a goroutine of Peek.
+// readPiece calls Read once, on a goroutine of Peek.
 func readPiece(body io.Reader, size int) (p piece) {
 	defer panics.Recover(&p.err)
 	buf := make([]byte, size)
@@ -152,14 +153,15 @@ func (b *peekedBody) Read(p []byte) (int, error) {
 	switch {
 	case len(first.data) > 0:
 	case first.err != nil:
-		return b.end(n, first.err) // and stays, to be said again
+		return b.end(n, first.err) // the error stays for the next Read
 	default:
 		b.held = b.held[1:]
 	}
 	return n, nil
 }
 
-// next waits for a piece that was read ahead; false if there are none left.
+// next waits for a piece that was read ahead. It returns false after the last
+// one.
 func (b *peekedBody) next() bool {
 	if b.fetched {
 		return false
@@ -177,10 +179,10 @@ func (b *peekedBody) next() bool {
 	return true
 }
 
-// end hands out the trailers with the end of the body, as net/http does: into
-// the map that is there for those that were announced.
+// end copies the trailers at the end of the body into the existing map, as
+// net/http does.
 func (b *peekedBody) end(n int, err error) (int, error) {
-	if err == io.EOF && b.from.Trailer != nil { //nolint:errorlint // a Reader ends with just this value
+	if err == io.EOF && b.from.Trailer != nil { //nolint:errorlint // a Reader returns exactly this value
 		if b.to.Trailer == nil {
 			b.to.Trailer = make(http.Header, len(b.from.Trailer))
 		}

@@ -7,13 +7,12 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// recheck is how often Ready looks at an Endpoint that is at capacity, beside
-// being woken. net/http calls a state hook once for changes that come close
-// together, and can miss one that was undone and done again meanwhile.
+// recheck is the interval at which Ready checks an Endpoint at capacity,
+// because net/http can omit a call of its state hook.
 const recheck = 100 * time.Millisecond
 
-// Ready waits until there is a connection with room, or room for one. It connects
-// only while the address cannot be reached; see [Endpoint].
+// Ready waits until a connection has room, or until there is room for a new
+// one. It connects only while the address cannot be reached; see [Endpoint].
 func (e *Endpoint) Ready(ctx context.Context) error {
 	for {
 		seen := e.link.changes.Load()
@@ -37,7 +36,7 @@ func (e *Endpoint) Ready(ctx context.Context) error {
 	}
 }
 
-// notReady is the end of a wait, with what there is to say of the address.
+// notReady returns the error at the end of a wait.
 func (e *Endpoint) notReady(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if err := e.link.lastError(); err != nil {
@@ -46,7 +45,7 @@ func (e *Endpoint) notReady(ctx context.Context) error {
 	return cause
 }
 
-// await waits for d, for ctx, or until something has changed.
+// await waits for d, for ctx, or for a change.
 func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	ctx, cancel := context.WithTimeout(ctx, d)
 	defer cancel()
@@ -56,8 +55,8 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 }
 
 // room reports whether a request would probably be admitted. If both protocols
-// are in use there must be room in both: were one enough, a Queue above would
-// find the Endpoint ready and be refused, again and again.
+// are in use, both must have room, because otherwise a Queue above would repeat
+// rejected requests.
 func (e *Endpoint) room() bool {
 	mayConnect := !e.link.down()
 	h1, h2 := e.asked[0].Load(), e.asked[1].Load()
@@ -69,14 +68,14 @@ func (e *Endpoint) room() bool {
 
 func (e *Endpoint) canProbe() bool { return e.probesH2() || e.h1.hasSlot() }
 
-// probesH2 reports whether a probe goes by HTTP/2. Where that has a connection
-// it would find out nothing: it is HTTP/1.1 that has none.
+// probesH2 reports whether a probe uses HTTP/2. It does not while HTTP/2 has a
+// connection.
 func (e *Endpoint) probesH2() bool {
 	return e.lastH2.Load() && (!e.asked[0].Load() || !e.h2.serves())
 }
 
-// probe connects in the background, by the protocol that was last asked for, or
-// by what turn says, and keeps the connection.
+// probe connects in the background and keeps the connection. It uses the last
+// requested protocol, or the one of turn.
 func (e *Endpoint) probe(mine attempt) {
 	if e.probesH2() {
 		e.h2.probe(mine)
@@ -85,8 +84,8 @@ func (e *Endpoint) probe(mine attempt) {
 	}
 }
 
-// turn has the next probe go by the other protocol than p, by which it failed,
-// if requests come by both: of that other one the failure may say nothing.
+// turn makes the next probe use the protocol other than p, if requests use
+// both, because the failure of p may not affect it.
 func (e *Endpoint) turn(p protocol) {
 	if !e.opts.protocol.isFixed() && e.asked[0].Load() && e.asked[1].Load() {
 		e.lastH2.Store(p != http2)

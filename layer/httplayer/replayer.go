@@ -14,18 +14,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Replayer is the [layer.Replayer] of net/http. [NewStack] gives it to the layers
-// of a stack; the zero value is ready to use, and it is safe for concurrent
-// use.
+// Replayer is the [layer.Replayer] of net/http. [NewStack] passes it to the
+// layers of a stack. The zero value is ready to use, and it is safe for
+// concurrent use.
 type Replayer struct{}
 
 var _ layer.Replayer[*http.Request, *http.Response] = Replayer{}
 
-// Idempotent reports whether the method of req is one of RFC 9110, section
-// 9.2.2 (GET, HEAD, OPTIONS, TRACE, PUT, DELETE; an empty one is GET), or req
-// carries an Idempotency-Key or X-Idempotency-Key, with or without a value, as
-// [http.Transport] has it. A gRPC call is a POST: whether it can be sent twice
-// the policy of a retry has to say.
+// Idempotent reports whether the method of req is idempotent (RFC 9110, section
+// 9.2.2; "" is GET), or req has an Idempotency-Key or X-Idempotency-Key header,
+// as in [http.Transport]. A gRPC call is a POST, so the policy of a retry must
+// decide.
 func (Replayer) Idempotent(req *http.Request) bool {
 	switch req.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace, http.MethodPut, http.MethodDelete:
@@ -36,15 +35,12 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay returns what sends req more than once: nil if it has no body; its
-// GetBody if it has one, which costs no memory here; else a
-// [layer.ReplayBody] of up to limit bytes.
+// Replay returns a source of copies of req: nil if req has no body, its GetBody
+// if set, and otherwise a [layer.ReplayBody] of up to limit bytes.
 //
-// Some requests are sent once, whatever becomes of them, and nothing of their
-// bodies is kept: those that say in Content-Length that they are above the
-// limit, that wait for 100 Continue, that upgrade their connection, and
-// CONNECT. Every other try is a shallow copy of req without GetBody, so that no
-// [http.Transport] below sends it again by itself.
+// It does not repeat a request with a Content-Length above the limit, with
+// Expect: 100-continue, with an upgrade, or CONNECT. Each copy is shallow and
+// has no GetBody, so that no [http.Transport] below repeats it.
 func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Request] {
 	switch {
 	case isTunnel(req):
@@ -61,19 +57,16 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 	return keptBody{layer.ReplayBody(req.Body, limit), tryOf(req)}
 }
 
-// isTunnel reports whether req asks for its connection to become something
-// else.
+// isTunnel reports whether req is CONNECT or an upgrade.
 func isTunnel(req *http.Request) bool {
 	return req.Method == http.MethodConnect || len(req.Header["Upgrade"]) > 0
 }
 
-// RetryAfter returns what rsp asks for in Retry-After, if its status is 429 or 503:
-// seconds, or a date, which in the past means now. A redirection says there
-// how long to wait before another request, so it says nothing here. Of gRPC it
-// returns grpc-retry-pushback-ms, from the header of a response that is
-// nothing but trailers, or from the trailers if they have come; one that is
-// negative, no number, or said twice asks not to retry, as in gRFC A6. The
-// longer of the two wins. Of an error it is [layer.RetryAfter].
+// RetryAfter returns the Retry-After of a 429 or 503 response: seconds, or a
+// date, which is 0 in the past. For gRPC it returns grpc-retry-pushback-ms from
+// the headers of a trailers-only response, or from the received trailers. A
+// negative, malformed or repeated value forbids a retry (gRFC A6). The longer
+// of both applies. For an error it is [layer.RetryAfter].
 func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) {
 	if err != nil || rsp == nil {
 		return layer.RetryAfter(err)
@@ -95,10 +88,9 @@ func (Replayer) RetryAfter(rsp *http.Response, err error) (time.Duration, bool) 
 	}
 }
 
-// Drain closes rsp; what little is left of its body is read before that, see
-// [layer.DrainBody], so that an HTTP/1.1 connection can be used again and no
-// HTTP/2 stream has to be reset. A body that stays silent, or is known to be
-// long, is not waited for.
+// Drain closes rsp. It first reads a short rest of the body, see
+// [layer.DrainBody], so that an HTTP/1.1 connection can be reused and an HTTP/2
+// stream is not reset.
 func (Replayer) Drain(rsp *http.Response) {
 	switch {
 	case rsp == nil || rsp.Body == nil:
@@ -109,11 +101,11 @@ func (Replayer) Drain(rsp *http.Response) {
 	}
 }
 
-// worthReading is how long a body may be to be read for the sake of its
-// connection: as much as DiscardBody would.
+// worthReading is the maximum length of a body that is read to reuse its
+// connection.
 const worthReading = 8 << 10
 
-// sentOnce is the Replay of a request that is not to be touched.
+// sentOnce is the Replay of a request that must not be repeated.
 type sentOnce struct{}
 
 func (sentOnce) Next() (*http.Request, bool) { return nil, false }
@@ -142,8 +134,8 @@ type gotAgain struct {
 
 	mu     sync.Mutex
 	sent   bool
-	last   io.Closer // the body of the newest try
-	before io.Closer // that of the one before; nil if it was closed, or there was none
+	last   io.Closer // body of the last attempt
+	before io.Closer // body of the attempt before; nil if it is closed or absent
 }
 
 func (g *gotAgain) Next() (*http.Request, bool) {
@@ -161,8 +153,8 @@ func (g *gotAgain) Next() (*http.Request, bool) {
 	return g.try.carrying(body), true
 }
 
-// Retire is called before the newest try is sent: the one before may have failed
-// without taking its body, and nobody else will close that.
+// Retire is called before the next attempt is sent. It closes the body of the
+// attempt before, because an attempt may fail without closing it.
 func (g *gotAgain) Retire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -176,8 +168,8 @@ func (g *gotAgain) Whole() bool { return true }
 
 func (g *gotAgain) End() {}
 
-// Close is called when the newest try was refused, and nobody else will close
-// its body.
+// Close is called after a rejection of the last attempt, which leaves its body
+// open.
 func (g *gotAgain) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,11 +179,11 @@ func (g *gotAgain) Close() error {
 	return g.last.Close()
 }
 
-// try is what every try of a request is made of. The trailers of each are its
-// own: those of req come while another try may still be reading the body.
+// try makes the attempts of a request. Each attempt has its own trailers,
+// because another attempt may still read the body when those of req arrive.
 type try struct {
 	req       *http.Request
-	announced []string // trailers
+	announced []string // names of the announced trailers
 }
 
 func tryOf(req *http.Request) try {
@@ -214,8 +206,8 @@ func (t try) carrying(body io.ReadCloser) *http.Request {
 	return out
 }
 
-// retryAfter reads Retry-After: RFC 9110, section 10.2.3. What is too long for
-// a Duration is the longest there is.
+// retryAfter parses Retry-After (RFC 9110, section 10.2.3). A value beyond a
+// Duration is the maximum.
 func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	if isDigits(value) {
 		seconds, err := strconv.ParseInt(value, 10, 64)
@@ -231,11 +223,11 @@ func retryAfter(value string, now time.Time) (time.Duration, bool) {
 	return max(date.Sub(now), 0), true
 }
 
-// isDigits keeps out what strconv would take for a number beside that: signs.
+// isDigits rejects signs, which strconv accepts.
 func isDigits(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
-// pushback reads grpc-retry-pushback-ms: see gRFC A6, "Pushback". It is less
-// than 0 for one that asks not to retry.
+// pushback parses grpc-retry-pushback-ms (gRFC A6, "Pushback"). A negative
+// result forbids a retry.
 func pushback(values []string) (time.Duration, bool) {
 	switch len(values) {
 	case 0:
@@ -248,8 +240,8 @@ func pushback(values []string) (time.Duration, bool) {
 	return -1, true
 }
 
-// askAfter tells a client when to come back: HTTP in whole seconds, gRPC in
-// milliseconds, both rounded up.
+// askAfter sets Retry-After in seconds, or the gRPC header in milliseconds,
+// both rounded up.
 func askAfter(h http.Header, after time.Duration, grpc bool) {
 	if grpc {
 		h.Set("Grpc-Retry-Pushback-Ms", strconv.FormatInt(min(ceil(after, time.Millisecond), math.MaxInt32), 10))

@@ -15,7 +15,7 @@ import (
 // and a body that can be withdrawn.
 type outgoing struct {
 	*http.Request
-	body *guard // nil if there is no body
+	body *guard // nil without a body
 }
 
 func (e *Endpoint) outgoing(ctx context.Context, req *http.Request) outgoing {

@@ -5,27 +5,24 @@ import (
 	"sync/atomic"
 )
 
-// rest is whether an HTTP/1.1 connection is at rest: net/http has dealt with all
-// that the peer said, and waits for more. Only then is it fit for the next
-// request. net/http calls it free sooner, when the response that was awaited has
-// ended, and takes what came behind that for the next response if the next
-// request is quick: a body in answer to HEAD, and anything else that nobody asked
-// for, would be given to the wrong one.
+// rest tells whether an HTTP/1.1 connection is at rest: net/http has processed
+// all received bytes and waits in Read. Only then the next request may use it.
+// net/http reports it as free earlier, and would take further bytes, such as a
+// body in a response to HEAD, for the next response.
 type rest struct {
 	state atomic.Uint32
-	came  chan struct{} // of room for one: the answer to restAsked
+	came  chan struct{} // of size one; the answer to restAsked
 }
 
 const (
 	restReading = 1 << iota // net/http is in Read
-	restAsked               // somebody is in settle
-	restQuiet               // it came to rest, and the peer was asked nothing since
+	restAsked               // settle is waiting
+	restQuiet               // at rest, and no request was sent since
 	restEnded
 )
 
-// settle waits until a connection that is free is at rest, which is a matter of
-// net/http's reader getting its turn. It reports false if the connection ends
-// instead. One may be in settle at a time.
+// settle waits until a free connection is at rest. It returns false if the
+// connection ends. It must not be called concurrently.
 func (r *rest) settle() bool {
 	for {
 		old := r.state.Load()
@@ -42,7 +39,7 @@ func (r *rest) settle() bool {
 	}
 }
 
-// begin is called before net/http waits for the peer.
+// begin is called before a Read of net/http.
 func (r *rest) begin() { r.answer(restReading) }
 
 // end is called when the connection ends.
@@ -54,13 +51,13 @@ func (r *rest) answer(with uint32) {
 	}
 }
 
-// finish is called when the peer said something. It reports whether nobody had
-// asked.
+// finish is called after received bytes. It reports whether they came without a
+// request.
 func (r *rest) finish() (unasked bool) {
 	return r.state.And(^uint32(restReading))&restQuiet != 0
 }
 
-// ask is called before something is said to the peer.
+// ask is called before a Write.
 func (r *rest) ask() {
 	if r.state.Load()&restQuiet != 0 {
 		r.state.And(^uint32(restQuiet))

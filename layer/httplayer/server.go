@@ -29,9 +29,8 @@ import (
 // ends with the connection at the latest.
 //
 // Limits: see [ServerOption]. The defaults are 100 streams per HTTP/2
-// connection, headers of 32 KiB within 5 s, no pause of a request body above 10
-// s, no pause of the client's reading above 5 minutes, and 100 stream resets
-// per second. Idle connections are kept, as in linkerd's proxy.
+// connection, headers of 32 KiB within 5 s, and 100 stream resets per second. A
+// request body may pause for 10 s, and the reading client for 5 minutes. Idle connections are kept, as in linkerd's proxy.
 //
 // Draining ([WithDrainOnDone], [Server.Drain]): every connection is still
 // served, also new ones, until it can close. HTTP/2 clients get a first GOAWAY,

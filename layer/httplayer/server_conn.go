@@ -14,32 +14,32 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// accepted is a connection that a Server serves, as net/http sees it.
+// accepted is a connection of a Server, and the net.Conn for net/http.
 type accepted struct {
 	net.Conn
 	server *Server
-	ctx    context.Context //nolint:containedctx // of the connection: its requests have it
+	ctx    context.Context //nolint:containedctx // parent of the contexts of the requests
 	cancel context.CancelFunc
 
-	first []byte   // read of Conn before net/http came, which comes again
+	first []byte   // bytes read during detection
 	h2    *goodbye // nil in HTTP/1.1
 
 	sent, received atomic.Int64
 	tunnel         atomic.Bool // hijacked
-	hushed         atomic.Bool // of a Read whose time is over, see take
-	bounded        atomic.Bool // there is a read deadline
-	left           atomic.Bool // ours, of what the handler left of a body
+	hushed         atomic.Bool // the pace of the body was violated, see take
+	bounded        atomic.Bool // a read deadline is set
+	left           atomic.Bool // that deadline is for the unread rest of a body
 
-	body atomic.Pointer[paced] // HTTP/1.1: of the request being served, if it has a pace
+	body atomic.Pointer[paced] // HTTP/1.1: body of the current request, if it has a minimum rate
 
-	writing sync.Mutex // HTTP/1.1: of what follows
-	by      time.Time  // the write deadline, if it is ours
-	theirs  bool       // it is not
+	writing sync.Mutex // HTTP/1.1: guards the fields below
+	by      time.Time  // write deadline, if the Server set it
+	theirs  bool       // the handler set the write deadline
 
 	mu       sync.Mutex
 	handlers int
 	closed   bool
-	over     chan struct{} // closed when closed and no handler runs
+	over     chan struct{} // closed after Close and the last handler
 }
 
 func newAccepted(ctx context.Context, s *Server, conn net.Conn) *accepted {
@@ -49,7 +49,7 @@ func newAccepted(ctx context.Context, s *Server, conn net.Conn) *accepted {
 	return c
 }
 
-// serve returns when the connection is over.
+// serve returns when the connection has ended.
 func (c *accepted) serve() error {
 	h2, err := c.look()
 	if err != nil {
@@ -70,7 +70,7 @@ func (c *accepted) serve() error {
 	return nil
 }
 
-// await sees a connection to its end.
+// await waits for the end of the connection.
 func (c *accepted) await() {
 	select {
 	case <-c.over:
@@ -92,7 +92,7 @@ func (c *accepted) await() {
 	<-c.over
 }
 
-// look reads as much as tells HTTP/2 from HTTP/1.1.
+// look reads the bytes that distinguish HTTP/2 from HTTP/1.1.
 func (c *accepted) look() (h2 bool, err error) {
 	const enough = len("PRI * HTTP/2.0")
 	first, n := make([]byte, enough), 0
@@ -106,10 +106,10 @@ func (c *accepted) look() (h2 bool, err error) {
 	for n < enough && strings.HasPrefix(h2Preface, string(first[:n])) {
 		more, err := c.Conn.Read(first[n:])
 		if n == 0 && more > 0 {
-			until.begins(c.server.headerTimeout) // the rest has its own
+			until.begins(c.server.headerTimeout) // net/http limits the rest of the headers
 		}
 		n += more
-		if err != nil && (n == 0 || isTimeout(err)) { // of which net/http would begin another
+		if err != nil && (n == 0 || isTimeout(err)) { // an incomplete request would start another timeout in net/http
 			return false, unsaid(n, err)
 		}
 		if err != nil {
@@ -121,7 +121,7 @@ func (c *accepted) look() (h2 bool, err error) {
 	return n == enough && strings.HasPrefix(h2Preface, string(first)), nil
 }
 
-// unsaid is the error of a connection of which n bytes came, and no request.
+// unsaid returns the error of a connection that sent n bytes and no request.
 func unsaid(n int, err error) error {
 	e := &layer.Error{Layer: "server", Reason: "no first byte", Err: err}
 	switch {
@@ -160,7 +160,7 @@ func (c *accepted) leave() {
 	}
 }
 
-// Close closes the connection, and ends the contexts of its requests.
+// Close closes the connection and cancels the contexts of its requests.
 func (c *accepted) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -183,9 +183,8 @@ func (c *accepted) Read(p []byte) (int, error) {
 	return c.take(p)
 }
 
-// take reads from below. Of a body that came too slowly it says nothing: of an
-// error net/http would think that the client has gone, and cancel the request
-// before anybody can answer.
+// take reads from the connection. It hides the timeout of a slow body, because
+// net/http would cancel the request before the handler could respond.
 func (c *accepted) take(p []byte) (int, error) {
 	if len(c.first) > 0 {
 		n := copy(p, c.first)
@@ -195,12 +194,13 @@ func (c *accepted) take(p []byte) (int, error) {
 		return n, nil
 	}
 	if b := c.body.Load(); b != nil && len(p) > 1 && b.unread() {
-		// The answer begins, and net/http reads what the handler has left.
+		// The response starts, and net/http reads the unread rest of the body.
 		_ = c.SetReadDeadline(time.Now().Add(b.idle))
 	}
 	n, err := c.Conn.Read(p)
 	c.sent.Add(int64(n))
-	// One byte is what net/http reads to see whether the client has gone: it has not.
+	// net/http reads one byte to detect that the client disconnected, which is
+	// false here.
 	if n == 0 && (c.hushed.Load() || len(p) == 1 && c.left.Load()) && errors.Is(err, os.ErrDeadlineExceeded) {
 		return 0, nil
 	}
@@ -211,7 +211,7 @@ func (c *accepted) Write(p []byte) (n int, err error) {
 	if c.h2 != nil {
 		return c.h2.write(p)
 	}
-	for len(p) > atOnce { // a deadline is for so much
+	for len(p) > atOnce { // each deadline is for this number of bytes
 		c.hold()
 		some, err := c.put(p[:atOnce])
 		if n += some; err != nil {
@@ -224,17 +224,17 @@ func (c *accepted) Write(p []byte) (n int, err error) {
 	return n + some, err
 }
 
-// put writes to below.
+// put writes to the connection.
 func (c *accepted) put(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.received.Add(int64(n))
 	return n, err
 }
 
-// NetConn returns the connection below.
+// NetConn returns the wrapped connection.
 func (c *accepted) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite ends what is sent, where the connection can.
+// CloseWrite ends the sending direction, if supported.
 func (c *accepted) CloseWrite() error {
 	if half, ok := c.Conn.(halfCloser); ok {
 		return half.CloseWrite()
@@ -242,8 +242,8 @@ func (c *accepted) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// SetDeadline is called by net/http with no time where a connection is hijacked,
-// and at no other time.
+// SetDeadline is called by net/http only for a hijacked connection, with the
+// zero time.
 func (c *accepted) SetDeadline(t time.Time) error {
 	if t.IsZero() {
 		c.tunnel.Store(true)
@@ -251,7 +251,7 @@ func (c *accepted) SetDeadline(t time.Time) error {
 	return c.Conn.SetDeadline(t)
 }
 
-// SetReadDeadline notes whether there is one.
+// SetReadDeadline records whether a deadline is set.
 func (c *accepted) SetReadDeadline(t time.Time) error {
 	c.bounded.Store(!t.IsZero())
 	if t.IsZero() && c.left.Load() {
@@ -262,7 +262,7 @@ func (c *accepted) SetReadDeadline(t time.Time) error {
 
 // oneConn is the listener of one connection.
 type oneConn struct {
-	conn net.Conn // nil once it was accepted
+	conn net.Conn // nil after Accept
 	c    *accepted
 }
 

@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// opening is the read deadline of a connection whose protocol is not known yet.
+// opening is the read deadline of a connection before its protocol is known.
 type opening struct {
 	conn net.Conn
 
 	mu    sync.Mutex
-	by    time.Time // the deadline; zero: none
-	heard bool      // something came, or nobody listens any more
+	by    time.Time // the deadline, or zero
+	heard bool      // a byte came, or the connection ended
 }
 
-// onItsWay is what draining leaves a client to be heard in, with however little
-// patience: what it has sent may not have been read yet.
+// onItsWay is the minimum time that draining leaves for the first byte, because
+// sent bytes may not have been read yet.
 const onItsWay = 100 * time.Millisecond
 
-// allow gives the client d from now on, or any time if d is 0.
+// allow sets the limit for the first byte; 0 means no limit.
 func (o *opening) allow(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -37,7 +37,7 @@ func (o *opening) allowLocked(d time.Duration) {
 	}
 }
 
-// begins says that the first bytes have come: the next ones have d.
+// begins sets the limit for the bytes after the first one.
 func (o *opening) begins(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -45,7 +45,7 @@ func (o *opening) begins(d time.Duration) {
 	o.allowLocked(d)
 }
 
-// hurry says that draining has begun: who has said nothing has no more than d left.
+// hurry shortens the limit to d when draining starts, unless a byte came.
 func (o *opening) hurry(d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -55,5 +55,5 @@ func (o *opening) hurry(d time.Duration) {
 	}
 }
 
-// over leaves the connection without a deadline.
+// over removes the deadline.
 func (o *opening) over() { o.begins(0) }

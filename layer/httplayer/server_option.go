@@ -53,14 +53,14 @@ func WithMaxHeaderBytes(n int) ServerOption {
 
 // WithHeaderTimeout limits the time from the first byte of an HTTP/1.1 request
 // to the end of its headers, and from accept to the first byte. The connection
-// is then closed. The default is 5 s; d <= 0 is no limit. While draining, the
+// is then closed. The default is 5 s; d <= 0 means no limit. While draining, the
 // first byte has at most [WithDrainTimeout].
 func WithHeaderTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.headerTimeout = max(d, 0) })
 }
 
 // WithServerIdleTimeout limits the idle time of a connection between two
-// requests. The default, and d <= 0, is no limit, as in linkerd's proxy.
+// requests. The default, and d <= 0, means no limit, as in linkerd's proxy.
 func WithServerIdleTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.keepAlive = max(d, 0) })
 }
@@ -71,7 +71,7 @@ func WithServerIdleTimeout(d time.Duration) ServerOption {
 // reading fails with an error that matches [layer.ErrIdleTimeout] and is
 // answered with 408. An unread rest of an HTTP/1.1 body has idle to arrive;
 // then the connection is closed after the response. The default is 10 s and 240
-// bytes; idle <= 0 is no limit, least <= 0 no rate.
+// bytes; idle <= 0 means no limit, least <= 0 no rate.
 //
 // The limit does not apply to gRPC and to HTTP/2 bodies without a
 // content-length, because a stream may be a conversation and streams are
@@ -82,7 +82,7 @@ func WithMinBodyRate(idle time.Duration, least int) ServerOption {
 
 // WithWriteTimeout closes a client's connection that accepts no byte for d, up
 // to 1.5 d. Tunnels and HTTP/2 streams without flow-control window are exempt.
-// The default is 5 minutes, which allows paused downloads; d <= 0 is no limit.
+// The default is 5 minutes, which allows paused downloads; d <= 0 means no limit.
 func WithWriteTimeout(d time.Duration) ServerOption {
 	return serverOption(func(o *serverOptions) { o.writeStall = max(d, 0) })
 }
@@ -121,7 +121,7 @@ func WithGuard(g *Guard) ServerOption {
 }
 
 // WithServerLogger sets the logger for connection errors and panics of
-// net/http, at level Debug. The default, and nil, is no logging.
+// net/http, at level Debug. The default, and nil, means no log.
 func WithServerLogger(l *slog.Logger) ServerOption {
 	return serverOption(func(o *serverOptions) { o.log = l })
 }

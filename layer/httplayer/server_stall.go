@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// hold sets the time by which the next piece of an HTTP/1.1 response must have
-// gone out, if nobody else did. It is renewed when a third of it has passed, for
-// that costs more than a look at the clock.
+// hold sets the write deadline for the next piece of an HTTP/1.1 response,
+// unless the handler set one. It renews the deadline after a third of it,
+// because a new deadline costs more than reading the clock.
 func (c *accepted) hold() {
 	stall := c.server.writeStall
 	if stall == 0 || c.tunnel.Load() {
@@ -22,22 +22,22 @@ func (c *accepted) hold() {
 	}
 }
 
-// SetWriteDeadline is for handlers that have limits of their own; net/http takes
-// them back after each request.
+// SetWriteDeadline is called by a handler with its own limits. net/http resets
+// it after each request.
 func (c *accepted) SetWriteDeadline(t time.Time) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if t.IsZero() && !c.theirs && !c.tunnel.Load() {
-		return nil // ours holds on, and is renewed before it counts
+		return nil // the deadline of the Server stays, and is renewed in time
 	}
 	c.theirs, c.by = !t.IsZero(), time.Time{}
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// atOnce is how much is copied under one deadline.
+// atOnce is the number of bytes under one deadline.
 const atOnce = 256 << 10
 
-// ReadFrom lets the kernel copy, where the connection can.
+// ReadFrom lets the kernel copy, if supported.
 func (c *accepted) ReadFrom(r io.Reader) (n int64, err error) {
 	to, ok := c.Conn.(io.ReaderFrom)
 	if !ok {
@@ -48,8 +48,8 @@ func (c *accepted) ReadFrom(r io.Reader) (n int64, err error) {
 		c.received.Add(n)
 		return n, err
 	}
-	// The kernel knows a file in a LimitedReader, as that of io.CopyN, but in no
-	// deeper one.
+	// The kernel copies from a file in one LimitedReader, as that of io.CopyN,
+	// but not in two.
 	whole, limited := r.(*io.LimitedReader)
 	if !limited {
 		whole = &io.LimitedReader{R: r, N: math.MaxInt64}

@@ -44,7 +44,7 @@ func (h *handler) connect(w http.ResponseWriter, r *http.Request) {
 	both, ok := rsp.Body.(io.ReadWriteCloser)
 	if !ok || r.ProtoMajor != 1 { // HTTP/2 connections do not become tunnels and stay open
 		h.fail(w, r, &StatusError{
-			Code: http.StatusBadGateway, Reason: "CONNECT got an answer that is no tunnel", Close: r.ProtoMajor == 1,
+			Code: http.StatusBadGateway, Reason: "CONNECT got a response without a tunnel", Close: r.ProtoMajor == 1,
 		})
 		return
 	}
@@ -248,7 +248,7 @@ func (p *pool) tunnel(ctx context.Context, req *http.Request) (*http.Response, e
 	return rsp, nil
 }
 
-// connectRequest returns req as it is sent.
+// connectRequest returns req for the wire.
 func (e *Endpoint) connectRequest(req *http.Request) *http.Request {
 	out := fork(req)
 	out.Body, out.ContentLength, out.TransferEncoding = nil, 0, nil
@@ -388,7 +388,7 @@ func upgrade(h http.Header) string {
 // would report it as a failure of the endpoint.
 func upgradeError(r *http.Request) error {
 	if strings.ContainsFunc(upgrade(r.Header), func(c rune) bool { return c < ' ' || c > '~' }) {
-		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade is no printable ASCII", Close: r.ProtoMajor == 1}
+		return &StatusError{Code: http.StatusBadRequest, Reason: "the Upgrade header must be printable ASCII", Close: r.ProtoMajor == 1}
 	}
 	return nil
 }

@@ -10,20 +10,20 @@ import (
 	"sync/atomic"
 )
 
-// wire is the connection under net/http's. What net/http does not tell, it
-// sees for itself: whether anything of a request was sent, whether the peer
-// broke the connection off, and what an HTTP/2 server has announced.
+// wire is the connection below net/http. It records facts that net/http does
+// not report: whether a request was sent, whether the peer closed the
+// connection, and the SETTINGS of an HTTP/2 server.
 type wire struct {
 	net.Conn
 	frames *frames              // nil in HTTP/1.1
 	tls    *tls.ConnectionState // nil in cleartext
-	heard  atomic.Bool          // it said something
+	heard  atomic.Bool          // a byte was received
 	sent   atomic.Int64
-	lost   atomic.Bool   // ended or broken by the peer, not by net/http
-	over   chan struct{} // closed when it is, by whomever; nil if nobody asks
+	lost   atomic.Bool   // closed or reset by the peer, not by net/http
+	over   chan struct{} // closed at the end of the connection; may be nil
 	ends   sync.Once
-	rest   rest       // of HTTP/1.1
-	head   *plainHead // of a request that net/http would write otherwise; nil if there is none
+	rest   rest       // for HTTP/1.1
+	head   *plainHead // of the current request, if net/http cannot write it
 }
 
 func (w *wire) Read(p []byte) (n int, err error) {
@@ -55,8 +55,8 @@ func (w *wire) readH1(p []byte) (int, error) {
 	return n, err
 }
 
-// accept ends the connection when the server speaks unasked. net/http would log
-// what it said, or take it for the next response.
+// accept ends the connection if the server sends bytes without a request.
+// net/http would log them, or take them for the next response.
 func (w *wire) accept(p []byte, unasked bool, err error) (int, error) {
 	if !w.heard.Load() {
 		w.heard.Store(true)
@@ -106,7 +106,7 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// CloseWrite is for connections that were upgraded.
+// CloseWrite is for upgraded connections.
 func (w *wire) CloseWrite() error {
 	if half, ok := w.Conn.(halfCloser); ok {
 		return half.CloseWrite()
