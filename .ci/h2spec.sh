@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Builds h2spec for the test TestH2Spec of examples/proxy/reliability, which is
-# skipped without it. Needs Go and half a minute; run again, it finds what is
-# there. The last line it prints is the directory it leaves it in:
+# skipped without it. It needs Go and half a minute. A second run uses the existing
+# program. The last line of the output is the directory of the program:
 #
 #   bash .ci/h2spec.sh
 #   go test -run TestH2Spec -v ./examples/proxy/reliability/
 #
 # GOTOWER_H2SPEC names another directory than gotower-h2spec in the user's cache;
-# the test reads it too. The version is the newest that the Go module proxy
-# serves; it calls itself 2.0.0.
+# the test reads it too. The version is the newest one of the Go module proxy. The
+# program reports 2.0.0.
 set -euo pipefail
 
 readonly version="${H2SPEC_VERSION:-v2.2.1+incompatible}"
@@ -35,7 +35,7 @@ say "building h2spec $version"
 SECONDS=0
 cd "$tmp"
 go mod init build.invalid/h2spec
-# It is older than modules, so what it needs is pinned here.
+# The program has no go.mod file, so its dependencies are pinned here.
 go mod edit \
 	-require "github.com/summerwind/h2spec@$version" \
 	-require github.com/fatih/color@v1.19.0 \
@@ -43,7 +43,7 @@ go mod edit \
 	-require golang.org/x/net@v0.62.0
 go build -mod=mod -trimpath -ldflags '-s -w' -o "$tmp/h2spec" github.com/summerwind/h2spec/cmd/h2spec
 
-# Moved into place whole, so that no test finds half of it.
+# Renamed at the end, so that no test finds an incomplete file.
 mkdir -p "$dir"
 mv "$tmp/h2spec" "$dir/.h2spec.new"
 mv "$dir/.h2spec.new" "$dir/h2spec"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # Builds kube-apiserver and etcd for the test TestRealAPIServer of resolve/k8s,
-# which is skipped without them. Needs Go and about five minutes of two cores;
-# run again, it finds what is there. The last line it prints is the directory it
-# leaves them in:
+# which is skipped without them. It needs Go and about five minutes on two cores. A
+# second run uses the existing programs. The last line of the output is the
+# directory of the programs:
 #
 #   bash .ci/kube.sh
 #   go test -run TestRealAPIServer -v ./resolve/k8s/
 #
 # GOTOWER_KUBE names another directory than gotower-kube in the user's cache;
-# the test reads it too. KUBE_VERSION and ETCD_VERSION build other versions, of
-# which the first must be one that the Go at hand is new enough for.
+# the test reads it too. KUBE_VERSION and ETCD_VERSION select other versions, which
+# the installed Go must support.
 set -euo pipefail
 
 readonly kube_version="${KUBE_VERSION:-v1.36.3}"
@@ -27,12 +27,12 @@ say() {
 	echo "kube.sh: $*" >&2
 }
 
-# present says whether a program of a version is there already.
+# present reports whether a program of a version exists.
 present() {
 	[[ -x $dir/$1 && -f $dir/$1.version && $(<"$dir/$1.version") == "$2" ]]
 }
 
-# keep moves a program into place whole, so that no test finds half of one.
+# keep renames a program at the end, so that no test finds an incomplete file.
 keep() {
 	mkdir -p "$dir"
 	mv "$tmp/$1" "$dir/.$1.new"
@@ -40,7 +40,7 @@ keep() {
 	echo "$2" >"$dir/$1.version"
 }
 
-# new_module makes a module of its own that requires one other.
+# new_module makes a module that requires another module.
 new_module() {
 	mkdir "$tmp/$1.module"
 	cd "$tmp/$1.module"
@@ -53,9 +53,8 @@ build_etcd() {
 	go build -mod=mod -trimpath -ldflags '-s -w' -o "$tmp/etcd" go.etcd.io/etcd/server/v3
 }
 
-# Kubernetes keeps its libraries in one tree with its programs and replaces them
-# by folders, which its published module does not have: they are published as
-# modules of their own, with v0 for v1.
+# The module of Kubernetes replaces its libraries by directories that the published
+# module does not have. The libraries are published as modules with v0 for v1.
 build_kube_apiserver() {
 	local gomod library
 	new_module kube-apiserver k8s.io/kubernetes "$kube_version"
@@ -67,8 +66,8 @@ build_kube_apiserver() {
 		-o "$tmp/kube-apiserver" k8s.io/kubernetes/cmd/kube-apiserver
 }
 
-# provide builds a program unless it is there. In a subshell of its own, so that
-# its first failing command ends it.
+# provide builds a program unless it exists. It runs in a subshell, so that its
+# first failing command ends it.
 provide() {
 	local program="$1" version="$2"
 	if present "$program" "$version"; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs from Debian's packages what examples/pods puts into its network
-# namespaces. Needs root and apt-get, unless it is all there already:
+# Installs the Debian packages that examples/pods needs. It needs root and apt-get,
+# unless the programs exist:
 #
 #   bash .ci/pods.sh
 #   go run ./examples/pods
@@ -27,7 +27,7 @@ if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
 	exit 1
 fi
 
-# The servers are wanted, and not that they start.
+# Install the servers without starting them.
 readonly policy=/usr/sbin/policy-rc.d
 if [[ ! -e $policy ]]; then
 	printf '#!/bin/sh\nexit 101\n' >"$policy"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Installs Chromium from Debian's packages for the tests of tap/view that drive a
-# browser, which are skipped without one. Needs root and apt-get, unless there is
-# one already:
+# Installs the Debian package of Chromium for the browser tests of tap/view, which
+# are skipped without it. It needs root and apt-get, unless Chromium exists:
 #
 #   bash .ci/view.sh
 #   go test -run TestBrowser -v ./tap/view/
@@ -15,7 +14,7 @@ say() {
 	echo "view.sh: $*" >&2
 }
 
-# The names are those that the test looks for.
+# The test uses the same names.
 for name in chromium chromium-browser google-chrome headless-shell; do
 	if command -v "$name" >/dev/null; then
 		say "$name is there"

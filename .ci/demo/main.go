@@ -1,9 +1,9 @@
-// Command demo checks what the demo printed: it reads the output of
+// Command demo checks the output of
 //
 //	go run ./examples/demo --for 10s -o json
 //
-// on standard input, prints what it found in a line, and exits 1 with every
-// reason if that is not what the demo promises.
+// on standard input. It prints a summary, and exits with 1 and all reasons if
+// the output is not as documented.
 package main
 
 import (
@@ -24,15 +24,15 @@ func main() {
 	fmt.Println(found)
 }
 
-// The promises are about these.
+// Names in the demo.
 const (
-	failing = "/VoteDoughnut" // how the path of the method that always fails ends
-	voting  = "/api/vote"     // the path that fails when the choice was a doughnut
-	replica = "emoji-"        // how the names of the emoji replicas begin
-	slow    = "emoji-slow"    // the slow one among them
+	failing = "/VoteDoughnut" // suffix of the path of the method that always fails
+	voting  = "/api/vote"     // path that fails if the vote is for a doughnut
+	replica = "emoji-"        // prefix of the names of the emoji replicas
+	slow    = "emoji-slow"    // name of the slow replica
 )
 
-// row is one row of top. Pointers tell what is missing from what is zero.
+// row is one row of top. A nil pointer means a missing value.
 type row struct {
 	Source      *string  `json:"source"`
 	Destination *string  `json:"destination"`
@@ -45,8 +45,7 @@ type row struct {
 	SuccessRate *float64 `json:"success_rate"`
 }
 
-// check reads the rows, and returns what they show or every promise that they
-// break.
+// check reads the rows. It returns a summary, or all failed checks.
 func check(r io.Reader) (string, error) {
 	rows, err := read(r)
 	if err != nil {
@@ -81,7 +80,7 @@ func read(r io.Reader) ([]row, error) {
 	return rows, nil
 }
 
-// check looks at one row by itself.
+// check checks one row.
 func (r row) check() error {
 	for _, text := range []*string{r.Source, r.Destination, r.Method, r.Path} {
 		if text == nil || *text == "" {
@@ -108,8 +107,8 @@ func (r row) String() string {
 	return fmt.Sprintf("%s -> %s %s %s", *r.Source, *r.Destination, *r.Method, *r.Path)
 }
 
-// checkRates: the failing method never succeeds, votes fail because of it and
-// only sometimes, nothing else fails.
+// checkRates checks that the failing method never succeeds, that some votes
+// fail because of it, and that nothing else fails.
 func checkRates(rows []row) (string, error) {
 	var errs []error
 	var failed, votes int
@@ -141,8 +140,8 @@ func checkRates(rows []row) (string, error) {
 	return fmt.Sprintf("all %d of %s failed; %s succeeded %.2f", failed, failing, voting, rate), errors.Join(errs...)
 }
 
-// checkShares: the slow replica is found out, and gets less than a fifth of
-// its even share.
+// checkShares checks that the slow replica gets less than a fifth of an even
+// share.
 func checkShares(rows []row) (string, error) {
 	calls := map[string]int{}
 	total := 0

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// rules are the counts that a regular expression finds.
+// rules are the counts with a regular expression.
 var rules = []struct {
 	name string
 	expr *regexp.Regexp
@@ -31,7 +31,7 @@ func names() []string {
 	return append(list, longSentence)
 }
 
-// found is where one count was found: "file:line: text".
+// found has the places of one count: "file:line: text".
 type found struct{ places []string }
 
 func count(texts []text) map[string]*found {
@@ -54,7 +54,7 @@ func count(texts []text) map[string]*found {
 	return counts
 }
 
-// place names a position in t, and some of the words that follow it.
+// place formats a position in t with the following words.
 func (t text) place(offset int) string {
 	line := t.line + strings.Count(t.words[:offset], "\n")
 	words := strings.Fields(t.words[offset:])

@@ -69,8 +69,7 @@ func run(dir string, lower bool, list string) (ok bool, err error) {
 	return ok, nil
 }
 
-// The limits are in a file beside this program, so that a change of them is a
-// change of the tree.
+// limitsFile is part of the tree, so that a changed limit is a visible change.
 const limitsFile = "/tools/plainterms/limits.txt"
 
 func readLimits(dir string) (map[string]int, error) {

@@ -67,7 +67,7 @@ func readGo(path, rel string) (texts []text, err error) {
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
-			// Messages have blanks; keys, paths and patterns rarely do.
+			// Messages contain spaces; keys, paths and patterns rarely do.
 			if s, err := strconv.Unquote(lit.Value); err == nil && strings.Count(s, " ") > 1 {
 				texts = append(texts, text{rel, fset.Position(lit.Pos()).Line, s})
 			}
@@ -77,8 +77,8 @@ func readGo(path, rel string) (texts []text, err error) {
 	return texts, nil
 }
 
-// commentLine returns the words of a line of a comment: none for a directive
-// and for code and tables, which are indented.
+// commentLine returns the words of a comment line. Directives, code and tables
+// have none.
 func commentLine(line string) string {
 	line = strings.TrimRight(line, "\n")
 	body, isLine := strings.CutPrefix(line, "//")
@@ -112,7 +112,7 @@ func readMarkdown(path, rel string) ([]text, error) {
 		case inCode, strings.HasPrefix(line, "    "):
 			line = ""
 		}
-		// A cell of a table and a heading are sentences of their own.
+		// A table cell and a heading are separate sentences.
 		if strings.HasPrefix(line, "|") || strings.HasPrefix(line, "#") {
 			line = strings.ReplaceAll(line, "|", " . ") + " ."
 		}

@@ -1,10 +1,10 @@
-// Command protogen writes the Go code of a .proto file beside it, with the
-// compiler and the plug-ins that tools/go.mod pins: nothing has to be installed.
+// Command protogen writes the Go code of a .proto file into the same directory.
+// The compiler and the plug-ins are pinned in tools/go.mod.
 //
 //	go -C tools run ./protogen ../tap/tappb/tap.proto gotower/tap/v1/tap.proto
 //
-// The second argument is the name under which the file registers in a process:
-// one that no other file there has. Files of linkerd2-proxy-api may be imported.
+// The second argument is the registered name of the file, which must be unique
+// in a process. Files of linkerd2-proxy-api may be imported.
 package main
 
 import (
@@ -50,7 +50,7 @@ func run(ctx context.Context, path, name string) error {
 	return nil
 }
 
-// compile makes of the file what a plug-in is asked with.
+// compile returns the request for a plug-in.
 func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorRequest, error) {
 	linkerd, err := output(exec.CommandContext(ctx, "go", "-C", "..", "list", "-m", "-f", "{{.Dir}}", "github.com/linkerd/linkerd2-proxy-api"))
 	if err != nil {
@@ -65,7 +65,7 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 				case imported == name:
 					return os.Open(path)
 				case strings.HasPrefix(imported, "google/protobuf/"):
-					return nil, os.ErrNotExist // the compiler has newer ones
+					return nil, os.ErrNotExist // use the newer ones of the compiler
 				}
 				return os.Open(filepath.Join(imports, imported))
 			},
@@ -82,7 +82,7 @@ func compile(ctx context.Context, path, name string) (*pluginpb.CodeGeneratorReq
 	}, nil
 }
 
-// closure is a file with all it imports, those first.
+// closure returns a file after all its imports.
 func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorpb.FileDescriptorProto {
 	if seen[f.Path()] {
 		return nil
@@ -95,7 +95,7 @@ func closure(f protoreflect.FileDescriptor, seen map[string]bool) []*descriptorp
 	return append(all, protodesc.ToFileDescriptorProto(f))
 }
 
-// generate writes what a plug-in makes into a folder.
+// generate runs a plug-in and writes its files into a directory.
 func generate(ctx context.Context, plugin string, request *pluginpb.CodeGeneratorRequest, folder string) error {
 	in, err := proto.Marshal(request)
 	if err != nil {

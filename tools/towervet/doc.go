@@ -1,13 +1,12 @@
-// Towervet finds three mistakes that are easily made with gotower's services
-// and that no test of the happy path shows:
+// Towervet finds three mistakes with gotower's services that tests of the
+// normal path do not show:
 //
-//	readyforward  a wrapper's Ready that never asks the service it wraps, so
-//	              that whoever waits for it waits for nothing
+//	readyforward  the Ready of a wrapper ignores the wrapped service, so a
+//	              caller waits without effect
 //	readycall     Ready (or layer.Poll) and then Call of one service in one
-//	              block: a request that waits for a hint, in no order; a
-//	              layer.Queue waits better
-//	errcompare    == or != with an error of package layer: such errors come
-//	              wrapped, and only errors.Is sees through
+//	              block: Ready reserves nothing; use a layer.Queue
+//	errcompare    == or != with an error of package layer: such errors are
+//	              wrapped, so use errors.Is
 //
 // Run it as a vet tool:
 //

@@ -18,7 +18,7 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.FuncDecl:
-				return n.Recv == nil || n.Name.Name != "Is" // there, identity is meant
+				return n.Recv == nil || n.Name.Name != "Is" // an Is method compares identity
 			case *ast.BinaryExpr:
 				if n.Op == token.EQL || n.Op == token.NEQ {
 					checkCompared(pass, n.X, n.Y)
@@ -40,8 +40,8 @@ func runErrCompare(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkCompared looks at the comparison of err with what may be an error of
-// package layer.
+// checkCompared checks the comparison of err with a possible error of package
+// layer.
 func checkCompared(pass *analysis.Pass, err, with ast.Expr) {
 	with = ast.Unparen(with)
 	id, ok := with.(*ast.Ident)
@@ -53,9 +53,9 @@ func checkCompared(pass *analysis.Pass, err, with ast.Expr) {
 	}
 }
 
-// isKind reports whether err is a field called Kind, which is compared with an
-// error of that name as it is. That of a layer.Error may be a more special one
-// than these two.
+// isKind reports whether err is a field Kind that is compared with the error of
+// that name. The Kind of a layer.Error may wrap ErrNotReady and ErrTimeout, so
+// those need errors.Is.
 func isKind(pass *analysis.Pass, err ast.Expr, name string) bool {
 	s, ok := ast.Unparen(err).(*ast.SelectorExpr)
 	if !ok || s.Sel.Name != "Kind" {

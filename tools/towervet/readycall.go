@@ -22,9 +22,9 @@ func runReadyCall(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// checkFunc looks at each block of a function, and apart from it at each function
-// that is written inside. An accept loop is what Ready is for, so a function
-// that accepts is left alone.
+// checkFunc checks each block of a function, and separately each function
+// literal in it. It skips a function that accepts connections, because an
+// accept loop uses Ready correctly.
 func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	var blocks [][]ast.Stmt
 	accepts := false
@@ -53,9 +53,8 @@ func checkFunc(pass *analysis.Pass, body *ast.BlockStmt) {
 	}
 }
 
-// checkBlock looks for a Call that comes after Ready in the same list of
-// statements: one that stands deeper may be meant for a service that turned out
-// to be ready, as in fail-over, or come again and again after a single Ready.
+// checkBlock searches for a Call after Ready in the same list of statements. It
+// ignores a nested Call, which may be for a chosen service, as in a failover.
 func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	var asked []*ast.CallExpr
 	for _, stmt := range block {
@@ -71,8 +70,7 @@ func checkBlock(pass *analysis.Pass, block []ast.Stmt) {
 	}
 }
 
-// reportAsked reports those that asked whether svc is ready, and returns the
-// others.
+// reportAsked reports the calls of Ready of svc, and returns the other calls.
 func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (others []*ast.CallExpr) {
 	for _, call := range asked {
 		if of, _ := serviceCall(pass.TypesInfo, call); !isSame(pass.TypesInfo, of, svc) {
@@ -85,8 +83,8 @@ func reportAsked(pass *analysis.Pass, asked []*ast.CallExpr, svc ast.Expr) (othe
 	return others
 }
 
-// callsOf returns the calls of a statement, without those in blocks and
-// functions inside it.
+// callsOf returns the calls of a statement without those in nested blocks and
+// functions.
 func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	ast.Inspect(stmt, func(n ast.Node) bool {
 		switch n := n.(type) {
@@ -100,17 +98,16 @@ func callsOf(stmt ast.Stmt) (calls []*ast.CallExpr) {
 	return calls
 }
 
-// isFailover reports whether stmt is an if that has the loop go on with another
-// service.
+// isFailover reports whether stmt is an if statement that continues the loop
+// with another service.
 func isFailover(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	branch, ok := last.(*ast.BranchStmt)
 	return isIf && ok && branch.Tok == token.CONTINUE
 }
 
-// decides reports whether stmt may keep what follows it from being reached: a
-// poll takes no time, and whoever calls in any case has made it for something
-// else.
+// decides reports whether stmt may skip the following statements, because the
+// result of Ready or Poll then has a use.
 func decides(stmt ast.Stmt) bool {
 	last, isIf := lastOfIf(stmt)
 	_, returns := last.(*ast.ReturnStmt)
@@ -125,8 +122,8 @@ func lastOfIf(stmt ast.Stmt) (last ast.Stmt, isIf bool) {
 	return s.Body.List[len(s.Body.List)-1], true
 }
 
-// serviceCall returns the service of a call, and what is called: Ready, Call, or
-// Poll, which is layer.Poll.
+// serviceCall returns the service of a call, and the method: Ready, Call, or
+// Poll for layer.Poll.
 func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method string) {
 	callee := typeutil.Callee(info, call)
 	if callee == nil {
@@ -145,7 +142,7 @@ func serviceCall(info *types.Info, call *ast.CallExpr) (svc ast.Expr, method str
 	return s.X, callee.Name()
 }
 
-// isSame reports whether a and b are the same variable, or the same part of it.
+// isSame reports whether a and b are the same variable or the same field of it.
 func isSame(info *types.Info, a, b ast.Expr) bool {
 	a, b = ast.Unparen(a), ast.Unparen(b)
 	switch a := a.(type) {

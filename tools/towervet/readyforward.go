@@ -31,8 +31,7 @@ func runReadyForward(pass *analysis.Pass) (any, error) {
 	return nil, nil
 }
 
-// wrapped returns the one field of a struct that is a service, or nil: of
-// several, none stands for the whole.
+// wrapped returns the only service field of a struct, or nil.
 func wrapped(t types.Type) *types.Var {
 	if p, ok := t.(*types.Pointer); ok {
 		t = p.Elem()
@@ -53,10 +52,10 @@ func wrapped(t types.Type) *types.Var {
 	return found
 }
 
-// asking looks for methods that may ask another service.
+// asking finds methods that may call another service.
 type asking struct {
 	info    *types.Info
-	methods map[*types.Func]*ast.FuncDecl // those of the package
+	methods map[*types.Func]*ast.FuncDecl // methods of the package
 	seen    map[*ast.FuncDecl]bool
 }
 
@@ -70,8 +69,8 @@ func newAsking(pass *analysis.Pass) *asking {
 	return a
 }
 
-// may reports whether a method may ask another service: it mentions one, hands
-// its receiver to somebody, or has another method of the package that may.
+// may reports whether a method may call another service: it mentions one,
+// passes its receiver to a function, or calls such a method.
 func (a *asking) may(f *ast.FuncDecl) bool {
 	if a.seen[f] {
 		return false
@@ -86,7 +85,7 @@ func (a *asking) may(f *ast.FuncDecl) bool {
 		switch n := n.(type) {
 		case *ast.BinaryExpr:
 			if a.isNil(n.X) || a.isNil(n.Y) {
-				return false // whether there is a service is not asked of it
+				return false // a call of itself adds no service
 			}
 		case *ast.CallExpr:
 			found = found || slices.ContainsFunc(n.Args, func(e ast.Expr) bool { return a.is(recv, e) })
@@ -99,7 +98,7 @@ func (a *asking) may(f *ast.FuncDecl) bool {
 }
 
 // mentions reports whether e is a service other than the receiver, or a method
-// that may ask one.
+// that may call one.
 func (a *asking) mentions(recv types.Object, e ast.Expr) bool {
 	if s, ok := e.(*ast.SelectorExpr); ok {
 		if chosen := a.info.Selections[s]; chosen != nil && chosen.Kind() == types.MethodVal {

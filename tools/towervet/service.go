@@ -42,8 +42,8 @@ func isLayers(obj types.Object) bool {
 	return obj != nil && obj.Pkg() != nil && obj.Pkg().Path() == layerPath
 }
 
-// productFuncs are the functions and methods outside of tests: those ask for
-// readiness to learn of it, and make services that are wrong on purpose.
+// productFuncs returns the functions and methods outside of tests, because
+// tests call Ready to check it and make faulty services.
 func productFuncs(pass *analysis.Pass) iter.Seq[*ast.FuncDecl] {
 	return func(yield func(*ast.FuncDecl) bool) {
 		for _, file := range pass.Files {
