@@ -44,7 +44,7 @@ func shipped() map[string]Layer {
 		"adaptive":  {Layer: layer.AdaptiveLimit[Q, R](layer.AdaptivePolicy{Min: 8, Max: 8}), Limit: 8},
 		"rate":      same(layer.RateLimit[Q, R](1_000_000, 1_000_000)),
 		"rate by":   same(layer.RateLimitBy[int, Q, R](func(q Q) int { return q.ID % 3 }, 1_000_000, 1_000_000, 0)),
-		"shed":      same(layer.Shed[Q, R](layer.ShedPolicy{})),
+		"shed":      same(layer.Shed[Q, R](layer.ShedPolicy{Normal: 1})),
 		"queue":     {Layer: layer.Queue[Q, R](16, 3*time.Second), Queue: 16, MaxWait: 3 * time.Second},
 		"gate":      each(func(context.Context) layer.Layer[Q, R] { return layer.Gated[Q, R](layer.NewGate()) }),
 		"drain":     each(func(context.Context) layer.Layer[Q, R] { return layer.Drain[Q, R](layer.NewDrainer()) }),

@@ -95,7 +95,7 @@ func TestEndpointHints(t *testing.T) {
 		require.NoError(t, got.Validate(), what)
 	}
 	for why, addr := range map[string]*net.TcpAddress{
-		"endpoint: 10.0.0.1:0 has no port":                               ipv4(0x0a000001, 1<<16),
+		"endpoint: 10.0.0.1:0 has no port":                                     ipv4(0x0a000001, 1<<16),
 		"endpoint: 0.0.0.0:80: the unspecified address cannot be connected to": ipv4(0, 80),
 	} {
 		var dropped error

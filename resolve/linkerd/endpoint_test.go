@@ -72,8 +72,8 @@ func TestEndpointAddress(t *testing.T) {
 		assert.Equal(t, resolve.Endpoint{ID: resolve.ID{Addr: netip.MustParseAddrPort(want)}}, got)
 	}
 	for why, in := range map[string]*destination.WeightedAddr{
-		"endpoint: no IP address":                                        nil,
-		"endpoint: 10.0.0.1:0 has no port":                               {Addr: tcp(netip.MustParseAddrPort("10.0.0.1:0")), Weight: 1},
+		"endpoint: no IP address":                                              nil,
+		"endpoint: 10.0.0.1:0 has no port":                                     {Addr: tcp(netip.MustParseAddrPort("10.0.0.1:0")), Weight: 1},
 		"endpoint: 0.0.0.0:80: the unspecified address cannot be connected to": {Addr: tcp(netip.MustParseAddrPort("0.0.0.0:80"))},
 	} {
 		var dropped []error
