@@ -92,11 +92,11 @@ func TestResolverThatPanics(t *testing.T) {
 		}
 	})
 	for name, r := range map[string]resolve.Resolver{
-		"itself":       broken,
-		"Merge":        resolve.Merge(broken),
-		"Fallback":     resolve.Fallback(broken, static.New(nil)),
-		"KeepLastGood": resolve.ServeStale(broken, resolve.StalePolicy{}),
-		"Zone":         resolve.Zone(broken, "a", resolve.ZonePolicy{}),
+		"itself":     broken,
+		"Merge":      resolve.Merge(broken),
+		"Fallback":   resolve.Fallback(broken, static.New(nil)),
+		"ServeStale": resolve.ServeStale(broken, resolve.StalePolicy{}),
+		"Zone":       resolve.Zone(broken, "a", resolve.ZonePolicy{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

@@ -41,9 +41,8 @@
 // A program that must outlive its control plane adds [ServeStale]:
 //
 //   - The first answer after an outage takes effect only after Grace, 30 s, if it has
-//     no endpoints, or if it lacks more than MaxLoss of them.
+//     no endpoints.
 //   - A set that is not confirmed for MaxAge is dropped, if MaxAge is set.
-//   - The set of an unused target is kept for a day, for use in an outage.
 //
 // Lost, duplicate or reordered updates are corrected when the source is next asked for
 // the whole set: at the stream limits of package linkerd, after the TTL in package dns,

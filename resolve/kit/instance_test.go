@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/go-kit/kit/sd"
 	"github.com/stretchr/testify/assert"
@@ -100,40 +99,6 @@ func TestAnUnreadableInstanceIsSaidOnce(t *testing.T) {
 	assert.Empty(t, r.event(t.Context(), sd.Event{Instances: []string{"bad", "worse"}}))
 	assert.Zero(t, errs("10.0.0.2:80"))
 	assert.Equal(t, 1, errs("10.0.0.2:80", "bad"))
-}
-
-// A registry in which one entry cannot be read is believed as any other is.
-func TestAnUnreadableInstanceAndKeepLastGood(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reg := newRegistry()
-		var ten []string
-		for i := range 10 {
-			ten = append(ten, fmt.Sprintf("10.0.0.%d:80", i+1))
-		}
-		reg.say("web", sd.Event{Instances: ten})
-		keeper := resolve.ServeStale(New(reg.make), resolve.StalePolicy{MaxLoss: 0.5})
-		var set resolve.Set
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for u, err := range keeper.Resolve(ctx, "web") {
-				if err == nil {
-					set.Apply(u)
-				}
-			}
-		}()
-		synctest.Wait()
-		require.Equal(t, 10, set.Len())
-		for i := range 10 { // a change every ten seconds
-			reg.say("web", sd.Event{Instances: append([]string{"unreadable", fmt.Sprintf("10.0.1.%d:80", i+1)}, ten[:2]...)})
-			time.Sleep(10 * time.Second)
-		}
-		synctest.Wait()
-		assert.Equal(t, 3, set.Len(), "seven are gone since more than a minute")
-		cancel()
-		<-ended
-	})
 }
 
 func FuzzInstance(f *testing.F) {

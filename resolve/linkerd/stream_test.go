@@ -134,37 +134,6 @@ func TestDefaultStreamLimits(t *testing.T) {
 	})
 }
 
-// A controller that is empty since an outage is believed, though its streams are
-// ended sooner than the grace is over.
-func TestStreamLimitsWithinTheGrace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var m inMemory
-		start := time.Now()
-		m.start(t, func(_ *destination.GetDestination, to getStream) error {
-			if time.Since(start) > time.Minute {
-				return repeats(noEndpoints(true), 0)(nil, to)
-			}
-			if err := to.Send(addMessage(tcp(addr1))); err != nil {
-				return err
-			}
-			time.Sleep(time.Minute)
-			return status.Error(codes.Unavailable, "a new version")
-		})
-		keeper := resolve.ServeStale(New(m.connect(t), WithStreamLimits(Limits{Idle: 10 * time.Second, Lifetime: -1})), resolve.StalePolicy{})
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
-		defer cancel()
-		var known resolve.Set
-		var emptied time.Duration
-		for u, err := range keeper.Resolve(ctx, "web") {
-			if err == nil && known.Apply(u).After == resolve.StateEmpty && emptied == 0 {
-				emptied = time.Since(start)
-			}
-		}
-		assert.Greater(t, emptied, 90*time.Second)
-		assert.Less(t, emptied, 103*time.Second, "with the first stream after the grace")
-	})
-}
-
 // Streams that began together do not all end together.
 func TestStreamLimitsAreSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -105,7 +105,7 @@ func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	}
 }
 
-// newResolver asks the controller. What it said last serves while it is away.
+// newResolver resolves by the controller, and keeps the endpoints through its outages.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,

@@ -24,15 +24,15 @@ func ExampleServeStale() {
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	keeper := resolve.ServeStale(controller, resolve.StalePolicy{Grace: time.Minute})
-	for update, err := range keeper.Resolve(ctx, "web") {
+	stale := resolve.ServeStale(controller, resolve.StalePolicy{Grace: time.Minute})
+	for update, err := range stale.Resolve(ctx, "web") {
 		if err != nil {
 			fmt.Println(err)
 			continue
 		}
 		fmt.Println(update.Kind, len(update.Endpoints))
 		if len(update.Endpoints) == 1 {
-			for _, k := range keeper.Status() { // for an admin page
+			for _, k := range stale.Status() { // for an admin page
 				fmt.Println(k.Target, k.State, k.Endpoints, k.Age, k.IsStale)
 			}
 			cancel()

@@ -27,13 +27,13 @@ func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
 
 // A handler of the log may look at the StaleResolver, and one that blocks holds up no
 // stream but its own.
-func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
+func TestServeStaleLogsWithoutALock(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var keeper *resolve.StaleResolver
+	var stale *resolve.StaleResolver
 	logged := make(chan string)
 	handler := handlerFunc(func(r slog.Record) {
-		assert.Len(t, keeper.Status(), 1)
+		assert.Len(t, stale.Status(), 1)
 		select {
 		case logged <- r.Message:
 		case <-ctx.Done():
@@ -47,11 +47,11 @@ func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
 		}
 	}
 	policy := resolve.StalePolicy{Grace: time.Millisecond, Log: slog.New(handler)}
-	keeper = resolve.ServeStale(resolve.Func(source), policy)
+	stale = resolve.ServeStale(resolve.Func(source), policy)
 	over := make(chan string)
 	go func() {
 		defer close(over)
-		for range keeper.Resolve(ctx, "web") {
+		for range stale.Resolve(ctx, "web") {
 		}
 	}()
 	next := func(from <-chan string) string {
@@ -64,7 +64,7 @@ func TestKeepLastGoodLogsWithoutALock(t *testing.T) {
 		}
 	}
 	assert.Contains(t, next(logged), "held back")
-	assert.Contains(t, next(logged), "let go")
+	assert.Contains(t, next(logged), "is dropped")
 	cancel()
 	next(over)
 }

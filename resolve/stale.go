@@ -1,0 +1,250 @@
+package resolve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+)
+
+// StalePolicy configures [ServeStale]. The zero value holds back an empty
+// answer for 30 s, and keeps a set for as long as its source is away.
+type StalePolicy struct {
+	// Grace is how long an empty answer after an error is held back. 0 means
+	// 30 s: three periods of a Kubernetes probe, in which a restarted controller
+	// has filled its caches. Less than 0 means not at all.
+	Grace time.Duration
+
+	// MaxAge is how long a set stays in force that its source no longer
+	// confirms. 0 or less means without a limit.
+	MaxAge time.Duration
+
+	// Log gets a warning for each outage in which an answer is held back, and one
+	// when a set is dropped. A handler that blocks delays only its own stream.
+	// Nil means no log.
+	Log *slog.Logger
+}
+
+// StaleResolver is the Resolver that [ServeStale] returns.
+type StaleResolver struct {
+	source Resolver
+	policy StalePolicy
+
+	mu      sync.Mutex
+	streams map[*staleStream]struct{}
+}
+
+// ServeStale returns a Resolver that keeps the endpoints of a target through an
+// outage of r. An answer is held back if it is the first one after an error and
+// has no endpoints. The last set then stays in force. A lost stream that
+// [Reconnect] opens again is such an error.
+//
+// The next update of r with an endpoint ends the hold, as does the end of Grace.
+// Either passes on all that r has said, as one Replace. Another error drops the
+// held answer: Grace begins again with the next one. So a source that loses its
+// streams more often than that is not believed to be empty.
+//
+// The age of a set counts from the first error after the last answer that was
+// passed on. Without an error it is 0, because silence then means that nothing
+// changed. A set of age MaxAge is dropped: the held answer takes its place, or
+// else Empty.
+//
+// An error that matches [ErrUnresolvable] is passed on and ends the sequence.
+// r should continue after other errors, as Reconnect does: when r ends, so does
+// the sequence.
+func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
+	requireResolvers(r)
+	if p.Grace == 0 {
+		p.Grace = 30 * time.Second
+	}
+	if p.Log == nil {
+		p.Log = slog.New(slog.DiscardHandler)
+	}
+	return &StaleResolver{source: r, policy: p, streams: make(map[*staleStream]struct{})}
+}
+
+// StaleStatus is the state of one stream of a [StaleResolver].
+type StaleStatus struct {
+	Target    string
+	State     State         // in force
+	Endpoints int           // in force
+	Age       time.Duration // since the source last confirmed the set; 0 without an error
+	IsStale   bool          // an answer is held back
+	Err       error         // the last error; nil while Age is 0
+}
+
+// Status returns the state of each open stream, sorted by target.
+func (r *StaleResolver) Status() []StaleStatus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := make([]StaleStatus, 0, len(r.streams))
+	for s := range r.streams {
+		one := StaleStatus{
+			Target: s.target, State: s.served.State(), Endpoints: s.served.Len(),
+			IsStale: !s.heldAt.IsZero(), Err: s.err,
+		}
+		if !s.lostAt.IsZero() {
+			one.Age = time.Since(s.lostAt)
+		}
+		list = append(list, one)
+	}
+	slices.SortFunc(list, func(a, b StaleStatus) int {
+		return cmp.Or(cmp.Compare(a.Target, b.Target), cmp.Compare(a.Age, b.Age))
+	})
+	return list
+}
+
+// Resolve returns the updates of target as [ServeStale] describes.
+func (r *StaleResolver) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
+	return func(yield func(Update, error) bool) {
+		s := &staleStream{StalePolicy: r.policy, target: target}
+		r.locked(func() { r.streams[s] = struct{}{} })
+		defer r.locked(func() { delete(r.streams, s) })
+		messages := make(chan message)
+		defer startFeed(ctx, r.source, target, 0, messages).close()
+		timer := time.NewTimer(0)
+		defer timer.Stop()
+		for {
+			var m message
+			select {
+			case <-ctx.Done():
+				return
+			case <-timer.C:
+			case m = <-messages:
+			}
+			if m.ended {
+				if errors.Is(m.err, ErrUnresolvable) {
+					yield(Update{}, m.err)
+				}
+				return
+			}
+			var u Update
+			var ok bool
+			var log func()
+			r.locked(func() { u, ok, log = s.step(m) })
+			if log != nil {
+				log() // without the lock, because a handler may block or call Status
+			}
+			if ok && !yield(u, nil) || m.err != nil && !yield(Update{}, m.err) || ctx.Err() != nil {
+				return
+			}
+			timer.Stop()
+			if at := s.deadline(); !at.IsZero() {
+				timer.Reset(time.Until(at))
+			}
+		}
+	}
+}
+
+func (r *StaleResolver) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// staleStream is one stream of a StaleResolver. Only its own goroutine changes
+// it, with the lock of the resolver held.
+type staleStream struct {
+	StalePolicy
+	target string
+
+	served Set  // in force
+	latest Set  // what the source last said
+	differ bool // whether served and latest may differ
+
+	lostAt     time.Time // first error since an answer was passed on, or zero
+	heldAt     time.Time // when the held answer came, or zero
+	afterError bool      // the next answer is the first one after an error
+	logged     bool      // this outage is logged
+	err        error     // the last one since lostAt
+}
+
+// step applies a message, or the time if the message is zero. It returns the update
+// to pass on, if ok, and the log line to write, if any.
+func (s *staleStream) step(m message) (u Update, ok bool, log func()) {
+	switch {
+	case m.err != nil:
+		s.err, s.afterError, s.heldAt = m.err, true, time.Time{}
+		if s.lostAt.IsZero() {
+			s.lostAt = time.Now()
+		}
+		return Update{}, false, nil
+	case m.update.Kind != 0:
+		return s.update(m.update)
+	}
+	if at := s.deadline(); at.IsZero() || time.Now().Before(at) {
+		return Update{}, false, nil
+	}
+	log = s.line(slog.LevelWarn, "last good set is dropped",
+		"endpoints", s.served.Len(), "age", time.Since(s.lostAt), "err", s.err)
+	if !s.heldAt.IsZero() {
+		return s.accept(Update{}), true, log
+	}
+	s.differ, s.logged = true, true
+	u = Update{Kind: Empty}
+	s.served.Apply(u)
+	return u, true, log
+}
+
+func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
+	s.latest.Apply(u)
+	switch {
+	case s.latest.State() == StatePending:
+		return u, !s.differ, nil // not an answer yet
+	case s.doubtful():
+		if s.heldAt.IsZero() {
+			s.heldAt = time.Now()
+		}
+		if !s.logged {
+			log = s.line(slog.LevelWarn, "empty answer after an error is held back; the last good set stays in force",
+				"state", s.latest.State().String(), "endpoints", s.served.Len(), "grace", s.Grace, "err", s.err)
+		}
+		s.afterError, s.differ, s.logged = false, true, true
+		return Update{}, false, log
+	}
+	if s.logged {
+		log = s.line(slog.LevelInfo, "source of endpoints is back", "endpoints", s.latest.Len(), "after", time.Since(s.lostAt))
+	}
+	return s.accept(u), true, log
+}
+
+// doubtful reports whether the answer must be held back.
+func (s *staleStream) doubtful() bool {
+	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
+}
+
+// accept puts in force what the source says, after u. It returns u, or the whole
+// set if more than u is new.
+func (s *staleStream) accept(u Update) Update {
+	if s.differ {
+		u = whole(&s.latest)
+	}
+	s.served.Apply(u)
+	s.lostAt, s.heldAt, s.err = time.Time{}, time.Time{}, nil
+	s.differ, s.afterError, s.logged = false, false, false
+	return u
+}
+
+// deadline returns when step has something to do without a message, or zero.
+func (s *staleStream) deadline() time.Time {
+	var at time.Time
+	if !s.heldAt.IsZero() {
+		at = s.heldAt.Add(s.Grace)
+	}
+	if s.MaxAge > 0 && !s.lostAt.IsZero() && s.served.Len() > 0 {
+		if old := s.lostAt.Add(s.MaxAge); at.IsZero() || old.Before(at) {
+			at = old
+		}
+	}
+	return at
+}
+
+func (s *staleStream) line(level slog.Level, text string, args ...any) func() {
+	return func() {
+		s.Log.Log(context.Background(), level, text, append([]any{"target", s.target}, args...)...) //nolint:sloglint // the texts are literals in step and update
+	}
+}
