@@ -41,7 +41,7 @@ type Instruments struct {
 	Limit       metrics.Gauge     // AdaptiveLimit: the current limit
 
 	Retries        metrics.Counter // Retry: attempts after the first
-	RetriesSkipped metrics.Counter // Retry: failures that are not retried; label "reason": budget, body, attempts, unsafe, pushback, deadline
+	RetriesSkipped metrics.Counter // Retry: failures not retried; label "reason": budget, body, attempts, unsafe, pushback, deadline
 	Budget         metrics.Gauge   // Retry, Hedge: retries that the budget allows; set when one is taken, and by requests within its ttl
 	Hedges         metrics.Counter // Hedge: second requests; label "outcome": sent, won, skipped
 

@@ -337,7 +337,8 @@ func (s *retrying[Req, Rsp]) wait(pause time.Duration, after error) error {
 	if cause == nil {
 		return nil
 	}
-	canceled := &Error{Layer: "retry", Target: s.target, Reason: ctxreason.Text(s.ctx) + " after " + s.count(), Waited: s.waited, Err: cause}
+	reason := ctxreason.Text(s.ctx) + " after " + s.count()
+	canceled := &Error{Layer: "retry", Target: s.target, Reason: reason, Waited: s.waited, Err: cause}
 	if after != nil {
 		canceled.Reason += ": " + after.Error()
 	}

@@ -1,4 +1,4 @@
-// Package vacanttest finds addresses for tests at which nothing listens.
+// Package freeport finds addresses for tests at which nothing listens.
 package freeport
 
 import (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
+
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
@@ -148,13 +149,13 @@ func consumed(conn, next net.Conn) bool {
 // connection to another server.
 func consumedError(at string, conn net.Conn, err error) error {
 	reset(conn)
-	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateRejection{err}}
+	return &layer.Error{Layer: at, Reason: "rejected after the first bytes were read", Err: &lateError{err}}
 }
 
-// lateRejection has the text of a rejection and does not match it.
-type lateRejection struct{ refusal error }
+// lateError has the text of a rejection and does not match it.
+type lateError struct{ refusal error }
 
-func (e *lateRejection) Error() string { return e.refusal.Error() }
+func (e *lateError) Error() string { return e.refusal.Error() }
 
 // DetectInstruments are the metrics of [Detect], with their labels bound except
 // for the documented one. A nil metric is not recorded.

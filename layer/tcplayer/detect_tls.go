@@ -185,12 +185,12 @@ func parseServerName(first []byte) (name string, err error) {
 		}
 	}
 	conn := &helloConn{rest: *bytes.NewReader(first)}
-	err = tls.Server(conn, &tls.Config{ //nolint:gosec // the handshake ends before a version is chosen
+	err = tls.Server(conn, &tls.Config{
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			name = hello.ServerName
 			return nil, errHelloRead
 		},
-	}).Handshake()
+	}).HandshakeContext(context.Background())
 	switch {
 	case errors.Is(err, errHelloRead):
 		return name, nil

@@ -11,10 +11,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/gotower/gotower/layer"
-	"github.com/gotower/gotower/layer/layertest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/layertest"
 )
 
 const addr = "10.0.0.1:80"

@@ -53,7 +53,7 @@ func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 //	loadshed               [layer.ErrNotReady], such as of a limit or a full queue
 //	unexpected             any other error
 func ErrorKind(err error) string {
-	if late, ok := errors.AsType[*lateRejection](err); ok {
+	if late, ok := errors.AsType[*lateError](err); ok {
 		err = late.refusal
 	}
 	switch {

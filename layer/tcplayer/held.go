@@ -19,7 +19,10 @@ import (
 //
 //   - nil after Close, if EOF was read, or after EOF and CloseWrite;
 //   - [layer.ErrBodyClosedEarly] after an earlier Close;
-//   - the error of a Read or Write, unless it is a deadline of the caller or net.ErrClosed; and [io.ErrUnexpectedEOF] after TLS without close_notify, which Read returns as io.EOF;
+//   - the error of a Read or Write, unless it is a deadline of the caller or
+//     net.ErrClosed;
+//   - [io.ErrUnexpectedEOF] after TLS without close_notify, for which Read returns
+//     io.EOF;
 //   - the cause of ctx. The connection is reset, and Read and Write return the cause.
 //
 // The caller must always close the connection. A second Close returns nil.
@@ -218,8 +221,9 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	told := int64(0)
 	if !h.heard.Load() {
 		// The observers need the time of the first byte, which a copy in the
-		// kernel does not report.
-		ok, _, err := peek(withoutMeter(h.Conn), firstByte)
+		// kernel does not report. peek does not read the byte, because the kernel
+		// copies whole pages only if no byte of the first page is missing.
+		ok, _, err := peek(withoutMeter(h.Conn), peekSpec{max: 1, enough: func([]byte) bool { return true }})
 		switch {
 		case errors.Is(err, io.EOF):
 			h.readEOF()
@@ -242,10 +246,6 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 	}
 	return n + rest, h.why(err)
 }
-
-// firstByte waits for the first byte. Reading it would be slower, because the
-// kernel copies whole pages only if no byte of the first page is missing.
-var firstByte = peekSpec{max: 1, enough: func([]byte) bool { return true }}
 
 // firstRead is the buffer size of writeFirst.
 const firstRead = 1 << 10

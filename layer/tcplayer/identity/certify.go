@@ -8,11 +8,12 @@ import (
 	"fmt"
 	"time"
 
+	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
+	"google.golang.org/grpc"
+
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
-	pb "github.com/linkerd/linkerd2-proxy-api/go/identity"
-	"google.golang.org/grpc"
 )
 
 // Run gets certificates from the CA at conn until ctx ends, and then returns

@@ -15,6 +15,7 @@ import (
 
 	"github.com/go-kit/kit/metrics"
 	"github.com/go-kit/kit/metrics/discard"
+
 	"github.com/gotower/gotower/internal/caller"
 	"github.com/gotower/gotower/layer"
 )
@@ -78,7 +79,7 @@ func (c Config) withDefaults() Config {
 func (c Config) check() error {
 	errs := []error{caller.Check(c.Name), c.checkServerName(), c.checkRequest()}
 	if c.Token == nil {
-		errs = append(errs, errors.New("Token is nil"))
+		errs = append(errs, errors.New("no Token"))
 	}
 	switch {
 	case c.MinRefresh < 0 || c.Timeout < 0:
@@ -102,7 +103,7 @@ func (c Config) checkServerName() error {
 // checkRequest checks Key and CSR before the CA does.
 func (c Config) checkRequest() error {
 	if c.Key == nil {
-		return errors.New("Key is nil")
+		return errors.New("no Key")
 	}
 	csr, err := x509.ParseCertificateRequest(c.CSR)
 	if err == nil {

@@ -125,7 +125,7 @@ func TestGenerateSaysWhatIsWrong(t *testing.T) {
 func TestNewSaysAllThatIsWrong(t *testing.T) {
 	_, err := New(Config{Name: "spiffe://x/", MinRefresh: time.Hour, MaxRefresh: time.Minute})
 	for _, says := range []string{
-		"is a URI and needs a TLS server name", "Key is nil", "Token is nil", "MaxRefresh 1m0s must not be less than MinRefresh 1h0m0s",
+		"is a URI and needs a TLS server name", "no Key", "no Token", "MaxRefresh 1m0s must not be less than MinRefresh 1h0m0s",
 		"trust anchors: no PEM certificate found",
 	} {
 		require.ErrorContains(t, err, says)
