@@ -327,9 +327,8 @@ func (v *contact) look(present *audience) *connection {
 	var x *connection
 	route := layer.RouteFromContext(v.ctx)
 	draw, drawn := 0.0, false
-	now := time.Now().UnixNano()
 	for _, w := range present.watchers {
-		if !w.connections || w.full() || w.pace.spent(now) {
+		if !w.connections || w.full() || w.limited() {
 			continue
 		}
 		if w.sample > 0 {

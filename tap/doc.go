@@ -42,9 +42,6 @@
 // RequestInit does not fit, a request is not shown at all and counts as one dropped
 // event.
 //
-// A [Server] sends the events of five milliseconds together, up to sixteen. A watcher
-// with a rate gets requests evenly over time, at times that differ between watchers.
-//
 // # Secrets
 //
 // Header values are sent only on request. Some are replaced and cannot be matched:

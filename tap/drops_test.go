@@ -8,7 +8,6 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/metadata"
@@ -96,7 +95,6 @@ func checkDrops(t *testing.T, capacity int, held bool, steps []int) {
 
 // takeOne reports whether something came once all is still.
 func takeOne(sent <-chan Event, got *count) bool {
-	time.Sleep(gatherFor)
 	synctest.Wait()
 	select {
 	case e := <-sent:
@@ -177,7 +175,7 @@ func TestObserveIsNotToldInBetween(t *testing.T) {
 	w := watch(t, reg, match.All(), 1, false)
 	send(t, stand(reg, respond("x")), get("/"))
 	var got []Event
-	require.NoError(t, w.reader(false, func(e Event) error { got = append(got, e); return nil }).run(t.Context(), nil))
+	require.NoError(t, w.reader(false, func(e Event) error { got = append(got, e); return nil }).run(t.Context()))
 	require.Equal(t, "q", kinds(got))
 	require.EqualValues(t, 2, w.dropped.Load())
 }

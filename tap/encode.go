@@ -2,281 +2,211 @@ package tap
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
-	"time"
+	"strings"
+	"unicode/utf8"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
+	netpb "github.com/linkerd/linkerd2-proxy-api/go/net"
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// wire is a message that is being written, in the order of its fields' numbers
-// and those of a oneof last, as package proto writes it. Package proto would first
-// need the message in some thirty pieces; for the fields of an event this is all
-// that it takes.
-type wire struct{ b []byte }
-
-// open begins a message in the message. What is written until close is in it.
-func (w *wire) open(field protowire.Number) (at int) {
-	w.b = protowire.AppendTag(w.b, field, protowire.BytesType)
-	w.b = append(w.b, 0) // the length, which most often has one byte
-	return len(w.b)
-}
-
-func (w *wire) close(at int) {
-	n := len(w.b) - at
-	if more := protowire.SizeVarint(uint64(n)) - 1; more > 0 {
-		var room [9]byte
-		w.b = append(w.b, room[:more]...)
-		copy(w.b[at+more:], w.b[at:at+n])
+// proto returns e as a message of linkerd's service. Text that is not valid UTF-8
+// is replaced, because messages cannot carry it.
+func (e *Event) proto() *pb.TapEvent {
+	m := &pb.TapEvent{
+		Source:          tcpProto(e.Source),
+		SourceMeta:      metaProto(e.SourceLabels),
+		Destination:     tcpProto(e.Destination),
+		DestinationMeta: metaProto(e.DestinationLabels),
+		ProxyDirection:  pb.TapEvent_ProxyDirection(e.Direction),
 	}
-	protowire.AppendVarint(w.b[:at-1], uint64(n))
-}
-
-// number writes nothing for 0, as is the rule for fields outside of a oneof.
-func (w *wire) number(field protowire.Number, n uint64) {
-	if n != 0 {
-		w.one(field, n)
+	if e.RouteLabels != nil {
+		m.RouteMeta = &pb.TapEvent_RouteMeta{Labels: labelsProto(e.RouteLabels)}
 	}
-}
-
-// one writes a number of a oneof.
-func (w *wire) one(field protowire.Number, n uint64) {
-	w.b = protowire.AppendTag(w.b, field, protowire.VarintType)
-	w.b = protowire.AppendVarint(w.b, n)
-}
-
-func (w *wire) fixed64(field protowire.Number, n uint64) {
-	if n != 0 {
-		w.b = protowire.AppendTag(w.b, field, protowire.Fixed64Type)
-		w.b = protowire.AppendFixed64(w.b, n)
+	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
+	http := &pb.TapEvent_Http{}
+	switch {
+	case e.RequestInit != nil:
+		http.Event = &pb.TapEvent_Http_RequestInit_{RequestInit: e.RequestInit.proto(id)}
+	case e.ResponseInit != nil:
+		http.Event = &pb.TapEvent_Http_ResponseInit_{ResponseInit: e.ResponseInit.proto(id)}
+	case e.ResponseEnd != nil:
+		http.Event = &pb.TapEvent_Http_ResponseEnd_{ResponseEnd: e.ResponseEnd.proto(id)}
+	default:
+		return m
 	}
-}
-
-// bytes writes nothing for "". Strings must be valid UTF-8.
-func (w *wire) bytes(field protowire.Number, s string) {
-	if s != "" {
-		w.text(field, s)
-	}
-}
-
-// text writes a string of a oneof or of a map.
-func (w *wire) text(field protowire.Number, s string) {
-	w.b = protowire.AppendTag(w.b, field, protowire.BytesType)
-	w.b = protowire.AppendString(w.b, s)
-}
-
-// duration writes a google.protobuf.Duration.
-func (w *wire) duration(field protowire.Number, d time.Duration) {
-	at := w.open(field)
-	w.number(1, uint64(d/time.Second))
-	w.number(2, uint64(d%time.Second))
-	w.close(at)
-}
-
-// eventBytes is room for an event with the labels of a pod on both sides.
-const eventBytes = 512
-
-// message is the event as a message of linkerd's service, with all that is in it
-// as it goes over the wire, and so in what a message keeps of fields it does not
-// know. Text that is not valid UTF-8, which a message cannot carry, is mended; the
-// values of fields are bytes there and stay as they are.
-func (e *Event) message() *pb.TapEvent {
-	w := wire{make([]byte, 0, eventBytes)}
-	w.event(e)
-	m := &pb.TapEvent{}
-	m.ProtoReflect().SetUnknown(w.b)
+	m.Event = &pb.TapEvent_Http_{Http: http}
 	return m
 }
 
-// watchMessage is the event as a message of gotower's own service.
-func (e *Event) watchMessage() (*tappb.WatchResponse, error) {
-	if e.Dropped > 0 {
-		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}, nil
+func (r *RequestInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_RequestInit {
+	return &pb.TapEvent_Http_RequestInit{
+		Id:        id,
+		Method:    methodProto(r.Method),
+		Scheme:    schemeProto(r.Scheme),
+		Authority: valid(r.Authority),
+		Path:      valid(r.Path),
+		Headers:   fieldsProto(r.Headers),
 	}
-	w := wire{make([]byte, 0, eventBytes)}
-	whole := w.open(1)
-	at := w.open(1)
-	w.event(e)
-	w.close(at)
-	if own := e.extras(); own != nil {
-		var err error
-		if w.b, err = (proto.MarshalOptions{}).MarshalAppend(w.b, own); err != nil {
-			return nil, err
-		}
+}
+
+func (r *ResponseInit) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseInit {
+	return &pb.TapEvent_Http_ResponseInit{
+		Id:               id,
+		SinceRequestInit: durationpb.New(r.SinceRequestInit),
+		HttpStatus:       uint32(r.Status),
+		Headers:          fieldsProto(r.Headers),
 	}
-	w.close(whole)
-	m := &tappb.WatchResponse{}
-	m.ProtoReflect().SetUnknown(w.b)
-	return m, nil
 }
 
-// extras are what an event has besides what is linkerd's; nil for most.
-func (e *Event) extras() *tappb.Event {
-	switch end := e.ResponseEnd; {
-	case e.Open != nil:
-		return &tappb.Event{Open: &tappb.ConnectionOpen{Id: e.ID.proto()}}
-	case e.Close != nil:
-		return &tappb.Event{Close: &tappb.ConnectionClose{
-			Id: e.ID.proto(), SinceOpen: durationpb.New(e.Close.SinceOpen),
-			Sent: e.Close.Sent, Received: e.Close.Received, Error: valid(e.Close.Err),
-		}}
-	case end != nil && (len(end.Explanation) > 0 || end.RequestBody != nil || end.ResponseBody != nil):
-		return &tappb.Event{
-			Explanation: nodesProto(end.Explanation), RequestBody: end.RequestBody.proto(), ResponseBody: end.ResponseBody.proto(),
-		}
+func (r *ResponseEnd) proto(id *pb.TapEvent_Http_StreamId) *pb.TapEvent_Http_ResponseEnd {
+	m := &pb.TapEvent_Http_ResponseEnd{
+		Id:               id,
+		SinceRequestInit: durationpb.New(r.SinceRequestInit),
+		ResponseBytes:    r.Bytes,
+		Eos:              &pb.Eos{},
+		Trailers:         fieldsProto(r.Trailers),
 	}
-	return nil
-}
-
-func (id StreamID) proto() *pb.TapEvent_Http_StreamId {
-	return &pb.TapEvent_Http_StreamId{Base: id.Base, Stream: id.Stream}
-}
-
-// event writes the fields of a TapEvent.
-func (w *wire) event(e *Event) {
-	w.address(1, e.Source)
-	w.address(2, e.Destination)
-	w.labels(4, e.DestinationLabels)
-	w.labels(5, e.SourceLabels)
-	w.number(6, uint64(int32(e.Direction)))
-	w.labels(7, e.RouteLabels)
-	if e.RequestInit == nil && e.ResponseInit == nil && e.ResponseEnd == nil {
-		return
-	}
-	http := w.open(3)
-	switch {
-	case e.RequestInit != nil:
-		one := w.begin(1, e.ID)
-		w.requestInit(e.RequestInit)
-		w.close(one)
-	case e.ResponseInit != nil:
-		one := w.begin(2, e.ID)
-		w.responseInit(e.ResponseInit)
-		w.close(one)
-	default:
-		one := w.begin(3, e.ID)
-		w.responseEnd(e.ResponseEnd)
-		w.close(one)
-	}
-	w.close(http)
-}
-
-// begin opens a message that begins with an id.
-func (w *wire) begin(field protowire.Number, id StreamID) (at int) {
-	at = w.open(field)
-	first := w.open(1)
-	w.number(1, uint64(id.Base))
-	w.number(2, id.Stream)
-	w.close(first)
-	return at
-}
-
-func (w *wire) requestInit(r *RequestInit) {
-	method, registered := http_types.HttpMethod_Registered_value[r.Method]
-	w.named(2, r.Method, method, registered)
-	switch r.Scheme {
-	case "http":
-		w.named(3, r.Scheme, int32(http_types.Scheme_HTTP), true)
-	case "https":
-		w.named(3, r.Scheme, int32(http_types.Scheme_HTTPS), true)
-	default:
-		w.named(3, r.Scheme, 0, false)
-	}
-	w.bytes(4, valid(r.Authority))
-	w.bytes(5, valid(r.Path))
-	w.fields(6, r.Headers)
-}
-
-func (w *wire) responseInit(r *ResponseInit) {
-	w.duration(2, r.SinceRequestInit)
-	w.number(3, uint64(uint32(r.Status)))
-	w.fields(4, r.Headers)
-}
-
-func (w *wire) responseEnd(r *ResponseEnd) {
-	w.duration(2, r.SinceRequestInit)
 	if r.SinceResponseInit != nil {
-		w.duration(3, *r.SinceResponseInit)
+		m.SinceResponseInit = durationpb.New(*r.SinceResponseInit)
 	}
-	w.number(4, r.Bytes)
-	at := w.open(5)
-	switch { // a message holds one of them
+	switch { // a message has one of them
 	case r.ResetCode != nil:
-		w.one(2, uint64(*r.ResetCode))
+		m.Eos.End = &pb.Eos_ResetErrorCode{ResetErrorCode: *r.ResetCode}
 	case r.GRPCStatus != nil:
-		w.one(1, uint64(*r.GRPCStatus))
+		m.Eos.End = &pb.Eos_GrpcStatusCode{GrpcStatusCode: uint32(*r.GRPCStatus)}
 	}
-	w.close(at)
-	w.fields(6, r.Trailers)
+	return m
 }
 
-func (w *wire) address(field protowire.Number, a netip.AddrPort) {
+func fieldsProto(fields []Field) *http_types.Headers {
+	if fields == nil {
+		return nil
+	}
+	m := &http_types.Headers{}
+	for _, f := range fields {
+		m.Headers = append(m.Headers, &http_types.Headers_Header{Name: valid(f.Name), Value: []byte(f.Value)})
+	}
+	return m
+}
+
+func tcpProto(a netip.AddrPort) *netpb.TcpAddress {
 	a = plain(a)
 	if !a.IsValid() {
-		return
+		return nil
 	}
-	whole := w.open(field)
-	ip := w.open(1)
+	ip := &netpb.IPAddress{}
 	if a.Addr().Is4() {
 		b := a.Addr().As4()
-		w.b = protowire.AppendTag(w.b, 1, protowire.Fixed32Type)
-		w.b = protowire.AppendFixed32(w.b, binary.BigEndian.Uint32(b[:]))
+		ip.Ip = &netpb.IPAddress_Ipv4{Ipv4: binary.BigEndian.Uint32(b[:])}
 	} else {
 		b := a.Addr().As16()
-		six := w.open(2)
-		w.fixed64(1, binary.BigEndian.Uint64(b[:8]))
-		w.fixed64(2, binary.BigEndian.Uint64(b[8:]))
-		w.close(six)
+		ip.Ip = &netpb.IPAddress_Ipv6{Ipv6: &netpb.IPv6{
+			First: binary.BigEndian.Uint64(b[:8]),
+			Last:  binary.BigEndian.Uint64(b[8:]),
+		}}
 	}
-	w.close(ip)
-	w.number(2, uint64(a.Port()))
-	w.close(whole)
+	return &netpb.TcpAddress{Ip: ip, Port: uint32(a.Port())}
 }
 
-// labels writes an EndpointMeta or a RouteMeta, which are alike.
-func (w *wire) labels(field protowire.Number, labels map[string]string) {
+func metaProto(labels map[string]string) *pb.TapEvent_EndpointMeta {
 	if labels == nil {
-		return
+		return nil
 	}
-	whole := w.open(field)
+	return &pb.TapEvent_EndpointMeta{Labels: labelsProto(labels)}
+}
+
+// labelsProto returns labels, or a copy if one of them is not valid UTF-8.
+func labelsProto(labels map[string]string) map[string]string {
+	isValid := true
 	for k, v := range labels {
-		at := w.open(1)
-		w.text(1, valid(k))
-		w.text(2, valid(v))
-		w.close(at)
+		isValid = isValid && utf8.ValidString(k) && utf8.ValidString(v)
 	}
-	w.close(whole)
+	if isValid {
+		return labels
+	}
+	out := make(map[string]string, len(labels))
+	for k, v := range labels {
+		out[valid(k)] = valid(v)
+	}
+	return out
 }
 
-// named writes a method or a scheme: its number, if it is registered.
-func (w *wire) named(field protowire.Number, name string, number int32, registered bool) {
+func methodProto(name string) *http_types.HttpMethod {
 	if name == "" {
-		return
+		return nil
 	}
-	at := w.open(field)
-	if registered {
-		w.one(1, uint64(number))
-	} else {
-		w.text(2, valid(name))
+	if n, ok := http_types.HttpMethod_Registered_value[name]; ok {
+		return &http_types.HttpMethod{Type: &http_types.HttpMethod_Registered_{Registered: http_types.HttpMethod_Registered(n)}}
 	}
-	w.close(at)
+	return &http_types.HttpMethod{Type: &http_types.HttpMethod_Unregistered{Unregistered: valid(name)}}
 }
 
-func (w *wire) fields(field protowire.Number, fields []Field) {
-	if fields == nil {
-		return
+func schemeProto(name string) *http_types.Scheme {
+	switch name {
+	case "":
+		return nil
+	case "http":
+		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTP}}
+	case "https":
+		return &http_types.Scheme{Type: &http_types.Scheme_Registered_{Registered: http_types.Scheme_HTTPS}}
 	}
-	whole := w.open(field)
-	for _, f := range fields {
-		at := w.open(1)
-		w.bytes(1, valid(f.Name))
-		w.bytes(2, f.Value)
-		w.close(at)
-	}
-	w.close(whole)
+	return &http_types.Scheme{Type: &http_types.Scheme_Unregistered{Unregistered: valid(name)}}
 }
+
+// watchProto returns e as a message of gotower's own service.
+func (e *Event) watchProto() *tappb.WatchResponse {
+	if e.Dropped > 0 {
+		return &tappb.WatchResponse{What: &tappb.WatchResponse_Dropped{Dropped: e.Dropped}}
+	}
+	m := &tappb.Event{Http: e.proto()}
+	id := &pb.TapEvent_Http_StreamId{Base: e.ID.Base, Stream: e.ID.Stream}
+	switch {
+	case e.Open != nil:
+		m.Open = &tappb.ConnectionOpen{Id: id}
+	case e.Close != nil:
+		m.Close = &tappb.ConnectionClose{
+			Id: id, SinceOpen: durationpb.New(e.Close.SinceOpen),
+			Sent: e.Close.Sent, Received: e.Close.Received, Error: valid(e.Close.Err),
+		}
+	case e.ResponseEnd != nil:
+		m.Explanation = nodesProto(e.ResponseEnd.Explanation)
+		m.RequestBody, m.ResponseBody = e.ResponseEnd.RequestBody.proto(), e.ResponseEnd.ResponseBody.proto()
+	}
+	return &tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: m}}
+}
+
+func (b *Body) proto() *tappb.Body {
+	if b == nil {
+		return nil
+	}
+	return &tappb.Body{Data: b.Data, Cut: b.Cut}
+}
+
+func nodesProto(nodes []layer.Node) []*tappb.Node {
+	out := make([]*tappb.Node, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, nodeProto(n))
+	}
+	return out
+}
+
+// nodeProto has what a node wraps as the last of its children.
+func nodeProto(n layer.Node) *tappb.Node {
+	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
+	for _, a := range n.State {
+		m.State = append(m.State, &tappb.Attribute{Key: valid(a.Key), Value: valid(fmt.Sprint(a.Value))})
+	}
+	if n.Next != nil {
+		m.Children = append(m.Children, nodeProto(*n.Next))
+	}
+	return m
+}
+
+func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

@@ -26,7 +26,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			for i := range all {
-				_, _ = proto.Marshal(all[i].message())
+				_, _ = proto.Marshal(all[i].proto())
 			}
 		}
 	})
@@ -34,7 +34,7 @@ func BenchmarkEncode(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			for i := range all {
-				m, _ := all[i].watchMessage()
+				m := all[i].watchProto()
 				_, _ = proto.Marshal(m)
 			}
 		}

@@ -24,8 +24,8 @@ type exchange[Req, Rsp any] struct {
 	// it returned, which is told as it is read, or what a layer above put in its place.
 	returned bool
 
-	counted      []counted // in the sinks that were told of the begin
-	firstCounted [1]counted
+	counted      []*row // in which the request is counted
+	firstCounted [1]*row
 
 	start       time.Time
 	init        made[RequestInit]
@@ -54,15 +54,9 @@ func newExchange[Req, Rsp any](v *view[Req, Rsp]) *exchange[Req, Rsp] {
 		access: v.access,
 		ctx:    v.ctx,
 		start:  time.Now(),
-		common: Event{
-			Direction:         v.place.direction,
-			Source:            v.source(),
-			Destination:       v.destination(),
-			SourceLabels:      v.sourceLabels(),
-			DestinationLabels: v.place.destinationLabels,
-			RouteLabels:       v.route(),
-		},
+		common: v.event(),
 	}
+	x.common.SourceLabels = v.sourceLabels()
 	x.init.plain = newRequestInit(v)
 	x.seats, x.counted = x.first[:0], x.firstCounted[:0]
 	x.answer = v.answer()
@@ -102,16 +96,6 @@ func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
 		x.bodied = true
 	}
 	x.seats = append(x.seats, s)
-}
-
-// count tells a sink of the request, in the same words whether somebody watches
-// or not.
-func (x *exchange[Req, Rsp]) count(c *counter, place *place) {
-	about := x.common
-	about.SourceLabels = place.sourceLabels
-	if one := c.sink.begin(&about, x.init.plain); one != nil {
-		x.counted = append(x.counted, one)
-	}
 }
 
 // readRequest is told what is read of the body of the request.
@@ -263,8 +247,8 @@ func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
 		}
 		x.leave(s, end.of(s.fields))
 	}
-	for _, one := range x.counted {
-		one.end(plain, x.status())
+	for _, r := range x.counted {
+		r.end(plain, x.status())
 	}
 }
 

@@ -282,7 +282,7 @@ func TestSecretsAreRedacted(t *testing.T) {
 		require.Equal(t, "Bearer s3cret", req.header[0][1], "the request itself keeps it")
 		var b strings.Builder
 		for _, e := range events(w) {
-			b.WriteString(received(t, e.message()).String())
+			b.WriteString(received(t, e.proto()).String())
 		}
 		return b.String()
 	}

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/panics"
@@ -19,48 +21,54 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Process is one that shows its requests: it serves gotower's tap, see
-// [Server.Register], or linkerd's alone.
+// Process is a process that serves gotower's tap, see [Server.Register], or
+// linkerd's alone.
 type Process struct {
-	Name string // what it is called in what is seen, and in errors
+	Name string // in events and errors
 	Conn grpc.ClientConnInterface
 }
 
-// ProcessEvent is an event and the name of the process that it is from.
+// ProcessEvent is an event and the name of its process.
 type ProcessEvent struct {
 	From  string
 	Event Event
 }
 
-// Follow watches several processes at once, and goes on when one of them
-// restarts, appears late or cannot be reached. Their events come as they
-// arrive; StreamIDs of several processes may be the same.
+// Follow watches several processes at once. It continues when one of them
+// restarts, appears late or cannot be reached. Their events come as they arrive.
+// StreamIDs of several processes may be the same.
 //
 //	for seen, err := range tap.Follow(ctx, processes, &tappb.WatchRequest{}) {
 //
-// Errors are news: each begins with the name of the process, which is asked
-// again after a while, see [WithBackoff]. A process that refuses (InvalidArgument,
-// PermissionDenied, Unauthenticated) is not asked again. Limit and duration of
-// req hold for each process, over all the times that it is asked. The sequence
-// ends when no process is left, or with the cause of ctx as its last item.
-// Breaking from the range releases all streams. Connections stay the caller's;
-// give them a back-off of a few seconds at the most (grpc.WithConnectParams), or
-// they wait up to two minutes for a process that was away.
+// An error begins with the name of its process, which is asked again after a
+// backoff, see [WithBackoff]. After InvalidArgument, PermissionDenied or
+// Unauthenticated, and after limit requests, a process is not asked again. After a
+// restart, limit counts from 0. The sequence ends when no process is left, when
+// duration is over, or with the cause of ctx as its last item. Breaking from the
+// range releases all streams. Connections stay the caller's. Their own backoff
+// should be a few seconds at most (grpc.WithConnectParams).
 //
-// Of a process that has linkerd's tap only, [WithMaxRPS] bounds the requests. What
-// that cannot do is refused (conditions on headers and responses, a sample) or
-// left out (bodies, explanations).
+// A process that has linkerd's tap only is watched in windows of [WithMaxRPS]
+// requests. It rejects conditions on headers and responses and a sample, and shows
+// no bodies and explanations.
 //
-// Who does not keep up makes the processes drop events, and is told so. That a
-// process froze while nothing is sent is for the keep-alive of its connection.
+// If the caller does not keep up, the processes drop events and report that. The
+// keep-alive of a connection detects a process that stopped.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[ProcessEvent, error] {
 	o := newFollowOptions(opts)
 	return func(yield func(ProcessEvent, error) bool) {
+		if err := sane(req); err != nil {
+			yield(ProcessEvent{}, refuse(codes.InvalidArgument, err))
+			return
+		}
+		var until time.Time
+		if d := req.GetDuration(); d != nil {
+			until = time.Now().Add(d.AsDuration())
+		}
 		all := make([]source[ProcessEvent], 0, len(processes))
 		for _, p := range processes {
-			q := newQuota(req)
 			all = append(all, func(ctx context.Context) iter.Seq2[ProcessEvent, error] {
-				return o.follow(ctx, p, len(processes), q)
+				return o.follow(ctx, p, len(processes), req, until)
 			})
 		}
 		for seen, err := range merged(ctx, all) {
@@ -74,20 +82,37 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 	}
 }
 
-// errDone ends the following of a process that showed what was asked for.
+// errDone ends the following of a process that has shown all of the request.
 var errDone = errors.New("done")
 
 type followOptions struct {
-	rps      int
-	patience time.Duration
-	backoff  backoff.Backoff
-	keepRows RowTTL
+	rps     int
+	timeout time.Duration // of an answer
+	backoff backoff.Backoff
+	rowTTL  RowTTL
 }
 
-// follow watches one process again and again.
-func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota) iter.Seq2[ProcessEvent, error] {
-	open := func(ctx context.Context) iter.Seq2[Event, error] { return o.watch(ctx, p, of, q) }
+// follow watches one process, and again when the stream ends, until a time if that
+// is not zero.
+func (o *followOptions) follow(
+	ctx context.Context, p Process, of int, req *tappb.WatchRequest, until time.Time,
+) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		if !until.IsZero() {
+			// Not a deadline, see detached. The process ends the stream before.
+			defer time.AfterFunc(time.Until(until)+o.timeout, cancel).Stop()
+		}
+		open := func(ctx context.Context) iter.Seq2[Event, error] {
+			return func(yield func(Event, error) bool) {
+				if !until.IsZero() {
+					req = proto.CloneOf(req)
+					req.Duration = durationpb.New(max(time.Until(until), 1))
+				}
+				o.watch(ctx, p, of, req)(yield)
+			}
+		}
 		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
 			if errors.Is(err, errDone) {
 				return
@@ -102,7 +127,7 @@ func (o *followOptions) follow(ctx context.Context, p Process, of int, q *quota)
 	}
 }
 
-// isFinal reports whether asking again is of no use.
+// isFinal reports whether the process must not be asked again.
 func isFinal(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.PermissionDenied, codes.Unauthenticated:
@@ -111,51 +136,44 @@ func isFinal(err error) bool {
 	return errors.Is(err, errDone)
 }
 
-// watch watches one process once: by linkerd's service if it does not have
-// ours.
-func (o *followOptions) watch(ctx context.Context, p Process, of int, q *quota) iter.Seq2[Event, error] {
+// watch watches one process once, by linkerd's service if it does not have
+// gotower's.
+func (o *followOptions) watch(ctx context.Context, p Process, of int, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		req := q.rest()
-		if req == nil {
-			yield(Event{}, errDone)
-			return
-		}
-		conn := prompt{ClientConnInterface: p.Conn, patience: o.patience}
+		conn := timedConn{ClientConnInterface: p.Conn, timeout: o.timeout}
 		for e, err := range instead(Watch(ctx, conn, req), o.plain(ctx, conn, of, req)) {
-			q.count(e)
 			if !yield(e, err) || err != nil {
 				return
 			}
 		}
-		if q.rest() == nil {
+		if req.GetLimit() > 0 || req.GetDuration() != nil {
 			yield(Event{}, errDone)
 		}
 	}
 }
 
-// FollowOption says how [Follow] and [FollowTop] follow.
+// FollowOption configures [Follow] and [FollowTop].
 type FollowOption interface{ applyFollow(o *followOptions) }
 
 type followOption func(*followOptions)
 
 func (f followOption) applyFollow(o *followOptions) { f(o) }
 
-// WithMaxRPS bounds how many requests a second are asked of processes that have
-// linkerd's tap only, all together; each has an equal share. The default is 100,
-// also for what is 0 or less.
+// WithMaxRPS limits the requests a second of all processes that have linkerd's tap
+// only. Each has an equal share. The default is 100, also for 0 or less.
 func WithMaxRPS(n int) FollowOption {
 	return followOption(func(o *followOptions) { o.rps = n })
 }
 
-// WithAnswerTimeout is how long a process may take to answer. The default is 10 s, also
-// for what is 0 or less.
+// WithAnswerTimeout is how long a process may take to answer. The default is 10 s,
+// also for 0 or less.
 func WithAnswerTimeout(d time.Duration) FollowOption {
-	return followOption(func(o *followOptions) { o.patience = d })
+	return followOption(func(o *followOptions) { o.timeout = d })
 }
 
-// WithBackoff is how long to wait before a process is asked again: least after the
-// first time, and up to most after several, with some jitter. The defaults are
-// 100 ms and 10 s, also for what is 0 or less; most is at least least.
+// WithBackoff is the pause before a process is asked again: least after the first
+// failure, and up to most after several, with jitter. The defaults are 100 ms and
+// 10 s, also for 0 or less. A most below least is least.
 func WithBackoff(least, most time.Duration) FollowOption {
 	return followOption(func(o *followOptions) { o.backoff.Min, o.backoff.Max = least, most })
 }
@@ -167,9 +185,9 @@ func newFollowOptions(opts []FollowOption) followOptions {
 			opt.applyFollow(&o)
 		}
 	}
-	o.rps = min(orDefault(o.rps, 100), math.MaxInt32) // which an int has room for everywhere
-	if o.patience <= 0 {
-		o.patience = 10 * time.Second
+	o.rps = min(orDefault(o.rps, 100), math.MaxInt32)
+	if o.timeout <= 0 {
+		o.timeout = 10 * time.Second
 	}
 	if o.backoff.Max <= 0 {
 		o.backoff.Max = max(10*time.Second, o.backoff.Min)
@@ -179,7 +197,7 @@ func newFollowOptions(opts []FollowOption) followOptions {
 	return o
 }
 
-// share is how many requests each of n processes may be asked for in what time.
+// share returns how many requests each of n processes may show in which time.
 func (o *followOptions) share(n int) (each uint32, every time.Duration) {
 	if n <= o.rps {
 		return uint32(o.rps / max(n, 1)), time.Second
@@ -187,11 +205,11 @@ func (o *followOptions) share(n int) (each uint32, every time.Duration) {
 	return 1, time.Second * time.Duration(n) / time.Duration(o.rps)
 }
 
-// source is a sequence that ends with its context.
+// source returns a sequence that ends with its context.
 type source[T any] func(context.Context) iter.Seq2[T, error]
 
-// merged is what comes from all sources, as it comes. It ends when all have, or
-// with ctx; then nothing of it is left behind.
+// merged yields the items of all sources as they come. It ends when all sources
+// have, or with ctx, and waits for them.
 func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error] {
 	type item struct {
 		value T
@@ -230,8 +248,8 @@ func merged[T any](ctx context.Context, sources []source[T]) iter.Seq2[T, error]
 	}
 }
 
-// detached is ctx without its deadline. gRPC tells a deadline to the other side,
-// which would then end a stream just before ctx does, and look as if it failed.
+// detached returns ctx without its deadline, because gRPC sends a deadline to the
+// server, which would end the stream before ctx, with an error.
 func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	within, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, cancel)
@@ -241,7 +259,7 @@ func detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	}
 }
 
-// instead is first, or second if first is not implemented.
+// instead yields first, or second if first fails with Unimplemented.
 func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		for item, err := range first {
@@ -256,68 +274,66 @@ func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
-// prompt is a connection whose streams fail if they are not answered in time,
-// or if they fall silent. gRPC itself waits for ever: on a process that was
-// stopped, or on a port that something else listens to.
-type prompt struct {
+// timedConn is a connection whose streams fail if no answer comes in time, or no
+// message after it. gRPC itself waits without a limit, for example for a process
+// that was stopped.
+type timedConn struct {
 	grpc.ClientConnInterface
-	patience time.Duration // for the headers of the answer, and beyond between
-	between  time.Duration // two messages; 0 is for ever
+	timeout time.Duration // of the headers, and of a message after every
+	every   time.Duration // between two messages; 0 is no limit
 }
 
-// NewStream begins a stream. What it starts ends with ctx.
-func (p prompt) NewStream(
+// NewStream begins a stream, which ends with ctx.
+func (c timedConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
-	if p.ClientConnInterface == nil {
+	if c.ClientConnInterface == nil {
 		return nil, status.Error(codes.InvalidArgument, "the process has no connection")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	s := &prompted{prompt: p}
-	s.timer = time.AfterFunc(p.patience, func() {
-		cancel(status.Errorf(codes.DeadlineExceeded, "no answer for more than %v", p.patience))
+	s := &timedStream{conn: c}
+	s.timer = time.AfterFunc(c.timeout, func() {
+		cancel(status.Errorf(codes.DeadlineExceeded, "no answer for more than %v", c.timeout))
 	})
 	defer s.timer.Stop()
-	var stream grpc.ClientStream
 	err := panics.Do("the connection", func() (err error) {
-		stream, err = p.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+		s.ClientStream, err = c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
 		return err
 	})
 	if err != nil {
-		return nil, silence(ctx, err)
+		return nil, timeoutOf(ctx, err)
 	}
-	s.ClientStream = stream
 	return s, nil
 }
 
-type prompted struct {
+type timedStream struct {
 	grpc.ClientStream
-	prompt   prompt
+	conn     timedConn
 	timer    *time.Timer
 	answered bool
 }
 
-func (s *prompted) RecvMsg(m any) error {
+func (s *timedStream) RecvMsg(m any) error {
 	return panics.Do("the stream", func() error { return s.receive(m) })
 }
 
-func (s *prompted) receive(m any) error {
+func (s *timedStream) receive(m any) error {
 	defer s.timer.Stop()
 	if !s.answered {
-		s.timer.Reset(s.prompt.patience)
+		s.timer.Reset(s.conn.timeout)
 		if _, err := s.Header(); err != nil {
-			return silence(s.Context(), err)
+			return timeoutOf(s.Context(), err)
 		}
 		s.timer.Stop()
 		s.answered = true
 	}
-	if s.prompt.between > 0 {
-		s.timer.Reset(sum(s.prompt.between, s.prompt.patience))
+	if s.conn.every > 0 {
+		s.timer.Reset(sum(s.conn.every, s.conn.timeout))
 	}
-	return silence(s.Context(), s.ClientStream.RecvMsg(m))
+	return timeoutOf(s.Context(), s.ClientStream.RecvMsg(m))
 }
 
-// sum is a + b, or as long as there is if that is more.
+// sum returns a + b, or the longest duration if that is less.
 func sum(a, b time.Duration) time.Duration {
 	if a > math.MaxInt64-b {
 		return math.MaxInt64
@@ -325,8 +341,8 @@ func sum(a, b time.Duration) time.Duration {
 	return a + b
 }
 
-// silence returns why ctx ended, if it was for want of an answer, or else err.
-func silence(ctx context.Context, err error) error {
+// timeoutOf returns the cause of ctx if that is a timeout, and else err.
+func timeoutOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); err != nil && status.Code(cause) == codes.DeadlineExceeded {
 		return cause
 	}

@@ -43,7 +43,7 @@ func FollowTop(
 			return
 		}
 		f := &topFollower{
-			followOptions: o, req: req, every: every, rows: NewRows(req, o.keepRows),
+			followOptions: o, req: req, every: every, rows: NewRows(req, o.rowTTL),
 			latest: make([]*tappb.TopResponse, len(processes)), running: len(processes),
 		}
 		if f.follow(ctx, processes, yield) && ctx.Err() != nil {
@@ -112,8 +112,8 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 			select {
 			case <-ctx.Done():
 				return
-			case now := <-samples.C:
-				f.rows.sample(now)
+			case <-samples.C:
+				f.rows.rows.sample()
 			case <-answers.C:
 				if !yield(topNews{tick: true}, nil) {
 					return
@@ -126,7 +126,7 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 // one asks one process again and again.
 func (f *topFollower) one(ctx context.Context, i int, p Process, of int) iter.Seq2[topNews, error] {
 	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
-		conn := prompt{ClientConnInterface: p.Conn, patience: f.patience, between: f.every}
+		conn := timedConn{ClientConnInterface: p.Conn, timeout: f.timeout, every: f.every}
 		return instead(Top(ctx, conn, f.req), f.count(ctx, p, of))
 	}
 	return func(yield func(topNews, error) bool) {
@@ -146,12 +146,11 @@ func (f *topFollower) one(ctx context.Context, i int, p Process, of int) iter.Se
 // but an error.
 func (f *topFollower) count(ctx context.Context, p Process, of int) iter.Seq2[*tappb.TopResponse, error] {
 	return func(yield func(*tappb.TopResponse, error) bool) {
-		if len(f.req.GetHeaders()) > 0 {
-			what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()})
-			yield(nil, refuse(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what)))
+		if what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()}); what != "" {
+			yield(nil, errBeyondLinkerd(what))
 			return
 		}
-		w := f.windows(prompt{ClientConnInterface: p.Conn, patience: f.patience}, of, f.req.GetMatch(), false)
+		w := f.windows(timedConn{ClientConnInterface: p.Conn, timeout: f.timeout}, of, f.req.GetMatch(), false)
 		w.lost = func(id StreamID) { f.rows.Forget(p.Name, id) }
 		heard := false
 		for e, err := range w.all(ctx) {
@@ -172,7 +171,7 @@ func (f *topFollower) merge() *tappb.TopResponse {
 	for i, rows := range f.latest {
 		m.add(f.names[i], rows)
 	}
-	m.add("", f.rows.answer(maxRows+1))
+	m.add("", f.rows.rows.answer(maxRows+1))
 	return m.top(f.req.GetRows())
 }
 

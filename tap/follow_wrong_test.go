@@ -79,24 +79,6 @@ func TestFollowLinkerdAtARate(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(begun), 900*time.Millisecond, "five in the first second")
 }
 
-// A connection is one of what the limit counts, however often it is told of.
-func TestQuotaCountsConnections(t *testing.T) {
-	q := newQuota(&tappb.WatchRequest{Limit: 5})
-	id := StreamID{1, 0}
-	for _, e := range []Event{
-		{ID: id, Open: &ConnectionOpen{}}, {ID: id, Close: &ConnectionClose{}}, // one
-		{ID: StreamID{1, 1}, Close: &ConnectionClose{}}, // that could not be made
-		{ID: StreamID{1, 2}, RequestInit: &RequestInit{}}, {ID: StreamID{1, 2}, ResponseInit: &ResponseInit{}},
-		{ID: StreamID{1, 2}, ResponseEnd: &ResponseEnd{}}, {Dropped: 3},
-	} {
-		q.count(e)
-	}
-	require.EqualValues(t, 2, q.rest().GetLimit())
-	q.count(Event{ID: StreamID{2, 0}, Close: &ConnectionClose{}})
-	q.count(Event{ID: StreamID{2, 1}, Open: &ConnectionOpen{}})
-	require.Nil(t, q.rest())
-}
-
 // One process that counts wrongly does not spoil the rows of all.
 func TestMergingRatesThatAreNone(t *testing.T) {
 	m := newMerging()

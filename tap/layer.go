@@ -102,9 +102,8 @@ func (t *tapped[Req, Rsp]) came(x *exchange[Req, Rsp], rsp Rsp) {
 	}
 }
 
-// look shows the request to those who want to see it, and then to those who
-// count, too. It returns nil if there are none of the former: what is but
-// counted needs no events.
+// look shows the request to the watchers that want it, and then counts it. It
+// returns nil if no watcher wants it.
 func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
 	if len(present.watchers) == 0 {
 		return nil
@@ -123,9 +122,10 @@ func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience)
 	if x == nil || len(x.seats) == 0 {
 		return nil
 	}
+	about := v.event()
 	for _, c := range present.counters {
 		if holds(c.match, &v) {
-			x.count(c, t.place)
+			x.counted = append(x.counted, c.rows.begin(&about, x.init.plain))
 		}
 	}
 	return x
@@ -133,7 +133,7 @@ func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience)
 
 // wants reports whether w is to be shown a request.
 func wants[Req, Rsp any](w *watcher, v *view[Req, Rsp]) bool {
-	if w.full() || w.pace.every > 0 && w.pace.spent(v.now()) || w.sample > 0 && v.draw(w.reg) >= w.sample || !holds(w.match, v) {
+	if w.full() || w.limited() || w.sample > 0 && v.draw(w.reg) >= w.sample || !holds(w.match, v) {
 		return false
 	}
 	if w.clogged() {

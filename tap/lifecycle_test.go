@@ -262,7 +262,7 @@ func checkStreams(t *testing.T, w *watcher, over <-chan struct{}, leaveEarly boo
 				return
 			}
 		case <-w.done:
-			_ = w.reader(false, func(e Event) error { check(e); return nil }).rest()
+			_ = w.reader(false, func(e Event) error { check(e); return nil }).drain(t.Context())
 			for s, got := range state {
 				if w.dropped.Load() == 0 && !strings.HasSuffix(got, "e") {
 					t.Errorf("stream %d has no end: %s", s, got)

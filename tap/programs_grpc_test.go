@@ -276,12 +276,7 @@ func TestGRPCWithoutAnAnswer(t *testing.T) {
 // Rows of Top have the same outcome as events.
 func TestTopOfGRPC(t *testing.T) {
 	there := new(Registry)
-	rows := newTable(false)
-	c, err := there.filter(nil, nil)
-	require.NoError(t, err)
-	stop, err := there.attach(c, rows)
-	require.NoError(t, err)
-	defer stop()
+	rows := countAll(t, there, nil).rows
 	svc := grpclayer.NewServer(Layer(there, grpclayer.Accessor{}, Inbound))
 	info := &grpc.UnaryServerInfo{FullMethod: "/a.B/C"}
 	for _, code := range []codes.Code{codes.OK, codes.NotFound, codes.Internal} {
@@ -289,7 +284,7 @@ func TestTopOfGRPC(t *testing.T) {
 			return new(testpb.Empty), status.Error(code, "as told")
 		})
 	}
-	row := rows.answer(time.Now(), 1).GetRows()[0]
+	row := rows.answer(1).GetRows()[0]
 	require.EqualValues(t, 3, row.GetCount())
 	require.EqualValues(t, 2, row.GetSuccesses())
 }

@@ -16,7 +16,7 @@ import (
 
 // through sends e over the wire.
 func through(t require.TestingT, e Event) Event {
-	return eventOf(received(t, e.message()))
+	return eventOf(received(t, e.proto()))
 }
 
 // received is m as it arrives.
@@ -109,10 +109,10 @@ func TestEventOnTheWire(t *testing.T) {
 			Authority: "web", Path: "/p",
 			Headers: &http_types.Headers{Headers: []*http_types.Headers_Header{{Name: "a", Value: []byte{0xff}}}},
 		}}}},
-	}, received(t, e.message())))
+	}, received(t, e.proto())))
 
 	end := Event{ResponseEnd: &ResponseEnd{SinceRequestInit: 1500 * time.Millisecond}}
-	m := received(t, end.message()).GetHttp().GetResponseEnd()
+	m := received(t, end.proto()).GetHttp().GetResponseEnd()
 	require.EqualValues(t, 1, m.GetSinceRequestInit().GetSeconds())
 	require.EqualValues(t, 5e8, m.GetSinceRequestInit().GetNanos())
 	require.Nil(t, m.GetSinceResponseInit(), "no response headers")

@@ -23,9 +23,7 @@ func throughWatch(t require.TestingT, e Event) Event {
 
 // receivedOf is e as it arrives.
 func receivedOf(t require.TestingT, e Event) *tappb.WatchResponse {
-	m, err := e.watchMessage()
-	require.NoError(t, err)
-	return received(t, m)
+	return received(t, e.watchProto())
 }
 
 func genNodes(depth int) *rapid.Generator[[]layer.Node] {
@@ -83,7 +81,7 @@ func TestWatchEventRoundTrip(t *testing.T) {
 func TestWatchEventHoldsLinkerds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := genEvent.Draw(t, "event")
-		require.True(t, proto.Equal(received(t, e.message()), receivedOf(t, e).GetEvent().GetHttp()))
+		require.True(t, proto.Equal(received(t, e.proto()), receivedOf(t, e).GetEvent().GetHttp()))
 	})
 }
 
@@ -97,7 +95,7 @@ func TestWatchEventOnTheWire(t *testing.T) {
 		},
 	}
 	require.True(t, proto.Equal(&tappb.WatchResponse{What: &tappb.WatchResponse_Event{Event: &tappb.Event{
-		Http: received(t, e.message()),
+		Http: received(t, e.proto()),
 		Explanation: []*tappb.Node{{
 			Name: "balance", State: []*tappb.Attribute{{Key: "chosen", Value: "10.1.2.3:8080"}}, Children: []*tappb.Node{{Name: "endpoint"}},
 		}},

@@ -5,32 +5,34 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// reader passes on what its watcher sees.
+// reader sends the events of one watcher in the order of its buffer.
 type reader struct {
 	*watcher
 	unread *buffer
 	send   func(Event) error
-	turns  turns
+	rate   *rate.Limiter // of events; nil for no limit
 
-	tells bool // of drops, in between
-	told  uint64
+	reportsDrops bool
+	reported     uint64 // dropped events
 }
 
 // reader returns the one reader of w.
-func (w *watcher) reader(tells bool, send func(Event) error) *reader {
-	return &reader{watcher: w, unread: w.buf.Load(), send: send, tells: tells}
+func (w *watcher) reader(reportsDrops bool, send func(Event) error) *reader {
+	return &reader{watcher: w, unread: w.buf.Load(), send: send, reportsDrops: reportsDrops}
 }
 
-// run returns nil when nothing more will come, and else what came between: an
-// error of send, the end of ctx, or that of the server.
-func (r *reader) run(ctx context.Context, down <-chan struct{}) error {
+// run returns nil after the last event, or else the first error: of send, or of
+// ctx.
+func (r *reader) run(ctx context.Context) error {
 	over := make(chan struct{})
 	if r.duration > 0 {
-		// Requests are spared the look even while send waits for its client.
+		// Not part of the loop, because send may wait for its client while requests
+		// must no longer be matched.
 		timer := time.AfterFunc(r.duration, func() {
 			r.expired.Store(true)
 			r.reg.refresh()
@@ -43,21 +45,18 @@ func (r *reader) run(ctx context.Context, down <-chan struct{}) error {
 		var err error
 		select {
 		case e := <-r.unread.events:
-			r.gather(ctx, down, over)
-			err = r.several(e)
+			err = r.forward(ctx, e)
 		case <-r.lost:
-			err = r.tell()
+			err = r.reportDrops(ctx)
 		case <-filled:
 			r.reg.refresh()
 			filled = nil
 		case <-r.done:
-			return r.rest()
+			return r.drain(ctx)
 		case <-over:
-			return r.rest()
+			return r.drain(ctx)
 		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		case <-down:
-			return errDown
+			return ended(ctx)
 		}
 		if err != nil {
 			return err
@@ -67,53 +66,62 @@ func (r *reader) run(ctx context.Context, down <-chan struct{}) error {
 
 var errDown = refuse(codes.Unavailable, errors.New("the server is shutting down"))
 
-// several sends an event that was received and, as far as one turn goes, those
-// behind it: after the news of those that are missing before them.
-func (r *reader) several(e Event) error {
-	if err := r.tell(); err != nil {
-		return err
+// ended returns the error of a stream whose context has ended.
+func ended(ctx context.Context) error {
+	if errors.Is(context.Cause(ctx), errDown) {
+		return errDown
 	}
-	n := 1 + min(len(r.unread.events), r.turns.more)
-	if err := r.turns.wait(n); err != nil {
-		return err
-	}
-	for {
-		r.unread.took(e)
-		if err := r.send(r.shown(e)); err != nil {
-			return err
-		}
-		if n--; n == 0 {
-			return nil
-		}
-		e = <-r.unread.events // nobody else receives
-	}
+	return status.FromContextError(ctx.Err()).Err()
 }
 
-// tell says how many events were dropped since it was last said.
-func (r *reader) tell() error {
-	n := r.dropped.Load() - r.told
-	if n == 0 || !r.tells {
-		return nil
-	}
-	if err := r.turns.wait(1); err != nil {
+// forward sends an event, after the number of those that were dropped before it.
+func (r *reader) forward(ctx context.Context, e Event) error {
+	if err := r.reportDrops(ctx); err != nil {
 		return err
 	}
-	r.told += n
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	r.unread.took(e)
+	return r.send(r.shown(e))
+}
+
+// reportDrops sends how many events were dropped since the last report.
+func (r *reader) reportDrops(ctx context.Context) error {
+	n := r.dropped.Load() - r.reported
+	if n == 0 || !r.reportsDrops {
+		return nil
+	}
+	if err := r.wait(ctx); err != nil {
+		return err
+	}
+	r.reported += n
 	return r.send(Event{Dropped: n})
 }
 
-// rest passes on what is left. Nothing is added to it any more: what comes late
-// after the time of the watcher is over does not count.
-func (r *reader) rest() error {
+// wait waits until the rate admits one more event.
+func (r *reader) wait(ctx context.Context) error {
+	if r.rate == nil || r.rate.Wait(ctx) == nil {
+		return nil
+	}
+	if ctx.Err() == nil { // the deadline is before the next event
+		return status.FromContextError(context.DeadlineExceeded).Err()
+	}
+	return ended(ctx)
+}
+
+// drain sends the rest of the buffer. Requests that end after the duration of
+// the watcher add nothing to it.
+func (r *reader) drain(ctx context.Context) error {
 	r.buf.Store(nil)
 	for {
 		select {
 		case e := <-r.unread.events:
-			if err := r.several(e); err != nil {
+			if err := r.forward(ctx, e); err != nil {
 				return err
 			}
 		default:
-			return r.tell()
+			return r.reportDrops(ctx)
 		}
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -40,10 +39,10 @@ type Server struct {
 	reg      *Registry
 	access   access
 	describe func() layer.Node // nil: there is nothing to say
-	rate     *rate.Limiter     // of events; nil is no bound
+	rate     *rate.Limiter     // of events; nil for no limit
 	listens  listens           // by Serve
-	down     chan struct{}
-	once     sync.Once
+	down     context.Context   //nolint:containedctx // ends with Shutdown
+	shutDown context.CancelFunc
 }
 
 // NewServer returns a Server for who watches reg; a nil reg is one that nothing
@@ -52,7 +51,8 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	if reg == nil {
 		reg = new(Registry)
 	}
-	s := &Server{reg: reg, down: make(chan struct{})}
+	s := &Server{reg: reg}
+	s.down, s.shutDown = context.WithCancel(context.Background())
 	for _, opt := range opts {
 		if opt != nil {
 			opt.applyServer(s)
@@ -62,8 +62,6 @@ func NewServer(reg *Registry, opts ...ServerOption) *Server {
 }
 
 // Register registers linkerd's service and gotower's own, see package tappb.
-// Interceptors of the gRPC server see events as they go over the wire: as messages
-// with all that is in them among the unknown fields.
 func (s *Server) Register(to grpc.ServiceRegistrar) {
 	pb.RegisterTapServer(to, s)
 	tappb.RegisterTapServer(to, own{server: s})
@@ -73,7 +71,7 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 // Call it before grpc.Server.GracefulStop, which would wait for watchers for
 // ever. A stream whose client does not read ends with its connection. Shutdown
 // does not wait, and may be called more than once.
-func (s *Server) Shutdown() { s.once.Do(func() { close(s.down) }) }
+func (s *Server) Shutdown() { s.shutDown() }
 
 // Observe serves one watcher. Its headers are sent at once: from then on every
 // request that matches is seen. The stream ends without an error when limit
@@ -100,7 +98,7 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	if err != nil {
 		return err
 	}
-	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.message()) }))
+	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
 // serve answers that the watcher is in place, and then with what it sees.
@@ -112,8 +110,21 @@ func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	if err := stream.SendHeader(nil); err != nil {
 		return err
 	}
-	r.turns = s.turns(stream.Context())
-	return r.run(stream.Context(), s.down)
+	r.rate = s.rate
+	ctx, cancel := s.untilDown(stream.Context())
+	defer cancel()
+	return r.run(ctx)
+}
+
+// untilDown returns a context that ends with ctx, or with the server and the cause
+// errDown.
+func (s *Server) untilDown(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.down, func() { cancel(errDown) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // DefaultAddress is where linkerd's proxy serves its tap, on this machine alone.
@@ -273,11 +284,7 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 		return err
 	}
 	return s.serve(stream, w.reader(true, func(e Event) error {
-		m, err := e.watchMessage()
-		if err != nil {
-			return refuse(codes.Internal, err)
-		}
-		return stream.Send(m)
+		return stream.Send(e.watchProto())
 	}))
 }
 
@@ -318,12 +325,11 @@ func described(of func() layer.Node) (rsp *tappb.DescribeResponse) {
 	return rsp
 }
 
-// WithEventRate bounds how many events a second a Server sends, to all its watchers
-// together: a busy process then spends no more than that on being watched,
-// however many want each of its requests. Watchers take turns of up to sixteen
-// events. An event takes about ten microseconds of a processor; the news of drops
-// are events, too. What cannot be sent fills the buffers of the watchers, is
-// dropped there, and told. The default, and the meaning of n <= 0, is no bound.
+// WithEventRate limits how many events a second a Server sends to all its watchers
+// together. It bounds the CPU time of being watched: an event costs about ten
+// microseconds. Reports of dropped events count as well. Events above the rate
+// fill the buffers of the watchers, and are dropped and counted there. The
+// default, and the meaning of n <= 0, is no limit.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil
@@ -333,36 +339,8 @@ func WithEventRate(n int) ServerOption {
 	})
 }
 
-// eventBurst is which part of a second's events may be sent at once.
+// eventBurst is the part of the events of a second that may be sent at once.
 const eventBurst = 100
-
-// turns are those of a reader over a stream, within the rate of the server.
-func (s *Server) turns(ctx context.Context) turns {
-	if s.rate == nil {
-		return turns{more: mostMore, gather: gatherFor}
-	}
-	return turns{more: min(mostMore, s.rate.Burst()-1), gather: gatherFor, ask: func(n int) error {
-		if err := ctx.Err(); err != nil {
-			return status.FromContextError(err).Err()
-		}
-		turn := s.rate.ReserveN(time.Now(), n)
-		wait := turn.Delay()
-		if wait <= 0 {
-			return nil
-		}
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-			return nil
-		case <-ctx.Done():
-			turn.Cancel()
-			return status.FromContextError(ctx.Err()).Err()
-		case <-s.down:
-			return errDown
-		}
-	}}
-}
 
 // refusal is why somebody may not watch. Over gRPC it is a status, and so it is
 // for [status.Code] in the process.

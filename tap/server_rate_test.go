@@ -7,41 +7,60 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/tap/tappb"
 )
 
+// Two watchers share the rate of their server. Reports of drops count as events.
 func TestEventRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(nil, WithEventRate(100))
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second+time.Millisecond)
-		defer cancel()
-		one, other := s.turns(ctx), s.turns(ctx)
-		require.Zero(t, one.more, "no more than a hundredth of a second's at once")
-		sent := 0
-		for one.wait(1) == nil && other.wait(1) == nil {
-			sent += 2
+		srv := NewServer(NewRegistry(WithCapacity(0, 20)), WithAllowRemote(), WithEventRate(1000))
+		svc := stand(srv.reg, respond("x"))
+		ctx, cancel := context.WithCancel(t.Context())
+		var sent [2]int
+		ended := make(chan error)
+		for i := range sent {
+			go func() {
+				ended <- own{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: ctx, send: func(*tappb.WatchResponse) error {
+					sent[i]++
+					return nil
+				}})
+			}()
 		}
-		require.InDelta(t, 1000, sent, 3, "in ten seconds, by both together")
+		synctest.Wait()
+		for range 3000 { // in three seconds
+			for range 5 {
+				send(t, svc, get("/"))
+			}
+			time.Sleep(time.Millisecond)
+		}
+		synctest.Wait()
+		require.InDelta(t, 3000, sent[0]+sent[1], 50)
+		require.InDelta(t, 1500, sent[0], 200)
+		cancel()
+		require.Error(t, <-ended)
+		require.Error(t, <-ended)
 	})
 }
 
 func TestNoEventRate(t *testing.T) {
 	for _, n := range []int{0, -1} {
-		s := NewServer(nil, WithEventRate(5), WithEventRate(n))
-		require.Nil(t, s.rate)
-		turns := s.turns(t.Context())
-		require.NoError(t, turns.wait(1<<30))
+		require.Nil(t, NewServer(nil, WithEventRate(5), WithEventRate(n)).rate)
 	}
 }
 
-// A server that ends waits for no turn.
+// A server that shuts down does not wait for its rate.
 func TestEventRateEndsWithItsServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewServer(nil, WithEventRate(1))
-		turns := s.turns(t.Context())
-		require.NoError(t, turns.wait(1))
+		srv := NewServer(nil, WithAllowRemote(), WithEventRate(1))
+		svc := stand(srv.reg, respond("x"))
 		begun := time.Now()
-		time.AfterFunc(time.Millisecond, s.Shutdown)
-		require.Equal(t, errDown, turns.wait(1))
+		time.AfterFunc(time.Millisecond, func() {
+			send(t, svc, get("/"))
+			srv.Shutdown()
+		})
+		err := own{server: srv}.Watch(&tappb.WatchRequest{}, watchStream{ctx: t.Context(), send: func(*tappb.WatchResponse) error { return nil }})
+		require.Equal(t, errDown, err)
 		require.Equal(t, time.Millisecond, time.Since(begun))
 	})
 }

@@ -118,8 +118,8 @@ func watchAWhile(ctx context.Context, reg *Registry) {
 		c, err := reg.count(&tappb.TopRequest{ByRoute: rand.IntN(2) == 0})
 		if err == nil {
 			time.Sleep(time.Millisecond)
-			c.rows.answer(time.Now(), 10)
-			c.stop()
+			c.rows.answer(10)
+			reg.detach(c)
 		}
 		return
 	}

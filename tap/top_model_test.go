@@ -1,11 +1,12 @@
 package tap
 
 import (
-	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -22,19 +23,7 @@ type naiveRow struct {
 	ended     []time.Duration // when, since the beginning
 	successes int
 	used      time.Duration
-	looked    int // of times, at the last sample
 	last      time.Duration
-	seen      time.Duration // when the sample was that saw it
-}
-
-// absorb makes n older by another row.
-func (n *naiveRow) absorb(from *naiveRow) {
-	n.times, n.ended = append(slices.Clone(from.times), n.times...), append(slices.Clone(from.ended), n.ended...)
-	if len(from.times) > 0 && (len(n.times) == len(from.times) || from.seen > n.seen) {
-		n.last, n.seen = from.last, from.seen
-	}
-	n.successes += from.successes
-	n.looked += from.looked
 }
 
 func (n *naiveRow) rate(age time.Duration) float64 {
@@ -55,21 +44,9 @@ func (n *naiveRow) quantile(q float64) time.Duration {
 
 // naiveRows count as Rows do, and are easy to believe.
 type naiveRows struct {
-	rows   map[string]*naiveRow
-	most   int
-	stay   stay
-	open   map[StreamID]naiveOpen
-	turned int // away, since the last sample
-}
-
-// paths are those of the rows but other.
-func (n *naiveRows) paths() (all []string) {
-	for path := range n.rows {
-		if path != otherRow {
-			all = append(all, path)
-		}
-	}
-	return all
+	rows map[string]*naiveRow
+	ttl  time.Duration
+	open map[StreamID]naiveOpen
 }
 
 type naiveOpen struct {
@@ -77,60 +54,16 @@ type naiveOpen struct {
 	status int
 }
 
-func (n *naiveRows) row(path string) string {
-	if n.rows[path] == nil && len(n.paths()) >= n.most {
-		path = otherRow
-		n.turned++
-	}
-	if n.rows[path] == nil {
-		n.rows[path] = &naiveRow{}
-	}
-	return path
-}
-
 func (n *naiveRows) forget(id StreamID) {
 	if o, ok := n.open[id]; ok {
 		n.rows[o.row].open--
-		if o.row == otherRow {
-			n.turned--
-		}
 		delete(n.open, id)
 	}
 }
 
-// sample lets rows go: all that had nothing for long, and of those that had
-// nothing for a while the first, if others were turned away.
+// sample removes the rows that are not in use.
 func (n *naiveRows) sample(age time.Duration) {
-	var idle []string
-	for path, r := range n.rows {
-		if r.used == 0 || r.open > 0 || len(r.times) > r.looked {
-			r.used = max(age, 1)
-		}
-		if len(r.times) > r.looked {
-			r.seen = age
-		}
-		r.looked = len(r.times)
-		if path != otherRow {
-			idle = append(idle, path)
-		}
-	}
-	slices.SortFunc(idle, func(a, b string) int {
-		one, other := n.rows[a], n.rows[b]
-		return cmp.Or(cmp.Compare(one.used, other.used), cmp.Compare(len(one.times), len(other.times)), cmp.Compare(a, b))
-	})
-	for i, path := range idle {
-		r := n.rows[path]
-		unused := age - r.used
-		if unused < n.stay.long && (i >= n.turned || unused < n.stay.short) {
-			break
-		}
-		delete(n.rows, path)
-		if n.rows[otherRow] == nil {
-			n.rows[otherRow] = &naiveRow{}
-		}
-		n.rows[otherRow].absorb(r)
-	}
-	n.turned = 0
+	maps.DeleteFunc(n.rows, func(_ string, r *naiveRow) bool { return r.open == 0 && age-r.used >= n.ttl })
 }
 
 func (n *naiveRows) add(e Event, age time.Duration) {
@@ -138,15 +71,21 @@ func (n *naiveRows) add(e Event, age time.Duration) {
 	switch {
 	case e.RequestInit != nil:
 		n.forget(e.ID)
-		o.row = n.row(e.RequestInit.Path)
-		n.open[e.ID] = naiveOpen{row: o.row}
-		n.rows[o.row].open++
+		r := n.rows[e.RequestInit.Path]
+		if r == nil {
+			r = &naiveRow{}
+			n.rows[e.RequestInit.Path] = r
+		}
+		n.open[e.ID] = naiveOpen{row: e.RequestInit.Path}
+		r.open++
+		r.used = age
 	case !ok:
 	case e.ResponseInit != nil:
 		n.open[e.ID] = naiveOpen{o.row, e.ResponseInit.Status}
 	case e.ResponseEnd != nil:
 		r := n.rows[o.row]
 		r.open--
+		r.used = age
 		r.last = e.ResponseEnd.SinceRequestInit
 		r.times = append(r.times, r.last)
 		r.ended = append(r.ended, age)
@@ -161,9 +100,6 @@ func (n *naiveRows) add(e Event, age time.Duration) {
 
 // equal compares all rows.
 func (n *naiveRows) equal(t require.TestingT, m *tappb.TopResponse, age time.Duration) {
-	if o := n.rows[otherRow]; o != nil && o.open == 0 && len(o.times) == 0 {
-		delete(n.rows, otherRow) // all that was there was forgotten
-	}
 	require.Len(t, m.GetRows(), len(n.rows))
 	last := uint64(math.MaxUint64)
 	for _, r := range m.GetRows() {
@@ -208,43 +144,41 @@ var genStep = rapid.Custom(func(t *rapid.T) Event {
 	return e
 })
 
-// Rows are what a naive count of the same events is.
-func TestRowsAreWhatANaiveCountIs(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		steps := rapid.SliceOfN(genStep, 0, 100).Draw(t, "steps")
-		waits := rapid.SliceOfN(rapid.IntRange(0, 5), len(steps), len(steps)).Draw(t, "waits")
-		rows := NewRows(nil)
-		rows.rows.free.Store(4) // rows
-		rows.rows.stay = stay{long: 8 * time.Second, short: 3 * time.Second}
-		model := naiveRows{rows: map[string]*naiveRow{}, most: 4, stay: rows.rows.stay, open: map[StreamID]naiveOpen{}}
-		start := rows.rows.start
-		now := start
+// checkRows compares Rows with a naive count of the same events.
+func checkRows(t *testing.T, r require.TestingT, steps []Event, waits []int) {
+	synctest.Test(t, func(*testing.T) {
+		const ttl = 8 * time.Second
+		rows := NewRows(nil, RowTTL(ttl))
+		model := naiveRows{rows: map[string]*naiveRow{}, ttl: ttl, open: map[StreamID]naiveOpen{}}
+		start := time.Now()
 		for i, e := range steps {
 			rows.Add("", e)
-			model.add(e, now.Sub(start))
+			model.add(e, time.Since(start))
 			for range waits[i] {
-				now = now.Add(500 * time.Millisecond)
-				rows.sample(now)
-				model.sample(now.Sub(start))
+				time.Sleep(500 * time.Millisecond)
+				rows.rows.sample()
+				model.sample(time.Since(start))
 			}
 		}
-		now = now.Add(time.Second)
-		model.sample(now.Sub(start))
-		model.equal(t, rows.rows.answer(now, 0), now.Sub(start))
+		time.Sleep(time.Second)
+		model.sample(time.Since(start))
+		model.equal(r, rows.Top(), time.Since(start))
 		for id := range model.open {
 			rows.Forget("", id)
 			model.forget(id)
 		}
-		model.sample(now.Sub(start))
-		model.equal(t, rows.rows.answer(now, 0), now.Sub(start))
-		require.Empty(t, rows.open)
-		require.EqualValues(t, model.most-len(model.paths()), rows.rows.free.Load(), "no room is lost")
+		model.sample(time.Since(start))
+		model.equal(r, rows.Top(), time.Since(start))
+		require.Empty(r, rows.open)
+		time.Sleep(ttl)
+		require.Empty(r, rows.Top().GetRows())
+	})
+}
 
-		now = now.Add(rows.rows.stay.long)
-		last := rows.rows.answer(now, 0).GetRows()
-		require.LessOrEqual(t, len(last), 1, "all are gone")
-		require.EqualValues(t, model.most, rows.rows.free.Load())
-		require.EqualValues(t, maxTableText, rows.rows.room.Load())
+func TestRowsAreTheirModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		steps := rapid.SliceOfN(genStep, 0, 100).Draw(r, "steps")
+		checkRows(t, r, steps, rapid.SliceOfN(rapid.IntRange(0, 5), len(steps), len(steps)).Draw(r, "waits"))
 	})
 }
 

@@ -3,7 +3,6 @@ package tap
 import (
 	"context"
 	"net/netip"
-	"time"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -22,7 +21,6 @@ type view[Req, Rsp any] struct {
 	sourceV, destinationV          netip.AddrPort
 	routeV                         map[string]string
 	drawV                          float64
-	nowV                           int64
 }
 
 type field uint16
@@ -36,7 +34,6 @@ const (
 	fieldDestination
 	fieldRoute
 	fieldDraw
-	fieldNow
 )
 
 // fresh reports whether f is read for the first time.
@@ -127,10 +124,15 @@ func (v *view[Req, Rsp]) draw(r *Registry) float64 {
 	return v.drawV
 }
 
-// now is the time at which all who look do so.
-func (v *view[Req, Rsp]) now() int64 {
-	if v.fresh(fieldNow) {
-		v.nowV = time.Now().UnixNano()
+// event returns what all events of the request have, with the source labels of the
+// layer.
+func (v *view[Req, Rsp]) event() Event {
+	return Event{
+		Direction:         v.place.direction,
+		Source:            v.source(),
+		Destination:       v.destination(),
+		SourceLabels:      v.place.sourceLabels,
+		DestinationLabels: v.place.destinationLabels,
+		RouteLabels:       v.route(),
 	}
-	return v.nowV
 }

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 
 	"github.com/gotower/gotower/layer"
@@ -32,10 +33,6 @@ import (
 //
 // A request is a request to an endpoint: each try is one, and sampled for
 // itself.
-//
-// With max_rps, each watcher takes requests at instants of its own. Beyond the first,
-// and where there are many more than are shown, two with the same rate see
-// different ones.
 //
 // With a condition on the response, requests are kept back until they end, up
 // to as many as events fit in the buffer and within its bytes; further ones are
@@ -77,7 +74,7 @@ func (r *Registry) each(ctx context.Context, req *tappb.WatchRequest, seen func(
 			return errEnough
 		}
 		return nil
-	}).run(ctx, nil)
+	}).run(ctx)
 	if errors.Is(err, errEnough) {
 		return nil
 	}
@@ -114,26 +111,27 @@ func Observe(
 	})
 }
 
-// stream is the sequence of the events of a call, which is made by each range.
-func stream[M any](
-	ctx context.Context, name string, eventOf func(*M) Event,
+// stream yields the items of a call, which each range makes anew.
+func stream[M, T any](
+	ctx context.Context, name string, itemOf func(*M) T,
 	call func(context.Context) (grpc.ServerStreamingClient[M], error),
-) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
+) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
 		calling, cancel := context.WithCancel(ctx)
 		defer cancel()
-		err := receive(calling, call, func(m *M) bool { return yield(eventOf(m), nil) })
+		err := receive(calling, call, func(m *M) bool { return yield(itemOf(m), nil) })
+		var zero T
 		switch {
 		case err == nil:
 		case ctx.Err() != nil:
-			yield(Event{}, fmt.Errorf("tap: %s: %w", name, context.Cause(ctx)))
+			yield(zero, fmt.Errorf("tap: %s: %w", name, context.Cause(ctx)))
 		default:
-			yield(Event{}, fmt.Errorf("tap: %s: %w", name, err))
+			yield(zero, fmt.Errorf("tap: %s: %w", name, err))
 		}
 	}
 }
 
-// receive returns nil at the end of the stream, and when each had enough.
+// receive returns nil at the end of the stream, and when each returns false.
 func receive[M any](
 	ctx context.Context, call func(context.Context) (grpc.ServerStreamingClient[M], error), each func(*M) bool,
 ) error {
@@ -167,7 +165,7 @@ type watcher struct {
 	// watcher alive for long, but not what it had buffered.
 	buf atomic.Pointer[buffer]
 
-	pace    pace
+	rate    *rate.Limiter // of requests; nil for no limit
 	seen    atomic.Uint64 // requests that matched
 	inside  atomic.Int64  // requests that entered and did not leave
 	dropped atomic.Uint64 // events that did not fit
@@ -184,13 +182,18 @@ func newWatcher(r *Registry, t terms) *watcher {
 		terms: t, reg: r, base: r.nextBase,
 		lost: make(chan struct{}, 1), filled: make(chan struct{}), done: make(chan struct{}),
 	}
-	w.pace.perSecond(t.maxRPS, w.base)
+	if t.maxRPS > 0 {
+		w.rate = rate.NewLimiter(rate.Limit(t.maxRPS), int(t.maxRPS))
+	}
 	w.buf.Store(newBuffer(orDefault(r.maxEvents, defaultMaxEvents)))
 	return w
 }
 
-// full is asked before a request is matched.
+// full reports whether the watcher takes no more requests.
 func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Load() }
+
+// limited reports whether the rate admits no request now.
+func (w *watcher) limited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
 // clogged reports whether its reader left no room for another event.
 func (w *watcher) clogged() bool {
@@ -209,7 +212,7 @@ func (w *watcher) miss() {
 // enter gives a request its number, unless the limit was reached or the watcher
 // has seen enough in this second. Who entered must leave.
 func (w *watcher) enter() (stream uint64, ok bool) {
-	if !w.pace.take() {
+	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
 	}
 	// Inside is counted first, so that a caller that sees the watcher full sees

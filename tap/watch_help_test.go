@@ -96,9 +96,9 @@ func readAll(w *watcher) (all []Event) {
 	for {
 		select {
 		case e := <-r.unread.events:
-			_ = r.several(e)
+			_ = r.forward(context.Background(), e)
 		default:
-			_ = r.tell()
+			_ = r.reportDrops(context.Background())
 			return all
 		}
 	}

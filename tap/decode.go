@@ -2,7 +2,6 @@ package tap
 
 import (
 	"encoding/binary"
-	"fmt"
 	"math"
 	"net/netip"
 	"strings"
@@ -88,8 +87,6 @@ func fieldsOf(m *http_types.Headers) []Field {
 	}
 	return fields
 }
-
-func valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 // tcpOf drops an address without an IP, and cuts a port to 16 bits, as
 // linkerd's proxy does.
@@ -180,38 +177,11 @@ func watchEventOf(m *tappb.WatchResponse) Event {
 	return e
 }
 
-func (b *Body) proto() *tappb.Body {
-	if b == nil {
-		return nil
-	}
-	return &tappb.Body{Data: b.Data, Cut: b.Cut}
-}
-
 func bodyOf(m *tappb.Body) *Body {
 	if m == nil {
 		return nil
 	}
 	return &Body{Data: m.GetData(), Cut: m.GetCut()}
-}
-
-func nodesProto(nodes []layer.Node) []*tappb.Node {
-	out := make([]*tappb.Node, 0, len(nodes))
-	for _, n := range nodes {
-		out = append(out, nodeProto(n))
-	}
-	return out
-}
-
-// nodeProto has what a node wraps as the last of its children.
-func nodeProto(n layer.Node) *tappb.Node {
-	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
-	for _, a := range n.State {
-		m.State = append(m.State, &tappb.Attribute{Key: valid(a.Key), Value: valid(fmt.Sprint(a.Value))})
-	}
-	if n.Next != nil {
-		m.Children = append(m.Children, nodeProto(*n.Next))
-	}
-	return m
 }
 
 func nodesOf(ms []*tappb.Node) []layer.Node {

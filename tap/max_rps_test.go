@@ -1,0 +1,53 @@
+package tap
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/gotower/gotower/tap/tappb"
+)
+
+// What is above the rate is not shown, is not dropped, and does not count toward
+// the limit.
+func TestMaxRPS(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reg := new(Registry)
+		terms, err := reg.terms(&tappb.WatchRequest{MaxRps: 2, Limit: 5})
+		require.NoError(t, err)
+		w, err := reg.watch(terms)
+		require.NoError(t, err)
+		defer reg.close(w)
+		svc := stand(reg, respond(""))
+		for range 4 {
+			for range 10 {
+				send(t, svc, get("/"))
+			}
+			time.Sleep(time.Second)
+		}
+		require.Equal(t, uint64(5), w.seen.Load())
+		require.Zero(t, w.dropped.Load())
+	})
+}
+
+// A reader that does not read costs no event, and is told of each request.
+func TestCloggedWatcher(t *testing.T) {
+	reg := NewRegistry(WithCapacity(1, 3))
+	w, err := reg.watch(terms{match: &condition{op: opAll}, limit: unlimited})
+	require.NoError(t, err)
+	defer reg.close(w)
+	svc := stand(reg, respond(""))
+	send(t, svc, get("/")) // three events
+	require.True(t, w.clogged())
+	access := newAccess()
+	clogged := Layer[*call, *reply](reg, access)(respond(""))
+	for range 10 {
+		send(t, clogged, get("/"))
+	}
+	require.Zero(t, access.request(), "nothing was read of it")
+	require.Equal(t, uint64(10), w.dropped.Load())
+	require.Equal(t, uint64(11), w.seen.Load())
+	require.Zero(t, w.inside.Load())
+}
