@@ -113,8 +113,8 @@ func (panicServer) StreamingOutputCall(
 	panic("after the first message")
 }
 
-// What broke off after it began is a failure to all who look, and Top counts
-// the same whether others do or not.
+// A response that breaks off after it began is a failure for all watchers. Top
+// counts the same with and without other watchers.
 func TestAbortedAfterItBegan(t *testing.T) {
 	for name, abort := range aborts {
 		for _, watched := range []bool{false, true} {

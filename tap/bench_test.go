@@ -80,8 +80,8 @@ func BenchmarkWatched(b *testing.B) {
 	}
 }
 
-// benchDrained takes each watcher's events after each request, so that none is
-// dropped: what is measured is the whole cost but that of sending.
+// benchDrained reads the events of each watcher after each request, so that
+// none is dropped. It measures the whole cost without that of sending.
 func benchDrained(b *testing.B, inner service, n int) {
 	b.Helper()
 	reg := new(Registry)

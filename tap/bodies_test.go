@@ -149,7 +149,7 @@ func TestAHookMayWithholdAndPanic(t *testing.T) {
 	require.Equal(t, &Body{Cut: true}, endOf(t, readAll(w)).RequestBody)
 }
 
-// A body that is not read is not shown, and what is read after the end neither.
+// Only the part of a body that was read before the end is shown.
 func TestOnlyWhatWasReadIsShown(t *testing.T) {
 	reg := NewRegistry(WithBodies(16, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 9})

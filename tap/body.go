@@ -15,10 +15,10 @@ import (
 // BodyTee is what an [layer.Accessor] may have besides, for watchers that ask for
 // bodies: httplayer.Accessor has it.
 type BodyTee[Req, Rsp any] interface {
-	// TeeRequestBody returns req with a body that tells read what is read from
-	// it: p, which begins at this many bytes into the body, and which read does
-	// not keep. A body that is sent again begins at 0 again. Nothing is read or
-	// waited for to that end, and req itself stays as it is.
+	// TeeRequestBody returns req with a body that calls read for each part that
+	// is read, with its offset. read does not keep p. A body that is sent again
+	// begins at 0 again. Nothing is read for this purpose, and req itself does
+	// not change.
 	TeeRequestBody(req Req, read func(at int64, p []byte)) Req
 
 	// TeeResponseBody does it for a response. It may be changed in place.
@@ -29,19 +29,17 @@ type BodyTee[Req, Rsp any] interface {
 // watcher.
 const maxBodies = 256 << 10
 
-// WithBodies lets watchers ask for the bodies of requests and responses, of which
-// up to maxBytes are kept, 256 KiB at most. Without it, or with a redact that is
-// nil, who asks for bodies is turned away.
+// WithBodies lets watchers ask for the bodies of requests and responses. Up to
+// maxBytes of each are kept, at most 256 KiB. Without this option, and if
+// redact is nil, such a watcher is rejected.
 //
-// Redact returns what may be shown. It is given all that was kept of a body,
-// which may end in the middle of something, as it went over the wire: what it
-// cannot make sense of it should withhold, and so what is compressed. Of a
-// content type it is told the first 256 bytes. It may change and keep what it is
-// given, runs on the watcher's side and not in the way of a request, and for
+// redact returns the part of a body that may be shown. It gets all kept bytes
+// as they were sent, which may end anywhere and may be compressed. It should
+// withhold what it cannot parse. contentType is cut to 256 bytes. redact may
+// change and keep its argument. It runs in the goroutine of a watcher, for
 // several watchers at once. If it panics, the body is withheld.
 //
-// What a handler has net/http copy by itself, such as a file, does not pass by here:
-// of such a body nothing more is shown, and it is said that there was more.
+// A body that net/http copies by itself, such as a file, is shown as cut.
 func WithBodies(maxBytes int, redact func(contentType string, body []byte) []byte) RegistryOption {
 	return registryOption(func(r *Registry) {
 		r.maxBody, r.redact = min(maxBytes, maxBodies), redact
@@ -93,14 +91,14 @@ type excerpt struct {
 	over bool
 }
 
-// take is told what was read. It may come late: when a request is over,
-// somebody may still be reading its body.
+// take keeps a part of a body. It may come late, because the body may be read
+// after the end of its request.
 func (x *excerpt) take(at int64, p []byte) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	have := int64(len(x.data))
 	if x.over || at > have || at+int64(len(p)) <= have {
-		return // what was left out before, or sent again
+		return // known, or after a gap
 	}
 	if x.w.buf.Load() == nil {
 		x.end()
@@ -119,7 +117,7 @@ func (x *excerpt) take(at int64, p []byte) {
 	x.data = append(x.data, p...)
 }
 
-// miss is told that something went by that nobody could read.
+// miss marks the body as cut.
 func (x *excerpt) miss() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,7 +138,7 @@ func (x *excerpt) grow(n int) bool {
 	return true
 }
 
-// end is called with mu held, and gives back what was taken.
+// end releases the room of the excerpt. It is called with mu held.
 func (x *excerpt) end() {
 	x.room.release(int64(cap(x.data)))
 	x.data, x.over = nil, true
@@ -195,9 +193,8 @@ const (
 	resetCancel   uint32 = 8
 )
 
-// streamError has the shape of the error with which net/http says that an
-// HTTP/2 stream was reset. That error is not exported, but its As method fills
-// any struct with these fields, for just this purpose.
+// streamError has the fields of net/http's unexported error of an HTTP/2 stream
+// reset, whose method As fills any struct with these fields.
 type streamError struct {
 	StreamID uint32
 	Code     uint32
@@ -229,8 +226,8 @@ func resetCode(ctx context.Context, err error) *uint32 {
 	return nil
 }
 
-// abortCode is that of a response that its own side broke off after it began,
-// as net/http's HTTP/2 sends it: unless nobody was there any more to hear it.
+// abortCode returns the reset code of a response that its own side broke off,
+// as net/http's HTTP/2 sends it.
 func abortCode(ctx context.Context) *uint32 {
 	if ctx.Err() != nil {
 		return new(resetCancel)

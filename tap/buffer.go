@@ -6,12 +6,12 @@ import "sync/atomic"
 // with 400 events of its own it stays below 1 MiB.
 const maxText = 768 << 10
 
-// buffer is what a watcher has not read yet, and what is kept for it until it
-// is known whether it wants to see it. Writers never wait.
+// buffer holds the unread events of a watcher, and the requests that are kept
+// until their outcome is known. Writers never wait.
 type buffer struct {
 	events chan Event
 	room   atomic.Int64 // bytes of text that still fit
-	held   atomic.Int64 // requests whose outcome is awaited
+	held   atomic.Int64 // requests kept until their outcome is known
 }
 
 func newBuffer(events int) *buffer {
@@ -46,7 +46,7 @@ func (b *buffer) offer(e Event) bool {
 	}
 }
 
-// took is told of each event that was received from events.
+// took releases the room of an event that was received from events.
 func (b *buffer) took(e Event) { b.release(e.weight()) }
 
 // hold reports whether one more request, with n bytes, can be kept back. There

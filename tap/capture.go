@@ -17,12 +17,12 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// redacted is what is shown for the value of a secret.
+// redacted replaces the value of a secret.
 const redacted = secret.Withheld
 
-// HTTP2Reporter is what an [layer.Accessor] may have besides, to say which messages
-// are HTTP/2's: httplayer.Accessor has it. Of those, header fields are shown as
-// they are sent, :method, :scheme, :authority and :path or :status first.
+// HTTP2Reporter is an optional interface of a [layer.Accessor] that reports
+// which messages are HTTP/2's. Their pseudo header fields are shown first.
+// httplayer.Accessor implements it.
 type HTTP2Reporter[Req, Rsp any] interface {
 	RequestOverHTTP2(req Req) bool
 	ResponseOverHTTP2(rsp Rsp) bool
@@ -63,9 +63,9 @@ func (r *Registry) pseudo(to []Field, name, value string) []Field {
 	return append(to, Field{name, r.shownValue(name, value)})
 }
 
-// capture copies fields for an event, without secrets, to what is there
-// already. They stay in their order; fields that have none, those of net/http,
-// are put in that of their names. The result is never nil.
+// capture appends fields to the fields of an event, without secrets. Fields
+// without an order, those of net/http, are sorted by name. The result is never
+// nil.
 func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 	first := len(to)
 	for name, value := range fields.All() {
@@ -113,8 +113,8 @@ func (r *Registry) mask(name string) func(string) string {
 	return nil
 }
 
-// secret reports whether the value of a field is withheld. What the options
-// say comes first.
+// secret reports whether the value of a field is withheld. Options take
+// precedence.
 func (r *Registry) secret(name string) bool {
 	if hide, said := r.secrets[name]; said {
 		return hide
@@ -122,7 +122,7 @@ func (r *Registry) secret(name string) bool {
 	return secret.Field(name)
 }
 
-// showsQueries reports whether somebody said WithRevealed("query").
+// showsQueries reports whether WithRevealed("query") is set.
 func (r *Registry) showsQueries() bool {
 	hide, said := r.secrets["query"]
 	return said && !hide
@@ -189,17 +189,17 @@ func isEmpty(fields layer.Header) bool {
 	return true
 }
 
-// terms are what a watcher asks for.
+// terms are the checked fields of a request to watch.
 type terms struct {
 	match    *condition
-	limit    uint64        // requests; unlimited is none
+	limit    uint64        // requests; or unlimited
 	sample   float64       // share of the requests; 0 is all
 	outcome  *outcome      // of the requests that are shown; nil is any
-	duration time.Duration // 0 is no end
+	duration time.Duration // 0 for no limit
 	fields   bool          // header and trailer fields
 	explain  bool
 	body     int    // so many bytes of each body
-	maxRPS   uint32 // 0 is no bound
+	maxRPS   uint32 // 0 for no limit
 
 	connections bool // are shown beside requests
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// maxConditions bounds what one watcher can make every request pay for.
+// maxConditions bounds the cost of one watcher for every request.
 const (
 	maxConditions = 1000
 	maxMatchBytes = 64 << 10
@@ -121,7 +121,8 @@ func (r *Registry) filter(m *pb.ObserveRequest_Match, headers []*tappb.HeaderMat
 		if err != nil {
 			return nil, refuse(codes.InvalidArgument, err)
 		}
-		// Who could compare it with one prefix after the other would know it.
+		// A client could find the value by comparing it with one prefix after
+		// the other.
 		if c.compares() && r.secret(strings.ToLower(c.key)) {
 			return nil, refuse(codes.PermissionDenied, fmt.Errorf(
 				"headers[%d]: the value of %s is withheld: ask only whether it is present", i, strings.ToLower(c.key)))
@@ -246,8 +247,8 @@ func stringMatch(where string, s *pb.ObserveRequest_Match_Http_StringMatch, op o
 	return condition{}, bad(where, "neither exact nor prefix")
 }
 
-// isToken reports whether s is a token of RFC 9110 §5.6.2, as methods are;
-// schemes are narrower still, but what is no token is surely neither.
+// isToken reports whether s is a token of RFC 9110 §5.6.2. Methods are tokens,
+// and schemes are a subset.
 func isToken(s string) bool {
 	return s != "" && strings.IndexFunc(s, func(r rune) bool {
 		return r <= ' ' || r >= 0x7f || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r)

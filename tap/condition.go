@@ -138,7 +138,7 @@ func (c *condition) field(fields layer.Header) bool {
 	return anyField(fields, c.key, c.value)
 }
 
-// value reports whether what may be known of the value of a field is as c says.
+// value reports whether the visible value of a field matches c.
 func (c *condition) value(s string) bool {
 	if c.mask != nil {
 		s = c.mask(s)

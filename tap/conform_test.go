@@ -33,8 +33,8 @@ func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) tes
 	return layer.AtEnd[testRsp]()(ctx, r, o)
 }
 
-// The invariants of layers hold with nobody watching, with somebody who wants
-// something else, and with many who do not read.
+// The invariants of layers hold without watchers, with watchers of other
+// requests, and with many watchers that do not read.
 func TestConform(t *testing.T) {
 	tapped := func(reg *Registry) layer.Layer[testReq, testRsp] { return Layer(reg, testAccess{}) }
 	t.Run("idle", func(t *testing.T) {

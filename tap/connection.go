@@ -17,37 +17,34 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// Connections shows the connections that a [tcplayer.Service] makes, to who
-// watches reg by [Registry.Watch] or [Watch]:
+// Connections shows the connections that a [tcplayer.Service] makes to the
+// watchers of [Registry.Watch] and [Watch]:
 //
 //	tap.Connections(reg, tap.WithDestination(addr, labels))(tcplayer.NewEndpoint(ctx, addr))
 //
-// A connection that was made shows an Open, and a Close when its holder closed
-// it. One that could not be made shows a Close alone, with the reason, and in
-// SinceOpen how long that took. A connection that was there before somebody
-// watched is not shown. Which are shown is decided when they were made: by
-// addresses, labels and routes. No condition on HTTP holds for a connection. Of
-// those on a response, Failures is that something broke it off, and SlowerThan
-// is about the time it was open; with one, Open and Close are sent together at
-// the end. linkerd's Observe does not know of connections, and Top counts none.
+// A connection shows an Open, and a Close when it is closed. A failed dial
+// shows only a Close. Connections from before the watcher are not shown.
+// Conditions on addresses, labels and routes apply when a connection is made. A
+// condition on HTTP matches no connection. Failures matches a connection with
+// an error, and SlowerThan its duration. With either, Open and Close are sent
+// at the end. Observe and Top ignore connections.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: Ready is forwarded.
 //
-// Cancellation: what could not be made because its caller had gone is not
-// shown. The context has no part in when a connection is over.
+// Cancellation: a dial that fails because its ctx ended is not shown. A
+// connection does not end with ctx.
 //
-// Body: a connection that is watched is wrapped, to count its bytes: see
-// [net.Conn], with CloseWrite, ReadFrom and WriteTo, by which the kernel still
-// copies between two TCP connections, and with NetConn. Any other is handed on
-// as it is.
+// Body: a watched connection is wrapped, to count its bytes. The wrapper has
+// CloseWrite, ReadFrom, WriteTo and NetConn, so that the kernel still copies
+// between two TCP connections.
 //
-// Errors: passed as they are.
+// Errors: forwarded.
 //
-// Cost: one atomic load a connection while nobody watches. A connection that is
-// watched is not delayed; each Read and Write costs an atomic addition.
+// Cost: one atomic load for each connection without watchers. Each Read and
+// Write of a watched connection costs an atomic addition.
 //
-// The direction is [Outbound] and the destination the other end, unless options
-// say otherwise.
+// The default direction is [Outbound], and the default destination the remote
+// address.
 func Connections(reg *Registry, opts ...Option) layer.Layer[tcplayer.Request, net.Conn] {
 	if reg == nil {
 		reg = new(Registry)
@@ -102,17 +99,16 @@ func (c *connecting) Next() tcplayer.Service { return c.Service }
 // Describe is that of a [Layer].
 func (c *connecting) Describe() layer.Node { return c.reg.brief() }
 
-// Accepted shows the connections that a [tcplayer.Server] serves, as
-// [Connections] does those that are made: an Open when it is given one, a Close
-// when it is done with it, which has the reason if it refused. Nothing is
-// wrapped; the bytes are those that the server says.
+// Accepted shows the connections that a [tcplayer.Server] serves: an Open
+// before Call, and a Close with its error after it. Connections are not
+// wrapped. The byte counts are those of the Server.
 //
 //	tcplayer.Serve(ctx, listener, tap.Accepted(reg)(tcplayer.Forward(to)))
 //
-// Cost: one atomic load a connection while nobody watches.
+// Cost: one atomic load for each connection without watchers.
 //
-// The direction is [Inbound], the source the other end and the destination this
-// one, unless options say otherwise.
+// The default direction is [Inbound], the source the remote address and the
+// default destination the local address.
 func Accepted(reg *Registry, opts ...Option) layer.Layer[net.Conn, tcplayer.ByteCount] {
 	if reg == nil {
 		reg = new(Registry)
@@ -157,7 +153,7 @@ func (a *accepting) Next() tcplayer.Server { return a.Server }
 // Describe is that of a [Layer].
 func (a *accepting) Describe() layer.Node { return a.reg.brief() }
 
-// brief is Describe without those who watch.
+// brief returns the node of Describe without the watchers.
 func (r *Registry) brief() layer.Node {
 	n := r.Describe()
 	n.Children = nil
@@ -186,7 +182,7 @@ type watchedConn struct {
 	sent, received atomic.Int64
 
 	mu      sync.Mutex
-	copies  int       // by the kernel, under way: they say what they moved when they end
+	copies  int       // running copies of the kernel, whose bytes count when they end
 	why     string    // the first thing that broke it
 	readEnd bool      // the peer's end was read
 	ended   time.Time // when its holder closed it; zero before that
@@ -227,7 +223,7 @@ func (c *watchedConn) ReadFrom(r io.Reader) (int64, error) {
 	return n, err
 }
 
-// WriteTo writes to w what comes, until the peer's end.
+// WriteTo copies to w until the end of the peer.
 func (c *watchedConn) WriteTo(w io.Writer) (int64, error) {
 	c.copying(1)
 	defer c.copying(-1)
@@ -241,8 +237,8 @@ func (c *watchedConn) WriteTo(w io.Writer) (int64, error) {
 	return n, err
 }
 
-// CloseWrite tells the peer that nothing more comes. TLS cannot say so before
-// it has shaken hands.
+// CloseWrite closes the sending direction. It completes the handshake of TLS
+// before, because TLS cannot close during it.
 func (c *watchedConn) CloseWrite() error {
 	if secure, ok := c.Conn.(interface{ Handshake() error }); ok {
 		if err := secure.Handshake(); err != nil {
@@ -291,8 +287,8 @@ func (c *watchedConn) copying(n int) {
 	}
 }
 
-// broke notes the first error that is no end in good order, and no doing of
-// the holder.
+// broke keeps the first error that is neither an orderly end nor caused by the
+// holder.
 func (c *watchedConn) broke(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -305,7 +301,7 @@ func (c *watchedConn) broke(err error) {
 	}
 }
 
-// tell is called with mu held.
+// tell reports the end of the connection once. It is called with mu held.
 func (c *watchedConn) tell() {
 	if c.told {
 		return
@@ -321,8 +317,7 @@ type contact struct {
 	source, destination netip.AddrPort
 }
 
-// look finds those who want to see the connection. It returns nil if nobody
-// does.
+// look returns the connection for the watchers that match it, or nil.
 func (v *contact) look(present *audience) *connection {
 	var x *connection
 	route := layer.RouteFromContext(v.ctx)
@@ -400,7 +395,7 @@ func (v *contact) connection(route *layer.Route) *connection {
 	return x
 }
 
-// connection is a connection, or the try to make one, for those who see it.
+// connection is a connection, or a failed dial, for its watchers.
 type connection struct {
 	common Event
 	start  time.Time // when it was made, or when that was tried
@@ -409,8 +404,8 @@ type connection struct {
 	first  [1]seat // room for one watcher without another allocation
 }
 
-// open tells of a connection that was made. Who has no room for that, is not
-// shown it. Who wants to know the outcome is told at the end.
+// open sends the Open event. A watcher without room for it does not see the
+// connection. A watcher with a condition on the outcome sees it at the end.
 func (x *connection) open(now time.Time) {
 	x.start, x.opened = now, true
 	kept := x.seats[:0]
@@ -443,7 +438,7 @@ func (x *connection) enter(s *seat) bool {
 
 func (x *connection) unseen() bool { return len(x.seats) == 0 }
 
-// close tells of the end. It is called once.
+// close sends the Close event. It is called once.
 func (x *connection) close(now time.Time, sent, received uint64, why string) {
 	end := &ConnectionClose{SinceOpen: now.Sub(x.start), Sent: sent, Received: received, Err: why}
 	for i := range x.seats {

@@ -92,8 +92,8 @@ func TestConnectionIsShown(t *testing.T) {
 	require.Equal(t, ConnectionClose{Sent: 11, Received: 4}, end)
 }
 
-// Nothing stands between two TCP connections that nobody watches, and nothing
-// that is in the kernel's way between two that somebody does.
+// An unwatched TCP connection is not wrapped, and a watched one keeps the fast
+// copy of the kernel.
 func TestConnectionKeepsItsType(t *testing.T) {
 	addr := tcpServer(t, answer)
 	reg := new(Registry)
@@ -117,7 +117,7 @@ func TestConnectionKeepsItsType(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// seen says what the reader was that a copy came from.
+// seenCopy records the type of the reader of a copy.
 type seenCopy struct {
 	*net.TCPConn
 	from *string
@@ -193,7 +193,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	require.True(t, isDone(w))
 }
 
-// Whoever breaks a connection off, it is said.
+// The Close event has the reason, whichever side breaks the connection.
 func TestConnectionThatBreaks(t *testing.T) {
 	reg := new(Registry)
 	closing := func(t *testing.T, serve func(*net.TCPConn), breaks func(net.Conn)) *ConnectionClose {

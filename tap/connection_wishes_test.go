@@ -65,8 +65,8 @@ func TestConditionsOnConnections(t *testing.T) {
 	})
 }
 
-// What is asked of the outcome is known at the end, and nothing is kept back
-// for it in between.
+// A condition on the outcome is decided at the end, and holds nothing back
+// before.
 func TestOutcomesOfConnections(t *testing.T) {
 	reg := new(Registry)
 	broken := errors.New("broken")

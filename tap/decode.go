@@ -15,8 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// eventOf is the event of a message, as far as this package knows what is in
-// it. No message is wrong: what is missing or unknown is zero.
+// eventOf returns the event of a message. Missing and unknown values are zero.
 func eventOf(m *pb.TapEvent) Event {
 	e := Event{
 		Direction:         Direction(m.GetProxyDirection()),

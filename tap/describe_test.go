@@ -32,7 +32,7 @@ func TestDescribeOverGRPC(t *testing.T) {
 	require.NotNil(t, tree.Next, "the tree is not changed")
 }
 
-// What panics while it is looked at is said, and ends nothing.
+// A panic of the tree is the answer, and does not end the process.
 func TestDescribeThatPanics(t *testing.T) {
 	p := listen(t, NewServer(nil, WithDescribe(func() layer.Node { panic("oh\xff") })), nil)
 	for range 2 {

@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// count adds up what a watcher was sent: events, and events that it was told are
-// missing.
+// count adds up the events of a watcher, and the dropped ones that were
+// reported.
 type count struct{ shown, sent, dropped int }
 
 func (c *count) add(e Event) {
@@ -32,12 +32,12 @@ func (c *count) add(e Event) {
 	c.sent++
 }
 
-// happened is what there was to send of so many requests: three events of each
-// that is shown, and one of each that is not, which is told of as one.
+// happened returns the number of events of so many requests: three of each that
+// is shown, and one of each that is not.
 func (c *count) happened(requests int) int { return 3*c.shown + requests - c.shown }
 
-// Whatever the order of requests, ends and reads: sent + dropped = happened, in
-// between as far as it was told, and at the end in the trailer, too.
+// In any order of requests, ends and reads, sent + dropped = happened. This
+// holds at each report, and at the end in the trailer.
 func TestDropsAreToldExactly(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		capacity := rapid.IntRange(1, 9).Draw(rt, "capacity")
@@ -105,8 +105,7 @@ func takeOne(sent <-chan Event, got *count) bool {
 	}
 }
 
-// The same over a connection, with requests at once, and one who does not read
-// for a while.
+// The same over a connection, with concurrent requests and a slow reader.
 func TestDropsAreToldExactlyOverGRPC(t *testing.T) {
 	const requesters, requests = 4, 1500
 	p := listen(t, NewServer(new(Registry)), nil)
@@ -141,8 +140,8 @@ func TestDropsAreToldExactlyOverGRPC(t *testing.T) {
 	require.Equal(t, []string{strconv.Itoa(got.dropped)}, stream.Trailer()[droppedTrailer])
 }
 
-// A drop is told of when it happens, even if nothing else is to be sent: an
-// event that alone is too large for the buffer.
+// A drop is reported at once, even if no event follows. One event is too large
+// for the buffer.
 func TestADropIsToldAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
@@ -169,7 +168,7 @@ func TestADropIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// linkerd's wire has no place for it: Observe says it in the trailer alone.
+// linkerd's API reports drops in the trailer only.
 func TestObserveIsNotToldInBetween(t *testing.T) {
 	reg := NewRegistry(WithCapacity(0, 1))
 	w := watch(t, reg, match.All(), 1, false)

@@ -30,8 +30,8 @@ func answered(r *http.Request) *http.Response {
 	}
 }
 
-// visit asks h for path, behind a Middleware with a tap between two layers, and
-// returns what was answered.
+// visit requests path of h, behind a Middleware with a tap between two layers,
+// and returns the response.
 func visit(t *testing.T, reg *Registry, above, below httpLayer, h http.Handler, path string) string {
 	t.Helper()
 	tapped := Layer(reg, httplayer.Accessor{}, Inbound)
@@ -54,8 +54,7 @@ func nothingBetween(next layer.Service[*http.Request, *http.Response]) layer.Ser
 	return next
 }
 
-// What a layer answers in a handler's place is read from what Call returned, and
-// then written where a handler's response would be: it is told once.
+// A response that a layer returns in place of a handler is shown once.
 func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
@@ -68,8 +67,7 @@ func TestAResponseThatNoHandlerWroteIsToldOnce(t *testing.T) {
 	require.Equal(t, "hello", string(end.ResponseBody.Data))
 }
 
-// What a layer above answers in the place of an error is none of the request's
-// that failed: its end was told.
+// A response that a layer above returns in place of an error is not shown.
 func TestWhatIsPutInAnErrorsPlaceIsNotTold(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	req := &tappb.WatchRequest{BodyBytes: 100, Fields: true}
@@ -125,8 +123,7 @@ func TestARefusedTryHearsNothingOfTheNext(t *testing.T) {
 	require.EqualValues(t, 5, byStream[1][2].ResponseEnd.Bytes)
 }
 
-// A file goes out without passing through this process: it is said that there was
-// more than is shown.
+// A file that the kernel copies is shown as a cut body.
 func TestABodyThatIsNotAtHandIsCut(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
 	w := watchOn(t, reg, &tappb.WatchRequest{BodyBytes: 100})
@@ -150,7 +147,7 @@ func TestABodyThatIsNotAtHandIsCut(t *testing.T) {
 	require.True(t, end.ResponseBody.Cut)
 }
 
-// Likewise what is answered in the place of a panic.
+// The same for a response in place of a panic.
 func TestWhatIsPutInAPanicsPlaceIsNotTold(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})

@@ -197,7 +197,7 @@ func nodesProto(nodes []layer.Node) []*tappb.Node {
 	return out
 }
 
-// nodeProto has what a node wraps as the last of its children.
+// nodeProto converts a node. Its inner node becomes its last child.
 func nodeProto(n layer.Node) *tappb.Node {
 	m := &tappb.Node{Name: valid(n.Name), Children: nodesProto(n.Children)}
 	for _, a := range n.State {

@@ -18,8 +18,7 @@ func shownOf(t testing.TB, fields bool) []Event {
 	return events(w)
 }
 
-// BenchmarkEncode is what the three events of a request take of who sends them,
-// but for gRPC.
+// BenchmarkEncode encodes the three events of a request.
 func BenchmarkEncode(b *testing.B) {
 	all := shownOf(b, false)
 	b.Run("observe", func(b *testing.B) {

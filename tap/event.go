@@ -9,12 +9,11 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Event is one thing that happened to one tapped request, or connection. Of
-// RequestInit, ResponseInit, ResponseEnd, Open and Close one is set; none is
-// where Dropped is, and when a server told of something that this package does
-// not know.
+// Event is one event of a tapped request or connection. One of RequestInit,
+// ResponseInit, ResponseEnd, Open and Close is set. None of them is set if
+// Dropped is, and for an event of the server that this package does not know.
 //
-// Events share their maps, slices and pointers with each other. Change none.
+// Events share their maps, slices and pointers. Do not change them.
 type Event struct {
 	Direction Direction
 	ID        StreamID
@@ -33,36 +32,35 @@ type Event struct {
 	Open  *ConnectionOpen
 	Close *ConnectionClose
 
-	// Dropped is how many events did not fit since the last time it was said.
-	// An event that says it says nothing else.
+	// Dropped is the number of events that did not fit since the last report.
+	// Such an event has no other field.
 	Dropped uint64
 }
 
-// StreamID tells tapped requests apart. It is the same in all events of one
-// request.
+// StreamID identifies a tapped request. It is the same in all of its events.
 type StreamID struct {
 	Base   uint32 // one for each call of Observe
 	Stream uint64 // counts the requests of that call, from 0
 }
 
-// RequestInit says that a request is about to be forwarded.
+// RequestInit is the event of a request that is about to be forwarded.
 type RequestInit struct {
 	Method    string
-	Scheme    string // "" when the request does not say
-	Authority string // "" when the request does not say
+	Scheme    string // "" if unknown
+	Authority string // "" if unknown
 	Path      string // without the query
 	Headers   []Field
 }
 
-// ResponseInit says that response headers arrived.
+// ResponseInit is the event of response headers.
 type ResponseInit struct {
 	SinceRequestInit time.Duration
 	Status           int // the HTTP status
 	Headers          []Field
 }
 
-// ResponseEnd says that a response is over, or that there will be none.
-// A pointer is nil where there is nothing to tell.
+// ResponseEnd is the event of the end of a response, or of a request without
+// one. Unknown values are nil.
 type ResponseEnd struct {
 	SinceRequestInit  time.Duration
 	SinceResponseInit *time.Duration // nil when there were no response headers
@@ -81,12 +79,12 @@ type ResponseEnd struct {
 
 	Trailers []Field
 
-	// What follows comes to those alone who asked for it, see [Registry.Watch].
+	// The following fields are set only on request, see [Registry.Watch].
 	Explanation               []layer.Node // how the request was routed and balanced
 	RequestBody, ResponseBody *Body
 }
 
-// Body is what was read of a body.
+// Body is the part of a body that was read and kept.
 type Body struct {
 	Data []byte
 	Cut  bool // there was more
@@ -94,11 +92,11 @@ type Body struct {
 	contentType string // for the hook; nothing is shown before it has seen it
 }
 
-// ConnectionOpen says that a connection was made.
+// ConnectionOpen is the event of a new connection.
 type ConnectionOpen struct{}
 
-// ConnectionClose says that a connection is over, or that it could not be made:
-// then there was no ConnectionOpen, and SinceOpen is how long that was tried.
+// ConnectionClose is the event of the end of a connection, or of a failed dial.
+// A failed dial has no ConnectionOpen, and SinceOpen is its duration.
 type ConnectionClose struct {
 	SinceOpen time.Duration
 	Sent      uint64 // bytes to the destination
@@ -106,19 +104,18 @@ type ConnectionClose struct {
 	Err       string // what broke it off, or why it could not be made; else ""
 }
 
-// Field is one header or trailer field. Headers and Trailers are nil when
-// nobody asked for them.
+// Field is one header or trailer field. Headers and Trailers are nil unless the
+// watcher asked for them.
 type Field struct {
 	Name  string // in lower case
 	Value string // raw bytes, or "[redacted]"
 }
 
-// fieldOverhead is what a Field takes besides its text.
+// fieldOverhead is the size of a Field without its text.
 const fieldOverhead = 32
 
-// weight is about how many bytes of text an event keeps alive: what comes from
-// the request, and may be large. Each request has source labels of its own only
-// where it came from elsewhere.
+// weight returns about how many bytes of text an event keeps alive. Only
+// inbound requests have source labels of their own.
 func (e *Event) weight() int64 {
 	if e.Direction == Inbound {
 		return e.own() + weighLabels(e.SourceLabels)
@@ -137,7 +134,7 @@ func weighLabels(labels map[string]string) int64 {
 	return n
 }
 
-// labelsOverhead is what a map of a few labels takes besides their text.
+// labelsOverhead is the size of a map of a few labels without their text.
 const labelsOverhead = 320
 
 func (e *Event) own() int64 {
@@ -163,7 +160,7 @@ func (b *Body) weight() int64 {
 	return int64(cap(b.Data) + len(b.contentType))
 }
 
-// nodeOverhead is what a node takes besides its text.
+// nodeOverhead is the size of a node without its text.
 const nodeOverhead = 96
 
 func weighNodes(nodes []layer.Node) (n int64) {

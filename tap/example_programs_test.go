@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// watching watches registry while a program runs, and prints what it sees.
+// watching watches registry while a program runs, and prints the events.
 func watching(registry *tap.Registry, limit uint64, program func()) {
 	ran := make(chan struct{})
 	go func() {
@@ -52,7 +52,7 @@ func watching(registry *tap.Registry, limit uint64, program func()) {
 	<-ran
 }
 
-// greeter listens on an address of this machine, and greets who connects.
+// greeter listens on an address of this machine, and greets each client.
 func greeter() net.Listener {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -43,8 +43,8 @@ func (none) All() iter.Seq2[string, string] { return func(func(string, string) b
 
 func endpoint(_ context.Context, path string) (string, error) { return "you asked for " + path, nil }
 
-// A process shows its requests: a layer at each endpoint, and a gRPC server
-// for who watches.
+// A process shows its requests: a layer at each endpoint, and a gRPC server for
+// the watchers.
 func Example() {
 	registry := new(tap.Registry)
 	svc := tap.Layer(registry, verse{}, tap.Outbound,
@@ -60,14 +60,14 @@ func Example() {
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 
-	// Elsewhere, somebody watches.
+	// The watcher, which may be another process.
 	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer conn.Close()
 
-	// Traffic, until the watcher has what it wanted.
+	// Traffic, until the watcher has its events.
 	ctx, cancel := context.WithCancel(context.Background())
 	traffic := make(chan struct{})
 	go func() {
@@ -101,7 +101,7 @@ func Example() {
 	// end 19 bytes
 }
 
-// A tap in a stack is there for nothing until somebody watches.
+// A tap in a stack costs nothing without watchers.
 func ExampleLayer() {
 	registry := new(tap.Registry)
 	svc := layer.NewStack[string, string]().
@@ -118,7 +118,8 @@ func ExampleLayer() {
 	// layer.Func
 }
 
-// What a process hides is its own decision; who watches has no say in it.
+// The process decides which fields it withholds, and the watcher cannot change
+// it.
 func ExampleNewRegistry() {
 	registry := tap.NewRegistry(
 		tap.WithCapacity(10, 0),                 // ten watchers, with the usual buffer
@@ -130,7 +131,7 @@ func ExampleNewRegistry() {
 	// tap        watching=0 dropped=0
 }
 
-// Whoever watches from another machine proves who he is by mutual TLS. The
+// A watcher of another machine proves its identity by mutual TLS. The
 // credentials of the gRPC server must ask for client certificates.
 func ExampleWithAllowedIdentities() {
 	server := tap.NewServer(new(tap.Registry), tap.WithAllowedIdentities("tap.example", "spiffe://example/ns/ops/sa/tap"))

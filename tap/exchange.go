@@ -8,20 +8,21 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange is one request and its response, for the watchers that were shown
-// the request. It is the [layer.Observer] of the response. What it sends is
-// made at most twice, with fields and without, however many watch.
+// exchange is one request and its response, for the watchers that see the
+// request. It is the [layer.Observer] of the response. Parts of events are made
+// at most twice, with and without fields, for all watchers.
 type exchange[Req, Rsp any] struct {
 	access layer.Accessor[Req, Rsp]
-	answer func(err error) (Rsp, bool) // nil: an error is no response
+	answer func(err error) (Rsp, bool) // nil: an error never stands for a response
 	ctx    context.Context             //nolint:containedctx // the request's; asked why a response broke off
 	common Event                       // what all events have
 	seats  []seat
 	first  [1]seat // room for one watcher without another allocation
 	bodied bool    // one of them wants bodies, and the access can show them
 
-	// returned is set when Call did, or panicked. What goes out after that is what
-	// it returned, which is told as it is read, or what a layer above put in its place.
+	// returned is set when Call has returned or panicked. The body is then
+	// observed while it is read, because a layer above may have replaced the
+	// response.
 	returned bool
 
 	counted      []*row // in which the request is counted
@@ -38,8 +39,8 @@ type exchange[Req, Rsp any] struct {
 	secrets     []string     // of the request, which an explanation may repeat
 }
 
-// made is a part of events: as all see it, and as those who ask for fields do,
-// which is made for the first of them.
+// made is a part of events without fields, and with fields if a watcher asks
+// for them.
 type made[T any] struct{ plain, full *T }
 
 func (m *made[T]) of(fields bool) *T {
@@ -63,8 +64,8 @@ func newExchange[Req, Rsp any](v *view[Req, Rsp]) *exchange[Req, Rsp] {
 	return x
 }
 
-// newRequestInit copies, in one piece: what it is made of may be small parts of a
-// line with a long query, which events would keep alive.
+// newRequestInit copies its strings into one, because they may be small parts
+// of a long request line, which events would keep alive.
 func newRequestInit[Req, Rsp any](v *view[Req, Rsp]) *RequestInit {
 	method, scheme, authority, path := v.method(), v.scheme(), v.authority(), v.path()
 	all := method + scheme + authority + path
@@ -75,8 +76,8 @@ func newRequestInit[Req, Rsp any](v *view[Req, Rsp]) *RequestInit {
 	return &RequestInit{Method: next(method), Scheme: next(scheme), Authority: next(authority), Path: next(path)}
 }
 
-// show tells w of the request. If w has no room for that, the request is not
-// tapped for w: a stream without a beginning helps nobody.
+// show sends the RequestInit to w. If it does not fit, w does not see the
+// request.
 func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
 	if w.fields && x.init.full == nil {
 		x.init.full = new(*x.init.plain)
@@ -98,7 +99,7 @@ func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
 	x.seats = append(x.seats, s)
 }
 
-// readRequest is told what is read of the body of the request.
+// readRequest keeps a part of the request body for the watchers.
 func (x *exchange[Req, Rsp]) readRequest(at int64, p []byte) {
 	for i := range x.seats {
 		if b := x.seats[i].bodies; b != nil {
@@ -115,7 +116,8 @@ func (x *exchange[Req, Rsp]) readResponse(at int64, p []byte) {
 	}
 }
 
-// missResponse is told that more was written of the response than is at hand.
+// missResponse marks the response body as cut, because data was written that is
+// not available.
 func (x *exchange[Req, Rsp]) missResponse() {
 	for i := range x.seats {
 		if b := x.seats[i].bodies; b != nil {
@@ -124,7 +126,7 @@ func (x *exchange[Req, Rsp]) missResponse() {
 	}
 }
 
-// respond tells of the response headers.
+// respond sends the ResponseInit.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
 	x.rsp, x.responded = rsp, time.Now()
 	head := x.access.ResponseHeader(rsp)
@@ -156,7 +158,7 @@ func (x *exchange[Req, Rsp]) begun(rsp Rsp) {
 	}
 }
 
-// early is told of what is written of the body of such a response.
+// early counts a part of the body of such a response.
 func (x *exchange[Req, Rsp]) early(n int, p []byte) {
 	if x.returned {
 		return
@@ -174,7 +176,7 @@ func (x *exchange[Req, Rsp]) early(n int, p []byte) {
 // Data counts.
 func (x *exchange[Req, Rsp]) Data(n int) { x.bytes.Add(uint64(n)) }
 
-// End tells of the end of a response.
+// End sends the ResponseEnd of a response.
 func (x *exchange[Req, Rsp]) End(err error) {
 	if x.answered(err) {
 		err = nil
@@ -182,8 +184,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	status := x.headStatus
 	var trailer layer.Header
-	// Only a complete response has trailers to read. One that was given up
-	// may still be written to by whoever reads it.
+	// Only a complete response has trailers to read. After a broken one, its
+	// reader may still write to them.
 	if err == nil {
 		if t := x.access.ResponseTrailer(x.rsp); !isEmpty(t) {
 			trailer, status = t, t.Get("grpc-status")
@@ -195,7 +197,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	x.finish(end, trailer)
 }
 
-// answered reports whether err stands for a response, and tells of it.
+// answered reports whether err stands for a response, and sends its
+// ResponseInit.
 func (x *exchange[Req, Rsp]) answered(err error) bool {
 	if err == nil || x.answer == nil {
 		return false
@@ -211,7 +214,7 @@ func (x *exchange[Req, Rsp]) answered(err error) bool {
 	return true
 }
 
-// broken tells of an error of Call.
+// broken ends a request after an error of Call.
 func (x *exchange[Req, Rsp]) broken(err error) {
 	if x.answered(err) {
 		x.End(nil)
@@ -220,9 +223,8 @@ func (x *exchange[Req, Rsp]) broken(err error) {
 	x.fail(err)
 }
 
-// fail tells of the end of a request of which Call returned no response, for
-// which err is nil if it did not return. What had gone out of one by then was
-// broken off.
+// fail ends a request without a response of Call. A nil err means that Call did
+// not return. A response that began before is reset.
 func (x *exchange[Req, Rsp]) fail(err error) {
 	end := &ResponseEnd{Bytes: x.bytes.Load(), ResetCode: resetCode(x.ctx, err)}
 	if end.ResetCode == nil && !x.responded.IsZero() {
@@ -231,7 +233,7 @@ func (x *exchange[Req, Rsp]) fail(err error) {
 	x.finish(end, nil)
 }
 
-// finish tells all of the end.
+// finish sends the ResponseEnd to all watchers.
 func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
 	now := time.Now()
 	plain.SinceRequestInit = now.Sub(x.start)
@@ -260,7 +262,7 @@ func (x *exchange[Req, Rsp]) status() int {
 	return x.response.plain.Status
 }
 
-// leave sends the end to one watcher, after what was kept back for it.
+// leave sends the end to one watcher, after the events that were held back.
 func (x *exchange[Req, Rsp]) leave(s *seat, end *ResponseEnd) {
 	end = x.withExtras(s, end)
 	if s.held != nil && (!s.release(s.outcome.holds(x.status(), end)) || !x.catchUp(s)) {
@@ -272,7 +274,8 @@ func (x *exchange[Req, Rsp]) leave(s *seat, end *ResponseEnd) {
 	s.watcher.leave()
 }
 
-// catchUp sends what was kept back. If the beginning does not fit, s has left.
+// catchUp sends the events that were held back. It returns false if the first
+// one does not fit.
 func (x *exchange[Req, Rsp]) catchUp(s *seat) bool {
 	e := x.common
 	e.RequestInit = x.init.of(s.fields)

@@ -18,7 +18,7 @@ import (
 	"github.com/gotower/gotower/tap/match"
 )
 
-// Spec §4: what is common to the three events, and what each of them has.
+// Spec §4: the common fields of the three events, and the fields of each.
 func TestThreeEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
@@ -33,7 +33,7 @@ func TestThreeEvents(t *testing.T) {
 		time.Sleep(12 * time.Millisecond)
 		_, err = io.ReadAll(rsp.Body)
 		require.NoError(t, err)
-		time.Sleep(time.Second) // after the end, Close is no news
+		time.Sleep(time.Second) // a Close after the end changes nothing
 		require.NoError(t, rsp.Body.Close())
 
 		common := Event{
@@ -196,7 +196,7 @@ func TestCallerGoesAway(t *testing.T) {
 	})
 }
 
-// A reader that had enough is no reset, even if the context ended, too.
+// An early Close of the body is not a reset, even if the context has ended.
 func TestUnreadIsNoReset(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,21 +13,20 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Explain has the layers below say how they choose ([layer.Explain]) for as long
-// as a watcher asks for it. Put it on top of the stack, above profiles and
-// balancers; the [Layer] below attaches what was said to its events. A nil reg is
-// one that nobody can watch.
+// Explain records the choices of the layers below ([layer.Explain]) while a
+// watcher asks for them. Place it above profiles and balancers. The [Layer]
+// below attaches the choices to its events. A nil reg has no watchers.
 //
-// Admission: none of its own; Ready is forwarded.
+// Admission: Ready is forwarded.
 //
-// Cancellation: none of its own.
+// Cancellation: Explain cancels nothing.
 //
-// Body: bodies are not looked at.
+// Body: bodies are not read.
 //
-// Errors: passed as they are.
+// Errors: forwarded.
 //
-// Cost: one atomic load while nobody asks. While somebody does, every request
-// pays for its explanation: which will be shown is known only below.
+// Cost: one atomic load without such a watcher. With one, every request records
+// its choices, because the Layer below decides which requests are shown.
 func Explain[Req, Rsp any](reg *Registry) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -52,15 +51,14 @@ func (e *explained[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 // Next returns the inner service, for [layer.Describe].
 func (e *explained[Req, Rsp]) Next() layer.Service[Req, Rsp] { return e.Service }
 
-// Describe says whether somebody asks for explanations.
+// Describe returns whether choices are recorded.
 func (e *explained[Req, Rsp]) Describe() layer.Node {
 	present := e.reg.active.Load()
 	return layer.Node{Name: "explain", State: layer.State{{Key: "on", Value: present != nil && present.explain}}}
 }
 
-// leastSecret is how long a secret is at least, and leastPart a part of one, such
-// as a token or the value of one cookie. What is shorter is found in any text,
-// and guessed.
+// leastSecret is the shortest secret, and leastPart the shortest part of one,
+// such as a token or the value of a cookie. Shorter ones occur in any text.
 const (
 	leastSecret = 4
 	leastPart   = 8
@@ -69,9 +67,8 @@ const (
 // isBetween reports whether r is between the parts of a secret.
 func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
-// secretsOf are the parts of a request that are not shown, and that layers may
-// repeat in what they say: an error may quote a URL, a redirect the place that it
-// leads to. The result is never nil.
+// secretsOf returns the secret parts of a request, which layers may repeat in
+// an explanation, for example in an error with a URL. The result is never nil.
 func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 	all := []string{}
 	add := func(s string) {
@@ -109,8 +106,8 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 	return all
 }
 
-// choices are what the layers said so far, as it may be seen and kept: what is
-// no plain value is text from here on.
+// choices returns the choices of the layers so far, without secrets. Values are
+// converted to text unless they are plain.
 func (x *exchange[Req, Rsp]) choices() []layer.Node {
 	said := layer.PickInfoFromContext(x.ctx).Explanation.Choices()
 	if len(said) == 0 {

@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// choosing is a layer that says how it chooses, if somebody asks.
+// choosing is a layer that explains its choice.
 func choosing(says string, asked *int) layer.Layer[*call, *reply] {
 	return func(next service) service {
 		return serve(func(ctx context.Context, c *call) (*reply, error) {
@@ -72,8 +72,7 @@ func TestExplainEndsAtTheLimit(t *testing.T) {
 	require.Equal(t, "explain    on=false\nlayer.Func\n", layer.Describe(svc).String())
 }
 
-// Who asked in the program hears what they would have heard, and so does who
-// watches.
+// A caller that asks for an explanation and a watcher get the same one.
 func TestExplainSharesWithWhoAsked(t *testing.T) {
 	reg := new(Registry)
 	asked := 0

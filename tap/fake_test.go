@@ -50,7 +50,7 @@ func (f fields) All() iter.Seq2[string, string] {
 	}
 }
 
-// looks counts what is read of requests.
+// looks counts the reads of the fields of requests.
 type looks struct{ method, scheme, authority, path, source, header, status, response atomic.Int64 }
 
 func (l *looks) request() int64 {
@@ -131,7 +131,7 @@ func watchAll(t testing.TB, reg *Registry) *watcher {
 	return watch(t, reg, match.All(), 1000, false)
 }
 
-// events takes what a watcher has not read.
+// events returns the unread events of a watcher.
 func events(w *watcher) []Event {
 	b := w.buf.Load()
 	var all []Event

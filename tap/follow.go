@@ -274,13 +274,12 @@ func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
-// timedConn is a connection whose streams fail if no answer comes in time, or no
-// message after it. gRPC itself waits without a limit, for example for a process
-// that was stopped.
+// timedConn is a connection whose streams fail without an answer or a message
+// in time. gRPC itself has no such limit, for example for a stopped process.
 type timedConn struct {
 	grpc.ClientConnInterface
 	timeout time.Duration // of the headers, and of a message after every
-	every   time.Duration // between two messages; 0 is no limit
+	every   time.Duration // between two messages; 0 for no limit
 }
 
 // NewStream begins a stream, which ends with ctx.

@@ -24,7 +24,7 @@ type running struct {
 	stop func()
 }
 
-// serving registers what a process serves.
+// serving is the service of a process.
 type serving struct {
 	reg      *Registry
 	srv      *Server
@@ -157,7 +157,7 @@ func traffic(t testing.TB, reg *Registry, path string) (stop func()) {
 	return stop
 }
 
-// foreign is a stream of somebody from elsewhere.
+// foreign is a stream of a client of another machine.
 type foreign struct {
 	grpc.ServerStreamingServer[tappb.TopResponse]
 	ctx context.Context

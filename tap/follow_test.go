@@ -106,7 +106,7 @@ func TestFollowAProcessThatAppearsLate(t *testing.T) {
 	require.True(t, started)
 }
 
-// Who refuses is told of once; the others go on.
+// A rejection is reported once, and the other processes continue.
 func TestFollowARefusal(t *testing.T) {
 	t.Parallel()
 	strict := start(t, "", ours(new(Registry)))

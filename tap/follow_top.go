@@ -18,20 +18,20 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// FollowTop yields the rows of several processes as those of one, every so
-// often as req says, and goes on when one of them restarts, appears late or
-// cannot be reached. Errors are news, as those of [Follow].
+// FollowTop yields the rows of several processes as those of one, at intervals.
+// It continues when one of them restarts, appears late or cannot be reached.
+// Errors are items, as those of [Follow].
 //
-// Rows that are alike are added up. The quantiles of such a row are the highest
-// of those it is made of, so that the true ones are no worse; its Last is of one
-// of them. A process stands for the client of its outbound requests where that
-// is not known, and for the server of its inbound ones. The rows of a process
-// are left out while it cannot be reached, and begin anew when it restarted.
+// Equal rows are added up. The quantiles of a sum are the highest of its rows,
+// so that the true ones are not worse. Its Last is that of one row. The name of
+// a process is the client of its outbound and the server of its inbound
+// requests if that is not known. The rows of a process are missing while it
+// cannot be reached, and begin at 0 when it has restarted.
 //
-// For a process that has linkerd's tap only, requests are counted here, from
-// its events: [WithMaxRPS] bounds how many are seen, and so the rate. Its rows stay
-// while it cannot be reached, as long as [RowTTL] says. Conditions on headers
-// are refused then.
+// The requests of a process that has linkerd's tap only are counted here, from
+// its events: [WithMaxRPS] limits how many are seen, and so the rate. Its rows
+// stay for [RowTTL] while it cannot be reached. It rejects conditions on
+// headers.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,
 ) iter.Seq2[*tappb.TopResponse, error] {
@@ -154,7 +154,8 @@ func (f *topFollower) count(ctx context.Context, p Process, of int) iter.Seq2[*t
 		w.lost = func(id StreamID) { f.rows.Forget(p.Name, id) }
 		heard := false
 		for e, err := range w.all(ctx) {
-			// The first event is told of, so that the process counts as well.
+			// The first event is an item, because it ends the backoff of the
+			// process.
 			if (err != nil || !heard) && !yield(nil, err) || err != nil {
 				return
 			}
@@ -177,7 +178,7 @@ func (f *topFollower) merge() *tappb.TopResponse {
 
 // merging adds up the rows of several processes.
 type merging struct {
-	byDestination bool // sources are none of a row
+	byDestination bool // rows have no source
 
 	rows    map[mergedKey]*tappb.Row
 	span    time.Duration
@@ -205,7 +206,7 @@ func (m *merging) add(process string, rows *tappb.TopResponse) {
 		}
 		k := mergedKey{source, destination, r.GetMethod(), r.GetPath(), "", r.GetDirection()}
 		if k.path == "" {
-			k.route = r.GetRoute() // else it is what the first request had
+			k.route = r.GetRoute() // otherwise it is that of the first request
 		}
 		if sum := m.rows[k]; sum != nil {
 			addRow(sum, r)
@@ -233,7 +234,7 @@ func addRow(sum, r *tappb.Row) {
 	sum.Open += r.GetOpen()
 }
 
-// rateOf is 0 for what is no rate, and would spoil the sum of all.
+// rateOf returns 0 for an invalid rate, which would spoil the sum.
 func rateOf(r *tappb.Row) float64 {
 	if rate := r.GetRate(); rate >= 0 && !math.IsInf(rate, 1) {
 		return rate

@@ -27,8 +27,8 @@ func byPath(m *tappb.TopResponse) map[string]*tappb.Row {
 	return rows
 }
 
-// Rows of several processes become one answer: of one that counts, of one that
-// only has linkerd's tap, and of one that nobody can reach.
+// The rows of several processes are one answer: of one with gotower's tap, one
+// with linkerd's, and one that cannot be reached.
 func TestFollowTop(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, "", ours(new(Registry))), start(t, "", linkerds(new(Registry)))
@@ -122,7 +122,7 @@ func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
 	}
 }
 
-// Patience is with the process, and not with who reads.
+// The timeout is for the process, and not for the reader.
 func TestFollowTopWithAReaderThatIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p, stop := startInside(t, ours(new(Registry)))
@@ -172,7 +172,7 @@ func TestFollowTopNobody(t *testing.T) {
 	}
 }
 
-// Rows that are alike are added up, and none of what was received changes.
+// Equal rows are added up, and the received rows do not change.
 func TestMerging(t *testing.T) {
 	ms := func(n int) *durationpb.Duration { return durationpb.New(time.Duration(n) * time.Millisecond) }
 	a := &tappb.TopResponse{Span: ms(1000), Omitted: 2, Rows: []*tappb.Row{

@@ -15,8 +15,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// With a condition on the response nothing is sent before the end, and then all
-// or nothing; the number of a stream and the limit count what is sent.
+// With a condition on the response, the events of a request are sent at its
+// end. The number of a stream and the limit count matching requests.
 func TestWatchByResponse(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Limit: 2, Fields: true, Response: &tappb.ResponseMatch{Failures: true}})
@@ -87,8 +87,8 @@ func TestWatchSlowOnes(t *testing.T) {
 	})
 }
 
-// What is kept back is bounded, by number and by bytes; what has no place is
-// counted, once for each request.
+// Requests that are held back are bounded in number and bytes. Further ones
+// count as dropped, each once.
 func TestWhatIsKeptBackIsBounded(t *testing.T) {
 	answer := func(header string) service {
 		return serve(func(context.Context, *call) (*reply, error) {

@@ -24,7 +24,7 @@ type podAccess struct{ fakeAccess }
 
 func (podAccess) SourceLabels(*call) map[string]string { return map[string]string{"pod": "client-1"} }
 
-// A request is in the same row whether somebody watches or not.
+// A request is in the same row with and without watchers.
 func TestRowsAreNamedAlikeWatchedOrNot(t *testing.T) {
 	reg := new(Registry)
 	c := countAll(t, reg, nil)

@@ -6,26 +6,25 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Layer shows requests to who watches reg. Build one for each endpoint, with
-// all that is known of it:
+// Layer shows requests to the watchers of reg. Build one for each endpoint,
+// with its address and labels:
 //
 //	tap.Layer(reg, httplayer.Accessor{}, tap.Outbound, tap.WithDestination(addr, labels))
 //
-// Admission: none of its own; Ready is forwarded. Put the layer below those
-// that refuse: what they turn away was not sent to this endpoint.
+// Admission: Ready is forwarded. Place the layer below layers that reject,
+// because a rejected request was not sent to this endpoint.
 //
 // Cancellation: a request whose context is already done is not shown.
 //
 // Body: a response ends where the Complete method of access says.
 //
-// Errors: passed as they are.
+// Errors: forwarded.
 //
-// Cost: one atomic load while nobody watches. A request that no watcher wants
-// is looked at only as far as their conditions need, without allocation. A
-// watched request is never delayed by its watchers.
+// Cost: one atomic load without watchers. A request that matches no watcher is
+// inspected only as far as the conditions need, without allocation. Watchers
+// never delay a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg is one that nobody can
-// watch.
+// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
@@ -94,7 +93,7 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	return t.access.Complete(ctx, rsp, x), nil
 }
 
-// came tells of a response, which may have begun before, or begin later.
+// came handles a response of Call, which may have begun before, or begin later.
 func (t *tapped[Req, Rsp]) came(x *exchange[Req, Rsp], rsp Rsp) {
 	x.rsp = rsp
 	if x.responded.IsZero() && (t.late == nil || !t.late.OnDeferredResponse(rsp, x.begin)) {
@@ -146,6 +145,5 @@ func wants[Req, Rsp any](w *watcher, v *view[Req, Rsp]) bool {
 // Next returns the inner service, for [layer.Describe].
 func (t *tapped[Req, Rsp]) Next() layer.Service[Req, Rsp] { return t.Service }
 
-// Describe says how many watch the registry and how many of their events were
-// dropped.
+// Describe returns the number of watchers and of dropped events.
 func (t *tapped[Req, Rsp]) Describe() layer.Node { return t.reg.brief() }

@@ -110,7 +110,7 @@ func TestDoneContextIsNotShown(t *testing.T) {
 	require.Zero(t, w.seen.Load())
 }
 
-// The request is shown before anybody knows whether it will be admitted.
+// A request is shown before it is admitted.
 func TestRefusalShowsInitAndEnd(t *testing.T) {
 	for _, watched := range []bool{false, true} {
 		reg := new(Registry)

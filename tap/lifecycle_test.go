@@ -93,7 +93,7 @@ func TestTooManyTaps(t *testing.T) {
 	watchAll(t, reg)
 }
 
-// model is what a watcher should do, written without atomics.
+// model is a watcher without atomics.
 type model struct {
 	limit, buffer int
 	seen          int

@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What is above the rate is not shown, is not dropped, and does not count toward
-// the limit.
+// Requests above the rate are not shown, are not dropped, and do not count
+// toward the limit.
 func TestMaxRPS(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		reg := new(Registry)
@@ -32,7 +32,7 @@ func TestMaxRPS(t *testing.T) {
 	})
 }
 
-// A reader that does not read costs no event, and is told of each request.
+// A watcher that does not read costs no event, and counts each request.
 func TestCloggedWatcher(t *testing.T) {
 	reg := NewRegistry(WithCapacity(1, 3))
 	w, err := reg.watch(terms{match: &condition{op: opAll}, limit: unlimited})

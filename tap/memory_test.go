@@ -72,7 +72,7 @@ func TestMemoryOfNamesAndTypes(t *testing.T) {
 	require.EqualValues(t, maxText, w.buf.Load().room.Load(), "all room is back")
 }
 
-// longNames says of every client who it is, at length.
+// longNames returns long labels of every client.
 type longNames struct{ withBodies }
 
 func (longNames) SourceLabels(*bodied) map[string]string {

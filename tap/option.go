@@ -5,11 +5,11 @@ import (
 	"net/netip"
 )
 
-// Option says where a [Layer] stands.
+// Option configures the place of a [Layer].
 type Option interface{ apply(p *place) }
 
-// Direction says on which side of the process a layer stands. It is an
-// [Option]; the zero Direction is unknown.
+// Direction is the side of the process at which a layer stands. It is an
+// [Option]. The zero Direction is unknown.
 type Direction int
 
 // The directions, numbered as on the wire.
@@ -41,8 +41,8 @@ func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 	})
 }
 
-// WithSourceLabels say what is known of all clients of a layer, such as
-// tls=loopback. They go before what an access that is [SourceLabeler] says of one.
+// WithSourceLabels sets labels of all clients of a layer, such as tls=loopback.
+// They take precedence over those of a [SourceLabeler].
 func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
@@ -51,8 +51,7 @@ type optionFunc func(*place)
 
 func (f optionFunc) apply(p *place) { f(p) }
 
-// place is what a layer knows before any request: it is shared by all its
-// events.
+// place has the values that all events of a layer share.
 type place struct {
 	direction         Direction
 	destination       netip.AddrPort

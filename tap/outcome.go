@@ -66,14 +66,12 @@ func (o *outcome) holds(status int, end *ResponseEnd) bool {
 	return false
 }
 
-// Failed reports whether a response with this HTTP status that ended so is none
-// of the successes that linkerd's top counts: it was reset, or its status is
-// 5xx, or it has a gRPC status that says that the server failed. Whether there
-// was a response at all, SinceResponseInit says.
+// Failed reports whether a response with this HTTP status is a failure, as in
+// linkerd's top: it was reset, its status is 5xx, or its gRPC status is a
+// failure of the server. SinceResponseInit is nil if there was no response.
 //
-// As with linkerd, a reset is a reset, whoever wanted it: what its caller
-// cancelled, such as a hedge that lost, Failed takes for a failure, though
-// layer's Classifier counts it against nobody. Its ResetCode is 8, CANCEL.
+// A reset by the caller is a failure as well, such as the losing request of a
+// hedge. Its ResetCode is 8, CANCEL.
 func (r *ResponseEnd) Failed(status int) bool {
 	switch {
 	case r.ResetCode != nil, status >= 500:
@@ -88,8 +86,8 @@ func (r *ResponseEnd) Failed(status int) bool {
 	return false
 }
 
-// Reset is what RFC 9113, section 7, calls ResetCode, or its number if that has
-// no name there; "" if there is none.
+// Reset returns the name of ResetCode by RFC 9113, section 7, or its number if
+// it has no name there. Without a ResetCode it returns "".
 func (r *ResponseEnd) Reset() string {
 	if r.ResetCode == nil {
 		return ""

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// ServerOption says who may watch.
+// ServerOption configures a Server.
 type ServerOption interface{ applyServer(s *Server) }
 
 type serverOption func(*Server)
@@ -36,14 +36,13 @@ func WithAllowedIdentities(names ...string) ServerOption {
 	})
 }
 
-// WithAllowRemote lets everybody watch who reaches the server. Requests hold what
-// people would not want to be read by others: use it only where something else
-// decides who may connect.
+// WithAllowRemote lets every client watch that reaches the server. Requests
+// contain private data: use it only if something else restricts the clients.
 func WithAllowRemote() ServerOption {
 	return serverOption(func(s *Server) { s.access.everybody = true })
 }
 
-// access decides who may watch.
+// access decides which clients may watch.
 type access struct {
 	everybody  bool
 	identities []string // URIs, and DNS names in lower case
@@ -56,7 +55,7 @@ func (a *access) permit(ctx context.Context) error {
 	}
 	p, ok := peer.FromContext(ctx)
 	if !ok {
-		return errors.New("it is not known who asks")
+		return errors.New("the address of the client is unknown")
 	}
 	if tls, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(a.identities) > 0 {
 		return a.permitIdentity(tls)
@@ -70,8 +69,8 @@ func (a *access) permit(ctx context.Context) error {
 	return nil
 }
 
-// isForwarded reports whether a proxy says that a call is not its own: it may be
-// on this machine, and whoever it forwards for anywhere.
+// isForwarded reports whether a proxy has forwarded the call. Such a proxy may
+// be on this machine, and its client elsewhere.
 func isForwarded(ctx context.Context) bool {
 	for _, name := range [...]string{"forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip"} {
 		if len(metadata.ValueFromIncomingContext(ctx, name)) > 0 {
@@ -82,8 +81,8 @@ func isForwarded(ctx context.Context) bool {
 }
 
 func (a *access) permitIdentity(tls credentials.TLSInfo) error {
-	// Only what was verified counts; a server may ask for certificates
-	// without checking them.
+	// Only verified certificates count, because a server may ask for
+	// certificates without verifying them.
 	if len(tls.State.VerifiedChains) == 0 || len(tls.State.VerifiedChains[0]) == 0 {
 		return errors.New("the client has no verified certificate")
 	}

@@ -97,7 +97,7 @@ func dnsName(names ...string) func(*x509.Certificate) {
 
 const tapIdentity = "tap.linkerd-viz.serviceaccount.identity.linkerd.cluster.local"
 
-// Spec §6, tests.md E2 and anchors/reliability.md 18: who may watch.
+// Spec §6, tests.md E2 and anchors/reliability.md 18: access.
 func TestWhoMayWatch(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	spiffe, err := url.Parse("spiffe://cluster.local/ns/viz/sa/Tap")
@@ -178,7 +178,7 @@ func TestWhoMayWatch(t *testing.T) {
 	}
 }
 
-// Whoever a proxy on this machine forwards for may be anywhere.
+// The client of a proxy on this machine may be elsewhere.
 func TestForwardedCallersAreNotLocal(t *testing.T) {
 	for _, tt := range []struct {
 		opts []ServerOption

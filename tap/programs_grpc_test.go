@@ -241,7 +241,7 @@ func TestGRPCStreamTakesItsTime(t *testing.T) {
 	}
 }
 
-// What nobody answers has no response.
+// A call without an answer has no response.
 func TestGRPCWithoutAnAnswer(t *testing.T) {
 	r := newRig(t)
 	t.Run("the client leaves", func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestGRPCWithoutAnAnswer(t *testing.T) {
 		require.NoError(t, err)
 		cancel()
 		require.Equal(t, codes.Canceled, status.Code(drain(s.Recv)))
-		// Its end may be another goroutine's to tell, that saw ctx end first.
+		// The end may come in another goroutine, which saw ctx end first.
 		require.Eventually(t, func() bool { return r.near.inside.Load() == 0 }, 20*time.Second, time.Millisecond)
 		got := readAll(r.near)
 		require.Equal(t, "qre", kinds(got))

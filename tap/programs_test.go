@@ -17,8 +17,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// The promise of this package is one line in any Go service. These are such
-// services: real servers and clients over TCP, and what is seen of them.
+// A tap is one line in any Go service. These are such services: real servers
+// and clients over TCP.
 
 func TestHTTPHandlerIsShown(t *testing.T) {
 	reg := new(Registry)
@@ -67,7 +67,7 @@ func TestHTTPHandlerIsShown(t *testing.T) {
 	require.Less(t, *end.SinceResponseInit, end.SinceRequestInit)
 }
 
-// A handler that says nothing, one that sends a file's worth, one that fails.
+// Handlers without a response, with a long one, and with an error.
 func TestHTTPHandlersOfAllKinds(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{})
@@ -154,8 +154,8 @@ func TestHTTPHandlerShowsBodies(t *testing.T) {
 	require.Equal(t, "you said hello", string(got[2].ResponseEnd.ResponseBody.Data))
 }
 
-// A handler that calls others with the context of its request: what the client
-// shows has nothing to do with what the handler writes.
+// A handler calls others with the context of its request: the events of the
+// client are separate from those of the handler.
 func TestHTTPClientInsideAHandler(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer backend.Close()

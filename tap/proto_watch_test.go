@@ -147,7 +147,7 @@ func FuzzWatchEvent(f *testing.F) {
 	})
 }
 
-// Whatever somebody asks for, they are told what is wrong or they may watch.
+// Any request is either rejected with a reason or served.
 func FuzzTerms(f *testing.F) {
 	for _, req := range []*tappb.WatchRequest{
 		{}, {Sample: 2}, {Headers: []*tappb.HeaderMatch{exactly("a", "b"), having("cookie", false)}},

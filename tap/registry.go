@@ -12,17 +12,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Registry knows who watches. Share one among all the layers and servers of a
-// process. The zero Registry is ready to use; it must not be copied. It is
-// safe for concurrent use, starts no goroutine, and needs no closing.
+// Registry holds the watchers of a process. Share one among all the layers and
+// servers of a process. The zero Registry is ready to use. It must not be
+// copied. It is safe for concurrent use, starts no goroutine, and needs no
+// closing.
 type Registry struct {
-	// active is all that a request looks at: nil while nobody watches. What it
-	// points to is replaced and never changed.
+	// active is nil without watchers. The audience that it points to is
+	// replaced and never changed.
 	active atomic.Pointer[audience]
 
 	maxTaps   int
 	maxEvents int
-	secrets   map[string]bool // by lower-case name, what the options said
+	secrets   map[string]bool // by lower-case name, set by options
 	maxBody   int
 	redact    func(contentType string, body []byte) []byte // nil: no bodies
 	random    func() float64                               // nil is math/rand's
@@ -35,7 +36,7 @@ type Registry struct {
 	dropped  uint64 // by watchers that are gone
 }
 
-// audience is who wants to see requests.
+// audience is the set of active watchers and counters.
 type audience struct {
 	watchers []*watcher
 	counters []*counter
@@ -55,7 +56,7 @@ type registryOption func(*Registry)
 
 func (f registryOption) applyRegistry(r *Registry) { f(r) }
 
-// NewRegistry returns a Registry that nobody watches.
+// NewRegistry returns a Registry without watchers.
 func NewRegistry(opts ...RegistryOption) *Registry {
 	r := &Registry{secrets: map[string]bool{}}
 	for _, opt := range opts {
@@ -66,9 +67,9 @@ func NewRegistry(opts ...RegistryOption) *Registry {
 	return r
 }
 
-// WithCapacity bounds how many may watch at a time, and how many events wait for
-// each. Who comes when taps are there is turned away with ResourceExhausted.
-// The defaults are 100 and 400, also for what is 0 or less.
+// WithCapacity limits the number of watchers, and the events in the buffer of
+// each. Further watchers are rejected with ResourceExhausted. The defaults are
+// 100 and 400, also for 0 or less.
 func WithCapacity(taps, events int) RegistryOption {
 	return registryOption(func(r *Registry) { r.maxTaps, r.maxEvents = taps, events })
 }
@@ -91,7 +92,7 @@ func (r *Registry) say(names []string, hide bool) {
 	}
 }
 
-// watch adds a watcher. Whoever adds one must close it. The error is a refusal.
+// watch adds a watcher, which the caller must close. The error is a refusal.
 func (r *Registry) watch(t terms) (*watcher, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,7 +106,7 @@ func (r *Registry) watch(t terms) (*watcher, error) {
 	return w, nil
 }
 
-// admit is called with mu held, before somebody is let in.
+// admit returns an error if the registry is full. It is called with mu held.
 func (r *Registry) admit() error {
 	most := orDefault(r.maxTaps, defaultMaxTaps)
 	if n := len(r.watchers) + len(r.counters); n >= most {
@@ -122,8 +123,8 @@ func (r *Registry) refresh() {
 	r.publish()
 }
 
-// close drops a watcher and all that it did not read. Requests in flight go on
-// and find nobody to tell. It may be called more than once.
+// close removes a watcher and its buffer. Its requests in flight show no more
+// events. It may be called more than once.
 func (r *Registry) close(w *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -151,8 +152,8 @@ func (r *Registry) publish() {
 	r.active.Store(&a)
 }
 
-// Describe says how many watch, how many of their events were dropped since
-// the start, and as children what each of them has seen.
+// Describe returns the number of watchers, the number of dropped events since
+// the start, and a child for each watcher.
 func (r *Registry) Describe() layer.Node {
 	r.mu.Lock()
 	defer r.mu.Unlock()

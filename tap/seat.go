@@ -8,8 +8,8 @@ type seat struct {
 	bodies *bodies // nil when they were not asked for
 }
 
-// held is a request that is kept back until its outcome is known. What it takes
-// in the meantime takes room in the buffer of the watcher.
+// held is a request that is kept until its outcome is known. Its bytes take
+// room in the buffer of the watcher.
 type held struct {
 	room  *buffer
 	bytes int64
@@ -66,8 +66,7 @@ func (s *seat) respond(e Event) {
 	s.lose()
 }
 
-// release ends what was held. It reports whether the request has a place in the
-// stream after all.
+// release ends the hold, and reports whether the request is shown.
 func (s *seat) release(matches bool) bool {
 	s.held.room.letGo(s.held.bytes)
 	if s.held.lost || !matches || s.buf.Load() == nil {

@@ -21,9 +21,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Whatever a request is like, what is secret in it goes out neither to who
-// observes, nor to who watches over gRPC or in the process: not by default, with
-// no bodies; and with bodies through the hook alone.
+// The secrets of any request are withheld from Observe, from Watch over gRPC
+// and in the process, without bodies and with redacted bodies.
 func FuzzSecrets(f *testing.F) {
 	f.Add([]byte("12345678"), "x-plain", "value", "web:80", "/path", "the body", uint8(0), uint16(9))
 	f.Add([]byte("\x00\xff"), "COOKIE", "a=b; ", "a@b@c", "//u:p@h/", "", uint8(0xff), uint16(0))
@@ -197,7 +196,7 @@ func TestFuzzSecretsWouldSeeOne(t *testing.T) {
 	require.Equal(t, 2, strings.Count(all, "s3cret"))
 }
 
-// Who asks what a secret is, a letter at a time, is not told.
+// A condition cannot find a secret letter by letter.
 func TestSecretsCannotBeGuessed(t *testing.T) {
 	for _, name := range []string{"authorization", "Cookie", "SET-COOKIE", "Proxy-Authorization"} {
 		for _, m := range []*tappb.HeaderMatch{exactly(name, "s"), beginning(name, "s")} {

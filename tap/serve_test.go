@@ -94,8 +94,8 @@ func TestServeRefuses(t *testing.T) {
 		"any of IPv6":         {"[::]:0", nil, "other machines can reach this address"},
 		"another address":     {"192.0.2.1:4190", nil, "other machines can reach this address"},
 		"a name":              {"example.com:4190", nil, "other machines can reach this address"},
-		"names alone":         {"0.0.0.0:0", []ServerOption{WithAllowedIdentities("x")}, "WithAllowedIdentities needs Credentials"},
-		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "Credentials need WithAllowedIdentities"},
+		"names alone":         {"0.0.0.0:0", []ServerOption{WithAllowedIdentities("x")}, "WithAllowedIdentities needs WithCredentials"},
+		"credentials alone":   {"0.0.0.0:0", []ServerOption{creds}, "WithCredentials needs WithAllowedIdentities"},
 		"a socket, no path":   {"unix:", nil, "tap: serve on unix:: the path of the socket is missing: unix:/run/web/tap.sock"},
 		"not an address":      {"4190", nil, "an address is host:port, such as 127.0.0.1:4190"},
 		"a socket, orphaned":  {"unix:" + orphan, nil, "was killed: remove the socket if it was: listen unix"},
@@ -142,14 +142,13 @@ func TestServeOfAContextThatIsOver(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- Serve(ctx, "127.0.0.1:0", nil) }()
 	select {
-	case <-done: // what it says of that is up to the operating system
+	case <-done: // its text depends on the operating system
 	case <-time.After(30 * time.Second):
 		t.Fatal("it does not end")
 	}
 }
 
-// A tree that nobody can look at any more, as one whose lock is held for ever, is
-// no reason to stay.
+// Serve ends although Describe waits for a lock.
 func TestServeEndsThoughDescribeDoesNot(t *testing.T) {
 	t.Parallel()
 	asked, goOn := make(chan struct{}), make(chan struct{})

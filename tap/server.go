@@ -27,26 +27,25 @@ import (
 const droppedTrailer = "gotower-tap-dropped"
 
 // Server implements linkerd's io.linkerd.proxy.tap.Tap over a [Registry], and
-// gotower's own service. Register it on any number of gRPC servers, which carry
-// its streams and end them when they stop; it has no goroutine of its own.
+// gotower's own service. Register it on any number of gRPC servers, which end
+// its streams when they stop. It has no goroutine of its own.
 //
 //	tap.NewServer(reg).Register(grpcServer)
 //
-// It answers nobody but this machine, and no proxy there that says that it
-// forwards, unless options say otherwise; see [WithAllowedIdentities].
+// By default it serves only callers of the same machine whose call was not
+// forwarded by a proxy. See [WithAllowedIdentities].
 type Server struct {
 	pb.UnimplementedTapServer
 	reg      *Registry
 	access   access
-	describe func() layer.Node // nil: there is nothing to say
+	describe func() layer.Node // nil: no tree
 	rate     *rate.Limiter     // of events; nil for no limit
 	listens  listens           // by Serve
 	down     context.Context   //nolint:containedctx // ends with Shutdown
 	shutDown context.CancelFunc
 }
 
-// NewServer returns a Server for who watches reg; a nil reg is one that nothing
-// is shown to.
+// NewServer returns a Server for the watchers of reg. A nil reg shows nothing.
 func NewServer(reg *Registry, opts ...ServerOption) *Server {
 	if reg == nil {
 		reg = new(Registry)
@@ -67,19 +66,19 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 	tappb.RegisterTapServer(to, own{server: s})
 }
 
-// Shutdown ends every stream, and each that comes later, with Unavailable.
-// Call it before grpc.Server.GracefulStop, which would wait for watchers for
-// ever. A stream whose client does not read ends with its connection. Shutdown
-// does not wait, and may be called more than once.
+// Shutdown ends all streams, also later ones, with Unavailable. Call it before
+// grpc.Server.GracefulStop, which waits for all streams. A stream whose client
+// does not read ends with its connection. Shutdown does not wait, and may be
+// called more than once.
 func (s *Server) Shutdown() { s.shutDown() }
 
-// Observe serves one watcher. Its headers are sent at once: from then on every
-// request that matches is seen. The stream ends without an error when limit
-// requests have matched and those that are shown have ended. The trailer
-// gotower-tap-dropped says how many events did not fit, in decimal; a request
-// that is not shown at all for that counts as one.
+// Observe serves one watcher. It sends its headers at once: every request that
+// matches is seen from then on. The stream ends without an error when limit
+// requests have matched and have ended. The trailer gotower-tap-dropped is the
+// number of events that did not fit, in decimal. A request that is not shown at
+// all counts once.
 //
-// Errors are Unauthenticated, InvalidArgument (which names what is wrong) and
+// Errors are Unauthenticated, InvalidArgument with the wrong field, and
 // ResourceExhausted (see [WithCapacity]).
 func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServer[pb.TapEvent]) error {
 	if err := s.access.permit(stream.Context()); err != nil {
@@ -101,7 +100,7 @@ func (s *Server) Observe(req *pb.ObserveRequest, stream grpc.ServerStreamingServ
 	return s.serve(stream, w.reader(false, func(e Event) error { return stream.Send(e.proto()) }))
 }
 
-// serve answers that the watcher is in place, and then with what it sees.
+// serve sends headers, and then the events of the watcher.
 func (s *Server) serve(stream grpc.ServerStream, r *reader) error {
 	defer s.reg.close(r.watcher)
 	defer func() {
@@ -130,22 +129,20 @@ func (s *Server) untilDown(ctx context.Context) (context.Context, context.Cancel
 // DefaultAddress is where linkerd's proxy serves its tap, on this machine alone.
 const DefaultAddress = "127.0.0.1:4190"
 
-// stopPatience is how long the end of Serve waits for watchers to be told.
+// stopPatience is how long the end of Serve waits for its streams.
 const stopPatience = 2 * time.Second
 
-// Serve makes a process that has no gRPC server of its own one that can be
-// watched: it listens on addr, and serves who watches reg until ctx ends.
+// Serve listens on addr and serves the watchers of reg until ctx ends, for a
+// process without a gRPC server of its own. See [NewServer] for others.
 //
 //	go func() { log.Println(tap.Serve(ctx, "", registry)) }()
 //
-// An empty addr is [DefaultAddress]; "unix:" and a path is a socket. An address
-// that other machines can reach is refused, before anything listens there,
-// unless [WithCredentials] and [WithAllowedIdentities] say who may watch, or
-// [WithAllowRemote] that anybody may.
+// An empty addr is [DefaultAddress]. "unix:" and a path is a socket. An address
+// that other machines can reach is an error, unless [WithCredentials] and
+// [WithAllowedIdentities] name the clients, or [WithAllowRemote] is set.
 //
-// When ctx ends, streams end with Unavailable, and Serve returns nil after two
-// seconds at most. Any other error says what to do. Use [NewServer] to serve on
-// a gRPC server that is there already.
+// When ctx ends, streams end with Unavailable, and Serve returns nil within two
+// seconds. Other errors describe the remedy.
 func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption) error {
 	if addr == "" {
 		addr = DefaultAddress
@@ -178,9 +175,8 @@ func Serve(ctx context.Context, addr string, reg *Registry, opts ...ServerOption
 	return fmt.Errorf("tap: serve on %s: %w", addr, err)
 }
 
-// end tells all watchers, and waits a little for those who do not listen, and for
-// what is asked of the process: GracefulStop alone would wait for a tree that
-// nobody can look at any more.
+// end ends all streams, and waits for those whose clients read and for other
+// calls. GracefulStop alone has no time limit.
 func (s *Server) end(server *grpc.Server) {
 	s.Shutdown()
 	told := make(chan struct{})
@@ -197,14 +193,14 @@ func (s *Server) end(server *grpc.Server) {
 	}
 }
 
-// WithCredentials are what [Serve] serves with. They must ask for client
-// certificates and check them, else nobody can prove who he is.
+// WithCredentials sets the credentials of [Serve]. They must verify client
+// certificates, because [WithAllowedIdentities] compares verified names only.
 func WithCredentials(c credentials.TransportCredentials) ServerOption {
 	return serverOption(func(s *Server) { s.listens.credentials = c })
 }
 
-// WithOnListen has [Serve] say where it listens, before it serves: for an address
-// with port 0, which is any that is free.
+// WithOnListen sets a function that [Serve] calls with its address before it
+// serves, for an address with port 0.
 func WithOnListen(at func(net.Addr)) ServerOption {
 	return serverOption(func(s *Server) { s.listens.listening = at })
 }
@@ -212,15 +208,15 @@ func WithOnListen(at func(net.Addr)) ServerOption {
 var (
 	errReachable = errors.New("other machines can reach this address: " +
 		"listen on 127.0.0.1, or name the clients by WithCredentials and WithAllowedIdentities")
-	errNobody = errors.New("nobody of another machine could watch: " +
-		"Credentials need WithAllowedIdentities, and WithAllowedIdentities needs Credentials")
+	errOneSided = errors.New("no client of another machine could watch: " +
+		"WithCredentials needs WithAllowedIdentities, and WithAllowedIdentities needs WithCredentials")
 	errNoPath = errors.New("the path of the socket is missing: unix:/run/web/tap.sock")
 )
 
-// listens is what options say of Serve.
+// listens are the options of Serve.
 type listens struct {
 	credentials credentials.TransportCredentials // nil: in clear
-	listening   func(net.Addr)                   // nil: nobody asks
+	listening   func(net.Addr)                   // may be nil
 }
 
 func (s *Server) listen(ctx context.Context, addr string) (net.Listener, error) {
@@ -257,7 +253,7 @@ func (s *Server) mayListen(addr string) error {
 	case err == nil && ip.IsLoopback(), host == "localhost", s.access.everybody, named && proven:
 		return nil
 	case named || proven:
-		return errNobody
+		return errOneSided
 	}
 	return errReachable
 }
@@ -268,8 +264,7 @@ type own struct {
 	server *Server
 }
 
-// Watch serves one watcher, as Observe does: with headers that say that it is
-// in place, and a trailer that says how many events were dropped.
+// Watch serves one watcher, with the headers and the trailer of Observe.
 func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[tappb.WatchResponse]) error {
 	s := o.server
 	if err := s.access.permit(stream.Context()); err != nil {
@@ -288,14 +283,14 @@ func (o own) Watch(req *tappb.WatchRequest, stream grpc.ServerStreamingServer[ta
 	}))
 }
 
-// WithDescribe lets those who may watch ask for the tree of layers of the process,
-// such as [layer.Describe] returns it. It is called for each who asks. If it
-// panics, the answer is one node, "describe", with the error.
+// WithDescribe sets a function that returns the layers of the process, such as
+// [layer.Describe]. It is called for each request of a watcher. If it panics,
+// the answer is a node "describe" with the error.
 func WithDescribe(tree func() layer.Node) ServerOption {
 	return serverOption(func(s *Server) { s.describe = tree })
 }
 
-// Describe answers with the tree, what wraps before what is wrapped.
+// Describe returns the tree, with each layer before its inner layer.
 func (o own) Describe(ctx context.Context, _ *tappb.DescribeRequest) (*tappb.DescribeResponse, error) {
 	if err := o.server.access.permit(ctx); err != nil {
 		return nil, refuse(codes.Unauthenticated, err)
@@ -325,11 +320,11 @@ func described(of func() layer.Node) (rsp *tappb.DescribeResponse) {
 	return rsp
 }
 
-// WithEventRate limits how many events a second a Server sends to all its watchers
-// together. It bounds the CPU time of being watched: an event costs about ten
+// WithEventRate limits how many events a second a Server sends to all its
+// watchers together. It bounds the CPU time, because an event costs about ten
 // microseconds. Reports of dropped events count as well. Events above the rate
 // fill the buffers of the watchers, and are dropped and counted there. The
-// default, and the meaning of n <= 0, is no limit.
+// default, also for n <= 0, is no limit.
 func WithEventRate(n int) ServerOption {
 	return serverOption(func(s *Server) {
 		s.rate = nil
@@ -342,8 +337,8 @@ func WithEventRate(n int) ServerOption {
 // eventBurst is the part of the events of a second that may be sent at once.
 const eventBurst = 100
 
-// refusal is why somebody may not watch. Over gRPC it is a status, and so it is
-// for [status.Code] in the process.
+// refusal is the reason of a rejected watcher. It is a gRPC status, also for
+// [status.Code] in the process.
 type refusal struct {
 	code codes.Code
 	why  error

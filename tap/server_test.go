@@ -22,7 +22,7 @@ func all(limit uint32) *pb.ObserveRequest {
 	return &pb.ObserveRequest{Limit: limit, Match: match.All()}
 }
 
-// Spec §2: what is refused, and how.
+// Spec §2: rejections and their codes.
 func TestObserveRefuses(t *testing.T) {
 	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	refusal := func(req *pb.ObserveRequest) *status.Status {
@@ -74,8 +74,7 @@ func TestHundredWatchers(t *testing.T) {
 	}
 }
 
-// The headers of the stream say that the tap is in place: no request after
-// them is missed.
+// After the headers of the stream no request is missed.
 func TestObserveAnswersOnceRegistered(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := stand(p.reg, respond("x"))
@@ -225,7 +224,7 @@ func TestStopOfTheServerEndsStreams(t *testing.T) {
 	require.Nil(t, p.reg.active.Load())
 }
 
-// anchors/reliability.md 16: one who never reads, one who reads.
+// anchors/reliability.md 16: one watcher that never reads, and one that does.
 func TestDropsAreToldToWhoDropped(t *testing.T) {
 	t.Parallel()
 	p := listen(t, NewServer(new(Registry)), nil)
@@ -378,7 +377,7 @@ func TestClientObserve(t *testing.T) {
 	})
 }
 
-// announcing says when a stream was answered.
+// announcing signals that a stream was answered.
 type announcing struct {
 	grpc.ClientConnInterface
 	ready chan<- struct{}

@@ -16,8 +16,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What is called after a secret is one; of what is a URI, what may be one is
-// left out. Options come before both.
+// Fields with secret names are withheld, and the secret parts of URIs. Options
+// take precedence.
 func TestFieldsAsTheyAreShown(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts               []RegistryOption
@@ -56,8 +56,8 @@ func TestFieldsAsTheyAreShown(t *testing.T) {
 	}
 }
 
-// What is shown in part is compared with in part: nobody finds out the rest one
-// letter after the other.
+// A condition compares the visible part of a value, so that the rest cannot be
+// found letter by letter.
 func TestWhatIsLeftOutCannotBeGuessed(t *testing.T) {
 	s := sample()
 	s.header = fields{{"Referer", "https://me:s3cret@app/a?code=s3cret"}, {"Host", "me:s3cret@app"}}
@@ -78,7 +78,7 @@ func TestWhatIsLeftOutCannotBeGuessed(t *testing.T) {
 	}
 }
 
-// Spec §4: header fields of HTTP/2 with what it sends before them.
+// Spec §4: the fields of HTTP/2 include its pseudo header fields.
 func TestPseudoHeaders(t *testing.T) {
 	for name, tt := range map[string]struct {
 		opts  []RegistryOption
@@ -133,12 +133,12 @@ func TestPseudoHeadersOfConnect(t *testing.T) {
 	require.Equal(t, []Field{{":method", "CONNECT"}, {":authority", "web:80"}}, events(w)[0].RequestInit.Headers)
 }
 
-// withQuery reads requests whose path goes on.
+// withQuery reads requests whose path has a query.
 type withQuery struct{ fakeAccess }
 
 func (withQuery) Query(*call) string { return "code=s3cret" }
 
-// What layers say of a choice may repeat what is secret in the request.
+// Explanations are shown without the secrets of the request.
 func TestExplanationsRepeatNoSecrets(t *testing.T) {
 	c := get("/a")
 	c.authority = "me:s3cret@web"
@@ -170,7 +170,7 @@ func TestExplanationsRepeatNoSecrets(t *testing.T) {
 	}, Children: []layer.Node{inner}, Next: &inner}}, got)
 }
 
-// quotedQuery reads requests whose query is no good URL, which clients may send.
+// quotedQuery reads requests whose query is not a valid URL.
 type quotedQuery struct{ fakeAccess }
 
 func (quotedQuery) Query(*call) string { return `code="s3cret\xff"` }

@@ -98,7 +98,7 @@ func TestReceiverGone(t *testing.T) {
 	require.EqualValues(t, 1, w.seen.Load(), "no request is looked at any more")
 }
 
-// A request that found the watcher before it left has nobody to tell.
+// A request may find a watcher that has left since.
 func TestReceiverGoneWhileARequestLooks(t *testing.T) {
 	reg := new(Registry)
 	w := watchAll(t, reg)

@@ -20,9 +20,9 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Whoever comes and goes, with whatever wishes, bodies are what they were, and
-// nothing is left behind; for net/http, over HTTP/1 and HTTP/2, with callers who
-// leave, who do not read, and who read on after Close.
+// With any watchers, bodies do not change and nothing leaks, for net/http over
+// HTTP/1 and HTTP/2, with callers that cancel, that do not read, and that read
+// after Close.
 func TestStormOfWatchersAndBodies(t *testing.T) {
 	for _, h2 := range []bool{false, true} {
 		protocols := new(http.Protocols)

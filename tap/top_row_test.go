@@ -29,7 +29,7 @@ func one(tb testing.TB, t *table) *tappb.Row {
 	return m.GetRows()[0]
 }
 
-// Spec §9: what a row is named by.
+// Spec §9: the names of a row.
 func TestRowNames(t *testing.T) {
 	pods := Event{
 		Direction: Inbound, Source: clientAddr, Destination: serverAddr,
@@ -104,7 +104,7 @@ func TestRowKey(t *testing.T) {
 	}
 }
 
-// Spec §9: what a success is.
+// Spec §9: successes.
 func TestSuccess(t *testing.T) {
 	for name, tt := range map[string]struct {
 		end    ResponseEnd
@@ -190,7 +190,7 @@ func TestRowsAreBounded(t *testing.T) {
 	})
 }
 
-// Spec §9: the rows with the most requests first, and the same order for ever.
+// Spec §9: the rows with the most requests first, in a stable order.
 func TestRowOrder(t *testing.T) {
 	rows := newTable(nil, 0)
 	for path, n := range map[string]int{"/c": 1, "/b": 1, "/a": 1, "/most": 3, "/none": 0} {
@@ -220,7 +220,7 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 	require.Equal(t, strings.Repeat("a\uFFFD", 5), r.GetSource()+r.GetMethod()+r.GetPath()+r.GetAuthority()+r.GetRoute())
 }
 
-// The estimate of a quantile is within 5 % of what is there.
+// The estimate of a quantile is within 5 % of the true value.
 func TestQuantileError(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		samples := rapid.SliceOfN(rapid.Int64Range(int64(time.Microsecond), int64(4*time.Minute)), 1, 200).Draw(t, "samples")

@@ -26,7 +26,7 @@ func TestTopOverGRPC(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stream.Header()
 	require.NoError(t, err)
-	send(t, svc, get("/api")) // the headers said that it is counted
+	send(t, svc, get("/api")) // counted after the headers
 	m := new(tappb.TopResponse)
 	for len(m.GetRows()) == 0 {
 		m, err = stream.Recv()

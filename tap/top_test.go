@@ -29,8 +29,8 @@ func only(t testing.TB, c *counter) *tappb.Row {
 	return one(t, c.rows)
 }
 
-// A request is counted with what its layer knows of it, from before it is
-// forwarded until its body is over, with and without somebody watching.
+// A request counts from before it is forwarded until the end of its body, with
+// and without watchers.
 func TestTopCounts(t *testing.T) {
 	for _, watched := range []bool{false, true} {
 		t.Run(fmt.Sprint("watched ", watched), func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestTopCountsFailures(t *testing.T) {
 	}
 }
 
-// What comes in the trailer goes before the header, even if it is nothing.
+// A status in the trailers takes precedence over one in the headers.
 func TestTopCountsTheTrailerFirst(t *testing.T) {
 	for name, tt := range map[string]struct {
 		header, trailer fields
@@ -188,7 +188,7 @@ func TestTopRateOfALongWhile(t *testing.T) {
 		reg := new(Registry)
 		svc := stand(reg, respond("x"))
 		go func() {
-			synctest.Wait() // until somebody counts
+			synctest.Wait() // until the counter is attached
 			for range 100 {
 				quiet(svc)
 			}

@@ -115,8 +115,8 @@ func (v *view[Req, Rsp]) route() map[string]string {
 	return v.routeV
 }
 
-// draw is a number from 0 to 1, the same for all who look at the request, so
-// that those who watch a tenth of the requests watch the same.
+// draw returns a number from 0 to 1, the same for all watchers of a request, so
+// that watchers with the same sample see the same requests.
 func (v *view[Req, Rsp]) draw(r *Registry) float64 {
 	if v.fresh(fieldDraw) {
 		v.drawV = r.draw()

@@ -17,34 +17,23 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Watch shows the requests of this process that req asks for, until ctx ends or
-// the time or the number that req gives is over.
+// Watch yields the requests of this process that match req, until ctx ends or
+// the duration or limit of req is reached.
 //
 //	for e, err := range reg.Watch(ctx, &tappb.WatchRequest{Response: &tappb.ResponseMatch{Failures: true}}) {
 //
-// One range over the sequence is one watcher; ranging again is another. The
-// watcher is in place when the range begins. An error is the last item: the
-// cause of ctx, or why this may not be watched, with the gRPC status that
-// [Watch] would have. Events that did not fit in the buffer are told of by an
-// event with Dropped: as one for a request that is not shown for that, and one
-// for each event that is missing of those shown.
+// Each range over the sequence is one watcher, which begins with the range. An
+// error is the last item: the cause of ctx, or a rejection with the gRPC status
+// of [Watch]. Events that do not fit into the buffer are counted in an event
+// with Dropped. A request whose first event does not fit counts once.
 //
-// What the fields of req mean is said in tap.proto. Beyond that:
+// The fields of req are documented in tap.proto. Each attempt is a request, and
+// is sampled separately. With a condition on the response, requests are kept
+// until they end. The limit counts matching requests only. Requests that do not
+// fit into the buffer are dropped. Values of secret fields cannot be matched.
 //
-// A request is a request to an endpoint: each try is one, and sampled for
-// itself.
-//
-// With a condition on the response, requests are kept back until they end, up
-// to as many as events fit in the buffer and within its bytes; further ones are
-// dropped, whatever becomes of them. The number of a stream is given, and the
-// limit counts, when a request is found to match.
-//
-// Values of fields that are withheld cannot be compared with either, else one
-// could be guessed a letter at a time.
-//
-// With explain, what the layers above said is in the ResponseEnd, if [Explain]
-// stands above them; with body_bytes the bodies are, if [WithBodies] allows it and
-// the access of the [Layer] is [BodyTee].
+// An Explanation needs a layer [Explain] above. Bodies need [WithBodies] and an
+// accessor that is a [BodyTee].
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := r.each(ctx, req, func(e Event) bool { return yield(e, nil) })
@@ -58,7 +47,7 @@ func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2
 	}
 }
 
-// each returns nil at the end of what was asked for, and when seen had enough.
+// each returns nil at the end of the watch, and if seen returns false.
 func (r *Registry) each(ctx context.Context, req *tappb.WatchRequest, seen func(Event) bool) error {
 	t, err := r.terms(req)
 	if err != nil {
@@ -161,8 +150,8 @@ type watcher struct {
 	reg  *Registry
 	base uint32
 
-	// buf is nil once the watcher is gone. Requests in flight may keep a
-	// watcher alive for long, but not what it had buffered.
+	// buf is nil after the watcher was closed. Requests in flight may keep a
+	// watcher alive, and must not keep its buffer alive.
 	buf atomic.Pointer[buffer]
 
 	rate    *rate.Limiter // of requests; nil for no limit
@@ -201,7 +190,7 @@ func (w *watcher) clogged() bool {
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
 }
 
-// miss counts a request of which there is no room for the first event.
+// miss counts a request whose first event does not fit.
 func (w *watcher) miss() {
 	if _, ok := w.enter(); ok {
 		w.lose()
@@ -209,8 +198,8 @@ func (w *watcher) miss() {
 	}
 }
 
-// enter gives a request its number, unless the limit was reached or the watcher
-// has seen enough in this second. Who entered must leave.
+// enter returns the number of a request, unless the limit or the rate is
+// reached. Each request that entered must leave.
 func (w *watcher) enter() (stream uint64, ok bool) {
 	if w.rate != nil && !w.rate.Allow() {
 		return 0, false
@@ -256,7 +245,7 @@ func (w *watcher) lose() {
 	w.dropped.Add(1)
 	select {
 	case w.lost <- struct{}{}:
-	default: // its reader was told already, and did not look yet
+	default: // the reader has a signal
 	}
 }
 

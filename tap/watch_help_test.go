@@ -90,7 +90,7 @@ func recvWatch(t testing.TB, stream grpc.ServerStreamingClient[tappb.WatchRespon
 	return watchEventOf(m)
 }
 
-// readAll returns what a watcher has not read yet, as it would be sent.
+// readAll returns the unread events of a watcher as they would be sent.
 func readAll(w *watcher) (all []Event) {
 	r := w.reader(true, func(e Event) error { all = append(all, e); return nil })
 	for {

@@ -30,7 +30,7 @@ func having(name string, is bool) *tappb.HeaderMatch {
 	return &tappb.HeaderMatch{Name: name, Value: &tappb.HeaderMatch_Present{Present: is}}
 }
 
-// What is refused is refused alike in the process and over gRPC.
+// Rejections are the same in the process and over gRPC.
 func TestWatchRefuses(t *testing.T) {
 	p := listen(t, NewServer(NewRegistry(WithCapacity(1, 0))), nil)
 	const wrong, forbidden = codes.InvalidArgument, codes.PermissionDenied

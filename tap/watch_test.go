@@ -138,8 +138,8 @@ func TestSampleIsItsShare(t *testing.T) {
 	require.InDelta(t, 1000, n, 150, "five and a half standard deviations")
 }
 
-// At the end of its time a watch ends well, with what was seen so far, and is in
-// nobody's way any more even if its client does not read.
+// At the end of its duration a watch ends without an error, and no longer
+// matches requests even if its client does not read.
 func TestDuration(t *testing.T) {
 	t.Run("over", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

@@ -109,7 +109,7 @@ func TestWireLabels(t *testing.T) {
 	}
 }
 
-// cmpLabels returns what differs; the wire does not tell no labels from none.
+// cmpLabels returns the differences; empty labels and no labels are equal.
 func cmpLabels(want, got map[string]string) (diff []string) {
 	for k, v := range want {
 		if got[k] != v {

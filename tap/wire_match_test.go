@@ -131,7 +131,7 @@ func TestWireMatch(t *testing.T) {
 	}
 }
 
-// Spec §3: what is not known does not match.
+// Spec §3: unknown conditions do not match.
 func TestWireMatchOfTheUnknown(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	svc := Layer[*call, *reply](p.reg, newAccess())(respond("x"))

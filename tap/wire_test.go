@@ -23,7 +23,7 @@ type (
 	wireStream = pb.Tap_ObserveClient
 )
 
-// wireAll is a match for everything, wirePath one for a path.
+// wireAll matches everything, and wirePath one path.
 func wireAll(of ...*wireMatch) *wireMatch {
 	return &wireMatch{Match: &pb.ObserveRequest_Match_All{All: &pb.ObserveRequest_Match_Seq{Matches: of}}}
 }
@@ -88,7 +88,7 @@ func wireID(h *pb.TapEvent_Http) *pb.TapEvent_Http_StreamId {
 	return h.GetResponseEnd().GetId()
 }
 
-// wireRefusal is what is said to a request that is refused.
+// wireRefusal returns the code of a rejected request.
 func wireRefusal(t testing.TB, p *process, req *pb.ObserveRequest) codes.Code {
 	t.Helper()
 	stream, err := pb.NewTapClient(p.conn).Observe(t.Context(), req)
@@ -187,7 +187,7 @@ func TestWireMaxConcurrentTaps(t *testing.T) {
 	require.Equal(t, codes.ResourceExhausted, wireRefusal(t, p, &pb.ObserveRequest{Limit: 1, Match: wireAll()}))
 }
 
-// tests.md E3 and E4: what is said of an answer, by a client of the wire.
+// tests.md E3 and E4: the events of a response.
 func TestWireE(t *testing.T) {
 	p := listen(t, NewServer(new(Registry)), nil)
 	t.Run("E3", func(t *testing.T) {
@@ -228,7 +228,7 @@ func TestWireSlowObservers(t *testing.T) {
 		stream := p.observe(t.Context(), t, &pb.ObserveRequest{Limit: limit, Match: wireAll()})
 		long := get("/" + string(make([]byte, 8<<10)))
 		for range limit {
-			send(t, svc, long) // nobody reads, and nobody waits
+			send(t, svc, long) // no reader, and no wait
 		}
 		all, err := wireEnd(t, stream)
 		require.ErrorIs(t, err, io.EOF, "what is not shown counts toward the limit")

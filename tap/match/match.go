@@ -45,8 +45,8 @@ func Method(name string) *pb.ObserveRequest_Match {
 	return http(&pb.ObserveRequest_Match_Http{Match: &pb.ObserveRequest_Match_Http_Method{Method: method}})
 }
 
-// Scheme holds for this scheme, "http" or "https". A request that does not say
-// counts as http.
+// Scheme matches the scheme "http" or "https". A request without a scheme has
+// http.
 func Scheme(name string) *pb.ObserveRequest_Match {
 	scheme := &http_types.Scheme{}
 	switch name {
@@ -63,17 +63,17 @@ func Scheme(name string) *pb.ObserveRequest_Match {
 // Authority holds for just this authority, or Host: "web.example:80".
 func Authority(s string) *pb.ObserveRequest_Match { return authority(exact(s)) }
 
-// AuthorityPrefix holds for every authority that begins like this.
+// AuthorityPrefix matches authorities with this prefix.
 func AuthorityPrefix(s string) *pb.ObserveRequest_Match { return authority(prefix(s)) }
 
-// Path holds for just this path; the query is no part of it.
+// Path matches this path, without the query.
 func Path(s string) *pb.ObserveRequest_Match { return path(exact(s)) }
 
-// PathPrefix holds for every path that begins like this.
+// PathPrefix matches paths with this prefix.
 func PathPrefix(s string) *pb.ObserveRequest_Match { return path(prefix(s)) }
 
-// Headers is no condition but what goes with one, the Extract of an
-// ObserveRequest: with it, events hold header and trailer fields.
+// Headers is the Extract of an ObserveRequest that asks for header and trailer
+// fields.
 func Headers() *pb.ObserveRequest_Extract {
 	return &pb.ObserveRequest_Extract{Extract: &pb.ObserveRequest_Extract_Http_{
 		Http: &pb.ObserveRequest_Extract_Http{Extract: &pb.ObserveRequest_Extract_Http_Headers_{

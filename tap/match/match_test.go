@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// What each function says on the wire; what it means is tested where it is
+// The messages of each function. Their meaning is tested where they are
 // compiled.
 func TestOnTheWire(t *testing.T) {
 	tests := []struct {

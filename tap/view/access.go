@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Loopback is who may look by default: clients of this machine whose requests
-// were not forwarded from elsewhere.
+// Loopback is the default of Config.Allow. It allows clients of this machine
+// whose requests were not forwarded by a proxy.
 func Loopback(r *http.Request) error {
 	for _, name := range [...]string{"Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip"} {
 		if _, ok := r.Header[name]; ok { // also an empty one, which may be the client's, before that of the proxy
@@ -20,7 +20,7 @@ func Loopback(r *http.Request) error {
 		}
 	}
 	if r.RemoteAddr == "@" || r.RemoteAddr == "" {
-		return nil // a unix socket, whose file says who may connect
+		return nil // a unix socket, whose file mode restricts the clients
 	}
 	addr, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !addr.Addr().Unmap().IsLoopback() {
@@ -37,12 +37,12 @@ func (h *Handler) permit(r *http.Request) error {
 	if !h.isOurs(r.Host) {
 		return fmt.Errorf("the host %q is none of ours; use localhost or an address", r.Host)
 	}
-	// A page of another origin cannot read what is sent, but it could keep
-	// streams open. To follow a link from there is fine.
+	// A page of another origin cannot read the response, but could keep streams
+	// open. Following a link from there is allowed.
 	switch r.Header.Get("Sec-Fetch-Site") {
 	case "same-origin", "none":
 		return nil
-	case "": // a browser says it to an address by https or of loopback only
+	case "": // browsers send it only to https and loopback
 		if origin := r.Header.Get("Origin"); origin == "" || isOf(origin, r.Host) {
 			return nil
 		}
@@ -58,9 +58,9 @@ func isOf(origin, host string) bool {
 	return err == nil && strings.EqualFold(u.Host, host)
 }
 
-// isOurs reports whether a Host header names this server by a name that nobody
-// else can have point here. A browser that was made to take our address for
-// another's name (DNS rebinding) asks by that name.
+// isOurs reports whether a Host header has a name of this server that no other
+// site can point to it. A browser under DNS rebinding asks by the name of that
+// site.
 func (h *Handler) isOurs(host string) bool {
 	name := host
 	if n, _, err := net.SplitHostPort(host); err == nil {
@@ -76,9 +76,8 @@ func (h *Handler) isOurs(host string) bool {
 	return slices.ContainsFunc(h.config.Hosts, func(h string) bool { return strings.EqualFold(h, name) })
 }
 
-// guard sets what holds for every response: nothing but our own scripts and
-// style runs, no other page may frame or embed it, and no text is ever taken
-// for a script.
+// guard sets the headers of every response: only the page's own scripts and
+// style run, no other page may embed it, and text is never taken for a script.
 func guard(to http.Header) {
 	to.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "+
 		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+

@@ -15,7 +15,7 @@ import (
 //go:embed page
 var files embed.FS
 
-// edition tells this page from that of another version.
+// edition identifies the version of the page.
 func edition() string {
 	sum := sha256.New()
 	_ = fs.WalkDir(files, ".", func(name string, _ fs.DirEntry, _ error) error {
@@ -37,7 +37,7 @@ func (h *Handler) serveAsset(w http.ResponseWriter, r *http.Request, name string
 		http.NotFound(w, r)
 		return
 	}
-	// Not by the table of the machine, which may say anything.
+	// Not by the table of the machine, which may be wrong.
 	w.Header().Set("Content-Type", map[string]string{
 		".html": "text/html; charset=utf-8",
 		".css":  "text/css; charset=utf-8",

@@ -65,8 +65,7 @@ func newBrowser(t *testing.T) *browser {
 	return b
 }
 
-// hear keeps what a console would show in red. A violation of the policy is
-// told of there, too.
+// hear keeps the errors of the console, violations of the policy among them.
 func (b *browser) hear(e any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +184,7 @@ func (b *browser) open(h *host) {
 	b.until(`document.querySelectorAll('#tap-table tbody tr[data-key]').length > 5`)
 }
 
-// prefer sets what the system is said to prefer, light or dark.
+// prefer sets the color scheme that the system prefers, light or dark.
 func (b *browser) prefer(theme string) {
 	b.t.Helper()
 	_, err := chromedp.Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{

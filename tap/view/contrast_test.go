@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Everybody can read what is written, light and dark.
+// Texts have enough contrast, light and dark.
 func TestContrast(t *testing.T) {
 	css, err := files.ReadFile("page/page.css")
 	require.NoError(t, err)

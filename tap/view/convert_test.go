@@ -15,7 +15,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// odd is a value that does what a value should not.
+// odd is a value whose methods misbehave.
 type odd struct{}
 
 func (*odd) String() string { panic("nil") }
@@ -46,7 +46,7 @@ func TestNodesAreAlwaysJSON(t *testing.T) {
 	require.Equal(t, strings.Repeat("é", maxText/2)+cut, got["long"])
 }
 
-// A mark that nobody sees could have a path read backwards, or hide a part.
+// Invisible marks could reverse a path, or hide a part of it.
 func TestTextIsWhatIsSeen(t *testing.T) {
 	for given, want := range map[string]string{
 		"/books/7 é 😀": "/books/7 é 😀", "a\u202eb\u2066c\u200bd\x00e": "a\ufffdb\ufffdc\ufffdd\ufffde",

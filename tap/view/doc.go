@@ -1,5 +1,5 @@
-// Package view is a page that shows a process live: its requests counted, how
-// long they take, its layers and endpoints, and each request as tap sees it.
+// Package view is a web page that shows a process live: its counted requests,
+// their latencies, its layers and endpoints, and each request as tap sees it.
 //
 //	mux.Handle("/view/", http.StripPrefix("/view", view.New(view.Config{Registry: reg})))
 //
@@ -7,22 +7,22 @@
 //	tap.Registry ┤                                                               ├─▶ page
 //	             └ Watch, joined into requests, five times a second ─────▶ tap ──┘
 //
-// The page is one document with its style and its scripts, all of them in the
-// binary. It fetches nothing from elsewhere. While no page is open the process
-// does nothing for it.
+// The page is one document with its style and scripts, all of them in the
+// binary. It fetches nothing from elsewhere. Without an open page the process
+// does no work for it.
 //
-// # What a page costs
+// # Cost of a page
 //
-// The process counts, and the page shows: rows and latencies are summed up here
-// once for all pages, the latter of at most 2000 requests a second, and at most
-// 200 rows are sent. Of live requests each page looks at no more than 1000 a
-// second, and shows no more than 125 of these, failures first. What was left out
-// is said. A page that does not read is dropped. One that was hidden or away goes
-// on, and says of requests that were open before that their end was not seen.
+// Rows and latencies are counted once for all pages: latencies of at most 2000
+// requests a second, and at most 200 rows. Each page inspects at most 1000 live
+// requests a second and shows at most 125 of these, failures first. The page
+// shows how many were omitted. A page that does not read is dropped. After an
+// interruption, a page continues, and marks the requests that were open before
+// it as lost.
 //
-// # Who may look
+// # Access
 //
-// Requests hold what is not for everybody. By default a [Handler] answers
-// clients of this machine only, see [Loopback], and never a page of another
-// origin. Header fields come as the registry shows them, see [tap.WithRevealed].
+// Requests contain private data. By default a [Handler] serves clients of this
+// machine only, see [Loopback], and never a page of another origin. The
+// registry withholds header fields, see [tap.WithRevealed].
 package view

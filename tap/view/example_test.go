@@ -38,7 +38,7 @@ func Example() {
 	// Output: 200 true
 }
 
-// Who is not on this machine may look, too, if it says a word.
+// Clients of other machines may look with a password.
 func ExampleConfig_allow() {
 	page := view.New(view.Config{Authorize: func(r *http.Request) error {
 		if _, word, _ := r.BasicAuth(); word == "open sesame" {

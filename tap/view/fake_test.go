@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// fake is a Source that says what a test has it say.
+// fake is a Source with scripted answers.
 type fake struct {
 	watch func(ctx context.Context, req *tappb.WatchRequest, yield func(tap.Event, error) bool)
 	top   func(ctx context.Context, req *tappb.TopRequest, yield func(*tappb.TopResponse, error) bool)

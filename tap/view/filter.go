@@ -21,8 +21,7 @@ type filter struct {
 	unrouted bool // only those without a route, which tap has no condition for
 }
 
-// What the rows of tap call requests without a route, and where routes have
-// their name.
+// Names of the rows of requests without a route, and of the label of routes.
 const (
 	noRoute    = "[DEFAULT]"
 	routeLabel = "route"

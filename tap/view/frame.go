@@ -76,7 +76,7 @@ const (
 	shownRows   = 200
 )
 
-// frame puts together what is known. It is called by one goroutine.
+// frame returns the state for a page. It is called by one goroutine.
 func (r *run) frame(rsp *tappb.TopResponse) frame {
 	all := rsp.GetRows()
 	var now sum

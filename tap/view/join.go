@@ -9,8 +9,8 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// joiner makes records of events, and batches of records: what one page can
-// show of however many requests there are.
+// joiner makes records of events, and batches of records, which are bounded for
+// any number of requests.
 type joiner struct {
 	mu      sync.Mutex
 	open    map[tap.StreamID]*record
@@ -19,7 +19,7 @@ type joiner struct {
 	changed []*record // shown, and changed since
 	skipped uint64    // let go without having been shown
 	dropped uint64    // events that tap dropped
-	ghosts  uint64    // of these, those that may be ends of what is open
+	ghosts  uint64    // of these, possible ends of open records
 	second  int64     // of now, and what began in it
 	inIt    int
 	limited bool // once there were as many as tap shows in a second
@@ -32,7 +32,7 @@ const (
 	maxBatch = 25
 )
 
-// batch is what a page is told at a time.
+// batch is one message to a page.
 type batch struct {
 	Records []record `json:"records"`
 	Skipped uint64   `json:"skipped"` // since the start
@@ -109,8 +109,7 @@ func (j *joiner) giveUp() {
 	j.change(oldest)
 }
 
-// take returns what there is to tell. What is not shown by then and is over is
-// let go.
+// take returns the next batch. Records that ended and did not fit are dropped.
 func (j *joiner) take() batch {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -137,8 +136,8 @@ func (j *joiner) take() batch {
 	return b
 }
 
-// choose returns at most maxBatch of what is fresh, in the order of their begin:
-// failures before others, and the latest before those before them.
+// choose returns at most maxBatch fresh records in order of their begin. It
+// prefers failures, and later records.
 func (j *joiner) choose() []*record {
 	if len(j.fresh) <= maxBatch {
 		return j.fresh

@@ -143,7 +143,7 @@ func TestWhatWasKeptBackBeganBefore(t *testing.T) {
 	require.Equal(t, noon.Add(-3*time.Second).UnixMilli(), j.take().Records[0].At)
 }
 
-// Requests whose end was dropped do not keep others from being shown for ever.
+// Requests whose end was dropped do not block others.
 func TestEndsThatWereDropped(t *testing.T) {
 	var j joiner
 	shown := map[string]string{}
@@ -175,7 +175,7 @@ func TestEndsThatWereDropped(t *testing.T) {
 	require.Equal(t, "false true", shown["/0"], "it is forgotten")
 }
 
-// Tap shows only so many a second, and does not say what it left out.
+// A batch reports that requests were omitted by the rate of tap.
 func TestASampleIsSaidToBeOne(t *testing.T) {
 	var j joiner
 	for i := range uint64(lookedAt) {

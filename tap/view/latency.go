@@ -64,7 +64,7 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// turn ends a turn, in which so many requests ended, and returns what it had.
+// turn ends a turn in which so many requests ended, and returns its histogram.
 func (l *latency) turn(ended uint64) histogram {
 	l.mu.Lock()
 	defer l.mu.Unlock()

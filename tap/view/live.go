@@ -59,7 +59,7 @@ func (l *live) join() (frames <-chan []byte, leave func()) {
 	return page, func() { l.leave(page) }
 }
 
-// leave waits for what was begun for the pages if this was the last one.
+// leave ends a page. After the last one, it waits for the work of all pages.
 func (l *live) leave(page chan []byte) {
 	l.mu.Lock()
 	delete(l.pages, page)
@@ -86,9 +86,8 @@ func (l *live) begin() {
 	}
 }
 
-// again calls f until ctx ends, with a pause, and keeps why it ended. Who is
-// refused is so at once: one that is under way for longer has nothing to say
-// against it, also where no request comes that would show it.
+// again calls f until ctx ends, with a pause, and keeps its error. A call that
+// lasts clears the error, because rejections come at once.
 func (l *live) again(ctx context.Context, problem *problem, f func(context.Context) error) {
 	for ctx.Err() == nil {
 		said := make(chan struct{})
@@ -135,7 +134,7 @@ func (l *live) send(f frame) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for page := range l.pages {
-		select { // nobody else sends, so there is room then
+		select { // there is room, because this is the only sender
 		case <-page:
 		default:
 		}

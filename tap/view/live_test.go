@@ -81,7 +81,7 @@ func TestFrames(t *testing.T) {
 	require.Empty(t, f.Problems)
 }
 
-// All pages together cost what one does, and none costs nothing.
+// All pages together cost as much as one, and no page costs nothing.
 func TestNothingIsLeftBehind(t *testing.T) {
 	reg := new(tap.Registry)
 	_, at := serve(t, Config{Registry: reg})
@@ -107,8 +107,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 
 func watching(reg *tap.Registry) int { return reg.Describe().State.Get("watching").(int) }
 
-// A time that a server gives its clients for their requests is not one for
-// streams, and a stream that has nothing to say says so.
+// The timeouts of a server are not for streams. A stream without events sends
+// heartbeats.
 func TestAServerWithTimeouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := New(Config{Registry: counting(1), Authorize: func(*http.Request) error { return nil }})
@@ -159,8 +159,7 @@ func (p pipes) Close() error {
 
 func (p pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipes"} }
 
-// What is measured and what a page looks at is bounded, or each request of a
-// busy process would pay for what nobody can see.
+// The inspected requests are bounded, because each costs its caller time.
 func TestAPageLooksAtSoMany(t *testing.T) {
 	asked := make(chan uint32, 10)
 	_, at := serve(t, Config{Registry: fake{watch: func(ctx context.Context, req *tappb.WatchRequest, _ func(tap.Event, error) bool) {
@@ -173,7 +172,7 @@ func TestAPageLooksAtSoMany(t *testing.T) {
 	require.EqualValues(t, lookedAt, <-asked)
 }
 
-// What cannot be counted is said and tried again, and the rest is shown.
+// A page shows the errors of its sources, and the data of the others.
 func TestProblemsAreSaid(t *testing.T) {
 	_, at := serve(t, Config{Registry: fake{}, Describe: func() layer.Node { panic("no tree") }})
 	l := listen(t, at+"/live")
@@ -187,8 +186,7 @@ func TestProblemsAreSaid(t *testing.T) {
 	}
 }
 
-// A problem is over when what was refused is not, though no request comes to
-// prove it.
+// An error ends with its cause, even without a request.
 func TestAProblemEnds(t *testing.T) {
 	source := counting(1)
 	var welcome atomic.Bool
@@ -214,7 +212,7 @@ func TestAProblemEnds(t *testing.T) {
 	}
 }
 
-// Who is refused just as it would be thought well is refused.
+// A late rejection is shown.
 func TestAProblemThatComesLateStays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -239,8 +237,7 @@ func TestAProblemThatComesLateStays(t *testing.T) {
 	})
 }
 
-// A page that does not read keeps nobody waiting, and gets what is new when it
-// does.
+// A slow page blocks no other, and gets the latest state when it reads.
 func TestASlowPage(t *testing.T) {
 	h := New(Config{Registry: counting(1)})
 	h.live.every = time.Millisecond

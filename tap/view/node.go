@@ -33,7 +33,7 @@ const (
 // tree converts nodes, up to a number of them.
 type tree struct{ left int }
 
-// cut stands for what is beyond the bounds.
+// cut replaces the parts beyond the bounds.
 const cut = "…"
 
 func (t *tree) node(n *layer.Node, depth int) *node {
@@ -57,7 +57,7 @@ func (t *tree) node(n *layer.Node, depth int) *node {
 	return d
 }
 
-// nodes converts what a request has for an explanation.
+// nodes converts an explanation.
 func nodes(of []layer.Node) []*node {
 	t := tree{left: maxNodes}
 	out := make([]*node, 0, len(of))
@@ -105,8 +105,8 @@ func value(v any) any {
 	return text(fmt.Sprint(v))
 }
 
-// text is what of s a page can show without it showing anything else: marks
-// that nobody sees could turn around what is beside them.
+// text returns s without invisible marks, which could reverse or hide other
+// text.
 func text(s string) string {
 	end := ""
 	if len(s) > maxText {

@@ -13,9 +13,8 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// A stream that was lost and is there again knows nothing of the requests that
-// were open, and counts anew: the page says that their ends are not known, and
-// goes on counting.
+// After an interruption, open requests are marked as lost, and the counts begin
+// anew.
 func TestBrowserAfterAnInterruption(t *testing.T) {
 	b := newBrowser(t)
 	interrupt := make(chan struct{})
@@ -40,7 +39,7 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 				show(ends(i))
 			}
 		}
-		show(&tap.Event{Dropped: 3}) // who has seen that has seen all
+		show(&tap.Event{Dropped: 3}) // the last event
 		select {
 		case <-interrupt:
 		case <-ctx.Done():
@@ -71,7 +70,7 @@ func TestBrowserAfterAnInterruption(t *testing.T) {
 	require.Equal(t, "unknown", b.ask(`document.querySelector('#detail .head b').textContent`))
 	b.until(note + ` === ` + strconv.Quote(before) + `.replace('3 events', '6 events')`)
 
-	b.press("p") // what stands still is told of, too, when it goes on
+	b.press("p") // a paused page reports it when it continues
 	b.until(`document.getElementById('state').textContent === 'paused'`)
 	cut()
 	b.until(note + `.includes('9 events dropped')`)

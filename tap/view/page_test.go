@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// texts of a column are what a table shows in it, from the top.
+// rowsOf returns the texts of a column of a table, from the top.
 const rowsOf = `(id, column) => [...document.querySelectorAll('#' + id + ' tbody tr[data-key]')].map((tr) => tr.cells[column].textContent)`
 
 func TestBrowser(t *testing.T) {

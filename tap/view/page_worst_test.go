@@ -21,7 +21,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// What a page cannot show, it says, with what to do about it.
+// A page explains why a part is empty, and the remedy.
 func TestBrowserWithNothingToShow(t *testing.T) {
 	b := newBrowser(t)
 	text := func(id string) string { return `document.getElementById('` + id + `').innerText` }
@@ -74,7 +74,7 @@ func TestBrowserWithNothingToShow(t *testing.T) {
 	b.clean()
 }
 
-// An event that was dropped is one that the page says was.
+// A page shows the number of dropped events.
 func TestBrowserTellsOfDrops(t *testing.T) {
 	b := newBrowser(t)
 	source := counting(2)
@@ -152,7 +152,7 @@ func TestBrowserWithTheWorstOfTexts(t *testing.T) {
 	b.until(`document.getElementById('detail').innerText.includes('owned')`)
 	require.Equal(t, "0", b.ask(`String(document.querySelectorAll('body img, body script, body iframe').length)`))
 	require.NotEqual(t, "owned", b.ask(`document.title`))
-	require.Equal(t, "false", b.ask(`String(/[\u2028\u202e\0]/.test(document.documentElement.innerHTML))`), "no marks that nobody sees")
+	require.Equal(t, "false", b.ask(`String(/[\u2028\u202e\0]/.test(document.documentElement.innerHTML))`), "no invisible marks")
 	b.until(`(` + rowsOf + `)('top-table', 4)[0] === '1.00 G' && (` + rowsOf + `)('top-table', 5)[0] === '1.15 E'`)
 	for _, width := range []int64{1440, 390} {
 		b.do(chromedp.EmulateViewport(width, 800), chromedp.Sleep(100*time.Millisecond))

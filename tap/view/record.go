@@ -51,7 +51,7 @@ type record struct {
 // field is a name and a value.
 type field [2]string
 
-// Bounds of one record, so that what a page is shown has one, too.
+// Bounds of one record, and so of a page.
 const (
 	maxFields     = 100
 	maxFieldsText = 16 << 10
@@ -92,7 +92,7 @@ func (r *record) add(e *tap.Event, now time.Time) (ended bool) {
 		return false
 	}
 	r.Open = false
-	// What is kept back until the response is known comes with its end.
+	// A request that was held back until its response comes with its end.
 	r.At = min(r.At, now.Add(-r.Duration).UnixMilli())
 	return true
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// run is what is known since the first of the open pages came.
+// run is the state since the first of the open pages.
 type run struct {
 	config  Config
 	latency latency

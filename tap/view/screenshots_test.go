@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// screenshotsVariable names the environment variable with the folder that
-// TestScreenshots writes to; without it there are none.
+// screenshotsVariable names the environment variable with the folder of
+// TestScreenshots. Without it the test is skipped.
 const screenshotsVariable = "GOTOWER_SCREENSHOTS"
 
 func TestScreenshots(t *testing.T) {
@@ -62,7 +62,7 @@ func (b *browser) shootView(folder, name string) {
 	b.keep(folder, name, chromedp.CaptureScreenshot())
 }
 
-// keepIfAsked is for tests that make what a town does not.
+// keepIfAsked takes a screenshot in tests of other pages.
 func (b *browser) keepIfAsked(name string) {
 	b.t.Helper()
 	if folder := os.Getenv(screenshotsVariable); folder != "" {

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// serveTap sends requests as they happen, those that the query asks for, until
-// the client or the server goes. What goes wrong is told as an event: a script
-// cannot read the body of a response that is an error.
+// serveTap sends the requests that match the query as they happen, until the
+// client or the server ends the stream. Errors are events, because a script
+// cannot read the body of an error response.
 func (h *Handler) serveTap(s *stream, r *http.Request) {
 	f, err := readFilter(r.URL.RawQuery)
 	if err != nil {
@@ -47,8 +47,8 @@ type problemEvent struct {
 	Text string `json:"text"`
 }
 
-// tell sends batches until there will be no more, the first at once. An error
-// is that of the client.
+// tell sends batches until done, the first at once. It returns the error of the
+// client.
 func (h *Handler) tell(ctx context.Context, s *stream, j *joiner, done <-chan struct{}) error {
 	before := j.take()
 	if err := s.send("batch", before); err != nil {

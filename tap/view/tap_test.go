@@ -157,7 +157,7 @@ func (p *pipe) String() string {
 func (p *pipe) forget() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// What was written in part is kept, so that lines stay whole.
+	// A part of a line is kept, so that lines stay whole.
 	if i := bytes.LastIndexByte(p.text.Bytes(), '\n'); i >= 0 {
 		p.text.Next(i + 1)
 	}
@@ -195,7 +195,7 @@ func FuzzNoSecretGetsOut(f *testing.F) {
 			name: {value}, "Authorization": {hidden}, "Cookie": {hidden}, "Set-Cookie": {hidden}, "Proxy-Authorization": {hidden},
 		}
 		for !strings.Contains(requests.String(), `"open":false`) {
-			rsp, err := svc.Call(t.Context(), r) // again, until somebody watches
+			rsp, err := svc.Call(t.Context(), r) // again, until there is a watcher
 			require.NoError(t, err)
 			_ = rsp.Body.Close()
 			time.Sleep(time.Millisecond)

@@ -28,10 +28,10 @@ import (
 
 // secret is in every request and every response of a town, where it is to be
 // withheld.
-const secret = "s3cret-that-nobody-may-see"
+const secret = "s3cret-that-must-not-show"
 
-// town is a proxy with profiles, balancers and a tap, and what is behind it:
-// the shop, which has a canary and an endpoint that is down, and reviews.
+// town is a proxy with profiles, balancers and a tap, and its upstreams: the
+// shop, which has a canary and an endpoint that is down, and reviews.
 type town struct {
 	reg *tap.Registry
 	svc httplayer.Service
@@ -43,7 +43,7 @@ func newTown(t *testing.T) *town {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	resolver := static.New(map[string][]resolve.Endpoint{
-		"shop.example:80":        {backend(t, "shop-0", 1), backend(t, "shop-1", 1.6), nobody(t, "shop-2")},
+		"shop.example:80":        {backend(t, "shop-0", 1), backend(t, "shop-1", 1.6), refusing(t, "shop-2")},
 		"shop-canary.example:80": {backend(t, "shop-canary-0", 2.5)},
 		"reviews.example:80":     {backend(t, "reviews-0", 1), backend(t, "reviews-1", 4)},
 	})
@@ -119,8 +119,8 @@ func backend(t *testing.T, pod string, slow float64) resolve.Endpoint {
 	return place(t, srv.Listener.Addr().String(), pod)
 }
 
-// nobody is an address where connections are refused.
-func nobody(t *testing.T, pod string) resolve.Endpoint {
+// refusing returns an endpoint that refuses connections.
+func refusing(t *testing.T, pod string) resolve.Endpoint {
 	t.Helper()
 	return place(t, freeport.Addr(t), pod)
 }

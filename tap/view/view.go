@@ -21,11 +21,11 @@ type Source interface {
 	Top(ctx context.Context, req *tappb.TopRequest) iter.Seq2[*tappb.TopResponse, error]
 }
 
-// Config is what a page shows, and to whom.
+// Config configures a page.
 type Config struct {
-	Registry Source            // whose requests; nil: none are shown
+	Registry Source            // of the requests; nil for none
 	Describe func() layer.Node // the tree of layers, without waiting; nil: none is shown
-	Title    string            // what the process is called; "" is "gotower"
+	Title    string            // name of the process; default "gotower"
 
 	Authorize func(*http.Request) error // why a client may not look, or nil; in place of Loopback
 	Hosts     []string                  // names besides localhost, without a port, by which the page may be asked for
@@ -38,7 +38,7 @@ type Handler struct {
 	config     Config
 	live       live
 	batchEvery time.Duration
-	beatEvery  time.Duration // by what is said then, both sides find out that the other is gone
+	beatEvery  time.Duration // between heartbeats, which detect a lost peer
 	patience   time.Duration
 	started    time.Time
 	edition    string
@@ -51,8 +51,8 @@ type Handler struct {
 // Bounds of all pages together.
 const maxStreams = 64
 
-// New returns a Handler. Let the server that it is mounted on say when it shuts
-// down, or it would wait for the streams of open pages:
+// New returns a Handler. Register its Shutdown, because the server would wait
+// for the streams of open pages:
 //
 //	server.RegisterOnShutdown(handler.Shutdown)
 func New(c Config) *Handler {

@@ -70,8 +70,8 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// What is sent by others never gets to a place where it would be markup or
-// script, and nothing of the page comes from elsewhere.
+// Foreign text never becomes markup or script, and nothing is fetched from
+// elsewhere.
 func TestPageUsesTextOnly(t *testing.T) {
 	forbidden := regexp.MustCompile(
 		`innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|eval\(|new Function|setTimeout\(['"]|srcdoc`)
