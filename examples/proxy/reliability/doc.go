@@ -13,5 +13,5 @@
 //	good     ──▶        (the town that newTown builds, all of it on real sockets)                 counts
 //
 // Each test prints its figure by t.Log. Those that take longer than a few seconds
-// have a short form, which is what runs unless GOTOWER_RELIABILITY is "full".
+// have a short form, which is what runs unless GOTOWER_TESTS is "full".
 package reliability

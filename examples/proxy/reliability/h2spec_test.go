@@ -30,8 +30,11 @@ var h2specMisses = map[string]string{
 // h2specLeast is how many cases must pass.
 const h2specLeast = 140
 
-// TestH2Spec is skipped where .ci/h2spec.sh did not run.
+// TestH2Spec needs GOTOWER_TESTS=full, and the program that .ci/h2spec.sh builds.
 func TestH2Spec(t *testing.T) {
+	if !full {
+		t.Skip("it takes 20 s: set GOTOWER_TESTS=full")
+	}
 	program := h2spec(t)
 	tn := newTown(t)
 	for name, tt := range map[string]struct {

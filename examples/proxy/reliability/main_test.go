@@ -27,11 +27,10 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// full asks for the attacks in full size.
-var full = os.Getenv("GOTOWER_RELIABILITY") == "full"
+// full selects the full size of the attacks.
+var full = os.Getenv("GOTOWER_TESTS") == "full"
 
-// whole is said by tests of a whole proxy that stands alone: in short form, they
-// run beside each other.
+// whole begins a test of a whole proxy. Short forms run in parallel.
 func whole(t *testing.T) {
 	t.Helper()
 	if testing.Short() {
@@ -42,7 +41,7 @@ func whole(t *testing.T) {
 	}
 }
 
-// size is how large an attack is.
+// size returns the size of an attack.
 func size(short, long int) int {
 	if full {
 		return long

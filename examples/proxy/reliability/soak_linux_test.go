@@ -21,7 +21,7 @@ import (
 // it takes instead.
 func TestSoak(t *testing.T) {
 	if !full {
-		t.Skip("it takes ten minutes: set GOTOWER_RELIABILITY=full")
+		t.Skip("it takes ten minutes: set GOTOWER_TESTS=full")
 	}
 	lasts, chat := 10*time.Minute, "chat.test:80"
 	if d, err := time.ParseDuration(os.Getenv("GOTOWER_SOAK")); err == nil {
