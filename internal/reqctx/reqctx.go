@@ -1,0 +1,303 @@
+// Package reqctx has the context of a request, from the connection that
+// received it to the connection that sends it on.
+//
+// A [Context] costs one allocation, or none as a part of a larger struct, until
+// a component asks to be notified of its end. Only then does it register with
+// its parent and start a timer for its deadline. Contexts of package context
+// derived from it need no goroutine.
+package reqctx
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Context is a cancelable context with an optional time limit. Init sets it up;
+// then it is safe for concurrent use.
+type Context struct {
+	parent   context.Context //nolint:containedctx // it is a context
+	deadline time.Time       // zero if there is none, or the parent's is earlier
+	cause    error           // of the deadline
+	hidden   bool            // Deadline does not report the deadline
+
+	ended atomic.Bool // err is set
+
+	mu     sync.Mutex
+	err    error // why the context ended: see Err and Cause
+	why    error
+	active bool // registered with the parent, and the timer runs
+	lifted bool // the deadline no longer applies
+	timer  *time.Timer
+	above  Registration // with the parent
+	below  watchers
+	done   chan struct{}
+	stand  context.Context //nolint:containedctx // answers Value after the end
+}
+
+var _ context.Context = (*Context)(nil)
+
+// New returns a context set up by Init.
+func New(parent context.Context, d time.Duration, cause error) *Context {
+	c := new(Context)
+	c.Init(parent, d, cause)
+	return c
+}
+
+// Init sets up a context that ends with its parent, by Cancel, and after d with
+// the given cause if d > 0.
+func (c *Context) Init(parent context.Context, d time.Duration, cause error) {
+	c.parent, c.cause = parent, cause
+	if d <= 0 {
+		return
+	}
+	at := time.Now().Add(d)
+	if above, ok := parent.Deadline(); !ok || at.Before(above) {
+		c.deadline = at
+	}
+}
+
+// InitHidden is Init with a limit that can be lifted. Deadline does not report
+// it, because a deadline that was reported could not be lifted. When it has
+// passed, Err returns [context.Canceled].
+func (c *Context) InitHidden(parent context.Context, d time.Duration, cause error) {
+	c.parent, c.cause, c.hidden = parent, cause, true
+	if d > 0 {
+		c.deadline = time.Now().Add(d)
+	}
+}
+
+// Deadline returns the earliest reported deadline of c and its parents.
+func (c *Context) Deadline() (time.Time, bool) {
+	if c.deadline.IsZero() || c.hidden {
+		return c.parent.Deadline()
+	}
+	return c.deadline, true
+}
+
+// Done returns a channel that is closed when the context ends.
+func (c *Context) Done() <-chan struct{} {
+	c.activate()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.done == nil {
+		c.done = make(chan struct{})
+		if c.err != nil {
+			close(c.done)
+		}
+	}
+	return c.done
+}
+
+// Err returns nil, [context.Canceled] or [context.DeadlineExceeded].
+func (c *Context) Err() error {
+	err, _ := c.state()
+	return err
+}
+
+// Cause returns why the context ended, or nil. [context.Cause] returns the same.
+func (c *Context) Cause() error {
+	_, why := c.state()
+	return why
+}
+
+// Value returns the value of the parent. After the end it also answers
+// [context.Cause], which asks for a context of package context.
+func (c *Context) Value(key any) any {
+	if !c.ended.Load() {
+		return c.parent.Value(key)
+	}
+	c.mu.Lock()
+	if c.stand == nil {
+		stand, cancel := context.WithCancelCause(context.WithoutCancel(c.parent))
+		cancel(c.why)
+		c.stand = stand
+	}
+	c.mu.Unlock()
+	return c.stand.Value(key)
+}
+
+// AfterFunc calls f on its own goroutine when the context ends. Package context
+// uses it for the contexts derived from c.
+func (c *Context) AfterFunc(f func()) (stop func() bool) {
+	w := funcWatcher(f)
+	return Watch(c, &w).Stop
+}
+
+// Cancel ends the context with context.Canceled, and with cause if that is not
+// nil. It releases the timer and the registration with the parent. Later calls
+// do nothing.
+func (c *Context) Cancel(cause error) {
+	if cause == nil {
+		cause = context.Canceled
+	}
+	c.mu.Lock()
+	c.pollLocked()
+	c.endLocked(context.Canceled, cause)
+}
+
+// Lift removes the time limit. It returns false if the limit has ended the
+// context already.
+func (c *Context) Lift() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pollLocked()
+	c.lifted = true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	return !c.expiredLocked()
+}
+
+// Expired reports whether the context was ended by its own time limit.
+func (c *Context) Expired() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pollLocked()
+	return c.expiredLocked()
+}
+
+func (c *Context) expiredLocked() bool {
+	return c.err != nil && c.cause != nil && c.why == c.cause //nolint:errorlint // the same value
+}
+
+// Ended reports whether ctx has ended, for an admission point. Unlike Err it
+// does not read the clock for a context that no component watches, because a
+// limit that has just been set has hardly passed.
+func Ended(ctx context.Context) bool {
+	for {
+		switch c := ctx.(type) {
+		case interface{ self() *Context }:
+			r := c.self()
+			if r.ended.Load() {
+				return true
+			}
+			ctx = r.parent
+		case interface{ base() context.Context }:
+			ctx = c.base()
+		default:
+			return ctx.Err() != nil
+		}
+	}
+}
+
+func (c *Context) self() *Context { return c }
+
+// state returns err and why, after looking for an end that was not reported.
+func (c *Context) state() (err, why error) {
+	c.mu.Lock()
+	c.pollLocked()
+	if c.err != nil || !c.active {
+		err, why = c.err, c.why
+		c.mu.Unlock()
+		return err, why
+	}
+	c.mu.Unlock()
+	// The parent notifies c on another goroutine, perhaps a little later.
+	if c.parent.Err() != nil {
+		c.ContextDone(context.Cause(c.parent))
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.err, c.why
+	}
+	return nil, nil
+}
+
+// pollLocked finds the end of a context that is not active.
+func (c *Context) pollLocked() {
+	if c.err != nil || c.active {
+		return
+	}
+	above := c.parent.Err()
+	switch {
+	case c.overdueLocked() && (above == nil || c.endedFirst(above)):
+		c.setLocked(c.limitError(), c.cause)
+	case above != nil:
+		c.setLocked(above, context.Cause(c.parent))
+	}
+}
+
+func (c *Context) overdueLocked() bool {
+	return !c.deadline.IsZero() && !c.lifted && time.Until(c.deadline) <= 0
+}
+
+// endedFirst reports whether the limit passed before the parent's deadline,
+// which has passed, too.
+func (c *Context) endedFirst(above error) bool {
+	deadline, ok := c.parent.Deadline()
+	return errors.Is(above, context.DeadlineExceeded) && ok && c.deadline.Before(deadline)
+}
+
+func (c *Context) limitError() error {
+	if c.hidden {
+		return context.Canceled
+	}
+	return context.DeadlineExceeded
+}
+
+func (c *Context) setLocked(err, why error) {
+	c.err, c.why = err, why
+	c.ended.Store(true)
+}
+
+// activate registers c with its parent and starts the timer, once.
+func (c *Context) activate() {
+	c.mu.Lock()
+	c.pollLocked()
+	if c.err != nil || c.active {
+		c.mu.Unlock()
+		return
+	}
+	c.active = true
+	if !c.deadline.IsZero() && !c.lifted {
+		c.timer = time.AfterFunc(time.Until(c.deadline), c.expire)
+	}
+	c.mu.Unlock()
+
+	above := Watch(c.parent, c)
+	c.mu.Lock()
+	if c.err == nil {
+		c.above, above = above, Registration{}
+	}
+	c.mu.Unlock()
+	above.Stop()
+}
+
+// ContextDone is part of [Watcher]: the parent has ended.
+func (c *Context) ContextDone(cause error) {
+	err := c.parent.Err()
+	c.mu.Lock()
+	c.endLocked(err, cause)
+}
+
+// expire is called by the timer.
+func (c *Context) expire() {
+	c.mu.Lock()
+	if c.lifted {
+		c.mu.Unlock()
+		return
+	}
+	c.endLocked(c.limitError(), c.cause)
+}
+
+// endLocked ends c unless it has ended, unlocks mu and notifies the watchers.
+func (c *Context) endLocked(err, cause error) {
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.setLocked(err, cause)
+	if c.done != nil {
+		close(c.done)
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	above, below := c.above, c.below
+	c.above, c.below = Registration{}, watchers{}
+	c.mu.Unlock()
+	above.Stop()
+	below.notify(cause)
+}

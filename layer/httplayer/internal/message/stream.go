@@ -1,0 +1,36 @@
+package message
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Stream is the sending side of one response, of either protocol. Its methods
+// are called by one goroutine at a time, except Inform.
+type Stream interface {
+	// Inform sends a 1xx response, unless the response has started.
+	Informer
+
+	// WriteHeader starts the response. The length is -1 if it is unknown. If
+	// end is true, neither a body nor trailers follow. It is buffered.
+	WriteHeader(status int, header http.Header, length int64, end bool) error
+
+	// Write sends a part of the body. It is buffered.
+	Write(p []byte) (int, error)
+
+	// Finish ends the response with trailers, which may be nil.
+	Finish(trailer http.Header) error
+
+	// Flush sends what is buffered.
+	Flush() error
+
+	// Hijack takes over the connection, in HTTP/1.1 only.
+	Hijack() (net.Conn, *bufio.ReadWriter, error)
+
+	// SetReadDeadline and SetWriteDeadline set the deadlines of the request
+	// body and of the response.
+	SetReadDeadline(t time.Time) error
+	SetWriteDeadline(t time.Time) error
+}

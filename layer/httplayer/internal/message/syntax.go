@@ -1,0 +1,78 @@
+package message
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// Classes of bytes in messages.
+const (
+	TokenByte  = 1 << iota // of a token (RFC 9110, section 5.6.2)
+	ValueByte              // of a field value: VCHAR, SP, HTAB, obs-text
+	TargetByte             // of a request target: VCHAR without '#'
+	PathByte               // of a path, neither escaped nor unescaped by net/url
+	HostByte               // of a host with an optional port
+	LowerByte
+	UpperByte
+)
+
+// Class has the classes of each byte.
+var Class = makeClass()
+
+func makeClass() (class [256]uint8) {
+	for i := range class {
+		c := byte(i)
+		lower, upper := c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z'
+		alnum := lower || upper || c >= '0' && c <= '9'
+		in := func(set string) bool { return alnum || strings.IndexByte(set, c) >= 0 }
+		for bit, is := range map[uint8]bool{
+			TokenByte:  in("!#$%&'*+-.^_`|~"),
+			ValueByte:  c == '\t' || c >= ' ' && c != 0x7f,
+			TargetByte: c > ' ' && c < 0x7f && c != '#',
+			PathByte:   in("/-_.~$&+,:;=@"),
+			HostByte:   in("-._~!$&'()*+,;=:[]%"),
+			LowerByte:  lower,
+			UpperByte:  upper,
+		} {
+			if is {
+				class[i] |= bit
+			}
+		}
+	}
+	return class
+}
+
+// All reports whether each byte of s is of the class.
+func All[T string | []byte](s T, class uint8) bool {
+	for i := range len(s) {
+		if Class[s[i]]&class == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// ValidName reports whether s is a token, such as a field name or a method.
+func ValidName(s string) bool { return len(s) > 0 && All(s, TokenByte) }
+
+// ValidValue reports whether a field value may have these bytes.
+func ValidValue[T string | []byte](s T) bool { return All(s, ValueByte) }
+
+// ValidValueBytes is ValidValue, eight bytes at a time.
+func ValidValueBytes(b []byte) bool {
+	const ones, tops = 0x0101010101010101, 0x8080808080808080
+	for len(b) >= 8 {
+		x := binary.LittleEndian.Uint64(b)
+		del := x ^ 0x7f*ones
+		// A byte below ' ' or equal to DEL sets its top bit; look closer then.
+		if ((x-' '*ones)&^x|(del-ones)&^del)&tops != 0 && !All(b[:8], ValueByte) {
+			return false
+		}
+		b = b[8:]
+	}
+	return All(b, ValueByte)
+}
+
+// ValidHost reports whether s may be an authority without userinfo. An empty
+// one is valid.
+func ValidHost(s string) bool { return All(s, HostByte) }
