@@ -139,7 +139,7 @@ func Resolve[Req, Rsp any](
 	case r == nil:
 		panic("balance: nil resolver")
 	case mk == nil:
-		panic("balance: nil Make")
+		panic("balance: nil MakeService")
 	}
 	until := newOptions(opts).complete
 	if until == nil {

@@ -32,9 +32,9 @@ func TestConstructorsPanic(t *testing.T) {
 	none := func(func(discover.Change[int, int]) bool) {}
 	r := static.New(nil)
 	for want, construct := range map[string]func() *b{
-		"balance: nil changes":  func() *b { return balance.New[int, int](t.Context(), "web", nil) },
-		"balance: nil resolver": func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
-		"balance: nil Make":     func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
+		"balance: nil changes":     func() *b { return balance.New[int, int](t.Context(), "web", nil) },
+		"balance: nil resolver":    func() *b { return balance.Resolve(t.Context(), nil, "web", mk) },
+		"balance: nil MakeService": func() *b { return balance.Resolve[int, int](t.Context(), r, "web", nil) },
 		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
 			return balance.New(t.Context(), "web", none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
 		},
@@ -46,7 +46,7 @@ func TestConstructorsPanic(t *testing.T) {
 	}
 	require.PanicsWithValue(t, "balance: nil cost function", func() { balance.CostOf("mine", nil) })
 	require.PanicsWithValue(t, "discover: nil resolver", func() { discover.Endpoints(t.Context(), nil, "web", mk) })
-	require.PanicsWithValue(t, "discover: nil Make", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
+	require.PanicsWithValue(t, "discover: nil MakeService", func() { discover.Endpoints[int, int](t.Context(), r, "web", nil) })
 }
 
 // Whose time was over has not gone.

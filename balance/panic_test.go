@@ -71,7 +71,7 @@ func TestMakeAndReadyThatPanic(t *testing.T) {
 		states := b.Snapshot()
 		require.Equal(t, "closed", states[0].State)
 		require.ErrorIs(t, states[0].Reason, layer.ErrClosed)
-		require.ErrorContains(t, states[0].Reason, "discover web 10.0.0.1:1: closed: no service was made for it: Make: panic at panic_test.go:")
+		require.ErrorContains(t, states[0].Reason, "discover web 10.0.0.1:1: closed: no service was made for it: MakeService: panic at panic_test.go:")
 		require.ErrorContains(t, states[0].Reason, ": make boom")
 		require.Equal(t, "unready", states[1].State)
 		require.ErrorContains(t, states[1].Reason, ": ready boom")

@@ -12,7 +12,7 @@ import (
 // fed is a sequence of changes in the background.
 type fed struct {
 	src  *source
-	told chan int // how many endpoints a change tells of
+	told chan int // number of endpoints in a change
 }
 
 func feed(b *testing.B) *fed {
@@ -32,7 +32,7 @@ func feed(b *testing.B) *fed {
 	return f
 }
 
-// update returns when n endpoints were told of.
+// update returns when the changes had n endpoints.
 func (f *fed) update(u resolve.Update, n int) {
 	f.src.update(u)
 	for n > 0 {
@@ -48,8 +48,7 @@ func many(n int) []resolve.Endpoint {
 	return es
 }
 
-// One change among 10 000 endpoints, from the resolver to the consumer: three
-// goroutines hand it on.
+// One change among 10 000 endpoints, from the resolver to the consumer.
 func BenchmarkOneOfTenThousand(b *testing.B) {
 	const n = 10_000
 	h2 := at(n / 2)
@@ -78,7 +77,7 @@ func BenchmarkOneOfTenThousand(b *testing.B) {
 	}
 }
 
-// All of 10 000 endpoints come and go.
+// All of 10 000 endpoints are added and removed.
 func BenchmarkTenThousand(b *testing.B) {
 	f, all := feed(b), many(10_000)
 	b.ReportAllocs()

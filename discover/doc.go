@@ -1,7 +1,7 @@
 // Package discover keeps a service for each endpoint of a target.
 //
 //	resolve.Resolver ──Update──▶ Endpoints ──Change──▶ a balancer
-//	                              │ Make, once for each new resolve.ID
+//	                              │ MakeService, once for each new resolve.ID
 //	                              ▼
 //	                           Endpoint.Service, its context, its open calls
 //
@@ -12,8 +12,6 @@
 // removed endpoint is drained: it gets no new requests and finishes those it has.
 // Then the context of its service ends.
 //
-// A MakeService or Ready that hangs delays only its own endpoint.
-//
 // A [layer.Cache] of balancers resolves each target once:
 //
 //	targets := layer.NewCache(ctx, func(ctx context.Context, target string) layer.Service[Req, Rsp] {
@@ -21,10 +19,10 @@
 //	}, layer.CachePolicy{})
 //	svc := targets.Router(targetOf)
 //
-// There is no Close: everything ends with the context that was given.
+// There is no Close: everything ends with the context of [Endpoints].
 //
 // A panic of user code on a goroutine of this package does not end the process. An
 // endpoint whose [MakeService] panics has a closed service. A Ready that panics means
 // not ready. A resolver that panics has ended: the panic is its last error, and the
-// last set stays in force.
+// last set stays.
 package discover

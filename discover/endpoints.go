@@ -5,40 +5,36 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
+	"net/netip"
+	"slices"
 
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/internal/refcount"
-	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/resolve"
 )
 
-// Endpoints resolves target and yields what changes about its endpoints, each
-// with a service made by mk. Updates that change nothing yield nothing.
+// Endpoints resolves target and yields the changes of its endpoints, each with a
+// service made by mk. An update without effect yields nothing.
 //
-// The sequence goes on until ctx ends or the consumer breaks. An error of the
-// resolver is news: it comes as Err, and the endpoints stay. The one exception
-// is an error that matches [resolve.ErrUnresolvable]: the Change that carries
-// it removes all endpoints and is the last one. A resolver that ends by itself
-// leaves the last set in force.
+// The sequence ends when ctx ends or the consumer breaks. An error of the resolver is
+// yielded as Err and leaves the endpoints unchanged. An error that matches
+// [resolve.ErrUnresolvable] removes all endpoints and ends the sequence. After a
+// resolver has ended the last set stays.
 //
-// An endpoint whose [resolve.ID] changed serves on until the one that takes its
-// place is ready: see [WithHandoverTimeout]. Then one Change removes it and adds the other.
-// There is at most one endpoint for each address.
+// There is at most one endpoint for each address. If the [resolve.ID] at an address
+// changes, the old endpoint serves until the new one is ready, see
+// [WithHandoverTimeout].
 //
-// A consumer sends nothing to a removed endpoint after it took the Change; from
-// then on that endpoint's Call refuses with an error that matches
-// [layer.ErrClosed], and its Ready ends with one, whoever waits in it, as it does
-// when ctx ends. What is in flight goes on: the context of the endpoint's service
-// ends when its last response did (see [WithCompletion]), or with ctx. When the consumer
-// breaks, all endpoints are removed in this way.
+// A removed endpoint rejects requests with an error that matches [layer.ErrClosed] once
+// the consumer took the Change. A Ready that waits returns such an error. Responses in
+// flight continue: see [MakeService] for the end of its context. All endpoints are
+// removed when the sequence ends.
 //
-// The sequence may be ranged over several times, also at once: each time it
-// resolves anew and makes services of its own. While it is ranged over it has
-// one goroutine, one more while mk makes the services of an update, another for
-// each mk that does not return, and one for each service that is to take the
-// place of another and is not ready.
+// The sequence can be ranged over several times and concurrently. Each range resolves
+// separately and makes its own services. It uses one goroutine, and one more for each
+// handover that waits.
 //
-// It panics if r or mk is nil.
+// Endpoints panics if r or mk is nil.
 func Endpoints[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk MakeService[Req, Rsp], opts ...Option[Rsp],
 ) iter.Seq[Change[Req, Rsp]] {
@@ -46,39 +42,44 @@ func Endpoints[Req, Rsp any](
 	case r == nil:
 		panic("discover: nil resolver")
 	case mk == nil:
-		panic("discover: nil Make")
+		panic("discover: nil MakeService")
 	}
 	o := newOptions(opts)
 	return func(yield func(Change[Req, Rsp]) bool) {
 		resolving, stop := context.WithCancel(ctx)
-		updates := make(chan news)
+		updates := make(chan update)
 		go read(resolving, r, target, updates)
-		w := newWatch(ctx, target, mk, o)
-		w.stopped = resolving.Done()
+		w := &watch[Req, Rsp]{
+			ctx: ctx, target: target, mk: mk, options: o,
+			members: make(map[netip.AddrPort]*member[Req, Rsp]), settled: make(chan *member[Req, Rsp]),
+		}
 		defer func() {
 			w.release()
 			stop()
-			for range updates { // until the resolver has released all it held
+			for range updates { // wait until the resolver has returned
 			}
 		}()
 		w.run(updates, yield)
 	}
 }
 
-// news is one item of a resolver: what an update changed, or an error.
-type news struct {
-	diff resolve.Diff
-	all  bool // it was all there is, and not what is new
-	err  error
+// update is one item of a resolver: the difference of an update, or an error.
+type update struct {
+	diff  resolve.Diff
+	reset bool // the update had the whole set
+	err   error
 }
 
-// read applies updates where they arrive, because a resolver may use the
-// memory of one again for the next. A resolver that panics has ended with an error.
-func read(ctx context.Context, r resolve.Resolver, target string, out chan<- news) {
+// final reports whether no further update follows.
+func (u update) final() bool { return errors.Is(u.err, resolve.ErrUnresolvable) }
+
+// read sends the updates of r. It applies each one at once, because a resolver may
+// reuse the memory for its next update. A panic of the resolver is its last error.
+func read(ctx context.Context, r resolve.Resolver, target string, out chan<- update) {
 	defer close(out)
-	send := func(n news) bool {
+	send := func(u update) bool {
 		select {
-		case out <- n:
+		case out <- u:
 			return true
 		case <-ctx.Done():
 			return false
@@ -86,51 +87,161 @@ func read(ctx context.Context, r resolve.Resolver, target string, out chan<- new
 	}
 	err := panics.Do("the resolver", func() error {
 		var set resolve.Set
-		for update, err := range r.Resolve(ctx, target) {
-			n := news{err: err}
+		for next, err := range r.Resolve(ctx, target) {
+			u := update{err: err}
 			if err == nil {
-				n.diff = set.Apply(update)
-				n.all = update.Kind != resolve.Add && update.Kind != resolve.Remove
+				u.diff = set.Apply(next)
+				u.reset = next.Kind != resolve.Add && next.Kind != resolve.Remove
 			}
-			if !send(n) {
+			if !send(u) {
 				return nil
 			}
 		}
 		return nil
 	})
 	if err != nil {
-		send(news{err: fmt.Errorf("resolve %q: %w", target, err)})
+		send(update{err: fmt.Errorf("resolve %q: %w", target, err)})
 	}
 }
 
-// isFinal says that nothing will ever come after err.
-func isFinal(err error) bool { return errors.Is(err, resolve.ErrUnresolvable) }
+// watch is one range over the sequence of [Endpoints].
+type watch[Req, Rsp any] struct {
+	ctx    context.Context //nolint:containedctx // the parent of the context of each endpoint
+	target string
+	mk     MakeService[Req, Rsp]
+	options[Rsp]
 
-// counted is a service whose responses count as open until they ended. Its
-// context ends once it is retired and nothing is open.
-type counted[Req, Rsp any] struct {
-	refcount.Count
-	inner    layer.Service[Req, Rsp]
-	complete layer.Completion[Rsp]
+	members map[netip.AddrPort]*member[Req, Rsp]
+	settled chan *member[Req, Rsp] // successors whose wait has ended
+
+	next    Change[Req, Rsp]
+	changed bool                // State or Err of next differ from the last Change
+	removed []*member[Req, Rsp] // retired after the consumer took next
 }
 
-// call serves one request for which Begin was true.
-func (c *counted[Req, Rsp]) call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	handed := false
-	defer func() {
-		if !handed {
-			c.Done()
+func (w *watch[Req, Rsp]) run(updates <-chan update, yield func(Change[Req, Rsp]) bool) {
+	for more := true; more; {
+		select {
+		case u, ok := <-updates:
+			if !ok {
+				updates = nil
+				continue
+			}
+			w.apply(u)
+			more = w.emit(yield) && !u.final()
+		case m := <-w.settled:
+			if old := w.members[m.current.Addr]; old != nil && old.successor == m {
+				w.replace(old, m)
+			}
+			more = w.emit(yield)
+		case <-w.ctx.Done():
+			return
 		}
-	}()
-	if rsp, err = c.inner.Call(ctx, req); err != nil {
-		return rsp, err
 	}
-	handed = true
-	return c.complete(ctx, rsp, c), nil
 }
 
-// Data and End make it the Observer of every response, so that none has to be
-// made for each.
-func (c *counted[Req, Rsp]) Data(int) {}
+// apply adds the effect of u to next.
+func (w *watch[Req, Rsp]) apply(u update) {
+	w.changed = w.next.Err != nil || u.err != nil || u.diff.Before != u.diff.After
+	w.next.Err, w.next.Reset = u.err, u.reset
+	if u.err != nil {
+		if u.final() {
+			for _, addr := range slices.SortedFunc(maps.Keys(w.members), netip.AddrPort.Compare) {
+				w.remove(w.members[addr])
+			}
+			w.next.State = resolve.StatePending
+		}
+		return
+	}
+	w.next.State = u.diff.After
+	for _, e := range u.diff.Added {
+		w.add(e)
+	}
+	for _, e := range u.diff.Removed {
+		// An address with a new ID was handled by add.
+		if m := w.members[e.Addr]; m.latest().current.ID == e.ID {
+			w.remove(m)
+		}
+	}
+	for _, e := range u.diff.Changed {
+		w.change(w.members[e.Addr], e)
+	}
+}
 
-func (c *counted[Req, Rsp]) End(error) { c.Done() }
+// add makes the service of an endpoint that is new, or whose ID at its address is.
+func (w *watch[Req, Rsp]) add(e resolve.Endpoint) {
+	old := w.members[e.Addr]
+	switch {
+	case old == nil:
+		m := w.newMember(e)
+		w.members[e.Addr] = m
+		w.next.Added = append(w.next.Added, m.current)
+	case old.current.ID == e.ID: // its ID changed and changed back
+		old.dropSuccessor()
+		if !old.current.Equal(e) {
+			w.change(old, e)
+		}
+	default:
+		old.dropSuccessor()
+		m := w.newMember(e)
+		if w.handover <= 0 || isSettled(m.poll()) {
+			w.replace(old, m)
+			return
+		}
+		old.successor = m
+		go w.await(m)
+	}
+}
+
+// replace puts m into the place of old.
+func (w *watch[Req, Rsp]) replace(old, m *member[Req, Rsp]) {
+	old.successor = nil
+	w.remove(old)
+	w.members[m.current.Addr] = m
+	w.next.Added = append(w.next.Added, m.current)
+}
+
+func (w *watch[Req, Rsp]) remove(m *member[Req, Rsp]) {
+	m.dropSuccessor()
+	delete(w.members, m.current.Addr)
+	w.next.Removed = append(w.next.Removed, m.current)
+	w.removed = append(w.removed, m)
+}
+
+// change sets the labels and the weight at the address of m. Those of a successor are
+// yielded when it is added.
+func (w *watch[Req, Rsp]) change(m *member[Req, Rsp], e resolve.Endpoint) {
+	latest := m.latest()
+	latest.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: latest}
+	if m == latest {
+		w.next.Changed = append(w.next.Changed, m.current)
+	}
+}
+
+// emit yields next, if there is a change, and retires the removed endpoints. It returns
+// false if the consumer broke.
+func (w *watch[Req, Rsp]) emit(yield func(Change[Req, Rsp]) bool) bool {
+	if !w.changed && w.next.len() == 0 {
+		w.next.Reset = false
+		return true
+	}
+	c := w.next
+	w.next, w.changed = Change[Req, Rsp]{State: c.State, Err: c.Err}, false
+	more := yield(c)
+	for _, m := range w.removed {
+		m.retire()
+	}
+	w.removed = nil
+	return more
+}
+
+// release retires all endpoints.
+func (w *watch[Req, Rsp]) release() {
+	for _, m := range w.members {
+		m.dropSuccessor()
+		m.retire()
+	}
+	for _, m := range w.removed { // the consumer panicked
+		m.retire()
+	}
+}

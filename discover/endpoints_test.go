@@ -40,7 +40,7 @@ func bubble(t *testing.T, f func(t *testing.T, ctx context.Context, src *source,
 	})
 }
 
-func TestEndpointsYieldsWhatChanges(t *testing.T) {
+func TestEndpointsChanges(t *testing.T) {
 	h2 := at(1)
 	h2.Protocol = resolve.H2
 	weighty := labelled(2, "b")
@@ -56,7 +56,7 @@ func TestEndpointsYieldsWhatChanges(t *testing.T) {
 		{"labels", []item{{update: add(at(1), labelled(2, "a"))}, {update: add(labelled(2, "b"))}}, []string{"+1 +2 exists", "~2 exists"}},
 		{"weight", []item{{update: add(labelled(2, "b"))}, {update: add(weighty)}}, []string{"+2 exists", "~2 exists"}},
 		{"another identity", []item{{update: add(at(1))}, {update: add(h2)}}, []string{"+1 exists", "+1 -1 exists"}},
-		{"there and back", []item{{update: add(at(1))}, {update: remove(1)}, {update: add(at(1))}}, []string{"+1 exists", "-1 empty", "+1 exists"}},
+		{"removed and added", []item{{update: add(at(1))}, {update: remove(1)}, {update: add(at(1))}}, []string{"+1 exists", "-1 empty", "+1 exists"}},
 		{"empty", []item{{update: resolve.Update{Kind: resolve.Empty}}}, []string{"empty"}},
 		{"emptied", []item{{update: add(at(1))}, {update: resolve.Update{Kind: resolve.Empty}}}, []string{"+1 exists", "-1 empty"}},
 		{"does not exist", []item{{update: add(at(1))}, {update: resolve.Update{Kind: resolve.DoesNotExist}}}, []string{"+1 exists", "-1 does not exist"}},
@@ -69,11 +69,11 @@ func TestEndpointsYieldsWhatChanges(t *testing.T) {
 			{update: remove(1)},
 			{update: resolve.Update{Kind: resolve.Empty}},
 		}, []string{"+1 exists", "-1 empty"}},
-		{"an error is news", []item{{err: lost}, {update: add(at(1))}, {err: lost}, {update: add(at(1))}}, []string{
+		{"errors", []item{{err: lost}, {update: add(at(1))}, {err: lost}, {update: add(at(1))}}, []string{
 			"pending: connection lost", "+1 exists", "exists: connection lost", "exists",
 		}},
 		{"unresolvable", []item{{update: add(at(2), at(1))}, {err: fmt.Errorf("web: %w", resolve.ErrUnresolvable)}}, []string{
-			"+1 +2 exists", "-1 -2 pending: web: not a name that this resolver resolves", "over",
+			"+1 +2 exists", "-1 -2 pending: web: not a name that this resolver resolves", "ended",
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -85,7 +85,7 @@ func TestEndpointsYieldsWhatChanges(t *testing.T) {
 				}
 				got := c.take()
 				if c.isOver() {
-					got = append(got, "over")
+					got = append(got, "ended")
 				}
 				require.Equal(t, tt.want, got)
 				require.Equal(t, []string{"web"}, src.targets)
@@ -94,7 +94,7 @@ func TestEndpointsYieldsWhatChanges(t *testing.T) {
 	}
 }
 
-func TestChangesSayWhetherAllWasSaid(t *testing.T) {
+func TestChangeReset(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		var resets []bool
 		go func() {
@@ -108,17 +108,16 @@ func TestChangesSayWhetherAllWasSaid(t *testing.T) {
 		}
 		src.fail(errors.New("lost"))
 		synctest.Wait()
-		require.Equal(t, []bool{true, false, false, true, false}, resets, "what changed nothing is not told")
+		require.Equal(t, []bool{true, false, false, true, false}, resets, "an update without effect yields nothing")
 	})
 }
 
-// Whoever waits for an endpoint that goes is told, even while a response of it is
-// open, which keeps its service.
-func TestReadyEndsWithTheEndpoint(t *testing.T) {
+// Ready of a removed endpoint ends, even while an open response keeps its service.
+func TestMemberReadyEndsOnRemoval(t *testing.T) {
 	for name, end := range map[string]func(src *source, cancel func()){
 		"removed":  func(src *source, _ func()) { src.update(remove(1)) },
 		"replaced": func(src *source, _ func()) { src.update(add(named(1, "b"))) },
-		"over":     func(_ *source, cancel func()) { cancel() },
+		"ended":    func(_ *source, cancel func()) { cancel() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
@@ -137,7 +136,7 @@ func TestReadyEndsWithTheEndpoint(t *testing.T) {
 				require.Empty(t, told)
 				end(src, cancel)
 				synctest.Wait()
-				require.Len(t, told, 1, "it waits for what will never be")
+				require.Len(t, told, 1, "Ready still waits")
 				require.ErrorIs(t, <-told, layer.ErrClosed)
 				require.NoError(t, rsp.Body.Close())
 			})
@@ -145,9 +144,8 @@ func TestReadyEndsWithTheEndpoint(t *testing.T) {
 	}
 }
 
-// A consumer that waits in the loop is told of the end of ctx as well, whatever the
-// service waits for.
-func TestReadyInTheLoopEndsWithTheContext(t *testing.T) {
+// Ready called by the consumer in its loop ends with ctx as well.
+func TestMemberReadyEndsWithContext(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -170,13 +168,12 @@ func TestReadyInTheLoopEndsWithTheContext(t *testing.T) {
 		require.Empty(t, told)
 		cancel()
 		synctest.Wait()
-		require.Len(t, told, 1, "it waits for what will never be")
+		require.Len(t, told, 1, "Ready still waits")
 		require.ErrorIs(t, <-told, layer.ErrClosed)
 	})
 }
 
-// To ask an endpoint that is ready costs nothing but the asking.
-func TestReadyOfWhatIsReadyAllocatesNothing(t *testing.T) {
+func TestMemberReadyAllocatesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -186,10 +183,10 @@ func TestReadyOfWhatIsReadyAllocatesNothing(t *testing.T) {
 	})
 }
 
-// A consumer that panics, or whose goroutine exits, is one that breaks: what it was
-// just told to be gone is let go as well.
-func TestAPanicOfTheConsumerLeavesNothing(t *testing.T) {
-	for name, leave := range map[string]func(){"panic": func() { panic("mine") }, "exit": runtime.Goexit} {
+// A consumer that panics, or whose goroutine exits, is treated as one that breaks. The
+// endpoints that its last change removed are retired too.
+func TestEndpointsConsumerPanics(t *testing.T) {
+	for name, leave := range map[string]func(){"panic": func() { panic("by the consumer") }, "exit": runtime.Goexit} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 				go func() {
@@ -213,8 +210,8 @@ func TestAPanicOfTheConsumerLeavesNothing(t *testing.T) {
 	}
 }
 
-// All that was said, and was no news, says nothing of the Change that comes next.
-func TestWhatIsNotToldIsNoReset(t *testing.T) {
+// An update without effect does not set Reset of the next change.
+func TestChangeResetWithoutEffect(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		var told []string
 		go func() {
@@ -246,7 +243,7 @@ func TestWhatIsNotToldIsNoReset(t *testing.T) {
 	})
 }
 
-func TestServiceFollowsIdentity(t *testing.T) {
+func TestServiceFollowsID(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(labelled(1, "a")))
@@ -259,9 +256,9 @@ func TestServiceFollowsIdentity(t *testing.T) {
 		src.update(replace(labelled(1, "b")))
 		synctest.Wait()
 		second := c.endpoint(1)
-		require.Len(t, made.of(1), 1, "labels are not identity")
+		require.Len(t, made.of(1), 1, "labels are not part of the ID")
 		require.Same(t, first.Service, second.Service)
-		require.Equal(t, "a", first.Labels["zone"], "what was told is never changed")
+		require.Equal(t, "a", first.Labels["zone"], "a yielded endpoint is immutable")
 		require.Equal(t, "b", second.Labels["zone"])
 		heavy := labelled(1, "b")
 		heavy.Weight = 5
@@ -269,19 +266,19 @@ func TestServiceFollowsIdentity(t *testing.T) {
 		synctest.Wait()
 		require.Same(t, first.Service, c.endpoint(1).Service)
 		require.EqualValues(t, 5, c.endpoint(1).Weight)
-		require.Len(t, made.of(1), 1, "nor is the weight")
-		require.NoError(t, made.of(1)[0].ctx.Err(), "its connections stay")
+		require.Len(t, made.of(1), 1, "the weight is not part of the ID")
+		require.NoError(t, made.of(1)[0].ctx.Err(), "the service stays")
 
 		src.update(remove(1))
 		src.update(add(labelled(1, "b")))
 		synctest.Wait()
-		require.Len(t, made.of(1), 2, "what went and came back is new")
+		require.Len(t, made.of(1), 2, "a removed endpoint that returns is new")
 		require.Error(t, made.of(1)[0].ctx.Err())
 		require.NoError(t, made.of(1)[1].ctx.Err())
 	})
 }
 
-func TestRemovedEndpointIsDrained(t *testing.T) {
+func TestMemberDrains(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1), at(2)))
@@ -296,12 +293,12 @@ func TestRemovedEndpointIsDrained(t *testing.T) {
 
 		src.update(remove(1, 2))
 		synctest.Wait()
-		require.Error(t, made.of(2)[0].ctx.Err(), "nothing was open")
+		require.Error(t, made.of(2)[0].ctx.Err(), "no response was open")
 		require.NoError(t, made.of(1)[0].ctx.Err(), "a body and a call are open")
 		for _, e := range []*endpoint{one, two} {
 			_, err := e.Service.Call(ctx, "c")
 			require.ErrorIs(t, err, layer.ErrClosed)
-			require.EqualError(t, err, "discover web "+e.Addr.String()+": closed: the endpoint is gone")
+			require.EqualError(t, err, "discover web "+e.Addr.String()+": closed: the endpoint was removed")
 			require.ErrorIs(t, e.Service.Ready(ctx), layer.ErrClosed)
 			require.ErrorIs(t, layer.Poll(e.Service), layer.ErrClosed)
 		}
@@ -313,11 +310,11 @@ func TestRemovedEndpointIsDrained(t *testing.T) {
 		text, err := io.ReadAll(reading.Body)
 		require.NoError(t, err)
 		require.Equal(t, addr(1).String(), string(text))
-		require.Error(t, made.of(1)[0].ctx.Err(), "its end was read")
+		require.Error(t, made.of(1)[0].ctx.Err(), "the body was read to its end")
 	})
 }
 
-func TestAbandonedBodyDoesNotHoldAnEndpoint(t *testing.T) {
+func TestMemberCallerCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -334,7 +331,7 @@ func TestAbandonedBodyDoesNotHoldAnEndpoint(t *testing.T) {
 	})
 }
 
-func TestPanicIsNotOpenForEver(t *testing.T) {
+func TestMemberCallPanics(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -347,7 +344,7 @@ func TestPanicIsNotOpenForEver(t *testing.T) {
 	})
 }
 
-func TestCallerWhoHasGoneReachesNothing(t *testing.T) {
+func TestMemberCallWithDoneContext(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -362,7 +359,7 @@ func TestCallerWhoHasGoneReachesNothing(t *testing.T) {
 	})
 }
 
-func TestConsumerThatBreaks(t *testing.T) {
+func TestEndpointsConsumerBreaks(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		var kept *endpoint
 		c := &consumer{on: func(ch change) bool {
@@ -381,22 +378,22 @@ func TestConsumerThatBreaks(t *testing.T) {
 		require.True(t, c.isOver())
 		<-src.released
 		require.Error(t, made.of(2)[0].ctx.Err())
-		require.Error(t, made.of(3)[0].ctx.Err(), "what the last change removed")
-		require.NoError(t, made.of(1)[0].ctx.Err(), "drained like any other")
+		require.Error(t, made.of(3)[0].ctx.Err(), "removed by the last change")
+		require.NoError(t, made.of(1)[0].ctx.Err(), "drained like a removed endpoint")
 		require.NoError(t, rsp.Body.Close())
 		require.Error(t, made.of(1)[0].ctx.Err())
 	})
 }
 
-// When the range is over, so is the resolver: nothing goes on behind.
-func TestRangeEndsAfterTheResolver(t *testing.T) {
+// The range ends after the resolver has returned.
+func TestEndpointsWaitsForResolver(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, _ *source, made *endpoints) {
 		var released bool
 		r := resolve.Func(func(ctx context.Context, _ string) iter.Seq2[resolve.Update, error] {
 			return func(yield func(resolve.Update, error) bool) {
 				yield(add(at(1)), nil)
 				<-ctx.Done()
-				time.Sleep(time.Second) // it closes a connection
+				time.Sleep(time.Second) // such as closing a connection
 				released = true
 			}
 		})
@@ -407,7 +404,7 @@ func TestRangeEndsAfterTheResolver(t *testing.T) {
 	})
 }
 
-func TestContextEndsEverything(t *testing.T) {
+func TestEndpointsContextEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		ctx, cancel := context.WithCancel(ctx)
 		c := start(ctx, src, made)
@@ -419,13 +416,13 @@ func TestContextEndsEverything(t *testing.T) {
 		synctest.Wait()
 		require.True(t, c.isOver())
 		<-src.released
-		require.Error(t, made.of(1)[0].ctx.Err(), "whatever is open")
+		require.Error(t, made.of(1)[0].ctx.Err(), "although a response is open")
 		_, err = c.endpoint(1).Service.Call(context.Background(), "")
 		require.ErrorIs(t, err, layer.ErrClosed)
 	})
 }
 
-func TestResolverThatEndsLeavesItsSet(t *testing.T) {
+func TestEndpointsResolverEnds(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -437,7 +434,7 @@ func TestResolverThatEndsLeavesItsSet(t *testing.T) {
 	})
 }
 
-func TestEachRangeIsItsOwn(t *testing.T) {
+func TestEndpointsRangedTwice(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		changes := discover.Endpoints(ctx, src, "web", made.Make)
 		var cs [2]consumer
@@ -454,7 +451,7 @@ func TestEachRangeIsItsOwn(t *testing.T) {
 	})
 }
 
-func TestUntilSaysWhatIsOpen(t *testing.T) {
+func TestWithCompletion(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := &consumer{}
 		go c.run(discover.Endpoints(ctx, src, "web", made.Make, discover.WithCompletion(layer.AtReturn[*response])))
@@ -464,11 +461,11 @@ func TestUntilSaysWhatIsOpen(t *testing.T) {
 		require.NoError(t, err)
 		src.update(remove(1))
 		synctest.Wait()
-		require.Error(t, made.of(1)[0].ctx.Err(), "the body does not count")
+		require.Error(t, made.of(1)[0].ctx.Err(), "an open body does not count")
 	})
 }
 
-func TestEndpointShowsWhatIsInside(t *testing.T) {
+func TestMemberDescribe(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)
 		src.update(add(at(1)))
@@ -477,9 +474,9 @@ func TestEndpointShowsWhatIsInside(t *testing.T) {
 	})
 }
 
-// The storm: callers and removals meet. No call reaches a service whose
-// context has ended.
-func TestNoCallReachesWhatHasEnded(t *testing.T) {
+// While endpoints are removed, no concurrent call reaches a service whose context has
+// ended.
+func TestMemberCallDuringRemoval(t *testing.T) {
 	const rounds = 300
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -13,14 +13,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// What the resolver says of an endpoint is acted on, and what cannot be done is
-// refused: nothing goes out in clear that should not.
+// The function acts on the ID of the endpoint, and rejects requests for an ID that it
+// does not support. So no request is sent in cleartext by mistake.
 func ExampleMakeService() {
 	mk := func(ctx context.Context, t discover.Target) httplayer.Service {
 		var opts []httplayer.EndpointOption
 		switch e := t.Endpoint; {
 		case e.Identity != "" && e.Identity != e.ServerName, e.Protocol == resolve.Opaque:
-			// A peer with such a name is for layer/tcplayer/identity to verify.
+			// layer/tcplayer/identity can verify such a name.
 			return layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
 				return nil, &layer.Error{Layer: "make", Endpoint: e.Addr.String(), Kind: layer.ErrClosed, Reason: "not reached by plain TLS"}
 			})

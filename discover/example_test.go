@@ -10,7 +10,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// A consumer of changes keeps what they amount to. A balancer does that.
+// A consumer of changes, such as a balancer, keeps their sum.
 func ExampleEndpoints() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -61,7 +61,7 @@ type item struct {
 	err    error
 }
 
-// source is a resolver that yields what it is sent. Closing items ends it.
+// source is a resolver that yields the items it receives. Closing items ends it.
 type source struct {
 	items    chan item
 	targets  []string
@@ -90,15 +90,15 @@ func (s *source) Resolve(ctx context.Context, target string) iter.Seq2[resolve.U
 	}
 }
 
-// endpoints makes fake services and knows what became of them.
+// endpoints makes fake services and records them.
 type endpoints struct {
 	mu    sync.Mutex
 	made  []*fake
-	block func(discover.Target) <-chan struct{} // what MakeService waits for, if it is not nil
-	shut  atomic.Bool                           // those that are made now are not ready
+	block func(discover.Target) <-chan struct{} // MakeService waits for it, if it is not nil
+	shut  atomic.Bool                           // new services are not ready
 }
 
-// fake answers with its own address.
+// fake responds with its own address.
 type fake struct {
 	ctx    context.Context
 	target discover.Target
@@ -107,7 +107,7 @@ type fake struct {
 	calls  int
 	mu     sync.Mutex
 
-	shut, closed atomic.Bool // for Ready alone
+	shut, closed atomic.Bool // read by Ready only
 	moved        notify.Broadcast
 }
 
@@ -187,14 +187,14 @@ func summary(c change) string {
 	return b.String()
 }
 
-// consumer takes changes and keeps what they amount to.
+// consumer keeps the sum of all changes.
 type consumer struct {
 	mu      sync.Mutex
 	changes []string
 	last    change
 	now     map[resolve.ID]*endpoint
 	over    bool
-	twice   []netip.AddrPort  // had two endpoints at a time
+	doubled []netip.AddrPort  // had two endpoints at the same time
 	on      func(change) bool // called before the change is applied; false breaks
 }
 
@@ -216,7 +216,7 @@ func (c *consumer) run(changes iter.Seq[change]) {
 		addrs := make(map[netip.AddrPort]bool)
 		for id := range c.now {
 			if addrs[id.Addr] {
-				c.twice = append(c.twice, id.Addr)
+				c.doubled = append(c.doubled, id.Addr)
 			}
 			addrs[id.Addr] = true
 		}
@@ -227,7 +227,7 @@ func (c *consumer) run(changes iter.Seq[change]) {
 	c.mu.Unlock()
 }
 
-// take returns the changes since it was last asked.
+// take returns the changes since the last call.
 func (c *consumer) take() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,7 +242,7 @@ func (c *consumer) isOver() bool {
 	return c.over
 }
 
-// at returns what the consumer has at an address, or nil.
+// at returns the endpoint at an address, or nil.
 func (c *consumer) at(i int) *endpoint {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -17,61 +17,50 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Off the grid of the times at which the model looks.
-const modelOverlap = 9950 * time.Millisecond
+// modelHandover is not a multiple of the times at which the model looks.
+const modelHandover = 9950 * time.Millisecond
 
 // place is an address of the model.
 type place struct {
-	want    resolve.Endpoint // what the resolver says
-	told    resolve.Endpoint // what the consumer has there, if isTold
+	want    resolve.Endpoint // of the resolver
+	told    resolve.Endpoint // of the consumer, if isTold
 	isTold  bool
-	outdate time.Time // since when that is not what the resolver says
+	changed time.Time // when the resolver's ID changed last
 }
 
-// asked is a service that was asked for.
-type asked struct {
-	id     resolve.ID
-	ctx    context.Context
-	fake   *fake // nil as long as MakeService has not returned
-	answer chan struct{}
-	open   []*response
+// made is a service that was made.
+type made struct {
+	id   resolve.ID
+	ctx  context.Context
+	fake *fake
+	open []*response
 }
 
-// model is what the changes should amount to, found by looking and not by
-// following events.
+// model has the expected sum of all changes. It derives them from the states of the
+// services and not from events.
 type model struct {
 	t      *rapid.T
 	set    resolve.Set
 	places map[netip.AddrPort]*place
 	c      *consumer
 
-	mu    sync.Mutex
-	asked []*asked
-	hang  bool // Make does not return now
-	shut  bool // what is made is not ready
+	mu   sync.Mutex
+	made []*made
+	shut bool // new services are not ready
 }
 
 func (m *model) make(ctx context.Context, t discover.Target) service {
-	a := &asked{id: t.Endpoint.ID, ctx: ctx}
 	f := &fake{ctx: ctx, target: t}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f.shut.Store(m.shut)
-	m.asked = append(m.asked, a)
-	if m.hang {
-		answer := make(chan struct{})
-		a.answer = answer
-		m.mu.Unlock()
-		<-answer
-		m.mu.Lock()
-	}
-	a.fake = f
+	m.made = append(m.made, &made{id: t.Endpoint.ID, ctx: ctx, fake: f})
 	return f
 }
 
-// newest returns the last service that was asked for, for an ID.
-func (m *model) newest(id resolve.ID) *asked {
-	for _, a := range slices.Backward(m.asked) {
+// newest returns the last service that was made for an ID.
+func (m *model) newest(id resolve.ID) *made {
+	for _, a := range slices.Backward(m.made) {
 		if a.id == id {
 			return a
 		}
@@ -87,8 +76,8 @@ func (m *model) update(u resolve.Update) {
 		if p == nil {
 			p = &place{}
 		}
-		if p.want.ID == p.told.ID {
-			p.outdate = time.Now()
+		if p.want.ID != e.ID {
+			p.changed = time.Now()
 		}
 		p.want = e
 		now[e.Addr] = p
@@ -96,18 +85,15 @@ func (m *model) update(u resolve.Update) {
 	m.places = now
 }
 
-// settle brings the places up to date after things have happened.
+// settle updates the places after events.
 func (m *model) settle() {
 	for _, p := range m.places {
 		a := m.newest(p.want.ID)
-		isMade := a != nil && a.fake != nil
 		switch {
-		case p.isTold && p.told.ID == p.want.ID:
-			p.told = p.want
-		case !p.isTold && isMade,
-			isMade && (!a.fake.shut.Load() || a.fake.closed.Load()),
-			p.isTold && time.Since(p.outdate) >= modelOverlap:
-			p.told, p.isTold = p.want, isMade
+		case !p.isTold, p.told.ID == p.want.ID,
+			!a.fake.shut.Load(), a.fake.closed.Load(),
+			time.Since(p.changed) >= modelHandover:
+			p.told, p.isTold = p.want, true
 		}
 	}
 }
@@ -127,19 +113,18 @@ func (m *model) check() {
 		}
 	}
 	require.Len(t, m.c.now, len(told))
-	require.Empty(t, m.c.twice, "one endpoint for each address")
-	for _, a := range m.asked {
+	require.Empty(t, m.c.doubled, "one endpoint for each address")
+	for _, a := range m.made {
 		p := m.places[a.id.Addr]
 		wanted := p != nil && (p.want.ID == a.id || p.isTold && p.told.ID == a.id) && m.newest(a.id) == a
 		require.Equal(t, wanted || len(a.open) > 0, a.ctx.Err() == nil, "%v", a.id)
 	}
 }
 
-// Whatever comes in whatever order, the changes amount to the resolver's set,
-// but for what is not made yet, and for what serves on until its successor is
-// ready; every service that is in neither and has nothing open has ended, and
-// no other.
-func TestEndpointsAmountToTheSet(t *testing.T) {
+// After random events the changes add up to the resolver's set, except for endpoints
+// that serve until their successor is ready. A service outside of both has ended exactly
+// if none of its responses is open.
+func TestEndpointsModel(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, _ *source, _ *endpoints) {
 		rapid.Check(struct{ rapid.TB }{t}, func(rt *rapid.T) {
 			ctx, cancel := context.WithCancel(ctx)
@@ -147,19 +132,16 @@ func TestEndpointsAmountToTheSet(t *testing.T) {
 			defer cancel()
 			src := newSource()
 			m := &model{t: rt, places: make(map[netip.AddrPort]*place), c: &consumer{}}
-			defer m.answer()
-			go m.c.run(discover.Endpoints(ctx, src, "web", m.make, discover.WithHandoverTimeout[*response](modelOverlap)))
+			go m.c.run(discover.Endpoints(ctx, src, "web", m.make, discover.WithHandoverTimeout[*response](modelHandover)))
 			rt.Repeat(map[string]func(*rapid.T){
-				"update":      func(rt *rapid.T) { u := drawUpdate(rt); m.update(u); src.update(u) },
-				"error":       func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },
-				"time":        func(*rapid.T) { time.Sleep(3 * time.Second) },
-				"call":        m.call,
-				"close":       m.close,
-				"new hang":    func(*rapid.T) { m.turn(&m.hang) },
-				"new shut":    func(*rapid.T) { m.turn(&m.shut) },
-				"all answer":  func(*rapid.T) { m.answer() },
-				"one opens":   func(rt *rapid.T) { m.move(rt, (*fake).open) },
-				"one is over": func(rt *rapid.T) { m.move(rt, (*fake).close) },
+				"update":     func(rt *rapid.T) { u := drawUpdate(rt); m.update(u); src.update(u) },
+				"error":      func(*rapid.T) { src.fail(io.ErrUnexpectedEOF) },
+				"time":       func(*rapid.T) { time.Sleep(3 * time.Second) },
+				"call":       m.call,
+				"close":      m.close,
+				"new shut":   func(*rapid.T) { m.turn(&m.shut) },
+				"one opens":  func(rt *rapid.T) { m.move(rt, (*fake).open) },
+				"one closes": func(rt *rapid.T) { m.move(rt, (*fake).close) },
 				"": func(*rapid.T) {
 					time.Sleep(100 * time.Millisecond)
 					synctest.Wait()
@@ -177,25 +159,12 @@ func (m *model) turn(what *bool) {
 	*what = !*what
 }
 
-// answer lets all services be made that hang.
-func (m *model) answer() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, a := range m.asked {
-		if a.answer != nil {
-			close(a.answer)
-			a.answer = nil
-		}
-	}
-}
-
 func (m *model) move(rt *rapid.T, how func(*fake)) {
-	if len(m.asked) == 0 {
+	if len(m.made) == 0 {
 		rt.Skip("nothing")
 	}
-	if a := rapid.SampledFrom(m.asked).Draw(rt, "service"); a.fake != nil {
-		how(a.fake)
-	}
+	a := rapid.SampledFrom(m.made).Draw(rt, "service")
+	how(a.fake)
 }
 
 func (m *model) call(rt *rapid.T) {
@@ -210,7 +179,7 @@ func (m *model) call(rt *rapid.T) {
 }
 
 func (m *model) close(rt *rapid.T) {
-	for _, a := range m.asked {
+	for _, a := range m.made {
 		if len(a.open) > 0 {
 			require.NoError(rt, a.open[0].Body.Close())
 			a.open = a.open[1:]

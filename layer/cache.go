@@ -304,7 +304,7 @@ func (h *cacheHandle[K, Req, Rsp]) Ready(ctx context.Context) error {
 
 func (h *cacheHandle[K, Req, Rsp]) ready(ctx context.Context, e *cacheEntry[K, Req, Rsp]) error {
 	defer e.Done()
-	err := readyWhile(ctx, h.cache.ctx, *e.inner.Load())
+	err := ReadyWhile(ctx, h.cache.ctx, *e.inner.Load())
 	e.note(err)
 	return err
 }

@@ -56,7 +56,7 @@ func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 	if s.by.Draining() {
 		return s.closed
 	}
-	err := readyWhile(ctx, s.by.signal(), s.Service)
+	err := ReadyWhile(ctx, s.by.signal(), s.Service)
 	if s.by.Draining() {
 		return s.closed
 	}

@@ -95,7 +95,7 @@ func (r *reconnect[Req, Rsp]) Ready(ctx context.Context) error {
 			}
 			continue
 		}
-		err := readyWhile(ctx, r.ctx, link.Service)
+		err := ReadyWhile(ctx, r.ctx, link.Service)
 		switch {
 		case r.ctx.Err() != nil: // before the state of the connection
 			return r.closed()

@@ -81,10 +81,10 @@ var polled = func() context.Context {
 	return ctx
 }()
 
-// readyWhile calls Ready of svc until life ends. The caller checks life
-// afterwards. The cause of life is not passed to svc, because it may match
-// [ErrClosed] and services below may be shared and open.
-func readyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
+// ReadyWhile returns the error of svc.Ready, which it ends when life ends. It is for a
+// service that may end before svc does: the caller checks life afterwards. svc does not
+// see the cause of life, because it may match [ErrClosed] and svc may be shared and open.
+func ReadyWhile[Req, Rsp any](ctx, life context.Context, svc Service[Req, Rsp]) error {
 	if ctx.Err() != nil {
 		return svc.Ready(ctx)
 	}

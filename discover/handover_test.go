@@ -23,8 +23,8 @@ func named(i int, name string) resolve.Endpoint {
 	return e
 }
 
-// renamed runs f where endpoint 1 has the name "a", and then gets another
-// while what is made is not ready.
+// renamed runs f after the name of endpoint 1 changed from "a" to "b". New services are
+// not ready.
 func renamed(t *testing.T, f func(t *testing.T, src *source, made *endpoints, c *consumer), opts ...discover.Option[*response]) {
 	t.Helper()
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
@@ -37,11 +37,11 @@ func renamed(t *testing.T, f func(t *testing.T, src *source, made *endpoints, c 
 		src.update(add(named(1, "b")))
 		synctest.Wait()
 		f(t, src, made, c)
-		require.Empty(t, c.twice)
+		require.Empty(t, c.doubled)
 	})
 }
 
-func TestOldServesUntilTheNewIsReady(t *testing.T) {
+func TestHandover(t *testing.T) {
 	renamed(t, func(t *testing.T, _ *source, made *endpoints, c *consumer) {
 		time.Sleep(9 * time.Second)
 		require.Empty(t, c.take())
@@ -62,11 +62,11 @@ func TestOldServesUntilTheNewIsReady(t *testing.T) {
 		require.Error(t, fs[0].ctx.Err())
 		time.Sleep(time.Minute)
 		require.NoError(t, fs[1].ctx.Err())
-		require.Empty(t, c.take(), "the limit is none any more")
+		require.Empty(t, c.take(), "the timeout does not apply after the handover")
 	})
 }
 
-func TestOldLeavesInTheEnd(t *testing.T) {
+func TestHandoverTimeout(t *testing.T) {
 	type action func(t *testing.T, src *source, made *endpoints, c *consumer)
 	sleep := func(d time.Duration) action {
 		return func(*testing.T, *source, *endpoints, *consumer) { time.Sleep(d) }
@@ -80,34 +80,35 @@ func TestOldLeavesInTheEnd(t *testing.T) {
 		opts []discover.Option[*response]
 		want []string
 
-		// The server names at address 1 for which there is a service, the oldest
-		// first, of which the consumer has the first.
+		// The server names at address 1 that have a service, the oldest first. The
+		// consumer has the first.
 		living []string
 	}{
 		{"after ten seconds", []action{sleep(10 * time.Second)}, nil, []string{"+1 -1 exists"}, []string{"b"}},
 		{"not before", []action{sleep(10*time.Second - 1)}, nil, nil, []string{"a", "b"}},
 		{"after its own time", []action{sleep(time.Second)}, []discover.Option[*response]{discover.WithHandoverTimeout[*response](time.Second)}, []string{"+1 -1 exists"}, []string{"b"}},
 		{"at once", nil, []discover.Option[*response]{discover.WithHandoverTimeout[*response](0)}, []string{"+1 -1 exists"}, []string{"b"}},
-		{"the new one has closed", []action{func(_ *testing.T, _ *source, made *endpoints, _ *consumer) { made.of(1)[1].close() }}, nil, []string{"+1 -1 exists"}, []string{"b"}},
+		{"the new one is closed", []action{func(_ *testing.T, _ *source, made *endpoints, _ *consumer) { made.of(1)[1].close() }}, nil, []string{"+1 -1 exists"}, []string{"b"}},
 		{"removed", []action{update(remove(1))}, nil, []string{"-1 exists"}, nil},
 		{"replaced by others", []action{update(replace(at(2)))}, nil, []string{"-1 exists"}, nil},
 		{"empty", []action{update(resolve.Update{Kind: resolve.Empty})}, nil, []string{"-1 -2 empty"}, nil},
 		{"no such target", []action{update(resolve.Update{Kind: resolve.DoesNotExist})}, nil, []string{"-1 -2 does not exist"}, nil},
 		{"unresolvable", []action{func(_ *testing.T, src *source, _ *endpoints, _ *consumer) { src.fail(resolve.ErrUnresolvable) }}, nil, []string{"-1 -2 pending: " + resolve.ErrUnresolvable.Error()}, nil},
-		{"others come and go", []action{update(add(at(3))), update(remove(2))}, nil, []string{"+3 exists", "-2 exists"}, []string{"a", "b"}},
-		{"an error is not the end", []action{func(_ *testing.T, src *source, _ *endpoints, _ *consumer) { src.fail(io.EOF) }}, nil, []string{"exists: EOF"}, []string{"a", "b"}},
-		{"back", []action{update(add(named(1, "a"))), sleep(time.Minute)}, nil, nil, []string{"a"}},
-		{"back and away", []action{
+		{"other endpoints change", []action{update(add(at(3))), update(remove(2))}, nil, []string{"+3 exists", "-2 exists"}, []string{"a", "b"}},
+		{"an error", []action{func(_ *testing.T, src *source, _ *endpoints, _ *consumer) { src.fail(io.EOF) }}, nil, []string{"exists: EOF"}, []string{"a", "b"}},
+		{"changes back", []action{update(add(named(1, "a"))), sleep(time.Minute)}, nil, nil, []string{"a"}},
+		{"changes back and away", []action{
 			sleep(9 * time.Second), update(add(named(1, "a"))), update(add(named(1, "b"))), sleep(9 * time.Second),
 		}, nil, nil, []string{"a", "b"}},
-		{"back and away for long", []action{
+		{"changes back and away for the timeout", []action{
 			sleep(9 * time.Second), update(add(named(1, "a"))), update(add(named(1, "b"))), sleep(10 * time.Second),
 		}, nil, []string{"+1 -1 exists"}, []string{"b"}},
 		{"the newest wins", []action{update(add(named(1, "c"))), func(_ *testing.T, _ *source, made *endpoints, _ *consumer) {
 			made.of(1)[1].open() // of "b"
 			made.of(1)[2].open()
 		}}, nil, []string{"+1 -1 exists"}, []string{"c"}},
-		{"but has no more time", []action{sleep(6 * time.Second), update(add(named(1, "c"))), sleep(4 * time.Second)}, nil, []string{"+1 -1 exists"}, []string{"c"}},
+		{"the timeout starts again", []action{sleep(6 * time.Second), update(add(named(1, "c"))), sleep(9 * time.Second)}, nil, nil, []string{"a", "c"}},
+		{"and ends", []action{sleep(6 * time.Second), update(add(named(1, "c"))), sleep(10 * time.Second)}, nil, []string{"+1 -1 exists"}, []string{"c"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			renamed(t, func(t *testing.T, src *source, made *endpoints, c *consumer) {
@@ -133,8 +134,8 @@ func TestOldLeavesInTheEnd(t *testing.T) {
 	}
 }
 
-// What came back keeps its service, and what the update says of it is news.
-func TestComingBackKeepsTheService(t *testing.T) {
+// An ID that changes back keeps its service and gets the labels of the update.
+func TestHandoverChangesBack(t *testing.T) {
 	renamed(t, func(t *testing.T, src *source, made *endpoints, c *consumer) {
 		old := c.at(1)
 		labels := named(1, "a")
@@ -144,13 +145,13 @@ func TestComingBackKeepsTheService(t *testing.T) {
 		require.Equal(t, []string{"~1 exists"}, c.take())
 		require.Same(t, old.Service, c.at(1).Service)
 		require.Equal(t, "x", c.at(1).Labels["zone"])
-		require.Error(t, made.of(1)[1].ctx.Err(), "nobody wants it any more")
+		require.Error(t, made.of(1)[1].ctx.Err(), "the successor is dropped")
 		require.Len(t, made.of(1), 2)
 	})
 }
 
-// What is known of the new one is told with it.
-func TestLabelsOfTheNewWaitWithIt(t *testing.T) {
+// New labels of the successor are yielded when it takes over.
+func TestHandoverLabels(t *testing.T) {
 	renamed(t, func(t *testing.T, src *source, made *endpoints, c *consumer) {
 		labels := named(1, "b")
 		labels.Labels = map[string]string{"zone": "x"}
@@ -161,57 +162,12 @@ func TestLabelsOfTheNewWaitWithIt(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, []string{"+1 -1 exists"}, c.take())
 		require.Equal(t, "x", c.at(1).Labels["zone"])
-		require.Len(t, made.of(1), 2, "they are not identity")
+		require.Len(t, made.of(1), 2, "labels are not part of the ID")
 	})
 }
 
-func TestOldServesWhileTheNewIsMade(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
-		c := start(ctx, src, made)
-		src.update(add(named(1, "a")))
-		synctest.Wait()
-		hung := make(chan struct{})
-		made.block = func(discover.Target) <-chan struct{} { return hung }
-		src.update(add(named(1, "b")))
-		time.Sleep(10*time.Second - 1)
-		require.Equal(t, []string{"+1 exists"}, c.take())
-		time.Sleep(20 * time.Millisecond)
-		require.Equal(t, []string{"-1 exists"}, c.take(), "not for ever")
-		require.Error(t, made.of(1)[0].ctx.Err())
-		close(hung)
-		synctest.Wait()
-		require.Equal(t, []string{"+1 exists"}, c.take())
-	})
-}
-
-// What was waited for before the newest takes no place when it is made at last.
-func TestMadeAfterTheNewest(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
-		c := start(ctx, src, made)
-		src.update(add(named(1, "a")))
-		synctest.Wait()
-		hung := make(chan struct{})
-		made.block = func(tg discover.Target) <-chan struct{} {
-			if tg.Endpoint.ServerName == "b" {
-				return hung
-			}
-			return nil
-		}
-		made.shut.Store(true)
-		src.update(add(named(1, "b")))
-		synctest.Wait()
-		src.update(add(named(1, "c")))
-		synctest.Wait()
-		made.shut.Store(false)
-		close(hung)
-		synctest.Wait()
-		require.Equal(t, []string{"+1 exists"}, c.take())
-		require.Equal(t, "a", c.at(1).ServerName)
-	})
-}
-
-// An error that Ready must not return is taken as not ready.
-func TestReadyThatBreaksItsContract(t *testing.T) {
+// An error that the contract of Ready does not allow means not ready.
+func TestHandoverReadyBreaksContract(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		asked := 0
 		mk := func(ctx context.Context, tg discover.Target) service {
@@ -237,16 +193,16 @@ func TestReadyThatBreaksItsContract(t *testing.T) {
 	})
 }
 
-// waiting is how many goroutines wait for a new service. To count all that there are
-// would count those of the runtime, and those that have yet to go.
+// waiting returns the number of goroutines that wait for a successor. It reads the
+// stacks, because runtime.NumGoroutine includes goroutines of the runtime.
 func waiting() int {
 	stacks := make([]byte, 4<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
-	return bytes.Count(stacks, []byte("discover.(*watch[...]).wait.func1("))
+	return bytes.Count(stacks, []byte("discover.(*watch[...]).await("))
 }
 
-// One goroutine waits for each new service, and none when nothing is waited for.
-func TestWaitingLeavesNoGoroutine(t *testing.T) {
+// One goroutine waits for each successor and ends with the handover.
+func TestHandoverGoroutines(t *testing.T) {
 	const n = 100
 	for name, end := range map[string]func(src *source, made *endpoints, finish func()){
 		"ready": func(_ *source, made *endpoints, _ func()) {
@@ -254,10 +210,10 @@ func TestWaitingLeavesNoGoroutine(t *testing.T) {
 				made.of(i)[1].open()
 			}
 		},
-		"back":    func(src *source, _ *endpoints, _ func()) { src.update(replace(many(n)...)) },
-		"removed": func(src *source, _ *endpoints, _ func()) { src.update(resolve.Update{Kind: resolve.Empty}) },
-		"overdue": func(*source, *endpoints, func()) { time.Sleep(10 * time.Second) },
-		"context": func(_ *source, _ *endpoints, finish func()) { finish() },
+		"changes back": func(src *source, _ *endpoints, _ func()) { src.update(replace(many(n)...)) },
+		"removed":      func(src *source, _ *endpoints, _ func()) { src.update(resolve.Update{Kind: resolve.Empty}) },
+		"timeout":      func(*source, *endpoints, func()) { time.Sleep(10 * time.Second) },
+		"context":      func(_ *source, _ *endpoints, finish func()) { finish() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
@@ -278,7 +234,7 @@ func TestWaitingLeavesNoGoroutine(t *testing.T) {
 				end(src, made, finish)
 				synctest.Wait()
 				require.Zero(t, waiting())
-				require.Empty(t, c.twice)
+				require.Empty(t, c.doubled)
 			})
 		})
 	}

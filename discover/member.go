@@ -1,0 +1,158 @@
+package discover
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/refcount"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// member is the Service of one endpoint as long as its ID stays. The context of its
+// inner service ends once it is retired and no response is open.
+type member[Req, Rsp any] struct {
+	refcount.Count
+	inner    layer.Service[Req, Rsp]
+	complete layer.Completion[Rsp]
+	wanted   context.Context //nolint:containedctx // ends when the member is retired
+	cancel   context.CancelFunc
+	id       resolve.ID
+	target   string
+
+	// Used by the goroutine of the watch only.
+	current   *Endpoint[Req, Rsp]
+	successor *member[Req, Rsp] // takes over once it is ready; nil if the ID is current
+}
+
+// newMember makes the service of e.
+func (w *watch[Req, Rsp]) newMember(e resolve.Endpoint) *member[Req, Rsp] {
+	m := &member[Req, Rsp]{complete: w.complete, id: e.ID, target: w.target}
+	m.current = &Endpoint[Req, Rsp]{Endpoint: e, Target: w.target, Service: m}
+	m.wanted, m.cancel = context.WithCancel(w.ctx)
+	var ctx context.Context
+	ctx, m.Ended = context.WithCancel(w.ctx) //nolint:gosec // the Count calls it
+	err := panics.Do("MakeService", func() error {
+		m.inner = w.mk(ctx, Target{Name: w.target, Endpoint: e})
+		return nil
+	})
+	if m.inner == nil {
+		m.inner = failed[Req, Rsp]{m.error(layer.ErrClosed, "no service was made for it", err)}
+	}
+	return m
+}
+
+// failed replaces a service that MakeService did not return.
+type failed[Req, Rsp any] struct{ err error }
+
+func (f failed[Req, Rsp]) Ready(context.Context) error { return f.err }
+
+func (f failed[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, f.err }
+
+func (f failed[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "no service"} }
+
+// latest returns the member that has the resolver's current ID for the address of m.
+func (m *member[Req, Rsp]) latest() *member[Req, Rsp] {
+	if m.successor != nil {
+		return m.successor
+	}
+	return m
+}
+
+func (m *member[Req, Rsp]) dropSuccessor() {
+	if m.successor != nil {
+		m.successor.retire()
+		m.successor = nil
+	}
+}
+
+// retire makes m reject requests and ends its inner service after the last response.
+func (m *member[Req, Rsp]) retire() {
+	m.Retire()
+	m.cancel()
+}
+
+// await waits until the successor m is ready or closed, or the handover timeout.
+func (w *watch[Req, Rsp]) await(m *member[Req, Rsp]) {
+	ctx, cancel := context.WithTimeout(m.wanted, w.handover)
+	defer cancel()
+	for failures := 0; !isSettled(panics.Do("Ready", func() error { return m.inner.Ready(ctx) })); failures++ {
+		// ctx has ended, or Ready broke its contract.
+		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
+			break
+		}
+	}
+	select {
+	case w.settled <- m:
+	case <-m.wanted.Done():
+	}
+}
+
+var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
+
+// isSettled reports whether err of Ready means that waiting is over: a closed service
+// never becomes ready.
+func isSettled(err error) bool { return err == nil || errors.Is(err, layer.ErrClosed) }
+
+func (m *member[Req, Rsp]) poll() error {
+	return panics.Do("Ready", func() error { return layer.Poll(m.inner) })
+}
+
+// Ready is Ready of the inner service until the endpoint is removed.
+func (m *member[Req, Rsp]) Ready(ctx context.Context) error {
+	if m.wanted.Err() != nil {
+		return m.removed()
+	}
+	err := layer.ReadyWhile(ctx, m.wanted, m.inner)
+	if m.wanted.Err() != nil {
+		return m.removed()
+	}
+	return err
+}
+
+// Call counts the request until its response has ended.
+func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
+	if ctx.Err() != nil {
+		return rsp, m.error(layer.ErrNotReady, ctxreason.Text(ctx), context.Cause(ctx))
+	}
+	if !m.Begin() {
+		return rsp, m.removed()
+	}
+	observed := false
+	defer func() {
+		if !observed {
+			m.Done()
+		}
+	}()
+	if rsp, err = m.inner.Call(ctx, req); err != nil {
+		return rsp, err
+	}
+	observed = true
+	return m.complete(ctx, rsp, m), nil
+}
+
+// Data and End make m the observer of each response, which saves an allocation.
+func (m *member[Req, Rsp]) Data(int) {}
+
+// End ends a response.
+func (m *member[Req, Rsp]) End(error) { m.Done() }
+
+func (m *member[Req, Rsp]) removed() error {
+	return m.error(layer.ErrClosed, "the endpoint was removed", nil)
+}
+
+func (m *member[Req, Rsp]) error(kind error, reason string, cause error) error {
+	return &layer.Error{
+		Layer: "discover", Target: m.target, Endpoint: m.id.Addr.String(), Kind: kind, Reason: reason, Err: cause,
+	}
+}
+
+// Classifier returns the classifier of the inner service.
+func (m *member[Req, Rsp]) Classifier() layer.Classifier[Rsp] { return layer.ClassifierOf(m.inner) }
+
+// Describe describes the inner service.
+func (m *member[Req, Rsp]) Describe() layer.Node { return layer.Describe(m.inner) }
