@@ -13,14 +13,17 @@ type Stream interface {
 	// Inform sends a 1xx response, unless the response has started.
 	Informer
 
-	// WriteHeader starts the response. The length is -1 if it is unknown. If
-	// end is true, neither a body nor trailers follow. It is buffered.
+	// WriteHeader starts the response. The length is -1 if it is unknown, and
+	// has precedence over the field Content-Length. If end is true, neither a
+	// body nor trailers follow. It is buffered. The header is encoded before it
+	// returns.
 	WriteHeader(status int, header http.Header, length int64, end bool) error
 
 	// Write sends a part of the body. It is buffered.
 	Write(p []byte) (int, error)
 
-	// Finish ends the response with trailers, which may be nil.
+	// Finish ends the response with trailers, which may be nil. It is called
+	// for each complete response, also if WriteHeader had end.
 	Finish(trailer http.Header) error
 
 	// Flush sends what is buffered.

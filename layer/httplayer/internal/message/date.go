@@ -1,0 +1,25 @@
+package message
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+)
+
+type date struct {
+	second int64
+	value  string
+}
+
+var today atomic.Pointer[date]
+
+// Date returns the value of a Date field of now. It is formatted once a second.
+func Date() string {
+	now := time.Now()
+	if d := today.Load(); d != nil && d.second == now.Unix() {
+		return d.value
+	}
+	d := &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	today.Store(d)
+	return d.value
+}

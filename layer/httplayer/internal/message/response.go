@@ -1,0 +1,363 @@
+package message
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/internal/panics"
+)
+
+var (
+	errHandlerDone = errors.New("write after the handler returned")
+	errShortBody   = errors.New("the handler wrote less than its Content-Length")
+)
+
+// ServeHandler calls h for a request and ends its response on s. If it returns
+// an error, the response is incomplete and has to be aborted. If hijacked is
+// true, the connection belongs to the handler. A panic is such an error. It is
+// logged unless it is [http.ErrAbortHandler].
+func ServeHandler(h http.Handler, s Stream, req *http.Request, log *slog.Logger) (hijacked bool, err error) {
+	w := &ResponseWriter{stream: s, head: req.Method == http.MethodHead, header: make(http.Header), length: -1}
+	defer w.release()
+	err = call(h, w, req)
+	if p, ok := errors.AsType[*panics.Error](err); ok {
+		if p.Value == http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
+			err = http.ErrAbortHandler
+		} else {
+			log.Error("handler panicked", "error", err, "remote", req.RemoteAddr, "stack", string(p.Stack))
+		}
+	}
+	w.done.Store(true)
+	if w.hijacked || err != nil {
+		return w.hijacked, err
+	}
+	return false, w.finish()
+}
+
+func call(h http.Handler, w *ResponseWriter, req *http.Request) (err error) {
+	defer panics.Recover(&err)
+	h.ServeHTTP(w, req)
+	return nil
+}
+
+// ResponseWriter is the writer of an [http.Handler] over a [Stream]. Like that
+// of net/http it detects the content type, adds Content-Length to a short body,
+// and sends trailers that the Trailer field or [http.TrailerPrefix] announces.
+type ResponseWriter struct {
+	stream Stream
+	head   bool // the method is HEAD
+	header http.Header
+
+	status   int         // 0 before WriteHeader
+	sent     http.Header // copy of header at WriteHeader, if the handler may have changed it since
+	length   int64       // of Content-Length, or -1
+	written  int64
+	first    *firstBytes // of the body, before started
+	started  bool        // stream.WriteHeader was called
+	declared []string    // trailers of the Trailer field
+	trailer  http.Header
+	hijacked bool
+	err      error // of the stream
+	done     atomic.Bool
+}
+
+// firstBytes of a body are kept to find out its length and type.
+type firstBytes struct{ b []byte }
+
+const firstSize = 4 << 10
+
+var firstPool = sync.Pool{New: func() any { return &firstBytes{make([]byte, 0, firstSize)} }}
+
+func (w *ResponseWriter) release() {
+	if w.first != nil {
+		w.first.b = w.first.b[:0]
+		firstPool.Put(w.first)
+		w.first = nil
+	}
+}
+
+// Header is part of [http.ResponseWriter].
+func (w *ResponseWriter) Header() http.Header {
+	if w.status != 0 && !w.started && w.sent == nil {
+		w.sent = w.header.Clone()
+	}
+	return w.header
+}
+
+// WriteHeader is part of [http.ResponseWriter]. A status of 1xx except 101 sends
+// an informational response.
+func (w *ResponseWriter) WriteHeader(status int) {
+	if status < 100 || status > 999 {
+		panic("invalid status code " + strconv.Itoa(status))
+	}
+	switch {
+	case w.hijacked || w.status != 0 || w.done.Load():
+	case status < 200 && status != http.StatusSwitchingProtocols:
+		_ = w.stream.Inform(status, w.header) // a failure is reported by Write
+	default:
+		w.status = status
+		w.length = ContentLength(w.header["Content-Length"])
+	}
+}
+
+// ContentLength returns the length that the values of a Content-Length field
+// specify, or -1 if there is no or no valid one.
+func ContentLength(values []string) int64 {
+	if len(values) != 1 || values[0] == "" || len(values[0]) > 18 {
+		return -1
+	}
+	var n int64
+	for i := range len(values[0]) {
+		digit := values[0][i] - '0'
+		if digit > 9 {
+			return -1
+		}
+		n = n*10 + int64(digit)
+	}
+	return n
+}
+
+// BodyAllowed reports whether a response with this status may have a body.
+func BodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// Write is part of [http.ResponseWriter].
+func (w *ResponseWriter) Write(p []byte) (int, error) { return write(w, p) }
+
+// WriteString is part of [io.StringWriter].
+func (w *ResponseWriter) WriteString(s string) (int, error) { return write(w, s) }
+
+func write[T string | []byte](w *ResponseWriter, p T) (int, error) {
+	if err := w.admit(len(p)); err != nil {
+		return 0, err
+	}
+	if !w.started && w.length < 0 {
+		if w.first == nil {
+			w.first = firstPool.Get().(*firstBytes) //nolint:errcheck,forcetypeassert // the pool has nothing else
+		}
+		if len(w.first.b)+len(p) <= firstSize {
+			w.first.b = append(w.first.b, p...)
+			return len(p), nil
+		}
+	}
+	b := []byte(p)
+	if !w.started {
+		if err := w.start(b, false); err != nil {
+			return 0, err
+		}
+	}
+	if w.head {
+		return len(p), nil
+	}
+	n, err := w.stream.Write(b)
+	w.err = err
+	return n, err
+}
+
+// admit checks that n more bytes of the body may be written.
+func (w *ResponseWriter) admit(n int) error {
+	if w.hijacked {
+		return http.ErrHijacked
+	}
+	if w.done.Load() {
+		return errHandlerDone
+	}
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.err != nil || n == 0 {
+		return w.err
+	}
+	if !BodyAllowed(w.status) {
+		return http.ErrBodyNotAllowed
+	}
+	if w.length >= 0 && w.written+int64(n) > w.length {
+		return http.ErrContentLength
+	}
+	w.written += int64(n)
+	return nil
+}
+
+// start writes the headers and what is kept of the body, of which next is the
+// following part. If whole is true, nothing follows.
+func (w *ResponseWriter) start(next []byte, whole bool) error {
+	w.started = true
+	header := w.header
+	if w.sent != nil {
+		header = w.sent
+	}
+	var first []byte
+	if w.first != nil {
+		first = w.first.b
+	}
+	allowed := BodyAllowed(w.status)
+	w.declareTrailers(header)
+	trailers := len(w.declared)+len(w.trailer) > 0 && allowed && !w.head
+	if w.length < 0 && whole && allowed && !trailers && (!w.head || len(first) > 0) {
+		w.length = w.written
+	}
+	if allowed {
+		detect(header, first, next)
+	}
+	w.err = w.stream.WriteHeader(w.status, header, w.length, !allowed || w.head || w.length == 0 && !trailers)
+	if w.err == nil && len(first) > 0 && !w.head {
+		_, w.err = w.stream.Write(first)
+	}
+	w.release()
+	return w.err
+}
+
+// detect sets Content-Type by the begin of the body.
+func detect(header http.Header, first, next []byte) {
+	if _, ok := header["Content-Type"]; ok || len(first)+len(next) == 0 || header.Get("Content-Encoding") != "" {
+		return
+	}
+	const sniffed = 512
+	if n := min(sniffed-len(first), len(next)); n > 0 && len(first) > 0 {
+		first = append(first[:len(first):len(first)], next[:n]...)
+	} else if len(first) == 0 {
+		first = next
+	}
+	header["Content-Type"] = []string{http.DetectContentType(first)}
+}
+
+// declareTrailers notes the announced trailers. Those with http.TrailerPrefix
+// move out of header, because their names are invalid.
+func (w *ResponseWriter) declareTrailers(header http.Header) {
+	for _, value := range header["Trailer"] {
+		for name := range strings.SplitSeq(value, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if ValidTrailer(name) {
+				w.declared = append(w.declared, name)
+			}
+		}
+	}
+	w.moveTrailers(header)
+}
+
+func (w *ResponseWriter) moveTrailers(header http.Header) {
+	for name, values := range header {
+		if rest, ok := strings.CutPrefix(name, http.TrailerPrefix); ok {
+			w.setTrailer(http.CanonicalHeaderKey(rest), values)
+			delete(header, name)
+		}
+	}
+}
+
+func (w *ResponseWriter) setTrailer(name string, values []string) {
+	if w.trailer == nil {
+		w.trailer = make(http.Header)
+	}
+	w.trailer[name] = values
+}
+
+// ValidTrailer reports whether a field, by its canonical name, may be a trailer:
+// it is neither of one connection, nor of the framing, nor of the routing.
+func ValidTrailer(name string) bool {
+	return ValidName(name) && name != "Content-Length" && name != "Host" && !IsHopByHop(name)
+}
+
+func (w *ResponseWriter) finish() error {
+	if w.status == 0 {
+		w.status = http.StatusOK
+		w.length = ContentLength(w.header["Content-Length"])
+	}
+	if !w.started && w.err == nil {
+		_ = w.start(nil, true)
+	}
+	if w.err != nil {
+		return w.err
+	}
+	if w.length >= 0 && w.written != w.length && !w.head && BodyAllowed(w.status) {
+		return errShortBody
+	}
+	w.moveTrailers(w.header)
+	for _, name := range w.declared {
+		if values := w.header[name]; len(values) > 0 {
+			w.setTrailer(name, values)
+		}
+	}
+	return w.stream.Finish(w.trailer)
+}
+
+// Flush is part of [http.Flusher].
+func (w *ResponseWriter) Flush() { _ = w.FlushError() }
+
+// FlushError sends what is buffered, and the headers first.
+func (w *ResponseWriter) FlushError() error {
+	if err := w.admit(0); err != nil {
+		return err
+	}
+	if !w.started {
+		if err := w.start(nil, false); err != nil {
+			return err
+		}
+	}
+	w.err = w.stream.Flush()
+	return w.err
+}
+
+// Hijack is part of [http.Hijacker].
+func (w *ResponseWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.hijacked {
+		return nil, nil, http.ErrHijacked
+	}
+	if w.done.Load() {
+		return nil, nil, errHandlerDone
+	}
+	if w.status != 0 {
+		if err := w.FlushError(); err != nil {
+			return nil, nil, err
+		}
+	}
+	conn, buffered, err := w.stream.Hijack()
+	w.hijacked = err == nil
+	return conn, buffered, err
+}
+
+const copySize = 32 << 10
+
+type copyBuffer [copySize]byte
+
+var copyPool = sync.Pool{New: func() any { return new(copyBuffer) }}
+
+// ReadFrom is part of [io.ReaderFrom]. It spares io.Copy a buffer.
+func (w *ResponseWriter) ReadFrom(src io.Reader) (total int64, err error) {
+	b := copyPool.Get().(*copyBuffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+	defer copyPool.Put(b)
+	for {
+		n, err := src.Read(b[:])
+		if n > 0 {
+			if _, err := w.Write(b[:n]); err != nil {
+				return total, err
+			}
+			total += int64(n)
+		}
+		if err == io.EOF { //nolint:errorlint // a reader returns it as it is
+			return total, nil
+		}
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// SetReadDeadline, SetWriteDeadline and EnableFullDuplex are used by
+// [http.ResponseController].
+func (w *ResponseWriter) SetReadDeadline(t time.Time) error { return w.stream.SetReadDeadline(t) }
+
+// SetWriteDeadline sets the deadline of writing the response.
+func (w *ResponseWriter) SetWriteDeadline(t time.Time) error { return w.stream.SetWriteDeadline(t) }
+
+// EnableFullDuplex does nothing, because responses are always full duplex.
+func (*ResponseWriter) EnableFullDuplex() error { return nil }
