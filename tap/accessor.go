@@ -2,68 +2,74 @@ package tap
 
 import (
 	"context"
-	"maps"
 	"net/netip"
+
+	"github.com/gotower/gotower/layer"
 )
 
-// ResponseStarter is an optional interface of a [layer.Accessor], for responses
-// that are sent before Call returns, as by a handler. httplayer.Accessor
-// implements it for Middleware, and grpclayer.Accessor for server streams.
-type ResponseStarter[Req, Rsp any] interface {
-	// OnResponseStart is called before Call, for watched requests. begun must
-	// be called once when the response begins, and data after n bytes of its
-	// body, with the bytes or nil. Neither may be called after Call has
-	// returned.
-	OnResponseStart(ctx context.Context, req Req, begun func(Rsp), data func(n int, p []byte))
-}
+// Accessor is an optional interface of the [layer.Accessor] of a [Layer], for
+// what only a tap reads. httplayer.Accessor and grpclayer.Accessor implement it.
+// Without it, each response begins when Call returns it, bodies are not shown,
+// and the destination is that of [WithDestination].
+type Accessor[Req, Rsp any] interface { //nolint:interfacebloat // each protocol has all of it
+	layer.Accessor[Req, Rsp]
 
-// DeferredResponder is an optional interface of a [layer.Accessor], for
-// responses that begin after Call has returned. grpclayer.Accessor implements
-// it for client streams.
-type DeferredResponder[Rsp any] interface {
-	// OnDeferredResponse is called before Complete. It calls begun once when
-	// rsp begins, and never if rsp ends before. It returns false if rsp has
-	// begun.
-	OnDeferredResponse(rsp Rsp, begun func()) bool
-}
-
-// ErrorResponder is an optional interface of a [layer.Accessor], for errors
-// that stand for a response. grpclayer.Accessor implements it, because a failed
-// call has a status.
-type ErrorResponder[Req, Rsp any] interface {
-	// ErrorResponse returns the response that err stands for: an error of Call,
-	// or one that ended a response. It returns false if there was no answer.
-	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
-}
-
-// Destinationer is an optional interface of a [layer.Accessor] that returns the
-// destination of a request for a [Layer] without [WithDestination].
-// httplayer.Accessor and grpclayer.Accessor implement it.
-type Destinationer[Req any] interface {
 	// DestinationAddr returns the address at which the request arrived, or to
 	// which it is sent. An unknown address is not valid.
 	DestinationAddr(ctx context.Context, req Req) netip.AddrPort
-}
 
-// SourceLabeler is an optional interface of a [layer.Accessor] that returns
-// labels of the client of an inbound request. httplayer.Accessor implements it.
-type SourceLabeler[Req any] interface {
-	// SourceLabels returns labels such as tls and client_id, or nil. It does
-	// not keep the result.
+	// SourceLabels returns labels of the client of an inbound request, such as
+	// tls and client_id, or nil. It does not keep the result.
 	SourceLabels(req Req) map[string]string
+
+	// The pseudo-header fields of HTTP/2 messages are shown.
+	RequestOverHTTP2(req Req) bool
+	ResponseOverHTTP2(rsp Rsp) bool
+
+	// OnResponseStart is called before Call. If the response begins before Call
+	// returns, as that of a handler does, it arranges for one call of begun, and
+	// of data after n bytes of the body, with the bytes or nil. Neither may be
+	// called after Call has returned.
+	OnResponseStart(ctx context.Context, req Req, begun func(Rsp), data func(n int, p []byte))
+
+	// OnDeferredResponse is called before Complete. If rsp has not begun, it
+	// returns true and arranges for one call of begun, or none if rsp ends before.
+	OnDeferredResponse(rsp Rsp, begun func()) bool
+
+	// ErrorResponse returns the response that an error of Call or of the body
+	// represents, such as a gRPC status. It returns false if there is none.
+	ErrorResponse(ctx context.Context, req Req, err error) (Rsp, bool)
+
+	// TeeRequestBody returns a copy of req with a body that calls read for each
+	// part that is read, with its offset. A body that is sent again begins at 0
+	// again. read does not keep p. TeeResponseBody may change rsp in place.
+	TeeRequestBody(req Req, read func(at int64, p []byte)) Req
+	TeeResponseBody(rsp Rsp, read func(at int64, p []byte)) Rsp
 }
 
-// sourceLabels returns the labels of the client of this request. The labels of
-// the layer take precedence.
-func (v *view[Req, Rsp]) sourceLabels() map[string]string {
-	of, ok := v.access.(SourceLabeler[Req])
-	if !ok || v.place.direction != Inbound {
-		return v.place.sourceLabels
+// basicAccessor completes a layer.Accessor that is not an [Accessor].
+type basicAccessor[Req, Rsp any] struct{ layer.Accessor[Req, Rsp] }
+
+func (basicAccessor[Req, Rsp]) DestinationAddr(context.Context, Req) netip.AddrPort {
+	return netip.AddrPort{}
+}
+func (basicAccessor[Req, Rsp]) SourceLabels(Req) map[string]string  { return nil }
+func (basicAccessor[Req, Rsp]) RequestOverHTTP2(Req) bool           { return false }
+func (basicAccessor[Req, Rsp]) ResponseOverHTTP2(Rsp) bool          { return false }
+func (basicAccessor[Req, Rsp]) OnDeferredResponse(Rsp, func()) bool { return false }
+
+func (basicAccessor[Req, Rsp]) OnResponseStart(context.Context, Req, func(Rsp), func(int, []byte)) {}
+
+func (basicAccessor[Req, Rsp]) ErrorResponse(context.Context, Req, error) (rsp Rsp, ok bool) {
+	return rsp, false
+}
+
+func (basicAccessor[Req, Rsp]) TeeRequestBody(req Req, _ func(int64, []byte)) Req  { return req }
+func (basicAccessor[Req, Rsp]) TeeResponseBody(rsp Rsp, _ func(int64, []byte)) Rsp { return rsp }
+
+func completed[Req, Rsp any](a layer.Accessor[Req, Rsp]) Accessor[Req, Rsp] {
+	if full, ok := a.(Accessor[Req, Rsp]); ok {
+		return full
 	}
-	labels := of.SourceLabels(v.req)
-	if len(labels) == 0 {
-		return v.place.sourceLabels
-	}
-	maps.Copy(labels, v.place.sourceLabels)
-	return labels
+	return basicAccessor[Req, Rsp]{a}
 }

@@ -57,8 +57,7 @@ func BenchmarkWatched(b *testing.B) {
 	b.Run("matching_nothing_by_header", func(b *testing.B) {
 		reg := new(Registry)
 		watchOn(b, reg, &tappb.WatchRequest{Headers: []*tappb.HeaderMatch{having("X-Team", true)}})
-		svc := Layer[*call, *reply](reg, namedAccess{newAccess(), byName(fields{{"A", "b"}})})(inner)
-		bench(b, svc)
+		bench(b, stand(reg, inner))
 	})
 	b.Run("none_of_a_sample", func(b *testing.B) {
 		reg := new(Registry)

@@ -32,7 +32,7 @@ func talk(_ context.Context, b *bodied) (*reply, error) {
 }
 
 func talking(reg *Registry, inner layer.Func[*bodied, *reply]) layer.Service[*bodied, *reply] {
-	return Layer[*bodied, *reply](reg, withBodies{newAccess()})(inner)
+	return Layer[*bodied, *reply](reg, newTee())(inner)
 }
 
 func saying(s string) *bodied {

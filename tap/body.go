@@ -12,19 +12,6 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// BodyTee is what an [layer.Accessor] may have besides, for watchers that ask for
-// bodies: httplayer.Accessor has it.
-type BodyTee[Req, Rsp any] interface {
-	// TeeRequestBody returns req with a body that calls read for each part that
-	// is read, with its offset. read does not keep p. A body that is sent again
-	// begins at 0 again. Nothing is read for this purpose, and req itself does
-	// not change.
-	TeeRequestBody(req Req, read func(at int64, p []byte)) Req
-
-	// TeeResponseBody does it for a response. It may be changed in place.
-	TeeResponseBody(rsp Rsp, read func(at int64, p []byte)) Rsp
-}
-
 // maxBodies bounds what WithBodies allows: two of them fit into the buffer of a
 // watcher.
 const maxBodies = 256 << 10
@@ -206,14 +193,15 @@ func (e streamError) Error() string { return "stream reset: " + strconv.Itoa(int
 // resetCode is the HTTP/2 error code that goes with the end of a request, or
 // nil. ctx is the context of the request.
 func resetCode(ctx context.Context, err error) *uint32 {
+	if err == nil || errors.Is(err, layer.ErrBodyClosedEarly) {
+		return nil // complete, or its reader had enough
+	}
 	var stream streamError
 	var coded interface {
 		error
 		ResetCode() uint32
 	}
 	switch {
-	case err == nil, errors.Is(err, layer.ErrBodyClosedEarly):
-		return nil // complete, or its reader had enough
 	case errors.Is(err, layer.ErrNotReady):
 		return new(resetRefused)
 	case errors.As(err, &stream):

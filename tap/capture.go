@@ -20,38 +20,30 @@ import (
 // redacted replaces the value of a secret.
 const redacted = secret.Withheld
 
-// HTTP2Reporter is an optional interface of a [layer.Accessor] that reports
-// which messages are HTTP/2's. Their pseudo header fields are shown first.
-// httplayer.Accessor implements it.
-type HTTP2Reporter[Req, Rsp any] interface {
-	RequestOverHTTP2(req Req) bool
-	ResponseOverHTTP2(rsp Rsp) bool
-}
-
-// requestFields are the header fields of a request, for an event.
-func (x *exchange[Req, Rsp]) requestFields(r *Registry, req Req) []Field {
+// requestFields returns the header fields of a request, for an event.
+func (x *exchange[Req, Rsp]) requestFields(r *Registry) []Field {
 	out := []Field{}
-	if a, ok := x.access.(HTTP2Reporter[Req, Rsp]); ok && a.RequestOverHTTP2(req) {
+	if x.access.RequestOverHTTP2(x.req) {
 		init := x.init.plain
 		path := init.Path
-		if query := x.access.Query(req); query != "" {
+		if query := x.access.Query(x.req); query != "" {
 			path += "?" + query
 		}
 		out = r.pseudo(out, ":method", init.Method)
-		if path != "" { // else it is CONNECT, which has neither
+		if path != "" { // CONNECT has neither
 			out = r.pseudo(out, ":scheme", init.Scheme)
 		}
 		out = r.pseudo(out, ":authority", init.Authority)
 		out = r.pseudo(out, ":path", path)
 	}
-	return r.capture(out, x.access.RequestHeader(req))
+	return r.capture(out, x.access.RequestHeader(x.req))
 }
 
-// responseFields are the header fields of a response, for an event.
+// responseFields returns the header fields of a response, for an event.
 func (x *exchange[Req, Rsp]) responseFields(r *Registry, rsp Rsp, head layer.Header) []Field {
 	out := []Field{}
-	if a, ok := x.access.(HTTP2Reporter[Req, Rsp]); ok && a.ResponseOverHTTP2(rsp) {
-		out = r.pseudo(out, ":status", strconv.Itoa(x.response.plain.Status))
+	if x.access.ResponseOverHTTP2(rsp) {
+		out = r.pseudo(out, ":status", strconv.Itoa(x.status))
 	}
 	return r.capture(out, head)
 }
@@ -63,9 +55,8 @@ func (r *Registry) pseudo(to []Field, name, value string) []Field {
 	return append(to, Field{name, r.shownValue(name, value)})
 }
 
-// capture appends fields to the fields of an event, without secrets. Fields
-// without an order, those of net/http, are sorted by name. The result is never
-// nil.
+// capture appends fields, sorted by name and without secrets, to the
+// pseudo-header fields of an event.
 func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 	first := len(to)
 	for name, value := range fields.All() {
@@ -75,9 +66,7 @@ func (r *Registry) capture(to []Field, fields layer.Header) []Field {
 		}
 		to = append(to, Field{name, r.shownValue(name, value)})
 	}
-	if _, unordered := fields.(named); unordered {
-		slices.SortStableFunc(to[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
-	}
+	slices.SortStableFunc(to[first:], func(a, b Field) int { return strings.Compare(a.Name, b.Name) })
 	return to
 }
 
@@ -180,13 +169,6 @@ func withoutUserInfo(uri string) string {
 		uri = uri[:i+2] + withoutUser(host[:end]) + host[end:]
 	}
 	return uri
-}
-
-func isEmpty(fields layer.Header) bool {
-	for range fields.All() {
-		return false
-	}
-	return true
 }
 
 // terms are the checked fields of a request to watch.

@@ -1,24 +1,23 @@
 package tap
 
 import (
+	"cmp"
 	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// condition is a compiled match. It is a tagged struct and not an interface,
-// so that [holds] can be generic over the request and needs no allocation.
+// condition is a compiled match.
 type condition struct {
 	op     op
 	subs   []condition         // of all, any and not
 	key    string              // of a label, or the name of a header field
 	text   string              // the value to compare with
-	starts bool                // it is enough if the value starts with text
-	mask   func(string) string // what of the value may be known; nil is all
-	prefix netip.Prefix        // of an address, or else
-	lo, hi uint16              // its ports, both included
+	starts bool                // compare with the beginning of the value
+	mask   func(string) string // returns the visible part of the value; nil for all
+	prefix netip.Prefix        // of an address; if not valid, the ports count
+	lo, hi uint16              // ports, both included
 }
 
 type op uint8
@@ -39,62 +38,66 @@ const (
 	opHeaderPresent
 )
 
-// holds reports whether a request meets c, reading from left to right and no
-// further than the answer.
-func holds[Req, Rsp any](c *condition, v *view[Req, Rsp]) bool {
-	switch c.op {
-	case opAll:
-		for i := range c.subs {
-			if !holds(&c.subs[i], v) {
-				return false
-			}
-		}
-		return true
-	case opAny:
-		for i := range c.subs {
-			if holds(&c.subs[i], v) {
-				return true
-			}
-		}
-		return false
-	case opNot:
-		return !holds(&c.subs[0], v)
-	default:
-		return holdsItself(c, v)
+// view has what conditions may read of a request or a connection.
+type view struct {
+	common Event        // addresses and labels
+	init   RequestInit  // of a request
+	header layer.Header // of a request; nil for a connection
+}
+
+// requestInit copies the strings into one, because they may be small parts of a
+// long request line, which events would keep alive.
+func (v *view) requestInit() *RequestInit {
+	all := v.init.Method + v.init.Scheme + v.init.Authority + v.init.Path
+	next := func(s string) string {
+		s, all = all[:len(s)], all[len(s):]
+		return s
+	}
+	return &RequestInit{
+		Method: next(v.init.Method), Scheme: next(v.init.Scheme), Authority: next(v.init.Authority), Path: next(v.init.Path),
 	}
 }
 
-// holdsItself is for conditions that look at the request.
-func holdsItself[Req, Rsp any](c *condition, v *view[Req, Rsp]) bool {
+// holds reports whether a request or connection meets c. No condition on HTTP
+// holds for a connection.
+func (c *condition) holds(v *view) bool {
+	if c.op >= opScheme && v.header == nil {
+		return false
+	}
 	switch c.op {
+	case opAll, opAny:
+		for i := range c.subs {
+			if c.subs[i].holds(v) == (c.op == opAny) {
+				return c.op == opAny
+			}
+		}
+		return c.op == opAll
+	case opNot:
+		return !c.subs[0].holds(v)
 	case opSource:
-		return c.address(v.source())
+		return c.address(v.common.Source)
 	case opDestination:
-		return c.address(v.destination())
+		return c.address(v.common.Destination)
 	case opDestinationLabel:
 		// Keys and values are never empty, so a missing label does not match.
-		return v.place.destinationLabels[c.key] == c.text
+		return v.common.DestinationLabels[c.key] == c.text
 	case opRouteLabel:
-		return v.route()[c.key] == c.text
+		return v.common.RouteLabels[c.key] == c.text
 	case opScheme:
-		return c.scheme(v.scheme())
+		return strings.EqualFold(cmp.Or(v.init.Scheme, "http"), c.text)
 	case opMethod:
-		return c.string(v.method())
+		return c.string(v.init.Method)
 	case opAuthority:
-		a := v.authority()
-		return a != "" && c.string(a)
+		return v.init.Authority != "" && c.string(v.init.Authority)
 	case opPath:
-		return c.string(v.path())
-	case opHeader:
-		return c.field(v.access.RequestHeader(v.req))
-	case opHeaderPresent:
-		return c.present(v.access.RequestHeader(v.req))
-	default:
-		return false
+		return c.string(v.init.Path)
+	case opHeader, opHeaderPresent:
+		return c.field(v.header)
 	}
+	return false
 }
 
-// address is false for an unknown address, whatever is asked of it.
+// address returns false for an unknown address.
 func (c *condition) address(a netip.AddrPort) bool {
 	if !a.IsValid() {
 		return false
@@ -105,13 +108,6 @@ func (c *condition) address(a netip.AddrPort) bool {
 	return c.lo <= a.Port() && a.Port() <= c.hi
 }
 
-func (c *condition) scheme(s string) bool {
-	if s == "" {
-		s = "http"
-	}
-	return strings.EqualFold(s, c.text)
-}
-
 func (c *condition) string(s string) bool {
 	if c.starts {
 		return strings.HasPrefix(s, c.text)
@@ -119,38 +115,17 @@ func (c *condition) string(s string) bool {
 	return s == c.text
 }
 
-// named are fields that keep the values of a name together, see [layer.Header].
-type named interface{ Values(name string) []string }
-
-// present reports whether fields have one called c.key.
-func (c *condition) present(fields layer.Header) bool {
-	if f, ok := fields.(named); ok {
-		return len(f.Values(c.key)) > 0
-	}
-	return anyField(fields, c.key, func(string) bool { return true })
-}
-
-// field reports whether one of the fields called c.key has the value.
+// field reports whether one of the fields called c.key has the value, or any
+// value. It compares the visible part.
 func (c *condition) field(fields layer.Header) bool {
-	if f, ok := fields.(named); ok {
-		return slices.ContainsFunc(f.Values(c.key), c.value)
-	}
-	return anyField(fields, c.key, c.value)
-}
-
-// value reports whether the visible value of a field matches c.
-func (c *condition) value(s string) bool {
-	if c.mask != nil {
-		s = c.mask(s)
-	}
-	return c.string(s)
-}
-
-// anyField is apart because a walk over fields allocates even where it is not
-// taken.
-func anyField(fields layer.Header, name string, is func(value string) bool) bool {
-	for n, v := range fields.All() {
-		if strings.EqualFold(n, name) && is(v) {
+	for name, value := range fields.All() {
+		if !strings.EqualFold(name, c.key) {
+			continue
+		}
+		if c.mask != nil {
+			value = c.mask(value)
+		}
+		if c.op == opHeaderPresent || c.string(value) {
 			return true
 		}
 	}

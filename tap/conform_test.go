@@ -19,16 +19,18 @@ type (
 // testAccess knows nothing of a request and everything of a body.
 type testAccess struct{}
 
+var noFields layer.Header = fields{}
+
 func (testAccess) Method(testReq) string                { return "GET" }
 func (testAccess) Scheme(testReq) string                { return "" }
 func (testAccess) Authority(testReq) string             { return "" }
 func (testAccess) Path(testReq) string                  { return "/" }
 func (testAccess) Query(testReq) string                 { return "" }
 func (testAccess) Source(testReq) netip.AddrPort        { return netip.AddrPort{} }
-func (testAccess) RequestHeader(testReq) layer.Header   { return fields{} }
+func (testAccess) RequestHeader(testReq) layer.Header   { return noFields }
 func (testAccess) Status(testRsp) int                   { return 200 }
-func (testAccess) ResponseHeader(testRsp) layer.Header  { return fields{} }
-func (testAccess) ResponseTrailer(testRsp) layer.Header { return fields{} }
+func (testAccess) ResponseHeader(testRsp) layer.Header  { return &fields{} }
+func (testAccess) ResponseTrailer(testRsp) layer.Header { return &fields{} }
 func (testAccess) Complete(ctx context.Context, r testRsp, o layer.Observer) testRsp {
 	return layer.AtEnd[testRsp]()(ctx, r, o)
 }

@@ -3,12 +3,10 @@ package tap
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"os"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -117,58 +115,6 @@ func TestConnectionKeepsItsType(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 }
 
-// seenCopy records the type of the reader of a copy.
-type seenCopy struct {
-	*net.TCPConn
-	from *string
-}
-
-func (s seenCopy) ReadFrom(r io.Reader) (int64, error) {
-	*s.from = fmt.Sprintf("%T", r)
-	return s.TCPConn.ReadFrom(r)
-}
-
-func TestCopiesStayInTheKernel(t *testing.T) {
-	for _, way := range []string{"to it", "from it"} {
-		t.Run(way, func(t *testing.T) {
-			var from string
-			hello := tcpServer(t, func(c *net.TCPConn) { _, _ = io.WriteString(c, "hello") })
-			read := make(chan string, 1)
-			sink := tcpServer(t, func(c *net.TCPConn) { b, _ := io.ReadAll(c); read <- string(b) })
-			dial := func(addr string) *net.TCPConn {
-				c, err := net.Dial("tcp", addr)
-				require.NoError(t, err)
-				t.Cleanup(func() { _ = c.Close() })
-				return c.(*net.TCPConn)
-			}
-			reg := new(Registry)
-			w := watchOn(t, reg, &tappb.WatchRequest{})
-			watched := func(c net.Conn) net.Conn {
-				return connect(t, Connections(reg)(layer.Func[tcplayer.Request, net.Conn](
-					func(context.Context, tcplayer.Request) (net.Conn, error) { return c, nil })))
-			}
-			var src, dst net.Conn = dial(hello), seenCopy{dial(sink), &from}
-			want := ConnectionClose{Sent: 5}
-			if way == "to it" {
-				dst = watched(dst)
-			} else {
-				src, want = watched(src), ConnectionClose{Received: 5}
-			}
-			n, err := io.Copy(dst, src)
-			require.NoError(t, err)
-			require.EqualValues(t, 5, n)
-			require.Equal(t, "net.tcpConnWithoutWriteTo", from, "which TCPConn.ReadFrom knows to splice")
-			require.NoError(t, src.Close())
-			require.NoError(t, dst.Close())
-			require.Equal(t, "hello", <-read)
-			all := readAll(w)
-			require.Len(t, all, 2)
-			all[1].Close.SinceOpen = 0
-			require.Equal(t, want, *all[1].Close)
-		})
-	}
-}
-
 func TestConnectionThatCannotBeMade(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Limit: 2})
@@ -216,10 +162,6 @@ func TestConnectionThatBreaks(t *testing.T) {
 		require.Contains(t, end.Err, "connection reset by peer")
 		require.EqualValues(t, 5, end.Sent)
 	})
-	t.Run("this side", func(t *testing.T) {
-		end := closing(t, hold, func(c net.Conn) { _ = c.(*watchedConn).NetConn().Close() })
-		require.Equal(t, "reset on this side", end.Err)
-	})
 	t.Run("nobody", func(t *testing.T) {
 		end := closing(t, hold, func(c net.Conn) {
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(-time.Second)))
@@ -228,88 +170,4 @@ func TestConnectionThatBreaks(t *testing.T) {
 		})
 		require.Empty(t, end.Err, "a deadline breaks nothing")
 	})
-}
-
-// A copy that is under way when the connection is closed counts.
-func TestCloseDuringACopy(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // or the copy may be later than it is waited for
-		reg := new(Registry)
-		w := watchOn(t, reg, &tappb.WatchRequest{})
-		here, there := net.Pipe()
-		defer there.Close()
-		go func() { _, _ = io.WriteString(there, "hello") }()
-		conn := connect(t, Connections(reg)(layer.Func[tcplayer.Request, net.Conn](
-			func(context.Context, tcplayer.Request) (net.Conn, error) { return here, nil })))
-		out, in := io.Pipe()
-		copied := make(chan struct{})
-		go func() {
-			defer close(copied)
-			_, _ = conn.(io.WriterTo).WriteTo(in)
-		}()
-		_, err := io.ReadFull(out, make([]byte, 5))
-		require.NoError(t, err)
-		require.NoError(t, conn.Close())
-		<-copied
-		all := readAll(w)
-		require.Len(t, all, 2)
-		require.EqualValues(t, 5, all[1].Close.Received)
-	})
-}
-
-func TestAcceptedConnectionIsShown(t *testing.T) {
-	addr := tcpServer(t, answer)
-	reg := new(Registry)
-	w := watchOn(t, reg, &tappb.WatchRequest{})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	served := make(chan error)
-	svc := Accepted(reg)(tcplayer.Forward(Connections(reg)(tcplayer.NewEndpoint(t.Context(), addr))))
-	go func() { served <- tcplayer.Serve(ctx, l, svc) }()
-	conn, err := net.Dial("tcp", l.Addr().String())
-	require.NoError(t, err)
-	require.Equal(t, "four", ask(t, conn, "two and two"))
-	require.NoError(t, conn.Close())
-	cancel()
-	require.NoError(t, <-served)
-
-	got := map[Direction][]Event{}
-	for _, e := range readAll(w) {
-		got[e.Direction] = append(got[e.Direction], e)
-	}
-	for direction, to := range map[Direction]string{Inbound: l.Addr().String(), Outbound: addr} {
-		require.Len(t, got[direction], 2, direction)
-		end := got[direction][1]
-		require.Equal(t, mustAddr(conn.LocalAddr().String()), end.Source)
-		require.Equal(t, mustAddr(to), end.Destination)
-		end.Close.SinceOpen = 0
-		require.Equal(t, ConnectionClose{Sent: 11, Received: 4}, *end.Close, direction)
-	}
-}
-
-func TestAcceptedConnectionThatIsRefused(t *testing.T) {
-	reg := new(Registry)
-	w := watchOn(t, reg, &tappb.WatchRequest{})
-	refusal := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady, Reason: "1 of 1 in flight"}
-	svc := Accepted(reg)(layer.Func[net.Conn, tcplayer.ByteCount](func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
-		return tcplayer.ByteCount{}, refusal
-	}))
-	here, there := net.Pipe()
-	defer here.Close()
-	defer there.Close()
-	_, err := svc.Call(t.Context(), here)
-	require.ErrorIs(t, err, layer.ErrNotReady)
-	all := readAll(w)
-	require.Len(t, all, 2)
-	require.Equal(t, refusal.Error(), all[1].Close.Err)
-	require.False(t, all[1].Source.IsValid())
-
-	svc = Accepted(reg)(layer.Func[net.Conn, tcplayer.ByteCount](func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
-		panic("oops")
-	}))
-	require.Panics(t, func() { _, _ = svc.Call(t.Context(), here) })
-	all = readAll(w)
-	require.Len(t, all, 2)
-	require.Equal(t, "the server panicked", all[1].Close.Err)
-	require.Zero(t, w.inside.Load())
 }

@@ -198,8 +198,7 @@ func TestConnectionsInAStack(t *testing.T) {
 	w := watchOn(t, reg, &tappb.WatchRequest{})
 	connect := tcplayer.NewStack().Limit(1).With("tap", Connections(reg)).Service(tcplayer.NewEndpoint(t.Context(), addr))
 	require.Contains(t, layer.Describe(connect).String(), "tap        watching=1 dropped=0\n")
-	serve := layer.NewStack[net.Conn, tcplayer.ByteCount]().With("tap", Accepted(reg)).Service(tcplayer.Forward(connect))
-	require.Contains(t, layer.Describe(serve).String(), "tap        watching=1 dropped=0\n")
+	serve := tcplayer.Forward(connect)
 	far, near := net.Pipe()
 	served := make(chan error)
 	go func() {
@@ -217,7 +216,6 @@ func TestConnectionsInAStack(t *testing.T) {
 		}
 	}
 	require.Contains(t, closes[Outbound].Err, "connection reset by peer")
-	require.Contains(t, closes[Inbound].Err, "connection reset by peer")
 	require.EqualValues(t, 5, closes[Outbound].Sent)
 	require.Zero(t, w.inside.Load())
 	require.NoError(t, layer.Poll(connect), "and the limit has its place back")

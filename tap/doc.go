@@ -22,7 +22,7 @@
 //	an http.Client  httplayer.Transport(tap.Layer(reg, httplayer.Accessor{}, tap.Outbound), client.Transport)
 //	a gRPC server   grpclayer.NewServer(tap.Layer(reg, grpclayer.Accessor{}, tap.Inbound)).ServerOptions()
 //	a gRPC client   grpclayer.NewClient(tap.Layer(reg, grpclayer.Accessor{}, tap.Outbound)).DialOptions()
-//	connections     tap.Connections(reg)(service), tap.Accepted(reg)(server)
+//	connections     tap.Connections(reg)(service)
 //
 // Use [Serve] in a process without a gRPC server, and [NewServer] otherwise.
 //

@@ -66,8 +66,7 @@ type ResponseEnd struct {
 	SinceResponseInit *time.Duration // nil when there were no response headers
 	Bytes             uint64         // of the body, as far as it was read
 
-	// GRPCStatus comes from the trailers, or from the headers of a response
-	// without trailers.
+	// GRPCStatus comes from the trailers, or else from the headers.
 	GRPCStatus *codes.Code
 
 	// ResetCode is the HTTP/2 error code of what broke the stream off. It is

@@ -185,38 +185,6 @@ func ExampleConnections() {
 	// close 5 sent, 12 received
 }
 
-// One line shows the connections that a program serves.
-func ExampleAccepted() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	server := greeter()
-	defer server.Close()
-	registry := new(tap.Registry)
-	forward := tcplayer.Forward(tcplayer.NewEndpoint(ctx, server.Addr().String()))
-
-	shown := tap.Accepted(registry)(forward) // the line
-
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	served := make(chan error)
-	go func() { served <- tcplayer.Serve(ctx, listener, shown) }()
-	watching(registry, 1, func() {
-		conn, err := net.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			panic(err)
-		}
-		greet(conn)
-	})
-	cancel()
-	fmt.Println(<-served)
-	// Output:
-	// open inbound
-	// close 5 sent, 12 received
-	// <nil>
-}
-
 // Two lines make a program one that tapctl can watch.
 func ExampleServe() {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,6 +1,7 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"sync/atomic"
 	"time"
@@ -8,34 +9,35 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// exchange is one request and its response, for the watchers that see the
-// request. It is the [layer.Observer] of the response. Parts of events are made
-// at most twice, with and without fields, for all watchers.
+// exchange is one request and its response, for its watchers and counters. It is
+// the [layer.Observer] of the response. Parts of events are made at most twice,
+// with and without fields, for all watchers.
 type exchange[Req, Rsp any] struct {
-	access layer.Accessor[Req, Rsp]
-	answer func(err error) (Rsp, bool) // nil: an error never stands for a response
-	ctx    context.Context             //nolint:containedctx // the request's; asked why a response broke off
-	common Event                       // what all events have
-	seats  []seat
-	first  [1]seat // room for one watcher without another allocation
-	bodied bool    // one of them wants bodies, and the access can show them
+	access Accessor[Req, Rsp]
+	ctx    context.Context //nolint:containedctx // the request's; read when a response ends
+	req    Req
+	common Event // what all events have
+	start  time.Time
+
+	seats     []seat // of the watchers
+	firstSeat [1]seat
+	rows      []*row // of the counters
+	firstRow  [1]*row
+	bodied    bool // a watcher asks for bodies
 
 	// returned is set when Call has returned or panicked. The body is then
 	// observed while it is read, because a layer above may have replaced the
 	// response.
 	returned bool
 
-	counted      []*row // in which the request is counted
-	firstCounted [1]*row
-
-	start       time.Time
 	init        made[RequestInit]
 	rsp         Rsp
 	responded   time.Time // zero until there are response headers
+	status      int       // of the response
 	response    made[ResponseInit]
-	headStatus  string // grpc-status among them
+	headStatus  string // grpc-status of the response headers
 	bytes       atomic.Uint64
-	explanation []layer.Node // nil until one is wanted
+	explanation []layer.Node // nil until a watcher needs it
 	secrets     []string     // of the request, which an explanation may repeat
 }
 
@@ -50,38 +52,18 @@ func (m *made[T]) of(fields bool) *T {
 	return m.plain
 }
 
-func newExchange[Req, Rsp any](v *view[Req, Rsp]) *exchange[Req, Rsp] {
-	x := &exchange[Req, Rsp]{
-		access: v.access,
-		ctx:    v.ctx,
-		start:  time.Now(),
-		common: v.event(),
-	}
-	x.common.SourceLabels = v.sourceLabels()
-	x.init.plain = newRequestInit(v)
-	x.seats, x.counted = x.first[:0], x.firstCounted[:0]
-	x.answer = v.answer()
+func newExchange[Req, Rsp any](access Accessor[Req, Rsp], ctx context.Context, req Req, v *view) *exchange[Req, Rsp] { //nolint:revive // access is the receiver of all
+	x := &exchange[Req, Rsp]{access: access, ctx: ctx, req: req, common: v.common, start: time.Now()}
+	x.seats, x.rows = x.firstSeat[:0], x.firstRow[:0]
 	return x
-}
-
-// newRequestInit copies its strings into one, because they may be small parts
-// of a long request line, which events would keep alive.
-func newRequestInit[Req, Rsp any](v *view[Req, Rsp]) *RequestInit {
-	method, scheme, authority, path := v.method(), v.scheme(), v.authority(), v.path()
-	all := method + scheme + authority + path
-	next := func(s string) string {
-		s, all = all[:len(s)], all[len(s):]
-		return s
-	}
-	return &RequestInit{Method: next(method), Scheme: next(scheme), Authority: next(authority), Path: next(path)}
 }
 
 // show sends the RequestInit to w. If it does not fit, w does not see the
 // request.
-func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
+func (x *exchange[Req, Rsp]) show(w *watcher) {
 	if w.fields && x.init.full == nil {
 		x.init.full = new(*x.init.plain)
-		x.init.full.Headers = x.requestFields(w.reg, req)
+		x.init.full.Headers = x.requestFields(w.reg)
 	}
 	e := x.common
 	e.RequestInit = x.init.of(w.fields)
@@ -90,10 +72,10 @@ func (x *exchange[Req, Rsp]) show(w *watcher, req Req) {
 		return
 	}
 	if w.explain && x.secrets == nil {
-		x.secrets = x.secretsOf(w.reg, req)
+		x.secrets = x.secretsOf(w.reg)
 	}
 	if w.body > 0 {
-		s.bodies = newBodies(w, x.access.RequestHeader(req))
+		s.bodies = newBodies(w, x.access.RequestHeader(x.req))
 		x.bodied = true
 	}
 	x.seats = append(x.seats, s)
@@ -128,11 +110,14 @@ func (x *exchange[Req, Rsp]) missResponse() {
 
 // respond sends the ResponseInit.
 func (x *exchange[Req, Rsp]) respond(rsp Rsp) {
-	x.rsp, x.responded = rsp, time.Now()
+	x.rsp, x.responded, x.status = rsp, time.Now(), x.access.Status(rsp)
 	head := x.access.ResponseHeader(rsp)
-	// Kept for the end: by then other layers may be changing the headers.
+	// Read now, because other layers may change the headers before the end.
 	x.headStatus = head.Get("grpc-status")
-	x.response.plain = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.access.Status(rsp)}
+	if len(x.seats) == 0 {
+		return
+	}
+	x.response.plain = &ResponseInit{SinceRequestInit: x.responded.Sub(x.start), Status: x.status}
 	for i := range x.seats {
 		s := &x.seats[i]
 		if s.fields && x.response.full == nil {
@@ -187,9 +172,8 @@ func (x *exchange[Req, Rsp]) End(err error) {
 	// Only a complete response has trailers to read. After a broken one, its
 	// reader may still write to them.
 	if err == nil {
-		if t := x.access.ResponseTrailer(x.rsp); !isEmpty(t) {
-			trailer, status = t, t.Get("grpc-status")
-		}
+		trailer = x.access.ResponseTrailer(x.rsp)
+		status = cmp.Or(trailer.Get("grpc-status"), status)
 	}
 	if end.ResetCode == nil {
 		end.GRPCStatus = grpcStatus(status)
@@ -200,10 +184,10 @@ func (x *exchange[Req, Rsp]) End(err error) {
 // answered reports whether err stands for a response, and sends its
 // ResponseInit.
 func (x *exchange[Req, Rsp]) answered(err error) bool {
-	if err == nil || x.answer == nil {
+	if err == nil {
 		return false
 	}
-	rsp, ok := x.answer(err)
+	rsp, ok := x.access.ErrorResponse(x.ctx, x.req, err)
 	if !ok {
 		return false
 	}
@@ -237,7 +221,7 @@ func (x *exchange[Req, Rsp]) fail(err error) {
 func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
 	now := time.Now()
 	plain.SinceRequestInit = now.Sub(x.start)
-	if !x.responded.IsZero() {
+	if !x.responded.IsZero() && len(x.seats) > 0 {
 		plain.SinceResponseInit = new(now.Sub(x.responded))
 	}
 	end := made[ResponseEnd]{plain: plain}
@@ -245,27 +229,19 @@ func (x *exchange[Req, Rsp]) finish(plain *ResponseEnd, trailer layer.Header) {
 		s := &x.seats[i]
 		if s.fields && trailer != nil && end.full == nil {
 			end.full = new(*plain)
-			end.full.Trailers = s.reg.capture([]Field{}, trailer)
+			end.full.Trailers = s.reg.capture(nil, trailer)
 		}
 		x.leave(s, end.of(s.fields))
 	}
-	for _, r := range x.counted {
-		r.end(plain, x.status())
+	for _, r := range x.rows {
+		r.end(plain, x.status)
 	}
-}
-
-// status is 0 where there was no response.
-func (x *exchange[Req, Rsp]) status() int {
-	if x.response.plain == nil {
-		return 0
-	}
-	return x.response.plain.Status
 }
 
 // leave sends the end to one watcher, after the events that were held back.
 func (x *exchange[Req, Rsp]) leave(s *seat, end *ResponseEnd) {
 	end = x.withExtras(s, end)
-	if s.held != nil && (!s.release(s.outcome.holds(x.status(), end)) || !x.catchUp(s)) {
+	if s.held != nil && (!s.release(s.outcome.holds(x.status, end)) || !x.catchUp(s)) {
 		return
 	}
 	e := x.common

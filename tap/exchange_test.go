@@ -102,7 +102,7 @@ func TestEnd(t *testing.T) {
 		{"no body", &reply{}, nil, nil, 0, nil, nil},
 		{"grpc-status in trailers", &reply{Body: body("x"), trailer: status("14")}, nil, drain, 1, codes.Unavailable, nil},
 		{"trailers go before headers", &reply{Body: body("x"), header: status("1"), trailer: status("0")}, nil, drain, 1, codes.OK, nil},
-		{"trailers without grpc-status", &reply{Body: body("x"), header: status("1"), trailer: fields{{"a", "b"}}}, nil, drain, 1, nil, nil},
+		{"trailers without grpc-status", &reply{Body: body("x"), header: status("1"), trailer: fields{{"a", "b"}}}, nil, drain, 1, codes.Canceled, nil},
 		{"trailer does not parse", &reply{Body: body("x"), trailer: status("x")}, nil, drain, 1, nil, nil},
 		{"trailer negative", &reply{Body: body("x"), trailer: status("-1")}, nil, drain, 1, nil, nil},
 		{"trailer too large", &reply{Body: body("x"), trailer: status("4294967296")}, nil, drain, 1, nil, nil},
@@ -240,7 +240,7 @@ func TestHeadersOnlyForWhoAsked(t *testing.T) {
 	})), req)
 
 	all := events(with)
-	require.Equal(t, []Field{{"x-two", "1"}, {"x-two", "2"}, {"x-raw", "\xff\x00"}}, all[0].RequestInit.Headers, "in order, raw")
+	require.Equal(t, []Field{{"x-raw", "\xff\x00"}, {"x-two", "1"}, {"x-two", "2"}}, all[0].RequestInit.Headers, "by name, raw")
 	require.Equal(t, []Field{{"content-type", "text/plain"}}, all[1].ResponseInit.Headers)
 	require.Equal(t, []Field{{"grpc-status", "5"}}, all[2].ResponseEnd.Trailers)
 

@@ -69,7 +69,7 @@ func isBetween(r rune) bool { return strings.ContainsRune(` ;,="`, r) }
 
 // secretsOf returns the secret parts of a request, which layers may repeat in
 // an explanation, for example in an error with a URL. The result is never nil.
-func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
+func (x *exchange[Req, Rsp]) secretsOf(r *Registry) []string {
 	all := []string{}
 	add := func(s string) {
 		if len(s) < leastSecret {
@@ -80,7 +80,7 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 			all = append(all, quoted[1:len(quoted)-1])
 		}
 	}
-	for name, value := range x.access.RequestHeader(req).All() {
+	for name, value := range x.access.RequestHeader(x.req).All() {
 		if !r.secret(strings.ToLower(name)) {
 			continue
 		}
@@ -91,9 +91,9 @@ func (x *exchange[Req, Rsp]) secretsOf(r *Registry, req Req) []string {
 			}
 		}
 	}
-	authority := x.access.Authority(req)
+	authority := x.access.Authority(x.req)
 	add(strings.TrimSuffix(authority, withoutUser(authority)))
-	query := x.access.Query(req)
+	query := x.access.Query(x.req)
 	if !r.showsQueries() {
 		add(query)
 	}

@@ -67,13 +67,13 @@ func (a fakeAccess) Authority(c *call) string           { a.authority.Add(1); re
 func (a fakeAccess) Path(c *call) string                { a.path.Add(1); return c.path }
 func (a fakeAccess) Query(*call) string                 { return "" }
 func (a fakeAccess) Source(c *call) netip.AddrPort      { a.source.Add(1); return c.source }
-func (a fakeAccess) RequestHeader(c *call) layer.Header { a.header.Add(1); return c.header }
+func (a fakeAccess) RequestHeader(c *call) layer.Header { a.header.Add(1); return &c.header }
 func (a fakeAccess) Status(r *reply) int                { a.status.Add(1); return r.status }
 func (a fakeAccess) ResponseHeader(r *reply) layer.Header {
 	a.response.Add(1)
-	return r.header
+	return &r.header
 }
-func (a fakeAccess) ResponseTrailer(r *reply) layer.Header { return r.trailer }
+func (a fakeAccess) ResponseTrailer(r *reply) layer.Header { return &r.trailer }
 func (a fakeAccess) Complete(ctx context.Context, r *reply, o layer.Observer) *reply {
 	return layer.AtEnd[*reply]()(ctx, r, o)
 }

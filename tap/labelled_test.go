@@ -10,7 +10,7 @@ import (
 )
 
 // labelledAccess knows the client of each request.
-type labelledAccess struct{ fakeAccess }
+type labelledAccess struct{ basicAccessor[*call, *reply] }
 
 func (labelledAccess) SourceLabels(c *call) map[string]string {
 	if c.path == "/unknown" {
@@ -20,7 +20,7 @@ func (labelledAccess) SourceLabels(c *call) map[string]string {
 }
 
 // podAccess knows more of clients than their address.
-type podAccess struct{ fakeAccess }
+type podAccess struct{ basicAccessor[*call, *reply] }
 
 func (podAccess) SourceLabels(*call) map[string]string { return map[string]string{"pod": "client-1"} }
 
@@ -28,7 +28,7 @@ func (podAccess) SourceLabels(*call) map[string]string { return map[string]strin
 func TestRowsAreNamedAlikeWatchedOrNot(t *testing.T) {
 	reg := new(Registry)
 	c := countAll(t, reg, nil)
-	svc := Layer[*call, *reply](reg, podAccess{newAccess()}, Inbound)(respond("x"))
+	svc := Layer[*call, *reply](reg, podAccess{basicAccessor[*call, *reply]{newAccess()}}, Inbound)(respond("x"))
 	send(t, svc, get("/"))
 	watchAll(t, reg)
 	send(t, svc, get("/"))
@@ -52,7 +52,7 @@ func TestLabels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			reg := new(Registry)
 			w := watchOn(t, reg, &tappb.WatchRequest{})
-			send(t, Layer[*call, *reply](reg, labelledAccess{newAccess()}, tt.opts...)(respond("x")), get(tt.path))
+			send(t, Layer[*call, *reply](reg, labelledAccess{basicAccessor[*call, *reply]{newAccess()}}, tt.opts...)(respond("x")), get(tt.path))
 			got := events(w)
 			require.Equal(t, "qre", kinds(got))
 			for _, e := range got {

@@ -2,6 +2,7 @@ package tap
 
 import (
 	"context"
+	"maps"
 
 	"github.com/gotower/gotower/layer"
 )
@@ -20,33 +21,25 @@ import (
 //
 // Errors: forwarded.
 //
-// Cost: one atomic load without watchers. A request that matches no watcher is
-// inspected only as far as the conditions need, without allocation. Watchers
-// never delay a request.
+// Cost: one atomic load without watchers. With watchers, a request that matches
+// none costs the reading of its fields, without allocation. Watchers never delay
+// a request.
 //
 // Route labels come from [layer.RouteFromContext]. A nil reg has no watchers.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
 	}
-	place := newPlace(opts)
-	along, _ := access.(BodyTee[Req, Rsp])
-	early, _ := access.(ResponseStarter[Req, Rsp])
-	late, _ := access.(DeferredResponder[Rsp])
+	place, full := newPlace(opts), completed(access)
 	return func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {
-		return &tapped[Req, Rsp]{
-			Service: next, reg: reg, access: access, along: along, early: early, late: late, place: place,
-		}
+		return &tapped[Req, Rsp]{Service: next, reg: reg, access: full, place: place}
 	}
 }
 
 type tapped[Req, Rsp any] struct {
 	layer.Service[Req, Rsp]
 	reg    *Registry
-	access layer.Accessor[Req, Rsp]
-	along  BodyTee[Req, Rsp]         // nil: bodies cannot be shown
-	early  ResponseStarter[Req, Rsp] // nil: no response begins before Call returns it
-	late   DeferredResponder[Rsp]    // nil: nor later
+	access Accessor[Req, Rsp]
 	place  *place
 }
 
@@ -65,14 +58,11 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 	}
 	x := t.look(ctx, req, present)
 	if x == nil {
-		return t.count(ctx, req, present.counters)
+		return t.Service.Call(ctx, req)
 	}
-	x.bodied = x.bodied && t.along != nil
-	if t.early != nil {
-		t.early.OnResponseStart(ctx, req, x.begun, x.early)
-	}
+	t.access.OnResponseStart(ctx, req, x.begun, x.early)
 	if x.bodied {
-		req = t.along.TeeRequestBody(req, x.readRequest)
+		req = t.access.TeeRequestBody(req, x.readRequest)
 	}
 	defer func() {
 		if !x.returned { // a panic, or Goexit
@@ -86,60 +76,83 @@ func (t *tapped[Req, Rsp]) watched(ctx context.Context, req Req, present *audien
 		x.broken(err)
 		return rsp, err
 	}
-	t.came(x, rsp)
+	x.rsp = rsp
+	if x.responded.IsZero() && !t.access.OnDeferredResponse(rsp, x.begin) {
+		x.respond(rsp)
+	}
 	if x.bodied {
-		rsp = t.along.TeeResponseBody(rsp, x.readResponse)
+		rsp = t.access.TeeResponseBody(rsp, x.readResponse)
 	}
 	return t.access.Complete(ctx, rsp, x), nil
 }
 
-// came handles a response of Call, which may have begun before, or begin later.
-func (t *tapped[Req, Rsp]) came(x *exchange[Req, Rsp], rsp Rsp) {
-	x.rsp = rsp
-	if x.responded.IsZero() && (t.late == nil || !t.late.OnDeferredResponse(rsp, x.begin)) {
-		x.respond(rsp)
-	}
-}
-
-// look shows the request to the watchers that want it, and then counts it. It
-// returns nil if no watcher wants it.
+// look shows the request to the watchers that want it, and begins to count it.
+// It returns nil if no watcher and no counter wants it.
 func (t *tapped[Req, Rsp]) look(ctx context.Context, req Req, present *audience) *exchange[Req, Rsp] {
-	if len(present.watchers) == 0 {
-		return nil
-	}
-	v := view[Req, Rsp]{access: t.access, place: t.place, ctx: ctx, req: req}
+	var v view
 	var x *exchange[Req, Rsp]
+	d := draw{reg: t.reg}
 	for _, w := range present.watchers {
-		if !wants(w, &v) {
+		if !w.admits(&d) || !w.match.holds(t.view(&v, ctx, req)) {
+			continue
+		}
+		if w.isClogged() {
+			w.miss() // without the cost of an event that would not fit
 			continue
 		}
 		if x == nil {
-			x = newExchange(&v)
+			x = newExchange(t.access, ctx, req, &v)
 		}
-		x.show(w, req)
+		if x.init.plain == nil {
+			x.init.plain = v.requestInit()
+			x.common.SourceLabels = t.sourceLabels(req)
+		}
+		x.show(w)
 	}
-	if x == nil || len(x.seats) == 0 {
-		return nil
-	}
-	about := v.event()
 	for _, c := range present.counters {
-		if holds(c.match, &v) {
-			x.counted = append(x.counted, c.rows.begin(&about, x.init.plain))
+		if !c.match.holds(t.view(&v, ctx, req)) {
+			continue
 		}
+		if x == nil {
+			x = newExchange(t.access, ctx, req, &v)
+		}
+		x.rows = append(x.rows, c.rows.begin(&v.common, &v.init))
+	}
+	if x == nil || len(x.seats)+len(x.rows) == 0 {
+		return nil
 	}
 	return x
 }
 
-// wants reports whether w is to be shown a request.
-func wants[Req, Rsp any](w *watcher, v *view[Req, Rsp]) bool {
-	if w.full() || w.limited() || w.sample > 0 && v.draw(w.reg) >= w.sample || !holds(w.match, v) {
-		return false
+// view reads the request into v, once.
+func (t *tapped[Req, Rsp]) view(v *view, ctx context.Context, req Req) *view { //nolint:revive // v is the result
+	if v.header != nil {
+		return v
 	}
-	if w.clogged() {
-		w.miss() // without the cost of an event that would not fit
-		return false
+	v.common = t.place.event(ctx, t.access.Source(req))
+	if !v.common.Destination.IsValid() {
+		v.common.Destination = plain(t.access.DestinationAddr(ctx, req))
 	}
-	return true
+	v.init = RequestInit{
+		Method: t.access.Method(req), Scheme: t.access.Scheme(req),
+		Authority: withoutUser(t.access.Authority(req)), Path: t.access.Path(req),
+	}
+	v.header = t.access.RequestHeader(req)
+	return v
+}
+
+// sourceLabels returns the labels of the client. Those of the layer take
+// precedence.
+func (t *tapped[Req, Rsp]) sourceLabels(req Req) map[string]string {
+	if t.place.direction != Inbound {
+		return t.place.sourceLabels
+	}
+	labels := t.access.SourceLabels(req)
+	if len(labels) == 0 {
+		return t.place.sourceLabels
+	}
+	maps.Copy(labels, t.place.sourceLabels)
+	return labels
 }
 
 // Next returns the inner service, for [layer.Describe].

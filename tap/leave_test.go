@@ -65,7 +65,7 @@ func TestWatcherDisconnects(t *testing.T) {
 			t.Run(how+"/"+name, func(t *testing.T) {
 				reg := NewRegistry(WithBodies(100, asItIs))
 				p := listen(t, NewServer(reg), nil)
-				a := withBodies{newAccess()}
+				a := newTee()
 				svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, a)(layer.Func[*bodied, *reply](talkLong)))
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -101,12 +101,13 @@ func talkLong(_ context.Context, b *bodied) (*reply, error) {
 // came.
 func requireNobodyLooks(t *testing.T, svc layer.Service[*bodied, *reply], a withBodies) {
 	t.Helper()
-	looks := a.request() + a.status.Load() + a.response.Load()
+	looked := a.Accessor.(bodiedAccess).looks
+	looks := looked.request() + looked.status.Load() + looked.response.Load()
 	ctx := mute{context.Background(), t}
 	rsp, err := svc.Call(ctx, saying("x"))
 	require.NoError(t, err)
 	require.NotEqual(t, "*tap.readAlong", fmt.Sprintf("%T", rsp.Body))
-	require.Equal(t, looks, a.request()+a.status.Load()+a.response.Load())
+	require.Equal(t, looks, looked.request()+looked.status.Load()+looked.response.Load())
 }
 
 func requireNoReader(t *testing.T) {

@@ -49,7 +49,7 @@ func TestMemoryOfLongQueries(t *testing.T) {
 // Neither a name that a client has, nor the type of a body.
 func TestMemoryOfNamesAndTypes(t *testing.T) {
 	reg := NewRegistry(WithBodies(100, asItIs))
-	svc := Layer[*bodied, *reply](reg, longNames{withBodies{newAccess()}}, Inbound)(layer.Func[*bodied, *reply](
+	svc := Layer[*bodied, *reply](reg, longNames{newTee()}, Inbound)(layer.Func[*bodied, *reply](
 		func(_ context.Context, b *bodied) (*reply, error) {
 			_, err := io.Copy(io.Discard, b.Body)
 			return &reply{

@@ -1,8 +1,11 @@
 package tap
 
 import (
+	"context"
 	"maps"
 	"net/netip"
+
+	"github.com/gotower/gotower/layer"
 )
 
 // Option configures the place of a [Layer].
@@ -42,7 +45,7 @@ func WithDestination(addr netip.AddrPort, labels map[string]string) Option {
 }
 
 // WithSourceLabels sets labels of all clients of a layer, such as tls=loopback.
-// They take precedence over those of a [SourceLabeler].
+// They take precedence over those of the [Accessor].
 func WithSourceLabels(labels map[string]string) Option {
 	return optionFunc(func(p *place) { p.sourceLabels = cloned(labels) })
 }
@@ -67,6 +70,19 @@ func newPlace(opts []Option) *place {
 		}
 	}
 	return p
+}
+
+// event returns what the events of a request or connection share. A zero
+// destination is unknown to p.
+func (p *place) event(ctx context.Context, source netip.AddrPort) Event {
+	e := Event{
+		Direction: p.direction, Source: plain(source), Destination: p.destination,
+		SourceLabels: p.sourceLabels, DestinationLabels: p.destinationLabels,
+	}
+	if route := layer.RouteFromContext(ctx); route != nil {
+		e.RouteLabels = orEmpty(route.Labels)
+	}
+	return e
 }
 
 func cloned(labels map[string]string) map[string]string {

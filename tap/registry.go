@@ -167,6 +167,13 @@ func (r *Registry) Describe() layer.Node {
 	return n
 }
 
+// brief returns the node of Describe without the watchers.
+func (r *Registry) brief() layer.Node {
+	n := r.Describe()
+	n.Children = nil
+	return n
+}
+
 func orDefault(n, otherwise int) int {
 	if n <= 0 {
 		return otherwise

@@ -158,7 +158,7 @@ func dump(e Event) string {
 
 func (c *secretCase) request(t *testing.T, reg *Registry, path string) {
 	t.Helper()
-	svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, withBodies{newAccess()}, Outbound, WithDestination(serverAddr, podLabels))(
+	svc := Explain[*bodied, *reply](reg)(Layer[*bodied, *reply](reg, newTee(), Outbound, WithDestination(serverAddr, podLabels))(
 		layer.Func[*bodied, *reply](func(ctx context.Context, b *bodied) (*reply, error) {
 			require.Equal(t, c.header, b.header, "the service gets what was sent")
 			layer.PickInfoFromContext(ctx).Explanation.Add(layer.Node{Name: "n", State: layer.State{
@@ -208,5 +208,5 @@ func TestSecretsCannotBeGuessed(t *testing.T) {
 	require.NoError(t, err)
 	s := sample()
 	s.authority = "user:s3cret@web"
-	require.False(t, holds(c, s.view(newAccess())))
+	require.False(t, c.holds(s.view()))
 }

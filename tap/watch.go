@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 
@@ -33,7 +34,7 @@ import (
 // fit into the buffer are dropped. Values of secret fields cannot be matched.
 //
 // An Explanation needs a layer [Explain] above. Bodies need [WithBodies] and an
-// accessor that is a [BodyTee].
+// [Accessor] of tap.
 func (r *Registry) Watch(ctx context.Context, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		err := r.each(ctx, req, func(e Event) bool { return yield(e, nil) })
@@ -184,8 +185,31 @@ func (w *watcher) full() bool { return w.seen.Load() >= w.limit || w.expired.Loa
 // limited reports whether the rate admits no request now.
 func (w *watcher) limited() bool { return w.rate != nil && w.rate.Tokens() < 1 }
 
-// clogged reports whether its reader left no room for another event.
-func (w *watcher) clogged() bool {
+// admits reports whether the watcher may see one more request now.
+func (w *watcher) admits(d *draw) bool {
+	return !w.full() && !w.limited() && (w.sample == 0 || d.value() < w.sample)
+}
+
+// draw is a random number from 0 to 1, the same for all watchers of a request, so
+// that watchers with the same sample see the same requests.
+type draw struct {
+	reg   *Registry
+	drawn bool
+	n     float64
+}
+
+func (d *draw) value() float64 {
+	if !d.drawn {
+		d.drawn = true
+		if d.n = rand.Float64(); d.reg.random != nil {
+			d.n = d.reg.random()
+		}
+	}
+	return d.n
+}
+
+// isClogged reports whether the buffer is full.
+func (w *watcher) isClogged() bool {
 	b := w.buf.Load()
 	return w.outcome == nil && b != nil && len(b.events) == cap(b.events)
 }

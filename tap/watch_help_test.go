@@ -21,8 +21,15 @@ type bodied struct {
 	Body io.ReadCloser
 }
 
-// withBodies reads it, and along its bodies.
-type withBodies struct{ fakeAccess }
+// bodiedAccess reads it.
+type bodiedAccess struct{ fakeAccess }
+
+// withBodies tees its bodies.
+type withBodies struct{ basicAccessor[*bodied, *reply] }
+
+func newTee() withBodies {
+	return withBodies{basicAccessor[*bodied, *reply]{bodiedAccess{newAccess()}}}
+}
 
 func (withBodies) TeeRequestBody(b *bodied, read func(int64, []byte)) *bodied {
 	if b.Body == nil {
@@ -53,13 +60,15 @@ func (r *readAlong) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (a withBodies) Method(b *bodied) string              { return a.fakeAccess.Method(&b.call) }
-func (a withBodies) Scheme(b *bodied) string              { return a.fakeAccess.Scheme(&b.call) }
-func (a withBodies) Authority(b *bodied) string           { return a.fakeAccess.Authority(&b.call) }
-func (a withBodies) Path(b *bodied) string                { return a.fakeAccess.Path(&b.call) }
-func (a withBodies) Source(b *bodied) netip.AddrPort      { return a.fakeAccess.Source(&b.call) }
-func (a withBodies) Query(*bodied) string                 { return "" }
-func (a withBodies) RequestHeader(b *bodied) layer.Header { return a.fakeAccess.RequestHeader(&b.call) }
+func (a bodiedAccess) Method(b *bodied) string         { return a.fakeAccess.Method(&b.call) }
+func (a bodiedAccess) Scheme(b *bodied) string         { return a.fakeAccess.Scheme(&b.call) }
+func (a bodiedAccess) Authority(b *bodied) string      { return a.fakeAccess.Authority(&b.call) }
+func (a bodiedAccess) Path(b *bodied) string           { return a.fakeAccess.Path(&b.call) }
+func (a bodiedAccess) Source(b *bodied) netip.AddrPort { return a.fakeAccess.Source(&b.call) }
+func (bodiedAccess) Query(*bodied) string              { return "" }
+func (a bodiedAccess) RequestHeader(b *bodied) layer.Header {
+	return a.fakeAccess.RequestHeader(&b.call)
+}
 
 // watchOn watches reg in the process without a reader of its own.
 func watchOn(t testing.TB, reg *Registry, req *tappb.WatchRequest) *watcher {

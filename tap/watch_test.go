@@ -127,11 +127,9 @@ func TestSampleIsDrawnOnceARequest(t *testing.T) {
 func TestSampleIsItsShare(t *testing.T) {
 	reg := new(Registry)
 	w := watchOn(t, reg, &tappb.WatchRequest{Sample: .25, Response: &tappb.ResponseMatch{GrpcStatus: []uint32{99}}})
-	v := view[*call, *reply]{}
 	n := 0
 	for range 4000 {
-		v.known = 0
-		if v.draw(reg) < w.sample {
+		if w.admits(&draw{reg: reg}) {
 			n++
 		}
 	}

@@ -52,7 +52,7 @@ func TestWireEvents(t *testing.T) {
 		require.Equal(t, http_types.Scheme_HTTP, init.GetScheme().GetRegistered())
 		require.Equal(t, "web:80", init.GetAuthority())
 		require.Equal(t, "/api/vote", init.GetPath())
-		require.Equal(t, [][2]string{{"x-b", "1"}, {"x-a", "2"}, {"x-b", "3"}, {"authorization", "[redacted]"}}, wireHeaders(init.GetHeaders()))
+		require.Equal(t, [][2]string{{"authorization", "[redacted]"}, {"x-a", "2"}, {"x-b", "1"}, {"x-b", "3"}}, wireHeaders(init.GetHeaders()))
 	})
 	t.Run("response_init", func(t *testing.T) {
 		init := all[1].GetHttp().GetResponseInit()
@@ -98,7 +98,7 @@ func TestWireLabels(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			stream := p.observe(t.Context(), t, &pb.ObserveRequest{Limit: 1, Match: wireAll()})
-			send(t, Layer[*call, *reply](p.reg, labelledAccess{newAccess()}, tt.opts...)(respond("x")), get("/web"))
+			send(t, Layer[*call, *reply](p.reg, labelledAccess{basicAccessor[*call, *reply]{newAccess()}}, tt.opts...)(respond("x")), get("/web"))
 			all, _ := wireEnd(t, stream)
 			require.Len(t, all, 3)
 			for _, e := range all {

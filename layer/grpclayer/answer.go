@@ -36,6 +36,12 @@ func (Accessor) OnDeferredResponse(r *Reply, begun func()) bool {
 	return true
 }
 
+// TeeRequestBody returns c: the messages of calls are not shown.
+func (Accessor) TeeRequestBody(c *Call, _ func(at int64, p []byte)) *Call { return c }
+
+// TeeResponseBody returns r, see TeeRequestBody.
+func (Accessor) TeeResponseBody(r *Reply, _ func(at int64, p []byte)) *Reply { return r }
+
 // ErrorResponse returns the reply that an error stands for, with the status that the
 // other side gave it: on a client, if the server answered; on a server, if the
 // client is still there.

@@ -222,6 +222,15 @@ func (Accessor) OnResponseStart(ctx context.Context, r *http.Request, begun func
 	x.hear = append(x.hear, hearer{begun, data})
 }
 
+// OnDeferredResponse returns false, because a response begins when Call returns
+// it.
+func (Accessor) OnDeferredResponse(*http.Response, func()) bool { return false }
+
+// ErrorResponse returns false, because no error represents a response.
+func (Accessor) ErrorResponse(context.Context, *http.Request, error) (*http.Response, bool) {
+	return nil, false
+}
+
 // hearer holds the callbacks of OnResponseStart.
 type hearer struct {
 	begun func(*http.Response)
