@@ -11,6 +11,7 @@ import (
 
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // AdaptivePolicy configures an [AdaptiveLimit]. Zero fields have their
@@ -142,7 +143,7 @@ func (l *adaptiveLimit[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (l *adaptiveLimit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "adaptive", l.target)
 	}
 	if !l.gate.take() {

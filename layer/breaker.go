@@ -13,6 +13,7 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // BreakerPolicy says when a [Breaker] trips, and when it tries again. Its
@@ -202,7 +203,7 @@ func (b *breaker[Req, Rsp]) wait(ctx context.Context) error {
 }
 
 func (b *breaker[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "breaker", b.target)
 	}
 	p := b.now.Load()

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Observer follows the life of one response. If it has a method Head(), that is
@@ -106,12 +107,10 @@ func ObserveBody(ctx context.Context, body io.ReadCloser, o Observer) io.ReadClo
 	}
 	b := &observedBody{ReadCloser: body}
 	b.observers = append(b.first[:0], o)
-	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { b.cut(context.Cause(ctx)) })
-		b.mu.Lock()
-		b.stop = stop
-		b.mu.Unlock()
-	}
+	ends := reqctx.Watch(ctx, b)
+	b.mu.Lock()
+	b.ends = ends
+	b.mu.Unlock()
 	if !upgraded {
 		return b
 	}
@@ -129,7 +128,7 @@ type observedBody struct {
 	first     [3]Observer // room for the usual few without another allocation
 
 	mu    sync.Mutex
-	stop  func() bool
+	ends  reqctx.Registration // with the context of the request
 	ended bool
 	err   error
 	panic error // of an observer, when ctx ended the body
@@ -176,7 +175,22 @@ func (b *observedBody) Close() error {
 	return b.withPanic(b.ReadCloser.Close())
 }
 
-// cut ends the body with its context, on a goroutine of its own.
+// Pending reports what Read returns without waiting.
+func (b *observedBody) Pending() (n int, eof bool) { return bodyPending(b.ReadCloser) }
+
+// bodyPending asks a body of an HTTP engine what it holds; any other holds
+// nothing.
+func bodyPending(body io.Reader) (n int, eof bool) {
+	if b, ok := body.(interface{ Pending() (n int, eof bool) }); ok {
+		return b.Pending()
+	}
+	return 0, false
+}
+
+// ContextDone ends the body with its context, on a separate goroutine because
+// observers may block.
+func (b *observedBody) ContextDone(cause error) { go b.cut(cause) }
+
 func (b *observedBody) cut(cause error) {
 	err := panics.Contain(func() { b.end(cause) })
 	b.mu.Lock()
@@ -201,11 +215,9 @@ func (b *observedBody) end(err error) {
 		return
 	}
 	b.ended, b.err = true, err
-	observers, stop := b.observers, b.stop
+	observers, ends := b.observers, b.ends
 	b.mu.Unlock()
-	if stop != nil {
-		stop()
-	}
+	ends.Stop()
 	panics.End(observers, err)
 }
 

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"sync"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // PickInfo is the information that a request carries to the layer that chooses
@@ -28,7 +30,7 @@ func PickInfoFromContext(ctx context.Context) PickInfo {
 }
 
 func withHints(ctx context.Context, h PickInfo) context.Context {
-	return context.WithValue(ctx, hintsKey{}, &h)
+	return reqctx.WithValue(ctx, hintsKey{}, &h)
 }
 
 // WithAttempts returns a context with t for the layers below.
@@ -97,7 +99,7 @@ type priorityKey struct{}
 // WithPriority returns a context with the priority p. Never take p from an
 // untrusted client, because it decides which requests are rejected first.
 func WithPriority(ctx context.Context, p Priority) context.Context {
-	return context.WithValue(ctx, priorityKey{}, p)
+	return reqctx.WithValue(ctx, priorityKey{}, p)
 }
 
 // PriorityFromContext returns the priority of ctx, or [PriorityNormal].
@@ -116,7 +118,7 @@ type routeKey struct{}
 
 // WithRoute returns a context with r for the layers below.
 func WithRoute(ctx context.Context, r *Route) context.Context {
-	return context.WithValue(ctx, routeKey{}, r)
+	return reqctx.WithValue(ctx, routeKey{}, r)
 }
 
 // RouteFromContext returns the innermost route of ctx, or nil.
@@ -142,7 +144,7 @@ func AttemptsFromContext(ctx context.Context) *Attempts { return PickInfoFromCon
 // once. It adds the list of tried endpoints to the caller's context. If an
 // outer layer has a list already, that one is used.
 type triesContext struct {
-	context.Context //nolint:containedctx // made of the caller's context
+	reqctx.Wrapper // of the caller's context
 
 	tries Attempts
 	hints PickInfo

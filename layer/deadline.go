@@ -66,8 +66,8 @@ func (d *deadlineIn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	}
 	r := &due{limit: overrun{&d.limit, left}}
 	r.over = &r.limit
-	r.init(ctx, left, r.over, hard)
-	return callTimed(d.Service, req, &r.timed, &d.options, d.seam)
+	r.Init(ctx, left, r.over)
+	return callTimed(d.Service, req, &r.timed, &d.options, d.seam, false)
 }
 
 // due is a request with a limit of its own.

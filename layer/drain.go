@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Drain counts open requests for d and rejects new ones once d drains. Place it
@@ -64,7 +65,7 @@ func (s *drained[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (s *drained[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "drain", s.target)
 	}
 	if !s.by.enter() {

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Gate admits requests as its owner decides, such as a health check or an
@@ -196,7 +197,7 @@ func (g *gated[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (g *gated[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return none, rejectDone(ctx, "gate", g.target)
 	}
 	pass, ok := g.gate.TryAcquire()

@@ -246,12 +246,12 @@ type hedgeRace[Req, Rsp any] struct {
 
 // hedgeLeg is one of the two.
 type hedgeLeg[Req, Rsp any] struct {
-	expiry // its context
-	req    Req
-	rsp    Rsp
-	err    error
-	class  Class
-	open   bool // rsp was neither returned nor discarded
+	requestContext // its context
+	req            Req
+	rsp            Rsp
+	err            error
+	class          Class
+	open           bool // rsp was neither returned nor discarded
 
 	// Of the copy alone.
 	done   chan struct{} // closed when it has returned
@@ -268,7 +268,7 @@ var errHedgeSkipped error = &kind{"not hedged", ErrNotReady}
 // run sends the first.
 func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
 	f := &r.first
-	f.init(&r.ctx, 0, nil, byHand)
+	f.Init(&r.ctx, 0, nil)
 	f.req = r.req
 	if replay := r.resend.Replay(r.req, r.policy.MaxBodyBytes); replay != nil {
 		first, ok := replay.Next()
@@ -310,7 +310,7 @@ func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
 		return r.pick(f, c)
 	case decided:
 		if c != nil {
-			c.cancel(errHedgeLost)
+			c.Cancel(errHedgeLost)
 		}
 		return r.answer(f)
 	}
@@ -337,7 +337,7 @@ func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
 	}
 	if l.open {
 		l.open = false
-		l.cancel(errHedgeLost)
+		l.Cancel(errHedgeLost)
 		r.resend.Drain(l.rsp)
 	}
 }
@@ -373,7 +373,7 @@ func (r *hedgeRace[Req, Rsp]) abandon() {
 	if landed {
 		defer r.giveUp(c)
 	} else if c != nil {
-		c.cancel(errHedgeLost)
+		c.Cancel(errHedgeLost)
 	}
 	r.end()
 }
@@ -410,7 +410,7 @@ func (l *hedgeLeg[Req, Rsp]) rank() int {
 // hurry is the timer of a race: it sends the copy, in the timer's goroutine.
 func (r *hedgeRace[Req, Rsp]) hurry() {
 	c := &hedgeLeg[Req, Rsp]{done: make(chan struct{})}
-	c.init(&r.ctx, 0, nil, byHand)
+	c.Init(&r.ctx, 0, nil)
 	r.mu.Lock()
 	if r.over {
 		r.mu.Unlock()
@@ -477,7 +477,7 @@ func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
 	switch {
 	case c.won:
 		// The last, because the caller does not wait for this goroutine.
-		defer r.first.cancel(errHedgeLost)
+		defer r.first.Cancel(errHedgeLost)
 		defer r.won.inc()
 	case late:
 		defer r.giveUp(c)

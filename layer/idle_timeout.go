@@ -53,8 +53,8 @@ type idleTimeout[Req, Rsp any] struct {
 
 func (t *idleTimeout[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
 	r := &idling{over: &t.over}
-	r.init(ctx, 0, r.over, byHand)
-	if rsp, err = callUntil(&r.expiry, t.Service, req, &t.options, r); err != nil {
+	r.Init(ctx, 0, r.over)
+	if rsp, err = callUntil(&r.requestContext, t.Service, req, &t.options, r); err != nil {
 		return rsp, err
 	}
 	if b, ok := t.seam.body(rsp).(*observedBody); ok {
@@ -70,7 +70,7 @@ func (t *idleTimeout[Req, Rsp]) Describe() Node { return t.over.node(t.over.afte
 // idling is a request under such a limit: its context, the Observer of its
 // response and the reader of the body.
 type idling struct {
-	expiry
+	requestContext
 	body io.ReadCloser
 	over *overrun
 
@@ -84,7 +84,7 @@ func (r *idling) Read(p []byte) (int, error) {
 	r.wait()
 	n, err := r.body.Read(p)
 	r.heard()
-	if err != nil && err != io.EOF && r.expiry.expired() { //nolint:errorlint // a Reader ends with just this value
+	if err != nil && err != io.EOF && r.Expired() { //nolint:errorlint // a Reader ends with just this value
 		err = r.over.wrap(err)
 	}
 	return n, err
@@ -92,9 +92,12 @@ func (r *idling) Read(p []byte) (int, error) {
 
 func (r *idling) Close() error { return r.body.Close() }
 
+// Pending reports what Read returns without waiting.
+func (r *idling) Pending() (n int, eof bool) { return bodyPending(r.body) }
+
 func (r *idling) End(err error) {
 	r.heard()
-	r.expiry.End(err)
+	r.requestContext.End(err)
 }
 
 func (r *idling) wait() {
@@ -127,6 +130,6 @@ func (r *idling) silent() {
 	}
 	r.waits = false
 	r.reads.Unlock()
-	defer r.expiry.cancel(r.over)
+	defer r.Cancel(r.over)
 	_ = panics.Contain(r.over.expired.inc)
 }

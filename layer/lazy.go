@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Lazy is a service that is made at its first use. Concurrent callers share one
@@ -59,7 +60,7 @@ func (l *lazy[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 		return svc.Service.Call(ctx, req)
 	}
 	var none Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return none, rejectDone(ctx, "lazy", l.target)
 	}
 	svc, err := l.service(ctx)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Limit admits at most n requests at a time and rejects the rest at once. Place
@@ -69,7 +70,7 @@ func (l *limit[Req, Rsp]) Ready(ctx context.Context) error {
 }
 
 func (l *limit[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "limit", l.target)
 	}
 	if !l.take() {
@@ -168,7 +169,7 @@ type limitBy[K comparable, Req, Rsp any] struct {
 }
 
 func (l *limitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "limit_by", l.target)
 	}
 	key := l.key(req)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Queue is the only layer that waits. Requests that inner rejects wait in FIFO
@@ -101,7 +102,7 @@ func (q *queue[Req, Rsp]) Ready(ctx context.Context) error {
 
 func (q *queue[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var zero Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return zero, rejectDone(ctx, "queue", q.target)
 	}
 	if f := q.failFast.Load(); f != nil {

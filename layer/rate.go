@@ -10,6 +10,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // RateLimit admits perSecond requests per second and bursts of up to burst, and
@@ -80,7 +81,7 @@ func (l *rateLimit[Req, Rsp]) untilToken() time.Duration {
 
 func (l *rateLimit[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return none, rejectDone(ctx, "rate", l.target)
 	}
 	if rejection := l.take(); rejection != nil {

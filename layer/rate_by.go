@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // RateLimitBy is a [RateLimit] for each key: perSecond requests per second and
@@ -87,7 +89,7 @@ type rateLimitBy[K comparable, Req, Rsp any] struct {
 
 func (l *rateLimitBy[K, Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return none, rejectDone(ctx, "rate_by", l.target)
 	}
 	key := l.key(req)

@@ -10,6 +10,7 @@ import (
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/notify"
 	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Reconnect is a service that is made when it is needed, and made again after
@@ -124,7 +125,7 @@ func (r *reconnect[Req, Rsp]) wait(ctx context.Context) error {
 
 func (r *reconnect[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	var none Rsp
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return none, rejectDone(ctx, "reconnect", r.target)
 	}
 	for {

@@ -122,8 +122,8 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	if r.policy.AttemptTimeout == 0 {
 		return r.Service.Call(ctx, req)
 	}
-	e := new(expiry)
-	e.init(ctx, r.policy.AttemptTimeout, r.tooLong, soft)
+	e := new(requestContext)
+	e.InitHidden(ctx, r.policy.AttemptTimeout, r.tooLong)
 	handed := false
 	defer func() {
 		if !handed {
@@ -133,7 +133,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 	}()
 	rsp, err = r.Service.Call(e, req)
 	switch {
-	case err == nil && e.lift():
+	case err == nil && e.Lift():
 		rsp = r.complete(e, rsp, e)
 		handed = true
 		return rsp, nil
@@ -141,7 +141,7 @@ func (r *retry[Req, Rsp]) attempt(ctx context.Context, req Req) (rsp Rsp, err er
 		late := rsp
 		rsp = *new(Rsp)
 		r.replayer.Drain(late)
-	case ctx.Err() != nil || !e.expired():
+	case ctx.Err() != nil || !e.Expired():
 		return rsp, err
 	}
 	r.timeouts.Add(1)

@@ -3,6 +3,8 @@ package layer
 import (
 	"context"
 	"errors"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Service serves requests. It is the one interface of this library: clients,
@@ -60,7 +62,7 @@ func (f Func[Req, Rsp]) Ready(context.Context) error { return nil }
 
 // Call runs f, unless ctx has ended.
 func (f Func[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		var none Rsp
 		return none, rejectDone(ctx, "func", "")
 	}

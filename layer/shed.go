@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // ShedPolicy configures a [Shed]: the share of the capacity below that requests
@@ -114,7 +116,7 @@ type shed[Req, Rsp any] struct {
 }
 
 func (s *shed[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	if gone(ctx) {
+	if reqctx.Ended(ctx) {
 		return rsp, rejectDone(ctx, "shed", s.target)
 	}
 	rank := PriorityFromContext(ctx).rank()

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
 // Timeout limits the whole life of a request: waiting in queues below, sending,
@@ -26,13 +26,13 @@ import (
 // caller's cancellation, are returned unchanged.
 //
 // Cost: one allocation and one clock reading. If a layer below asks for the
-// context's Done, the cost is that of [context.WithTimeout].
+// context's Done, a timer and a channel are added.
 //
 // With an after of 0 the layer does nothing; a negative one panics.
 func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("Timeout", after, 0)
 	o := newOptions(opts)
-	return limitTime[Req](after, o, hard, func() *timeLimit {
+	return limitTime[Req](after, o, false, func() *timeLimit {
 		l := &timeLimit{name: "timeout", target: o.target, what: "limit", is: ErrTimeout}
 		l.expired.to = o.to.Timeouts.With("limit", "total")
 		return l
@@ -61,79 +61,39 @@ func Timeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, 
 func ResponseHeaderTimeout[Req, Rsp any](after time.Duration, opts ...Option[Rsp]) Layer[Req, Rsp] {
 	checkAtLeast("ResponseHeaderTimeout", after, 0)
 	o := newOptions(opts)
-	return limitTime[Req](after, o, soft, func() *timeLimit {
+	return limitTime[Req](after, o, true, func() *timeLimit {
 		l := &timeLimit{name: "head timeout", target: o.target, what: "limit", of: " on the head", is: ErrResponseHeaderTimeout}
 		l.expired.to = o.to.Timeouts.With("limit", "head")
 		return l
 	})
 }
 
-func limitTime[Req, Rsp any](
-	after time.Duration, o options[Rsp], kind expiryKind, limit func() *timeLimit,
-) Layer[Req, Rsp] {
+func limitTime[Req, Rsp any](after time.Duration, o options[Rsp], hidden bool, limit func() *timeLimit) Layer[Req, Rsp] {
 	seam := seamOf[Rsp]()
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		if after == 0 {
 			return next
 		}
-		return &timeout[Req, Rsp]{
-			Service: next, options: o, seam: seam, kind: kind, over: overrun{limit(), after},
-			mayAsk: kind == hard && !seam.has,
-		}
+		return &timeout[Req, Rsp]{Service: next, options: o, seam: seam, hidden: hidden, over: overrun{limit(), after}}
 	}
 }
 
 type timeout[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	seam bodySeam[Rsp]
-	kind expiryKind
-	over overrun // the cause of every context that this layer ends
-
-	mayAsk bool        // requests may be called with a context of package context
-	asks   atomic.Bool // the last ones looked at asked for Done
+	seam   bodySeam[Rsp]
+	hidden bool    // the limit ends with the headers of the response
+	over   overrun // the cause of every context that this layer ends
 }
 
 func (t *timeout[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if t.mayAsk && t.asks.Load() && rand.Uint32()%timeoutLook != 0 {
-		return t.callAsked(ctx, req)
-	}
 	r := &timed{over: &t.over}
-	r.init(ctx, t.over.after, &t.over, t.kind)
-	rsp, err := callTimed(t.Service, req, r, &t.options, t.seam)
-	if asked := r.state.Load() == expiryLive; t.mayAsk && asked != t.asks.Load() {
-		t.asks.Store(asked)
+	if t.hidden {
+		r.InitHidden(ctx, t.over.after, &t.over)
+	} else {
+		r.Init(ctx, t.over.after, &t.over)
 	}
-	return rsp, err
-}
-
-// timeoutLook is one in how many requests is looked at, whether it asks for
-// Done still.
-const timeoutLook = 256
-
-// callAsked is Call where those below ask for Done, as what lies there did the
-// last time: then a context of package context from the start is cheaper than
-// one that turns into it.
-func (t *timeout[Req, Rsp]) callAsked(ctx context.Context, req Req) (rsp Rsp, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, t.over.after, &t.over)
-	handed := false
-	defer func() {
-		if !handed {
-			defer cancel()
-			t.drop(rsp, err)
-		}
-	}()
-	rsp, err = t.Service.Call(ctx, req)
-	if err != nil {
-		if t.over.ended(ctx) {
-			t.over.expired.inc()
-			err = t.over.wrap(err)
-		}
-		return rsp, err
-	}
-	rsp = t.complete(ctx, rsp, timedAsked{&t.over, ctx, cancel})
-	handed = true
-	return rsp, nil
+	return callTimed(t.Service, req, r, &t.options, t.seam, t.hidden)
 }
 
 func (t *timeout[Req, Rsp]) Next() Service[Req, Rsp] { return t.Service }
@@ -159,11 +119,6 @@ type overrun struct {
 func (o *overrun) Error() string { return o.what + " of " + o.after.String() + o.of + " is over" }
 func (o *overrun) Unwrap() error { return o.is }
 
-// ended reports whether this limit is what ended ctx.
-func (o *overrun) ended(ctx context.Context) bool {
-	return ctx.Err() != nil && context.Cause(ctx) == error(o)
-}
-
 // wrap wraps an error that came after the limit.
 func (o *overrun) wrap(err error) error {
 	return &Error{Layer: o.name, Target: o.target, Kind: o.is, Waited: o.after, Err: err}
@@ -177,17 +132,26 @@ func (l *timeLimit) node(after time.Duration) Node {
 	return Node{Name: strings.ReplaceAll(l.name, " ", "_"), State: s}
 }
 
+// requestContext is a context that is released as the Observer of a response.
+type requestContext struct{ reqctx.Context }
+
+// Data is part of [Observer].
+func (c *requestContext) Data(int) {}
+
+// End cancels the context. It may be called more than once.
+func (c *requestContext) End(error) { c.Cancel(nil) }
+
 // timed is a request with a limit, in one allocation: its context, the Observer
 // of its response, and the reader of the response's body.
 type timed struct {
-	expiry
+	requestContext
 	io.ReadCloser
 	over *overrun
 }
 
 func (r *timed) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
-	if err != nil && err != io.EOF && r.expired() { //nolint:errorlint // a Reader ends with just this value
+	if err != nil && err != io.EOF && r.Expired() { //nolint:errorlint // a Reader ends with just this value
 		err = r.over.wrap(err)
 	}
 	return n, err
@@ -195,54 +159,41 @@ func (r *timed) Read(p []byte) (int, error) {
 
 // End counts the limit if it was what ended the body.
 func (r *timed) End(err error) {
-	defer r.expiry.End(err)
-	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.expired() {
+	defer r.requestContext.End(err)
+	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.Expired() {
 		r.over.expired.inc()
 	}
 }
 
-// timedAsked is the Observer of a response with a limit and without a reader.
-type timedAsked struct {
-	over   *overrun
-	ctx    context.Context //nolint:containedctx // has the reason for the end
-	cancel context.CancelFunc
-}
+// Pending reports what Read returns without waiting.
+func (r *timed) Pending() (n int, eof bool) { return bodyPending(r.ReadCloser) }
 
-func (timedAsked) Data(int) {}
-
-func (r timedAsked) End(err error) {
-	defer r.cancel()
-	if err != nil && !errors.Is(err, ErrBodyClosedEarly) && r.over.ended(r.ctx) {
-		r.over.expired.inc()
-	}
-}
-
-// callTimed calls next with the context of r, and lets that go when the
-// response ended.
+// callTimed calls next with the context of r, and releases it when the response
+// has ended. A hidden limit ends with the headers of the response.
 func callTimed[Req, Rsp any](
-	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], seam bodySeam[Rsp],
+	next Service[Req, Rsp], req Req, r *timed, opts *options[Rsp], seam bodySeam[Rsp], hidden bool,
 ) (rsp Rsp, err error) {
 	handed := false
 	defer func() {
 		if !handed {
-			defer r.expiry.End(nil)
+			defer r.requestContext.End(nil)
 			opts.drop(rsp, err)
 		}
 	}()
-	rsp, err = next.Call(&r.expiry, req)
-	if err == nil && r.kind == soft && !r.lift() && seam.closeBody(rsp) {
+	rsp, err = next.Call(&r.requestContext, req)
+	if err == nil && hidden && !r.Lift() && seam.closeBody(rsp) {
 		// Its context has ended, so it cannot be read.
 		var none Rsp
 		rsp, err = none, r.over
 	}
 	if err != nil {
-		if r.expired() {
+		if r.Expired() {
 			r.over.expired.inc()
 			err = r.over.wrap(err)
 		}
 		return rsp, err
 	}
-	rsp = opts.complete(&r.expiry, rsp, r)
+	rsp = opts.complete(&r.requestContext, rsp, r)
 	handed = true
 	if b := seam.observed(rsp); b != nil {
 		r.ReadCloser, b.ReadCloser = b.ReadCloser, r

@@ -16,7 +16,7 @@ func TestIdleTimeoutForgivesATimerThatIsUnderWay(t *testing.T) {
 		over := &overrun{&timeLimit{name: "idle timeout", is: ErrIdleTimeout}, time.Minute}
 		over.expired.to = Instruments{}.orDiscard().Timeouts
 		r := &idling{over: over}
-		r.init(t.Context(), 0, over, byHand)
+		r.Init(t.Context(), 0, over)
 		defer r.End(nil)
 		for _, next := range []bool{false, true} {
 			r.wait()

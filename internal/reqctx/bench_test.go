@@ -1,15 +1,17 @@
-package layer
+package reqctx_test
 
 import (
 	"context"
 	"testing"
 	"time"
+
+	"github.com/gotower/gotower/internal/reqctx"
 )
 
-// BenchmarkExpiry is a time limit on a request, beside that of package
+// BenchmarkTimeout is a time limit on a request, beside that of package
 // context: for a leaf that never asks to be woken, for one that does, and for
 // one that makes a context below it.
-func BenchmarkExpiry(b *testing.B) {
+func BenchmarkTimeout(b *testing.B) {
 	parent, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	type leaf struct {
@@ -32,20 +34,12 @@ func BenchmarkExpiry(b *testing.B) {
 				stop()
 			}
 		})
-		b.Run(l.name+"/expiry", func(b *testing.B) {
+		b.Run(l.name+"/reqctx", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				e := newExpiry(parent, time.Second, context.Canceled)
+				e := reqctx.New(parent, time.Second, context.Canceled)
 				l.use(e)
-				e.End(nil)
-			}
-		})
-		b.Run(l.name+"/try", func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				e := newTryExpiry(parent, time.Second, context.Canceled)
-				l.use(e)
-				e.cancel(nil)
+				e.Cancel(nil)
 			}
 		})
 	}
