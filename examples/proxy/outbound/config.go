@@ -22,25 +22,25 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// Config is what the path is made of.
+// Config configures [New].
 type Config struct {
 	settings.Outbound
 
 	Control    settings.Control
 	Controller grpc.ClientConnInterface   // the destination controller
-	Identity   *identity.Identity         // nil: nothing is sent by TLS
-	Own        []netip.Addr               // addresses of this pod: spoken to in clear
-	Origin     tcplayer.Origin            // where a connection was going to
-	Refuse     func(netip.AddrPort) error // says what is not to be connected to
-	Ending     context.Context            //nolint:containedctx // when it ends, connections are to
+	Identity   *identity.Identity         // nil: TLS is not used
+	Own        []netip.Addr               // addresses of this pod, which are connected to in cleartext
+	Origin     tcplayer.Origin            // returns the original destination of a connection
+	Refuse     func(netip.AddrPort) error // returns an error for addresses that must not be dialed
+	Ending     context.Context            //nolint:containedctx // when it ends, connections drain
 
-	SourceLabels map[string]string // what tap shows of the clients of this proxy
+	SourceLabels map[string]string // for tap: the labels of the application
 	Taps         *tap.Registry
 	Meters       *meters.Meters
 	Log          *slog.Logger
 }
 
-// Outbound is the path: a server of accepted connections.
+// Outbound is the server of the connections that the application makes.
 type Outbound struct {
 	tcplayer.Server
 	Config
@@ -51,18 +51,16 @@ type Outbound struct {
 	resolver resolve.Resolver
 	profiles profiles.Source
 	countTCP func(context.Context, net.Conn, error)
-	detected tcplayer.DetectInstruments // of connections that nobody redirected
 
 	destinations    *layer.Cache[netip.AddrPort, net.Conn, tcplayer.ByteCount]
 	logicals        *layer.Cache[string, *http.Request, *http.Response]
 	concretes       *layer.Cache[string, *http.Request, *http.Response]
-	forwards        *layer.Cache[place, *http.Request, *http.Response]
+	forwards        *layer.Cache[forwardTarget, *http.Request, *http.Response]
 	opaqueConcretes *layer.Cache[string, tcplayer.Request, net.Conn]
-	opaqueForwards  *layer.Cache[place, tcplayer.Request, net.Conn]
+	opaqueForwards  *layer.Cache[forwardTarget, tcplayer.Request, net.Conn]
 }
 
-// Describe shows both ends of the path: what is done to connections, and to the
-// requests on those that speak HTTP.
+// Describe shows the layers of connections, and those of HTTP requests.
 func (o *Outbound) Describe() layer.Node {
 	return layer.Node{Name: "outbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(o.Server)}},
@@ -70,32 +68,21 @@ func (o *Outbound) Describe() layer.Node {
 	}}
 }
 
-func newOutbound(ctx context.Context, c Config) *Outbound {
+func newOutbound(c Config) *Outbound {
 	if c.Ingress {
 		c.Refuse = notLoopback(c.Refuse)
 	}
-	o := &Outbound{
-		Config: c, resolver: newResolver(c), profiles: c.Control.Profiles(c.Controller, c.Log),
-		detected: c.Meters.Detect(meters.Outbound, nil),
-	}
+	o := &Outbound{Config: c, resolver: newResolver(c), profiles: c.Control.Profiles(c.Controller, c.Log)}
 	countTCP := c.Meters.TCPErrors(meters.Outbound)
 	o.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, _ := tcplayer.OriginalDst(conn)
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{IdleTimeout: max(c.DiscoveryIdle, 1)}
-	open := layer.WithCompletion(tcplayer.UntilClosed)
-	o.destinations = layer.NewCache(ctx, o.destination, idle)
-	o.logicals = layer.NewCache(ctx, o.logical, idle)
-	o.concretes = layer.NewCache(ctx, o.concrete, idle)
-	o.forwards = layer.NewCache(ctx, o.forwarded, idle)
-	o.opaqueConcretes = layer.NewCache(ctx, o.opaqueConcrete, idle, open)
-	o.opaqueForwards = layer.NewCache(ctx, o.opaqueForwarded, idle, open)
 	return o
 }
 
-// notLoopback refuses this machine besides what own does: in ingress mode anybody
-// whose requests the application passes on may say where they go.
+// notLoopback returns an error for the addresses of own and for loopback addresses. In
+// ingress mode the clients of the application may choose the target.
 func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	return func(addr netip.AddrPort) error {
 		if err := own(addr); err != nil {
@@ -105,7 +92,7 @@ func notLoopback(own func(netip.AddrPort) error) func(netip.AddrPort) error {
 	}
 }
 
-// newResolver resolves by the controller, and keeps the endpoints through its outages.
+// newResolver resolves by the controller. Endpoints stay during its outages.
 func newResolver(c Config) resolve.Resolver {
 	return only(c.Control.GetSuffixes, resolve.ServeStale(
 		destination.New(c.Controller,
@@ -116,8 +103,7 @@ func newResolver(c Config) resolve.Resolver {
 		resolve.StalePolicy{}))
 }
 
-// only has r asked for those names alone that are below the suffixes. The others
-// do not exist.
+// only resolves by r the names below the suffixes. Other names do not exist.
 func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	if suffixes.Contains("") {
 		return r
@@ -134,8 +120,13 @@ func only(suffixes settings.Suffixes, r resolve.Resolver) resolve.Resolver {
 	})
 }
 
-// clients counts the connections that the application makes to dst; one that is
-// not valid is this proxy.
+// connections returns an empty stack of connection layers.
+func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
+	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
+}
+
+// clients returns the meter of the application's connections to dst. An invalid dst
+// means this proxy.
 func (o *Outbound) clients(ctx context.Context, dst netip.AddrPort) *tcplayer.Meter {
 	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
 	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, labels))

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// originalDst is the address that a connection was made to.
+// originalDst returns the address that the application connected to.
 func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	dst, ok := tcplayer.OriginalDst(conn)
 	if !ok {
@@ -22,69 +22,69 @@ func originalDst(conn net.Conn) (netip.AddrPort, error) {
 	return dst, nil
 }
 
-// detect looks which protocol the client speaks. A nil opaque resets what is no
-// HTTP.
-func (o *Outbound) detect(http, opaque tcplayer.Server, to tcplayer.DetectInstruments) tcplayer.Server {
+// detect serves connections by their protocol. If opaque is nil, connections that
+// do not speak HTTP are reset.
+func (o *Outbound) detect(http, opaque tcplayer.Server, i tcplayer.DetectInstruments) tcplayer.Server {
 	return tcplayer.Detect(tcplayer.Protocols{HTTP1: http, HTTP2: http, Opaque: opaque},
-		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(to))
+		tcplayer.WithDetectTimeout(o.DetectTimeout), tcplayer.WithDetectMetrics(i))
 }
 
-// byProfile gives a connection to opaque if the profile of its address forbids
-// to look into it, or its port is one where the server may speak first. All
-// others go to looked; their requests are sent by requests.
-func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, looked tcplayer.Server) tcplayer.Server {
-	return &profiled{
-		Service: requests.counts.Handled(meters.Detected, looked), opaque: requests.counts.Handled(meters.Opaque, opaque),
-		requests: requests,
-		unseen:   o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
-		all:      o.Ingress,
+// byProfile sends a connection to opaque, without detection, if the profile of its
+// address or [settings.Outbound.OpaquePorts] requires that. In ingress mode all
+// connections are detected. Detected requests are sent by requests.
+func (o *Outbound) byProfile(dst netip.AddrPort, requests *router, opaque, detected tcplayer.Server) tcplayer.Server {
+	return &profileDispatch{
+		Service: requests.counts.Handled(meters.Detected, detected), opaque: requests.counts.Handled(meters.Opaque, opaque),
+		requests:     requests,
+		alwaysOpaque: o.OpaquePorts.Contains(dst.Port()) && !o.Ingress,
+		alwaysDetect: o.Ingress,
 	}
 }
 
-// profiled is the server of the connections to one address.
-type profiled struct {
-	layer.Service[net.Conn, tcplayer.ByteCount] // of those that are looked into
+// profileDispatch is the server of the connections to one address.
+type profileDispatch struct {
+	layer.Service[net.Conn, tcplayer.ByteCount] // of detected connections
 
-	opaque   tcplayer.Server
-	requests *router
-	unseen   bool // none is looked into
-	all      bool // all are looked into, whatever the profile says
+	opaque       tcplayer.Server
+	requests     *router
+	alwaysOpaque bool
+	alwaysDetect bool
 }
 
-func (p *profiled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	if p.unseen {
+func (p *profileDispatch) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
+	if p.alwaysOpaque {
 		return p.opaque.Call(ctx, conn)
 	}
 	d, err := p.requests.Dispatch(ctx)
 	switch {
 	case err != nil:
 		return tcplayer.ByteCount{}, err
-	case d.Opaque && !p.all:
+	case d.Opaque && !p.alwaysDetect:
 		return p.opaque.Call(ctx, conn)
 	}
 	return p.Service.Call(context.WithValue(ctx, requestsKey{}, p.requests), conn)
 }
 
-// Describe shows where the requests and the bytes of the connections go.
-func (p *profiled) Describe() layer.Node {
+// Describe shows the router of requests and the server of opaque connections.
+func (p *profileDispatch) Describe() layer.Node {
 	return layer.Node{Name: "by profile", Children: []layer.Node{
 		{Name: "requests", Children: []layer.Node{layer.Describe(p.requests)}},
 		{Name: "opaque", Children: []layer.Node{layer.Describe(p.opaque)}},
 	}}
 }
 
-// requestsKey finds, in the context of a request, the service of the address that
-// its connection was made to.
+// requestsKey is the context key of the *router of the address that the connection
+// was made to.
 type requestsKey struct{}
 
-// byConnection serves a request where its connection was going, and by named
-// if that is not known, or if the request says otherwise and may do so.
+// byConnection sends a request by the router of its connection. It sends requests of
+// direct connections, and in ingress mode those with l5d-dst-override, by named.
 func (o *Outbound) byConnection(named httplayer.Service) httplayer.Service {
 	return &byConnection{Service: named, ingress: o.Ingress}
 }
 
 type byConnection struct {
-	httplayer.Service // of requests that go where they say
+	httplayer.Service // for requests that name their target
 
 	ingress bool
 }

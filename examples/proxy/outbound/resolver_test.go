@@ -18,8 +18,8 @@ import (
 	"github.com/gotower/gotower/resolve/static"
 )
 
-// Names that no endpoints are to be asked for do not exist, whoever says them.
-func TestOnlySomeNamesAreAskedFor(t *testing.T) {
+// Names outside the suffixes do not exist.
+func TestResolverSuffixes(t *testing.T) {
 	known := []resolve.Endpoint{{ID: resolve.ID{Addr: netip.MustParseAddrPort("192.0.2.1:80")}}}
 	all := static.New(map[string][]resolve.Endpoint{
 		"web.default.svc.cluster.local:80": known, "web.example:80": known, "notsvc.cluster.local:80": known,
@@ -46,31 +46,31 @@ func TestOnlySomeNamesAreAskedFor(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range only(settings.Suffixes{"x"}, all).Resolve(ctx, "web.example:80") {
-		cancel() // it goes on until then
+		cancel() // the sequence ends with ctx
 	}
 }
 
-// controllerless refuses all streams, and counts them.
+// controllerless rejects all streams and counts them.
 type controllerless struct {
 	grpc.ClientConnInterface
-	asked int
+	streams int
 }
 
 func (c *controllerless) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.CallOption) (grpc.ClientStream, error) {
-	c.asked++
-	return nil, status.Error(codes.InvalidArgument, "it is nobody's")
+	c.streams++
+	return nil, status.Error(codes.InvalidArgument, "unknown name")
 }
 
-// Unless it is said otherwise, profiles are those of the cluster's Services.
-func TestNamesThatHaveProfiles(t *testing.T) {
+// By default, only the cluster's Services have profiles.
+func TestProfileSuffixes(t *testing.T) {
 	for name, tt := range map[string]struct {
 		given, target string
-		asked         int
+		streams       int
 	}{
-		"not said":            {"unset", "web.default.svc.cluster.local:80", 1},
-		"not said, elsewhere": {"unset", "web.example:80", 0},
-		"all":                 {".", "web.example:80", 1},
-		"none":                {"", "web.default.svc.cluster.local:80", 0},
+		"unset":                      {"unset", "web.default.svc.cluster.local:80", 1},
+		"unset, outside the cluster": {"unset", "web.example:80", 0},
+		"all":                        {".", "web.example:80", 1},
+		"none":                       {"", "web.default.svc.cluster.local:80", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := settings.Read(func(name string) (string, bool) {
@@ -88,7 +88,7 @@ func TestNamesThatHaveProfiles(t *testing.T) {
 				require.Nil(t, p)
 				require.ErrorIs(t, err, profiles.ErrNoProfile)
 			}
-			require.Equal(t, tt.asked, c.asked)
+			require.Equal(t, tt.streams, c.streams)
 		})
 	}
 }

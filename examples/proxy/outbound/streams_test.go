@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/settings"
 )
 
-// silence is a controller that accepts streams and calls, and never answers.
+// silence is a controller that accepts streams and calls but sends nothing.
 type silence struct {
 	grpc.ClientConnInterface
 	streams int
@@ -43,18 +43,18 @@ func (s *silent) RecvMsg(any) error {
 	return s.ctx.Err()
 }
 
-// A controller that does not answer is noticed as the settings say, for endpoints
-// and for profiles, unless it is on this machine.
-func TestControllerThatDoesNotAnswer(t *testing.T) {
-	held := settings.StreamLimits{Initial: 3 * time.Second}
+// Streams of endpoints and profiles are reopened if the controller sends nothing within
+// the limits, unless it is on this machine.
+func TestSilentController(t *testing.T) {
+	limits := settings.StreamLimits{Initial: 3 * time.Second}
 	for name, tt := range map[string]struct {
-		at      string
-		limits  settings.StreamLimits
-		noticed bool
+		at       string
+		limits   settings.StreamLimits
+		reopened bool
 	}{
-		"held to a limit":      {"dst.linkerd:8086", held, true},
-		"without one":          {"dst.linkerd:8086", settings.StreamLimits{}, false},
-		"that of this machine": {"127.0.0.1:8086", held, false},
+		"limit":        {"dst.linkerd:8086", limits, true},
+		"no limit":     {"dst.linkerd:8086", settings.StreamLimits{}, false},
+		"this machine": {"127.0.0.1:8086", limits, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -77,8 +77,8 @@ func TestControllerThatDoesNotAnswer(t *testing.T) {
 				for range p.Watch(ctx, "web.example:80") {
 				}
 				<-done
-				assert.Equal(t, tt.noticed, endpoints.streams > 1, "endpoints")
-				assert.Equal(t, tt.noticed, profiles.streams > 1, "profiles")
+				assert.Equal(t, tt.reopened, endpoints.streams > 1, "endpoints")
+				assert.Equal(t, tt.reopened, profiles.streams > 1, "profiles")
 			})
 		})
 	}

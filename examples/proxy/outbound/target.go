@@ -12,26 +12,24 @@ import (
 	"github.com/gotower/gotower/layer/httplayer"
 )
 
-// overrideHeader is how an application names a target other than the one that
-// it sends the request to. It goes no further than this proxy.
+// overrideHeader is the header by which an application names a target that differs
+// from the authority. It is removed from requests.
 const overrideHeader = "L5d-Dst-Override"
 
-// origProtoHeader is how a proxy of linkerd tells another one that a request of
-// HTTP/2 was one of HTTP/1. This proxy keeps the version and sends none, because
-// linkerd's proxy takes the Host of such a request from a field named host, and the
-// encoder of net/http drops that.
+// origProtoHeader is the header by which linkerd's proxy marks an HTTP/2 request that
+// was HTTP/1. This proxy keeps the version instead, because net/http cannot send the
+// field named host that linkerd's proxy needs then.
 const origProtoHeader = "L5d-Orig-Proto"
 
-// Target returns where a request is to go, as name:port: what its override
-// header says, else its authority or Host. The port is 80 unless it says
-// another.
+// Target returns the target of a request as name:port: the override header, or else
+// the authority or Host. The default port is 80.
 func Target(req *http.Request) (string, error) {
 	name, where := req.Header.Get(overrideHeader), "l5d-dst-override"
 	if name == "" {
 		name, where = httplayer.Accessor{}.Authority(req), "host"
 	}
 	if name == "" {
-		return "", errors.New("the request names no host")
+		return "", errors.New("the request has no host")
 	}
 	host, port := split(name)
 	n, err := strconv.ParseUint(port, 10, 16)
@@ -43,12 +41,12 @@ func Target(req *http.Request) (string, error) {
 	}
 	host = strings.TrimSuffix(host, ".")
 	if host == "" || strings.HasSuffix(host, ".") || strings.ContainsAny(host, ":/@[] \t") {
-		return "", fmt.Errorf("%s %q must be name or name:port, and an address of IPv6 is in brackets", where, name)
+		return "", fmt.Errorf("%s %q: must be name or name:port, with brackets around an IPv6 address", where, name)
 	}
 	return strings.ToLower(host) + ":" + port, nil
 }
 
-// split parts a host from its port, and takes the brackets off.
+// split returns host, without brackets, and port.
 func split(name string) (host, port string) {
 	if host, port, err := net.SplitHostPort(name); err == nil {
 		return host, port

@@ -19,13 +19,13 @@ func TestTarget(t *testing.T) {
 		{host: "[2001:DB8::1]:8080", want: "[2001:db8::1]:8080"},
 		{host: "[::1]", want: "[::1]:80"},
 		{host: ".", err: "must be name or name:port"},
-		{host: "::1", err: "an address of IPv6 is in brackets"},
+		{host: "::1", err: "with brackets around an IPv6 address"},
 		{host: "[fe80::1%eth0]:80", err: "must be name or name:port"},
-		{host: "", err: "the request names no host"},
+		{host: "", err: "the request has no host"},
 		{host: "web:http", err: `host "web:http": the port must be from 1 to 65535`},
 		{host: "web:0", err: `host "web:0": the port must be`},
 		{host: "a", override: "web:70000", err: `l5d-dst-override "web:70000": the port must be`},
-		{host: ":80", err: `host ":80" must be name or name:port, and an address of IPv6 is in brackets`},
+		{host: ":80", err: `host ":80": must be name or name:port, with brackets around an IPv6 address`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.host+tt.override, func(t *testing.T) {

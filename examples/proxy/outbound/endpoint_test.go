@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// side is the client of one version, which counts.
+// side is the client of one version. It counts calls.
 type side struct {
 	ready  error
 	called int
@@ -22,12 +22,12 @@ func (s *side) Call(context.Context, *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusOK}, nil
 }
 
-// A request goes by the version that it has, and what goes by none but HTTP/1 by
-// that. Ready are the versions that are in use.
-func TestRequestsGoByTheirVersion(t *testing.T) {
+// byVersion keeps the version of a request, except for methods that only HTTP/1 has.
+// Ready waits for the versions that are in use.
+func TestByVersion(t *testing.T) {
 	h1, h2 := &side{ready: errors.New("no HTTP/1")}, &side{}
 	b := &byVersion{h1: version{svc: h1}, h2: version{svc: h2}}
-	require.NoError(t, b.Ready(t.Context()), "none is in use")
+	require.NoError(t, b.Ready(t.Context()), "no version is in use")
 	require.Empty(t, b.Describe().Children)
 	ask := func(method string, major int, fields ...string) {
 		req := &http.Request{Method: method, ProtoMajor: major, Header: http.Header{}}

@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// What requests went to stays, however rare they are, for as long as their
-// target does, and until the profile names another.
-func TestTargetsOfAProfileStay(t *testing.T) {
+// A service that a request has used stays in the cache until the profile changes or
+// the router ends.
+func TestRouterPinsItsTargets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		defer end()
@@ -33,8 +33,8 @@ func TestTargetsOfAProfileStay(t *testing.T) {
 		life, over := context.WithCancel(ctx)
 		var source profiles.Static
 		source.Set("10.0.0.1:80", &profiles.Profile{Name: "web.example"})
-		r := &router{life: life, target: "10.0.0.1:80"}
-		r.Router = profiles.New(life, r.target, &source, httplayer.Accessor{}, keep(r, cache),
+		r := &router{ctx: life, target: "10.0.0.1:80"}
+		r.Router = profiles.New(life, r.target, &source, httplayer.Accessor{}, pin(r, cache),
 			profiles.WithInitialWait[*http.Request, *http.Response](time.Hour))
 		call := func() {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://web/", http.NoBody)
@@ -44,7 +44,7 @@ func TestTargetsOfAProfileStay(t *testing.T) {
 			require.NoError(t, rsp.Body.Close())
 		}
 		synctest.Wait()
-		assert.Empty(t, made, "nothing is kept that nobody uses")
+		assert.Empty(t, made, "unused services are not made")
 		for range 5 {
 			call()
 			time.Sleep(time.Minute)
@@ -58,7 +58,7 @@ func TestTargetsOfAProfileStay(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 		assert.Equal(t, map[string]int{"web.example:80": 1, "other.example:80": 1}, made)
-		assert.EqualValues(t, 1, keys(), "the first one has gone")
+		assert.EqualValues(t, 1, keys(), "the first service is dropped")
 		over()
 		time.Sleep(2 * time.Second)
 		assert.EqualValues(t, 0, keys())
