@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -20,27 +21,27 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// Config is what the path is made of.
+// Config configures [New].
 type Config struct {
 	settings.Inbound
 
 	Control         settings.Control
-	ClusterNetworks []netip.Prefix             // what DefaultPolicy calls the cluster
+	ClusterNetworks []netip.Prefix             // the cluster of DefaultPolicy
 	Controller      grpc.ClientConnInterface   // the destination controller: for profiles
-	Identity        *identity.Identity         // nil: no TLS ends here
-	ServerName      string                     // by which other proxies ask for this one
-	Origin          tcplayer.Origin            // where a connection was going to
-	Refuse          func(netip.AddrPort) error // says what is not to be connected to; nil: nothing
-	Ending          context.Context            //nolint:containedctx // when it ends, connections are to
+	Identity        *identity.Identity         // nil: TLS is not terminated
+	ServerName      string                     // of this proxy, for other proxies
+	Origin          tcplayer.Origin            // returns the original destination of a connection
+	Refuse          func(netip.AddrPort) error // returns an error for addresses that must not be dialed; nil: no limit
+	Ending          context.Context            //nolint:containedctx // when it ends, connections drain
 
 	Taps     *tap.Registry
 	Meters   *meters.Meters
 	Log      *slog.Logger
-	Access   settings.AccessFormat // how each request is logged to AccessTo
+	Access   settings.AccessFormat // of the access log
 	AccessTo io.Writer
 }
 
-// Inbound is the path: a server of accepted connections.
+// Inbound is the server of the connections that are made to the application.
 type Inbound struct {
 	tcplayer.Server
 	Config
@@ -51,18 +52,17 @@ type Inbound struct {
 	opaque   tcplayer.Server // of all others
 	profiles profiles.Source
 	countTCP func(context.Context, net.Conn, error)
-	clients  meterOf
+	clients  func(netip.AddrPort, meters.Client) *tcplayer.Meter
 	decided  decisions
-	pauses   *httplayer.SlowBodyQuota // of strangers
+	pauses   *httplayer.SlowBodyQuota // of clients without an identity
+	watches  atomic.Int64             // profiles that are watched
 
-	// In pairs: those with room for so many, and for what comes beyond.
-	logicals, nameless, uncounted *layer.Cache[logical, *http.Request, *http.Response]
-	endpoints, endpointsBeyond    *layer.Cache[netip.AddrPort, *http.Request, *http.Response]
-	ports, portsBeyond            *layer.Cache[netip.AddrPort, tcplayer.Request, net.Conn]
+	logicals  cache[logicalKey, *http.Request, *http.Response]
+	endpoints cache[netip.AddrPort, *http.Request, *http.Response]
+	ports     cache[netip.AddrPort, tcplayer.Request, net.Conn]
 }
 
-// Describe shows both ends of the path: what is done to connections, and to the
-// requests on those that speak HTTP.
+// Describe shows the layers of connections, and those of HTTP requests.
 func (in *Inbound) Describe() layer.Node {
 	return layer.Node{Name: "inbound", Children: []layer.Node{
 		{Name: "connections", Children: []layer.Node{layer.Describe(in.Server)}},
@@ -70,7 +70,7 @@ func (in *Inbound) Describe() layer.Node {
 	}}
 }
 
-func newInbound(ctx context.Context, c Config) *Inbound {
+func newInbound(c Config) *Inbound {
 	if c.Refuse == nil {
 		c.Refuse = func(netip.AddrPort) error { return nil }
 	}
@@ -80,79 +80,54 @@ func newInbound(ctx context.Context, c Config) *Inbound {
 	countTCP := c.Meters.TCPErrors(meters.Inbound)
 	in.countTCP = func(_ context.Context, conn net.Conn, err error) {
 		dst, ok := tcplayer.OriginalDst(conn)
-		if own, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // it was made to this proxy
+		if own, tcp := conn.LocalAddr().(*net.TCPAddr); !ok && tcp { // a direct connection
 			dst = netip.AddrPortFrom(own.AddrPort().Addr().Unmap(), own.AddrPort().Port())
 		}
 		countTCP(dst, err)
 	}
-	idle := layer.CachePolicy{IdleTimeout: max(c.DiscoveryIdle, 1)}
-	names, ports, brief := idle, idle, layer.CachePolicy{IdleTimeout: briefly}
-	names.Capacity, ports.Capacity = mostNames, mostPorts
-	in.logicals = layer.NewCache(ctx, in.logical, names)
-	in.nameless = layer.NewCache(ctx, in.logical, names)
-	in.uncounted = layer.NewCache(ctx, in.shownOnly, brief)
-	in.endpoints = layer.NewCache(ctx, in.endpoint, ports)
-	in.endpointsBeyond = layer.NewCache(ctx, in.endpointBeyond, brief)
-	in.ports = layer.NewCache(ctx, in.port, ports, layer.WithCompletion(tcplayer.UntilClosed))
-	in.portsBeyond = layer.NewCache(ctx, in.portBeyond, brief, layer.WithCompletion(tcplayer.UntilClosed))
 	return in
 }
 
-// counted counts the requests of the routes that a profile has for name.
-func (in *Inbound) counted(ctx context.Context, name string) profiles.Option[*http.Request, *http.Response] {
-	counts := in.Meters.Routes(ctx, meters.Inbound, name)
-	return profiles.Join(
-		profiles.WithOnUpdate[*http.Request, *http.Response](func(p *profiles.Profile) { counts.OnProfile(name, p) }),
-		profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
-			requests, _ := counts.Measured(route)
-			return httplayer.NewStack().Metrics(requests).Service(next)
-		}))
+// connections returns an empty stack of connection layers.
+func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
+	return layer.NewStack[net.Conn, tcplayer.ByteCount]()
 }
 
-// lookedAt counts what comes of looking which protocol clients speak.
-func (in *Inbound) lookedAt() tcplayer.DetectOption {
+// maxProfiles limits the profiles that are watched, because clients choose the names.
+const maxProfiles = 500
+
+// acquireProfile reports whether one more profile may be watched, until ctx ends.
+func (in *Inbound) acquireProfile(ctx context.Context) bool {
+	if in.watches.Add(1) > maxProfiles {
+		in.watches.Add(-1)
+		return false
+	}
+	context.AfterFunc(ctx, func() { in.watches.Add(-1) })
+	return true
+}
+
+// routeMetrics counts the requests of the routes in the profile of name.
+func (in *Inbound) routeMetrics(name string) profiles.Option[*http.Request, *http.Response] {
+	counts := in.Meters.Routes(meters.Inbound, name)
+	return profiles.WithPerRoute(func(route profiles.Route, next httplayer.Service) httplayer.Service {
+		requests, _ := counts.Measured(route)
+		return httplayer.NewStack().Metrics(requests).Service(next)
+	})
+}
+
+// detectMetrics counts the protocols of connections.
+func (in *Inbound) detectMetrics() tcplayer.DetectOption {
 	return tcplayer.WithDetectMetrics(in.Meters.Detect(meters.Inbound, meters.Server(string(in.DefaultPolicy), netip.AddrPort{})))
 }
 
-// meshed serves the connections of other proxies of the mesh that speak HTTP.
-// They are told what went wrong, and the uploads of the applications behind them
-// may pause for as long as they like, as in linkerd's proxy.
-func (in *Inbound) meshed(requests httplayer.Service) tcplayer.Server {
-	return in.server(requests, httplayer.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
-}
-
-// strangers serves those of clients who proved nothing. They are not told what is
-// inside, and hold little for long by sending next to nothing: uploads that are
-// made as they are sent may pause, but not many of one client.
-func (in *Inbound) strangers(requests httplayer.Service) tcplayer.Server {
-	return in.pauses.Allow(
-		in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, leastBodyRate)))
-}
-
 const (
-	leastBodyRate  = 240 // bytes a second
-	pausingClients = 10  // who may have all the pauses of one at a time
+	minBodyRate    = 240 // bytes a second
+	pausingClients = 10  // number of clients that may use all their pauses at once
 )
 
-func (in *Inbound) server(
-	requests httplayer.Service, told httplayer.HandlerOption, pace httplayer.ServerOption,
-) tcplayer.Server {
-	h := httplayer.Handler(requests, httplayer.WithConnect(), told, httplayer.WithLogger(in.Log))
-	if in.Access != settings.NoAccessLog {
-		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.WithClientName(clientID))(h)
-	}
-	return httplayer.NewServer(h,
-		append(in.Config.Server.Options(), pace, httplayer.WithDrainOnDone(in.Ending), httplayer.WithServerLogger(in.Log))...)
-}
-
-// dial connects to the application.
-func (in *Inbound) dial() settings.Dial {
+// dial connects to one port of the application and counts the connections.
+func (in *Inbound) dial(dst netip.AddrPort) settings.Dial {
 	d := tcplayer.Dialer{Timeout: in.Connect.Timeout, Sockets: in.Connect.Socket.Options(), Deny: in.Refuse}
-	return d.DialContext
-}
-
-// dialCounted counts the connections to one port.
-func (in *Inbound) dialCounted(ctx context.Context, dst netip.AddrPort) settings.Dial {
-	counted := in.Meters.Transport(ctx, meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
-	return tcplayer.NewMeter(counted).WrapDial(in.dial())
+	counted := in.Meters.Transport(meters.Inbound, meters.Destination, meters.Target(dst).With(meters.NoTLS("loopback")))
+	return tcplayer.NewMeter(counted).WrapDial(d.DialContext)
 }

@@ -1,13 +1,13 @@
-// Package inbound is the path of what comes to the application, from the
-// connection of a client to the application's port. Read this file from top to
-// bottom; each function is the next stretch of the way.
+// Package inbound is the path of requests to the application, from the connection
+// of a client to the application's port. Read this file from top to bottom: each
+// function is the next part of the path.
 //
 //	                                             ┌▶ HTTP ─▶ limit ─▶ orig-proto ─▶ client id ─▶ policy ─▶ name ─▶ queue ┐
 //	connection ─▶ original ─▶ TLS for ─▶ protocol┤                                                                      ├▶ application
 //	              address     our name           └▶ opaque ─▶ policy ──────────────────────────────────────────────────┘
 //
 // A connection that was made to this proxy itself must come from another proxy
-// that proves an identity, and says by a transport header which port it is for.
+// with an identity. Its transport header names the port of the application.
 package inbound
 
 import (
@@ -25,56 +25,79 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// New returns the server of the connections that are made to the application.
-// What it keeps up in the background lives as long as ctx.
+// New returns the server of the connections that are made to the application. Its
+// background work ends with ctx.
 func New(ctx context.Context, c Config) *Inbound {
-	in := newInbound(ctx, c)
+	in := newInbound(c)
+	idle := max(c.DiscoveryIdle, 1)
+	in.logicals = newCache(ctx, in.logical, idle)
+	in.endpoints = newCache(ctx, in.endpoint, idle)
+	in.ports = newCache(ctx, in.port, idle, layer.WithCompletion(tcplayer.UntilClosed))
+
 	in.Requests = in.requests()
-	in.http = &byClient{Server: in.strangers(in.Requests), meshed: in.meshed(in.Requests)}
+	in.http = &byClient{Server: in.unmeshedServer(in.Requests), meshed: in.meshedServer(in.Requests)}
 	in.opaque = in.forward()
-	in.Server = tcplayer.Transparent(in.Origin,
-		in.application(), // for a port of the application
-		in.direct())      // for this proxy
+	in.Server = tcplayer.Transparent(in.Origin, in.redirected(), in.direct())
 	return in
 }
 
-// application serves connections for the application. Those that other proxies
-// made by TLS end here; on ports where the server may speak first, nothing is
-// looked at.
-func (in *Inbound) application() tcplayer.Server {
-	looked := in.measured(tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
-		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque), in.lookedAt()), false)
-	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
-		With("failures", tcplayer.OnError(in.countTCP)).
+// redirected serves connections by their original destination. TLS of other proxies
+// ends here. On ports where the server may speak first, neither TLS nor the protocol
+// is detected.
+func (in *Inbound) redirected() tcplayer.Server {
+	detected := connections().
+		With("metrics", in.clientMetrics(false)).
+		Service(tcplayer.Detect(tcplayer.Protocols{HTTP1: in.http, HTTP2: in.http, Opaque: in.opaque},
+			tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque), in.detectMetrics()))
+	passthrough := connections().
+		With("metrics", in.clientMetrics(true)).
+		Service(in.opaque)
+	return connections().
+		With("errors", tcplayer.OnError(in.countTCP)).
 		With("own addresses", layer.Filter[net.Conn, tcplayer.ByteCount](in.isOwn)).
-		Service(in.secured(tcplayer.TLSServers{Terminate: looked, Passthrough: in.measured(in.opaque, true), Cleartext: looked}))
+		Service(in.terminate(tcplayer.TLSServers{Terminate: detected, Passthrough: passthrough, Cleartext: detected}))
 }
 
-// direct serves connections from other proxies, for the port that their
-// transport header says. Without an identity there is nothing to prove, and all
-// are reset.
+// terminate terminates TLS for the server name of this proxy.
+func (in *Inbound) terminate(to tcplayer.TLSServers) tcplayer.Server {
+	if in.Identity == nil {
+		return to.Cleartext
+	}
+	return tcplayer.DetectTLS(in.Identity.Server(), tcplayer.MatchServerName(in.ServerName), to,
+		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque))
+}
+
+// direct serves connections that other proxies made to this proxy, for the port in
+// their transport header. Without an identity all are reset.
 func (in *Inbound) direct() tcplayer.Server {
 	if in.Identity == nil {
 		return nil
 	}
-	meshed := layer.NewStack[net.Conn, tcplayer.ByteCount]().
+	meshed := connections().
 		With("meshed", layer.Filter[net.Conn, tcplayer.ByteCount](isMeshed)).
 		Service(tcplayer.DetectTransport(tcplayer.TransportServers{Header: in.byHeader()},
 			tcplayer.WithDetectTimeout(in.DetectTimeout)))
-	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
-		With("failures", tcplayer.OnError(in.countTCP)).
+	return connections().
+		With("errors", tcplayer.OnError(in.countTCP)).
 		Service(tcplayer.DetectTLS(in.Identity.Server(tcplayer.TransportProtocol), tcplayer.MatchServerName(in.ServerName),
 			tcplayer.TLSServers{Terminate: meshed}, tcplayer.WithDetectTimeout(in.DetectTimeout)))
 }
 
-// forward forwards connections, as bytes, to the port that they were made to.
+// forward forwards connections as bytes to their original port.
 func (in *Inbound) forward() tcplayer.Server {
-	return layer.NewStack[net.Conn, tcplayer.ByteCount]().
+	return connections().
 		With("policy", layer.Filter[net.Conn, tcplayer.ByteCount](in.admit)).
-		Service(tcplayer.Forward(withRoom(in.ports.Router(asked), in.portsBeyond.Router(asked))))
+		Service(tcplayer.Forward(in.ports.Router(serverPort)))
 }
 
-// requests is what every request goes through, wherever it is going.
+// port connects to one port of the application.
+func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
+	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
+		With("tap", tap.Connections(in.Taps, tap.Inbound, application(dst))).
+		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(in.dial(dst))...))
+}
+
+// requests has the layers of all requests.
 func (in *Inbound) requests() httplayer.Service {
 	return httplayer.NewStack(layer.WithCompletion(layer.AtReturn[*http.Response])).
 		With("explain", tap.Explain[*http.Request, *http.Response](in.Taps)).
@@ -84,64 +107,58 @@ func (in *Inbound) requests() httplayer.Service {
 		With("trailers", httplayer.StripHeader("l5d-orig-proto")).
 		With("client-id", httplayer.ClientID(clientID)).
 		With("policy", layer.Filter[*http.Request, *http.Response](in.authorize)).
-		Service(withRoom(in.logicals.Router(in.logicalOf),
-			withRoom(in.nameless.Router(namelessOf), in.uncounted.Router(namelessOf))))
+		Service(in.logicals.Router(in.logicalKey))
 }
 
-// logical counts and shows the requests of one client to one name, by the
-// routes of that name's profile. The profile changes nothing of their way: it
-// was the client's proxy that retried, and split.
-func (in *Inbound) logical(ctx context.Context, l logical) httplayer.Service {
+// logical counts and shows the requests of one client to one name, by the routes of
+// the profile of that name. The profile does not change requests, because the
+// client's proxy has applied it.
+func (in *Inbound) logical(ctx context.Context, l logicalKey) httplayer.Service {
 	svc := httplayer.NewStack().
-		With("route metrics", in.Meters.InboundRoute(ctx, string(in.DefaultPolicy), l.dst)).
+		With("route metrics", in.Meters.InboundRoute(string(in.DefaultPolicy), l.dst)).
 		With("metrics", in.Meters.Endpoint(ctx, meters.Inbound, in.labels(l))).
-		With("tap", tap.Layer(in.Taps, httplayer.Accessor{}, in.shown(l)...)).
-		Service(in.sent(l.dst))
-	if l.name == "" {
+		With("tap", tap.Layer(in.Taps, httplayer.Accessor{}, tapOptions(l)...)).
+		Service(in.endpoints.Service(l.dst))
+	if l.name == "" || !in.acquireProfile(ctx) {
 		return svc
 	}
 	return profiles.New(ctx, l.name, in.profiles, httplayer.Accessor{},
 		func(string) httplayer.Service { return svc },
-		in.counted(ctx, l.name),
+		in.routeMetrics(l.name),
 		profiles.WithInitialWait[*http.Request, *http.Response](in.Control.ProfileInitial),
 		profiles.WithLogger[*http.Request, *http.Response](in.Log))
 }
 
-// sent sends requests to one port of the application.
-func (in *Inbound) sent(dst netip.AddrPort) httplayer.Service {
-	return withRoom(in.endpoints.Service(dst), in.endpointsBeyond.Service(dst))
-}
-
-// endpoint is what one port is sent requests by.
+// endpoint sends requests to one port of the application. Requests wait for the port,
+// except when the connection is refused.
 func (in *Inbound) endpoint(ctx context.Context, dst netip.AddrPort) httplayer.Service {
-	return in.queued(ctx, dst, in.dialCounted(ctx, dst))
-}
-
-// queued has requests wait for one port of the application. If nobody listens
-// there, they are told at once.
-func (in *Inbound) queued(ctx context.Context, dst netip.AddrPort, by settings.Dial) httplayer.Service {
-	opts := append(in.Connect.Requests(by, in.Pool), httplayer.KeepVersion())
+	opts := append(in.Connect.Requests(in.dial(dst), in.Pool), httplayer.KeepVersion())
 	return httplayer.NewStack(layer.WithTarget[*http.Response](dst.String())).
 		Queue(in.HTTPQueue.Capacity, in.HTTPQueue.MaxWait()).
 		Service(httplayer.SingleEndpoint(httplayer.NewEndpoint(ctx, dst.String(), opts...)))
 }
 
-// port connects to one port of the application.
-func (in *Inbound) port(ctx context.Context, dst netip.AddrPort) tcplayer.Service {
-	return in.connected(ctx, dst, in.dialCounted(ctx, dst))
+// meshedServer serves HTTP connections of other proxies. Like linkerd's proxy it
+// sends them the cause of errors and does not limit the pauses of uploads.
+func (in *Inbound) meshedServer(requests httplayer.Service) tcplayer.Server {
+	return in.server(requests, httplayer.WithErrorHeaders(true), httplayer.WithMinBodyRate(0, 0))
 }
 
-func (in *Inbound) connected(ctx context.Context, dst netip.AddrPort, by settings.Dial) tcplayer.Service {
-	return tcplayer.NewStack(layer.WithTarget[net.Conn](dst.String())).
-		With("tap", tap.Connections(in.Taps, tap.Inbound, application(dst))).
-		Service(tcplayer.NewEndpoint(ctx, dst.String(), in.Connect.Bytes(by)...))
+// unmeshedServer serves HTTP connections of clients without an identity. It does not
+// send them the cause of errors. Their uploads have a minimum rate, except for a few
+// chunked uploads of each client.
+func (in *Inbound) unmeshedServer(requests httplayer.Service) tcplayer.Server {
+	return in.pauses.Allow(
+		in.server(requests, httplayer.WithErrorHeaders(false), httplayer.WithMinBodyRate(in.BodyIdle, minBodyRate)))
 }
 
-// secured ends TLS that asks for the name of this pod's proxy.
-func (in *Inbound) secured(to tcplayer.TLSServers) tcplayer.Server {
-	if in.Identity == nil {
-		return to.Cleartext
+func (in *Inbound) server(
+	requests httplayer.Service, errorHeaders httplayer.HandlerOption, bodyRate httplayer.ServerOption,
+) tcplayer.Server {
+	h := httplayer.Handler(requests, httplayer.WithConnect(), errorHeaders, httplayer.WithLogger(in.Log))
+	if in.Access != settings.NoAccessLog {
+		h = httplayer.AccessLog(in.AccessTo, httplayer.AccessLogFormat(in.Access), httplayer.WithClientName(clientID))(h)
 	}
-	return tcplayer.DetectTLS(in.Identity.Server(), tcplayer.MatchServerName(in.ServerName), to,
-		tcplayer.WithDetectTimeout(in.DetectTimeout), tcplayer.WithSkipDetect(in.isOpaque))
+	return httplayer.NewServer(h,
+		append(in.Config.Server.Options(), bodyRate, httplayer.WithDrainOnDone(in.Ending), httplayer.WithServerLogger(in.Log))...)
 }

@@ -14,25 +14,26 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// logical is what requests are counted by: the address of the application, the
-// name that the client used for it, and who the client is.
-type logical struct {
-	dst    netip.AddrPort
-	name   string // name:port; "" is none
+// logicalKey is the key by which requests are counted.
+type logicalKey struct {
+	dst    netip.AddrPort // of the application
+	name   string         // name:port that the client used, or ""
 	secure bool
-	client string // its identity; "" is none
+	client string // identity, or ""
 }
 
-// canonicalHeader is how the proxy of a client says by which name it balanced.
+// canonicalHeader has the name by which the client's proxy balanced the request.
 const canonicalHeader = "L5d-Dst-Canonical"
 
-// logicalOf looks at the canonical name, the authority and the Host of a
-// request, in this order. Addresses are no names.
-func (in *Inbound) logicalOf(req *http.Request) (logical, error) {
-	l, err := namelessOf(req)
-	if err != nil {
-		return logical{}, err
+// logicalKey returns the key of a request. Its name is the canonical name, or else
+// the authority or Host, if that is not an address.
+func (in *Inbound) logicalKey(req *http.Request) (logicalKey, error) {
+	dst, ok := tcplayer.OriginalDst(httplayer.ConnFromContext(req.Context()))
+	if !ok {
+		return logicalKey{}, errors.New("the connection has no original destination")
 	}
+	c := clientFromContext(req.Context())
+	l := logicalKey{dst: dst, secure: c.secure, client: c.id}
 	for _, authority := range []string{req.Header.Get(canonicalHeader), httplayer.Accessor{}.Authority(req)} {
 		if l.name = nameOf(authority); l.name != "" {
 			break
@@ -44,25 +45,13 @@ func (in *Inbound) logicalOf(req *http.Request) (logical, error) {
 	return l, nil
 }
 
-// namelessOf is logicalOf without a name.
-func namelessOf(req *http.Request) (logical, error) {
-	conn := httplayer.ConnFromContext(req.Context())
-	dst, ok := tcplayer.OriginalDst(conn)
-	if !ok {
-		return logical{}, errors.New("the connection was made to no port of the application")
-	}
-	c := callerOf(req.Context())
-	return logical{dst: dst, secure: c.secure, client: c.id}, nil
-}
-
-// counts reports whether anything is counted by name: the routes of a profile,
-// or everything.
+// counts reports whether requests are counted by this name.
 func (in *Inbound) counts(name string) bool {
 	host, _, _ := net.SplitHostPort(name)
 	return in.AuthorityLabels || in.Control.ProfileSuffixes.Contains(host)
 }
 
-// nameOf returns authority as name:port, or "" if it is an address or no name.
+// nameOf returns authority as name:port, or "" if it is an address or not valid.
 func nameOf(authority string) string {
 	host, port, err := net.SplitHostPort(authority)
 	if err != nil {
@@ -76,9 +65,9 @@ func nameOf(authority string) string {
 	return strings.ToLower(host) + ":" + strconv.FormatUint(n, 10)
 }
 
-// labels are those of the metrics. A name comes from clients, who may say any:
-// it is one only if that was asked for.
-func (in *Inbound) labels(l logical) meters.Labels {
+// labels returns the labels of l in metrics. The name is a label only if that is
+// configured, because clients choose it.
+func (in *Inbound) labels(l logicalKey) meters.Labels {
 	labels := meters.Client{Secure: l.secure, ID: l.client}.Labels().With(meters.Target(l.dst)).
 		With(meters.Allowed(string(in.DefaultPolicy), l.dst))
 	if in.AuthorityLabels {
@@ -87,8 +76,8 @@ func (in *Inbound) labels(l logical) meters.Labels {
 	return labels
 }
 
-// shown is what tap shows of the requests.
-func (in *Inbound) shown(l logical) []tap.Option {
+// tapOptions returns the labels of l in tap.
+func tapOptions(l logicalKey) []tap.Option {
 	source := map[string]string{"tls": "no_tls_from_remote"}
 	if l.secure {
 		source["tls"] = "true"
@@ -99,7 +88,7 @@ func (in *Inbound) shown(l logical) []tap.Option {
 	return []tap.Option{tap.Inbound, tap.WithSourceLabels(source), application(l.dst)}
 }
 
-// application is what tap shows of a port of the application.
+// application returns the labels of a port of the application in tap.
 func application(dst netip.AddrPort) tap.Option {
 	return tap.WithDestination(dst, map[string]string{"tls": "loopback"})
 }

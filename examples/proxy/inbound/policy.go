@@ -14,36 +14,10 @@ import (
 	"github.com/gotower/gotower/layer"
 	"github.com/gotower/gotower/layer/httplayer"
 	"github.com/gotower/gotower/layer/tcplayer"
-	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// client is who a connection is from.
-type client struct {
-	addr   netip.Addr
-	secure bool   // by TLS that ended here
-	id     string // that it proved; "" is none
-}
-
-func clientOf(conn net.Conn) client {
-	var c client
-	if conn == nil {
-		return c
-	}
-	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		c.addr = tcp.AddrPort().Addr().Unmap()
-	}
-	if state, ok := tcplayer.TLSState(conn); ok {
-		c.secure = true
-		c.id, _ = identity.PeerIdentity(state)
-	}
-	return c
-}
-
-// clientID is the identity that the client of a request proved.
-func clientID(req *http.Request) string { return callerOf(req.Context()).id }
-
-// permits says whether a client may use a port of the application: what the
-// port requires comes on top of the default policy.
+// permits reports whether a client may use a port of the application. Both the
+// default policy and the requirements of the port must permit it.
 func (in *Inbound) permits(port uint16, c client) bool {
 	switch {
 	case in.RequireIdentity.Contains(port) && c.id == "", in.RequireTLS.Contains(port) && !c.secure:
@@ -55,84 +29,84 @@ func (in *Inbound) permits(port uint16, c client) bool {
 	case settings.AllAuthenticated:
 		return c.id != ""
 	case settings.ClusterAuthenticated:
-		return c.id != "" && in.ofCluster(c.addr)
+		return c.id != "" && in.isCluster(c.addr)
 	case settings.ClusterUnauthenticated:
-		return in.ofCluster(c.addr)
+		return in.isCluster(c.addr)
 	case settings.AllUnauthenticated, settings.Audit:
 	}
 	return true
 }
 
-func (in *Inbound) ofCluster(addr netip.Addr) bool {
+func (in *Inbound) isCluster(addr netip.Addr) bool {
 	return slices.ContainsFunc(in.ClusterNetworks, func(n netip.Prefix) bool { return n.Contains(addr) })
 }
 
-// admit rejects connections whose clients may not make them.
+// admit rejects connections that the policy denies.
 func (in *Inbound) admit(conn net.Conn) error { return in.decide(in.decided.tcp, conn, clientOf(conn)) }
 
-// authorize rejects requests likewise.
+// authorize rejects requests that the policy denies.
 func (in *Inbound) authorize(req *http.Request) error {
-	return in.decide(in.decided.http, httplayer.ConnFromContext(req.Context()), callerOf(req.Context()))
+	return in.decide(in.decided.http, httplayer.ConnFromContext(req.Context()), clientFromContext(req.Context()))
 }
 
 func (in *Inbound) decide(count func(meters.Decision), conn net.Conn, c client) error {
 	dst, _ := tcplayer.OriginalDst(conn)
-	made := meters.Decision{Target: dst, Client: in.meter(dst, c)}
-	reason := "this client may not use this port"
+	decision := meters.Decision{Target: dst, Client: in.metricsClient(dst, c)}
+	reason := "the policy denies this client the port"
 	loop := in.Refuse(dst)
 	switch {
 	case loop != nil:
 		reason = loop.Error()
 	case in.permits(dst.Port(), c):
-		made.Allowed = true
-		count(made)
+		decision.Allowed = true
+		count(decision)
 		return nil
 	}
-	count(made)
+	count(decision)
 	return &layer.Error{
 		Layer: "policy", Endpoint: dst.String(), Reason: reason, Err: &httplayer.StatusError{Code: http.StatusForbidden},
 	}
 }
 
-// isMeshed rejects connections to this proxy whose clients proved no identity.
+// isMeshed rejects connections from clients without an identity.
 func isMeshed(conn net.Conn) error {
 	if clientOf(conn).id == "" {
-		return errors.New("only proxies with an identity may connect to this one")
+		return errors.New("a direct connection needs a client with an identity")
 	}
 	return nil
 }
 
-// isOwn rejects connections to addresses that are none of this pod.
+// isOwn rejects connections to addresses that do not belong to this pod.
 func (in *Inbound) isOwn(conn net.Conn) error {
 	dst, ok := tcplayer.OriginalDst(conn)
 	switch {
 	case !ok:
 		return errors.New("no original destination")
 	case len(in.IPs) > 0 && !slices.Contains(in.IPs, dst.Addr()):
-		return fmt.Errorf("%s is no address of this pod", dst.Addr())
+		return fmt.Errorf("%s is not an address of this pod", dst.Addr())
 	}
 	return nil
 }
 
-// isOpaque says of a connection that it is to a port where the server may speak
-// first.
+// isOpaque reports whether the server may speak first on the port of conn.
 func (in *Inbound) isOpaque(_ context.Context, conn net.Conn) bool {
 	dst, _ := tcplayer.OriginalDst(conn)
 	return in.OpaquePorts.Contains(dst.Port())
 }
 
-// asked is the port that a connection was made to.
-func asked(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
+// serverPort returns the port that a connection was made to.
+func serverPort(req tcplayer.Request) (netip.AddrPort, error) { return req.Server, nil }
 
-// byHeader goes by what a transport header says of the connection. There is no
-// gateway here: a header that names another host is rejected.
+// byHeader serves a connection by its transport header. A header with the name of
+// another host is rejected, because this proxy is not a gateway.
 func (in *Inbound) byHeader() tcplayer.Server {
-	opaque, spoken := in.measured(in.opaque, false), in.measured(in.http, false)
+	opaque := connections().With("metrics", in.clientMetrics(false)).Service(in.opaque)
+	http := connections().With("metrics", in.clientMetrics(false)).Service(in.http)
 	return layer.Func[net.Conn, tcplayer.ByteCount](func(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
 		h, _ := tcplayer.TransportHeaderFromContext(ctx)
 		if h.Name != "" {
 			_ = conn.Close()
-			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Reason: "this proxy is no gateway to " + h.Name}
+			return tcplayer.ByteCount{}, &layer.Error{Layer: "transport", Reason: "this proxy is not a gateway to " + h.Name}
 		}
 		if err := in.isOwn(conn); err != nil {
 			_ = conn.Close()
@@ -141,11 +115,11 @@ func (in *Inbound) byHeader() tcplayer.Server {
 		if h.Protocol == tcplayer.Opaque {
 			return opaque.Call(ctx, conn)
 		}
-		return spoken.Call(ctx, conn)
+		return http.Call(ctx, conn)
 	})
 }
 
-// decisions count what the policy allowed and denied.
+// decisions count the decisions of the policy.
 type decisions struct{ http, tcp func(meters.Decision) }
 
 func newDecisions(c Config) decisions {

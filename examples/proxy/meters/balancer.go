@@ -13,25 +13,25 @@ import (
 
 // balancerFamilies are the metrics of balancers and their queues.
 type balancerFamilies struct {
-	endpoints, waiting  *family[prometheus.Gauge]
-	updates, queued     *family[prometheus.Counter]
-	refusals, ejections *family[prometheus.Counter]
-	spared, recalled    *family[prometheus.Counter]
-	waits               *family[prometheus.Histogram]
+	endpoints, waiting    *family[prometheus.Gauge]
+	updates, queued       *family[prometheus.Counter]
+	rejections, ejections *family[prometheus.Counter]
+	skipped, readmitted   *family[prometheus.Counter]
+	waits                 *family[prometheus.Histogram]
 }
 
 func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 	name := func(s string) string { return "outbound_" + protocol + "_balancer_" + s }
 	return balancerFamilies{
-		endpoints: m.gauges(name("endpoints"), "Endpoints of a target."),
-		updates:   m.counters(name("p2c_updates_total"), "News of a target's endpoints: Reset for all of them, else for each."),
-		refusals:  m.counters(name("refusals_total"), "What no endpoint of a target took."),
-		ejections: m.counters(name("ejections_total"), "Endpoints that were taken out, by cause."),
-		spared:    m.counters(name("ejections_spared_total"), "Endpoints that were not taken out, lest too few be left."),
-		recalled:  m.counters(name("ejections_recalled_total"), "Endpoints that were taken back early, lest too few be left."),
-		waiting:   m.gauges(name("queue_length"), "How many wait for a target."),
-		queued:    m.counters(name("queue_requests_total"), "How many waited for a target, and wait no more."),
-		waits: m.histograms(name("queue_latency_seconds"), "How long they did.",
+		endpoints:  m.gauges(name("endpoints"), "Endpoints of a target."),
+		updates:    m.counters(name("p2c_updates_total"), "Updates of a target's endpoints: Reset for a full set, Add and Remove for each endpoint."),
+		rejections: m.counters(name("rejections_total"), "Requests that no endpoint of a target accepted."),
+		ejections:  m.counters(name("ejections_total"), "Endpoints that were ejected, by cause."),
+		skipped:    m.counters(name("ejections_skipped_total"), "Endpoints that were not ejected, because too few would have remained."),
+		readmitted: m.counters(name("readmissions_total"), "Endpoints that were readmitted early, because too few remained."),
+		waiting:    m.gauges(name("queue_length"), "Requests that wait for a target."),
+		queued:     m.counters(name("queue_requests_total"), "Requests that have left the queue of a target."),
+		waits: m.histograms(name("queue_latency_seconds"), "Time that requests waited in the queue of a target.",
 			0.0005, 0.005, 0.05, 0.5, 1, 3),
 	}
 }
@@ -39,9 +39,9 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 // Balancer returns the instruments of a target's balancer and of the queue above it, for
 // the protocol "http" or "tcp"; other protocols have none. The labels are dst, which is
 // target, and backend_* of its Service. There is no parent_*, because one balancer serves
-// all profiles with the target. The series are shown for the retention time after ctx. A
-// target with a name also counts in stack_create_total, and in stack_drop_total when ctx
-// ends.
+// all profiles with the target. dst and backend_* are empty for targets beyond the first
+// thousand. A target with a name also counts in stack_create_total, and in stack_drop_total
+// when ctx ends.
 func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance.Instruments, layer.Instruments) {
 	f, ok := m.balanced[protocol]
 	if !ok {
@@ -50,36 +50,49 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 	if _, err := netip.ParseAddrPort(target); err != nil {
 		m.stack(ctx, Outbound, protocol, "balance")
 	}
-	l := m.seriesLease(ctx)
-	if !m.backends.has(l, target) {
-		target = ""
-	}
-	dst := Labels{"dst": target}.With(m.meta("backend", target))
-	b := binder{l, dst}
+	parent := func(name string) Labels { return Labels{"dst": name}.With(m.meta("backend", name)) }
+	l := m.limited(outboundBackends, target, parent(target), parent(""))
 	balancer := balance.Instruments{
-		Endpoints:        states{"endpoint_state", func(more Labels) prometheus.Gauge { return f.endpoints.bind(l, dst.With(more)) }},
-		Updates:          newLabelled("op", b.counters(f.updates), asItIs),
-		Rejections:       b.lazy(f.refusals, nil),
-		Ejections:        newLabelled("cause", b.counters(f.ejections), asItIs),
-		EjectionsSkipped: b.lazy(f.spared, nil),
-		Readmissions:     b.lazy(f.recalled, nil),
+		Endpoints:        endpointStates{ctx, f.endpoints, l},
+		Updates:          newLabelled(f.updates, l, "op"),
+		Rejections:       counter{f.rejections.lazy(l)},
+		Ejections:        newLabelled(f.ejections, l, "cause"),
+		EjectionsSkipped: counter{f.skipped.lazy(l)},
+		Readmissions:     counter{f.readmitted.lazy(l)},
 	}
 	queue := layer.Instruments{
-		QueueLength: gauge{f.waiting.bind(l, dst)},
-		QueueWait:   waited{seconds{f.waits.bind(l, dst)}, f.queued.bind(l, dst)},
+		QueueLength: gauge{f.waiting.now(l)},
+		QueueWait:   queueWait{seconds{f.waits.now(l)}, f.queued.now(l)},
 	}
 	return balancer, queue
 }
 
-// waited counts each wait that it observes.
-type waited struct {
-	seconds
-	queued prometheus.Counter
+// endpointStates is the gauge of endpoints with the unbound label endpoint_state. Its
+// value ends with ctx.
+type endpointStates struct {
+	ctx    context.Context //nolint:containedctx // of the balancer
+	family *family[prometheus.Gauge]
+	labels labelSet
 }
 
-func (w waited) With(...string) metrics.Histogram { return w }
+func (e endpointStates) With(label ...string) metrics.Gauge {
+	s := &share{series: e.family.now(e.labels.with(Labels{"endpoint_state": label[1]}))}
+	context.AfterFunc(e.ctx, s.end)
+	return s
+}
 
-func (w waited) Observe(ms float64) {
-	w.queued.Inc()
+func (endpointStates) Set(float64) {}
+func (endpointStates) Add(float64) {}
+
+// queueWait counts each wait that it observes.
+type queueWait struct {
+	seconds
+	queued *handle[prometheus.Counter]
+}
+
+func (w queueWait) With(...string) metrics.Histogram { return w }
+
+func (w queueWait) Observe(ms float64) {
+	w.queued.get().Inc()
 	w.seconds.Observe(ms)
 }

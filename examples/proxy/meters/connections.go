@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync"
 
+	"github.com/go-kit/kit/metrics"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
@@ -26,34 +27,30 @@ func (m *Meters) tcpRouteFamilies() tcpRouteFamilies {
 // connections is the series of one destination with one name. They are bound at the first
 // connection.
 type connections struct {
-	over             context.CancelFunc
-	seriesLease      *seriesLease
-	route            func() tcpRoute
-	detected, opaque func() prometheus.Counter
-	looked           func() tcplayer.DetectInstruments
+	opened, closed, failed counter // of opaque connections
+	protocols              map[Handling]counter
+	detect                 func() tcplayer.DetectInstruments
 }
 
-type tcpRoute struct{ opened, closed, failed prometheus.Counter }
-
 func (r *Routes) newConnections(dst string) *connections {
-	ctx, over := context.WithCancel(r.ctx)
-	f, l, parent := r.meters.tcpRoutes, r.meters.seriesLease(ctx), r.meters.meta("parent", dst)
-	protocol := func(h Handling) func() prometheus.Counter {
-		return sync.OnceValue(func() prometheus.Counter {
-			return f.protocols.bind(l, parent.With(Labels{"protocol": string(h)}))
-		})
+	f, parent, rest := r.meters.tcpRoutes, r.meters.meta("parent", dst), r.meters.meta("parent", "")
+	l := r.meters.limited(routeParents(Outbound), dst, parent, rest)
+	ip := ""
+	if addr, err := netip.ParseAddrPort(dst); err == nil {
+		ip = addr.Addr().String()
 	}
-	c := &connections{over: over, seriesLease: l, detected: protocol(Detected), opaque: protocol(Opaque)}
-	c.looked = sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(l, r.direction, parent) })
-	c.route = sync.OnceValue(func() tcpRoute {
-		labels := parent.With(routeMeta("")).With(Labels{"target_ip": "", "target_port": parent["parent_port"]})
-		if addr, err := netip.ParseAddrPort(dst); err == nil {
-			labels["target_ip"] = addr.Addr().String()
-		}
-		closed := func(err string) prometheus.Counter { return f.closed.bind(l, labels.With(Labels{"error": err})) }
-		return tcpRoute{opened: f.opened.bind(l, labels), closed: closed(""), failed: closed(unexpected)}
-	})
-	return c
+	route := r.labels(dst, "",
+		Labels{"target_ip": ip, "target_port": parent["parent_port"]}, Labels{"target_ip": "", "target_port": ""})
+	return &connections{
+		opened: counter{f.opened.lazy(route)},
+		closed: counter{f.closed.lazy(route.with(Labels{"error": ""}))},
+		failed: counter{f.closed.lazy(route.with(Labels{"error": unexpected}))},
+		protocols: map[Handling]counter{
+			Detected: {f.protocols.lazy(l.with(Labels{"protocol": string(Detected)}))},
+			Opaque:   {f.protocols.lazy(l.with(Labels{"protocol": string(Opaque)}))},
+		},
+		detect: sync.OnceValue(func() tcplayer.DetectInstruments { return r.meters.detect(r.direction, l) }),
+	}
 }
 
 // Handling is how the connections to a destination are handled.
@@ -61,8 +58,8 @@ type Handling string
 
 // The ways to handle connections.
 const (
-	Detected Handling = "detect" // it is looked which protocol they speak
-	Opaque   Handling = "opaq"   // nobody looks into them
+	Detected Handling = "detect" // the protocol is detected
+	Opaque   Handling = "opaq"   // forwarded as bytes
 )
 
 // Handled is a layer that counts the connections to the destination by Handling:
@@ -79,12 +76,9 @@ type handled struct {
 }
 
 func (h *handled) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	if c := h.routes.conns.Load(); c != nil {
-		switch h.how {
-		case Detected:
-			c.detected().Inc()
-		case Opaque:
-			c.opaque().Inc()
+	if c := h.routes.current.Load().connections; c != nil {
+		if protocol, ok := c.protocols[h.how]; ok {
+			protocol.Add(1)
 		}
 	}
 	return h.Server.Call(ctx, conn)
@@ -96,7 +90,7 @@ func (h *handled) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // Forwarded is a layer that counts the connections that are forwarded to the destination
 // as bytes: outbound_tcp_route_open_total and outbound_tcp_route_close_total. It counts
-// nothing inbound. A refusal counts as a failed connection.
+// nothing inbound. A rejection counts as a failed connection.
 func (r *Routes) Forwarded(next tcplayer.Server) tcplayer.Server { return &forwarded{next, r} }
 
 type forwarded struct {
@@ -105,19 +99,16 @@ type forwarded struct {
 }
 
 func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount, error) {
-	c := f.routes.conns.Load()
+	c := f.routes.current.Load().connections
 	if c == nil {
 		return f.Server.Call(ctx, conn)
 	}
-	c.seriesLease.hold()
-	defer c.seriesLease.release()
-	route := c.route()
-	route.opened.Inc()
-	ended := route.failed
-	defer func() { ended.Inc() }()
+	c.opened.Add(1)
+	ended := c.failed
+	defer func() { ended.Add(1) }()
 	t, err := f.Server.Call(ctx, conn)
 	if err == nil {
-		ended = route.closed
+		ended = c.closed
 	}
 	return t, err
 }
@@ -125,3 +116,32 @@ func (f *forwarded) Call(ctx context.Context, conn net.Conn) (tcplayer.ByteCount
 func (f *forwarded) Next() tcplayer.Server { return f.Server }
 
 func (f *forwarded) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// Detect is [Meters.Detect] for the connections to the destination, with parent_* of the
+// name in its profile. Inbound it counts nothing.
+func (r *Routes) Detect() tcplayer.DetectInstruments {
+	return tcplayer.DetectInstruments{Latency: detectLatency{r}, Results: detectResults{r, nil}}
+}
+
+type detectLatency struct{ *Routes }
+
+func (d detectLatency) With(...string) metrics.Histogram { return d }
+
+func (d detectLatency) Observe(ms float64) {
+	if c := d.current.Load().connections; c != nil {
+		c.detect().Latency.Observe(ms)
+	}
+}
+
+type detectResults struct {
+	*Routes
+	result []string // the label; nil: not bound yet
+}
+
+func (d detectResults) With(label ...string) metrics.Counter { return detectResults{d.Routes, label} }
+
+func (d detectResults) Add(delta float64) {
+	if c := d.current.Load().connections; c != nil && d.result != nil {
+		c.detect().Results.With(d.result...).Add(delta)
+	}
+}

@@ -18,27 +18,25 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// serverFunc serves connections as it likes.
+// serverFunc is a server of connections.
 type serverFunc = layer.Func[net.Conn, tcplayer.ByteCount]
 
 func TestConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		ctx, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		r := m.Routes(ctx, meters.Outbound, "10.0.0.1:5432")
-		var fails error
+		r := m.Routes(meters.Outbound, "10.0.0.1:5432")
+		var failure error
 		svc := r.Handled(meters.Opaque, r.Forwarded(serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 			time.Sleep(time.Second)
-			return tcplayer.ByteCount{}, fails
+			return tcplayer.ByteCount{}, failure
 		})))
-		looked := r.Handled(meters.Detected, serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) { return tcplayer.ByteCount{}, nil }))
+		detected := r.Handled(meters.Detected, serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) { return tcplayer.ByteCount{}, nil }))
 		require.Empty(t, lines(t, m, "outbound_tcp_"))
 		_, err := svc.Call(t.Context(), nil)
 		require.NoError(t, err)
-		_, err = looked.Call(t.Context(), nil)
+		_, err = detected.Call(t.Context(), nil)
 		require.NoError(t, err)
-		fails = errors.New("broken")
+		failure = errors.New("broken")
 		go svc.Call(t.Context(), nil)
 		synctest.Wait()
 		const parent = `parent_group="",parent_kind="default",parent_name="10.0.0.1",parent_namespace="",parent_port="5432",parent_section_name=""`
@@ -46,36 +44,34 @@ func TestConnections(t *testing.T) {
 		require.ElementsMatch(t, []string{
 			"outbound_tcp_route_open_total{" + labels + "2",
 			`outbound_tcp_route_close_total{error="",` + labels + "1",
-			`outbound_tcp_route_close_total{error="unexpected",` + labels + "0",
 			`outbound_tcp_protocol_connections_total{` + parent + `,protocol="opaq"} 2`,
 			`outbound_tcp_protocol_connections_total{` + parent + `,protocol="detect"} 1`,
 		}, lines(t, m, "outbound_tcp_"))
 
-		// It has a name now; what was begun ends where it was counted.
+		// Connections that began before the new name count with the old labels.
 		r.OnProfile("db.shop.svc:5432", &profiles.Profile{})
-		_, err = looked.Call(t.Context(), nil)
+		_, err = detected.Call(t.Context(), nil)
 		require.NoError(t, err)
 		time.Sleep(2 * time.Second)
 		require.Contains(t, lines(t, m, "outbound_tcp_route"), `outbound_tcp_route_close_total{error="unexpected",`+labels+"1")
 		time.Sleep(2 * time.Minute)
+		require.Empty(t, lines(t, m, "outbound_tcp_route"))
+		_, err = detected.Call(t.Context(), nil)
+		require.NoError(t, err)
 		require.Equal(t, []string{`outbound_tcp_protocol_connections_total{parent_group="core",parent_kind="Service",parent_name="db",` +
 			`parent_namespace="shop",parent_port="5432",parent_section_name="",protocol="detect"} 1`}, lines(t, m, "outbound_tcp_"))
-		cancel()
-		time.Sleep(2 * time.Minute)
-		require.Empty(t, lines(t, m, "outbound_tcp_"))
 	})
 }
 
-// Inbound there is no destination to count connections of, and whoever makes up a
-// Handling has nothing counted.
-func TestConnectionsThatAreNotCounted(t *testing.T) {
+// Inbound connections, and those with an unknown Handling, do not count.
+func TestConnectionsNotCounted(t *testing.T) {
 	m := meters.New(meters.Config{})
 	served := 0
 	next := serverFunc(func(context.Context, net.Conn) (tcplayer.ByteCount, error) {
 		served++
 		return tcplayer.ByteCount{}, nil
 	})
-	in, out := m.Routes(t.Context(), meters.Inbound, "web:80"), m.Routes(t.Context(), meters.Outbound, "web:80")
+	in, out := m.Routes(meters.Inbound, "web:80"), m.Routes(meters.Outbound, "web:80")
 	for _, svc := range []tcplayer.Server{
 		in.Handled(meters.Detected, next), in.Handled(meters.Opaque, next), in.Forwarded(next), out.Handled("tls", next),
 	} {
@@ -93,8 +89,8 @@ func TestConnectionLayersConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[net.Conn, tcplayer.ByteCount]{
-				New: func(ctx context.Context, next tcplayer.Server) tcplayer.Server {
-					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
+				New: func(_ context.Context, next tcplayer.Server) tcplayer.Server {
+					return of(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
 				},
 				Request:  func(int) net.Conn { return new(net.TCPConn) },
 				Response: func(i int) tcplayer.ByteCount { return tcplayer.ByteCount{Sent: int64(i)} },
@@ -108,9 +104,9 @@ func TestStacks(t *testing.T) {
 		m := meters.New(meters.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		m.Endpoint(ctx, meters.Outbound, nil)
-		m.Endpoint(ctx, meters.Inbound, nil) // has no balancer to come from
+		m.Endpoint(ctx, meters.Inbound, nil) // inbound endpoints do not count
 		m.Balancer(ctx, "tcp", "web.example:80")
-		m.Balancer(ctx, "tcp", "10.0.0.1:80") // is an endpoint itself
+		m.Balancer(ctx, "tcp", "10.0.0.1:80") // an address is its own endpoint
 		m.Endpoint(t.Context(), meters.Outbound, nil)
 		cancel()
 		synctest.Wait()
@@ -139,14 +135,13 @@ func TestDetect(t *testing.T) {
 	}, lines(t, m, name))
 }
 
-// Outbound, by the name that the destination has when the protocol is known.
-func TestDetectOfADestination(t *testing.T) {
+// Detection counts with the name that the destination has when the protocol is known.
+func TestRoutesDetect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
-		ctx, cancel := context.WithCancel(t.Context())
-		routes := m.Routes(ctx, meters.Outbound, "10.0.0.1:80")
+		routes := m.Routes(meters.Outbound, "10.0.0.1:80")
 		i := routes.Detect()
-		h1 := i.Results.With("result", "http/1") // once, as tcplayer.Detect does
+		h1 := i.Results.With("result", "http/1") // bound once, as by tcplayer.Detect
 		const name = "outbound_tcp_detect_http_"
 		require.Empty(t, lines(t, m, name))
 		h1.Add(1)
@@ -161,10 +156,7 @@ func TestDetectOfADestination(t *testing.T) {
 			name + "results_total{" + before + `,result="http/1"} 1`, name + "results_total{" + parent + `,result="http/1"} 2`,
 			name + "duration_seconds_sum{" + parent + "} 0.05", name + "duration_seconds_count{" + before + "} 0",
 		})
-		cancel()
-		time.Sleep(2 * time.Minute)
-		require.Empty(t, lines(t, m, name))
-		inbound := m.Routes(t.Context(), meters.Inbound, "web:80").Detect()
+		inbound := m.Routes(meters.Inbound, "web:80").Detect()
 		inbound.Results.With("result", "http/1").Add(1)
 		inbound.Latency.Observe(1)
 		require.Empty(t, lines(t, m, "inbound_tcp_detect"))

@@ -18,13 +18,12 @@ import (
 // controller at addr: control_request_total, control_response_total and
 // control_response_latency_ms. The labels are those of TLS as for Endpoint. A stream is
 // one request, and its latency is its duration. A transparent retry of gRPC is a further
-// request. A response has a status_code if it had a header. The series are shown for the
-// retention time after ctx.
-func (m *Meters) Control(ctx context.Context, addr string, labels Labels) stats.Handler {
-	return &controller{m.newCounted(m.seriesLease(ctx), m.control, labels.With(Labels{"addr": addr}))}
+// request. A response has a status_code if it had a header.
+func (m *Meters) Control(addr string, labels Labels) stats.Handler {
+	return &controller{newEndpointSeries(m.control, fixed(labels.With(Labels{"addr": addr})))}
 }
 
-type controller struct{ *counted }
+type controller struct{ *endpointSeries }
 
 // answered records whether one attempt of a call received a header.
 type answered struct{ atomic.Bool }
@@ -41,23 +40,23 @@ func (c *controller) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	a := ctx.Value(answeredKey{}).(*answered) //nolint:errcheck,forcetypeassert // TagRPC's
 	switch s := s.(type) {
 	case *stats.Begin:
-		c.requests.Inc()
-		c.inFlight.Inc()
+		c.requests.get().Inc()
+		c.inFlight.get().Inc()
 	case *stats.InHeader, *stats.InTrailer: // a response may have its trailer for a header
 		a.Store(true)
 	case *stats.End:
 		code := status.Code(s.Error)
-		if code == codes.OK && !a.Load() { // what is sent again ends without an error
+		if code == codes.OK && !a.Load() { // an attempt that gRPC retries ends without an error
 			code = codes.Unavailable
 		}
 		e := end{failed: layer.ClassifyGRPC(uint32(code)).IsFailure(), grpc: int8(min(code, 16))}
 		if a.Load() {
 			e.status = okStatus
 		}
-		c.inFlight.Dec()
+		c.inFlight.get().Dec()
 		b := c.at(e)
-		b.responses.Inc()
-		b.latency.Observe(float64(s.EndTime.Sub(s.BeginTime)) / float64(time.Millisecond))
+		b.responses.get().Inc()
+		b.latency.get().Observe(float64(s.EndTime.Sub(s.BeginTime)) / float64(time.Millisecond))
 	}
 }
 
@@ -69,19 +68,19 @@ func (*controller) HandleConn(context.Context, stats.ConnStats)                 
 
 // DNS returns the counter of lookups for one client of the control plane (destination,
 // identity): control_dns_resolutions_total. Pass it to dns.WithMetrics, which binds
-// record_type and result. All series are shown from then on.
+// record_type and result.
 func (m *Meters) DNS(client string) metrics.Counter {
-	return lookups{binder{m.always, Labels{"client": client}}, m.dns}
+	return dnsCounter{m.dns, Labels{"client": client}}
 }
 
-// lookups is a counter with two unbound labels.
-type lookups struct {
-	binder
+// dnsCounter is a counter with two unbound labels.
+type dnsCounter struct {
 	family *family[prometheus.Counter]
+	labels Labels
 }
 
-func (l lookups) With(labels ...string) metrics.Counter {
-	return l.counter(l.family, Labels{labels[0]: labels[1], labels[2]: labels[3]})
+func (c dnsCounter) With(labels ...string) metrics.Counter {
+	return counter{c.family.now(fixed(c.labels.With(Labels{labels[0]: labels[1], labels[2]: labels[3]})))}
 }
 
-func (lookups) Add(float64) {}
+func (dnsCounter) Add(float64) {}

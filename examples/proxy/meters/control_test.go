@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
-	"golang.org/x/net/http2"       //nolint:depguard // its Framer: a server that refuses
+	"golang.org/x/net/http2"       //nolint:depguard // its Framer, for a server that resets streams
 	"golang.org/x/net/http2/hpack" //nolint:depguard // likewise
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -25,7 +25,7 @@ import (
 	"github.com/gotower/gotower/resolve/dns"
 )
 
-// serveNames is a DNS server that knows an address of all names, and no more.
+// serveNames is a DNS server that has one address for all names.
 func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -62,8 +62,8 @@ func serveNames(t *testing.T, addr netip.Addr) netip.AddrPort {
 	return netip.MustParseAddrPort(conn.LocalAddr().String())
 }
 
-// serveRefusing is a controller that does not take the first call, and answers the
-// next one.
+// serveRefusing is a controller that refuses the first stream and responds to the next
+// one.
 func serveRefusing(t *testing.T) (addr string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -108,11 +108,11 @@ func serveRefusing(t *testing.T) (addr string) {
 	return l.Addr().String()
 }
 
-// gRPC sends by itself what the controller has not seen.
-func TestControlCountsWhatIsSentAgain(t *testing.T) {
+// A transparent retry of gRPC counts as a request.
+func TestControlCountsTransparentRetries(t *testing.T) {
 	m := meters.New(meters.Config{})
 	conn, err := grpc.NewClient("passthrough:///"+serveRefusing(t), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStatsHandler(m.Control(t.Context(), "dst.linkerd:8086", nil)))
+		grpc.WithStatsHandler(m.Control("dst.linkerd:8086", nil)))
 	require.NoError(t, err)
 	t.Cleanup(func() { conn.Close() }) // before the server waits for it
 	_, err = grpc_health_v1.NewHealthClient(conn).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
@@ -130,7 +130,7 @@ func TestControlCountsWhatIsSentAgain(t *testing.T) {
 	}, lines(t, m, "control_response_latency_ms_count"))
 }
 
-// A controller is found by the names of a real DNS server, as the proxy does it.
+// Lookups at a real DNS server count.
 func TestControlCountsLookups(t *testing.T) {
 	_, port, err := net.SplitHostPort(serveHealth(t))
 	require.NoError(t, err)

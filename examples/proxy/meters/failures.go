@@ -13,18 +13,14 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer"
 )
 
-// failureFamilies are the errors of the proxy itself, by direction.
-type failureFamilies struct {
-	http, tcp map[Direction]*family[prometheus.Counter]
-}
+// failureFamilies are the errors of the proxy itself in one direction.
+type failureFamilies struct{ http, tcp *family[prometheus.Counter] }
 
-func (m *Meters) failureFamilies() failureFamilies {
-	f := failureFamilies{http: map[Direction]*family[prometheus.Counter]{}, tcp: map[Direction]*family[prometheus.Counter]{}}
-	for _, d := range []Direction{Inbound, Outbound} {
-		f.http[d] = m.counters(string(d)+"_http_errors_total", "Requests that the proxy answered itself, because of an error.")
-		f.tcp[d] = m.counters(string(d)+"_tcp_errors_total", "Connections that ended with an error of the proxy.")
+func (m *Meters) failureFamilies(d Direction) failureFamilies {
+	return failureFamilies{
+		http: permanent(m.counters(string(d)+"_http_errors_total", "Requests that the proxy answered itself, because of an error.")),
+		tcp:  m.counters(string(d)+"_tcp_errors_total", "Connections that ended with an error of the proxy."),
 	}
-	return f
 }
 
 // HTTPErrors is a layer that counts the errors that the proxy answers itself, by
@@ -37,12 +33,11 @@ func (m *Meters) failureFamilies() failureFamilies {
 //
 // Body: not touched. Errors of a response body do not count.
 //
-// Errors: passed on as they are. Refusals count, because no layer above sends the request
-// elsewhere.
+// Errors: forwarded. Rejections count, because no layer above sends the request elsewhere.
 //
 // Cost: an indirect call if there is no error.
 func (m *Meters) HTTPErrors(d Direction) Layer {
-	count := m.errorsOf(m.failures.http[d], ErrorKind)
+	count := m.errorsOf(m.failures[d].http, string(d)+" errors", ErrorKind)
 	return func(next httplayer.Service) httplayer.Service { return &failing{next, count} }
 }
 
@@ -64,32 +59,31 @@ func (f *failing) Next() httplayer.Service { return f.Service }
 func (f *failing) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // TCPErrors returns a function that counts the errors that end connections, by
-// tcplayer.ErrorKind and by the original destination as target_addr. At most a thousand
-// addresses have a label at a time, each for the retention time after its last error. The
-// errors that HTTPErrors does not count do not count here either, nor does nil. The
-// function is safe for concurrent use.
+// tcplayer.ErrorKind and by the original destination as target_addr. The label is left out
+// for addresses beyond the first thousand. nil and the errors that HTTPErrors does not count
+// do not count. The function is safe for concurrent use.
 func (m *Meters) TCPErrors(d Direction) func(target netip.AddrPort, err error) {
-	return m.errorsOf(m.failures.tcp[d], tcplayer.ErrorKind)
+	return m.errorsOf(m.failures[d].tcp, string(d)+" errors", tcplayer.ErrorKind)
 }
 
-func (m *Meters) errorsOf(f *family[prometheus.Counter], kind func(error) string) func(netip.AddrPort, error) {
+func (m *Meters) errorsOf(f *family[prometheus.Counter], limit string, kind func(error) string) func(netip.AddrPort, error) {
 	type key struct {
 		target netip.AddrPort
 		kind   string
 	}
-	counts := newKeyed(m, func(l *seriesLease, k key) prometheus.Counter {
+	counts := newLookup(func(k key) *handle[prometheus.Counter] {
 		labels := Labels{"error": k.kind}
-		if k.target.IsValid() {
-			labels["target_addr"] = k.target.String()
+		if !k.target.IsValid() {
+			return f.lazy(fixed(labels))
 		}
-		return f.bind(l, labels)
+		target := k.target.String()
+		return f.lazy(m.limited(limit, target+" "+k.kind, labels.With(Labels{"target_addr": target}), labels))
 	})
 	return func(target netip.AddrPort, err error) {
-		if err == nil || isDenied(err) || isGone(err) {
+		if err == nil || isDenied(err) || isCanceled(err) {
 			return
 		}
-		what := kind(err)
-		counts.of(key{target, what}, key{kind: what}).Inc()
+		counts.of(key{target, kind(err)}).get().Inc()
 	}
 }
 
@@ -102,7 +96,7 @@ const unexpected = "unexpected"
 func ErrorKind(err error) string {
 	var own interface{ ErrorKind() string }
 	var identity *httplayer.IdentityError
-	var said *httplayer.StatusError
+	var status *httplayer.StatusError
 	switch {
 	case errors.As(err, &own):
 		return own.ErrorKind()
@@ -112,7 +106,7 @@ func ErrorKind(err error) string {
 		return "loadshed"
 	case errors.As(err, &identity):
 		return "identity required"
-	case errors.As(err, &said) && said.Code == http.StatusLoopDetected:
+	case errors.As(err, &status) && status.Code == http.StatusLoopDetected:
 		return "gateway loop"
 	case errors.Is(err, layer.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 		return timeoutKind(err)
@@ -120,7 +114,7 @@ func ErrorKind(err error) string {
 	return tcplayer.ErrorKind(err)
 }
 
-// isShed reports whether err is a refusal for which the client is asked to retry.
+// isShed reports whether err is a rejection for which the client is asked to retry.
 func isShed(err error) bool {
 	status, _ := httplayer.StatusFromError(err)
 	return status == http.StatusServiceUnavailable && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
@@ -138,11 +132,11 @@ func timeoutKind(err error) string {
 // isDenied reports whether a policy denied the request. linkerd counts denials apart from
 // errors.
 func isDenied(err error) bool {
-	var said *httplayer.StatusError
-	return errors.As(err, &said) && (said.Code == http.StatusForbidden || said.Code == http.StatusUnauthorized)
+	var status *httplayer.StatusError
+	return errors.As(err, &status) && (status.Code == http.StatusForbidden || status.Code == http.StatusUnauthorized)
 }
 
-// isGone reports whether err only means that the client left.
-func isGone(err error) bool {
+// isCanceled reports whether err only means that the client left.
+func isCanceled(err error) bool {
 	return errors.Is(err, context.Canceled) && !errors.Is(err, layer.ErrClosed)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// Whom an application connects to may be anybody: a thousand at a time have labels
-// of their own, and all others are counted as one.
-func TestRoomForDestinations(t *testing.T) {
+// A thousand destinations have labels of their own. All others are counted together, until
+// there is a place for them.
+func TestDestinationsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{RetainIdle: time.Minute})
 		ok := answering{call: func(*http.Request) (*http.Response, error) { return response(http.StatusOK, ""), nil }}
@@ -25,13 +25,13 @@ func TestRoomForDestinations(t *testing.T) {
 			addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80)
 			target := addr.String()
 			clusterIP := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80)
-			m.Transport(ctx, meters.Outbound, meters.Source, meters.Target(clusterIP).With(meters.NoTLS("loopback"))).Opened.Add(1)
+			m.Transport(meters.Outbound, meters.Source, meters.Target(clusterIP).With(meters.NoTLS("loopback"))).Opened.Add(1)
 			labels := meters.Target(addr).With(meters.ServerTLS(target)).With(meters.Labels{"authority": target, "dst_pod": target})
-			m.Transport(ctx, meters.Outbound, meters.Destination, labels).Opened.Add(1)
+			m.Transport(meters.Outbound, meters.Destination, labels).Opened.Add(1)
 			balancer, queue := m.Balancer(ctx, "http", target)
 			queue.QueueWait.Observe(1)
 			balancer.Endpoints.With("endpoint_state", "ready").Set(1)
-			counts := m.Routes(ctx, meters.Outbound, target)
+			counts := m.Routes(meters.Outbound, target)
 			counts.OnProfile(target, &profiles.Profile{Name: target, Routes: []profiles.Route{routed("a")}})
 			requests, _ := counts.Measured(routed("a"))
 			requests.Requests.Add(1)
@@ -42,7 +42,7 @@ func TestRoomForDestinations(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, rsp.Body.Close())
 		}
-		beyond := []string{
+		overflow := []string{
 			`tcp_open_total{direction="outbound",no_tls_reason="loopback",peer="src",tls="no_identity"} `,
 			`tcp_open_total{direction="outbound",peer="dst",tls="true"} `,
 			`request_total{direction="outbound",tls="true"} `,
@@ -56,9 +56,9 @@ func TestRoomForDestinations(t *testing.T) {
 		for i := range 1000 {
 			visit(ctx, i)
 		}
-		visit(ctx, 7) // whoever has room keeps it
+		visit(ctx, 7) // it keeps its place
 		text := scrape(t, m)
-		for _, series := range beyond {
+		for _, series := range overflow {
 			require.NotContains(t, text, "\n"+series)
 		}
 		require.Contains(t, text, `dst="10.1.3.231:80",rt_route="a"} 1`)
@@ -66,7 +66,7 @@ func TestRoomForDestinations(t *testing.T) {
 			visit(ctx, 1000+i)
 		}
 		text = scrape(t, m)
-		for _, series := range beyond {
+		for _, series := range overflow {
 			require.Contains(t, text, "\n"+series+"500\n")
 		}
 		for i := 1000; i < 1500; i += 99 {
@@ -76,6 +76,7 @@ func TestRoomForDestinations(t *testing.T) {
 
 		cancel()
 		time.Sleep(61 * time.Second)
+		_ = scrape(t, m)
 		ctx, cancel = context.WithCancel(t.Context())
 		defer cancel()
 		visit(ctx, 1000)

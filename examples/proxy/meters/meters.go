@@ -2,7 +2,8 @@ package meters
 
 import (
 	"cmp"
-	"context"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,16 +31,19 @@ const defaultRetain = 10 * time.Minute
 type Meters struct {
 	registry *prometheus.Registry
 	retain   time.Duration
-	always   *seriesLease
 	services []string // suffixes
 
-	sources, parents, backends room // outbound
+	sweeps    []func(now time.Time)
+	lastSweep atomic.Int64 // in Unix nanoseconds
+
+	mu     sync.Mutex
+	limits map[string]*names // by kind
 
 	requests requestFamilies // of endpoints
 	control  requestFamilies // of controllers
 	routes   routeFamilies
 	conns    transportFamilies
-	failures failureFamilies
+	failures map[Direction]failureFamilies
 	authz    map[string]authzFamilies // by protocol
 	balanced map[string]balancerFamilies
 	certs    certificates
@@ -60,23 +64,24 @@ func New(c Config) *Meters {
 		registry: prometheus.NewRegistry(),
 		retain:   cmp.Or(max(c.RetainIdle, 0), defaultRetain),
 		services: c.ServiceSuffixes,
+		limits:   map[string]*names{},
 	}
 	if len(m.services) == 0 {
 		m.services = []string{"svc.cluster.local"}
 	}
-	m.always = m.seriesLease(context.Background())
+	m.lastSweep.Store(time.Now().UnixNano())
 	m.requests = m.requestFamilies("")
 	m.control = m.requestFamilies("control_")
 	m.routes = m.routeFamilies()
 	m.conns = m.transportFamilies()
-	m.failures = m.failureFamilies()
+	m.failures = map[Direction]failureFamilies{Inbound: m.failureFamilies(Inbound), Outbound: m.failureFamilies(Outbound)}
 	m.authz = map[string]authzFamilies{"http": m.authzFamilies("http"), "tcp": m.authzFamilies("tcp")}
 	m.balanced = map[string]balancerFamilies{"http": m.balancerFamilies("http"), "tcp": m.balancerFamilies("tcp")}
 	m.certs = m.certificates()
-	m.dns = m.counters("control_dns_resolutions_total", "Counts the number of DNS records that have been resolved.")
+	m.dns = permanent(m.counters("control_dns_resolutions_total", "Counts the number of DNS records that have been resolved."))
 	m.inboundRoutes = m.inboundRouteFamilies()
-	m.transferCost = m.counters("outbound_tcp_transfer_cost_bytes_total",
-		"The total amount of data transferred in and out of this proxy, by cost zone")
+	m.transferCost = permanent(m.counters("outbound_tcp_transfer_cost_bytes_total",
+		"The total amount of data transferred in and out of this proxy, by cost zone"))
 	m.httpRoutes = m.httpRouteFamilies()
 	m.tcpRoutes = m.tcpRouteFamilies()
 	m.detects = map[Direction]detectFamilies{Inbound: m.detectFamilies(Inbound), Outbound: m.detectFamilies(Outbound)}

@@ -68,11 +68,10 @@ func TestHandler(t *testing.T) {
 	}
 }
 
-// A caller may leave as the time of a route is over: nobody else's failure has to
-// do with it.
-func TestRouteForgetsTheTimeOfWhoLeft(t *testing.T) {
+// The timeout of a canceled request does not count for a later failure.
+func TestRouteTimeoutOfCanceledRequest(t *testing.T) {
 	m := meters.New(meters.Config{})
-	requests, _ := m.Route(t.Context(), meters.Outbound, "web.example:80", "a", nil)
+	requests, _ := m.Route(meters.Outbound, "web.example:80", "a", nil)
 	requests.Timeouts.With("limit", "head").Add(1)
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "failure").Add(1)
@@ -82,7 +81,7 @@ func TestRouteForgetsTheTimeOfWhoLeft(t *testing.T) {
 	}, lines(t, m, "route_response_total{"))
 }
 
-// unread is a response whose client reads nothing for a while.
+// unread is a response whose client reads nothing until read is closed.
 type unread struct {
 	*httptest.ResponseRecorder
 	writes chan<- struct{}
@@ -98,22 +97,22 @@ func (u unread) Write(p []byte) (int, error) {
 	return u.ResponseRecorder.Write(p)
 }
 
-func TestScrapesAtATime(t *testing.T) {
-	const most = 8
+func TestHandlerConcurrentScrapes(t *testing.T) {
+	const limit = 8
 	h := meters.New(meters.Config{}).Handler()
 	scrape := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
 	writes, read := make(chan struct{}), make(chan struct{})
 	var scraped sync.WaitGroup
-	var open [most]*httptest.ResponseRecorder
+	var open [limit]*httptest.ResponseRecorder
 	for i := range open {
 		open[i] = httptest.NewRecorder()
 		scraped.Go(func() { h.ServeHTTP(unread{open[i], writes, read}, scrape) })
 		<-writes
 	}
-	beyond := httptest.NewRecorder()
-	h.ServeHTTP(beyond, scrape)
-	require.Equal(t, http.StatusServiceUnavailable, beyond.Code)
-	require.NotEmpty(t, beyond.Header().Get("Retry-After"))
+	rejected := httptest.NewRecorder()
+	h.ServeHTTP(rejected, scrape)
+	require.Equal(t, http.StatusServiceUnavailable, rejected.Code)
+	require.NotEmpty(t, rejected.Header().Get("Retry-After"))
 	close(read)
 	scraped.Wait()
 	for _, w := range open {
@@ -127,7 +126,7 @@ func TestScrapesAtATime(t *testing.T) {
 
 func TestRoute(t *testing.T) {
 	m := meters.New(meters.Config{})
-	requests, tries := m.Route(t.Context(), meters.Outbound, "web.example:80", "GET /", map[string]string{"app": "web"})
+	requests, attempts := m.Route(meters.Outbound, "web.example:80", "GET /", map[string]string{"app": "web"})
 	const of = `direction="outbound",dst="web.example:80",rt_app="web",rt_route="GET /"`
 	success, failure := requests.Responses.With("class", "success"), requests.Responses.With("class", "failure")
 	requests.Requests.Add(4)
@@ -135,7 +134,7 @@ func TestRoute(t *testing.T) {
 	requests.Responses.With("class", "ignorable").Add(1)
 	requests.Responses.With("class", "retryable").Add(1)
 	requests.Timeouts.With("limit", "head").Add(1)
-	failure.Add(1) // because of it
+	failure.Add(1) // caused by the timeout
 	failure.Add(1)
 	requests.Timeouts.With("limit", "attempt").Add(1)
 	failure.Add(1)
@@ -144,9 +143,9 @@ func TestRoute(t *testing.T) {
 	requests.RetriesSkipped.With("reason", "budget").Add(1)
 	requests.RetriesSkipped.With("reason", "body").Add(1)
 	requests.Latency.Observe(42)
-	tries.Requests.Add(5)
-	tries.Responses.With("class", "throttled").Add(3)
-	tries.Rejections.Add(1)
+	attempts.Requests.Add(5)
+	attempts.Responses.With("class", "throttled").Add(3)
+	attempts.Rejections.Add(1)
 	require.Equal(t, []string{`route_request_total{` + of + `} 5`}, lines(t, m, "route_request_total"))
 	require.ElementsMatch(t, []string{
 		`route_response_total{classification="success",` + of + `} 2`,
@@ -164,10 +163,10 @@ func TestRoute(t *testing.T) {
 	require.NotContains(t, scrape(t, m), "route_actual_response_latency")
 }
 
-// TestTimeoutsAddUp has limits run out and failures come from many at a time.
-func TestTimeoutsAddUp(t *testing.T) {
+// Concurrent timeouts and failures add up.
+func TestRouteTimeoutsInParallel(t *testing.T) {
 	m := meters.New(meters.Config{})
-	requests, _ := m.Route(t.Context(), meters.Outbound, "a:1", "", nil)
+	requests, _ := m.Route(meters.Outbound, "a:1", "", nil)
 	head, failure := requests.Timeouts.With("limit", "head"), requests.Responses.With("class", "failure")
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -215,8 +214,8 @@ func TestBalancer(t *testing.T) {
 	require.Nil(t, none.Updates)
 }
 
-// A target may be balanced over anew before the balancer that it had has ended.
-func TestBalancerThatFollowsAnother(t *testing.T) {
+// Two balancers of one target share the gauge of endpoints.
+func TestBalancersOfOneTarget(t *testing.T) {
 	m := meters.New(meters.Config{})
 	ready := func() metrics.Gauge {
 		b, _ := m.Balancer(t.Context(), "http", "web.example:80")
@@ -228,12 +227,12 @@ func TestBalancerThatFollowsAnother(t *testing.T) {
 	after.Set(2)
 	after.Add(1)
 	before.Set(0)
-	require.Equal(t, "3", value(t, m, "outbound_http_balancer_endpoints"))
+	require.Equal(t, []string{"3"}, values(t, m, "outbound_http_balancer_endpoints"))
 }
 
 func TestTransport(t *testing.T) {
 	m := meters.New(meters.Config{})
-	tr := m.Transport(t.Context(), meters.Inbound, meters.Source,
+	tr := m.Transport(meters.Inbound, meters.Source,
 		meters.Target(netip.MustParseAddrPort("[fd00::1]:80")).With(meters.NoTLS("no_tls_from_remote")))
 	tr.Opened.Add(2)
 	tr.Open.Add(1)
@@ -278,9 +277,9 @@ func TestErrorKind(t *testing.T) {
 	}
 }
 
-// What a queue refuses is shed, whatever has become of the endpoint that it waits
-// for; what the endpoint itself refuses is not.
-func TestErrorKindOfARefusal(t *testing.T) {
+// A rejection by a queue is shed load, for any state of the endpoint below. A rejection by
+// the endpoint is not.
+func TestErrorKindOfRejection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refused := func(context.Context, string, string) (net.Conn, error) {
 			return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
@@ -296,15 +295,15 @@ func TestErrorKindOfARefusal(t *testing.T) {
 func TestErrors(t *testing.T) {
 	m := meters.New(meters.Config{})
 	refused := &layer.Error{Layer: "limit", Kind: layer.ErrNotReady}
-	for _, said := range []error{
+	for _, failure := range []error{
 		nil,
 		&httplayer.StatusError{Code: http.StatusForbidden},
 		layer.ErrFailFast, layer.ErrFailFast, refused, errOther,
-		fmt.Errorf("x: %w", context.Canceled), // its client has gone
+		fmt.Errorf("x: %w", context.Canceled), // the client canceled it
 	} {
-		svc := m.HTTPErrors(meters.Inbound)(answering{call: func(*http.Request) (*http.Response, error) { return nil, said }})
+		svc := m.HTTPErrors(meters.Inbound)(answering{call: func(*http.Request) (*http.Response, error) { return nil, failure }})
 		_, err := svc.Call(t.Context(), nil)
-		require.Equal(t, said, err)
+		require.Equal(t, failure, err)
 	}
 	require.Equal(t, []string{
 		`inbound_http_errors_total{error="failfast"} 2`, `inbound_http_errors_total{error="loadshed"} 1`,
@@ -368,7 +367,7 @@ func TestControlCountsCalls(t *testing.T) {
 
 	m := meters.New(meters.Config{})
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithStatsHandler(m.Control(t.Context(), "dst.linkerd:8086", meters.NoTLS("loopback"))))
+		grpc.WithStatsHandler(m.Control("dst.linkerd:8086", meters.NoTLS("loopback"))))
 	require.NoError(t, err)
 	defer conn.Close()
 	client := grpc_health_v1.NewHealthClient(conn)

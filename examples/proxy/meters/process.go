@@ -21,7 +21,7 @@ func (m *Meters) addProcess(version string) {
 			Help: "Total time since the process started (in seconds)",
 		}, func() float64 { return time.Since(began).Seconds() }),
 	)
-	m.gauges("proxy_build_info", "Proxy build info").bind(m.always, buildInfo(version)).Set(1)
+	permanent(m.gauges("proxy_build_info", "Proxy build info")).now(fixed(buildInfo(version))).get().Set(1)
 }
 
 // buildInfo returns the build information that the Go toolchain recorded.
@@ -56,17 +56,17 @@ type certificates struct {
 
 func (m *Meters) certificates() certificates {
 	return certificates{
-		expires: m.gauges("control_identity_cert_expiration_timestamp_seconds",
-			"Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)"),
-		refreshes: m.counters("control_identity_cert_refreshes_total",
-			"The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity provider"),
+		expires: permanent(m.gauges("control_identity_cert_expiration_timestamp_seconds",
+			"Time when this proxy's current mTLS identity certificate will expire (in seconds since the UNIX epoch)")),
+		refreshes: permanent(m.counters("control_identity_cert_refreshes_total",
+			"The total number of times this proxy's mTLS identity certificate has been refreshed by the Identity provider")),
 	}
 }
 
 // Identity returns the expiry time of the proxy's certificate, in seconds since 1970, and
 // the number of certificates received. They are shown from then on.
 func (m *Meters) Identity() (expires metrics.Gauge, refreshes metrics.Counter) {
-	return gauge{m.certs.expires.bind(m.always, nil)}, counter{m.certs.refreshes.bind(m.always, nil)}
+	return gauge{m.certs.expires.now(fixed(nil))}, counter{m.certs.refreshes.now(fixed(nil))}
 }
 
 // stackFamilies count the services of HTTP endpoints and balancers that were created and
@@ -76,8 +76,8 @@ type stackFamilies struct{ created, dropped *family[prometheus.Counter] }
 
 func (m *Meters) stackFamilies() stackFamilies {
 	return stackFamilies{
-		created: m.counters("stack_create_total", "Total number of services created"),
-		dropped: m.counters("stack_drop_total", "Total number of services dropped"),
+		created: permanent(m.counters("stack_create_total", "Total number of services created")),
+		dropped: permanent(m.counters("stack_drop_total", "Total number of services dropped")),
 	}
 }
 
@@ -85,6 +85,6 @@ func (m *Meters) stackFamilies() stackFamilies {
 // balance.
 func (m *Meters) stack(ctx context.Context, d Direction, protocol, name string) {
 	labels := Labels{"direction": string(d), "protocol": protocol, "name": name}
-	m.stacks.created.bind(m.always, labels).Inc()
-	context.AfterFunc(ctx, m.stacks.dropped.bind(m.always, labels).Inc)
+	m.stacks.created.now(fixed(labels)).get().Inc()
+	context.AfterFunc(ctx, m.stacks.dropped.now(fixed(labels)).get().Inc)
 }

@@ -21,17 +21,17 @@ type Layer = layer.Layer[*http.Request, *http.Response]
 
 // requestFamilies are the metrics of requests to endpoints or controllers.
 type requestFamilies struct {
-	requests, responses, refusals *family[prometheus.Counter]
-	inFlight                      *family[prometheus.Gauge]
-	latency                       *family[prometheus.Histogram]
+	requests, responses, rejections *family[prometheus.Counter]
+	inFlight                        *family[prometheus.Gauge]
+	latency                         *family[prometheus.Histogram]
 }
 
 func (m *Meters) requestFamilies(prefix string) requestFamilies {
 	return requestFamilies{
-		requests:  m.counters(prefix+"request_total", "Total count of HTTP requests."),
-		responses: m.counters(prefix+"response_total", "Total count of HTTP responses."),
-		refusals:  m.counters(prefix+"refusal_total", "Requests that were refused below, untouched."),
-		inFlight:  m.gauges(prefix+"requests_in_flight", "Requests that have not ended."),
+		requests:   m.counters(prefix+"request_total", "Total count of HTTP requests."),
+		responses:  m.counters(prefix+"response_total", "Total count of HTTP responses."),
+		rejections: m.counters(prefix+"rejection_total", "Requests that a layer below rejected. They were not sent."),
+		inFlight:   m.gauges(prefix+"requests_in_flight", "Requests that have not ended."),
 		latency: m.histograms(prefix+"response_latency_ms",
 			"Elapsed times between a request's headers being received and its response stream completing", latencyBuckets()...),
 	}
@@ -42,10 +42,10 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 // classification and, if there is one, grpc_status or error. A request counts in
 // request_total when its response begins or fails; until then it counts in
 // requests_in_flight only. Labels are authority, [Target], one of [ServerTLS],
-// [ClientTLS] and [NoTLS], and the discovery's labels [Prefixed] with "dst". From the
-// thousand-and-first outbound authority on, only the labels of TLS are kept. The series
-// are shown for the retention time after ctx and after the last request. An outbound
-// endpoint also counts in stack_create_total, and in stack_drop_total when ctx ends.
+// [ClientTLS] and [NoTLS], and the discovery's labels [Prefixed] with "dst". Beyond a
+// thousand authorities outbound, or a thousand sets of labels inbound, only the labels of
+// TLS without client_id are kept. An outbound endpoint also counts in stack_create_total,
+// and in stack_drop_total when ctx ends.
 //
 // Admission: none of its own; Ready is forwarded.
 //
@@ -54,47 +54,44 @@ func (m *Meters) requestFamilies(prefix string) requestFamilies {
 //
 // Body: a response ends with its body, trailers included.
 //
-// Errors: passed on as they are. A refusal counts in refusal_total only.
+// Errors: forwarded. A rejection counts in rejection_total only.
 //
 // Cost: two clock readings, one allocation, and one for a body.
 func (m *Meters) Endpoint(ctx context.Context, d Direction, labels Labels) Layer {
 	if d == Outbound {
 		m.stack(ctx, d, "http", "endpoint")
 	}
-	l := m.seriesLease(ctx)
-	c := m.newCounted(l, m.requests, m.peers(l, d, &m.backends, labels).With(Labels{"direction": string(d)}))
-	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, c} }
+	s := newEndpointSeries(m.requests, m.peerLabels(d, Destination, labels).with(Labels{"direction": string(d)}))
+	return func(next httplayer.Service) httplayer.Service { return &endpoint{next, s} }
 }
 
 type endpoint struct {
 	httplayer.Service
-	*counted
+	*endpointSeries
 }
 
 func (e *endpoint) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
-	s := &sample{counted: e.counted, ctx: ctx, start: time.Now()}
-	e.seriesLease.hold()
-	e.inFlight.Inc()
-	handed := false
+	s := &sample{endpointSeries: e.endpointSeries, ctx: ctx, start: time.Now()}
+	e.inFlight.get().Inc()
+	returned := false
 	defer func() {
-		if !handed { // a panic, or Goexit
-			e.requests.Inc()
+		if !returned { // a panic, or Goexit
+			e.requests.get().Inc()
 			s.done(end{failed: true, grpc: -1, err: unexpected})
 		}
 	}()
 	rsp, err := e.Service.Call(ctx, req)
-	handed = true
+	returned = true
 	switch {
 	case err == nil:
-		e.requests.Inc()
+		e.requests.get().Inc()
 		s.rsp, s.head = rsp, grpcHeadOf(rsp)
 		return httplayer.Completion(ctx, rsp, s), nil
 	case errors.Is(err, layer.ErrNotReady):
-		e.refusals.Inc()
-		e.inFlight.Dec()
-		e.seriesLease.release()
+		e.rejections.get().Inc()
+		e.inFlight.get().Dec()
 	default:
-		e.requests.Inc()
+		e.requests.get().Inc()
 		s.End(err)
 	}
 	return rsp, err
@@ -106,8 +103,8 @@ func (e *endpoint) Describe() layer.Node { return layer.Node{Name: "metrics"} }
 
 // sample is one request, and the Observer of its response.
 type sample struct {
-	*counted
-	ctx   context.Context //nolint:containedctx // the request's: it tells a caller who left from an endpoint that failed
+	*endpointSeries
+	ctx   context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed endpoint
 	rsp   *http.Response
 	head  grpcHead
 	start time.Time
@@ -118,18 +115,17 @@ func (s *sample) Data(int) {}
 func (s *sample) End(err error) { s.done(endOf(s.ctx, s.rsp, s.head, err)) }
 
 func (s *sample) done(e end) {
-	s.inFlight.Dec()
+	s.inFlight.get().Dec()
 	b := s.at(e)
-	b.latency.Observe(float64(time.Since(s.start)) / float64(time.Millisecond))
-	b.responses.Inc()
-	s.seriesLease.release()
+	b.latency.get().Observe(float64(time.Since(s.start)) / float64(time.Millisecond))
+	b.responses.get().Inc()
 }
 
-// end is how a response ended, as far as the labels distinguish it.
+// end has the labels of a response.
 type end struct {
-	status int // 0: there was none
+	status int // 0: there was no response
 	failed bool
-	grpc   int8 // -1: none
+	grpc   int8 // -1: not gRPC
 	err    string
 }
 
@@ -173,10 +169,10 @@ func statusLabel(status int) string {
 }
 
 // grpcHead is the gRPC status in the header of a response. It is read before the response
-// is passed on, because other layers may change the header while a stream breaks off.
+// is returned, because other layers may change the header while a stream is canceled.
 type grpcHead struct {
-	spoken bool
-	text   string // of its status, if there are no trailers
+	isGRPC bool
+	text   string // of the status, if there are no trailers
 }
 
 func grpcHeadOf(rsp *http.Response) grpcHead {
@@ -189,8 +185,8 @@ func grpcHeadOf(rsp *http.Response) grpcHead {
 // status returns the gRPC status of the trailers, or of the header if there are no
 // trailers. Unknown codes become UNKNOWN, so that they do not have a series each.
 func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
-	const unknown, most = 2, 16
-	if !h.spoken {
+	const unknown, maxCode = 2, 16
+	if !h.isGRPC {
 		return -1
 	}
 	text := h.text
@@ -200,7 +196,7 @@ func (h grpcHead) status(rsp *http.Response, ended bool) int8 {
 	if text == "" {
 		return -1
 	}
-	if n, err := strconv.ParseUint(text, 10, 8); err == nil && n <= most {
+	if n, err := strconv.ParseUint(text, 10, 8); err == nil && n <= maxCode {
 		return int8(n)
 	}
 	return unknown
@@ -223,52 +219,50 @@ func (e end) labels() Labels {
 	return labels
 }
 
-// counted is the series of one endpoint. Those of responses are bound when the first
-// response with their labels ends.
-type counted struct {
-	families    requestFamilies
-	seriesLease *seriesLease
-	labels      Labels
+// endpointSeries is the series of one endpoint. Those of responses are bound when the
+// first response with their labels ends.
+type endpointSeries struct {
+	families requestFamilies
+	labels   labelSet
 
-	requests, refusals prometheus.Counter
-	inFlight           prometheus.Gauge
+	requests   *handle[prometheus.Counter]
+	rejections *handle[prometheus.Counter]
+	inFlight   *handle[prometheus.Gauge]
 
-	last atomic.Pointer[bound] // most responses end as the one before
-	ends sync.Map              // end → *bound
+	last atomic.Pointer[responseSeries] // most responses end as the one before
+	ends sync.Map                       // end → *responseSeries
 }
 
-type bound struct {
+type responseSeries struct {
 	end
-	responses prometheus.Counter
-	latency   prometheus.Histogram
+	responses *handle[prometheus.Counter]
+	latency   *handle[prometheus.Histogram]
 }
 
-func (m *Meters) newCounted(l *seriesLease, f requestFamilies, labels Labels) *counted {
-	return &counted{
-		families: f, seriesLease: l, labels: labels,
-		requests: f.requests.bind(l, labels),
-		refusals: f.refusals.bind(l, labels),
-		inFlight: f.inFlight.bind(l, labels),
+func newEndpointSeries(f requestFamilies, l labelSet) *endpointSeries {
+	return &endpointSeries{
+		families: f, labels: l,
+		requests: f.requests.now(l), rejections: f.rejections.now(l), inFlight: f.inFlight.now(l),
 	}
 }
 
-func (c *counted) at(e end) *bound {
-	if b := c.last.Load(); b != nil && b.end == e {
-		return b
+func (s *endpointSeries) at(e end) *responseSeries {
+	if r := s.last.Load(); r != nil && r.end == e {
+		return r
 	}
-	found, ok := c.ends.Load(e)
+	found, ok := s.ends.Load(e)
 	if !ok {
 		status := Labels{}
 		if e.status != 0 {
 			status["status_code"] = statusLabel(e.status)
 		}
-		found, _ = c.ends.LoadOrStore(e, &bound{
+		found, _ = s.ends.LoadOrStore(e, &responseSeries{
 			end:       e,
-			responses: c.families.responses.bind(c.seriesLease, c.labels.With(e.labels())),
-			latency:   c.families.latency.bind(c.seriesLease, c.labels.With(status)),
+			responses: s.families.responses.lazy(s.labels.with(e.labels())),
+			latency:   s.families.latency.lazy(s.labels.with(status)),
 		})
 	}
-	b := found.(*bound) //nolint:errcheck,forcetypeassert // stored above
-	c.last.Store(b)
-	return b
+	r := found.(*responseSeries) //nolint:errcheck,forcetypeassert // stored above
+	s.last.Store(r)
+	return r
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -114,7 +116,7 @@ func TestEndpointCountsRequests(t *testing.T) {
 		}
 		const target = `,target_addr="10.0.0.1:8080",target_ip="10.0.0.1",target_port="8080",tls="true"} `
 		require.Equal(t, []string{text("request_total", "", "", target+"5")}, lines(t, m, "request_total"))
-		require.Equal(t, []string{text("refusal_total", "", "", target+"1")}, lines(t, m, "refusal_total"))
+		require.Equal(t, []string{text("rejection_total", "", "", target+"1")}, lines(t, m, "rejection_total"))
 		require.Equal(t, []string{text("requests_in_flight", "", "", target+"0")}, lines(t, m, "requests_in_flight"))
 		const success, failure = `classification="success",`, `classification="failure",`
 		require.ElementsMatch(t, []string{
@@ -128,11 +130,12 @@ func TestEndpointCountsRequests(t *testing.T) {
 		require.Regexp(t, `status_code="200".*le="200"} 2`, buckets)
 		require.Regexp(t, `status_code="200".*le="300"} 3`, buckets)
 		require.Regexp(t, `status_code="200".*le="\+Inf"} 3`, buckets)
-		require.Equal(t, 26*3, strings.Count(buckets, "\n")+1, "by status and without one, 26 each")
+		require.Equal(t, 26*3, strings.Count(buckets, "\n")+1, "26 buckets for each status and for no status")
 	})
 }
 
-func TestCallerWhoLeavesIsNoFailure(t *testing.T) {
+// A canceled request is a success of the endpoint.
+func TestEndpointCanceledRequest(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(r *http.Request) (*http.Response, error) {
 		return nil, context.Canceled
@@ -144,8 +147,8 @@ func TestCallerWhoLeavesIsNoFailure(t *testing.T) {
 	require.Equal(t, []string{`response_total{classification="success",direction="inbound"} 1`}, lines(t, m, "response_total"))
 }
 
-// An endpoint that makes up statuses does not make series.
-func TestStatusesThatAreNone(t *testing.T) {
+// Statuses without three digits share one series.
+func TestEndpointInvalidStatuses(t *testing.T) {
 	m := meters.New(meters.Config{})
 	status := 0
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) {
@@ -169,7 +172,7 @@ func TestStatusesThatAreNone(t *testing.T) {
 	}
 }
 
-func TestPanicIsCounted(t *testing.T) {
+func TestEndpointPanic(t *testing.T) {
 	m := meters.New(meters.Config{})
 	svc := m.Endpoint(t.Context(), meters.Inbound, nil)(answering{call: func(*http.Request) (*http.Response, error) { panic("no") }})
 	require.Panics(t, func() { _, _ = svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil)) })
@@ -187,52 +190,15 @@ func TestEndpointConforms(t *testing.T) {
 	})
 }
 
-// TestSeriesStayWhileTheyAreUsed is H3 and the retention: those of what is gone
-// go 10 min later, unless it is back by then.
-func TestSeriesStayWhileTheyAreUsed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := meters.New(meters.Config{RetainIdle: 10 * time.Minute})
-		call := func(ctx context.Context, pod string) {
-			svc := m.Endpoint(ctx, meters.Outbound, meters.Prefixed("dst", map[string]string{"pod": pod}))(
-				answering{call: func(*http.Request) (*http.Response, error) { return response(200, ""), nil }})
-			rsp, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "/", nil))
-			require.NoError(t, err)
-			require.NoError(t, rsp.Body.Close())
-		}
-		long, endLong := context.WithCancel(t.Context())
-		defer endLong()
-		call(long, "a")
-		short, endShort := context.WithCancel(t.Context())
-		call(short, "b")
-		require.Len(t, lines(t, m, "response_total"), 2)
-
-		time.Sleep(time.Hour)
-		require.Len(t, lines(t, m, "response_total"), 2, "in use, although idle")
-		endShort()
-		time.Sleep(9 * time.Minute)
-		require.Len(t, lines(t, m, "response_total"), 2, "the last values can be scraped")
-		again, endAgain := context.WithCancel(t.Context())
-		call(again, "b")
-		time.Sleep(2 * time.Minute)
-		require.Contains(t, strings.Join(lines(t, m, "request_total"), "\n"), `dst_pod="b"} 2`, "it is back")
-		endAgain()
-		time.Sleep(11 * time.Minute)
-		for _, prefix := range []string{"request_total", "response_total", "refusal_total", "requests_in_flight"} {
-			require.Len(t, lines(t, m, prefix), 1, prefix)
-		}
-		require.NotContains(t, scrape(t, m), `dst_pod="b"`)
-	})
-}
-
 // sample is a line of Prometheus' text.
 var sample = regexp.MustCompile(`^[a-zA-Z_:][a-zA-Z0-9_:]*(\{[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*"(,[a-zA-Z_][a-zA-Z0-9_]*="([^"\\\n]|\\["\\n])*")*\})? \S+$`)
 
-// TestAnyLabelsAreShown is H4, for labels that come from elsewhere.
-func TestAnyLabelsAreShown(t *testing.T) {
+// TestLabelsAreEscaped is H4, for labels that discovery provides.
+func TestLabelsAreEscaped(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		labels := rapid.MapOfN(rapid.String(), rapid.OneOf(rapid.String(), rapid.StringMatching(`[,"\\\n{}]*`), rapid.Just("\xff")), 0, 4).Draw(r, "labels")
 		m := meters.New(meters.Config{})
-		tr := m.Transport(t.Context(), meters.Outbound, meters.Destination, meters.Labels(labels))
+		tr := m.Transport(meters.Outbound, meters.Destination, meters.Labels(labels))
 		tr.Opened.Add(1)
 		for _, line := range lines(t, m, "tcp_") {
 			if !sample.MatchString(line) {
@@ -268,4 +234,42 @@ func BenchmarkEndpoint(b *testing.B) {
 			}
 		})
 	})
+}
+
+// Other layers may change the header of a response while the caller leaves.
+func TestEndpointDoesNotReadHeaderAtEnd(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Outbound, endpointLabels())(answering{call: func(*http.Request) (*http.Response, error) {
+		rsp := response(200, "x")
+		rsp.Header.Set("Content-Type", "application/grpc")
+		return rsp, nil
+	}})
+	ctx, leave := context.WithCancel(t.Context())
+	rsp, err := svc.Call(ctx, httptest.NewRequest(http.MethodGet, "http://web/", nil))
+	require.NoError(t, err)
+	var counted atomic.Bool
+	var changing sync.WaitGroup
+	changing.Go(func() {
+		for !counted.Load() {
+			rsp.Header.Set("X-Hop", "1")
+			rsp.Header.Del("X-Hop")
+		}
+	})
+	leave()
+	require.Eventually(t, func() bool { return len(lines(t, m, "response_total{")) > 0 }, 30*time.Second, time.Millisecond)
+	counted.Store(true)
+	changing.Wait()
+	require.NoError(t, rsp.Body.Close())
+}
+
+// A nil response without an error counts as a response.
+func TestEndpointNilResponse(t *testing.T) {
+	m := meters.New(meters.Config{})
+	svc := m.Endpoint(t.Context(), meters.Outbound, endpointLabels())(answering{call: func(*http.Request) (*http.Response, error) {
+		return nil, nil
+	}})
+	_, err := svc.Call(t.Context(), httptest.NewRequest(http.MethodGet, "http://web/", nil))
+	require.NoError(t, err)
+	require.Equal(t, []string{"1"}, values(t, m, "response_total"))
+	require.Equal(t, []string{"0"}, values(t, m, "requests_in_flight"))
 }

@@ -2,183 +2,247 @@ package meters
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"sync"
 	"sync/atomic"
 
-	"github.com/go-kit/kit/metrics"
-	"github.com/go-kit/kit/metrics/discard"
-	"github.com/go-kit/kit/metrics/multi"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/layer/httplayer"
+	"github.com/gotower/gotower/profiles"
 )
 
-// routeFamilies are the metrics of the routes of profiles: route_* counts requests,
-// route_actual_* attempts.
-type routeFamilies struct {
-	requests, responses *family[prometheus.Counter]
-	tries, answers      *family[prometheus.Counter] // answers are those to tries
-	latency             *family[prometheus.Histogram]
-	retryable, expired  *family[prometheus.Counter]
+// Routes count the requests and connections to one destination by the routes of its
+// profile:
+//
+//	route_*                          each route that has a name or labels, see Route
+//	outbound_http_route_*            each route, and the default one
+//	outbound_http_route_retry_*      each route that is retryable
+//	outbound_http_route_backend_*    each attempt of a request, by route and target
+//	outbound_tcp_route_*             opaque connections
+//	outbound_tcp_protocol_*          connections, by Handling
+//	outbound_tcp_detect_http_*       detected connections, by protocol
+//
+// All but the first are outbound only. The labels follow the profile. Requests that began
+// with an earlier profile count with the labels of that profile. Pass the methods OnProfile,
+// Measured, PerRoute and Unrouted to the options of profiles.Router with these names, and
+// the instruments of Detect to tcplayer.Detect.
+//
+// Routes are safe for concurrent use. A request costs one allocation and two clock readings
+// by route, as much by target, and two allocations more if the route is retryable.
+type Routes struct {
+	meters    *Meters
+	direction Direction
+	current   atomic.Pointer[destination]
 }
 
-func (m *Meters) routeFamilies() routeFamilies {
-	return routeFamilies{
-		requests:  m.counters("route_request_total", "Total count of HTTP requests."),
-		responses: m.counters("route_response_total", "Total count of HTTP responses."),
-		tries:     m.counters("route_actual_request_total", "Total count of HTTP requests, each try of one."),
-		answers:   m.counters("route_actual_response_total", "Total count of HTTP responses to tries."),
-		retryable: m.counters("route_retryable_total", "Total count of retryable HTTP responses."),
-		expired:   m.counters("route_timeout_total", "Time limits of a route that ran out."),
-		latency: m.histograms("route_response_latency_ms",
-			"Elapsed times between a request's headers being received and its response stream completing", latencyBuckets()...),
+// destination is the series of a destination with one profile.
+type destination struct {
+	dst         string
+	connections *connections // nil inbound
+
+	mu     sync.Mutex
+	routes map[string]*routeSeries // by name and labels
+}
+
+// Routes returns the series of the destination with the name target, until the
+// profile has another name. Destinations beyond the first thousand are counted together,
+// without names of destinations, routes and targets.
+func (m *Meters) Routes(d Direction, target string) *Routes {
+	r := &Routes{meters: m, direction: d}
+	r.current.Store(r.newDestination(target))
+	return r
+}
+
+func (r *Routes) newDestination(dst string) *destination {
+	d := &destination{dst: dst, routes: map[string]*routeSeries{}}
+	if r.direction == Outbound {
+		d.connections = r.newConnections(dst)
+	}
+	return d
+}
+
+// OnProfile sets the name:port that the destination has in the profile that is about to
+// take effect.
+func (r *Routes) OnProfile(dst string, _ *profiles.Profile) { r.current.Store(r.newDestination(dst)) }
+
+// Measured returns the instruments of a route.
+func (r *Routes) Measured(route profiles.Route) (requests, attempts layer.Instruments) {
+	requests, attempts = r.meters.Route(r.direction, r.current.Load().dst, route.Name, route.Labels)
+	if route.Retryable && r.direction == Outbound {
+		requests = r.route(route).retries().added(requests)
+	}
+	return requests, attempts
+}
+
+// PerRoute is the layer of a route: request_statuses_total and
+// request_duration_seconds.
+//
+// Admission: Ready is forwarded.
+//
+// Cancellation: a request that its caller canceled has the error CANCEL.
+//
+// Body: a response ends with its body, trailers included.
+//
+// Errors: forwarded. A rejection counts as FAIL_FAST or LOAD_SHED. No layer above may send
+// the request elsewhere.
+func (r *Routes) PerRoute(route profiles.Route, next httplayer.Service) httplayer.Service {
+	return &routeMeter{next, r.route(route), route.Retryable}
+}
+
+// Unrouted is PerRoute for the requests that match no route.
+func (r *Routes) Unrouted(next httplayer.Service) httplayer.Service {
+	return r.PerRoute(profiles.Route{}, next)
+}
+
+// routeSeries is outbound_http_route_* of one route.
+type routeSeries struct {
+	streams *streams
+	retries func() *retries // shown from the first call
+}
+
+// route returns the series of a route. Layers and instruments of the same route share it.
+func (r *Routes) route(route profiles.Route) *routeSeries {
+	d := r.current.Load()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	key := route.Name + "\x00" + Labels(route.Labels).key()
+	s := d.routes[key]
+	if s == nil {
+		f := r.meters.httpRoutes
+		l := r.labels(d.dst, route.Name, Labels{"hostname": ""}, Labels{"hostname": ""}) // hostnames are not enabled
+		s = &routeSeries{newStreams(f.requests, l), sync.OnceValue(func() *retries { return f.retries.now(l) })}
+		d.routes[key] = s
+	}
+	return s
+}
+
+// labels returns parent_*, route_* and more, or rest beyond the limit.
+func (r *Routes) labels(dst, route string, more, rest Labels) labelSet {
+	return r.meters.limited(routeParents(r.direction), dst,
+		r.meters.meta("parent", dst).With(routeMeta(route)).With(more),
+		r.meters.meta("parent", "").With(routeMeta("")).With(rest))
+}
+
+// routeMeter is the layer of a route.
+type routeMeter struct {
+	httplayer.Service
+	route     *routeSeries
+	retryable bool
+}
+
+func (m *routeMeter) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	s := &stream{of: m.route.streams, ctx: ctx}
+	if m.retryable {
+		s.attempts = &attempts{route: m.route}
+		s.ctx = context.WithValue(ctx, attemptsKey{}, s.attempts)
+	}
+	return s.call(m.Service, req)
+}
+
+func (m *routeMeter) Next() httplayer.Service { return m.Service }
+
+func (m *routeMeter) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// Backend is the layer of one target of the profile, by its authority. It counts
+// backend_requests_total, backend_response_statuses_total and
+// backend_response_duration_seconds by the route of the request.
+//
+// Admission: Ready is forwarded.
+//
+// Cancellation, body and errors are those of PerRoute. A rejection counts as a request.
+func (r *Routes) Backend(authority string, next httplayer.Service) httplayer.Service {
+	return &backend{Service: next, routes: r, authority: authority}
+}
+
+type backend struct {
+	httplayer.Service
+	routes    *Routes
+	authority string
+	current   atomic.Pointer[backendRoutes]
+}
+
+// backendRoutes is the series of a backend by the routes of one profile.
+type backendRoutes struct {
+	destination *destination
+	last        atomic.Pointer[backendSeries] // most requests have the route of the one before
+	routes      sync.Map                      // *layer.Route → *backendSeries
+}
+
+// backendSeries is the series of one backend of a route.
+type backendSeries struct {
+	route    *layer.Route
+	streams  *streams
+	requests counter
+}
+
+func (b *backend) Call(ctx context.Context, req *http.Request) (*http.Response, error) {
+	series := b.series(layer.RouteFromContext(ctx))
+	series.requests.Add(1)
+	s := &stream{of: series.streams, ctx: ctx}
+	rsp, err := s.call(b.Service, req)
+	if a, ok := ctx.Value(attemptsKey{}).(*attempts); ok && !errors.Is(err, layer.ErrNotReady) {
+		a.sent.Add(1)
+	}
+	return rsp, err
+}
+
+// series returns the series of a route; nil means the default route.
+func (b *backend) series(route *layer.Route) *backendSeries {
+	now, d := b.current.Load(), b.routes.current.Load()
+	if now == nil || now.destination != d {
+		now = &backendRoutes{destination: d}
+		b.current.Store(now)
+	}
+	if s := now.last.Load(); s != nil && s.route == route {
+		return s
+	}
+	found, ok := now.routes.Load(route)
+	if !ok {
+		found, _ = now.routes.LoadOrStore(route, b.newSeries(d.dst, route))
+	}
+	s := found.(*backendSeries) //nolint:errcheck,forcetypeassert // stored above
+	now.last.Store(s)
+	return s
+}
+
+func (b *backend) newSeries(dst string, route *layer.Route) *backendSeries {
+	name := ""
+	if route != nil {
+		name = route.Name
+	}
+	m := b.routes.meters
+	l := b.routes.labels(dst, name, m.meta("backend", b.authority), m.meta("backend", ""))
+	return &backendSeries{route, newStreams(m.httpRoutes.responses, l), counter{m.httpRoutes.sent.lazy(l)}}
+}
+
+func (b *backend) Next() httplayer.Service { return b.Service }
+
+func (b *backend) Describe() layer.Node { return layer.Node{Name: "metrics"} }
+
+// httpRouteFamilies are outbound_http_route_*.
+type httpRouteFamilies struct {
+	requests, responses streamFamilies // of routes, and of their backends
+	sent                *family[prometheus.Counter]
+	retries             retryFamilies
+}
+
+func (m *Meters) httpRouteFamilies() httpRouteFamilies {
+	const name, backend = "outbound_http_route_", "outbound_http_route_backend_"
+	return httpRouteFamilies{
+		requests: streamFamilies{
+			statuses: m.counters(name+"request_statuses_total", "Completed request-response streams."),
+			durations: m.histograms(name+"request_duration_seconds",
+				"The time between request initialization and response completion.", 0.05, 0.5, 1, 10),
+		},
+		sent: m.counters(backend+"requests_total", "The total number of requests dispatched."),
+		responses: streamFamilies{
+			statuses: m.counters(backend+"response_statuses_total", "Completed responses."),
+			durations: m.histograms(backend+"response_duration_seconds",
+				"The time between request dispatch and response completion.", 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10),
+		},
+		retries: m.retryFamilies(name + "retry_"),
 	}
 }
-
-// Route returns the instruments of a profile's route, for its requests and for its
-// attempts, see profiles.WithMetrics. dst is "name:port". route is the name of the route and
-// becomes the label rt_route, unless labels, the labels of the route, contain one. A
-// request that failed by the route's timeout, also in a queue, has error="timeout".
-// Refused requests have no latency. The series are shown for the retention time after ctx
-// and after the last request.
-func (m *Meters) Route(
-	ctx context.Context, d Direction, dst, route string, labels map[string]string,
-) (requests, tries layer.Instruments) {
-	l, f := m.seriesLease(ctx), m.routes
-	all := Labels{"direction": string(d), "dst": dst}
-	if route != "" {
-		all["rt_route"] = route
-	}
-	all = all.With(Prefixed("rt", labels))
-	b := binder{l, all}
-	o := overdue{
-		failures: b.counter(f.responses, Labels{"classification": "failure"}),
-		late:     b.lazy(f.responses, Labels{"classification": "failure", "error": "timeout"}),
-		pending:  new(atomic.Int64),
-	}
-	open := leasedGauge{discard.NewGauge(), l}
-	successes := b.lazy(f.responses, Labels{"classification": "success"})
-	requests = layer.Instruments{
-		InFlight:       open,
-		Requests:       b.counter(f.requests, nil),
-		Rejections:     multi.NewCounter(b.counter(f.requests, nil), o), // the time may be over in a queue
-		Responses:      classes{successes, ignored{successes, o.pending}, o},
-		Latency:        histogram{f.latency.bind(l, all)},
-		Retries:        b.lazy(f.retryable, nil),
-		RetriesSkipped: newLabelled("skipped", b.counters(f.retryable), skipped),
-		Timeouts:       limits{newLabelled("limit", b.counters(f.expired), asItIs), o.pending},
-	}
-	answered, failures := b.lazy(f.answers, Labels{"classification": "success"}), b.lazy(f.answers, Labels{"classification": "failure"})
-	tries = layer.Instruments{
-		InFlight:   open,
-		Requests:   b.counter(f.tries, nil),
-		Rejections: multi.NewCounter(b.counter(f.tries, nil), failures),
-		Responses:  classes{answered, answered, failures},
-	}
-	return requests, tries
-}
-
-// skipped returns linkerd's word for the reason why there was no retry.
-func skipped(reason string) string {
-	if reason == "budget" {
-		return "no_budget"
-	}
-	return reason
-}
-
-// binder binds series for one seriesLease.
-type binder struct {
-	seriesLease *seriesLease
-	labels      Labels
-}
-
-func (b binder) counters(f *family[prometheus.Counter]) func(Labels) prometheus.Counter {
-	return func(more Labels) prometheus.Counter { return f.bind(b.seriesLease, b.labels.With(more)) }
-}
-
-func (b binder) counter(f *family[prometheus.Counter], more Labels) metrics.Counter {
-	return counter{b.counters(f)(more)}
-}
-
-// lazy returns a counter that is not shown before it counts.
-func (b binder) lazy(f *family[prometheus.Counter], more Labels) metrics.Counter {
-	return &lazy{bind: func() prometheus.Counter { return b.counters(f)(more) }}
-}
-
-// classes counts responses by class. As in linkerd's response_total, a request canceled by
-// its caller is not a failure.
-type classes struct{ successes, ignored, failures metrics.Counter }
-
-func (c classes) With(label ...string) metrics.Counter {
-	switch label[1] {
-	case layer.Success.String():
-		return c.successes
-	case layer.Ignorable.String():
-		return c.ignored
-	}
-	return c.failures
-}
-
-func (classes) Add(float64) {} // there is no series without a class
-
-// overdue counts failures, and those by a time limit apart. A limit counts before the
-// failure that it causes. Of two concurrent failures it is unknown which was caused by
-// the limit, which makes no difference to the numbers.
-type overdue struct {
-	failures, late metrics.Counter
-	pending        *atomic.Int64
-}
-
-func (o overdue) With(...string) metrics.Counter { return o }
-
-func (o overdue) Add(delta float64) {
-	switch {
-	case delta == 0: // nothing failed: what is pending waits for what does
-	case take(o.pending):
-		o.late.Add(delta)
-	default:
-		o.failures.Add(delta)
-	}
-}
-
-// ignored counts requests whose callers left. If a limit ran out for one, that limit is
-// not left for a later failure.
-type ignored struct {
-	metrics.Counter
-	pending *atomic.Int64
-}
-
-func (i ignored) Add(delta float64) {
-	if delta != 0 {
-		take(i.pending)
-	}
-	i.Counter.Add(delta)
-}
-
-// take decrements pending if it is above 0.
-func take(pending *atomic.Int64) bool {
-	for n := pending.Load(); n > 0; n = pending.Load() {
-		if pending.CompareAndSwap(n, n-1) {
-			return true
-		}
-	}
-	return false
-}
-
-// limits counts expired limits by name. A limit on the whole request fails the request; a
-// limit on an attempt does not, because another attempt may follow.
-type limits struct {
-	labelled
-	pending *atomic.Int64
-}
-
-func (l limits) With(label ...string) metrics.Counter {
-	if label[1] == "head" || label[1] == "total" {
-		return multi.NewCounter(l.labelled.With(label...), ending{l.pending})
-	}
-	return l.labelled.With(label...)
-}
-
-type ending struct{ pending *atomic.Int64 }
-
-func (e ending) With(...string) metrics.Counter { return e }
-func (e ending) Add(delta float64)              { e.pending.Add(int64(delta)) }

@@ -25,60 +25,55 @@ type streamFamilies struct {
 // streams is the series of one route, or of one backend of it. The series of an outcome
 // is bound at its first request.
 type streams struct {
-	families    streamFamilies
-	seriesLease *seriesLease
-	labels      Labels
+	families  streamFamilies
+	labels    labelSet
+	durations *handle[prometheus.Histogram]
 
-	durations prometheus.Histogram
-	last      atomic.Pointer[ended] // most requests have the outcome of the one before
-	ends      sync.Map              // outcome's key → *ended
+	last atomic.Pointer[outcomeCounter] // most requests have the outcome of the one before
+	ends sync.Map                       // outcome's key → *outcomeCounter
 }
 
-type ended struct {
+type outcomeCounter struct {
 	outcome
-	prometheus.Counter
+	*handle[prometheus.Counter]
 }
 
-func newStreams(f streamFamilies, l *seriesLease, labels Labels) *streams {
-	return &streams{families: f, seriesLease: l, labels: labels, durations: f.durations.bind(l, labels)}
+func newStreams(f streamFamilies, l labelSet) *streams {
+	return &streams{families: f, labels: l, durations: f.durations.lazy(l)}
 }
 
-func (s *streams) at(o outcome) *ended {
-	if e := s.last.Load(); e != nil && e.outcome == o {
-		return e
+func (s *streams) at(o outcome) *outcomeCounter {
+	if c := s.last.Load(); c != nil && c.outcome == o {
+		return c
 	}
 	found, ok := s.ends.Load(o.key())
 	if !ok {
-		found, _ = s.ends.LoadOrStore(o.key(), &ended{o, s.families.statuses.bind(s.seriesLease, s.labels.With(o.labels()))})
+		found, _ = s.ends.LoadOrStore(o.key(), &outcomeCounter{o, s.families.statuses.lazy(s.labels.with(o.labels()))})
 	}
-	e := found.(*ended) //nolint:errcheck,forcetypeassert // stored above
-	s.last.Store(e)
-	return e
+	c := found.(*outcomeCounter) //nolint:errcheck,forcetypeassert // stored above
+	s.last.Store(c)
+	return c
 }
-
-// shown provides the streams of a route or backend. A request asks for them at its end,
-// because it may outlive the series that were shown at its start.
-type shown interface{ current() *streams }
 
 // stream is one request and the Observer of its response.
 type stream struct {
-	of    shown
-	ctx   context.Context //nolint:containedctx // of the request: it tells a canceled request from a broken body
-	start time.Time
-	rsp   *http.Response
-	tries *tries // nil: the request is sent once
+	of       *streams
+	ctx      context.Context //nolint:containedctx // of the request: it distinguishes a canceled request from a failed body
+	start    time.Time
+	rsp      *http.Response
+	attempts *attempts // nil: the request is sent once
 }
 
-// tries counts the attempts of a request, to find those that succeeded by a retry.
-type tries struct {
-	n  atomic.Int32
-	of *routed
+// attempts counts the attempts of a request, to find requests that succeeded by a retry.
+type attempts struct {
+	sent  atomic.Int32
+	route *routeSeries
 }
 
-type triesKey struct{}
+type attemptsKey struct{}
 
-// call sends a request to next and records it. A refusal is recorded too, because no layer
-// above sends the request elsewhere.
+// call sends a request to next and records it. A rejection is recorded too, because no
+// layer above sends the request elsewhere.
 func (s *stream) call(next httplayer.Service, req *http.Request) (*http.Response, error) {
 	s.start = time.Now()
 	rsp, err := next.Call(s.ctx, req)
@@ -94,26 +89,25 @@ func (s *stream) Data(int) {}
 
 func (s *stream) End(err error) {
 	s.done(afterHead(s.rsp, err))
-	if s.tries == nil || s.tries.n.Load() < 2 {
+	if s.attempts == nil || s.attempts.sent.Load() < 2 {
 		return
 	}
 	class := layer.Classifier[*http.Response](httplayer.Classify).Classify(s.ctx, layer.Outcome[*http.Response]{
 		Response: s.rsp, Err: err, Ended: err == nil,
 	})
 	if !class.IsFailure() {
-		s.tries.of.now().retries().successes.Inc()
+		s.attempts.route.retries().successes.Add(1)
 	}
 }
 
 func (s *stream) done(o outcome) {
-	of := s.of.current()
-	of.durations.Observe(time.Since(s.start).Seconds())
-	of.at(o).Inc()
+	s.of.durations.get().Observe(time.Since(s.start).Seconds())
+	s.of.at(o).get().Inc()
 }
 
 // outcome is the labels http_status and error of a request.
 type outcome struct {
-	status int // 0: there was none
+	status int // 0: there was no response
 	err    fault
 }
 

@@ -1,7 +1,7 @@
 package meters
 
 import (
-	"context"
+	"cmp"
 	"net/netip"
 
 	"github.com/go-kit/kit/metrics"
@@ -39,21 +39,38 @@ func (m *Meters) transportFamilies() transportFamilies {
 }
 
 // Transport returns the instruments of connections with these labels: [Target], and
-// those of TLS as for Endpoint. The series are shown for the retention time after ctx
-// and after the last connection. Bytes of outbound connections to endpoints
-// also count in outbound_tcp_transfer_cost_bytes_total, by the label
-// dst_zone_locality.
-func (m *Meters) Transport(ctx context.Context, d Direction, peer Peer, labels Labels) Transport {
-	l, of := m.seriesLease(ctx), &m.backends
-	if peer == Source {
-		of = &m.sources
-	}
-	t := m.transport(l, d, peer, m.peers(l, d, of, labels))
+// those of TLS as for Endpoint. The limits are those of Endpoint. Bytes of outbound
+// connections to endpoints also count in outbound_tcp_transfer_cost_bytes_total, by the
+// label dst_zone_locality.
+func (m *Meters) Transport(d Direction, peer Peer, labels Labels) Transport {
+	t := m.transport(d, peer, m.peerLabels(d, peer, labels))
 	if d == Outbound && peer == Destination {
 		t.Read = multi.NewCounter(t.Read, m.cost("Recv", labels["dst_zone_locality"]))
 		t.Written = multi.NewCounter(t.Written, m.cost("Send", labels["dst_zone_locality"]))
 	}
 	return t
+}
+
+// outboundBackends is the limit of the outbound authorities and targets.
+const outboundBackends = "outbound dst"
+
+// peerLabels returns labels, limited by authority or address outbound and by all labels
+// inbound. Only those of TLS remain beyond the limit.
+func (m *Meters) peerLabels(d Direction, peer Peer, labels Labels) labelSet {
+	name := cmp.Or(labels["authority"], labels["target_addr"])
+	if name == "" {
+		return fixed(labels)
+	}
+	if d == Inbound {
+		name = labels.key()
+	}
+	rest := Labels{}
+	for _, label := range []string{"tls", "no_tls_reason"} {
+		if value, ok := labels[label]; ok {
+			rest[label] = value
+		}
+	}
+	return m.limited(string(d)+" "+string(peer), name, labels, rest)
 }
 
 // cost returns the bytes of outbound_tcp_transfer_cost_bytes_total in one direction
@@ -66,19 +83,18 @@ func (m *Meters) cost(op, locality string) metrics.Counter {
 	case "remote":
 		zone = "Remote"
 	}
-	return counter{m.transferCost.bind(m.always, Labels{"op": op, "zone_locality": zone})}
+	return counter{m.transferCost.now(fixed(Labels{"op": op, "zone_locality": zone}))}
 }
 
-func (m *Meters) transport(l *seriesLease, d Direction, peer Peer, labels Labels) Transport {
+func (m *Meters) transport(d Direction, peer Peer, l labelSet) Transport {
 	f := m.conns
-	labels = labels.With(Labels{"direction": string(d), "peer": string(peer)})
-	b := binder{l, labels}
+	l = l.with(Labels{"direction": string(d), "peer": string(peer)})
 	return Transport{
-		Opened:  b.counter(f.opened, nil),
-		Open:    leasedGauge{gauge{f.open.bind(l, labels)}, l},
-		Read:    b.counter(f.read, nil),
-		Written: b.counter(f.written, nil),
-		Closed:  closed{b.lazy(f.closed, Labels{"errno": ""}), newLabelled("errno", b.counters(f.closed), asItIs)},
+		Opened:  counter{f.opened.now(l)},
+		Open:    gauge{f.open.now(l)},
+		Read:    counter{f.read.now(l)},
+		Written: counter{f.written.now(l)},
+		Closed:  closed{counter{f.closed.lazy(l.with(Labels{"errno": ""}))}, newLabelled(f.closed, l, "errno")},
 	}
 }
 
@@ -101,7 +117,7 @@ func (c closed) With(label ...string) metrics.Counter {
 type Client struct {
 	Secure  bool   // its TLS ends at this proxy
 	ID      string // its proven identity; "" means none
-	Passed  bool   // its TLS is forwarded as it is
+	Passed  bool   // its TLS is forwarded unchanged
 	Skipped bool   // TLS was not detected, because the server may speak first
 }
 
@@ -127,23 +143,46 @@ func (c Client) anonymous() Client {
 
 // Clients returns a function that returns the meter of a client's connections to a
 // target. It counts as Transport does for [Source], with the labels of [Server] for the
-// default policy; "" means none. Call it for each connection. From the
-// thousand-and-first pair of target and client on, the labels target_* and client_id are
-// left out. The series are shown for the retention time after the last connection. The
+// default policy, unless policy is empty. Call it for each connection. The labels target_*
+// and client_id are left out for pairs of target and client beyond the first thousand. The
 // function is safe for concurrent use.
 func (m *Meters) Clients(d Direction, policy string) func(target netip.AddrPort, c Client) *tcplayer.Meter {
 	type key struct {
 		target netip.AddrPort
 		client Client
 	}
-	counts := newKeyed(m, func(l *seriesLease, k key) *tcplayer.Meter {
-		labels := Target(k.target).With(k.client.Labels())
+	meters := newLookup(func(k key) *tcplayer.Meter {
+		labels, rest := Target(k.target).With(k.client.Labels()), k.client.anonymous().Labels()
 		if policy != "" {
-			labels = labels.With(Server(policy, k.target))
+			labels, rest = labels.With(Server(policy, k.target)), rest.With(Server(policy, netip.AddrPort{}))
 		}
-		return tcplayer.NewMeter(m.transport(l, d, Source, labels))
+		return tcplayer.NewMeter(m.transport(d, Source, m.limited(string(d)+" clients", labels.key(), labels, rest)))
 	})
-	return func(target netip.AddrPort, c Client) *tcplayer.Meter {
-		return counts.of(key{target, c}, key{client: c.anonymous()})
+	return func(target netip.AddrPort, c Client) *tcplayer.Meter { return meters.of(key{target, c}) }
+}
+
+// detectFamilies are the metrics of protocol detection.
+type detectFamilies struct {
+	durations *family[prometheus.Histogram]
+	results   *family[prometheus.Counter]
+}
+
+func (m *Meters) detectFamilies(d Direction) detectFamilies {
+	name := string(d) + "_tcp_detect_http_"
+	return detectFamilies{
+		durations: m.histograms(name+"duration_seconds", "Time taken for protocol detection.", 0.001, 0.1),
+		results:   m.counters(name+"results_total", "Protocol detection results."),
 	}
+}
+
+// Detect returns the instruments of tcplayer.Detect with these labels:
+// inbound_tcp_detect_http_duration_seconds, inbound_tcp_detect_http_results_total by
+// result, and their outbound counterparts.
+func (m *Meters) Detect(d Direction, labels Labels) tcplayer.DetectInstruments {
+	return m.detect(d, fixed(labels))
+}
+
+func (m *Meters) detect(d Direction, l labelSet) tcplayer.DetectInstruments {
+	f := m.detects[d]
+	return tcplayer.DetectInstruments{Latency: seconds{f.durations.now(l)}, Results: newLabelled(f.results, l, "result")}
 }

@@ -127,7 +127,7 @@ func connections() layer.Stack[net.Conn, tcplayer.ByteCount] {
 
 // clients returns the meter of the application's connections to dst. An invalid dst
 // means this proxy.
-func (o *Outbound) clients(ctx context.Context, dst netip.AddrPort) *tcplayer.Meter {
+func (o *Outbound) clients(dst netip.AddrPort) *tcplayer.Meter {
 	labels := meters.Target(dst).With(meters.NoTLS("loopback"))
-	return tcplayer.NewMeter(o.Meters.Transport(ctx, meters.Outbound, meters.Source, labels))
+	return tcplayer.NewMeter(o.Meters.Transport(meters.Outbound, meters.Source, labels))
 }

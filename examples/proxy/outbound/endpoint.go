@@ -109,12 +109,12 @@ func (o *Outbound) tapOptions(t discover.Target, secured meters.Labels) []tap.Op
 }
 
 // dial connects to the endpoint and counts the connections.
-func (o *Outbound) dial(ctx context.Context, p peer) settings.Dial {
+func (o *Outbound) dial(p peer) settings.Dial {
 	d := tcplayer.Dialer{
 		TLS: p.tls, Header: p.header, Port: p.port, Timeout: o.Connect.Timeout,
 		Sockets: o.Connect.Socket.Options(), Deny: o.Refuse,
 	}
-	instruments := o.Meters.Transport(ctx, meters.Outbound, meters.Destination, p.labels)
+	instruments := o.Meters.Transport(meters.Outbound, meters.Destination, p.labels)
 	return tcplayer.NewMeter(instruments).WrapDial(d.DialContext)
 }
 

@@ -41,7 +41,7 @@ func New(ctx context.Context, c Config) *Outbound {
 
 	o.Requests = o.requests()
 	o.http = o.server(o.Requests)
-	o.Server = tcplayer.Transparent(o.Origin, o.redirected(), o.direct(ctx))
+	o.Server = tcplayer.Transparent(o.Origin, o.redirected(), o.direct())
 	return o
 }
 
@@ -54,9 +54,9 @@ func (o *Outbound) redirected() tcplayer.Server {
 
 // direct serves connections that were made to this proxy. They must be HTTP,
 // because only requests name a target.
-func (o *Outbound) direct(ctx context.Context) tcplayer.Server {
+func (o *Outbound) direct() tcplayer.Server {
 	return connections().
-		With("metrics", o.clients(ctx, netip.AddrPort{}).WrapServer).
+		With("metrics", o.clients(netip.AddrPort{}).WrapServer).
 		With("errors", tcplayer.OnError(o.countTCP)).
 		Service(o.detect(o.http, nil, o.Meters.Detect(meters.Outbound, nil)))
 }
@@ -72,7 +72,7 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 			return o.opaque(ctx, dst.String(), replay{profile}), nil
 		})))
 	return connections().
-		With("metrics", o.clients(ctx, dst).WrapServer).
+		With("metrics", o.clients(dst).WrapServer).
 		Service(o.byProfile(dst, requests, opaque, o.detect(o.http, opaque, requests.counts.Detect())))
 }
 
@@ -104,7 +104,7 @@ func (o *Outbound) logical(ctx context.Context, target string) httplayer.Service
 // a route are metrics, timeout, retry and header changes, see
 // [profiles.WithRouteLayers].
 func (o *Outbound) router(ctx context.Context, target string, source profiles.Source) *router {
-	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(ctx, meters.Outbound, target)}
+	r := &router{ctx: ctx, target: target, counts: o.Meters.Routes(meters.Outbound, target)}
 	r.Router = profiles.New(ctx, target, source, httplayer.Accessor{}, r.backends(pin(r, o.concretes)),
 		profiles.WithForward(r.forwards(pin(r, o.forwards))),
 		profiles.WithRouteLayers(httplayer.Replayer{}, httplayer.Editor{}, httplayer.Classify),
@@ -168,7 +168,7 @@ func (o *Outbound) endpointStack(
 // transport header announces the protocol, each version has its own client.
 func (o *Outbound) client(ctx context.Context, p peer, as func(*httplayer.Endpoint) httplayer.Service) httplayer.Service {
 	newClient := func(p peer, version ...httplayer.EndpointOption) httplayer.Service {
-		opts := append(o.Connect.Requests(o.dial(ctx, p), o.Pool), version...)
+		opts := append(o.Connect.Requests(o.dial(p), o.Pool), version...)
 		opts = append(opts, httplayer.WithPing(p.Endpoint.PingInterval, p.Endpoint.PingTimeout))
 		return as(httplayer.NewEndpoint(ctx, p.Endpoint.Addr.String(), opts...))
 	}
@@ -220,5 +220,5 @@ func (o *Outbound) opaqueEndpoint(ctx context.Context, t discover.Target) tcplay
 	p := o.peer(t)
 	return tcplayer.NewStack().
 		With("tap", tap.Connections(o.Taps, p.tapOptions...)).
-		Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), o.Connect.Bytes(o.dial(ctx, p))...))
+		Service(tcplayer.NewEndpoint(ctx, t.Endpoint.Addr.String(), o.Connect.Bytes(o.dial(p))...))
 }

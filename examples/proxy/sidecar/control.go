@@ -49,7 +49,7 @@ func (p *Proxy) dial(
 		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Client(at.Name, at.Name, "h2")
 		connect = onceCertified(id)
 	}
-	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(ctx, at.Addr, labels))}
+	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(at.Addr, labels))}
 	conn, err := connect(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("the %s controller: %w", name, err)

@@ -32,21 +32,21 @@ func ofRoute(kind, name string) string {
 	return `route_group="",route_kind="` + kind + `",route_name="` + name + `",route_namespace=""`
 }
 
-// followed is a router whose target answers with what answer says.
-type followed struct {
+// profiledRouter is a router whose targets respond by answer.
+type profiledRouter struct {
 	*profiles.Router[*http.Request, *http.Response]
 	source *profiles.Static
 	answer func(*http.Request) (*http.Response, error)
 }
 
 const (
-	asked = "10.0.0.1:80" // as the application did
+	asked = "10.0.0.1:80" // the address that the application connects to
 	named = "web.shop.svc.cluster.local"
 )
 
-func follow(ctx context.Context, m *meters.Meters) *followed {
-	f := &followed{source: new(profiles.Static)}
-	counts := m.Routes(ctx, meters.Outbound, asked)
+func follow(ctx context.Context, m *meters.Meters) *profiledRouter {
+	f := &profiledRouter{source: new(profiles.Static)}
+	counts := m.Routes(meters.Outbound, asked)
 	f.Router = profiles.New(ctx, asked, f.source, httplayer.Accessor{},
 		func(authority string) httplayer.Service {
 			return counts.Backend(authority, answering{call: func(r *http.Request) (*http.Response, error) { return f.answer(r) }})
@@ -64,13 +64,13 @@ func follow(ctx context.Context, m *meters.Meters) *followed {
 	return f
 }
 
-// say puts a profile in force.
-func (f *followed) say(p *profiles.Profile) {
+// set sets the profile.
+func (f *profiledRouter) set(p *profiles.Profile) {
 	f.source.Set(asked, p)
 	synctest.Wait()
 }
 
-func (f *followed) get(t *testing.T, path string, header ...string) error {
+func (f *profiledRouter) get(t *testing.T, path string, header ...string) error {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, "http://web"+path, nil)
 	for i := 0; i < len(header); i += 2 {
@@ -103,7 +103,7 @@ func TestRoutesFollowTheProfile(t *testing.T) {
 			return response(200, "x"), nil
 		}
 		v2 := []profiles.Target{{Authority: "web-v2.shop.svc.cluster.local:80", Weight: 1}}
-		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a"), routed("b")}, Targets: v2})
+		f.set(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a"), routed("b")}, Targets: v2})
 		for path, n := range map[string]int{"/a": 2, "/b": 1, "/": 3} {
 			for range n {
 				require.NoError(t, f.get(t, path))
@@ -132,33 +132,36 @@ func TestRoutesFollowTheProfile(t *testing.T) {
 			require.Contains(t, took[i], `le="`+le+`"}`)
 		}
 		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="web.shop.svc.cluster.local:80",rt_route="a"} 2`)
-		require.NotContains(t, scrape(t, m), asked, "nothing was counted before there was a name")
+		require.NotContains(t, scrape(t, m), asked, "no series has the address")
 
-		// b goes, a is changed, and so is where all goes.
-		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a", func(r *profiles.Route) { r.Timeout = time.Hour })}})
+		// Route b is removed, a is changed, and the target is another one.
+		f.set(&profiles.Profile{Name: named, Routes: []profiles.Route{routed("a", func(r *profiles.Route) { r.Timeout = time.Hour })}})
 		require.NoError(t, f.get(t, "/a"))
 		require.NoError(t, f.get(t, "/b"))
-		require.Len(t, lines(t, m, statuses), 3, "the last values can be scraped")
+		require.Len(t, lines(t, m, statuses), 3, "the last values are shown")
 		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("profile", "a")+`} 3`)
 		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("default", "default")+`} 4`)
-		time.Sleep(2 * time.Minute)
+		time.Sleep(50 * time.Second)
+		require.NoError(t, f.get(t, "/a"))
+		require.NoError(t, f.get(t, "/"))
+		time.Sleep(50 * time.Second)
 		for _, prefix := range []string{statuses, sent, "outbound_http_route_backend_response_statuses_total"} {
 			require.Len(t, lines(t, m, prefix), 2, prefix)
 		}
 		require.NotContains(t, scrape(t, m), `_name="b"`)
 		require.NotContains(t, scrape(t, m), `rt_route="b"`)
 		require.NotContains(t, scrape(t, m), `backend_name="web-v2"`)
-		require.Contains(t, scrape(t, m), statuses+ok+ofRoute("profile", "a")+`} 3`)
 
-		// Another name, and the same route.
-		f.say(&profiles.Profile{Name: "new.shop.svc.cluster.local", Routes: []profiles.Route{routed("a")}})
+		// The same route with another name of the destination.
+		f.set(&profiles.Profile{Name: "new.shop.svc.cluster.local", Routes: []profiles.Route{routed("a")}})
 		require.NoError(t, f.get(t, "/a"))
 		require.Contains(t, scrape(t, m), `route_request_total{direction="outbound",dst="new.shop.svc.cluster.local:80",rt_route="a"} 1`)
-		time.Sleep(2 * time.Minute)
+		time.Sleep(50 * time.Second)
+		require.NoError(t, f.get(t, "/a"))
+		time.Sleep(50 * time.Second)
 		require.NotContains(t, scrape(t, m), `name="web"`)
 		require.Len(t, lines(t, m, statuses), 1)
 
-		cancel()
 		time.Sleep(2 * time.Minute)
 		require.Empty(t, lines(t, m, "outbound_http_route"))
 		require.Empty(t, lines(t, m, "route_"))
@@ -176,19 +179,19 @@ func TestRouteRetries(t *testing.T) {
 			return response(next, ""), nil
 		}
 		retryable := func(r *profiles.Route) { r.Retryable = true }
-		f.say(&profiles.Profile{
+		f.set(&profiles.Profile{
 			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 1, TTL: 5 * time.Second},
 			Routes: []profiles.Route{routed("a", retryable), routed("twice", retryable, func(r *profiles.Route) { r.MaxRetries = 1 }), routed("b")},
 		})
 		const retry = "outbound_http_route_retry_"
 		of := func(name string) string { return `{hostname="",` + webService + `,` + ofRoute("profile", name) + `} ` }
-		require.Len(t, lines(t, m, retry), 8, "from the beginning, of those that are retryable")
+		require.Len(t, lines(t, m, retry), 8, "retryable routes are shown from the beginning")
 		for _, tt := range []struct {
 			path     string
 			statuses []int
 		}{
 			{"/a", []int{200}}, {"/a", []int{503, 503, 200}}, {"/twice", []int{503, 500}}, {"/twice", []int{503, 200}},
-			{"/b", []int{503}}, {"/a", []int{503, 503}}, // the last of the five
+			{"/b", []int{503}}, {"/a", []int{503, 503}}, // the budget is used up
 		} {
 			status = tt.statuses
 			require.NoError(t, f.get(t, tt.path))
@@ -207,8 +210,8 @@ func TestRouteRetries(t *testing.T) {
 	})
 }
 
-// A route without a name is retried as well, and counted as the default one.
-func TestRetriesOfARouteWithoutAName(t *testing.T) {
+// A retryable route without a name counts as the default route.
+func TestRouteRetriesWithoutName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{})
 		f := follow(t.Context(), m)
@@ -219,7 +222,7 @@ func TestRetriesOfARouteWithoutAName(t *testing.T) {
 			}
 			return response(200, ""), nil
 		}
-		f.say(&profiles.Profile{
+		f.set(&profiles.Profile{
 			Name: named, RetryBudget: &profiles.RetryBudget{MinPerSecond: 10, TTL: 5 * time.Second},
 			Routes: []profiles.Route{{Match: profiles.Path("/x"), Retryable: true}},
 		})
@@ -230,7 +233,7 @@ func TestRetriesOfARouteWithoutAName(t *testing.T) {
 	})
 }
 
-// What requests come to has linkerd's words.
+// The label error has linkerd's values.
 func TestRouteErrors(t *testing.T) {
 	cut := func(err error) *http.Response {
 		rsp := response(200, "")
@@ -242,10 +245,10 @@ func TestRouteErrors(t *testing.T) {
 	grpc := []string{"Content-Type", "application/grpc"}
 	peer := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: syscall.ECONNRESET}
 	connecting := &layer.Error{Layer: "dial", Endpoint: "10.0.0.2:80", Kind: layer.ErrTimeout, Err: errOther}
-	unreached := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: connecting}
-	limited := &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: unreached}
+	unreachable := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: connecting}
+	limited := &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout, Err: unreachable}
 	inTime := &layer.Error{Layer: "endpoint", Endpoint: "10.0.0.2:80", Err: &layer.Error{Layer: "timeout", Kind: layer.ErrTimeout}}
-	for _, err := range []error{unreached, &layer.Error{Layer: "retry", Reason: "after 2 tries", Err: unreached}} {
+	for _, err := range []error{unreachable, &layer.Error{Layer: "retry", Reason: "after 2 tries", Err: unreachable}} {
 		requireOutcome(t, `error="",hostname="",http_status="504"`, nil, err)
 	}
 	for _, err := range []error{limited, inTime} {
@@ -278,7 +281,7 @@ func TestRouteErrors(t *testing.T) {
 	}
 }
 
-// requireOutcome requires a request that is answered so to have the labels.
+// requireOutcome requires that a request with this response or error has the labels.
 func requireOutcome(t *testing.T, labels string, rsp *http.Response, err error, header ...string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,8 +303,8 @@ type broken struct{ error }
 
 func (b broken) Read([]byte) (int, error) { return 0, b.error }
 
-// A client that does not read to the end has left.
-func TestRouteOfAResponseThatNobodyReads(t *testing.T) {
+// A body that is closed before its end counts as canceled.
+func TestRouteBodyClosedEarly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{})
 		f := follow(t.Context(), m)
@@ -324,8 +327,8 @@ func TestRouteLayersConform(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			layertest.Run(t, layertest.LayerOf[*http.Request, *http.Response]{
-				New: func(ctx context.Context, next httplayer.Service) httplayer.Service {
-					return of(meters.New(meters.Config{}).Routes(ctx, meters.Outbound, "web:80"), next)
+				New: func(_ context.Context, next httplayer.Service) httplayer.Service {
+					return of(meters.New(meters.Config{}).Routes(meters.Outbound, "web:80"), next)
 				},
 				Request:  func(int) *http.Request { return httptest.NewRequest(http.MethodPost, "http://web/", nil) },
 				Response: func(int) *http.Response { return &http.Response{StatusCode: 200, ContentLength: -1} },
@@ -338,7 +341,7 @@ func BenchmarkRoutes(b *testing.B) {
 	m := meters.New(meters.Config{})
 	rsp := &http.Response{StatusCode: 200, Header: http.Header{}, Body: http.NoBody}
 	next := answering{call: func(*http.Request) (*http.Response, error) { return rsp, nil }}
-	counts := m.Routes(b.Context(), meters.Outbound, "web.shop.svc.cluster.local:80")
+	counts := m.Routes(meters.Outbound, "web.shop.svc.cluster.local:80")
 	req := httptest.NewRequest(http.MethodGet, "/", nil)
 	for name, svc := range map[string]httplayer.Service{
 		"bare": next, "route": counts.Unrouted(next), "backend": counts.Backend("web:80", next),
@@ -361,8 +364,8 @@ func BenchmarkRoutes(b *testing.B) {
 	})
 }
 
-// Whatever profiles come and go meanwhile, no request is lost or counted twice.
-func TestRoutesAddUp(t *testing.T) {
+// Each request counts once while the profile changes.
+func TestRoutesUnderChanges(t *testing.T) {
 	const clients, each = 8, 300
 	m := meters.New(meters.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -409,29 +412,28 @@ func TestRoutesAddUp(t *testing.T) {
 	}
 }
 
-// vain is a target whose requests wait for endpoints that never come.
-type vain struct{}
+// unavailable is a target without endpoints.
+type unavailable struct{}
 
-func (vain) Ready(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
-func (vain) Call(context.Context, *http.Request) (*http.Response, error) {
+func (unavailable) Ready(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+func (unavailable) Call(context.Context, *http.Request) (*http.Response, error) {
 	return nil, &layer.Error{Layer: "balance", Kind: layer.ErrNotReady, Reason: "no endpoints"}
 }
-func (vain) Describe() layer.Node { return layer.Node{Name: "vain"} }
+func (unavailable) Describe() layer.Node { return layer.Node{Name: "unavailable"} }
 
-// The time of a route may be over while a request waits, which is a timeout like
-// another; and what fails after it is none.
-func TestTheTimeOfARouteIsOverInAQueue(t *testing.T) {
+// A route's timeout that expires in a queue counts as error="timeout". Later failures do not.
+func TestRouteTimeoutInQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := meters.New(meters.Config{})
-		queue := httplayer.NewStack().Queue(10, time.Hour).Service(vain{})
+		queue := httplayer.NewStack().Queue(10, time.Hour).Service(unavailable{})
 		f := follow(t.Context(), m)
 		f.answer = func(r *http.Request) (*http.Response, error) { return queue.Call(r.Context(), r) }
-		f.say(&profiles.Profile{Name: named, Routes: []profiles.Route{
+		f.set(&profiles.Profile{Name: named, Routes: []profiles.Route{
 			routed("a", func(r *profiles.Route) { r.Timeout = time.Second }),
 		}})
 		err := f.get(t, "/a")
 		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
-		require.ErrorIs(t, err, layer.ErrNotReady, "it is a refusal, too")
+		require.ErrorIs(t, err, layer.ErrNotReady, "it is also a rejection")
 		const of = `direction="outbound",dst="web.shop.svc.cluster.local:80"`
 		late := `route_response_total{classification="failure",` + of + `,error="timeout",rt_route="a"} 1`
 		require.Contains(t, lines(t, m, `route_response_total{`), late)

@@ -13,7 +13,7 @@ import (
 	"github.com/gotower/gotower/examples/proxy/meters"
 )
 
-// The names and labels are those of linkerd's proxy with a default policy.
+// Names and labels are those of linkerd's proxy with a default policy.
 func TestInboundRoute(t *testing.T) {
 	m := meters.New(meters.Config{})
 	answers := []func() (*http.Response, error){
@@ -26,7 +26,7 @@ func TestInboundRoute(t *testing.T) {
 		func() (*http.Response, error) { return nil, errors.New("broken") },
 	}
 	n := 0
-	svc := m.InboundRoute(t.Context(), "all-unauthenticated", netip.MustParseAddrPort("10.0.0.1:8080"))(
+	svc := m.InboundRoute("all-unauthenticated", netip.MustParseAddrPort("10.0.0.1:8080"))(
 		answering{call: func(r *http.Request) (*http.Response, error) {
 			n++
 			_, err := io.Copy(io.Discard, r.Body)
@@ -42,7 +42,7 @@ func TestInboundRoute(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, rsp.Body.Close())
 		}
-		require.Equal(t, body, req.Body, "the caller's request is untouched")
+		require.Equal(t, body, req.Body, "the caller's request is not changed")
 	}
 	const labels = `parent_group="",parent_kind="default",parent_name="all-unauthenticated",parent_port="8080",` +
 		`route_group="",route_kind="default",route_name="default"`
@@ -58,10 +58,10 @@ func TestInboundRoute(t *testing.T) {
 	}
 }
 
-// A request that panics is counted to its end.
-func TestInboundRouteEndsWithPanic(t *testing.T) {
+// A request that panics counts.
+func TestInboundRoutePanic(t *testing.T) {
 	m := meters.New(meters.Config{})
-	svc := m.InboundRoute(t.Context(), "deny", netip.MustParseAddrPort("10.0.0.1:80"))(
+	svc := m.InboundRoute("deny", netip.MustParseAddrPort("10.0.0.1:80"))(
 		answering{call: func(*http.Request) (*http.Response, error) { panic("broken") }})
 	require.Panics(t, func() { _, _ = svc.Call(t.Context(), &http.Request{}) })
 	require.Len(t, lines(t, m, "inbound_http_statuses_total"), 1)
@@ -74,12 +74,12 @@ func TestTransferCost(t *testing.T) {
 		if locality != "" {
 			labels["dst_zone_locality"] = locality
 		}
-		of := m.Transport(t.Context(), meters.Outbound, meters.Destination, labels)
+		of := m.Transport(meters.Outbound, meters.Destination, labels)
 		of.Read.Add(n)
 		of.Written.Add(10 * n)
 	}
-	m.Transport(t.Context(), meters.Outbound, meters.Source, nil).Read.Add(100)
-	m.Transport(t.Context(), meters.Inbound, meters.Destination, nil).Read.Add(100)
+	m.Transport(meters.Outbound, meters.Source, nil).Read.Add(100)
+	m.Transport(meters.Inbound, meters.Destination, nil).Read.Add(100)
 	const name = "outbound_tcp_transfer_cost_bytes_total"
 	require.ElementsMatch(t, []string{
 		name + `{op="Recv",zone_locality="Local"} 1`, name + `{op="Send",zone_locality="Local"} 10`,

@@ -1,0 +1,63 @@
+package inbound
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// cache keeps one service per key. Clients choose the keys, so it keeps cacheSize
+// services for the idle timeout, and further ones for overflowIdle.
+type cache[K comparable, Req, Rsp any] struct{ main, overflow *layer.Cache[K, Req, Rsp] }
+
+const (
+	cacheSize    = 1000
+	overflowIdle = time.Second
+)
+
+func newCache[K comparable, Req, Rsp any](
+	ctx context.Context, mk func(context.Context, K) layer.Service[Req, Rsp], idle time.Duration, opts ...layer.Option[Rsp],
+) cache[K, Req, Rsp] {
+	return cache[K, Req, Rsp]{
+		main:     layer.NewCache(ctx, mk, layer.CachePolicy{IdleTimeout: idle, Capacity: cacheSize}, opts...),
+		overflow: layer.NewCache(ctx, mk, layer.CachePolicy{IdleTimeout: overflowIdle}, opts...),
+	}
+}
+
+// Service returns the service of a key.
+func (c cache[K, Req, Rsp]) Service(key K) layer.Service[Req, Rsp] {
+	return &orOverflow[Req, Rsp]{c.main.Service(key), c.overflow.Service(key)}
+}
+
+// Router sends each request to the service of its key.
+func (c cache[K, Req, Rsp]) Router(key func(Req) (K, error)) layer.Service[Req, Rsp] {
+	return &orOverflow[Req, Rsp]{c.main.Router(key), c.overflow.Router(key)}
+}
+
+// orOverflow sends the requests that the cache rejects because it is full to overflow.
+type orOverflow[Req, Rsp any] struct {
+	layer.Service[Req, Rsp]
+	overflow layer.Service[Req, Rsp]
+}
+
+func (o *orOverflow[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	rsp, err := o.Service.Call(ctx, req)
+	if err != nil && isFull(err) {
+		return o.overflow.Call(ctx, req)
+	}
+	return rsp, err
+}
+
+func (o *orOverflow[Req, Rsp]) Next() layer.Service[Req, Rsp] { return o.Service }
+
+func (o *orOverflow[Req, Rsp]) Describe() layer.Node {
+	return layer.Node{Name: "or overflow", Children: []layer.Node{{Name: "overflow", Children: []layer.Node{layer.Describe(o.overflow)}}}}
+}
+
+// isFull reports whether err is the rejection of a full cache.
+func isFull(err error) bool {
+	e, ok := errors.AsType[*layer.Error](err)
+	return ok && e.Layer == "cache" && errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrClosed)
+}

@@ -1,0 +1,211 @@
+package meters
+
+import (
+	"sync/atomic"
+
+	"github.com/go-kit/kit/metrics"
+	"github.com/go-kit/kit/metrics/multi"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// routeFamilies are the metrics of the routes of profiles: route_* counts requests,
+// route_actual_* attempts.
+type routeFamilies struct {
+	requests, responses *family[prometheus.Counter]
+	attempts            *family[prometheus.Counter]
+	attemptResponses    *family[prometheus.Counter]
+	latency             *family[prometheus.Histogram]
+	retryable, expired  *family[prometheus.Counter]
+}
+
+func (m *Meters) routeFamilies() routeFamilies {
+	return routeFamilies{
+		requests:         m.counters("route_request_total", "Total count of HTTP requests."),
+		responses:        m.counters("route_response_total", "Total count of HTTP responses."),
+		attempts:         m.counters("route_actual_request_total", "Total count of HTTP requests, including retries."),
+		attemptResponses: m.counters("route_actual_response_total", "Total count of HTTP responses, including those to retries."),
+		retryable:        m.counters("route_retryable_total", "Total count of retryable HTTP responses."),
+		expired:          m.counters("route_timeout_total", "Expired timeouts of a route."),
+		latency: m.histograms("route_response_latency_ms",
+			"Elapsed times between a request's headers being received and its response stream completing", latencyBuckets()...),
+	}
+}
+
+// Route returns the instruments of a profile's route, for its requests and for its
+// attempts, see profiles.WithMetrics. dst is "name:port". route is the name of the route and
+// becomes the label rt_route, unless labels, the labels of the route, contain one. A
+// request that failed by the route's timeout, also in a queue, has error="timeout".
+// Rejected requests have no latency. Destinations beyond the first thousand have an empty
+// dst and no rt_*.
+func (m *Meters) Route(d Direction, dst, route string, labels map[string]string) (requests, attempts layer.Instruments) {
+	f, rest := m.routes, Labels{"direction": string(d), "dst": ""}
+	own := rest.With(Labels{"dst": dst})
+	if route != "" {
+		own["rt_route"] = route
+	}
+	l := m.limited(routeParents(d), dst, own.With(Prefixed("rt", labels)), rest)
+	success, failure := l.with(Labels{"classification": "success"}), l.with(Labels{"classification": "failure"})
+	t := timeoutFailures{
+		failures: counter{f.responses.now(failure)},
+		timeouts: counter{f.responses.lazy(failure.with(Labels{"error": "timeout"}))},
+		pending:  new(atomic.Int64),
+	}
+	count := counter{f.requests.now(l)}
+	successes := counter{f.responses.lazy(success)}
+	requests = layer.Instruments{
+		Requests:       count,
+		Rejections:     multi.NewCounter(count, t), // the timeout may have expired in a queue
+		Responses:      classes{successes, ignored{successes, t.pending}, t},
+		Latency:        histogram{f.latency.now(l)},
+		Retries:        counter{f.retryable.lazy(l)},
+		RetriesSkipped: skipReasons{newLabelled(f.retryable, l, "skipped")},
+		Timeouts:       limits{newLabelled(f.expired, l, "limit"), t.pending},
+	}
+	count = counter{f.attempts.now(l)}
+	answered, failures := counter{f.attemptResponses.lazy(success)}, counter{f.attemptResponses.lazy(failure)}
+	attempts = layer.Instruments{
+		Requests:   count,
+		Rejections: multi.NewCounter(count, failures),
+		Responses:  classes{answered, answered, failures},
+	}
+	return requests, attempts
+}
+
+// routeParents is the limit of the destinations in one direction.
+func routeParents(d Direction) string { return string(d) + " parents" }
+
+// skipReasons has linkerd's words for the reasons why there was no retry.
+type skipReasons struct{ labelled }
+
+func (s skipReasons) With(label ...string) metrics.Counter {
+	if label[1] == "budget" {
+		return s.labelled.With(label[0], "no_budget")
+	}
+	return s.labelled.With(label...)
+}
+
+// classes counts responses by class. As in linkerd's response_total, a request canceled by
+// its caller is not a failure.
+type classes struct{ successes, ignored, failures metrics.Counter }
+
+func (c classes) With(label ...string) metrics.Counter {
+	switch label[1] {
+	case layer.Success.String():
+		return c.successes
+	case layer.Ignorable.String():
+		return c.ignored
+	}
+	return c.failures
+}
+
+func (classes) Add(float64) {} // there is no series without a class
+
+// timeoutFailures counts failures, and failures by a timeout apart. A timeout counts before
+// the failure that it causes. Of two concurrent failures either may get the timeout, which
+// makes no difference to the numbers.
+type timeoutFailures struct {
+	failures, timeouts metrics.Counter
+	pending            *atomic.Int64
+}
+
+func (t timeoutFailures) With(...string) metrics.Counter { return t }
+
+func (t timeoutFailures) Add(delta float64) {
+	switch {
+	case delta == 0:
+	case take(t.pending):
+		t.timeouts.Add(delta)
+	default:
+		t.failures.Add(delta)
+	}
+}
+
+// ignored counts requests that their callers canceled. The timeout of such a request is
+// withdrawn, so that it does not count for a later failure.
+type ignored struct {
+	metrics.Counter
+	pending *atomic.Int64
+}
+
+func (i ignored) Add(delta float64) {
+	if delta != 0 {
+		take(i.pending)
+	}
+	i.Counter.Add(delta)
+}
+
+// take decrements pending if it is above 0.
+func take(pending *atomic.Int64) bool {
+	for n := pending.Load(); n > 0; n = pending.Load() {
+		if pending.CompareAndSwap(n, n-1) {
+			return true
+		}
+	}
+	return false
+}
+
+// limits counts expired timeouts by name. A timeout of the whole request fails the request.
+// That of an attempt does not, because another attempt may follow.
+type limits struct {
+	labelled
+	pending *atomic.Int64
+}
+
+func (l limits) With(label ...string) metrics.Counter {
+	if label[1] == "head" || label[1] == "total" {
+		return multi.NewCounter(l.labelled.With(label...), pendingTimeout{l.pending})
+	}
+	return l.labelled.With(label...)
+}
+
+type pendingTimeout struct{ pending *atomic.Int64 }
+
+func (e pendingTimeout) With(...string) metrics.Counter { return e }
+func (e pendingTimeout) Add(delta float64)              { e.pending.Add(int64(delta)) }
+
+// retryFamilies are outbound_http_route_retry_*.
+type retryFamilies struct{ requests, successes, limited, overflow *family[prometheus.Counter] }
+
+func (m *Meters) retryFamilies(prefix string) retryFamilies {
+	return retryFamilies{
+		requests:  m.counters(prefix+"requests_total", "Retry requests emitted."),
+		successes: m.counters(prefix+"successes_total", "Successful responses to retry requests."),
+		limited:   m.counters(prefix+"limit_exceeded_total", "Retryable requests not sent due to retry limits."),
+		overflow:  m.counters(prefix+"overflow_total", "Retryable requests not sent due to circuit breakers."),
+	}
+}
+
+// retries is the series of one route.
+type retries struct{ requests, successes, limited, overflow counter }
+
+func (f retryFamilies) now(l labelSet) *retries {
+	return &retries{
+		counter{f.requests.now(l)}, counter{f.successes.now(l)}, counter{f.limited.now(l)}, counter{f.overflow.now(l)},
+	}
+}
+
+// added returns i extended by the counters of r.
+func (r *retries) added(i layer.Instruments) layer.Instruments {
+	i.Retries = multi.NewCounter(i.Retries, r.requests)
+	i.RetriesSkipped = skippedRetries{i.RetriesSkipped, r}
+	return i
+}
+
+// skippedRetries counts retries that were not made. An exhausted budget counts as overflow.
+type skippedRetries struct {
+	metrics.Counter
+	retries *retries
+}
+
+func (s skippedRetries) With(label ...string) metrics.Counter {
+	c := s.Counter.With(label...)
+	switch label[1] {
+	case "attempts":
+		return multi.NewCounter(c, s.retries.limited)
+	case "budget":
+		return multi.NewCounter(c, s.retries.overflow)
+	}
+	return c
+}
