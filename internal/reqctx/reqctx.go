@@ -119,12 +119,10 @@ func (c *Context) Value(key any) any {
 	return c.stand.Value(key)
 }
 
-// AfterFunc calls f on its own goroutine when the context ends. Package context
-// uses it for the contexts derived from c.
-func (c *Context) AfterFunc(f func()) (stop func() bool) {
-	w := funcWatcher(f)
-	return Watch(c, &w).Stop
-}
+// AfterFunc calls f, which must not block, when the context ends. It is for
+// package context, which uses it for the contexts derived from c; other users
+// call [context.AfterFunc].
+func (c *Context) AfterFunc(f func()) (stop func() bool) { return derive(c, f) }
 
 // Cancel ends the context with context.Canceled, and with cause if that is not
 // nil. It releases the timer and the registration with the parent. Later calls

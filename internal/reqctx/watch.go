@@ -1,6 +1,9 @@
 package reqctx
 
-import "context"
+import (
+	"context"
+	"sync/atomic"
+)
 
 // Watcher is notified when a context ends.
 type Watcher interface {
@@ -94,29 +97,54 @@ func (s *watchers) remove(w Watcher) bool {
 	return ok
 }
 
+// notify cancels the derived contexts of package context first, as that package
+// does, because other watchers may cancel them for another reason.
 func (s *watchers) notify(cause error) {
-	if s.first != nil {
-		s.first.ContextDone(cause)
-	}
-	for w := range s.more {
-		w.ContextDone(cause)
+	for _, derived := range [...]bool{true, false} {
+		if s.first != nil && isDerived(s.first) == derived {
+			s.first.ContextDone(cause)
+		}
+		for w := range s.more {
+			if isDerived(w) == derived {
+				w.ContextDone(cause)
+			}
+		}
 	}
 }
 
-// funcWatcher calls a function on its own goroutine.
-type funcWatcher func()
+func isDerived(w Watcher) bool {
+	_, ok := w.(*derived)
+	return ok
+}
 
-func (f *funcWatcher) ContextDone(error) { go (*f)() }
+// derived cancels a context of package context. Its function does not block.
+type derived struct {
+	cancel func()
+	ready  atomic.Bool // the registration has returned
+}
+
+func (d *derived) ContextDone(error) {
+	if d.ready.Load() {
+		d.cancel()
+		return
+	}
+	go d.cancel() // package context holds a lock during the registration
+}
+
+// derive registers the function that package context gives to AfterFunc.
+func derive(ctx context.Context, cancel func()) (stop func() bool) {
+	d := &derived{cancel: cancel}
+	r := Watch(ctx, d)
+	d.ready.Store(true)
+	return r.Stop
+}
 
 // Wrapper is embedded by contexts that only add values. It keeps [Watch] and
 // contexts derived from the wrapper from needing a goroutine.
 type Wrapper struct{ context.Context }
 
 // AfterFunc is used by package context.
-func (w Wrapper) AfterFunc(f func()) (stop func() bool) {
-	fw := funcWatcher(f)
-	return Watch(w.Context, &fw).Stop
-}
+func (w Wrapper) AfterFunc(f func()) (stop func() bool) { return derive(w.Context, f) }
 
 func (w Wrapper) base() context.Context { return w.Context }
 
