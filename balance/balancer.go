@@ -276,10 +276,13 @@ func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
 ) (rsp Rsp, taken bool, err error) {
-	handed := false
+	handed, returned := false, false
 	defer func() {
 		if !handed {
-			b.free(n)
+			defer b.free(n)
+		}
+		if !returned {
+			layer.CloseBody(rsp)
 		}
 	}()
 	rsp, err = n.service.Call(ctx, req)
@@ -294,10 +297,12 @@ func (b *Balancer[Req, Rsp]) send(
 		handed = true
 		n.takeBack() // it was never there
 		b.recount(n)
+		returned = true
 		return rsp, false, err
 	default:
 		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, verdict{})
 	}
+	returned = true
 	return rsp, true, err
 }
 

@@ -2,6 +2,7 @@ package balance_test
 
 import (
 	"context"
+	"io"
 	"iter"
 	"net/netip"
 	"sync/atomic"
@@ -171,4 +172,35 @@ func TestInstrumentsThatPanic(t *testing.T) {
 		p.remove(ss[1])
 		require.ErrorIs(t, p.send(t.Context()), layer.ErrNotReady)
 	})
+}
+
+// closing counts its Close.
+type closing struct {
+	io.Reader
+	closed int
+}
+
+func (c *closing) Close() error {
+	c.closed++
+	return nil
+}
+
+// The response is closed if a callback panics and the caller does not get it.
+func TestPanicClosesTheResponse(t *testing.T) {
+	for name, option := range map[string]option{
+		"classifier": balance.WithClassifier(func(layer.Outcome[*response]) layer.Class { panic("boom") }),
+		"completion": balance.WithCompletion(func(context.Context, *response, layer.Observer) *response { panic("boom") }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p, s := newPool(t, option), newServer(1)
+				var body closing
+				s.serve = func(context.Context, string) (*response, error) { return &response{Body: &body}, nil }
+				p.add(s)
+				require.PanicsWithValue(t, "boom", func() { _, _ = p.balancer.Call(t.Context(), "") })
+				require.Equal(t, 1, body.closed)
+				require.Zero(t, p.balancer.Snapshot()[0].InFlight)
+			})
+		})
+	}
 }

@@ -344,6 +344,36 @@ func TestMemberCallPanics(t *testing.T) {
 	})
 }
 
+// closing counts its Close.
+type closing struct {
+	io.Reader
+	closed int
+}
+
+func (c *closing) Close() error {
+	c.closed++
+	return nil
+}
+
+// A Completion that panics keeps neither the response nor the service of the
+// endpoint.
+func TestMemberCompletionPanics(t *testing.T) {
+	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
+		c := &consumer{}
+		boom := func(context.Context, *response, layer.Observer) *response { panic("boom") }
+		go c.run(discover.Endpoints(ctx, src, "web", made.Make, discover.WithCompletion(boom)))
+		src.update(add(at(1)))
+		synctest.Wait()
+		var body closing
+		made.of(1)[0].serve = func(context.Context, string) (*response, error) { return &response{Body: &body}, nil }
+		require.PanicsWithValue(t, "boom", func() { _, _ = c.endpoint(1).Service.Call(ctx, "") })
+		require.Equal(t, 1, body.closed)
+		src.update(remove(1))
+		synctest.Wait()
+		require.Error(t, made.of(1)[0].ctx.Err())
+	})
+}
+
 func TestMemberCallWithDoneContext(t *testing.T) {
 	bubble(t, func(t *testing.T, ctx context.Context, src *source, made *endpoints) {
 		c := start(ctx, src, made)

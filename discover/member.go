@@ -125,14 +125,16 @@ func (m *member[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err erro
 	observed := false
 	defer func() {
 		if !observed {
-			m.Done()
+			defer m.Done()
+			layer.CloseBody(rsp)
 		}
 	}()
 	if rsp, err = m.inner.Call(ctx, req); err != nil {
 		return rsp, err
 	}
+	rsp = m.complete(ctx, rsp, m)
 	observed = true
-	return m.complete(ctx, rsp, m), nil
+	return rsp, nil
 }
 
 // Data and End make m the observer of each response, which saves an allocation.

@@ -199,6 +199,10 @@ func (s bodySeam[T]) observed(rsp T) *observedBody {
 	return nil
 }
 
+// CloseBody closes the body of a request or response, if its type has one, as
+// for [AtEnd].
+func CloseBody[T any](message T) { seamOf[T]().closeBody(message) }
+
 // closeBody closes the body of message, and reports whether there was one.
 func (s bodySeam[T]) closeBody(message T) bool {
 	body := s.body(message)

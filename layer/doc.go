@@ -72,8 +72,8 @@
 // # Panics
 //
 // A callback is a function or method that you give to this library: a [Classifier],
-// a [Span], a [Completion], a key function, a [MakeService], a matcher, an instrument, the
-// Close of a body. One that panics never ends the process and never keeps a slot,
+// a [Span], a [Completion], a key function, a [MakeService], a matcher, an instrument,
+// a log handler, the Close of a body. One that panics never ends the process and never keeps a slot,
 // a probe or a response:
 //
 //   - In Call, Ready, Read, Close and Set, which run on a goroutine of the caller,

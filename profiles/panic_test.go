@@ -3,6 +3,7 @@ package profiles_test
 import (
 	"context"
 	"iter"
+	"log/slog"
 	"math"
 	"net/http"
 	"strings"
@@ -30,6 +31,15 @@ func (panicking) Ready(ctx context.Context) error {
 	}
 	panic("ready")
 }
+
+// badHandler panics at each record.
+type badHandler struct{ slog.Handler }
+
+func (badHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h badHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (badHandler) Handle(context.Context, slog.Record) error { panic("log") }
 
 // A callback that panics on the Router's goroutines ends neither the process nor
 // the watch: the part of the profile that it was called for is left out.
@@ -61,6 +71,16 @@ func TestRouterContainsPanics(t *testing.T) {
 			return strings.Contains(layer.Describe[request, *reply](r).String(), "panic at panic_test.go")
 		}, 10*time.Second, time.Millisecond)
 		require.Equal(t, p, r.Profile(), "the last profile stays")
+		require.Equal(t, 200, send(t, r, http.MethodGet, "/one").status)
+	})
+	t.Run("log", func(t *testing.T) {
+		var bs backends
+		source := sourceFunc(func(context.Context, string) iter.Seq2[*profiles.Profile, error] {
+			return func(yield func(*profiles.Profile, error) bool) { yield(p, nil) }
+		})
+		r := profiles.New(t.Context(), target, source, access{}, bs.mk,
+			profiles.WithLogger[request, *reply](slog.New(badHandler{slog.DiscardHandler})))
+		require.Eventually(t, func() bool { return r.Profile() == p }, 10*time.Second, time.Millisecond)
 		require.Equal(t, 200, send(t, r, http.MethodGet, "/one").status)
 	})
 	t.Run("make", func(t *testing.T) {

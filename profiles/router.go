@@ -10,6 +10,7 @@ import (
 
 	"github.com/gotower/gotower/internal/ctxreason"
 	"github.com/gotower/gotower/internal/oncelog"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -90,7 +91,7 @@ func New[Req, Rsp any](
 	if r.initialWait <= 0 {
 		r.settle()
 	}
-	go r.watch(ctx)
+	go func() { _ = panics.Contain(func() { r.watch(ctx) }) }()
 	return r
 }
 

@@ -25,7 +25,7 @@ type watched struct {
 // there will be none. No error takes a profile away: the last one stays.
 func (r *Router[Req, Rsp]) watch(ctx context.Context) {
 	if r.initialWait > 0 {
-		timer := time.AfterFunc(r.initialWait, r.settle)
+		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.settle) })
 		defer timer.Stop()
 	}
 	defer close(r.over)

@@ -110,7 +110,7 @@ func (o *followOptions) follow(
 					req = proto.CloneOf(req)
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
-				o.watch(ctx, p, of, req)(yield)
+				contained(o.watch(ctx, p, of, req))(yield)
 			}
 		}
 		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
@@ -274,6 +274,25 @@ func instead[T any](first, second iter.Seq2[T, error]) iter.Seq2[T, error] {
 	}
 }
 
+// contained yields the items of seq. A panic of seq is its last error.
+func contained[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		stopped := false
+		err := panics.Do("the connection", func() error {
+			for item, err := range seq {
+				if stopped = !yield(item, err); stopped {
+					break
+				}
+			}
+			return nil
+		})
+		if err != nil && !stopped {
+			var zero T
+			yield(zero, err)
+		}
+	}
+}
+
 // timedConn is a connection whose streams fail without an answer or a message
 // in time. gRPC itself has no such limit, for example for a stopped process.
 type timedConn struct {
@@ -295,11 +314,8 @@ func (c timedConn) NewStream(
 		cancel(status.Errorf(codes.DeadlineExceeded, "no answer for more than %v", c.timeout))
 	})
 	defer s.timer.Stop()
-	err := panics.Do("the connection", func() (err error) {
-		s.ClientStream, err = c.ClientConnInterface.NewStream(ctx, desc, method, opts...)
-		return err
-	})
-	if err != nil {
+	var err error
+	if s.ClientStream, err = c.ClientConnInterface.NewStream(ctx, desc, method, opts...); err != nil {
 		return nil, timeoutOf(ctx, err)
 	}
 	return s, nil
@@ -313,10 +329,6 @@ type timedStream struct {
 }
 
 func (s *timedStream) RecvMsg(m any) error {
-	return panics.Do("the stream", func() error { return s.receive(m) })
-}
-
-func (s *timedStream) receive(m any) error {
 	defer s.timer.Stop()
 	if !s.answered {
 		s.timer.Reset(s.conn.timeout)

@@ -320,19 +320,38 @@ func TestFollowOptions(t *testing.T) {
 	}
 }
 
-// An interceptor that panics runs on a goroutine of Follow.
+// badStream panics in the first message that it sends.
+type badStream struct{ grpc.ClientStream }
+
+func (badStream) SendMsg(any) error { panic("interceptor") }
+
+// An interceptor that panics runs on a goroutine of Follow and FollowTop.
 func TestFollowContainsPanicsOfAConnection(t *testing.T) {
 	t.Parallel()
-	panics := grpc.WithStreamInterceptor(
-		func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
-			panic("interceptor")
+	for name, open := range map[string]func() grpc.ClientStream{
+		"open": func() grpc.ClientStream { panic("interceptor") },
+		"send": func() grpc.ClientStream { return badStream{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			panics := grpc.WithStreamInterceptor(
+				func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, grpc.Streamer, ...grpc.CallOption) (grpc.ClientStream, error) {
+					return open(), nil
+				})
+			conn, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()), panics)
+			require.NoError(t, err)
+			defer conn.Close()
+			requirePanic := func(err error) {
+				require.ErrorContains(t, err, "panic at follow_test.go")
+				require.ErrorContains(t, err, "interceptor")
+			}
+			for _, err := range Follow(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
+				requirePanic(err)
+				break
+			}
+			for _, err := range FollowTop(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
+				requirePanic(err)
+				break
+			}
 		})
-	conn, err := grpc.NewClient("127.0.0.1:1", grpc.WithTransportCredentials(insecure.NewCredentials()), panics)
-	require.NoError(t, err)
-	defer conn.Close()
-	for _, err := range Follow(bounded(t), []Process{{Name: "p", Conn: conn}}, nil, quickly()) {
-		require.ErrorContains(t, err, "panic at follow_test.go")
-		require.ErrorContains(t, err, "interceptor")
-		break
 	}
 }

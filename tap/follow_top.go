@@ -127,7 +127,7 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 func (f *topFollower) one(ctx context.Context, i int, p Process, of int) iter.Seq2[topNews, error] {
 	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
 		conn := timedConn{ClientConnInterface: p.Conn, timeout: f.timeout, every: f.every}
-		return instead(Top(ctx, conn, f.req), f.count(ctx, p, of))
+		return contained(instead(Top(ctx, conn, f.req), f.count(ctx, p, of)))
 	}
 	return func(yield func(topNews, error) bool) {
 		for rows, err := range streams.Reconnect(ctx, f.backoff, open, isFinal) {

@@ -25,10 +25,14 @@ import (
 // none costs the reading of its fields, without allocation. Watchers never delay
 // a request.
 //
-// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers.
+// Route labels come from [layer.RouteFromContext]. A nil reg has no watchers. A
+// nil access panics.
 func Layer[Req, Rsp any](reg *Registry, access layer.Accessor[Req, Rsp], opts ...Option) layer.Layer[Req, Rsp] {
 	if reg == nil {
 		reg = new(Registry)
+	}
+	if access == nil {
+		panic("tap: Layer: nil Accessor")
 	}
 	place, full := newPlace(opts), completed(access)
 	return func(next layer.Service[Req, Rsp]) layer.Service[Req, Rsp] {

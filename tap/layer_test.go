@@ -25,6 +25,10 @@ func (m mute) Value(any) any {
 	return nil
 }
 
+func TestLayerRejectsNilAccessor(t *testing.T) {
+	require.PanicsWithValue(t, "tap: Layer: nil Accessor", func() { Layer[*call, *reply](nil, nil) })
+}
+
 func TestIdleTapLooksAtNothing(t *testing.T) {
 	a := newAccess()
 	want := &reply{status: 200}

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // Of each message and level, Burst records are written in a Period. At its end
@@ -95,7 +97,7 @@ func (l *limits) admit(h slog.Handler, r slog.Record) bool {
 		return true
 	}
 	if c.suppressed++; c.suppressed == 1 {
-		time.AfterFunc(c.since.Add(Period).Sub(now), func() { l.summarize(h, key) })
+		time.AfterFunc(c.since.Add(Period).Sub(now), func() { _ = panics.Contain(func() { l.summarize(h, key) }) })
 	}
 	return false
 }

@@ -2,6 +2,7 @@ package lograte_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -71,6 +72,36 @@ func TestAFloodIsCounted(t *testing.T) {
 		require.Empty(t, b.take(), "the count is written once")
 		log.Warn("refused", "stream", 2)
 		require.Equal(t, "level=WARN msg=refused stream=2\n", b.take())
+	})
+}
+
+// badHandler panics once it is broken.
+type badHandler struct {
+	slog.Handler
+	broken *bool
+}
+
+func (h badHandler) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h badHandler) Handle(context.Context, slog.Record) error {
+	if *h.broken {
+		panic("log")
+	}
+	return nil
+}
+
+// A panic of the handler on the goroutine of the timer is dropped.
+func TestHandlerPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broken := false
+		log := slog.New(lograte.New(badHandler{slog.DiscardHandler, &broken}))
+		for range 2 * lograte.Burst {
+			log.Warn("repeated")
+		}
+		broken = true
+		time.Sleep(2 * lograte.Period)
+		broken = false
+		log.Warn("repeated")
 	})
 }
 

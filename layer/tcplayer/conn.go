@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // bufferedConn is a connection with overridden addresses, or with bytes that
@@ -160,7 +162,9 @@ const peekSize = 1 << 10
 // bytes.
 func peekFirst(ctx context.Context, conn net.Conn, g peekSpec) (seen []byte, next net.Conn, err error) {
 	_ = conn.SetReadDeadline(time.Now().Add(g.within))
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = panics.Contain(func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	})
 	seen, next, err = peekNow(conn, g)
 	if !stop() {
 		return seen, next, context.Cause(ctx)

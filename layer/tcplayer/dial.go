@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
@@ -214,7 +215,9 @@ func (p *plan) setUp(conn net.Conn) error {
 
 // write writes b before ctx ends.
 func write(ctx context.Context, conn net.Conn, b []byte) error {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() {
+		_ = panics.Contain(func() { _ = conn.SetWriteDeadline(time.Unix(1, 0)) })
+	})
 	_, err := conn.Write(b)
 	if !stop() && err == nil {
 		err = fmt.Errorf("write timeout: %w", context.Cause(ctx))

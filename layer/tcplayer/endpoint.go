@@ -103,7 +103,7 @@ func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{})
 	case out <- attempt{conn, err}:
 	case <-done:
 		if err == nil {
-			_ = conn.Close()
+			_ = panics.Contain(func() { _ = conn.Close() })
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (e *Endpoint) attempt(trial bool, out chan<- attempt, done <-chan struct{})
 // probe connects and closes the connection.
 func (e *Endpoint) probe() {
 	if conn, err := e.connect(true); err == nil {
-		_ = conn.Close()
+		_ = panics.Contain(func() { _ = conn.Close() })
 	}
 }
 
@@ -137,7 +137,7 @@ func (e *Endpoint) dial(ctx context.Context) (_ net.Conn, err error) {
 	var conn net.Conn
 	defer func() {
 		if err != nil && conn != nil {
-			_ = conn.Close()
+			_ = panics.Contain(func() { _ = conn.Close() })
 		}
 	}()
 	defer panics.Recover(&err)

@@ -136,7 +136,7 @@ func (p *pair) pump(dst, src net.Conn, direction string) (n int64) {
 	var panicked error
 	defer func() {
 		if panicked != nil {
-			p.fail(layer.Error{Reason: direction, Err: panicked})
+			_ = panics.Contain(func() { p.fail(layer.Error{Reason: direction, Err: panicked}) })
 		}
 	}()
 	defer panics.Recover(&panicked)

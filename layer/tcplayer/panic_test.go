@@ -58,6 +58,69 @@ func TestServePanic(t *testing.T) {
 	require.Contains(t, log.String(), "panic_test.go")
 }
 
+// badCloser is a connection that panics in Close.
+type badCloser struct{ net.Conn }
+
+func (c badCloser) Close() error {
+	_ = c.Conn.Close()
+	panic(errBoom)
+}
+
+type badListener struct{ net.Listener }
+
+func (l badListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	return badCloser{conn}, err
+}
+
+// A panic in Close of a connection concerns that connection only.
+func TestServePanicOfClose(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() {
+		done <- Serve(ctx, badListener{l}, serverFunc(func(_ context.Context, conn net.Conn) (ByteCount, error) {
+			_, err := io.WriteString(conn, "served")
+			return ByteCount{}, err
+		}))
+	}()
+	for range 2 {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		require.NoError(t, err)
+		got, err := io.ReadAll(conn)
+		require.NoError(t, err)
+		require.Equal(t, "served", string(got))
+		require.NoError(t, conn.Close())
+	}
+	end()
+	require.NoError(t, <-done)
+}
+
+// A panic in Close of a connection that comes after its caller has left is dropped.
+func TestEndpointPanicOfClose(t *testing.T) {
+	dialled, left := make(chan struct{}), make(chan struct{})
+	peer := make(chan net.Conn, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	e := NewEndpoint(t.Context(), "web.example:80", WithDialContext(func(context.Context, string, string) (net.Conn, error) {
+		close(dialled)
+		<-left
+		near, far := net.Pipe()
+		peer <- far
+		return badCloser{near}, nil
+	}))
+	go func() {
+		<-dialled
+		leave()
+	}()
+	_, err := e.Call(ctx, Request{})
+	require.ErrorIs(t, err, layer.ErrNotReady)
+	close(left)
+	_, err = (<-peer).Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+	require.NoError(t, e.Ready(t.Context()))
+}
+
 // A Server that panics in Ready, as it is asked by Serve, does not leave the listener
 // open. One that is asked beside others is not ready.
 func TestReadyPanic(t *testing.T) {

@@ -50,7 +50,7 @@ func Serve(ctx context.Context, l net.Listener, svc Server, opts ...ServeOption)
 	s.at = l.Addr().String()
 	serving, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = panics.Contain(func() { _ = l.Close() }) })
 	defer stop()
 
 	err := s.accept(ctx, serving, l)
@@ -86,7 +86,7 @@ func (s *server) accept(ctx, serving context.Context, l net.Listener) error {
 		case err == nil:
 			failures = 0
 			s.open.Add(1)
-			s.conns.Go(func() { s.serve(serving, conn) })
+			s.conns.Go(func() { _ = panics.Contain(func() { s.serve(serving, conn) }) }) // conn may panic
 		case ctx.Err() != nil: // Serve closed l
 		case !isTemporary(err):
 			s.log.ErrorContext(ctx, "accept failed, stopping", "listener", s.at, "error", err)

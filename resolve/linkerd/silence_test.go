@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -12,6 +13,7 @@ import (
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -139,4 +141,52 @@ func TestAnswerOfAnotherServerDoesNotEmptyTheSet(t *testing.T) {
 func TestNewPanicsWithoutConnection(t *testing.T) {
 	assert.PanicsWithValue(t, "linkerd: New: the connection is nil; want a gRPC connection to a destination controller",
 		func() { New(nil) })
+}
+
+// badStream panics when a message is received.
+type badStream struct{ grpc.ClientStream }
+
+func (badStream) RecvMsg(any) error { panic("receive boom") }
+
+// A panic of the connection, on a goroutine of the resolver, is an error of the
+// stream.
+func TestConnectionPanics(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	serve(t, l, repeats(nil, 0))
+	checked := make(chan struct{}, 1)
+	var receives atomic.Bool
+	conn := client(t, "passthrough:///"+l.Addr().String(),
+		grpc.WithUnaryInterceptor(func(context.Context, string, any, any, *grpc.ClientConn, grpc.UnaryInvoker, ...grpc.CallOption) error {
+			select {
+			case checked <- struct{}{}:
+			default:
+			}
+			panic("check boom")
+		}),
+		grpc.WithStreamInterceptor(func(
+			ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption,
+		) (grpc.ClientStream, error) {
+			s, err := open(ctx, desc, cc, method, opts...)
+			if err != nil || receives.Load() {
+				return s, err
+			}
+			return badStream{s}, nil
+		}))
+	for _, err := range New(conn).Resolve(t.Context(), "web:80") {
+		require.ErrorContains(t, err, "the connection: panic at silence_test.go")
+		require.ErrorContains(t, err, "receive boom")
+		break
+	}
+	receives.Store(true)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	go func() {
+		<-checked
+		cancel()
+	}()
+	for range New(conn).Resolve(ctx, "web:80") {
+		continue
+	}
+	require.ErrorIs(t, ctx.Err(), context.Canceled, "a health check was sent")
 }

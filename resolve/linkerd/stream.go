@@ -17,6 +17,7 @@ import (
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/oncelog"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/internal/stream"
 	"github.com/gotower/gotower/resolve"
 )
@@ -162,10 +163,15 @@ type received struct {
 	err     error
 }
 
-// receive sends what comes on a stream to messages until the stream ends.
+// receive sends what comes on a stream to messages until the stream ends. A panic
+// of the connection is its end.
 func receive(ctx context.Context, from grpc.ServerStreamingClient[destination.Update], messages chan<- received) {
 	for {
-		message, err := from.Recv()
+		var message *destination.Update
+		err := panics.Do("the connection", func() (err error) {
+			message, err = from.Recv()
+			return err
+		})
 		select {
 		case messages <- received{message, err}:
 		case <-ctx.Done():
@@ -193,7 +199,10 @@ func (w *watch) checkHealth(ctx context.Context, server string, answers chan<- b
 	health, reported := grpc_health_v1.NewHealthClient(w.conn), false
 	for n := 0; backoff.Sleep(ctx, pause.Delay(n)) == nil; n++ {
 		var from peer.Peer
-		_, err := health.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&from))
+		var err error
+		if panics.Contain(func() { _, err = health.Check(ctx, &grpc_health_v1.HealthCheckRequest{}, grpc.Peer(&from)) }) != nil {
+			continue
+		}
 		switch status.Code(err) {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled: // nothing was answered
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
@@ -95,7 +96,7 @@ func (l *live) again(ctx context.Context, problem *problem, f func(context.Conte
 			defer close(said)
 			problem.set(nil)
 		})
-		err := f(ctx)
+		err := panics.Do("the registry", func() error { return f(ctx) })
 		if !well.Stop() {
 			<-said
 		}
@@ -109,15 +110,20 @@ func (l *live) again(ctx context.Context, problem *problem, f func(context.Conte
 func (l *live) publish(ctx context.Context, r *run) {
 	req := &tappb.TopRequest{Every: durationpb.New(l.every), Rows: countedRows}
 	for ctx.Err() == nil {
-		for rsp, err := range l.config.Registry.Top(ctx, req) {
-			if ctx.Err() != nil {
-				return
+		err := panics.Do("the registry", func() error {
+			for rsp, err := range l.config.Registry.Top(ctx, req) {
+				if ctx.Err() != nil {
+					break
+				}
+				if r.noRows.set(err); err != nil {
+					break
+				}
+				l.send(r.frame(rsp))
 			}
+			return nil
+		})
+		if err != nil {
 			r.noRows.set(err)
-			if err != nil {
-				break
-			}
-			l.send(r.frame(rsp))
 		}
 		if ctx.Err() == nil && r.noRows.get() != "" {
 			l.send(r.frame(nil))

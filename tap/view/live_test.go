@@ -186,6 +186,26 @@ func TestProblemsAreSaid(t *testing.T) {
 	}
 }
 
+// A panic of the registry is an error on the page.
+func TestRegistryPanics(t *testing.T) {
+	panicking := fake{
+		watch: func(context.Context, *tappb.WatchRequest, func(tap.Event, error) bool) { panic("watch") },
+		top:   func(context.Context, *tappb.TopRequest, func(*tappb.TopResponse, error) bool) { panic("top") },
+	}
+	_, at := serve(t, Config{Registry: panicking})
+	l := listen(t, at+"/live")
+	var f frame
+	for len(f.Problems) < 2 {
+		f = frame{}
+		l.await("frame").into(t, &f)
+	}
+	require.Regexp(t, `^the registry: panic at live_test\.go:\d+: top$`, f.Problems[0])
+	require.Regexp(t, `^the registry: panic at live_test\.go:\d+: watch$`, f.Problems[1])
+	var p problemEvent
+	listen(t, at+"/tap").await("problem").into(t, &p)
+	require.Regexp(t, `^the registry: panic at live_test\.go:\d+: watch$`, p.Text)
+}
+
 // An error ends with its cause, even without a request.
 func TestAProblemEnds(t *testing.T) {
 	source := counting(1)

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/panics"
 )
 
 // serveTap sends the requests that match the query as they happen, until the
@@ -25,15 +27,17 @@ func (h *Handler) serveTap(s *stream, r *http.Request) {
 	defer cancel()
 	running.Go(func() {
 		defer close(done)
-		for e, err := range h.config.Registry.Watch(ctx, f.WatchRequest) {
-			if err != nil {
-				failure.set(err)
-				return
+		failure.set(panics.Do("the registry", func() error {
+			for e, err := range h.config.Registry.Watch(ctx, f.WatchRequest) {
+				if err != nil {
+					return err
+				}
+				if !f.leavesOut(&e) {
+					j.add(&e, time.Now())
+				}
 			}
-			if !f.leavesOut(&e) {
-				j.add(&e, time.Now())
-			}
-		}
+			return nil
+		}))
 	})
 	if h.tell(ctx, s, &j, done) != nil {
 		return
