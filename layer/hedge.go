@@ -35,8 +35,8 @@ type HedgePolicy[Req any] struct {
 	MinDelay, MaxDelay time.Duration
 
 	// MaxBodyBytes is the part of a request body that is kept for the copy:
-	// default 64 KiB. Requests with larger bodies are not hedged. A negative
-	// value keeps nothing.
+	// default 64 KiB. A copy is sent only if the body was read to its end and
+	// all of it is kept. A negative value keeps nothing.
 	MaxBodyBytes int64
 
 	// HedgeIf reports whether a request may be sent twice. The default is
@@ -88,39 +88,37 @@ func (p HedgePolicy[Req]) fixed() bool { return p.MinDelay == p.MaxDelay }
 // quantile of the latencies of the last 30 to 60 s, up to the headers of the
 // response. There is at most one copy.
 //
-// Admission: none of its own; Ready is forwarded. A rejected copy is dropped.
-// Place the layer below a [Queue], because copies must not wait in it.
+// Admission: none of its own; Ready is forwarded. Place the layer below a
+// [Queue], because copies must not wait in it.
 //
 // Cancellation: the caller's context ends both attempts. The losing attempt is
 // canceled and its response is discarded.
 //
-// Body: the request body is kept while it is read, see [HedgePolicy]. The
-// context of the returned response lives until the response ends, see
-// [WithCompletion].
+// Body: a request whose body is still being sent has no copy, see
+// [HedgePolicy]. The context of the returned response lives until the response
+// ends, see [WithCompletion].
 //
-// Errors: a failed response, by its [Class], does not win while the other
-// attempt is running. If both fail, the order is response, error, rejection,
-// and then the first attempt. A panic of the first attempt reaches the caller;
-// a panic of the copy is a failure with a [PanicError].
+// Errors: the copy counts only if it succeeds, by its [Class]. Else the result
+// is that of the first attempt. If that was rejected and a copy was sent, the
+// error does not match [ErrNotReady]. A panic of the copy is a failure.
 //
 // Cost: a timer and one allocation; a goroutine only when a copy is sent. The
 // first attempt runs on the caller's goroutine, so Call waits until a losing
 // first attempt has returned.
 //
-// Each request deposits into the budget, unless a [Retry] above does. The
-// sample is the latency of the first attempt, or its age when the copy won.
-// Failures are not sampled.
+// Each request deposits into the budget, unless a [Retry] above does. Failures
+// are not sampled.
 func Hedge[Req, Rsp any](p HedgePolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
 	p = p.filled()
-	resend := replayerOf[Req](o)
+	replayer := replayerOf[Req](o)
 	if p.HedgeIf == nil {
-		p.HedgeIf = resend.Idempotent
+		p.HedgeIf = replayer.Idempotent
 	}
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
 		h := &hedge[Req, Rsp]{
-			Service: next, options: o, policy: p, resend: resend, whole: !HasBody[Rsp](),
+			Service: next, options: o, policy: p, replayer: replayer, whole: !HasBody[Rsp](),
 			requests: seamOf[Req](), made: time.Now(),
 			latency: quantile{q: p.Quantile, least: int64(p.MinSamples), period: hedgePeriod},
 		}
@@ -139,9 +137,9 @@ const hedgePeriod = 30 * time.Second
 type hedge[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
-	policy HedgePolicy[Req]
-	resend Replayer[Req, Rsp]
-	whole  bool // a response is complete when Call returns it
+	policy   HedgePolicy[Req]
+	replayer Replayer[Req, Rsp]
+	whole    bool // a response is complete when Call returns
 
 	requests bodySeam[Req]
 	shown    budgetGauge
@@ -159,15 +157,24 @@ func (h *hedge[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	start := h.now()
 	delay, ok := h.delay(start)
 	if !ok {
-		return h.alone(ctx, req, start)
+		return h.sendOnce(ctx, req, start)
 	}
 	r := &hedgeRace[Req, Rsp]{hedge: h, req: req, start: start}
 	r.ctx.follow(ctx)
-	return r.run(delay)
+	r.first.Init(&r.ctx, 0, nil)
+	r.first.req = req
+	if r.replay = h.replayer.Replay(req, h.policy.MaxBodyBytes); r.replay != nil {
+		defer r.replay.End()
+		if r.first.req, ok = r.replay.Next(); !ok {
+			return h.sendOnce(ctx, req, start)
+		}
+	}
+	r.timer = time.AfterFunc(delay, r.sendCopy)
+	return r.run()
 }
 
-// alone sends a request that will not be hedged, and takes its time.
-func (h *hedge[Req, Rsp]) alone(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
+// sendOnce sends a request that has no copy, and samples its latency.
+func (h *hedge[Req, Rsp]) sendOnce(ctx context.Context, req Req, start time.Duration) (rsp Rsp, err error) {
 	returned := false
 	defer func() {
 		if !returned { // a panic, or Goexit
@@ -175,15 +182,15 @@ func (h *hedge[Req, Rsp]) alone(ctx context.Context, req Req, start time.Duratio
 		}
 	}()
 	rsp, err = h.Service.Call(ctx, req)
-	h.account(ctx, start, h.assess(ctx, rsp, err) == Success, err)
+	h.record(ctx, start, h.classifyHeaders(ctx, rsp, err) == Success, err)
 	returned = true
 	return rsp, err
 }
 
 func (h *hedge[Req, Rsp]) now() time.Duration { return time.Since(h.made) }
 
-// delay is how long to wait for the first request; false if for as long as it
-// takes.
+// delay returns the time after which a copy is sent. It returns false while it
+// is unknown.
 func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	if h.policy.fixed() {
 		return h.policy.MinDelay, true
@@ -192,14 +199,13 @@ func (h *hedge[Req, Rsp]) delay(now time.Duration) (time.Duration, bool) {
 	return min(max(d, h.policy.MinDelay), h.policy.MaxDelay), ok
 }
 
-// assess is the class of an answer, as far as its head tells.
-func (h *hedge[Req, Rsp]) assess(ctx context.Context, rsp Rsp, err error) Class {
+func (h *hedge[Req, Rsp]) classifyHeaders(ctx context.Context, rsp Rsp, err error) Class {
 	return h.judge(ctx, Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && h.whole})
 }
 
-// account pays in for a first request that was sent, and takes its latency if
+// record deposits for a first attempt that was sent, and records its latency if
 // that is a sample.
-func (h *hedge[Req, Rsp]) account(ctx context.Context, start time.Duration, sample bool, err error) {
+func (h *hedge[Req, Rsp]) record(ctx context.Context, start time.Duration, sample bool, err error) {
 	if sample && !h.policy.fixed() {
 		now := h.now()
 		h.latency.record(now, now-start)
@@ -229,7 +235,7 @@ func (h *hedge[Req, Rsp]) Describe() Node {
 		Attr{"won", h.won.n.Load()}, Attr{"skipped", h.skipped.n.Load()})}
 }
 
-// hedgeRace is one request and, once it has taken too long, its copy.
+// hedgeRace is one request and, after the delay, its copy.
 type hedgeRace[Req, Rsp any] struct {
 	*hedge[Req, Rsp]
 	ctx    triesContext
@@ -237,16 +243,15 @@ type hedgeRace[Req, Rsp any] struct {
 	replay Replay[Req] // nil if req can be sent unchanged
 	start  time.Duration
 	timer  *time.Timer
-	first  hedgeLeg[Req, Rsp] // runs in the caller's goroutine
+	first  hedgeAttempt[Req, Rsp] // runs on the caller's goroutine
 
-	mu     sync.Mutex
-	second *hedgeLeg[Req, Rsp] // the copy; nil until it is sent
-	over   bool                // one of the two has won
+	mu      sync.Mutex
+	second  *hedgeAttempt[Req, Rsp] // the copy; nil before it is sent
+	decided bool                    // one attempt has won
 }
 
-// hedgeLeg is one of the two.
-type hedgeLeg[Req, Rsp any] struct {
-	requestContext // its context
+type hedgeAttempt[Req, Rsp any] struct {
+	requestContext // of the attempt
 	req            Req
 	rsp            Rsp
 	err            error
@@ -254,245 +259,172 @@ type hedgeLeg[Req, Rsp any] struct {
 	open           bool // rsp was neither returned nor discarded
 
 	// Of the copy alone.
-	done   chan struct{} // closed when it has returned
-	landed bool          // it returned before it was decided; written with mu
-	won    bool          // and decided it
+	sent bool
+	won  bool
+	done chan struct{} // closed when it has returned
 }
 
-// errHedgeLost is why the context of the slower one ends.
+// errHedgeLost is the cause of the context of the slower attempt.
 var errHedgeLost = errors.New("another copy of the request was answered first")
 
-// errHedgeSkipped stands for a copy that was not sent. It is never returned.
-var errHedgeSkipped error = &kind{"not hedged", ErrNotReady}
+// wins reports whether the other attempt is not needed.
+func (a *hedgeAttempt[Req, Rsp]) wins() bool {
+	return a.class == Success || a.err == nil && !a.class.IsFailure()
+}
 
-// run sends the first.
-func (r *hedgeRace[Req, Rsp]) run(delay time.Duration) (Rsp, error) {
+// run makes the first attempt, and waits for the copy if the attempt failed.
+func (r *hedgeRace[Req, Rsp]) run() (Rsp, error) {
 	f := &r.first
-	f.Init(&r.ctx, 0, nil)
-	f.req = r.req
-	if replay := r.resend.Replay(r.req, r.policy.MaxBodyBytes); replay != nil {
-		first, ok := replay.Next()
-		if !ok {
-			return r.alone(r.ctx.Context, r.req, r.start)
-		}
-		r.replay, f.req = replay, first
-	}
-	r.timer = time.AfterFunc(delay, r.hurry)
 	returned := false
 	defer func() {
-		if !returned {
+		if !returned { // a panic, or Goexit
 			r.abandon()
 		}
 	}()
 	f.rsp, f.err = r.Service.Call(f, f.req)
 	f.open = f.err == nil
-	f.class = r.assess(f, f.rsp, f.err)
-	rsp, err := r.settle()
+	f.class = r.classifyHeaders(f, f.rsp, f.err)
+	r.timer.Stop()
+	r.mu.Lock()
+	c, lost := r.second, r.decided
+	r.decided = lost || c == nil || f.wins()
+	decided := r.decided
+	r.mu.Unlock()
+	r.record(r.ctx.Context, r.start, f.class == Success || lost, f.err)
+	if c != nil && !decided {
+		<-c.done
+	}
+	winner := f
+	switch {
+	case c == nil:
+	case lost || !decided && c.won:
+		winner = c
+		r.discard(f)
+	case f.err != nil && errors.Is(f.err, ErrNotReady) && !decided && c.sent:
+		if r.replay != nil {
+			r.requests.closeBody(f.req) // a caller closes it only after a rejection
+		}
+		f.err = &Error{Layer: "hedge", Target: r.target, Reason: "after a copy was sent: " + f.err.Error(), Err: c.err}
+	default:
+		c.Cancel(errHedgeLost)
+	}
+	rsp, err := r.finish(winner)
 	returned = true
 	return rsp, err
 }
 
-// settle is called when the first has returned, and finds the answer.
-func (r *hedgeRace[Req, Rsp]) settle() (Rsp, error) {
-	r.timer.Stop()
-	f := &r.first
-	r.mu.Lock()
-	c, lost := r.second, r.over
-	decided := c == nil || f.wins()
-	r.over = lost || decided
-	landed := c.hasLanded()
-	r.mu.Unlock()
-	r.account(r.ctx.Context, r.start, f.class == Success || lost, f.err)
-	switch {
-	case lost:
-		return r.pick(c, f)
-	case decided && landed:
-		return r.pick(f, c)
-	case decided:
-		if c != nil {
-			c.Cancel(errHedgeLost)
-		}
-		return r.answer(f)
+// finish returns the result of the winner.
+func (r *hedgeRace[Req, Rsp]) finish(a *hedgeAttempt[Req, Rsp]) (Rsp, error) {
+	if a.err != nil {
+		a.End(nil)
+		return a.rsp, a.err
 	}
-	<-c.done
-	if c.won || c.rank() > f.rank() {
-		return r.pick(c, f)
-	}
-	return r.pick(f, c)
-}
-
-// pick returns the answer of one, and gives the other up.
-func (r *hedgeRace[Req, Rsp]) pick(good, bad *hedgeLeg[Req, Rsp]) (Rsp, error) {
-	r.giveUp(bad)
-	return r.answer(good)
-}
-
-// giveUp releases an attempt that has returned and lost.
-func (r *hedgeRace[Req, Rsp]) giveUp(l *hedgeLeg[Req, Rsp]) {
-	defer l.End(nil)
-	if l.err != nil && (l == &r.first || !l.rejected()) {
-		// The request was sent, or failed on its way, so no service closes its
-		// body. A rejected copy has closed its own.
-		defer r.closeBody(l)
-	}
-	if l.open {
-		l.open = false
-		l.Cancel(errHedgeLost)
-		r.resend.Drain(l.rsp)
-	}
-}
-
-// answer hands out what one of the two returned.
-func (r *hedgeRace[Req, Rsp]) answer(l *hedgeLeg[Req, Rsp]) (Rsp, error) {
-	r.end()
-	if l.err != nil {
-		l.End(nil)
-		return l.rsp, l.err
-	}
-	rsp := r.complete(l, l.rsp, l)
-	l.open = false
+	rsp := r.complete(a, a.rsp, a)
+	a.open = false
 	return rsp, nil
 }
 
-// end declares that the request is not sent again.
-func (r *hedgeRace[Req, Rsp]) end() {
-	if r.replay != nil {
-		r.replay.End()
+// discard releases an attempt that has returned and is not the result. It
+// closes the request body, because the attempt may have failed before it took
+// the body.
+func (r *hedgeRace[Req, Rsp]) discard(a *hedgeAttempt[Req, Rsp]) {
+	defer a.End(nil)
+	if a.err != nil && r.replay != nil {
+		defer r.requests.closeBody(a.req)
+	}
+	if a.open {
+		a.open = false
+		a.Cancel(errHedgeLost)
+		r.replayer.Drain(a.rsp)
 	}
 }
 
-// abandon is called after a panic on the caller's goroutine, or Goexit.
+// abandon ends both attempts after a panic on the caller's goroutine.
 func (r *hedgeRace[Req, Rsp]) abandon() {
 	r.timer.Stop()
 	r.mu.Lock()
 	c := r.second
-	r.over = true
-	landed := c.hasLanded() // if not, the copy sees to itself when it returns
+	won := c != nil && c.won
+	r.decided = true
 	r.mu.Unlock()
-	defer r.giveUp(&r.first)
-	if landed {
-		defer r.giveUp(c)
-	} else if c != nil {
+	defer r.discard(&r.first)
+	switch {
+	case won:
+		r.discard(c)
+	case c != nil:
 		c.Cancel(errHedgeLost)
 	}
-	r.end()
 }
 
-// closeBody closes the request body of one that failed, or was rejected.
-func (r *hedgeRace[Req, Rsp]) closeBody(l *hedgeLeg[Req, Rsp]) {
-	if r.replay != nil {
-		r.requests.closeBody(l.req)
-	}
-}
-
-func (l *hedgeLeg[Req, Rsp]) rejected() bool { return l.err != nil && errors.Is(l.err, ErrNotReady) }
-
-// hasLanded reports whether a copy, if there is one, came before it was decided.
-// It is called with mu.
-func (l *hedgeLeg[Req, Rsp]) hasLanded() bool { return l != nil && l.landed }
-
-// wins reports whether the answer is good enough not to wait for another.
-func (l *hedgeLeg[Req, Rsp]) wins() bool {
-	return l.class == Success || l.err == nil && !l.class.IsFailure()
-}
-
-// rank orders answers that do not win.
-func (l *hedgeLeg[Req, Rsp]) rank() int {
-	switch {
-	case l.err == nil:
-		return 2
-	case !l.rejected():
-		return 1
-	}
-	return 0
-}
-
-// hurry is the timer of a race: it sends the copy, in the timer's goroutine.
-func (r *hedgeRace[Req, Rsp]) hurry() {
-	c := &hedgeLeg[Req, Rsp]{done: make(chan struct{})}
+// sendCopy is called by the timer, on a goroutine of the library.
+func (r *hedgeRace[Req, Rsp]) sendCopy() {
+	c := &hedgeAttempt[Req, Rsp]{done: make(chan struct{})}
 	c.Init(&r.ctx, 0, nil)
 	r.mu.Lock()
-	if r.over {
+	if r.decided {
 		r.mu.Unlock()
 		return
 	}
 	r.second = c
 	r.mu.Unlock()
 	defer close(c.done)
-	returned := false
-	defer func() { _ = panics.Contain(func() { r.landed(c, returned) }) }()
-	defer func() { _ = panics.Contain(func() { r.count(c) }) }() // before the caller can return
-	c.class, c.err = Failure, panics.ErrExited                   // unless it returns
+	defer func() {
+		if !c.won {
+			_ = panics.Contain(func() { r.discard(c) })
+		}
+	}()
+	c.err = panics.ErrExited // unless it returns
 	defer panics.Recover(&c.err)
-	rsp, err := r.send(c)
+	if !r.prepare(c) {
+		r.skipped.inc()
+		return
+	}
+	c.sent = true
+	rsp, err := r.Service.Call(c, c.req)
 	c.rsp, c.open = rsp, err == nil
-	class := r.assess(c, rsp, err)
-	c.class, c.err, returned = class, err, true
+	c.sent = err == nil || !errors.Is(err, ErrNotReady)
+	count := &r.sent
+	if !c.sent {
+		count = &r.skipped
+	}
+	count.inc()
+	c.class = r.classifyHeaders(c, rsp, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c.err = err
+	if !r.decided && c.wins() {
+		r.decided, c.won = true, true
+		_ = panics.Contain(r.won.inc)
+		r.first.Cancel(errHedgeLost)
+	}
 }
 
-// send sends the copy, if there is a budget and a request for it.
-func (r *hedgeRace[Req, Rsp]) send(c *hedgeLeg[Req, Rsp]) (rsp Rsp, err error) {
-	budget := r.policy.Budget
-	granted := budget.Withdraw()
+// prepare gets the request for the copy, and reports whether there is one and
+// the budget allows it.
+func (r *hedgeRace[Req, Rsp]) prepare(c *hedgeAttempt[Req, Rsp]) bool {
+	c.req = r.req
+	if r.replay != nil {
+		ok := r.replay.Whole()
+		if ok {
+			c.req, ok = r.replay.Next()
+		}
+		if !ok {
+			c.req = *new(Req)
+			r.explain("the request body cannot be sent again")
+			return false
+		}
+	}
+	granted := r.policy.Budget.Withdraw()
 	r.shown.show()
 	if !granted {
 		r.explain("no budget")
-		return rsp, errHedgeSkipped
+		return false
 	}
-	req := r.req
-	if r.replay != nil {
-		next, ok := r.replay.Next()
-		if !ok {
-			r.explain("the request body cannot be sent again")
-			return rsp, errHedgeSkipped
-		}
-		req = next
-	}
-	c.req = req // now it has a body to be closed
 	r.explain("")
-	rsp, err = r.Service.Call(c, c.req)
-	if err != nil && errors.Is(err, ErrNotReady) {
-		c.err = err
-		r.closeBody(c)
-	}
-	return rsp, err
+	return true
 }
 
-// landed is called when the copy is over: it returned, panicked or ended its
-// goroutine.
-func (r *hedgeRace[Req, Rsp]) landed(c *hedgeLeg[Req, Rsp], returned bool) {
-	if !returned {
-		defer r.closeBody(c)
-		if c.open {
-			c.open = false
-			defer r.resend.Drain(c.rsp)
-		}
-	}
-	r.mu.Lock()
-	late := r.over
-	c.landed = !late
-	c.won = !late && c.wins()
-	r.over = late || c.won
-	r.mu.Unlock()
-	switch {
-	case c.won:
-		// The last, because the caller does not wait for this goroutine.
-		defer r.first.Cancel(errHedgeLost)
-		defer r.won.inc()
-	case late:
-		defer r.giveUp(c)
-	}
-}
-
-func (r *hedgeRace[Req, Rsp]) count(c *hedgeLeg[Req, Rsp]) {
-	if c.rejected() {
-		r.skipped.inc()
-	} else {
-		r.sent.inc()
-	}
-}
-
-// explain records that the copy is sent now, or why it is not.
+// explain records that the copy is sent, or the reason why it is not.
 func (r *hedgeRace[Req, Rsp]) explain(skipped string) {
 	to := r.ctx.hints.Explanation
 	if to == nil {

@@ -101,7 +101,8 @@ func TestHedgeWhoseAnswerCounts(t *testing.T) { // the copy is sent after a seco
 				got, err := svc.Call(t.Context(), 7)
 				require.Equal(t, c.took, time.Since(start))
 				require.Equal(t, c.want, got)
-				require.Equal(t, c.err, err)
+				require.ErrorIs(t, err, c.err)
+				require.Equal(t, errors.Is(c.err, layer.ErrNotReady), errors.Is(err, layer.ErrNotReady))
 				synctest.Wait()
 				require.Equal(t, c.node, hedgeNode(svc))
 				require.EqualValues(t, len(c.script), calls.Load())
@@ -128,7 +129,7 @@ func TestHedgeGoesByTheClass(t *testing.T) {
 	}{
 		"a failed response waits":               {script{answers(500, 2*s), answers(200, 9*s)}, 200, nil},
 		"of two failed responses the first":     {script{answers(500, 2*s), answers(501, 9*s)}, 500, nil},
-		"a failed response before an error":     {script{fails(errFirst, 2*s), answers(501, 9*s)}, 501, nil},
+		"an error before a failed response":     {script{fails(errFirst, 2*s), answers(501, 9*s)}, 0, errFirst},
 		"an error after a failed response":      {script{answers(500, 2*s), fails(errSecond, 9*s)}, 500, nil},
 		"an error that is no failure":           {script{fails(notFound, 2*s), answers(200, 9*s)}, 0, notFound},
 		"an error of the copy that is none too": {script{answers(200, 9*s), fails(notFound, 0)}, 0, notFound},

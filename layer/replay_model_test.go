@@ -46,14 +46,14 @@ type replayModel struct {
 
 	pos           int // how much of the source was read
 	broke         bool
+	whole         bool // the source has ended
 	ended, closed bool
 }
 
 type modelReader struct {
 	io.ReadCloser
-	pos    int
-	open   bool // as the model sees it
-	failed bool
+	pos  int
+	open bool // as the model sees it
 }
 
 func driveReplay(schedule []byte, size, limit int, breaks bool) string {
@@ -66,9 +66,9 @@ func driveReplay(schedule []byte, size, limit int, breaks bool) string {
 		data = io.MultiReader(data, errReader{errSourceBroke})
 	}
 	m.source = &replaySource{data: data}
-	m.body = layer.ReplayBody(m.source, int64(limit))
+	m.body = layer.ReplayBody(m.source, nil, int64(limit))
 	for i := 0; i+1 < len(schedule); i += 2 {
-		if problem := m.step(schedule[i]%7, schedule[i+1]); problem != "" {
+		if problem := m.step(schedule[i]%5, schedule[i+1]); problem != "" {
 			return fmt.Sprintf("step %d: %s", i/2, problem)
 		}
 		if problem := m.closedRight(); problem != "" {
@@ -90,34 +90,10 @@ func (m *replayModel) step(what, arg byte) string {
 			r.open = false
 		}
 	case 4:
-		m.body.Retire()
-		for i, r := range m.readers {
-			if i < len(m.readers)-1 || !r.open {
-				m.retire(r, i)
-			}
-		}
-	case 5:
 		m.body.End()
 		m.ended = true
-	case 6:
-		if arg > 250 {
-			m.body.Close()
-			m.ended, m.closed = true, true
-			for _, r := range m.readers {
-				r.open = false
-			}
-		}
 	}
 	return ""
-}
-
-// retire closes all that are open but the newest of them.
-func (m *replayModel) retire(r *modelReader, i int) {
-	for _, later := range m.readers[i+1:] {
-		if later.open {
-			r.open = false
-		}
-	}
 }
 
 func (m *replayModel) reader(i int) *modelReader {
@@ -131,6 +107,11 @@ func (m *replayModel) next() string {
 	body, ok := m.body.Next()
 	if may := !m.ended && !m.broke && m.pos <= m.limit; ok != may {
 		return fmt.Sprintf("Next is %v after %d bytes of %d, ended %v, broken %v", ok, m.pos, m.limit, m.ended, m.broke)
+	}
+	if ok && !m.whole {
+		for _, earlier := range m.readers {
+			earlier.open = false
+		}
 	}
 	if ok {
 		m.readers = append(m.readers, &modelReader{ReadCloser: body, open: true})
@@ -148,7 +129,7 @@ func (m *replayModel) read(i, n int) string {
 	got, err := r.Read(buf)
 	fetched := m.source.reads.Load() > before
 	switch {
-	case !r.open || r.failed:
+	case !r.open:
 		if err == nil || fetched {
 			return fmt.Sprintf("a reader that was given up reads %d bytes", got)
 		}
@@ -160,23 +141,9 @@ func (m *replayModel) read(i, n int) string {
 	}
 	r.pos += got
 	if fetched {
-		m.advance(r)
+		m.pos = r.pos
 	}
 	return m.endsRight(r, err)
-}
-
-// advance notes what r got from the source: those who are behind when the
-// limit is passed are left behind.
-func (m *replayModel) advance(r *modelReader) {
-	m.pos = r.pos
-	if m.pos <= m.limit {
-		return
-	}
-	for _, other := range m.readers {
-		if other.open && other.pos < m.pos {
-			other.failed = true
-		}
-	}
 }
 
 func (m *replayModel) endsRight(r *modelReader, err error) string {
@@ -192,6 +159,8 @@ func (m *replayModel) endsRight(r *modelReader, err error) string {
 		}
 	case err != io.EOF:
 		return fmt.Sprintf("at the end it fails: %v", err)
+	default:
+		m.whole = true
 	}
 	return ""
 }

@@ -27,8 +27,9 @@ import (
 //
 // Body: the request body is kept while it is read, see [RetryPolicy]. A dropped
 // response is drained, if it is short, and closed. No retry follows after a
-// response was returned, but see [RetryPolicy.Peek]. The context of an attempt
-// lives until its response ends, see [WithCompletion].
+// response was returned. If trailers may report a failure, the response waits
+// for the first piece of its body, see Peek of [Replayer]. The context of an
+// attempt lives until its response ends, see [WithCompletion].
 //
 // Errors: the last response is returned whatever its class. An error is wrapped
 // in an [Error] with the number of attempts and the reason for the end. If a
@@ -60,10 +61,7 @@ func Retry[Req, Rsp any](policy RetryPolicy[Req, Rsp], opts ...Option[Rsp]) Laye
 		if policy.MaxAttempts == 1 && policy.AttemptTimeout == 0 {
 			return next
 		}
-		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, whole: whole}
-		if policy.Peek != nil {
-			r.peeker, _ = replayer.(TrailerPeeker[Rsp])
-		}
+		r := &retry[Req, Rsp]{Service: next, options: o, policy: policy, replayer: replayer, requests: seamOf[Req](), whole: whole}
 		r.tooLong = &kind{"over the limit of " + policy.AttemptTimeout.String() + " per attempt", ErrAttemptTimeout}
 		r.retries.to = o.to.Retries
 		r.retries.to.Add(0)
@@ -84,9 +82,9 @@ type retry[Req, Rsp any] struct {
 	options[Rsp]
 	policy   RetryPolicy[Req, Rsp]
 	replayer Replayer[Req, Rsp]
-	peeker   TrailerPeeker[Rsp] // nil: responses are classified by their headers
-	whole    bool               // a response is complete when Call returns
-	tooLong  error              // the cause of AttemptTimeout
+	requests bodySeam[Req]
+	whole    bool  // a response is complete when Call returns
+	tooLong  error // the cause of AttemptTimeout
 
 	retries  tally
 	gauge    budgetGauge
@@ -321,8 +319,8 @@ func (s *retrying[Req, Rsp]) prepare() skip {
 	if !ok {
 		return skipBody
 	}
+	s.requests.closeBody(s.req) // the attempt may have failed without closing it
 	s.req = next
-	s.replay.Retire()
 	return noSkip
 }
 
@@ -379,7 +377,7 @@ func (s *retrying[Req, Rsp]) last(got answer[Rsp], why skip) error {
 // closeBody closes the request body if the last attempt was sent.
 func (s *retrying[Req, Rsp]) closeBody() {
 	if s.sent && s.replay != nil {
-		s.replay.Close()
+		s.requests.closeBody(s.req)
 	}
 }
 
@@ -435,14 +433,14 @@ func (a answer[Rsp]) rejected() bool { return a.Err != nil && errors.Is(a.Err, E
 // look waits for the trailers of a response if they may decide on a retry.
 func (r *retry[Req, Rsp]) look(a *attempt, replay Replay[Req], attempts int, rsp Rsp, err error) answer[Rsp] {
 	got := answer[Rsp]{Outcome[Rsp]{Response: rsp, Err: err, Ended: err == nil && r.whole}, rsp}
-	if err != nil || r.peeker == nil || !a.retries || attempts >= r.policy.MaxAttempts || !r.policy.Peek(rsp) {
+	if err != nil || got.Ended || !a.retries || attempts >= r.policy.MaxAttempts {
 		return got
 	}
 	// A client that is still sending may wait for the response headers.
 	if replay != nil && !replay.Whole() {
 		return got
 	}
-	if got.whole, got.Ended = r.peeker.Peek(a, rsp); !got.Ended {
+	if got.whole, got.Ended = r.replayer.Peek(a, rsp); !got.Ended {
 		got.Response = got.whole // rsp is still being read
 	}
 	return got
@@ -480,15 +478,4 @@ func (s skip) text() string {
 	default:
 		return ""
 	}
-}
-
-// TrailerPeeker is an optional interface of a [Replayer], for protocols in which
-// a response can fail after its headers. [Retry] uses it with
-// [RetryPolicy.Peek].
-type TrailerPeeker[Rsp any] interface {
-	// Peek waits for the first piece of the body of rsp, and reports whether
-	// the response ended there, so that rsp has its trailers. whole is the same
-	// response with its whole body. If it has not ended, only whole may be
-	// used. Peek ends when ctx does.
-	Peek(ctx context.Context, rsp Rsp) (whole Rsp, ended bool)
 }

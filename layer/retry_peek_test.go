@@ -34,7 +34,7 @@ func (versed) Replay(req *retryRequest, limit int64) layer.Replay[*retryRequest]
 	if req.Body == nil {
 		return nil
 	}
-	return keptAgain{layer.ReplayBody(req.Body, limit)}
+	return keptAgain{layer.ReplayBody(req.Body, nil, limit)}
 }
 
 func (versed) RetryAfter(*verse, error) (time.Duration, bool) { return 0, false }
@@ -67,9 +67,6 @@ func peeking(r versed, policy layer.RetryPolicy[*retryRequest, *verse], inner fu
 	}
 	policy.Backoff = layer.Backoff{Min: 1, Max: 1}
 	policy.RetryIf = func(o layer.Outcome[*verse]) bool { return o.Ended && o.Response.failed }
-	if policy.Peek == nil {
-		policy.Peek = func(v *verse) bool { return !v.ahead }
-	}
 	classify := layer.WithClassifier(func(o layer.Outcome[*verse]) layer.Class {
 		if o.Ended && o.Response.failed {
 			return layer.Failure
@@ -106,7 +103,6 @@ func TestRetryPeeks(t *testing.T) {
 		"with a body that was sent":   {whole: true, body: "x", inner: readAll, peeked: 3, discarded: 2, ahead: true},
 		"with a body that was not":    {whole: true, body: "x", inner: unread},
 		"with a body that is lost":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{MaxBodyBytes: 3}, body: "four", inner: readAll},
-		"where nobody asks for it":    {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{Peek: func(*verse) bool { return false }}, inner: unread},
 		"where it is not to be again": {whole: true, policy: layer.RetryPolicy[*retryRequest, *verse]{CanRetry: func(*retryRequest) bool { return false }}, inner: unread},
 	} {
 		t.Run(name, func(t *testing.T) {

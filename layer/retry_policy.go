@@ -43,14 +43,6 @@ type RetryPolicy[Req, Rsp any] struct {
 	// rejected attempts, because nothing was sent.
 	CanRetry func(req Req) bool
 
-	// Peek reports whether the trailers of rsp, whose headers have arrived, may
-	// report a failure. The response then waits for the first piece of its
-	// body, as in linkerd's proxy, and is classified with its trailers if these
-	// arrived with it. It needs a Replayer with a [TrailerPeeker]. It is not
-	// called for the last attempt, and not while the request body is still
-	// being sent. The default classifies responses by their headers.
-	Peek func(rsp Rsp) bool
-
 	// RetryIf reports whether another attempt may help. The default retries
 	// rejections, attempt timeouts, and what the Classifier says is Retryable or
 	// Throttled. It is not called for rejections that are final: those of limits

@@ -128,7 +128,7 @@ func TestRetryRetiresTheBodiesOfEarlierTries(t *testing.T) {
 			bodies = append(bodies, req.Body)
 			if try == 2 {
 				_, err := bodies[0].Read(make([]byte, 1))
-				assert.ErrorContains(t, err, "given up")
+				assert.ErrorContains(t, err, "earlier attempt")
 				go func() {
 					time.Sleep(time.Millisecond)
 					cancel()

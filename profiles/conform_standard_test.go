@@ -27,6 +27,8 @@ func (kitStandard) Status(r kitResponse) int {
 func (kitStandard) Idempotent(kitRequest) bool                          { return true }
 func (kitStandard) RetryAfter(kitResponse, error) (time.Duration, bool) { return 0, false }
 
+func (kitStandard) Peek(_ context.Context, r kitResponse) (kitResponse, bool) { return r, false }
+
 func (kitStandard) Drain(r kitResponse) {
 	if r.Body != nil {
 		layer.DrainBody(r.Body)
@@ -37,7 +39,7 @@ func (kitStandard) Replay(r kitRequest, limit int64) layer.Replay[kitRequest] {
 	if r.Body == nil {
 		return nil
 	}
-	return kitReplay{layer.ReplayBody(r.Body, limit), r}
+	return kitReplay{layer.ReplayBody(r.Body, nil, limit), r}
 }
 
 func (kitStandard) EditRequest(r kitRequest, c layer.HeaderMutation) kitRequest {

@@ -119,14 +119,6 @@ type atOnce[Req, Rsp any] struct {
 
 func (atOnce[Req, Rsp]) RetryAfter(Rsp, error) (time.Duration, bool) { return 0, false }
 
-// Peek is the protocol's, if it has one.
-func (r atOnce[Req, Rsp]) Peek(ctx context.Context, rsp Rsp) (ahead Rsp, whole bool) {
-	if p, ok := r.Replayer.(layer.TrailerPeeker[Rsp]); ok {
-		return p.Peek(ctx, rsp)
-	}
-	return rsp, false
-}
-
 // Outline is what an explanation says of a response.
 func (r atOnce[Req, Rsp]) Outline(rsp Rsp) string {
 	access := r.route.access
@@ -157,7 +149,6 @@ func (a *acting[Req, Rsp]) again(st layer.Stack[Req, Rsp], b *layer.Budget, grpc
 			Backoff:       layer.Backoff{Min: 1, Max: 1}, // a nanosecond; 0 would be the default
 			MaxRetryAfter: unreachedWait, CanRetry: resendable,
 			RetryIf: func(o layer.Outcome[Rsp]) bool { return a.retryable(grpc, o) },
-			Peek:    func(rsp Rsp) bool { return a.head(grpc, rsp).awaits() },
 		}
 		if a.route.MaxRetries == 0 {
 			policy.MaxAttempts = maxRetries + 1

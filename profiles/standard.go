@@ -42,7 +42,7 @@ import (
 // up the last response is returned as it is. Where the trailers decide, which is
 // what they do for gRPC, the response is held back until the first piece of its
 // body is there, and judged with them if they come right after it; see
-// [layer.TrailerPeeker]. Otherwise it is judged by its head: what later trailers say is
+// [layer.Replayer]. Otherwise it is judged by its head: what later trailers say is
 // counted, but not retried. What a response asks for in Retry-After is not
 // waited for.
 //

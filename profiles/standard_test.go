@@ -24,6 +24,9 @@ type resend struct{ discarded *atomic.Int64 }
 func (resend) Idempotent(r request) bool                      { return r.method == "GET" }
 func (resend) Replay(request, int64) layer.Replay[request]    { return nil }
 func (resend) RetryAfter(*reply, error) (time.Duration, bool) { return time.Hour, true }
+
+func (resend) Peek(_ context.Context, r *reply) (*reply, bool) { return r, false }
+
 func (r resend) Drain(*reply) {
 	if r.discarded != nil {
 		r.discarded.Add(1)

@@ -1,6 +1,7 @@
 package grpclayer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -92,6 +93,10 @@ func (Replayer) RetryAfter(_ *Reply, err error) (time.Duration, bool) {
 	}
 	return min(time.Duration(ms)*time.Millisecond, maxPushback), true
 }
+
+// Peek returns r: a failure of a unary call is an error, and a stream is not
+// repeated after its header.
+func (Replayer) Peek(_ context.Context, r *Reply) (*Reply, bool) { return r, false }
 
 // Drain cancels a stream. A unary reply holds nothing.
 func (Replayer) Drain(r *Reply) {

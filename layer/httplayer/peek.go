@@ -5,14 +5,12 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/gotower/gotower/internal/panics"
-	"github.com/gotower/gotower/layer"
 )
-
-var _ layer.TrailerPeeker[*http.Response] = Replayer{}
 
 // Peek reads one HTTP/2 frame of the default size, and then a small piece that
 // shows whether the body continues.
@@ -27,10 +25,9 @@ const (
 // reads the next one of the same packet.
 const peekPatience = time.Millisecond
 
-// Peek waits for the first piece of the body of an HTTP/2 response, of up to 16
-// KiB, and a millisecond more for the end of the response: see
-// [layer.TrailerPeeker]. It returns other responses unchanged, because HTTP/1.1
-// reports failures in the status.
+// Peek waits for the first piece of the body of a gRPC response, of up to 16 KiB,
+// and a millisecond more for the end of the response: see [layer.Replayer]. It
+// returns other responses unchanged, because they report failures in the status.
 //
 // It costs a goroutine, which waits for a late second piece, and some KiB until
 // the first piece was read.
@@ -38,7 +35,7 @@ func (Replayer) Peek(ctx context.Context, rsp *http.Response) (ahead *http.Respo
 	switch {
 	case rsp == nil || ended(rsp):
 		return rsp, true
-	case rsp.ProtoMajor < 2 || rsp.ContentLength > peekMost:
+	case rsp.ProtoMajor < 2 || rsp.ContentLength > peekMost || !strings.HasPrefix(rsp.Header.Get("Content-Type"), grpcType):
 		return rsp, false
 	}
 	out := *rsp

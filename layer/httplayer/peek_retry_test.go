@@ -14,6 +14,7 @@ import (
 // looked at, because net/http is writing them.
 func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
 	late := func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", grpcType)
 		w.WriteHeader(http.StatusServiceUnavailable)
 		flush(w)
 		say(w, "busy")
@@ -27,7 +28,7 @@ func TestRetryDoesNotReadTrailersThatAreBeingWritten(t *testing.T) {
 		}
 	}
 	p := layer.RetryPolicy[*http.Request, *http.Response]{
-		MaxAttempts: 20, Backoff: layer.Backoff{Min: 1, Max: 1}, Peek: func(*http.Response) bool { return true },
+		MaxAttempts: 20, Backoff: layer.Backoff{Min: 1, Max: 1},
 		Budget: layer.NewBudget(0, 10, 1000),
 		RetryIf: func(o layer.Outcome[*http.Response]) bool {
 			_ = len(o.Response.Trailer)

@@ -63,7 +63,7 @@ func (g *talker) FullDuplexCall(s grpc.BidiStreamingServer[pb.StreamingOutputCal
 	}
 }
 
-// peekingProxy is a proxy before it, which looks into all responses.
+// peekingProxy is a proxy before it, which peeks into all responses.
 func peekingProxy(t *testing.T, g *talker) pb.TestServiceClient {
 	t.Helper()
 	srv := grpc.NewServer()
@@ -71,7 +71,7 @@ func peekingProxy(t *testing.T, g *talker) pb.TestServiceClient {
 	t.Cleanup(srv.Stop)
 	svc := NewStack().Retry(layer.RetryPolicy[*http.Request, *http.Response]{
 		MaxAttempts: 3, Backoff: layer.Backoff{Min: 1, Max: 1},
-		CanRetry: func(*http.Request) bool { return true }, Peek: func(*http.Response) bool { return true },
+		CanRetry: func(*http.Request) bool { return true },
 	}).Service(endpoint(t, serve(t, srv), WithHTTP2()))
 	return grpcClient(t, serve(t, Handler(svc)))
 }

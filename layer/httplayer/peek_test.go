@@ -120,7 +120,14 @@ func (s *slowBody) Close() error {
 }
 
 func (s *slowBody) response() *http.Response {
-	return &http.Response{ProtoMajor: 2, StatusCode: 200, ContentLength: -1, Body: s, Trailer: http.Header{"Grpc-Status": nil}}
+	return grpcResponse(s)
+}
+
+func grpcResponse(body io.ReadCloser) *http.Response {
+	return &http.Response{
+		ProtoMajor: 2, StatusCode: 200, ContentLength: -1, Body: body,
+		Header: http.Header{"Content-Type": {grpcType}}, Trailer: http.Header{"Grpc-Status": nil},
+	}
 }
 
 // say gives pieces after a time, or the end if there are none.
@@ -242,7 +249,7 @@ func TestPeekOfABrokenBody(t *testing.T) {
 func TestPeekChangesNoBody(t *testing.T) {
 	for _, size := range []int{1, peekLeast - 1, peekLeast, peekLeast + 1, 3 * peekLeast, peekMost, peekMost + 1, 5 * peekMost} {
 		want := bytes.Repeat([]byte("abcdefg"), size/7+1)[:size]
-		rsp := &http.Response{ProtoMajor: 2, StatusCode: 200, ContentLength: -1, Body: io.NopCloser(bytes.NewReader(want))}
+		rsp := grpcResponse(io.NopCloser(bytes.NewReader(want)))
 		ahead, whole := Replayer{}.Peek(t.Context(), rsp)
 		got, err := io.ReadAll(ahead.Body)
 		require.NoError(t, err)

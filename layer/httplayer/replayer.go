@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gotower/gotower/layer"
@@ -35,8 +34,8 @@ func (Replayer) Idempotent(req *http.Request) bool {
 	return key || private
 }
 
-// Replay returns a source of copies of req: nil if req has no body, its GetBody
-// if set, and otherwise a [layer.ReplayBody] of up to limit bytes.
+// Replay returns nil if req has no body, and otherwise a [layer.ReplayBody] with
+// its GetBody, if set, or with up to limit bytes.
 //
 // It does not repeat a request with a Content-Length above the limit, with
 // Expect: 100-continue, with an upgrade, or CONNECT. Each copy is shallow and
@@ -49,12 +48,10 @@ func (Replayer) Replay(req *http.Request, limit int64) layer.Replay[*http.Reques
 		return nil
 	case len(req.Header["Expect"]) > 0:
 		return sentOnce{}
-	case req.GetBody != nil:
-		return &gotAgain{try: tryOf(req)}
-	case req.ContentLength > max(limit, 0):
+	case req.GetBody == nil && req.ContentLength > max(limit, 0):
 		return sentOnce{}
 	}
-	return keptBody{layer.ReplayBody(req.Body, limit), tryOf(req)}
+	return keptBody{layer.ReplayBody(req.Body, req.GetBody, limit), tryOf(req)}
 }
 
 // isTunnel reports whether req is CONNECT or an upgrade.
@@ -109,12 +106,10 @@ const worthReading = 8 << 10
 type sentOnce struct{}
 
 func (sentOnce) Next() (*http.Request, bool) { return nil, false }
-func (sentOnce) Retire()                     {}
 func (sentOnce) Whole() bool                 { return false }
 func (sentOnce) End()                        {}
-func (sentOnce) Close() error                { return nil }
 
-// keptBody is the Replay of a request with a body that can be read once.
+// keptBody is the Replay of a request with a body.
 type keptBody struct {
 	*layer.BodyReplay
 	try try
@@ -126,57 +121,6 @@ func (k keptBody) Next() (*http.Request, bool) {
 		return nil, false
 	}
 	return k.try.carrying(body), true
-}
-
-// gotAgain is the Replay of a request with a GetBody.
-type gotAgain struct {
-	try try
-
-	mu     sync.Mutex
-	sent   bool
-	last   io.Closer // body of the last attempt
-	before io.Closer // body of the attempt before; nil if it is closed or absent
-}
-
-func (g *gotAgain) Next() (*http.Request, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.sent {
-		g.sent, g.last = true, g.try.req.Body
-		return g.try.carrying(g.try.req.Body), true
-	}
-	body, err := g.try.req.GetBody()
-	if err != nil {
-		return nil, false
-	}
-	g.before, g.last = g.last, body
-	return g.try.carrying(body), true
-}
-
-// Retire is called before the next attempt is sent. It closes the body of the
-// attempt before, because an attempt may fail without closing it.
-func (g *gotAgain) Retire() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.before != nil {
-		_ = g.before.Close()
-		g.before = nil
-	}
-}
-
-func (g *gotAgain) Whole() bool { return true }
-
-func (g *gotAgain) End() {}
-
-// Close is called after a rejection of the last attempt, which leaves its body
-// open.
-func (g *gotAgain) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.last == nil {
-		return nil
-	}
-	return g.last.Close()
 }
 
 // try makes the attempts of a request. Each attempt has its own trailers,

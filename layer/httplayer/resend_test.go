@@ -104,21 +104,15 @@ func TestResendGetsABodyAgain(t *testing.T) {
 		require.True(t, ok)
 		assert.Nil(t, again.GetBody, "or http.Transport would send it again by itself")
 		assert.Same(t, got[i], again.Body)
-		assert.EqualValues(t, i, body.closes.Load()+got[0].closes.Load(), "whoever takes them closes them")
-		replay.(interface{ Retire() }).Retire()
-		replay.(interface{ Retire() }).Retire()
-		assert.EqualValues(t, i+1, body.closes.Load()+got[0].closes.Load(), "but for those that nobody took")
-		assert.Zero(t, got[i].closes.Load())
 	}
 	assert.Nil(t, first.GetBody)
 	assert.NotNil(t, req.GetBody)
 	_, ok = replay.Next()
 	assert.False(t, ok)
-	require.NoError(t, replay.(io.Closer).Close())
 	replay.End()
-	assert.EqualValues(t, 1, body.closes.Load())
-	assert.EqualValues(t, 1, got[0].closes.Load())
-	assert.EqualValues(t, 1, got[1].closes.Load(), "that one was refused")
+	for _, b := range []*asked{body, got[0], got[1]} {
+		assert.Zero(t, b.closes.Load(), "the service closes it")
+	}
 }
 
 func TestResendDiscards(t *testing.T) {

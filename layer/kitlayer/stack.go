@@ -1,6 +1,7 @@
 package kitlayer
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -37,5 +38,7 @@ func (resend[Req, Rsp]) Replay(Req, int64) layer.Replay[Req] { return nil }
 func (resend[Req, Rsp]) RetryAfter(_ Rsp, err error) (time.Duration, bool) {
 	return layer.RetryAfter(err)
 }
+
+func (resend[Req, Rsp]) Peek(_ context.Context, rsp Rsp) (Rsp, bool) { return rsp, false }
 
 func (resend[Req, Rsp]) Drain(Rsp) {}

@@ -173,7 +173,7 @@ func (r *rig[Req, Rsp]) oneLeft(p *probe[Req, Rsp]) error {
 // no more while it hangs has nothing to show here.
 func triesHang[Req, Rsp any](e env[Req, Rsp]) error {
 	r := e.rig()
-	p := r.do(r.ctx, plan{keep: true, each: func(try int) plan { return plan{holds: try == 1} }})
+	p := r.do(r.ctx, plan{keep: true, each: func(try int) plan { return plan{holds: try == 1, early: true} }})
 	if !r.judged(p) {
 		if p.served() > 1 {
 			return errors.New("another try has answered, and the call does not return")
@@ -188,7 +188,7 @@ func triesHang[Req, Rsp any](e env[Req, Rsp]) error {
 func triesMeet[Req, Rsp any](e env[Req, Rsp]) error {
 	for range 20 {
 		r := e.rig()
-		p := r.do(r.ctx, plan{keep: true, holds: true})
+		p := r.do(r.ctx, plan{keep: true, holds: true, early: true})
 		time.Sleep(r.patience() / 2)
 		p.release()
 		settle()

@@ -96,6 +96,9 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl pla
 		return context.Cause(ctx)
 	}
 	if pl.holds {
+		if pl.early {
+			p.inspect(ctx, req)
+		}
 		select {
 		case <-p.released:
 		case <-over:
@@ -104,7 +107,9 @@ func (p *probe[Req, Rsp]) work(ctx context.Context, over <-chan struct{}, pl pla
 			return context.Cause(ctx)
 		}
 	}
-	p.inspect(ctx, req)
+	if !pl.holds || !pl.early {
+		p.inspect(ctx, req)
+	}
 	if pl.before != nil {
 		pl.before()
 	}

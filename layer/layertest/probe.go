@@ -13,6 +13,7 @@ import (
 type plan struct {
 	takes  time.Duration // the inner service works this long first
 	holds  bool          // then until release is called
+	early  bool          // with holds: the inner service reads the request before it waits
 	fails  error         // then it returns this error,
 	panics any           // or panics with this value,
 	exits  bool          // or ends its goroutine

@@ -37,19 +37,20 @@ func resends(n int, wrong fault) Layer {
 	return l
 }
 
-// resendable returns what makes copies of req, each with the whole body.
-func resendable(req *Request) (copied func() *Request) {
-	body := layer.ReplayBody(req.Body, 1<<16)
+// resendable returns a function that makes copies of req, each with the whole
+// body.
+func resendable(req *Request) (copied func() *Request, body *layer.BodyReplay) {
+	body = layer.ReplayBody(req.Body, nil, 1<<16)
 	return func() *Request {
 		again := *req
 		again.Body, _ = body.Next()
 		return &again
-	}
+	}, body
 }
 
 func (r *resending) Call(ctx context.Context, req *Request) (*Response, error) {
 	wasSent, sent := false, error(nil)
-	copied := resendable(req)
+	copied, _ := resendable(req)
 	if r.wrong == resendsRead {
 		copied = func() *Request { return req }
 	}
@@ -138,7 +139,7 @@ type hedged struct {
 func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
 	answers := make(chan hedged, 2)
 	var cancels []context.CancelCauseFunc
-	copied := resendable(req)
+	copied, body := resendable(req)
 	send := func() {
 		again := copied()
 		own, cancel := context.WithCancelCause(ctx)
@@ -155,6 +156,10 @@ func (h *hedging) Call(ctx context.Context, req *Request) (*Response, error) {
 	case won = <-answers:
 		return won.rsp, won.err
 	case <-time.After(pauseOfRight / 2):
+	}
+	if !body.Whole() {
+		won = <-answers
+		return won.rsp, won.err
 	}
 	send()
 	won = <-answers

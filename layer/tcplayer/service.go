@@ -56,6 +56,9 @@ func (Replayer) Replay(Request, int64) layer.Replay[Request] { return nil }
 // RetryAfter returns false.
 func (Replayer) RetryAfter(net.Conn, error) (time.Duration, bool) { return 0, false }
 
+// Peek returns conn.
+func (Replayer) Peek(_ context.Context, conn net.Conn) (net.Conn, bool) { return conn, false }
+
 // Drain closes conn.
 func (Replayer) Drain(conn net.Conn) {
 	if conn != nil {
