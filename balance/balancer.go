@@ -19,74 +19,66 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Balancer is a service that gives each request to one of a target's
-// endpoints.
+// Balancer is a service that sends each request to one endpoint of a target. A request
+// that was sent before goes to an endpoint that it has not tried, if the pick finds one:
+// see [layer.Attempts]. A Balancer is safe for concurrent use.
 //
-// Admission: it refuses at once if no endpoint is ready, or if five refused
-// one request. Ready waits until an endpoint is ready.
+// Admission: rejects at once if no endpoint is ready, or if five endpoints rejected the
+// request. Ready waits until an endpoint is ready.
 //
-// Cancellation: a request whose context is done is refused; the context of any
-// other is passed on as it is.
+// Cancellation: a request whose context has ended is rejected. The context is passed on.
 //
-// Body: not touched. When it ends is observed, see [WithCompletion].
+// Body: not changed. Its end is observed, see [WithCompletion].
 //
-// Errors: a refusal is a [layer.Error] of kind [layer.ErrNotReady] that says
-// why: not resolved yet (with the resolver's last error as its cause), no
-// endpoints ([discover.ErrNoEndpoints]), no such target
-// ([discover.ErrDoesNotExist]), or none of them ready, with what the last one
-// said as its cause. It is of kind [layer.ErrClosed] when the resolver will
-// never answer ([resolve.ErrUnresolvable]) or the balancer's context has
-// ended. What an endpoint's Call returns, other than a refusal, is passed on.
+// Errors: a rejection is a [layer.Error] of kind [layer.ErrNotReady]. Its cause is the
+// last error of the resolver, [discover.ErrNoEndpoints], [discover.ErrDoesNotExist], or
+// the last error of an endpoint. The kind is [layer.ErrClosed] after
+// [resolve.ErrUnresolvable] or the end of the balancer's context. Other errors of an
+// endpoint are passed on.
 //
-// A request that was sent before goes to an endpoint where it has not been, if
-// one of those that are looked at is such a one: see [layer.Attempts].
-//
-// Cost: two clock readings, two or three atomic additions and a random number
-// a request, however many endpoints there are; no lock. No allocation where a
-// response is over when Call returns, else one.
-//
-// A Balancer is safe for concurrent use.
+// Cost: two clock readings, two or three atomic additions and a random number, for any
+// number of endpoints. No lock. One allocation for a response with a body, else none.
 type Balancer[Req, Rsp any] struct {
-	group    *group
-	picker   picker
-	ended    atomic.Pointer[layer.Error]
-	start    time.Time             // of the clock
-	complete layer.Completion[Rsp] // nil if a response is over when Call returns
-	sample   Sample
-	failures failures[Rsp]
-	jury     *jury // nil if nothing is ejected
-	ejection OutlierDetection
-	meters   meters
-	target   string
-	pickName string
-	zone     string
-	ctx      context.Context //nolint:containedctx // the parent of every wait for an endpoint
+	group     *group
+	picker    picker
+	ended     atomic.Pointer[layer.Error]
+	start     time.Time             // of the clock
+	complete  layer.Completion[Rsp] // nil if a response ends when Call returns
+	sample    Sample
+	failures  failures[Rsp]
+	detection OutlierDetection
+	meters    meters
+	target    string
+	pickName  string
+	zone      string
+	ctx       context.Context //nolint:containedctx // the parent of the context of each turn
 
-	changed notify.Broadcast // an endpoint became ready, or all ended
+	changed notify.Broadcast // an endpoint became ready, or the balancer ended
 
-	mu       sync.Mutex
-	nodes    map[resolve.ID]*node[Req, Rsp]
-	state    resolve.State
-	err      error             // the resolver's last
-	refuser  *node[Req, Rsp]   // the last one that became unready or closed
-	departed uint64            // picks of nodes that were removed
-	special  int               // nodes that weigh another than most
-	waiting  []*node[Req, Rsp] // for their turn, the first is the next
-	places   int               // that are taken
+	mu           sync.Mutex
+	nodes        map[resolve.ID]*node[Req, Rsp]
+	state        resolve.State
+	err          error             // last error of the resolver
+	lastUnready  *node[Req, Rsp]   // the last node that became unready or closed
+	removedPicks uint64            // picks of removed nodes
+	weighted     int               // nodes whose weight is not 1
+	waiting      []*node[Req, Rsp] // for their turn, in order
+	turns        int               // concurrent turns
+
+	rates              []successRate // of the last comparison
+	ejected            int           // nodes that are ejected
+	ejections, skipped uint64
 }
 
-// New returns a balancer over the endpoints that changes tells of, such as
-// [discover.Endpoints] does for the same ctx. It ranges over changes in a
-// goroutine; when they end by themselves, the last set stays in force. Up to 16
-// more goroutines wait in the Ready of endpoints that are not ready. Where there
-// are more of these, each is waited for one second at a time, in turn. All
-// goroutines end with ctx; after that every request is refused.
+// New returns a balancer over the endpoints of changes, such as [discover.Endpoints] with
+// the same ctx. If changes ends before ctx, the last set stays.
+//
+// It ranges over changes in a goroutine. Up to 16 more goroutines wait in the Ready of
+// endpoints that are not ready, and take turns of one second if there are more of these.
+// A Ready that returns an error against its contract is repeated after a pause. All
+// goroutines end with ctx, and then every request is rejected.
 //
 // New panics if changes is nil or the policy is not valid.
-//
-// A new endpoint that is ready gets requests at once. The services' Ready
-// should keep to its contract: another error than those allowed is taken as
-// not ready, and asked for again after a pause.
 func New[Req, Rsp any](
 	ctx context.Context, target string, changes iter.Seq[discover.Change[Req, Rsp]], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -96,23 +88,22 @@ func New[Req, Rsp any](
 	o := newOptions(opts)
 	b := &Balancer[Req, Rsp]{
 		group: newGroup(o.policy, o.random), start: time.Now(), complete: o.complete, sample: o.policy.Sample,
-		meters: o.to.bind(), target: target, ejection: o.policy.OutlierDetection, pickName: o.policy.Picker.String(), zone: o.policy.Zone,
+		meters: o.to.bind(), target: target, detection: o.policy.OutlierDetection, pickName: o.policy.Picker.String(), zone: o.policy.Zone,
 		ctx: ctx, nodes: make(map[resolve.ID]*node[Req, Rsp]),
 	}
-	b.failures.penalty, b.failures.after, b.failures.usual = o.policy.Penalty, o.retryAfter, &b.group.usual
+	b.failures.penalty, b.failures.median = o.policy.Penalty, &b.group.median
 	b.failures.byError = layer.DefaultClassifier[Rsp]
 	b.failures.use(o.classify)
 	b.picker = o.policy.Picker.on(b.group)
-	if b.jury = newJury(o.policy.OutlierDetection); b.jury != nil {
-		go b.preside(ctx)
+	if b.detection.Interval > 0 {
+		go b.compareRates(ctx)
 	}
 	context.AfterFunc(ctx, func() { b.end("the balancer has ended", context.Cause(ctx)) })
 	go b.follow(ctx, changes)
 	return b
 }
 
-// follow applies changes until they or ctx end. If they panic, the last set stays in
-// force.
+// follow applies changes until they or ctx end. If changes panics, the last set stays.
 func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discover.Change[Req, Rsp]]) {
 	err := panics.Do("the sequence of changes", func() error {
 		for c := range changes {
@@ -130,8 +121,8 @@ func (b *Balancer[Req, Rsp]) follow(ctx context.Context, changes iter.Seq[discov
 	}
 }
 
-// Resolve returns a balancer over the endpoints that r finds for target, each
-// with a service made by mk. It panics if r or mk is nil, or the policy is not valid.
+// Resolve returns a balancer over the endpoints that r resolves target to, each with a
+// service made by mk. It panics if r or mk is nil, or the policy is not valid.
 func Resolve[Req, Rsp any](
 	ctx context.Context, r resolve.Resolver, target string, mk discover.MakeService[Req, Rsp], opts ...Option[Rsp],
 ) *Balancer[Req, Rsp] {
@@ -148,9 +139,9 @@ func Resolve[Req, Rsp any](
 	return New(ctx, target, discover.Endpoints(ctx, r, target, mk, discover.WithCompletion(until)), opts...)
 }
 
-// Ready returns nil once an endpoint is ready, and says so itself.
+// Ready waits until an endpoint is ready and confirms it.
 func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
-	for range maxRefusals {
+	for range maxRejections {
 		err := b.changed.Wait(ctx, func() bool { return b.group.len() > 0 || b.ended.Load() != nil })
 		if err != nil {
 			return err
@@ -162,16 +153,14 @@ func (b *Balancer[Req, Rsp]) Ready(ctx context.Context) error {
 			return nil
 		}
 	}
-	// It is only a hint. An endpoint whose polls are refused, though its Ready
-	// returns nil, must not keep anybody here.
+	// Ready is a hint. It must not loop if polls fail although Ready returns nil.
 	return nil
 }
 
-// confirm asks one endpoint of the ready set, which knows only of the refusals
-// there have been, and takes it out if it is not ready any more. It is the
-// cheapest one whatever the rule: to ask must not take the turn of a request.
+// confirm polls an endpoint of the ready set, which otherwise leaves only after a
+// rejection. It picks by cost, so that it takes no turn of a round robin.
 func (b *Balancer[Req, Rsp]) confirm() bool {
-	e := choices{group: b.group, few: scanned, k: someOf}.pick(query{now: b.now()})
+	e := choices{group: b.group, few: fullScanMax, k: defaultChoices}.pick(query{now: b.now()})
 	if e == nil {
 		return false
 	}
@@ -180,66 +169,59 @@ func (b *Balancer[Req, Rsp]) confirm() bool {
 	return err == nil || b.staysAfter(n, err)
 }
 
-// maxRefusals bounds what one Call tries. With half of the endpoints about to
-// refuse, one request in 32 finds five of them in a row; they are then out of
-// the ready set for all others.
-const maxRefusals = 5
+// maxRejections is how many endpoints one Call tries. With half of the endpoints about to
+// reject, one request in 32 meets five of them in a row.
+const maxRejections = 5
 
-// Call gives req to a ready endpoint.
+// Call sends req to a ready endpoint.
 func (b *Balancer[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	var none Rsp
+	var zero Rsp
 	if ctx.Err() != nil {
-		return none, &layer.Error{
-			Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
-			Reason: ctxreason.Text(ctx), Err: context.Cause(ctx),
-		}
+		return zero, b.notReady(ctxreason.Text(ctx), context.Cause(ctx))
 	}
 	var last error
-	hints := layer.PickInfoFromContext(ctx)
-	for range maxRefusals {
+	info := layer.PickInfoFromContext(ctx)
+	for range maxRejections {
 		start := time.Since(b.start)
-		n := b.pick(tick(start), hints)
+		n := b.pick(tick(start), info)
 		if n == nil {
-			if err := b.refuse(); err != nil {
-				b.meters.refused.Add(1)
-				return none, err
+			if err := b.reject(); err != nil {
+				b.meters.rejected.Add(1)
+				return zero, err
 			}
-			continue // one became ready just now
+			continue // one became ready
 		}
-		if hints.Attempts != nil {
-			hints.Attempts.Add(&n.endpoint) // before its Call, so that a hedge that runs beside it sees it
+		if info.Attempts != nil {
+			info.Attempts.Add(&n.endpoint) // before its Call, for a concurrent hedge
 		}
-		rsp, taken, err := b.send(ctx, n, req, start)
-		if taken {
+		rsp, admitted, err := b.send(ctx, n, req, start)
+		if admitted {
 			return rsp, err
 		}
 		if ctx.Err() != nil {
-			return rsp, b.whenLeft(ctx, err)
+			return rsp, b.canceled(ctx, err)
 		}
 		if b.staysAfter(n, err) && n.begin(tick(start)) {
-			if rsp, taken, err = b.send(layer.PastBreakers(ctx), n, req, start); taken {
+			if rsp, admitted, err = b.send(layer.PastBreakers(ctx), n, req, start); admitted {
 				return rsp, err
 			}
-			b.refusedBy(n, err)
+			b.rejectedBy(n, err)
 		}
-		last = said{err}
+		last = endpointError{err}
 	}
-	b.meters.refused.Add(1)
-	return none, &layer.Error{
-		Layer: "balance", Target: b.target, Kind: layer.ErrNotReady,
-		Reason: fmt.Sprintf("refused %d times", maxRefusals), Err: last,
-	}
+	b.meters.rejected.Add(1)
+	return zero, b.notReady(fmt.Sprintf("rejected by %d endpoints", maxRejections), last)
 }
 
-// pick chooses a node and counts the request there.
-func (b *Balancer[Req, Rsp]) pick(now uint32, hints layer.PickInfo) *node[Req, Rsp] {
-	q := query{now: now, affinity: hints.Affinity, hasAffinity: hints.HasAffinity, tries: hints.Attempts}
-	if hints.Explanation == nil {
+// pick picks a node and counts the request there.
+func (b *Balancer[Req, Rsp]) pick(now uint32, info layer.PickInfo) *node[Req, Rsp] {
+	q := query{now: now, affinity: info.Affinity, hasAffinity: info.HasAffinity, attempts: info.Attempts}
+	if info.Explanation == nil {
 		return b.begin(q)
 	}
-	q.why = new(looks)
+	q.examined = new(examined)
 	n := b.begin(q)
-	b.explain(hints.Explanation, q, n)
+	b.explain(info.Explanation, q, n)
 	return n
 }
 
@@ -253,10 +235,10 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 		case e.begin(q.now):
 			return nodeOf[Req, Rsp](e)
 		default:
-			b.recount(nodeOf[Req, Rsp](e))
+			b.recountPicks(nodeOf[Req, Rsp](e))
 		}
 	}
-	// The set changes as fast as it is read. Nothing changes under the lock.
+	// The set changes faster than it is read. Nothing changes under the lock.
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if e := b.picker.pick(q); e != nil && e.begin(q.now) {
@@ -266,20 +248,20 @@ func (b *Balancer[Req, Rsp]) begin(q query) *node[Req, Rsp] {
 }
 
 func nodeOf[Req, Rsp any](e *endpoint) *node[Req, Rsp] {
-	n, _ := e.node.(*node[Req, Rsp]) // there are no others
+	n, _ := e.node.(*node[Req, Rsp]) // there are no other types
 	return n
 }
 
 func (b *Balancer[Req, Rsp]) now() uint32 { return tick(time.Since(b.start)) }
 
-// send gives req to n, where it was counted, and reports whether n took it.
+// send sends req to n, where it was counted, and reports whether n admitted it.
 func (b *Balancer[Req, Rsp]) send(
 	ctx context.Context, n *node[Req, Rsp], req Req, start time.Duration,
-) (rsp Rsp, taken bool, err error) {
-	handed, returned := false, false
+) (rsp Rsp, admitted bool, err error) {
+	observed, returned := false, false
 	defer func() {
-		if !handed {
-			defer b.free(n)
+		if !observed {
+			defer b.finish(n)
 		}
 		if !returned {
 			layer.CloseBody(rsp)
@@ -288,50 +270,50 @@ func (b *Balancer[Req, Rsp]) send(
 	rsp, err = n.service.Call(ctx, req)
 	switch {
 	case err == nil && b.complete == nil:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true}, verdict{})
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Ended: true}, result{})
 	case err == nil:
-		x := b.exchange(ctx, n, start, rsp) // asks the classifier, which may panic
-		handed = true
+		x := b.exchange(ctx, n, start, rsp) // calls the classifier, which may panic
+		observed = true
 		rsp = x.observe(rsp)
 	case errors.Is(err, layer.ErrNotReady):
-		handed = true
-		n.takeBack() // it was never there
-		b.recount(n)
+		observed = true
+		n.undoBegin()
+		b.recountPicks(n)
 		returned = true
 		return rsp, false, err
 	default:
-		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, verdict{})
+		b.observe(ctx, n, start, layer.Outcome[Rsp]{Response: rsp, Err: err}, result{})
 	}
 	returned = true
 	return rsp, true, err
 }
 
-// EndpointState is what a balancer knows of an endpoint at a moment.
+// EndpointState is the state of an endpoint at one moment.
 type EndpointState struct {
 	ID        resolve.ID
 	State     string            // ready, unready, ejected, closed
 	Reason    error             // why it is not ready
-	Latency   time.Duration     // what is expected of it
-	Known     bool              // there was a response; if not, Latency is what is usual
-	InFlight  uint64            // requests that it has now
-	Picks     uint64            // requests that it was given
+	Latency   time.Duration     // expected
+	Known     bool              // false without a response: Latency is then the median of all endpoints
+	InFlight  uint64            // requests
+	Picks     uint64            // requests since it was added
 	Weight    float64           // 1 is one unit
-	OtherZone bool              // it is in another zone than the balancer
+	OtherZone bool              // not in the zone of the balancer
 	Age       time.Duration     // since it was added
-	Labels    map[string]string // not to be changed
+	Labels    map[string]string // must not be changed
 }
 
-// Snapshot returns the endpoints, in the order of their addresses.
+// Snapshot returns the endpoints in the order of their addresses.
 func (b *Balancer[Req, Rsp]) Snapshot() []EndpointState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	_, states := b.survey()
+	_, states := b.states()
 	return states
 }
 
-// survey is the nodes and their states, in the order of their addresses. The
-// mutex is held.
-func (b *Balancer[Req, Rsp]) survey() ([]*node[Req, Rsp], []EndpointState) {
+// states returns the nodes and their states in the order of their addresses. The mutex is
+// held.
+func (b *Balancer[Req, Rsp]) states() ([]*node[Req, Rsp], []EndpointState) {
 	now := time.Since(b.start)
 	nodes := slices.SortedFunc(maps.Values(b.nodes), func(a, c *node[Req, Rsp]) int { return compareIDs(a.id, c.id) })
 	states := make([]EndpointState, len(nodes))

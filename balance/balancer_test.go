@@ -183,7 +183,7 @@ func TestOneCallMeetsFiveRefusals(t *testing.T) {
 			s.open(false)
 		}
 		err := p.send(t.Context())
-		require.EqualError(t, err, "balance web: not ready: refused 5 times: server: not ready: shut")
+		require.EqualError(t, err, "balance web: not ready: rejected by 5 endpoints: server: not ready: shut")
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.EqualValues(t, 3, p.Describe().State.Get("ready"))
 		err = p.send(t.Context())
@@ -339,8 +339,8 @@ func TestCauseDoesNotSpeakForTheBalancer(t *testing.T) {
 					return nil, &layer.Error{Layer: "inner", Kind: kind, Err: special}
 				}
 			}
-			err := p.send(t.Context()) // refused 5 times
-			require.ErrorContains(t, err, "refused 5 times: inner: "+kind.Error())
+			err := p.send(t.Context()) // rejected by 5 endpoints
+			require.ErrorContains(t, err, "rejected by 5 endpoints: inner: "+kind.Error())
 			require.NotErrorIs(t, err, kind)
 			require.ErrorIs(t, err, special)
 			for _, s := range ss {

@@ -50,7 +50,7 @@ func through(t *testing.T, breaker layer.BreakerPolicy, fails func(i int) float6
 func TestBreakersHaveAFloor(t *testing.T) {
 	none := layer.BreakerPolicy{ConsecutiveFailures: -1}
 	for name, breaker := range map[string]layer.BreakerPolicy{"consecutive": {}, "unified": layer.UnifiedBreaker()} {
-		for rule, opts := range map[string][]option{"latency": nil, "in turn": inTurn(balance.OutlierDetection{})} {
+		for rule, opts := range map[string][]option{"latency": nil, "in turn": roundRobin(balance.OutlierDetection{})} {
 			t.Run(fmt.Sprint(name, "/", rule), func(t *testing.T) {
 				quarter := func(int) float64 { return 0.25 }
 				var good, without float64

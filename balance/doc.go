@@ -16,7 +16,7 @@
 // would then have in flight, divided by its weight. The expected latency is a peak
 // EWMA: it rises at once, falls slowly, and ages towards the median of all
 // endpoints, so that a slow endpoint is tried again. Reading it never changes it.
-// An endpoint without samples counts as usual. It gets one request, then two, four
+// An endpoint without samples costs the median. It gets one request, then two, four
 // and eight at a time, until its latency is known.
 //
 // [Policy] sets the pick, the cost, weights, slow start, zones and outlier
@@ -54,8 +54,8 @@
 //
 // A panic of user code on a goroutine of the balancer does not end the process. A
 // Ready that panics means not ready and is repeated after a pause. After a panic of
-// the sequence of changes the last set stays in force, and [Balancer.Describe] shows
-// the error. Classifiers, [WithRetryAfter], [WithCompletion] and [CostOf] run on the
+// the sequence of changes the last set stays, and [Balancer.Describe] shows
+// the error. Classifiers, [WithCompletion] and [CostOf] run on the
 // goroutine of the caller, or the one that ends the response, and panic there.
 //
 // # Observing a balancer

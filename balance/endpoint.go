@@ -10,96 +10,89 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// node is an endpoint with its service: all that a request touches of it as a
-// rule. It is 64 bytes, a cache line of its own: with many endpoints, a pick
-// costs as much as the lines that it has to fetch, and two endpoints in one line
-// would be in each other's way.
+// node is an endpoint with its service. It has all fields that a request touches unless
+// something fails. Its 64 bytes are one cache line, because with many endpoints a pick
+// costs as much as the lines that it fetches.
 type node[Req, Rsp any] struct {
 	service layer.Service[Req, Rsp]
 	endpoint
 }
 
-// endpoint is what is known of an endpoint by those who choose one, for as long
-// as its ID stays.
+// endpoint is the state of an endpoint that pickers use, as long as its ID stays.
 type endpoint struct {
-	// work is how many requests the endpoint was given (bits 63..28, they may
-	// wrap round) and how many of them are in flight (bits 27..0).
+	// work has the number of requests (bits 63..28, modulo 1<<36) and the number of
+	// requests in flight (bits 27..0).
 	work    atomic.Uint64
 	latency estimate
 	status  status
-	weight  atomic.Uint32 // the bits of a float32, 1 for one unit
-	node    any           // the *node that it is a part of
+	weight  atomic.Uint32 // bits of a float32, 1 for one unit
+	node    any           // the *node that contains it
 	*record
 }
 
-// record is what else is known of an endpoint. What a request that goes well
-// would need of it is in the status, so that none fetches it.
+// record is the other state of an endpoint. A successful request reads only the status.
 type record struct {
-	born    time.Duration // when it was added, since the balancer began
-	fails   atomic.Uint32 // in a row; status.marked if there are any
-	missed  atomic.Uint32 // deadlines in a row without an answer; likewise
-	started atomic.Uint32 // the tick when its slow start began
-	begun   atomic.Uint32 // the tick of the last request that it got while few might wait
-	fined   atomic.Uint32 // the bits of a float32: the latency without the price of failures, likewise; 0 if it has none of that
-	conduct conduct
-	id      resolve.ID
+	born          time.Duration // when it was added, since the balancer began
+	fails         atomic.Uint32 // in a row; status.marked is set if it is not 0
+	missed        atomic.Uint32 // deadlines in a row without a response; as fails
+	slowStartTick atomic.Uint32 // begin of the slow start
+	lastProbe     atomic.Uint32 // tick of the last request while the endpoint was probed
+	unpenalized   atomic.Uint32 // bits of a float32: latency without penalties, 0 if there are none; as fails
+	outlier       outlierState
+	id            resolve.ID
 
 	// Guarded by the balancer's mutex.
-	slot    int                // in its ready set
-	special bool               // it weighs another than most
-	away    uint32             // the tick since when it is not ready
-	far     bool               // which of them that is
-	left    uint64             // of its picks, how many were added to those of the departed
-	info    *resolve.Endpoint  // as it is known now
-	reason  error              // why it is not ready
-	waits   bool               // for its turn, or in it
-	stop    context.CancelFunc // ends its turn; nil while it has none
+	slot         int                // in its ready set
+	weighted     bool               // its weight is not 1
+	unreadySince uint32             // tick
+	far          bool               // in the ready set of other zones
+	addedPicks   uint64             // the part of its picks that removedPicks includes
+	info         *resolve.Endpoint  // current
+	reason       error              // why it is not ready
+	queued       bool               // it waits for its turn, or has it
+	stop         context.CancelFunc // ends its turn; nil without a turn
 }
 
 const (
-	given        = 1<<28 | 1
+	began        = 1<<28 | 1
 	inFlightMask = 1<<28 - 1
 )
 
-// begin counts one more request, if the endpoint is ready. One that was removed
-// before is seen to be.
+// begin counts one more request if the endpoint is ready, and reports whether it is.
 func (e *endpoint) begin(now uint32) bool {
-	const mask, known = stateMask | provenMask<<provenShift, ready | known
-	e.work.Add(given)
-	return e.status.word.Load()&mask == known || e.beginUnproven(now)
+	const mask, trusted = stateMask | samplesMask<<samplesShift, ready | trustedBits
+	e.work.Add(began)
+	return e.status.word.Load()&mask == trusted || e.beginSlowPath(now)
 }
 
-// beginUnproven is begin where the endpoint is not known to be ready and to have
-// proven itself.
-func (e *endpoint) beginUnproven(now uint32) bool {
+// beginSlowPath is begin for an endpoint that is not ready or not trusted.
+func (e *endpoint) beginSlowPath(now uint32) bool {
 	word := e.status.word.Load()
 	if word&stateMask != ready {
-		e.takeBack()
+		e.undoBegin()
 		return false
 	}
-	if fewOf(provenOf(word)) {
-		e.begun.Store(now)
+	if isProbing(samplesOf(word)) {
+		e.lastProbe.Store(now)
 	}
 	return true
 }
 
-// restart begins its slow start.
-func (e *endpoint) restart(now uint32) {
-	e.started.Store(now)
+func (e *endpoint) beginSlowStart(now uint32) {
+	e.slowStartTick.Store(now)
 	e.status.coolDown()
 }
 
-// takeBack is for a request that the endpoint did not get after all.
-func (e *endpoint) takeBack() { e.work.Add(^uint64(given - 1)) }
+// undoBegin takes back begin for a request that was not sent.
+func (e *endpoint) undoBegin() { e.work.Add(^uint64(began - 1)) }
 
-// end is for a request that is over.
+// end counts the end of a request.
 func (e *endpoint) end() { e.work.Add(^uint64(0)) }
 
 func (e *endpoint) inFlight() uint64 { return e.work.Load() & inFlightMask }
 
-// load is how many requests wait for their response, and how many responses
-// are here and go on. While one comes to be the other, either may be off by one,
-// and below 0.
+// load returns the requests that wait for their response, and the responses in
+// progress. During a change each may be off by one, and negative.
 func (e *endpoint) load() (waiting, streams int32) {
 	streams = e.status.streams()
 	return int32(e.inFlight()) - streams, streams
@@ -107,20 +100,20 @@ func (e *endpoint) load() (waiting, streams int32) {
 
 func (e *endpoint) picks() uint64 { return e.work.Load() >> 28 }
 
-// unit is the weight of resolve that counts as 1 here.
+// unit is the weight of package resolve that is 1 here.
 const unit = 10_000
 
-// setWeight takes the weight of a resolver, and reports whether it is another
-// than that of most endpoints. One that is not said counts as one unit.
-func (e *endpoint) setWeight(w uint32) (special bool) {
+// setWeight sets the weight of a resolver and reports whether it differs from 1.
+func (e *endpoint) setWeight(w uint32) (weighted bool) {
 	share := inUnits(w)
 	e.weight.Store(math.Float32bits(share))
 	return share != 1
 }
 
-// weighs reports whether w would be another weight than e has.
+// weighs reports whether w differs from the current weight.
 func (e *endpoint) weighs(w uint32) bool { return e.weight.Load() != math.Float32bits(inUnits(w)) }
 
+// inUnits converts a weight of package resolve. An unset weight is one unit.
 func inUnits(w uint32) float32 {
 	if w == 0 {
 		return 1
@@ -130,47 +123,42 @@ func inUnits(w uint32) float32 {
 
 func (e *endpoint) plainWeight() float64 { return float64(math.Float32frombits(e.weight.Load())) }
 
-// What is known of an endpoint after its first samples is little. Until it gave
-// tried of them, few requests may wait for it at a time. One that joined others,
-// of which something was known, may be slow only because it is new: until it
-// gave trusted samples, what is known of it fades faster. If it is slow for good,
-// that costs so many slow responses; where all are new, as the first set is,
-// none is behind the others, and they are not owed.
+// The number of samples of an endpoint, as far as it matters. Up to probeSamples it is
+// probed: only few requests may wait there at the same time. Up to trustedSamples its
+// latency ages faster, because a new endpoint may only be slow at first.
 //
-// Both are counted in proven, which begins at 0 for one that joined, and at
-// founder for one of the first set, and ends at proof.
+// The number begins at 0 for an endpoint that joins others, and at initialSet for one of
+// the first set, which is only probed. It ends at allSamples.
 const (
-	tried   = 4
-	trusted = 10
-	founder = 16 // and above: trusted
-	proof   = founder + tried
+	probeSamples   = 4
+	trustedSamples = 10
+	initialSet     = 16 // and more: trusted
+	allSamples     = initialSet + probeSamples
 )
 
-// full reports whether e has as many requests waiting as it may while not enough
-// is known of it: one until its first response, then two, four and eight.
-func (e *endpoint) full(waiting int32) bool { return full(e.status.proven(), waiting) }
+// atLimit reports whether e is probed and has as many requests waiting as it may: one
+// until its first response, then two, four and eight.
+func (e *endpoint) atLimit(waiting int32) bool { return atProbeLimit(e.status.samples(), waiting) }
 
-func full(proven uint32, waiting int32) bool {
-	return fewOf(proven) && waiting >= 1<<(proven%founder)
+func atProbeLimit(samples uint32, waiting int32) bool {
+	return isProbing(samples) && waiting >= 1<<(samples%initialSet)
 }
 
-// fewOf reports whether only few requests may wait, after so many samples.
-func fewOf(proven uint32) bool { return proven%founder < tried }
+func isProbing(samples uint32) bool { return samples%initialSet < probeSamples }
 
-// starves reports whether e, which is full, is owed one more request all the
-// same, because it got the last one long ago. What it has may last for hours, as
-// a watch does, or be older than its ejection: it tells nothing until its end.
-func (e *endpoint) starves(now uint32, usual float32) bool {
-	const atLeast = float32(100 * time.Millisecond) // a new endpoint may be cold, and has to connect
-	tooLong := max(min(usual*timesUsual, float32(mostUsual)), 2*usual, atLeast)
-	return time.Duration(since(now, e.begun.Load()))<<tickShift > time.Duration(tooLong)
+// probeOverdue reports whether e, at its probe limit, gets one more request because the
+// last one began long ago. Streams, and requests from before an ejection, may last for
+// hours.
+func (e *endpoint) probeOverdue(now uint32, median float32) bool {
+	const atLeast = float32(100 * time.Millisecond) // a new endpoint has to connect
+	tooLong := max(min(median*penaltyFactor, float32(maxPenalty)), 2*median, atLeast)
+	return time.Duration(since(now, e.lastProbe.Load()))<<tickShift > time.Duration(tooLong)
 }
 
-// judged takes whether a response was a failure that costs something. An
-// endpoint is failing after the second in a row: what a few requests do not get
-// everywhere makes none of them so.
-func (e *endpoint) judged(bad bool) {
-	if bad {
+// setFailed records whether a response was a failure with a penalty. The second in a row
+// makes the endpoint failing.
+func (e *endpoint) setFailed(failed bool) {
+	if failed {
 		if e.fails.Add(1) > 1 {
 			e.status.fail()
 		}
@@ -186,53 +174,51 @@ func (e *endpoint) judged(bad bool) {
 	}
 }
 
-// missedDeadlines is how many deadlines in a row that an endpoint misses are a
-// failure of it: fewer may be bad luck.
-const missedDeadlines = 3
+// maxMissed is the number of missed deadlines in a row that is a failure.
+const maxMissed = 3
 
-// miss counts a deadline that passed without an answer, and reports whether that
-// was one too many.
-func (e *endpoint) miss() bool {
+// missDeadline counts a deadline without a response and reports whether it is a failure.
+func (e *endpoint) missDeadline() bool {
 	row := e.missed.Add(1)
 	e.status.mark()
-	return row >= missedDeadlines
+	return row >= maxMissed
 }
 
-// answer ends a row of missed deadlines.
-func (e *endpoint) answer() {
+// endMissed ends a row of missed deadlines.
+func (e *endpoint) endMissed() {
 	if e.status.marked() && e.missed.Load() != 0 {
 		e.missed.Store(0)
 	}
 }
 
-// fine notes what was expected of e before a failure had its price.
-func (e *endpoint) fine(expected time.Duration) {
-	if e.fined.CompareAndSwap(0, math.Float32bits(float32(max(expected, 1)))) {
+// penalize keeps the latency from before the first penalty.
+func (e *endpoint) penalize(latency time.Duration) {
+	if e.unpenalized.CompareAndSwap(0, math.Float32bits(float32(max(latency, 1)))) {
 		e.status.mark()
 	}
 }
 
-// pay takes a good response where failures have had their price, until what is
-// expected is a latency again. Of two that meet one does not count.
-func (e *endpoint) pay(took, expected time.Duration) {
-	old := e.fined.Load()
+// clearPenalty records a good response of a penalized endpoint, whose penalty ends when
+// the estimate is below twice the latency. Of two concurrent responses one counts.
+func (e *endpoint) clearPenalty(latency, estimated time.Duration) {
+	old := e.unpenalized.Load()
 	if old == 0 {
-		return // another one paid the last of it
+		return
 	}
-	paid := uint32(0)
-	if 2*took < expected {
+	next := uint32(0)
+	if 2*latency < estimated {
 		was := math.Float32frombits(old)
-		paid = math.Float32bits(max(was+(float32(took)-was)/8, 1))
+		next = math.Float32bits(max(was+(float32(latency)-was)/8, 1))
 	}
-	e.fined.CompareAndSwap(old, paid)
+	e.unpenalized.CompareAndSwap(old, next)
 }
 
-// isFined reports whether what is expected of e has the price of failures in it.
-func (e *endpoint) isFined() bool { return e.status.marked() && e.fined.Load() != 0 }
+// isPenalized reports whether the estimated latency includes a penalty.
+func (e *endpoint) isPenalized() bool { return e.status.marked() && e.unpenalized.Load() != 0 }
 
-// settle takes the mark away once nothing bad is left in the record. What comes
-// in between is seen by the second look, or marks it after that.
-func (e *endpoint) settle() {
+// unmarkIfClean clears the mark of an endpoint whose record is clean. A concurrent
+// failure is found by the second look, or sets the mark later.
+func (e *endpoint) unmarkIfClean() {
 	if e.clean() {
 		e.status.unmark()
 		if !e.clean() {
@@ -242,42 +228,40 @@ func (e *endpoint) settle() {
 }
 
 func (r *record) clean() bool {
-	return r.fails.Load()|r.missed.Load()|r.fined.Load()|r.conduct.row.Load() == 0
+	return r.fails.Load()|r.missed.Load()|r.unpenalized.Load()|r.outlier.row.Load() == 0
 }
 
-// status is how an endpoint is doing, in one word:
+// status is the state of an endpoint in one word:
 //
-//	bits 31..11  of the requests in flight, the responses whose latency was taken: signed, up to a million
-//	bit 10       its slow start is over, which ticks alone forget: they wrap round
-//	bit 9        there is something bad in its record
-//	bit 8        it is failing: see endpoint.judged
-//	bits 7..3    samples so far, as far as they matter: see full
-//	bits 2..0    its state
-//
-// All but the first change a few times in a life, or when something fails.
+//	bits 31..11  responses in progress whose latency was taken: signed, up to a million
+//	bit 10       its slow start has ended
+//	bit 9        its record has failures: see record.clean
+//	bit 8        it is failing: see endpoint.setFailed
+//	bits 7..3    samples, as far as they matter: see endpoint.atLimit
+//	bits 2..0    ready, unready, ...
 type status struct{ word atomic.Uint32 }
 
 const (
-	stateMask   = 1<<3 - 1
-	provenShift = 3
-	provenMask  = 1<<5 - 1
-	failing     = 1 << 8
-	badRecord   = 1 << 9
-	isWarm      = 1 << 10
-	streamShift = 11
+	stateMask    = 1<<3 - 1
+	samplesShift = 3
+	samplesMask  = 1<<5 - 1
+	failing      = 1 << 8
+	badRecord    = 1 << 9
+	isWarm       = 1 << 10
+	streamShift  = 11
 
-	// Of an endpoint of which enough is known, and which does not fail.
-	knownMask = failing | provenMask<<provenShift
-	known     = proof << provenShift
+	// Bits of a trusted endpoint that is not failing.
+	trustedMask = failing | samplesMask<<samplesShift
+	trustedBits = allSamples << samplesShift
 )
 
 // The states of an endpoint. They change under the balancer's mutex.
 const (
 	ready   uint32 = iota // in a ready set
-	unready               // a goroutine waits in its Ready
-	ejected               // it failed more than others: it waits for its time
-	closed                // it will never be ready again
-	removed               // it is not an endpoint any more
+	unready               // waits for its Ready
+	ejected               // see OutlierDetection
+	closed                // will never be ready
+	removed               // not in the set any more
 )
 
 func stateName(state uint32) string {
@@ -286,14 +270,14 @@ func stateName(state uint32) string {
 
 func (s *status) state() uint32 { return s.word.Load() & stateMask }
 
-// setState returns what the state was.
+// setState returns the old state.
 func (s *status) setState(state uint32) (old uint32) {
 	return s.change(stateMask, state) & stateMask
 }
 
-func (s *status) proven() uint32 { return provenOf(s.word.Load()) }
+func (s *status) samples() uint32 { return samplesOf(s.word.Load()) }
 
-func (s *status) setProven(p uint32) { s.change(provenMask<<provenShift, p<<provenShift) }
+func (s *status) setSamples(n uint32) { s.change(samplesMask<<samplesShift, n<<samplesShift) }
 
 func (s *status) change(mask, to uint32) (old uint32) {
 	for {
@@ -318,22 +302,22 @@ func (s *status) warm() bool { return s.word.Load()&isWarm != 0 }
 func (s *status) warmUp()    { s.word.Or(isWarm) }
 func (s *status) coolDown()  { s.word.And(^uint32(isWarm)) }
 
-func provenOf(word uint32) uint32 { return word >> provenShift & provenMask }
-func streamsOf(word uint32) int32 { return int32(word) >> streamShift }
+func samplesOf(word uint32) uint32 { return word >> samplesShift & samplesMask }
+func streamsOf(word uint32) int32  { return int32(word) >> streamShift }
 
-// prove counts a sample towards trust.
-func (s *status) prove() {
+// addSample counts a sample.
+func (s *status) addSample() {
 	for {
 		word := s.word.Load()
-		p := provenOf(word)
-		next := p + 1
-		switch p {
-		case proof:
+		n := samplesOf(word)
+		next := n + 1
+		switch n {
+		case allSamples:
 			return
-		case trusted - 1:
-			next = proof
+		case trustedSamples - 1:
+			next = allSamples
 		}
-		if s.word.CompareAndSwap(word, word+(next-p)<<provenShift) {
+		if s.word.CompareAndSwap(word, word+(next-n)<<samplesShift) {
 			return
 		}
 	}

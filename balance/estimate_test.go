@@ -14,12 +14,12 @@ import (
 const ms = float64(time.Millisecond)
 
 // read is what the formula says, exactly; see group.expected.
-func (e *estimate) read(now uint32, decay, usual float64) float64 {
+func (e *estimate) read(now uint32, decay, median float64) float64 {
 	value, age := e.load(now)
 	if value == 0 {
-		return usual
+		return median
 	}
-	return usual + (float64(value)-usual)*fade(age, decay)
+	return median + (float64(value)-median)*fade(age, decay)
 }
 
 func newEstimate(value, decay time.Duration) (e *estimate, d float64) {
@@ -43,9 +43,9 @@ func TestEstimateFades(t *testing.T) {
 // With peers, it fades to what is usual there, from above and from below.
 func TestEstimateFadesToWhatIsUsual(t *testing.T) {
 	e, d := newEstimate(10*time.Millisecond, time.Second)
-	for usual, want := range map[float64]float64{4 * ms: 4 + 6/math.E, 40 * ms: 40 - 30/math.E, 10 * ms: 10} {
-		require.InDelta(t, want, e.read(tick(time.Second), d, usual)/ms, 0.01)
-		require.InEpsilon(t, usual, e.read(tick(time.Minute), d, usual), 1e-6)
+	for median, want := range map[float64]float64{4 * ms: 4 + 6/math.E, 40 * ms: 40 - 30/math.E, 10 * ms: 10} {
+		require.InDelta(t, want, e.read(tick(time.Second), d, median)/ms, 0.01)
+		require.InEpsilon(t, median, e.read(tick(time.Minute), d, median), 1e-6)
 	}
 }
 
@@ -63,26 +63,26 @@ func TestUnknownIsUsual(t *testing.T) {
 func TestEstimateAveragesPeaksBelowFloor(t *testing.T) {
 	const us = time.Microsecond
 	e, d := newEstimate(200*us, 10*time.Second)
-	e.record(50*time.Millisecond, 1, d, noise)
+	e.record(50*time.Millisecond, 1, d, minLatency)
 	require.InDelta(t, 0.2, e.read(1, d, 0)/ms, 0.01, "one hiccup")
 	for now := uint32(1); now < 4000; now += 2 {
-		e.record(20*time.Millisecond, now, d, noise)
+		e.record(20*time.Millisecond, now, d, minLatency)
 	}
 	require.InDelta(t, 20, e.read(4000, d, 0)/ms, 0.1, "after four seconds")
 }
 
 func TestHalved(t *testing.T) {
-	require.Equal(t, float32(1), halved(0))
+	require.Equal(t, float32(1), exp2Neg(0))
 	for x := float32(0); x < 130; x += 0.0137 {
 		want := math.Exp2(-float64(x))
-		require.InDelta(t, want, halved(x), 2e-4*want+1e-36)
+		require.InDelta(t, want, exp2Neg(x), 2e-4*want+1e-36)
 	}
-	require.Zero(t, halved(math.MaxFloat32))
+	require.Zero(t, exp2Neg(math.MaxFloat32))
 }
 
 func TestFading(t *testing.T) {
 	for _, decay := range []float64{1e-6, 1, 1000, 1e5, 1e12} {
-		f := newFading(decay)
+		f := newDecayCurve(decay)
 		latency, left := f.after(0, 3, 7)
 		require.Equal(t, float32(3), latency)
 		require.Equal(t, float32(1), left)
@@ -224,7 +224,7 @@ func TestEstimateAgainstTheFormula(t *testing.T) {
 func TestNoPeakIsLost(t *testing.T) {
 	const samples = 300_000
 	e, d := newEstimate(time.Millisecond, 10*time.Second)
-	var lost atomic.Int64
+	var decayed atomic.Int64
 	var all sync.WaitGroup
 	for i := range 4 {
 		all.Go(func() {
@@ -232,13 +232,13 @@ func TestNoPeakIsLost(t *testing.T) {
 				s := time.Duration(4*j+i+1) * time.Millisecond
 				e.record(s, 0, d, 0)
 				if e.read(0, d, 0) < float64(float32(s)) {
-					lost.Add(1)
+					decayed.Add(1)
 				}
 			}
 		})
 	}
 	all.Wait()
-	require.Zero(t, lost.Load())
+	require.Zero(t, decayed.Load())
 	require.InEpsilon(t, 4*samples*ms, e.read(0, d, 0), 1e-6)
 }
 

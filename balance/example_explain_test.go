@@ -41,7 +41,7 @@ func Example_explain() {
 	fmt.Print(why)
 	// Output:
 	// balance    target=web:80 pick=cheapest of 5, of all up to 16 cost=peak ewma chosen=10.0.0.1:80
-	//   endpoint   addr=10.0.0.1:80 verdict=chosen cost=37.129ms latency=30ms in_flight=0
-	//   endpoint   addr=10.0.0.2:80 verdict=passed over cost=49.241ms latency=30ms in_flight=0
-	//   endpoint   addr=10.0.0.3:80 verdict=passed over cost=37.129ms latency=30ms in_flight=0 far=true
+	//   endpoint   addr=10.0.0.1:80 result=chosen cost=37.129ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.2:80 result=passed over cost=49.241ms latency=30ms in_flight=0
+	//   endpoint   addr=10.0.0.3:80 result=passed over cost=37.129ms latency=30ms in_flight=0 other_zone=true
 }

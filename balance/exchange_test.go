@@ -90,19 +90,19 @@ func TestGoneWhileItWasPicked(t *testing.T) {
 
 	n := b.nodes[e.ID]
 	b.picker = meanwhile{picker: b.picker, do: func() {
-		n.work.Add(given) // two that are just being picked
-		n.work.Add(given)
+		n.work.Add(began) // two that are just being picked
+		n.work.Add(began)
 		b.apply(discover.Change[int, *answer]{State: resolve.StateExists, Removed: []*answering{e}})
 		requirePicks(3)
-		require.False(t, n.beginUnproven(0))
+		require.False(t, n.beginSlowPath(0))
 	}, picks: &n.endpoint}
 	_, err = b.Call(t.Context(), 1) // comes too late to be added up
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	requirePicks(2)
-	require.False(t, n.beginUnproven(0))
-	b.recount(n)
+	require.False(t, n.beginSlowPath(0))
+	b.recountPicks(n)
 	requirePicks(1)
-	b.recount(n)
+	b.recountPicks(n)
 	requirePicks(1)
 	require.Zero(t, n.inFlight())
 }

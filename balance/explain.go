@@ -8,40 +8,39 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// looks are the endpoints that were looked at for one choice. A nil looks takes
-// nothing.
-type looks struct{ seen []look }
+// examined has the endpoints that one pick examined. A nil examined records nothing.
+type examined struct{ endpoints []examinedEndpoint }
 
-type look struct {
+type examinedEndpoint struct {
 	*endpoint
 	reading
 }
 
-// saw takes how an endpoint was when it was looked at last.
-func (l *looks) saw(e *endpoint, r reading) {
-	if l == nil {
+// add records the last reading of an endpoint.
+func (x *examined) add(e *endpoint, r reading) {
+	if x == nil {
 		return
 	}
-	for i := range l.seen {
-		if l.seen[i].endpoint == e {
-			l.seen[i].reading = r
+	for i := range x.endpoints {
+		if x.endpoints[i].endpoint == e {
+			x.endpoints[i].reading = r
 			return
 		}
 	}
-	l.seen = append(l.seen, look{e, r})
+	x.endpoints = append(x.endpoints, examinedEndpoint{e, r})
 }
 
-// look looks at e only if somebody wants to know.
-func (l *looks) look(g *group, e *endpoint, now uint32) {
-	if l != nil && e != nil {
-		l.saw(e, g.read(e, now))
+// read reads and records e.
+func (x *examined) read(g *group, e *endpoint, now uint32) {
+	if x != nil && e != nil {
+		x.add(e, g.read(e, now))
 	}
 }
 
-// maxOut bounds how many endpoints that were not to choose from are named.
-const maxOut = 16
+// maxUnready is how many endpoints that are not ready an explanation has.
+const maxUnready = 16
 
-// explain says how the choice was made.
+// explain adds a pick to an explanation.
 func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *node[Req, Rsp]) {
 	d := layer.Node{Name: "balance", State: layer.State{
 		{Key: "target", Value: b.target}, {Key: "pick", Value: b.pickName}, {Key: "cost", Value: b.group.cost},
@@ -53,48 +52,46 @@ func (b *Balancer[Req, Rsp]) explain(to *layer.Explanation, q query, chosen *nod
 		d.State = append(d.State, layer.Attr{Key: "affinity", Value: fmt.Sprintf("%016x", q.affinity)})
 	}
 	b.mu.Lock()
-	for _, s := range q.why.seen {
-		d.Children = append(d.Children, b.explainLook(s, q, chosen != nil && s.endpoint == &chosen.endpoint))
+	for _, x := range q.examined.endpoints {
+		d.Children = append(d.Children, b.explainExamined(x, q, chosen != nil && x.endpoint == &chosen.endpoint))
 	}
-	d.Children = append(d.Children, b.explainOut()...)
+	d.Children = append(d.Children, b.explainUnready()...)
 	b.mu.Unlock()
 	to.Add(d)
 }
 
-// explainLook says of an endpoint that was looked at what was made of it. The
-// mutex is held.
-func (b *Balancer[Req, Rsp]) explainLook(s look, q query, chosen bool) layer.Node {
-	verdict := "passed over"
+// explainExamined describes an examined endpoint. The mutex is held.
+func (b *Balancer[Req, Rsp]) explainExamined(x examinedEndpoint, q query, chosen bool) layer.Node {
+	result := "passed over"
 	switch {
 	case chosen:
-		verdict = "chosen"
-	case s.reading.full:
-		verdict = "unknown, and tried out by others"
-	case q.tries.Has(s.endpoint):
-		verdict = "tried before"
+		result = "chosen"
+	case x.reading.atLimit:
+		result = "new, with as many requests as it may have"
+	case q.attempts.Has(x.endpoint):
+		result = "tried before"
 	}
 	state := layer.State{
-		{Key: "addr", Value: s.id.Addr}, {Key: "verdict", Value: verdict}, {Key: "cost", Value: b.showCost(s.reading.cost)},
-		{Key: "latency", Value: b.expected(s.endpoint, q.now).Round(time.Microsecond)},
-		{Key: "in_flight", Value: s.reading.inFlight},
+		{Key: "addr", Value: x.id.Addr}, {Key: "result", Value: result}, {Key: "cost", Value: b.showCost(x.reading.cost)},
+		{Key: "latency", Value: b.expected(x.endpoint, q.now).Round(time.Microsecond)},
+		{Key: "in_flight", Value: x.reading.inFlight},
 	}
-	if s.reading.weight != 1 {
-		state = append(state, layer.Attr{Key: "weight", Value: s.reading.weight})
+	if x.reading.weight != 1 {
+		state = append(state, layer.Attr{Key: "weight", Value: x.reading.weight})
 	}
-	if s.status.fails() {
+	if x.status.fails() {
 		state = append(state, layer.Attr{Key: "failing", Value: true})
 	}
-	if s.far {
-		state = append(state, layer.Attr{Key: "far", Value: true})
+	if x.far {
+		state = append(state, layer.Attr{Key: "other_zone", Value: true})
 	}
 	return layer.Node{Name: "endpoint", State: state}
 }
 
-// showCost shows a latency times requests as a time, and any other cost as it
-// is.
+// showCost formats a latency as a duration and any other cost as a number.
 func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	switch {
-	case cost >= dear:
+	case cost >= excludedCost:
 		return "none"
 	case b.group.cost.of == nil:
 		return time.Duration(cost).Round(time.Microsecond).String()
@@ -102,33 +99,31 @@ func (b *Balancer[Req, Rsp]) showCost(cost float32) string {
 	return strconv.FormatFloat(float64(cost), 'g', 4, 32)
 }
 
-// explainOut says of the endpoints that were not to choose from why not. The
-// mutex is held.
-func (b *Balancer[Req, Rsp]) explainOut() []layer.Node {
-	var out []layer.Node
+// explainUnready describes endpoints that are not ready. The mutex is held.
+func (b *Balancer[Req, Rsp]) explainUnready() []layer.Node {
+	var unready []layer.Node
 	for _, n := range b.nodes {
-		if len(out) == maxOut {
+		if len(unready) == maxUnready {
 			break
 		}
 		if state := n.status.state(); state != ready {
 			d := layer.Node{Name: "endpoint", State: layer.State{
-				{Key: "addr", Value: n.id.Addr}, {Key: "verdict", Value: stateName(state)},
+				{Key: "addr", Value: n.id.Addr}, {Key: "result", Value: stateName(state)},
 			}}
 			if n.reason != nil {
 				d.State = append(d.State, layer.Attr{Key: "reason", Value: n.reason.Error()})
 			}
-			out = append(out, d)
+			unready = append(unready, d)
 		}
 	}
-	return out
+	return unready
 }
 
-// Describe shows the endpoints in the order of their addresses, each with its
-// stack.
+// Describe describes the endpoints in the order of their addresses, each with its stack.
 func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 	b.mu.Lock()
-	nodes, states := b.survey()
-	picks := b.departed
+	nodes, states := b.states()
+	picks := b.removedPicks
 	state := layer.State{
 		{Key: "target", Value: b.target},
 		{Key: "state", Value: b.state},
@@ -137,7 +132,11 @@ func (b *Balancer[Req, Rsp]) Describe() layer.Node {
 		{Key: "endpoints", Value: len(nodes)},
 		{Key: "ready", Value: b.group.len()},
 	}
-	state = append(state, b.jury.attributes()...)
+	if b.detection.enabled() {
+		state = append(state, layer.State{
+			{Key: "ejected", Value: b.ejected}, {Key: "ejections", Value: b.ejections}, {Key: "ejections_skipped", Value: b.skipped},
+		}...)
+	}
 	err := b.err
 	b.mu.Unlock()
 	for _, s := range states {
@@ -172,7 +171,7 @@ func (s EndpointState) attributes() layer.State {
 		state = append(state, layer.Attr{Key: "weight", Value: s.Weight})
 	}
 	if s.OtherZone {
-		state = append(state, layer.Attr{Key: "far", Value: true})
+		state = append(state, layer.Attr{Key: "other_zone", Value: true})
 	}
 	if len(s.Labels) > 0 {
 		state = append(state, layer.Attr{Key: "labels", Value: s.Labels})

@@ -38,17 +38,17 @@ func TestExplain(t *testing.T) {
 		require.Equal(t, ss[0].addr, said[0].State.Get("chosen"))
 		verdicts := make(map[any]any)
 		for _, child := range said[0].Children {
-			verdicts[child.State.Get("addr")] = child.State.Get("verdict")
+			verdicts[child.State.Get("addr")] = child.State.Get("result")
 		}
 		require.Equal(t, map[any]any{
 			ss[0].addr: "chosen", ss[1].addr: "passed over", ss[2].addr: "passed over", ss[3].addr: "unready", ss[4].addr: "closed",
 		}, verdicts)
-		require.Equal(t, true, said[0].Children[2].State.Get("far"))
+		require.Equal(t, true, said[0].Children[2].State.Get("other_zone"))
 		require.Contains(t, why.String(), "balance    target=web pick=cheapest of 5, of all up to 16 cost=peak ewma chosen=10.0.0.1:80\n")
-		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 verdict=closed reason=server: closed: shut\n")
+		require.Contains(t, why.String(), "  endpoint   addr=10.0.0.5:80 result=closed reason=server: closed: shut\n")
 		text, err := json.Marshal(why)
 		require.NoError(t, err)
-		require.Contains(t, string(text), `"verdict":"chosen"`)
+		require.Contains(t, string(text), `"result":"chosen"`)
 	})
 }
 
@@ -65,7 +65,7 @@ func TestExplainRetries(t *testing.T) {
 		require.Len(t, said, 3)
 		assert.NotEqual(t, said[0].State.Get("chosen"), said[1].State.Get("chosen"))
 		assert.Len(t, said[1].Children, 2)
-		assert.Contains(t, said[1].String(), "verdict=tried before")
+		assert.Contains(t, said[1].String(), "result=tried before")
 	})
 }
 
@@ -77,7 +77,7 @@ func TestExplainRefusal(t *testing.T) {
 		ctx, why := layer.Explain(t.Context())
 		require.ErrorIs(t, p.send(ctx), layer.ErrNotReady)
 		require.Nil(t, why.Choices()[0].State.Get("chosen"))
-		require.Contains(t, why.String(), "verdict=unready reason=")
+		require.Contains(t, why.String(), "result=unready reason=")
 	})
 }
 

@@ -83,14 +83,9 @@ func TestPenalty(t *testing.T) {
 		opts []option
 		want time.Duration
 	}{
-		"linkerd's":           {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: 5 * time.Second})}, 5 * time.Second},
-		"set":                 {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: time.Second})}, time.Second},
-		"none":                {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: -1})}, 0}, // what it took
-		"told to wait longer": {[]option{balance.WithRetryAfter(after(time.Minute))}, time.Minute},
-		"told to wait less":   {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: 5 * time.Second}), balance.WithRetryAfter(after(time.Second))}, 5 * time.Second},
-		"told to wait for an hour": {
-			[]option{balance.WithRetryAfter(after(time.Hour))}, 5 * time.Minute,
-		},
+		"linkerd's": {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: 5 * time.Second})}, 5 * time.Second},
+		"set":       {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: time.Second})}, time.Second},
+		"none":      {[]option{balance.WithPolicy[*response](balance.Policy{Penalty: -1})}, 0}, // what it took
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -142,10 +137,6 @@ func TestPenaltyIsRelative(t *testing.T) {
 			assert.InDelta(t, 200*time.Millisecond, p.ewma(s), float64(20*time.Millisecond))
 		}
 	})
-}
-
-func after(d time.Duration) func(*response, error) (time.Duration, bool) {
-	return func(*response, error) (time.Duration, bool) { return d, true }
 }
 
 // kratos#3836: callers who leave, or who allow little time, are no failures of

@@ -38,7 +38,7 @@ func TestConstructorsPanic(t *testing.T) {
 		"balance: policy: Decay is -1ns, want 0 for the default, or at least 1ms": func() *b {
 			return balance.New(t.Context(), "web", none, balance.WithPolicy[int](balance.Policy{Decay: -1}))
 		},
-		"balance: ejection: MinReady is 2, want from 0, for the default, to 1": func() *b {
+		"balance: outlier detection: MinReady is 2, want from 0, for the default, to 1": func() *b {
 			return balance.Resolve(t.Context(), r, "web", mk, balance.WithPolicy[int](balance.Policy{OutlierDetection: balance.OutlierDetection{MinReady: 2}}))
 		},
 	} {

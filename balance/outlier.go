@@ -13,107 +13,66 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// OutlierDetection takes endpoints out that fail more than their peers do, for a while.
-// The zero value takes none out.
+// OutlierDetection ejects endpoints that fail more than their peers, for a while. It has
+// the rules of Envoy and of gRPC's proposal A50. The zero value ejects none.
 //
-// Which responses are failures is for the classifier to say, see [WithClassifier]. A
-// refusal is not a failure: an endpoint that refuses is not ready, and comes back
-// when it is.
+//   - ConsecutiveFailures ejects an endpoint after that many failures in a row.
+//   - Interval compares the success rates of the endpoints. An endpoint is ejected if its
+//     rate is below the mean by more than StdevFactor standard deviations and by more
+//     than MinDifference. With little traffic a low rate may be chance: raise
+//     RequestVolume or MinDifference then.
 //
-// A caller that cancels says nothing of the endpoint, unless the head of the
-// response was a failure. A deadline that passes before the first byte is a failure
-// if the classifier says so, if the wait was longer than the usual latency of the
-// endpoints, and if it is at least the third in a row that the endpoint misses.
-// So an endpoint that hangs is ejected, and callers that allow less time than the
-// endpoints need eject none.
+// The classifier defines failures, see [WithClassifier]. Rejections and canceled requests
+// do not count. A missed deadline counts if it is at least the third in a row of its
+// endpoint, longer than the median latency, and a failure to the classifier.
 //
-// Each balancer judges by its own traffic and shares nothing with others. Two
-// clients of one target may disagree, and one with few requests knows little.
+// An ejected endpoint gets no new requests. After BaseEjectionTime it returns, if it is
+// ready, with one request, then two, four and eight at a time until four were answered.
 //
-// There are two rules, on by Consecutive and by Interval. The first is for an
-// endpoint that is broken: it acts within a few responses. The second is for
-// one that is worse than the others; it needs traffic to compare. It compares
-// as Envoy does, and gRPC by its proposal A50: an endpoint is an outlier if the
-// share s of its responses that were good is below the mean m of these shares
-// by more than each of
-//
-//	Deviations · σ, where σ is the standard deviation of the shares
-//	Difference
-//	5 · √((m(1−m)+1/N)/N), what chance makes of its N responses
-//
-// The first alone, which is all that Envoy and gRPC have, ejects for 99.9 % where
-// the others have 100 % (envoyproxy/envoy#18752, #37723), and, where a tenth of
-// all requests fails everywhere, whoever had no luck. Where all endpoints do
-// equally badly, none is an outlier.
-//
-// Where the endpoint is chosen by its latency, the penalty of a failure alone
-// keeps nearly all requests away from it, so that there is hardly anything left
-// to eject for. An OutlierDetection is for the other picks and costs ([ConsistentHash],
-// [RoundRobin], [Random], [LeastRequest]), and for those who want it to be seen and
-// counted.
-//
-// An endpoint that is out gets no requests; those that it has go on. When its
-// time is over its Ready is asked, and it gets one request, then two, four and
-// eight at a time, until four were answered; or what it had before, where costs
-// do not matter. For each Interval (10 s if that is 0) but the first that passes
-// until it is ejected again, it counts as once less in a row. An endpoint that is
-// removed and comes back starts anew.
+// With latency costs the penalty of a failure already keeps most requests away from an
+// endpoint that fails. Detection is of use with [ConsistentHash], [RoundRobin], [Random]
+// and [LeastRequest], and for its metrics.
 type OutlierDetection struct {
-	// Consecutive is after how many failures in a row an endpoint is taken out
-	// at once. A [layer.Throttled] response neither counts nor ends the row. An
-	// endpoint that hangs misses two deadlines before they count. 0 is never;
-	// Envoy's default is 5.
+	// ConsecutiveFailures is the number of failures in a row that ejects an endpoint. A
+	// [layer.Throttled] response neither counts nor ends the row. 0 means never; Envoy's
+	// default is 5.
 	ConsecutiveFailures int
 
-	// Interval is how often the endpoints are compared with each other, up to
-	// an hour. 0 is never; 10 s is what Envoy and gRPC do.
+	// Interval is the time between two comparisons, from 1 ms to 1 h. 0 means never;
+	// Envoy and gRPC use 10 s.
 	Interval time.Duration
 
-	// Deviations is by how many standard deviations the share of an endpoint's
-	// good responses must be below the mean of all. 1.9 if it is 0.
+	// StdevFactor is the number of standard deviations below the mean. 0 means 1.9.
 	StdevFactor float64
 
-	// Difference is by how much that share must be below the mean, however
-	// alike the endpoints are. From 0 to 1; 0.05 if it is 0: what costs fewer
-	// requests than one in twenty is better left to retries than to the peers,
-	// which would have to bear the load.
+	// MinDifference is the least difference to the mean, from 0 to 1. 0 means 0.05,
+	// because retries handle fewer failures than one in twenty.
 	MinDifference float64
 
-	// Requests is how many responses an endpoint must have given in an interval
-	// to be compared. 100 if it is 0. Of fewer than twenty, chance explains
-	// nearly everything.
+	// RequestVolume is the number of responses that an endpoint needs in an interval to
+	// be compared. 0 means 100.
 	RequestVolume int
 
-	// Endpoints is how many such endpoints there must be. 5 if it is 0: of
-	// fewer, no single one can be below by 1.9 deviations.
+	// MinEndpoints is the number of such endpoints that a comparison needs. 0 means 5,
+	// because among fewer a single one cannot be 1.9 deviations below the mean.
 	MinEndpoints int
 
-	// Time is for how long an endpoint is taken out the first time; the second
-	// time in a row it is twice that, then three times, and so on. Up to a
-	// tenth less, at random, so that the endpoints that went at once do not come
-	// back at once. 30 s if it is 0.
+	// BaseEjectionTime is the time of the first ejection. Each further one is longer by
+	// that, up to MaxEjectionTime, until an endpoint has stayed for MaxEjectionTime. Each
+	// is up to a tenth shorter at random. 0 means 30 s.
 	BaseEjectionTime time.Duration
 
-	// MaxEjectionTime is the longest of these times. 5 minutes if it is 0, or Time if
+	// MaxEjectionTime is the longest ejection. 0 means 5 minutes, or BaseEjectionTime if
 	// that is more.
 	MaxEjectionTime time.Duration
 
-	// Floor is the share of all endpoints, whatever their state, below which
-	// those that are ready never fall by ejection; nor below one endpoint. Where
-	// more of them fail it is not for the endpoints to blame, and the few that
-	// are left would not bear it: those that should go are spared. Where others
-	// become unready, so that those that are ready fall below it, ejected ones
-	// come back early, those that were out longest first. So there is always
-	// an endpoint to try unless all refuse.
+	// MinReady is the share of all endpoints, and at least one, that an ejection leaves
+	// ready. From 0 to 1; 0 means ½. With 1 no endpoint is ejected, but the metrics count
+	// the skipped ejections. If no endpoint is ready, all ejected ones return.
 	//
-	// It also holds for the breakers of endpoints, even where both rules are off. An
-	// endpoint whose [layer.Breaker] rejects a request stays ready if fewer than the
-	// floor would be left, and gets the request with [layer.PastBreakers]. Other
-	// rejections take an endpoint out. An endpoint that is out already comes back
-	// when its breaker admits a probe, and not before.
-	//
-	// From 0 to 1; ½ if it is 0. With 1 nothing is taken out, and what is
-	// spared tells what would have been.
+	// MinReady also applies to circuit breakers, without any rule above. An endpoint whose
+	// [layer.Breaker] rejects a request stays ready if fewer than MinReady would be left,
+	// and gets the request with [layer.PastBreakers].
 	MinReady float64
 }
 
@@ -122,7 +81,7 @@ func (e OutlierDetection) Validate() error {
 	var errs []error
 	check := func(ok bool, field string, value any, want string) {
 		if !ok {
-			errs = append(errs, fmt.Errorf("balance: ejection: %s is %v, want %s", field, value, want))
+			errs = append(errs, fmt.Errorf("balance: outlier detection: %s is %v, want %s", field, value, want))
 		}
 	}
 	const count, length = "0 or more", "0, or at least 1ms"
@@ -133,19 +92,19 @@ func (e OutlierDetection) Validate() error {
 	check(e.RequestVolume >= 0, "RequestVolume", e.RequestVolume, count)
 	check(e.MinEndpoints >= 0, "MinEndpoints", e.MinEndpoints, count)
 	check(e.BaseEjectionTime == 0 || e.BaseEjectionTime >= time.Millisecond, "BaseEjectionTime", e.BaseEjectionTime, length)
-	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultTime),
+	check(e.MaxEjectionTime == 0 || e.MaxEjectionTime >= cmp.Or(e.BaseEjectionTime, defaultEjectionTime),
 		"MaxEjectionTime", e.MaxEjectionTime, "0, or at least BaseEjectionTime")
 	check(e.MinReady >= 0 && e.MinReady <= 1, "MinReady", e.MinReady, "from 0, for the default, to 1")
 	return errors.Join(errs...)
 }
 
 const (
-	maxInterval = time.Hour // bounds what an interval can count: see conduct
-	defaultTime = 30 * time.Second
+	maxInterval         = time.Hour // bounds the counts of an interval: see outlierState
+	defaultEjectionTime = 30 * time.Second
 )
 
-// floor returns how many of n endpoints must be left.
-func (e OutlierDetection) floor(n int) int {
+// minReady returns how many of n endpoints must stay ready.
+func (e OutlierDetection) minReady(n int) int {
 	const rounding = 1e-9 // 0.07 · 100 is more than 7
 	return max(1, int(math.Ceil(e.MinReady*float64(n)-rounding)))
 }
@@ -156,72 +115,56 @@ func (e OutlierDetection) orDefault() OutlierDetection {
 	e.MinDifference = cmp.Or(e.MinDifference, 0.05)
 	e.RequestVolume = cmp.Or(e.RequestVolume, 100)
 	e.MinEndpoints = cmp.Or(e.MinEndpoints, 5)
-	e.BaseEjectionTime = cmp.Or(e.BaseEjectionTime, defaultTime)
+	e.BaseEjectionTime = cmp.Or(e.BaseEjectionTime, defaultEjectionTime)
 	e.MaxEjectionTime = cmp.Or(e.MaxEjectionTime, max(5*time.Minute, e.BaseEjectionTime))
 	e.MinReady = cmp.Or(e.MinReady, 0.5)
 	return e
 }
 
-// standing is how an endpoint did in an interval.
-type standing struct {
+func (e OutlierDetection) enabled() bool { return e.ConsecutiveFailures > 0 || e.Interval > 0 }
+
+// successRate is the share of good responses of an endpoint in an interval.
+type successRate struct {
 	*endpoint
 	all, good uint64
 }
 
-func (s standing) share() float64 { return float64(s.good) / float64(s.all) }
+func (s successRate) share() float64 { return float64(s.good) / float64(s.all) }
 
-func (s standing) cause(mean float64, of int) string {
-	return fmt.Sprintf("%d of %d responses were good, %.1f %% on average of %d endpoints", s.good, s.all, 100*mean, of)
-}
-
-// luck is how many standard errors an endpoint may be below the mean by chance.
-// Of a hundred that are equal one is below by three of them every 75 s, where an
-// interval is 10 s; by four, every hour; by five, every four days.
-const luck = 5
-
-// chance is by how much an endpoint of n responses may be below the mean. Where
-// hardly anything fails, failures are rarer than the standard error says but
-// come in larger numbers; so it is taken as if there were one more.
-func chance(mean float64, n uint64) float64 {
-	each := 1 / float64(n)
-	return luck * math.Sqrt((mean*(1-mean)+each)*each)
-}
-
-// outliers returns those that did worse than their peers, the worst first, and
-// the mean share of good responses. It sorts what it is given.
-func (e OutlierDetection) outliers(s []standing) (bad []standing, mean float64) {
-	if len(s) < e.MinEndpoints {
+// outliers returns the rates that are too low, the lowest first, and the mean. It sorts
+// the argument.
+func (e OutlierDetection) outliers(rates []successRate) (low []successRate, mean float64) {
+	if len(rates) < e.MinEndpoints {
 		return nil, 0
 	}
-	slices.SortFunc(s, func(a, b standing) int {
+	slices.SortFunc(rates, func(a, b successRate) int {
 		return cmp.Or(cmp.Compare(a.share(), b.share()), a.id.Addr.Compare(b.id.Addr))
 	})
-	for _, x := range s {
-		mean += x.share()
+	for _, r := range rates {
+		mean += r.share() / float64(len(rates))
 	}
-	mean /= float64(len(s))
 	variance := 0.0
-	for _, x := range s {
-		variance += (x.share() - mean) * (x.share() - mean) / float64(len(s))
+	for _, r := range rates {
+		variance += (r.share() - mean) * (r.share() - mean) / float64(len(rates))
 	}
-	below := max(e.StdevFactor*math.Sqrt(variance), e.MinDifference)
-	for _, x := range s {
-		if mean-x.share() > max(below, chance(mean, x.all)) {
-			bad = append(bad, x)
+	threshold := max(e.StdevFactor*math.Sqrt(variance), e.MinDifference)
+	for _, r := range rates {
+		if mean-r.share() > threshold {
+			low = append(low, r)
 		}
 	}
-	return bad, mean
+	return low, mean
 }
 
-// EjectedError is why an endpoint is out, as its [EndpointState] has it: use
-// errors.As. It matches [layer.ErrNotReady].
+// EjectedError is the Reason in the [EndpointState] of an ejected endpoint. It matches
+// [layer.ErrNotReady].
 type EjectedError struct {
-	Cause string    // what it did: "5 failures in a row"
-	Until time.Time // when it comes back, if the floor does not ask for it before
-	Times int       // how often in a row it is out, this time included
+	Cause string    // such as "5 failures in a row"
+	Until time.Time // when the endpoint returns
+	Times int       // number of ejections in a row, with this one
 }
 
-// Error says until when, and why.
+// Error returns the end and the cause.
 func (e *EjectedError) Error() string {
 	return fmt.Sprintf("ejected until %s: %s", e.Until.UTC().Format(time.RFC3339), e.Cause)
 }
@@ -229,274 +172,161 @@ func (e *EjectedError) Error() string {
 // Is reports whether target is layer.ErrNotReady.
 func (*EjectedError) Is(target error) bool { return target == layer.ErrNotReady }
 
-// conduct is what the ejection of an endpoint depends on.
-type conduct struct {
-	// tally is how many responses there were since the last comparison (bits
-	// 63..32) and how many of them failed (bits 31..0). An interval is an hour
-	// at the most, which leaves room for a million a second.
+// outlierState is the state of outlier detection of one endpoint.
+type outlierState struct {
+	// tally has the responses since the last comparison (bits 63..32) and the failures
+	// of these (bits 31..0). An hour has room for a million a second.
 	tally atomic.Uint64
 	row   atomic.Uint32 // failures in a row
 
 	// Guarded by the balancer's mutex.
-	times    int           // how often it was ejected, less what was forgiven
-	back     time.Duration // when it came back last, since the balancer began
-	until    time.Duration // when it will
-	sentence *EjectedError // nil if it is not ejected
+	times    int           // ejections in a row
+	last     time.Duration // length of the last ejection
+	returned time.Duration // end of it, since the balancer began
+	end      *time.Timer   // of the ejection; nil before the first one
 }
 
-const answered, failed = 1 << 32, 1
+const answeredOne, failedOne = 1 << 32, 1
 
-// jury takes endpoints out that fail. It is nil where no rule says so.
-type jury struct {
-	policy OutlierDetection
-	most   int           // how often in a row, as far as it matters
-	sooner chan struct{} // the next return may be sooner than it was
-
-	// Guarded by the balancer's mutex.
-	out                         []*endpoint // those that are ejected, in that order; some may be removed
-	standings                   []standing  // of the last comparison, for its room
-	ejections, spared, recalled uint64
-}
-
-func newJury(p OutlierDetection) *jury {
-	if p.ConsecutiveFailures == 0 && p.Interval == 0 {
-		return nil
-	}
-	most := (int64(p.MaxEjectionTime)-1)/int64(p.BaseEjectionTime) + 1 // rounded up
-	return &jury{policy: p, most: int(min(most, math.MaxInt32)), sooner: make(chan struct{}, 1)}
-}
-
-// hear counts one response, and reports whether it was one failure too many. One
-// that was throttled is a failure in the comparison; it is none in a row, nor does
-// it end one: the endpoint is well, and without it the others would have to bear
-// what was too much for all.
-func (j *jury) hear(e *endpoint, v verdict) (tripped bool) {
-	if j.policy.Interval > 0 {
-		if v.failed {
-			e.conduct.tally.Add(answered + failed)
+// record counts a response. It reports whether e has failed too often in a row. A
+// throttled response counts for the success rate only.
+func (p *OutlierDetection) record(e *endpoint, r result) (eject bool) {
+	if p.Interval > 0 {
+		if r.failed {
+			e.outlier.tally.Add(answeredOne + failedOne)
 		} else {
-			e.conduct.tally.Add(answered)
+			e.outlier.tally.Add(answeredOne)
 		}
 	}
-	if j.policy.ConsecutiveFailures == 0 || v.throttled {
-		return false
-	}
-	if v.failed {
-		row := e.conduct.row.Add(1)
+	switch {
+	case p.ConsecutiveFailures == 0 || r.throttled:
+	case r.failed:
+		row := e.outlier.row.Add(1)
 		e.status.mark()
-		return row == uint32(j.policy.ConsecutiveFailures)
-	}
-	if e.status.marked() && e.conduct.row.Load() != 0 {
-		e.conduct.row.Store(0)
+		return row == uint32(p.ConsecutiveFailures)
+	case e.status.marked() && e.outlier.row.Load() != 0:
+		e.outlier.row.Store(0)
 	}
 	return false
 }
 
-// condemn notes that e is out from now on, by a number at random, and returns
-// for how long.
-func (j *jury) condemn(e *endpoint, now time.Duration, random uint64) time.Duration {
-	c := &e.conduct
-	interval := j.policy.Interval
-	if interval == 0 {
-		interval = 10 * time.Second
-	}
-	// Who goes on failing is found by the second comparison after its return at
-	// the latest. The interval until then is not to its credit.
-	well := int(min(max((now-c.back)/interval-1, 0), math.MaxInt32))
-	c.times = min(max(c.times-well, 0)+1, j.most)
-	term := j.policy.MaxEjectionTime
-	if c.times < j.most {
-		term = j.policy.BaseEjectionTime * time.Duration(c.times)
-	}
-	term -= time.Duration(float64(term) * 0.1 * float64(random>>11) / (1 << 53))
-	c.until = now + term
-	j.out = append(j.out, e)
-	j.ejections++
-	select {
-	case j.sooner <- struct{}{}:
-	default:
-	}
-	return term
-}
-
-// acquit forgets what e was out for.
-func (j *jury) acquit(e *endpoint, now time.Duration) {
-	c := &e.conduct
-	c.back, c.sentence = now, nil
-	c.tally.Store(0)
-	c.row.Store(0)
-	e.status.setProven(0)
-	if i := slices.Index(j.out, e); i >= 0 {
-		j.out = slices.Delete(j.out, i, i+1)
-	}
-}
-
-// stillOut forgets the endpoints that were removed while they were out, and
-// returns those that are out, the first one first.
-func (j *jury) stillOut() []*endpoint {
-	j.out = slices.DeleteFunc(j.out, func(e *endpoint) bool { return e.status.state() != ejected })
-	return j.out
-}
-
-// attributes is what the jury did, for Describe.
-func (j *jury) attributes() layer.State {
-	if j == nil {
-		return nil
-	}
-	return layer.State{
-		{Key: "ejected", Value: len(j.stillOut())},
-		{Key: "ejections", Value: j.ejections},
-		{Key: "spared", Value: j.spared},
-		{Key: "recalled", Value: j.recalled},
-	}
-}
-
-// preside compares the endpoints when it is time to, and brings back those
-// whose time is over, until ctx ends. It is the one goroutine that a jury has.
-func (b *Balancer[Req, Rsp]) preside(ctx context.Context) {
-	var compare <-chan time.Time
-	if every := b.jury.policy.Interval; every > 0 {
-		ticker := time.NewTicker(every)
-		defer ticker.Stop()
-		compare = ticker.C
-	}
-	next := time.NewTimer(maxInterval)
-	defer next.Stop()
+// compareRates compares the success rates every Interval until ctx ends.
+func (b *Balancer[Req, Rsp]) compareRates(ctx context.Context) {
+	ticker := time.NewTicker(b.detection.Interval)
+	defer ticker.Stop()
 	for {
-		if wait, some := b.nextRelease(); some {
-			next.Reset(wait)
-		} else {
-			next.Stop()
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-compare:
-			b.compare()
-		case <-next.C:
-			b.release()
-		case <-b.jury.sooner:
+		case <-ticker.C:
+			b.ejectOutliers()
 		}
 	}
 }
 
-// nextRelease is how long it is until an endpoint's time is over.
-func (b *Balancer[Req, Rsp]) nextRelease() (wait time.Duration, some bool) {
+func (b *Balancer[Req, Rsp]) ejectOutliers() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, e := range b.jury.stillOut() {
-		if !some || e.conduct.until < wait {
-			wait, some = e.conduct.until, true
-		}
-	}
-	return wait - time.Since(b.start), some
-}
-
-// compare takes the outliers out.
-func (b *Balancer[Req, Rsp]) compare() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	j := b.jury
-	clear(j.standings)
-	j.standings = j.standings[:0]
+	clear(b.rates) // releases removed endpoints
+	b.rates = b.rates[:0]
 	for _, n := range b.nodes {
-		tally := n.conduct.tally.Swap(0)
-		s := standing{endpoint: &n.endpoint, all: tally >> 32}
-		s.good = s.all - min(tally&(1<<32-1), s.all)
-		if n.status.state() == ready && s.all >= uint64(j.policy.RequestVolume) {
-			j.standings = append(j.standings, s)
+		tally := n.outlier.tally.Swap(0)
+		r := successRate{endpoint: &n.endpoint, all: tally >> 32}
+		r.good = r.all - min(tally&(1<<32-1), r.all)
+		if n.status.state() == ready && r.all >= uint64(b.detection.RequestVolume) {
+			b.rates = append(b.rates, r)
 		}
 	}
-	bad, mean := j.policy.outliers(j.standings)
-	for _, s := range bad {
-		if b.eject(nodeOf[Req, Rsp](s.endpoint), s.cause(mean, len(j.standings))) {
+	low, mean := b.detection.outliers(b.rates)
+	for _, r := range low {
+		cause := fmt.Sprintf("success rate %d of %d, mean %.1f %% of %d endpoints", r.good, r.all, 100*mean, len(b.rates))
+		if b.eject(nodeOf[Req, Rsp](r.endpoint), cause) {
 			b.meters.outlier.Add(1)
 		}
 	}
 }
 
-// trip takes a node out that failed too often in a row.
-func (b *Balancer[Req, Rsp]) trip(n *node[Req, Rsp]) {
+// ejectFailing ejects a node after too many failures in a row.
+func (b *Balancer[Req, Rsp]) ejectFailing(n *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n.conduct.row.Store(0)
-	if b.eject(n, fmt.Sprintf("%d failures in a row", b.jury.policy.ConsecutiveFailures)) {
+	n.outlier.row.Store(0)
+	if b.eject(n, fmt.Sprintf("%d failures in a row", b.detection.ConsecutiveFailures)) {
 		b.meters.consecutive.Add(1)
 	}
 }
 
-// eject takes a node out of the ready set if enough are left, and reports
-// whether it did.
+// eject ejects a node if MinReady allows it, and reports whether it did.
 func (b *Balancer[Req, Rsp]) eject(n *node[Req, Rsp], cause string) bool {
 	if n.status.state() != ready {
-		return false // it is out already, for this or for another reason
+		return false
 	}
-	if b.group.len() <= b.ejection.floor(len(b.nodes)) {
-		b.jury.spared++
-		b.meters.spared.Add(1)
+	if b.group.len() <= b.detection.minReady(len(b.nodes)) {
+		b.skipped++
+		b.meters.skipped.Add(1)
 		return false
 	}
 	b.leave(n)
 	n.status.setState(ejected)
-	term := b.jury.condemn(&n.endpoint, time.Since(b.start), b.group.draw())
-	n.conduct.sentence = &EjectedError{Cause: cause, Until: time.Now().Add(term), Times: n.conduct.times}
-	n.reason = n.conduct.sentence
+	b.ejections++
+	b.ejected++
+	o := &n.outlier
+	if time.Since(b.start)-o.returned > b.detection.MaxEjectionTime {
+		o.times, o.last = 0, 0
+	}
+	o.times++
+	o.last += min(b.detection.BaseEjectionTime, b.detection.MaxEjectionTime-o.last)
+	length := o.last - time.Duration(float64(o.last)*0.1*float64(b.group.draw()>>11)/(1<<53))
+	reason := &EjectedError{Cause: cause, Until: time.Now().Add(length), Times: o.times}
+	n.reason = reason
+	o.end = time.AfterFunc(length, func() { b.endEjection(n, reason) })
 	b.count()
 	return true
 }
 
-// release brings back those whose time is over.
-func (b *Balancer[Req, Rsp]) release() {
-	now := time.Since(b.start)
+// endEjection returns a node after its ejection time.
+func (b *Balancer[Req, Rsp]) endEjection(n *node[Req, Rsp], ejection *EjectedError) {
+	reason := n.poll() // user code, so not under the lock
 	b.mu.Lock()
-	var due []*node[Req, Rsp]
-	var served []*EjectedError
-	for _, e := range b.jury.stillOut() {
-		if e.conduct.until <= now {
-			due, served = append(due, nodeOf[Req, Rsp](e)), append(served, e.conduct.sentence)
-		}
+	if n.status.state() == ejected && errors.Is(n.reason, ejection) {
+		b.readmit(n, reason)
 	}
 	b.mu.Unlock()
-	for i, n := range due {
-		reason := n.poll() // the caller's code, so not under the lock
-		b.mu.Lock()
-		if n.status.state() == ejected && n.conduct.sentence == served[i] {
-			b.readmit(n, reason)
-		}
-		b.mu.Unlock()
-	}
 	b.changed.Wake()
 }
 
+// readmit ends the ejection of a node that is ready if reason is nil. The mutex is held.
 func (b *Balancer[Req, Rsp]) readmit(n *node[Req, Rsp], reason error) {
-	b.jury.acquit(&n.endpoint, time.Since(b.start))
+	b.clearEjection(n)
+	n.status.setSamples(0)
 	if n.reason = reason; reason != nil {
-		b.setAside(n, reason)
+		b.markUnready(n, reason)
 		return
 	}
 	b.join(n)
 }
 
-// recall brings nodes back before their time while fewer are ready than the
-// floor asks for, because others refused or were removed: those that were out
-// longest first, which have had the most time to become well. They are not
-// polled, so that between two holders of the lock there is never a moment
-// where none is ready and one is ejected. Who is not ready refuses, and makes
-// room for the next.
-func (b *Balancer[Req, Rsp]) recall() {
-	j := b.jury
-	if j == nil || len(j.out) == 0 || b.ended.Load() != nil {
+// clearEjection clears the ejection and the counts of a node. The mutex is held.
+func (b *Balancer[Req, Rsp]) clearEjection(n *node[Req, Rsp]) {
+	b.ejected--
+	o := &n.outlier
+	o.end.Stop()
+	o.returned = time.Since(b.start)
+	o.tally.Store(0)
+	o.row.Store(0)
+}
+
+// readmitAll returns all ejected nodes if no other is ready. They are not polled, so that
+// the mutex is never released while there is a node to try and none is ready. The mutex
+// is held.
+func (b *Balancer[Req, Rsp]) readmitAll() {
+	if b.ejected == 0 || b.group.len() > 0 {
 		return
 	}
-	need := b.ejection.floor(len(b.nodes))
-	for b.group.len() < need {
-		out := j.stillOut()
-		if len(out) == 0 {
-			break
+	for _, n := range b.nodes {
+		if n.status.state() == ejected {
+			b.readmit(n, nil)
 		}
-		b.readmit(nodeOf[Req, Rsp](out[0]), nil)
-		j.recalled++
-		b.meters.recalled.Add(1)
 	}
 	b.changed.Wake()
 }

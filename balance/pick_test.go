@@ -137,7 +137,7 @@ func TestSlowStart(t *testing.T) {
 	g := groupOf(ns...)
 	g.slowStart = 1000
 	g.weighted.Store(true)
-	ns[1].restart(5000)
+	ns[1].beginSlowStart(5000)
 	share := func(now uint32) float64 {
 		const draws = 30_000
 		var young float64
@@ -159,7 +159,7 @@ func TestZones(t *testing.T) {
 	g := groupOf(ns[0])
 	g.sets[far].add(ns[1])
 	g.sets[far].add(ns[2])
-	g.farther = 4
+	g.spillover = 4
 	require.InDeltaSlice(t, []float64{1, 0, 0}, shares(g, ns, Picker{}), 0.001, "up to 8 ms here, 8.4 there")
 	for range 4 {
 		require.True(t, ns[0].begin(0))
@@ -179,7 +179,7 @@ func TestProbesAreBounded(t *testing.T) {
 	ns := nodes(time.Minute, 0)
 	ns[1] = unknown()
 	g := groupOf(ns...)
-	g.usual.init(time.Millisecond)
+	g.median.init(time.Millisecond)
 	for i, want := range []uint64{1, 2, 4, 8} {
 		for range 100 {
 			require.True(t, Picker{}.on(g).pick(query{}).begin(0))
@@ -189,7 +189,7 @@ func TestProbesAreBounded(t *testing.T) {
 			ns[1].end()
 		}
 		require.Equal(t, i == 0, ns[1].latency.record(time.Millisecond, 0, g.decay, 0))
-		ns[1].status.prove()
+		ns[1].status.addSample()
 	}
 	for range 100 {
 		require.True(t, Picker{}.on(g).pick(query{}).begin(0))
@@ -207,18 +207,18 @@ func TestPlainIsCheapest(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := rapid.IntRange(1, 20).Draw(rt, "n")
 		g := groupOf()
-		g.usual.init(time.Duration(rapid.IntRange(1, 1e9).Draw(rt, "usual")))
-		g.usual.asIf.Store(math.Float32bits(70))
-		g.decay, g.fading = 1000, newFading(1000)
+		g.median.init(time.Duration(rapid.IntRange(1, 1e9).Draw(rt, "usual")))
+		g.median.failingLoad.Store(math.Float32bits(70))
+		g.decay, g.decayCurve = 1000, newDecayCurve(1000)
 		const now = 10_000
 		for range n {
 			e := unknown()
 			busy := rapid.IntRange(0, 5).Draw(rt, "in flight")
 			e.work.Store(uint64(busy))
 			e.status.stream(int32(rapid.IntRange(0, busy).Draw(rt, "streams")))
-			e.status.setProven(uint32(rapid.SampledFrom([]int{0, 1, 3, tried, founder, founder + 1, proof}).Draw(rt, "samples")))
-			if p := e.status.proven(); p > founder || p > 0 && rapid.Bool().Draw(rt, "sampled") {
-				at := uint32(now - rapid.SampledFrom([]int{0, 1, 100, int(g.fading.fresh), now, -1, -late, 1 << 31}).Draw(rt, "age"))
+			e.status.setSamples(uint32(rapid.SampledFrom([]int{0, 1, 3, probeSamples, initialSet, initialSet + 1, allSamples}).Draw(rt, "samples")))
+			if p := e.status.samples(); p > initialSet || p > 0 && rapid.Bool().Draw(rt, "sampled") {
+				at := uint32(now - rapid.SampledFrom([]int{0, 1, 100, int(g.decayCurve.fresh), now, -1, -maxLag, 1 << 31}).Draw(rt, "age"))
 				if rapid.Bool().Draw(rt, "any age") {
 					at = uint32(rapid.IntRange(0, now).Draw(rt, "at"))
 				}
@@ -231,28 +231,28 @@ func TestPlainIsCheapest(t *testing.T) {
 		}
 		k, random := rapid.IntRange(1, n).Draw(rt, "k"), rapid.Uint64().Draw(rt, "random")
 		s := g.sets[near].slots.Load()
-		looked := &looks{}
+		looked := &examined{}
 		w := newWalk(random, n)
 		chance := uint32(random)
 		f := g.cheapestPlain(s, w, k, now, chance)
 		if all := s.all.Load(); all != nil && rapid.Bool().Draw(rt, "all") {
-			f = g.cheapestOf(*all, now, none(chance))
+			f = g.cheapestOf(*all, now, noneFound(chance))
 			k, w = n, walk{stride: 1, n: n}
 		}
-		other, same := g.cheapest(s, w, k, k, query{now: now, why: looked}, chance)
+		other, same := g.cheapest(s, w, k, k, query{now: now, examined: looked}, chance)
 		plain, cost := f.best, math.Float32frombits(f.least)
 		require.Same(rt, plain, other)
 		require.InEpsilon(rt, cost, same, 1e-6)
-		require.Len(rt, looked.seen, k)
-		for _, l := range looked.seen {
+		require.Len(rt, looked.endpoints, k)
+		for _, l := range looked.endpoints {
 			require.GreaterOrEqual(rt, l.cost, cost)
-			require.Equal(rt, l.cost >= dear, l.reading.full)
-			if l.status.proven() < founder {
+			require.Equal(rt, l.cost >= excludedCost, l.reading.atLimit)
+			if l.status.samples() < initialSet {
 				continue // fades faster
 			}
-			quick := g.expected(l.endpoint, now, g.usual.read())
+			quick := g.expected(l.endpoint, now, g.median.read())
 			value, _ := l.latency.load(now)
-			require.InDelta(rt, l.latency.read(now, g.decay, float64(g.usual.read())), quick, 1e-3*float64(max(value, g.usual.read())))
+			require.InDelta(rt, l.latency.read(now, g.decay, float64(g.median.read())), quick, 1e-3*float64(max(value, g.median.read())))
 		}
 	})
 }
@@ -291,20 +291,20 @@ func TestWalkIsEven(t *testing.T) {
 func TestUsual(t *testing.T) {
 	ns := nodes(5*time.Millisecond, 7*time.Millisecond, 9*time.Millisecond)
 	g := groupOf(append(ns, unknown())...)
-	g.refresh(ns[0], usualEvery, false)
-	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms)
-	ns[1].latency.record(time.Second, usualEvery, g.decay, 0)
-	ns[2].latency.record(time.Second, usualEvery, g.decay, 0)
-	g.refresh(ns[0], usualEvery+1, false)
-	require.InDelta(t, 7*ms, g.usual.read(), 0.1*ms, "not so often")
-	g.refresh(ns[0], usualEvery+1, true)
-	require.InDelta(t, 1000*ms, g.usual.read(), 1, "but when an endpoint becomes known")
+	g.refresh(ns[0], medianInterval, false)
+	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms)
+	ns[1].latency.record(time.Second, medianInterval, g.decay, 0)
+	ns[2].latency.record(time.Second, medianInterval, g.decay, 0)
+	g.refresh(ns[0], medianInterval+1, false)
+	require.InDelta(t, 7*ms, g.median.read(), 0.1*ms, "not so often")
+	g.refresh(ns[0], medianInterval+1, true)
+	require.InDelta(t, 1000*ms, g.median.read(), 1, "but when an endpoint becomes known")
 
-	g.decay, g.fading = 1000, newFading(1000)
+	g.decay, g.decayCurve = 1000, newDecayCurve(1000)
 	ns[0].latency.word.Store(pack(float32(5*ms), 3000))
 	g.refresh(ns[0], 3000, false)
-	require.InDelta(t, 5*ms, g.usual.read(), 1, "nobody uses the other two")
-	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, g.usual.read()), 1, "and so they come back")
+	require.InDelta(t, 5*ms, g.median.read(), 1, "nobody uses the other two")
+	require.InDelta(t, 5*ms, g.expected(ns[1], 30_000, g.median.read()), 1, "and so they come back")
 }
 
 func TestCosts(t *testing.T) {
@@ -330,13 +330,13 @@ func TestCostCountsWhatIsInFlight(t *testing.T) {
 		require.True(t, PowerOfChoices(2).on(g).pick(query{}).begin(0))
 	}
 	require.InDelta(t, 50, ns[0].inFlight(), 1, "10·50 costs as much as 25·20")
-	ns[0].work.Store(5*(given-1) + 5)
+	ns[0].work.Store(5*(began-1) + 5)
 	require.EqualValues(t, 5, ns[0].inFlight())
 	ns[0].end()
 	require.EqualValues(t, 4, ns[0].inFlight())
 	require.EqualValues(t, 5, ns[0].picks())
 	require.True(t, ns[0].begin(0))
-	ns[0].takeBack()
+	ns[0].undoBegin()
 	require.EqualValues(t, 4, ns[0].inFlight())
 	require.EqualValues(t, 5, ns[0].picks(), "a request that was refused does not count")
 }

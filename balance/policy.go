@@ -6,69 +6,61 @@ import (
 	"time"
 )
 
-// Policy says how a [Balancer] chooses. The zero value is the default of
-// everything. [New] panics if a value is out of range: see [Policy.Validate].
+// Policy configures how a [Balancer] picks. The zero value has all defaults. [New] panics
+// if a value is out of range: see [Policy.Validate].
 type Policy struct {
-	// Pick is how many endpoints are looked at, or another rule: [PowerOfChoices],
-	// [FullScan], [ConsistentHash], [RoundRobin], [Random].
+	// Picker is the rule: [PowerOfChoices], [FullScan], [ConsistentHash], [RoundRobin] or
+	// [Random].
 	Picker Picker
 
-	// Cost is what makes one endpoint better than another: [PeakEWMA],
-	// [LeastRequest], or [CostOf].
+	// Cost compares endpoints: [PeakEWMA], [LeastRequest] or [CostOf].
 	Cost Cost
 
 	// Sample is when the latency of a response is taken. The default is
-	// [SampleFirstByte]. When a response stops being in flight is said apart, by
-	// [WithCompletion].
+	// [SampleFirstByte]. [WithCompletion] sets when a response stops being in flight.
 	Sample Sample
 
-	// DefaultRTT is the latency that is expected of endpoints as long as
-	// nothing is known of any: 30 ms if it is 0, at least 1 ms, at most a day. An endpoint
-	// that joins others is expected to be like them.
+	// DefaultRTT is the expected latency of all endpoints before the first response, from
+	// 1 ms to a day. 0 means 30 ms. An endpoint that joins others is expected to have
+	// their median latency.
 	DefaultRTT time.Duration
 
-	// Decay is the time constant of the moving average, and of the time in
-	// which what is known of an endpoint fades until it is like its peers. 10 s
-	// if it is 0, at least 1 ms.
+	// Decay is the time constant of the moving average, and of the time in which a
+	// latency ages towards the median. At least 1 ms; 0 means 10 s.
 	Decay time.Duration
 
-	// Penalty is the latency that a failure counts as, see [WithClassifier]. 0 is
-	// twenty times what is usual among the endpoints, from 20 ms to 5 s, which is
-	// what linkerd's load biaser takes always; less than 0 is none. An endpoint that failed is tried again when what is known of it has
-	// faded to what others cost. From the second failure in a row to its next
-	// good response it costs as if many more requests waited there than at
-	// others, so that it is not the cheapest because failures are quick; unless
-	// more than half of the endpoints are failing. Until then it gets nothing
-	// while others do: after one failure, at a few ms and with the defaults, for
-	// about half a minute. A shorter Decay, or a smaller Penalty, makes that less.
+	// Penalty is the latency that a failure counts as, see [WithClassifier]. 0 means
+	// twenty times the median, from 20 ms to 5 s, which is what linkerd's load biaser
+	// always takes. A negative value means none.
+	//
+	// An endpoint that failed gets a request again once its latency has aged to the cost
+	// of the others. After one failure at latencies of a few ms that takes about half a
+	// minute. A shorter Decay or a smaller Penalty reduces it. From the second failure in
+	// a row to its next good response an endpoint also counts as having many requests in
+	// flight, unless more than half of the endpoints fail.
 	Penalty time.Duration
 
-	// SlowStart is the time in which a new endpoint comes to its full share,
-	// from a tenth of it: for services that are slow at first, with cold caches
-	// or before their code is compiled. 0 is none. It is a part of the weight,
-	// and what is known of the endpoint fades ten times as fast meanwhile, so
-	// that it is not left cold because it was slow. It begins when the endpoint is
-	// ready for the first time, and again when it was not ready for as long. The
-	// time of an [OutlierDetection] does not count, as it does not in Envoy: whoever is back
-	// from one is tried out, as is said there.
+	// SlowStart is the time in which the weight of a new endpoint grows from a tenth to
+	// all of it, for services with cold caches. 0 means none. Meanwhile its latency ages
+	// ten times as fast. It begins when an endpoint is ready for the first time, or after
+	// not being ready for at least as long. The end of an ejection does not begin it.
 	SlowStart time.Duration
 
-	// Zone is where this balancer is. Endpoints with another value of the label
-	// "zone", or without it, are far. "" makes no difference between them.
+	// Zone is the zone of the balancer. Endpoints whose label "zone" differs or is
+	// missing are in another zone. "" means no zones.
 	Zone string
 
-	// Spill is how many times as dear the cheapest near endpoint must be as the
-	// cheapest far one for a request to go there. 4 if it is 0, at least 1: a
-	// near endpoint has three requests in flight before a far one is worth it.
+	// ZoneSpillover is the ratio of costs from which the cheapest endpoint of another
+	// zone is picked instead of the cheapest of the same zone. At least 1; 0 means 4, so
+	// that an endpoint has three requests in flight before others are picked.
 	ZoneSpillover float64
 
-	// Ejection takes endpoints out that fail more than their peers do. The zero
-	// value does not.
+	// OutlierDetection ejects endpoints that fail more than their peers. The zero value
+	// ejects none.
 	OutlierDetection OutlierDetection
 }
 
-// Validate returns an error that names every field that is out of range, with
-// its value and the range.
+// Validate returns an error that names every field that is out of range.
 func (p Policy) Validate() error {
 	var errs []error
 	bad := func(field string, value any, want string) {
@@ -116,14 +108,14 @@ func (p Policy) orDefault() Policy {
 // Sample is the point of a response at which its latency is taken.
 type Sample uint8
 
-// The points. An error in place of a response is taken when it comes.
+// The samples. An error without a response is taken when Call returns.
 const (
-	SampleFirstByte Sample = iota // the first byte of the body, or its end if that comes first; of an upgraded connection, its head
-	SampleHeaders                 // when Call returns: for connections, and for responses whose body the caller is slow to read
-	SampleEnd                     // the end of the response, as WithCompletion has it
+	SampleFirstByte Sample = iota // first byte of the body, or its end if that comes first; headers of an upgraded connection
+	SampleHeaders                 // when Call returns: for connections and slowly read responses
+	SampleEnd                     // end of the response, see WithCompletion
 )
 
-// String returns "first byte", "head" or "end".
+// String returns "first byte", "headers" or "end".
 func (s Sample) String() string {
-	return [...]string{"first byte", "head", "end"}[min(s, SampleEnd)]
+	return [...]string{"first byte", "headers", "end"}[min(s, SampleEnd)]
 }

@@ -7,24 +7,25 @@ import (
 	"time"
 
 	"github.com/gotower/gotower/internal/backoff"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
-// readySet is the endpoints to choose from. Reading takes no lock; it may see a
-// set that is just being changed, with a slot that is empty or an endpoint that
-// has gone, which its state tells. Writers hold the balancer's mutex.
+// readySet is the set of endpoints to pick from. Reading takes no lock. During a change a
+// reader may see an empty slot, or an endpoint that has left, which its state shows.
+// Writers hold the balancer's mutex.
 type readySet struct {
 	slots atomic.Pointer[slots]
 }
 
-// slots has its endpoints in the first n places, in no particular order.
+// slots has its endpoints in the first n places, in any order.
 type slots struct {
 	n   atomic.Int64
 	at  []atomic.Pointer[endpoint]
-	all atomic.Pointer[[]*endpoint] // the same where they are few, else nil; what it points to is never changed
+	all atomic.Pointer[[]*endpoint] // the same endpoints if they are few, else nil; immutable
 }
 
-// clear leaves nothing. A set has to be cleared before it is used.
+// clear makes an empty set. A set must be cleared before its first use.
 func (r *readySet) clear() { r.slots.Store(&slots{at: make([]atomic.Pointer[endpoint], 4)}) }
 
 func (r *readySet) len() int { return int(r.slots.Load().n.Load()) }
@@ -51,7 +52,7 @@ func (s *slots) grown() *slots {
 	return g
 }
 
-// remove puts the last endpoint into the place of e.
+// remove moves the last endpoint to the place of e.
 func (r *readySet) remove(e *endpoint) {
 	s := r.slots.Load()
 	last := s.n.Load() - 1
@@ -63,10 +64,10 @@ func (r *readySet) remove(e *endpoint) {
 	s.list()
 }
 
-// list makes all anew: to look at all is quicker without slots that may be empty.
+// list updates all, which is faster to scan than slots that may be empty.
 func (s *slots) list() {
 	n := int(s.n.Load())
-	if n > scanned {
+	if n > fullScanMax {
 		s.all.Store(nil)
 		return
 	}
@@ -77,10 +78,9 @@ func (s *slots) list() {
 	s.all.Store(&all)
 }
 
-// walk visits the places below n, each once in n steps, from a random one on
-// and by a random stride. Any few of them in a row are as good as drawn
-// independently (Mitzenmacher, "Balanced Allocations and Double Hashing", 2014)
-// and cost one random number.
+// walk visits the places below n in n steps, from a random one by a random stride. A few
+// in a row are as good as drawn independently (Mitzenmacher, "Balanced Allocations and
+// Double Hashing", 2014) and cost one random number.
 type walk struct{ start, at, stride, n int }
 
 func newWalk(random uint64, n int) walk {
@@ -92,62 +92,71 @@ func newWalk(random uint64, n int) walk {
 	return walk{start: start, at: start, stride: stride, n: n}
 }
 
-// next returns a place.
+// next returns the next place.
 func (w *walk) next() int {
 	i := w.at
 	if w.at += w.stride; w.at >= w.n {
 		w.at -= w.n
 	}
-	if w.at == w.start { // round, and perhaps not everywhere yet
-		w.at = again(w.at, w.n)
+	if w.at == w.start { // after a round
+		w.at = nextIndex(w.at, w.n)
 		w.start = w.at
 	}
 	return i
 }
 
-// again is where to go on after a round that began at i, of n places.
-func again(i, n int) int {
+// nextIndex returns the place after i, of n places.
+func nextIndex(i, n int) int {
 	if i++; i == n {
 		return 0
 	}
 	return i
 }
 
-// Endpoints that are not ready wait for their turn. In its turn the balancer waits
-// in the endpoint's Ready, which may connect. So the attempts to connect, and the
-// goroutines, are few however many endpoints there are.
+// Endpoints that are not ready wait for their turn. In its turn the balancer waits in the
+// endpoint's Ready, which may connect. So concurrent connection attempts, and goroutines,
+// are limited.
 const (
-	// places is how many endpoints have their turn at the same time.
-	places = 16
+	// maxTurns is how many endpoints have their turn at the same time.
+	maxTurns = 16
 
-	// turn is the time after which an endpoint yields its place, if another one
-	// waits for it.
-	turn = time.Second
+	// turnTime is the time after which an endpoint ends its turn if another one waits.
+	turnTime = time.Second
 )
 
-// setAside makes a node that is not in the ready set wait for its turn, unless it
-// is closed.
-func (b *Balancer[Req, Rsp]) setAside(n *node[Req, Rsp], reason error) {
-	n.reason, b.refuser, n.away = reason, n, b.now()
+// ready calls Ready of the service. A panic there means not ready.
+func (n *node[Req, Rsp]) ready(ctx context.Context) error {
+	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
+}
+
+// poll reports whether the service is ready now.
+func (n *node[Req, Rsp]) poll() error {
+	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
+}
+
+// markUnready makes a node that is not in the ready set wait for its turn, unless it is
+// closed.
+func (b *Balancer[Req, Rsp]) markUnready(n *node[Req, Rsp], reason error) {
+	n.reason, b.lastUnready, n.unreadySince = reason, n, b.now()
 	defer b.count()
 	if errors.Is(reason, layer.ErrClosed) {
 		n.status.setState(closed)
 		return
 	}
 	n.status.setState(unready)
-	if n.waits {
-		return // it became ready, and refused, before its turn was over
+	if n.queued {
+		return // it was ready and rejected a request before its turn ended
 	}
-	n.waits = true
+	n.queued = true
 	b.waiting = append(b.waiting, n)
-	if b.places < places {
-		b.places++
-		go b.attend()
+	if b.turns < maxTurns {
+		b.turns++
+		go b.runTurns()
 	}
 }
 
-// attend gives turns until no endpoint waits for one.
-func (b *Balancer[Req, Rsp]) attend() {
+// runTurns gives turns until no endpoint waits.
+func (b *Balancer[Req, Rsp]) runTurns() {
 	for {
 		ctx, n := b.next()
 		if n == nil {
@@ -157,7 +166,7 @@ func (b *Balancer[Req, Rsp]) attend() {
 	}
 }
 
-// next begins the turn of the next endpoint.
+// next begins the next turn.
 func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,32 +179,32 @@ func (b *Balancer[Req, Rsp]) next() (context.Context, *node[Req, Rsp]) {
 			ctx, n.stop = context.WithCancel(b.ctx)
 			return ctx, n
 		}
-		n.waits = false
+		n.queued = false
 	}
-	b.places--
+	b.turns--
 	return nil, nil
 }
 
-// await is the turn of n. It ends when n is ready, closed or removed, or yields.
+// await is the turn of n. It ends when n is ready, closed or removed, or after turnTime.
 func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
-	yields := b.yieldLater(ctx, n)
+	limit := b.limitTurn(ctx, n)
 	err := n.ready(ctx)
 	for failures := 0; err != nil && !errors.Is(err, layer.ErrClosed); failures++ {
-		// Either ctx is done, or Ready broke its contract.
+		// ctx has ended, or Ready broke its contract.
 		if backoff.Sleep(ctx, pause.Delay(failures)) != nil {
 			break
 		}
 		err = n.ready(ctx)
 	}
 	b.mu.Lock()
-	yields.Stop()
+	limit.Stop()
 	n.endTurn()
 	switch {
 	case n.status.state() != unready:
-		n.waits = false
+		n.queued = false
 	case err == nil || errors.Is(err, layer.ErrClosed):
-		n.waits = false
-		b.settle(n, err)
+		n.queued = false
+		b.endWait(n, err)
 	default:
 		b.waiting = append(b.waiting, n)
 	}
@@ -205,21 +214,20 @@ func (b *Balancer[Req, Rsp]) await(ctx context.Context, n *node[Req, Rsp]) {
 
 var pause = backoff.Backoff{Min: 10 * time.Millisecond, Max: time.Second, Jitter: 0.1}
 
-// yieldLater ends the turn of n once it has taken too long and another endpoint
-// waits.
-func (b *Balancer[Req, Rsp]) yieldLater(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
+// limitTurn ends the turn of n after turnTime once another endpoint waits.
+func (b *Balancer[Req, Rsp]) limitTurn(ctx context.Context, n *node[Req, Rsp]) *time.Timer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var t *time.Timer
-	t = time.AfterFunc(turn, func() {
+	t = time.AfterFunc(turnTime, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		switch {
-		case ctx.Err() != nil: // the turn is over
+		case ctx.Err() != nil: // the turn has ended
 		case len(b.waiting) > 0:
 			n.endTurn()
 		default:
-			t.Reset(turn)
+			t.Reset(turnTime)
 		}
 	})
 	return t
@@ -233,41 +241,41 @@ func (n *node[Req, Rsp]) endTurn() {
 	}
 }
 
-// putBack takes what n says of itself out of its turn: nil, or that it has closed.
-func (b *Balancer[Req, Rsp]) putBack(n *node[Req, Rsp], err error) {
+// leaveTurn ends the wait of n outside of its turn: n is ready if err is nil, else
+// closed.
+func (b *Balancer[Req, Rsp]) leaveTurn(n *node[Req, Rsp], err error) {
 	b.mu.Lock()
 	if n.status.state() == unready {
 		n.endTurn()
-		b.settle(n, err)
+		b.endWait(n, err)
 	}
 	b.mu.Unlock()
 	b.changed.Wake()
 }
 
-// settle ends the wait of n, which is ready if err is nil, and else has closed.
-func (b *Balancer[Req, Rsp]) settle(n *node[Req, Rsp], err error) {
+// endWait ends the wait of n, which is ready if err is nil, else closed.
+func (b *Balancer[Req, Rsp]) endWait(n *node[Req, Rsp], err error) {
 	if n.reason = err; err == nil {
-		b.warm(n)
+		b.beginSlow(n)
 		b.join(n)
 		return
 	}
 	n.status.setState(closed)
-	b.refuser = n
+	b.lastUnready = n
 }
 
-// warm begins the slow start of a node that was not ready until now, or not for
-// as long as that takes: it may be another process.
-func (b *Balancer[Req, Rsp]) warm(n *node[Req, Rsp]) {
-	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.away) >= b.group.slowStart) {
-		n.restart(now)
+// beginSlow begins the slow start of a node that was not ready before, or not for as long
+// as a slow start, because it may be another process.
+func (b *Balancer[Req, Rsp]) beginSlow(n *node[Req, Rsp]) {
+	if now := b.now(); b.group.slowStart > 0 && (n.picks() == 0 || since(now, n.unreadySince) >= b.group.slowStart) {
+		n.beginSlowStart(now)
 	}
 }
 
-// free is for a request that is over. What it leaves at an endpoint that was at
-// its limit is used at once, and not only in the endpoint's turn.
-func (b *Balancer[Req, Rsp]) free(n *node[Req, Rsp]) {
+// finish ends a request. An unready endpoint that was at its limit may be ready now.
+func (b *Balancer[Req, Rsp]) finish(n *node[Req, Rsp]) {
 	n.end()
 	if n.status.state() == unready && n.poll() == nil {
-		b.putBack(n, nil)
+		b.leaveTurn(n, nil)
 	}
 }

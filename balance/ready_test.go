@@ -21,7 +21,7 @@ func nodes(latencies ...time.Duration) []*endpoint {
 	for i, l := range latencies {
 		ns[i] = unknown()
 		ns[i].latency.word.Store(pack(float32(l), 0))
-		ns[i].status.setProven(proof)
+		ns[i].status.setSamples(allSamples)
 	}
 	return ns
 }
@@ -99,7 +99,7 @@ func TestReadySetAgainstAModel(t *testing.T) {
 					}
 				}
 				require.ElementsMatch(rt, in, got, "and no slot keeps what has gone")
-				if all := s.slots.Load().all.Load(); len(in) > scanned {
+				if all := s.slots.Load().all.Load(); len(in) > fullScanMax {
 					require.Nil(rt, all)
 				} else if all != nil { // none was added yet
 					require.True(rt, slices.Equal(got, *all))

@@ -13,7 +13,7 @@ func member(i int, weight uint32) *endpoint {
 	addr := netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 	e := &endpoint{record: &record{id: resolve.ID{Addr: netip.AddrPortFrom(addr, 80)}}}
 	e.latency.word.Store(pack(1e6, 0))
-	e.status.setProven(proof)
+	e.status.setSamples(allSamples)
 	e.setWeight(weight)
 	return e
 }

@@ -126,7 +126,7 @@ func TestBoundOfMany(t *testing.T) {
 		e := h.pick(q)
 		e.begin(0)
 		mean := float64(i+1) / n
-		slack := 1 + 4*math.Sqrt((0.25+1/mean)/counted)
+		slack := 1 + 4*math.Sqrt((0.25+1/mean)/countSample)
 		if most := math.Ceil(1.25 * mean * slack); float64(e.inFlight()) > most {
 			require.Failf(t, "too many", "%d, more than %v, of %d", e.inFlight(), most, i+1)
 		}
@@ -144,12 +144,12 @@ func TestCountIsOfBothSets(t *testing.T) {
 			e.work.Store(10)
 		}
 	}
-	few := hashOf(t, 0, es[:counted]...)
-	require.Equal(t, total(es[:counted]), few.inFlight(1))
+	few := hashOf(t, 0, es[:countSample]...)
+	require.Equal(t, total(es[:countSample]), few.inFlight(1))
 	es[0].work.Store(11)
-	require.Equal(t, total(es[:counted])-1, few.inFlight(1), "not within a tick")
-	require.Equal(t, total(es[:counted]), few.inFlight(2))
-	require.Equal(t, total(es[:counted]), few.inFlight(1), "a reading of the clock that comes late")
+	require.Equal(t, total(es[:countSample])-1, few.inFlight(1), "not within a tick")
+	require.Equal(t, total(es[:countSample]), few.inFlight(2))
+	require.Equal(t, total(es[:countSample]), few.inFlight(1), "a reading of the clock that comes late")
 	require.Zero(t, hashOf(t, 0).inFlight(1))
 
 	many := hashOf(t, 0, es...)

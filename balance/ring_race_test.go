@@ -47,5 +47,5 @@ func TestPicksBesideChanges(t *testing.T) {
 	done.Store(true)
 	pickers.Wait()
 	require.GreaterOrEqual(t, picked.Load(), int64(100))
-	require.EqualValues(t, 10*perUnit, h.ring.points.Load())
+	require.EqualValues(t, 10*pointsPerUnit, h.ring.points.Load())
 }

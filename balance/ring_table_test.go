@@ -116,11 +116,11 @@ func TestRingShrinks(t *testing.T) {
 	for _, e := range es {
 		r.add(e)
 	}
-	require.GreaterOrEqual(t, 5*r.table.Load().size(), 8*300*perUnit)
+	require.GreaterOrEqual(t, 5*r.table.Load().size(), 8*300*pointsPerUnit)
 	for _, e := range es[1:] {
 		r.remove(e)
 	}
-	require.Less(t, r.table.Load().size(), 8*perUnit)
+	require.Less(t, r.table.Load().size(), 8*pointsPerUnit)
 	r.remove(es[0])
 	require.Equal(t, 1<<leastBits, r.table.Load().size())
 	require.Empty(t, r.has)
@@ -136,7 +136,7 @@ func TestRunOverTheEnd(t *testing.T) {
 	for i := range es {
 		es[i] = member(1, unit) // all with one address
 		es[i].id.OpaquePort = uint16(i)
-		m := r.enlist(es[i])
+		m := r.addMember(es[i])
 		for _, word := range []uint64{1<<64 - 1<<24 | m, 1<<64 - 1<<24 | m, 1<<64 - 1<<25 | m} {
 			for table := r.table.Load(); !r.insert(table, word); table = r.table.Load() {
 				r.rebuild(table.bits(), 2*(len(table.slots)-table.size()))

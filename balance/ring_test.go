@@ -96,12 +96,12 @@ func TestRetryGoesToTheNext(t *testing.T) {
 	h := hashOf(t, 0, es...)
 	for key := range uint64(20) {
 		q := keyed(key)
-		q.tries = new(layer.Attempts)
+		q.attempts = new(layer.Attempts)
 		left := slices.Clone(es)
 		for range 5 {
 			e := h.pick(q)
 			require.Same(t, hashOf(t, 0, left...).pick(keyed(key)), e)
-			q.tries.Add(e)
+			q.attempts.Add(e)
 			left = slices.DeleteFunc(left, func(l *endpoint) bool { return l == e })
 		}
 	}
@@ -112,11 +112,11 @@ func TestRetryWhereAllHadIt(t *testing.T) {
 		es := members(n)
 		h := hashOf(t, 0, es...)
 		q := keyed(7)
-		q.tries = new(layer.Attempts)
+		q.attempts = new(layer.Attempts)
 		for range n {
 			e := h.pick(q)
-			require.False(t, q.tries.Has(e))
-			q.tries.Add(e)
+			require.False(t, q.attempts.Has(e))
+			q.attempts.Add(e)
 		}
 		require.Contains(t, es, h.pick(q))
 	}
@@ -129,8 +129,8 @@ func TestRetryFindsALightOne(t *testing.T) {
 	h := hashOf(t, 0, heavy, light)
 	for key := range uint64(100) {
 		q := keyed(key)
-		q.tries = new(layer.Attempts)
-		q.tries.Add(heavy)
+		q.attempts = new(layer.Attempts)
+		q.attempts.Add(heavy)
 		require.Same(t, light, h.pick(q))
 	}
 }
@@ -162,22 +162,22 @@ func TestEachThatWasLookedAtIsExplainedOnce(t *testing.T) {
 	q := keyed(1)
 	owner := h.pick(q)
 	owner.work.Store(10)
-	q.why = new(looks)
+	q.examined = new(examined)
 	chosen := h.pick(q)
 	require.NotSame(t, owner, chosen)
 	seen := make(map[*endpoint]int)
-	for _, l := range q.why.seen {
+	for _, l := range q.examined.endpoints {
 		seen[l.endpoint]++
 	}
 	require.Equal(t, map[*endpoint]int{owner: 1, chosen: 1}, seen)
-	require.EqualValues(t, 10, q.why.seen[0].reading.inFlight)
+	require.EqualValues(t, 10, q.examined.endpoints[0].reading.inFlight)
 }
 
 func TestBoundsThatAreTaken(t *testing.T) {
-	for given, taken := range map[float64]float64{
+	for began, taken := range map[float64]float64{
 		0: 1.25, -1: 1.25, 0.5: 1.05, 1: 1.05, 1.05: 1.05, 2: 2, math.Inf(1): math.Inf(1),
 	} {
-		require.InDelta(t, 0, 1/hashOf(t, given).bound-1/taken, 0, "%v", given)
+		require.InDelta(t, 0, 1/hashOf(t, began).bound-1/taken, 0, "%v", began)
 	}
 	require.InDelta(t, 1.25, hashOf(t, math.NaN()).bound, 0)
 	require.Equal(t, "hash, bound 1.25", ConsistentHash(0).String())
@@ -187,6 +187,6 @@ func TestBoundsThatAreTaken(t *testing.T) {
 func TestHashAllocatesNothing(t *testing.T) {
 	h := hashOf(t, 0, members(300)...)
 	key := uint64(0)
-	require.Zero(t, testing.AllocsPerRun(1000, func() { h.pick(keyed(key)).work.Add(given); key++ }), "with room")
-	require.Zero(t, testing.AllocsPerRun(1000, func() { h.pick(keyed(1)).work.Add(given) }), "a hot key")
+	require.Zero(t, testing.AllocsPerRun(1000, func() { h.pick(keyed(key)).work.Add(began); key++ }), "with room")
+	require.Zero(t, testing.AllocsPerRun(1000, func() { h.pick(keyed(1)).work.Add(began) }), "a hot key")
 }

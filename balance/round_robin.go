@@ -4,8 +4,7 @@ import (
 	"sync/atomic"
 )
 
-// RoundRobin takes one endpoint after the other, whatever it costs. Its place in
-// the round stays when the set changes.
+// RoundRobin picks the endpoints in turn. Its position stays when the set changes.
 func RoundRobin() Picker {
 	return Picker{"round robin", func(g *group) picker {
 		var place atomic.Uint64
@@ -13,15 +12,14 @@ func RoundRobin() Picker {
 	}}
 }
 
-// Random takes an endpoint at random, whatever it costs.
+// Random picks a random endpoint.
 func Random() Picker {
 	return Picker{"random", func(g *group) picker {
 		return rotation{g, func(n int) int { return int(uint64(uint32(g.draw())) * uint64(n) >> 32) }}
 	}}
 }
 
-// rotation takes the endpoint at a place that does not depend on what it costs:
-// for comparison, and where costs mean nothing.
+// rotation picks by position and not by cost.
 type rotation struct {
 	*group
 	place func(n int) int
@@ -30,8 +28,8 @@ type rotation struct {
 func (rotation) joined(*endpoint) {}
 func (rotation) left(*endpoint)   {}
 
-// pick takes a far endpoint only if none is near. It passes over those where
-// the request has been, as long as there are others.
+// pick picks an endpoint of another zone only if there is none in the same zone. It skips
+// endpoints that the request has tried, unless there are no others.
 func (r rotation) pick(q query) *endpoint {
 	set := &r.sets[near]
 	if set.len() == 0 {
@@ -46,8 +44,8 @@ func (r rotation) pick(q query) *endpoint {
 	first := s.at[place].Load()
 	for i := range min(n, maxWalk) {
 		e := s.at[(place+i)%n].Load()
-		q.why.look(r.group, e, q.now)
-		if e != nil && !q.tries.Has(e) {
+		q.examined.read(r.group, e, q.now)
+		if e != nil && !q.attempts.Has(e) {
 			return e
 		}
 	}

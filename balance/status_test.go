@@ -29,13 +29,13 @@ func TestStatusAgainstAModel(t *testing.T) {
 				state = next
 			},
 			"samples": func(rt *rapid.T) {
-				samples = rapid.SampledFrom([]uint32{0, founder}).Draw(rt, "samples")
-				s.setProven(samples)
+				samples = rapid.SampledFrom([]uint32{0, initialSet}).Draw(rt, "samples")
+				s.setSamples(samples)
 			},
 			"prove": func(*rapid.T) {
-				s.prove()
-				if samples++; samples == trusted || samples > proof {
-					samples = proof
+				s.addSample()
+				if samples++; samples == trustedSamples || samples > allSamples {
+					samples = allSamples
 				}
 			},
 			"stream": func(rt *rapid.T) {
@@ -50,7 +50,7 @@ func TestStatusAgainstAModel(t *testing.T) {
 			"warm":    func(*rapid.T) { s.warmUp(); warm = true },
 			"": func(rt *rapid.T) {
 				require.Equal(rt, state, s.state())
-				require.Equal(rt, samples, s.proven())
+				require.Equal(rt, samples, s.samples())
 				require.Equal(rt, streams, s.streams())
 				require.Equal(rt, bad, s.marked())
 				require.Equal(rt, fails, s.fails())
@@ -63,16 +63,16 @@ func TestStatusAgainstAModel(t *testing.T) {
 // Whatever is bad in a record has its mark once all is quiet, however responses
 // meet; and once all is well it has none, and does not fail.
 func TestMarkTellsOfTheRecord(t *testing.T) {
-	j := newJury(OutlierDetection{ConsecutiveFailures: 1 << 20}.orDefault())
+	p := OutlierDetection{ConsecutiveFailures: 1 << 20}.orDefault()
 	respond := func(e *endpoint, bad bool, expected time.Duration) {
-		e.judged(bad)
-		j.hear(e, verdict{failed: bad})
+		e.setFailed(bad)
+		p.record(e, result{failed: bad})
 		if bad {
-			e.fine(expected)
-		} else if e.isFined() {
-			e.pay(1, expected)
+			e.penalize(expected)
+		} else if e.isPenalized() {
+			e.clearPenalty(1, expected)
 		}
-		e.settle()
+		e.unmarkIfClean()
 	}
 	for range 200 {
 		e := unknown()

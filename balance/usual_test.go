@@ -10,7 +10,7 @@ import (
 // Where all endpoints are new, as the first set is, each first sample is news.
 // Of many it would be so all the time: one in a tick is enough.
 func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
-	for _, n := range []int{usualOf, usualOf + 1} {
+	for _, n := range []int{medianSize, medianSize + 1} {
 		ns := make([]*endpoint, n)
 		for i := range ns {
 			ns[i] = unknown()
@@ -20,15 +20,15 @@ func TestWhatIsNewOfManyIsHeardOnceInATick(t *testing.T) {
 			g.refresh(ns[i], now, ns[i].latency.record(time.Duration(i+1)*time.Millisecond, now, g.decay, 0))
 		}
 		learn(0, 1)
-		require.InDelta(t, 1*ms, g.usual.read(), 1)
+		require.InDelta(t, 1*ms, g.median.read(), 1)
 		learn(2, 1)
 		learn(3, 1)
-		if n <= usualOf {
-			require.InDelta(t, 3*ms, g.usual.read(), 1)
+		if n <= medianSize {
+			require.InDelta(t, 3*ms, g.median.read(), 1)
 			continue
 		}
-		require.InDelta(t, 1*ms, g.usual.read(), 1)
+		require.InDelta(t, 1*ms, g.median.read(), 1)
 		learn(4, 2)
-		require.Greater(t, float64(g.usual.read()), 2*ms)
+		require.Greater(t, float64(g.median.read()), 2*ms)
 	}
 }

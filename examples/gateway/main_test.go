@@ -190,7 +190,7 @@ func TestAdminPageShowsTheTreeAndExplanations(t *testing.T) {
 	s.get(t, http.MethodGet, s.clients+"/books", token, "X-Explain: 1")
 	_, body = s.get(t, http.MethodGet, s.admin+"/")
 	assert.Contains(t, body, "GET /books")
-	assert.Contains(t, body, "verdict=chosen")
+	assert.Contains(t, body, "result=chosen")
 	assert.Regexp(t, `auth[\s\S]*explain[\s\S]*profiles[\s\S]*balance[\s\S]*endpoint`, body)
 }
 

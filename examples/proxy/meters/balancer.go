@@ -16,7 +16,7 @@ type balancerFamilies struct {
 	endpoints, waiting    *family[prometheus.Gauge]
 	updates, queued       *family[prometheus.Counter]
 	rejections, ejections *family[prometheus.Counter]
-	skipped, readmitted   *family[prometheus.Counter]
+	skipped               *family[prometheus.Counter]
 	waits                 *family[prometheus.Histogram]
 }
 
@@ -28,7 +28,6 @@ func (m *Meters) balancerFamilies(protocol string) balancerFamilies {
 		rejections: m.counters(name("rejections_total"), "Requests that no endpoint of a target accepted."),
 		ejections:  m.counters(name("ejections_total"), "Endpoints that were ejected, by cause."),
 		skipped:    m.counters(name("ejections_skipped_total"), "Endpoints that were not ejected, because too few would have remained."),
-		readmitted: m.counters(name("readmissions_total"), "Endpoints that were readmitted early, because too few remained."),
 		waiting:    m.gauges(name("queue_length"), "Requests that wait for a target."),
 		queued:     m.counters(name("queue_requests_total"), "Requests that have left the queue of a target."),
 		waits: m.histograms(name("queue_latency_seconds"), "Time that requests waited in the queue of a target.",
@@ -58,7 +57,6 @@ func (m *Meters) Balancer(ctx context.Context, protocol, target string) (balance
 		Rejections:       counter{f.rejections.lazy(l)},
 		Ejections:        newLabelled(f.ejections, l, "cause"),
 		EjectionsSkipped: counter{f.skipped.lazy(l)},
-		Readmissions:     counter{f.readmitted.lazy(l)},
 	}
 	queue := layer.Instruments{
 		QueueLength: gauge{f.waiting.now(l)},

@@ -122,9 +122,9 @@ func exchange(stream uint64, ended bool) []seenAt {
 			{Name: "profiles", State: layer.State{{Key: "target", Value: "voting.emojivoto:8080"}, {Key: "route", Value: "doughnut"}}},
 			{Name: "balance", State: layer.State{{Key: "pick", Value: "cheapest of 5"}, {Key: "chosen", Value: "127.0.0.1:38937"}},
 				Children: []layer.Node{
-					{Name: "endpoint", State: layer.State{{Key: "addr", Value: "127.0.0.1:38937"}, {Key: "verdict", Value: "chosen"}}},
+					{Name: "endpoint", State: layer.State{{Key: "addr", Value: "127.0.0.1:38937"}, {Key: "result", Value: "chosen"}}},
 					{Name: "endpoint", State: layer.State{
-						{Key: "addr", Value: "127.0.0.1:45743"}, {Key: "verdict", Value: "passed over"}, {Key: "latency", Value: 5858 * time.Microsecond}}},
+						{Key: "addr", Value: "127.0.0.1:45743"}, {Key: "result", Value: "passed over"}, {Key: "latency", Value: 5858 * time.Microsecond}}},
 				}},
 		},
 	}

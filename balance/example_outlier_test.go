@@ -10,8 +10,8 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// One of three endpoints fails. After three failures in a row it is out, and
-// who asks is told why.
+// One of three endpoints fails. After three failures in a row it is ejected. Snapshot
+// returns the cause.
 func ExampleOutlierDetection() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

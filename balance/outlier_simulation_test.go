@@ -14,7 +14,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// seeded is a source of numbers that are the same each time.
+// seeded returns a reproducible source of random numbers.
 func seeded() func() uint64 {
 	var mu sync.Mutex
 	source := rand.NewPCG(4, 2)
@@ -25,19 +25,19 @@ func seeded() func() uint64 {
 	}
 }
 
-// outcome is what came of a minute with a hundred requests a second.
+// outcome is the result of a minute with a hundred requests a second.
 type outcome struct {
-	failed, refused, toBad float64 // shares
-	leastReady             int
-	ejections, spared      uint64
+	failed, rejected, toBad float64 // shares
+	leastReady              int
+	ejections, skipped      uint64
 }
 
 func (o outcome) String() string {
-	return fmt.Sprintf("%5.2f %% failed, %5.2f %% went to those that fail, %d refused; %d ejected, %d spared, at least %d ready",
-		100*o.failed, 100*o.toBad, int(o.refused), o.ejections, o.spared, o.leastReady)
+	return fmt.Sprintf("%5.2f %% failed, %5.2f %% sent to failing endpoints, %d rejected; %d ejected, %d skipped, at least %d ready",
+		100*o.failed, 100*o.toBad, int(o.rejected), o.ejections, o.skipped, o.leastReady)
 }
 
-// simulate sends them to ten endpoints, of which some fail a share of theirs.
+// simulate sends the requests to ten endpoints, of which some fail a share of theirs.
 func simulate(t *testing.T, bad int, share float64, policy balance.Policy) outcome {
 	random := seeded()
 	p, ss := newPool(t, balance.WithPolicy[*response](policy), balance.WithClassifier(layer.DefaultClassifier[*response]),
@@ -52,7 +52,7 @@ func simulate(t *testing.T, bad int, share float64, policy balance.Policy) outco
 		err := p.send(t.Context())
 		switch {
 		case errors.Is(err, layer.ErrNotReady):
-			o.refused++
+			o.rejected++
 		case err != nil:
 			o.failed += 1.0 / n
 		}
@@ -66,25 +66,24 @@ func simulate(t *testing.T, bad int, share float64, policy balance.Policy) outco
 	}
 	d := p.Describe().State
 	o.ejections, _ = d.Get("ejections").(uint64)
-	o.spared, _ = d.Get("spared").(uint64)
+	o.skipped, _ = d.Get("ejections_skipped").(uint64)
 	return o
 }
 
-// What an ejection is worth, by itself and beside the penalty. The figures are
-// logged.
-func TestEjectionInASimulation(t *testing.T) {
+// The effect of outlier detection, without and with the penalty. The figures are logged.
+func TestOutlierSimulation(t *testing.T) {
 	rules := balance.OutlierDetection{ConsecutiveFailures: 5, Interval: 10 * time.Second}
 	for _, tt := range []struct {
 		name  string
 		bad   int
 		share float64
-		most  float64 // the share that may fail with an ejection alone
-		ready int     // how many there are at the least
+		most  float64 // the greatest share of failures with ejection only
+		ready int     // the least number of ready endpoints
 	}{
 		{"one of ten fails half", 1, 0.5, 0.015, 9},
 		{"one of ten fails", 1, 1, 0.005, 9},
 		{"all fail", 10, 1, 1, 5},
-		{"seven of ten fail", 7, 1, 0.45, 5}, // two of the five that the floor leaves
+		{"seven of ten fail", 7, 1, 0.45, 5}, // two of the five that MinReady leaves
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			policies := map[string]balance.Policy{
@@ -99,7 +98,7 @@ func TestEjectionInASimulation(t *testing.T) {
 			}
 			for _, name := range []string{"nothing", "ejection", "penalty", "both"} {
 				t.Logf("%-8s %v", name, got[name])
-				assert.Zero(t, got[name].refused)
+				assert.Zero(t, got[name].rejected)
 				assert.GreaterOrEqual(t, got[name].leastReady, tt.ready)
 			}
 			assert.InDelta(t, float64(tt.bad)/10*tt.share, got["nothing"].failed, 0.02)

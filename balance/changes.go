@@ -1,7 +1,6 @@
 package balance
 
 import (
-	"context"
 	"errors"
 	"net/netip"
 	"time"
@@ -12,8 +11,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// apply brings the nodes up to date. What was removed gets nothing from a Call
-// that begins after it returned.
+// apply applies a change. After it returned a removed endpoint gets no new requests.
 func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	if errors.Is(c.Err, resolve.ErrUnresolvable) {
 		b.end("", c.Err)
@@ -21,7 +19,7 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 	}
 	added := make([]*node[Req, Rsp], len(c.Added))
 	for i, e := range c.Added {
-		added[i] = b.newNode(e) // asks whether it is ready, so not under the lock
+		added[i] = b.newNode(e) // polls user code, so not under the lock
 	}
 	b.mu.Lock()
 	if b.ended.Load() == nil {
@@ -30,34 +28,33 @@ func (b *Balancer[Req, Rsp]) apply(c discover.Change[Req, Rsp]) {
 		}
 		for _, e := range c.Changed {
 			if n := b.nodes[e.ID]; n != nil {
-				b.know(n, &e.Endpoint)
+				b.update(n, &e.Endpoint)
 			}
 		}
-		// After what was added, so that a whole new set leaves no gap.
-		for _, e := range c.Removed {
+		for _, e := range c.Removed { // last, so that a new set leaves no gap
 			if n := b.nodes[e.ID]; n != nil {
 				b.remove(n)
 			}
 		}
 		b.state, b.err = c.State, c.Err
 		b.meters.updated(c.Reset, len(c.Added), len(c.Changed), len(c.Removed)-replaced(c))
-		b.recall()
+		b.readmitAll()
 	}
 	b.mu.Unlock()
 	b.changed.Wake()
 }
 
-// replaced is how many of the endpoints that c removes it adds with another ID.
+// replaced returns how many of the removed endpoints c adds with another ID.
 func replaced[Req, Rsp any](c discover.Change[Req, Rsp]) (n int) {
 	if len(c.Added) == 0 || len(c.Removed) == 0 {
 		return 0
 	}
-	added := make(map[netip.AddrPort]struct{}, len(c.Added))
+	added := make(map[netip.AddrPort]bool, len(c.Added))
 	for _, e := range c.Added {
-		added[e.ID.Addr] = struct{}{}
+		added[e.ID.Addr] = true
 	}
 	for _, e := range c.Removed {
-		if _, again := added[e.ID.Addr]; again {
+		if added[e.ID.Addr] {
 			n++
 		}
 	}
@@ -72,34 +69,32 @@ func (b *Balancer[Req, Rsp]) newNode(e *discover.Endpoint[Req, Rsp]) *node[Req, 
 		return layer.Poll(e.Service)
 	})
 	n.node = n
-	n.restart(tick(n.born))
-	if !b.group.usual.known() {
-		n.status.setProven(founder)
+	n.beginSlowStart(tick(n.born))
+	if !b.group.median.known() {
+		n.status.setSamples(initialSet)
 	}
 	return n
 }
 
-// insert puts a new node where its reason says. An ID that is there already
-// keeps its node.
+// insert adds a node, ready or not as its reason says. An ID that exists keeps its node.
 func (b *Balancer[Req, Rsp]) insert(n *node[Req, Rsp]) {
 	if old := b.nodes[n.id]; old != nil {
-		b.know(old, n.info)
+		b.update(old, n.info)
 		return
 	}
 	b.nodes[n.id] = n
 	n.status.setState(unready)
-	b.know(n, n.info)
+	b.update(n, n.info)
 	if n.reason == nil {
 		b.join(n)
 		return
 	}
-	b.setAside(n, n.reason)
+	b.markUnready(n, n.reason)
 }
 
-// know takes what a resolver says of an endpoint that changes nothing about
-// how to reach it. Who has a place in a set for its weight or its zone gets
-// another one.
-func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *resolve.Endpoint) {
+// update sets the labels and the weight of a node. A ready node leaves its ready set and
+// joins again if its zone or weight changes.
+func (b *Balancer[Req, Rsp]) update(n *node[Req, Rsp], e *resolve.Endpoint) {
 	n.info = e
 	isFar := b.zone != "" && e.Labels["zone"] != b.zone
 	moves := n.status.state() == ready && (isFar != n.far || n.weighs(e.Weight))
@@ -107,27 +102,27 @@ func (b *Balancer[Req, Rsp]) know(n *node[Req, Rsp], e *resolve.Endpoint) {
 		b.leave(n)
 	}
 	n.far = isFar
-	b.setSpecial(n, n.setWeight(e.Weight))
+	b.setWeighted(n, n.setWeight(e.Weight))
 	if moves {
 		b.join(n)
 	}
 }
 
-// setSpecial says whether n weighs another than most endpoints, before it is told
-// to those who choose and after it has left them.
-func (b *Balancer[Req, Rsp]) setSpecial(n *node[Req, Rsp], special bool) {
-	if n.special == special {
+// setWeighted sets whether n has another weight than most endpoints. It is called while n
+// is in no ready set.
+func (b *Balancer[Req, Rsp]) setWeighted(n *node[Req, Rsp], weighted bool) {
+	if n.weighted == weighted {
 		return
 	}
-	if n.special = special; special {
-		b.special++
+	if n.weighted = weighted; weighted {
+		b.weighted++
 	} else {
-		b.special--
+		b.weighted--
 	}
-	b.group.weighted.Store(b.special > 0 || b.group.slowStart > 0)
+	b.group.weighted.Store(b.weighted > 0 || b.group.slowStart > 0)
 }
 
-// join puts a node into its ready set.
+// join adds a node to its ready set.
 func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	n.status.setState(ready)
 	b.group.set(&n.endpoint).add(&n.endpoint)
@@ -135,7 +130,7 @@ func (b *Balancer[Req, Rsp]) join(n *node[Req, Rsp]) {
 	b.count()
 }
 
-// leave takes a node out of it, before its state says so.
+// leave removes a node from its ready set, before its state changes.
 func (b *Balancer[Req, Rsp]) leave(n *node[Req, Rsp]) {
 	b.group.set(&n.endpoint).remove(&n.endpoint)
 	b.picker.left(&n.endpoint)
@@ -147,36 +142,35 @@ func (b *Balancer[Req, Rsp]) count() {
 	b.meters.pending.Set(float64(len(b.nodes) - ready))
 }
 
-// recount is called when a request was taken back from n. If n has left, that
-// request may have been added to those of the departed, or come after that.
-func (b *Balancer[Req, Rsp]) recount(n *node[Req, Rsp]) {
+// recountPicks corrects the picks of removed nodes after n undid a request.
+func (b *Balancer[Req, Rsp]) recountPicks(n *node[Req, Rsp]) {
 	if n.status.state() != removed {
-		return // it will be added up later, without that request
+		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.addUp(n)
+	b.addPicks(n)
 }
 
-// addUp makes the picks of n, which has left, those of the departed.
-func (b *Balancer[Req, Rsp]) addUp(n *node[Req, Rsp]) {
+// addPicks adds the picks of a removed node to those of all removed nodes.
+func (b *Balancer[Req, Rsp]) addPicks(n *node[Req, Rsp]) {
 	picks := n.picks()
-	b.departed += picks - n.left
-	n.left = picks
+	b.removedPicks += picks - n.addedPicks
+	n.addedPicks = picks
 }
 
-// refusedBy takes a node that rejected a request out of the ready set.
-func (b *Balancer[Req, Rsp]) refusedBy(n *node[Req, Rsp], reason error) {
+// rejectedBy takes a node that rejected a request out of the ready set.
+func (b *Balancer[Req, Rsp]) rejectedBy(n *node[Req, Rsp], reason error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if n.status.state() == ready { // else another request was rejected before this one
+	if n.status.state() == ready {
 		b.takeOut(n, reason)
 	}
 }
 
-// staysAfter is refusedBy, except that the node stays in the ready set, and the
-// result is true, if a breaker rejected the request and fewer nodes than the floor
-// would be left. A single node has no floor.
+// staysAfter is rejectedBy, except that the node stays ready, and the result is true, if
+// a circuit breaker rejected the request and fewer nodes than MinReady would be left. A
+// single node has no such minimum.
 func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	e, ok := errors.AsType[*layer.Error](reason)
 	byBreaker := ok && e.Layer == "breaker"
@@ -185,28 +179,18 @@ func (b *Balancer[Req, Rsp]) staysAfter(n *node[Req, Rsp], reason error) bool {
 	if n.status.state() != ready {
 		return false
 	}
-	if total := len(b.nodes); byBreaker && total > 1 && b.group.len() <= b.ejection.floor(total) {
+	if total := len(b.nodes); byBreaker && total > 1 && b.group.len() <= b.detection.minReady(total) {
 		return true
 	}
 	b.takeOut(n, reason)
 	return false
 }
 
-// takeOut takes a node out of the ready set, under the lock.
+// takeOut takes a ready node out of the ready set. The mutex is held.
 func (b *Balancer[Req, Rsp]) takeOut(n *node[Req, Rsp], reason error) {
 	b.leave(n)
-	b.setAside(n, reason)
-	b.recall()
-}
-
-// ready waits in the Ready of the service. A panic there means not ready.
-func (n *node[Req, Rsp]) ready(ctx context.Context) error {
-	return panics.Do("Ready", func() error { return n.service.Ready(ctx) })
-}
-
-// poll asks whether the service is ready now.
-func (n *node[Req, Rsp]) poll() error {
-	return panics.Do("Ready", func() error { return layer.Poll(n.service) })
+	b.markUnready(n, reason)
+	b.readmitAll()
 }
 
 func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
@@ -216,16 +200,18 @@ func (b *Balancer[Req, Rsp]) remove(n *node[Req, Rsp]) {
 		b.leave(n)
 	case unready:
 		n.endTurn()
+	case ejected:
+		b.clearEjection(n)
 	}
-	b.setSpecial(n, false)
-	b.addUp(n)
+	b.setWeighted(n, false)
+	b.addPicks(n)
 	b.count()
-	if b.refuser == n {
-		b.refuser = nil
+	if b.lastUnready == n {
+		b.lastUnready = nil
 	}
 }
 
-// end refuses everything from now on.
+// end removes all nodes and rejects all further requests.
 func (b *Balancer[Req, Rsp]) end(reason string, cause error) {
 	err := &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrClosed, Reason: reason, Err: cause}
 	b.mu.Lock()

@@ -17,7 +17,7 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// leaving cancels after d.
+// leaving returns contexts that are canceled after d.
 func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 	return func(int) (context.Context, context.CancelFunc) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -26,14 +26,14 @@ func leaving(d time.Duration) func(int) (context.Context, context.CancelFunc) {
 	}
 }
 
-// What hangs is found by the deadlines of its callers, by either rule.
-func TestBlackHoleIsEjected(t *testing.T) {
+// Missed deadlines eject an endpoint that hangs, by either rule.
+func TestOutlierHangs(t *testing.T) {
 	for name, e := range map[string]balance.OutlierDetection{
 		"in a row": {ConsecutiveFailures: 3}, "compared": {Interval: 10 * time.Second, RequestVolume: 20, MinEndpoints: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(e)...), servers(10)
+				p, ss := newPool(t, roundRobin(e)...), servers(10)
 				for _, s := range ss {
 					s.after(func() time.Duration { return 10 * time.Millisecond })
 				}
@@ -50,9 +50,9 @@ func TestBlackHoleIsEjected(t *testing.T) {
 	}
 }
 
-// An endpoint that hangs is ejected within a few deadlines, however short they are
-// in comparison with the longest latencies of its peers.
-func TestHangIsEjectedByShortDeadlines(t *testing.T) {
+// A few missed deadlines eject an endpoint that hangs, also short ones in comparison with
+// the longest latencies of its peers.
+func TestOutlierShortDeadlines(t *testing.T) {
 	const ms = time.Millisecond
 	for name, deadline := range map[string]func() time.Duration{
 		"0.5 s to 1 s": func() time.Duration { return 500*ms + rand.N(500*ms) },
@@ -61,7 +61,7 @@ func TestHangIsEjectedByShortDeadlines(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 5})...), servers(10)
+				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 5})...), servers(10)
 				for _, s := range ss {
 					s.after(func() time.Duration { return time.Duration(rand.ExpFloat64() * float64(10*ms)) })
 				}
@@ -75,27 +75,26 @@ func TestHangIsEjectedByShortDeadlines(t *testing.T) {
 				before := ss[0].calls.Load()
 				p.load(t, 2000, 5*ms, ss, caller)
 				require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
-				require.Less(t, ss[0].calls.Load()-before, int64(50), "those of a second, and a few")
+				require.Less(t, ss[0].calls.Load()-before, int64(50), "the requests of about a second")
 				require.EqualValues(t, 1, p.Describe().State.Get("ejections"))
 			})
 		})
 	}
 }
 
-// A caller that cancels, and a deadline that is shorter than the usual latency, say
-// nothing of the endpoint.
-func TestImpatienceEjectsNobody(t *testing.T) {
+// Canceled requests and deadlines below the median latency do not count.
+func TestOutlierCanceled(t *testing.T) {
 	const usual = 10 * time.Millisecond
 	for name, tt := range map[string]struct {
-		slow   time.Duration // what one of them takes
+		slow   time.Duration // latency of one endpoint
 		caller func(int) (context.Context, context.CancelFunc)
 	}{
-		"a deadline below what is usual": {usual, allowing(usual / 2)},
-		"a caller who leaves":            {time.Minute, leaving(time.Second)},
+		"deadline below the median": {usual, allowing(usual / 2)},
+		"canceled":                  {time.Minute, leaving(time.Second)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 2, Interval: time.Second, RequestVolume: 5, MinEndpoints: 2})...), servers(5)
+				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 2, Interval: time.Second, RequestVolume: 5, MinEndpoints: 2})...), servers(5)
 				for _, s := range ss {
 					s.after(func() time.Duration { return usual })
 				}
@@ -110,9 +109,9 @@ func TestImpatienceEjectsNobody(t *testing.T) {
 	}
 }
 
-// A classifier that does not blame the endpoint for a deadline has its way; nor
-// is what it says of that a good response.
-func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
+// A missed deadline that the classifier calls a success counts neither as a failure nor
+// as a good response.
+func TestOutlierDeadlineClassified(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t, balance.WithPolicy[*response](balance.Policy{
 			Picker: balance.RoundRobin(), Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 2},
@@ -136,13 +135,13 @@ func TestDeadlineIsForTheClassifierToJudge(t *testing.T) {
 		require.Equal(t, "ready/ready", p.states(ss), "one failure")
 		ss[0].fail(always)
 		p.sends(t, 2)
-		require.Equal(t, "ejected/ready", p.states(ss), "two, and nothing good between them")
+		require.Equal(t, "ejected/ready", p.states(ss), "two without a good response between them")
 	})
 }
 
-// A response whose head says that it failed has failed, whoever leaves before its
-// first byte, as a hedge does that is answered elsewhere.
-func TestHeadThatFailedIsAFailureWhoeverLeaves(t *testing.T) {
+// Headers that are a failure count although the request is canceled before the first
+// byte, as a losing hedge is.
+func TestOutlierFailedHeaders(t *testing.T) {
 	for _, sample := range []balance.Sample{balance.SampleFirstByte, balance.SampleHeaders, balance.SampleEnd} {
 		for name, penalty := range map[string]time.Duration{"penalty": 0, "none": -1} {
 			t.Run(sample.String()+", "+name, func(t *testing.T) {
@@ -175,28 +174,27 @@ func TestHeadThatFailedIsAFailureWhoeverLeaves(t *testing.T) {
 						synctest.Wait()
 					}
 					require.Equal(t, "ejected", p.of(ss[0]).Get("state"))
-					require.Equal(t, penalty == 0, p.ewma(ss[0]) > 2*before, "it costs what a failure costs, and is no quick response")
+					require.Equal(t, penalty == 0, p.ewma(ss[0]) > 2*before, "it has the penalty of a failure")
 				})
 			})
 		}
 	}
 }
 
-// A body that its caller leaves, or whose deadline ends it, is neither good nor
-// bad: an endpoint of which all that can fail does is ejected all the same. One
-// that is closed before its end is as good as its head, whoever leaves then.
-func TestBodyThatIsLeftIsNotGood(t *testing.T) {
+// A body that is canceled, or ends at the deadline, is neither good nor bad, so that other
+// failures still eject the endpoint. A body that is closed early is as good as its headers.
+func TestOutlierCanceledBody(t *testing.T) {
 	for name, tt := range map[string]struct {
 		leave func(ctx context.Context, cancel func(), rsp *response)
 		state string
 	}{
-		"by its caller":        {func(_ context.Context, cancel func(), _ *response) { cancel() }, "ejected"},
-		"at its deadline":      {func(ctx context.Context, _ func(), _ *response) { <-ctx.Done() }, "ejected"},
-		"closed by its caller": {func(_ context.Context, cancel func(), rsp *response) { cancel(); _ = rsp.Body.Close() }, "ready"},
+		"canceled":        {func(_ context.Context, cancel func(), _ *response) { cancel() }, "ejected"},
+		"at its deadline": {func(ctx context.Context, _ func(), _ *response) { <-ctx.Done() }, "ejected"},
+		"closed":          {func(_ context.Context, cancel func(), rsp *response) { cancel(); _ = rsp.Body.Close() }, "ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 3})...), servers(4)
+				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 3})...), servers(4)
 				n := 0 // requests to the first one
 				ss[0].serve = func(ctx context.Context, _ string) (*response, error) {
 					n++

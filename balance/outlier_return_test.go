@@ -13,24 +13,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Whatever happens to an endpoint while it is out, it is where it belongs after
-// its time.
-func TestReturn(t *testing.T) {
+// A change during an ejection takes effect after it.
+func TestOutlierReturn(t *testing.T) {
 	for name, tt := range map[string]struct {
 		meanwhile func(p *pool, s *server)
-		want      any // its state; nil if it is not an endpoint any more
+		want      any // its state; nil if removed
 	}{
-		"well":    {func(*pool, *server) {}, "ready"},
-		"unready": {func(_ *pool, s *server) { s.open(false) }, "unready"},
-		"closed":  {func(_ *pool, s *server) { s.close() }, "closed"},
-		"removed": {func(p *pool, s *server) { p.remove(s) }, nil},
+		"unchanged": {func(*pool, *server) {}, "ready"},
+		"unready":   {func(_ *pool, s *server) { s.open(false) }, "unready"},
+		"closed":    {func(_ *pool, s *server) { s.close() }, "closed"},
+		"removed":   {func(p *pool, s *server) { p.remove(s) }, nil},
 		"relabelled": {func(p *pool, s *server) {
 			p.apply(change{Changed: []*endpoint{s.labelled(map[string]string{"zone": "b"})}})
 		}, "ready"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
+				p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
 				out := ss[0].fail(always)
 				p.add(ss...)
 				p.sends(t, 2)
@@ -40,7 +39,7 @@ func TestReturn(t *testing.T) {
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				assert.Equal(t, tt.want, p.of(out).Get("state"))
-				assert.Equal(t, calls, out.calls.Load()+out.refused.Load(), "no request found out")
+				assert.Equal(t, calls, out.calls.Load()+out.refused.Load(), "no request during the ejection")
 				assert.Zero(t, p.Describe().State.Get("ejected"))
 				if tt.want == "unready" {
 					out.open(true)
@@ -52,9 +51,9 @@ func TestReturn(t *testing.T) {
 	}
 }
 
-func TestEjectedAndAddedAnewIsNew(t *testing.T) {
+func TestOutlierRemovedAndAdded(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
+		p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 1})...), servers(2)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 2)
@@ -62,17 +61,17 @@ func TestEjectedAndAddedAnewIsNew(t *testing.T) {
 		p.add(ss[0])
 		assert.Equal(t, "ready/ready", p.states(ss))
 		p.sends(t, 2)
-		assert.Equal(t, 1, p.sentence(t, ss[0]).Times)
+		assert.Equal(t, 1, p.ejection(t, ss[0]).Times)
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		assert.Equal(t, "ready/ready", p.states(ss))
 	})
 }
 
-// Those that went one after the other come back one after the other.
-func TestEachHasItsTime(t *testing.T) {
+// Each endpoint has its own ejection time.
+func TestOutlierReturnTimes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1, MinReady: 0.1, BaseEjectionTime: 10 * time.Second})...), servers(9)
+		p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 1, MinReady: 0.1, BaseEjectionTime: 10 * time.Second})...), servers(9)
 		p.add(ss...)
 		start := time.Now()
 		for _, s := range ss[:8] {
@@ -84,7 +83,7 @@ func TestEachHasItsTime(t *testing.T) {
 		require.Equal(t, 8, p.Describe().State.Get("ejected"))
 		for i, s := range ss[:8] {
 			went := time.Duration(i) * time.Second
-			until := p.sentence(t, s).Until.Sub(start)
+			until := p.ejection(t, s).Until.Sub(start)
 			assert.True(t, went+9*time.Second <= until && until <= went+10*time.Second, until)
 			time.Sleep(time.Until(start.Add(until)))
 			synctest.Wait()
@@ -94,9 +93,8 @@ func TestEachHasItsTime(t *testing.T) {
 	})
 }
 
-// One that is back is not trusted yet: one request until it has answered, then
-// two.
-func TestReturnedIsTriedOut(t *testing.T) {
+// A returned endpoint is probed: it gets one request until the response, then two.
+func TestOutlierReturnProbes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p, ss := newPool(t,
 			balance.WithPolicy[*response](balance.Policy{Penalty: -1, OutlierDetection: balance.OutlierDetection{ConsecutiveFailures: 1}}),
@@ -127,16 +125,15 @@ func TestReturnedIsTriedOut(t *testing.T) {
 	})
 }
 
-func TestEndWhileEjected(t *testing.T) {
+func TestOutlierBalancerEnds(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p, ss := newPool(t, inTurn(balance.OutlierDetection{ConsecutiveFailures: 1, Interval: time.Second})...), servers(4)
+		p, ss := newPool(t, roundRobin(balance.OutlierDetection{ConsecutiveFailures: 1, Interval: time.Second})...), servers(4)
 		ss[0].fail(always)
 		p.add(ss...)
 		p.sends(t, 4)
 		p.finish()
 		assert.Empty(t, p.Snapshot())
 		assert.Zero(t, p.Describe().State.Get("ejected"))
-		assert.Zero(t, p.Describe().State.Get("recalled"))
 		time.Sleep(time.Minute)
 		_, err := p.Call(t.Context(), "")
 		require.ErrorIs(t, err, layer.ErrClosed)

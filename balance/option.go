@@ -1,0 +1,60 @@
+package balance
+
+import "github.com/gotower/gotower/layer"
+
+// Option configures a [Balancer].
+type Option[Rsp any] interface {
+	apply(o *options[Rsp])
+}
+
+type options[Rsp any] struct {
+	policy   Policy
+	complete layer.Completion[Rsp] // nil if a response ends when Call returns
+	classify layer.Classifier[Rsp] // nil: of the endpoints
+	random   func() uint64
+	to       Instruments
+}
+
+func newOptions[Rsp any](opts []Option[Rsp]) options[Rsp] {
+	var o options[Rsp]
+	if layer.HasBody[Rsp]() {
+		o.complete = layer.AtEnd[Rsp]()
+	}
+	for _, opt := range opts {
+		if opt != nil {
+			opt.apply(&o)
+		}
+	}
+	if err := o.policy.Validate(); err != nil {
+		panic(err.Error())
+	}
+	o.policy = o.policy.orDefault()
+	o.to = o.to.orDiscard()
+	return o
+}
+
+type optionFunc[Rsp any] func(*options[Rsp])
+
+func (f optionFunc[Rsp]) apply(o *options[Rsp]) { f(o) }
+
+// WithPolicy sets the policy. [New] panics if it is not valid.
+func WithPolicy[Rsp any](p Policy) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.policy = p })
+}
+
+// WithCompletion sets when a response ends; until then it is in flight. The default is
+// [layer.AtEnd].
+func WithCompletion[Rsp any](c layer.Completion[Rsp]) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.complete = c })
+}
+
+// WithRand sets the source of random numbers, for reproducible simulations. It must be
+// safe for concurrent use. The default is math/rand/v2.
+func WithRand[Rsp any](random func() uint64) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.random = random })
+}
+
+// WithMetrics sets the metrics of the balancer.
+func WithMetrics[Rsp any](to Instruments) Option[Rsp] {
+	return optionFunc[Rsp](func(o *options[Rsp]) { o.to = to })
+}

@@ -1,0 +1,295 @@
+package balance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/discover"
+	"github.com/gotower/gotower/internal/ctxreason"
+	"github.com/gotower/gotower/layer"
+	"github.com/gotower/gotower/resolve"
+)
+
+// exchange observes one response until its end.
+type exchange[Req, Rsp any] struct {
+	balancer *Balancer[Req, Rsp]
+	node     *node[Req, Rsp]
+	ctx      context.Context //nolint:containedctx // of the caller: distinguishes a cancellation from a failure
+	start    time.Duration
+	headers  result // classified before the body
+	rsp      Rsp
+	stage    atomic.Uint32
+}
+
+// The stages of an exchange.
+const (
+	unsampled uint32 = iota
+	sampled          // its latency was taken
+	finished
+)
+
+func (b *Balancer[Req, Rsp]) exchange(
+	ctx context.Context, n *node[Req, Rsp], start time.Duration, rsp Rsp,
+) *exchange[Req, Rsp] {
+	x := &exchange[Req, Rsp]{
+		balancer: b, node: n, ctx: ctx, start: start, rsp: rsp,
+		headers: b.failures.classify(ctx, layer.Outcome[Rsp]{Response: rsp}),
+	}
+	if b.sample == SampleHeaders {
+		x.take()
+	}
+	return x
+}
+
+// take takes the latency, once.
+func (x *exchange[Req, Rsp]) take() {
+	if x.stage.Load() == unsampled && x.stage.CompareAndSwap(unsampled, sampled) {
+		x.balancer.addResponse(x.node, x.start, x.headers)
+		x.node.status.stream(1)
+	}
+}
+
+// observe calls the completion. If that panics, the exchange ends.
+func (x *exchange[Req, Rsp]) observe(rsp Rsp) Rsp {
+	observed := false
+	defer func() {
+		if !observed {
+			x.cancel()
+		}
+	}()
+	rsp = x.balancer.complete(x.ctx, rsp, x)
+	observed = true
+	return rsp
+}
+
+// cancel ends an exchange that is not observed.
+func (x *exchange[Req, Rsp]) cancel() {
+	stage := x.stage.Swap(finished)
+	if stage == sampled {
+		x.node.status.stream(-1)
+	}
+	if stage != finished {
+		x.balancer.finish(x.node)
+	}
+}
+
+// Head takes the latency of an upgraded connection, which may be silent for long.
+func (x *exchange[Req, Rsp]) Head() { x.Data(0) }
+
+// Data takes the latency at the first byte.
+func (x *exchange[Req, Rsp]) Data(int) {
+	if x.balancer.sample != SampleEnd {
+		x.take()
+	}
+}
+
+// End takes the latency of a response without a byte, and the failure of a response with
+// good headers.
+func (x *exchange[Req, Rsp]) End(err error) {
+	stage := x.stage.Swap(finished)
+	if stage == finished {
+		return // the completion panicked
+	}
+	defer x.balancer.finish(x.node)
+	out := layer.Outcome[Rsp]{Response: x.rsp, Err: err, Ended: err == nil}
+	if stage == unsampled {
+		x.balancer.observe(x.ctx, x.node, x.start, out, x.headers)
+		return
+	}
+	x.node.status.stream(-1)
+	r := x.headers
+	switch {
+	case r.failed:
+	case r.ignored:
+		return
+	case err != nil && x.ctx.Err() != nil && !errors.Is(err, layer.ErrBodyClosedEarly):
+		return // canceled during the body: neither good nor bad
+	default:
+		if r = x.balancer.failures.classify(x.ctx, out); r.penalty > 0 {
+			x.balancer.record(x.node, time.Since(x.balancer.start), r.penalty)
+		}
+	}
+	x.balancer.report(x.node, r)
+}
+
+// observe records a request that ended without a byte. After a cancellation or a missed
+// deadline the latency is at least the time that passed. It counts only if it is longer
+// than expected. A late rejection does not count.
+func (b *Balancer[Req, Rsp]) observe(
+	ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp], headers result,
+) {
+	switch {
+	case out.Err != nil && ctx.Err() != nil:
+		r := headers
+		if !r.failed {
+			r = b.missed(ctx, n, start, out)
+		}
+		if headers.penalty > 0 || b.isLong(n, start) {
+			b.record(n, start, headers.penalty)
+		}
+		if r.failed {
+			b.report(n, r)
+		}
+	case out.Err != nil && errors.Is(out.Err, layer.ErrNotReady):
+	default:
+		r := b.failures.classify(ctx, out)
+		b.addResponse(n, start, r)
+		b.report(n, r)
+	}
+}
+
+// missed classifies a request whose context ended before the response: see
+// [OutlierDetection] for the conditions of a failure.
+func (b *Balancer[Req, Rsp]) missed(ctx context.Context, n *node[Req, Rsp], start time.Duration, out layer.Outcome[Rsp]) result {
+	if time.Since(b.start)-start <= time.Duration(b.group.median.read()) {
+		return result{}
+	}
+	r := b.failures.classify(ctx, out)
+	if !r.failed || !n.missDeadline() {
+		return result{}
+	}
+	return r
+}
+
+// addResponse records the latency of a response that arrives now. That of an ignored one
+// counts only if it is longer than expected.
+func (b *Balancer[Req, Rsp]) addResponse(n *node[Req, Rsp], start time.Duration, r result) {
+	n.endMissed()
+	if !r.ignored || b.isLong(n, start) {
+		b.record(n, start, r.penalty)
+	}
+}
+
+func (b *Balancer[Req, Rsp]) isLong(n *node[Req, Rsp], start time.Duration) bool {
+	now := time.Since(b.start)
+	return now-start > b.expected(&n.endpoint, tick(now))
+}
+
+func (b *Balancer[Req, Rsp]) expected(e *endpoint, now uint32) time.Duration {
+	return time.Duration(b.group.expected(e, now, b.group.median.read()))
+}
+
+// record adds the latency since start to the estimate. A penalty counts as at least the
+// expected latency.
+func (b *Balancer[Req, Rsp]) record(n *node[Req, Rsp], start, penalty time.Duration) {
+	now := time.Since(b.start)
+	took := now - start
+	word := n.status.word.Load()
+	floor := float32(0)
+	if penalty == 0 && b.group.median.read() < minLatency {
+		floor = minLatency
+	}
+	switch {
+	case penalty > 0:
+		expected := b.expected(&n.endpoint, tick(now))
+		n.penalize(expected)
+		took = max(took, penalty, expected)
+	case word&badRecord != 0 && n.isPenalized():
+		n.clearPenalty(took, b.expected(&n.endpoint, tick(now)))
+	}
+	first := n.latency.record(took, tick(now), b.group.decay, floor)
+	if samplesOf(word) != allSamples {
+		n.status.addSample()
+	}
+	b.group.refresh(&n.endpoint, tick(now), first)
+}
+
+// report records whether a response was good.
+func (b *Balancer[Req, Rsp]) report(n *node[Req, Rsp], r result) {
+	if r.ignored {
+		return
+	}
+	n.setFailed(r.penalty > 0)
+	if b.detection.enabled() && b.detection.record(&n.endpoint, r) {
+		b.ejectFailing(n)
+	}
+	if n.status.marked() {
+		n.unmarkIfClean()
+	}
+}
+
+// reject returns why no endpoint is ready, or nil if one is.
+func (b *Balancer[Req, Rsp]) reject() error {
+	n, err := b.noneReady()
+	if n == nil {
+		return err
+	}
+	reason := n.poll() // newer than n.reason; user code, so not under the lock
+	if reason == nil {
+		b.leaveTurn(n, nil)
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if n.reason != nil && reason.Error() == layer.ErrNotReady.Error() { // without a cause
+		reason = n.reason
+	}
+	return &layer.Error{
+		Layer: "balance", Target: b.target, Endpoint: n.id.Addr.String(), Kind: layer.ErrNotReady,
+		Reason: fmt.Sprintf("0 of %d endpoints ready", len(b.nodes)), Err: endpointError{reason},
+	}
+}
+
+// canceled returns the error of a request whose context ended after an endpoint rejected
+// it. Kinds that do not describe the balancer are only the cause.
+func (b *Balancer[Req, Rsp]) canceled(ctx context.Context, rejection error) error {
+	if !errors.Is(rejection, layer.ErrClosed) && !errors.Is(rejection, layer.ErrFailFast) {
+		return rejection
+	}
+	return b.notReady(ctxreason.Text(ctx), endpointError{rejection})
+}
+
+func (b *Balancer[Req, Rsp]) notReady(reason string, cause error) *layer.Error {
+	return &layer.Error{Layer: "balance", Target: b.target, Kind: layer.ErrNotReady, Reason: reason, Err: cause}
+}
+
+// noneReady returns why no endpoint can be picked: an error, or the node to poll. Both
+// are nil if one can be.
+func (b *Balancer[Req, Rsp]) noneReady() (*node[Req, Rsp], error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ended := b.ended.Load(); ended != nil {
+		return nil, ended
+	}
+	if b.group.len() > 0 {
+		return nil, nil //nolint:nilnil // pick again
+	}
+	switch b.state {
+	case resolve.StatePending:
+		return nil, b.notReady("not resolved yet", b.err)
+	case resolve.StateEmpty:
+		return nil, b.notReady("", withCause(discover.ErrNoEndpoints, b.err))
+	case resolve.StateDoesNotExist:
+		return nil, b.notReady("", withCause(discover.ErrDoesNotExist, b.err))
+	}
+	if b.lastUnready != nil {
+		return b.lastUnready, nil
+	}
+	for _, n := range b.nodes {
+		return n, nil
+	}
+	return nil, b.notReady("0 of 0 endpoints ready", nil)
+}
+
+// withCause adds the last error of the resolver, if there is one.
+func withCause(state, resolver error) error {
+	if resolver == nil {
+		return state
+	}
+	return fmt.Errorf("%w: %w", state, resolver)
+}
+
+// endpointError is the error of an endpoint as the cause of an error of the balancer. It
+// hides the kinds ErrClosed and ErrFailFast, because they do not describe the balancer.
+type endpointError struct{ err error }
+
+func (e endpointError) Error() string { return e.err.Error() }
+
+func (e endpointError) Is(target error) bool {
+	return target != layer.ErrClosed && target != layer.ErrFailFast && errors.Is(e.err, target)
+}
+
+func (e endpointError) As(target any) bool { return errors.As(e.err, target) }
