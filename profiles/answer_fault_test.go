@@ -166,7 +166,7 @@ func TestFaultDelayEndsWithTheCaller(t *testing.T) {
 		began := time.Now()
 		_, err := r.Call(ctx, get)
 		require.ErrorIs(t, err, gone)
-		require.EqualError(t, err, "fault web:80: gone during the injected delay: gone")
+		require.EqualError(t, err, "fault web:80: canceled during the injected delay: gone")
 		assert.Equal(t, time.Second, time.Since(began))
 		assert.EqualValues(t, 1, of(c.requests.Responses, "ignorable"), "nobody is to blame")
 	})
@@ -176,8 +176,8 @@ func TestFaultsAreDescribed(t *testing.T) {
 	r, _ := serving(t, failing(abort(0.5, 503), abort(0.25, 500)), nil, answering())
 	text := layer.Describe[request, *reply](r).String()
 	assert.Contains(t, text, "faults")
-	assert.Regexp(t, `fault +share=0.5 delay=0s status=503 ends_in=(1h0m0s|59m[0-9.]+s) injected=0`, text)
-	assert.Regexp(t, `fault +share=0.25 `, text)
+	assert.Regexp(t, `fault +fraction=0.5 status=503 ends_in=(1h0m0s|59m[0-9.]+s) injected=0`, text)
+	assert.Regexp(t, `fault +fraction=0.25 `, text)
 }
 
 func TestFaultIsExplained(t *testing.T) {
@@ -185,7 +185,7 @@ func TestFaultIsExplained(t *testing.T) {
 	ctx, why := layer.Explain(t.Context())
 	_, err := r.Call(ctx, get)
 	require.NoError(t, err)
-	assert.Regexp(t, `fault +status=503 share=1`, why.String())
+	assert.Regexp(t, `fault +fraction=1 status=503`, why.String())
 }
 
 // A delay is, as long as the fault lasts.
@@ -197,7 +197,7 @@ func TestDelayIsExplained(t *testing.T) {
 		ctx, why := layer.Explain(t.Context())
 		_, err := r.Call(ctx, get)
 		require.NoError(t, err)
-		assert.Regexp(t, `fault +status=0 share=1 delay=1s`, why.String())
+		assert.Regexp(t, `fault +fraction=1 delay=1s`, why.String())
 
 		time.Sleep(time.Minute)
 		ctx, why = layer.Explain(t.Context())
@@ -211,15 +211,15 @@ func TestFaultValidate(t *testing.T) {
 	fine := abort(0.1, 503)
 	require.NoError(t, fine.Validate())
 	for why, change := range map[string]func(*profiles.Fault){
-		"share -1":               func(f *profiles.Fault) { f.Fraction = -1 },
-		"share 1.5":              func(f *profiles.Fault) { f.Fraction = 1.5 },
+		"fraction -1":            func(f *profiles.Fault) { f.Fraction = -1 },
+		"fraction 1.5":           func(f *profiles.Fault) { f.Fraction = 1.5 },
 		"delay -1ns":             func(f *profiles.Fault) { f.Delay = -1 },
 		"jitter -1ns":            func(f *profiles.Fault) { f.Jitter = -1 },
 		"status 200":             func(f *profiles.Fault) { f.Status = 200 },
 		"status 600":             func(f *profiles.Fault) { f.Status = 600 },
 		"gRPC status 17":         func(f *profiles.Fault) { f.GRPC = 17 },
 		"without a status":       func(f *profiles.Fault) { f.Status, f.GRPC = 0, 14 },
-		"a delay or a status":    func(f *profiles.Fault) { f.Status = 0 },
+		"no delay and no status": func(f *profiles.Fault) { f.Status = 0 },
 		"must end by itself":     func(f *profiles.Fault) { f.TTL = 0 },
 		"ttl -1ns is not above ": func(f *profiles.Fault) { f.TTL = -1 },
 	} {
@@ -231,7 +231,7 @@ func TestFaultValidate(t *testing.T) {
 	tenth := abort(0.1, 503)
 	all := failing(tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth, tenth)
 	require.NoError(t, all.Validate())
-	require.ErrorContains(t, failing(abort(0.8, 500), abort(0.3, 503)).Validate(), "fault 1: share 0.3 is more than those before leave")
+	require.ErrorContains(t, failing(abort(0.8, 500), abort(0.3, 503)).Validate(), "fault 1: fraction 0.3 is more than the faults before leave")
 	require.NoError(t, failing(abort(0.3, 500), abort(0.7, 503)).Validate())
 }
 
@@ -241,5 +241,5 @@ func TestFaultsThatAreLeftOut(t *testing.T) {
 	bad := profiles.Fault{Fraction: 1, Status: 500}
 	r, _ := serving(t, failing(bad, abort(1, 503)), nil, answering(), l.option())
 	assert.Equal(t, 503, send(t, r, "GET", "/").status)
-	assert.Equal(t, []string{"fault 0: ttl 0s is not above 0: a fault that nobody ends must end by itself"}, l.attrs("left out of a profile", "err"))
+	assert.Equal(t, []string{"fault 0: ttl 0s is not above 0: a fault must end by itself"}, l.attrs("left out of a profile", "err"))
 }

@@ -10,17 +10,17 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// location is where a redirect sends a request with the URI; "" if nowhere else.
-func location(t *testing.T, r Redirect, uri string) string {
+// redirectTo returns where a redirect sends a request with the URI; "" if nowhere else.
+func redirectTo(t *testing.T, r Redirect, uri string) string {
 	t.Helper()
 	require.NoError(t, r.Validate())
 	scheme, rest, _ := strings.Cut(uri, "://")
 	i := strings.IndexAny(rest+"/", "/?")
 	authority, rest := rest[:i], rest[i:]
 	path, query, _ := strings.Cut(rest, "?")
-	from, known := placeOf(scheme, authority, path, query)
+	from, known := locationOf(scheme, authority, path, query)
 	require.True(t, known, uri)
-	if to := r.to(from); !to.is(from) {
+	if to := r.apply(from); !to.equal(from) {
 		return to.String()
 	}
 	return ""
@@ -88,14 +88,14 @@ func TestLocation(t *testing.T) {
 		{"escapes", "http://a/%2Fb%20?c=%26+", Redirect{Scheme: "https"}, "https://a/%2Fb%20?c=%26+"},
 		{"no path", "http://a", Redirect{Scheme: "https"}, "https://a/"},
 	} {
-		t.Run(tt.what, func(t *testing.T) { assert.Equal(t, tt.to, location(t, tt.r, tt.from)) })
+		t.Run(tt.what, func(t *testing.T) { assert.Equal(t, tt.to, redirectTo(t, tt.r, tt.from)) })
 	}
 }
 
 func TestLocationOfOptionsAndConnect(t *testing.T) {
 	for _, path := range []string{"", "*"} {
-		from, _ := placeOf("http", "a", path, "")
-		assert.Equal(t, "https://a/", Redirect{Scheme: "https"}.to(from).String())
+		from, _ := locationOf("http", "a", path, "")
+		assert.Equal(t, "https://a/", Redirect{Scheme: "https"}.apply(from).String())
 	}
 }
 
@@ -104,7 +104,7 @@ func TestAuthoritiesThatAreNoHost(t *testing.T) {
 		"", ":80", "a b", "user@a", "a/b", "a?b", "a#b", `a\b`, "a:b", "a:65536", "a:-1", "[::1", "::1:80:", "[fe80::1%eth0]:80",
 		"evil.com\r\nSet-Cookie: a", "1.2.3", "a..b",
 	} {
-		_, known := placeOf("http", authority, "/", "")
+		_, known := locationOf("http", authority, "/", "")
 		assert.False(t, known, "%q", authority)
 	}
 }
@@ -118,11 +118,11 @@ func FuzzLocation(f *testing.F) {
 	f.Add("web", "/100%", "%zz", "/", "/%4")
 	f.Fuzz(func(t *testing.T, authority, path, query, oldPrefix, newPrefix string) {
 		for _, r := range []Redirect{{Scheme: "https"}, {Host: "b"}, {OldPrefix: oldPrefix, NewPrefix: newPrefix}, {Path: newPrefix}} {
-			from, known := placeOf("http", authority, path, query)
+			from, known := locationOf("http", authority, path, query)
 			if r.Validate() != nil || !known && r.Host == "" {
 				continue
 			}
-			to := r.to(from)
+			to := r.apply(from)
 			u, err := url.Parse(to.String())
 			require.NoError(t, err)
 			host := r.Host
@@ -151,10 +151,9 @@ func TestRedirectValidate(t *testing.T) {
 		`host "[::1]"`:                   {Host: "[::1]"},
 		`host "a/b"`:                     {Host: "a/b"},
 		`host "fe80::1%eth0"`:            {Host: "fe80::1%eth0"},
-		"a path, and a prefix":           {Path: "/a", OldPrefix: "/b"},
-		"a path, and a prefix too":       {Path: "/a", NewPrefix: "/b"},
+		"a path and a prefix":            {Path: "/a", OldPrefix: "/b"},
 		"without an old one":             {NewPrefix: "/b"},
-		"nothing says where to":          {Status: 301},
+		"no scheme, host, port or path":  {Status: 301},
 		`path "a" does not begin with /`: {Path: "a"},
 		`path "b" does not begin with /`: {OldPrefix: "/a", NewPrefix: "b"},
 		`path "/a?b"`:                    {OldPrefix: "/a?b", NewPrefix: "/"},

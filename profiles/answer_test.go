@@ -65,13 +65,13 @@ func TestRedirectIsExplainedAndDescribed(t *testing.T) {
 	ctx, why := layer.Explain(t.Context())
 	_, err := r.Call(ctx, get)
 	require.NoError(t, err)
-	assert.Regexp(t, `redirect +status=302 says=redirected to http://\[::1\]:81/`, why.String())
+	assert.Regexp(t, `redirect +status=302 message=redirected to http://\[::1\]:81/`, why.String())
 	assert.Regexp(t, `redirect +status=302 from=http://host/path to=http://\[::1\]:81/path`, layer.Describe[request, *reply](r).String())
 	r, _ = serving(t, one(profiles.Route{Redirect: &profiles.Redirect{OldPrefix: "/v1/", NewPrefix: "/v2"}}), nil, answering())
 	assert.Regexp(t, `from=http://host/v1/path to=http://host/v2/path`, layer.Describe[request, *reply](r).String())
 }
 
-// Without an Edit what takes one does nothing, and says so; a delay takes none.
+// Without an Editor the fields that need one have no effect; a delay needs none.
 func TestWithoutAnEdit(t *testing.T) {
 	l := newLog()
 	changes := layer.HeaderMutation{Set: []layer.HeaderField{{Name: "a", Value: "b"}}}
@@ -81,11 +81,8 @@ func TestWithoutAnEdit(t *testing.T) {
 		Faults: []profiles.Fault{slow, abort(0.5, 503)},
 	}), nil, l.option())
 	assert.Equal(t, 200, send(t, r, "GET", "/").status)
-	var want []string
-	for _, what := range []string{"request header", "response header", "redirect", "fault 1"} {
-		want = append(want, what+": it takes a layer.Editor, and Standard was given none")
-	}
-	assert.Equal(t, want, l.attrs("left out of a profile", "err"))
+	assert.Equal(t, []string{"header changes, redirect, mirrors and faults with a status need a layer.Editor"},
+		l.attrs("left out of a profile", "err"))
 	assert.Contains(t, layer.Describe[request, *reply](r).String(), "delay=1ns")
 }
 
@@ -103,7 +100,7 @@ func TestChangesThatAreLeftOut(t *testing.T) {
 	for _, want := range []string{
 		`route 0 "r": request header: set "Connection": it belongs to the connection`,
 		`route 0 "r": request header: add "a b": not a name`,
-		`route 0 "r": response header: set "host": a response has none`,
+		`route 0 "r": response header: set "host": a response has no host`,
 		`route 0 "r": response header: remove "Trailer"`,
 		`route 0 "r": redirect: status 200`,
 	} {

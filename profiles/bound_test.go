@@ -25,19 +25,19 @@ func TestExpressionsThatAreTooLarge(t *testing.T) {
 		for _, m := range []leaf{
 			Path(pattern), Header{"x", Regex(pattern)}, Query{"x", Regex(pattern)}, Host{Regex(pattern)},
 		} {
-			_, err := m.compile()
+			_, err := m.compile(new(compiler))
 			require.ErrorIs(t, err, errTooLarge, "%T", m)
 			require.ErrorContains(t, err, why)
 			require.Less(t, len(err.Error()), 600, "an error is for people")
 		}
-		_, err := Trailer{"x", Regex(pattern)}.compileResponse()
+		_, err := Trailer{"x", Regex(pattern)}.compileResponse(new(compiler))
 		require.ErrorIs(t, err, errTooLarge)
 	}
 	for _, pattern := range []string{
 		"/[^/]{1,1000}", "/[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "(/[^/]{1,64}){1,10}", `\pL{1,100}`,
 		"/(" + strings.Repeat("books|", 1000) + "authors)",
 	} {
-		_, err := Path(pattern).compile()
+		_, err := Path(pattern).compile(new(compiler))
 		require.NoError(t, err)
 	}
 }
@@ -67,7 +67,7 @@ func TestInstructionsBoundTheProgram(t *testing.T) {
 func TestExpressionsThatAreTooLargeTogether(t *testing.T) {
 	const each = 4000 // instructions of one route, and its bytes do not count
 	p := &Profile{}
-	for i := range 2 * maxGrowth / each {
+	for i := range 2 * maxRepeats / each {
 		pattern := fmt.Sprintf("/%03d/(a?){990}", i)
 		p.Routes = append(p.Routes, Route{Match: Any{Path(pattern), Not{Header{"x", Regex("b{20}")}}}})
 	}
@@ -75,11 +75,11 @@ func TestExpressionsThatAreTooLargeTogether(t *testing.T) {
 	dropped := p.Validate()
 	require.ErrorIs(t, dropped, errTooLarge)
 	left := len(p.Routes) - strings.Count(dropped.Error(), "\n") - 1
-	assert.InDelta(t, maxGrowth/each, left, 2)
+	assert.InDelta(t, maxRepeats/each, left, 2)
 	assert.NotContains(t, dropped.Error(), fmt.Sprintf("route %d:", len(p.Routes)-1), "what is small has room after what has not")
 
 	classes := Profile{Routes: []Route{{Match: All{}}}}
-	for range 2 * maxGrowth / each {
+	for range 2 * maxRepeats / each {
 		classes.Routes[0].Classes = append(classes.Routes[0].Classes, ResponseClass{Match: Trailer{"x", Regex("(a?){990}")}})
 	}
 	require.ErrorIs(t, classes.Validate(), errTooLarge)

@@ -63,27 +63,27 @@ func TestBudgetOutlivesProfiles(t *testing.T) {
 	other := retryable()
 	other.RetryBudget.MinPerSecond = 2
 	src.send(other, nil)
-	assert.EqualValues(t, 21, tries(t, r, bs, get), "another budget is a new one, for routes that stay too")
+	assert.EqualValues(t, 21, tries(t, r, bs, get), "another budget has a new balance, for unchanged routes too")
 
 	none := retryable()
 	none.RetryBudget = nil
 	src.send(none, nil)
 	assert.EqualValues(t, 1, tries(t, r, bs, get))
-	assert.Equal(t, map[string]int{"r": 1, "new": 1}, asked, "a route that stays keeps its instruments")
+	assert.Equal(t, map[string]int{"r": 3, "new": 1}, asked, "instruments stay until the budget changes")
 }
 
 func TestLimitOutlivesProfiles(t *testing.T) {
 	src := newScript()
 	bs := &backends{}
 	r := profiles.New(t.Context(), target, src, access{}, bs.mk, standard())
-	limited := func(ratio float64) *profiles.Profile {
-		p := retryable(func(r *profiles.Route) { r.Rate = profiles.Rate{PerSecond: 0.001} })
-		p.RetryBudget.Ratio = ratio
-		return p
+	limited := func() *profiles.Profile {
+		return retryable(func(r *profiles.Route) { r.Rate = profiles.Rate{PerSecond: 0.001} })
 	}
-	src.send(limited(0.1), nil)
+	src.send(limited(), nil)
 	assert.EqualValues(t, 1, tries(t, r, bs, get))
-	src.send(limited(0.2), nil)
+	more := limited()
+	more.Routes = append(more.Routes, profiles.Route{Name: "new", Match: profiles.Path("/new")})
+	src.send(more, nil)
 	assert.EqualValues(t, 0, tries(t, r, bs, get), "the route is the same, and so is its rate")
 }
 
@@ -236,22 +236,15 @@ func TestProfileThatChanges(t *testing.T) {
 	})
 }
 
-// A budget that goes and comes back, and those of two writers in turn, allow no
-// more than each does that stays.
+// A budget that is removed and returns keeps its balance.
 func TestBudgetsInTurn(t *testing.T) {
 	steady := func() *profiles.Profile { return retryable() }
-	other := func() *profiles.Profile {
-		p := retryable()
-		p.RetryBudget.Ratio = 0.0001
-		return p
-	}
 	for name, tt := range map[string]struct {
 		turns []*profiles.Profile
 		most  int64
 	}{
 		"steady":        {[]*profiles.Profile{steady()}, 11},
 		"gone and back": {[]*profiles.Profile{steady(), {}}, 11},
-		"of two":        {[]*profiles.Profile{steady(), other()}, 21},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

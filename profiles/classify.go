@@ -8,28 +8,28 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// ResponseClass says of the responses that match whether they are failures.
+// ResponseClass specifies whether matching responses are failures.
 type ResponseClass struct {
 	Match   Match // made of Status, GRPCStatus, Trailer, All, Any and Not
 	Failure bool
 }
 
-// Validate says why a Router would leave the class out, or returns nil.
+// Validate returns the reason for which a Router would leave the class out, or nil.
 func (c ResponseClass) Validate() error {
-	_, err := compileResponse(c.Match, func(error) {})
+	_, err := compileResponse(c.Match, &compiler{drop: func(error) {}})
 	return err
 }
 
-// classifier is the classes of one route, compiled.
+// classifier has the compiled classes of a route. The first that matches decides.
+// Otherwise linkerd's rules apply:
 //
-// Where no class matches, or there is none, linkerd's rules hold. A route
-// without classes: a gRPC request is judged by the status of its response,
-// which may come as late as in the trailers (none at all is a success), any
-// other by whether the HTTP status is 5xx. A route with classes of which none
-// matches: by the gRPC status if there is one, else by the HTTP status.
+//   - In a route without classes a gRPC request is classified by its gRPC status,
+//     which may be in the trailers. Without a status it is a success.
+//   - In a route without classes other requests fail with HTTP status 5xx.
+//   - In a route with classes, the gRPC status decides, or else the HTTP status.
 //
-// A class of which only the trailers say whether it matches is open until the
-// end of the response; until then those after it decide.
+// A class that needs the trailers is undecided until the end of the response;
+// until then the classes after it decide.
 type classifier []responseClass
 
 type responseClass struct {
@@ -37,74 +37,70 @@ type responseClass struct {
 	class layer.Class
 }
 
-// verdict is what the head of a response says of its class.
-type verdict struct {
+// headerClass is the class of a response by its headers.
+type headerClass struct {
 	class layer.Class // Success or Failure
-	open  bool        // a gRPC status in the trailers decides, if there is one
+	open  bool        // a gRPC status in the trailers takes precedence
 
-	// What the trailers say comes first, where it is asked for.
-	undecided classifier // from the first class that is not decided
+	undecided classifier // begins with the first undecided class; takes precedence
 	status    int
 }
 
-func (c classifier) head(grpc bool, status int, header layer.Header) verdict {
-	v := verdict{status: status}
+func (c classifier) head(grpc bool, status int, header layer.Header) headerClass {
+	h := headerClass{status: status}
 	for i, k := range c {
 		switch k.holds(response{status: status, header: header}) {
 		case open:
-			if v.undecided == nil {
-				v.undecided = c[i:]
+			if h.undecided == nil {
+				h.undecided = c[i:]
 			}
 		case yes:
-			v.class = k.class
-			return v
+			h.class = k.class
+			return h
 		case no:
 		}
 	}
 	byStatus := classOf(status >= 500 && status <= 599)
 	if len(c) == 0 && !grpc {
-		v.class = byStatus
-		return v
+		h.class = byStatus
+		return h
 	}
 	class, decided := grpcClass(header)
 	switch {
 	case decided:
-		v.class = class
+		h.class = class
 	case len(c) == 0:
-		v.class, v.open = layer.Success, true
+		h.class, h.open = layer.Success, true
 	default:
-		v.class, v.open = byStatus, true
+		h.class, h.open = byStatus, true
 	}
-	return v
+	return h
 }
 
-// awaits reports whether the trailers may change the class.
-func (v verdict) awaits() bool { return v.open || v.undecided != nil }
-
-// end is the class of a response that came whole.
-func (v verdict) end(trailer layer.Header) layer.Class {
-	// With a class undecided there is no gRPC status in the header, and nothing
-	// else of it is asked for.
-	for _, k := range v.undecided {
-		if k.holds(response{status: v.status, trailer: trailer}) == yes {
+// end returns the class of a response that ended without an error.
+func (h headerClass) end(trailer layer.Header) layer.Class {
+	// An undecided class implies a header without a gRPC status, and no other part
+	// of the header decides.
+	for _, k := range h.undecided {
+		if k.holds(response{status: h.status, trailer: trailer}) == yes {
 			return k.class
 		}
 	}
-	if v.open {
+	if h.open {
 		if class, ok := grpcClass(trailer); ok {
 			return class
 		}
 	}
-	return v.class
+	return h.class
 }
 
-// isGRPC reports whether a request with this content type is a gRPC one.
+// isGRPC reports whether a request with this content type is a gRPC request.
 func isGRPC(contentType string) bool {
 	return strings.HasPrefix(contentType, "application/grpc")
 }
 
-// grpcClass reads the gRPC status from header or trailer fields.
-// RESOURCE_EXHAUSTED is a success, as in linkerd's proxy: no retry would help.
+// grpcClass classifies the gRPC status in header or trailer fields. As in linkerd,
+// RESOURCE_EXHAUSTED is a success, because a retry would not help.
 func grpcClass(fields layer.Header) (layer.Class, bool) {
 	code, ok := grpcCode(fields)
 	if !ok {
@@ -114,12 +110,12 @@ func grpcClass(fields layer.Header) (layer.Class, bool) {
 	return classOf(class.IsFailure() && class != layer.Throttled), true
 }
 
-// grpcCode is the gRPC status in header or trailer fields. One that is not a
-// number is as good as none.
+// grpcCode returns the gRPC status in header or trailer fields. It ignores values
+// that are not numbers.
 func grpcCode(fields layer.Header) (uint32, bool) {
 	text := fields.Get("grpc-status")
 	if text == "" {
-		return 0, false // to be told so by ParseUint takes two allocations
+		return 0, false // the error of ParseUint takes two allocations
 	}
 	code, err := strconv.ParseUint(text, 10, 32)
 	return uint32(code), err == nil
@@ -132,15 +128,15 @@ func classOf(failure bool) layer.Class {
 	return layer.Success
 }
 
-func compileClasses(classes []ResponseClass, drop func(error)) classifier {
-	var c classifier
+func compileClasses(classes []ResponseClass, c *compiler) classifier {
+	var compiled classifier
 	for i, k := range classes {
-		m, err := compileResponse(k.Match, drop)
+		m, err := compileResponse(k.Match, c)
 		if err != nil {
-			drop(fmt.Errorf("response class %d: %w", i, err))
+			c.drop(fmt.Errorf("response class %d: %w", i, err))
 			continue
 		}
-		c = append(c, responseClass{m, classOf(k.Failure)})
+		compiled = append(compiled, responseClass{m, classOf(k.Failure)})
 	}
-	return c
+	return compiled
 }

@@ -74,7 +74,7 @@ func TestClassify(t *testing.T) {
 		{"any, none holds", []ResponseClass{{Any{Status{404, 404}, Status{410, 410}}, true}}, false, 409, nil, nil, layer.Success},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
-			c := compileClasses(tt.classes, noDrop(t))
+			c := compileClasses(tt.classes, &compiler{drop: noDrop(t)})
 			assert.Equal(t, tt.want, c.head(tt.grpc, tt.status, tt.header).end(tt.trailer))
 		})
 	}
@@ -119,7 +119,7 @@ func TestClassifyDropsInvalid(t *testing.T) {
 		{"open end", Status{500, 0}, "status 500 to 0 is not within 100 to 999"},
 		{"below", Status{99, 200}, "not within"},
 		{"above", Status{200, 1000}, "not within"},
-		{"path", Path("/"), "profiles.Path is no condition on a response"},
+		{"path", Path("/"), "profiles.Path is not a condition on a response"},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			require.ErrorContains(t, ResponseClass{Match: tt.match}.Validate(), tt.err)
@@ -127,14 +127,14 @@ func TestClassifyDropsInvalid(t *testing.T) {
 			c := compileClasses([]ResponseClass{
 				{Match: tt.match, Failure: true},
 				{Match: Any{tt.match, Status{418, 418}}, Failure: true},
-			}, func(err error) { dropped = append(dropped, err) })
+			}, &compiler{drop: func(err error) { dropped = append(dropped, err) }})
 			require.Len(t, c, 1, "the second class has a valid member")
 			assert.Equal(t, layer.Failure, c.head(false, 418, none).end(none))
 			assert.NotEmpty(t, dropped)
 		})
 	}
 	// Without a valid class the defaults of a route without classes hold.
-	c := compileClasses([]ResponseClass{{All{}, true}}, func(error) {})
+	c := compileClasses([]ResponseClass{{All{}, true}}, &compiler{drop: func(error) {}})
 	assert.Equal(t, layer.Success, c.head(false, 200, grpcStatus("2")).end(none))
 	assert.NoError(t, ResponseClass{Match: Status{100, 999}}.Validate())
 }
@@ -196,7 +196,7 @@ func TestClassifyIsWhatItSays(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		m := draw(t, 4)
-		f, err := compileResponse(m, func(error) {})
+		f, err := compileResponse(m, &compiler{drop: func(error) {}})
 		for _, status := range statuses {
 			holds, valid := naiveStatus(m, status)
 			require.Equal(t, valid, err == nil, "%#v", m)

@@ -3,20 +3,20 @@ package profiles
 import (
 	"errors"
 	"fmt"
-	"strings"
+	"regexp/syntax"
+	"strconv"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// facts are what conditions know of a request. They are handed on by value: a
-// pointer to them would have them live on the heap.
+// facts are the values of a request that conditions read. They are passed by
+// value, because a pointer would move them to the heap.
 type facts struct {
 	method, path, query, authority string
 	header                         layer.Header
 }
 
-// needs says which facts a condition looks at beyond method and path, which
-// all have.
+// needs is the set of facts that a condition reads in addition to method and path.
 type needs uint8
 
 const (
@@ -29,129 +29,171 @@ const (
 type matcher interface {
 	holds(f facts) bool
 	needs() needs
-	String() string // what is asked for
+	String() string // for explanations
+}
+
+// leaf is a condition on a request without members.
+type leaf interface {
+	compile(c *compiler) (matcher, error)
+}
+
+// compiledRoute is what serving a request needs of a Route.
+type compiledRoute struct {
+	match   matcher
+	needs   needs
+	info    *layer.Route // nil for a route without name and labels
+	classes classifier
+	repeats int // instructions that its expressions have by repeats
+}
+
+// compiler compiles the routes of one profile.
+type compiler struct {
+	drop    func(error) // receives an error for each part that is left out
+	repeats int         // sum over the expressions so far
+}
+
+// route compiles the route at position i of a profile.
+func (c *compiler) route(i int, r Route) (compiledRoute, error) {
+	inRoute := &compiler{drop: func(err error) { c.drop(routeError(i, r, err)) }}
+	match, err := compileMatch(r.Match, inRoute)
+	if err != nil {
+		return compiledRoute{}, routeError(i, r, err)
+	}
+	compiled := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute), repeats: inRoute.repeats}
+	if r.Name != "" || len(r.Labels) > 0 {
+		compiled.info = &layer.Route{Name: r.Name, Labels: r.Labels}
+	}
+	if err := c.add(compiled.repeats); err != nil {
+		return compiledRoute{}, routeError(i, r, err)
+	}
+	return compiled, nil
+}
+
+// add counts the repeats of a route. It returns an error beyond the limit.
+func (c *compiler) add(repeats int) error {
+	if c.repeats+repeats > maxRepeats {
+		return fmt.Errorf("%w: repeats add more than %d instructions to the expressions of the profile", errTooLarge, maxRepeats)
+	}
+	c.repeats += repeats
+	return nil
 }
 
 var errNoCondition = errors.New("no condition")
 
-// compileMatch returns the condition made ready, or why it is invalid. Members
-// that are left out are told to drop.
-func compileMatch(m Match, drop func(error)) (matcher, error) {
+// compileMatch compiles a condition on requests. Invalid members of All and Any
+// are left out.
+func compileMatch(m Match, c *compiler) (matcher, error) {
 	switch m := m.(type) {
 	case nil:
 		return nil, errNoCondition
 	case All:
-		return allOf(compileMembers(m, drop)).simplify(), nil
+		members := compileMembers(m, c)
+		if len(members) == 1 {
+			return members[0], nil
+		}
+		return allOf(members), nil
 	case Any:
-		return anyOf(compileMembers(m, drop)).simplify(), nil
+		members := compileMembers(m, c)
+		if len(members) == 1 {
+			return members[0], nil
+		}
+		return anyOf(members), nil
 	case Not:
-		member, err := compileMatch(m.Match, drop)
+		member, err := compileMatch(m.Match, c)
 		if err != nil {
 			return nil, fmt.Errorf("not: %w", err)
 		}
 		return notOf{member}, nil
 	case leaf:
-		return m.compile()
+		return m.compile(c)
 	}
-	return nil, fmt.Errorf("%T is no condition on a request", m)
+	return nil, fmt.Errorf("%T is not a condition on a request", m)
 }
 
-// validate returns the error of compileMatch without what that costs: members
-// that are invalid are left out, and an expression that was parsed compiles.
-func validate(m Match) error {
-	switch m := m.(type) {
-	case All, Any:
-		return nil
-	case Not:
-		if err := validate(m.Match); err != nil {
-			return fmt.Errorf("not: %w", err)
-		}
-		return nil
-	case Path:
-		_, err := m.parse()
-		return err
-	}
-	_, err := compileMatch(m, func(error) {})
-	return err
-}
-
-// leaf is a Match without members, on a request.
-type leaf interface {
-	compile() (matcher, error)
-}
-
-func compileMembers(members []Match, drop func(error)) []matcher {
+func compileMembers(members []Match, c *compiler) []matcher {
 	compiled := make([]matcher, 0, len(members))
 	for _, m := range members {
-		c, err := compileMatch(m, drop)
+		member, err := compileMatch(m, c)
 		if err != nil {
-			drop(fmt.Errorf("member of a condition: %w", err))
+			c.drop(fmt.Errorf("member of a condition: %w", err))
 			continue
 		}
-		compiled = append(compiled, c)
+		compiled = append(compiled, member)
 	}
 	return compiled
 }
 
-type (
-	allOf []matcher
-	anyOf []matcher
-	notOf struct{ matcher }
+const (
+	// maxExpression limits the bytes of one expression, and its instructions with
+	// all repeats written out. A short "(a?){1000}" is 4000 instructions, and each
+	// byte of a path may visit all of them.
+	maxExpression = 10_000
+
+	// maxRepeats limits the instructions that the expressions of a profile have in
+	// addition to their own length. At the limit a path of 2 KB takes about a tenth
+	// of a second at worst.
+	maxRepeats = 20_000
 )
 
-func (a allOf) simplify() matcher {
-	if len(a) == 1 {
-		return a[0]
+var errTooLarge = errors.New("regular expression is too large")
+
+// regex parses an expression within the limits.
+func (c *compiler) regex(pattern string, flags syntax.Flags) (*syntax.Regexp, error) {
+	if len(pattern) > maxExpression {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", errTooLarge, len(pattern), maxExpression)
 	}
-	return a
+	tree, err := syntax.Parse(pattern, flags)
+	if err != nil {
+		return nil, err
+	}
+	n := instructions(tree)
+	if n > maxExpression {
+		return nil, fmt.Errorf("%w: %d instructions with its repeats written out, at most %d", errTooLarge, n, maxExpression)
+	}
+	if c.repeats += max(0, n-len(pattern)); c.repeats > maxRepeats {
+		return nil, errTooLarge // add rejects the whole route
+	}
+	return tree, nil
 }
 
-func (a allOf) holds(f facts) bool {
-	for _, m := range a {
-		if !m.holds(f) {
-			return false
+// instructions returns an upper bound for the instructions of an expression with
+// its repeats written out. Classes of characters count by their memory. The
+// parser limits nested repeats to 1000, so that no sum overflows.
+func instructions(tree *syntax.Regexp) int {
+	n := 0
+	for _, sub := range tree.Sub {
+		n += instructions(sub)
+	}
+	switch tree.Op {
+	case syntax.OpLiteral:
+		n = len(tree.Rune)
+	case syntax.OpCharClass:
+		n = 1 + len(tree.Rune)/16
+	case syntax.OpCapture, syntax.OpStar:
+		n += 2
+	case syntax.OpConcat:
+	case syntax.OpAlternate:
+		n += len(tree.Sub) - 1
+	case syntax.OpRepeat:
+		switch least, most := tree.Min, tree.Max; {
+		case most >= 0:
+			n = most*n + most - least
+		case least == 0:
+			n += 2
+		default:
+			n = least*n + 1
 		}
+	default: // one instruction
+		n++
 	}
-	return true
+	return max(n, 1)
 }
 
-func (a allOf) needs() needs   { return needsOf(a) }
-func (a allOf) String() string { return "all" + list(a) }
-
-func (a anyOf) simplify() matcher {
-	if len(a) == 1 {
-		return a[0]
+// quote quotes the beginning of a pattern for an error.
+func quote(pattern string) string {
+	const most = 200
+	if len(pattern) > most {
+		return strconv.Quote(pattern[:most]) + "…"
 	}
-	return a
-}
-
-func (a anyOf) holds(f facts) bool {
-	for _, m := range a {
-		if m.holds(f) {
-			return true
-		}
-	}
-	return false
-}
-
-func (a anyOf) needs() needs   { return needsOf(a) }
-func (a anyOf) String() string { return "any" + list(a) }
-
-func (n notOf) holds(f facts) bool { return !n.matcher.holds(f) }
-func (n notOf) String() string     { return "not (" + n.matcher.String() + ")" }
-
-func needsOf(members []matcher) needs {
-	var n needs
-	for _, m := range members {
-		n |= m.needs()
-	}
-	return n
-}
-
-func list(members []matcher) string {
-	texts := make([]string, len(members))
-	for i, m := range members {
-		texts[i] = m.String()
-	}
-	return " (" + strings.Join(texts, ", ") + ")"
+	return strconv.Quote(pattern)
 }

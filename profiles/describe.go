@@ -1,20 +1,18 @@
 package profiles
 
 import (
-	"context"
-	"errors"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// Describe shows the profile in force and how the watch fares, with a child
-// for each target, and one for each route that has a stack of its own.
+// Describe shows the current profile and the state of the watch. Targets and routes
+// with stacks are children.
 func (r *Router[Req, Rsp]) Describe() layer.Node {
 	s := r.current.Load()
 	n := layer.Node{Name: layerName, State: layer.State{
 		{Key: "target", Value: r.target},
-		{Key: "source", Value: r.watched.Load().String()},
+		{Key: "source", Value: r.watch.Load().String()},
 		{Key: "routes", Value: len(s.routes)},
 	}}
 	if s.profile.Name != "" {
@@ -27,15 +25,14 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 		if route.stack == nil {
 			continue
 		}
-		child := layer.Node{Name: "route"}
+		child := layer.Node{Name: "route", Next: new(layer.Describe(route.stack))}
 		if route.info != nil && route.info.Name != "" {
 			child.State = layer.State{{Key: "name", Value: route.info.Name}}
 		}
-		child.Next = new(layer.Describe(route.stack))
 		n.Children = append(n.Children, child)
 	}
-	if s.unrouted != nil {
-		n.Children = append(n.Children, layer.Node{Name: "unrouted", Next: new(layer.Describe(s.unrouted))})
+	if s.defaultRoute != nil {
+		n.Children = append(n.Children, layer.Node{Name: "default_route", Next: new(layer.Describe(s.defaultRoute))})
 	}
 	for _, part := range s.split.parts {
 		child := layer.Node{Name: "target", State: layer.State{{Key: "authority", Value: part.Authority}}}
@@ -48,94 +45,15 @@ func (r *Router[Req, Rsp]) Describe() layer.Node {
 	return n
 }
 
-// String says in a few words how the watch fares.
-func (w *watched) String() string {
-	switch {
-	case w.err != nil && w.ended:
-		return "ended: " + w.err.Error()
-	case w.ended:
-		return "ended"
-	case w.err != nil:
-		return "lost: " + w.err.Error()
-	case w.profiles == 0:
-		return "waiting"
-	}
-	return "watching"
-}
-
-// report serves the request and tells onResponse how it ended.
-func (r *Router[Req, Rsp]) report(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
-	// The request may be changed by those below, so it is read now.
-	grpc := isGRPC(r.access.RequestHeader(req).Get("content-type"))
-	var info *layer.Route
-	var classes classifier
-	if route != nil {
-		info, classes = route.info, route.classes
-	}
-	returned := false
-	defer func() {
-		if !returned { // a panic, or Goexit
-			r.onResponse(info, layer.Failure, errPanicked)
-		}
-	}()
-	rsp, err := r.serve(ctx, s, route, req)
-	returned = true
-	switch {
-	case err == nil:
-		return r.access.Complete(ctx, rsp, &ending[Req, Rsp]{
-			router: r, ctx: ctx, rsp: rsp, route: info,
-			verdict: classes.head(grpc, r.access.Status(rsp), r.access.ResponseHeader(rsp)),
-		}), nil
-	case errors.Is(err, layer.ErrNotReady) && !errors.Is(err, layer.ErrTimeout), cancelled(ctx):
-	default:
-		r.onResponse(info, layer.Failure, err)
-	}
-	return rsp, err
-}
-
-var errPanicked = errors.New("the service panicked")
-
-// ending waits for the end of one response.
-type ending[Req, Rsp any] struct {
-	router  *Router[Req, Rsp]
-	ctx     context.Context //nolint:containedctx // the request's, asked at its end whether the caller left
-	rsp     Rsp
-	route   *layer.Route
-	verdict verdict
-}
-
-// Data has no part in the class.
-func (e *ending[Req, Rsp]) Data(int) {}
-
-// End reports the class. Trailers are read only where the response came whole;
-// elsewhere whoever receives it may still be writing them.
-func (e *ending[Req, Rsp]) End(err error) {
-	class := layer.Failure
-	switch {
-	case err == nil:
-		class = e.verdict.end(e.router.access.ResponseTrailer(e.rsp))
-	case errors.Is(err, layer.ErrBodyClosedEarly), cancelled(e.ctx):
-		class = e.verdict.class
-	}
-	e.router.onResponse(e.route, class, err)
-}
-
-// cancelled reports whether the caller left of its own will; a deadline that
-// ran out is somebody's failure, and so is a limit above, which cancels with
-// that as its cause.
-func cancelled(ctx context.Context) bool {
-	return errors.Is(ctx.Err(), context.Canceled) && !errors.Is(context.Cause(ctx), context.DeadlineExceeded)
-}
-
-// maxExplained bounds how many of the routes before the chosen one are shown.
+// maxExplained limits the routes and targets of an explanation.
 const maxExplained = 16
 
-// explain says which route was chosen, and of each one before it why it was
-// not.
+// explain adds the chosen route, and for each route before it the condition that
+// failed.
 func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp], chosen *served[Req, Rsp], req Req) {
 	q := search[Req, Rsp]{access: r.access, req: req}
 	q.facts.method, q.facts.path = r.access.Method(req), r.access.Path(req)
-	q.ask(needQuery | needAuthority | needHeader)
+	q.read(needQuery | needAuthority | needHeader)
 	d := layer.Node{Name: layerName, State: layer.State{
 		{Key: "target", Value: r.target}, {Key: "route", Value: chosen.label()},
 	}}
@@ -156,18 +74,18 @@ func (r *Router[Req, Rsp]) explain(to *layer.Explanation, s *snapshot[Req, Rsp],
 	to.Add(d)
 }
 
-// label is the name of a route, or what it asks for if it has none.
+// label returns the name of a route, or its condition if it has none.
 func (s *served[Req, Rsp]) label() string {
 	switch {
 	case s == nil:
 		return "default"
-	case s.info != nil && s.info.Name != "":
-		return s.info.Name
+	case s.def.Name != "":
+		return s.def.Name
 	}
 	return s.match.String()
 }
 
-// failing returns the part of a condition because of which it does not hold.
+// failing returns the part of a condition for which it does not hold.
 func failing(m matcher, f facts) string {
 	switch m := m.(type) {
 	case allOf:
@@ -186,7 +104,7 @@ func failing(m matcher, f facts) string {
 	return m.String()
 }
 
-// explain says which part was drawn for a try, and what there was to draw from.
+// explain adds the part that was drawn for an attempt, and the parts to draw from.
 func (s *split[Req, Rsp]) explain(to *layer.Explanation, drawn int) {
 	d := layer.Node{Name: "split", State: layer.State{
 		{Key: "target", Value: s.apex}, {Key: "drawn", Value: s.parts[drawn].Authority},

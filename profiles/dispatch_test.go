@@ -138,15 +138,15 @@ func TestWithoutForwardEndpointsAreNotLookedAt(t *testing.T) {
 func TestEndpointValidate(t *testing.T) {
 	at := netip.MustParseAddrPort("[fd00::1]:80")
 	for want, e := range map[string]profiles.Endpoint{
-		"":                                     {Addr: at, Protocol: profiles.OpaqueProtocol, ServerName: "a", Identity: "b", Authority: "web:80"},
-		"want an IP address and a port":        {Addr: netip.AddrPortFrom(at.Addr(), 0)},
-		"protocol 3 is not known":              {Addr: at, Protocol: 3},
-		"a TLS server name and an identity go": {Addr: at, ServerName: "a"},
-		`authority "a/b" is not a host`:        {Addr: at, Authority: "a/b"},
-		`authority "a<b" is not a host`:        {Addr: at, Authority: "a<b"},
-		`authority "web:" is not a host`:       {Addr: at, Authority: "web:"},
-		`authority "web:65536" is not a host`:  {Addr: at, Authority: "web:65536"},
-		`authority "::1" is not a host`:        {Addr: at, Authority: "::1"},
+		"":                                    {Addr: at, Protocol: profiles.OpaqueProtocol, ServerName: "a", Identity: "b", Authority: "web:80"},
+		"want an IP address and a port":       {Addr: netip.AddrPortFrom(at.Addr(), 0)},
+		"unknown protocol 3":                  {Addr: at, Protocol: 3},
+		"a TLS server name needs an identity": {Addr: at, ServerName: "a"},
+		`authority "a/b" is not a host`:       {Addr: at, Authority: "a/b"},
+		`authority "a<b" is not a host`:       {Addr: at, Authority: "a<b"},
+		`authority "web:" is not a host`:      {Addr: at, Authority: "web:"},
+		`authority "web:65536" is not a host`: {Addr: at, Authority: "web:65536"},
+		`authority "::1" is not a host`:       {Addr: at, Authority: "::1"},
 	} {
 		err := (&profiles.Profile{Endpoint: &e}).Validate()
 		if want == "" {

@@ -2,60 +2,48 @@ package profiles
 
 import (
 	"math"
+	"regexp/syntax"
+	"slices"
 	"strings"
 
 	"github.com/gotower/gotower/layer"
 )
 
-// index finds the routes that a request can have at all, by their keys: those
-// for certain paths in a tree, those for certain methods in a map. Routes are
+// index finds the routes that the path of a request can match. Routes are
 // positions in the list of the profile. Each list of positions is ascending.
 //
 //	/users      ─┬─ end: 3
 //	             └─ "/" … segment … ─┬─ end: 0, 4
 //	                                 └─ "/orders" end: 1
 //
-// The smallest position whose whole condition holds wins, wherever it was
-// found; so the order in which the tree is walked is of no matter, except that
-// what is found early saves looking at what is behind it.
+// The smallest position whose whole condition holds wins, in every order of the
+// walk.
 type index struct {
-	root    branch
-	methods map[string][]int32
+	root branch
 }
 
-// branch is a place in a path. What leads there from its parent is text, or
-// for a rest the remainder of a segment.
+// branch is a position in a path. It is reached from its parent by text, or, as a
+// rest, by the remainder of a segment.
 type branch struct {
 	text     string
 	children []*branch // no two begin with the same byte
-	initials string    // of the children, in their order
-	rest     *branch   // from here to the next '/' or the end of the path
+	initials string    // first bytes of the children, in their order
+	rest     *branch   // reached by the text up to the next '/' or the end of the path
 	here     []int32   // routes for the path that ends here
-	below    []int32   // routes for every path that comes by
-	first    int32     // smallest position at this branch and beyond
+	below    []int32   // routes for all paths with this beginning
+	first    int32     // smallest position at this branch and below
 }
 
-const nowhere = math.MaxInt32
+const notFound = math.MaxInt32
 
-func newIndex() *index {
-	return &index{methods: make(map[string][]int32)}
-}
-
-// add takes the next route. Positions must come in ascending order.
+// add adds a route. Positions must be ascending.
 func (x *index) add(position int32, m matcher) {
-	k := keysOf(m)
-	switch {
-	case k.never:
-	case len(k.paths) > 0:
-		for _, path := range k.paths {
-			x.addPath(position, path)
-		}
-	case len(k.methods) > 0:
-		for _, method := range k.methods {
-			x.methods[method] = appendOnce(x.methods[method], position)
-		}
-	default:
-		x.addPath(position, key{parts: []string{""}, open: true})
+	keys := keysOf(m)
+	if keys == nil {
+		keys = []key{{parts: []string{""}, open: true}}
+	}
+	for _, k := range keys {
+		x.addPath(position, k)
 	}
 }
 
@@ -77,7 +65,7 @@ func (x *index) addPath(position int32, k key) {
 	}
 }
 
-// reach returns the branch at text below b, and makes it if need be.
+// reach returns the branch at text below b. It creates missing branches.
 func (b *branch) reach(text string, position int32) *branch {
 	for text != "" {
 		i := strings.IndexByte(b.initials, text[0])
@@ -113,7 +101,7 @@ func commonPrefix(a, b string) int {
 	return n
 }
 
-// appendOnce appends a position that is not smaller than any before.
+// appendOnce appends a position that is not smaller than those of the list.
 func appendOnce(list []int32, position int32) []int32 {
 	if n := len(list); n > 0 && list[n-1] == position {
 		return list
@@ -121,34 +109,30 @@ func appendOnce(list []int32, position int32) []int32 {
 	return append(list, position)
 }
 
-// search looks for the route of one request. It lives on the stack of whoever
-// searches; what it asks the access for it asks when the first condition needs
-// it.
+// search finds the route of one request. It lives on the caller's stack. It reads
+// a fact from the accessor when the first condition needs it.
 type search[Req, Rsp any] struct {
 	routes []*served[Req, Rsp]
 	access layer.Accessor[Req, Rsp]
 	req    Req
 	facts  facts
 	has    needs
-	best   int32 // smallest position whose condition holds
+	best   int32 // smallest position so far whose condition holds
 }
 
-// match returns the first route that matches, or none.
+// match returns the first route that matches, or nil.
 func (s *snapshot[Req, Rsp]) match(access layer.Accessor[Req, Rsp], req Req) *served[Req, Rsp] {
-	q := search[Req, Rsp]{routes: s.routes, access: access, req: req, best: nowhere}
+	q := search[Req, Rsp]{routes: s.routes, access: access, req: req, best: notFound}
 	q.facts.method, q.facts.path = access.Method(req), access.Path(req)
 	q.walk(&s.index.root, q.facts.path)
-	if len(s.index.methods) > 0 {
-		q.try(s.index.methods[q.facts.method])
-	}
-	if q.best == nowhere {
+	if q.best == notFound {
 		return nil
 	}
 	return s.routes[q.best]
 }
 
-// walk tries the routes of the branches that path leads to. Those that say
-// most of the path come first: they are cheap, and often decide.
+// walk tries the routes of the branches on path, the longest first: these are
+// cheap and often decide.
 func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	if b.first >= q.best {
 		return
@@ -171,8 +155,7 @@ func (q *search[Req, Rsp]) walk(b *branch, path string) {
 	q.try(b.below)
 }
 
-// try looks for the first of the routes that matches, as far as that would be
-// better than what was found.
+// try finds the first matching route of positions, up to the best so far.
 func (q *search[Req, Rsp]) try(positions []int32) {
 	for _, position := range positions {
 		if position >= q.best {
@@ -187,12 +170,12 @@ func (q *search[Req, Rsp]) try(positions []int32) {
 
 func (q *search[Req, Rsp]) holds(route *served[Req, Rsp]) bool {
 	if missing := route.needs &^ q.has; missing != 0 {
-		q.ask(missing)
+		q.read(missing)
 	}
 	return route.match.holds(q.facts)
 }
 
-func (q *search[Req, Rsp]) ask(missing needs) {
+func (q *search[Req, Rsp]) read(missing needs) {
 	if missing&needQuery != 0 {
 		q.facts.query = q.access.Query(q.req)
 	}
@@ -203,4 +186,139 @@ func (q *search[Req, Rsp]) ask(missing needs) {
 		q.facts.header = q.access.RequestHeader(q.req)
 	}
 	q.has |= missing
+}
+
+// key is a pattern of paths: fixed parts, with the remainder of a segment between
+// each two. All paths that a condition holds for match its key.
+type key struct {
+	parts []string // at least one
+	open  bool     // any text may follow the last part
+}
+
+// keyOf returns the key of an expression that is anchored at its beginning.
+func keyOf(steps []*syntax.Regexp, ended bool) key {
+	k := key{parts: []string{""}}
+	hole := false // the remainder of the segment is arbitrary
+	for _, step := range steps {
+		text, fixed := literal(step)
+		switch {
+		case fixed && hole:
+			i := strings.IndexByte(text, '/')
+			if i < 0 {
+				continue
+			}
+			k.parts = append(k.parts, text[i:])
+			hole = false
+		case fixed:
+			k.parts[len(k.parts)-1] += text
+		case withinSegment(step):
+			hole = true
+		default:
+			k.open = true
+			return k
+		}
+	}
+	if hole && ended {
+		k.parts = append(k.parts, "")
+	}
+	k.open = !ended
+	return k
+}
+
+// withinSegment reports whether the expression matches only text without '/'.
+func withinSegment(tree *syntax.Regexp) bool {
+	switch tree.Op { //nolint:exhaustive // the others consist of these
+	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
+		return false
+	case syntax.OpLiteral:
+		return !slices.Contains(tree.Rune, '/')
+	case syntax.OpCharClass:
+		for i := 0; i < len(tree.Rune); i += 2 {
+			if tree.Rune[i] <= '/' && '/' <= tree.Rune[i+1] {
+				return false
+			}
+		}
+		return true
+	}
+	for _, sub := range tree.Sub {
+		if !withinSegment(sub) {
+			return false
+		}
+	}
+	return true
+}
+
+// maxKeys limits the places in the index that one route has.
+const maxKeys = 64
+
+// keysOf returns keys, one of which matches each path that m holds for. It
+// returns nil for conditions that do not restrict the path.
+func keysOf(m matcher) []key {
+	switch m := m.(type) {
+	case pathIs:
+		return []key{{parts: []string{m.want}}}
+	case *pathSegments:
+		k := key{parts: []string{m.head}, open: m.open}
+		for _, h := range m.holes {
+			k.parts = append(k.parts, h.next)
+		}
+		return []key{k}
+	case *pathMatches:
+		return []key{m.key}
+	case pathBegins:
+		below := key{parts: []string{string(m) + "/"}, open: true}
+		if m == "" {
+			return []key{below}
+		}
+		return []key{{parts: []string{string(m)}}, below}
+	case grpcCall:
+		return []key{m.key()}
+	case allOf: // the most specific member; every member restricts the path
+		var best []key
+		for _, member := range m {
+			if k := keysOf(member); weight(k) > weight(best) {
+				best = k
+			}
+		}
+		return best
+	case anyOf:
+		var all []key
+		for _, member := range m {
+			k := keysOf(member)
+			if all = append(all, k...); k == nil || len(all) > maxKeys {
+				return nil
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+func (g grpcCall) key() key {
+	switch {
+	case g.service == "":
+		return key{parts: []string{"/", "/" + g.method}, open: g.method == ""}
+	case g.method == "":
+		return key{parts: []string{"/" + g.service + "/"}, open: true}
+	}
+	return key{parts: []string{"/" + g.service + "/" + g.method}}
+}
+
+// weight returns how specific the keys are: a measure of the fixed text of the
+// least specific key.
+func weight(keys []key) int {
+	least := 0
+	for i, p := range keys {
+		w := 1
+		for _, part := range p.parts {
+			w += 2 * len(part)
+		}
+		if !p.open {
+			w++
+		}
+		if i == 0 || w < least {
+			least = w
+		}
+	}
+	return least
 }

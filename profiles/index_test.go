@@ -117,13 +117,13 @@ func FuzzIndex(f *testing.F) {
 	f.Add("(\n%(\n%+x\n/a/[a-z]+/b", "/a/x/b", "GET")
 	f.Fuzz(func(t *testing.T, lines, path, method string) {
 		p := &Profile{}
-		growth := 0
+		c := &compiler{drop: func(error) {}}
 		for i, line := range strings.SplitN(lines, "\n", 30) {
 			p.Routes = append(p.Routes, Route{Name: fmt.Sprint(i), Match: conditionOf(line)})
-			growth += p.Routes[i].growth()
+			_, _ = c.route(i, p.Routes[i])
 		}
-		if growth > maxGrowth {
-			return
+		if c.repeats > maxRepeats/2 {
+			t.Skip("routes may be left out for their size")
 		}
 		s := snapshotOf(p)
 		for _, path := range append(strings.SplitN(lines, "\n", 30), path) {
@@ -208,13 +208,13 @@ func TestIndexAllocatesNothing(t *testing.T) {
 	}
 	s := snapshotOf(&Profile{Routes: []Route{
 		{Name: "0", Match: All{Path("/books/[^/]+"), Header{"x-v", Regex("[0-9]+")}}},
-		{Name: "1", Match: All{PathPrefix("/books"), Query{"v", Exact("a b")}}},
+		{Name: "1", Match: All{PathPrefix("/books"), Query{"v", Exact("a-b")}}},
 		{Name: "2", Match: All{GRPC{"books", ""}, Host{Prefix("x")}}},
 		{Name: "3", Match: Any{Path("/authors|/x"), Path("/(a|b)+")}},
-		{Name: "4", Match: All{Path("/books/[a-z0-9]+"), Host{Exact("web")}, Header{"x-v", Exact("one")}, Query{"v", Prefix("b ")}}},
+		{Name: "4", Match: All{Path("/books/[a-z0-9]+"), Host{Exact("web")}, Header{"x-v", Exact("one")}, Query{"v", Prefix("b-")}}},
 	}})
 	req := &probe{facts: facts{
-		method: "GET", path: "/books/7", query: "v=b+c", authority: "WEB:80", header: httpFields{"X-V": {"two", "one"}},
+		method: "GET", path: "/books/7", query: "v=b-c", authority: "WEB:80", header: httpFields{"X-V": {"two", "one"}},
 	}}
 	name := ""
 	require.Zero(t, testing.AllocsPerRun(100, func() { name = s.match(probeAccess{}, req).info.Name }))

@@ -54,7 +54,7 @@ func (ps pairs) All() iter.Seq2[string, string] {
 
 func compiled(t testing.TB, m Match) matcher {
 	t.Helper()
-	c, err := compileMatch(m, noDrop(t))
+	c, err := compileMatch(m, &compiler{drop: noDrop(t)})
 	require.NoError(t, err)
 	return c
 }
@@ -221,17 +221,17 @@ func TestLeafInvalid(t *testing.T) {
 	}{
 		{Header{"", AnyValue{}}, `header "": the name is not a token`},
 		{Header{":path", AnyValue{}}, `header ":path": the name is not a token`},
-		{Header{"x-a", nil}, `header "x-a": no value: Present holds for any`},
+		{Header{"x-a", nil}, `header "x-a": no value: AnyValue holds for any`},
 		{Header{"x-a", Prefix("")}, `header "x-a": prefix is empty`},
 		{Header{"x-a", Regex("(")}, `header "x-a": regex "(": error parsing regexp: missing closing )`},
 		{Header{"x-a", Regex("a)|(b")}, `header "x-a": regex "a)|(b": error parsing regexp: unexpected )`},
-		{Header{"x-a", foreign{}}, `header "x-a": profiles.foreign is no condition on a value`},
+		{Header{"x-a", foreign{}}, `header "x-a": profiles.foreign is not a condition on a value`},
 		{Query{"", AnyValue{}}, "query: the name of the parameter is empty"},
 		{Query{"q", nil}, `query parameter "q": no value`},
 		{Host{nil}, "host: no value"},
-		{Host{Exact("")}, `host "" is not a host`},
-		{Host{Exact("a:80")}, `host "a:80" is not a host: it has no port`},
-		{Host{Exact("[::1]")}, "no brackets"},
+		{Host{Exact("")}, `host "" is not a name or an address`},
+		{Host{Exact("a:80")}, `host "a:80" is not a name or an address without port`},
+		{Host{Exact("[::1]")}, "without port and brackets"},
 		{GRPC{"/a", "b"}, `gRPC service "/a", method "b": a name has a '/'`},
 		{GRPC{"a", "b/c"}, `a name has a '/'`},
 		{GRPC{" a", ""}, "gRPC: space around the name"},
@@ -239,7 +239,7 @@ func TestLeafInvalid(t *testing.T) {
 		{PathPrefix("a"), `path prefix "a" does not begin with '/'`},
 		{PathPrefix("/a?b"), `path prefix "/a?b" is more than a path`},
 	} {
-		_, err := compileMatch(tt.match, noDrop(t))
+		_, err := compileMatch(tt.match, &compiler{drop: noDrop(t)})
 		require.ErrorContains(t, err, tt.err)
 	}
 }

@@ -92,7 +92,7 @@ func TestTryTimeout(t *testing.T) {
 				require.NoError(t, err)
 				assert.Equal(t, 2, came)
 			} else {
-				require.ErrorIs(t, err, layer.ErrAttemptTimeout)
+				require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 				assert.Equal(t, 1, came)
 			}
 			assert.GreaterOrEqual(t, time.Since(began), time.Second)
@@ -207,7 +207,7 @@ func TestLimitsOutOfRange(t *testing.T) {
 	}}}
 	err := bad.Validate()
 	for _, say := range []string{
-		`"bad": timeout -1ns is below 0`, "try timeout -1ns", "hedge -1ns", "max retries 100 is not from 0 to 99", "limit -1", "rate: -1 a second",
+		`"bad": timeout -1ns is below 0`, "attempt timeout -1ns", "hedge -1ns", "max retries 100 is not from 0 to 99", "limit -1", "rate: -1 per second",
 	} {
 		assert.ErrorContains(t, err, say)
 	}

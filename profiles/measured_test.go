@@ -101,22 +101,22 @@ func TestATryTimeoutAloneSkipsNoRetry(t *testing.T) {
 			}
 			r, _ := serving(t, p, hang, c.option())
 			_, err := r.Call(t.Context(), get)
-			require.ErrorIs(t, err, layer.ErrAttemptTimeout)
+			require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
 			assert.Empty(t, c.requests.RetriesSkipped)
-			assert.EqualValues(t, 1, of(c.requests.Timeouts, "attempt"))
+			assert.EqualValues(t, 1, of(c.requests.Timeouts, "head"))
 		})
 	}
 }
 
-// One who sends requests again himself does not lift the limit on a try.
+// A Retry above the Router does not change the timeout of an attempt.
 func TestTryTimeoutBelowARetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := retryable(func(r *profiles.Route) { r.Retryable, r.AttemptTimeout = false, time.Millisecond })
 		r, bs := serving(t, p, hang)
 		svc := layer.Retry[request, *reply](layer.RetryPolicy[request, *reply]{MaxAttempts: 2})(r)
 		_, err := svc.Call(t.Context(), get)
-		require.ErrorIs(t, err, layer.ErrAttemptTimeout)
-		assert.EqualValues(t, 2, bs.calls()[target])
+		require.ErrorIs(t, err, layer.ErrResponseHeaderTimeout)
+		assert.EqualValues(t, 1, bs.calls()[target])
 	})
 }
 

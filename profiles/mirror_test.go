@@ -235,12 +235,12 @@ func TestMirrorValidate(t *testing.T) {
 		assert.NoError(t, m.Validate())
 	}
 	for want, m := range map[string]profiles.Mirror{
-		`mirror: target "": no port`:                                       {},
-		`mirror: target "10.0.0.1:80": not a DNS name`:                     {Authority: "10.0.0.1:80"},
-		`mirror "shadow:80": share NaN is not above 0 to 1, or 0 for all`:  {Authority: shadow, Fraction: math.NaN()},
-		`mirror "shadow:80": share -0.1 is not above 0 to 1, or 0 for all`: {Authority: shadow, Fraction: -0.1},
-		`mirror "shadow:80": body -2 is below -1`:                          {Authority: shadow, MaxBodyBytes: -2},
-		`mirror "shadow:80": in flight -1 is below 0`:                      {Authority: shadow, MaxInFlight: -1},
+		`mirror: target "": no port`:                           {},
+		`mirror: target "10.0.0.1:80": not a DNS name`:         {Authority: "10.0.0.1:80"},
+		`mirror "shadow:80": fraction NaN is not from 0 to 1`:  {Authority: shadow, Fraction: math.NaN()},
+		`mirror "shadow:80": fraction -0.1 is not from 0 to 1`: {Authority: shadow, Fraction: -0.1},
+		`mirror "shadow:80": max body bytes -2 is below -1`:    {Authority: shadow, MaxBodyBytes: -2},
+		`mirror "shadow:80": max in flight -1 is below 0`:      {Authority: shadow, MaxInFlight: -1},
 	} {
 		assert.EqualError(t, m.Validate(), want)
 		p := mirroring(func(p *profiles.Profile) { p.Routes[0].Mirrors = append(p.Routes[0].Mirrors, m) })

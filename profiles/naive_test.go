@@ -72,7 +72,7 @@ func naiveLeaf(m Match, f facts) (holds, valid bool) {
 }
 
 func compileErr(l leaf) error {
-	_, err := l.compile()
+	_, err := l.compile(new(compiler))
 	return err
 }
 
@@ -97,7 +97,7 @@ func naiveRegexp(s string) (*regexp.Regexp, error) {
 	if s[len(s)-1] != '$' {
 		s += "$"
 	}
-	if _, err := parseRegex(s, syntax.Perl); errors.Is(err, errTooLarge) {
+	if _, err := new(compiler).regex(s, syntax.Perl); errors.Is(err, errTooLarge) {
 		return nil, err
 	}
 	return regexp.Compile(s)

@@ -10,57 +10,54 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Profile says how to treat the requests of one destination. It is data; who
-// hands one over must not change it, or anything in it, afterwards. The zero
-// Profile is the default one: no routes, and every request goes to the target
-// that was asked for.
+// Profile specifies how to treat the requests of one destination. It is data, and
+// must not change after it was passed on. The zero Profile is the default one: it
+// has no routes, and every request goes to its target.
 type Profile struct {
-	// Name is the destination's fully qualified name, without a port. If it is
-	// a DNS name, the apex is Name at the port of the target that was asked
-	// for; otherwise the apex is that target.
+	// Name is the fully qualified name of the destination, without a port. If it
+	// is a DNS name, the apex is Name with the port of the target. Otherwise the
+	// apex is the target.
 	Name string
 
-	// Routes are looked at in order, and the first one that matches is the
-	// request's route. A request that matches none has the default route: no
-	// name, no labels, no classes of its own.
+	// Routes are tried in order. The first one that matches is the request's
+	// route. A request that matches none has the default route, without name,
+	// labels and classes.
 	Routes []Route
 
-	// Targets share the requests by weight. With none that is valid and has
-	// weight, all requests go to the apex.
+	// Targets share the requests by weight. Without a valid target with a weight
+	// all requests go to the apex.
 	Targets []Target
 
-	// OpaqueProtocol asks whoever serves connections not to look for HTTP in
-	// them: see [Dispatch]. For a Router, which sees requests, it changes nothing.
+	// OpaqueProtocol turns protocol detection off for connections: see [Dispatch].
+	// It has no effect on requests.
 	OpaqueProtocol bool
 
-	// Endpoint is the one place where the destination is served, if it is
-	// served at one. A profile with a Name is not: see [Profile.Dispatch]. A
-	// Router reads it with [WithForward].
+	// Endpoint is the address of a destination that has only one. A profile with a
+	// Name has none: see [Profile.Dispatch]. A Router uses it with [WithForward].
 	Endpoint *Endpoint
 
-	// RetryBudget bounds the retries and the hedges of all routes together; nil
-	// means none of either.
+	// RetryBudget limits the retries and hedges of all routes together. With nil
+	// there are none.
 	RetryBudget *RetryBudget
 }
 
-// Route is a kind of request, and how to treat it. Two routes are the same
-// when they are deeply equal; the same route keeps its state from one profile
-// to the next.
+// Route is a kind of request, and how to treat it. Two routes are the same if they
+// are deeply equal. The same route keeps its state from one profile to the next.
 //
-// What follows Labels is acted on by [WithRouteLayers], or by whatever else is given
-// to [WithPerRoute]. There 0 is none, and so is a value that is out of its range.
+// The fields after Labels are for [WithRouteLayers] and [WithPerRoute]. A value of
+// 0, or outside the range, turns a field off.
 type Route struct {
 	Name    string            // for people and metrics; may be empty
-	Match   Match             // which requests; nil is invalid
+	Match   Match             // condition on requests; nil is invalid
 	Classes []ResponseClass   // which responses are failures; the first that matches decides
 	Labels  map[string]string // for metrics and tap
 
-	// Timeout is how long a request may take until the head of its response,
-	// all tries and all waiting included.
+	// Timeout limits a request up to its response headers, including all attempts
+	// and waits.
 	Timeout time.Duration
 
-	// AttemptTimeout is the same for a single try. What is over it is tried again
-	// if the route is Retryable, else it is a failure.
+	// AttemptTimeout limits one attempt up to its response headers. A late attempt
+	// is retried if the route is Retryable; otherwise the request fails.
 	AttemptTimeout time.Duration
 
 	// Retryable allows retries of failed requests that are idempotent, within the
@@ -68,110 +65,186 @@ type Route struct {
 	// DELETE (RFC 9110) and requests with an Idempotency-Key. A gRPC call is a
 	// POST. RetryNonIdempotent allows retries of all other requests too, as
 	// linkerd's isRetryable does. It has no effect unless Retryable is set.
-	// MaxRetries limits the retries of one request, 0 to 99; 0 leaves the limit to
-	// the budget and Timeout.
+	// MaxRetries limits the retries of one request, 0 to 99. With 0 only the
+	// budget and Timeout limit them.
 	Retryable          bool
 	RetryNonIdempotent bool
 	MaxRetries         int
 
-	// Hedge is how long to wait for the head of a response before the request
-	// is sent a second time, to another endpoint. Copies are taken from the
-	// RetryBudget. Only requests that Retryable and RetryNonIdempotent would
-	// allow to be retried are copied, and idempotent ones also without Retryable.
+	// Hedge is the wait for response headers before the request is sent a second
+	// time, to another endpoint. Copies are withdrawn from the RetryBudget. Only
+	// requests that may be retried are copied, also without Retryable.
 	Hedge time.Duration
 
-	// Limit is how many requests may be on their way at a time, to the end of
-	// their responses, and Rate how many may begin. What is beyond is refused.
+	// Limit is the maximum number of concurrent requests, up to the end of their
+	// responses. Rate is the maximum rate of new ones. Requests beyond are rejected.
 	Limit int
 	Rate  Rate
 
-	// RequestHeader changes the header of requests as they are forwarded, and
-	// ResponseHeader that of responses, answers of Redirect and Faults included.
-	// Matches see a request as it came.
+	// RequestHeader changes the header of forwarded requests. Conditions read the
+	// header as it arrived. ResponseHeader changes that of responses, including
+	// those of Redirect and Faults.
 	RequestHeader  layer.HeaderMutation
 	ResponseHeader layer.HeaderMutation
 
-	// Redirect, if there is one, is the answer to every request that is not
-	// where it points to already: no other is forwarded. Of faults the first
-	// whose share a request falls into is its own. Mirrors get copies of the
-	// requests, once for each and not for each try.
+	// Redirect, if set, answers every request that is not already at its target.
+	// The first Fault whose fraction selects a request applies. Each request, not
+	// each attempt, is copied once to every Mirror.
 	Redirect *Redirect
 	Faults   []Fault
 	Mirrors  []Mirror
 }
 
-// Rate is a number of requests a second.
+// Rate is a number of requests per second.
 type Rate struct {
 	PerSecond float64 // 0 is no limit
-	Burst     int     // how many at once; 0 is those of one second, and one at least
+	Burst     int     // requests at once; 0 is those of one second, at least one
 }
 
-// Target is one part of a split.
-type Target struct {
-	Authority string // a DNS name and a port: "web-v2.default.svc.cluster.local:80"
-	Weight    uint32 // share of the requests; 0 is none
-}
-
-// RetryBudget bounds retries to a share of the requests, as [layer.Budget] does:
-// in any TTL at most Ratio × those requests + MinPerSecond × TTL. Requests count
-// if their route is Retryable or hedged. A profile that has the same RetryBudget
-// as the one before it has the same account, too.
+// RetryBudget limits retries to a share of the requests, as [layer.Budget] does: in
+// any TTL at most Ratio × requests + MinPerSecond × TTL. Only requests of routes
+// that are Retryable or hedged count. A profile with the same RetryBudget as the
+// previous one keeps its balance. Another RetryBudget makes all routes again.
 //
-// linkerd does its sums in whole numbers and tenths of the TTL; these are exact,
-// and never allow more. A Ratio above 10 acts as 10, and a MinPerSecond above a
-// million as a million.
+// linkerd counts in whole numbers and tenths of the TTL. These limits are exact and
+// never higher. A Ratio above 10 has the effect of 10, and a MinPerSecond above a
+// million that of a million.
 type RetryBudget struct {
 	Ratio        float64       // retries for each request, 0 to 1000
 	MinPerSecond uint32        // retries that are always allowed, at most 2³¹−1
 	TTL          time.Duration // how long a request counts, 1 s to 60 s
 }
 
-// Validate returns an error for all that a Router would leave out of p, joined
-// from one error for each piece, or nil. A profile with such pieces works, but
-// not as its author meant.
+// Validate returns the errors of all parts that a Router would leave out of p,
+// joined, or nil. The rest of such a profile takes effect.
 func (p *Profile) Validate() error {
 	var problems []error
-	drop := func(err error) { problems = append(problems, err) }
-	if _, err := p.apex(""); err != nil {
-		drop(err)
-	}
-	left := room(maxGrowth)
-	for i, r := range p.Routes {
-		if err := left.take(i, r, r.growth()); err != nil {
-			drop(err)
-		} else if _, err := compileRoute(i, r, drop); err != nil {
-			drop(err)
+	add := func(err error) {
+		if err != nil {
+			problems = append(problems, err)
 		}
-		for _, err := range r.outOfRange() {
-			drop(routeError(i, r, err))
+	}
+	_, err := p.apex("")
+	add(err)
+	c := &compiler{drop: add}
+	for i, r := range p.Routes {
+		_, err := c.route(i, r)
+		add(err)
+		_, invalid := r.valid()
+		for _, err := range invalid {
+			add(routeError(i, r, err))
 		}
 	}
 	for _, t := range p.Targets {
-		if err := t.Validate(); err != nil {
-			drop(err)
-		}
+		add(t.Validate())
 	}
 	if p.Endpoint != nil {
-		if err := p.Endpoint.Validate(); err != nil {
-			drop(err)
-		}
+		add(p.Endpoint.Validate())
 	}
 	if p.RetryBudget != nil {
-		if err := p.RetryBudget.Validate(); err != nil {
-			drop(err)
-		}
+		add(p.RetryBudget.Validate())
 	}
 	return errors.Join(problems...)
 }
 
-// Validate says why a Router would leave the route out, or returns nil.
-// Classes, members of a condition, and all that WithRouteLayers acts on do not make the
-// route invalid; [Profile.Validate] finds those too.
+// Validate returns the reason for which a Router would leave the route out, or nil.
+// Use [Profile.Validate] for invalid parts of a route.
 func (r Route) Validate() error {
-	return validate(r.Match)
+	_, err := compileMatch(r.Match, &compiler{drop: func(error) {}})
+	return err
 }
 
-// Validate says which field is out of its range, or returns nil. The ranges
+// maxRetries is the maximum that layer.Retry has.
+const maxRetries = 99
+
+// valid returns the route without the invalid parts of the fields after Labels,
+// and an error for each.
+func (r Route) valid() (Route, []error) {
+	var problems []error
+	invalid := func(err error) bool {
+		if err != nil {
+			problems = append(problems, err)
+		}
+		return err != nil
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+	}{{"timeout", &r.Timeout}, {"attempt timeout", &r.AttemptTimeout}, {"hedge", &r.Hedge}} {
+		if *d.value < 0 {
+			invalid(fmt.Errorf("%s %v is below 0", d.name, *d.value))
+			*d.value = 0
+		}
+	}
+	if r.MaxRetries < 0 || r.MaxRetries > maxRetries {
+		invalid(fmt.Errorf("max retries %d is not from 0 to %d", r.MaxRetries, maxRetries))
+		r.MaxRetries = 0
+	}
+	if r.Limit < 0 {
+		invalid(fmt.Errorf("limit %d is below 0", r.Limit))
+		r.Limit = 0
+	}
+	if invalid(r.Rate.Validate()) {
+		r.Rate = Rate{}
+	}
+	var errs []error
+	r.RequestHeader, errs = r.RequestHeader.Valid()
+	for _, err := range errs {
+		invalid(fmt.Errorf("request header: %w", err))
+	}
+	r.ResponseHeader, errs = validResponseHeader(r.ResponseHeader)
+	for _, err := range errs {
+		invalid(fmt.Errorf("response header: %w", err))
+	}
+	if r.Redirect != nil && invalid(r.Redirect.Validate()) {
+		r.Redirect = nil
+	}
+	var faults []Fault
+	sum := 0.0
+	for i, f := range r.Faults {
+		err := f.problem()
+		if err == nil && sum+f.Fraction > 1+1e-9 { // tenths add up to a little more than 1
+			err = fmt.Errorf("fraction %v is more than the faults before leave", f.Fraction)
+		}
+		if err != nil {
+			invalid(fmt.Errorf("fault %d: %w", i, err))
+			continue
+		}
+		sum += f.Fraction
+		faults = append(faults, f)
+	}
+	r.Faults = faults
+	var mirrors []Mirror
+	for _, m := range r.Mirrors {
+		if !invalid(m.Validate()) {
+			mirrors = append(mirrors, m)
+		}
+	}
+	r.Mirrors = mirrors
+	return r, problems
+}
+
+// Validate returns an error that names the field out of range, or nil.
+func (r Rate) Validate() error {
+	switch {
+	case !(r.PerSecond >= 0 && r.PerSecond <= math.MaxFloat64):
+		return fmt.Errorf("rate: %v per second is not a number from 0", r.PerSecond)
+	case r.Burst < 0:
+		return fmt.Errorf("rate: burst %d is below 0", r.Burst)
+	case r.Burst > 0 && r.PerSecond == 0:
+		return errors.New("rate: a burst without a number per second")
+	}
+	return nil
+}
+
+func (r Rate) burst() int {
+	if r.Burst > 0 {
+		return r.Burst
+	}
+	return int(min(max(math.Ceil(r.PerSecond), 1), math.MaxInt32))
+}
+
+// Validate returns an error that names the field out of range, or nil. The ranges
 // are linkerd's.
 func (b RetryBudget) Validate() error {
 	switch {
@@ -185,8 +258,20 @@ func (b RetryBudget) Validate() error {
 	return nil
 }
 
-// apex is where requests go that no split sends elsewhere. The error says why
-// it is not the name.
+// budget returns a budget with the values of b.
+func (b RetryBudget) budget() *layer.Budget {
+	ratio, perSecond := b.Ratio, int(b.MinPerSecond)
+	if ratio == 0 {
+		ratio = -1 // NewBudget has defaults for 0
+	}
+	if perSecond == 0 {
+		perSecond = -1
+	}
+	return layer.NewBudget(b.TTL, ratio, perSecond)
+}
+
+// apex returns the destination of requests without a split, and an error for an
+// invalid name.
 func (p *Profile) apex(target string) (string, error) {
 	if p.Name == "" {
 		return target, nil
@@ -197,7 +282,7 @@ func (p *Profile) apex(target string) (string, error) {
 	if _, port, err := net.SplitHostPort(target); err == nil {
 		return net.JoinHostPort(p.Name, port), nil
 	}
-	return target, nil // without a port there is nothing to go by
+	return target, nil // a target without a port
 }
 
 func routeError(i int, r Route, err error) error {

@@ -16,44 +16,44 @@ import (
 
 const layerName = "profiles"
 
-// Router is a Service that treats each request as the profile of its target
-// says: it finds the request's route, tells the layers below of it (see
-// [layer.WithRoute]) if it has a name or labels, and sends the request to one
-// of the profile's targets. Make one with [New].
+// Router is a Service that treats requests by the profile of its target. It finds
+// the route of a request, adds it to the context if it has a name or labels (see
+// [layer.WithRoute]), and sends the request to one of the profile's targets. Make
+// one with [New].
 //
-// A request that every target refuses is refused. Where all are closed, it is so
-// with an error that matches [layer.ErrClosed] only once the watch of the profile
-// has ended: until then the next profile may have others.
+// A request that every target rejects is rejected. If all targets are closed, the
+// error matches [layer.ErrClosed] only after the watch of the profile has ended,
+// because the next profile may have other targets.
 type Router[Req, Rsp any] struct {
 	options[Req, Rsp]
 	target string
-	life   context.Context //nolint:containedctx // what was given to New: copies of requests end with it
+	life   context.Context //nolint:containedctx // of New: copies of requests end with it
 	source Source
 	access layer.Accessor[Req, Rsp]
 	mk     layer.MakeService[string, Req, Rsp]
 
 	current atomic.Pointer[snapshot[Req, Rsp]] // never nil
-	watched atomic.Pointer[watched]            // never nil
+	watch   atomic.Pointer[watchState]         // never nil
 
-	mu        sync.Mutex // for those who replace current
+	mu        sync.Mutex // held to replace current
 	services  map[string]layer.Service[Req, Rsp]
 	forwarded forwarded[Req, Rsp]
-	accounts  []account      // of late, the newest last
-	amiss     oncelog.Logger // what is left out of profiles
+	budget    *layer.Budget // the most recent one
+	budgetOf  RetryBudget   // its values
+	invalid   oncelog.Logger
 
-	over chan struct{} // closed when no more profiles will come
+	done chan struct{} // closed when no further profile will arrive
 }
 
-// New returns a Router for target, and watches target's profile from source
-// until ctx ends; from then on the last profile stays in force. Before the
-// first profile, and if there is none, requests go to target.
+// New returns a Router for target. It watches target's profile from source until
+// ctx ends; then the last profile stays current. Before the first profile, and
+// without one, requests go to target.
 //
-// mk makes the service of a target, by its authority: usually a balancer with
-// a queue before it. It is asked once for each authority that a profile sends
-// requests to, for as long as the Router lives; to let go of targets that went
-// out of use is its own matter, as it is layer.Cache's. An authority that it
-// returns nil for is closed: requests that would go there are refused with an
-// error that matches [layer.ErrNoRoute], or go to the others of a split.
+// mk makes the service of a target from its authority, usually a balancer with a
+// queue. It is called once for each authority during the life of the Router.
+// Releasing services of targets that are no longer used is up to mk, as with
+// layer.Cache. If mk returns nil, the authority is closed: its requests are
+// rejected with an error that matches [layer.ErrNoRoute], or go to other targets.
 //
 // A nil source, access or mk panics.
 func New[Req, Rsp any](
@@ -68,50 +68,43 @@ func New[Req, Rsp any](
 	case source == nil:
 		panic("profiles: New: nil Source")
 	case access == nil:
-		panic("profiles: New: nil Access")
+		panic("profiles: New: nil Accessor")
 	case mk == nil:
-		panic("profiles: New: nil Make")
+		panic("profiles: New: nil MakeService")
 	}
 	r := &Router[Req, Rsp]{
 		target: target, life: ctx, source: source, access: access, mk: mk,
-		services: make(map[string]layer.Service[Req, Rsp]), over: make(chan struct{}),
+		services: make(map[string]layer.Service[Req, Rsp]), done: make(chan struct{}),
 	}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.apply(&r.options)
-		}
-	}
+	Join(opts...).apply(&r.options)
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.amiss.Log = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
-	r.addStandard()
-	r.watched.Store(&watched{})
+	r.invalid.Log = func(err error) { r.log.Warn("left out of a profile", "target", r.target, "err", err) }
+	r.watch.Store(&watchState{})
 	r.current.Store(&snapshot[Req, Rsp]{profile: &Profile{}, provisional: true, replaced: make(chan struct{})})
 	if r.initialWait <= 0 {
 		r.settle()
 	}
-	go func() { _ = panics.Contain(func() { r.watch(ctx) }) }()
+	go func() { _ = panics.Contain(func() { r.follow(ctx) }) }()
 	return r
 }
 
-// Profile returns the profile in force, with all its pieces, those that are
-// left out included. It is not to be changed.
+// Profile returns the current profile, invalid parts included. It must not be
+// changed.
 func (r *Router[Req, Rsp]) Profile() *Profile { return r.current.Load().profile }
 
-// Call serves the request by the profile that is in force now, from start to
-// end.
+// Call serves the request by the current profile, from start to end.
 func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	var zero Rsp
 	if ctx.Err() != nil {
-		var none Rsp
-		return none, r.refuse(ctx, 0)
+		return zero, r.reject(ctx, 0)
 	}
 	s := r.current.Load()
 	if s.provisional {
 		var err error
 		if s, err = r.await(ctx, s); err != nil {
-			var none Rsp
-			return none, err
+			return zero, err
 		}
 	}
 	var route *served[Req, Rsp]
@@ -130,25 +123,25 @@ func (r *Router[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return r.serve(ctx, s, route, req)
 }
 
-func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
-	rsp, err := r.send(ctx, s, route, req)
-	if err != nil && errors.Is(err, layer.ErrClosed) && !r.isOver() {
-		err = r.refuseClosed(err)
+func (r *Router[Req, Rsp]) serve(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (rsp Rsp, err error) {
+	switch {
+	case route != nil && route.stack != nil:
+		rsp, err = route.stack.Call(context.WithValue(ctx, r, s), req)
+	case route == nil && s.defaultRoute != nil:
+		rsp, err = s.defaultRoute.Call(ctx, req)
+	default:
+		rsp, err = s.split.Call(ctx, req)
+	}
+	if err != nil && errors.Is(err, layer.ErrClosed) && !r.watch.Load().ended {
+		err = &layer.Error{
+			Layer: layerName, Target: r.target, Kind: layer.ErrNotReady,
+			Reason: "closed until the profile changes", Err: notClosed{err},
+		}
 	}
 	return rsp, err
 }
 
-func (r *Router[Req, Rsp]) send(ctx context.Context, s *snapshot[Req, Rsp], route *served[Req, Rsp], req Req) (Rsp, error) {
-	switch {
-	case route != nil && route.stack != nil:
-		return route.stack.Call(context.WithValue(ctx, r, s), req)
-	case route == nil && s.unrouted != nil:
-		return s.unrouted.Call(ctx, req)
-	}
-	return s.split.Call(ctx, req)
-}
-
-// await waits for the first profile, or for the time that it is given.
+// await waits for the first profile, or for the end of the initial wait.
 func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*snapshot[Req, Rsp], error) {
 	start := time.Now()
 	for s.provisional {
@@ -156,34 +149,23 @@ func (r *Router[Req, Rsp]) await(ctx context.Context, s *snapshot[Req, Rsp]) (*s
 		case <-s.replaced:
 			s = r.current.Load()
 		case <-ctx.Done():
-			return nil, r.refuse(ctx, time.Since(start))
+			return nil, r.reject(ctx, time.Since(start))
 		}
 	}
 	return s, nil
 }
 
-// isOver reports whether the profile in force is the last one.
-func (r *Router[Req, Rsp]) isOver() bool { return r.watched.Load().ended }
+// notClosed is an error that does not match ErrClosed.
+type notClosed struct{ error }
 
-// refuseClosed takes targets that are closed for what they are to those above.
-func (r *Router[Req, Rsp]) refuseClosed(err error) error {
-	return &layer.Error{
-		Layer: layerName, Target: r.target, Kind: layer.ErrNotReady,
-		Reason: "closed until the profile changes", Err: unclosed{err},
-	}
-}
-
-// unclosed is an error that no longer says "never again".
-type unclosed struct{ error }
-
-func (u unclosed) Is(target error) bool {
+func (u notClosed) Is(target error) bool {
 	return target != layer.ErrClosed && errors.Is(u.error, target)
 }
 
-func (u unclosed) As(target any) bool { return errors.As(u.error, target) }
+func (u notClosed) As(target any) bool { return errors.As(u.error, target) }
 
-// refuse turns away a request whose context is done.
-func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) error {
+// reject returns the rejection of a request whose context is done.
+func (r *Router[Req, Rsp]) reject(ctx context.Context, waited time.Duration) error {
 	reason := ctxreason.Text(ctx)
 	if waited > 0 {
 		reason = "no profile yet"
@@ -194,134 +176,21 @@ func (r *Router[Req, Rsp]) refuse(ctx context.Context, waited time.Duration) err
 	}
 }
 
-// Dispatch says what to do with a connection to a destination, or with a
-// request where nobody sees connections. It is for whoever serves them.
-//
-//	profile                                    To
-//	Name, and Routes or Targets                ToRoutes     if opaque, Targets
-//	Name                                       ToApex
-//	Endpoint                                   ToEndpoint
-//	Routes or Targets                          ToRoutes     if opaque, Targets
-//	else                                       ToTarget
-//
-// This is the decision of linkerd's proxy, but for the last but one: without a
-// name, linkerd does not look at routes.
-type Dispatch struct {
-	// Opaque forbids to look into the connection: its bytes are forwarded as
-	// they are, also from a server that speaks first. There are no requests
-	// then, and no routes. A split is drawn once for the connection.
-	Opaque bool
-
-	// To says where it goes, and Authority how that is called: the apex, which
-	// is the profile's name at the port of the target; the address of the
-	// endpoint; or the target as it was asked for.
-	To        Destination
-	Authority string
-	Endpoint  *Endpoint // of ToEndpoint; not to be changed
-}
-
-// Destination is where connections and requests go.
-type Destination uint8
-
-// The kinds of Destination.
-const (
-	ToTarget   Destination = iota // to what was asked for, as if there were no profile
-	ToApex                        // to Authority, over all of its endpoints
-	ToRoutes                      // by a [Router]: routes and split, with Authority as the apex
-	ToEndpoint                    // to Endpoint, without a balancer
-)
-
-// String returns the word for d.
-func (d Destination) String() string {
-	switch d {
-	case ToTarget:
-		return "target"
-	case ToApex:
-		return "apex"
-	case ToRoutes:
-		return "routes"
-	case ToEndpoint:
-		return "endpoint"
+// Ready waits until one of the profile's targets is ready. It ignores the stacks of
+// routes, because it does not know the route of the next request. It returns an
+// error that matches [layer.ErrClosed] when every target does and no further
+// profile will arrive.
+func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
+	for {
+		s := r.current.Load()
+		if err := s.poll(); err == nil || errors.Is(err, layer.ErrClosed) && r.watch.Load().ended {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := s.ready(ctx, r.done); !errors.Is(err, errReplaced) {
+			return err
+		}
 	}
-	return "unknown"
-}
-
-// Dispatch says what to do with connections to target, which p is the profile
-// of. A name and an endpoint that are not valid are none; see Validate.
-func (p *Profile) Dispatch(target string) Dispatch {
-	apex, err := p.apex(target)
-	named := p.Name != "" && err == nil
-	d := Dispatch{Opaque: p.OpaqueProtocol, Authority: apex}
-	switch routed := len(p.Targets) > 0 || len(p.Routes) > 0 && !d.Opaque; {
-	case !named && p.Endpoint != nil && p.Endpoint.Validate() == nil:
-		d.To, d.Endpoint, d.Authority = ToEndpoint, p.Endpoint, p.Endpoint.Addr.String()
-	case routed:
-		d.To = ToRoutes
-	case named:
-		d.To = ToApex
-	}
-	return d
-}
-
-// Dispatch says what to do with a connection to the Router's target by the
-// profile in force. Like a Call it waits for the first one, see [WithInitialWait],
-// and returns an error only if ctx ends before that.
-//
-// A Call goes where Dispatch says, [ToEndpoint] only with [WithForward]. Who serves
-// connections has to know Opaque before the first byte is looked at.
-func (r *Router[Req, Rsp]) Dispatch(ctx context.Context) (Dispatch, error) {
-	if ctx.Err() != nil {
-		return Dispatch{}, r.refuse(ctx, 0)
-	}
-	s, err := r.await(ctx, r.current.Load())
-	if err != nil {
-		return Dispatch{}, err
-	}
-	return s.profile.Dispatch(r.target), nil
-}
-
-// compiledRoute is what requests need of a Route.
-type compiledRoute struct {
-	match   matcher
-	needs   needs
-	info    *layer.Route // nil if there is nothing to say
-	classes classifier
-}
-
-// compileRoute returns an error if the route, number i, is to be left out, and
-// tells drop what is left out of it otherwise.
-func compileRoute(i int, r Route, drop func(error)) (compiledRoute, error) {
-	inRoute := func(err error) { drop(routeError(i, r, err)) }
-	match, err := compileMatch(r.Match, inRoute)
-	if err != nil {
-		return compiledRoute{}, routeError(i, r, err)
-	}
-	c := compiledRoute{match: match, needs: match.needs(), classes: compileClasses(r.Classes, inRoute)}
-	if r.Name != "" || len(r.Labels) > 0 {
-		c.info = &layer.Route{Name: r.Name, Labels: r.Labels}
-	}
-	return c, nil
-}
-
-// byProtocol parts gRPC requests from others, whose responses are judged
-// differently.
-type byProtocol[Req, Rsp any] struct {
-	layer.Service[Req, Rsp] // below both; it alone says whether they are ready
-	access                  layer.Accessor[Req, Rsp]
-	grpc, other             layer.Service[Req, Rsp]
-}
-
-func (b *byProtocol[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if isGRPC(b.access.RequestHeader(req).Get("content-type")) {
-		return b.grpc.Call(ctx, req)
-	}
-	return b.other.Call(ctx, req)
-}
-
-// Describe shows both.
-func (b *byProtocol[Req, Rsp]) Describe() layer.Node {
-	return layer.Node{Name: "by_protocol", Children: []layer.Node{
-		{Name: "grpc", Next: new(layer.Describe(b.grpc))},
-		{Name: "other", Next: new(layer.Describe(b.other))},
-	}}
 }

@@ -4,101 +4,141 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 
 	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/layer"
 )
 
-// snapshot is a profile made ready for requests. It does not change once it is
-// published.
+// snapshot is a compiled profile. It is immutable after it was published.
 type snapshot[Req, Rsp any] struct {
-	profile     *Profile
-	routes      []*served[Req, Rsp]
-	index       *index
-	split       split[Req, Rsp]
-	unrouted    layer.Service[Req, Rsp] // of requests without a route; nil: straight to the split
-	budget      *layer.Budget           // for retries and hedges; nil: there are none
-	provisional bool                    // stands for a profile that is still waited for
-	replaced    chan struct{}           // closed when another snapshot is in force
+	profile      *Profile
+	routes       []*served[Req, Rsp]
+	index        index
+	split        split[Req, Rsp]
+	defaultRoute layer.Service[Req, Rsp] // nil: the split
+	budget       *layer.Budget           // nil: no retries and hedges
+	provisional  bool                    // in place of a first profile that has not arrived
+	replaced     chan struct{}           // closed when another snapshot is current
 }
 
-// served is a route with what serves it. It is shared by all snapshots that
-// have the route.
+// served is a route and its stack. All snapshots with the same route share it.
 type served[Req, Rsp any] struct {
 	compiledRoute
-	key    string                  // the route's identity
-	growth int                     // of its regular expressions
-	stack  layer.Service[Req, Rsp] // nil: straight to the targets
+	def   Route
+	stack layer.Service[Req, Rsp] // nil: the split
 }
 
-// compile makes p ready. Routes that were in force before are taken over from
-// old as they are: their stacks keep their state, and their regular
-// expressions need not be compiled again.
+// compile compiles p. It takes over routes from old that did not change, with the
+// state of their stacks. It is called with mu held.
 func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapshot[Req, Rsp] {
-	s := &snapshot[Req, Rsp]{profile: p, index: newIndex(), replaced: make(chan struct{})}
-	drop := r.amiss.Add
-	defer r.amiss.End()
-	before := make(map[string]*served[Req, Rsp])
-	if r.onProfile != nil {
-		if err := panics.Contain(func() { r.onProfile(p) }); err != nil {
+	drop := r.invalid.Add
+	defer r.invalid.End()
+	s := &snapshot[Req, Rsp]{profile: p, budget: r.budgetFor(p, drop), replaced: make(chan struct{})}
+	if r.onUpdate != nil {
+		if err := panics.Contain(func() { r.onUpdate(p) }); err != nil {
 			drop(fmt.Errorf("the function of WithOnUpdate: %w", err))
 		}
 	}
-	if r.takesOver(p, old) {
+	known := make(routeSet[Req, Rsp])
+	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) {
 		for _, route := range old.routes {
-			before[route.key] = route
+			known.add(route)
 		}
 	}
-	var key []byte
-	left := room(maxGrowth)
+	c := &compiler{drop: drop}
 	for i, def := range p.Routes {
-		key = def.appendIdentity(key[:0])
-		route := before[string(key)]
-		var growth int
+		route := known.find(def)
 		if route != nil {
-			growth = route.growth
+			if err := c.add(route.repeats); err != nil {
+				drop(routeError(i, def, err))
+				continue
+			}
 		} else {
-			growth = def.growth()
-		}
-		if err := left.take(i, def, growth); err != nil {
-			drop(err)
-			continue
-		}
-		if route == nil {
-			compiled, err := compileRoute(i, def, drop)
-			if err != nil {
+			var err error
+			if route, err = r.makeRoute(c, i, def, s.budget); err != nil {
 				drop(err)
 				continue
 			}
-			route = &served[Req, Rsp]{compiledRoute: compiled, key: string(key), growth: growth}
-			if r.perRoute != nil {
-				if err := panics.Contain(func() { route.stack = r.perRoute(def, below[Req, Rsp]{r}) }); err != nil {
-					drop(fmt.Errorf("route %d: the layers of WithPerRoute: %w", i, err))
-					continue
-				}
-			}
-			before[route.key] = route
+			known.add(route)
 		}
 		s.index.add(int32(len(s.routes)), route.match)
 		s.routes = append(s.routes, route)
 	}
 	s.split = r.splitOf(p, drop)
-	if r.unrouted != nil {
-		if err := panics.Contain(func() { s.unrouted = r.unrouted(drawn[Req, Rsp]{r, &s.split}) }); err != nil {
+	if r.defaultRoute != nil {
+		if err := panics.Contain(func() { s.defaultRoute = r.defaultRoute(targets[Req, Rsp]{r, &s.split}) }); err != nil {
 			drop(fmt.Errorf("the layers of WithDefaultRoute: %w", err))
 		}
 	}
 	return s
 }
 
-// takesOver reports whether routes of old that p has, too, stay as they are.
-// Whoever is told of profiles has bound names to them.
-func (r *Router[Req, Rsp]) takesOver(p *Profile, old *snapshot[Req, Rsp]) bool {
-	return old != nil && (r.onProfile == nil || old.profile.Name == p.Name)
+// makeRoute compiles a route and makes its stack.
+func (r *Router[Req, Rsp]) makeRoute(c *compiler, i int, def Route, budget *layer.Budget) (*served[Req, Rsp], error) {
+	compiled, err := c.route(i, def)
+	if err != nil {
+		return nil, err
+	}
+	route := &served[Req, Rsp]{compiledRoute: compiled, def: def}
+	err = panics.Contain(func() {
+		below := layer.Service[Req, Rsp](targets[Req, Rsp]{router: r})
+		next := below
+		if r.layers != nil {
+			next = r.stackOf(def, budget, below)
+		}
+		if r.perRoute != nil {
+			route.stack = r.perRoute(def, next)
+		} else if next != below {
+			route.stack = next
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("route %d: the layers of WithPerRoute: %w", i, err)
+	}
+	return route, nil
 }
 
-// splitOf returns the targets of p, or its apex if there are none; or the
-// endpoint that all goes to.
+// budgetFor returns the budget of p: the most recent one if it has the same values,
+// or nil without a valid one.
+func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget {
+	b := p.RetryBudget
+	if b == nil {
+		return nil
+	}
+	if err := b.Validate(); err != nil {
+		drop(err)
+		return nil
+	}
+	if r.budget == nil || r.budgetOf != *b {
+		r.budget, r.budgetOf = b.budget(), *b
+	}
+	return r.budget
+}
+
+// routeSet finds routes by their definition. The keys are texts that equal routes
+// share.
+type routeSet[Req, Rsp any] map[string][]*served[Req, Rsp]
+
+func routeKey(r Route) string { return fmt.Sprintf("%q %#v", r.Name, r.Match) }
+
+func (s routeSet[Req, Rsp]) add(route *served[Req, Rsp]) {
+	key := routeKey(route.def)
+	s[key] = append(s[key], route)
+}
+
+// find returns the route whose definition is deeply equal to def, or nil.
+func (s routeSet[Req, Rsp]) find(def Route) *served[Req, Rsp] {
+	for _, route := range s[routeKey(def)] {
+		if reflect.DeepEqual(route.def, def) {
+			return route
+		}
+	}
+	return nil
+}
+
+// splitOf returns the endpoint of p if requests go there, or else the targets, or
+// else the apex.
 func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp] {
 	if s, ok := r.forwardOf(p, drop); ok {
 		return s
@@ -124,10 +164,8 @@ func (r *Router[Req, Rsp]) splitOf(p *Profile, drop func(error)) split[Req, Rsp]
 	return s
 }
 
-// service asks mk once for each authority, and remembers the answer for as
-// long as the Router lives. Nothing tells a service to go away; a Make that
-// starts something would start it anew each time a target comes back. It is
-// called by one goroutine at a time.
+// service calls mk once for each authority, and keeps the service during the life
+// of the Router. It is called with mu held.
 func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	svc, ok := r.services[authority]
 	if ok {
@@ -135,69 +173,48 @@ func (r *Router[Req, Rsp]) service(authority string) layer.Service[Req, Rsp] {
 	}
 	err := panics.Contain(func() { svc = r.mk(authority) })
 	if svc == nil {
-		none := missing[Req, Rsp]{&layer.Error{
+		m := missing[Req, Rsp]{&layer.Error{
 			Layer: layerName, Target: r.target, Endpoint: authority,
-			Kind: layer.ErrClosed, Reason: "no service was made for it", Err: cmp.Or(err, layer.ErrNoRoute),
+			Kind: layer.ErrClosed, Reason: "no service was made", Err: cmp.Or(err, layer.ErrNoRoute),
 		}}
-		r.log.Warn("a target without a service", "target", r.target, "err", none.err)
-		svc = none
+		r.log.Warn("target without a service", "target", r.target, "err", m.err)
+		svc = m
 	}
 	r.services[authority] = svc
 	return svc
 }
 
-// missing is the service of an authority that nothing was made for.
+// missing is the service of an authority for which mk returned nil.
 type missing[Req, Rsp any] struct{ err error }
 
 func (m missing[Req, Rsp]) Ready(context.Context) error { return m.err }
 
 func (m missing[Req, Rsp]) Call(context.Context, Req) (rsp Rsp, err error) { return rsp, m.err }
 
-// Describe says that it is none.
 func (m missing[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "missing"} }
 
-// below is what a per-route stack stands on: the targets of the profile that
-// the request began with. The stack may be older than that profile, so the
-// profile comes with the request.
-type below[Req, Rsp any] struct{ router *Router[Req, Rsp] }
+// targets is the service below the stacks of routes.
+type targets[Req, Rsp any] struct {
+	router *Router[Req, Rsp]
+	split  *split[Req, Rsp] // nil: of the profile in the context, because stacks outlive profiles
+}
 
-// Ready is the Router's.
-func (b below[Req, Rsp]) Ready(ctx context.Context) error { return b.router.Ready(ctx) }
+func (t targets[Req, Rsp]) Ready(ctx context.Context) error { return t.router.Ready(ctx) }
 
-// Call draws a target.
-func (b below[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+func (t targets[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if ctx.Err() != nil {
-		var none Rsp
-		return none, b.router.refuse(ctx, 0)
+		var zero Rsp
+		return zero, t.router.reject(ctx, 0)
 	}
-	s, ok := ctx.Value(b.router).(*snapshot[Req, Rsp])
+	if t.split != nil {
+		return t.split.Call(ctx, req)
+	}
+	s, ok := ctx.Value(t.router).(*snapshot[Req, Rsp])
 	if !ok {
-		s = b.router.current.Load()
+		s = t.router.current.Load()
 	}
 	return s.split.Call(ctx, req)
 }
 
-// drawn is what the stack of requests without a route stands on: the targets of
-// the profile that it was made for.
-type drawn[Req, Rsp any] struct {
-	router *Router[Req, Rsp]
-	split  *split[Req, Rsp]
-}
-
-// Ready is the Router's.
-func (d drawn[Req, Rsp]) Ready(ctx context.Context) error { return d.router.Ready(ctx) }
-
-// Call draws a target.
-func (d drawn[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
-	if ctx.Err() != nil {
-		var none Rsp
-		return none, d.router.refuse(ctx, 0)
-	}
-	return d.split.Call(ctx, req)
-}
-
-// Describe is that of below.
-func (d drawn[Req, Rsp]) Describe() layer.Node { return below[Req, Rsp]{d.router}.Describe() }
-
-// Describe says where the stack ends; the targets are the Router's children.
-func (b below[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "targets"} }
+// Describe ends the stack. The targets are children of the Router.
+func (t targets[Req, Rsp]) Describe() layer.Node { return layer.Node{Name: "targets"} }

@@ -14,209 +14,23 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// watched is what became of the watch, for those who ask.
-type watched struct {
-	profiles int   // that came
-	err      error // the newest news, nil after a profile
-	ended    bool
-}
-
-// watch takes over the profiles that come until the source ends or says that
-// there will be none. No error takes a profile away: the last one stays.
-func (r *Router[Req, Rsp]) watch(ctx context.Context) {
-	if r.initialWait > 0 {
-		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.settle) })
-		defer timer.Stop()
-	}
-	defer close(r.over)
-	defer r.settle()
-	var w watched
-	out := outage{log: r.log.With("target", r.target)}
-	err := panics.Do("the source", func() error {
-		for p, err := range r.source.Watch(ctx, r.target) {
-			w.err = err
-			if err == nil {
-				w.profiles++
-				out.end(ctx)
-				r.replace(p)
-			} else {
-				out.add(ctx, err)
-			}
-			r.watched.Store(new(w))
-			if errors.Is(err, ErrNoProfile) {
-				break
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		w.err = err
-		out.add(ctx, err)
-	}
-	w.ended = true
-	r.watched.Store(new(w))
-}
-
-// outage is the time without news of the profile. An operator gets two lines
-// of it, however long it is; the rest is for those who debug.
-type outage struct {
-	log      *slog.Logger
-	failures int
-	brought  bool // there was a profile on the stream that is read now
-}
-
-func (o *outage) add(ctx context.Context, err error) {
-	routine := o.brought || o.failures > 0 || errors.Is(err, stream.ErrLimit)
-	o.brought = false
-	switch {
-	case errors.Is(err, ErrNoProfile):
-		level := slog.LevelDebug // most addresses have none
-		if o.failures > 0 {
-			level = slog.LevelInfo // the outage is over
-		}
-		o.log.Log(ctx, level, "there is no profile", "err", err)
-	case errors.Is(err, stream.ErrEnded) && routine:
-		o.log.DebugContext(ctx, "profile stream ended", "err", err)
-	case o.failures > 0:
-		o.failures++
-		o.log.DebugContext(ctx, "profile stream failed again", "err", err, "failures", o.failures)
-	default:
-		o.failures = 1
-		o.log.WarnContext(ctx, "profile stream failed; the last profile stays in force", "err", err)
-	}
-}
-
-func (o *outage) end(ctx context.Context) {
-	if o.failures > 0 {
-		o.log.InfoContext(ctx, "profile stream is back", "failures", o.failures)
-		o.failures = 0
-	}
-	o.brought = true
-}
-
-// settle ends the wait for the first profile: the default one serves.
-func (r *Router[Req, Rsp]) settle() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.current.Load().provisional {
-		r.swap(&Profile{})
-	}
-}
-
-// replace puts p in force. A source that yields nil has the default profile.
-func (r *Router[Req, Rsp]) replace(p *Profile) {
-	if p == nil {
-		p = &Profile{}
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.swap(p)
-	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
-}
-
-// swap is called with mu held.
-func (r *Router[Req, Rsp]) swap(p *Profile) {
-	old := r.current.Load()
-	s := r.compile(p, old)
-	s.budget = r.account(p)
-	r.keepFaults(p)
-	r.current.Store(s)
-	close(old.replaced)
-}
-
 // Source watches the profiles of destinations.
 //
-// The sequence goes on until ctx ends or the consumer breaks; then it has
-// released all it held. Each profile replaces the one before it as a whole.
-// An error is news, not the end: the last profile stays in force, and the
-// source goes on trying. The one exception is an error that matches
-// [ErrNoProfile], which is the last item.
+// The sequence lasts until ctx ends or the consumer breaks. Then it has released
+// its resources. Each profile replaces the previous one as a whole. After an error
+// the last profile stays current, and the source tries again. An error that matches
+// [ErrNoProfile] is the last item.
 //
-// A Source is safe for concurrent use; each call of Watch is its own stream.
+// A Source is safe for concurrent use. Each call of Watch is a separate stream.
 type Source interface {
 	Watch(ctx context.Context, target string) iter.Seq2[*Profile, error]
 }
 
-// ErrNoProfile says that a source will never have a profile for a target: it
-// is not a name that the source knows anything of.
+// ErrNoProfile reports that a source will never have a profile for a target,
+// because it does not know the name.
 var ErrNoProfile = errors.New("no profile for this name")
 
-// Ready waits until one of the profile's targets is ready. It cannot know the
-// route of the next request, so it says nothing of per-route stacks. It
-// returns an error that matches [layer.ErrClosed] when every target does and no
-// other profile will come.
-func (r *Router[Req, Rsp]) Ready(ctx context.Context) error {
-	for {
-		s := r.current.Load()
-		if err := s.poll(); err == nil || errors.Is(err, layer.ErrClosed) && r.isOver() {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		if err := s.ready(ctx, r.over); !errors.Is(err, errReplaced) {
-			return err
-		}
-	}
-}
-
-// errReplaced tells Ready to look at the profile that is in force by now.
-var errReplaced = errors.New("profile replaced")
-
-// poll returns nil if a part is ready, an error that matches ErrClosed if all
-// are closed, and another one otherwise.
-func (s *snapshot[Req, Rsp]) poll() error {
-	answer := layer.ErrNotReady // without parts: the profile is still waited for
-	for i := range s.split.parts {
-		err := layer.Poll(s.split.parts[i].svc)
-		if err == nil {
-			return nil
-		}
-		if i == 0 || !errors.Is(err, layer.ErrClosed) {
-			answer = err
-		}
-	}
-	return answer
-}
-
-// ready waits until a part is ready, all are closed for good, which they are once
-// it is over, ctx is done or the profile is replaced. A goroutine waits for each
-// part; all have ended when ready returns.
-func (s *snapshot[Req, Rsp]) ready(ctx context.Context, over <-chan struct{}) error {
-	waiting, cancel := context.WithCancel(ctx)
-	var group sync.WaitGroup
-	defer group.Wait()
-	defer cancel()
-	parts := s.split.parts
-	answers := make(chan error, len(parts))
-	for i := range parts {
-		group.Go(func() {
-			answers <- panics.Do("Ready", func() error { return parts[i].svc.Ready(waiting) })
-		})
-	}
-	var closed error
-	var end <-chan struct{} // over, once all are closed
-	for left := len(parts); ; {
-		select {
-		case err := <-answers:
-			if !errors.Is(err, layer.ErrClosed) {
-				return err
-			}
-			if left--; left == 0 {
-				closed, end = err, over
-			}
-		case <-end:
-			return closed
-		case <-s.replaced:
-			return errReplaced
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-// Static is a Source that has what it was given: for tests, and for programs
-// that have their profiles from somewhere else. The zero Static is ready to
+// Static is a Source of profiles that the program sets. The zero Static is ready to
 // use: it has the default profile for every target.
 type Static struct {
 	mu       sync.Mutex
@@ -224,25 +38,23 @@ type Static struct {
 	changed  notify.Broadcast
 }
 
-// Set gives target a profile, which is not to be changed afterwards. Those who
-// watch get it at once; nil takes the profile away, and they get the default
-// one.
+// Set sets the profile of target, which must not be changed afterwards. Watchers
+// receive it at once. With nil they receive the default profile.
 func (s *Static) Set(target string, p *Profile) {
 	s.mu.Lock()
 	if s.profiles == nil {
 		s.profiles = make(map[string]*Profile)
 	}
-	// An entry for nil, too: a new pointer is how watchers see the change.
 	if p == nil {
-		p = &Profile{}
+		p = &Profile{} // watchers detect the change by the pointer
 	}
 	s.profiles[target] = p
 	s.mu.Unlock()
 	s.changed.Wake()
 }
 
-// Watch yields the profile of target, and again whenever it was set. A slow
-// consumer misses those in between.
+// Watch yields the profile of target, and again after each Set. A slow consumer
+// misses intermediate profiles.
 func (s *Static) Watch(ctx context.Context, target string) iter.Seq2[*Profile, error] {
 	return func(yield func(*Profile, error) bool) {
 		seen := s.get(target)
@@ -266,4 +78,179 @@ func (s *Static) get(target string) *Profile {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.profiles[target]
+}
+
+// watchState is the state of the watch, for descriptions.
+type watchState struct {
+	profiles int   // received
+	err      error // newest error, nil after a profile
+	ended    bool
+}
+
+func (w *watchState) String() string {
+	switch {
+	case w.err != nil && w.ended:
+		return "ended: " + w.err.Error()
+	case w.ended:
+		return "ended"
+	case w.err != nil:
+		return "lost: " + w.err.Error()
+	case w.profiles == 0:
+		return "waiting"
+	}
+	return "watching"
+}
+
+// follow makes each profile of the source the current one, until the source ends
+// or returns ErrNoProfile.
+func (r *Router[Req, Rsp]) follow(ctx context.Context) {
+	if r.initialWait > 0 {
+		timer := time.AfterFunc(r.initialWait, func() { _ = panics.Contain(r.settle) })
+		defer timer.Stop()
+	}
+	defer close(r.done)
+	defer r.settle()
+	var w watchState
+	out := outage{log: r.log.With("target", r.target)}
+	err := panics.Do("the source", func() error {
+		for p, err := range r.source.Watch(ctx, r.target) {
+			w.err = err
+			if err == nil {
+				w.profiles++
+				out.end(ctx)
+				r.replace(p)
+			} else {
+				out.add(ctx, err)
+			}
+			r.watch.Store(new(w))
+			if errors.Is(err, ErrNoProfile) {
+				break
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.err = err
+		out.add(ctx, err)
+	}
+	w.ended = true
+	r.watch.Store(new(w))
+}
+
+// outage logs the time without profiles: two lines, and the others as Debug.
+type outage struct {
+	log      *slog.Logger
+	failures int
+	received bool // a profile on the current stream
+}
+
+func (o *outage) add(ctx context.Context, err error) {
+	routine := o.received || o.failures > 0 || errors.Is(err, stream.ErrLimit)
+	o.received = false
+	switch {
+	case errors.Is(err, ErrNoProfile):
+		level := slog.LevelDebug // most addresses have no profile
+		if o.failures > 0 {
+			level = slog.LevelInfo // the outage has ended
+		}
+		o.log.Log(ctx, level, "there is no profile", "err", err)
+	case errors.Is(err, stream.ErrEnded) && routine:
+		o.log.DebugContext(ctx, "profile stream ended", "err", err)
+	case o.failures > 0:
+		o.failures++
+		o.log.DebugContext(ctx, "profile stream failed again", "err", err, "failures", o.failures)
+	default:
+		o.failures = 1
+		o.log.WarnContext(ctx, "profile stream failed; the last profile stays current", "err", err)
+	}
+}
+
+func (o *outage) end(ctx context.Context) {
+	if o.failures > 0 {
+		o.log.InfoContext(ctx, "profile stream recovered", "failures", o.failures)
+		o.failures = 0
+	}
+	o.received = true
+}
+
+// settle ends the wait for the first profile with the default one.
+func (r *Router[Req, Rsp]) settle() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.current.Load().provisional {
+		r.swap(&Profile{})
+	}
+}
+
+// replace makes p current. A nil profile is the default one.
+func (r *Router[Req, Rsp]) replace(p *Profile) {
+	if p == nil {
+		p = &Profile{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.swap(p)
+	r.log.Debug("profile", "target", r.target, "name", p.Name, "routes", len(p.Routes), "targets", len(p.Targets))
+}
+
+// swap is called with mu held.
+func (r *Router[Req, Rsp]) swap(p *Profile) {
+	old := r.current.Load()
+	r.current.Store(r.compile(p, old))
+	close(old.replaced)
+}
+
+// errReplaced makes Ready look at the new profile.
+var errReplaced = errors.New("profile replaced")
+
+// poll returns nil if a part is ready, an error that matches ErrClosed if all are
+// closed, and another error otherwise.
+func (s *snapshot[Req, Rsp]) poll() error {
+	result := layer.ErrNotReady // without parts: the first profile has not arrived
+	for i := range s.split.parts {
+		err := layer.Poll(s.split.parts[i].svc)
+		if err == nil {
+			return nil
+		}
+		if i == 0 || !errors.Is(err, layer.ErrClosed) {
+			result = err
+		}
+	}
+	return result
+}
+
+// ready waits until a part is ready, all are closed after done was closed, ctx is
+// done or the profile is replaced. One goroutine waits for each part; all have
+// ended when ready returns.
+func (s *snapshot[Req, Rsp]) ready(ctx context.Context, done <-chan struct{}) error {
+	waiting, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	defer group.Wait()
+	defer cancel()
+	parts := s.split.parts
+	results := make(chan error, len(parts))
+	for i := range parts {
+		group.Go(func() {
+			results <- panics.Do("Ready", func() error { return parts[i].svc.Ready(waiting) })
+		})
+	}
+	var closed error
+	var end <-chan struct{} // done, once all are closed
+	for left := len(parts); ; {
+		select {
+		case err := <-results:
+			if !errors.Is(err, layer.ErrClosed) {
+				return err
+			}
+			if left--; left == 0 {
+				closed, end = err, done
+			}
+		case <-end:
+			return closed
+		case <-s.replaced:
+			return errReplaced
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
 }

@@ -26,8 +26,8 @@ func (s *split[Req, Rsp]) add(t Target, svc layer.Service[Req, Rsp]) {
 	s.total += uint64(t.Weight)
 }
 
-// Call sends the request to one of the parts. If that refuses, which leaves
-// the request untouched, every other part is asked once.
+// Call sends the request to one of the parts. If that part rejects it, every other
+// part is tried once.
 func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	if len(s.parts) == 1 {
 		return s.parts[0].svc.Call(ctx, req)
@@ -43,15 +43,15 @@ func (s *split[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 	return s.callOthers(ctx, req, i, err)
 }
 
-// draw picks a part by weight among those that are ready.
+// draw picks a part by weight among the ready parts.
 //
-// The first draw is over all, and stands if that part is ready; otherwise the
-// second is over the ready ones. That gives each ready part its exact share of
-// the ready weight, and polls one part where all are ready:
-// w/W + (1 − R/W)·w/R = w/R, where W is the weight of all and R of the ready.
+// The first draw is among all parts and counts if that part is ready. Otherwise the
+// second draw is among the ready parts. Each ready part gets its exact share of the
+// ready weight: w/W + (1 − R/W)·w/R = w/R, where W is the weight of all parts and R
+// that of the ready ones. While all are ready, only one part is polled.
 //
-// If none is ready the first draw stands too: what is below it, such as a
-// queue, decides whether the request waits or is refused.
+// If no part is ready the first draw counts: the service below, such as a queue,
+// decides whether the request waits or is rejected.
 func (s *split[Req, Rsp]) draw() int {
 	first := 0
 	for n := rand.Uint64N(s.total); n >= uint64(s.parts[first].Weight); first++ {
@@ -66,9 +66,9 @@ func (s *split[Req, Rsp]) draw() int {
 	return first
 }
 
-// drawFrom picks by weight among the parts that are wanted, in one pass: each
-// takes the place of those before it with the chance that its weight has among
-// them. It returns -1 if none is wanted.
+// drawFrom picks by weight among the parts for which wanted returns true, in one
+// pass: each replaces the previous pick with the probability of its weight among
+// the parts so far. It returns -1 if there are none.
 func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	drawn, total := -1, uint64(0)
 	for i := range s.parts {
@@ -84,17 +84,17 @@ func (s *split[Req, Rsp]) drawFrom(wanted func(int) bool) int {
 	return drawn
 }
 
-// callOthers asks the parts other than i, which refused with cause: the ready
-// ones first, by weight.
+// callOthers tries the parts other than i, which rejected the request with cause.
+// The ready parts come first, by weight.
 func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause error) (Rsp, error) {
-	asked := make([]bool, len(s.parts))
-	asked[i] = true
+	tried := make([]bool, len(s.parts))
+	tried[i] = true
 	n := 1
 	for ; n < len(s.parts) && ctx.Err() == nil; n++ {
-		if i = s.drawFrom(func(i int) bool { return !asked[i] && layer.Poll(s.parts[i].svc) == nil }); i < 0 {
-			i = s.drawFrom(func(i int) bool { return !asked[i] })
+		if i = s.drawFrom(func(i int) bool { return !tried[i] && layer.Poll(s.parts[i].svc) == nil }); i < 0 {
+			i = s.drawFrom(func(i int) bool { return !tried[i] })
 		}
-		asked[i] = true
+		tried[i] = true
 		if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
 			s.explain(why, i)
 		}
@@ -102,17 +102,17 @@ func (s *split[Req, Rsp]) callOthers(ctx context.Context, req Req, i int, cause 
 		if err == nil || !errors.Is(err, layer.ErrNotReady) {
 			return rsp, err
 		}
-		// The split is closed for good only if every part is.
+		// The split is closed only if every part is.
 		if errors.Is(cause, layer.ErrClosed) {
 			cause = err
 		}
 	}
 	if n < len(s.parts) {
-		cause = unclosed{cause} // nobody knows of the others
+		cause = notClosed{cause} // the state of the others is unknown
 	}
-	var none Rsp
-	return none, &layer.Error{
+	var zero Rsp
+	return zero, &layer.Error{
 		Layer: layerName, Target: s.apex, Kind: layer.ErrNotReady,
-		Reason: fmt.Sprintf("refused by %d of %d targets", n, len(s.parts)), Err: cause,
+		Reason: fmt.Sprintf("rejected by %d of %d targets", n, len(s.parts)), Err: cause,
 	}
 }

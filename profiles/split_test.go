@@ -182,7 +182,7 @@ func TestSplitTriesTheOthersOnceWhenRefused(t *testing.T) {
 		_, err := r.Call(t.Context(), request{})
 		require.ErrorIs(t, err, layer.ErrNotReady)
 		require.NotErrorIs(t, err, layer.ErrClosed)
-		require.ErrorContains(t, err, "profiles web:80: not ready: refused by 3 of 3 targets: backend ")
+		require.ErrorContains(t, err, "profiles web:80: not ready: rejected by 3 of 3 targets: backend ")
 		for _, one := range []*backend{a, b, c} {
 			assert.EqualValues(t, 1, one.refused.Load(), one.authority)
 		}
@@ -216,7 +216,7 @@ func TestSplitWithClosedTargets(t *testing.T) {
 	for range 50 {
 		_, err := r.Call(t.Context(), request{})
 		require.ErrorIs(t, err, layer.ErrClosed)
-		require.ErrorContains(t, err, "refused by 2 of 2 targets")
+		require.ErrorContains(t, err, "rejected by 2 of 2 targets")
 	}
 }
 
@@ -236,7 +236,7 @@ func TestSplitStopsWhenTheCallerLeaves(t *testing.T) {
 	}
 	_, err := r.Call(ctx, request{})
 	require.ErrorIs(t, err, layer.ErrNotReady)
-	require.ErrorContains(t, err, "refused by 1 of 3 targets")
+	require.ErrorContains(t, err, "rejected by 1 of 3 targets")
 	assert.Equal(t, 1, asked)
 }
 
@@ -268,7 +268,7 @@ func TestSplitIsNotClosedByOneOfItsTargets(t *testing.T) {
 	leave = cancel
 	defer cancel()
 	_, err := r.Call(ctx, request{})
-	require.ErrorContains(t, err, "refused by 1 of 2 targets: backend: closed")
+	require.ErrorContains(t, err, "rejected by 1 of 2 targets: backend: closed")
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.NotErrorIs(t, err, layer.ErrClosed)
 }
@@ -296,7 +296,7 @@ func TestSplitWithATargetThatNothingWasMadeFor(t *testing.T) {
 	require.NotErrorIs(t, err, layer.ErrClosed, "another profile may come")
 	require.ErrorContains(t, err, "b:80")
 	require.ErrorIs(t, layer.Poll(r), layer.ErrNotReady)
-	require.Len(t, logged.errors("a target without a service"), 1)
+	require.Len(t, logged.errors("target without a service"), 1)
 	src.end()
 	require.ErrorIs(t, r.Ready(t.Context()), layer.ErrClosed)
 }

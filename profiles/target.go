@@ -15,9 +15,15 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Validate says why a Router would leave the target out, or returns nil: the
-// authority must be a DNS name and a port from 1 to 65535; an IP address is
-// not a name. A weight of 0 is valid.
+// Target is one part of a split.
+type Target struct {
+	Authority string // a DNS name and a port: "web-v2.default.svc.cluster.local:80"
+	Weight    uint32 // share of the requests; a target with 0 receives none
+}
+
+// Validate returns the reason for which a Router would leave the target out, or
+// nil. The authority must be a DNS name, not an IP address, with a port from 1 to
+// 65535.
 func (t Target) Validate() error {
 	i := strings.LastIndexByte(t.Authority, ':')
 	if i < 0 {
@@ -32,9 +38,9 @@ func (t Target) Validate() error {
 	return nil
 }
 
-// isName reports whether s is a DNS name: labels of letters, digits, '-' and
-// '_' (service names have them), with an optional dot at the end. A last label
-// of digits alone is that of an IPv4 address.
+// isName reports whether s is a DNS name: labels of letters, digits, '-' and '_'
+// (for service names), with an optional dot at the end. If the last label has only
+// digits, s is an IPv4 address.
 func isName(s string) bool {
 	s = strings.TrimSuffix(s, ".")
 	if s == "" || len(s) > 253 {
@@ -66,18 +72,18 @@ func isAlphanumeric(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
 }
 
-// Endpoint is the one place where a destination is served, such as the pod
-// whose address was asked for.
+// Endpoint is the only address of a destination, such as the pod that an IP address
+// belongs to.
 type Endpoint struct {
 	Addr   netip.AddrPort
 	Labels map[string]string // for metrics and tap ("pod", "zone")
-	Weight uint32            // 10 000 is one unit, 0 means not said; for those who put it beside others
+	Weight uint32            // 10 000 is one unit, 0 means unspecified; a Router ignores it
 
-	Protocol   Protocol // what it is known to speak
+	Protocol   Protocol // hint
 	ServerName string   // TLS server name; "" means cleartext
 	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
-	Authority  string   // authority to send instead of the request's; "" means none
-	OpaquePort uint16   // port that takes opaque transport; 0 means none
+	Authority  string   // replaces the authority of requests; "" keeps it
+	OpaquePort uint16   // port for opaque transport; 0 means none
 
 	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING
 	// is sent after an interval in which nothing was received, and a connection is
@@ -86,55 +92,53 @@ type Endpoint struct {
 	PingTimeout  time.Duration
 }
 
-// Protocol is a hint of what an [Endpoint] speaks.
+// Protocol is a hint of the protocol of an [Endpoint].
 type Protocol uint8
 
 // The protocol hints.
 const (
-	UnknownProtocol Protocol = iota // nothing is known
-	H2Protocol                      // HTTP/2
-	OpaqueProtocol                  // not to be parsed
+	UnknownProtocol Protocol = iota
+	H2Protocol               // HTTP/2
+	OpaqueProtocol           // forwarded without protocol detection
 )
 
 // String returns the address.
 func (e *Endpoint) String() string { return e.Addr.String() }
 
-// Validate says why nobody can be forwarded to e as it says, or returns nil.
+// Validate returns the reason for which e cannot be used, or nil.
 func (e *Endpoint) Validate() error {
 	switch {
 	case !e.Addr.IsValid() || e.Addr.Port() == 0:
 		return fmt.Errorf("endpoint %v: want an IP address and a port", e.Addr)
 	case e.Protocol > OpaqueProtocol:
-		return fmt.Errorf("endpoint %v: protocol %d is not known", e.Addr, e.Protocol)
+		return fmt.Errorf("endpoint %v: unknown protocol %d", e.Addr, e.Protocol)
 	case (e.ServerName == "") != (e.Identity == ""):
-		return fmt.Errorf("endpoint %v: a TLS server name and an identity go together", e.Addr)
+		return fmt.Errorf("endpoint %v: a TLS server name needs an identity, and the reverse", e.Addr)
 	case e.Authority != "" && !authority.Valid(e.Authority):
-		return fmt.Errorf("endpoint %v: authority %q is not a host, with a port or without", e.Addr, e.Authority)
+		return fmt.Errorf("endpoint %v: authority %q is not a host with an optional port", e.Addr, e.Authority)
 	}
 	return nil
 }
 
-// WithForward has requests go to the profile's [Endpoint] where [Profile.Dispatch]
-// says [ToEndpoint]: without a split, and without a balancer unless mk makes
-// one. The routes act there as elsewhere; linkerd's proxy, whose controller
-// sends no routes with an endpoint, would not look at them.
+// WithForward sends requests to the profile's [Endpoint] where [Profile.Dispatch]
+// returns [ToEndpoint], without a split. Routes apply there too, unlike in
+// linkerd's proxy, whose controller sends no routes with an endpoint. An invalid
+// endpoint is left out. Without this option a Router ignores endpoints.
 //
-// mk is asked once for each endpoint that is not deeply equal to that of the
-// profile before, so that a service is kept while its endpoint stays; to let go
-// of those that went out of use is its own matter. An endpoint that is not
-// valid is left out. Without this option a Router does not look at endpoints.
+// mk is called once for each endpoint that is not deeply equal to the previous one.
+// Releasing the services of earlier endpoints is up to mk.
 func WithForward[Req, Rsp any](mk layer.MakeService[*Endpoint, Req, Rsp]) Option[Req, Rsp] {
 	return optionFunc[Req, Rsp](func(o *options[Req, Rsp]) { o.forward = mk })
 }
 
-// forwarded is the endpoint that requests went to last.
+// forwarded is the most recent endpoint and its service.
 type forwarded[Req, Rsp any] struct {
 	endpoint *Endpoint
 	svc      layer.Service[Req, Rsp]
 }
 
-// forwardOf returns the split that has nothing but p's endpoint, or false if
-// requests do not go there. It is called with mu held.
+// forwardOf returns a split with only p's endpoint, or false if requests do not go
+// there. It is called with mu held.
 func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req, Rsp], ok bool) {
 	if r.forward == nil || p.Endpoint == nil {
 		return s, false
@@ -151,7 +155,7 @@ func (r *Router[Req, Rsp]) forwardOf(p *Profile, drop func(error)) (s split[Req,
 		var svc layer.Service[Req, Rsp]
 		err := panics.Contain(func() { svc = r.forward(d.Endpoint) })
 		if svc == nil {
-			drop(fmt.Errorf("endpoint: %w", cmp.Or(err, errors.New("no service was made for it"))))
+			drop(fmt.Errorf("endpoint: %w", cmp.Or(err, errors.New("WithForward returned no service"))))
 			return s, false
 		}
 		r.forwarded = forwarded[Req, Rsp]{d.Endpoint, svc}

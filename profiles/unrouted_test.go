@@ -40,7 +40,7 @@ func TestUnrouted(t *testing.T) {
 	send(t, r, "GET", "/nameless")
 	assert.Equal(t, 2, came, "requests with a route go elsewhere")
 	assert.Equal(t, 2, made)
-	assert.Contains(t, layer.Describe[request, *reply](r).String(), "unrouted\n")
+	assert.Contains(t, layer.Describe[request, *reply](r).String(), "default_route\n")
 
 	old := next
 	src.send(&profiles.Profile{Targets: []profiles.Target{{"v3:80", 1}}}, nil)

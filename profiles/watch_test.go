@@ -108,10 +108,10 @@ func TestLogOfAnOutage(t *testing.T) {
 	src.send(named("second"), nil)
 	src.send(nil, profiles.ErrNoProfile)
 	assert.Equal(t, []string{
-		"WARN profile stream failed; the last profile stays in force",
+		"WARN profile stream failed; the last profile stays current",
 		"DEBUG profile stream failed again",
 		"DEBUG profile stream ended",
-		"INFO profile stream is back",
+		"INFO profile stream recovered",
 		"DEBUG profile",
 		"DEBUG profile stream ended",
 		"DEBUG profile",
@@ -133,12 +133,12 @@ func TestLogOfStreamsThatBringNothing(t *testing.T) {
 	src.send(nil, stream.ErrEnded)
 	assert.Equal(t, []string{
 		"DEBUG profile stream ended",
-		"WARN profile stream failed; the last profile stays in force",
+		"WARN profile stream failed; the last profile stays current",
 		"DEBUG profile stream ended",
-		"INFO profile stream is back",
+		"INFO profile stream recovered",
 		"DEBUG profile",
 		"DEBUG profile stream ended",
-		"WARN profile stream failed; the last profile stays in force",
+		"WARN profile stream failed; the last profile stays current",
 	}, log.lines())
 }
 
@@ -151,7 +151,7 @@ func TestLogOfNoProfileAfterAnOutage(t *testing.T) {
 	src.send(nil, errors.New("refused"))
 	src.send(nil, profiles.ErrNoProfile)
 	assert.Equal(t, []string{
-		"WARN profile stream failed; the last profile stays in force",
+		"WARN profile stream failed; the last profile stays current",
 		"INFO there is no profile",
 	}, log.lines())
 }

@@ -177,7 +177,7 @@ func TestFileIsFollowed(t *testing.T) {
 	})
 
 	s.write(t, "routes: nonsense")
-	until(t, func() bool { return strings.Contains(s.log.String(), "stays in force") })
+	until(t, func() bool { return strings.Contains(s.log.String(), "stays current") })
 	for range 20 {
 		require.Equal(t, "v2", s.version(t), "the last good one stays")
 	}

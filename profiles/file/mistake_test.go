@@ -61,7 +61,7 @@ func TestMistakesInTheShortForm(t *testing.T) {
 				`f:1:70: name "web": everything goes to the endpoint: take one of the two out`},
 		{"endpoint's protocol", inShort("endpoint: {addr: '10.0.0.1:1', protocol: h3}"), `f:1:56: endpoint.protocol "h3": want h2 or opaque`},
 		{"endpoint's identity", inShort("endpoint: {addr: '10.0.0.1:1', identity: web}"),
-			`f:1:25: endpoint: endpoint 10.0.0.1:1: a TLS server name and an identity go together`},
+			`f:1:25: endpoint: endpoint 10.0.0.1:1: a TLS server name needs an identity, and the reverse`},
 		{"endpoint's opaque port", inShort("endpoint: {addr: '10.0.0.1:1', opaquePort: 0}"),
 			`f:1:58: endpoint.opaquePort "0": want a port from 1 to 65535`},
 		{"label", inShort("endpoint: {addr: '10.0.0.1:1', labels: {a.b: [c]}}"), `f:1:60: endpoint.labels["a.b"]: want a single value, not a list`},
@@ -92,7 +92,7 @@ func TestMistakesInTheShortForm(t *testing.T) {
 				`f:3:34: routes[0].retry.methods: unknown field: there are nonIdempotent`},
 		{"retry value", inRoute("{match: {method: GET}, retry: {nonIdempotent: 1}}"), `f:3:49: routes[0].retry.nonIdempotent "1": want true or false`},
 		{"rate", inRoute("{match: {method: GET}, rate: {burst: 1}}"), `f:3:32: routes[0].rate.perSecond: missing: write a number of requests`},
-		{"rate 0", inRoute("{match: {method: GET}, rate: {perSecond: 0, burst: 1}}"), `f:3:32: routes[0].rate: rate: a burst without a number a second`},
+		{"rate 0", inRoute("{match: {method: GET}, rate: {perSecond: 0, burst: 1}}"), `f:3:32: routes[0].rate: rate: a burst without a number per second`},
 		{"status", inRoute("{match: {method: GET}, failures: [99, 500-499, 5xx, 500-1000]}"),
 			`f:3:37: routes[0].failures[0] "99": ` + range3 + "\n" + `f:3:41: routes[0].failures[1] "500-499": ` + range3 + "\n" +
 				`f:3:50: routes[0].failures[2] "5xx": ` + range3 + "\n" + `f:3:55: routes[0].failures[3] "500-1000": ` + range3},
@@ -184,7 +184,7 @@ func TestMistakesInAServiceProfile(t *testing.T) {
 }
 
 const tooLarge = "regular expression is too large: " +
-	"with those of the routes before, repeats make more than 20000 instructions beyond what is written"
+	"repeats add more than 20000 instructions to the expressions of the profile"
 
 // What a Router would leave out because of the routes before is a mistake as well.
 func TestExpressionsThatAreTooMuchTogether(t *testing.T) {

@@ -8,24 +8,24 @@ import (
 	"strings"
 )
 
-// StringMatch is a condition on the value of a header field, a query parameter or a
-// host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
+// StringMatch is a condition on the value of a header field, a query parameter or
+// a host: an [Exact], a [Prefix], a [Regex] or [AnyValue].
 type StringMatch interface {
 	isText()
 }
 
-// The kinds of Text.
+// The kinds of StringMatch.
 type (
-	// Exact holds for this value alone; it may be empty.
+	// Exact holds for this value only. It may be empty.
 	Exact string
 
-	// Prefix holds for values that begin with it. It must not be empty: that
-	// is what [AnyValue] is for.
+	// Prefix holds for values that begin with it. It must not be empty; use
+	// [AnyValue] for that.
 	Prefix string
 
-	// Regex is a regular expression of package regexp for the whole value. It
-	// is anchored at both ends with a group around it, so "a|b" is one of the
-	// two; [Path] has its own rules for that, and the same bounds.
+	// Regex is a regular expression of package regexp for the whole value. It is
+	// anchored at both ends with a group around it, unlike a [Path], and has the
+	// same limits.
 	Regex string
 
 	// AnyValue holds for any value, an empty one included.
@@ -46,42 +46,42 @@ const (
 	textRegex
 )
 
-// text is a compiled Text.
+// text is a compiled StringMatch.
 type text struct {
 	kind textKind
-	want string // of an Exact or a Prefix; a Regex as it was given
+	want string // the Exact, Prefix or Regex as given
 	re   *regexp.Regexp
 }
 
-// compileText returns the condition made ready; fold has it ignore case.
-func compileText(t StringMatch, fold bool) (text, error) {
+// compileText compiles a condition on a value. With fold it ignores case.
+func compileText(t StringMatch, fold bool, c *compiler) (text, error) {
 	switch t := t.(type) {
 	case nil:
-		return text{}, errors.New("no value: Present holds for any")
+		return text{}, errors.New("no value: AnyValue holds for any")
 	case Exact:
 		return text{kind: textExact, want: string(t)}, nil
 	case Prefix:
 		if t == "" {
-			return text{}, errors.New("prefix is empty: Present holds for any value")
+			return text{}, errors.New("prefix is empty: AnyValue holds for any value")
 		}
 		return text{kind: textPrefix, want: string(t)}, nil
 	case Regex:
-		re, err := t.compile(fold)
+		re, err := t.compile(fold, c)
 		return text{kind: textRegex, want: string(t), re: re}, err
 	case AnyValue:
 		return text{}, nil
 	}
-	return text{}, fmt.Errorf("%T is no condition on a value", t)
+	return text{}, fmt.Errorf("%T is not a condition on a value", t)
 }
 
-// compile parses the expression on its own before it is put in a group: one
-// such as "a)|(b" would break out of it, and "\Qa" would swallow its end.
-func (r Regex) compile(fold bool) (*regexp.Regexp, error) {
+// compile parses the expression before it puts a group around it, because "a)|(b"
+// would end the group and "\Qa" would quote its end.
+func (r Regex) compile(fold bool, c *compiler) (*regexp.Regexp, error) {
 	flags := syntax.Perl
 	if fold {
 		flags |= syntax.FoldCase
 	}
-	tree, err := parseRegex(string(r), flags)
+	tree, err := c.regex(string(r), flags)
 	if err != nil {
 		return nil, fmt.Errorf("regex %s: %w", quote(string(r)), err)
 	}
@@ -105,7 +105,6 @@ func (t text) holds(s string) bool {
 	return true
 }
 
-// String says what is asked for.
 func (t text) String() string {
 	switch t.kind {
 	case textExact:

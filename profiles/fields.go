@@ -1,0 +1,172 @@
+package profiles
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/textproto"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gotower/gotower/internal/secret"
+	"github.com/gotower/gotower/layer"
+)
+
+type methodIs string
+
+func (m Method) compile(*compiler) (matcher, error) {
+	if !isToken(string(m)) {
+		return nil, fmt.Errorf("method %q is not a token", string(m))
+	}
+	return methodIs(m), nil
+}
+
+func (m methodIs) holds(f facts) bool { return f.method == string(m) }
+func (methodIs) needs() needs         { return 0 }
+func (m methodIs) String() string     { return fmt.Sprintf("method %q", string(m)) }
+
+// isToken reports whether s is a token of HTTP, as methods and names of header
+// fields are.
+func isToken(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; !isAlphanumeric(c) && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
+			return false
+		}
+	}
+	return s != ""
+}
+
+type headerHas struct {
+	name  string // in canonical form, because net/http allocates for other forms
+	value text
+}
+
+func (h Header) compile(c *compiler) (matcher, error) {
+	return compileField("header", h.Name, h.Value, c)
+}
+
+// compileField compiles the condition on a header or trailer field.
+func compileField(kind, name string, m StringMatch, c *compiler) (headerHas, error) {
+	if !isToken(name) {
+		return headerHas{}, fmt.Errorf("%s %q: the name is not a token", kind, name)
+	}
+	value, err := compileText(m, false, c)
+	if err != nil {
+		return headerHas{}, fmt.Errorf("%s %q: %w", kind, name, err)
+	}
+	return headerHas{textproto.CanonicalMIMEHeaderKey(name), value}, nil
+}
+
+func (h headerHas) holds(f facts) bool {
+	if multi, ok := f.header.(interface{ Values(name string) []string }); ok {
+		return slices.ContainsFunc(multi.Values(h.name), h.value.holds)
+	}
+	// The first value often decides, without a walk over all fields.
+	if first := f.header.Get(h.name); first != "" && h.value.holds(first) {
+		return true
+	}
+	return h.holdsForOne(f.header)
+}
+
+// holdsForOne is a separate function, because it allocates.
+func (h headerHas) holdsForOne(fields layer.Header) bool {
+	for name, v := range fields.All() {
+		if strings.EqualFold(name, h.name) && h.value.holds(v) {
+			return true
+		}
+	}
+	return false
+}
+
+func (headerHas) needs() needs { return needHeader }
+
+// String withholds the values of fields that carry credentials.
+func (h headerHas) String() string {
+	if h.value.kind != textPresent && secret.Field(strings.ToLower(h.name)) {
+		return fmt.Sprintf("header %q %s", h.name, secret.Withheld)
+	}
+	return fmt.Sprintf("header %q %v", h.name, h.value)
+}
+
+type queryHas struct {
+	name  string
+	value text
+}
+
+func (q Query) compile(c *compiler) (matcher, error) {
+	if q.Name == "" {
+		return nil, errors.New("query: the name of the parameter is empty")
+	}
+	value, err := compileText(q.Value, false, c)
+	if err != nil {
+		return nil, fmt.Errorf("query parameter %q: %w", q.Name, err)
+	}
+	return queryHas{q.Name, value}, nil
+}
+
+// holds reads the query as url.ParseQuery does, without its map.
+func (q queryHas) holds(f facts) bool {
+	for rest := f.query; rest != ""; {
+		var pair string
+		pair, rest, _ = strings.Cut(rest, "&")
+		if pair == "" || strings.IndexByte(pair, ';') >= 0 {
+			continue
+		}
+		encoded, value, _ := strings.Cut(pair, "=")
+		if name, err := url.QueryUnescape(encoded); err != nil || name != q.name {
+			continue
+		}
+		if value, err := url.QueryUnescape(value); err == nil && q.value.holds(value) {
+			return true
+		}
+	}
+	return false
+}
+
+func (queryHas) needs() needs     { return needQuery }
+func (q queryHas) String() string { return fmt.Sprintf("query parameter %q %v", q.name, q.value) }
+
+type hostIs text
+
+// compile rejects an authority in the place of a host.
+func (h Host) compile(c *compiler) (matcher, error) {
+	if t, ok := h.Value.(Exact); ok {
+		_, err := netip.ParseAddr(string(t))
+		if t == "" || err != nil && strings.ContainsAny(string(t), ":[]/ ") {
+			return nil, fmt.Errorf("host %q is not a name or an address without port and brackets", string(t))
+		}
+	}
+	value, err := compileText(h.Value, true, c)
+	if err != nil {
+		return nil, fmt.Errorf("host: %w", err)
+	}
+	return hostIs(value), nil
+}
+
+func (h hostIs) holds(f facts) bool {
+	host := hostname(f.authority)
+	switch {
+	case host == "":
+		return false
+	case h.kind == textExact:
+		return strings.EqualFold(host, h.want)
+	case h.kind == textPrefix:
+		return len(host) >= len(h.want) && strings.EqualFold(host[:len(h.want)], h.want)
+	}
+	return text(h).holds(host)
+}
+
+func (hostIs) needs() needs     { return needAuthority }
+func (h hostIs) String() string { return "host " + text(h).String() }
+
+// hostname returns an authority without its port and the brackets of an IPv6 address.
+func hostname(authority string) string {
+	if i := strings.LastIndexByte(authority, ':'); i > strings.LastIndexByte(authority, ']') {
+		authority = authority[:i]
+	}
+	if n := len(authority); n >= 2 && authority[0] == '[' && authority[n-1] == ']' {
+		return authority[1 : n-1]
+	}
+	return authority
+}

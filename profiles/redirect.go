@@ -1,0 +1,265 @@
+package profiles
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer"
+)
+
+// Redirect answers requests with another location. Empty fields keep the host, port,
+// path and query of the request. As in linkerd's proxy, a request that is already
+// at the location is forwarded.
+//
+// Location is absolute, without the default port of its scheme. If neither the
+// request nor Host specifies a valid host, the response has status 400. A gRPC
+// request gets the status NOT_FOUND, as in linkerd, with the location in its
+// message, because gRPC clients follow no redirects.
+type Redirect struct {
+	Status int    // 301, 302, 303, 307 or 308; 0 is 302. 307 and 308 keep the method
+	Scheme string // "http" or "https"
+	Host   string // a DNS name or an IP address, without a port
+	Port   uint16 // 0 is that of the request, or the default port if Scheme is set
+
+	// Path replaces the whole path. A query in it replaces that of the request.
+	// Otherwise NewPrefix replaces the segments OldPrefix at the beginning:
+	// with "/v1" and "/v2", "/v1/books" becomes "/v2/books", and "/v10" stays. All
+	// are percent-encoded.
+	Path                 string
+	OldPrefix, NewPrefix string
+}
+
+// Validate returns the reason for which a Router would leave the redirect out and
+// forward the requests, or nil.
+func (r Redirect) Validate() error {
+	switch {
+	case r.Status != 0 && !slices.Contains([]int{301, 302, 303, 307, 308}, r.Status):
+		return fmt.Errorf("redirect: status %d is not 301, 302, 303, 307 or 308", r.Status)
+	case r.Scheme != "" && r.Scheme != "http" && r.Scheme != "https":
+		return fmt.Errorf("redirect: scheme %q is not http or https", r.Scheme)
+	case r.Host != "" && !isName(r.Host) && !isAddress(r.Host):
+		return fmt.Errorf("redirect: host %q is not a DNS name or an IP address without a port", r.Host)
+	case r.Scheme+r.Host+r.Path+r.OldPrefix+r.NewPrefix == "" && r.Port == 0:
+		return errors.New("redirect: no scheme, host, port or path")
+	case r.Path != "" && r.OldPrefix+r.NewPrefix != "":
+		return errors.New("redirect: a path and a prefix exclude each other")
+	case r.NewPrefix != "" && r.OldPrefix == "":
+		return fmt.Errorf("redirect: new prefix %q without an old one", r.NewPrefix)
+	}
+	path, query, _ := strings.Cut(r.Path, "?")
+	for _, p := range []string{path, r.OldPrefix, r.NewPrefix} {
+		if p != "" && p[0] != '/' || path == "" && r.Path != "" {
+			return fmt.Errorf("redirect: path %q does not begin with /", p)
+		}
+		if string(appendEscaped(nil, p, true)) != p {
+			return fmt.Errorf("redirect: path %q has a character that must be written with %%", p)
+		}
+	}
+	if string(appendEscaped(nil, query, false)) != query {
+		return fmt.Errorf("redirect: query %q has a character that must be written with %%", query)
+	}
+	return nil
+}
+
+// isAddress reports whether s is an IP address without a zone, which is local.
+func isAddress(s string) bool {
+	addr, err := netip.ParseAddr(s)
+	return err == nil && addr.Zone() == ""
+}
+
+// validResponseHeader is Valid for a response, which has no Host.
+func validResponseHeader(c layer.HeaderMutation) (layer.HeaderMutation, []error) {
+	c, problems := c.Valid()
+	c.Set = slices.DeleteFunc(c.Set, func(f layer.HeaderField) bool {
+		host := strings.EqualFold(f.Name, "host")
+		if host {
+			problems = append(problems, fmt.Errorf("set %q: a response has no host", f.Name))
+		}
+		return host
+	})
+	return c, problems
+}
+
+// redirecting is the layer of a Redirect.
+type redirecting[Req, Rsp any] struct {
+	layer.Service[Req, Rsp] // for requests at the location
+	access                  layer.Accessor[Req, Rsp]
+	edit                    layer.Editor[Req, Rsp]
+	redirect                Redirect
+}
+
+func (r *redirecting[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
+	answer, ok := r.answer(req)
+	if !ok || ctx.Err() != nil { // the service below rejects canceled requests
+		return r.Service.Call(ctx, req)
+	}
+	if why := layer.PickInfoFromContext(ctx).Explanation; why != nil {
+		why.Add(layer.Node{Name: "redirect", State: layer.State{
+			{Key: "status", Value: answer.Status}, {Key: "message", Value: answer.Message},
+		}})
+	}
+	return r.edit.NewResponse(req, answer), nil
+}
+
+// The gRPC statuses of responses to redirected requests.
+const (
+	grpcInvalidArgument = 3
+	grpcNotFound        = 5
+)
+
+// answer returns false for a request that is at the location.
+func (r *redirecting[Req, Rsp]) answer(req Req) (layer.DirectResponse, bool) {
+	from, known := locationOf(r.access.Scheme(req), r.access.Authority(req), r.access.Path(req), r.access.Query(req))
+	if !known && r.redirect.Host == "" {
+		return layer.DirectResponse{
+			Status: 400, GRPC: grpcInvalidArgument, Message: "redirect: the request has no valid host",
+		}, true
+	}
+	to := r.redirect.apply(from)
+	if known && to.equal(from) {
+		return layer.DirectResponse{}, false
+	}
+	uri := to.String()
+	return layer.DirectResponse{
+		Status: cmp.Or(r.redirect.Status, 302), GRPC: grpcNotFound, Message: "redirected to " + uri,
+		Header: []layer.HeaderField{{Name: "Location", Value: uri}},
+	}, true
+}
+
+func (r *redirecting[Req, Rsp]) Next() layer.Service[Req, Rsp] { return r.Service }
+
+// Describe shows an example.
+func (r *redirecting[Req, Rsp]) Describe() layer.Node {
+	from := location{scheme: "http", host: "host", path: strings.TrimSuffix(r.redirect.OldPrefix, "/") + "/path"}
+	return layer.Node{Name: "redirect", State: layer.State{
+		{Key: "status", Value: cmp.Or(r.redirect.Status, 302)},
+		{Key: "from", Value: from.String()}, {Key: "to", Value: r.redirect.apply(from).String()},
+	}}
+}
+
+// location is an absolute URI with scheme http or https.
+type location struct {
+	scheme      string
+	host        string // an IPv6 address without brackets
+	port        uint16 // 0 is the default port of the scheme
+	path, query string
+}
+
+// locationOf returns the location of a request, and false if its authority has no
+// valid host. Schemes other than https become http.
+func locationOf(scheme, authority, path, query string) (location, bool) {
+	if scheme != "https" {
+		scheme = "http"
+	}
+	host, port, ok := splitAuthority(authority)
+	return location{scheme, host, port, path, query}.normalized(), ok
+}
+
+// splitAuthority separates a host and an optional port. It returns false for a host
+// that is not a name or an address.
+func splitAuthority(authority string) (host string, port uint16, ok bool) {
+	host = authority
+	if h, number, err := net.SplitHostPort(authority); err == nil {
+		n, err := strconv.ParseUint(number, 10, 16)
+		if number != "" && err != nil {
+			return "", 0, false
+		}
+		host, port = h, uint16(n)
+	} else if strings.HasPrefix(authority, "[") && strings.HasSuffix(authority, "]") {
+		host = authority[1 : len(authority)-1]
+	}
+	return host, port, isName(host) || isAddress(host)
+}
+
+// apply returns the location for requests at l.
+func (r Redirect) apply(l location) location {
+	if r.Scheme != "" {
+		l.scheme, l.port = r.Scheme, 0
+	}
+	l.port = cmp.Or(r.Port, l.port)
+	l.host = cmp.Or(r.Host, l.host)
+	if r.Path != "" {
+		path, query, has := strings.Cut(r.Path, "?")
+		l.path = path
+		if has {
+			l.query = query
+		}
+	} else if r.OldPrefix != "" {
+		l.path = r.replacePrefix(l.path)
+	}
+	return l.normalized()
+}
+
+func (r Redirect) replacePrefix(path string) string {
+	rest, ok := strings.CutPrefix(path, strings.TrimSuffix(r.OldPrefix, "/"))
+	switch {
+	case !ok || rest != "" && rest[0] != '/':
+		return path
+	case rest == "":
+		return cmp.Or(r.NewPrefix, "/")
+	}
+	return strings.TrimSuffix(r.NewPrefix, "/") + rest
+}
+
+// normalized removes the default port of the scheme.
+func (l location) normalized() location {
+	if l.scheme == "http" && l.port == 80 || l.scheme == "https" && l.port == 443 {
+		l.port = 0
+	}
+	return l
+}
+
+func (l location) equal(other location) bool {
+	sameHost := strings.EqualFold(l.host, other.host)
+	l.host, other.host = "", ""
+	return sameHost && l == other
+}
+
+// String returns the URI. It escapes invalid and ambiguous characters.
+func (l location) String() string {
+	b := make([]byte, 0, len("https://[]:65535?")+len(l.host)+len(l.path)+len(l.query))
+	b = append(append(b, l.scheme...), "://"...)
+	if strings.Contains(l.host, ":") {
+		b = append(append(append(b, '['), l.host...), ']')
+	} else {
+		b = append(b, l.host...)
+	}
+	if l.port != 0 {
+		b = strconv.AppendUint(append(b, ':'), uint64(l.port), 10)
+	}
+	if !strings.HasPrefix(l.path, "/") { // OPTIONS * and CONNECT
+		l.path = "/"
+	}
+	b = appendEscaped(b, l.path, true)
+	if l.query != "" {
+		b = appendEscaped(append(b, '?'), l.query, false)
+	}
+	return string(b)
+}
+
+// appendEscaped appends a path or query that is already percent-encoded. It encodes
+// characters that should have been encoded.
+func appendEscaped(b []byte, s string, path bool) []byte {
+	const hex = "0123456789ABCDEF"
+	for i := range len(s) {
+		c := s[i]
+		if c <= ' ' || c > '~' || strings.IndexByte("\"#<>\\^`{|}", c) >= 0 || path && c == '?' || c == '%' && !isEscape(s[i:]) {
+			b = append(b, '%', hex[c>>4], hex[c&15])
+		} else {
+			b = append(b, c)
+		}
+	}
+	return b
+}
+
+// isEscape reports whether s begins with a percent-encoded character.
+func isEscape(s string) bool { return len(s) > 2 && isHex(s[1]) && isHex(s[2]) }
+
+func isHex(c byte) bool { return '0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f' }
