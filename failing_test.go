@@ -204,8 +204,8 @@ func resolver(t *testing.T, addrs []string) resolve.Resolver {
 	return static.New(map[string][]resolve.Endpoint{target: endpoints})
 }
 
-// get makes requests with c.
-func get(t *testing.T, c *http.Client) func(context.Context) error {
+// get makes requests to target with c.
+func get(t *testing.T, target string, c *http.Client) func(context.Context) error {
 	t.Helper()
 	t.Cleanup(c.CloseIdleConnections)
 	return func(ctx context.Context) error {
@@ -236,7 +236,7 @@ func httpClient(t *testing.T, addrs []string, retry bool) func(context.Context) 
 		func(ctx context.Context, t discover.Target) httplayer.Service {
 			return httplayer.NewEndpoint(ctx, t.Endpoint.Addr.String())
 		}))
-	return get(t, &http.Client{Transport: httplayer.RoundTripper(svc)})
+	return get(t, target, &http.Client{Transport: httplayer.RoundTripper(svc)})
 }
 
 func grpcConn(t *testing.T, addrs []string, retry bool) pb.TestServiceClient {
@@ -336,6 +336,13 @@ func proxyClient(t *testing.T, addrs []string, retry bool) func(context.Context)
 	}
 	ctl := controller.New(nil)
 	require.NoError(t, ctl.Set(controller.Config{Destinations: map[string]controller.Destination{target: d}}))
+	return proxyClients(t, ctl, target)[0]
+}
+
+// proxyClients runs a sidecar with the controller, and returns a client of each target
+// through it.
+func proxyClients(t *testing.T, ctl *controller.Controller, targets ...string) (calls []func(context.Context) error) {
+	t.Helper()
 	l := listen(t)
 	run(t, func(ctx context.Context) error { return ctl.Serve(ctx, l) })
 
@@ -354,12 +361,15 @@ func proxyClient(t *testing.T, addrs []string, retry bool) func(context.Context)
 	p, err := sidecar.New(sidecar.Config{Settings: s}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	run(t, p.Run)
-	return get(t, &http.Client{Transport: &http.Transport{
-		MaxIdleConnsPerHost: 100,
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, p.Addr)
-		},
-	}})
+	for _, target := range targets {
+		calls = append(calls, get(t, target, &http.Client{Transport: &http.Transport{
+			MaxIdleConnsPerHost: 100,
+			DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+				return new(net.Dialer).DialContext(ctx, network, p.Addr)
+			},
+		}}))
+	}
+	return calls
 }
 
 // run runs f until the test ends.
