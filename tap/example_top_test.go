@@ -65,22 +65,3 @@ func ExampleRegistry_Top() {
 	// web-1 GET / 100% true
 	// web-1 GET /broken 0% true
 }
-
-func ExampleRows() {
-	// Of a proxy that shows events and has no rows.
-	events := []tap.Event{
-		{RequestInit: &tap.RequestInit{Method: "GET", Path: "/api"}, ID: tap.StreamID{Stream: 0}},
-		{RequestInit: &tap.RequestInit{Method: "GET", Path: "/api"}, ID: tap.StreamID{Stream: 1}},
-		{ResponseInit: &tap.ResponseInit{Status: 200}, ID: tap.StreamID{Stream: 0}},
-		{ResponseEnd: &tap.ResponseEnd{SinceRequestInit: 30 * time.Millisecond}, ID: tap.StreamID{Stream: 0}},
-	}
-	rows := tap.NewRows(nil)
-	for _, e := range events {
-		rows.Add("web-1", e)
-	}
-	for _, row := range rows.Top().GetRows() {
-		fmt.Println(row.GetPath(), row.GetCount(), "ended,", row.GetOpen(), "open, worst", row.GetWorst().AsDuration())
-	}
-	// Output:
-	// /api 1 ended, 1 open, worst 30ms
-}

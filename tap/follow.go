@@ -52,10 +52,10 @@ type ProcessEvent struct {
 // requests. It rejects conditions on headers and responses and a sample, and shows
 // no bodies and explanations.
 //
-// If the caller does not keep up, the processes drop events and report that. The
-// keep-alive of a connection detects a process that stopped.
+// If the caller does not keep up, the processes drop events and report that. Only
+// the keep-alive of a connection detects a process that hangs.
 func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, opts ...FollowOption) iter.Seq2[ProcessEvent, error] {
-	o := newFollowOptions(opts)
+	o := newFollowOptions(opts, len(processes))
 	return func(yield func(ProcessEvent, error) bool) {
 		if err := sane(req); err != nil {
 			yield(ProcessEvent{}, refuse(codes.InvalidArgument, err))
@@ -68,7 +68,7 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 		all := make([]source[ProcessEvent], 0, len(processes))
 		for _, p := range processes {
 			all = append(all, func(ctx context.Context) iter.Seq2[ProcessEvent, error] {
-				return o.follow(ctx, p, len(processes), req, until)
+				return o.follow(ctx, p, req, until)
 			})
 		}
 		for seen, err := range merged(ctx, all) {
@@ -85,24 +85,26 @@ func Follow(ctx context.Context, processes []Process, req *tappb.WatchRequest, o
 // errDone ends the following of a process that has shown all of the request.
 var errDone = errors.New("done")
 
+// lateEnd is how long the end of a process may come after the duration.
+const lateEnd = time.Second
+
 type followOptions struct {
-	rps     int
-	timeout time.Duration // of an answer
+	rps     int    // of all processes that have linkerd's tap only
+	each    uint32 // the share of each
 	backoff backoff.Backoff
-	rowTTL  RowTTL
 }
 
 // follow watches one process, and again when the stream ends, until a time if that
 // is not zero.
 func (o *followOptions) follow(
-	ctx context.Context, p Process, of int, req *tappb.WatchRequest, until time.Time,
+	ctx context.Context, p Process, req *tappb.WatchRequest, until time.Time,
 ) iter.Seq2[ProcessEvent, error] {
 	return func(yield func(ProcessEvent, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		if !until.IsZero() {
 			// Not a deadline, see detached. The process ends the stream before.
-			defer time.AfterFunc(time.Until(until)+o.timeout, cancel).Stop()
+			defer time.AfterFunc(time.Until(until)+lateEnd, cancel).Stop()
 		}
 		open := func(ctx context.Context) iter.Seq2[Event, error] {
 			return func(yield func(Event, error) bool) {
@@ -110,7 +112,7 @@ func (o *followOptions) follow(
 					req = proto.CloneOf(req)
 					req.Duration = durationpb.New(max(time.Until(until), 1))
 				}
-				contained(o.watch(ctx, p, of, req))(yield)
+				contained(o.watch(ctx, p, req))(yield)
 			}
 		}
 		for e, err := range streams.Reconnect(ctx, o.backoff, open, isFinal) {
@@ -138,10 +140,13 @@ func isFinal(err error) bool {
 
 // watch watches one process once, by linkerd's service if it does not have
 // gotower's.
-func (o *followOptions) watch(ctx context.Context, p Process, of int, req *tappb.WatchRequest) iter.Seq2[Event, error] {
+func (o *followOptions) watch(ctx context.Context, p Process, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
-		conn := timedConn{ClientConnInterface: p.Conn, timeout: o.timeout}
-		for e, err := range instead(Watch(ctx, conn, req), o.plain(ctx, conn, of, req)) {
+		if err := p.check(); err != nil {
+			yield(Event{}, err)
+			return
+		}
+		for e, err := range instead(Watch(ctx, p.Conn, req), o.plain(ctx, p.Conn, req)) {
 			if !yield(e, err) || err != nil {
 				return
 			}
@@ -152,6 +157,13 @@ func (o *followOptions) watch(ctx context.Context, p Process, of int, req *tappb
 	}
 }
 
+func (p *Process) check() error {
+	if p.Conn == nil {
+		return refuse(codes.InvalidArgument, errors.New("the process has no connection"))
+	}
+	return nil
+}
+
 // FollowOption configures [Follow] and [FollowTop].
 type FollowOption interface{ applyFollow(o *followOptions) }
 
@@ -160,15 +172,9 @@ type followOption func(*followOptions)
 func (f followOption) applyFollow(o *followOptions) { f(o) }
 
 // WithMaxRPS limits the requests a second of all processes that have linkerd's tap
-// only. Each has an equal share. The default is 100, also for 0 or less.
+// only. Each has an equal share, and at least one. 0 or less means 100.
 func WithMaxRPS(n int) FollowOption {
 	return followOption(func(o *followOptions) { o.rps = n })
-}
-
-// WithAnswerTimeout is how long a process may take to answer. The default is 10 s,
-// also for 0 or less.
-func WithAnswerTimeout(d time.Duration) FollowOption {
-	return followOption(func(o *followOptions) { o.timeout = d })
 }
 
 // WithBackoff is the pause before a process is asked again: least after the first
@@ -178,31 +184,20 @@ func WithBackoff(least, most time.Duration) FollowOption {
 	return followOption(func(o *followOptions) { o.backoff.Min, o.backoff.Max = least, most })
 }
 
-func newFollowOptions(opts []FollowOption) followOptions {
+func newFollowOptions(opts []FollowOption, processes int) followOptions {
 	var o followOptions
 	for _, opt := range opts {
 		if opt != nil {
 			opt.applyFollow(&o)
 		}
 	}
-	o.rps = min(orDefault(o.rps, 100), math.MaxInt32)
-	if o.timeout <= 0 {
-		o.timeout = 10 * time.Second
-	}
+	o.each = uint32(max(min(orDefault(o.rps, 100)/max(processes, 1), math.MaxInt32), 1))
 	if o.backoff.Max <= 0 {
 		o.backoff.Max = max(10*time.Second, o.backoff.Min)
 	}
 	o.backoff.Jitter = backoff.Default().Jitter
 	o.backoff = o.backoff.OrDefault()
 	return o
-}
-
-// share returns how many requests each of n processes may show in which time.
-func (o *followOptions) share(n int) (each uint32, every time.Duration) {
-	if n <= o.rps {
-		return uint32(o.rps / max(n, 1)), time.Second
-	}
-	return 1, time.Second * time.Duration(n) / time.Duration(o.rps)
 }
 
 // source returns a sequence that ends with its context.
@@ -291,71 +286,4 @@ func contained[T any](seq iter.Seq2[T, error]) iter.Seq2[T, error] {
 			yield(zero, err)
 		}
 	}
-}
-
-// timedConn is a connection whose streams fail without an answer or a message
-// in time. gRPC itself has no such limit, for example for a stopped process.
-type timedConn struct {
-	grpc.ClientConnInterface
-	timeout time.Duration // of the headers, and of a message after every
-	every   time.Duration // between two messages; 0 for no limit
-}
-
-// NewStream begins a stream, which ends with ctx.
-func (c timedConn) NewStream(
-	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
-) (grpc.ClientStream, error) {
-	if c.ClientConnInterface == nil {
-		return nil, status.Error(codes.InvalidArgument, "the process has no connection")
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	s := &timedStream{conn: c}
-	s.timer = time.AfterFunc(c.timeout, func() {
-		cancel(status.Errorf(codes.DeadlineExceeded, "no answer for more than %v", c.timeout))
-	})
-	defer s.timer.Stop()
-	var err error
-	if s.ClientStream, err = c.ClientConnInterface.NewStream(ctx, desc, method, opts...); err != nil {
-		return nil, timeoutOf(ctx, err)
-	}
-	return s, nil
-}
-
-type timedStream struct {
-	grpc.ClientStream
-	conn     timedConn
-	timer    *time.Timer
-	answered bool
-}
-
-func (s *timedStream) RecvMsg(m any) error {
-	defer s.timer.Stop()
-	if !s.answered {
-		s.timer.Reset(s.conn.timeout)
-		if _, err := s.Header(); err != nil {
-			return timeoutOf(s.Context(), err)
-		}
-		s.timer.Stop()
-		s.answered = true
-	}
-	if s.conn.every > 0 {
-		s.timer.Reset(sum(s.conn.every, s.conn.timeout))
-	}
-	return timeoutOf(s.Context(), s.ClientStream.RecvMsg(m))
-}
-
-// sum returns a + b, or the longest duration if that is less.
-func sum(a, b time.Duration) time.Duration {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
-}
-
-// timeoutOf returns the cause of ctx if that is a timeout, and else err.
-func timeoutOf(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); err != nil && status.Code(cause) == codes.DeadlineExceeded {
-		return cause
-	}
-	return err
 }

@@ -47,16 +47,6 @@ func linkerds(reg *Registry) serving {
 // tapless is a process without a tap.
 func tapless() serving { return serving{register: func(*grpc.Server) {}} }
 
-// hanging is a process that takes every call and answers none.
-func hanging() serving {
-	s := tapless()
-	s.opts = []grpc.ServerOption{grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		<-stream.Context().Done()
-		return stream.Context().Err()
-	})}
-	return s
-}
-
 // start starts a process, at addr if that is not "".
 func start(t testing.TB, addr string, s serving) *running {
 	t.Helper()

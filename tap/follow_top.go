@@ -29,23 +29,22 @@ import (
 // cannot be reached, and begin at 0 when it has restarted.
 //
 // The requests of a process that has linkerd's tap only are counted here, from
-// its events: [WithMaxRPS] limits how many are seen, and so the rate. Its rows
-// stay for [RowTTL] while it cannot be reached. It rejects conditions on
-// headers.
+// its events. [WithMaxRPS] limits how many are seen, and so the rate. Such a
+// process rejects conditions on headers.
 func FollowTop(
 	ctx context.Context, processes []Process, req *tappb.TopRequest, opts ...FollowOption,
 ) iter.Seq2[*tappb.TopResponse, error] {
-	o := newFollowOptions(opts)
+	o := newFollowOptions(opts, len(processes))
 	return func(yield func(*tappb.TopResponse, error) bool) {
 		every, err := everyOf(req)
 		if err != nil {
 			yield(nil, refuse(codes.InvalidArgument, err))
 			return
 		}
-		f := &topFollower{
-			followOptions: o, req: req, every: every, rows: NewRows(req, o.rowTTL),
-			latest: make([]*tappb.TopResponse, len(processes)), running: len(processes),
+		if len(processes) == 0 {
+			return
 		}
+		f := &topFollower{followOptions: o, req: req, every: every, rows: make([]rowsFunc, len(processes))}
 		if f.follow(ctx, processes, yield) && ctx.Err() != nil {
 			yield(nil, fmt.Errorf("tap: top: %w", context.Cause(ctx)))
 		}
@@ -56,48 +55,45 @@ type topFollower struct {
 	followOptions
 	req   *tappb.TopRequest
 	every time.Duration
-	rows  *Rows // of processes that do not count
-
-	names   []string
-	latest  []*tappb.TopResponse // of each process; nil while it is not heard
-	running int                  // processes that are still asked
+	names []string
+	rows  []rowsFunc // of each process; nil while it is not reached
 }
+
+// rowsFunc returns the rows of a process as of now.
+type rowsFunc func() *tappb.TopResponse
 
 // topNews is something that happened to the process with this number.
 type topNews struct {
 	process int
-	rows    *tappb.TopResponse
+	rows    rowsFunc
 	gone    bool // and will not be asked again
 	tick    bool // it is time for an answer
 }
 
 // follow returns false when yield did.
 func (f *topFollower) follow(ctx context.Context, processes []Process, yield func(*tappb.TopResponse, error) bool) bool {
-	if len(processes) == 0 {
-		return true
-	}
 	all := []source[topNews]{f.clock}
 	for i, p := range processes {
 		f.names = append(f.names, p.Name)
-		all = append(all, func(ctx context.Context) iter.Seq2[topNews, error] { return f.one(ctx, i, p, len(processes)) })
+		all = append(all, func(ctx context.Context) iter.Seq2[topNews, error] { return f.one(ctx, i, p) })
 	}
+	running := len(processes)
 	for news, err := range merged(ctx, all) {
-		if news.tick {
+		switch {
+		case news.tick:
 			if !yield(f.merge(), nil) {
 				return false
 			}
 			continue
-		}
-		f.latest[news.process] = news.rows
-		if err != nil && !yield(nil, err) {
+		case err != nil && !yield(nil, err):
 			return false
+		case news.gone:
+			running--
 		}
-		if news.gone {
-			f.running--
-		}
-		if f.running == 0 {
+		if running == 0 {
 			return true
 		}
+		f.rows[news.process] = news.rows
 	}
 	return true
 }
@@ -106,14 +102,10 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 	return func(yield func(topNews, error) bool) {
 		answers := time.NewTicker(f.every)
 		defer answers.Stop()
-		samples := time.NewTicker(sampleEvery)
-		defer samples.Stop()
 		for {
 			select {
 			case <-ctx.Done():
 				return
-			case <-samples.C:
-				f.rows.rows.sample()
 			case <-answers.C:
 				if !yield(topNews{tick: true}, nil) {
 					return
@@ -124,10 +116,9 @@ func (f *topFollower) clock(ctx context.Context) iter.Seq2[topNews, error] {
 }
 
 // one asks one process again and again.
-func (f *topFollower) one(ctx context.Context, i int, p Process, of int) iter.Seq2[topNews, error] {
-	open := func(ctx context.Context) iter.Seq2[*tappb.TopResponse, error] {
-		conn := timedConn{ClientConnInterface: p.Conn, timeout: f.timeout, every: f.every}
-		return contained(instead(Top(ctx, conn, f.req), f.count(ctx, p, of)))
+func (f *topFollower) one(ctx context.Context, i int, p Process) iter.Seq2[topNews, error] {
+	open := func(ctx context.Context) iter.Seq2[rowsFunc, error] {
+		return contained(instead(f.ask(ctx, p), f.count(ctx, p)))
 	}
 	return func(yield func(topNews, error) bool) {
 		for rows, err := range streams.Reconnect(ctx, f.backoff, open, isFinal) {
@@ -142,38 +133,101 @@ func (f *topFollower) one(ctx context.Context, i int, p Process, of int) iter.Se
 	}
 }
 
-// count counts the events of a process that does not count. It yields no rows
-// but an error.
-func (f *topFollower) count(ctx context.Context, p Process, of int) iter.Seq2[*tappb.TopResponse, error] {
-	return func(yield func(*tappb.TopResponse, error) bool) {
-		if what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()}); what != "" {
-			yield(nil, errBeyondLinkerd(what))
+// ask yields the rows of a process that counts.
+func (f *topFollower) ask(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
+	return func(yield func(rowsFunc, error) bool) {
+		if err := p.check(); err != nil {
+			yield(nil, err)
 			return
 		}
-		w := f.windows(timedConn{ClientConnInterface: p.Conn, timeout: f.timeout}, of, f.req.GetMatch(), false)
-		w.lost = func(id StreamID) { f.rows.Forget(p.Name, id) }
-		heard := false
-		for e, err := range w.all(ctx) {
-			// The first event is an item, because it ends the backoff of the
-			// process.
-			if (err != nil || !heard) && !yield(nil, err) || err != nil {
+		for m, err := range Top(ctx, p.Conn, f.req) {
+			if !yield(func() *tappb.TopResponse { return m }, err) {
 				return
 			}
-			heard = true
-			f.rows.Add(p.Name, e)
 		}
 	}
 }
 
-// merge is the rows of all.
+// count counts the events of a process that has linkerd's tap only. It yields the
+// rows once, with the first event.
+func (f *topFollower) count(ctx context.Context, p Process) iter.Seq2[rowsFunc, error] {
+	return func(yield func(rowsFunc, error) bool) {
+		if what := beyondLinkerd(&tappb.WatchRequest{Headers: f.req.GetHeaders()}); what != "" {
+			yield(nil, errBeyondLinkerd(what))
+			return
+		}
+		c := newEventCounter(f.req)
+		w := f.windows(p.Conn, f.req.GetMatch(), false)
+		w.ended = c.forget
+		first := true
+		for e, err := range w.all(ctx) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			c.add(&e)
+			if first && !yield(c.rows.all, nil) {
+				return
+			}
+			first = false
+		}
+	}
+}
+
+// merge returns the rows of all processes.
 func (f *topFollower) merge() *tappb.TopResponse {
 	m := newMerging()
 	m.byDestination = f.req.GetByDestination()
-	for i, rows := range f.latest {
-		m.add(f.names[i], rows)
+	for i, rows := range f.rows {
+		if rows != nil {
+			m.add(f.names[i], rows())
+		}
 	}
-	m.add("", f.rows.rows.answer(maxRows+1))
 	return m.top(f.req.GetRows())
+}
+
+// eventCounter counts the requests of a process from its events.
+type eventCounter struct {
+	rows *table
+	open map[StreamID]openRequest
+}
+
+type openRequest struct {
+	row    *row
+	status int
+}
+
+func newEventCounter(req *tappb.TopRequest) *eventCounter {
+	return &eventCounter{rows: newTable(req), open: map[StreamID]openRequest{}}
+}
+
+func (c *eventCounter) add(e *Event) {
+	o, ok := c.open[e.ID]
+	switch {
+	case e.RequestInit != nil:
+		if ok {
+			o.row.forget()
+		}
+		c.open[e.ID] = openRequest{row: c.rows.begin(e, e.RequestInit)}
+	case !ok:
+	case e.ResponseInit != nil:
+		o.status = e.ResponseInit.Status
+		c.open[e.ID] = o
+	case e.ResponseEnd != nil:
+		if o.status == 0 && e.ResponseEnd.SinceResponseInit != nil {
+			o.status = 200 // the ResponseInit was dropped
+		}
+		o.row.end(e.ResponseEnd, o.status)
+		delete(c.open, e.ID)
+	}
+}
+
+// forget drops the requests whose end will not come.
+func (c *eventCounter) forget() {
+	for _, o := range c.open {
+		o.row.forget()
+	}
+	clear(c.open)
 }
 
 // merging adds up the rows of several processes.

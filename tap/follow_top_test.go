@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -107,48 +105,6 @@ func TestFollowTopRefuses(t *testing.T) {
 	text := errors.Join(errs...).Error()
 	require.Contains(t, text, "a: tap: top: rpc error: code = PermissionDenied")
 	require.Contains(t, text, "b: tap: this process has linkerd's tap only, which has no conditions on headers")
-}
-
-// A process that answers once and then never again.
-func TestFollowTopAProcessThatFallsSilent(t *testing.T) {
-	t.Parallel()
-	p := start(t, "", serving{register: func(g *grpc.Server) { tappb.RegisterTapServer(g, silent{}) }})
-	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), WithAnswerTimeout(30*time.Millisecond)) {
-		if err == nil {
-			continue
-		}
-		require.EqualError(t, err, "p: tap: top: rpc error: code = DeadlineExceeded desc = no answer for more than 30ms")
-		return
-	}
-}
-
-// The timeout is for the process, and not for the reader.
-func TestFollowTopWithAReaderThatIsSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p, stop := startInside(t, ours(new(Registry)))
-		defer stop()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		n := 0
-		for _, err := range FollowTop(ctx, []Process{p}, often(), quickly(), WithAnswerTimeout(time.Second)) {
-			require.NoError(t, err)
-			if n++; n == 1 {
-				time.Sleep(2500 * time.Millisecond)
-			}
-			if n == 4 {
-				break
-			}
-		}
-		require.Equal(t, 4, n)
-	})
-}
-
-type silent struct{ tappb.UnimplementedTapServer }
-
-func (silent) Top(_ *tappb.TopRequest, stream grpc.ServerStreamingServer[tappb.TopResponse]) error {
-	_ = stream.Send(&tappb.TopResponse{})
-	<-stream.Context().Done()
-	return nil
 }
 
 func TestFollowTopEndsWithItsContext(t *testing.T) {

@@ -37,19 +37,6 @@ func TestFollowRefusesNumbersThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// For ever is not at once.
-func TestFollowWithNoEndOfPatience(t *testing.T) {
-	t.Parallel()
-	p := start(t, "", ours(new(Registry)))
-	n := 0
-	for _, err := range FollowTop(bounded(t), []Process{p.process(t, "p")}, often(), quickly(), WithAnswerTimeout(math.MaxInt64)) {
-		require.NoError(t, err)
-		if n++; n == 3 {
-			break
-		}
-	}
-}
-
 func TestFollowManyRequests(t *testing.T) {
 	t.Parallel()
 	p := start(t, "", linkerds(new(Registry)))
@@ -63,9 +50,6 @@ func TestFollowManyRequests(t *testing.T) {
 // Of a process that has no rate of its own, no more is asked.
 func TestFollowLinkerdAtARate(t *testing.T) {
 	t.Parallel()
-	o := newFollowOptions(nil)
-	each, _ := o.share(2)
-	require.EqualValues(t, 50, each)
 	p := start(t, "", linkerds(new(Registry)))
 	traffic(t, p.reg, "/")
 	begun, inits := time.Now(), 0

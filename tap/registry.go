@@ -27,7 +27,6 @@ type Registry struct {
 	maxBody   int
 	redact    func(contentType string, body []byte) []byte // nil: no bodies
 	random    func() float64                               // nil is math/rand's
-	rowTTL    RowTTL
 
 	mu       sync.Mutex
 	watchers []*watcher // all that were not closed, active or full

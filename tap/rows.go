@@ -12,138 +12,16 @@ import (
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/histogram"
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// RowTTL is how long a row of Top stays without a request. It is a
-// [RegistryOption] for [Registry.Top] and its remote callers, and a
-// [FollowOption] and [RowsOption] for rows that are counted by the reader. The
-// default is 10 minutes, also for 0 or less. See [Registry.Top].
-type RowTTL time.Duration
-
-// Two runs of a job that runs every five minutes.
-const defaultRowTTL = RowTTL(10 * time.Minute)
-
-// fullRowTTL is the time to live of rows in a full table. After it, the rate of a
-// row is 0.
-const fullRowTTL = RowTTL(time.Minute)
-
-func (d RowTTL) applyRegistry(r *Registry)    { r.rowTTL = d }
-func (d RowTTL) applyFollow(o *followOptions) { o.rowTTL = d }
-func (d RowTTL) applyRows(r *Rows)            { r.rows.ttl = d.orDefault() }
-
-func (d RowTTL) orDefault() RowTTL {
-	if d <= 0 {
-		return defaultRowTTL
-	}
-	return d
-}
-
-// Rows count requests as [Registry.Top] does, from events: for processes that
-// show events and count nothing, such as linkerd's proxy. They are safe for
-// concurrent use, start no goroutine, and need no closing.
-type Rows struct {
-	rows *table
-	most uint32
-
-	mu   sync.Mutex
-	open map[openID]openRequest
-}
-
-// maxOpen bounds the requests whose end Rows wait for.
-const maxOpen = 10_000
-
-type openID struct {
-	from string
-	id   StreamID
-}
-
-type openRequest struct {
-	row    *row
-	status int
-}
-
-// RowsOption sets an option of [NewRows].
-type RowsOption interface{ applyRows(r *Rows) }
-
-// NewRows returns empty Rows. They use ByRoute, ByDestination and Rows of req,
-// which may be nil.
-func NewRows(req *tappb.TopRequest, opts ...RowsOption) *Rows {
-	r := &Rows{rows: newTable(req, 0), most: req.GetRows(), open: map[openID]openRequest{}}
-	for _, opt := range opts {
-		if opt != nil {
-			opt.applyRows(r)
-		}
-	}
-	return r
-}
-
-// Add counts e. The events of a request must come in order, and with the same
-// name of their process. That name is the client of outbound requests and the
-// server of inbound ones if the event does not name it. At most 10000 requests
-// are awaited: beyond that, the ends of some are missed.
-func (r *Rows) Add(from string, e Event) {
-	id := openID{from, e.ID}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	switch {
-	case e.RequestInit != nil:
-		r.forget(id)
-		for other := range r.open {
-			if len(r.open) < maxOpen {
-				break
-			}
-			r.forget(other)
-		}
-		nameProcess(from, &e)
-		r.open[id] = openRequest{row: r.rows.begin(&e, e.RequestInit)}
-	case e.ResponseInit != nil:
-		if o, ok := r.open[id]; ok {
-			o.status = e.ResponseInit.Status
-			r.open[id] = o
-		}
-	case e.ResponseEnd != nil:
-		o, ok := r.open[id]
-		if !ok {
-			return
-		}
-		if o.status == 0 && e.ResponseEnd.SinceResponseInit != nil {
-			o.status = 200 // the ResponseInit was dropped
-		}
-		o.row.end(e.ResponseEnd, o.status)
-		delete(r.open, id)
-	}
-}
-
-// nameProcess sets the label of the process on its own side of e, if that side is
-// not known.
-func nameProcess(from string, e *Event) {
-	switch {
-	case from == "":
-	case e.Direction == Outbound && !e.Source.IsValid() && e.SourceLabels[podLabel] == "":
-		e.SourceLabels = map[string]string{podLabel: from}
-	case e.Direction == Inbound && !e.Destination.IsValid() && e.DestinationLabels[podLabel] == "":
-		e.DestinationLabels = map[string]string{podLabel: from}
-	}
-}
-
-// Forget drops a request whose end will not come.
-func (r *Rows) Forget(from string, id StreamID) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.forget(openID{from, id})
-}
-
-func (r *Rows) forget(id openID) {
-	if o, ok := r.open[id]; ok {
-		o.row.forget()
-		delete(r.open, id)
-	}
-}
-
-// Top returns the rows as of now. Call it about once a second: requests that
-// ended since the last call count into the rate as spread over that time.
-func (r *Rows) Top() *tappb.TopResponse { return r.rows.answer(r.most) }
+// Times to live of a row without requests: two runs of a job that runs every five
+// minutes, and less in a full table.
+const (
+	rowTTL     = 10 * time.Minute
+	fullRowTTL = time.Minute
+)
 
 const (
 	maxRows     = 1000 // with the longest texts they take about 2.5 MiB
@@ -169,7 +47,7 @@ const (
 type table struct {
 	byRoute       bool
 	byDestination bool
-	ttl           RowTTL
+	ttl           time.Duration
 
 	mu             sync.Mutex // guards the rows as well
 	rows           map[rowKey]*row
@@ -194,18 +72,18 @@ type row struct {
 
 	begun, ended, failed uint64
 	best, worst, last    time.Duration
-	times                histogram // of the ended
+	times                histogram.Histogram // of the ended
 
 	sampled uint64    // ended until the last sample
 	recent  float64   // ended, decayed by age
 	used    time.Time // last begin or end
 }
 
-func newTable(req *tappb.TopRequest, ttl RowTTL) *table {
+func newTable(req *tappb.TopRequest) *table {
 	now := time.Now()
 	t := &table{
 		byRoute: req.GetByRoute() && !req.GetByDestination(), byDestination: req.GetByDestination(),
-		ttl: ttl.orDefault(), rows: map[rowKey]*row{}, start: now, sampled: now,
+		ttl: rowTTL, rows: map[rowKey]*row{}, start: now, sampled: now,
 	}
 	t.other = &row{table: t, key: rowKey{path: otherRow}}
 	return t
@@ -255,7 +133,7 @@ func (r *row) end(end *ResponseEnd, status int) {
 		r.best = took
 	}
 	r.worst, r.last = max(r.worst, took), took
-	r.times.add(took)
+	r.times.Add(took)
 	r.ended++
 	if status == 0 || end.Failed(status) {
 		r.failed++
@@ -281,14 +159,8 @@ func nameOf(labels map[string]string, addr netip.AddrPort) (string, netip.Addr) 
 func cut(s string) string { return s[:min(len(s), maxRowText)] }
 
 // sample updates the rates and removes unused rows. The requests that ended since
-// the last sample count as spread evenly over that time.
+// the last sample count as spread evenly over that time. t must be locked.
 func (t *table) sample() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.sampleLocked()
-}
-
-func (t *table) sampleLocked() {
 	now := time.Now()
 	fade, share := 1.0, 1.0
 	if dt := now.Sub(t.sampled); dt > 0 {
@@ -308,7 +180,7 @@ func (t *table) sampleLocked() {
 	update(t.other)
 	for k, r := range t.rows {
 		update(r)
-		if r.begun == r.ended && now.Sub(r.used) >= time.Duration(ttl) {
+		if r.begun == r.ended && now.Sub(r.used) >= ttl {
 			delete(t.rows, k)
 		}
 	}
@@ -322,7 +194,7 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 		count uint64
 	}
 	t.mu.Lock()
-	t.sampleLocked()
+	t.sample()
 	all := make([]counted, 0, len(t.rows)+1)
 	for _, r := range t.rows {
 		all = append(all, counted{r, r.ended})
@@ -347,6 +219,9 @@ func (t *table) answer(most uint32) *tappb.TopResponse {
 	return m
 }
 
+// all returns all rows.
+func (t *table) all() *tappb.TopResponse { return t.answer(maxRows + 1) }
+
 // proto returns a copy of a row as a message.
 func (r *row) proto(age time.Duration) *tappb.Row {
 	m := &tappb.Row{
@@ -365,9 +240,9 @@ func (r *row) proto(age time.Duration) *tappb.Row {
 	if r.ended == 0 {
 		return m
 	}
-	m.P50 = durationpb.New(r.times.quantile(0.50, r.best, r.worst))
-	m.P95 = durationpb.New(r.times.quantile(0.95, r.best, r.worst))
-	m.P99 = durationpb.New(r.times.quantile(0.99, r.best, r.worst))
+	m.P50 = durationpb.New(r.times.Quantile(0.50, r.best, r.worst))
+	m.P95 = durationpb.New(r.times.Quantile(0.95, r.best, r.worst))
+	m.P99 = durationpb.New(r.times.Quantile(0.99, r.best, r.worst))
 	m.Best, m.Worst, m.Last = durationpb.New(r.best), durationpb.New(r.worst), durationpb.New(r.last)
 	return m
 }

@@ -16,9 +16,6 @@ import (
 const (
 	leastEvery   = 100 * time.Millisecond
 	defaultEvery = time.Second
-
-	// sampleEvery is how often rates are updated, at least.
-	sampleEvery = time.Second
 )
 
 // Top counts the requests of this process that match req, from now on, and yields
@@ -31,14 +28,14 @@ const (
 // to 256 bytes. Requests beyond 1000 rows count in one row with the path or route
 // "(other)".
 //
-// A row without a request for ten minutes (see [RowTTL]) is removed, and after one
+// A row without a request for ten minutes is removed, and after one
 // minute if there are 1000. A row with a running request stays.
 //
 // A success is a response with a status below 500 that was not reset and has no
 // gRPC status Unknown, DeadlineExceeded, Internal, Unavailable or DataLoss. The
 // losing request of a [layer.Hedge] is a failure, as in linkerd. Quantiles are
 // within 5 % up to 4.5 minutes. The rate is that of ended requests, with a time
-// constant of ten seconds.
+// constant of ten seconds, or of Every if that is longer.
 //
 // A call counts as a watcher, see [WithCapacity]. An error is the only item. Its
 // gRPC status is InvalidArgument, PermissionDenied or ResourceExhausted.
@@ -74,7 +71,7 @@ func (r *Registry) count(req *tappb.TopRequest) (*counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &counter{match: match, rows: newTable(req, r.rowTTL), every: every, most: req.GetRows()}
+	c := &counter{match: match, rows: newTable(req), every: every, most: req.GetRows()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err := r.admit(); err != nil {
@@ -112,14 +109,10 @@ func everyOf(req *tappb.TopRequest) (time.Duration, error) {
 func (c *counter) each(ctx context.Context, yield func(*tappb.TopResponse) bool) (ended bool) {
 	answers := time.NewTicker(c.every)
 	defer answers.Stop()
-	samples := time.NewTicker(sampleEvery)
-	defer samples.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return true
-		case <-samples.C:
-			c.rows.sample()
 		case <-answers.C:
 			if !yield(c.rows.answer(c.most)) {
 				return false

@@ -85,7 +85,7 @@ func fill(t *table, n int) {
 
 // BenchmarkAnswer is one update.
 func BenchmarkAnswer(b *testing.B) {
-	t := newTable(nil, 0)
+	t := newTable(nil)
 	fill(t, maxRows)
 	for _, most := range []uint32{defaultRows, maxRows} {
 		b.Run(fmt.Sprint(most), func(b *testing.B) {

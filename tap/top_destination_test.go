@@ -14,7 +14,7 @@ import (
 // By destination, whatever else differs is one row, and its quantiles are those
 // of all: those of rows could not be added up.
 func TestTopByDestination(t *testing.T) {
-	rows := NewRows(&tappb.TopRequest{ByDestination: true, ByRoute: true})
+	rows := newEventCounter(&tappb.TopRequest{ByDestination: true, ByRoute: true})
 	for i := range 100 {
 		e := Event{
 			Direction: Outbound, ID: StreamID{Stream: uint64(i)},
@@ -23,11 +23,11 @@ func TestTopByDestination(t *testing.T) {
 			RouteLabels:       map[string]string{"route": string(rune('a' + i%7))},
 			RequestInit:       &RequestInit{Method: "GET", Path: "/" + string(rune('a'+i%26)), Authority: "web"},
 		}
-		rows.Add("", e)
-		rows.Add("", Event{ID: e.ID, ResponseInit: &ResponseInit{Status: 200}})
-		rows.Add("", Event{ID: e.ID, ResponseEnd: &ResponseEnd{SinceRequestInit: time.Duration(i+1) * time.Millisecond}})
+		rows.add(&e)
+		rows.add(&Event{ID: e.ID, ResponseInit: &ResponseInit{Status: 200}})
+		rows.add(&Event{ID: e.ID, ResponseEnd: &ResponseEnd{SinceRequestInit: time.Duration(i+1) * time.Millisecond}})
 	}
-	answer := rows.Top()
+	answer := rows.rows.answer(0)
 	require.Len(t, answer.GetRows(), 1)
 	row := answer.GetRows()[0]
 	require.Equal(t, "web-0", row.GetDestination())

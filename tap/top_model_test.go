@@ -42,7 +42,7 @@ func (n *naiveRow) quantile(q float64) time.Duration {
 	return sorted[max(int(math.Ceil(q*float64(len(sorted)))), 1)-1]
 }
 
-// naiveRows count as Rows do, and are easy to believe.
+// naiveRows is a slow and simple eventCounter.
 type naiveRows struct {
 	rows map[string]*naiveRow
 	ttl  time.Duration
@@ -144,34 +144,35 @@ var genStep = rapid.Custom(func(t *rapid.T) Event {
 	return e
 })
 
-// checkRows compares Rows with a naive count of the same events.
+// checkRows compares an eventCounter with a naive count of the same events.
 func checkRows(t *testing.T, r require.TestingT, steps []Event, waits []int) {
 	synctest.Test(t, func(*testing.T) {
 		const ttl = 8 * time.Second
-		rows := NewRows(nil, RowTTL(ttl))
+		rows := newEventCounter(nil)
+		rows.rows.ttl = ttl
 		model := naiveRows{rows: map[string]*naiveRow{}, ttl: ttl, open: map[StreamID]naiveOpen{}}
 		start := time.Now()
 		for i, e := range steps {
-			rows.Add("", e)
+			rows.add(&e)
 			model.add(e, time.Since(start))
 			for range waits[i] {
 				time.Sleep(500 * time.Millisecond)
-				rows.rows.sample()
+				rows.rows.all()
 				model.sample(time.Since(start))
 			}
 		}
 		time.Sleep(time.Second)
 		model.sample(time.Since(start))
-		model.equal(r, rows.Top(), time.Since(start))
+		model.equal(r, rows.rows.answer(0), time.Since(start))
+		rows.forget()
 		for id := range model.open {
-			rows.Forget("", id)
 			model.forget(id)
 		}
 		model.sample(time.Since(start))
-		model.equal(r, rows.Top(), time.Since(start))
+		model.equal(r, rows.rows.answer(0), time.Since(start))
 		require.Empty(r, rows.open)
 		time.Sleep(ttl)
-		require.Empty(r, rows.Top().GetRows())
+		require.Empty(r, rows.rows.answer(0).GetRows())
 	})
 }
 
@@ -180,29 +181,4 @@ func TestRowsAreTheirModel(t *testing.T) {
 		steps := rapid.SliceOfN(genStep, 0, 100).Draw(r, "steps")
 		checkRows(t, r, steps, rapid.SliceOfN(rapid.IntRange(0, 5), len(steps), len(steps)).Draw(r, "waits"))
 	})
-}
-
-func TestRowsWaitForSoManyEnds(t *testing.T) {
-	rows := NewRows(nil)
-	for i := range uint64(maxOpen + 10) {
-		rows.Add("web", Event{ID: StreamID{Stream: i}, RequestInit: &RequestInit{}})
-	}
-	require.Len(t, rows.open, maxOpen)
-	require.EqualValues(t, maxOpen, rows.Top().GetRows()[0].GetOpen())
-}
-
-// The same number in another process is another request, and a process lends
-// its name to what has none.
-func TestRowsOfSeveralProcesses(t *testing.T) {
-	rows := NewRows(nil)
-	for _, from := range []string{"a", "b", ""} {
-		rows.Add(from, Event{Direction: Outbound, RequestInit: &RequestInit{}})
-		rows.Add(from, Event{Direction: Inbound, ID: StreamID{Stream: 1}, RequestInit: &RequestInit{}, Source: clientAddr})
-	}
-	rows.Add("b", Event{ResponseEnd: &ResponseEnd{SinceRequestInit: 1}})
-	var got []string
-	for _, r := range rows.Top().GetRows() {
-		got = append(got, fmt.Sprintf("%s>%s %d/%d", r.GetSource(), r.GetDestination(), r.GetCount(), r.GetOpen()))
-	}
-	require.Equal(t, []string{"b> 1/0", "> 0/1", "10.0.0.1> 0/1", "10.0.0.1>a 0/1", "10.0.0.1>b 0/1", "a> 0/1"}, got)
 }

@@ -1,7 +1,6 @@
 package tap
 
 import (
-	"math"
 	"net/netip"
 	"reflect"
 	"slices"
@@ -10,11 +9,9 @@ import (
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"pgregory.net/rapid"
 
 	"github.com/gotower/gotower/tap/tappb"
 )
@@ -58,7 +55,7 @@ func TestRowNames(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rows := newTable(&tappb.TopRequest{ByRoute: tt.byRoute}, 0)
+			rows := newTable(&tappb.TopRequest{ByRoute: tt.byRoute})
 			rows.begin(&tt.about, init)
 			tt.want.Open = 1
 			require.Equal(t, tt.want.String(), one(t, rows).String())
@@ -88,7 +85,7 @@ func TestRowKey(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, byRoute := range []bool{false, true} {
-				rows := newTable(&tappb.TopRequest{ByRoute: byRoute}, 0)
+				rows := newTable(&tappb.TopRequest{ByRoute: byRoute})
 				path := strings.Repeat("/a", maxRowText/2)
 				about, init := base, RequestInit{Method: "GET", Path: path}
 				rows.begin(&about, &init)
@@ -130,7 +127,7 @@ func TestSuccess(t *testing.T) {
 		"grpc without meaning": {ResponseEnd{GRPCStatus: new(codes.Code(99))}, 200, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			rows := newTable(nil, 0)
+			rows := newTable(nil)
 			rows.begin(&namelessEvent, &RequestInit{}).end(&tt.end, tt.status)
 			r := one(t, rows)
 			require.EqualValues(t, 1, r.GetCount())
@@ -140,7 +137,7 @@ func TestSuccess(t *testing.T) {
 }
 
 func TestRowTimes(t *testing.T) {
-	rows := newTable(nil, 0)
+	rows := newTable(nil)
 	for _, ms := range []int{30, 10, 20} {
 		rows.begin(&namelessEvent, &RequestInit{}).end(&ResponseEnd{SinceRequestInit: time.Duration(ms) * time.Millisecond}, 200)
 	}
@@ -156,7 +153,7 @@ func TestRowTimes(t *testing.T) {
 }
 
 func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
-	rows := newTable(nil, 0)
+	rows := newTable(nil)
 	rows.begin(&namelessEvent, &RequestInit{})
 	r := one(t, rows)
 	require.Zero(t, r.GetCount())
@@ -168,7 +165,7 @@ func TestARowWithoutAnEndHasNoTimes(t *testing.T) {
 // Rows are bounded in number and size.
 func TestRowsAreBounded(t *testing.T) {
 	t.Run("number", func(t *testing.T) {
-		rows := newTable(nil, 0)
+		rows := newTable(nil)
 		fill(rows, maxRows+500)
 		m := rows.answer(2 * maxRows)
 		require.Len(t, m.GetRows(), maxRows+1)
@@ -192,7 +189,7 @@ func TestRowsAreBounded(t *testing.T) {
 
 // Spec §9: the rows with the most requests first, in a stable order.
 func TestRowOrder(t *testing.T) {
-	rows := newTable(nil, 0)
+	rows := newTable(nil)
 	for path, n := range map[string]int{"/c": 1, "/b": 1, "/a": 1, "/most": 3, "/none": 0} {
 		rows.begin(&namelessEvent, &RequestInit{Path: path})
 		for range n {
@@ -212,45 +209,10 @@ func TestRowOrder(t *testing.T) {
 }
 
 func TestTextThatIsNotUTF8(t *testing.T) {
-	rows := newTable(nil, 0)
+	rows := newTable(nil)
 	bad := "a\xff"
 	rows.begin(&Event{SourceLabels: map[string]string{"pod": bad}, RouteLabels: map[string]string{"route": bad}},
 		&RequestInit{Method: bad, Path: bad, Authority: bad})
 	r := one(t, rows)
 	require.Equal(t, strings.Repeat("a\uFFFD", 5), r.GetSource()+r.GetMethod()+r.GetPath()+r.GetAuthority()+r.GetRoute())
-}
-
-// The estimate of a quantile is within 5 % of the true value.
-func TestQuantileError(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		samples := rapid.SliceOfN(rapid.Int64Range(int64(time.Microsecond), int64(4*time.Minute)), 1, 200).Draw(t, "samples")
-		var h histogram
-		for _, s := range samples {
-			h.add(time.Duration(s))
-		}
-		slices.Sort(samples)
-		for _, q := range []float64{0.01, 0.5, 0.95, 0.99, 1} {
-			want := float64(samples[max(int(math.Ceil(q*float64(len(samples)))), 1)-1])
-			got := h.quantile(q, time.Duration(samples[0]), time.Duration(samples[len(samples)-1]))
-			assert.InEpsilon(t, want, float64(got), 0.05, "quantile %v", q)
-		}
-	})
-}
-
-// Where nanoseconds count, too.
-func TestQuantileOfMicroseconds(t *testing.T) {
-	for want := time.Microsecond; want < 20*time.Microsecond; want++ {
-		var h histogram
-		h.add(want)
-		require.InEpsilon(t, want, h.quantile(0.5, 0, time.Hour), 0.05)
-	}
-}
-
-func TestQuantileBeyondItsBuckets(t *testing.T) {
-	for _, d := range []time.Duration{0, 1, 999, time.Hour, math.MaxInt64} {
-		var h histogram
-		h.add(d)
-		require.Equal(t, d, h.quantile(0.5, d, d))
-	}
-	require.Equal(t, time.Duration(0), new(histogram).quantile(0.5, 0, 0))
 }

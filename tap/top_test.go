@@ -182,26 +182,6 @@ func TestTopRate(t *testing.T) {
 	})
 }
 
-// However seldom one looks, rates are of the last ten seconds.
-func TestTopRateOfALongWhile(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		reg := new(Registry)
-		svc := stand(reg, respond("x"))
-		go func() {
-			synctest.Wait() // until the counter is attached
-			for range 100 {
-				quiet(svc)
-			}
-		}()
-		for m, err := range reg.Top(t.Context(), &tappb.TopRequest{Every: durationpb.New(time.Minute)}) {
-			require.NoError(t, err)
-			require.EqualValues(t, 100, m.GetRows()[0].GetCount())
-			require.Less(t, m.GetRows()[0].GetRate(), 0.05)
-			break
-		}
-	})
-}
-
 // quiet sends a request from any goroutine.
 func quiet(svc service) {
 	if rsp, err := svc.Call(context.Background(), get("/")); err == nil {
@@ -312,7 +292,7 @@ func TestTopUnderLoad(t *testing.T) {
 // Many that come for the first time at once get one row.
 func TestARowIsMadeOnce(t *testing.T) {
 	for range 50 {
-		rows := newTable(nil, 0)
+		rows := newTable(nil)
 		var running sync.WaitGroup
 		begin := make(chan struct{})
 		for range 8 {

@@ -42,19 +42,11 @@ func TestRowsAreRemoved(t *testing.T) {
 	})
 }
 
-func TestRowTTL(t *testing.T) {
-	for ttl, want := range map[RowTTL]RowTTL{-1: defaultRowTTL, 0: defaultRowTTL, 1: 1, RowTTL(time.Hour): RowTTL(time.Hour)} {
-		require.Equal(t, want, NewRows(nil, ttl).rows.ttl)
-		require.Equal(t, want, countAll(t, NewRegistry(ttl), nil).rows.ttl)
-		require.Equal(t, want, NewRows(nil, newFollowOptions([]FollowOption{ttl}).rowTTL).rows.ttl)
-	}
-}
-
 // A full table removes rows without a request for a minute. Until then, further
 // requests count in the row other.
 func TestAFullTable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rows := newTable(nil, 0)
+		rows := newTable(nil)
 		fill(rows, maxRows)
 		request := func() {
 			rows.begin(&namelessEvent, &RequestInit{Path: "/new"}).end(&ResponseEnd{}, 200)
@@ -65,7 +57,7 @@ func TestAFullTable(t *testing.T) {
 		require.Len(t, got, maxRows+1)
 		require.EqualValues(t, 1, got[otherRow].GetCount())
 		time.Sleep(time.Second)
-		rows.sample()
+		rows.all()
 		request()
 		got = byPath(rows.answer(0))
 		require.Len(t, got, 2)
@@ -77,7 +69,8 @@ func TestAFullTable(t *testing.T) {
 // Each request counts once while rows come and go.
 func TestRowsUnderLoad(t *testing.T) {
 	const clients, requests = 4, 3000
-	rows := newTable(nil, 1)
+	rows := newTable(nil)
+	rows.ttl = 1
 	var running sync.WaitGroup
 	for range clients {
 		running.Go(func() {

@@ -3,9 +3,7 @@ package view
 import (
 	"encoding/json"
 	"math"
-	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,29 +79,6 @@ func TestTreesAreBounded(t *testing.T) {
 	count = 0
 	walk(describe(func() layer.Node { return deep }))
 	require.LessOrEqual(t, count, maxDepth+3)
-}
-
-func TestQuantiles(t *testing.T) {
-	var h histogram
-	require.Zero(t, h.quantile(0.99))
-	random := rand.New(rand.NewPCG(1, 2))
-	var all []time.Duration
-	for range 5000 {
-		d := time.Duration(math.Exp(random.NormFloat64()*2) * float64(5*time.Millisecond))
-		all = append(all, max(d, 2*shortest))
-		h.add(all[len(all)-1])
-	}
-	slices.Sort(all)
-	for _, q := range []float64{0.01, 0.5, 0.95, 0.99} {
-		require.InEpsilon(t, all[int(math.Ceil(q*float64(len(all))))-1], h.quantile(q), 0.05, "%v", q)
-	}
-	require.Equal(t, all[len(all)-1], h.longest)
-
-	for _, extreme := range []time.Duration{-1, 0, 1, math.MaxInt64} {
-		var h histogram
-		h.add(extreme)
-		require.LessOrEqual(t, h.quantile(0.5), max(0, extreme))
-	}
 }
 
 func TestBars(t *testing.T) {

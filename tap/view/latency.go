@@ -4,59 +4,37 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/gotower/gotower/internal/histogram"
 )
 
-// latency is how long requests took, of late. Durations fall into buckets each
-// of which is 9 % wider than the one before, so that a quantile is off by at
-// most 5 %.
+// latency is the distribution of the durations of recent requests.
 type latency struct {
 	mu    sync.Mutex
-	now   histogram
-	past  [window]histogram // a ring
+	now   durations
+	past  [window]durations // a ring
 	turns int
 }
 
 const (
-	window    = 60 // turns that the distribution is over
-	octaves   = 24 // from shortest, which is up to three minutes
-	perOctave = 8  // buckets
-	perBar    = 4  // buckets that the page shows as one
-	shortest  = 10 * time.Microsecond
+	window = 60 // turns of the distribution
+	perBar = 4  // buckets in one bar of the page
 )
 
-// histogram counts durations.
-type histogram struct {
-	n       uint64
-	of      uint64 // requests, of which n were looked at
-	longest time.Duration
-	buckets [octaves * perOctave]uint32
+// durations are those of one turn.
+type durations struct {
+	measured, ended uint64 // requests
+	longest         time.Duration
+	counts          histogram.Histogram
 }
 
-func (h *histogram) add(d time.Duration) {
-	h.n++
+func (h *durations) add(d time.Duration) {
+	h.measured++
 	h.longest = max(h.longest, d)
-	h.buckets[bucketOf(d)]++
+	h.counts.Add(d)
 }
 
-func bucketOf(d time.Duration) int {
-	if d <= shortest {
-		return 0
-	}
-	return min(int(perOctave*math.Log2(float64(d)/float64(shortest))), octaves*perOctave-1)
-}
-
-// quantile returns the middle of the bucket that q of the durations are not
-// above.
-func (h *histogram) quantile(q float64) time.Duration {
-	rank := uint64(math.Ceil(q * float64(h.n)))
-	for i, seen := 0, uint64(0); i < len(h.buckets); i++ {
-		if seen += uint64(h.buckets[i]); seen >= rank && seen > 0 {
-			middle := float64(shortest) * math.Exp2((float64(i)+0.5)/perOctave)
-			return min(time.Duration(middle), h.longest)
-		}
-	}
-	return 0
-}
+func (h *durations) quantile(q float64) time.Duration { return h.counts.Quantile(q, 0, h.longest) }
 
 func (l *latency) add(d time.Duration) {
 	l.mu.Lock()
@@ -64,38 +42,33 @@ func (l *latency) add(d time.Duration) {
 	l.mu.Unlock()
 }
 
-// turn ends a turn in which so many requests ended, and returns its histogram.
-func (l *latency) turn(ended uint64) histogram {
+// turn ends a turn with this number of requests, and returns its durations.
+func (l *latency) turn(ended uint64) durations {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	h := l.now
-	h.of = max(ended, h.n)
-	l.now = histogram{}
+	h.ended = max(ended, h.measured)
+	l.now = durations{}
 	l.past[l.turns%window] = h
 	l.turns++
 	return h
 }
 
-// bars is the distribution over the last turns: From is the shortest duration
-// in nanoseconds of the first, and each is the square root of two times as wide
-// as the one before.
+// bars is the distribution over the last turns.
 type bars struct {
-	From   float64  `json:"from"`
-	Counts []uint64 `json:"counts"`
-	Of     uint64   `json:"of"` // requests there were; the counts are of all or of a sample
+	From   float64  `json:"from"`   // shortest duration of the first, in nanoseconds
+	Counts []uint64 `json:"counts"` // each is √2 times as wide as the one before
+	Of     uint64   `json:"of"`     // all requests, of which the counts may be a sample
 }
 
 func (l *latency) bars() bars {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var sum [octaves * perOctave / perBar]uint64
+	var sum [len(histogram.Histogram{}) / perBar]uint64
 	var of uint64
 	for i := range l.past {
-		of += l.past[i].of
-		if l.past[i].n == 0 {
-			continue
-		}
-		for j, n := range &l.past[i].buckets {
+		of += l.past[i].ended
+		for j, n := range &l.past[i].counts {
 			sum[j/perBar] += uint64(n)
 		}
 	}
@@ -107,7 +80,7 @@ func (l *latency) bars() bars {
 		end--
 	}
 	return bars{
-		From:   float64(shortest) * math.Exp2(float64(first*perBar)/perOctave),
+		From:   float64(histogram.Shortest) * math.Exp2(float64(first*perBar)/histogram.PerOctave),
 		Counts: append([]uint64{}, sum[first:end]...),
 		Of:     of,
 	}

@@ -1,6 +1,7 @@
 package top
 
 import (
+	"cmp"
 	"net/netip"
 	"strings"
 	"testing"
@@ -14,8 +15,7 @@ import (
 	"github.com/gotower/gotower/tap/tappb"
 )
 
-// Every request that a row counts is one of the row, and none of another: rows
-// are made by tap, and has must agree.
+// Each request belongs to the row that tap counts it in, and to no other row.
 func TestRowsHaveTheirRequests(t *testing.T) {
 	long := "/" + strings.Repeat("x", 300)
 	addr := netip.MustParseAddrPort
@@ -31,15 +31,25 @@ func TestRowsHaveTheirRequests(t *testing.T) {
 			RouteLabels: map[string]string{"route": "vote"}, RequestInit: &tap.RequestInit{Method: "GET", Path: "/vote"},
 		},
 	}
+	out, in, cut := pb.TapEvent_OUTBOUND, pb.TapEvent_INBOUND, long[:256]
+	rows := []*tappb.Row{
+		{Direction: out, Source: "10.0.0.1", Destination: "10.0.0.2", Method: "GET", Path: "/"},
+		{Direction: in, Source: "10.0.0.1", Destination: "10.0.0.2", Method: "GET", Path: "/"},
+		{Direction: out, Source: "10.0.0.1", Destination: "::1", Method: "GET", Path: "/"},
+		{Direction: out, Source: "me", Destination: "10.0.0.2", Method: "GET", Path: "/"},
+		{Direction: in, Source: "10.0.0.1", Destination: "me", Method: "GET", Path: "/"},
+		{Direction: out, Source: "me", Destination: "web-0", Method: "POST", Path: cut},
+		{Direction: out, Source: "bot", Destination: "web-0", Method: "GET", Path: "/vote"},
+	}
 	for _, routes := range []bool{false, true} {
-		for i, e := range events {
-			rows := tap.NewRows(&tappb.TopRequest{ByRoute: routes})
-			rows.Add("me", e)
-			row := rows.Top().GetRows()[0]
+		for i, row := range rows {
+			if row = proto.CloneOf(row); routes {
+				row.Method, row.Path, row.Route = "", "", cmp.Or(events[i].RouteLabels["route"], "[DEFAULT]")
+			}
 			for j, other := range events {
 				require.Equal(t, i == j, rowOf{row: row}.has("me", other), "%d %d %v", i, j, row)
 			}
-			require.False(t, rowOf{row: row}.has("other", e) && (i == 3 || i == 4), "the process is part of the name")
+			require.False(t, rowOf{row: row}.has("other", events[i]) && (i == 3 || i == 4), "the process is part of the name")
 		}
 	}
 	require.True(t, rowOf{row: &tappb.Row{Path: "(other)"}}.has("me", events[5]))
@@ -48,7 +58,7 @@ func TestRowsHaveTheirRequests(t *testing.T) {
 	require.False(t, rowOf{a, false}.has("me", events[0]))
 }
 
-// The row of what has none of its own does not say whose requests those are.
+// The row (other) does not name its requests.
 func TestTitle(t *testing.T) {
 	for _, tt := range []struct {
 		row  *tappb.Row
@@ -63,7 +73,7 @@ func TestTitle(t *testing.T) {
 	}
 }
 
-// What is asked of a process never leaves out a request of the row.
+// The match of a row selects all its requests.
 func TestWhatIsAskedFor(t *testing.T) {
 	long := "/" + strings.Repeat("x", 255)
 	for _, tt := range []struct {

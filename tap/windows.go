@@ -1,11 +1,11 @@
 package tap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"math"
 	"time"
 
 	pb "github.com/linkerd/linkerd2-proxy-api/go/tap"
@@ -21,22 +21,19 @@ import (
 // windowTail is how long a window waits for the ends of its requests.
 const windowTail = 10 * time.Second
 
-// windows watches one of several processes that has linkerd's tap alone, which has
-// a limit and no rate. A window is one call of Observe for up to each requests.
-// The next window begins when the last request of this one has ended, or
-// windowTail after each of them began, and not before every is over.
+// windows watches a process that has linkerd's tap only, which has a limit and no
+// rate. A window is one call of Observe for up to each requests. The next window
+// begins when the last request of this one has ended, or windowTail after each of
+// them began, and not before a second is over.
 type windows struct {
 	observe func(ctx context.Context, limit uint32) iter.Seq2[Event, error]
 	each    uint32
-	every   time.Duration
-	left    uint64         // requests in all
-	lost    func(StreamID) // is called for requests whose end will not come; may be nil
+	left    uint64 // requests in all
+	ended   func() // is called at the end of each window; may be nil
 }
 
-// plain watches a process that has linkerd's tap alone.
-func (o *followOptions) plain(
-	ctx context.Context, conn grpc.ClientConnInterface, of int, req *tappb.WatchRequest,
-) iter.Seq2[Event, error] {
+// plain watches a process that has linkerd's tap only.
+func (o *followOptions) plain(ctx context.Context, conn grpc.ClientConnInterface, req *tappb.WatchRequest) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		if what := beyondLinkerd(req); what != "" {
 			yield(Event{}, errBeyondLinkerd(what))
@@ -48,13 +45,9 @@ func (o *followOptions) plain(
 			defer cancel()
 			defer time.AfterFunc(d.AsDuration(), cancel).Stop()
 		}
-		w := o.windows(conn, of, req.GetMatch(), req.GetFields())
-		if req.GetLimit() > 0 {
-			w.left = req.GetLimit()
-		}
-		if most := req.GetMaxRps(); most > 0 {
-			w.each = min(w.each, most)
-		}
+		w := o.windows(conn, req.GetMatch(), req.GetFields())
+		w.left = cmp.Or(req.GetLimit(), w.left)
+		w.each = min(w.each, cmp.Or(req.GetMaxRps(), w.each))
 		w.all(ctx)(yield)
 	}
 }
@@ -77,7 +70,7 @@ func errBeyondLinkerd(what string) error {
 	return refuse(codes.InvalidArgument, fmt.Errorf("this process has linkerd's tap only, which has no %s", what))
 }
 
-func (o *followOptions) windows(conn grpc.ClientConnInterface, of int, m *pb.ObserveRequest_Match, fields bool) *windows {
+func (o *followOptions) windows(conn grpc.ClientConnInterface, m *pb.ObserveRequest_Match, fields bool) *windows {
 	if m.GetMatch() == nil {
 		m = match.All()
 	}
@@ -88,9 +81,7 @@ func (o *followOptions) windows(conn grpc.ClientConnInterface, of int, m *pb.Obs
 		}
 		return Observe(ctx, conn, req)
 	}
-	w := &windows{observe: observe, left: math.MaxUint64}
-	w.each, w.every = o.share(of)
-	return w
+	return &windows{observe: observe, each: o.each, left: unlimited}
 }
 
 // all yields the events of all windows, until the first error or until nothing is
@@ -98,12 +89,12 @@ func (o *followOptions) windows(conn grpc.ClientConnInterface, of int, m *pb.Obs
 func (w *windows) all(ctx context.Context) iter.Seq2[Event, error] {
 	return func(yield func(Event, error) bool) {
 		for w.left > 0 && ctx.Err() == nil {
-			begun := time.Now()
+			next := time.Now().Add(time.Second)
 			if !w.one(ctx, yield) {
 				return
 			}
 			if w.left > 0 {
-				_ = backoff.Sleep(ctx, time.Until(begun.Add(w.every)))
+				_ = backoff.Sleep(ctx, time.Until(next))
 			}
 		}
 	}
@@ -116,15 +107,10 @@ var errNoTap = errors.New("it serves neither gotower's tap nor linkerd's")
 func (w *windows) one(ctx context.Context, yield func(Event, error) bool) bool {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if w.ended != nil {
+		defer w.ended()
+	}
 	limit := uint32(min(uint64(w.each), w.left))
-	running := map[StreamID]bool{}
-	defer func() {
-		for id := range running {
-			if w.lost != nil {
-				w.lost(id)
-			}
-		}
-	}()
 	for e, err := range w.observe(ctx, limit) {
 		switch {
 		case err != nil && ctx.Err() != nil:
@@ -132,7 +118,6 @@ func (w *windows) one(ctx context.Context, yield func(Event, error) bool) bool {
 		case status.Code(err) == codes.Unimplemented:
 			err = fmt.Errorf("%w: %w", errNoTap, err)
 		case e.RequestInit != nil && limit > 0:
-			running[e.ID] = true
 			w.left--
 			if limit--; limit == 0 {
 				defer time.AfterFunc(windowTail, cancel).Stop()
@@ -140,9 +125,6 @@ func (w *windows) one(ctx context.Context, yield func(Event, error) bool) bool {
 		}
 		if !yield(e, err) || err != nil {
 			return false
-		}
-		if e.ResponseEnd != nil {
-			delete(running, e.ID)
 		}
 	}
 	return true
