@@ -105,6 +105,6 @@ spec:
 		fmt.Println(target, set.Profile(target + ":80").Routes[0].Classes)
 	}
 	// Output:
-	// web.yaml:10:34: spec.routes[0].responseClasses[0].condition.any[0].status: want both min and max: left out as linkerd does
+	// web.yaml:10:34: spec.routes[0].responseClasses[0].condition.any[0].status: want both min and max: left out
 	// web.default.svc.cluster.local [{[{429 429}] true}]
 }

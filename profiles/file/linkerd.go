@@ -2,7 +2,6 @@ package file
 
 import (
 	"math"
-	"math/big"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -97,13 +96,11 @@ func (e *entry) metadata(v value) {
 		},
 		"namespace": anyText(&e.namespace),
 	}
-	for _, name := range []string{
-		"annotations", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName",
-		"generation", "labels", "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
-	} {
-		known[name] = ignored
-	}
-	v.read(known)
+	v.each(func(key, item value) {
+		if read := known[key.n.Value]; read != nil && !item.isNull() {
+			read(item)
+		}
+	})
 	v.require("name", "the name of the service: web.default.svc.cluster.local")
 }
 
@@ -117,26 +114,13 @@ func isDNS1123(name string) bool {
 }
 
 func (e *entry) linkerdRoutes(v value) {
-	var items []value // of the routes that are not left out
 	for _, item := range v.items() {
 		if item.isNull() {
 			item.failf("an empty route: take it out, or write {name: get, condition: {method: GET}}")
-			continue
-		}
-		if r, ok := item.linkerdRoute(); ok {
-			e.profile.Routes, items = append(e.profile.Routes, r), append(items, item)
+		} else if r, ok := item.linkerdRoute(); ok {
+			e.profile.Routes = append(e.profile.Routes, r)
 		}
 	}
-	var kept []profiles.Route
-	problems := overLimit(e.profile.Routes)
-	for i, r := range e.profile.Routes {
-		if why := problems[i]; why != nil {
-			warnRouter(items[i], why.Error())
-		} else {
-			kept = append(kept, r)
-		}
-	}
-	e.profile.Routes = kept
 }
 
 // linkerdRoute reads a route, and returns false if it is left out.
@@ -149,7 +133,7 @@ func (v value) linkerdRoute() (r profiles.Route, ok bool) {
 		"timeout":         func(v value) { r.Timeout = v.linkerdTimeout() },
 	})
 	r.RetryNonIdempotent = r.Retryable // linkerd retries all methods
-	v.require("name", "what the route is called in metrics")
+	v.require("name", "the name of the route in metrics")
 	v.require("condition", "which requests: {method: GET, pathRegex: /books}")
 	r.Labels = map[string]string{"route": r.Name}
 	if condition, ok := v.field("condition"); ok && r.Match == nil {
@@ -164,7 +148,7 @@ func (v value) linkerdTimeout() (d time.Duration) {
 		signedDuration(&d)(v)
 	}
 	if d < 0 {
-		warnLinkerd(v, "it is below 0")
+		warnLeftOut(v, "it is below 0")
 	}
 	return max(d, 0)
 }
@@ -185,7 +169,7 @@ func (v value) linkerdClasses() []profiles.ResponseClass {
 		if c.Match != nil {
 			classes = append(classes, c)
 		} else if condition, ok := item.field("condition"); ok {
-			condition.warnf("nothing of the condition is left: linkerd leaves the response class out")
+			condition.warnf("nothing of the condition is left: the response class is left out")
 		}
 	}
 	return classes
@@ -208,7 +192,7 @@ func (e *entry) linkerdBudget(v value) {
 	e.profile.RetryBudget = b
 	if err := b.Validate(); err != nil {
 		e.profile.RetryBudget = nil
-		v.warnf("%v: left out as linkerd does, so there are no retries", err)
+		v.warnf("%v: left out, so there are no retries", err)
 	}
 }
 
@@ -226,7 +210,7 @@ func (e *entry) dstOverrides(v value) {
 		}
 		if err := (profiles.Target{Authority: withPort(t.Authority, defaultPort)}).Validate(); err != nil {
 			at, _ := item.field("authority")
-			at.warnf("%v: left out as linkerd does", err)
+			at.warnf("%v: left out", err)
 			continue
 		}
 		e.split = append(e.split, t)
@@ -256,68 +240,17 @@ func (e *entry) readOpaquePorts(v value) {
 }
 
 // parseWeight parses a Kubernetes quantity as linkerd's controller does: in
-// thousandths, rounded up, times ten. So "1" is 10000 and "500m" is 5000.
+// thousandths, rounded up, times ten. So "1" is 10000 and "500m" is 5000. Suffixes
+// other than m, and exponents, are mistakes.
 func parseWeight(text string) (uint32, bool) {
-	q, ok := parseQuantity(text)
-	if !ok || q.Sign() < 0 {
+	digits, milli := strings.CutSuffix(text, "m")
+	f, err := strconv.ParseFloat(digits, 64)
+	if err != nil || strings.Trim(digits, "0123456789.") != "" {
 		return 0, false
 	}
-	q.Mul(q, big.NewRat(1000, 1))
-	thousandths, rest := new(big.Int).QuoRem(q.Num(), q.Denom(), new(big.Int))
-	if rest.Sign() > 0 {
-		thousandths.Add(thousandths, big.NewInt(1))
+	if !milli {
+		f *= 1000
 	}
-	units := thousandths.Mul(thousandths, big.NewInt(10))
-	if !units.IsUint64() || units.Uint64() > math.MaxUint32 {
-		return 0, false
-	}
-	return uint32(units.Uint64()), true
-}
-
-// parseQuantity parses a decimal number with a suffix of Kubernetes.
-func parseQuantity(text string) (*big.Rat, bool) {
-	end := len(text) - len(strings.TrimLeft(text, "+-0123456789."))
-	digits, suffix := text[:end], text[end:]
-	const enough = 40 // limits the work
-	if len(digits) > enough || strings.ContainsAny(strings.TrimLeft(digits[:min(1, end)], "+-")+digits[min(1, end):], "+-") {
-		return nil, false
-	}
-	q, ok := new(big.Rat).SetString(digits)
-	if !ok {
-		return nil, false
-	}
-	scale, ok := scaleOf(suffix)
-	if !ok {
-		return nil, false
-	}
-	return q.Mul(q, scale), true
-}
-
-// scaleOf returns the factor of a suffix: a power of 1000, of 1024, or of ten as in
-// "e3".
-func scaleOf(suffix string) (*big.Rat, bool) {
-	if suffix == "" {
-		return power(10, 0), true
-	}
-	first, rest := suffix[:1], suffix[1:]
-	if i := strings.Index("num kMGTPE", first); i >= 0 && i != 3 && rest == "" {
-		return power(10, 3*(i-3)), true
-	}
-	if i := strings.Index("KMGTPE", first); i >= 0 && rest == "i" {
-		return power(2, 10*(i+1)), true
-	}
-	exponent, err := strconv.Atoi(rest)
-	if !strings.EqualFold(first, "e") || err != nil || exponent < -30 || exponent > 30 {
-		return nil, false
-	}
-	return power(10, exponent), true
-}
-
-func power(base int64, exponent int) *big.Rat {
-	abs := max(exponent, -exponent)
-	q := new(big.Rat).SetInt(new(big.Int).Exp(big.NewInt(base), big.NewInt(int64(abs)), nil))
-	if exponent < 0 {
-		q.Inv(q)
-	}
-	return q
+	units := 10 * math.Ceil(f-1e-9) // a decimal may be stored as a little more
+	return uint32(min(units, math.MaxUint32)), units <= math.MaxUint32
 }

@@ -1,8 +1,6 @@
 package file
 
 import (
-	"errors"
-	"fmt"
 	"math"
 	"regexp"
 	"regexp/syntax"
@@ -27,13 +25,10 @@ type conditions struct {
 	invalid func(v value, reason string)
 }
 
-func warnLinkerd(v value, reason string) { v.warnf("%s: left out as linkerd does", reason) }
-
-// warnRouter reports a condition that linkerd accepts and a Router does not.
-func warnRouter(v value, reason string) { v.warnf("%s: left out, which linkerd would not do", reason) }
+func warnLeftOut(v value, reason string) { v.warnf("%s: left out", reason) }
 
 func linkerdRequests() conditions {
-	c := conditions{allowEmpty: true, invalid: warnLinkerd}
+	c := conditions{allowEmpty: true, invalid: warnLeftOut}
 	c.leaves = func(add func(profiles.Match)) fields {
 		return fields{
 			"method": func(v value) {
@@ -42,15 +37,9 @@ func linkerdRequests() conditions {
 				}
 			},
 			"pathRegex": func(v value) {
-				regex, ok := v.text()
-				if !ok || regex == "" {
-					return
+				if regex, ok := v.text(); ok && regex != "" {
+					add(v.leaf(c, profiles.Path(regex)))
 				}
-				c := c
-				if _, err := syntax.Parse(regex, syntax.Perl); err == nil {
-					c.invalid = warnRouter // only its size can be invalid
-				}
-				add(v.leaf(c, profiles.Path(regex)))
 			},
 		}
 	}
@@ -58,7 +47,7 @@ func linkerdRequests() conditions {
 }
 
 func linkerdResponses() conditions {
-	return conditions{invalid: warnLinkerd, leaves: func(add func(profiles.Match)) fields {
+	return conditions{invalid: warnLeftOut, leaves: func(add func(profiles.Match)) fields {
 		return fields{"status": func(v value) {
 			if s, ok := v.linkerdStatus(); ok {
 				add(s)
@@ -150,7 +139,7 @@ func (v value) linkerdStatus() (s profiles.Status, ok bool) {
 		v.failf("%d to %d: want statuses from 100 to 599", low, high)
 		return s, false
 	case low == 0 || high == 0:
-		warnLinkerd(v, "want both min and max")
+		warnLeftOut(v, "want both min and max")
 		return s, false
 	case low > high:
 		v.failf("max %d is below min %d", high, low)
@@ -172,27 +161,6 @@ func checkLeaf(m profiles.Match) string {
 		return regexReason(err)
 	}
 	return reason((profiles.Route{Match: m}).Validate())
-}
-
-// overLimit returns, by index, the routes with valid conditions that a Router would
-// leave out because the routes before them use up the limit for expressions.
-func overLimit(routes []profiles.Route) map[int]error {
-	conditions := make([]profiles.Route, len(routes))
-	for i, r := range routes {
-		conditions[i] = profiles.Route{Match: r.Match, Classes: r.Classes}
-	}
-	all, _ := (&profiles.Profile{Routes: conditions}).Validate().(interface{ Unwrap() []error })
-	if all == nil {
-		return nil
-	}
-	problems := make(map[int]error)
-	for _, err := range all.Unwrap() {
-		var i int
-		if n, _ := fmt.Sscanf(err.Error(), "route %d:", &i); n == 1 {
-			problems[i] = errors.Unwrap(err)
-		}
-	}
-	return problems
 }
 
 func regexReason(err error) string {

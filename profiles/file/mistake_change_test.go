@@ -18,10 +18,10 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 		{"unknown change", in("requestHeader: {append: {a: b}}"), `f:4:19: routes[0].requestHeader.append: unknown field: there are add, remove, set`},
 		{"set twice", in("requestHeader: {set: {a: [b, c]}}"), `f:4:28: routes[0].requestHeader.set.a: want a single value, not a list`},
 		{"remove", in("requestHeader: {remove: [[a]]}"), `f:4:28: routes[0].requestHeader.remove[0]: want a single value, not a list`},
-		{"no token", in("requestHeader: {set: {'a b': c}}"), `f:4:32: routes[0].requestHeader.set["a b"] "c": not a name of `},
-		{"a connection's own", in(`responseHeader: {remove: [x, connection]}`), `f:4:32: routes[0].responseHeader.remove[1] "connection": it belongs to the connection, not to the message`},
+		{"no token", in("requestHeader: {set: {'a b': c}}"), `f:4:18: routes[0].requestHeader: set "a b": not a name of `},
+		{"a connection's own", in(`responseHeader: {remove: [x, connection]}`), `f:4:19: routes[0].responseHeader: remove "connection": it belongs to the connection, not to the message`},
 
-		{"nowhere", in("redirect: {}"), `f:4:13: routes[0].redirect: to nowhere else: want one or more of scheme, host, port, path, oldPrefix with newPrefix`},
+		{"nowhere", in("redirect: {}"), `f:4:13: routes[0].redirect: no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix`},
 		{"redirect", in("redirect: https://www.example"), `f:4:13: routes[0].redirect "https://www.example": want a mapping, not a single value`},
 		{"redirect's status", in("redirect: {status: 200, host: www}"), `f:4:13: routes[0].redirect: status 200 is `},
 		{"redirect's scheme", in("redirect: {scheme: ftp}"), `f:4:13: routes[0].redirect: `},
@@ -32,8 +32,8 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 		{"faults", in("faults: {ttl: 1m}"), `f:4:11: routes[0].faults: want a list, not a mapping`},
 		{"empty fault", in("faults: [~]"), `f:4:12: routes[0].faults[0]: an empty fault: take it out`},
 		{"no share, no end", in("faults: [{status: 500}]"),
-			"f:4:12: routes[0].faults[0].share: missing: write of which requests: 0.1, or 10%\n" +
-				`f:4:12: routes[0].faults[0].ttl: missing: write how long it lasts from when it is first seen: 10m`},
+			"f:4:12: routes[0].faults[0].share: missing: write the share of the requests: 0.1, or 10%\n" +
+				`f:4:12: routes[0].faults[0].ttl: missing: write the life of the fault in each process: 10m`},
 		{"share", in("faults: [{share: 2, status: 500, ttl: 1m}]"), `f:4:20: routes[0].faults[0].share "2": ` + aShare},
 		{"percentage", in("faults: [{share: 101%, status: 500, ttl: 1m}]"), `f:4:20: routes[0].faults[0].share "101%": ` + aShare},
 		{"ends at once", in("faults: [{share: 1, status: 500, ttl: 0s}]"), `f:4:12: routes[0].faults[0]: ttl 0s is `},
@@ -52,7 +52,7 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 		{"class by trailer", in("classes: [{match: {trailer: {'a b': c}}, failure: true}]"), `f:4:39: routes[0].classes[0].match.trailer["a b"] "c": `},
 
 		{"empty mirror", in("mirrors: [~]"), `f:4:13: routes[0].mirrors[0]: an empty mirror: take it out`},
-		{"no mirror", in("mirrors: [{share: 1}]"), `f:4:13: routes[0].mirrors[0].target: missing: write where the copies go: web-v2.default.svc.cluster.local:80`},
+		{"no mirror", in("mirrors: [{share: 1}]"), `f:4:13: routes[0].mirrors[0].target: missing: write the target of the copies: web-v2.default.svc.cluster.local:80`},
 		{"mirror's target", in("mirrors: [{target: 10.0.0.1:80}]"), `f:4:13: routes[0].mirrors[0]: target "10.0.0.1:80": not a DNS name`},
 		{"mirror's share", in("mirrors: [{target: a, share: 0}]"), `f:4:32: routes[0].mirrors[0].share "0": want a share above 0; for no copies, take the mirror out`},
 		{"mirror's body", in("mirrors: [{target: a, body: -1}]"), `f:4:31: routes[0].mirrors[0].body "-1": ` + aSize},
@@ -64,7 +64,7 @@ func TestMistakesInWhatChangesRequests(t *testing.T) {
 
 func TestALineFeedIsNoPartOfAHeader(t *testing.T) {
 	_, err := Parse("f", []byte("target: web\nroutes:\n- match: {pathPrefix: /}\n  requestHeader: {add: {a: [b, \"c\\nd\"]}}\n"))
-	require.ErrorContains(t, err, `f:4:32: routes[0].requestHeader.add.a[1] "c\nd": `)
+	require.ErrorContains(t, err, `f:4:18: routes[0].requestHeader: add "a": `)
 }
 
 // Of several targets with one profile, each has copies sent to its own port.

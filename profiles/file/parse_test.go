@@ -152,12 +152,12 @@ func TestJSON(t *testing.T) {
 // from the one that begins so.
 func documentedBlock(t *testing.T, begin string) string {
 	t.Helper()
-	doc, err := os.ReadFile("doc.go")
+	doc, err := os.ReadFile("FORMAT.md")
 	require.NoError(t, err)
-	_, rest, found := strings.Cut(string(doc), "//\t"+begin)
+	_, rest, found := strings.Cut(string(doc), "```yaml\n"+begin)
 	require.True(t, found)
-	block, _, _ := strings.Cut(rest, "\n//\n")
-	return begin + strings.ReplaceAll(block, "\n//\t", "\n")
+	block, _, _ := strings.Cut(rest, "\n```")
+	return begin + block
 }
 
 func TestWhatTheDocumentationShowsIsRead(t *testing.T) {

@@ -101,18 +101,11 @@ func (e *entry) shortBudget(v value) {
 }
 
 func (e *entry) shortRoutes(v value) {
-	wrong := len(v.wrong)
-	items := v.items()
-	for _, item := range items {
+	for _, item := range v.items() {
 		if item.isNull() {
 			item.failf("an empty route: take it out, or write {match: {path: /}}")
-			continue
-		}
-		e.profile.Routes = append(e.profile.Routes, item.shortRoute())
-	}
-	if len(v.wrong) == wrong {
-		for i, why := range overLimit(e.profile.Routes) {
-			items[i].failf("%v", why)
+		} else {
+			e.profile.Routes = append(e.profile.Routes, item.shortRoute())
 		}
 	}
 }

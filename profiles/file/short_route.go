@@ -13,57 +13,37 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// checkRoute returns the reason for which a Router would leave out the only field of r,
-// or "".
-func checkRoute(r profiles.Route) string {
-	r.Match = profiles.All{}
-	why := reason((&profiles.Profile{Routes: []profiles.Route{r}}).Validate())
-	return strings.TrimPrefix(why, "route 0: ")
-}
-
-// check adds the problem of a field of a route, unless its parsing added one. The
-// prefixes of package profiles that name the field are removed, because the position of
-// v does that.
-func (v value) check(wrongBefore int, r profiles.Route, piece ...string) {
+// check adds the reason for which a Router would leave out the only field of r, unless
+// reading it added a mistake. prefix is that of the field in package profiles.
+func (v value) check(wrongBefore int, r profiles.Route, prefix string) {
 	if len(v.wrong) > wrongBefore {
 		return
 	}
-	why := checkRoute(r)
-	for _, p := range piece {
-		why = strings.TrimPrefix(why, p+": ")
-	}
-	if why != "" {
-		v.failf("%s", why)
+	r.Match = profiles.All{}
+	if err := (&profiles.Profile{Routes: []profiles.Route{r}}).Validate(); err != nil {
+		first, _, _ := strings.Cut(err.Error(), "\n")
+		v.failf("%s", strings.TrimPrefix(strings.TrimPrefix(first, "route 0: "), prefix+": "))
 	}
 }
 
-// fieldChanges reads changes of a header. in returns a route with them, to check each
-// change.
-func fieldChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
+// headerChanges reads changes of a header. in returns a route with them.
+func headerChanges(field *layer.HeaderMutation, header string, in func(layer.HeaderMutation) profiles.Route) func(value) {
 	return func(v value) {
+		wrong := len(v.wrong)
 		v.read(fields{
 			"add": func(v value) {
 				v.each(func(key, item value) {
 					for _, item := range item.oneOrMore() {
-						if p := item.pair(key); p != nil {
-							item.check(len(v.wrong), in(layer.HeaderMutation{Add: p}), header, "add "+strconv.Quote(key.n.Value))
-							field.Add = append(field.Add, p...)
-						}
+						field.Add = item.appendField(field.Add, key)
 					}
 				})
 			},
 			"set": func(v value) {
-				v.each(func(key, item value) {
-					if p := item.pair(key); p != nil {
-						item.check(len(v.wrong), in(layer.HeaderMutation{Set: p}), header, "set "+strconv.Quote(key.n.Value))
-						field.Set = append(field.Set, p...)
-					}
-				})
+				v.each(func(key, item value) { field.Set = item.appendField(field.Set, key) })
 			},
 			"remove": func(v value) {
 				for _, item := range v.oneOrMore() {
 					if name, ok := item.text(); ok {
-						item.check(len(v.wrong), in(layer.HeaderMutation{Remove: []string{name}}), header, "remove "+strconv.Quote(name))
 						field.Remove = append(field.Remove, name)
 					}
 				}
@@ -72,25 +52,26 @@ func fieldChanges(field *layer.HeaderMutation, header string, in func(layer.Head
 		if v.n.Kind == yaml.MappingNode && len(v.n.Content) == 0 {
 			v.failf("no change: want one or more of add, remove, set")
 		}
+		v.check(wrong, in(*field), header)
 	}
 }
 
-// pair reads the value of a header field. It returns nil after a mistake.
-func (v value) pair(name value) []layer.HeaderField {
+// appendField reads the value of a header field.
+func (v value) appendField(list []layer.HeaderField, name value) []layer.HeaderField {
 	if text, ok := v.text(); ok {
-		return []layer.HeaderField{{Name: name.n.Value, Value: text}}
+		list = append(list, layer.HeaderField{Name: name.n.Value, Value: text})
 	}
-	return nil
+	return list
 }
 
 func requestHeader(field *layer.HeaderMutation) func(value) {
-	return fieldChanges(field, "request header", func(c layer.HeaderMutation) profiles.Route {
+	return headerChanges(field, "request header", func(c layer.HeaderMutation) profiles.Route {
 		return profiles.Route{RequestHeader: c}
 	})
 }
 
 func responseHeader(field *layer.HeaderMutation) func(value) {
-	return fieldChanges(field, "response header", func(c layer.HeaderMutation) profiles.Route {
+	return headerChanges(field, "response header", func(c layer.HeaderMutation) profiles.Route {
 		return profiles.Route{ResponseHeader: c}
 	})
 }
@@ -109,7 +90,7 @@ func redirect(field **profiles.Redirect) func(value) {
 			"newPrefix": word(&to.NewPrefix),
 		})
 		if *to == (profiles.Redirect{}) && len(v.wrong) == wrong {
-			v.failf("to nowhere else: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
+			v.failf("no location: want one or more of scheme, host, port, path, oldPrefix with newPrefix")
 		}
 		v.check(wrong, profiles.Route{Redirect: to}, "redirect")
 		*field = to
@@ -126,7 +107,7 @@ func faults(field *[]profiles.Fault) func(value) {
 			}
 			*field = append(*field, item.fault())
 		}
-		v.check(wrong, profiles.Route{Faults: *field})
+		v.check(wrong, profiles.Route{Faults: *field}, "")
 	}
 }
 
@@ -145,8 +126,8 @@ func (v value) fault() (f profiles.Fault) {
 		}),
 		"ttl": duration(&f.TTL),
 	})
-	v.require("share", "of which requests: 0.1, or 10%")
-	v.require("ttl", "how long it lasts from when it is first seen: 10m")
+	v.require("share", "the share of the requests: 0.1, or 10%")
+	v.require("ttl", "the life of the fault in each process: 10m")
 	v.check(wrong, profiles.Route{Faults: []profiles.Fault{f}}, "fault 0")
 	return f
 }
@@ -188,7 +169,7 @@ func (v value) mirror() (m profiles.Mirror) {
 		"body":     bodySize(&m.MaxBodyBytes),
 		"inFlight": count(&m.MaxInFlight, math.MaxInt32),
 	})
-	v.require("target", "where the copies go: web-v2.default.svc.cluster.local:80")
+	v.require("target", "the target of the copies: web-v2.default.svc.cluster.local:80")
 	check := m
 	check.Authority = withPort(m.Authority, defaultPort)
 	v.check(wrong, profiles.Route{Mirrors: []profiles.Mirror{check}}, "mirror")

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/gotower/gotower/internal/follow"
+	"github.com/gotower/gotower/internal/panics"
 	"github.com/gotower/gotower/profiles"
 )
 
@@ -40,7 +41,8 @@ func New(path string, opts ...Option) *Source {
 		}
 	}
 	o = o.orDefault()
-	m := &merger{log: o.log, tree: follow.Tree[*Set]{Path: path, Max: o.max, Wanted: isProfileFile, Parse: Parse}}
+	m := &merger{log: o.log}
+	m.tree = follow.Tree[*Set]{Path: path, Max: o.max, Wanted: isProfileFile, Parse: m.parse}
 	return &Source{namespace: o.namespace, poller: follow.NewPoller(o.every, m.look)}
 }
 
@@ -178,7 +180,17 @@ type merger struct {
 
 	seen   *follow.View[*Set]
 	latest *state
-	warned map[*follow.Content[*Set]]bool
+}
+
+// parse parses the new content of a file and logs its warnings.
+func (m *merger) parse(name string, data []byte) (*Set, error) {
+	set, err := Parse(name, data)
+	if err == nil {
+		for _, w := range set.Warnings {
+			_ = panics.Contain(func() { m.log.Warn("left out of a profile", "err", w) })
+		}
+	}
+	return set, err
 }
 
 // look polls the files. It returns the same pointer until something changes.
@@ -189,7 +201,6 @@ func (m *merger) look() *state {
 	}
 	before := m.latest
 	m.seen, m.latest = view, merge(view)
-	m.warn(view)
 	if before != nil && before.err != nil && m.latest.err != nil && before.err.Error() != m.latest.err.Error() {
 		m.log.Warn("the mistakes in the profiles changed", "err", m.latest.err)
 	}
@@ -238,22 +249,4 @@ func located(err error) error {
 		return err
 	}
 	return fmt.Errorf("file: %w", err)
-}
-
-// warn logs the warnings of each content once.
-func (m *merger) warn(view *follow.View[*Set]) {
-	now := make(map[*follow.Content[*Set]]bool, len(view.Files))
-	for _, f := range view.Files {
-		if f.Good == nil {
-			continue
-		}
-		now[f.Good] = true
-		if m.warned[f.Good] {
-			continue
-		}
-		for _, w := range f.Good.Value.Warnings {
-			m.log.Warn("left out of a profile", "err", w)
-		}
-	}
-	m.warned = now
 }

@@ -1,19 +1,21 @@
 package linkerd
 
 import (
+	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/linkerd/linkerd2-proxy-api/go/destination"
+	"github.com/linkerd/linkerd2-proxy-api/go/http_types"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/gotower/gotower/internal/wire"
 	"github.com/gotower/gotower/profiles"
 )
 
-// convert makes a Profile of a message. What is invalid, or has no counterpart
-// in a Profile, is left out and told to drop. Only members of a condition that
-// are invalid in themselves, such as a regular expression that does not parse,
-// are left for the Router to leave out.
+// convert returns the Profile of a message. It reports each part that is left out to
+// drop. Invalid members of a condition stay for the Router to leave out.
 func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Profile {
 	p := &profiles.Profile{
 		Name:           m.GetFullyQualifiedName(),
@@ -39,8 +41,11 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 		p.Endpoint = convertEndpoint(e, drop)
 	}
 	if b := m.GetRetryBudget(); b != nil {
-		budget, err := convertBudget(b)
-		if err != nil {
+		ttl, _ := convertDuration(b.GetTtl()) // an invalid one is 0, which is out of range
+		budget := &profiles.RetryBudget{
+			Ratio: float64(b.GetRetryRatio()), MinPerSecond: b.GetMinRetriesPerSecond(), TTL: ttl,
+		}
+		if err := budget.Validate(); err != nil {
 			drop(err)
 		} else {
 			p.RetryBudget = budget
@@ -51,8 +56,7 @@ func convert(m *destination.DestinationProfile, drop func(error)) *profiles.Prof
 
 func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	route := profiles.Route{
-		// The controller has no name on the wire but this label.
-		Name:      r.GetMetricsLabels()["route"],
+		Name:      r.GetMetricsLabels()["route"], // a message has no other name
 		Match:     convertRequestMatch(r.GetCondition(), drop),
 		Labels:    r.GetMetricsLabels(),
 		Retryable: r.GetIsRetryable(),
@@ -77,20 +81,7 @@ func convertRoute(r *destination.Route, drop func(error)) profiles.Route {
 	return route
 }
 
-func convertBudget(b *destination.RetryBudget) (*profiles.RetryBudget, error) {
-	// Without a ttl, and with one that is no duration, it is 0, which is out
-	// of its range.
-	ttl, _ := convertDuration(b.GetTtl())
-	budget := &profiles.RetryBudget{
-		Ratio:        float64(b.GetRetryRatio()),
-		MinPerSecond: b.GetMinRetriesPerSecond(),
-		TTL:          ttl,
-	}
-	return budget, budget.Validate()
-}
-
-// convertDuration returns 0 with an error for what is no duration, and for one
-// below 0.
+// convertDuration returns 0 and an error for an invalid or negative duration.
 func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 	if err := d.CheckValid(); err != nil {
 		return 0, err
@@ -99,4 +90,103 @@ func convertDuration(d *durationpb.Duration) (time.Duration, error) {
 		return 0, fmt.Errorf("%v is below 0", d.AsDuration())
 	}
 	return d.AsDuration(), nil
+}
+
+// convertRequestMatch returns nil, which is an invalid condition, for an empty one.
+func convertRequestMatch(m *destination.RequestMatch, drop func(error)) profiles.Match {
+	switch m := m.GetMatch().(type) {
+	case *destination.RequestMatch_All:
+		return profiles.All(convertMembers(m.All.GetMatches(), convertRequestMatch, drop))
+	case *destination.RequestMatch_Any:
+		return profiles.Any(convertMembers(m.Any.GetMatches(), convertRequestMatch, drop))
+	case *destination.RequestMatch_Not:
+		return convertNot(convertRequestMatch(m.Not, drop))
+	case *destination.RequestMatch_Path:
+		return profiles.Path(m.Path.GetRegex())
+	case *destination.RequestMatch_Method:
+		return convertMethod(m.Method, drop)
+	}
+	return nil
+}
+
+func convertResponseMatch(m *destination.ResponseMatch, drop func(error)) profiles.Match {
+	switch m := m.GetMatch().(type) {
+	case *destination.ResponseMatch_All:
+		return profiles.All(convertMembers(m.All.GetMatches(), convertResponseMatch, drop))
+	case *destination.ResponseMatch_Any:
+		return profiles.Any(convertMembers(m.Any.GetMatches(), convertResponseMatch, drop))
+	case *destination.ResponseMatch_Not:
+		return convertNot(convertResponseMatch(m.Not, drop))
+	case *destination.ResponseMatch_Status:
+		// An int may have 32 bits. Larger values are out of range in any case.
+		return profiles.Status{
+			Min: int(min(m.Status.GetMin(), math.MaxInt32)),
+			Max: int(min(m.Status.GetMax(), math.MaxInt32)),
+		}
+	}
+	return nil
+}
+
+func convertMembers[M any](members []M, convert func(M, func(error)) profiles.Match, drop func(error)) []profiles.Match {
+	converted := make([]profiles.Match, 0, len(members))
+	for _, m := range members {
+		c := convert(m, drop)
+		if c == nil {
+			drop(errors.New("member of a condition: empty"))
+			continue
+		}
+		converted = append(converted, c)
+	}
+	return converted
+}
+
+func convertNot(m profiles.Match) profiles.Match {
+	if m == nil {
+		return nil
+	}
+	return profiles.Not{Match: m}
+}
+
+func convertMethod(m *http_types.HttpMethod, drop func(error)) profiles.Match {
+	switch m := m.GetType().(type) {
+	case *http_types.HttpMethod_Registered_:
+		name, ok := http_types.HttpMethod_Registered_name[int32(m.Registered)]
+		if !ok {
+			drop(fmt.Errorf("method %d is not registered", m.Registered))
+			return nil
+		}
+		return profiles.Method(name)
+	case *http_types.HttpMethod_Unregistered:
+		return profiles.Method(m.Unregistered)
+	}
+	return nil
+}
+
+// convertEndpoint converts the endpoint of a profile as linkerd's proxy does. It
+// returns nil without a valid address. It reports each part that is left out to drop.
+func convertEndpoint(m *destination.WeightedAddr, drop func(error)) *profiles.Endpoint {
+	addr, err := wire.Addr(m.GetAddr())
+	if err != nil {
+		drop(fmt.Errorf("endpoint: %w", err))
+		return nil
+	}
+	serverName, identity, err := wire.TLS(m.GetTlsIdentity())
+	if err != nil {
+		drop(fmt.Errorf("endpoint: %w", err))
+	}
+	interval, timeout := wire.KeepAlive(m)
+	e := &profiles.Endpoint{
+		Addr: addr, Labels: m.GetMetricLabels(), Weight: m.GetWeight(),
+		ServerName: serverName, Identity: identity,
+		Authority:    wire.Authority(m),
+		OpaquePort:   wire.OpaquePort(m.GetProtocolHint()),
+		PingInterval: interval, PingTimeout: timeout,
+	}
+	switch m.GetProtocolHint().GetProtocol().(type) {
+	case *destination.ProtocolHint_H2_:
+		e.Protocol = profiles.H2Protocol
+	case *destination.ProtocolHint_Opaque_:
+		e.Protocol = profiles.OpaqueProtocol
+	}
+	return e
 }

@@ -184,18 +184,18 @@ func TestConvertDropsOnlyTheBadPiece(t *testing.T) {
 			"route 0: no condition",
 		},
 		{
-			"member that says nothing",
+			"empty member",
 			func(m *destination.DestinationProfile) {
 				route(m).Condition = all(&request{}, path("/"))
 			},
 			func(p *profiles.Profile) { p.Routes[0].Match = profiles.All{profiles.Path("/")} },
-			"route 0: member of a condition: says nothing",
+			"route 0: member of a condition: empty",
 		},
 		{
 			"all members say nothing",
 			func(m *destination.DestinationProfile) { route(m).Condition = anyOf(not(&request{})) },
 			func(p *profiles.Profile) { p.Routes[0].Match = profiles.Any{} },
-			"route 0: member of a condition: says nothing",
+			"route 0: member of a condition: empty",
 		},
 		{
 			"method that is not registered",

@@ -19,7 +19,7 @@ import (
 	"github.com/gotower/gotower/profiles"
 )
 
-// scheme is what the proxy of linkerd 2.6 sends; controllers do not look at it.
+// scheme is that of linkerd's proxy; controllers ignore it.
 const scheme = "k8s"
 
 type source struct {
@@ -27,10 +27,10 @@ type source struct {
 	client destination.DestinationClient
 }
 
-// New returns a Source that asks the controller at the other end of conn. The
-// caller owns conn and closes it after the last use. Targets are names with a port
-// ("web.default.svc.cluster.local:80") or addresses ("10.0.0.7:80"). The controller
-// decides which it knows. New panics if conn is nil.
+// New returns a Source that requests profiles from the controller at conn. The caller
+// closes conn after the last use. Targets are names with a port
+// ("web.default.svc.cluster.local:80") or addresses ("10.0.0.7:80"). A nil conn
+// panics.
 func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	if conn == nil {
 		panic("linkerd: New: the connection is nil; want a gRPC connection to a destination controller")
@@ -49,16 +49,16 @@ func New(conn grpc.ClientConnInterface, opts ...Option) profiles.Source {
 	return s
 }
 
-// Watch yields the profiles of target as they come. See [profiles.Source].
+// Watch yields the profiles of target as they arrive. See [profiles.Source].
 func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.Profile, error] {
-	if !s.opens(target) {
+	if !s.requests(target) {
 		return func(yield func(*profiles.Profile, error) bool) {
-			yield(nil, fmt.Errorf("linkerd: %q is not among the names and networks that have profiles: %w", target, profiles.ErrNoProfile))
+			yield(nil, fmt.Errorf("linkerd: %q is not in the suffixes and networks: %w", target, profiles.ErrNoProfile))
 		}
 	}
 	return func(yield func(*profiles.Profile, error) bool) {
 		w := follower{source: s, target: target}
-		w.amiss.Log = func(err error) {
+		w.invalid.Log = func(err error) {
 			s.log.WarnContext(ctx, "left out of a profile", "target", target, "err", err)
 		}
 		final := func(err error) bool { return errors.Is(err, profiles.ErrNoProfile) }
@@ -66,18 +66,17 @@ func (s *source) Watch(ctx context.Context, target string) iter.Seq2[*profiles.P
 	}
 }
 
-// follower is one watch of a target, through all of its streams.
+// follower is the watch of one target, with all of its streams.
 type follower struct {
 	*source
 	target string
 
 	last    *destination.DestinationProfile
-	profile *profiles.Profile // that last says
-	amiss   oncelog.Logger    // in it
+	profile *profiles.Profile // of last
+	invalid oncelog.Logger
 }
 
-// stream is one GetProfile. Its ctx ends when it is given up, by which gRPC
-// resets the stream.
+// stream is one GetProfile. When its ctx ends, gRPC resets the stream.
 func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, error] {
 	return func(yield func(*profiles.Profile, error) bool) {
 		dog := w.limits.Begin(ctx, errNoAnswer)
@@ -89,7 +88,7 @@ func (w *follower) stream(ctx context.Context) iter.Seq2[*profiles.Profile, erro
 	}
 }
 
-// read returns why the stream ended; nil if the consumer broke.
+// read returns the error that ended the stream, or nil if the consumer broke.
 func (w *follower) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool) error {
 	if err := dog.Wait(); err != nil {
 		return err
@@ -116,18 +115,17 @@ func (w *follower) read(dog *stream.Watchdog, yield func(*profiles.Profile) bool
 	}
 }
 
-// convert returns the profile of before for a message that says the same, as
-// the first of each further stream mostly does: to read all regular
-// expressions takes longer than the rest.
+// convert returns the previous profile for an equal message, which is usually the
+// first one of a later stream, because compiling all expressions is slow.
 func (w *follower) convert(message *destination.DestinationProfile) *profiles.Profile {
 	if w.last == nil || !proto.Equal(message, w.last) {
-		w.last, w.profile = message, convert(message, w.amiss.Add)
-		w.amiss.End()
+		w.last, w.profile = message, convert(message, w.invalid.Add)
+		w.invalid.End()
 	}
 	return w.profile
 }
 
-// failure says what the end of a stream means.
+// failure returns the error for the end of a stream.
 func failure(target string, err error) error {
 	if errors.Is(err, io.EOF) {
 		err = stream.ErrEnded
