@@ -285,6 +285,20 @@ func TestHandlerLogs(t *testing.T) {
 	assert.Empty(t, out.String(), "who has gone is no news")
 }
 
+// Without an option a Handler logs to slog.Default.
+func TestHandlerLogsByDefault(t *testing.T) {
+	var out bytes.Buffer
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&out, nil)))
+	defer slog.SetDefault(before)
+	h := failing(errors.New("odd"))
+	silent := failing(errors.New("odd"), WithLogger(nil))
+	for _, h := range []http.Handler{h, silent} {
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "http://web/a", nil))
+	}
+	assert.Equal(t, 1, strings.Count(out.String(), "request failed"), out.String())
+}
+
 // Errors that are the client's are logged for those who look for them only.
 func TestHandlerLogsClientErrorsAtDebug(t *testing.T) {
 	for status, level := range map[int]slog.Level{400: slog.LevelDebug, 429: slog.LevelDebug, 499: slog.LevelDebug, 500: slog.LevelWarn, 503: slog.LevelWarn} {

@@ -48,7 +48,7 @@ func newHandler(svc Service, opts ...HandlerOption) *handler {
 	if svc == nil {
 		panic("httplayer: nil service")
 	}
-	h := &handler{svc: svc}
+	h := &handler{svc: svc, log: slog.Default()}
 	for _, opt := range opts {
 		if opt != nil {
 			opt.apply(h)
@@ -101,7 +101,7 @@ func WithConnect() HandlerOption { return handlerOption(func(h *handler) { h.tun
 // Warn, 4xx at level Debug. An error after the client disconnected is not
 // logged. A response that was cut off is logged at level Debug. The same
 // message is written at most ten times in ten seconds, then its count. The
-// default, and nil, means no log.
+// default is [slog.Default] at construction; nil means no log.
 func WithLogger(l *slog.Logger) HandlerOption {
 	return handlerOption(func(h *handler) { h.log = l })
 }
