@@ -97,7 +97,6 @@ func TestResolverThatPanics(t *testing.T) {
 		"Merge":      resolve.Merge(broken),
 		"Fallback":   resolve.Fallback(broken, static.New(nil)),
 		"ServeStale": resolve.ServeStale(broken, resolve.StalePolicy{}),
-		"Zone":       resolve.Zone(broken, "a", resolve.ZonePolicy{}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {

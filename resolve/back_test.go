@@ -48,19 +48,18 @@ func TestASourceThatIsBackIsHeardOf(t *testing.T) {
 		"reconnect":                 recycled(add(a1)),
 		"dedupe":                    resolve.Dedupe(recycled(add(a1))),
 		"subset":                    resolve.Subset(recycled(add(a1)), all),
-		"zone":                      resolve.Zone(recycled(add(a1)), "a", resolve.ZonePolicy{}),
 		"merge":                     resolve.Merge(recycled(add(a1)), lastingly(add(a2))),
 		"merge of what is not back": resolve.Merge(recycled(gone), lastingly(add(a2))),
 		"merge of what ended":       resolve.Merge(lastingly(add(a1)), says(add(a2))),
-		"merge of the unresolvable": resolve.MergeWithin(0, later(resolve.Func(never)), lastingly(add(a2))),
+		"merge of the unresolvable": resolve.Merge(later(resolve.Func(never)), lastingly(add(a2))),
 		"fallback to second":        resolve.Fallback(recycled(gone), lastingly(add(a2))),
 		"fallback to second, too":   resolve.Fallback(resolve.Func(never), recycled(add(a2))),
 		"fallback, not needed":      resolve.Fallback(recycled(add(a1)), lastingly(add(a2))),
 		"fallback to what ended":    resolve.Fallback(lastingly(gone), says(add(a2))),
 		"fallback of what ended":    resolve.Fallback(says(add(a1)), lastingly(add(a2))),
 		"fallback after both ended": resolve.Fallback(says(gone), says(add(a2))),
-		"each on another": resolve.Dedupe(resolve.Subset(resolve.Zone(resolve.Fallback(
-			resolve.Merge(resolve.Dedupe(recycled(gone)), lastingly(gone)), lastingly(add(a2))), "a", resolve.ZonePolicy{}), all)),
+		"each on another": resolve.Dedupe(resolve.Subset(resolve.Fallback(
+			resolve.Merge(resolve.Dedupe(recycled(gone)), lastingly(gone)), lastingly(add(a2))), all)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -7,14 +7,12 @@ import (
 	"slices"
 )
 
-// Dedupe makes a Resolver of r that passes on only what changes something, and
-// of that only the change: an Add of what is new or other than it was, or a
-// Remove of what is gone. What both adds and removes is one Replace, so that
-// no set is seen that never was; so is the first answer.
+// Dedupe returns a Resolver that yields only the changes of r: an Add of new or changed
+// endpoints, or a Remove. A change with both is one Replace, so that no intermediate set
+// is visible. So is the first answer.
 //
-// Errors are passed on as they are. The first answer after one is passed on even
-// if it changes nothing, and then it is all that is known: it says that the
-// error is over, which is news to [ServeStale].
+// Errors are passed on. The first answer after an error is the whole set, even if it is
+// unchanged, because it ends the error for [ServeStale].
 func Dedupe(r Resolver) Resolver {
 	requireResolvers(r)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -38,8 +36,8 @@ func Dedupe(r Resolver) Resolver {
 	})
 }
 
-// delta applies u to known and returns the least update that does the same, or
-// false if nothing changed.
+// delta applies u to known and returns the least update with the same effect, or false
+// without a change.
 func delta(known *Set, u Update) (Update, bool) {
 	d := known.Apply(u)
 	switch {
@@ -48,27 +46,26 @@ func delta(known *Set, u Update) (Update, bool) {
 	case d.After != StateExists || d.Before != StateExists:
 		return whole(known), true
 	}
-	// An Add takes the place of what had the address, whatever its ID.
-	gone := make([]netip.AddrPort, 0, len(d.Removed))
+	// An Add replaces the endpoint of an address.
+	removed := make([]netip.AddrPort, 0, len(d.Removed))
 	for _, e := range d.Removed {
 		if _, stays := known.byAddr[e.Addr]; !stays {
-			gone = append(gone, e.Addr)
+			removed = append(removed, e.Addr)
 		}
 	}
-	fresh := slices.Concat(d.Added, d.Changed)
+	added := slices.Concat(d.Added, d.Changed)
 	switch {
-	case len(gone) == 0:
-		slices.SortFunc(fresh, byAddress)
-		return Update{Kind: Add, Endpoints: fresh}, true
-	case len(fresh) == 0:
-		return Update{Kind: Remove, Removed: gone}, true
+	case len(removed) == 0:
+		slices.SortFunc(added, byAddress)
+		return Update{Kind: Add, Endpoints: added}, true
+	case len(added) == 0:
+		return Update{Kind: Remove, Removed: removed}, true
 	}
 	return whole(known), true
 }
 
-// confirm makes news of an answer that changed nothing of what is known, if it
-// is the first since the source was lost: whoever heard of that must hear that
-// it is over.
+// confirm returns the whole set for an unchanged answer that is the first one after an
+// error.
 func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	if *lost && !changed && known.State() != StatePending {
 		u, changed = whole(known), true
@@ -77,7 +74,7 @@ func confirm(known *Set, lost *bool, u Update, changed bool) (Update, bool) {
 	return u, changed
 }
 
-// whole is a set as one update. The set must not be pending.
+// whole returns a set that is not pending as one update.
 func whole(s *Set) Update {
 	switch s.State() {
 	case StateExists:

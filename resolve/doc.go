@@ -11,7 +11,7 @@
 //	var known resolve.Set
 //	for update, err := range r.Resolve(ctx, "web.default:80") {
 //		if err != nil {
-//			log.Print(err) // the known endpoints stay in force
+//			log.Print(err) // the known endpoints stay
 //			continue
 //		}
 //		diff := known.Apply(update)
@@ -20,7 +20,7 @@
 //
 // Updates may be redundant and reordered; a [Set] returns the actual changes. An
 // [Endpoint] is the same as long as its [ID] stays, so its connections and statistics
-// stay too. After a lost stream the last set stays in force until the first message
+// stay too. After a lost stream the last set stays until the first message
 // after a reconnect, which replaces it. [Reconnect] adds that to any resolver.
 //
 // The resolvers are in separate packages: static, file, dns, k8s, linkerd, and kit for
@@ -30,7 +30,7 @@
 // # Outages
 //
 //   - A source that is lost, fails, is silent or unreadable changes nothing: the last
-//     set stays in force without a time limit.
+//     set stays without a time limit.
 //   - Its first answer after that replaces the last set as a whole, also if it is
 //     Empty or DoesNotExist.
 //   - Only [ErrUnresolvable] ends a stream. A panic does too, and does not end the
@@ -54,7 +54,7 @@
 //
 //	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
 //	Dedupe         drops updates without a change
-//	Subset, Zone   some of the endpoints: a share for each caller; the nearby ones
+//	Subset         a share of the endpoints for each client
 //	ServeStale     keeps endpoints through outages; delays an empty answer after one
 //	Fallback       another resolver, for names that the first does not know
 //	Merge          the endpoints of several resolvers as one set

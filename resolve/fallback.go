@@ -8,27 +8,19 @@ import (
 	"slices"
 )
 
-// Fallback returns a Resolver that takes its answers from first, and from
-// second while first says that the target does not exist or cannot be resolved
-// ([ErrUnresolvable]). Whatever else first says, be it that the target is
-// empty, is its answer, and at once takes the place of second's. An error of
-// first is no answer: what was known stays in force.
+// Fallback returns a Resolver that uses first, and second while first reports that the
+// target does not exist or cannot be resolved ([ErrUnresolvable]). An empty target and an
+// error of first are no reason to use second.
 //
-// A switch is one Replace, Empty or DoesNotExist. When first says that the
-// target does not exist, what was known stays in force until second has
-// answered. Second is watched only while it is needed; that it cannot resolve
-// the target counts as its saying that there is none. When neither can resolve
-// it, whichever said so first, the sequence ends with an error that matches
-// ErrUnresolvable.
+// A switch is one Replace, Empty or DoesNotExist. The endpoints of first stay until
+// second has answered. Second is resolved only while it is used; its ErrUnresolvable
+// counts as not existing. When both are unresolvable, the sequence ends with an error
+// that matches ErrUnresolvable.
 //
-// When first says again after an error that the target does not exist, what is
-// known of second is said again: the error is over. To [ServeStale] around it,
-// an update is an answer, be it of first or of second; around each of them it
-// judges each by itself.
-//
-// A resolver whose sequence ends otherwise is not asked again: wrap it in
-// [Reconnect]. What is in force stays so, and is said once more, for nothing else
-// would ever say that its error is over.
+// When first has recovered from an error and the target still does not exist there, the
+// endpoints of second are yielded again, because the error is over. A resolver whose
+// sequence ends otherwise is not used again: wrap it in [Reconnect]. The current
+// endpoints then stay and are yielded again.
 func Fallback(first, second Resolver) Resolver {
 	requireResolvers(first, second)
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
@@ -40,7 +32,7 @@ func Fallback(first, second Resolver) Resolver {
 				select {
 				case <-ctx.Done():
 				case m := <-f.messages:
-					if !f.take(ctx, m) {
+					if !f.apply(ctx, m) {
 						return
 					}
 				}
@@ -61,72 +53,72 @@ type fallback struct {
 	messages chan message
 	yield    func(Update, error) bool
 
-	primary, stand Set      // what first says, and what second says while it is needed
-	standIn        *feed    // second, while it is needed
-	lost           bool     // the last word of first is an error
-	never          [2]error // why one cannot resolve the target; of second, while it is needed
+	primary, secondary Set      // the answers of first, and of second while it is used
+	standIn            *feed    // second, while it is used
+	lost               bool     // the last item of first is an error
+	final              [2]error // ErrUnresolvable of each
 }
 
-// take passes on what may be, and returns whether to go on.
-func (f *fallback) take(ctx context.Context, m message) bool {
+// apply yields the effect of a message. It returns false at the end.
+func (f *fallback) apply(ctx context.Context, m message) bool {
 	switch {
 	case m.ended && errors.Is(m.err, ErrUnresolvable):
-		f.never[m.from] = m.err
-		if !slices.Contains(f.never[:], nil) {
-			f.yield(Update{}, fmt.Errorf("fallback: %w", errors.Join(f.never[:]...)))
+		f.final[m.from] = m.err
+		if !slices.Contains(f.final[:], nil) {
+			f.yield(Update{}, fmt.Errorf("fallback: %w", errors.Join(f.final[:]...)))
 			return false
 		}
 		m.update = Update{Kind: DoesNotExist}
 	case m.ended:
-		return f.yield(Update{}, m.err) && f.sayAgain()
+		return f.yield(Update{}, m.err) && f.repeat()
 	case m.err != nil:
 		f.lost = f.lost || m.from == isFirst
 		return f.yield(Update{}, m.err)
 	}
 	if m.from == isSecond {
-		return f.takeSecond(m.update)
+		return f.applySecond(m.update)
 	}
-	return f.takeFirst(ctx, m.update)
+	return f.applyFirst(ctx, m.update)
 }
 
-// sayAgain says what is in force, as far as whoever is asked has said so.
-func (f *fallback) sayAgain() bool {
+// repeat yields the current set, unless it is pending.
+func (f *fallback) repeat() bool {
 	known := &f.primary
 	if f.standIn != nil {
-		known = &f.stand
+		known = &f.secondary
 	}
 	return known.State() == StatePending || f.yield(whole(known), nil)
 }
 
-func (f *fallback) takeFirst(ctx context.Context, u Update) bool {
+func (f *fallback) applyFirst(ctx context.Context, u Update) bool {
 	f.primary.Apply(u)
 	back := f.lost
 	f.lost = false
 	switch absent := f.primary.State() == StateDoesNotExist; {
 	case absent && f.standIn == nil:
-		f.stand = Set{}
+		f.secondary = Set{}
 		f.standIn = startFeed(ctx, f.second, f.target, isSecond, f.messages)
 		return true
-	case absent && back && f.stand.State() != StatePending:
-		return f.sayAgain() // whoever heard of the error must hear that it is over
+	case absent && back && f.secondary.State() != StatePending:
+		return f.repeat() // ends the error
 	case absent:
 		return true
 	case f.standIn == nil:
 		return f.yield(u, nil)
 	}
 	f.standIn.close()
-	f.standIn, f.never[isSecond] = nil, nil
+	f.standIn, f.final[isSecond] = nil, nil
 	return f.yield(whole(&f.primary), nil)
 }
 
-func (f *fallback) takeSecond(u Update) bool {
-	fresh := f.stand.State() == StatePending
-	f.stand.Apply(u)
+func (f *fallback) applySecond(u Update) bool {
+	isFirst := f.secondary.State() == StatePending
+	f.secondary.Apply(u)
 	switch {
-	case f.stand.State() == StatePending:
+	case f.secondary.State() == StatePending:
 		return true
-	case fresh:
-		u = whole(&f.stand)
+	case isFirst:
+		u = whole(&f.secondary)
 	}
 	return f.yield(u, nil)
 }

@@ -171,9 +171,6 @@ func TestWrappersConform(t *testing.T) {
 		"script": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return r },
 		"dedupe": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Dedupe(r) },
 		"merge":  func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Merge(none, r, none) },
-		"merge at once": func(_ testing.TB, r resolve.Resolver) resolve.Resolver {
-			return resolve.MergeWithin(0, r)
-		},
 		"first":  func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(r, none) },
 		"second": func(_ testing.TB, r resolve.Resolver) resolve.Resolver { return resolve.Fallback(none, r) },
 		"keep": func(_ testing.TB, r resolve.Resolver) resolve.Resolver {

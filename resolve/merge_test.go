@@ -12,33 +12,32 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestMergeWaitsForAllOrTheGrace(t *testing.T) {
-	for grace, want := range map[time.Duration]string{
-		0:                "replace " + a1 + ", 0s; add " + b1 + ", 5s",
-		3 * time.Second:  "replace " + a1 + ", 3s; add " + b1 + ", 5s",
-		10 * time.Second: "replace " + a1 + " " + b1 + ", 5s",
+func TestMergeStart(t *testing.T) {
+	for after, want := range map[time.Duration]string{
+		5 * time.Second:  "replace " + a1 + " " + b1 + ", 5s",
+		20 * time.Second: "replace " + a1 + ", 10s; add " + b1 + ", 20s",
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var one, other script
 			one.send("web", add(a1))
 			other.change("web", func(*line) {})
-			time.AfterFunc(5*time.Second, func() { other.send("web", add(b1)) })
+			time.AfterFunc(after, func() { other.send("web", add(b1)) })
 			ctx, cancel := context.WithCancel(t.Context())
 			start := time.Now()
 			var got []string
 			time.AfterFunc(time.Minute, cancel)
-			for u, err := range resolve.MergeWithin(grace, &one, &other).Resolve(ctx, "web") {
+			for u, err := range resolve.Merge(&one, &other).Resolve(ctx, "web") {
 				j := &journal{}
 				j.write(u, err)
 				got = append(got, j.lines[0]+", "+time.Since(start).String())
 			}
-			assert.Equal(t, want, strings.Join(got, "; "), "grace %v", grace)
+			assert.Equal(t, want, strings.Join(got, "; "), "other after %v", after)
 			assert.Equal(t, time.Minute, time.Since(start))
 		})
 	}
 }
 
-func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
+func TestMergeErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var one, other script
 		one.send("web", add(a1))
@@ -52,7 +51,7 @@ func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
 			"merge: source 2 of 2: connection reset",
 			`merge: source 2 of 2: resolve "web": stream ended`,
 			"replace " + a1 + " " + b1,
-		}, j.news(), "nothing more can be heard of it: that is over")
+		}, j.news(), "the whole set after the end of a source")
 		one.send("web", remove(a1))
 		assert.Equal(t, []string{"remove " + a1}, j.news(), "b1 stays")
 		one.change("web", func(l *line) { l.reject = true })
@@ -62,8 +61,8 @@ func TestMergeErrorsAreNewsAndTheLastSetStays(t *testing.T) {
 	})
 }
 
-// Each source for itself: that one is back is no word of the other.
-func TestMergeTellsWhoIsBack(t *testing.T) {
+// The recovery of each source is yielded separately.
+func TestMergeSourceRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var one, other script
 		one.send("web", add(a1))
@@ -75,10 +74,10 @@ func TestMergeTellsWhoIsBack(t *testing.T) {
 		one.cut("web")
 		synctest.Wait()
 		other.send("web", add(b1))
-		assert.Equal(t, []string{"merge: source 1 of 2: connection reset"}, j.news(), "what changes nothing is not news")
+		assert.Equal(t, []string{"merge: source 1 of 2: connection reset"}, j.news(), "no change")
 		one.mend("web")
 		time.Sleep(5 * time.Millisecond) // the back-off
-		assert.Equal(t, all, j.news(), "but that an error is over is")
+		assert.Equal(t, all, j.news(), "the whole set after the error")
 		one.send("web", add(a1))
 		assert.Empty(t, j.news(), "once")
 
@@ -87,13 +86,13 @@ func TestMergeTellsWhoIsBack(t *testing.T) {
 		other.send("web", add(b2))
 		other.mend("web")
 		time.Sleep(5 * time.Millisecond)
-		assert.Equal(t, []string{"merge: source 2 of 2: connection reset", "add " + b2}, j.news(), "a change says it too")
+		assert.Equal(t, []string{"merge: source 2 of 2: connection reset", "add " + b2}, j.news(), "a change also ends the error")
 		cancel()
 		assert.Equal(t, []string{"end"}, j.news())
 	})
 }
 
-func TestMergeOfNone(t *testing.T) {
+func TestMergeWithoutResolvers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		j := read(ctx, resolve.Merge(), "web")

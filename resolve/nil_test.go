@@ -24,7 +24,6 @@ func TestConstructorsPanic(t *testing.T) {
 		"Merge":           func() { resolve.Merge(well, nil) },
 		"Reconnect":       func() { resolve.Reconnect(nil, resolve.Backoff{}) },
 		"Subset":          func() { resolve.Subset(nil, resolve.SubsetPolicy{}) },
-		"Zone":            func() { resolve.Zone(nil, "", resolve.ZonePolicy{}) },
 	} {
 		t.Run(name, func(t *testing.T) { require.PanicsWithValue(t, "resolve: nil resolver", construct) })
 	}

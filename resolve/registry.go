@@ -11,17 +11,14 @@ import (
 	"sync"
 )
 
-// Registry chooses a resolver by the scheme of the target. It is itself a
-// Resolver, safe for concurrent use, and holds nothing that has to be closed.
-// The zero value has no schemes and is ready to use; it must not be copied.
+// Registry selects a resolver by the scheme of the target. It is itself a Resolver and
+// safe for concurrent use. The zero value has no schemes and is ready to use; it must not
+// be copied.
 //
-// A target is "scheme://rest". What is before the first "://" is the scheme, if
-// it is one: a letter, then letters, digits, "+", "-" and ".", where capitals
-// do not matter. The resolver gets the rest as its target, byte for byte: for
-// "dns://web:80" that is "web:80", for "file://etc/web" it is "etc/web", for
-// "file:///etc/web" it is "/etc/web", and for "static://" it is "". Nothing is
-// unescaped and no slash is added or taken away. A target of any other form
-// ("web:80") has no scheme.
+// A target is "scheme://rest". A scheme is a letter, then letters, digits, "+", "-" and
+// "."; its case does not matter. The resolver gets the rest unchanged: "web:80" for
+// "dns://web:80", "/etc/web" for "file:///etc/web", "" for "static://". A target of
+// another form, such as "web:80", has no scheme.
 type Registry struct {
 	mu       sync.RWMutex
 	byScheme map[string]Resolver
@@ -31,9 +28,8 @@ type Registry struct {
 // NewRegistry returns a Registry without schemes.
 func NewRegistry() *Registry { return &Registry{} }
 
-// Register makes r the resolver of a scheme, such as "dns". It is an error if
-// that is not a scheme or has a resolver already, or if r is nil. Streams that
-// began before do not change.
+// Register sets the resolver of a scheme, such as "dns". It returns an error if the
+// scheme is invalid or has a resolver, or if r is nil. It does not change open streams.
 func (g *Registry) Register(scheme string, r Resolver) error {
 	if !isScheme(scheme) {
 		return fmt.Errorf("resolve: register %q: not a scheme: "+
@@ -55,24 +51,23 @@ func (g *Registry) Register(scheme string, r Resolver) error {
 	return nil
 }
 
-// Default makes r the resolver of targets that have no scheme, or one that is
-// not known. It gets such a target whole. The default is nil: none.
+// Default sets the resolver of targets without a known scheme. It gets the whole target.
+// The default is nil: none.
 func (g *Registry) Default(r Resolver) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.other = r
 }
 
-// Schemes returns the schemes that are known, in small letters and in order.
+// Schemes returns the known schemes in lower case and sorted.
 func (g *Registry) Schemes() []string {
 	g.mu.RLock()
 	defer g.mu.RUnlock()
 	return slices.Sorted(maps.Keys(g.byScheme))
 }
 
-// Resolve passes on what the resolver of target's scheme says of the rest. When
-// there is none, the one item is an error that matches [ErrUnresolvable] and
-// lists the schemes that are known.
+// Resolve resolves the rest of target with the resolver of its scheme. Without one the
+// only item is an error that matches [ErrUnresolvable] and lists the known schemes.
 func (g *Registry) Resolve(ctx context.Context, target string) iter.Seq2[Update, error] {
 	return func(yield func(Update, error) bool) {
 		r, rest, err := g.choose(target)
@@ -86,7 +81,7 @@ func (g *Registry) Resolve(ctx context.Context, target string) iter.Seq2[Update,
 	}
 }
 
-// choose returns a resolver and the target to give it.
+// choose returns a resolver and its target.
 func (g *Registry) choose(target string) (Resolver, string, error) {
 	scheme, rest, ok := splitTarget(target)
 	g.mu.RLock()
@@ -109,7 +104,7 @@ func (g *Registry) choose(target string) (Resolver, string, error) {
 	return nil, "", fmt.Errorf("resolve %q: %w; %s: %w", target, why, known, ErrUnresolvable)
 }
 
-// splitTarget takes "scheme://rest" apart; scheme is in small letters.
+// splitTarget splits "scheme://rest". scheme is in lower case.
 func splitTarget(target string) (scheme, rest string, ok bool) {
 	scheme, rest, ok = strings.Cut(target, "://")
 	if !ok || !isScheme(scheme) {
@@ -118,7 +113,7 @@ func splitTarget(target string) (scheme, rest string, ok bool) {
 	return strings.ToLower(scheme), rest, true
 }
 
-// isScheme is section 3.1 of RFC 3986.
+// isScheme implements section 3.1 of RFC 3986.
 func isScheme(s string) bool {
 	for n, c := range []byte(s) {
 		letter := c|0x20 >= 'a' && c|0x20 <= 'z'

@@ -9,23 +9,21 @@ import (
 	"time"
 )
 
-// Resolver turns a name into a stream of updates about its endpoints.
+// Resolver turns a name into a stream of updates about its endpoints. It is safe for
+// concurrent use; each call of Resolve is a separate stream.
 //
-// Resolve itself does nothing and holds nothing: a stream begins when the sequence
-// is ranged over, with what is so by then. It goes on until ctx ends or the
-// consumer breaks; then, at once, it releases all it held. An error is news, not
-// the end: what was known stays in force, and the resolver goes on trying. The one
-// exception is an error that matches [ErrUnresolvable], which is the last item. The
-// first answer after an error is an update even if it changes nothing, for it says
-// that the error is over.
+// Resolve itself does nothing. A stream begins when the sequence is ranged over, with the
+// current state. It ends when ctx ends or the consumer breaks, and then releases
+// everything at once.
 //
-// A Resolver is safe for concurrent use; each call of Resolve is its own
-// stream.
+// An error does not end the stream and does not change the endpoints, except an error
+// that matches [ErrUnresolvable], which is the last item. The first answer after an error
+// is yielded even if it is unchanged, because it ends the error.
 type Resolver interface {
 	Resolve(ctx context.Context, target string) iter.Seq2[Update, error]
 }
 
-// requireResolvers panics if a resolver is nil: every wrapper needs one.
+// requireResolvers panics if a resolver is nil.
 func requireResolvers(rs ...Resolver) {
 	for _, r := range rs {
 		if r == nil {
@@ -34,7 +32,7 @@ func requireResolvers(rs ...Resolver) {
 	}
 }
 
-// Func is a function as a Resolver.
+// Func is a function that is a Resolver.
 type Func func(ctx context.Context, target string) iter.Seq2[Update, error]
 
 // Resolve calls f.
@@ -42,47 +40,47 @@ func (f Func) Resolve(ctx context.Context, target string) iter.Seq2[Update, erro
 	return f(ctx, target)
 }
 
-// ErrUnresolvable says that a resolver will never answer for a target: it is
-// not a name that this resolver knows how to resolve.
+// ErrUnresolvable means that a resolver will never resolve a target, because the form of
+// its name is not supported.
 var ErrUnresolvable = errors.New("not a name that this resolver resolves")
 
-// Kind is what an Update does.
+// Kind is the kind of an Update.
 type Kind uint8
 
-// The kinds of Update. Updates may be redundant or out of order: adding what
-// is there, removing what is not and emptying what is empty change nothing.
+// The kinds of Update. Updates may be redundant or out of order: adding an existing
+// endpoint or removing a missing one has no effect.
 const (
-	Replace      Kind = iota + 1 // Endpoints are all there is; forget the others
+	Replace      Kind = iota + 1 // Endpoints is the whole set
 	Add                          // Endpoints were added or changed
-	Remove                       // Removed are gone
-	Empty                        // the target exists and has no endpoint
-	DoesNotExist                 // there is no such target
+	Remove                       // Removed were removed
+	Empty                        // the target exists and has no endpoints
+	DoesNotExist                 // the target does not exist
 )
 
-// Update is one piece of news about a target's endpoints.
+// Update is one change of a target's endpoints.
 type Update struct {
 	Kind      Kind
 	Endpoints []Endpoint       // Replace, Add
 	Removed   []netip.AddrPort // Remove
 }
 
-// Endpoint is one place where a target is served.
+// Endpoint is one address that serves a target.
 type Endpoint struct {
 	ID
-	Weight uint32            // share of the load; 10 000 is one unit, 0 means not said
-	Labels map[string]string // for metrics and tap ("pod", "zone"); not to be changed
+	Weight uint32            // share of the load; 10 000 is one unit, 0 is unset
+	Labels map[string]string // for metrics and tap ("pod", "zone"); must not be changed
 }
 
-// ID is what makes an endpoint the same endpoint: its address, and whatever
-// changes how one connects to it. It is comparable. As long as an ID stays,
-// the endpoint's connections and statistics stay.
+// ID is the identity of an endpoint: its address and everything that changes how to
+// connect to it. It is comparable. As long as an ID stays, the endpoint's connections and
+// statistics stay.
 type ID struct {
 	Addr       netip.AddrPort
-	Protocol   Protocol // what the endpoint is known to speak
+	Protocol   Protocol // protocol of the endpoint, if known
 	ServerName string   // TLS server name; "" means cleartext
 	Identity   string   // TLS identity expected of the peer (DNS-like name or URI)
 	Authority  string   // authority to send instead of the request's; "" means none
-	OpaquePort uint16   // port that takes opaque transport; 0 means none
+	OpaquePort uint16   // port for opaque transport; 0 means none
 
 	// PingInterval and PingTimeout are the keep-alive of HTTP/2 connections. A PING
 	// is sent after an interval in which nothing was received, and a connection is
@@ -91,12 +89,12 @@ type ID struct {
 	PingTimeout  time.Duration
 }
 
-// Protocol is a hint of what an endpoint speaks.
+// Protocol is a hint at the protocol of an endpoint.
 type Protocol uint8
 
 // The protocol hints.
 const (
-	Unknown Protocol = iota // nothing is known
+	Unknown Protocol = iota // not known
 	H2                      // HTTP/2
 	Opaque                  // not to be parsed
 )
@@ -133,7 +131,7 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
-// MarshalText returns what String does, so that a State is a word in JSON too.
+// MarshalText returns the result of String.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // String returns "unknown", "h2" or "opaque".
@@ -149,12 +147,10 @@ func (p Protocol) String() string {
 	return fmt.Sprintf("protocol %d", uint8(p))
 }
 
-// MarshalText returns what String does, so that a Protocol is a word in JSON
-// and YAML files.
+// MarshalText returns the result of String.
 func (p Protocol) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote, and "" as Unknown. Anything else
-// is an error that names it.
+// UnmarshalText reads the result of MarshalText, and "" as Unknown.
 func (p *Protocol) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "", "unknown":

@@ -6,48 +6,45 @@ import (
 	"slices"
 )
 
-// State is what is known of a target.
+// State is the state of a target.
 type State uint8
 
 // The states of a target.
 const (
 	StatePending      State = iota // no answer yet
 	StateExists                    // there are endpoints
-	StateEmpty                     // the target exists and has no endpoint
-	StateDoesNotExist              // there is no such target
+	StateEmpty                     // the target exists and has no endpoints
+	StateDoesNotExist              // the target does not exist
 )
 
-// Set is what a stream of updates amounts to: the endpoints there are now, at
-// most one for each address. The zero value is ready to use, and pending.
-//
-// A Set is for one goroutine.
+// Set is the sum of a stream of updates: the current endpoints, at most one for each
+// address. The zero value is pending and ready to use. A Set is not safe for concurrent
+// use.
 type Set struct {
 	state  State
 	byAddr map[netip.AddrPort]Endpoint
 }
 
-// Diff is what one update really changed. The lists are in the order of the
-// addresses. Apply Removed before Added: an address whose [ID] changed is in
-// both.
+// Diff is the effect of one update. The lists are in the order of the addresses. Apply
+// Removed before Added, because an address whose [ID] changed is in both.
 type Diff struct {
 	Before, After State
-	Added         []Endpoint // their IDs are new
-	Changed       []Endpoint // as they are now: the same ID, other labels or weight
-	Removed       []Endpoint // as they were
+	Added         []Endpoint // new IDs
+	Changed       []Endpoint // current values; the same ID, other labels or weight
+	Removed       []Endpoint // last values
 }
 
-// HasChanges reports whether anything changed, be it the state alone.
+// HasChanges reports whether the endpoints or the state changed.
 func (d Diff) HasChanges() bool {
 	return d.Before != d.After || len(d.Added)+len(d.Changed)+len(d.Removed) > 0
 }
 
-// Apply brings the set up to date with u and returns what that changed.
+// Apply applies u and returns its effect.
 //
-// An Add or a Replace that names an address twice means the last one. An Add
-// of a known address with another ID replaces the endpoint. A Remove takes
-// whatever endpoint has the address; when none is left, the state becomes
-// StateEmpty. Before the first answer, a Remove and an Add of nothing do not
-// count as one. Labels are kept as they are, not copied.
+// If a list has an address twice, the last one counts. An Add of a known address with
+// another ID replaces the endpoint. A Remove removes the endpoint of an address
+// regardless of its ID; without endpoints the state is StateEmpty. Before the first
+// answer, a Remove and an Add of nothing have no effect. Labels are not copied.
 func (s *Set) Apply(u Update) Diff {
 	d := Diff{Before: s.state}
 	switch u.Kind {
@@ -90,10 +87,8 @@ func (s *Set) clear(d *Diff, now State) {
 	s.state = now
 }
 
-// put adds and changes endpoints. It returns them by address.
+// put adds and changes endpoints and returns them by address.
 func (s *Set) put(endpoints []Endpoint, d *Diff) map[netip.AddrPort]Endpoint {
-	// Only the last of several with one address counts, or the diff would say
-	// what never was.
 	named := make(map[netip.AddrPort]Endpoint, len(endpoints))
 	for _, e := range endpoints {
 		named[e.Addr] = e
@@ -124,21 +119,20 @@ func (s *Set) drop(addr netip.AddrPort, d *Diff) {
 	}
 }
 
-// State returns what is known of the target.
+// State returns the state of the target.
 func (s *Set) State() State { return s.state }
 
 // Len returns the number of endpoints.
 func (s *Set) Len() int { return len(s.byAddr) }
 
-// Endpoints returns all endpoints in the order of their addresses. The slice
-// is the caller's.
+// Endpoints returns a copy of the endpoints in the order of their addresses.
 func (s *Set) Endpoints() []Endpoint {
 	return slices.SortedFunc(maps.Values(s.byAddr), byAddress)
 }
 
 func byAddress(a, b Endpoint) int { return a.Addr.Compare(b.Addr) }
 
-// Equal reports whether e and o are the same endpoint and say the same of it.
+// Equal reports whether all fields are equal.
 func (e Endpoint) Equal(o Endpoint) bool {
 	return e.ID == o.ID && e.Weight == o.Weight && maps.Equal(e.Labels, o.Labels)
 }

@@ -11,20 +11,19 @@ import (
 	"time"
 )
 
-// StalePolicy configures [ServeStale]. The zero value holds back an empty
-// answer for 30 s, and keeps a set for as long as its source is away.
+// StalePolicy configures [ServeStale]. The zero value delays an empty answer by 30 s and
+// has no maximum age.
 type StalePolicy struct {
-	// Grace is how long an empty answer after an error is held back. 0 means
-	// 30 s: three periods of a Kubernetes probe, in which a restarted controller
-	// has filled its caches. Less than 0 means not at all.
+	// Grace is how long an empty answer after an error is held back. 0 means 30 s: three
+	// periods of a Kubernetes probe, in which a restarted controller has filled its
+	// caches. A negative value means none.
 	Grace time.Duration
 
-	// MaxAge is how long a set stays in force that its source no longer
-	// confirms. 0 or less means without a limit.
+	// MaxAge is how long a set stays that its source does not confirm. 0 or a negative
+	// value means without a limit.
 	MaxAge time.Duration
 
-	// Log gets a warning for each outage in which an answer is held back, and one
-	// when a set is dropped. A handler that blocks delays only its own stream.
+	// Log gets a warning for each outage with a held answer, and for each dropped set.
 	// Nil means no log.
 	Log *slog.Logger
 }
@@ -38,24 +37,20 @@ type StaleResolver struct {
 	streams map[*staleStream]struct{}
 }
 
-// ServeStale returns a Resolver that keeps the endpoints of a target through an
-// outage of r. An answer is held back if it is the first one after an error and
-// has no endpoints. The last set then stays in force. A lost stream that
-// [Reconnect] opens again is such an error.
+// ServeStale returns a Resolver that keeps the endpoints of a target through an outage of
+// r. The first answer after an error is held back if it has no endpoints, and the last
+// set stays. A lost stream that [Reconnect] opens again is such an error.
 //
-// The next update of r with an endpoint ends the hold, as does the end of Grace.
-// Either passes on all that r has said, as one Replace. Another error drops the
-// held answer: Grace begins again with the next one. So a source that loses its
-// streams more often than that is not believed to be empty.
+// The next update with an endpoint, or the end of Grace, ends the hold with one Replace
+// of all that r has sent. Another error drops the held answer, and Grace begins again
+// with the next one.
 //
-// The age of a set counts from the first error after the last answer that was
-// passed on. Without an error it is 0, because silence then means that nothing
-// changed. A set of age MaxAge is dropped: the held answer takes its place, or
-// else Empty.
+// The age of a set counts from the first error after the last answer that was passed on.
+// Without an error it is 0, because silence then means that nothing changed. At MaxAge
+// the set is dropped and replaced by the held answer, or else by Empty.
 //
-// An error that matches [ErrUnresolvable] is passed on and ends the sequence.
-// r should continue after other errors, as Reconnect does: when r ends, so does
-// the sequence.
+// An error that matches [ErrUnresolvable] is passed on and ends the sequence. The
+// sequence also ends with r, so r should continue after errors, as Reconnect does.
 func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 	requireResolvers(r)
 	if p.Grace == 0 {
@@ -70,8 +65,8 @@ func ServeStale(r Resolver, p StalePolicy) *StaleResolver {
 // StaleStatus is the state of one stream of a [StaleResolver].
 type StaleStatus struct {
 	Target    string
-	State     State         // in force
-	Endpoints int           // in force
+	State     State         // of the served set
+	Endpoints int           // of the served set
 	Age       time.Duration // since the source last confirmed the set; 0 without an error
 	IsStale   bool          // an answer is held back
 	Err       error         // the last error; nil while Age is 0
@@ -146,15 +141,15 @@ func (r *StaleResolver) locked(f func()) {
 	f()
 }
 
-// staleStream is one stream of a StaleResolver. Only its own goroutine changes
-// it, with the lock of the resolver held.
+// staleStream is one stream of a StaleResolver. Only its own goroutine changes it, with
+// the lock of the resolver held.
 type staleStream struct {
 	StalePolicy
 	target string
 
-	served Set  // in force
-	latest Set  // what the source last said
-	differ bool // whether served and latest may differ
+	served Set  // yielded
+	latest Set  // of the source
+	differ bool // served and latest may differ
 
 	lostAt     time.Time // first error since an answer was passed on, or zero
 	heldAt     time.Time // when the held answer came, or zero
@@ -200,7 +195,7 @@ func (s *staleStream) update(u Update) (_ Update, ok bool, log func()) {
 			s.heldAt = time.Now()
 		}
 		if !s.logged {
-			log = s.line(slog.LevelWarn, "empty answer after an error is held back; the last good set stays in force",
+			log = s.line(slog.LevelWarn, "empty answer after an error is held back; the last good set stays",
 				"state", s.latest.State().String(), "endpoints", s.served.Len(), "grace", s.Grace, "err", s.err)
 		}
 		s.afterError, s.differ, s.logged = false, true, true
@@ -217,8 +212,8 @@ func (s *staleStream) doubtful() bool {
 	return (s.afterError || !s.heldAt.IsZero()) && s.Grace > 0 && s.served.Len() > 0 && s.latest.Len() == 0
 }
 
-// accept puts in force what the source says, after u. It returns u, or the whole
-// set if more than u is new.
+// accept serves the latest set, after u. It returns u, or the whole set if more than u is
+// new.
 func (s *staleStream) accept(u Update) Update {
 	if s.differ {
 		u = whole(&s.latest)

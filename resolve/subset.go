@@ -10,60 +10,42 @@ import (
 	"slices"
 )
 
-// subsetSize is the least that Finagle's deterministic aperture takes.
+// subsetSize is the minimum of Finagle's deterministic aperture.
 const subsetSize = 12
 
-// SubsetPolicy says which client of several this one is, and how many endpoints
-// it wants.
+// SubsetPolicy configures [Subset].
 type SubsetPolicy struct {
-	// Peer is the number of this client, from 0 to Peers-1: the ordinal of a
-	// StatefulSet, say. It must stay the same for as long as the client lives,
-	// and no two clients should have the same. A number out of range is taken
-	// modulo Peers, so that a client that starts before the others have heard of
-	// it works too: it uses what another one uses.
+	// Peer is the number of this client, from 0 to Peers-1, such as the ordinal in a
+	// StatefulSet. It should be unique and must not change. A number out of range is
+	// taken modulo Peers, so that a client works before Peers is updated.
 	Peer int
 
-	// Peers is how many clients there are. With 0 or less, every endpoint is
-	// passed on. Clients that for a while do not agree on it are not spread as
-	// evenly meanwhile.
+	// Peers is the number of clients. 0 or a negative value means every endpoint.
 	Peers int
 
-	// Size is how many endpoints a client uses. 0 or less means 12, the least
-	// that Finagle takes. Where that would leave endpoints that no client uses,
-	// it is n/Peers instead, rounded up, for n endpoints.
+	// Size is how many endpoints a client uses. 0 or a negative value means 12, the
+	// minimum of Finagle. It is increased to n/Peers, rounded up, so that every one of n
+	// endpoints is used.
 	Size int
 }
 
-// Subset returns a Resolver that passes on a part of what r says, so that many
-// clients of many endpoints need not all know all. Which part is for the policy
-// alone to say, and for the addresses: not for chance, nor the order of r. All
-// clients should have the same Peers and Size. When there are no more endpoints
-// than Size, all of them are passed on, as they are.
+// Subset returns a Resolver with a part of the endpoints of r, for many clients of many
+// endpoints. The part depends only on the policy and the addresses. All clients should
+// have the same Peers and Size. Up to Size endpoints are passed on unchanged.
 //
-// The endpoints stand in a ring of n, in the order of a hash of their addresses
-// so that those of one subnet are not together. Peer p uses Size of them that
-// stand side by side, from place ⌊p·n/Peers⌋ on: the deterministic aperture of
-// Finagle, in whole endpoints instead of slices of them. So:
+// The endpoints are placed on a ring in the order of a hash of their addresses. Peer p
+// uses Size of them from place ⌊p·n/Peers⌋: Finagle's deterministic aperture with whole
+// endpoints. So:
 //
-//   - Every endpoint is used by ⌊Size·Peers/n⌋ or ⌈Size·Peers/n⌉ peers, so no
-//     two differ by more than one.
-//   - When one endpoint comes or goes, no peer takes up, or lets go, more than
-//     two others. Of the peers that do not use it, about a quarter to a half
-//     move on by one place, in the mean over the endpoints that may go.
+//   - The numbers of peers of two endpoints differ by at most one.
+//   - A change of one endpoint changes at most two others of each peer.
 //
-// Other schemes trade these: random subsets (gRPC A68, rendezvous hashing)
-// change for none but those who used the endpoint, but the number of peers an
-// endpoint has varies like √(Size·Peers/n). The shuffled rounds of Google's SRE
-// book are about as even, but a change of n changes most subsets as a whole.
+// Random subsets (gRPC A68) change less, but an endpoint's number of peers varies like
+// √(Size·Peers/n). Weights do not count, because a balancer divides the load by them.
 //
-// Weights and labels are carried along. Weights do not count in the choice: a
-// balancer of the subset divides the load by them, and an endpoint of weight 2
-// has twice the share of it in each subset, not twice as many peers.
-//
-// An update of r becomes one update, the least that does it, or none, but for
-// the first one after an error (see [Dedupe]). Errors are passed on as they are.
-// Put it outside of [ServeStale], which counts the endpoints that there are,
-// not those of a share. The cost of an update is that of sorting all endpoints.
+// Each update of r becomes the least update with the same effect, see [Dedupe]. Errors
+// are passed on. Use Subset around [ServeStale], which counts all endpoints. An update
+// costs sorting all endpoints.
 func Subset(r Resolver, p SubsetPolicy) Resolver {
 	requireResolvers(r)
 	if p.Peers <= 0 {
@@ -78,13 +60,13 @@ func Subset(r Resolver, p SubsetPolicy) Resolver {
 	}
 	return Func(func(ctx context.Context, target string) iter.Seq2[Update, error] {
 		return func(yield func(Update, error) bool) {
-			var said, known Set
+			var all, known Set
 			var lost bool
 			for u, err := range r.Resolve(ctx, target) {
 				if err == nil {
-					said.Apply(u)
+					all.Apply(u)
 					var changed bool
-					u, changed = part(&known, &said, p.choose(&said))
+					u, changed = part(&known, &all, p.choose(&all))
 					if u, changed = confirm(&known, &lost, u, changed); !changed {
 						continue
 					}
@@ -98,7 +80,7 @@ func Subset(r Resolver, p SubsetPolicy) Resolver {
 	})
 }
 
-// choose returns the endpoints that the peer uses.
+// choose returns the endpoints of the peer.
 func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	n := s.Len()
 	size := max(p.Size, (n-1)/p.Peers+1)
@@ -116,7 +98,7 @@ func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	slices.SortFunc(ring, func(a, b place) int {
 		return cmp.Or(cmp.Compare(a.hash, b.hash), a.addr.Compare(b.addr))
 	})
-	// A plain product could overflow: Peers is whatever the user says.
+	// A plain product could overflow.
 	hi, lo := bits.Mul64(uint64(p.Peer), uint64(n))
 	start, _ := bits.Div64(hi, lo, uint64(p.Peers))
 	chosen := make([]Endpoint, size)
@@ -126,9 +108,9 @@ func (p SubsetPolicy) choose(s *Set) []Endpoint {
 	return chosen
 }
 
-// placeOf is the same in every process and every release, or clients of two
-// releases would not share a ring. It is FNV-1a, and then the finalizer of
-// SplitMix64, since FNV alone hardly mixes its last bytes into the high bits.
+// placeOf returns the place of an address, which must be the same in every process and
+// release. It is FNV-1a and the finalizer of SplitMix64, because FNV alone hardly changes
+// the high bits for the last bytes.
 func placeOf(addr netip.AddrPort) uint64 {
 	sum := fnv.New64a()
 	text, _ := addr.AppendText(make([]byte, 0, 64)) // never fails
@@ -139,15 +121,15 @@ func placeOf(addr netip.AddrPort) uint64 {
 	return h ^ h>>31
 }
 
-// part returns what makes known the chosen ones of what a source said, or false
-// if it is that already.
-func part(known, said *Set, chosen []Endpoint) (Update, bool) {
-	switch said.State() {
+// part returns the update from known to the chosen endpoints of all, or false without a
+// change.
+func part(known, all *Set, chosen []Endpoint) (Update, bool) {
+	switch all.State() {
 	case StatePending:
 		return Update{}, false
 	case StateExists:
 		return delta(known, Update{Kind: Replace, Endpoints: chosen})
 	default:
-		return delta(known, whole(said))
+		return delta(known, whole(all))
 	}
 }

@@ -17,10 +17,6 @@ type answer struct {
 	hosts
 	srv        []dnsmessage.SRVResource
 	additional map[string]hosts // addresses in the additional section, by folded name
-
-	// alias is the end of the CNAMEs if the server sent no records for it. Then hosts has
-	// only the TTL of the CNAMEs.
-	alias string
 }
 
 // hosts has the addresses of a name.
@@ -60,13 +56,9 @@ func interpret(msg []byte, q dnsmessage.Question) (answer, error) {
 	}
 	negativeTTL, hasSOA := negative(m.Authorities)
 	a.ttl = min(ttl, negativeTTL)
-	if a.exists && !m.RecursionAvailable {
-		switch {
-		case len(m.Answers) == 0 && !m.Authoritative:
-			return answer{}, errors.New("the server does not know the name and does not ask other servers")
-		case fold(end) != fold(q.Name) && !hasSOA:
-			a.alias, a.ttl = end.String(), ttl
-		}
+	aliased := fold(end) != fold(q.Name)
+	if a.exists && !m.RecursionAvailable && (aliased && !hasSOA || !aliased && !m.Authoritative) {
+		return answer{}, fmt.Errorf("the server does not know %s and is not recursive", end)
 	}
 	return a, nil
 }
@@ -183,26 +175,23 @@ func (h hosts) and(o hosts) hosts {
 // status returns the RCODE of m if it is success or no such name, and an error
 // otherwise.
 func status(m dnsmessage.Message) (dnsmessage.RCode, error) {
-	e := rcodeError{rcode: m.RCode}
+	rcode := m.RCode
 	for _, r := range m.Additionals {
 		if r.Header.Type == dnsmessage.TypeOPT {
-			e = rcodeError{r.Header.ExtendedRCode(m.RCode), true}
+			rcode = r.Header.ExtendedRCode(rcode)
 		}
 	}
-	if e.rcode == dnsmessage.RCodeSuccess || e.rcode == dnsmessage.RCodeNameError {
-		return e.rcode, nil
+	if rcode == dnsmessage.RCodeSuccess || rcode == dnsmessage.RCodeNameError {
+		return rcode, nil
 	}
-	return e.rcode, e
+	return rcode, rcodeError(rcode)
 }
 
 // rcodeError is an RCODE that is not an answer.
-type rcodeError struct {
-	rcode dnsmessage.RCode
-	edns  bool // the server supports EDNS0
-}
+type rcodeError dnsmessage.RCode
 
 func (e rcodeError) Error() string {
-	switch e.rcode {
+	switch dnsmessage.RCode(e) {
 	case dnsmessage.RCodeFormatError:
 		return "FORMERR"
 	case dnsmessage.RCodeServerFailure:
@@ -212,14 +201,8 @@ func (e rcodeError) Error() string {
 	case dnsmessage.RCodeRefused:
 		return "REFUSED"
 	default:
-		return fmt.Sprintf("RCODE %d", e.rcode)
+		return fmt.Sprintf("RCODE %d", uint16(e))
 	}
-}
-
-// noEDNS0 reports whether a server that does not support EDNS0 may send the RCODE
-// (RFC 6891, section 7).
-func noEDNS0(rcode dnsmessage.RCode) bool {
-	return rcode == dnsmessage.RCodeFormatError || rcode == dnsmessage.RCodeNotImplemented
 }
 
 // unpack parses the records of a message that this package reads, and skips the

@@ -33,7 +33,7 @@ func (c *client) ask(ctx context.Context, conf config, name string, kind dnsmess
 	first, n := c.first.Load(), uint32(len(conf.servers))
 	for i := range uint32(conf.attempts) * n {
 		server := conf.servers[(first+i)%n]
-		a, err := c.attempt(ctx, conf.timeout, server, name, kind)
+		a, err := c.message(ctx, conf.timeout, server, name, kind)
 		if err == nil {
 			return a, nil
 		}
@@ -59,50 +59,12 @@ func kindName(kind dnsmessage.Type) string {
 	}
 }
 
-// maxAliases is how many answers of a server may end with an alias.
-const maxAliases = 8
-
-// attempt asks one server. If an answer ends with an alias and has no records for it,
-// the server is asked for the alias too.
-func (c *client) attempt(
-	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
-) (answer, error) {
-	ttl := maxTTL
-	for n := range maxAliases {
-		a, err := c.question(ctx, timeout, server, name, kind)
-		switch {
-		case err != nil && n > 0:
-			return answer{}, fmt.Errorf("its alias %s: %w", name, err)
-		case err != nil:
-			return answer{}, err
-		}
-		a.ttl = min(a.ttl, ttl)
-		if a.alias == "" {
-			return a, nil
-		}
-		name, ttl = a.alias, a.ttl
-	}
-	return answer{}, fmt.Errorf("more than %d answers are aliases", maxAliases)
-}
-
-// question asks one server with EDNS0, and again without if the server does not
-// support it.
-func (c *client) question(
-	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
-) (answer, error) {
-	a, err := c.message(ctx, timeout, server, name, kind, true)
-	if e, ok := errors.AsType[rcodeError](err); ok && !e.edns && noEDNS0(e.rcode) {
-		return c.message(ctx, timeout, server, name, kind, false)
-	}
-	return a, err
-}
-
 // message sends one question, over TCP too if the answer is truncated. Each message
 // has its own id and port.
 func (c *client) message(
-	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type, edns bool,
+	ctx context.Context, timeout time.Duration, server netip.AddrPort, name string, kind dnsmessage.Type,
 ) (answer, error) {
-	q, err := newQuery(name, kind, edns)
+	q, err := newQuery(name, kind)
 	if err != nil {
 		return answer{}, err
 	}
@@ -200,9 +162,9 @@ type query struct {
 	packed   []byte
 }
 
-// newQuery packs a question for a complete name, with EDNS0 or without. The id is
-// random, because it protects from forged answers.
-func newQuery(name string, kind dnsmessage.Type, edns bool) (query, error) {
+// newQuery packs a question for a complete name. The id is random, because it protects
+// from forged answers.
+func newQuery(name string, kind dnsmessage.Type) (query, error) {
 	n, err := dnsmessage.NewName(name)
 	if err != nil {
 		return query{}, fmt.Errorf("name %q: %w", name, err)
@@ -213,16 +175,14 @@ func newQuery(name string, kind dnsmessage.Type, edns bool) (query, error) {
 		id:       binary.BigEndian.Uint16(id[:]),
 		question: dnsmessage.Question{Name: n, Type: kind, Class: dnsmessage.ClassINET},
 	}
-	m := dnsmessage.Message{
-		Header:    dnsmessage.Header{ID: q.id, RecursionDesired: true},
-		Questions: []dnsmessage.Question{q.question},
+	var opt dnsmessage.ResourceHeader
+	if err := opt.SetEDNS0(payload, dnsmessage.RCodeSuccess, false); err != nil {
+		return query{}, fmt.Errorf("name %q: %w", name, err)
 	}
-	if edns {
-		var opt dnsmessage.ResourceHeader
-		if err := opt.SetEDNS0(payload, dnsmessage.RCodeSuccess, false); err != nil {
-			return query{}, fmt.Errorf("name %q: %w", name, err)
-		}
-		m.Additionals = []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}}
+	m := dnsmessage.Message{
+		Header:      dnsmessage.Header{ID: q.id, RecursionDesired: true},
+		Questions:   []dnsmessage.Question{q.question},
+		Additionals: []dnsmessage.Resource{{Header: opt, Body: &dnsmessage.OPTResource{}}},
 	}
 	if q.packed, err = m.Pack(); err != nil {
 		return query{}, fmt.Errorf("name %q: %w", name, err)
@@ -231,7 +191,7 @@ func newQuery(name string, kind dnsmessage.Type, edns bool) (query, error) {
 }
 
 // answeredBy reports whether msg has the id and the question of q, and whether it is
-// truncated. A server that could not read q need not repeat the question.
+// truncated. A server that reports an error need not repeat the question.
 func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -240,7 +200,7 @@ func (q query) answeredBy(msg []byte) (ok, truncated bool) {
 	}
 	questions, err := p.AllQuestions()
 	if err != nil || len(questions) != 1 {
-		return err == nil && len(questions) == 0 && noEDNS0(h.RCode), false
+		return err == nil && len(questions) == 0 && h.RCode != dnsmessage.RCodeSuccess, false
 	}
 	asked := questions[0]
 	same := asked.Type == q.question.Type && asked.Class == q.question.Class && fold(asked.Name) == fold(q.question.Name)

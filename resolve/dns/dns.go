@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"iter"
 	"net"
-	"slices"
 	"sync"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -92,8 +91,7 @@ func (r *Resolver) enter(t target, name string) *flight {
 		ctx, cancel := context.WithCancel(context.Background())
 		f = newFlight(cancel)
 		r.flights[t] = f
-		had := make(map[string][]dnsmessage.Type)
-		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name, had) })
+		go f.run(ctx, &r.options, func(ctx context.Context) (found, error) { return r.look(ctx, t, name) })
 	}
 	f.streams++
 	return f
@@ -115,14 +113,14 @@ func (r *Resolver) leave(t target, f *flight) {
 	}
 }
 
-// look does one lookup of t. It reads and changes had: see [lookup].
-func (r *Resolver) look(ctx context.Context, t target, name string, had map[string][]dnsmessage.Type) (found, error) {
+// look does one lookup of t.
+func (r *Resolver) look(ctx context.Context, t target, name string) (found, error) {
 	local := r.hosts.lookup(t.host)
 	conf, err := r.options.config()
 	if err != nil && (local == nil || t.srv != "") {
 		return found{}, err
 	}
-	l := lookup{local: local, search: conf.search, families: slices.Clone(r.options.families), counts: r.options.counts, had: had}
+	l := lookup{local: local, search: conf.search, families: r.options.families, counts: r.options.counts}
 	l.ask = func(ctx context.Context, name string, kind dnsmessage.Type) (answer, error) {
 		return r.client.ask(ctx, conf, name, kind)
 	}

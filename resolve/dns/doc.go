@@ -46,19 +46,16 @@
 // the endpoints.
 //
 // The addresses of a record's host come from the additional section, or else from a
-// question for them. If the section has addresses of one family only, and the host had
-// both at the previous lookup, the other one is asked for.
+// question for them. A server that leaves out the addresses of one family there makes the
+// endpoints of that family disappear.
 //
 // # Servers
 //
 // A question goes to one server at a time, over UDP with room for 1232 bytes (EDNS0),
-// and over TCP if the answer is truncated. A server that does not support EDNS0 is
-// asked again without it. If a server does not answer, refuses or fails, the next one
-// is asked, and later questions start there. Answers with another id or question are
-// ignored. DNSSEC signatures are not verified.
-//
-// A server without recursion may answer with an alias and no records for it. It is
-// asked for the alias too. If it does not know the alias, the lookup fails.
+// and over TCP if the answer is truncated. If a server does not answer, refuses or fails,
+// the next one is asked, and later questions start there. Answers with another id or
+// question are ignored. DNSSEC signatures are not verified. Servers have to be recursive
+// and to support EDNS0, except that an authoritative server may answer for its own names.
 //
 // # Time
 //

@@ -22,10 +22,6 @@ type lookup struct {
 	families []dnsmessage.Type
 	counts   counts
 	local    *hosts // of the target's host, if no server is to be asked for them
-
-	// had has the address families of each host of the SRV records, by folded name, at
-	// the previous lookup of this target.
-	had map[string][]dnsmessage.Type
 }
 
 // found is the result of a lookup. Its kind is Replace, Empty or DoesNotExist.
@@ -51,7 +47,7 @@ func (l lookup) target(ctx context.Context, t target) (found, error) {
 	}
 	if t.host != "" {
 		f, err := l.first(ctx, t.host, t.complete, func(ctx context.Context, name string) (found, error) {
-			h, err := l.addresses(ctx, name, l.families)
+			h, err := l.addresses(ctx, name)
 			return h.at(t.port), err
 		})
 		l.counts.hosts.count(ctx, f, err)
@@ -108,10 +104,10 @@ func (h hosts) at(port uint16) found {
 }
 
 // addresses asks for all families concurrently. One error fails all.
-func (l lookup) addresses(ctx context.Context, name string, families []dnsmessage.Type) (hosts, error) {
-	answers := make([]answer, len(families))
+func (l lookup) addresses(ctx context.Context, name string) (hosts, error) {
+	answers := make([]answer, len(l.families))
 	group, ctx := errgroup.WithContext(ctx)
-	for i, kind := range families {
+	for i, kind := range l.families {
 		group.Go(func() (err error) {
 			answers[i], err = l.ask(ctx, name, kind)
 			return err
@@ -149,7 +145,6 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 		)
 	})
 	ttl, rest := a.ttl, a.srv
-	all := make(map[string]hosts)
 	for len(rest) > 0 {
 		n := slices.IndexFunc(rest, func(r dnsmessage.SRVResource) bool { return r.Priority != rest[0].Priority })
 		if n < 0 {
@@ -160,14 +155,11 @@ func (l lookup) services(ctx context.Context, name string) (found, error) {
 			return found{}, err
 		}
 		ttl = min(ttl, least)
-		maps.Copy(all, where)
 		if endpoints := weighted(rest[:n], where); len(endpoints) > 0 {
-			l.remember(all)
 			return found{kind: resolve.Replace, endpoints: endpoints, ttl: ttl, final: true}, nil
 		}
 		rest = rest[n:]
 	}
-	l.remember(all)
 	return found{kind: resolve.Empty, ttl: ttl, final: true}, nil
 }
 
@@ -180,34 +172,31 @@ func (l lookup) locate(
 	ctx context.Context, records []dnsmessage.SRVResource, known map[string]hosts,
 ) (map[string]hosts, time.Duration, error) {
 	where := make(map[string]hosts)
-	var missing []hostQuestion
+	var missing []string
 	for _, r := range records {
 		name := fold(r.Target)
 		if _, seen := where[name]; seen || !usable(r) {
 			continue
 		}
 		where[name] = l.ofFamilies(known[name])
-		if families := l.missing(name, where[name]); len(families) > 0 {
-			missing = append(missing, hostQuestion{name, families})
+		if len(where[name].addrs) == 0 {
+			missing = append(missing, name)
 		}
 	}
 	asked := make([]hosts, len(missing))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(maxConcurrent)
-	for i, m := range missing {
+	for i, name := range missing {
 		group.Go(func() (err error) {
-			asked[i], err = l.addresses(ctx, m.name, m.families)
+			asked[i], err = l.addresses(ctx, name)
 			return err
 		})
 	}
 	if err := group.Wait(); err != nil {
 		return nil, 0, err
 	}
-	for i, m := range missing {
-		if h := where[m.name]; len(h.addrs) > 0 {
-			asked[i] = h.and(asked[i])
-		}
-		where[m.name] = asked[i]
+	for i, name := range missing {
+		where[name] = asked[i]
 	}
 	ttl := maxTTL
 	for h := range maps.Values(where) {
@@ -229,37 +218,6 @@ func familyOf(addr netip.Addr) dnsmessage.Type {
 		return dnsmessage.TypeA
 	}
 	return dnsmessage.TypeAAAA
-}
-
-// hostQuestion is a host of SRV records and the families to ask for.
-type hostQuestion struct {
-	name     string
-	families []dnsmessage.Type
-}
-
-// missing returns the families to ask for. Of a host without an address in the
-// additional section these are all; of another host, those that it had at the
-// previous lookup and lacks now. Servers may leave out a family for lack of space. To
-// ask for all families each time would waste questions on hosts with one family.
-func (l lookup) missing(name string, h hosts) []dnsmessage.Type {
-	if len(h.addrs) == 0 {
-		return l.families
-	}
-	return slices.DeleteFunc(slices.Clone(l.had[name]), func(family dnsmessage.Type) bool {
-		return slices.ContainsFunc(h.addrs, func(addr netip.Addr) bool { return familyOf(addr) == family })
-	})
-}
-
-// remember stores the families of hosts for the next lookup.
-func (l lookup) remember(all map[string]hosts) {
-	clear(l.had)
-	for name, h := range all {
-		for _, addr := range h.addrs {
-			if family := familyOf(addr); !slices.Contains(l.had[name], family) {
-				l.had[name] = append(l.had[name], family)
-			}
-		}
-	}
 }
 
 // weighted returns the endpoints of records of one priority, with the weights that

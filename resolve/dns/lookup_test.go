@@ -198,7 +198,6 @@ func TestQuestionsAreAskedAtTheSameTime(t *testing.T) {
 		var running, most atomic.Int32
 		l := lookup{
 			search: search{ndots: 1}, families: []dnsmessage.Type{dnsmessage.TypeA, dnsmessage.TypeAAAA},
-			had: make(map[string][]dnsmessage.Type),
 		}
 		l.ask = func(_ context.Context, name string, kind dnsmessage.Type) (answer, error) {
 			if kind == dnsmessage.TypeSRV {

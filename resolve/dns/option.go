@@ -95,7 +95,7 @@ func WithTimeout(d time.Duration) Option {
 	return option(func(o *options) { o.timeout = d })
 }
 
-// maxAttempts limits Attempts.
+// maxAttempts limits WithAttempts.
 const maxAttempts = 100
 
 // WithAttempts sets how many times to try all servers for one question, 1 to 100. The

@@ -17,8 +17,7 @@ type server struct {
 	zone       map[string][]dnsmessage.Resource // by an arbitrary key
 	additional bool                             // send the addresses of SRV targets along
 	fault      func(network string, q dnsmessage.Question) *reply
-	noEDNS     func(answer *dnsmessage.Message) // what becomes of an answer to EDNS0; nil is that the server knows it
-	seen       []string                         // "udp A web."
+	seen       []string // "udp A web."
 }
 
 // reply is what a fault does instead of answering.
@@ -162,10 +161,6 @@ func (s *server) answer(network string, packet []byte) []dnsmessage.Message {
 	before, silent := s.spoil(network, &m)
 	if silent {
 		return nil
-	}
-	if s.noEDNS != nil && size > 512 {
-		m.Answers, m.Authorities, m.Additionals = nil, nil, nil
-		s.noEDNS(&m)
 	}
 	if packed, err := m.Pack(); err != nil || network == "udp" && len(packed) > size {
 		m.Truncated, m.Answers, m.Additionals = true, m.Answers[:min(1, len(m.Answers))], nil

@@ -123,7 +123,7 @@ func FuzzParseTarget(f *testing.F) {
 			list := search{domains: []string{"svc.test", strings.Repeat("b.", 100)}}.names(name, got.complete)
 			require.Contains(t, list, name+".")
 			for _, complete := range list {
-				_, err := newQuery(complete, 1, true)
+				_, err := newQuery(complete, 1)
 				require.NoError(t, err)
 			}
 		}
