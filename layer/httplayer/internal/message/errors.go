@@ -1,6 +1,7 @@
 package message
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -42,6 +43,11 @@ func (e *ResetError) Error() string {
 	return "stream reset: " + CodeName(e.Code)
 }
 
+// Is reports whether target is ErrNotProcessed and the peer refused the stream.
+func (e *ResetError) Is(target error) bool {
+	return target == ErrNotProcessed && e.Remote && e.Code == CodeRefusedStream
+}
+
 // Codes of HTTP/2 (RFC 9113, section 7).
 const (
 	CodeNo uint32 = iota
@@ -80,5 +86,20 @@ func ResetCode(err error) uint32 {
 	if reset, ok := errors.AsType[*ResetError](err); ok && reset.Code != CodeNo {
 		return reset.Code
 	}
+	if canceled, ok := errors.AsType[*CanceledError](err); ok && canceled.Code != CodeNo {
+		return canceled.Code
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return CodeCancel
+	}
 	return CodeInternal
 }
+
+// CanceledError is why a request context ended when the client has reset the
+// stream. It matches [context.Canceled].
+type CanceledError struct{ Code uint32 }
+
+func (e *CanceledError) Error() string { return "request canceled by the client: " + CodeName(e.Code) }
+
+// Is reports whether target is context.Canceled.
+func (*CanceledError) Is(target error) bool { return target == context.Canceled }

@@ -1,0 +1,129 @@
+package h2
+
+import (
+	"encoding/binary"
+	"sync"
+)
+
+// buffer is a pooled byte slice. The bytes before off have been read.
+type buffer struct {
+	b   []byte
+	off int
+}
+
+const (
+	smallBuffer  = 2 << 10
+	mediumBuffer = 16 << 10
+	largeBuffer  = 64 << 10
+)
+
+var (
+	smallBuffers  = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, smallBuffer)} }}
+	mediumBuffers = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, mediumBuffer)} }}
+	largeBuffers  = sync.Pool{New: func() any { return &buffer{b: make([]byte, 0, largeBuffer)} }}
+)
+
+// newBuffer returns an empty buffer for n bytes, or for 64 KiB if n is larger.
+func newBuffer(n int) *buffer {
+	pool := &largeBuffers
+	switch {
+	case n <= smallBuffer:
+		pool = &smallBuffers
+	case n <= mediumBuffer:
+		pool = &mediumBuffers
+	}
+	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pools have nothing else
+}
+
+// release returns the buffer to its pool. A nil buffer is allowed.
+func (b *buffer) release() {
+	if b == nil {
+		return
+	}
+	b.b, b.off = b.b[:0], 0
+	switch c := cap(b.b); {
+	case c > 2*largeBuffer || c < smallBuffer:
+	case c >= largeBuffer:
+		largeBuffers.Put(b)
+	case c >= mediumBuffer:
+		mediumBuffers.Put(b)
+	default:
+		smallBuffers.Put(b)
+	}
+}
+
+// unread returns the bytes that have not been read. A nil buffer is allowed.
+func (b *buffer) unread() []byte {
+	if b == nil {
+		return nil
+	}
+	return b.b[b.off:]
+}
+
+// grown returns a buffer with the unread bytes of b, which may be nil, and room
+// for n more. It releases b if it returns another one.
+func (b *buffer) grown(n int) *buffer {
+	if b == nil {
+		return newBuffer(n)
+	}
+	if cap(b.b)-len(b.b) >= n {
+		return b
+	}
+	rest := b.unread()
+	if cap(b.b) >= len(rest)+n && b.off >= len(rest) {
+		b.b, b.off = b.b[:copy(b.b, rest)], 0
+		return b
+	}
+	larger := newBuffer(len(rest) + n)
+	larger.b = append(larger.b, rest...)
+	b.release()
+	return larger
+}
+
+// Frames.
+
+func (b *buffer) frame(n int, typ, flags byte, id uint32) {
+	b.b = appendFrame(b.b, n, typ, flags, id)
+}
+
+func appendFrame(p []byte, n int, typ, flags byte, id uint32) []byte {
+	return append(p, byte(n>>16), byte(n>>8), byte(n), typ, flags,
+		byte(id>>24), byte(id>>16), byte(id>>8), byte(id))
+}
+
+func (b *buffer) uint32(v uint32) { b.b = binary.BigEndian.AppendUint32(b.b, v) }
+
+func (b *buffer) windowUpdate(id uint32, n int64) {
+	b.frame(4, frameWindowUpdate, 0, id)
+	b.uint32(uint32(n))
+}
+
+func (b *buffer) rstStream(id, code uint32) {
+	b.frame(4, frameRSTStream, 0, id)
+	b.uint32(code)
+}
+
+func (b *buffer) goAway(last, code uint32, reason string) {
+	b.frame(8+len(reason), frameGoAway, 0, 0)
+	b.uint32(last)
+	b.uint32(code)
+	b.b = append(b.b, reason...)
+}
+
+func (b *buffer) ping(flags byte, data uint64) {
+	b.frame(8, framePing, flags, 0)
+	b.b = binary.BigEndian.AppendUint64(b.b, data)
+}
+
+type setting struct {
+	id    uint16
+	value uint32
+}
+
+func (b *buffer) settings(list ...setting) {
+	b.frame(6*len(list), frameSettings, 0, 0)
+	for _, s := range list {
+		b.b = binary.BigEndian.AppendUint16(b.b, s.id)
+		b.uint32(s.value)
+	}
+}

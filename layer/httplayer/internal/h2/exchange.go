@@ -1,0 +1,309 @@
+package h2
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/internal/reqctx"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// serve serves a stream on its worker.
+func (c *ServerConn) serve(s *serverStream) {
+	switch {
+	case s.tooLarge:
+		_ = s.start(http.StatusRequestHeaderFieldsTooLarge, nil, -1, true, nil)
+	case c.cfg.Exchange != nil:
+		if err := c.exchange(s); err != nil {
+			s.abort(err)
+		}
+	default:
+		if _, err := message.ServeHandler(c.cfg.Handler, s, &s.req, c.cfg.Log); err != nil {
+			s.abort(err)
+		}
+	}
+	s.release()
+}
+
+// exchange serves a stream by the Exchange. A panic is an error.
+func (c *ServerConn) exchange(s *serverStream) (err error) {
+	defer func() {
+		if p, ok := errors.AsType[*panics.Error](err); ok && p.Value != http.ErrAbortHandler { //nolint:errorlint // net/http compares it, too
+			c.cfg.Log.Error("exchange panicked", "error", err, "remote", c.remote, "stack", string(p.Stack))
+		}
+	}()
+	defer panics.Recover(&err)
+	rsp, err := c.cfg.Exchange(&s.req)
+	if err != nil {
+		return err
+	}
+	return s.respond(rsp)
+}
+
+// abort resets the stream because of err.
+func (s *serverStream) abort(err error) { s.reset(message.ResetCode(err), err) }
+
+// release ends what is left of a stream after its handler. A client that still
+// sends the request is asked to stop.
+func (s *serverStream) release() {
+	if !s.removed.Load() {
+		s.c.mu.Lock()
+		sent := s.sentEnd
+		s.c.kick()
+		s.c.mu.Unlock()
+		if sent {
+			s.reset(message.CodeNo, errStreamDone)
+		} else {
+			s.reset(message.CodeInternal, errStreamDone)
+		}
+	}
+	s.discard()
+	if s.limited {
+		s.c.server.limited.Add(-1)
+	}
+	s.mu.Lock()
+	setTimer(&s.readTimer, time.Time{}, nil)
+	s.mu.Unlock()
+	s.c.mu.Lock()
+	setTimer(&s.writeTimer, time.Time{}, nil)
+	s.c.mu.Unlock()
+	s.ctx.Cancel(nil)
+}
+
+// respond sends a response and closes its body.
+func (s *serverStream) respond(rsp *http.Response) error {
+	if rsp.Body == nil {
+		rsp.Body = http.NoBody
+	}
+	if rsp.StatusCode < 200 || rsp.StatusCode > 999 {
+		_ = rsp.Body.Close()
+		return &message.ResetError{Code: message.CodeInternal, Reason: "invalid status " + strconv.Itoa(rsp.StatusCode)}
+	}
+	if s.req.Method == http.MethodConnect && rsp.StatusCode < 300 {
+		if tunnel, ok := rsp.Body.(io.ReadWriteCloser); ok {
+			return s.tunnel(rsp, tunnel)
+		}
+	}
+	defer rsp.Body.Close() //nolint:errcheck // of a body that was read or is not needed
+	out := &s.out
+	*out = sender{st: &s.stream, body: rsp.Body, trailer: &rsp.Trailer, left: -1}
+	length := rsp.ContentLength
+	if length == 0 && len(rsp.Header["Content-Length"]) == 0 {
+		length = -1
+	}
+	if s.req.Method == http.MethodHead || !message.BodyAllowed(rsp.StatusCode) {
+		if rsp.StatusCode == http.StatusNoContent {
+			length = -1
+		}
+		return s.start(rsp.StatusCode, rsp.Header, length, true, nil)
+	}
+	if length >= 0 && rsp.Body != http.NoBody {
+		out.left = length
+	}
+	if rsp.Body == http.NoBody && len(rsp.Trailer) == 0 {
+		return s.start(rsp.StatusCode, rsp.Header, length, true, nil)
+	}
+	if err := out.fill(false); err != nil {
+		return err
+	}
+	if err := s.start(rsp.StatusCode, rsp.Header, length, false, out); err != nil || out.st.sentEnd && out.buf == nil {
+		return err
+	}
+	return out.run()
+}
+
+// start queues the headers, and what is read of the body. The writer is woken.
+func (s *serverStream) start(status int, header http.Header, length int64, end bool, out *sender) error {
+	header = cleanHeader(header)
+	c := s.c
+	c.mu.Lock()
+	defer c.unlock()
+	if err := s.failure(); err != nil {
+		if out != nil {
+			out.buf.release()
+			out.buf = nil
+		}
+		return err
+	}
+	var trailer http.Header
+	if out != nil {
+		trailer = *out.trailer
+		end = out.eof && out.buf == nil && !hasTrailers(trailer)
+	}
+	s.queueHeader(status, header, length, trailer, end)
+	if out != nil && !end && (out.buf != nil || out.eof) {
+		out.queue()
+	}
+	c.kick()
+	return nil
+}
+
+// queueHeader queues the HEADERS of the final response, with the mu of the
+// connection held.
+func (s *serverStream) queueHeader(status int, header http.Header, length int64, trailer http.Header, end bool) {
+	c := s.c
+	s.begun = true
+	c.answered.Add(1)
+	out, from := c.beginBlock()
+	out.b = c.enc.status(out.b, status)
+	out.b = c.enc.header(out.b, header)
+	if length >= 0 {
+		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(length, 10))
+	}
+	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
+		out.b = c.enc.field(out.b, nameDate, "", message.Date())
+	}
+	if len(trailer) > 0 && !end {
+		out.b = c.enc.trailer(out.b, trailer)
+	}
+	c.endBlock(from, s.id, end)
+	if end {
+		s.endSent()
+	}
+}
+
+// trailer announces trailers.
+func (e *encoder) trailer(b []byte, trailer http.Header) []byte {
+	var names []string
+	for name := range trailer {
+		if validTrailer(name) {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return b
+	}
+	return e.field(b, nameTrailer, "", strings.Join(names, ", "))
+}
+
+// cleanHeader returns a header without invalid fields.
+func cleanHeader(h http.Header) http.Header {
+	if validHeader(h) == "" {
+		return h
+	}
+	clean := make(http.Header, len(h))
+	for key, values := range h {
+		if one := (http.Header{key: values}); validHeader(one) == "" {
+			clean[key] = values
+		}
+	}
+	return clean
+}
+
+// Inform is part of [message.Stream].
+func (s *serverStream) Inform(status int, header http.Header) error {
+	header = cleanHeader(header)
+	c := s.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.begun || s.failure() != nil {
+		return s.failure()
+	}
+	if status == http.StatusContinue {
+		s.continued = true
+	}
+	out, from := c.beginBlock()
+	out.b = c.enc.status(out.b, status)
+	out.b = c.enc.header(out.b, header)
+	c.endBlock(from, s.id, false)
+	c.kick()
+	return nil
+}
+
+// sendContinue sends the 100 response that the client waits for.
+func (s *serverStream) sendContinue() {
+	s.expects = false
+	s.c.mu.Lock()
+	sent := s.continued
+	s.c.mu.Unlock()
+	if !sent {
+		_ = s.Inform(http.StatusContinue, nil)
+	}
+}
+
+// WriteHeader is part of [message.Stream].
+func (s *serverStream) WriteHeader(status int, header http.Header, length int64, end bool) error {
+	header = cleanHeader(header)
+	c := s.c
+	c.mu.Lock()
+	defer c.unlock()
+	if err := s.failure(); err != nil {
+		return err
+	}
+	s.queueHeader(status, header, length, nil, end)
+	return nil
+}
+
+// Write is part of [message.Stream].
+func (s *serverStream) Write(p []byte) (int, error) { return s.send(p) }
+
+// Finish is part of [message.Stream].
+func (s *serverStream) Finish(trailer http.Header) error { return s.finish(trailer) }
+
+// Flush is part of [message.Stream].
+func (s *serverStream) Flush() error {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	s.c.kick()
+	return s.failure()
+}
+
+// Hijack is part of [message.Stream].
+func (*serverStream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return nil, nil, http.ErrNotSupported
+}
+
+func (s *serverStream) readExpired() { s.failBody(os.ErrDeadlineExceeded) }
+
+func (s *serverStream) writeExpired() { s.reset(message.CodeCancel, os.ErrDeadlineExceeded) }
+
+// failBody makes reading the request body fail. The response can still be sent.
+func (s *serverStream) failBody(err error) {
+	s.mu.Lock()
+	if s.receiveErr == nil && !s.eof {
+		s.receiveErr = err
+	}
+	s.readable.Broadcast()
+	s.mu.Unlock()
+}
+
+// closer closes a tunnel when the context of its request ends.
+type closer struct{ io.Closer }
+
+func (c *closer) ContextDone(error) { go c.Close() }
+
+// tunnel sends the headers and copies both directions until both have ended.
+func (s *serverStream) tunnel(rsp *http.Response, to io.ReadWriteCloser) error {
+	defer to.Close() //nolint:errcheck // both directions have ended
+	watch := reqctx.Watch(&s.ctx, &closer{to})
+	defer watch.Stop()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(to, &s.body)
+		if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+			err = half.CloseWrite()
+		} else {
+			_ = to.Close()
+		}
+		sent <- err
+	}()
+	var trailer http.Header
+	out := &s.out
+	*out = sender{st: &s.stream, body: to, trailer: &trailer, left: -1}
+	err := s.start(rsp.StatusCode, rsp.Header, -1, false, out)
+	if err == nil {
+		err = out.run()
+	}
+	if err != nil {
+		s.abort(err)
+	}
+	return errors.Join(err, <-sent)
+}

@@ -1,0 +1,158 @@
+package h2
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// fieldName has the properties of a field name. They are found once.
+type fieldName struct {
+	lower, canonical string
+	index            uint8 // in the static table, or 0
+	kind             nameKind
+}
+
+type nameKind uint8
+
+const (
+	plainName nameKind = iota
+	pseudoName
+	connectionName // not allowed in HTTP/2
+	teName
+	lengthName
+	trailerName
+	hostName
+	invalidName // or a valid name with an invalid value
+)
+
+// field is a decoded field. An invalid value is reported by the kind of the
+// name.
+type field struct {
+	name  *fieldName
+	value string
+}
+
+const fieldOverhead = 32 // RFC 7541, section 4.1
+
+func (f *field) size() int { return len(f.name.lower) + len(f.value) + fieldOverhead }
+
+const staticEntries = 61
+
+var (
+	knownNames  = make(map[string]*fieldName) // by the lower-case form
+	byCanonical = make(map[string]*fieldName)
+	staticTable = makeStaticTable()
+
+	nameMethod    = knownNames[":method"]
+	namePath      = knownNames[":path"]
+	nameScheme    = knownNames[":scheme"]
+	nameAuthority = knownNames[":authority"]
+	nameStatus    = knownNames[":status"]
+	nameProtocol  = knownNames[":protocol"]
+	nameLength    = knownNames["content-length"]
+	nameTrailer   = knownNames["trailer"]
+	nameDate      = knownNames["date"]
+	nameHost      = knownNames["host"]
+)
+
+// makeStaticTable makes the table of RFC 7541, appendix A, and the known names.
+func makeStaticTable() (table [staticEntries + 1]field) {
+	const entries = `:authority| :method|GET :method|POST :path|/ :path|/index.html :scheme|http :scheme|https
+ :status|200 :status|204 :status|206 :status|304 :status|400 :status|404 :status|500 accept-charset|
+ accept-encoding|gzip,_deflate accept-language| accept-ranges| accept| access-control-allow-origin| age| allow|
+ authorization| cache-control| content-disposition| content-encoding| content-language| content-length|
+ content-location| content-range| content-type| cookie| date| etag| expect| expires| from| host| if-match|
+ if-modified-since| if-none-match| if-range| if-unmodified-since| last-modified| link| location| max-forwards|
+ proxy-authenticate| proxy-authorization| range| referer| refresh| retry-after| server| set-cookie|
+ strict-transport-security| transfer-encoding| user-agent| vary| via| www-authenticate|`
+	for i, entry := range strings.Fields(entries) {
+		name, value, _ := strings.Cut(entry, "|")
+		table[i+1] = field{know(name, uint8(i+1)), strings.ReplaceAll(value, "_", " ")}
+	}
+	for _, name := range strings.Fields(`te trailer connection keep-alive proxy-connection upgrade :protocol grpc-status
+ grpc-message grpc-timeout grpc-encoding grpc-accept-encoding grpc-status-details-bin traceparent tracestate
+ x-request-id x-forwarded-for x-forwarded-proto x-forwarded-host forwarded origin`) {
+		know(name, 0)
+	}
+	return table
+}
+
+func know(lower string, index uint8) *fieldName {
+	n := knownNames[lower]
+	if n == nil {
+		n = newName(lower)
+		n.index = index
+		knownNames[lower], byCanonical[n.canonical] = n, n
+	}
+	return n
+}
+
+func newName(lower string) *fieldName {
+	n := &fieldName{lower: lower, canonical: http.CanonicalHeaderKey(lower)}
+	switch lower {
+	case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
+		n.kind = connectionName
+	case "te":
+		n.kind = teName
+	case "content-length":
+		n.kind = lengthName
+	case "trailer":
+		n.kind = trailerName
+	case "host":
+		n.kind = hostName
+	default:
+		switch {
+		case strings.HasPrefix(lower, ":"):
+			n.kind, n.canonical = pseudoName, lower
+		case !message.ValidName(lower) || strings.ContainsFunc(lower, isUpper):
+			n.kind = invalidName
+		}
+	}
+	return n
+}
+
+func isUpper(r rune) bool { return r >= 'A' && r <= 'Z' }
+
+// invalidValue returns a field whose value is invalid. It has the same size.
+func (f field) invalidValue() field {
+	name := *f.name
+	name.kind, name.index = invalidName, 0
+	return field{&name, f.value}
+}
+
+// makeHeader makes a header of fields. Their values are in slab, as far as it
+// has room.
+func makeHeader(fields []field, slab []string) http.Header {
+	h := make(http.Header, len(fields))
+	for i := range fields {
+		f := &fields[i]
+		key := f.name.canonical
+		if i > 0 && named(fields[:i], f.name) {
+			h[key] = append(h[key], f.value)
+			continue
+		}
+		if len(slab) == 0 {
+			h[key] = []string{f.value}
+			continue
+		}
+		slab[0] = f.value
+		h[key], slab = slab[:1:1], slab[1:]
+	}
+	return h
+}
+
+// named reports whether one of fields has the name. Fields of the same name
+// may have different pointers to it.
+func named(fields []field, name *fieldName) bool {
+	if len(fields) > 32 { // a map is faster: makeHeader appends to what it has
+		return true
+	}
+	for i := range fields {
+		if n := fields[i].name; n == name || len(n.lower) == len(name.lower) && n.lower == name.lower {
+			return true
+		}
+	}
+	return false
+}

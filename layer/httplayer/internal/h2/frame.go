@@ -1,0 +1,104 @@
+package h2
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+// Frame types, flags and settings (RFC 9113, sections 6 and 6.5.2; RFC 8441).
+const (
+	frameData = iota
+	frameHeaders
+	framePriority
+	frameRSTStream
+	frameSettings
+	framePushPromise
+	framePing
+	frameGoAway
+	frameWindowUpdate
+	frameContinuation
+)
+
+const (
+	flagEndStream  = 0x1
+	flagAck        = 0x1
+	flagEndHeaders = 0x4
+	flagPadded     = 0x8
+	flagPriority   = 0x20
+)
+
+const (
+	settingHeaderTableSize = iota + 1
+	settingEnablePush
+	settingMaxConcurrentStreams
+	settingInitialWindowSize
+	settingMaxFrameSize
+	settingMaxHeaderListSize
+	_
+	settingEnableConnectProtocol
+)
+
+const (
+	frameHead       = 9
+	minMaxFrame     = 16 << 10
+	maxMaxFrame     = 60 << 10 // so that a frame fits into a read buffer
+	maxWindow       = 1<<31 - 1
+	maxStreamID     = 1<<31 - 1
+	defaultWindow   = 65535
+	defaultStreams  = 250
+	defaultHeaders  = 64 << 10
+	maxQueuedData   = 128 << 10 // a sender waits above it
+	maxQueuedOutput = 1 << 20   // the connection ends above it
+)
+
+// ConnError is the error of a connection that ended because of an HTTP/2 error.
+type ConnError struct {
+	Code   uint32
+	Remote bool   // the peer sent it in a GOAWAY
+	Reason string // of the GOAWAY
+}
+
+func (e *ConnError) Error() string {
+	by := ""
+	if e.Remote {
+		by = " by the peer"
+	}
+	return fmt.Sprintf("HTTP/2 connection ended%s: %s: %s", by, message.CodeName(e.Code), e.Reason)
+}
+
+func protocolError(reason string) error {
+	return &ConnError{Code: message.CodeProtocol, Reason: reason}
+}
+
+func frameSizeError(reason string) error {
+	return &ConnError{Code: message.CodeFrameSize, Reason: reason}
+}
+
+func calmError(reason string) error {
+	return &ConnError{Code: message.CodeEnhanceYourCalm, Reason: reason}
+}
+
+// streamError ends a stream, by RST_STREAM.
+type streamError struct {
+	id, code uint32
+	reason   string
+}
+
+func (e *streamError) Error() string { return e.reason }
+
+func malformed(id uint32, reason string) error {
+	return &streamError{id, message.CodeProtocol, reason}
+}
+
+var (
+	errConnClosed   = errors.New("HTTP/2 connection closed")
+	errPeerClosed   = fmt.Errorf("HTTP/2 connection closed by the peer: %w", io.ErrUnexpectedEOF)
+	errStreamDone   = errors.New("HTTP/2 stream is complete")
+	errPingTimeout  = errors.New("HTTP/2 connection ended: no answer to a PING")
+	errWriteTimeout = errors.New("HTTP/2 connection ended: write timeout")
+)

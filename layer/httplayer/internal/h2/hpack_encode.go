@@ -1,0 +1,171 @@
+package h2
+
+import (
+	"hash/maphash"
+	"net/http"
+)
+
+// encoder is the HPACK encoder of a connection. A field enters the dynamic
+// table at its second sight, so that unique values do not evict others. Strings
+// are not compressed, because repeated ones are indexed.
+type encoder struct {
+	max, size      int
+	lowest         int  // of max since the last update that was sent
+	update         bool // a table size update has to be sent
+	newest, oldest uint64
+	sizes          []int // of the entries oldest+1 to newest
+	slots          []slot
+}
+
+// slot has the last field with a hash, and its number in the dynamic table.
+type slot struct {
+	name, value string
+	number      uint64
+}
+
+const (
+	encoderSlots    = 64
+	maxIndexedValue = 256
+	maxIndexedName  = 64
+)
+
+func newEncoder() encoder { return encoder{max: tableSize} }
+
+// setMax applies SETTINGS_HEADER_TABLE_SIZE of the peer.
+func (e *encoder) setMax(n uint32) {
+	e.max = int(min(n, tableSize))
+	if !e.update {
+		e.update, e.lowest = true, e.max
+	}
+	e.lowest = min(e.lowest, e.max)
+	e.evict(0)
+}
+
+func (e *encoder) evict(need int) {
+	for e.size+need > e.max && len(e.sizes) > 0 {
+		e.size -= e.sizes[0]
+		e.sizes = e.sizes[1:]
+		e.oldest++
+	}
+}
+
+func appendInt(b []byte, first byte, bits uint, v uint64) []byte {
+	most := uint64(1)<<bits - 1
+	if v < most {
+		return append(b, first|byte(v))
+	}
+	b = append(b, first|byte(most))
+	for v -= most; v >= 128; v >>= 7 {
+		b = append(b, byte(v)|128)
+	}
+	return append(b, byte(v))
+}
+
+// start appends what a block has to begin with.
+func (e *encoder) start(b []byte) []byte {
+	if e.update {
+		e.update = false
+		if e.lowest < e.max {
+			// Decoders of net/http accept a second update only for an empty table.
+			b = appendInt(b, 0x20, 5, 0)
+			e.evict(e.max)
+		}
+		b = appendInt(b, 0x20, 5, uint64(e.max))
+	}
+	return b
+}
+
+// field appends a field. If n is nil, the name is key, in any case.
+func (e *encoder) field(b []byte, n *fieldName, key, value string) []byte {
+	static := uint64(0)
+	if n != nil {
+		key, static = n.lower, uint64(n.index)
+	}
+	op, bits := byte(0), uint(4)
+	if e.max > 0 && len(value) < maxIndexedValue && len(key) < maxIndexedName {
+		s := e.slot(key, value)
+		if s.value != value || s.name != key {
+			*s = slot{key, value, 0}
+		} else if s.number > e.oldest {
+			return appendInt(b, 0x80, 7, staticEntries+1+e.newest-s.number)
+		} else if need := len(key) + len(value) + fieldOverhead; need <= e.max {
+			e.evict(need)
+			e.size += need
+			e.sizes = append(e.sizes, need)
+			e.newest++
+			s.number = e.newest
+			op, bits = 0x40, 6
+		}
+	}
+	b = appendInt(b, op, bits, static)
+	if static == 0 {
+		b = appendInt(b, 0, 7, uint64(len(key)))
+		if n != nil {
+			b = append(b, key...)
+		} else {
+			b = appendLower(b, key)
+		}
+	}
+	b = appendInt(b, 0, 7, uint64(len(value)))
+	return append(b, value...)
+}
+
+func (e *encoder) slot(key, value string) *slot {
+	if e.slots == nil {
+		e.slots = make([]slot, encoderSlots)
+	}
+	hash := maphash.String(hashSeed, value) + uint64(len(key))*0x9e3779b1
+	if key != "" {
+		hash += uint64(key[len(key)-1]) * 31
+	}
+	return &e.slots[hash%encoderSlots]
+}
+
+func appendLower(b []byte, s string) []byte {
+	for i := range len(s) {
+		c := s[i]
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		b = append(b, c)
+	}
+	return b
+}
+
+// header appends a header without the fields that the engine writes itself and
+// those that are not allowed in HTTP/2.
+func (e *encoder) header(b []byte, h http.Header) []byte {
+	for key, values := range h {
+		n := byCanonical[key]
+		if n != nil {
+			switch n.kind {
+			case connectionName, lengthName, trailerName, pseudoName:
+				continue
+			case teName:
+				if len(values) != 1 || values[0] != "trailers" {
+					continue
+				}
+			}
+		}
+		for _, value := range values {
+			b = e.field(b, n, key, value)
+		}
+	}
+	return b
+}
+
+// status appends the pseudo-header field of a response.
+func (e *encoder) status(b []byte, status int) []byte {
+	if status == http.StatusOK {
+		return append(b, 0x88)
+	}
+	return e.field(b, nameStatus, "", statusCodes[status])
+}
+
+// statusCodes avoids the allocation of a formatted status.
+var statusCodes = func() (codes [1000]string) {
+	for i := range codes {
+		codes[i] = string([]byte{'0' + byte(i/100), '0' + byte(i/10%10), '0' + byte(i%10)})
+	}
+	return codes
+}()

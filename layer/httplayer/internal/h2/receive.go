@@ -1,0 +1,480 @@
+package h2
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// headerBlock is an unfinished header block.
+type headerBlock struct {
+	id     uint32 // 0 if there is none
+	flags  byte
+	frames int
+	buf    *buffer
+}
+
+// process handles the complete frames of the read buffer.
+func (c *conn) process() error {
+	if !c.prefaced {
+		if ok, err := c.readPreface(); !ok {
+			return err
+		}
+	}
+	for {
+		b := c.in[c.r:c.w]
+		if len(b) < frameHead {
+			break
+		}
+		n := frameLength(b)
+		if n > c.maxFrame {
+			return frameSizeError("frame larger than MAX_FRAME_SIZE")
+		}
+		if len(b) < frameHead+n {
+			break
+		}
+		c.r += frameHead + n
+		id := binary.BigEndian.Uint32(b[5:]) & maxStreamID
+		if err := c.frame(b[3], b[4], id, b[frameHead:frameHead+n]); err != nil {
+			if err = c.failStream(err); err != nil {
+				return err
+			}
+		}
+	}
+	if c.server != nil {
+		c.server.inBlock(c.block.id != 0 || c.partHeaders())
+	}
+	return nil
+}
+
+func (c *conn) readPreface() (ok bool, err error) {
+	b := c.in[c.r:c.w]
+	n := min(len(b), len(preface))
+	if string(b[:n]) != preface[:n] {
+		return false, protocolError("invalid preface")
+	}
+	if n < len(preface) {
+		return false, nil
+	}
+	c.r += n
+	c.prefaced = true
+	return true, nil
+}
+
+// partHeaders reports whether a part of a HEADERS or CONTINUATION frame, or of
+// the head of a frame, has been read.
+func (c *conn) partHeaders() bool {
+	b := c.in[c.r:c.w]
+	if len(b) < frameHead {
+		return len(b) > 0
+	}
+	return b[3] == frameHeaders || b[3] == frameContinuation
+}
+
+// failStream resets the stream of a stream error. It returns other errors.
+func (c *conn) failStream(err error) error {
+	failed, ok := errors.AsType[*streamError](err)
+	if !ok {
+		return err
+	}
+	if err := c.glitch(glitchStream); err != nil {
+		return err
+	}
+	st := c.find(failed.id)
+	if st == nil {
+		c.mu.Lock()
+		c.output().rstStream(failed.id, failed.code)
+		c.kick()
+		c.mu.Unlock()
+		return c.queued()
+	}
+	if err := c.countReset(st); err != nil {
+		return err
+	}
+	st.reset(failed.code, &message.ResetError{Code: failed.code, Reason: failed.reason})
+	return c.queued()
+}
+
+// queued ends the connection of a peer that makes it queue answers without
+// reading them.
+func (c *conn) queued() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.out != nil && len(c.out.b) > maxQueuedOutput {
+		return calmError("the peer does not read")
+	}
+	return nil
+}
+
+func (c *conn) frame(typ, flags byte, id uint32, p []byte) error {
+	if c.block.id != 0 && (typ != frameContinuation || id != c.block.id) {
+		return protocolError("CONTINUATION expected")
+	}
+	if !c.settled && (typ != frameSettings || flags&flagAck != 0) {
+		return protocolError("SETTINGS expected")
+	}
+	switch typ {
+	case frameData:
+		return c.data(flags, id, p)
+	case frameHeaders:
+		return c.headersFrame(flags, id, p)
+	case frameContinuation:
+		return c.continuation(flags, id, p)
+	case framePriority:
+		switch {
+		case id == 0:
+			return protocolError("PRIORITY on stream 0")
+		case len(p) != 5:
+			return &streamError{id, message.CodeFrameSize, "PRIORITY frame size"}
+		case binary.BigEndian.Uint32(p)&maxStreamID == id:
+			return malformed(id, "stream depends on itself")
+		}
+		return c.glitch(glitchControl)
+	case frameRSTStream:
+		return c.rstStream(id, p)
+	case frameSettings:
+		return c.settings(flags, id, p)
+	case framePushPromise:
+		return protocolError("PUSH_PROMISE")
+	case framePing:
+		return c.ping(flags, id, p)
+	case frameGoAway:
+		if id != 0 {
+			return protocolError("GOAWAY on a stream")
+		}
+		if len(p) < 8 {
+			return frameSizeError("GOAWAY frame size")
+		}
+		if c.client != nil {
+			return c.client.goAway(binary.BigEndian.Uint32(p)&maxStreamID, binary.BigEndian.Uint32(p[4:]), p[8:])
+		}
+		return c.glitch(glitchControl)
+	case frameWindowUpdate:
+		if len(p) != 4 {
+			return frameSizeError("WINDOW_UPDATE frame size")
+		}
+		return c.windowUpdate(id, int64(binary.BigEndian.Uint32(p)&maxWindow))
+	}
+	return c.glitch(glitchControl)
+}
+
+// unpad removes the padding of a frame.
+func unpad(flags byte, p []byte) ([]byte, error) {
+	if flags&flagPadded == 0 {
+		return p, nil
+	}
+	if len(p) == 0 {
+		return nil, frameSizeError("padded frame without a pad length")
+	}
+	n := int(p[0])
+	if p = p[1:]; n > len(p) {
+		return nil, protocolError("padding longer than the frame")
+	}
+	return p[:len(p)-n], nil
+}
+
+func (c *conn) headersFrame(flags byte, id uint32, p []byte) error {
+	if id == 0 {
+		return protocolError("HEADERS on stream 0")
+	}
+	p, err := unpad(flags, p)
+	if err != nil {
+		return err
+	}
+	var priority error
+	if flags&flagPriority != 0 {
+		if len(p) < 5 {
+			return frameSizeError("HEADERS frame size")
+		}
+		if binary.BigEndian.Uint32(p)&maxStreamID == id {
+			priority = protocolError("stream depends on itself")
+		}
+		p = p[5:]
+	}
+	if priority != nil {
+		return priority
+	}
+	if flags&flagEndHeaders == 0 {
+		c.block = headerBlock{id: id, flags: flags, buf: newBuffer(len(p))}
+		c.block.buf.b = append(c.block.buf.b, p...)
+		return nil
+	}
+	return c.headerBlock(flags, id, p)
+}
+
+func (c *conn) continuation(flags byte, id uint32, p []byte) error {
+	b := &c.block
+	if b.id == 0 || id == 0 {
+		return protocolError("CONTINUATION without HEADERS")
+	}
+	b.frames++
+	if n := len(b.buf.b) + len(p); n > c.maxHeader+c.maxHeader/2 || b.frames > 16+n/1024 {
+		return calmError("header block too large")
+	}
+	b.buf.b = append(b.buf.b, p...)
+	if flags&flagEndHeaders == 0 {
+		return nil
+	}
+	err := c.headerBlock(b.flags, id, b.buf.b)
+	b.buf.release()
+	c.block = headerBlock{}
+	return err
+}
+
+// headerBlock handles a complete header block.
+func (c *conn) headerBlock(flags byte, id uint32, p []byte) error {
+	fields, err := c.dec.decode(p, c.fields[:0], c.maxHeader)
+	if errors.Is(err, errHPACK) {
+		return &ConnError{Code: message.CodeCompression, Reason: err.Error()}
+	}
+	end := flags&flagEndStream != 0
+	if c.server != nil {
+		err = c.server.headers(id, fields, end, err != nil)
+	} else {
+		err = c.client.headers(id, fields, end, err != nil)
+	}
+	clear(fields)
+	if c.fields = fields[:0]; cap(fields) > 256 {
+		c.fields = nil
+	}
+	return err
+}
+
+func (c *conn) data(flags byte, id uint32, p []byte) error {
+	if id == 0 {
+		return protocolError("DATA on stream 0")
+	}
+	flow := int64(len(p))
+	if c.recvLeft -= flow; c.recvLeft < 0 {
+		return &ConnError{Code: message.CodeFlowControl, Reason: "window of the connection exceeded"}
+	}
+	c.received += flow
+	p, err := unpad(flags, p)
+	if err != nil {
+		return err
+	}
+	if c.unopened(id) {
+		return protocolError("DATA on an idle stream")
+	}
+	end := flags&flagEndStream != 0
+	if len(p) == 0 && !end {
+		if err := c.glitch(glitchControl); err != nil {
+			return err
+		}
+	}
+	st := c.find(id)
+	if st == nil {
+		return c.afterEnd(id)
+	}
+	if st.gotEnd {
+		return &streamError{id, message.CodeStreamClosed, "DATA after the end of the stream"}
+	}
+	if st.client != nil && !st.ready {
+		return malformed(id, "DATA before HEADERS")
+	}
+	if err := st.count(len(p), end); err != nil {
+		return err
+	}
+	if err := st.receive(p, flow, end); err != nil {
+		return err
+	}
+	c.moved += int64(len(p))
+	c.touch(st)
+	if end {
+		st.endReceived()
+	}
+	return nil
+}
+
+// afterEnd handles DATA of a closed stream. A peer that does not yet know of a
+// reset may send it.
+func (c *conn) afterEnd(id uint32) error {
+	if c.client != nil {
+		return nil
+	}
+	if c.wasReset(id) {
+		return nil
+	}
+	return &streamError{id, message.CodeStreamClosed, "DATA on a closed stream"}
+}
+
+func (c *conn) rstStream(id uint32, p []byte) error {
+	if id == 0 {
+		return protocolError("RST_STREAM on stream 0")
+	}
+	if len(p) != 4 {
+		return frameSizeError("RST_STREAM frame size")
+	}
+	if c.unopened(id) {
+		return protocolError("RST_STREAM on an idle stream")
+	}
+	st := c.find(id)
+	if st == nil {
+		return c.glitch(glitchControl)
+	}
+	if err := c.countReset(st); err != nil {
+		return err
+	}
+	code := binary.BigEndian.Uint32(p)
+	reset := &message.ResetError{Code: code, Remote: true}
+	if st.client != nil && code == message.CodeNo && st.complete() {
+		st.end(errStreamDone) // the response is complete, and the rest of the request is not needed
+		return nil
+	}
+	st.end(reset)
+	return nil
+}
+
+func (c *conn) ping(flags byte, id uint32, p []byte) error {
+	if id != 0 {
+		return protocolError("PING on a stream")
+	}
+	if len(p) != 8 {
+		return frameSizeError("PING frame size")
+	}
+	data := binary.BigEndian.Uint64(p)
+	if flags&flagAck != 0 {
+		if c.server != nil && data == drainPing {
+			c.server.drainAcked()
+			return nil
+		}
+		if data == keepalivePing {
+			return nil
+		}
+		return c.glitch(glitchControl)
+	}
+	if err := c.glitch(glitchControl); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.output().ping(flagAck, data)
+	c.kick()
+	c.mu.Unlock()
+	return c.queued()
+}
+
+func (c *conn) windowUpdate(id uint32, n int64) error {
+	if n < tinyUpdate {
+		if err := c.glitch(glitchControl); err != nil {
+			return err
+		}
+	} else if n >= glitchesPerByte {
+		c.moved += glitchesPerByte
+	}
+	if id == 0 {
+		if n == 0 {
+			return protocolError("WINDOW_UPDATE of 0")
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.sendWindow += n; c.sendWindow > maxWindow {
+			return &ConnError{Code: message.CodeFlowControl, Reason: "window larger than 2^31-1"}
+		}
+		c.wakeBlocked()
+		return nil
+	}
+	if c.unopened(id) {
+		return protocolError("WINDOW_UPDATE on an idle stream")
+	}
+	st := c.find(id)
+	if st == nil { // usual after the end of a large response
+		return nil
+	}
+	if n == 0 {
+		return malformed(id, "WINDOW_UPDATE of 0")
+	}
+	c.mu.Lock()
+	st.sendWindow += n
+	over := st.sendWindow > maxWindow
+	st.sendable.Signal()
+	c.mu.Unlock()
+	if over {
+		return &streamError{id, message.CodeFlowControl, "window larger than 2^31-1"}
+	}
+	return nil
+}
+
+func (c *conn) settings(flags byte, id uint32, p []byte) error {
+	if id != 0 {
+		return protocolError("SETTINGS on a stream")
+	}
+	if flags&flagAck != 0 {
+		if len(p) > 0 {
+			return frameSizeError("SETTINGS frame size")
+		}
+		if c.rtt.Load() == 0 {
+			c.rtt.Store(int64(max(time.Since(c.started), 1)))
+			return nil
+		}
+		return c.glitch(glitchControl)
+	}
+	if len(p)%6 != 0 {
+		return frameSizeError("SETTINGS frame size")
+	}
+	if err := c.glitch(glitchSetting); err != nil {
+		return err
+	}
+	first := !c.settled
+	c.settled = true
+	c.mu.Lock()
+	err := c.applySettings(p)
+	if err == nil {
+		c.output().frame(0, frameSettings, flagAck, 0)
+		c.kick()
+	}
+	c.greeted = true
+	if first && c.server != nil {
+		c.server.phaseLocked()
+	}
+	c.changed = true
+	c.unlock()
+	if err != nil {
+		return err
+	}
+	if first && c.client != nil {
+		close(c.client.settledC)
+	}
+	return c.queued()
+}
+
+// applySettings applies the settings of the peer, with mu held.
+func (c *conn) applySettings(p []byte) error {
+	for ; len(p) > 0; p = p[6:] {
+		v := binary.BigEndian.Uint32(p[2:])
+		switch binary.BigEndian.Uint16(p) {
+		case settingHeaderTableSize:
+			c.enc.setMax(v)
+		case settingEnablePush:
+			if v > 1 || v == 1 && c.client != nil {
+				return protocolError("invalid ENABLE_PUSH")
+			}
+		case settingMaxConcurrentStreams:
+			c.peerStreams = int(min(v, maxStreamID))
+		case settingInitialWindowSize:
+			if v > maxWindow {
+				return &ConnError{Code: message.CodeFlowControl, Reason: "invalid INITIAL_WINDOW_SIZE"}
+			}
+			more := int64(v) - c.peerWindow
+			c.peerWindow = int64(v)
+			for _, st := range c.streams {
+				if st.sendWindow += more; st.sendWindow > maxWindow {
+					return &ConnError{Code: message.CodeFlowControl, Reason: "window larger than 2^31-1"}
+				}
+				st.sendable.Signal()
+			}
+		case settingMaxFrameSize:
+			if v < minMaxFrame || v > 1<<24-1 {
+				return protocolError("invalid MAX_FRAME_SIZE")
+			}
+			c.peerFrame = int(min(v, maxMaxFrame))
+		case settingEnableConnectProtocol:
+			if v > 1 {
+				return protocolError("invalid ENABLE_CONNECT_PROTOCOL")
+			}
+			c.peerConnect = v == 1
+		}
+	}
+	return nil
+}

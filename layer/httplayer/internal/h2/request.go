@@ -1,0 +1,209 @@
+package h2
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+func quoted(s string) string { return strconv.Quote(s) }
+
+// requestHead has the pseudo-header fields of a request.
+type requestHead struct {
+	method, path, scheme, authority, protocol string
+	seen                                      uint8
+
+	// Of a client.
+	length    int64 // content-length, or -1
+	sendsZero bool  // a length of 0 is sent
+}
+
+const (
+	seenMethod = 1 << iota
+	seenPath
+	seenScheme
+	seenAuthority
+	seenProtocol
+)
+
+// pseudo takes a pseudo-header field. It returns false for an unknown or a
+// repeated one.
+func (h *requestHead) pseudo(f *field) bool {
+	var bit uint8
+	switch f.name {
+	case nameMethod:
+		h.method, bit = f.value, seenMethod
+	case namePath:
+		h.path, bit = f.value, seenPath
+	case nameScheme:
+		h.scheme, bit = f.value, seenScheme
+	case nameAuthority:
+		h.authority, bit = f.value, seenAuthority
+	case nameProtocol:
+		h.protocol, bit = f.value, seenProtocol
+	}
+	repeated := h.seen&bit != 0
+	h.seen |= bit
+	return bit != 0 && !repeated
+}
+
+// check returns why the pseudo-header fields are invalid, or "".
+func (h *requestHead) check() string {
+	connect := h.method == http.MethodConnect
+	switch {
+	case !message.ValidName(h.method):
+		return "invalid :method"
+	case !message.ValidHost(h.authority):
+		return "invalid :authority"
+	case connect && h.seen&seenProtocol == 0:
+		if h.authority == "" || h.seen&(seenPath|seenScheme) != 0 {
+			return "CONNECT without :authority, or with :path or :scheme"
+		}
+		return ""
+	case h.seen&seenProtocol != 0 && (!connect || !message.ValidName(h.protocol) || h.authority == ""):
+		return "invalid :protocol"
+	case h.scheme != "http" && h.scheme != "https":
+		return "invalid :scheme"
+	case h.path == "*" && h.method == http.MethodOptions:
+		return ""
+	case h.path == "" || h.path[0] != '/' || !message.All(h.path, message.TargetByte):
+		return "invalid :path"
+	}
+	return ""
+}
+
+// request makes the request of a stream. It returns why the fields are
+// malformed, or "".
+func (c *ServerConn) request(s *serverStream, fields []field, end bool) string {
+	var h requestHead
+	i := 0
+	for ; i < len(fields) && fields[i].name.kind == pseudoName; i++ {
+		if !h.pseudo(&fields[i]) {
+			return "unknown or repeated pseudo-header field"
+		}
+	}
+	if reason := h.check(); reason != "" {
+		return reason
+	}
+	fields = fields[i:]
+	host := ""
+	length := int64(-1)
+	for i := range fields {
+		f := &fields[i]
+		switch f.name.kind {
+		case pseudoName, connectionName, invalidName:
+			return "field that is not allowed: " + quoted(f.name.lower)
+		case teName:
+			if f.value != "trailers" {
+				return "TE other than trailers"
+			}
+		case lengthName:
+			if length >= 0 {
+				return "two content-length fields"
+			}
+			if length = message.ContentLength([]string{f.value}); length < 0 {
+				return "invalid content-length"
+			}
+		case hostName:
+			if host != "" || !message.ValidHost(f.value) || f.value == "" ||
+				h.authority != "" && !strings.EqualFold(f.value, h.authority) {
+				return "invalid host, or another one than :authority"
+			}
+			host = f.value
+		}
+	}
+	if end && length > 0 {
+		return "body and content-length differ"
+	}
+	s.left = length
+	r := &s.req
+	*r = *c.base.WithContext(&s.ctx)
+	if r.URL = h.url(); r.URL == nil {
+		return "invalid :path"
+	}
+	r.Method, r.RequestURI, r.Host, r.RemoteAddr = h.method, h.path, h.authority, c.remote
+	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
+	r.ContentLength = length
+	r.Header = makeHeader(fields, s.slab[:])
+	c.finishRequest(s, &h, host, end)
+	return ""
+}
+
+// finishRequest sets the parts of a request that few or all requests with a body
+// have.
+func (c *ServerConn) finishRequest(s *serverStream, h *requestHead, host string, end bool) {
+	r := &s.req
+	if host != "" && h.authority == "" {
+		r.Host = host
+		delete(r.Header, "Host")
+	}
+	if cookies := r.Header["Cookie"]; len(cookies) > 1 {
+		r.Header["Cookie"] = []string{strings.Join(cookies, "; ")}
+	}
+	if r.Method == http.MethodConnect && h.protocol == "" {
+		r.RequestURI = h.authority
+	}
+	if h.protocol != "" {
+		r.Header[":protocol"] = []string{h.protocol}
+	}
+	s.body.st = &s.stream
+	if end {
+		r.Body, r.ContentLength = http.NoBody, 0
+		return
+	}
+	r.Body = &s.body
+	r.Trailer = announced(r.Header)
+	grpc := isGRPC(r.Header)
+	if r.Trailer == nil && !grpc && r.Method != http.MethodConnect {
+		r.Trailer = make(http.Header) // copies of the request share it
+	}
+	s.limited = r.ContentLength > 0 && !grpc && (c.cfg.BodyIdle > 0 || c.cfg.MinBodyRate > 0)
+	if expect := r.Header["Expect"]; len(expect) > 0 {
+		s.expects = strings.EqualFold(expect[0], "100-continue")
+	}
+}
+
+func isGRPC(h http.Header) bool {
+	t := h["Content-Type"]
+	return len(t) > 0 && (strings.HasPrefix(t[0], "application/grpc") || strings.HasPrefix(t[0], "application/connect"))
+}
+
+// announced removes the field Trailer, and returns a header with its names.
+func announced(h http.Header) http.Header {
+	values := h["Trailer"]
+	if len(values) == 0 {
+		return nil
+	}
+	delete(h, "Trailer")
+	trailer := make(http.Header)
+	for _, value := range values {
+		for name := range strings.SplitSeq(value, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if message.ValidTrailer(name) {
+				trailer[name] = nil
+			}
+		}
+	}
+	return trailer
+}
+
+// url returns the URL of a request, or nil.
+func (h *requestHead) url() *url.URL {
+	if h.method == http.MethodConnect && h.protocol == "" {
+		return &url.URL{Host: h.authority}
+	}
+	path, query, _ := strings.Cut(h.path, "?")
+	if message.All(path, message.PathByte) || path == "*" {
+		u := &url.URL{Path: path, RawQuery: query}
+		u.ForceQuery = query == "" && len(path) < len(h.path)
+		return u
+	}
+	u, err := url.ParseRequestURI(h.path)
+	if err != nil {
+		return nil
+	}
+	return u
+}

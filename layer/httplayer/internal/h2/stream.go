@@ -1,0 +1,306 @@
+package h2
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// stream is what the streams of both roles have in common.
+type stream struct {
+	c       *conn
+	id      uint32
+	server  *serverStream // one of these is nil
+	client  *clientStream
+	removed atomic.Bool // from the table of the connection
+
+	// Of the reader.
+	born    time.Time
+	touched bool
+	left    int64 // of the content-length, or -1
+
+	mu         sync.Mutex
+	readable   sync.Cond // something below has changed
+	buf        *buffer   // received and not read
+	eof        bool      // all was received
+	closed     bool      // the body was closed
+	ready      bool      // the response of a client has begun
+	receiveErr error
+	trailer    http.Header
+	window     int64
+	windowSize int64
+	consumed   int64 // not yet given back to the peer
+	granted    time.Time
+	reading    bool // Read waits
+	readTimer  *time.Timer
+
+	// With the mu of the connection.
+	sendable   sync.Cond // the window or sendErr has changed
+	sendWindow int64
+	sendErr    error
+	sentEnd    bool
+	gotEnd     bool // written by the reader
+	stalled    int  // ticks in which the peer gave no window
+	waiting    bool // for sendable
+	blocked    bool // in the list of the connection
+	writeTimer *time.Timer
+}
+
+func (st *stream) init(c *conn, id uint32) {
+	st.c, st.id = c, id
+	st.left = -1
+	st.readable.L, st.sendable.L = &st.mu, &c.mu
+	st.window, st.windowSize = c.streamWindow, c.streamWindow
+}
+
+// count compares the received bytes with the content-length.
+func (st *stream) count(n int, end bool) error {
+	if st.left < 0 {
+		return nil
+	}
+	st.left -= int64(n)
+	if st.left < 0 || end && st.left > 0 {
+		return malformed(st.id, "body and content-length differ")
+	}
+	return nil
+}
+
+// receive keeps received bytes. Those of a closed body are dropped.
+func (st *stream) receive(p []byte, flow int64, end bool) error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.window -= flow; st.window < 0 {
+		return &streamError{st.id, message.CodeFlowControl, "window of the stream exceeded"}
+	}
+	st.consumed += flow - int64(len(p))
+	if len(p) > 0 && !st.closed && st.receiveErr == nil {
+		st.buf = st.buf.grown(len(p))
+		st.buf.b = append(st.buf.b, p...)
+	}
+	st.eof = st.eof || end
+	if st.server != nil {
+		st.server.got += int64(len(p))
+		st.server.pause = 0
+	}
+	return nil
+}
+
+// endReceived notes that the peer has ended the stream.
+func (st *stream) endReceived() {
+	c := st.c
+	c.mu.Lock()
+	st.gotEnd = true
+	if st.sentEnd {
+		c.remove(st)
+	}
+	c.unlock()
+}
+
+// endSent notes that END_STREAM is queued, with the mu of the connection held.
+func (st *stream) endSent() {
+	st.sentEnd = true
+	if st.gotEnd {
+		st.c.remove(st)
+	}
+}
+
+// complete reports whether all was received.
+func (st *stream) complete() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.eof
+}
+
+// reset sends RST_STREAM and ends the stream with err.
+func (st *stream) reset(code uint32, err error) {
+	c := st.c
+	c.mu.Lock()
+	if !st.removed.Load() && c.err == nil {
+		c.output().rstStream(st.id, code)
+		c.ownResets[c.resetNext%resetMemory] = st.id
+		c.resetNext++
+		c.kick()
+	}
+	c.mu.Unlock()
+	st.end(err)
+}
+
+// end ends both directions with err.
+func (st *stream) end(err error) {
+	c := st.c
+	c.mu.Lock()
+	c.remove(st)
+	if st.sendErr == nil {
+		st.sendErr = err
+	}
+	st.sendable.Broadcast()
+	c.unlock()
+	st.failReceive(err)
+}
+
+// failReceive ends the receiving side with err, unless all was received. What
+// has arrived before can still be read.
+func (st *stream) failReceive(err error) {
+	st.mu.Lock()
+	if st.receiveErr == nil && !st.eof {
+		st.receiveErr = err
+	}
+	st.readable.Broadcast()
+	st.mu.Unlock()
+	if st.server != nil {
+		st.server.cancel(err)
+	} else {
+		st.client.cutRequestBody()
+	}
+}
+
+// discard drops what was received and what will be.
+func (st *stream) discard() {
+	st.mu.Lock()
+	st.closed = true
+	st.buf.release()
+	st.buf = nil
+	st.readable.Broadcast()
+	st.mu.Unlock()
+}
+
+// read reads received bytes. It returns io.EOF with the last ones.
+func (st *stream) read(p []byte) (n int, err error) {
+	st.mu.Lock()
+	for st.buf == nil && !st.eof && st.receiveErr == nil && !st.closed {
+		st.reading = true
+		st.readable.Wait()
+	}
+	st.reading = false
+	if st.closed {
+		st.mu.Unlock()
+		return 0, http.ErrBodyReadAfterClose
+	}
+	if st.buf != nil {
+		n = copy(p, st.buf.unread())
+		if st.buf.off += n; st.buf.off == len(st.buf.b) {
+			st.buf.release()
+			st.buf = nil
+		}
+	}
+	if st.buf == nil {
+		switch {
+		case st.receiveErr != nil && n == 0:
+			err = st.receiveErr
+		case st.eof && st.receiveErr == nil:
+			err = io.EOF
+		}
+	}
+	give := st.consume(n)
+	st.mu.Unlock()
+	if give > 0 {
+		c := st.c
+		c.mu.Lock()
+		if !st.removed.Load() && c.err == nil {
+			c.output().windowUpdate(st.id, give)
+			c.kick()
+		}
+		c.mu.Unlock()
+	}
+	return n, err
+}
+
+const (
+	maxStreamWindow = 4 << 20
+	maxGrown        = 16 << 20 // of all streams of a connection
+	fastGrant       = 2 * time.Millisecond
+)
+
+// consume returns how much window to give back after n more bytes were read,
+// with mu held. The window doubles if half of it was used in less than two round
+// trips, because it limits the peer then.
+func (st *stream) consume(n int) (give int64) {
+	st.consumed += int64(n)
+	if st.eof || st.receiveErr != nil || st.consumed < st.windowSize/2 {
+		return 0
+	}
+	give, st.consumed = st.consumed, 0
+	now := time.Now()
+	fast := now.Sub(st.granted) < max(2*time.Duration(st.c.rtt.Load()), fastGrant)
+	st.granted = now
+	if fast && st.windowSize < maxStreamWindow {
+		if grown := st.c.grown.Add(st.windowSize); grown <= maxGrown {
+			give += st.windowSize
+			st.windowSize *= 2
+		} else {
+			st.c.grown.Add(-st.windowSize)
+		}
+	}
+	st.window += give
+	return give
+}
+
+// pending reports how many bytes can be read without waiting, and whether the
+// body ends after them.
+func (st *stream) pending() (n int, eof bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return len(st.buf.unread()), st.eof && !st.closed && st.receiveErr == nil
+}
+
+// body is the received body of a stream.
+type body struct{ st *stream }
+
+// Read is part of [io.Reader].
+func (b *body) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if s := b.st.server; s != nil && s.expects {
+		s.sendContinue()
+	}
+	n, err := b.st.read(p)
+	if err == io.EOF { //nolint:errorlint // read returns it as it is
+		b.ended()
+	}
+	return n, err
+}
+
+// Pending reports what can be read without waiting.
+func (b *body) Pending() (n int, eof bool) { return b.st.pending() }
+
+// ended sets the trailers.
+func (b *body) ended() {
+	to := &b.st.trailer
+	if s := b.st.server; s != nil {
+		to = &s.req.Trailer
+	} else {
+		to = &b.st.client.rsp.Trailer
+		b.st.client.unwatch()
+	}
+	b.st.mu.Lock()
+	trailer := b.st.trailer
+	b.st.mu.Unlock()
+	if *to == nil {
+		*to = trailer
+		return
+	}
+	for key, values := range trailer {
+		(*to)[key] = values
+	}
+}
+
+// Close is part of [io.Closer]. That of a response resets a stream that is not
+// complete in both directions.
+func (b *body) Close() error {
+	st := b.st
+	st.discard()
+	if st.client != nil {
+		st.client.unwatch()
+		if !st.removed.Load() {
+			st.reset(message.CodeCancel, context.Canceled)
+		}
+		st.client.cutRequestBody()
+	}
+	return nil
+}
