@@ -236,7 +236,8 @@ type clientStream struct {
 	once    sync.Once     // for proceed
 
 	informed int  // of the reader: number of 1xx responses
-	final    bool // the final response has arrived; written with the mu of the connection
+	final    bool // of the reader: the final response has arrived
+	declined bool // with the mu of the connection: it is an error or a redirect
 
 	// With mu.
 	informs  []inform // to be passed on
@@ -357,7 +358,7 @@ func (c *ClientConn) open(s *clientStream, head requestHead, hasBody bool) error
 	if head.length > 0 || head.length == 0 && head.sendsZero {
 		out.b = c.enc.field(out.b, nameLength, "", strconv.FormatInt(head.length, 10))
 	}
-	if hasBody && len(s.req.Trailer) > 0 {
+	if hasBody && len(s.req.Trailer) > 0 && len(s.req.Header["Trailer"]) == 0 {
 		out.b = c.enc.trailer(out.b, s.req.Trailer)
 	}
 	end := !hasBody && !s.connect || hasBody && s.out.eof && s.out.buf == nil && !hasTrailers(s.req.Trailer)
@@ -514,7 +515,7 @@ func (s *clientStream) awaitContinue() bool {
 	}
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	return !s.final && s.failure() == nil
+	return !s.declined && s.failure() == nil
 }
 
 // closeUpload closes the request body, if it is not closed.
@@ -636,7 +637,7 @@ func (c *ClientConn) headers(id uint32, fields []field, end, tooLarge bool) erro
 		st.left = length
 	}
 	c.mu.Lock()
-	s.final = true
+	s.final, s.declined = true, status >= 300
 	complete := end && s.sentEnd
 	c.mu.Unlock()
 	s.makeResponse(status, length, fields[1:], end, complete)

@@ -161,7 +161,7 @@ func (s *serverStream) queueHeader(status int, header http.Header, length int64,
 	if c.server.cfg.Exchange == nil && len(header["Date"]) == 0 {
 		out.b = c.enc.field(out.b, nameDate, "", message.Date())
 	}
-	if len(trailer) > 0 && !end {
+	if len(trailer) > 0 && !end && len(header["Trailer"]) == 0 {
 		out.b = c.enc.trailer(out.b, trailer)
 	}
 	c.endBlock(from, s.id, end)

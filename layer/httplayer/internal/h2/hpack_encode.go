@@ -139,7 +139,7 @@ func (e *encoder) header(b []byte, h http.Header) []byte {
 		n := byCanonical[key]
 		if n != nil {
 			switch n.kind {
-			case connectionName, lengthName, trailerName, pseudoName:
+			case connectionName, lengthName, pseudoName:
 				continue
 			case teName:
 				if len(values) != 1 || values[0] != "trailers" {

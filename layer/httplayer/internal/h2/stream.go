@@ -56,6 +56,9 @@ func (st *stream) init(c *conn, id uint32) {
 	st.left = -1
 	st.readable.L, st.sendable.L = &st.mu, &c.mu
 	st.window, st.windowSize = c.streamWindow, c.streamWindow
+	if c.rtt.Load() == 0 { // the peer may not have applied the SETTINGS
+		st.window = max(st.window, defaultWindow)
+	}
 }
 
 // count compares the received bytes with the content-length.
