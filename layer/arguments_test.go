@@ -25,10 +25,14 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: Router: nil key function": func() {
 			layer.Router(nil, func(string) layer.Service[string, string] { return leaf })
 		},
-		"layer: Router: nil Make":            func() { layer.Router[string, string, string](key, nil) },
-		"layer: Lazy: nil function":          func() { layer.Lazy[string, string](nil) },
-		"layer: Failover: nil service":       func() { layer.Failover[string, string](leaf, nil, 0) },
-		"layer: Stack: nil service":          func() { layer.NewStack[string, string]().Service(nil) },
+		"layer: Router: nil Make":      func() { layer.Router[string, string, string](key, nil) },
+		"layer: Lazy: nil function":    func() { layer.Lazy[string, string](nil) },
+		"layer: Failover: nil service": func() { layer.Failover[string, string](leaf, nil, 0) },
+		"layer: Stack: nil service":    func() { layer.NewStack[string, string]().Service(nil) },
+		`layer: Stack: layer "mine" returned nil`: func() {
+			none := func(layer.Service[string, string]) layer.Service[string, string] { return nil }
+			layer.NewStack[string, string]().With("mine", none).Service(leaf)
+		},
 		"layer: Map: nil service":            func() { layer.Map[int, int, string, string](nil, nil, nil) },
 		"layer: Map: nil function":           func() { layer.Map[int, int, string, string](leaf, nil, nil) },
 		"layer: NewReloadable: nil function": func() { layer.NewReloadable[string, string, string](t.Context(), "", nil) },

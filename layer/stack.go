@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 )
@@ -33,7 +34,8 @@ func (s Stack[Req, Rsp]) With(name string, l Layer[Req, Rsp]) Stack[Req, Rsp] {
 	return s
 }
 
-// Service puts the stack on top of leaf. A nil leaf panics.
+// Service puts the stack on top of leaf. A nil leaf, or a nil result of a
+// layer, panics.
 func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	check(leaf != nil, "Stack: nil service")
 	if len(s.layers) == 0 {
@@ -46,6 +48,9 @@ func (s Stack[Req, Rsp]) Service(leaf Service[Req, Rsp]) Service[Req, Rsp] {
 	for i, l := range slices.Backward(s.layers) {
 		below := st.Service
 		st.Service = l.layer(below)
+		if st.Service == nil {
+			panic(fmt.Sprintf("layer: Stack: layer %q returned nil", l.name))
+		}
 		st.levels[i] = level[Req, Rsp]{name: l.name}
 		if !same(below, st.Service) {
 			st.levels[i].svc = st.Service
