@@ -20,8 +20,8 @@ func TestRouteIdentity(t *testing.T) {
 	}
 	same := route(func(*Route) {})
 	set := make(routeSet[*probe, int])
-	set.add(&served[*probe, int]{def: same})
-	assert.NotNil(t, set.find(route(func(r *Route) {
+	set["r"] = append(set["r"], &served[*probe, int]{def: same})
+	assert.NotNil(t, set.find("r", route(func(r *Route) {
 		r.Labels = map[string]string{"c": "3", "b": "2", "a": "1"}
 		r.Match = All{Method("GET"), Path("/a")}
 	})))
@@ -51,8 +51,8 @@ func TestRouteIdentity(t *testing.T) {
 		"burst":        func(r *Route) { r.Rate.Burst = 1 },
 	} {
 		different := route(change)
-		assert.Nil(t, set.find(different), what)
-		set.add(&served[*probe, int]{def: different})
+		assert.Nil(t, set.find("r", different), what)
+		set["r"] = append(set["r"], &served[*probe, int]{def: different})
 	}
 }
 

@@ -26,6 +26,7 @@ type snapshot[Req, Rsp any] struct {
 type served[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
+	key   string // routeKey of def
 	stack layer.Service[Req, Rsp] // nil: the split
 }
 
@@ -43,12 +44,13 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 	known := make(routeSet[Req, Rsp])
 	if old != nil && old.budget == s.budget && (r.onUpdate == nil || old.profile.Name == p.Name) {
 		for _, route := range old.routes {
-			known.add(route)
+			known[route.key] = append(known[route.key], route)
 		}
 	}
 	c := &compiler{drop: drop}
 	for i, def := range p.Routes {
-		route := known.find(def)
+		key := routeKey(def)
+		route := known.find(key, def)
 		if route != nil {
 			if err := c.add(route.repeats); err != nil {
 				drop(routeError(i, def, err))
@@ -60,7 +62,8 @@ func (r *Router[Req, Rsp]) compile(p *Profile, old *snapshot[Req, Rsp]) *snapsho
 				drop(err)
 				continue
 			}
-			known.add(route)
+			route.key = key
+			known[key] = append(known[key], route)
 		}
 		s.index.add(int32(len(s.routes)), route.match)
 		s.routes = append(s.routes, route)
@@ -116,20 +119,20 @@ func (r *Router[Req, Rsp]) budgetFor(p *Profile, drop func(error)) *layer.Budget
 	return r.budget
 }
 
-// routeSet finds routes by their definition. The keys are texts that equal routes
-// share.
+// routeSet has routes by their routeKey.
 type routeSet[Req, Rsp any] map[string][]*served[Req, Rsp]
 
-func routeKey(r Route) string { return fmt.Sprintf("%q %#v", r.Name, r.Match) }
-
-func (s routeSet[Req, Rsp]) add(route *served[Req, Rsp]) {
-	key := routeKey(route.def)
-	s[key] = append(s[key], route)
+// routeKey returns a text that equal routes share.
+func routeKey(r Route) string {
+	if r.Name != "" {
+		return r.Name
+	}
+	return fmt.Sprint(r.Match)
 }
 
 // find returns the route whose definition is deeply equal to def, or nil.
-func (s routeSet[Req, Rsp]) find(def Route) *served[Req, Rsp] {
-	for _, route := range s[routeKey(def)] {
+func (s routeSet[Req, Rsp]) find(key string, def Route) *served[Req, Rsp] {
+	for _, route := range s[key] {
 		if reflect.DeepEqual(route.def, def) {
 			return route
 		}
