@@ -26,7 +26,7 @@ type snapshot[Req, Rsp any] struct {
 type served[Req, Rsp any] struct {
 	compiledRoute
 	def   Route
-	key   string // routeKey of def
+	key   string                  // routeKey of def
 	stack layer.Service[Req, Rsp] // nil: the split
 }
 

@@ -8,22 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestFromJSON(t *testing.T) {
-	for in, want := range map[string]string{
-		`{"a": "b"}`:               "b",
-		`{"a": "\/x"}`:             "/x",
-		`{"a": "\ud83d\ude00"}`:    "\U0001f600",
-		"{\"a\": \"\x7f\"}":        "\x7f",
-		"{\"a\": \"b \u2028 c\"}":  "b \u2028 c",
-		"\ufeff{\"a\": \"\\\\ \"}": `\ `,
-		"a: 'not JSON \\/'":        `not JSON \/`,
-	} {
-		roots, err := Documents(FromJSON([]byte(in)), 1)
-		require.NoError(t, err, in)
-		assert.Equal(t, want, roots[0].Content[1].Value, in)
-	}
-}
-
 func TestSyntaxError(t *testing.T) {
 	decode := func(data []byte) error {
 		_, err := Documents(data, 10)

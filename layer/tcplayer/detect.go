@@ -25,8 +25,8 @@ type Protocols struct {
 }
 
 // Detect returns a [Server] that reads the first bytes of a client and passes
-// the connection to the server of that protocol, see [DetectProtocol]. It waits
-// up to 10 s ([WithDetectTimeout]) for the first line, and reads up to 1 024
+// the connection to the server of that protocol: HTTP/2 by its preface, HTTP/1 by
+// its request line. It waits up to 10 s ([WithDetectTimeout]) for the first line, and reads up to 1 024
 // bytes.
 //
 // A client that sends nothing in that time is opaque, because in some protocols
@@ -76,7 +76,7 @@ func (d *detect) Call(ctx context.Context, conn net.Conn) (ByteCount, error) {
 	}
 	start := time.Now()
 	first, next, err := peekFirst(ctx, conn, peekSpec{max: maxDetect, within: d.timeout, enough: enough})
-	protocol := DetectProtocol(first)
+	protocol, _ := protocolOf(first)
 	if len(first) > 0 && errors.Is(err, io.EOF) {
 		protocol, err = Opaque, nil // the line never ends
 	}
@@ -153,9 +153,9 @@ func consumedError(at string, conn net.Conn, err error) error {
 }
 
 // lateError has the text of a rejection and does not match it.
-type lateError struct{ refusal error }
+type lateError struct{ rejection error }
 
-func (e *lateError) Error() string { return e.refusal.Error() }
+func (e *lateError) Error() string { return e.rejection.Error() }
 
 // DetectInstruments are the metrics of [Detect], with their labels bound except
 // for the documented one. A nil metric is not recorded.
@@ -329,7 +329,7 @@ func (c choice) describe(name string, names []string, servers ...Server) layer.N
 // Protocol is an application protocol, detected by its first bytes.
 type Protocol uint8
 
-// The results of [DetectProtocol]. Opaque is every other protocol.
+// The protocols of [Detect]. Opaque is every other protocol.
 const (
 	Opaque Protocol = iota
 	HTTP1
@@ -351,19 +351,13 @@ func (p Protocol) String() string {
 // preface is the start of HTTP/2 with prior knowledge (RFC 9113, section 3.4).
 const preface = "PRI * HTTP/2.0"
 
-// DetectProtocol returns the protocol of the first bytes of a client: HTTP/2 by
-// its preface, HTTP/1 by its request line, and Opaque otherwise.
+// protocolOf returns the protocol of the first bytes of a client, and whether more
+// bytes cannot change the result.
 //
 // A malformed request line counts as HTTP/1, so that an HTTP server rejects it.
 // As opaque bytes it could reach a lenient parser with unchecked header fields.
 // An incomplete line that begins with a token counts as HTTP/1: text without a
 // line end waits for the detection timeout.
-func DetectProtocol(first []byte) Protocol {
-	p, _ := protocolOf(first)
-	return p
-}
-
-// protocolOf also reports whether more bytes cannot change the result.
 func protocolOf(first []byte) (p Protocol, final bool) {
 	if bytes.HasPrefix(first, []byte(preface)) {
 		return HTTP2, true

@@ -157,7 +157,7 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	known, err := netip.ParseAddrPort(p.addr)
 	named := err != nil
 	if !named {
-		if err := p.refuses(known); err != nil {
+		if err := p.denied(known); err != nil {
 			return nil, err
 		}
 	}
@@ -179,7 +179,7 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 		}
 	}()
 	if named {
-		if err := p.refuses(addrPort(conn.RemoteAddr())); err != nil {
+		if err := p.denied(addrPort(conn.RemoteAddr())); err != nil {
 			return nil, err
 		}
 	}
@@ -190,7 +190,7 @@ func (p *plan) connect(ctx context.Context, network string) (net.Conn, error) {
 	return conn, nil
 }
 
-func (p *plan) refuses(addr netip.AddrPort) error {
+func (p *plan) denied(addr netip.AddrPort) error {
 	if p.Deny == nil {
 		return nil
 	}

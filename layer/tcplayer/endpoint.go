@@ -67,11 +67,11 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 	case e.life.Err() != nil:
 		return nil, e.closedError()
 	case ctx.Err() != nil:
-		return nil, e.refuse(ctxreason.Text(ctx), 0, context.Cause(ctx))
+		return nil, e.reject(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
 	trial, wait, err := e.link.admit()
 	if err != nil {
-		return nil, e.refuse("no connection", wait, err)
+		return nil, e.reject("no connection", wait, err)
 	}
 	out := make(chan attempt)
 	go e.attempt(trial, out, ctx.Done())
@@ -83,9 +83,9 @@ func (e *Endpoint) Call(ctx context.Context, _ Request) (net.Conn, error) {
 		case e.life.Err() != nil:
 			return nil, e.closedError()
 		}
-		return nil, e.refuse("no connection", 0, a.err)
+		return nil, e.reject("no connection", 0, a.err)
 	case <-ctx.Done():
-		return nil, e.refuse(ctxreason.Text(ctx), 0, context.Cause(ctx))
+		return nil, e.reject(ctxreason.Text(ctx), 0, context.Cause(ctx))
 	}
 }
 
@@ -192,8 +192,8 @@ func (e *Endpoint) await(ctx context.Context, d time.Duration, seen uint64) {
 	_ = e.wake.Wait(ctx, func() bool { return e.link.changes.Load() != seen || e.life.Err() != nil })
 }
 
-// refuse returns a rejection.
-func (e *Endpoint) refuse(reason string, after time.Duration, cause error) error {
+// reject returns a rejection.
+func (e *Endpoint) reject(reason string, after time.Duration, cause error) error {
 	return &layer.Error{Layer: "endpoint", Endpoint: e.addr, Kind: layer.ErrNotReady, Reason: reason, RetryAfter: after, Err: cause}
 }
 

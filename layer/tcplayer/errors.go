@@ -54,7 +54,7 @@ func (f *failures) Describe() layer.Node { return layer.Node{Name: "failures"} }
 //	unexpected             any other error
 func ErrorKind(err error) string {
 	if late, ok := errors.AsType[*lateError](err); ok {
-		err = late.refusal
+		err = late.rejection
 	}
 	switch {
 	case err == nil:

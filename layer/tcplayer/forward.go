@@ -99,11 +99,9 @@ func (f *forward) Describe() layer.Node {
 type pair struct {
 	client, server net.Conn
 	idle           time.Duration
+	timer          *time.Timer // of the idle timeout
 
-	start time.Time    // set with an idle timeout
-	moved atomic.Int64 // time of the last copied byte, since start
-
-	mu   sync.Mutex // guards the fields below and the timer
+	mu   sync.Mutex // guards the fields below
 	over bool
 	err  *layer.Error
 }
@@ -115,9 +113,12 @@ func (p *pair) join(ctx context.Context) (ByteCount, error) {
 	})
 	defer stop()
 	if p.idle > 0 {
-		p.start = time.Now()
-		timer := p.watch()
-		defer timer.Stop()
+		p.timer = time.AfterFunc(p.idle, func() {
+			_ = panics.Contain(func() {
+				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("no data for %v", p.idle)})
+			})
+		})
+		defer p.timer.Stop()
 	}
 	sent := make(chan int64, 1)
 	go func() { sent <- p.pump(p.server, p.client, "client to server") }()
@@ -162,8 +163,8 @@ func (p *pair) copy(dst, src net.Conn) (int64, error) {
 	return io.Copy(activityConn{p, dst}, activityConn{p, src})
 }
 
-// activityConn records the time of each Read and Write. It has no other
-// methods, because they would copy without a record.
+// activityConn restarts the idle timeout after each Read and Write. It has no
+// other methods, because they would copy without a restart.
 type activityConn struct {
 	pair *pair
 	conn net.Conn
@@ -171,36 +172,14 @@ type activityConn struct {
 
 func (m activityConn) Read(b []byte) (int, error) {
 	n, err := m.conn.Read(b)
-	m.pair.moved.Store(int64(time.Since(m.pair.start)))
+	m.pair.timer.Reset(m.pair.idle)
 	return n, err
 }
 
 func (m activityConn) Write(b []byte) (int, error) {
 	n, err := m.conn.Write(b)
-	m.pair.moved.Store(int64(time.Since(m.pair.start)))
+	m.pair.timer.Reset(m.pair.idle)
 	return n, err
-}
-
-// watch ends the pair after the idle timeout.
-func (p *pair) watch() *time.Timer {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var timer *time.Timer
-	timer = time.AfterFunc(p.idle, func() {
-		left := p.idle - (time.Since(p.start) - time.Duration(p.moved.Load()))
-		if left <= 0 {
-			_ = panics.Contain(func() {
-				p.fail(layer.Error{Kind: layer.ErrIdleTimeout, Reason: fmt.Sprintf("no data for %v", p.idle)})
-			})
-			return
-		}
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		if !p.over {
-			timer.Reset(left)
-		}
-	})
-	return timer
 }
 
 // fail resets both sides for the first error.

@@ -194,11 +194,11 @@ func (d *detectTransport) Call(ctx context.Context, conn net.Conn) (ByteCount, e
 	case !hasHeader(conn) || d.skips(ctx, conn):
 		return serveNext(ctx, "transport", d.to.None, conn, conn)
 	}
-	told := func(seen []byte) bool {
+	complete := func(seen []byte) bool {
 		_, _, err := parseTransportHeader(seen)
 		return !errors.Is(err, io.ErrUnexpectedEOF)
 	}
-	first, next, err := peekFirst(ctx, conn, peekSpec{max: headerFixed + maxHeader, within: d.timeout, enough: told})
+	first, next, err := peekFirst(ctx, conn, peekSpec{max: headerFixed + maxHeader, within: d.timeout, enough: complete})
 	h, size, wrong := parseTransportHeader(first)
 	switch {
 	case errors.Is(err, io.EOF) && 0 < len(first) && len(first) < len(headerPreface):

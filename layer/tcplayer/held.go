@@ -218,7 +218,7 @@ func (e *canceledConnError) Temporary() bool { return false }
 
 // WriteTo copies to w until EOF.
 func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
-	told := int64(0)
+	reported := int64(0)
 	if !h.heard.Load() {
 		// The observers need the time of the first byte, which a copy in the
 		// kernel does not report. peek does not read the byte, because the kernel
@@ -231,7 +231,7 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 		case err != nil:
 			return 0, h.failed(err)
 		case ok:
-			told = 1
+			reported = 1
 			h.data(1)
 		default:
 			if n, err = h.writeFirst(w); err != nil || n == 0 {
@@ -240,7 +240,7 @@ func (h *observedConn) WriteTo(w io.Writer) (n int64, err error) {
 		}
 	}
 	rest, err := io.Copy(w, h.Conn)
-	h.data(int(rest - told))
+	h.data(int(rest - reported))
 	if err == nil {
 		h.readEOF()
 	}

@@ -237,17 +237,17 @@ func (m *meteredConn) copied(err error) {
 // countingWriter reports each number of written bytes.
 type countingWriter struct {
 	io.Writer
-	told func(n int)
+	report func(n int)
 }
 
 func (t *countingWriter) Write(p []byte) (int, error) {
 	n, err := t.Writer.Write(p)
-	t.told(n)
+	t.report(n)
 	return n, err
 }
 
 func (t *countingWriter) ReadFrom(r io.Reader) (int64, error) {
-	return copyCounted(t.Writer, r, t.told)
+	return copyCounted(t.Writer, r, t.report)
 }
 
 // Sizes of the copies between two reports: larger for a long transfer, so that
@@ -258,14 +258,14 @@ const (
 )
 
 // copyCounted is io.Copy with reports.
-func copyCounted(dst io.Writer, src io.Reader, told func(n int)) (n int64, err error) {
+func copyCounted(dst io.Writer, src io.Reader, report func(n int)) (n int64, err error) {
 	whole, limited := src.(*io.LimitedReader)
 	if !limited {
 		whole = &io.LimitedReader{R: src, N: math.MaxInt64}
 	}
 	if !byKernel(dst, whole.R) {
 		// Hide all methods that would copy without a report.
-		return io.Copy(struct{ io.Writer }{&countingWriter{dst, told}}, struct{ io.Reader }{src})
+		return io.Copy(struct{ io.Writer }{&countingWriter{dst, report}}, struct{ io.Reader }{src})
 	}
 	next := int64(minPiece)
 	if limited && whole.N <= maxPiece {
@@ -277,7 +277,7 @@ func copyCounted(dst io.Writer, src io.Reader, told func(n int)) (n int64, err e
 		piece := io.LimitedReader{R: whole.R, N: min(next, whole.N)}
 		size := piece.N
 		moved, err := io.Copy(dst, &piece)
-		told(int(moved))
+		report(int(moved))
 		n += moved
 		whole.N -= moved
 		if err != nil || moved < size {

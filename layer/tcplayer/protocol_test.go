@@ -76,7 +76,7 @@ func TestProtocolOf(t *testing.T) {
 		"\x16\x03\x01\x00\xf8\x01\x00\x00\xf4\x03\x03abc": Opaque, // tls
 		"\x00\x00\x00\x08\x04\xd2\x16\x2f\x00\x00\x00\x00\x00\x00": Opaque, // postgres
 	} {
-		assert.Equal(t, want, DetectProtocol([]byte(first)), "%q", first)
+		assert.Equal(t, want, detectedProtocol([]byte(first)), "%q", first)
 	}
 	assert.Equal(t, "opaque HTTP/1 HTTP/2", strings.Join([]string{Opaque.String(), HTTP1.String(), HTTP2.String()}, " "))
 }
@@ -88,7 +88,7 @@ func FuzzProtocolOf(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		got := DetectProtocol(b)
+		got := detectedProtocol(b)
 		if (got == HTTP2) != bytes.HasPrefix(b, []byte(preface)) {
 			t.Fatalf("%v", got)
 		}
@@ -103,4 +103,9 @@ func FuzzProtocolOf(f *testing.F) {
 			}
 		}
 	})
+}
+
+func detectedProtocol(first []byte) Protocol {
+	p, _ := protocolOf(first)
+	return p
 }

@@ -8,7 +8,8 @@
 //
 // A [Source] follows one file, or the files in a directory. A file may have several
 // documents, each in one of two formats. While a file has mistakes, its last valid
-// content stays active.
+// content stays active. JSON is read as YAML, which has no escape \/ and no surrogate
+// pairs.
 //
 // # Formats
 //

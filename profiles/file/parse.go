@@ -13,10 +13,9 @@ import (
 // describes. The error joins an [*Error] for each mistake, with name as the file. A
 // syntax error is reported alone, because the rest cannot be read.
 func Parse(name string, data []byte) (*Set, error) {
-	text := yamlfile.FromJSON(data)
-	roots, err := documents(text)
+	roots, err := documents(data)
 	if err != nil {
-		return nil, join([]*Error{syntaxError(name, text, err)})
+		return nil, join([]*Error{syntaxError(name, data, err)})
 	}
 	n := &notes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}
 	if len(roots) == 0 {

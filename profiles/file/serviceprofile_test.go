@@ -202,7 +202,7 @@ func TestAResponseClassOfWhichNothingIsLeft(t *testing.T) {
 func TestListsOfServiceProfiles(t *testing.T) {
 	s := parse(t, `{"apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""}, "items": [
 	{"apiVersion":"linkerd.io/v1alpha2","kind":"ServiceProfile","metadata":{"name":"a.ns.svc.cluster.local"},"spec":{
-		"routes":[{"name":"GET \/a","condition":{"method":"GET","pathRegex":"\/a"}}]}},
+		"routes":[{"name":"GET /a","condition":{"method":"GET","pathRegex":"/a"}}]}},
 	{"apiVersion":"linkerd.io/v1alpha1","kind":"ServiceProfile","metadata":{"name":"b.ns.svc.cluster.local"},"spec":{}}]}`)
 	assert.Equal(t, []string{"a.ns.svc.cluster.local", "b.ns.svc.cluster.local"}, s.Targets())
 	assert.Equal(t, "GET /a", s.Profile("a.ns.svc.cluster.local").Routes[0].Name)

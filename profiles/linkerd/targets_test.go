@@ -17,8 +17,8 @@ func TestGate(t *testing.T) {
 		target string
 		want   bool
 	}{
-		"no limit, a name":               {nil, "web:80", true},
-		"no limit, an address":           {nil, "10.0.0.1:80", true},
+		"no limit, a name":              {nil, "web:80", true},
+		"no limit, an address":          {nil, "10.0.0.1:80", true},
 		"below the suffix":              {[]Option{WithSuffixes("svc.cluster.local.")}, "web.default.svc.cluster.local:80", true},
 		"with a dot at the end":         {[]Option{WithSuffixes("svc.cluster.local")}, "web.default.svc.cluster.local.:80", true},
 		"the suffix itself":             {[]Option{WithSuffixes("svc.cluster.local.")}, "svc.cluster.local:80", true},

@@ -32,7 +32,8 @@
 // Names are compared as they are written, including case and port. An endpoint with a
 // server_name and no identity uses TLS; one with neither uses cleartext. Protocol,
 // identity, server_name, authority and opaque_port only take effect if the program's
-// discover.MakeService uses them. The same file as JSON:
+// discover.MakeService uses them. The same file as JSON, without the escape \/ and
+// surrogate pairs, which YAML does not have:
 //
 //	{"destinations": {"web:80": {"endpoints": [{"addr": "10.0.0.1:80", "weight": 20000}]}}}
 //

@@ -22,7 +22,7 @@ import (
 func Parse(name string, data []byte) (map[string][]resolve.Endpoint, error) {
 	r := reader{mistakes{file: name, lines: 1 + bytes.Count(data, []byte("\n"))}}
 	var targets map[string][]resolve.Endpoint
-	if root := r.document(yamlfile.FromJSON(data)); root != nil {
+	if root := r.document(data); root != nil {
 		targets = r.destinations(root)
 	}
 	if err := r.err(); err != nil {
