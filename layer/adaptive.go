@@ -1,6 +1,7 @@
 package layer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,12 +33,6 @@ type AdaptivePolicy struct {
 	Window time.Duration
 }
 
-// DefaultAdaptivePolicy starts where Netflix's Gradient2 does, with its
-// tolerance, and has the window and the bounds of Envoy's.
-func DefaultAdaptivePolicy() AdaptivePolicy {
-	return AdaptivePolicy{Min: 1, Max: 1000, Initial: 20, Tolerance: 1.5, Window: 100 * time.Millisecond}
-}
-
 // Validate returns an error that names the field that is wrong.
 func (p AdaptivePolicy) Validate() error {
 	set := p.filled()
@@ -56,24 +51,14 @@ func (p AdaptivePolicy) Validate() error {
 	return nil
 }
 
-// filled returns p with defaults in place of zero fields.
+// filled returns p with defaults in place of zero fields. Initial and Tolerance
+// are those of Netflix's Gradient2, and Window and the bounds those of Envoy.
 func (p AdaptivePolicy) filled() AdaptivePolicy {
-	def := DefaultAdaptivePolicy()
-	if p.Min == 0 {
-		p.Min = def.Min
-	}
-	if p.Max == 0 {
-		p.Max = max(def.Max, p.Min)
-	}
-	if p.Initial == 0 {
-		p.Initial = min(max(def.Initial, p.Min), p.Max)
-	}
-	if p.Tolerance == 0 {
-		p.Tolerance = def.Tolerance
-	}
-	if p.Window == 0 {
-		p.Window = def.Window
-	}
+	p.Min = cmp.Or(p.Min, 1)
+	p.Max = cmp.Or(p.Max, max(1000, p.Min))
+	p.Initial = cmp.Or(p.Initial, min(max(20, p.Min), p.Max))
+	p.Tolerance = cmp.Or(p.Tolerance, 1.5)
+	p.Window = cmp.Or(p.Window, 100*time.Millisecond)
 	return p
 }
 

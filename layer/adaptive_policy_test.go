@@ -19,7 +19,7 @@ func TestAdaptivePolicy(t *testing.T) {
 		bounds [2]int
 	}{
 		{layer.AdaptivePolicy{}, "", 20, [2]int{1, 1000}},
-		{layer.DefaultAdaptivePolicy(), "", 20, [2]int{1, 1000}},
+		{layer.AdaptivePolicy{}, "", 20, [2]int{1, 1000}},
 		{layer.AdaptivePolicy{Max: 8}, "", 8, [2]int{1, 8}},
 		{layer.AdaptivePolicy{Min: 30}, "", 30, [2]int{30, 1000}},
 		{layer.AdaptivePolicy{Min: 2000}, "", 2000, [2]int{2000, 2000}},

@@ -53,9 +53,7 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: MapRequest: nil function":          func() { layer.MapRequest[string, string](nil) },
 		"layer: MapResponse: nil function":         func() { layer.MapResponse[string, string](nil) },
 		"layer: MapErr: nil function":              func() { layer.MapErr[string, string](nil) },
-		"layer: Then: nil function":                func() { layer.Then[string, string](nil) },
 		"layer: Filter: nil function":              func() { layer.Filter[string, string](nil) },
-		"layer: If: nil predicate or Layer":        func() { layer.If[string, string](nil, layer.Limit[string, string](1)) },
 		"layer: Trace: nil function":               func() { layer.Trace[string, string](nil) },
 		"layer: Drain: nil Drainer":                func() { layer.Drain[string, string](nil) },
 		"layer: Gated: nil Gate":                   func() { layer.Gated[string, string](nil) },
@@ -66,7 +64,7 @@ func TestNilArgumentsPanicInTheConstructor(t *testing.T) {
 		"layer: Mirror: nil service or Editor": func() {
 			layer.Mirror[string, string](t.Context(), leaf, nil, layer.MirrorPolicy[string]{})
 		},
-		"layer: FallbackPolicy: Handle or Service must be set": func() {
+		"layer: FallbackPolicy: Handle must be set": func() {
 			layer.Fallback(layer.FallbackPolicy[string, string]{})
 		},
 	} {

@@ -27,7 +27,7 @@ func BenchmarkBreaker(b *testing.B) {
 			})
 		})
 	}
-	b.Run("tripped", func(b *testing.B) {
+	b.Run("open", func(b *testing.B) {
 		svc := layer.Breaker[int, int](layer.BreakerPolicy{ConsecutiveFailures: 1, Backoff: layer.Backoff{Min: time.Hour, Max: time.Hour}})(
 			layer.Func[int, int](func(context.Context, int) (int, error) { return 0, errors.New("down") }))
 		b.ReportAllocs()

@@ -8,10 +8,6 @@ import (
 )
 
 func BenchmarkChaos(b *testing.B) {
-	var thrown layer.KillSwitch
-	thrown.Stop()
 	p := layer.FaultPolicy[int]{Fraction: 1e-9, Err: layer.ErrInjected, TTL: time.Hour}
 	b.Run("on", func(b *testing.B) { call(b, layer.FaultInjection[int, int](p)(layer.Func[int, int](echo))) })
-	p.Kill = &thrown
-	b.Run("off", func(b *testing.B) { call(b, layer.FaultInjection[int, int](p)(layer.Func[int, int](echo))) })
 }

@@ -15,8 +15,4 @@ func BenchmarkFallback(b *testing.B) {
 	b.Run("used", func(b *testing.B) {
 		call(b, layer.Fallback(policy)(layer.Func[int, int](func(context.Context, int) (int, error) { return 0, errBreaker })))
 	})
-	b.Run("service", func(b *testing.B) {
-		leaf := layer.Func[int, int](echo)
-		call(b, layer.Fallback(layer.FallbackPolicy[int, int]{Service: leaf})(leaf))
-	})
 }

@@ -7,5 +7,5 @@ import (
 )
 
 func BenchmarkLazy(b *testing.B) {
-	call(b, layer.Lazy(func() (layer.Service[int, int], error) { return layer.Func[int, int](echo), nil }))
+	call(b, layer.Lazy(func() layer.Service[int, int] { return layer.Func[int, int](echo) }))
 }

@@ -1,7 +1,6 @@
 package layer_test
 
 import (
-	"context"
 	"testing"
 
 	"github.com/gotower/gotower/layer"
@@ -20,7 +19,6 @@ func BenchmarkMap(b *testing.B) {
 		{"request", layer.MapRequest[int, int](id)(leaf)},
 		{"response", layer.MapResponse[int](id)(leaf)},
 		{"err", layer.MapErr[int, int](func(err error) error { return err })(leaf)},
-		{"then", layer.Then[int](func(_ context.Context, n int, err error) (int, error) { return n, err })(leaf)},
 	} {
 		b.Run(bb.name, func(b *testing.B) { call(b, bb.svc) })
 	}

@@ -273,7 +273,7 @@ func (b *breaker[Req, Rsp]) decide(p *breakerPeriod, c Class, out Outcome[Rsp]) 
 		b.decideProbe(p, c, out)
 	case c != Ignorable:
 		if reason := b.count(p, c); reason != "" {
-			b.shut(p, &breakerTrip{reason: reason}, out)
+			b.open(p, &breakerTrip{reason: reason}, out)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func (b *breaker[Req, Rsp]) count(p *breakerPeriod, c Class) string {
 
 func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[Rsp]) {
 	defer b.changed.Wake()
-	defer p.giveBack() // of no effect once another period has begun
+	defer p.probed.Store(false) // without effect in another period
 	switch c {
 	case Ignorable:
 	case Success:
@@ -318,15 +318,15 @@ func (b *breaker[Req, Rsp]) decideProbe(p *breakerPeriod, c Class, out Outcome[R
 			b.tripped.add(-1)
 		}
 	default:
-		b.shut(p, &breakerTrip{reason: p.trip.reason, probes: p.trip.probes + 1}, out)
+		b.open(p, &breakerTrip{reason: p.trip.reason, probes: p.trip.probes + 1}, out)
 	}
 }
 
-// shut ends p, in which out came, with a wait for the next probe.
-func (b *breaker[Req, Rsp]) shut(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
+// open ends p after the outcome out, and sets the time of the next probe.
+func (b *breaker[Req, Rsp]) open(p *breakerPeriod, t *breakerTrip, out Outcome[Rsp]) {
 	wait := max(b.policy.Backoff.Delay(t.probes), min(b.asked(out), b.policy.Backoff.Max))
 	t.probe = time.Now().Add(wait)
-	if !b.now.CompareAndSwap(p, &breakerPeriod{gatePeriod: gatePeriod{mode: gateShut}, trip: t}) {
+	if !b.now.CompareAndSwap(p, &breakerPeriod{trip: t}) {
 		return // another failure was faster
 	}
 	defer b.changed.Wake()

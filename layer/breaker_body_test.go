@@ -48,10 +48,10 @@ func TestBreakerJudgesAtTheEnd(t *testing.T) {
 	}{
 		"read":         {&breakerReply{200, full()}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "closed", "closed"},
 		"closed early": {&breakerReply{200, breakerBody{errBreaker}}, func(b io.ReadCloser, _ func()) { b.Close() }, "closed", "closed"},
-		"broken off":   {&breakerReply{200, breakerBody{errBreaker}}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "closed", "tripped"},
+		"broken off":   {&breakerReply{200, breakerBody{errBreaker}}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "closed", "open"},
 		"abandoned":    {&breakerReply{200, breakerBody{errBreaker}}, func(_ io.ReadCloser, cancel func()) { cancel() }, "closed", "closed"},
-		"failed head":  {&breakerReply{500, full()}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "tripped", "tripped"},
-		"no body":      {&breakerReply{500, nil}, func(io.ReadCloser, func()) {}, "tripped", "tripped"},
+		"failed head":  {&breakerReply{500, full()}, func(b io.ReadCloser, _ func()) { io.ReadAll(b) }, "open", "open"},
+		"no body":      {&breakerReply{500, nil}, func(io.ReadCloser, func()) {}, "open", "open"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestBreakerProbeEndsWithItsBody(t *testing.T) {
 		_, err := svc.Call(ctx, 0)
 		require.NoError(t, err)
 		_, err = svc.Call(t.Context(), 0)
-		require.ErrorContains(t, err, "a probe is out")
+		require.ErrorContains(t, err, "a probe is in flight")
 		cancel()
 		synctest.Wait()
 		answer = &breakerReply{200, breakerBody{errBreaker}}

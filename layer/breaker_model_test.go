@@ -246,7 +246,7 @@ func (m *breakerModel) same() string {
 	if ready := layer.Poll(m.svc) == nil; ready != m.admits() {
 		return fmt.Sprintf("it is ready: %v", ready)
 	}
-	want := map[string]any{"state": "tripped", "trips": int64(m.trips)}
+	want := map[string]any{"state": "open", "trips": int64(m.trips)}
 	switch {
 	case m.closed:
 		_, all := m.sum()

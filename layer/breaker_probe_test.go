@@ -26,7 +26,7 @@ func TestBreakerIsNotStuckByACancelledProbe(t *testing.T) {
 			go svc.Call(ctx, 0)
 			synctest.Wait()
 			require.Equal(t, "probing", breakerState(svc, "state"))
-			require.ErrorContains(t, breakerCalls(t, svc, 1), "a probe is out")
+			require.ErrorContains(t, breakerCalls(t, svc, 1), "a probe is in flight")
 			cancel()
 			synctest.Wait()
 		},
@@ -82,7 +82,7 @@ func TestBreakerReadyWaitsForTheProbe(t *testing.T) {
 		inner.say(func(context.Context) error { return <-answer })
 		go svc.Call(t.Context(), 0)
 		synctest.Wait()
-		require.ErrorContains(t, layer.Poll(svc), "a probe is out")
+		require.ErrorContains(t, layer.Poll(svc), "a probe is in flight")
 		ready := make(chan time.Duration, 2)
 		for range 2 {
 			go func() {

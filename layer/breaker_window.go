@@ -7,28 +7,27 @@ import (
 	"time"
 )
 
-// breakerWindow counts good and bad requests over the last while, in buckets
-// of a tenth of it each. It is exact and needs no lock: a bucket is one word.
+// breakerWindow counts the outcomes of a sliding window in ten buckets. It is
+// exact and takes no lock, because a bucket is one word.
 type breakerWindow struct {
 	start   time.Time
 	width   time.Duration
-	bad     atomic.Bool // there ever was one; until then there is nothing to add up
+	bad     atomic.Bool // there was a failure; until then no sum is needed
 	buckets [breakerBuckets]atomic.Uint64
 }
 
 const (
 	breakerBuckets   = 10
 	breakerMinBucket = 10 * time.Millisecond
-	breakerLate      = 10 * breakerBuckets // turns, the most that are taken for lateness
+	breakerLate      = 10 * breakerBuckets // the largest delay of an outcome, in turns
 )
 
 func newBreakerWindow(window time.Duration) *breakerWindow {
 	return &breakerWindow{start: time.Now(), width: max(window/breakerBuckets, breakerMinBucket)}
 }
 
-// A bucket holds the turn in which it was last written to, shortened, and two
-// counts. Both are halved when one is full, which keeps their ratio: four
-// million requests in one bucket are beyond what Requests can ask for.
+// A bucket holds the low bits of the turn of its last write, and two counts.
+// Both counts are halved when one is full, which keeps their ratio.
 const (
 	breakerTurnBits  = 20
 	breakerCountBits = 22
@@ -91,39 +90,32 @@ func (w *breakerWindow) sum(now time.Time) (good, all uint64) {
 	return good, all
 }
 
-// breakerPeriod is the time between two changes of a breaker. Requests keep
-// the period that they were let in by: what they count in one that is over is
-// never read.
+// breakerPeriod is the time between two changes of a breaker: it is closed,
+// open or probing. A request counts in the period that admitted it, and the
+// counts of an ended period are never read.
 type breakerPeriod struct {
-	gatePeriod
-
 	// While closed.
-	failures atomic.Int64 // in a row
+	failures atomic.Int64 // consecutive
 	window   *breakerWindow
 
-	trip *breakerTrip // nil while closed; never changed
+	trip    *breakerTrip // nil while closed; never changed
+	probing bool
+	probed  atomic.Bool // a probe is in flight
 }
 
-// breakerTrip is why a breaker is not closed.
+// breakerTrip is the reason for which a breaker is not closed.
 type breakerTrip struct {
 	reason string
-	probe  time.Time // when it is tried again
-	probes int       // how many failed
+	probe  time.Time // of the next probe
+	probes int       // failed probes
 }
 
-// closed begins a period with nothing counted.
+// closed returns a new closed period.
 func (b *breaker[Req, Rsp]) closed() *breakerPeriod {
-	p := &breakerPeriod{gatePeriod: gatePeriod{mode: gateOpen}}
+	p := &breakerPeriod{}
 	if b.policy.MinSuccessRate > 0 {
 		p.window = newBreakerWindow(b.policy.Window)
 	}
-	return p
-}
-
-// probing is the period in which one request at a time may try the service.
-func (t *breakerTrip) probing() *breakerPeriod {
-	p := &breakerPeriod{gatePeriod: gatePeriod{mode: gateLimited, places: 1}, trip: t}
-	p.left.Store(1)
 	return p
 }
 
@@ -132,43 +124,47 @@ func (p *breakerPeriod) clean() bool {
 	return p.trip == nil && p.window == nil && p.failures.Load() == 0
 }
 
-// admits reports whether a request that came now would be let in.
+// admits reports whether a request would be admitted now.
 func (p *breakerPeriod) admits() bool {
-	return p.hasRoom() || p.mode == gateShut && !time.Now().Before(p.trip.probe)
+	switch {
+	case p.trip == nil:
+		return true
+	case p.probing:
+		return !p.probed.Load()
+	}
+	return !time.Now().Before(p.trip.probe)
 }
 
 // untilProbe returns a context that ends when p may pass.
 func (p *breakerPeriod) untilProbe(ctx context.Context) (context.Context, context.CancelFunc) {
-	if p.mode == gateShut {
-		return context.WithDeadline(ctx, p.trip.probe)
+	if p.probing {
+		return ctx, func() {}
 	}
-	return ctx, func() {}
+	return context.WithDeadline(ctx, p.trip.probe)
 }
 
 func (p *breakerPeriod) String() string {
-	switch p.mode {
-	case gateOpen:
+	switch {
+	case p.trip == nil:
 		return "closed"
-	case gateLimited:
+	case p.probing:
 		return "probing"
-	default:
-		return "tripped"
 	}
+	return "open"
 }
 
-// probe lets one request through a breaker that is not closed. It returns the
-// period that let it in.
+// probe admits one request to a breaker that is not closed, and returns the
+// period that admitted it.
 func (b *breaker[Req, Rsp]) probe(p *breakerPeriod) (*breakerPeriod, error) {
 	for {
 		switch {
-		case p.enter():
+		case p.trip == nil, p.probing && p.probed.CompareAndSwap(false, true):
 			return p, nil
-		case p.mode != gateShut || !p.admits():
+		case p.probing || !p.admits():
 			return nil, b.reject(p, nil)
 		}
-		// One of the requests that see the end of the wait begins the period of
-		// the probe.
-		b.now.CompareAndSwap(p, p.trip.probing())
+		// One of the requests after the wait begins the period of the probe.
+		b.now.CompareAndSwap(p, &breakerPeriod{trip: p.trip, probing: true})
 		p = b.now.Load()
 	}
 }
@@ -178,11 +174,11 @@ func (b *breaker[Req, Rsp]) reject(p *breakerPeriod, cause error) error {
 	if p.trip.probes > 0 {
 		e.Reason += fmt.Sprintf(", failed probes: %d", p.trip.probes)
 	}
-	if left := time.Until(p.trip.probe); p.mode == gateShut && left > 0 {
+	if left := time.Until(p.trip.probe); !p.probing && left > 0 {
 		e.RetryAfter = left
 		e.Reason += ", next probe in " + left.Round(time.Millisecond).String()
 	} else {
-		e.Reason += ", a probe is out"
+		e.Reason += ", a probe is in flight"
 	}
 	return e
 }

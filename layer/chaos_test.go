@@ -141,35 +141,6 @@ func TestChaosDelayEndsWithTheTimeToLive(t *testing.T) {
 	})
 }
 
-func TestChaosEndsWhenTheSwitchIsThrown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var kill layer.KillSwitch
-		policy := layer.FaultPolicy[int]{Fraction: 1, Err: errFault, TTL: time.Hour, Kill: &kill}
-		fails := layer.FaultInjection[int, int](policy)(layer.Func[int, int](echo))
-		policy.Delay = time.Minute
-		waits := layer.FaultInjection[int, int](policy)(layer.Func[int, int](echo))
-
-		_, err := fails.Call(t.Context(), 1)
-		require.ErrorIs(t, err, errFault)
-		start := time.Now()
-		delayed := make(chan error)
-		go func() {
-			_, err := waits.Call(t.Context(), 1)
-			delayed <- err
-		}()
-		time.Sleep(time.Second)
-		require.False(t, kill.Stopped())
-		kill.Stop()
-		kill.Stop()
-		require.True(t, kill.Stopped())
-		require.NoError(t, <-delayed, "who is being delayed is spared the error too")
-		require.Equal(t, time.Second, time.Since(start))
-		_, err = fails.Call(t.Context(), 1)
-		require.NoError(t, err)
-		require.Equal(t, time.Duration(0), layer.Describe(fails).State.Get("ends_in"))
-	})
-}
-
 func TestFaultPolicyValidate(t *testing.T) {
 	fine := layer.FaultPolicy[int]{Fraction: 0.5, Err: errFault, TTL: time.Minute}
 	require.NoError(t, fine.Validate())

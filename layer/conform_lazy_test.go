@@ -11,7 +11,7 @@ func TestLazyConforms(t *testing.T) {
 	layertest.Run(t, layertest.Layer{
 		Transparent: true,
 		Layer: func(next layer.Service[mapKitRequest, mapKitResponse]) layer.Service[mapKitRequest, mapKitResponse] {
-			return layer.Lazy(func() (layer.Service[mapKitRequest, mapKitResponse], error) { return next, nil })
+			return layer.Lazy(func() layer.Service[mapKitRequest, mapKitResponse] { return next })
 		},
 	})
 }

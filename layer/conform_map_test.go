@@ -1,7 +1,6 @@
 package layer_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -34,15 +33,6 @@ func TestMapLayersConform(t *testing.T) {
 		// What would call a served request untouched, if it could.
 		"map_err that says rejected": {Transparent: true, Layer: layer.MapErr[mapKitRequest, mapKitResponse](
 			func(err error) error { return errors.Join(layer.ErrNotReady, err) })},
-		"then": {Transparent: true, Layer: layer.Then[mapKitRequest](
-			func(_ context.Context, rsp mapKitResponse, err error) (mapKitResponse, error) { return rsp, err })},
-		"then that says closed": {Transparent: true, Layer: layer.Then[mapKitRequest](
-			func(_ context.Context, rsp mapKitResponse, err error) (mapKitResponse, error) {
-				if err != nil {
-					err = errors.Join(layer.ErrClosed, err)
-				}
-				return rsp, err
-			})},
 		"map": {NoAllocs: true, Layer: func(next layer.Service[mapKitRequest, mapKitResponse]) layer.Service[mapKitRequest, mapKitResponse] {
 			return layer.Map(next,
 				func(req mapKitRequest) (mapKitRequest, error) { return req, nil },

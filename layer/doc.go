@@ -20,7 +20,7 @@
 //	admission    Limit  LimitBy  AdaptiveLimit  RateLimit  RateLimitBy  Shed  Queue  Drain
 //	failure      Breaker  Gated  Fallback  Reconnect  Failover
 //	retries      Retry  Hedge: both withdraw from a Budget
-//	composition  Router  Cache  Reloadable  Lazy  Map…  Then  Filter  If
+//	composition  Router  Cache  Reloadable  Lazy  Map…  Filter
 //	observation  Metrics  Trace  FaultInjection  Mirror
 //
 // The documentation of each layer has the headings Admission, Cancellation, Body, Errors

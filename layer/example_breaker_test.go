@@ -28,5 +28,5 @@ func ExampleBreaker() {
 	// false connection reset
 	// false connection reset
 	// true breaker greeter: not ready: 2 failures in a row
-	// tripped
+	// open
 }

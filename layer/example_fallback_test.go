@@ -22,20 +22,3 @@ func ExampleFallback() {
 	// Output:
 	// hello ann (connection reset) <nil>
 }
-
-// A second service takes what the first one rejects.
-func ExampleFallback_service() {
-	gate := layer.NewGate()
-	gate.Close()
-	shut := layer.Gated[string, string](gate)(greet)
-	svc := layer.Fallback(layer.FallbackPolicy[string, string]{Service: greet})(shut)
-
-	fmt.Println(svc.Call(context.Background(), "ann"))
-	fmt.Print(layer.Describe(svc))
-	// Output:
-	// hello ann <nil>
-	// fallback   replaced=1
-	//   layer.Func
-	// gate       state=shut rejected=1
-	// layer.Func
-}

@@ -23,14 +23,3 @@ func ExampleFilter() {
 	// hello ann <nil>
 	// filter greeter: whom?
 }
-
-func ExampleIf() {
-	loud := func(name string) bool { return name == "bob" }
-	svc := layer.If(loud, shout)(greet)
-
-	fmt.Println(svc.Call(context.Background(), "ann"))
-	fmt.Println(svc.Call(context.Background(), "bob"))
-	// Output:
-	// hello ann <nil>
-	// HELLO BOB <nil>
-}

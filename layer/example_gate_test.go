@@ -7,20 +7,18 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// A health check, or whoever operates the service, holds the gate.
+// A health check or an operator owns the gate.
 func ExampleGate() {
-	gate := layer.NewGate()
-	svc := layer.Gated[string, string](gate)(greet)
+	var gate layer.Gate
+	svc := layer.Gated[string, string](&gate)(greet)
 
-	gate.Limit(1) // try it with one request
-	fmt.Println(svc.Call(context.Background(), "ann"))
-	_, err := svc.Call(context.Background(), "bob")
+	gate.Close()
+	_, err := svc.Call(context.Background(), "ann")
 	fmt.Println(err)
 
 	gate.Open()
-	fmt.Println(svc.Call(context.Background(), "bob"))
+	fmt.Println(svc.Call(context.Background(), "ann"))
 	// Output:
+	// gate: not ready: closed
 	// hello ann <nil>
-	// gate: not ready: limited, and every place is taken
-	// hello bob <nil>
 }

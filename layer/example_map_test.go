@@ -44,18 +44,3 @@ func ExampleMapErr() {
 	fmt.Println(err)
 	// Output: greeter: no greeting
 }
-
-func ExampleThen() {
-	svc := layer.Then[string](func(_ context.Context, greeting string, err error) (string, error) {
-		if err == nil && strings.HasSuffix(greeting, " ") {
-			return "", errors.New("whom?")
-		}
-		return greeting, err
-	})(greet)
-
-	fmt.Println(svc.Call(context.Background(), "ann"))
-	fmt.Println(svc.Call(context.Background(), ""))
-	// Output:
-	// hello ann <nil>
-	//  whom?
-}

@@ -6,18 +6,14 @@ import (
 	"sync/atomic"
 )
 
-// FallbackPolicy configures a [Fallback]. Handle or Service must be set; Handle
-// takes precedence.
+// FallbackPolicy configures a [Fallback].
 type FallbackPolicy[Req, Rsp any] struct {
 	// Handle returns the substitute: a default, a cached response, or another
 	// error. It may read the headers of the replaced response, whose body is
 	// closed. The request body may have been read in part. If Handle returns a
 	// response instead of an error, the request body is closed, so Handle
-	// cannot send the request on; use Service for that.
+	// cannot send the request on; use [Failover] for that. It must be set.
 	Handle func(ctx context.Context, req Req, replaced Outcome[Rsp]) (Rsp, error)
-
-	// Service gets the request instead. See [Fallback] for which requests.
-	Service Service[Req, Rsp]
 
 	// FallbackIf reports whether an outcome is replaced; c is its class. The
 	// default replaces every failure, injected faults included, and every
@@ -32,24 +28,17 @@ type FallbackPolicy[Req, Rsp any] struct {
 // Cancellation: nothing is replaced after the context of the request ended.
 //
 // Body: a response is replaced at its headers or not at all. The replaced
-// response is closed before the substitute is requested. A request goes to
-// Service if inner rejected it. A failed request was sent already, so it goes
-// there only if it has no body and is idempotent, see [WithReplayer].
+// response is closed before the substitute is requested.
 //
 // Errors: those of the substitute, in an [Error] with the replaced error. It is
 // a rejection only if both rejected the request.
 //
-// Cost: classifying each response; no allocation. With Service, an idempotent
-// request with a body costs its [Replay].
+// Cost: classifying each response; no allocation.
 func Fallback[Req, Rsp any](p FallbackPolicy[Req, Rsp], opts ...Option[Rsp]) Layer[Req, Rsp] {
-	check(p.Handle != nil || p.Service != nil, "FallbackPolicy: Handle or Service must be set")
+	check(p.Handle != nil, "FallbackPolicy: Handle must be set")
 	o := newOptions(opts)
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		f := &fallback[Req, Rsp]{
-			Service: next, options: o, policy: p, requests: seamOf[Req](),
-		}
-		f.resend, _ = o.resend.(Replayer[Req, Rsp])
-		return f
+		return &fallback[Req, Rsp]{Service: next, options: o, policy: p, requests: seamOf[Req]()}
 	}
 }
 
@@ -57,24 +46,21 @@ type fallback[Req, Rsp any] struct {
 	Service[Req, Rsp]
 	options[Rsp]
 	policy   FallbackPolicy[Req, Rsp]
-	resend   Replayer[Req, Rsp] // nil if it was not given
-	replaced atomic.Int64
-
 	requests bodySeam[Req]
+	replaced atomic.Int64
 }
 
 func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	again := f.policy.Handle != nil || f.sendsAgain(req)
-	judged := false
+	classified := false
 	defer func() {
-		if !judged { // a panic, or Goexit
+		if !classified { // a panic, or Goexit
 			f.drop(rsp, err)
 		}
 	}()
 	rsp, err = f.Service.Call(ctx, req)
 	out := Outcome[Rsp]{Response: rsp, Err: err}
-	replaced := ctx.Err() == nil && f.replaces(ctx, out) && (again || errors.Is(err, ErrNotReady))
-	judged = true
+	replaced := ctx.Err() == nil && f.replaces(ctx, out)
+	classified = true
 	if !replaced {
 		return rsp, err
 	}
@@ -82,40 +68,14 @@ func (f *fallback[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err er
 		f.discard(rsp)
 	}
 	f.replaced.Add(1)
-	if f.policy.Handle != nil {
-		rsp, err = f.policy.Handle(ctx, req, out)
-		if err == nil && out.Err != nil {
-			f.requests.closeBody(req) // inner may not have taken it
-		}
-	} else {
-		rsp, err = f.policy.Service.Call(ctx, req)
-	}
+	rsp, err = f.policy.Handle(ctx, req, out)
 	if err != nil {
 		return rsp, f.failed(ctx, out.Err, err)
 	}
+	if out.Err != nil {
+		f.requests.closeBody(req) // inner may not have taken it
+	}
 	return rsp, nil
-}
-
-// sendsAgain reports whether a request that is about to be sent could be sent
-// once more.
-func (f *fallback[Req, Rsp]) sendsAgain(req Req) bool {
-	if f.resend == nil {
-		return f.requests.body(req) == nil
-	}
-	return f.resend.Idempotent(req) && f.isBare(req)
-}
-
-// isBare reports whether req has no body, as its protocol sees it: one that is
-// there may be empty.
-func (f *fallback[Req, Rsp]) isBare(req Req) bool {
-	if f.requests.has && f.requests.body(req) == nil {
-		return true
-	}
-	replay := f.resend.Replay(req, 0)
-	if replay != nil {
-		replay.End()
-	}
-	return replay == nil
 }
 
 func (f *fallback[Req, Rsp]) replaces(ctx context.Context, out Outcome[Rsp]) bool {
@@ -155,9 +115,5 @@ func (f *fallback[Req, Rsp]) failed(ctx context.Context, first, second error) er
 func (f *fallback[Req, Rsp]) Next() Service[Req, Rsp] { return f.Service }
 
 func (f *fallback[Req, Rsp]) Describe() Node {
-	n := Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}
-	if f.policy.Handle == nil {
-		n.Children = []Node{Describe(f.policy.Service)}
-	}
-	return n
+	return Node{Name: "fallback", State: State{{"replaced", f.replaced.Load()}}}
 }

@@ -138,8 +138,8 @@ func TestFallbackClosesWhatItReplaces(t *testing.T) {
 	require.Zero(t, rsp.Body.(*fallbackBody).closed.Load())
 }
 
-// What inner rejected it has not taken, and To does not take it either: nobody
-// else would close its body.
+// Inner does not close the body of a request that it rejected, and Handle does
+// not take the body.
 func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rsp     fallbackR
@@ -167,35 +167,11 @@ func TestFallbackClosesTheRequestThatItAnswers(t *testing.T) {
 	}
 }
 
-// fallbackProtocol knows which requests may be sent twice.
+// fallbackProtocol counts the responses that it drains.
 type fallbackProtocol struct {
 	layer.Replayer[fallbackQ, fallbackR]
-	idempotent bool
-	discarded  atomic.Int64
-	asked      atomic.Int64 // replays that were not ended
+	discarded atomic.Int64
 }
-
-func (p *fallbackProtocol) Idempotent(fallbackQ) bool { return p.idempotent }
-
-func (p *fallbackProtocol) Replay(req fallbackQ, _ int64) layer.Replay[fallbackQ] {
-	if req.Body == fallbackEmpty {
-		return nil
-	}
-	p.asked.Add(1)
-	return fallbackReplay{p}
-}
-
-// fallbackReplay counts those that were ended.
-type fallbackReplay struct{ by *fallbackProtocol }
-
-func (r fallbackReplay) Next() (fallbackQ, bool) { return nil, false }
-func (r fallbackReplay) End()                    { r.by.asked.Add(-1) }
-func (fallbackReplay) Retire()                   {}
-func (fallbackReplay) Whole() bool               { return true }
-func (fallbackReplay) Close() error              { return nil }
-
-// fallbackEmpty is a body that the protocol knows for none.
-var fallbackEmpty = newFallbackBody("")
 
 func (p *fallbackProtocol) Drain(fallbackR) { p.discarded.Add(1) }
 
@@ -209,55 +185,6 @@ func TestFallbackDiscardsByTheProtocol(t *testing.T) {
 	require.EqualError(t, err, "fallback: in place of a failed response: the endpoint fails")
 	require.EqualValues(t, 1, protocol.discarded.Load())
 	require.Zero(t, old.closed.Load(), "that is for the protocol")
-}
-
-func TestFallbackToAService(t *testing.T) {
-	for name, tt := range map[string]struct {
-		body     io.ReadCloser
-		protocol *fallbackProtocol
-		err      error
-		sent     bool
-	}{
-		"failed, without a body":        {nil, nil, errBreaker, true},
-		"failed, idempotent":            {nil, &fallbackProtocol{idempotent: true}, errBreaker, true},
-		"failed, not idempotent":        {nil, &fallbackProtocol{}, errBreaker, false},
-		"failed, its body was consumed": {newFallbackBody("x"), &fallbackProtocol{idempotent: true}, errBreaker, false},
-		"failed, with an empty body":    {fallbackEmpty, &fallbackProtocol{idempotent: true}, errBreaker, true},
-		"failed, empty, not idempotent": {fallbackEmpty, &fallbackProtocol{}, errBreaker, false},
-		"rejected, not idempotent":      {newFallbackBody("x"), &fallbackProtocol{}, layer.ErrNotReady, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			req := &fallbackRequest{Body: tt.body}
-			var got fallbackQ
-			second := layer.Func[fallbackQ, fallbackR](func(_ context.Context, q fallbackQ) (fallbackR, error) {
-				got = q
-				return &breakerReply{Status: 299}, nil
-			})
-			var opts []layer.Option[fallbackR]
-			if tt.protocol != nil {
-				opts = append(opts, layer.WithReplayer[fallbackQ, fallbackR](tt.protocol))
-			}
-			first := layer.Func[fallbackQ, fallbackR](func(_ context.Context, q fallbackQ) (fallbackR, error) {
-				if errors.Is(tt.err, errBreaker) {
-					q.Body = nil // a transport may well take it away
-				}
-				return nil, tt.err
-			})
-			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{Service: second}, first, opts...)
-			rsp, err := svc.Call(t.Context(), req)
-			if tt.protocol != nil {
-				require.Zero(t, tt.protocol.asked.Load(), "nothing is kept for another try")
-			}
-			if !tt.sent {
-				require.Equal(t, tt.err, err)
-				require.Nil(t, got)
-				return
-			}
-			require.NoError(t, err)
-			require.Equal(t, 299, rsp.Status)
-			require.Same(t, req, got)
-		})
-	}
 }
 
 // What comes of a request that the first service may have processed must not
@@ -278,7 +205,9 @@ func TestFallbackErrors(t *testing.T) {
 		"closed, rejected":   {gone, busy, layer.ErrNotReady, layer.ErrClosed, "fallback: in place of (conn: closed): limit: not ready: full"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{Service: fallbackFunc(nil, tt.second)}, fallbackFunc(nil, tt.first))
+			svc := fallbackOver(layer.FallbackPolicy[fallbackQ, fallbackR]{
+				Handle: func(context.Context, fallbackQ, layer.Outcome[fallbackR]) (fallbackR, error) { return nil, tt.second },
+			}, fallbackFunc(nil, tt.first))
 			_, err := svc.Call(t.Context(), &fallbackRequest{})
 			require.EqualError(t, err, tt.text)
 			if tt.is != nil {

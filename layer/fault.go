@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/backoff"
 )
 
 // FaultPolicy configures [FaultInjection]: which requests, which fault, and for
@@ -31,11 +31,8 @@ type FaultPolicy[Req any] struct {
 	Err error
 
 	// TTL is how long faults are injected. It must be above 0, because a
-	// forgotten experiment must end.
+	// forgotten experiment must end. To end it earlier, let Match return false.
 	TTL time.Duration
-
-	// Kill, if set, ends the injection earlier.
-	Kill *KillSwitch
 
 	// Rand returns numbers from 0 to below 1 and must be safe for concurrent
 	// use. The default is [rand.Float64].
@@ -103,9 +100,6 @@ func (p FaultPolicy[Req]) cause() error {
 func FaultInjection[Req, Rsp any](p FaultPolicy[Req], opts ...Option[Rsp]) Layer[Req, Rsp] {
 	o := newOptions(opts)
 	checkPolicy(p)
-	if p.Kill == nil {
-		p.Kill = new(KillSwitch)
-	}
 	if p.Rand == nil {
 		p.Rand = rand.Float64
 	}
@@ -151,14 +145,14 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 		c.delayed.inc()
 		start := time.Now()
 		// A delay ends with the faults.
-		if err := c.policy.Kill.sleep(ctx, min(d, c.life.left())); err != nil {
+		if err := backoff.Sleep(ctx, min(d, c.life.left())); err != nil {
 			return rsp, &Error{
 				Layer: "chaos", Target: c.target, Kind: ErrInjected,
 				Reason: "canceled by the caller during the delay", Waited: time.Since(start), Err: err,
 			}
 		}
 	}
-	if c.policy.Err == nil || c.policy.Kill.Stopped() {
+	if c.policy.Err == nil {
 		return c.Service.Call(ctx, req)
 	}
 	c.failed.inc()
@@ -167,7 +161,7 @@ func (c *chaos[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error
 
 // hits decides whether a request meets the fault.
 func (c *chaos[Req, Rsp]) hits(ctx context.Context, req Req) bool {
-	if c.policy.Kill.Stopped() || c.life.left() <= 0 {
+	if c.life.left() <= 0 {
 		c.life.over.Store(true)
 		return false
 	}
@@ -181,42 +175,8 @@ func (c *chaos[Req, Rsp]) Next() Service[Req, Rsp] { return c.Service }
 
 func (c *chaos[Req, Rsp]) Describe() Node {
 	left := c.life.left().Round(time.Millisecond)
-	if c.policy.Kill.Stopped() {
-		left = 0
-	}
 	return Node{Name: "chaos", State: State{
 		{"share", c.policy.Fraction}, {"ends_in", left}, {"injected", c.requests.Load()},
 		{"delayed", c.delayed.n.Load()}, {"failed", c.failed.n.Load()},
 	}}
-}
-
-// KillSwitch ends what any number of [FaultInjection] layers inject, at once and for
-// good; to inject again, make new layers. Requests that are being delayed go on
-// undisturbed. The zero KillSwitch is ready to use; it must not be copied. It
-// is safe for concurrent use.
-type KillSwitch struct {
-	thrown atomic.Bool
-	ended  notify.Broadcast
-}
-
-// Stop ends it. Throwing twice is throwing once.
-func (k *KillSwitch) Stop() {
-	k.thrown.Store(true)
-	k.ended.Wake()
-}
-
-// Stopped reports whether Throw was called.
-func (k *KillSwitch) Stopped() bool { return k.thrown.Load() }
-
-var errChaosSlept = errors.New("the injected delay is over")
-
-// sleep waits for d, or until k is thrown; it returns the cause of ctx if that
-// ends before.
-func (k *KillSwitch) sleep(ctx context.Context, d time.Duration) error {
-	until, cancel := context.WithTimeoutCause(ctx, d, errChaosSlept)
-	defer cancel()
-	if err := k.ended.Wait(until, k.Stopped); !errors.Is(err, errChaosSlept) {
-		return err
-	}
-	return nil
 }

@@ -40,35 +40,3 @@ func TestFilterForwardsReadyAndRefusals(t *testing.T) {
 	require.ErrorIs(t, err, layer.ErrNotReady)
 	require.EqualValues(t, 0, layer.Describe(svc).State.Get("rejected"))
 }
-
-func TestIfChoosesForEachRequest(t *testing.T) {
-	svc := layer.NewStack[string, string]().
-		With("if", layer.If(func(req string) bool { return req[0] == 'a' }, tagged("+"))).
-		With("all", tagged("!")).Service(layer.Func[string, string](repeat))
-	for req, want := range map[string]string{"a": "a+!", "b": "b!"} {
-		got, err := svc.Call(t.Context(), req)
-		require.NoError(t, err)
-		require.Equal(t, want, got)
-	}
-}
-
-func TestIfShowsBothWays(t *testing.T) {
-	svc := layer.If(func(string) bool { return true }, layer.Limit[string, string](8))(greet)
-	require.Equal(t, ""+
-		"if\n"+
-		"  limit      in_flight=0 max=8\n"+
-		"  next\n"+
-		"layer.Func\n", layer.Describe(svc).String())
-}
-
-// tower's Steer is ready when all of its services are (tower/src/steer/mod.rs):
-// one that is not holds up the requests for the others.
-func TestIfIsReadyForThoseThatGoPast(t *testing.T) {
-	svc := layer.If(func(req string) bool { return req == "slow" }, layer.Limit[string, string](0))(greet)
-	require.NoError(t, svc.Ready(t.Context()))
-	got, err := svc.Call(t.Context(), "fast")
-	require.NoError(t, err)
-	require.Equal(t, "hello fast", got)
-	_, err = svc.Call(t.Context(), "slow")
-	require.ErrorIs(t, err, layer.ErrNotReady)
-}

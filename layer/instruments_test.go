@@ -66,7 +66,7 @@ func declare(all map[string]float64, labels func(string) string) layer.Instrumen
 		Retries: counter("retries", ""), RetriesSkipped: counter("skipped", "reason"), Hedges: counter("hedges", "outcome"),
 		BreakerOpened: counter("trips", ""), ConnectAttempts: counter("connects", "outcome"),
 		FaultsInjected: counter("injected", "fault"), Mirrored: counter("mirrored", "outcome"),
-		InFlight: gauge("in_flight"), QueueLength: gauge("waiting"), Limit: gauge("limit"), Budget: gauge("budget"), BreakerOpen: gauge("tripped"),
+		InFlight: gauge("in_flight"), QueueLength: gauge("waiting"), Limit: gauge("limit"), Budget: gauge("budget"), BreakerOpen: gauge("open"),
 	}
 }
 
@@ -86,7 +86,7 @@ func stacked(ctx context.Context, i layer.Instruments) {
 		RateLimit(1, 1).
 		Shed(layer.ShedPolicy{}).
 		Queue(1, time.Second).
-		Gated(layer.NewGate()).
+		Gated(new(layer.Gate)).
 		Breaker(layer.UnifiedBreaker()).
 		Retry(layer.RetryPolicy[string, *response]{Budget: layer.NewBudget(0, 0, 0)}).
 		Hedge(layer.HedgePolicy[string]{Budget: layer.NewBudget(0, 0, 0)}).
@@ -114,7 +114,7 @@ func TestSeriesAreThereFromTheStart(t *testing.T) {
 		"expired limit=total", "expired limit=head", "expired limit=idle", "expired limit=deadline",
 		"rejected layer=deadline", "rejected layer=limit", "rejected layer=adaptive", "rejected layer=rate", "rejected layer=shed",
 		"rejected layer=queue", "rejected layer=gate", "rejected layer=breaker", "rejected layer=drain", "rejected layer=filter",
-		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "tripped",
+		"retries", "skipped reason=budget", "skipped reason=body", "skipped reason=attempts", "trips", "open",
 		"hedges outcome=sent", "hedges outcome=won", "hedges outcome=skipped",
 		"injected fault=delay", "injected fault=error", "mirrored outcome=answered", "mirrored outcome=full",
 	} {

@@ -7,7 +7,7 @@ import (
 
 // Map returns a service of other types around svc: in turns a request into one
 // of svc's, out turns svc's response into the new one. For functions that keep
-// the types see [MapRequest], [MapResponse], [MapErr] and [Then].
+// the types see [MapRequest], [MapResponse] and [MapErr].
 //
 // Admission: none of its own; Ready is svc's. A rejection by svc is passed
 // without out, and promises that the request is untouched. So in must not
@@ -102,7 +102,7 @@ func (h mapHiddenError) As(target any) bool { return errors.As(h.err, target) }
 //
 // Cost: f; no allocation.
 //
-// With a nil f the layer does nothing.
+// A nil f panics.
 func MapRequest[Req, Rsp any](f func(Req) Req) Layer[Req, Rsp] {
 	check(f != nil, "MapRequest: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -123,8 +123,7 @@ func (m *mapRequest[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"} }
 
-// MapResponse replaces each response by the result of f. To turn a response
-// into an error use [Then].
+// MapResponse replaces each response by the result of f.
 //
 // Admission: none of its own; Ready is forwarded.
 //
@@ -138,7 +137,7 @@ func (m *mapRequest[Req, Rsp]) Describe() Node { return Node{Name: "map_request"
 //
 // Cost: f; no allocation.
 //
-// With a nil f the layer does nothing.
+// A nil f panics.
 func MapResponse[Req, Rsp any](f func(Rsp) Rsp) Layer[Req, Rsp] {
 	check(f != nil, "MapResponse: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -185,7 +184,7 @@ func (m *mapResponse[Req, Rsp]) Describe() Node { return Node{Name: "map_respons
 //
 // Cost: an indirect call while there is no error; no allocation.
 //
-// With a nil f the layer does nothing.
+// A nil f panics.
 func MapErr[Req, Rsp any](f func(error) error) Layer[Req, Rsp] {
 	check(f != nil, "MapErr: nil function")
 	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
@@ -212,54 +211,3 @@ func (m *mapErr[Req, Rsp]) Call(ctx context.Context, req Req) (Rsp, error) {
 func (m *mapErr[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
 
 func (m *mapErr[Req, Rsp]) Describe() Node { return Node{Name: "map_err"} }
-
-// Then replaces each outcome by the result of f: of a response with a nil
-// error, or of an error that is not a rejection. f may turn either into the
-// other.
-//
-// Admission: none of its own; Ready is forwarded. A slot that ends with Call is
-// free before f runs.
-//
-// Cancellation: f gets the request's context, which may have ended.
-//
-// Body: f owns the response, and closes it if it returns another one or an
-// error.
-//
-// Errors: rejections are passed without f. An error that f returns never
-// matches [ErrNotReady], because the request may have been served.
-//
-// Cost: f; no allocation.
-//
-// With a nil f the layer does nothing.
-func Then[Req, Rsp any](f func(context.Context, Rsp, error) (Rsp, error)) Layer[Req, Rsp] {
-	check(f != nil, "Then: nil function")
-	return func(next Service[Req, Rsp]) Service[Req, Rsp] {
-		return &mapThen[Req, Rsp]{Service: next, f: f}
-	}
-}
-
-type mapThen[Req, Rsp any] struct {
-	Service[Req, Rsp]
-	f func(context.Context, Rsp, error) (Rsp, error)
-}
-
-func (m *mapThen[Req, Rsp]) Call(ctx context.Context, req Req) (rsp Rsp, err error) {
-	mapped := false
-	defer func() {
-		if !mapped { // a panic, or Goexit
-			seamOf[Rsp]().closeBody(rsp)
-		}
-	}()
-	rsp, err = m.Service.Call(ctx, req)
-	if err == nil || !errors.Is(err, ErrNotReady) {
-		if rsp, err = m.f(ctx, rsp, err); err != nil {
-			err = mapServed(err)
-		}
-	}
-	mapped = true
-	return rsp, err
-}
-
-func (m *mapThen[Req, Rsp]) Next() Service[Req, Rsp] { return m.Service }
-
-func (m *mapThen[Req, Rsp]) Describe() Node { return Node{Name: "then"} }

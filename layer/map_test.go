@@ -57,10 +57,6 @@ func TestMapHidesThatWhatFollowedWasRefused(t *testing.T) {
 	for name, svc := range map[string]layer.Service[string, string]{
 		"map": layer.Map(layer.Func[string, string](repeat), func(s string) (string, error) { return s, nil },
 			func(string) (string, error) { return "", rejected }),
-		"then": layer.Then[string](func(context.Context, string, error) (string, error) { return "", rejected })(
-			layer.Func[string, string](repeat)),
-		"then of an error": layer.Then[string](func(context.Context, string, error) (string, error) { return "", rejected })(
-			mapRefusing(errMap)),
 		"map_err": layer.MapErr[string, string](func(error) error { return rejected })(mapRefusing(errMap)),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -78,11 +74,9 @@ func TestMapHidesThatWhatFollowedWasRefused(t *testing.T) {
 
 func TestMapLayersSeeNoRefusals(t *testing.T) {
 	seen := 0
-	count := func(_ context.Context, rsp string, err error) (string, error) { seen++; return rsp, err }
 	for name, l := range map[string]layer.Layer[string, string]{
 		"map_response": layer.MapResponse[string](func(rsp string) string { seen++; return rsp }),
 		"map_err":      layer.MapErr[string, string](func(err error) error { seen++; return err }),
-		"then":         layer.Then[string](count),
 	} {
 		for _, rejection := range []error{layer.ErrNotReady, layer.ErrClosed, layer.ErrFailFast} {
 			_, err := l(mapRefusing(rejection)).Call(t.Context(), "")
@@ -133,22 +127,6 @@ func TestMapErr(t *testing.T) {
 	require.Equal(t, "map_err\nlayer.Func\n", layer.Describe(forget).String())
 }
 
-func TestThenTurnsOneIntoTheOther(t *testing.T) {
-	then := layer.Then[string](func(ctx context.Context, rsp string, err error) (string, error) {
-		if err != nil {
-			return "instead of " + err.Error(), nil //nolint:nilerr // that is what Then is for
-		}
-		return "", fmt.Errorf("%q: %w", rsp, errMap)
-	})
-	_, err := then(layer.Func[string, string](repeat)).Call(t.Context(), "a")
-	require.EqualError(t, err, `"a": no good`)
-	svc := then(mapRefusing(errMap))
-	got, err := svc.Call(t.Context(), "")
-	require.NoError(t, err)
-	require.Equal(t, "instead of no good", got)
-	require.Equal(t, "then\nlayer.Func\n", layer.Describe(svc).String())
-}
-
 func TestMapLayersAllocateNothing(t *testing.T) {
 	id := func(n int) int { return n }
 	leaf := layer.Func[int, int](echo)
@@ -156,9 +134,7 @@ func TestMapLayersAllocateNothing(t *testing.T) {
 		"map": layer.Map(leaf, func(n int) (int, error) { return n, nil }, func(n int) (int, error) { return n, nil }),
 		"stack": layer.NewStack[int, int]().With("req", layer.MapRequest[int, int](id)).With("rsp", layer.MapResponse[int](id)).
 			With("err", layer.MapErr[int, int](func(err error) error { return err })).
-			With("then", layer.Then[int](func(_ context.Context, n int, err error) (int, error) { return n, err })).
-			With("filter", layer.Filter[int, int](func(int) error { return nil })).
-			With("if", layer.If(func(int) bool { return true }, layer.MapRequest[int, int](id))).Service(leaf),
+			With("filter", layer.Filter[int, int](func(int) error { return nil })).Service(leaf),
 	} {
 		ctx := context.Background()
 		require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = svc.Call(ctx, 1) }), name)

@@ -99,6 +99,8 @@ func traceOf(head, end func()) panicL {
 	})
 }
 
+func neverHandles(context.Context, int, layer.Outcome[panicR]) (panicR, error) { panic("not called") }
+
 // Every callback that runs on the caller's goroutine.
 func callerCallbacks(p *panicking) map[string]panicL {
 	classify, until, measured := layer.WithClassifier(p.classify), layer.WithCompletion(p.complete), layer.WithMetrics[panicR](p.instruments())
@@ -110,9 +112,7 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"trace: end":          traceOf(nothing, p.boom),
 		"map_response":        layer.MapResponse[int](func(rsp panicR) panicR { p.boom(); return rsp }),
 		"map_request":         layer.MapRequest[int, panicR](func(n int) int { p.boom(); return n }),
-		"then":                layer.Then[int](func(_ context.Context, rsp panicR, err error) (panicR, error) { p.boom(); return rsp, err }),
 		"filter":              layer.Filter[int, panicR](func(int) error { p.boom(); return nil }),
-		"if":                  layer.If(yes, layer.Limit[int, panicR](1)),
 		"limit_by: key":       layer.LimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1),
 		"rate_by: key":        layer.RateLimitBy[int, int, panicR](func(n int) int { p.boom(); return n }, 1e6, 1000, 10),
 		"deadline_in: read":   layer.DeadlineFromRequest[int, panicR](func(int) (time.Duration, bool) { p.boom(); return time.Hour, true }),
@@ -125,8 +125,8 @@ func callerCallbacks(p *panicking) map[string]panicL {
 		"hedge: classify":     layer.Hedge(fixed, classify),
 		"hedge: alone":        layer.Hedge(layer.HedgePolicy[int]{}, classify),
 		"hedge: until":        layer.Hedge(fixed, until),
-		"fallback: classify":  layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil)}, classify),
-		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Service: layer.Func[int, panicR](nil), FallbackIf: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
+		"fallback: classify":  layer.Fallback(layer.FallbackPolicy[int, panicR]{Handle: neverHandles}, classify),
+		"fallback: when":      layer.Fallback(layer.FallbackPolicy[int, panicR]{Handle: neverHandles, FallbackIf: func(layer.Class, layer.Outcome[panicR]) bool { p.boom(); return false }}),
 		"breaker: classify":   layer.Breaker[int](always, classify),
 		"adaptive: classify":  layer.AdaptiveLimit[int](layer.AdaptivePolicy{}, classify),
 		"metrics: classify":   layer.Metrics[int](layer.Instruments{}, classify),

@@ -26,8 +26,8 @@ import (
 // Ready waits for room in the queue.
 //
 // A request that inner rejects although it is ready returns to the front, at
-// most ten times in a row. Place a [LimitBy], a [RateLimitBy], an [If] and a
-// [Router] above the Queue, because their Ready does not depend on the request.
+// most ten times in a row. Place a [LimitBy], a [RateLimitBy] and a [Router]
+// above the Queue, because their Ready does not depend on the request.
 //
 // Cancellation: a request leaves the queue when its context ends.
 //

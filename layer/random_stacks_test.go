@@ -191,7 +191,7 @@ func (s *randomStack) instead(ctx context.Context, req randomQ, _ layer.Outcome[
 // grow adds layers.
 func (s *randomStack) grow() {
 	leaf := layer.Func[randomQ, randomR](s.serve)
-	gate, budget := layer.NewGate(), layer.NewBudget(0, 1, 1000)
+	gate, budget := new(layer.Gate), layer.NewBudget(0, 1, 1000)
 	hedge := layer.HedgePolicy[randomQ]{Budget: budget, MinDelay: 30 * time.Millisecond, MaxDelay: 30 * time.Millisecond}
 	breaker := layer.BreakerPolicy{ConsecutiveFailures: 3, Backoff: layer.Backoff{Min: 50 * time.Millisecond, Max: 100 * time.Millisecond}}
 	parity := func(q randomQ) int { return q.id % 2 }
@@ -214,7 +214,6 @@ func (s *randomStack) grow() {
 			func() randomS { return st.Drain(s.drain) },
 			func() randomS { return st.Gated(gate) },
 			func() randomS { return st.RateLimit(30, 3) },
-			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Service: leaf}) },
 			func() randomS { return st.Fallback(layer.FallbackPolicy[randomQ, randomR]{Handle: s.instead}) },
 			func() randomS { return st.With("by", layer.LimitBy[int, randomQ, randomR](parity, 2)) },
 			func() randomS {
@@ -234,7 +233,7 @@ func (s *randomStack) grow() {
 					return ctx, randomSpan{&s.spans}
 				})
 			},
-		}[s.draw(20)]()
+		}[s.draw(19)]()
 	}
 }
 

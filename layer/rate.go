@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/gotower/gotower/internal/notify"
+	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/internal/reqctx"
 )
 
@@ -18,8 +18,7 @@ import (
 //
 // Admission: a request takes one token and does not return it, also if inner
 // rejects it: place a [Limit] above rather than below. A rejection here takes
-// none. Ready waits for a token, without taking it, and then for inner. One
-// timer serves all waiting callers.
+// none. Ready waits for a token, without taking it, and then for inner.
 //
 // Cancellation: a request whose context has ended is rejected and takes no
 // token.
@@ -57,14 +56,16 @@ type rateLimit[Req, Rsp any] struct {
 	terms    *rateTerms
 	mu       sync.Mutex
 	bucket   *rate.Limiter
-	alarm    rateAlarm
 	rejected tally
 }
 
 func (l *rateLimit[Req, Rsp]) Ready(ctx context.Context) error {
 	for {
-		if err := l.alarm.wait(ctx, l.untilToken); err != nil {
-			return err
+		if d := l.untilToken(); d > 0 {
+			if err := backoff.Sleep(ctx, d); err != nil {
+				return err
+			}
+			continue
 		}
 		if err := l.Service.Ready(ctx); err != nil {
 			return err
@@ -111,17 +112,17 @@ func (l *rateLimit[Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateTerms are what all buckets of a layer have in common. They never change.
+// rateTerms are common to all buckets of a layer. They never change.
 type rateTerms struct {
 	perSecond  float64
 	burst      int
-	rejections [rateSteps]Error // by how long a token takes, so that none is made for each
+	rejections [rateSteps]Error // by the time to the next token; shared by all rejections
 }
 
 // rateSteps is the precision of RetryAfter.
 const rateSteps = 16
 
-// rateNever is how long it takes for a token to come that does not.
+// rateNever is the time to a token at a rate of 0.
 const rateNever time.Duration = math.MaxInt64
 
 func newRateTerms(perSecond float64, burst int, layer, target string) *rateTerms {
@@ -145,12 +146,12 @@ func (t *rateTerms) reason() string {
 	return "out of tokens at " + strconv.FormatFloat(t.perSecond, 'g', -1, 64) + " a second"
 }
 
-// bucket returns a new one, full.
+// bucket returns a new bucket, which is full.
 func (t *rateTerms) bucket() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(min(t.perSecond, float64(rate.Inf))), t.burst)
 }
 
-// tokens is how many b has, which an infinite rate makes no difference to.
+// tokens returns the tokens of b, which is always full at an infinite rate.
 func (t *rateTerms) tokens(b *rate.Limiter, now time.Time) float64 {
 	if t.perSecond >= float64(rate.Inf) {
 		return float64(t.burst)
@@ -167,7 +168,7 @@ func (t *rateTerms) until(n float64, b *rate.Limiter, now time.Time) time.Durati
 	return t.duration(n - b.TokensAt(now))
 }
 
-// duration is how long it takes for tokens to come: at a rate of 0 for ever.
+// duration returns the time in which so many tokens arrive.
 func (t *rateTerms) duration(tokens float64) time.Duration {
 	if tokens <= 0 {
 		return 0
@@ -182,69 +183,6 @@ func (t *rateTerms) duration(tokens float64) time.Duration {
 // rejection returns the rejection by b.
 func (t *rateTerms) rejection(b *rate.Limiter, now time.Time) *Error {
 	step := int(math.Ceil((1-b.TokensAt(now))*rateSteps)) - 1
-	// Others may have come or gone since now.
+	// Another goroutine may have changed b since now.
 	return &t.rejections[min(max(step, 0), rateSteps-1)]
-}
-
-// rateAlarm wakes the callers that wait for a token. They share one timer.
-type rateAlarm struct {
-	rung notify.Broadcast
-
-	mu      sync.Mutex
-	waiting int
-	timer   *time.Timer // nil unless it is set to ring
-}
-
-// wait returns nil once until is 0 or less, or the cause of ctx. until tells
-// how long it takes at least; rateNever sets no timer.
-func (a *rateAlarm) wait(ctx context.Context, until func() time.Duration) error {
-	if until() <= 0 {
-		return nil
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	a.enter()
-	defer a.leave()
-	return a.rung.Wait(ctx, func() bool {
-		d := until()
-		if d <= 0 {
-			return true
-		}
-		a.set(d)
-		return false
-	})
-}
-
-func (a *rateAlarm) enter() {
-	a.mu.Lock()
-	a.waiting++
-	a.mu.Unlock()
-}
-
-// leave stops the timer after the last caller.
-func (a *rateAlarm) leave() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.waiting--
-	if a.waiting == 0 && a.timer != nil && a.timer.Stop() {
-		a.timer = nil
-	}
-}
-
-// set sets the timer to d unless it is set: an earlier call knew an earlier
-// time, because tokens are only taken.
-func (a *rateAlarm) set(d time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.timer == nil && d < rateNever {
-		a.timer = time.AfterFunc(d, a.ring)
-	}
-}
-
-func (a *rateAlarm) ring() {
-	a.mu.Lock()
-	a.timer = nil
-	a.mu.Unlock()
-	a.rung.Wake()
 }

@@ -15,9 +15,9 @@ import (
 //
 // Admission: as RateLimit. Ready is inner's, because the key of the next
 // request is unknown. At most that many buckets are kept. A new key examines
-// the next eight places in turn and replaces buckets that are full again, so no
-// key exceeds its rate. If none is free, the new key is rejected. Keys are
-// spread over up to 64 shards by hash.
+// eight buckets and removes those that are full again, so no key exceeds its
+// rate. Without a free place the new key is rejected. Keys are spread over up
+// to 64 shards by hash.
 //
 // Cancellation: a request whose context has ended is rejected and takes no
 // token.
@@ -59,14 +59,14 @@ func RateLimitBy[K comparable, Req, Rsp any](
 			rejected: tally{to: o.to.LayerRejections.With("layer", "rate_by")},
 		}
 		for i := range l.shards {
-			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, index: make(map[K]int)}
+			l.shards[i] = rateShard[K]{terms: terms, target: o.target, room: (keys-1)/parts + 1, buckets: make(map[K]*rate.Limiter)}
 		}
 		return l
 	}
 }
 
-// rateParts is the number of shards for so many keys: a power of two, so that
-// chance fills none of them much before the others.
+// rateParts returns the number of shards for a number of keys: a power of two,
+// and so few that all of them fill at about the same time.
 func rateParts(keys int) int {
 	n := 1
 	for n < keyedShards && keys/(2*n) >= 256 {
@@ -117,31 +117,21 @@ func (l *rateLimitBy[K, Req, Rsp]) Describe() Node {
 	}}
 }
 
-// rateShard holds the buckets of its keys in room places. It uses the clock
-// algorithm of page replacement: each new key examines the next few places and
-// replaces keys with full buckets.
+// rateShard holds the buckets of its keys.
 type rateShard[K comparable] struct {
 	terms  *rateTerms
 	target string
 	room   int
 
-	mu     sync.Mutex
-	index  map[K]int // in places
-	places []ratePlace[K]
-	free   []int // places without a key, their buckets full
-	hand   int
+	mu      sync.Mutex
+	buckets map[K]*rate.Limiter
+	spare   *rate.Limiter // a full bucket without a key, or nil
 
 	_ [64]byte // so that no two shards share a cache line
 }
 
-type ratePlace[K comparable] struct {
-	key    K
-	taken  bool
-	bucket *rate.Limiter // of this place for ever: a full one is as good as new
-}
-
-// rateLooks is how many places the hand passes for each new key. More than one
-// and those to forget become fewer, however many keys come.
+// rateLooks is the number of buckets that a new key examines. With more than
+// one, full buckets are removed faster than new keys arrive.
 const rateLooks = 8
 
 // take takes a token of key or returns the rejection. For the clock see
@@ -150,62 +140,48 @@ func (s *rateShard[K]) take(key K) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
-	at, ok := s.index[key]
-	if !ok {
-		soonest := s.forget(now)
-		if at, ok = s.place(key); !ok {
+	b := s.buckets[key]
+	if b == nil {
+		soonest := s.removeFull(now)
+		if len(s.buckets) >= s.room {
 			return &Error{
 				Layer: "rate_by", Target: s.target, Kind: errShed, RetryAfter: soonest,
 				Reason: "no place for the key, all are taken",
 			}
 		}
+		if b, s.spare = s.spare, nil; b == nil {
+			b = s.terms.bucket()
+		}
+		s.buckets[key] = b
 	}
-	if b := s.places[at].bucket; !b.AllowN(now, 1) {
+	if !b.AllowN(now, 1) {
 		return s.terms.rejection(b, now)
 	}
 	return nil
 }
 
-// forget moves the hand on, and returns how long it takes until a key that it
-// passed could be forgotten.
-func (s *rateShard[K]) forget(now time.Time) (soonest time.Duration) {
+// removeFull examines a few buckets in random order and removes the full ones,
+// because they equal new ones. It returns the time until one of the others is
+// full.
+func (s *rateShard[K]) removeFull(now time.Time) (soonest time.Duration) {
 	soonest = rateNever
-	for range min(rateLooks, len(s.places)) {
-		at := s.hand
-		s.hand = (at + 1) % len(s.places)
-		p := &s.places[at]
-		if !p.taken {
-			continue
+	looks := 0
+	for key, b := range s.buckets {
+		if looks++; looks > rateLooks {
+			break
 		}
-		if full := s.terms.until(float64(s.terms.burst), p.bucket, now); full > 0 {
+		if full := s.terms.until(float64(s.terms.burst), b, now); full > 0 {
 			soonest = min(soonest, full)
-			continue
+		} else {
+			delete(s.buckets, key)
+			s.spare = b
 		}
-		delete(s.index, p.key)
-		*p = ratePlace[K]{bucket: p.bucket}
-		s.free = append(s.free, at)
 	}
 	return soonest
-}
-
-// place finds one for a new key.
-func (s *rateShard[K]) place(key K) (at int, ok bool) {
-	switch last := len(s.free) - 1; {
-	case last >= 0:
-		at, s.free = s.free[last], s.free[:last]
-	case len(s.places) < s.room:
-		at = len(s.places)
-		s.places = append(s.places, ratePlace[K]{bucket: s.terms.bucket()})
-	default:
-		return 0, false
-	}
-	s.places[at].key, s.places[at].taken = key, true
-	s.index[key] = at
-	return at, true
 }
 
 func (s *rateShard[K]) known() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.index)
+	return len(s.buckets)
 }

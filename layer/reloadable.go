@@ -35,10 +35,9 @@ import (
 // context has ended.
 //
 // Cost: an atomic load and two atomic additions.
-type Reloadable[C, Req, Rsp any] struct {
+type Reloadable[C comparable, Req, Rsp any] struct {
 	options[Rsp]
 	mk      func(context.Context, C) Service[Req, Rsp]
-	equal   func(C, C) bool
 	ctx     context.Context //nolint:containedctx // the parent of every configuration's own
 	current atomic.Pointer[watchState[C, Req, Rsp]]
 	changes atomic.Int64
@@ -56,20 +55,8 @@ type Reloadable[C, Req, Rsp any] struct {
 func NewReloadable[C comparable, Req, Rsp any](
 	ctx context.Context, initial C, mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
 ) *Reloadable[C, Req, Rsp] {
-	return NewReloadableFunc(ctx, initial, func(a, b C) bool { return a == b }, mk, opts...)
-}
-
-// NewReloadableFunc is [NewReloadable] for configurations that == does not compare. A
-// nil equal takes every configuration for a new one.
-func NewReloadableFunc[C, Req, Rsp any](
-	ctx context.Context, initial C, equal func(a, b C) bool,
-	mk func(ctx context.Context, c C) Service[Req, Rsp], opts ...Option[Rsp],
-) *Reloadable[C, Req, Rsp] {
 	check(mk != nil, "NewReloadable: nil function")
-	if equal == nil {
-		equal = func(C, C) bool { return false }
-	}
-	w := &Reloadable[C, Req, Rsp]{options: newOptions(opts), mk: mk, equal: equal, ctx: ctx}
+	w := &Reloadable[C, Req, Rsp]{options: newOptions(opts), mk: mk, ctx: ctx}
 	s := w.state(initial)
 	if s.inner == nil {
 		s.inner = &watchNothing[Req, Rsp]{w.target}
@@ -97,7 +84,7 @@ func (w *Reloadable[C, Req, Rsp]) Set(c C) error {
 		return w.ended()
 	}
 	old := w.current.Load()
-	if w.equal(old.config, c) {
+	if old.config == c {
 		return nil
 	}
 	s := w.state(c)
@@ -161,7 +148,7 @@ func (w *Reloadable[C, Req, Rsp]) Describe() Node {
 }
 
 // watchState is one configuration and its service.
-type watchState[C, Req, Rsp any] struct {
+type watchState[C comparable, Req, Rsp any] struct {
 	cacheLife[Req, Rsp]
 	inner    Service[Req, Rsp]
 	config   C

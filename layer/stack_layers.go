@@ -116,11 +116,6 @@ func (s Stack[Req, Rsp]) Filter(f func(Req) error) Stack[Req, Rsp] {
 	return s.With("filter", Filter(f, s.opts...))
 }
 
-// If adds a layer for some requests only, see [If].
-func (s Stack[Req, Rsp]) If(name string, pred func(Req) bool, l Layer[Req, Rsp]) Stack[Req, Rsp] {
-	return s.With("if "+name, If(pred, l))
-}
-
 // MapRequest adds a [MapRequest].
 func (s Stack[Req, Rsp]) MapRequest(f func(Req) Req) Stack[Req, Rsp] {
 	return s.With("map_request", MapRequest[Req, Rsp](f))
@@ -134,9 +129,4 @@ func (s Stack[Req, Rsp]) MapResponse(f func(Rsp) Rsp) Stack[Req, Rsp] {
 // MapErr adds a [MapErr].
 func (s Stack[Req, Rsp]) MapErr(f func(error) error) Stack[Req, Rsp] {
 	return s.With("map_err", MapErr[Req, Rsp](f))
-}
-
-// Then adds a [Then].
-func (s Stack[Req, Rsp]) Then(f func(context.Context, Rsp, error) (Rsp, error)) Stack[Req, Rsp] {
-	return s.With("then", Then[Req](f))
 }

@@ -71,17 +71,6 @@ func TestWatchKeepsWhatIsEqual(t *testing.T) {
 		require.Len(t, m.made, 1)
 		require.NoError(t, m.made[0].ctx.Err())
 	})
-	made := 0
-	mk := func(context.Context, []int) layer.Service[int, int] { made++; return layer.Func[int, int](echo) }
-	first := func(a, b []int) bool { return a[0] == b[0] }
-	w := layer.NewReloadableFunc(t.Context(), []int{1, 2}, first, mk)
-	require.NoError(t, w.Set([]int{1, 3}))
-	require.Equal(t, 1, made)
-	require.NoError(t, w.Set([]int{2}))
-	require.Equal(t, 2, made)
-	w = layer.NewReloadableFunc(t.Context(), []int{1}, nil, mk)
-	require.NoError(t, w.Set([]int{1}))
-	require.Equal(t, 4, made, "without equal all are new")
 }
 
 func TestWatchFinishesOnTheOldOne(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -55,39 +54,6 @@ func TestFallbackLetsTheWriterOfABodyGo(t *testing.T) {
 		t.Error("nobody closed the body")
 		body.Close()
 		<-wrote
-	}
-}
-
-// A server gives a GET an empty body, which keeps it from no second service.
-func TestFallbackToAServiceInAServer(t *testing.T) {
-	bad := layer.Func[*http.Request, *http.Response](func(context.Context, *http.Request) (*http.Response, error) {
-		return nil, io.ErrUnexpectedEOF
-	})
-	fallback := httplayer.NewStack().Fallback(httplayer.FallbackPolicy{Service: says(http.StatusOK, "the other")})
-	servers := map[string]http.Handler{
-		"handler":    httplayer.Handler(fallback.Service(bad)),
-		"middleware": httplayer.Middleware(fallback.With("bad", func(httplayer.Service) httplayer.Service { return bad }).Layer())(http.NotFoundHandler()),
-	}
-	for name, tt := range map[string]struct {
-		method, body string
-		sent         bool
-	}{
-		"get":           {http.MethodGet, "", true},
-		"put":           {http.MethodPut, "x", false},
-		"post, no body": {http.MethodPost, "", false},
-	} {
-		for server, h := range servers {
-			t.Run(name+", "+server, func(t *testing.T) {
-				srv := httptest.NewServer(h)
-				defer srv.Close()
-				req, err := http.NewRequestWithContext(t.Context(), tt.method, srv.URL, strings.NewReader(tt.body))
-				require.NoError(t, err)
-				rsp, err := srv.Client().Do(req)
-				require.NoError(t, err)
-				defer rsp.Body.Close()
-				require.Equal(t, tt.sent, rsp.StatusCode == http.StatusOK, rsp.Status)
-			})
-		}
 	}
 }
 

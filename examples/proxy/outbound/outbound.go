@@ -68,8 +68,8 @@ func (o *Outbound) destination(ctx context.Context, dst netip.AddrPort) tcplayer
 	requests := o.router(ctx, dst.String(), profile)
 	opaque := connections().
 		With("metrics", requests.counts.Forwarded).
-		Service(tcplayer.Forward(layer.Lazy(func() (tcplayer.Service, error) {
-			return o.opaque(ctx, dst.String(), replay{profile}), nil
+		Service(tcplayer.Forward(layer.Lazy(func() tcplayer.Service {
+			return o.opaque(ctx, dst.String(), replay{profile})
 		})))
 	return connections().
 		With("metrics", o.clients(dst).WrapServer).
