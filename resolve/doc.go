@@ -52,7 +52,6 @@
 //
 // Resolvers can be combined. A wrapper of a nil resolver panics.
 //
-//	Registry       "dns://web:80", "file://web:80": a resolver for each scheme
 //	Dedupe         drops updates without a change
 //	Subset         a share of the endpoints for each client
 //	ServeStale     keeps endpoints through outages; delays an empty answer after one

@@ -179,11 +179,6 @@ func TestWrappersConform(t *testing.T) {
 		"keep without grace": func(_ testing.TB, r resolve.Resolver) resolve.Resolver {
 			return resolve.ServeStale(r, resolve.StalePolicy{Grace: -1})
 		},
-		"registry": func(t testing.TB, r resolve.Resolver) resolve.Resolver {
-			var g resolve.Registry
-			g.Default(r)
-			return &g
-		},
 		"all of them": func(t testing.TB, r resolve.Resolver) resolve.Resolver {
 			kept := resolve.ServeStale(resolve.Fallback(r, none), resolve.StalePolicy{Grace: time.Millisecond})
 			return resolve.Dedupe(resolve.Merge(kept, none))

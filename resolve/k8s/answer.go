@@ -11,15 +11,14 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// snapshot is what is known of a Service at a moment. It does not change.
+// snapshot is the state of a Service at one moment. It is immutable.
 type snapshot struct {
-	service *service         // nil if there is none
-	slices  []*endpointSlice // in the order of their names
+	service *service         // nil if it does not exist
+	slices  []*endpointSlice // sorted by name
 }
 
-// answer is what a snapshot means for a port: an update that says all, and
-// sentences about what in it is amiss.
-func (o *options) answer(s snapshot, want portRef) (u resolve.Update, amiss []string) {
+// answer returns the whole set of a snapshot for a port, and the problems in it.
+func (o *options) answer(s snapshot, want portRef) (u resolve.Update, problems []string) {
 	if s.service == nil {
 		return resolve.Update{Kind: resolve.DoesNotExist}, nil
 	}
@@ -33,25 +32,25 @@ func (o *options) answer(s snapshot, want portRef) (u resolve.Update, amiss []st
 	}
 	for _, slice := range s.slices {
 		if slice.kind == discoveryv1.AddressTypeFQDN {
-			amiss = append(amiss, fmt.Sprintf("EndpointSlice %s is passed over: its addressType is FQDN, "+
-				"names to be looked up; give it IP addresses", slice.name))
+			problems = append(problems, fmt.Sprintf("EndpointSlice %s is ignored: its addressType is FQDN, "+
+				"use IP addresses", slice.name))
 		}
 		for _, text := range slice.unread {
-			amiss = append(amiss, fmt.Sprintf("EndpointSlice %s: the endpoint %q is passed over: not an IP address",
+			problems = append(problems, fmt.Sprintf("EndpointSlice %s: the endpoint %q is ignored: not an IP address",
 				slice.name, text))
 		}
 	}
 	endpoints := o.endpoints(s, port)
 	if len(endpoints) == 0 {
-		return resolve.Update{Kind: resolve.Empty}, amiss
+		return resolve.Update{Kind: resolve.Empty}, problems
 	}
-	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, amiss
+	return resolve.Update{Kind: resolve.Replace, Endpoints: endpoints}, problems
 }
 
-// endpoints returns the ready ones of the first family that has any; if none
-// has, those that still serve while they terminate.
+// endpoints returns the ready ones of the first family that has any. Otherwise it returns
+// those that serve while they terminate.
 func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
-	families := o.families(s.service)
+	families := s.service.familiesInOrder()
 	for _, f := range families {
 		found := collect(s.slices, f, port, func(b *backend) bool { return b.ready })
 		if len(found) > 0 {
@@ -67,27 +66,22 @@ func (o *options) endpoints(s snapshot, port choice) []resolve.Endpoint {
 	return nil
 }
 
-// families returns both families, in the order in which they are wanted.
-func (o *options) families(s *service) []corev1.IPFamily {
-	order := slices.Concat([]corev1.IPFamily{o.prefer}, s.families, []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol})
-	var list []corev1.IPFamily
-	for _, f := range order {
-		if f != "" && !slices.Contains(list, f) {
-			list = append(list, f)
-		}
+// familiesInOrder returns both families, the first one of the Service first.
+func (s *service) familiesInOrder() []corev1.IPFamily {
+	if len(s.families) > 0 && s.families[0] == corev1.IPv6Protocol {
+		return []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}
 	}
-	return list
+	return []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 }
 
-// candidate is an endpoint, and the zones that it is meant for.
+// candidate is an endpoint with the zones of its hints.
 type candidate struct {
 	resolve.Endpoint
 	zones []string
 }
 
-// collect returns the backends of a family that are wanted, on a port. An
-// address that moves from one slice to another may be in both for a while; it
-// counts once.
+// collect returns the wanted backends of a family on a port. An address that moves to
+// another slice may be in both; it counts once.
 func collect(
 	from []*endpointSlice, family corev1.IPFamily, want choice, wanted func(*backend) bool,
 ) []candidate {
@@ -112,9 +106,8 @@ func collect(
 	return list
 }
 
-// near returns the candidates that are meant for the caller's zone, if each
-// says what it is meant for and one is meant for that. This is how kube-proxy
-// does it (pkg/proxy/topology.go).
+// near returns the candidates for the caller's zone, if each has hints and one is for
+// that zone, as kube-proxy does (pkg/proxy/topology.go).
 func (o *options) near(list []candidate) []candidate {
 	if o.zone == "" {
 		return list
@@ -134,7 +127,7 @@ func (o *options) near(list []candidate) []candidate {
 	return mine
 }
 
-// endpointsOf sorts, so that the same in another order is the same.
+// endpointsOf returns the endpoints sorted by address.
 func endpointsOf(list []candidate) []resolve.Endpoint {
 	endpoints := make([]resolve.Endpoint, 0, len(list))
 	for _, c := range list {

@@ -9,12 +9,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"github.com/gotower/gotower/resolve"
 	"github.com/gotower/gotower/resolve/k8s"
 )
 
-// The fake client stands for a cluster in which the port 80 of web is the port
-// 8080 of its only Pod.
+// The fake client is a cluster in which port 80 of web is port 8080 of its only Pod.
 func ExampleResolver_Resolve() {
 	client := fake.NewClientset(
 		&corev1.Service{
@@ -33,17 +31,14 @@ func ExampleResolver_Resolve() {
 			}},
 		},
 	)
-	names := resolve.NewRegistry()
-	if err := names.Register("k8s", k8s.New(client)); err != nil {
-		fmt.Println(err)
-	}
-	for update, err := range names.Resolve(context.Background(), "k8s://web.prod:80") {
+	resolver := k8s.New(client)
+	for update, err := range resolver.Resolve(context.Background(), "web.prod:80") {
 		for _, e := range update.Endpoints {
 			fmt.Println(e.Addr, e.Labels["pod"], err)
 		}
-		break // it would wait for a change
+		break // else it waits for a change
 	}
-	for _, err := range names.Resolve(context.Background(), "k8s://web:80") {
+	for _, err := range resolver.Resolve(context.Background(), "web:80") {
 		fmt.Println(err)
 	}
 	// Output:

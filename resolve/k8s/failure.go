@@ -8,7 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// String is the name of a kind in a Role.
+// String returns the name of a kind in a Role.
 func (k kind) String() string {
 	if k == services {
 		return "services"
@@ -16,7 +16,7 @@ func (k kind) String() string {
 	return "endpointslices"
 }
 
-// group is the API group of a kind in a Role.
+// group returns the API group of a kind in a Role.
 func (k kind) group() string {
 	if k == services {
 		return ""
@@ -24,8 +24,7 @@ func (k kind) group() string {
 	return "discovery.k8s.io"
 }
 
-// failure says what went wrong with a verb, and what to do about it if that is
-// known.
+// failure returns the error of a verb, with advice if there is any.
 func failure(of object, k kind, verb string, err error) error {
 	if advice := advice(of, k, err); advice != "" {
 		return fmt.Errorf("k8s: %v: %s %v: %s: %w", of, verb, k, advice, err)
@@ -39,11 +38,11 @@ func advice(of object, k kind, err error) string {
 		return fmt.Sprintf("not allowed: the client's account needs a Role in namespace %s "+
 			"with the verbs list and watch on the resource %v of the API group %q", of.namespace, k, k.group())
 	case apierrors.IsUnauthorized(err):
-		return "not logged in: the API server does not accept the client's credentials; they may have expired"
+		return "not authenticated: the API server does not accept the client's credentials; they may have expired"
 	case apierrors.IsNotFound(err) && k == endpointSlices:
 		return "the API server has no discovery.k8s.io/v1, which Kubernetes has since 1.21"
 	case apierrors.IsResourceExpired(err), apierrors.IsGone(err):
-		return "the API server does not remember what was read last; all is read anew"
+		return "the API server has dropped the last resource version; everything is listed again"
 	case apierrors.IsTooManyRequests(err):
 		return "the API server is overloaded, or limits this client"
 	case errors.Is(err, context.DeadlineExceeded):

@@ -8,16 +8,15 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/gotower/gotower/internal/backoff"
 	"github.com/gotower/gotower/resolve"
 )
 
-// Resolver watches the EndpointSlices of Services. It is made by [New], safe for
-// concurrent use, holds nothing that has to be closed, and must not be copied.
-// Without a stream it has no watch, no goroutine and no memory of any Service.
+// Resolver watches the EndpointSlices of Services. Create it with [New]. It is safe for
+// concurrent use, does not need to be closed, and must not be copied. Without a stream it
+// has no watch and no goroutine.
 type Resolver struct {
 	client  kubernetes.Interface
 	options options
@@ -28,9 +27,8 @@ type Resolver struct {
 
 var _ resolve.Resolver = (*Resolver)(nil)
 
-// New returns a Resolver that asks the API server of client, which stays the
-// caller's. See the package's documentation for what client must be allowed to
-// do, and for the limit on its requests. New panics if client is nil.
+// New returns a Resolver that uses client. See the package documentation for the
+// permissions and the rate limit that it needs. New panics if client is nil.
 func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	if client == nil {
 		panic("k8s: New: the client is nil")
@@ -38,14 +36,13 @@ func New(client kubernetes.Interface, opts ...Option) *Resolver {
 	return &Resolver{client: client, options: newOptions(opts), watchers: make(map[object]*watcher)}
 }
 
-// Resolve yields the endpoints of target, whole, and again after each change,
-// until ctx ends or the consumer breaks. For the forms of target, and for what
-// is an error, see the package's documentation.
+// Resolve yields the whole set of endpoints of target, and again after each change, until
+// ctx ends or the consumer breaks. The package documentation has the forms of target and
+// the errors.
 //
-// All streams of a Service share its watches, whichever port they are for: the
-// first one begins them, they end with the last one, and one that comes later
-// gets the last answer at once. A consumer that is slower than the changes is
-// not told of those that are over.
+// All streams of a Service share its watches. The first stream starts them, the last one
+// ends them, and a later one gets the last answer at once. A slow consumer gets the
+// latest answer only.
 func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.Update, error] {
 	return func(yield func(resolve.Update, error) bool) {
 		if ctx.Err() != nil {
@@ -75,7 +72,7 @@ func (r *Resolver) Resolve(ctx context.Context, name string) iter.Seq2[resolve.U
 	}
 }
 
-// enter joins the watches of a Service, and starts them for the first stream.
+// enter adds a stream to the watches of a Service, and starts them for the first one.
 func (r *Resolver) enter(of object) *watcher {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -88,8 +85,7 @@ func (r *Resolver) enter(of object) *watcher {
 	return w
 }
 
-// leave ends the watches with their last stream, and returns when what they
-// held is released.
+// leave removes a stream. For the last one it waits until the watches have ended.
 func (r *Resolver) leave(w *watcher) {
 	r.mu.Lock()
 	w.streams--
@@ -103,13 +99,12 @@ func (r *Resolver) leave(w *watcher) {
 	}
 }
 
-// Option changes what New returns.
+// Option configures [New].
 type Option interface{ apply(to *options) }
 
 type options struct {
 	namespace string
 	domain    string
-	prefer    corev1.IPFamily // "" means the Service's first
 	zone      string
 	backoff   resolve.Backoff
 }
@@ -135,8 +130,8 @@ func newOptions(opts []Option) options {
 	return o
 }
 
-// WithNamespace sets the namespace of targets that name none, such as "web:80". The
-// default, and "", is to reject those. A name that cannot be a namespace panics.
+// WithNamespace sets the namespace of targets without one, such as "web:80". The default,
+// and "", rejects them. A name that cannot be a namespace panics.
 func WithNamespace(name string) Option {
 	if why := notLabel(name); name != "" && why != "" {
 		panic(fmt.Sprintf("k8s: WithNamespace: %q %s", name, why))
@@ -144,37 +139,23 @@ func WithNamespace(name string) Option {
 	return option(func(o *options) { o.namespace = name })
 }
 
-// WithClusterDomain sets what may stand after "name.namespace.svc". The default, and
-// "", is "cluster.local".
+// WithClusterDomain sets the domain that may follow "name.namespace.svc". The default,
+// and "", is "cluster.local".
 func WithClusterDomain(domain string) Option {
 	return option(func(o *options) { o.domain = strings.ToLower(strings.Trim(domain, ".")) })
 }
 
-// WithPreferIPv4 takes the IPv4 addresses of a Service that has both, whichever its
-// first family is. The last of WithPreferIPv4 and [WithPreferIPv6] counts.
-func WithPreferIPv4() Option {
-	return option(func(o *options) { o.prefer = corev1.IPv4Protocol })
-}
-
-// WithPreferIPv6 takes the IPv6 addresses of a Service that has both, whichever its
-// first family is.
-func WithPreferIPv6() Option {
-	return option(func(o *options) { o.prefer = corev1.IPv6Protocol })
-}
-
-// WithZone names the zone that the caller is in, as the nodes' label
-// topology.kubernetes.io/zone has it, and makes the resolver follow the hints of
-// topology aware routing; see the package's documentation. The default, and "",
-// is to pass the hints over.
+// WithZone sets the zone of the caller, as in the node label topology.kubernetes.io/zone,
+// and makes the resolver follow the hints of topology aware routing; see the package
+// documentation. The default, and "", ignores hints.
 func WithZone(own string) Option {
 	return option(func(o *options) { o.zone = own })
 }
 
-// WithBackoff sets how long to wait before a list or a watch that failed is tried
-// again. The zero value, the default, means what client-go has: 800 ms, doubled
-// each time up to 30 s, and up to as much again at random. Otherwise a field that is
-// 0 has the default of [resolve.Backoff], and one that is out of range panics. After
-// a watch that the API server ends because it is overloaded, Jitter is added to Max.
+// WithBackoff sets the time before a failed list or watch is repeated. The zero value,
+// the default, is that of client-go: 800 ms, doubled up to 30 s, plus up to as much at
+// random. Otherwise a field that is 0 has the default of [resolve.Backoff], and one that
+// is out of range panics.
 func WithBackoff(b resolve.Backoff) Option {
 	if err := backoff.Check(b); err != nil {
 		panic("k8s: " + err.Error())

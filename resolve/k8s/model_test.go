@@ -45,7 +45,7 @@ func (m *model) wants() (resolve.State, map[netip.AddrPort]bool) {
 func TestAnyOrderOfEvents(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := model{slices: map[string]map[string]string{}}
-		w := &watcher{board: newBoard(), object: object{"default", "web"}}
+		w := &watcher{state: newState(), object: object{"default", "web"}}
 		services, slices := w.serviceStore(), w.sliceStore()
 		o := newOptions(nil)
 		v := view{options: &o, target: target{w.object, portRef{number: 80}}}
@@ -105,7 +105,7 @@ func (m *model) object(name string) *discoveryv1.EndpointSlice {
 
 // A thousand endpoints in ten slices, of which one changes.
 func BenchmarkChange(b *testing.B) {
-	w := &watcher{board: newBoard(), object: object{"default", "web"}}
+	w := &watcher{state: newState(), object: object{"default", "web"}}
 	require.NoError(b, w.serviceStore().Add(svc("web", 80)))
 	slices := w.sliceStore()
 	var last *discoveryv1.EndpointSlice

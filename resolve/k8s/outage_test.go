@@ -42,7 +42,7 @@ func TestFailuresSayWhatToDo(t *testing.T) {
 			`on the resource services of the API group "": `},
 		{apierrors.NewUnauthorized("x"), services, "list", "does not accept the client's credentials"},
 		{apierrors.NewNotFound(schema.GroupResource{}, ""), endpointSlices, "list", "which Kubernetes has since 1.21"},
-		{apierrors.NewResourceExpired("x"), services, "watch", "all is read anew"},
+		{apierrors.NewResourceExpired("x"), services, "watch", "everything is listed again"},
 		{apierrors.NewTooManyRequests("x", 1), services, "watch", "overloaded"},
 		{context.DeadlineExceeded, services, "list", "k8s: web.prod: list services: no answer in 30s: "},
 		{syscall.ECONNREFUSED, services, "list", "k8s: web.prod: list services: outer: connection refused"},
@@ -91,7 +91,7 @@ func TestAnOutage(t *testing.T) {
 		c.put(slice("c", "web", 80, at("10.0.0.4")))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		require.Contains(t, f.said[0], "all is read anew")
+		require.Contains(t, f.said[0], "everything is listed again")
 		require.Contains(t, f.said[len(f.said)-1], "down")
 		f.said = nil
 		c.heal()
@@ -219,7 +219,7 @@ func TestAListWithoutAnAnswer(t *testing.T) {
 		require.ErrorIs(t, err, context.Canceled)
 
 		ctx, cancel = context.WithCancel(t.Context())
-		w := &watcher{board: newBoard(), object: object{"default", "web"}, cancel: cancel}
+		w := &watcher{state: newState(), object: object{"default", "web"}, cancel: cancel}
 		w.reflect(ctx, services, s, &corev1.Service{}, w.serviceStore(), newOptions(nil).backoff)
 		synctest.Wait()
 		start = time.Now()
@@ -254,7 +254,7 @@ func TestHangingListsBackOff(t *testing.T) {
 			},
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &watcher{board: newBoard(), object: object{"default", "web"}, cancel: cancel}
+		w := &watcher{state: newState(), object: object{"default", "web"}, cancel: cancel}
 		w.reflect(ctx, services, s, &corev1.Service{}, w.serviceStore(), resolve.Backoff{Min: 800 * time.Millisecond, Max: 30 * time.Second})
 		time.Sleep(5 * time.Minute)
 		w.stop()

@@ -8,10 +8,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// service is what counts of a Service.
+// service has the used fields of a Service.
 type service struct {
 	headless bool
-	external string // the name that an ExternalName stands for, or ""
+	external string // the name of an ExternalName, or ""
 	families []corev1.IPFamily
 	ports    []servicePort
 }
@@ -19,11 +19,10 @@ type service struct {
 type servicePort struct {
 	name   string
 	number uint16
-	other  corev1.Protocol // what it speaks, if that is not TCP
+	other  corev1.Protocol // protocol, unless TCP
 }
 
-// readService boils an object down, and returns its name. It returns nil for
-// another object than a Service.
+// readService converts a Service and returns its name. It returns nil for another object.
 func readService(obj any) (name string, s *service) {
 	o, ok := obj.(*corev1.Service)
 	if !ok {
@@ -46,7 +45,7 @@ func readService(obj any) (name string, s *service) {
 	return o.Name, s
 }
 
-// portNumber is 0 for what is not a port.
+// portNumber returns 0 for an invalid port.
 func portNumber(n int32) uint16 {
 	if n < 1 || n > 65535 {
 		return 0
@@ -54,15 +53,15 @@ func portNumber(n int32) uint16 {
 	return uint16(n)
 }
 
-// choice is which of the ports in EndpointSlices to take.
+// choice selects a port of the EndpointSlices.
 type choice struct {
 	name   string
 	number uint16 // for ports without a number
-	direct bool   // the number, whatever ports there are
+	direct bool   // use number regardless of the ports
 }
 
-// choose maps a port of the Service to the port of its endpoints, or says why
-// there is none.
+// choose maps a port of the Service to the port of its endpoints, or returns why there is
+// none.
 func (s *service) choose(want portRef) (choice, string) {
 	for _, p := range s.ports {
 		if p.other == "" && (want.number != 0 && p.number == want.number || want.number == 0 && p.name == want.name) {

@@ -12,19 +12,18 @@ import (
 // h2c is the appProtocol of cleartext HTTP/2 by prior knowledge (KEP-3726).
 const h2c = "kubernetes.io/h2c"
 
-// endpointSlice is what counts of an EndpointSlice. It does not change, but is
-// replaced; its maps are shared with the streams.
+// endpointSlice has the used fields of an EndpointSlice. It is immutable.
 type endpointSlice struct {
 	name     string
 	kind     discoveryv1.AddressType
 	ports    []slicePort
 	backends []backend
-	unread   []string // addresses that are none
+	unread   []string // invalid addresses
 }
 
 type slicePort struct {
 	name     string
-	number   uint16 // 0 if there is none: any
+	number   uint16 // 0 if unset: any
 	protocol resolve.Protocol
 }
 
@@ -37,8 +36,8 @@ type backend struct {
 	labels   map[string]string
 }
 
-// readSlice boils an object of a Service down, and returns its name. It returns
-// nil for another object.
+// readSlice converts an EndpointSlice of a Service and returns its name. It returns nil
+// for another object.
 func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	o, ok := obj.(*discoveryv1.EndpointSlice)
 	if !ok || o.Labels[discoveryv1.LabelServiceName] != service {
@@ -65,8 +64,7 @@ func readSlice(obj any, service string) (name string, s *endpointSlice) {
 	return o.Name, s
 }
 
-// add takes the first address: what others would mean is not defined, and
-// kube-proxy takes the first too.
+// add adds the first address of an endpoint, as kube-proxy does.
 func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) {
 	if len(e.Addresses) == 0 {
 		return
@@ -90,7 +88,7 @@ func (s *endpointSlice) add(e *discoveryv1.Endpoint, namespace, service string) 
 	s.backends = append(s.backends, b)
 }
 
-// labelsOf makes the labels of one endpoint, for all of its ports and streams.
+// labelsOf returns the labels of one endpoint.
 func labelsOf(e *discoveryv1.Endpoint, namespace, service string) map[string]string {
 	m := map[string]string{"namespace": namespace, "service": service}
 	if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" {

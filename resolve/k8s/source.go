@@ -16,18 +16,17 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// listTimeout is how long a list may take: it is of one Service's objects.
+// listTimeout limits a list of one Service's objects.
 const listTimeout = 30 * time.Second
 
-// tooShort is how long a watch must last that tells of nothing. A Reflector
-// backs off after a shorter one, and lists anew.
+// tooShort is the duration below which a watch without events is an error. A Reflector
+// backs off after it and lists again.
 const tooShort = time.Second
 
-var errTooShort = errors.New("it ended at once, and said nothing")
+var errTooShort = errors.New("it ended at once without an event")
 
-// source is the API as a Reflector reads it: some objects of one kind. It hears
-// every failure, which a Reflector does not: its handler of errors is not told
-// of those it answers by watching again, nor of those within a watch.
+// source is the API of some objects of one kind for a Reflector. It reports every error.
+// The error handler of a Reflector does not get errors after which it watches again.
 type source struct {
 	list  func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error)
 	open  func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error)
@@ -35,24 +34,23 @@ type source struct {
 
 	failed  func(verb string, err error)
 	works   func()
-	running *sync.WaitGroup // of the watches
+	running *sync.WaitGroup // the watches
 
 	listing sync.Mutex // held during a list
-	over    bool       // there is to be no list any more; of listing
+	over    bool       // no further list; guarded by listing
 
 	// For the Reflector's goroutine.
 	backoff  resolve.Backoff
 	refusals int       // since a watch that lasted
-	opened   time.Time // when the last watch began; zero if one was refused since
-	long     bool      // a watch lasted since it was asked last
+	opened   time.Time // when the last watch began; zero after a failed one
+	long     bool      // a watch lasted since the last call of lasted
 }
 
-// IsWatchListSemanticsUnSupported keeps the Reflector from listing by way of a
-// watch: while it waits to try that again it does not look at its context. A
-// list of one Service's objects is small, so nothing is lost.
+// IsWatchListSemanticsUnSupported keeps the Reflector from listing by a watch, because
+// while it waits to repeat that it ignores its context.
 func (s *source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// ListWithContext lists what is in scope.
+// ListWithContext lists the objects in scope.
 func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 	s.listing.Lock()
 	defer s.listing.Unlock()
@@ -68,18 +66,16 @@ func (s *source) ListWithContext(ctx context.Context, o metav1.ListOptions) (run
 	return list, err
 }
 
-// settle waits for the list that is under way, which a Reflector does not do
-// when its context ends.
+// settle waits for a running list, which a Reflector does not do when its context ends.
 func (s *source) settle() {
 	s.listing.Lock()
 	s.over = true
 	s.listing.Unlock()
 }
 
-// WatchWithContext watches what is in scope. Where the API server cannot be
-// reached, or is overloaded, it tries again: what was read need not be read
-// anew for that. A Reflector would do the same, with a back-off that starts anew
-// every two minutes, in an outage too, and not when the outage is over.
+// WatchWithContext watches the objects in scope. While the API server cannot be reached
+// or is overloaded, it repeats the watch without a new list. A Reflector does the same,
+// but its backoff starts again every two minutes.
 func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 	for {
 		s.note()
@@ -88,7 +84,7 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 		case err == nil:
 			s.opened = time.Now()
 			s.works()
-			return s.hear(ctx, w), nil
+			return s.observe(ctx, w), nil
 		case ctx.Err() != nil:
 			return nil, err
 		}
@@ -103,7 +99,7 @@ func (s *source) WatchWithContext(ctx context.Context, o metav1.ListOptions) (wa
 	}
 }
 
-// note says of the last watch, which is over, whether it lasted.
+// note records whether the last watch, which has ended, lasted.
 func (s *source) note() {
 	if !s.opened.IsZero() && time.Since(s.opened) >= lasting(s.backoff) {
 		s.refusals, s.long = 0, true
@@ -111,7 +107,7 @@ func (s *source) note() {
 	s.opened = time.Time{}
 }
 
-// lasted reports whether a watch lasted since this was asked last.
+// lasted reports whether a watch lasted since the last call.
 func (s *source) lasted() bool {
 	s.note()
 	long := s.long
@@ -119,8 +115,8 @@ func (s *source) lasted() bool {
 	return long
 }
 
-func (s *source) hear(ctx context.Context, w watch.Interface) *heard {
-	h := &heard{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
+func (s *source) observe(ctx context.Context, w watch.Interface) *observedWatch {
+	h := &observedWatch{Interface: w, events: make(chan watch.Event), stopped: make(chan struct{})}
 	s.running.Go(func() {
 		h.run(func(err error) {
 			if ctx.Err() == nil {
@@ -131,12 +127,12 @@ func (s *source) hear(ctx context.Context, w watch.Interface) *heard {
 	return h
 }
 
-// List is what a Reflector does not call, but wants to see.
+// List is not called by a Reflector, but required.
 func (s *source) List(o metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), o)
 }
 
-// Watch is the same.
+// Watch is not called by a Reflector, but required.
 func (s *source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
@@ -146,24 +142,24 @@ func (s *source) scoped(o metav1.ListOptions) metav1.ListOptions {
 	return o
 }
 
-// heard is a watch whose errors are heard on the way.
-type heard struct {
+// observedWatch is a watch whose errors are reported.
+type observedWatch struct {
 	watch.Interface
 	events  chan watch.Event
 	once    sync.Once
 	stopped chan struct{}
 }
 
-func (h *heard) run(failed func(error)) {
+func (h *observedWatch) run(failed func(error)) {
 	defer close(h.events)
 	from := h.Interface.ResultChan()
 	begun := time.Now()
-	for said := false; ; said = true {
+	for hasEvent := false; ; hasEvent = true {
 		var e watch.Event
 		ok := false
 		select {
 		case e, ok = <-from:
-			if !ok && !said && time.Since(begun) < tooShort {
+			if !ok && !hasEvent && time.Since(begun) < tooShort {
 				failed(errTooShort)
 			}
 		case <-h.stopped:
@@ -182,9 +178,9 @@ func (h *heard) run(failed func(error)) {
 	}
 }
 
-func (h *heard) ResultChan() <-chan watch.Event { return h.events }
+func (h *observedWatch) ResultChan() <-chan watch.Event { return h.events }
 
-func (h *heard) Stop() {
+func (h *observedWatch) Stop() {
 	h.once.Do(func() { close(h.stopped) })
 	h.Interface.Stop()
 }

@@ -28,7 +28,7 @@ func TestTheLastStreamWaitsForAList(t *testing.T) {
 		return nil, ctx.Err()
 	}}
 	ctx, cancel := context.WithCancel(t.Context())
-	w := &watcher{board: newBoard(), object: object{"default", "web"}, cancel: cancel}
+	w := &watcher{state: newState(), object: object{"default", "web"}, cancel: cancel}
 	w.reflect(ctx, services, s, &corev1.Service{}, w.serviceStore(), newOptions(nil).backoff)
 	select {
 	case <-begun:
@@ -73,8 +73,8 @@ func TestWatchesThatEndAtOnce(t *testing.T) {
 		c.cut(nil, nil)
 		synctest.Wait()
 		require.ElementsMatch(t, []string{
-			"k8s: web.default: watch services: it ended at once, and said nothing",
-			"k8s: web.default: watch endpointslices: it ended at once, and said nothing",
+			"k8s: web.default: watch services: it ended at once without an event",
+			"k8s: web.default: watch endpointslices: it ended at once without an event",
 		}, f.said)
 		f.said = nil
 		c.heal()

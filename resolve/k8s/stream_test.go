@@ -80,7 +80,7 @@ func TestTheServiceDecidesWhatAPortMeans(t *testing.T) {
 	})
 }
 
-// What is amiss is said once, and again when it comes back.
+// What is problems is said once, and again when it comes back.
 func TestWhatIsAmissIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		names := slice("names", "web", 80, at("db.example.org"))
@@ -88,8 +88,8 @@ func TestWhatIsAmissIsSaidOnce(t *testing.T) {
 		c := newCluster(svc("web", 80), names, slice("a", "web", 80, at("10.0.0.1")))
 		f := follows(t, New(c.client), "web.default:80")
 		defer f.stop()
-		const news = "k8s: web.default: EndpointSlice names is passed over: " +
-			"its addressType is FQDN, names to be looked up; give it IP addresses"
+		const news = "k8s: web.default: EndpointSlice names is ignored: " +
+			"its addressType is FQDN, use IP addresses"
 		f.expect(t, news, "replace 10.0.0.1:80")
 		c.put(slice("a", "web", 80, at("10.0.0.2")))
 		f.expect(t, "replace 10.0.0.2:80")
@@ -109,7 +109,7 @@ func TestWhatIsAmissIsNoOutage(t *testing.T) {
 		defer f.stop()
 		f.expect(t, "replace 10.0.0.1:80")
 		c.put(slice("b", "web", 80, at("a name")))
-		f.expect(t, `k8s: web.default: EndpointSlice b: the endpoint "a name" is passed over: not an IP address`,
+		f.expect(t, `k8s: web.default: EndpointSlice b: the endpoint "a name" is ignored: not an IP address`,
 			"replace 10.0.0.1:80")
 		time.Sleep(time.Hour)
 		f.expect(t)
@@ -141,7 +141,7 @@ func TestOtherServicesAreNotSeen(t *testing.T) {
 
 // A watch without selectors, as of client-go's own fake, changes nothing.
 func TestAStorePassesOverWhatIsNotItsOwn(t *testing.T) {
-	w := &watcher{board: newBoard(), object: object{"default", "web"}}
+	w := &watcher{state: newState(), object: object{"default", "web"}}
 	services, found := w.serviceStore(), w.sliceStore()
 	require.NoError(t, services.Replace([]any{svc("books", 80), svc("web", 80)}, "1"))
 	require.NoError(t, found.Replace([]any{slice("b", "books", 80, at("10.0.0.2")), slice("a", "web", 80, at("10.0.0.1"))}, "1"))

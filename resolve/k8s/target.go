@@ -10,19 +10,18 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// target is what a caller asked for.
+// target is a parsed target.
 type target struct {
 	object
 	port portRef
 }
 
-// object names a Service. It is comparable: all targets of a Service share what
-// is watched of it.
+// object names a Service. All targets of a Service share its watches.
 type object struct{ namespace, name string }
 
 func (o object) String() string { return o.name + "." + o.namespace }
 
-// portRef is a port of a Service as a target has it: a number, or else a name.
+// portRef is a port of a Service in a target: a number, or else a name.
 type portRef struct {
 	number uint16
 	name   string
@@ -35,8 +34,8 @@ func (p portRef) String() string {
 	return strconv.Quote(p.name)
 }
 
-// parseTarget reads a target, of the forms in the package's documentation. The
-// error matches resolve.ErrUnresolvable.
+// parseTarget parses the forms in the package documentation. The error matches
+// resolve.ErrUnresolvable.
 func parseTarget(s, namespace, domain string) (target, error) {
 	t, err := parse(s, namespace, domain)
 	if err != nil {
@@ -67,7 +66,7 @@ func parse(s, namespace, domain string) (t target, err error) {
 	return t, err
 }
 
-// parseHost takes a name apart. What it returns may still be no names.
+// parseHost splits a name. The parts may still be invalid.
 func parseHost(host, namespace, domain string) (object, error) {
 	short, rooted := strings.CutSuffix(host, ".")
 	short, whole := strings.CutSuffix(short, ".svc."+domain)
@@ -89,7 +88,7 @@ func parseHost(host, namespace, domain string) (object, error) {
 		"for another domain of the cluster, set the option WithClusterDomain", domain)
 }
 
-// parsePort takes digits for a number, though a name could be that too.
+// parsePort parses a port. Digits are always a number.
 func parsePort(s string) (portRef, error) {
 	if s != "" && strings.Trim(s, "0123456789") == "" {
 		n, err := strconv.ParseUint(s, 10, 16)
@@ -104,8 +103,7 @@ func parsePort(s string) (portRef, error) {
 	return portRef{name: s}, nil
 }
 
-// notLabel says why s is not a DNS label in lower case, as Kubernetes has them
-// (RFC 1123, section 2.1), or "".
+// notLabel returns why s is not a DNS label in lower case (RFC 1123, section 2.1), or "".
 func notLabel(s string) string {
 	switch {
 	case s == "":

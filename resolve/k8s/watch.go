@@ -26,15 +26,15 @@ import (
 )
 
 const (
-	// settled is the most of what lasting returns.
+	// settled limits lasting.
 	settled = 10 * time.Second
 	// doublings are enough for any Max: a Duration has 63 bits.
 	doublings = 63
 )
 
-// watcher is what is watched of one Service: the Service and its EndpointSlices.
+// watcher watches one Service and its EndpointSlices.
 type watcher struct {
-	*board
+	*state
 
 	object  object
 	streams int // guarded by the Resolver's mu
@@ -43,18 +43,17 @@ type watcher struct {
 }
 
 func startWatcher(client kubernetes.Interface, of object, b resolve.Backoff) *watcher {
-	// It is every stream's, so it does not end with the first one's context.
+	// All streams share it, so it does not end with the context of the first one.
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &watcher{board: newBoard(), object: of, cancel: cancel}
-	// What client-go would log is told to the streams; a Logger without a sink
-	// is silent.
+	w := &watcher{state: newState(), object: of, cancel: cancel}
+	// The streams yield the errors, so client-go does not log them.
 	ctx = klog.NewContext(ctx, klog.Logger{})
 	w.reflect(ctx, services, w.serviceSource(client), &corev1.Service{}, w.serviceStore(), b)
 	w.reflect(ctx, endpointSlices, w.sliceSource(client), &discoveryv1.EndpointSlice{}, w.sliceStore(), b)
 	return w
 }
 
-// stop returns when nothing is held any more.
+// stop ends the watches and waits for them.
 func (w *watcher) stop() {
 	w.cancel()
 	w.running.Wait()
@@ -68,8 +67,7 @@ func (w *watcher) reflect(
 	from.works = func() { w.works(k) }
 	from.running, from.backoff = &w.running, b
 	silent := klog.Logger{}
-	// For a watch that ends because the API server is overloaded, which a
-	// Reflector begins anew by itself.
+	// The Reflector itself repeats a watch that ended because the API server is overloaded.
 	again := wait.Backoff{Duration: b.Min, Cap: b.Max, Factor: 2, Jitter: b.Jitter, Steps: doublings}
 	r := cache.NewReflectorWithOptions(from, example, to, cache.ReflectorOptions{
 		Logger: &silent, Name: w.object.String(), Backoff: &again,
@@ -87,10 +85,9 @@ func (w *watcher) reflect(
 	})
 }
 
-// follow lists and watches until ctx ends. It is the loop of Reflector.Run
-// without its handler of errors, which cannot be replaced, logs and slows down
-// all of the process; the source has told the streams already. The back-off
-// starts anew after a watch that lasted; a list that hung does not count.
+// follow lists and watches until ctx ends. It is the loop of Reflector.Run without its
+// error handler, which logs and slows down the whole process. The backoff starts again
+// after a watch that lasted.
 func follow(ctx context.Context, listAndWatch func(context.Context), lasted func() bool, b resolve.Backoff) {
 	for failures := 0; ctx.Err() == nil; failures++ {
 		listAndWatch(ctx)
@@ -103,7 +100,7 @@ func follow(ctx context.Context, listAndWatch func(context.Context), lasted func
 	}
 }
 
-// lasting is how long a watch must last for a back-off to start anew.
+// lasting is how long a watch must last for the backoff to start again.
 func lasting(b resolve.Backoff) time.Duration { return min(settled, b.Max) }
 
 func (w *watcher) serviceSource(client kubernetes.Interface) *source {
@@ -130,23 +127,23 @@ func (w *watcher) sliceSource(client kubernetes.Interface) *source {
 
 func (w *watcher) serviceStore() cache.ReflectorStore {
 	return newStore(readService, func(items map[string]*service) {
-		w.tell(services, func(s *snapshot) { s.service = items[w.object.name] })
+		w.set(services, func(s *snapshot) { s.service = items[w.object.name] })
 	})
 }
 
 func (w *watcher) sliceStore() cache.ReflectorStore {
 	read := func(obj any) (string, *endpointSlice) { return readSlice(obj, w.object.name) }
 	return newStore(read, func(items map[string]*endpointSlice) {
-		w.tell(endpointSlices, func(s *snapshot) { s.slices = sorted(items) })
+		w.set(endpointSlices, func(s *snapshot) { s.slices = sorted(items) })
 	})
 }
 
-// store is what a Reflector writes to: it boils each object down and lets it go.
-// A list takes the place of all at once. It is for the Reflector's goroutine.
+// store is the store of a Reflector. It converts each object and drops it. A list
+// replaces all items. It is used by the goroutine of the Reflector only.
 type store[T any] struct {
-	read  func(obj any) (name string, item *T) // nil for what is not of interest
+	read  func(obj any) (name string, item *T) // nil for an object that is not used
 	items map[string]*T
-	put   func(items map[string]*T) // gets the store's own map, to read before it returns
+	put   func(items map[string]*T) // must not keep items
 }
 
 var _ cache.ReflectorStore = (*store[service])(nil)
@@ -155,11 +152,11 @@ func newStore[T any](read func(any) (string, *T), put func(map[string]*T)) *stor
 	return &store[T]{read: read, items: make(map[string]*T), put: put}
 }
 
-// Add also replaces: a watch that begins anew may say what is known.
+// Add adds or replaces an object.
 func (s *store[T]) Add(obj any) error {
 	name, item := s.read(obj)
 	if item == nil {
-		return s.Delete(obj) // it may have been of interest before
+		return s.Delete(obj) // it may have been used before
 	}
 	s.items[name] = item
 	s.put(s.items)
@@ -197,7 +194,7 @@ func (s *store[T]) Replace(list []any, _ string) error {
 
 func (s *store[T]) Resync() error { return nil }
 
-// sorted returns the items in the order of their names.
+// sorted returns the items sorted by name.
 func sorted[T any](items map[string]*T) []*T {
 	list := make([]*T, 0, len(items))
 	for _, name := range slices.Sorted(maps.Keys(items)) {
@@ -206,13 +203,13 @@ func sorted[T any](items map[string]*T) []*T {
 	return list
 }
 
-// view is what one stream has said of its target.
+// view is the state of one stream.
 type view struct {
 	*options
 
-	target target
-	said   resolve.Update // its Kind is 0 before the first
-	amiss  map[string]bool
+	target   target
+	last     resolve.Update // its Kind is 0 before the first
+	problems map[string]bool
 }
 
 // item is one to yield.
@@ -221,21 +218,20 @@ type item struct {
 	err    error
 }
 
-// items is what the stream has to say of n: what is amiss in a snapshot before
-// what that means, and failures after it, for what is known serves whoever
-// comes during an outage.
-func (v *view) items(n news) []item {
+// items returns the items for n: problems of a snapshot before its update, and errors
+// after it, so that a stream that begins during an outage gets the endpoints first.
+func (v *view) items(n changes) []item {
 	var list []item
 	if n.snapshot != nil {
-		u, amiss := v.answer(*n.snapshot, v.target.port)
-		fresh := v.unsaid(amiss)
-		for _, text := range fresh {
+		u, problems := v.answer(*n.snapshot, v.target.port)
+		added := v.newProblems(problems)
+		for _, text := range added {
 			list = append(list, item{err: fmt.Errorf("k8s: %v: %s", v.target.object, text)})
 		}
-		same := u.Kind == v.said.Kind && slices.EqualFunc(u.Endpoints, v.said.Endpoints, resolve.Endpoint.Equal)
-		if !same || n.back || len(fresh) > 0 { // what follows an error says that it is over
-			v.said = u
-			u.Endpoints = slices.Clone(u.Endpoints) // the consumer may do with it what it likes
+		same := u.Kind == v.last.Kind && slices.EqualFunc(u.Endpoints, v.last.Endpoints, resolve.Endpoint.Equal)
+		if !same || n.back || len(added) > 0 { // an update ends an error
+			v.last = u
+			u.Endpoints = slices.Clone(u.Endpoints) // the consumer owns the slice
 			list = append(list, item{update: u})
 		}
 	}
@@ -245,32 +241,31 @@ func (v *view) items(n news) []item {
 	return list
 }
 
-// unsaid returns the sentences that are new. Those that are true no more are
-// forgotten, and said again when they are true again.
-func (v *view) unsaid(amiss []string) []string {
-	now := make(map[string]bool, len(amiss))
-	for _, text := range amiss {
+// newProblems returns the new problems. A problem that ended is reported again when it
+// returns.
+func (v *view) newProblems(problems []string) []string {
+	now := make(map[string]bool, len(problems))
+	for _, text := range problems {
 		now[text] = true
 	}
-	before := v.amiss
-	v.amiss = now
+	before := v.problems
+	v.problems = now
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(now)), func(text string) bool { return before[text] })
 }
 
-// board is what is known of a Service, for any number of streams, none of which
-// it waits for.
-type board struct {
+// state is the state of a Service for any number of streams. It does not wait for them.
+type state struct {
 	mu       sync.Mutex
-	changed  chan struct{} // closed when what is below is not the latest any more
+	changed  chan struct{} // closed at the next change
 	now      snapshot
 	listed   [kinds]bool
 	failing  [kinds]error
-	answers  int // how many snapshots there were
-	returns  int // how often all was well again
+	answers  int // number of snapshots
+	returns  int // number of recoveries
 	failures [kinds]int
 }
 
-// kind is what a Reflector reads.
+// kind is the kind of objects that a Reflector reads.
 type kind int
 
 const (
@@ -279,10 +274,10 @@ const (
 	kinds
 )
 
-func newBoard() *board { return &board{changed: make(chan struct{})} }
+func newState() *state { return &state{changed: make(chan struct{})} }
 
-// tell changes the snapshot by what was read of a kind.
-func (b *board) tell(k kind, change func(s *snapshot)) {
+// set changes the snapshot.
+func (b *state) set(k kind, change func(s *snapshot)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change(&b.now)
@@ -291,7 +286,7 @@ func (b *board) tell(k kind, change func(s *snapshot)) {
 	b.wake()
 }
 
-func (b *board) fail(k kind, err error) {
+func (b *state) fail(k kind, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failing[k] = err
@@ -299,8 +294,8 @@ func (b *board) fail(k kind, err error) {
 	b.wake()
 }
 
-// works says that what is known of a kind is watched.
-func (b *board) works(k kind) {
+// works ends the error of a kind.
+func (b *state) works(k kind) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.failing[k] == nil {
@@ -314,32 +309,32 @@ func (b *board) works(k kind) {
 }
 
 // wake is called with mu held.
-func (b *board) wake() {
+func (b *state) wake() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// position is how far a stream is.
+// position is the part of the state that a stream has seen.
 type position struct {
 	answers, returns int
 	failures         [kinds]int
 }
 
-// news is what a stream has not seen yet.
-type news struct {
-	snapshot *snapshot // nil if it is no other, or not whole yet
-	back     bool      // all is well again
+// changes has the changes that a stream has not seen.
+type changes struct {
+	snapshot *snapshot // nil if unchanged or incomplete
+	back     bool      // the last error is over
 	errs     []error
 	changed  <-chan struct{}
 }
 
-// look returns what is new since at, all of one moment, and moves at on. A
-// stream is not told of a failure that is over.
-func (b *board) look(at *position) news {
+// look returns the changes since at, and advances at. An error that is over is not
+// returned.
+func (b *state) look(at *position) changes {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	n := news{changed: b.changed, back: b.returns > at.returns}
-	// Where there is no Service, it does not matter which slices there are.
+	n := changes{changed: b.changed, back: b.returns > at.returns}
+	// Without a Service the slices do not matter.
 	whole := b.listed[services] && (b.now.service == nil || b.listed[endpointSlices])
 	if whole && (b.answers > at.answers || n.back) {
 		s := b.now

@@ -1,13 +1,11 @@
 package kit
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"net/netip"
 	"testing"
-	"testing/synctest"
 
 	"github.com/go-kit/kit/sd"
 	"github.com/stretchr/testify/assert"
@@ -16,39 +14,7 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-func TestLookup(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		table := map[string][]netip.Addr{
-			"web": {netip.MustParseAddr("::ffff:10.0.0.1"), netip.IPv6Unspecified(), netip.MustParseAddr("fd00::1")}, "none": {},
-			"blocked": {netip.IPv4Unspecified()},
-		}
-		reg := newRegistry()
-		reg.say("web", sd.Event{Instances: []string{"web:80", "10.0.0.9:80"}})
-		r := New(reg.make, WithLookup(func(_ context.Context, host string) ([]netip.Addr, error) {
-			if ips, ok := table[host]; ok {
-				return ips, nil
-			}
-			return nil, errors.New("SERVFAIL")
-		}))
-		ctx, cancel := context.WithCancel(t.Context())
-		got := follow(ctx, r, "web")
-		synctest.Wait()
-		delete(table, "web")
-		reg.say("web", sd.Event{Instances: []string{"web:80", "none:80", "blocked:80"}})
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		assert.Equal(t, []string{
-			"replace 10.0.0.9:80 10.0.0.1:80 [fd00::1]:80",
-			`kit: "web": instance "blocked:80": the unspecified address is for listening: register the address to connect to`,
-			`kit: "web": instance "none:80": look up: none has no address`,
-			`kit: "web": instance "web:80": look up: SERVFAIL`,
-			"replace 10.0.0.1:80 [fd00::1]:80", "end",
-		}, *got, "what is known of a name stays when it cannot be looked up")
-	})
-}
-
-func TestParse(t *testing.T) {
+func TestWithParse(t *testing.T) {
 	r := New(func(string) (sd.Instancer, error) {
 		return sd.FixedInstancer{"10.0.0.1:80 7", "bad", "no port", "nowhere"}, nil
 	},
@@ -80,12 +46,11 @@ func TestParse(t *testing.T) {
 	assert.Equal(t, uint32(7), u.Endpoints[0].Weight)
 }
 
-// An instance that stays unreadable is an error once, and again when it was
-// readable or gone meanwhile.
-func TestAnUnreadableInstanceIsSaidOnce(t *testing.T) {
-	var r reader
+// An instance that stays invalid is one error, and another one after it was removed.
+func TestInvalidInstance(t *testing.T) {
+	r := reader{options: newOptions(nil)}
 	errs := func(instances ...string) (n int) {
-		for _, item := range r.event(t.Context(), sd.Event{Instances: instances}) {
+		for _, item := range r.event(sd.Event{Instances: instances}) {
 			if item.err != nil {
 				n++
 			}
@@ -94,9 +59,9 @@ func TestAnUnreadableInstanceIsSaidOnce(t *testing.T) {
 	}
 	assert.Equal(t, 1, errs("10.0.0.1:80", "bad"))
 	assert.Zero(t, errs("10.0.0.2:80", "bad"))
-	assert.Zero(t, errs("bad"), "and nothing is lost by it")
+	assert.Zero(t, errs("bad"), "the last set stays")
 	assert.Equal(t, 1, errs("10.0.0.2:80", "bad", "worse"))
-	assert.Empty(t, r.event(t.Context(), sd.Event{Instances: []string{"bad", "worse"}}))
+	assert.Empty(t, r.event(sd.Event{Instances: []string{"bad", "worse"}}))
 	assert.Zero(t, errs("10.0.0.2:80"))
 	assert.Equal(t, 1, errs("10.0.0.2:80", "bad"))
 }
@@ -106,17 +71,15 @@ func FuzzInstance(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		r := reader{}
-		got, err := r.instance(t.Context(), s)
+		r := reader{options: newOptions(nil)}
+		got, err := r.instance(s)
 		if err != nil {
-			require.Empty(t, got)
 			return
 		}
-		require.Len(t, got, 1)
-		require.True(t, got[0].Addr.IsValid())
-		require.NotZero(t, got[0].Addr.Port())
-		require.False(t, got[0].Addr.Addr().IsUnspecified())
-		again, err := r.instance(t.Context(), got[0].Addr.String())
+		require.True(t, got.Addr.IsValid())
+		require.NotZero(t, got.Addr.Port())
+		require.False(t, got.Addr.Addr().IsUnspecified())
+		again, err := r.instance(got.Addr.String())
 		require.NoError(t, err)
 		require.Equal(t, got, again)
 	})

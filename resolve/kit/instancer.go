@@ -12,26 +12,24 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// Instancer makes a go-kit Instancer of what r says of target. It watches the
-// target, however few listen, until ctx ends or Stop is called, which returns
-// when all is let go.
+// Instancer returns a go-kit Instancer of the endpoints that r resolves target to. It
+// watches the target until ctx ends or Stop is called. Stop returns when everything is
+// released.
 //
-// A channel that is registered gets the current set as soon as there is one,
-// and each later one: "10.0.0.1:80" or "[fd00::1]:80", in the order of the
-// addresses. A target that is empty or does not exist has no instances. An
-// error of r is an event with that error, after which the next update is sent
-// even if it changes nothing. A channel whose reader is slow delays nobody and
-// gets the latest. When Deregister has returned, nothing more is sent, and the
-// channel may be closed. To register a channel again, or after Stop, does
-// nothing. A nil r panics. If r itself panics, that is its last error: an event
-// with a [layer.PanicError].
+// A registered channel gets the current set and each later one: "10.0.0.1:80" or
+// "[fd00::1]:80", sorted. A target that is empty or does not exist has no instances. An
+// error of r is an event, and the next update is sent even if it is unchanged. A slow
+// reader gets the latest event only. After Deregister nothing more is sent, and the
+// channel may be closed. Registering a channel twice, or after Stop, has no effect.
+//
+// Instancer panics if r is nil. A panic of r is its last error.
 func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instancer {
 	if r == nil {
 		panic("kit: nil resolver")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	i := &instancer{
-		board: newBoard(), ended: ctx.Done(), cancel: cancel,
+		events: newEvents(), ended: ctx.Done(), cancel: cancel,
 		listeners: make(map[chan<- sd.Event]*listener),
 	}
 	i.running.Go(func() { i.watch(ctx, r, target) })
@@ -39,7 +37,7 @@ func Instancer(ctx context.Context, r resolve.Resolver, target string) sd.Instan
 }
 
 type instancer struct {
-	*board
+	*events
 
 	ended   <-chan struct{}
 	cancel  context.CancelFunc
@@ -53,10 +51,10 @@ type instancer struct {
 // listener sends to one channel.
 type listener struct{ quit, done chan struct{} }
 
-// watch follows r. Its panic is its last error.
+// watch follows r. A panic of r is its last error.
 func (i *instancer) watch(ctx context.Context, r resolve.Resolver, target string) {
 	if err := panics.Contain(func() { i.follow(ctx, r, target) }); err != nil {
-		i.note(sd.Event{Err: fmt.Errorf("kit: resolve %q: %w", target, err)})
+		i.add(sd.Event{Err: fmt.Errorf("kit: resolve %q: %w", target, err)})
 	}
 }
 
@@ -64,7 +62,7 @@ func (i *instancer) follow(ctx context.Context, r resolve.Resolver, target strin
 	var set resolve.Set
 	for u, err := range r.Resolve(ctx, target) {
 		if err != nil {
-			i.note(sd.Event{Err: err})
+			i.add(sd.Event{Err: err})
 			continue
 		}
 		set.Apply(u)
@@ -75,7 +73,7 @@ func (i *instancer) follow(ctx context.Context, r resolve.Resolver, target strin
 		for _, e := range set.Endpoints() {
 			instances = append(instances, e.Addr.String())
 		}
-		i.note(sd.Event{Instances: instances})
+		i.add(sd.Event{Instances: instances})
 	}
 }
 
@@ -138,26 +136,25 @@ func (i *instancer) Stop() {
 	i.running.Wait()
 }
 
-// board holds the latest events for any number of readers, none of which it
-// waits for.
-type board struct {
+// events holds the latest events for any number of readers and does not wait for them.
+type events struct {
 	mu      sync.Mutex
 	count   uint64
-	good    event // the latest with instances
-	bad     event // the latest with an error
+	good    event // the latest one with instances
+	bad     event // the latest one with an error
 	changed chan struct{}
 }
 
-// event is what an Instancer said, numbered from 1.
+// event is an event of an Instancer, numbered from 1.
 type event struct {
 	sd.Event
 	number uint64
 }
 
-func newBoard() *board { return &board{changed: make(chan struct{})} }
+func newEvents() *events { return &events{changed: make(chan struct{})} }
 
-// note keeps the latest event of either sort, and wakes the readers.
-func (b *board) note(e sd.Event) {
+// add stores the latest event of either kind and wakes the readers.
+func (b *events) add(e sd.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.count++
@@ -170,10 +167,9 @@ func (b *board) note(e sd.Event) {
 	b.changed = make(chan struct{})
 }
 
-// after returns the latest events that came after the numbered one, in their
-// order, and a channel that closes when there are others. A reader that has
-// seen nothing is not told of an error that is over.
-func (b *board) after(seen uint64) ([]event, <-chan struct{}) {
+// after returns the latest events after a number, in order, and a channel that is closed
+// at the next one. A reader that has seen none does not get an error that is over.
+func (b *events) after(seen uint64) ([]event, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	list := []event{b.good, b.bad}

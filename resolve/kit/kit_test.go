@@ -109,10 +109,10 @@ func TestErrorsAreNews(t *testing.T) {
 			`kit: "web": registry is away`,
 			"replace 10.0.0.1:80",
 			`kit: "web": registry is away`,
-			`kit: "web": instance "10.0.0.3": not host:port: address 10.0.0.3: missing port in address`,
-			`kit: "web": instance "web:80": a host name, not an IP address: set kit.WithLookup, or register addresses`,
+			`kit: "web": instance "10.0.0.3": not an IP address with a port: register addresses, or set kit.WithParse`,
+			`kit: "web": instance "web:80": not an IP address with a port: register addresses, or set kit.WithParse`,
 			"replace 10.0.0.2:80",
-			`kit: "web": instance "nothing": not host:port: address nothing: missing port in address`,
+			`kit: "web": instance "nothing": not an IP address with a port: register addresses, or set kit.WithParse`,
 			"empty", "end",
 		}, *first)
 		assert.Equal(t, []string{"empty", "end"}, *late, "an error that is over is no news")
@@ -138,7 +138,7 @@ func TestMakerFailsAndIsTriedAgain(t *testing.T) {
 		synctest.Wait()
 		assert.Equal(t, []time.Duration{0, time.Second, 3 * time.Second}, tries)
 		assert.Equal(t, []string{
-			`kit: "web": make an Instancer: registry is away`, `kit: "web": make an Instancer: there is none`,
+			`kit: "web": make an Instancer: registry is away`, `kit: "web": make an Instancer: it is nil`,
 			"replace 10.0.0.1:80", "end",
 		}, *got)
 	})

@@ -29,6 +29,6 @@ func TestInvalidArguments(t *testing.T) {
 func TestOptionsThatAreNotSet(t *testing.T) {
 	none := func(string) (sd.Instancer, error) { return sd.FixedInstancer{}, nil }
 	for _, b := range []resolve.Backoff{{}, {Min: 5 * time.Minute}, {Max: time.Millisecond}, {Jitter: 1}} {
-		require.NotPanics(t, func() { kit.New(none, kit.WithBackoff(b), kit.WithParse(nil), kit.WithLookup(nil), nil) }, "%+v", b)
+		require.NotPanics(t, func() { kit.New(none, kit.WithBackoff(b), kit.WithParse(nil), nil) }, "%+v", b)
 	}
 }

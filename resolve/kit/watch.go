@@ -13,21 +13,21 @@ import (
 	"github.com/gotower/gotower/resolve"
 )
 
-// watch is one Instancer, and the latest that it said.
+// watch has one Instancer and its latest events.
 type watch struct {
-	*board
+	*events
 
 	target  string
 	streams int // guarded by the resolver
 	cancel  context.CancelFunc
-	made    chan struct{} // closed when the maker is not running any more
-	done    chan struct{} // closed when nothing is held any more
+	made    chan struct{} // closed when the call of newInstancer has returned
+	done    chan struct{} // closed when the Instancer is stopped
 }
 
 func startWatch(target string, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff) *watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{
-		board: newBoard(), target: target, cancel: cancel,
+		events: newEvents(), target: target, cancel: cancel,
 		made: make(chan struct{}), done: make(chan struct{}),
 	}
 	go w.run(ctx, newInstancer, b)
@@ -42,23 +42,23 @@ func (w *watch) run(ctx context.Context, newInstancer func(string) (sd.Instancer
 	if from == nil {
 		return
 	}
-	// go-kit's Instancers send with a lock held, which Register and Deregister
-	// take too: somebody must read until they have returned.
-	events, deaf := make(chan sd.Event), make(chan struct{})
+	// go-kit's Instancers send with a lock held that Register and Deregister take, so the
+	// events are read until these have returned.
+	events, stopped := make(chan sd.Event), make(chan struct{})
 	var reading sync.WaitGroup
-	reading.Go(func() { w.read(events, deaf) })
+	reading.Go(func() { w.read(events, stopped) })
 	if err := panics.Contain(func() { from.Register(events) }); err != nil {
-		w.note(sd.Event{Err: fmt.Errorf("register with an Instancer: %w", err)})
+		w.add(sd.Event{Err: fmt.Errorf("register with an Instancer: %w", err)})
 	}
 	<-ctx.Done()
 	_ = panics.Contain(func() { from.Deregister(events) })
 	_ = panics.Contain(from.Stop)
-	close(deaf)
+	close(stopped)
 	reading.Wait()
 }
 
-// make tries until there is an Instancer, or returns nil if there will be none.
-// One that comes too late is stopped.
+// make calls newInstancer until it returns an Instancer. It returns nil after the end of
+// ctx or a final error.
 func (w *watch) make(
 	ctx context.Context, newInstancer func(string) (sd.Instancer, error), b resolve.Backoff,
 ) sd.Instancer {
@@ -70,32 +70,32 @@ func (w *watch) make(
 		}
 		switch {
 		case err == nil && from == nil:
-			err = errors.New("there is none")
+			err = errors.New("it is nil")
 		case err == nil && ctx.Err() != nil:
 			_ = panics.Contain(from.Stop)
 			return nil
 		case err == nil:
 			return from
 		}
-		w.note(sd.Event{Err: fmt.Errorf("make an Instancer: %w", err)})
+		w.add(sd.Event{Err: fmt.Errorf("make an Instancer: %w", err)})
 		if errors.Is(err, resolve.ErrUnresolvable) || backoff.Sleep(ctx, b.Delay(failures)) != nil {
 			return nil
 		}
 	}
 }
 
-func (w *watch) read(events <-chan sd.Event, deaf <-chan struct{}) {
+func (w *watch) read(events <-chan sd.Event, stopped <-chan struct{}) {
 	for {
 		select {
 		case e := <-events:
-			w.note(e)
-		case <-deaf:
+			w.add(e)
+		case <-stopped:
 			return
 		}
 	}
 }
 
-// end stops listening. It waits for that, but not for a maker.
+// end ends the watch. It does not wait for a call of newInstancer.
 func (w *watch) end() {
 	w.cancel()
 	select {
