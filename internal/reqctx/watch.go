@@ -56,6 +56,10 @@ func (c *Context) watch(w Watcher) Registration {
 	return Registration{ctx: c, w: w}
 }
 
+// IsZero reports whether r is the zero Registration, of a context that has ended
+// or never ends.
+func (r Registration) IsZero() bool { return r.ctx == nil && r.stop == nil }
+
 // Stop ends the registration. It returns false if ContextDone was called or will
 // be, and for the zero Registration.
 func (r Registration) Stop() bool {

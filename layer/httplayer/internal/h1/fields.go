@@ -1,0 +1,280 @@
+package h1
+
+import (
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// appendField appends a field without checks.
+func appendField(b []byte, name, value string) []byte {
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, '\r', '\n')
+}
+
+// appendFields appends the fields of a header except those that the engine
+// writes itself and those of one connection. It returns the name of an invalid
+// field, or "".
+func appendFields(b []byte, header http.Header) (_ []byte, invalid string) {
+	options := header["Connection"]
+	for name, values := range header {
+		valid, canonical := checkName(name)
+		known := name
+		if !canonical {
+			known = http.CanonicalHeaderKey(name)
+		}
+		switch {
+		case !valid:
+			return b, name
+		case known == "Host" || known == "Content-Length" || message.IsHopByHop(known) || options != nil && message.Listed(options, known):
+			continue
+		}
+		for _, value := range values {
+			b = append(b, name...)
+			b = append(b, ": "...)
+			from := len(b)
+			b = append(b, value...)
+			if !message.ValidValueBytes(b[from:]) {
+				return b, name
+			}
+			b = append(b, '\r', '\n')
+		}
+	}
+	return b, ""
+}
+
+// checkName reports whether a field name is valid, and whether it is canonical.
+func checkName(name string) (valid, canonical bool) {
+	word := true
+	canonical = true
+	for i := range len(name) {
+		class := message.Class[name[i]]
+		if class&message.TokenByte == 0 {
+			return false, false
+		}
+		if word && class&message.LowerByte != 0 || !word && class&message.UpperByte != 0 {
+			canonical = false
+		}
+		word = name[i] == '-'
+	}
+	return name != "", canonical
+}
+
+// appendTrailers appends trailers and the empty line. An invalid trailer is left
+// out, because the message cannot be rejected any more.
+func appendTrailers(b []byte, trailer http.Header) []byte {
+	for name, values := range trailer {
+		if !message.ValidTrailer(http.CanonicalHeaderKey(name)) {
+			continue
+		}
+		for _, value := range values {
+			if message.ValidValue(value) {
+				b = appendField(b, name, value)
+			}
+		}
+	}
+	return append(b, '\r', '\n')
+}
+
+// appendTrailerNames appends the field Trailer with the names of a trailer.
+func appendTrailerNames(b []byte, trailer http.Header) []byte {
+	separator := "Trailer: "
+	for name := range trailer {
+		if message.ValidTrailer(http.CanonicalHeaderKey(name)) {
+			b = append(b, separator...)
+			b = append(b, name...)
+			separator = ", "
+		}
+	}
+	if separator == ", " {
+		b = append(b, '\r', '\n')
+	}
+	return b
+}
+
+func invalidRequest(reason string) error { return &message.RequestError{Reason: reason} }
+
+// appendTarget appends the target of a request to a server or, if the request
+// was received by a proxy in absolute form, to a proxy.
+func appendTarget(b []byte, req *http.Request, host string) ([]byte, error) {
+	from := len(b)
+	u := req.URL
+	switch {
+	case req.Method == http.MethodConnect:
+		b = append(b, host...)
+		if !validAuthority(b[from:]) {
+			return b, invalidRequest("the target of CONNECT is not a host and a port: " + strconv.Quote(host))
+		}
+		return b, nil
+	case u.Host != "" && isAbsolute(req.RequestURI):
+		b = append(b, u.Scheme...)
+		b = append(b, "://"...)
+		b = append(b, u.Host...)
+		b = appendPath(b, u)
+	case u.Path == "*" && req.Method == http.MethodOptions:
+		b = append(b, '*')
+	default:
+		b = appendPath(b, u)
+	}
+	if !message.All(b[from:], message.TargetByte) {
+		return b, invalidRequest("invalid target " + strconv.Quote(string(b[from:])))
+	}
+	return b, nil
+}
+
+func isAbsolute(target string) bool {
+	return target != "" && target[0] != '/' && strings.Contains(target, "://")
+}
+
+func appendPath(b []byte, u *url.URL) []byte {
+	path := u.EscapedPath()
+	if u.Opaque != "" && u.Host == "" && u.Scheme == "" {
+		path = u.Opaque
+	}
+	if path == "" || path[0] != '/' {
+		b = append(b, '/')
+	}
+	b = append(b, path...)
+	if u.RawQuery != "" || u.ForceQuery {
+		b = append(b, '?')
+		b = append(b, u.RawQuery...)
+	}
+	return b
+}
+
+// validAuthority reports whether b is a host and a port.
+func validAuthority[T string | []byte](b T) bool {
+	if !message.All(b, message.HostByte) {
+		return false
+	}
+	port := len(b)
+	for port > 0 && b[port-1] >= '0' && b[port-1] <= '9' {
+		port--
+	}
+	return port > 1 && port < len(b) && b[port-1] == ':'
+}
+
+// requestFraming is how the body of a request is sent.
+type requestFraming struct {
+	length int64 // -1: in chunks
+	none   bool
+}
+
+func framingOf(req *http.Request) requestFraming {
+	switch {
+	case req.Body == nil || req.Body == http.NoBody || req.Method == http.MethodConnect:
+		return requestFraming{none: true}
+	case req.ContentLength > 0:
+		return requestFraming{length: req.ContentLength}
+	case req.ContentLength == 0 && message.ContentLength(req.Header["Content-Length"]) == 0:
+		return requestFraming{none: true}
+	}
+	return requestFraming{length: -1}
+}
+
+// appendRequest appends the headers of a request.
+func appendRequest(b []byte, req *http.Request, f requestFraming) ([]byte, error) {
+	if !message.ValidName(req.Method) {
+		return b, invalidRequest("invalid method " + strconv.Quote(req.Method))
+	}
+	host := req.Host
+	if host == "" {
+		host = req.URL.Host
+	}
+	if !message.ValidHost(host) {
+		return b, invalidRequest("invalid host " + strconv.Quote(host))
+	}
+	b = append(b, req.Method...)
+	b = append(b, ' ')
+	b, err := appendTarget(b, req, host)
+	if err != nil {
+		return b, err
+	}
+	if isOld(req) && (f.none || f.length >= 0) {
+		b = append(b, " HTTP/1.0\r\n"...)
+	} else {
+		b = append(b, " HTTP/1.1\r\n"...)
+	}
+	if host != "" || !isOld(req) {
+		b = appendField(b, "Host", host)
+	}
+	b, invalid := appendFields(b, req.Header)
+	if invalid != "" {
+		return b, invalidRequest("invalid field " + strconv.Quote(invalid))
+	}
+	if b, err = appendOptions(b, req); err != nil {
+		return b, err
+	}
+	switch {
+	case f.none:
+		if req.Method == http.MethodPost || req.Method == http.MethodPut || req.Method == http.MethodPatch ||
+			req.Header["Content-Length"] != nil && req.Method != http.MethodConnect {
+			b = append(b, "Content-Length: 0\r\n"...)
+		}
+	case f.length > 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, f.length, 10)
+		b = append(b, '\r', '\n')
+	default:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+		b = appendTrailerNames(b, req.Trailer)
+	}
+	return append(b, '\r', '\n'), nil
+}
+
+// isOld reports whether a request was received in HTTP/1.0.
+func isOld(req *http.Request) bool {
+	return req.ProtoMajor == 1 && req.ProtoMinor == 0 && req.RequestURI != ""
+}
+
+// appendOptions appends the field Connection and the fields that need it.
+func appendOptions(b []byte, req *http.Request) ([]byte, error) {
+	separator := "Connection: "
+	option := func(name string) {
+		b = append(b, separator...)
+		b = append(b, name...)
+		separator = ", "
+	}
+	upgrade := upgradeOf(req.Header)
+	if upgrade != "" {
+		if !message.ValidValue(upgrade) {
+			return b, invalidRequest(`invalid field "Upgrade"`)
+		}
+		option("Upgrade")
+	}
+	trailers := message.Listed(req.Header["Te"], "trailers")
+	if trailers {
+		option("TE")
+	}
+	if closesAfter(req) {
+		option("close")
+	}
+	if separator == ", " {
+		b = append(b, '\r', '\n')
+	}
+	if upgrade != "" {
+		b = appendField(b, "Upgrade", upgrade)
+	}
+	if trailers {
+		b = append(b, "Te: trailers\r\n"...)
+	}
+	return b, nil
+}
+
+// upgradeOf returns the protocols of an upgrade, or "".
+func upgradeOf(header http.Header) string {
+	values := header["Upgrade"]
+	if len(values) == 0 || !message.Listed(header["Connection"], "Upgrade") {
+		return ""
+	}
+	return strings.Join(values, ", ")
+}
+
+// closesAfter reports whether a request asks that its connection is closed. In a
+// received request Close is about the connection that it came on.
+func closesAfter(req *http.Request) bool { return req.Close && req.RequestURI == "" }

@@ -1,0 +1,226 @@
+package h1
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+	"github.com/gotower/gotower/layer/httplayer/internal/sweep"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// pool is a simple upstream: idle connections, and dialing.
+type pool struct {
+	dial func(ctx context.Context) (net.Conn, error)
+	cfg  ClientConfig
+
+	mu       sync.Mutex
+	idle     []*ClientConn
+	dials    int
+	released int
+}
+
+func newPool(t testing.TB, addr string) *pool {
+	p := &pool{dial: func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", addr)
+	}}
+	p.cfg.Released = func(c *ClientConn, reusable bool) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.released++
+		if reusable {
+			p.idle = append(p.idle, c)
+		}
+	}
+	t.Cleanup(p.close)
+	return p
+}
+
+func (p *pool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.idle {
+		c.Close()
+	}
+	p.idle = nil
+}
+
+func (p *pool) get(ctx context.Context) (*ClientConn, error) {
+	p.mu.Lock()
+	if n := len(p.idle); n > 0 {
+		c := p.idle[n-1]
+		p.idle = p.idle[:n-1]
+		p.mu.Unlock()
+		return c, nil
+	}
+	p.dials++
+	p.mu.Unlock()
+	conn, err := p.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return NewClientConn(conn, &p.cfg), nil
+}
+
+func (p *pool) counts() (dials, released, idle int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dials, p.released, len(p.idle)
+}
+
+func (p *pool) RoundTrip(req *http.Request) (*http.Response, error) {
+	for {
+		c, err := p.get(req.Context())
+		if err != nil {
+			closeBody(req)
+			return nil, err
+		}
+		rsp, err := c.RoundTrip(req)
+		if !errors.Is(err, message.ErrNotSent) {
+			return rsp, err
+		}
+	}
+}
+
+// server serves connections by the engine until the test ends.
+type server struct {
+	addr   string
+	cfg    *message.ServerConfig
+	mu     sync.Mutex
+	conns  map[*ServerConn]struct{}
+	errs   []error
+	done   sync.WaitGroup
+	cancel context.CancelCauseFunc
+}
+
+func (s *server) all() (conns []*ServerConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+func (s *server) errors() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]error(nil), s.errs...)
+}
+
+func serve(t testing.TB, cfg *message.ServerConfig) *server {
+	return serveWith(t, cfg, func(conn net.Conn) net.Conn { return conn })
+}
+
+func serveWith(t testing.TB, cfg *message.ServerConfig, wrap func(net.Conn) net.Conn) *server {
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Sweeper = new(sweep.Sweeper)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	s := &server{addr: l.Addr().String(), cfg: cfg, conns: make(map[*ServerConn]struct{}), cancel: cancel}
+	s.done.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c := NewServerConn(ctx, wrap(conn), cfg)
+			s.mu.Lock()
+			s.conns[c] = struct{}{}
+			s.mu.Unlock()
+			s.done.Go(func() {
+				err := c.Serve()
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.conns, c)
+				if err != nil {
+					s.errs = append(s.errs, err)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		cancel(errors.New("test ends"))
+		s.done.Wait()
+	})
+	return s
+}
+
+// proxy serves an exchange that sends requests to the address.
+func proxy(t testing.TB, upstream string) (*server, *pool) {
+	p := newPool(t, upstream)
+	return serve(t, &message.ServerConfig{Exchange: p.RoundTrip}), p
+}
+
+func upstream(t testing.TB, h http.HandlerFunc) string {
+	s := httptest.NewServer(h)
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// client is a net/http client.
+func client(t testing.TB) *http.Client {
+	transport := &http.Transport{ExpectContinueTimeout: time.Minute, DisableCompression: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+func dial(t testing.TB, addr string) net.Conn {
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	return conn
+}
+
+// exchangeRaw sends text and returns what arrives until the end of the connection.
+func exchangeRaw(t testing.TB, addr, text string) string {
+	conn := dial(t, addr)
+	_, err := io.WriteString(conn, text)
+	require.NoError(t, err)
+	got, err := io.ReadAll(conn)
+	assert.NoError(t, err)
+	return string(got)
+}
+
+func readAll(t testing.TB, rsp *http.Response) string {
+	defer rsp.Body.Close()
+	b, err := io.ReadAll(rsp.Body)
+	assert.NoError(t, err)
+	return string(b)
+}
+
+func echo(w http.ResponseWriter, r *http.Request) {
+	b, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	for name, values := range r.Header {
+		if strings.HasPrefix(name, "X-") {
+			w.Header()[name] = values
+		}
+	}
+	w.Header().Set("X-Method", r.Method)
+	w.Header().Set("X-Uri", r.RequestURI)
+	w.Header().Set("X-Host", r.Host)
+	w.Header().Set("X-Proto", r.Proto)
+	w.Write(b)
+}

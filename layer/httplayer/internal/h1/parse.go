@@ -1,0 +1,403 @@
+package h1
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// SyntaxError is a received message that is malformed or not supported.
+type SyntaxError struct {
+	Status int // of the response, if the message is a request
+	Reason string
+}
+
+func (e *SyntaxError) Error() string { return "malformed message: " + e.Reason }
+
+func malformed(reason string) error { return &SyntaxError{http.StatusBadRequest, reason} }
+
+var (
+	errFolded      = malformed("folded field or space before a field name")
+	errFieldName   = malformed("field name is not a token")
+	errFieldColon  = malformed("no colon directly after a field name")
+	errFieldValue  = malformed("control character in a field value")
+	errLineEnd     = malformed("line does not end with CRLF")
+	errRequestLine = malformed("request line is not a method, a target and a version")
+	errStatusLine  = malformed("status line is not a version, a status and a reason")
+	errTarget      = malformed("invalid request target")
+	errHost        = malformed("invalid Host")
+	errHosts       = malformed("two Host fields")
+	errNoHost      = malformed("no Host field")
+	errLength      = malformed("Content-Length is not a number of at most 18 digits")
+	errLengths     = malformed("two Content-Length fields")
+	errLengthCoded = malformed("Content-Length and Transfer-Encoding")
+	errCodings     = malformed("two Transfer-Encoding fields")
+	errCodedOld    = malformed("Transfer-Encoding in HTTP/1.0")
+	errChunkSize   = malformed("invalid chunk size")
+	errChunkEnd    = malformed("chunk does not end with CRLF")
+	errChunkExt    = malformed("invalid or long chunk extension")
+	errConnectBody = malformed("CONNECT with a body")
+
+	errTooLarge    = &SyntaxError{http.StatusRequestHeaderFieldsTooLarge, "headers are too large"}
+	errCoding      = &SyntaxError{http.StatusNotImplemented, "Transfer-Encoding is not chunked"}
+	errExpectation = &SyntaxError{http.StatusExpectationFailed, "Expect is not 100-continue"}
+	errVersion     = &SyntaxError{http.StatusHTTPVersionNotSupported, "version is not HTTP/1.0 or HTTP/1.1"}
+)
+
+// maxFields is the maximum number of fields of a message.
+const maxFields = 1000
+
+// span is a part of the buffer that has the parsed message.
+type span struct{ from, to int32 }
+
+func (s span) in(b []byte) []byte { return b[s.from:s.to] }
+func (s span) of(t string) string { return t[s.from:s.to] }
+
+// field is parsed in place: its name becomes canonical in the buffer.
+type field struct {
+	name, value span
+	drop        bool // Host and Transfer-Encoding are not in the header
+}
+
+// head is the start line and the fields of a message.
+type head struct {
+	fields []field
+
+	method, target span
+	host           span
+	hosts          int
+	status         int
+	minor          int   // of the version
+	length         int64 // of Content-Length, or -1
+	chunked        bool
+	closes, keeps  bool // options of Connection
+	upgrades       bool
+	expects        bool // 100-continue
+	hop            bool // has hop-by-hop fields
+}
+
+func (h *head) reset() { *h = head{fields: h.fields[:0], length: -1} }
+
+// persists reports whether the sender keeps the connection open.
+func (h *head) persists() bool { return !h.closes && (h.minor == 1 || h.keeps) }
+
+var headerEnd = []byte("\r\n\r\n")
+
+// findEnd returns the length of the headers with the empty line, or 0. The first
+// searched bytes were searched before.
+func findEnd(b []byte, searched int) int {
+	from := max(searched-len(headerEnd)+1, 0)
+	i := bytes.Index(b[from:], headerEnd)
+	if i < 0 {
+		return 0
+	}
+	return from + i + len(headerEnd)
+}
+
+// parseRequest parses headers that end with the first empty line.
+func (h *head) parseRequest(b []byte) error {
+	h.reset()
+	i := 0
+	for message.Class[b[i]]&message.TokenByte != 0 {
+		i++
+	}
+	h.method = span{0, int32(i)}
+	if i == 0 || b[i] != ' ' {
+		return errRequestLine
+	}
+	i++
+	from := i
+	for message.Class[b[i]]&message.TargetByte != 0 {
+		i++
+	}
+	h.target = span{int32(from), int32(i)}
+	const version = " HTTP/1.1\r\n"
+	if i == from || b[i] != ' ' || len(b)-i < len(version) {
+		return errRequestLine
+	}
+	if err := h.parseVersion(b[i+1:], errRequestLine); err != nil {
+		return err
+	}
+	i += len(version)
+	if b[i-2] != '\r' || b[i-1] != '\n' {
+		return errRequestLine
+	}
+	if err := h.parseFields(b, i); err != nil {
+		return err
+	}
+	switch {
+	case h.hosts > 1:
+		return errHosts
+	case h.hosts == 0 && h.minor == 1:
+		return errNoHost
+	}
+	return h.checkFraming()
+}
+
+// parseVersion parses the 8 bytes of a version.
+func (h *head) parseVersion(b []byte, otherwise error) error {
+	digit := func(c byte) bool { return c >= '0' && c <= '9' }
+	if string(b[:5]) != "HTTP/" || !digit(b[5]) || b[6] != '.' || !digit(b[7]) {
+		return otherwise
+	}
+	if b[5] != '1' || b[7] > '1' {
+		return errVersion
+	}
+	h.minor = int(b[7] - '0')
+	return nil
+}
+
+func (h *head) parseResponse(b []byte) error {
+	h.reset()
+	const minimum = "HTTP/1.1 200\r\n\r\n"
+	if len(b) < len(minimum) {
+		return errStatusLine
+	}
+	if err := h.parseVersion(b, errStatusLine); err != nil {
+		return err
+	}
+	for _, c := range b[9:12] {
+		if c < '0' || c > '9' {
+			return errStatusLine
+		}
+		h.status = h.status*10 + int(c-'0')
+	}
+	line := bytes.IndexByte(b, '\n')
+	if b[8] != ' ' || h.status < 100 || line < 13 || b[line-1] != '\r' {
+		return errStatusLine
+	}
+	if reason := b[12 : line-1]; len(reason) > 0 && (reason[0] != ' ' || !message.ValidValueBytes(reason)) {
+		return errStatusLine
+	}
+	h.target = span{9, int32(line - 1)}
+	if err := h.parseFields(b, line+1); err != nil {
+		return err
+	}
+	return h.checkFraming()
+}
+
+func (h *head) checkFraming() error {
+	switch {
+	case h.chunked && h.length >= 0:
+		return errLengthCoded
+	case h.chunked && h.minor == 0:
+		return errCodedOld
+	}
+	return nil
+}
+
+// parseFields parses the lines from i to the empty one, which is the end of b.
+func (h *head) parseFields(b []byte, i int) error {
+	for b[i] != '\r' {
+		from, word := i, true
+		for class := message.Class[b[i]]; class&message.TokenByte != 0; class = message.Class[b[i]] {
+			switch {
+			case word && class&message.LowerByte != 0:
+				b[i] -= 'a' - 'A'
+			case !word && class&message.UpperByte != 0:
+				b[i] += 'a' - 'A'
+			}
+			word = b[i] == '-'
+			i++
+		}
+		switch {
+		case i == from && (b[i] == ' ' || b[i] == '\t'):
+			return errFolded
+		case i == from:
+			return errFieldName
+		case b[i] != ':':
+			return errFieldColon
+		}
+		f := field{name: span{int32(from), int32(i)}}
+		i++
+		for b[i] == ' ' || b[i] == '\t' {
+			i++
+		}
+		length := bytes.IndexByte(b[i:], '\r')
+		if length < 0 || b[i+length+1] != '\n' {
+			return errLineEnd
+		}
+		value := b[i : i+length]
+		if !message.ValidValueBytes(value) {
+			if slices.Contains(value, '\n') {
+				return errLineEnd
+			}
+			return errFieldValue
+		}
+		to := i + length
+		for to > i && (b[to-1] == ' ' || b[to-1] == '\t') {
+			to--
+		}
+		f.value = span{int32(i), int32(to)}
+		i += length + 2
+		if len(h.fields) == maxFields {
+			return errTooLarge
+		}
+		if err := h.interpret(&f, f.name.in(b), f.value.in(b)); err != nil {
+			return err
+		}
+		h.fields = append(h.fields, f)
+	}
+	if b[i+1] != '\n' || i+2 != len(b) {
+		return errLineEnd
+	}
+	return nil
+}
+
+// interpret notes what a field means for the connection.
+func (h *head) interpret(f *field, name, value []byte) error {
+	switch string(name) {
+	case "Host":
+		f.drop = true
+		h.hosts++
+		h.host = f.value
+		if !message.All(value, message.HostByte) {
+			return errHost
+		}
+	case "Content-Length":
+		if h.length >= 0 {
+			return errLengths
+		}
+		h.length = parseLength(value)
+		if h.length < 0 {
+			return errLength
+		}
+	case "Transfer-Encoding":
+		f.drop = true
+		switch {
+		case h.chunked:
+			return errCodings
+		case !equalFold(value, "chunked"):
+			return errCoding
+		}
+		h.chunked = true
+	case "Connection":
+		h.hop = true
+		for option := range bytes.SplitSeq(value, []byte(",")) {
+			option = bytes.Trim(option, " \t")
+			h.closes = h.closes || equalFold(option, "close")
+			h.keeps = h.keeps || equalFold(option, "keep-alive")
+			h.upgrades = h.upgrades || equalFold(option, "upgrade")
+		}
+	case "Expect":
+		if !equalFold(value, "100-continue") {
+			return errExpectation
+		}
+		h.expects = true
+	case "Keep-Alive", "Proxy-Connection", "Te", "Trailer", "Upgrade":
+		h.hop = true
+	}
+	return nil
+}
+
+func parseLength(value []byte) int64 {
+	if len(value) == 0 || len(value) > 18 {
+		return -1
+	}
+	var n int64
+	for _, c := range value {
+		if c < '0' || c > '9' {
+			return -1
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n
+}
+
+// equalFold compares ASCII. The second string is in lower case.
+func equalFold(b []byte, lower string) bool {
+	if len(b) != len(lower) {
+		return false
+	}
+	for i, c := range b {
+		if message.Class[c]&message.UpperByte != 0 {
+			c += 'a' - 'A'
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// header builds the map of the fields. Names and values are parts of text, the
+// string of the parsed bytes, and the slices of values are parts of values.
+func (h *head) header(text string, values []string) http.Header {
+	header := make(http.Header, len(h.fields))
+	if len(h.fields) > cap(values) {
+		values = make([]string, 0, len(h.fields))
+	}
+	var seen uint64 // a filter, because most names occur once and need no look-up
+	for i := range h.fields {
+		f := &h.fields[i]
+		if f.drop {
+			continue
+		}
+		name := f.name.of(text)
+		n := len(values)
+		values = append(values, f.value.of(text))
+		bit := uint64(1) << ((len(name)*7 + int(name[0])*3 + int(name[len(name)-1])*5 + int(name[len(name)/2])) & 63)
+		if seen&bit != 0 {
+			if earlier, ok := header[name]; ok {
+				header[name] = append(earlier, values[n])
+				continue
+			}
+		}
+		seen |= bit
+		header[name] = values[n : n+1 : n+1]
+	}
+	return header
+}
+
+// chunkLine parses what precedes the data of a chunk: the CRLF of the chunk
+// before unless it is the first one, the size and extensions, which are ignored.
+// It returns n = 0 if more bytes are needed.
+func chunkLine(b []byte, first bool) (n int, size int64, err error) {
+	if !first {
+		if len(b) > 0 && b[0] != '\r' || len(b) > 1 && b[1] != '\n' {
+			return 0, 0, errChunkEnd
+		}
+		if len(b) < 2 {
+			return 0, 0, nil
+		}
+		n = 2
+	}
+	line := b[n:]
+	digits := 0
+	for ; digits < len(line) && digits < 17; digits++ {
+		c := line[digits]
+		switch lower := c | ' '; {
+		case c >= '0' && c <= '9':
+			size = size<<4 | int64(c-'0')
+		case lower >= 'a' && lower <= 'f':
+			size = size<<4 | int64(lower-'a'+10)
+		default:
+			if digits == 0 {
+				return 0, 0, errChunkSize
+			}
+			goto sized
+		}
+		if digits == 16 || size < 0 {
+			return 0, 0, errChunkSize
+		}
+	}
+	return 0, 0, nil
+sized:
+	const maxExtension = 256
+	end := bytes.IndexByte(line, '\n')
+	switch {
+	case line[digits] != ';' && line[digits] != '\r':
+		return 0, 0, errChunkSize
+	case end < 0 && len(line) > digits+maxExtension || end > digits+maxExtension:
+		return 0, 0, errChunkExt
+	case end < 0:
+		return 0, 0, nil
+	case line[end-1] != '\r':
+		return 0, 0, errLineEnd
+	case !message.ValidValueBytes(line[digits : end-1]):
+		return 0, 0, errChunkExt
+	}
+	return n + end + 1, size, nil
+}

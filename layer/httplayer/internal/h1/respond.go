@@ -1,0 +1,233 @@
+package h1
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+// statusLines are those of the statuses that net/http knows.
+var statusLines = func() (lines [600]string) {
+	for status := range lines {
+		if text := http.StatusText(status); text != "" {
+			lines[status] = "HTTP/1.1 " + strconv.Itoa(status) + " " + text + "\r\n"
+		}
+	}
+	return lines
+}()
+
+func appendStatus(b []byte, status int) []byte {
+	if status < len(statusLines) && statusLines[status] != "" {
+		return append(b, statusLines[status]...)
+	}
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	return append(b, ' ', '\r', '\n')
+}
+
+// start writes the headers of a response into the buffer. It decides how the body
+// is framed, and whether the connection stays open. The names of a trailer are
+// announced.
+func (c *ServerConn) start(r *request, status int, header http.Header, length int64, trailer http.Header) error {
+	if status < 100 || status > 999 {
+		return errors.New("invalid status " + strconv.Itoa(status))
+	}
+	c.mu.Lock()
+	r.started = true
+	if r.expects {
+		r.keep = false // whether the client will send the body is unknown
+	}
+	c.mu.Unlock()
+	out := &c.out
+	out.begin()
+	out.wait = &r.writes
+	b := appendStatus(out.b, status)
+	b, invalid := appendFields(b, header)
+	if invalid != "" {
+		return errors.New("invalid response field " + strconv.Quote(invalid))
+	}
+	if _, ok := header["Date"]; !ok {
+		b = appendField(b, "Date", message.Date())
+	}
+	if message.Listed(header["Connection"], "close") || c.draining.Load() {
+		r.keep = false
+	}
+	switch tunnel := c.isTunnel(r, status); {
+	case tunnel && status == http.StatusSwitchingProtocols:
+		b = append(b, "Connection: Upgrade\r\n"...)
+		if upgrade := upgradeOf(header); message.ValidValue(upgrade) {
+			b = appendField(b, "Upgrade", upgrade)
+		}
+	case tunnel, status == http.StatusNoContent, status < http.StatusOK:
+	case length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, length, 10)
+		b = append(b, '\r', '\n')
+	case r.head || status == http.StatusNotModified:
+	case r.old:
+		r.keep = false // its end is the end of the body
+	default:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+		b = appendTrailerNames(b, trailer)
+		out.chunked = true
+	}
+	switch {
+	case status < http.StatusOK || c.isTunnel(r, status):
+	case !r.keep:
+		b = append(b, "Connection: close\r\n"...)
+	case r.old:
+		b = append(b, "Connection: keep-alive\r\n"...)
+	}
+	if !out.chunked {
+		out.left = length
+	}
+	out.b = append(b, '\r', '\n')
+	return nil
+}
+
+// isTunnel reports whether a response makes a tunnel of the connection.
+func (c *ServerConn) isTunnel(r *request, status int) bool {
+	return status == http.StatusSwitchingProtocols || r.connect && status/100 == 2
+}
+
+// respond sends the response of an exchange.
+func (c *ServerConn) respond(r *request, rsp *http.Response) error {
+	body := rsp.Body
+	if body == nil {
+		body = http.NoBody
+	}
+	defer body.Close()
+	if c.isTunnel(r, rsp.StatusCode) {
+		return c.tunnel(r, rsp)
+	}
+	length := lengthOf(rsp, body)
+	none := r.head || !message.BodyAllowed(rsp.StatusCode)
+	if none {
+		length = max(message.ContentLength(rsp.Header["Content-Length"]), -1)
+		if length < 0 && rsp.ContentLength > 0 {
+			length = rsp.ContentLength
+		}
+	}
+	if err := c.start(r, rsp.StatusCode, rsp.Header, length, rsp.Trailer); err != nil {
+		return err
+	}
+	if none {
+		c.out.left = -1
+		return c.out.finish(nil)
+	}
+	if length > smallSize {
+		c.out.enlarge()
+	}
+	if length != 0 {
+		if err := c.out.copyBody(body); err != nil {
+			return err
+		}
+	}
+	return c.out.finish(rsp.Trailer)
+}
+
+// lengthOf returns the length of the body of a response, or -1. A response that
+// was made without a length has 0, too.
+func lengthOf(rsp *http.Response, body io.Reader) int64 {
+	if rsp.ContentLength != 0 || body == http.NoBody || message.ContentLength(rsp.Header["Content-Length"]) == 0 {
+		return rsp.ContentLength
+	}
+	if n, eof := message.Pending(body); eof {
+		return int64(n)
+	}
+	return -1
+}
+
+// stream is the [message.Stream] of a request.
+type stream struct{ *request }
+
+var _ message.Stream = (*stream)(nil)
+
+// Inform is part of [message.Stream]. It sends 100 Continue at most once, and only
+// to a client that expects it.
+func (s *stream) Inform(status int, header http.Header) error {
+	r, c := s.request, s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.started || r.old || c.detached != nil || status == http.StatusContinue && !r.expects {
+		return nil
+	}
+	if status == http.StatusContinue {
+		r.expects = false
+	}
+	b, invalid := appendFields(appendStatus(nil, status), header)
+	if invalid != "" {
+		return errors.New("invalid response field " + strconv.Quote(invalid))
+	}
+	r.writes.begin()
+	defer r.writes.end(0)
+	_, err := c.conn.Write(append(b, '\r', '\n'))
+	return err
+}
+
+// WriteHeader is part of [message.Stream].
+func (s *stream) WriteHeader(status int, header http.Header, length int64, end bool) error {
+	var trailer http.Header
+	if announced := header["Trailer"]; len(announced) > 0 {
+		trailer = make(http.Header)
+		announce(trailer, announced)
+	}
+	if err := s.conn.start(s.request, status, header, length, trailer); err != nil {
+		return err
+	}
+	if end {
+		s.conn.out.left = -1
+		s.conn.out.chunked = false
+	}
+	return nil
+}
+
+// Write is part of [message.Stream].
+func (s *stream) Write(p []byte) (int, error) { return s.conn.out.Write(p) }
+
+// Finish is part of [message.Stream].
+func (s *stream) Finish(trailer http.Header) error { return s.conn.out.finish(trailer) }
+
+// Flush is part of [message.Stream].
+func (s *stream) Flush() error { return s.conn.out.flush() }
+
+// SetReadDeadline is part of [message.Stream].
+func (s *stream) SetReadDeadline(t time.Time) error { return s.conn.setReadDeadline(t) }
+
+// SetWriteDeadline is part of [message.Stream].
+func (s *stream) SetWriteDeadline(t time.Time) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cause := c.stop.Load(); cause != nil {
+		return *cause
+	}
+	c.writeBy = true
+	return c.conn.SetWriteDeadline(t)
+}
+
+// Hijack is part of [message.Stream].
+func (s *stream) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c := s.conn
+	if s.hasBody {
+		_ = s.body.Close()
+	}
+	c.stopReadAhead()
+	if cause := c.stop.Load(); cause != nil {
+		return nil, nil, *cause
+	}
+	h := &hijackedConn{Conn: c.conn, closed: make(chan struct{}), ahead: append([]byte(nil), c.unread()...)}
+	c.drop()
+	c.out.end()
+	c.mu.Lock()
+	c.detached = h
+	_ = c.conn.SetDeadline(time.Time{})
+	c.mu.Unlock()
+	return h, bufio.NewReadWriter(bufio.NewReader(h), bufio.NewWriter(h)), nil
+}

@@ -1,0 +1,116 @@
+package h1
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gotower/gotower/internal/panics"
+	"github.com/gotower/gotower/layer/httplayer/internal/message"
+)
+
+const (
+	continueTimeout = time.Second           // a request with Expect waits so long for 100 Continue
+	finishTimeout   = 50 * time.Millisecond // a complete response waits so long for the last write of its request
+)
+
+// sender sends a request body that is not in memory.
+type sender struct {
+	conn    *ClientConn
+	req     *http.Request
+	proceed chan bool     // whether the server asks for the body; nil without Expect
+	done    chan struct{} // closed at the end
+	err     error         // set before done is closed
+}
+
+// expects reports whether the server decides whether the body is sent.
+func expects(req *http.Request) bool {
+	return message.Listed(req.Header["Expect"], "100-continue")
+}
+
+// startSender sends the body on a goroutine, which gets the writer.
+func (c *ClientConn) startSender(req *http.Request) {
+	s := &sender{conn: c, req: req, done: make(chan struct{})}
+	if expects(req) {
+		s.proceed = make(chan bool, 1)
+	}
+	c.sender = s
+	go s.run(c.out)
+	c.out.buf, c.out.b = nil, nil
+}
+
+// run has a copy of the writer, because the connection may be given up earlier.
+func (s *sender) run(out writer) {
+	defer close(s.done)
+	defer out.end()
+	defer closeBody(s.req)
+	if s.err = s.await(); s.err != nil {
+		return
+	}
+	s.err = panics.Do("request body", func() error { return out.copyBody(s.req.Body) })
+	if s.err == nil {
+		s.err = out.finish(s.req.Trailer)
+	}
+	// If the connection is broken, the response may have arrived before.
+	if s.err != nil && !out.broken {
+		s.conn.fail(s.err)
+	}
+}
+
+// await waits until the body may be sent.
+func (s *sender) await() error {
+	if s.proceed == nil {
+		return nil
+	}
+	timeout := time.NewTimer(continueTimeout)
+	defer timeout.Stop()
+	select {
+	case asked := <-s.proceed:
+		if !asked {
+			return errNotAsked
+		}
+	case <-timeout.C:
+	}
+	return nil
+}
+
+// decide notes that the server asks for the body, or that it has answered without
+// it. Only the first decision counts.
+func (s *sender) decide(asked bool) {
+	select {
+	case s.proceed <- asked:
+	default: // also if the request has no Expect
+	}
+}
+
+// finished reports whether the request was sent. A response may arrive a moment
+// before the sender has ended.
+func (c *ClientConn) finished() bool {
+	s := c.sender
+	if s == nil {
+		return true
+	}
+	timeout := time.NewTimer(finishTimeout)
+	defer timeout.Stop()
+	select {
+	case <-s.done:
+		c.sender = nil
+		return s.err == nil
+	case <-timeout.C:
+		return false
+	}
+}
+
+// cut ends the sending of a body. The connection is closed.
+func (c *ClientConn) cut() {
+	s := c.sender
+	if s == nil {
+		return
+	}
+	c.sender = nil
+	s.decide(false)
+	select {
+	case <-s.done:
+	default:
+		closeBody(s.req) // ends a Read in progress
+	}
+}

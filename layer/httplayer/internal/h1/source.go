@@ -1,0 +1,117 @@
+package h1
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+)
+
+const (
+	smallSize = 8 << 10
+	bigSize   = 64 << 10
+)
+
+// buffer is the memory of messages in transit.
+type buffer struct{ b []byte }
+
+var (
+	smallBuffers = sync.Pool{New: func() any { return &buffer{make([]byte, smallSize)} }}
+	bigBuffers   = sync.Pool{New: func() any { return &buffer{make([]byte, bigSize)} }}
+)
+
+func getBuffer(pool *sync.Pool) *buffer {
+	return pool.Get().(*buffer) //nolint:errcheck,forcetypeassert // the pool has nothing else
+}
+
+// put returns b to its pool. One that has grown is dropped.
+func (b *buffer) put() {
+	switch len(b.b) {
+	case smallSize:
+		smallBuffers.Put(b)
+	case bigSize:
+		bigBuffers.Put(b)
+	}
+}
+
+// errInterrupted means that a read was interrupted, so that the reading
+// goroutine checks what has changed.
+var errInterrupted = errors.New("read interrupted")
+
+// source is the receiving half of a connection. It is used by one goroutine at a
+// time. It has a buffer only while there are unread bytes or it waits for some.
+type source struct {
+	conn   net.Conn
+	failed func(error) error // explains the error of a read, possibly by errInterrupted
+
+	buf  *buffer
+	r, w int // buf.b[r:w] is unread
+}
+
+func (s *source) buffered() int { return s.w - s.r }
+
+func (s *source) unread() []byte {
+	if s.buf == nil {
+		return nil
+	}
+	return s.buf.b[s.r:s.w]
+}
+
+// fill reads more bytes. The buffer grows to limit bytes.
+func (s *source) fill(limit int) error {
+	if s.buf == nil {
+		s.buf, s.r, s.w = getBuffer(&smallBuffers), 0, 0
+	}
+	switch {
+	case s.r == s.w:
+		s.r, s.w = 0, 0
+	case s.w < len(s.buf.b):
+	case s.r > 0:
+		s.w = copy(s.buf.b, s.buf.b[s.r:s.w])
+		s.r = 0
+	case s.w >= limit:
+		return errTooLarge
+	default:
+		larger := &buffer{make([]byte, min(2*s.w, max(limit, smallSize)))}
+		copy(larger.b, s.buf.b)
+		s.buf.put()
+		s.buf = larger
+	}
+	n, err := s.read(s.buf.b[s.w:])
+	s.w += n
+	return err
+}
+
+// read reads from the connection. It returns either bytes or an error.
+func (s *source) read(p []byte) (int, error) {
+	n, err := s.conn.Read(p)
+	switch {
+	case n > 0:
+		return n, nil // the error comes again
+	case err == nil:
+		return 0, io.ErrNoProgress
+	}
+	return 0, s.failed(err)
+}
+
+// release returns the buffer if it has no unread bytes.
+func (s *source) release() {
+	if s.buf != nil && s.r == s.w {
+		s.buf.put()
+		s.buf, s.r, s.w = nil, 0, 0
+	}
+}
+
+// drop returns the buffer at the end of the connection.
+func (s *source) drop() {
+	s.r = s.w
+	s.release()
+}
+
+// noEOF is for a message that has begun.
+func noEOF(err error) error {
+	if err == io.EOF { //nolint:errorlint // a connection returns it as it is
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
