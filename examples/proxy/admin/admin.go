@@ -11,17 +11,17 @@ import (
 	"github.com/gotower/gotower/layer"
 )
 
-// Config is what a Handler shows. What is nil is not there, and answered with
-// 404, unless it says otherwise.
+// Config configures a [Handler]. The paths of nil fields respond with 404, unless a field
+// specifies something else.
 type Config struct {
-	Ready    func() bool       // whether the proxy can take part; asked until it is; nil: it can
+	Ready    func() bool       // reports whether the proxy is ready; called until it returns true; nil: always ready
 	Metrics  http.Handler      // for /metrics
 	Level    *logs.Level       // for /proxy-log-level
 	Environ  func() []string   // for /env.json: os.Environ
-	Shutdown func()            // for /shutdown; called for each request, must not wait; nil: not enabled
+	Shutdown func()            // for /shutdown; called for each request, must not block; nil: not enabled
 	Describe func() layer.Node // for /stack
-	Page     Page              // for /view/, with that prefix taken away
-	Hosts    []string          // names besides localhost, without a port, by which this server may be asked
+	Page     Page              // for /view/, without that prefix
+	Hosts    []string          // allowed host names besides localhost, without a port
 }
 
 // Page is the page of package tap/view.
@@ -37,8 +37,8 @@ type Handler struct {
 	ready  atomic.Bool
 }
 
-// New returns a Handler. If it is given a page, let the server say when it
-// shuts down: server.RegisterOnShutdown(handler.Shutdown).
+// New returns a Handler. With a page, register its shutdown:
+// server.RegisterOnShutdown(handler.Shutdown).
 func New(c Config) *Handler {
 	h := &Handler{config: c, mux: http.NewServeMux()}
 	h.get("/live", text("live\n"))
@@ -57,28 +57,26 @@ func New(c Config) *Handler {
 	}
 	if c.Page != nil {
 		h.get("/{$}", http.RedirectHandler("/view/", http.StatusFound))
-		h.mux.Handle("/view/", unhurried(http.StripPrefix("/view", c.Page))) // it guards itself
+		h.mux.Handle("/view/", withoutDeadline(http.StripPrefix("/view", c.Page))) // it checks the origin itself
 	}
 	h.mux.Handle("/shutdown", h.guarded(only(local(http.HandlerFunc(h.serveShutdown)), http.MethodPost)))
 	return h
 }
 
-// within is how long a client may take over an answer: three times what
-// Prometheus gives a scrape. Whoever reads nothing is not to keep what there is for
-// it, nor a proxy that is to end.
-const within = 30 * time.Second
+// writeTimeout is three times the scrape timeout of Prometheus. A client that does not
+// read would otherwise hold memory and delay the shutdown.
+const writeTimeout = 30 * time.Second
 
-// ServeHTTP answers by the path. An answer that its client has not taken after 30 s
-// is broken off, if w can; those of a page go on for as long as there is something
-// to see.
+// ServeHTTP serves the request by its path. It aborts a response that its client has not
+// read after 30 s, if w supports that. The streams of a page have no limit.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(within)) // not all can
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // unsupported by some writers
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	h.mux.ServeHTTP(w, r)
 }
 
-// unhurried takes the limit away again.
-func unhurried(next http.Handler) http.Handler {
+// withoutDeadline removes the write deadline.
+func withoutDeadline(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
 		next.ServeHTTP(w, r)
@@ -98,27 +96,27 @@ func (h *Handler) get(path string, serve http.Handler) {
 
 func (h *Handler) serveReady(w http.ResponseWriter, r *http.Request) {
 	if !h.ready.Load() && h.config.Ready != nil && !h.config.Ready() {
-		plain(w, http.StatusServiceUnavailable, "not ready\n")
+		writeText(w, http.StatusServiceUnavailable, "not ready\n")
 		return
 	}
-	h.ready.Store(true) // a proxy that drains still serves what it has
-	plain(w, http.StatusOK, "ready\n")
+	h.ready.Store(true) // a draining proxy stays ready
+	writeText(w, http.StatusOK, "ready\n")
 }
 
-// mostFilter is how long a log filter may be, in bytes.
-const mostFilter = 16 << 10
+// maxFilterSize limits a log filter, in bytes.
+const maxFilterSize = 16 << 10
 
 func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
-		plain(w, http.StatusOK, h.config.Level.Filter().String()+"\n")
+		writeText(w, http.StatusOK, h.config.Level.Filter().String()+"\n")
 	case http.MethodPut:
-		filter, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostFilter))
+		filter, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxFilterSize))
 		if err == nil {
 			err = h.config.Level.Set(strings.TrimSpace(string(filter)))
 		}
 		if err != nil {
-			plain(w, http.StatusBadRequest, err.Error()+"\n")
+			writeText(w, http.StatusBadRequest, err.Error()+"\n")
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
@@ -129,28 +127,28 @@ func (h *Handler) serveLevel(w http.ResponseWriter, r *http.Request) {
 
 func (h *Handler) serveShutdown(w http.ResponseWriter, _ *http.Request) {
 	if h.config.Shutdown == nil {
-		plain(w, http.StatusNotFound, "shutdown endpoint is not enabled\n")
+		writeText(w, http.StatusNotFound, "shutdown endpoint is not enabled\n")
 		return
 	}
-	plain(w, http.StatusOK, "shutdown\n")
+	writeText(w, http.StatusOK, "shutdown\n")
 	h.config.Shutdown()
 }
 
 func (h *Handler) serveStack(w http.ResponseWriter, r *http.Request) {
 	tree := h.config.Describe()
 	if r.URL.Query().Get("o") == "json" || strings.Contains(r.Header.Get("Accept"), "json") {
-		answerJSON(w, http.StatusOK, tree)
+		writeJSON(w, http.StatusOK, tree)
 		return
 	}
-	plain(w, http.StatusOK, tree.String())
+	writeText(w, http.StatusOK, tree.String())
 }
 
 func text(s string) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, s) })
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeText(w, http.StatusOK, s) })
 }
 
-func plain(w http.ResponseWriter, status int, s string) {
+func writeText(w http.ResponseWriter, status int, s string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
-	_, _ = io.WriteString(w, s) //nolint:gosec // it is plain text, and nobody may take it for anything else
+	_, _ = io.WriteString(w, s) //nolint:gosec // it is writeText text, and nobody may take it for anything else
 }

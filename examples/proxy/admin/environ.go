@@ -10,16 +10,16 @@ import (
 	"strings"
 )
 
-// serveEnviron shows the environment, or of it what the query names; what is
-// not set is null.
+// serveEnviron writes the environment, or the variables that the query names. Unset
+// variables are null.
 func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 	if !acceptsJSON(r.Header) {
-		plain(w, http.StatusNotAcceptable, "the answer is application/json\n")
+		writeText(w, http.StatusNotAcceptable, "the response is application/json\n")
 		return
 	}
 	query := r.URL.RawQuery
 	if strings.Contains(query, "=") {
-		answerJSON(w, http.StatusBadRequest, map[string]string{
+		writeJSON(w, http.StatusBadRequest, map[string]string{
 			"error": "env.json query parameters may not contain key-value pairs",
 		})
 		return
@@ -31,20 +31,19 @@ func (h *Handler) serveEnviron(w http.ResponseWriter, r *http.Request) {
 		all[name] = &value
 	}
 	if query == "" {
-		answerJSON(w, http.StatusOK, all)
+		writeJSON(w, http.StatusOK, all)
 		return
 	}
 	some := map[string]*string{}
 	for name := range strings.SplitSeq(query, "&") {
 		some[name] = all[name]
 	}
-	answerJSON(w, http.StatusOK, some)
+	writeJSON(w, http.StatusOK, some)
 }
 
 const redacted = "(redacted)"
 
-// shown is what is shown of a variable: nothing of one whose name says that it
-// is a secret, and of others what is none as far as they say.
+// shown returns the value of a variable without its secrets.
 func shown(name, value string) string {
 	directory := name == "PWD" || name == "OLDPWD"
 	if !directory && isSecret(name) || strings.Contains(value, "PRIVATE KEY-----") {
@@ -53,11 +52,12 @@ func shown(name, value string) string {
 	return withoutSecrets(withoutUser(value))
 }
 
-// login is user:password@ where it is no URL, as MySQL has it.
+// login is user:password@ outside a URL, as in a MySQL data source name. // login is
+// user:password@ outside a URL, as in a MySQL data source name.
 var login = regexp.MustCompile(`[^\s/:@=,]*:\S*@`)
 
-// withoutUser takes out what stands before an "@". A password may hold any
-// character, so it is the last one that counts.
+// withoutUser removes user and password. A password may contain "@", so the last "@"
+// counts.
 func withoutUser(value string) string {
 	url := ""
 	if before, rest, ok := strings.Cut(value, "://"); ok {
@@ -68,8 +68,8 @@ func withoutUser(value string) string {
 	return login.ReplaceAllString(value, redacted+"@") + url
 }
 
-// named is a name and what it is set to inside a value: as a query, a flag, a
-// header or JSON has it, k=v, --k v, k: v or "k":"v".
+// named is a name and its value inside a variable, as in a query, flag, header or JSON:
+// k=v, --k v, k: v or "k":"v".
 var named = regexp.MustCompile(
 	`([\w.-]+)(\s*=\s*|["']\s*:\s*|:\s+|\s+)("(?:[^"\\]|\\.)*"|'[^']*'|(?:(?i:bearer|basic|digest|token)\s+)?[^\s&;]+)`)
 
@@ -84,7 +84,7 @@ func withoutSecrets(value string) string {
 		name, sep := value[m[2]:m[3]], value[m[4]:m[5]]
 		flag := strings.HasPrefix(name, "-") && value[m[6]] != '-'
 		if !isSecret(name) || strings.TrimSpace(sep) == "" && !flag {
-			b.WriteString(value[:m[5]]) // what it is set to may hold more names
+			b.WriteString(value[:m[5]]) // the value may contain more names
 			value = value[m[5]:]
 			continue
 		}
@@ -93,7 +93,7 @@ func withoutSecrets(value string) string {
 	}
 }
 
-// isSecret reports whether what has that name is one, as most values do not say.
+// isSecret reports whether a variable with that name is a secret.
 func isSecret(name string) bool {
 	name = strings.ReplaceAll(strings.ToUpper(name), "AUTHORITY", "")
 	return slices.ContainsFunc([]string{
@@ -101,10 +101,10 @@ func isSecret(name string) bool {
 	}, func(part string) bool { return strings.Contains(name, part) })
 }
 
-func answerJSON(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	body, err := json.Marshal(v)
-	if err != nil { // a state that is neither text nor a number
-		plain(w, http.StatusInternalServerError, err.Error()+"\n")
+	if err != nil { // a value that JSON cannot represent
+		writeText(w, http.StatusInternalServerError, err.Error()+"\n")
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -112,7 +112,7 @@ func answerJSON(w http.ResponseWriter, status int, v any) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// acceptsJSON reads Accept; none is everything.
+// acceptsJSON evaluates Accept. A missing header accepts everything.
 func acceptsJSON(h http.Header) bool {
 	accept := h.Values("Accept")
 	if len(accept) == 0 {

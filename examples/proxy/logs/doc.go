@@ -5,8 +5,7 @@
 //	                           ▲
 //	              PUT /proxy-log-level "warn,linkerd=debug"
 //
-// The target of a record is what its logger was given by With(Target(name)),
-// else DefaultTarget, which is that of linkerd: its default filter, and those
-// that people have written for it, begin with linkerd=info. What layers log as
-// "target" is a destination, and a field of the record.
+// The target of a record is set by logger.With(Target(name)). The default is
+// DefaultTarget, linkerd's, because existing filters begin with linkerd=info. An attribute
+// "target" of a layer is a destination, and a field of the record.
 package logs

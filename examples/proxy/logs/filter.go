@@ -15,31 +15,27 @@ const LevelTrace = slog.LevelDebug - 4
 // levelOff is above all levels that are logged.
 const levelOff = slog.Level(1 << 30)
 
-// Filter says from which level on the records of a target are logged. It is
-// safe for concurrent use, and does not change. The zero Filter is "off".
+// Filter specifies the lowest logged level of each target. It is immutable and safe for
+// concurrent use. The zero Filter is "off".
 type Filter struct {
 	text  string
-	rules []rule // the longest target first; the last is for all, if any is
+	rules []rule // the longest target first; a rule for all targets is the last
 }
 
 type rule struct {
-	target string // "" for all
+	target string // "": all targets
 	level  slog.Level
-	span   bool // it is about a span, of which there are none
+	span   bool // for a span, which matches nothing
 }
 
-// ParseFilter reads the syntax of LINKERD2_PROXY_LOG, as far as levels and
-// targets: directives with commas between them, each of which is a level
-// (trace, debug, info, warn, error, off; for all targets), target=level, or a
-// target, which is then logged from trace on. The longest target that matches a
-// record decides, and of equal ones the last; a target matches all that begin
-// with it, so that linkerd=info is for linkerd_app too. Levels are read without
-// regard to case.
+// ParseFilter parses levels and targets in the syntax of LINKERD2_PROXY_LOG: directives
+// with commas between them. A directive is a level (trace, debug, info, warn, error, off)
+// for all targets, target=level, or a target, which means trace. The longest target that
+// matches a record decides, and of equal ones the last. A target matches all targets that
+// begin with it, so linkerd=info applies to linkerd_app. Levels are case-insensitive.
 //
-// Directives by span or field ("[{headers}]=off", which linkerd's injector
-// appends) are read and match nothing: there are no spans here, and the fields
-// of requests are not logged. A filter without any other says nothing, which is
-// an error.
+// Directives by span or field ("[{headers}]=off", which linkerd's injector appends) are
+// accepted and match nothing. A filter without any other directive is an error.
 func ParseFilter(s string) (Filter, error) {
 	f := Filter{text: s}
 	for _, directive := range directives(s) {
@@ -54,13 +50,13 @@ func ParseFilter(s string) (Filter, error) {
 		f.rules = append(f.rules, r)
 	}
 	if len(f.rules) == 0 {
-		return Filter{}, errors.New("a log filter must say a level")
+		return Filter{}, errors.New("a log filter must have a level")
 	}
 	slices.SortStableFunc(f.rules, func(a, b rule) int { return cmp.Compare(len(b.target), len(a.target)) })
 	return f, nil
 }
 
-// directives are what stands between the commas that are in no brackets.
+// directives splits s at the commas outside of brackets.
 func directives(s string) []string {
 	depth := 0
 	parts := strings.FieldsFunc(s, func(r rune) bool {
@@ -107,11 +103,11 @@ func parseRule(directive string) (rule, error) {
 }
 
 func isTarget(s string) bool {
-	const of = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-:./"
-	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(of, r) })
+	const allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-:./"
+	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return !strings.ContainsRune(allowed, r) })
 }
 
-// parseLevel reads a level as env filters write it.
+// parseLevel parses a level as in Rust's env filters.
 func parseLevel(s string) (slog.Level, bool) {
 	switch strings.ToLower(strings.TrimSpace(s)) {
 	case "trace", "5":
@@ -130,7 +126,7 @@ func parseLevel(s string) (slog.Level, bool) {
 	return 0, false
 }
 
-// String returns the filter as it was written.
+// String returns the text of the filter.
 func (f Filter) String() string {
 	if f.rules == nil {
 		return "off"
@@ -138,7 +134,7 @@ func (f Filter) String() string {
 	return f.text
 }
 
-// Level returns from which level on the records of target are logged.
+// Level returns the lowest level of target that is logged.
 func (f Filter) Level(target string) slog.Level {
 	for _, r := range f.rules {
 		if strings.HasPrefix(target, r.target) {
@@ -148,11 +144,11 @@ func (f Filter) Level(target string) slog.Level {
 	return levelOff
 }
 
-// Least returns the lowest level that is logged of any target.
-func (f Filter) Least() slog.Level {
-	least := levelOff
+// Lowest returns the lowest level that is logged for any target.
+func (f Filter) Lowest() slog.Level {
+	lowest := levelOff
 	for _, r := range f.rules {
-		least = min(least, r.level)
+		lowest = min(lowest, r.level)
 	}
-	return least
+	return lowest
 }

@@ -11,15 +11,15 @@ import (
 	"unicode"
 )
 
-// writePlain writes linkerd's line for people. Go has no numbers for threads;
-// the number is always 1.
+// writePlain writes linkerd's text format. The number of the thread is always 1, because
+// Go does not provide it.
 func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	at := r.Time
 	if at.IsZero() {
 		at = time.Now()
 	}
 	b = fmt.Appendf(b, "[%10.6fs] %5s ThreadId(01) %s: %s",
-		at.Sub(h.start).Seconds(), nameOf(r.Level), oneLine(h.target), oneLine(r.Message))
+		at.Sub(h.start).Seconds(), levelName(r.Level), oneLine(h.target), oneLine(r.Message))
 	for _, f := range h.of(r) {
 		b = append(b, ' ')
 		b = append(b, oneLine(f.key)...)
@@ -29,7 +29,8 @@ func writePlain(b []byte, h *handler, r slog.Record) []byte {
 	return b
 }
 
-// oneLine keeps what came from elsewhere from looking like lines of its own.
+// oneLine escapes unprintable characters, so that a message cannot look like several
+// lines.
 func oneLine(s string) string {
 	if !strings.ContainsFunc(s, unprintable) {
 		return s
@@ -54,15 +55,15 @@ func text(v slog.Value) string {
 	return v.String()
 }
 
-// errorText is what err says of itself. A record is written also where it cannot,
-// as slog's own handlers do it: an error that is a nil pointer is <nil>.
-func errorText(err error) (says string) {
+// errorText returns the text of err. Like slog's handlers it recovers from a panic; a nil
+// pointer is <nil>.
+func errorText(err error) (s string) {
 	defer func() {
 		if r := recover(); r != nil {
 			if v := reflect.ValueOf(err); v.Kind() == reflect.Pointer && v.IsNil() {
-				says = "<nil>"
+				s = "<nil>"
 			} else {
-				says = fmt.Sprintf("!PANIC: %v", r)
+				s = fmt.Sprintf("!PANIC: %v", r)
 			}
 		}
 	}()
@@ -79,10 +80,10 @@ type record struct {
 	ThreadID  string   `json:"threadId"`
 }
 
-// fields are an object in their own order, the message first.
+// fields is an ordered JSON object. The message comes first.
 type fields []field
 
-// MarshalJSON writes an object.
+// MarshalJSON encodes fs as an object.
 func (fs fields) MarshalJSON() ([]byte, error) {
 	b := []byte{'{'}
 	for i, f := range fs {
@@ -99,8 +100,7 @@ func (fs fields) MarshalJSON() ([]byte, error) {
 	return append(b, '}'), nil
 }
 
-// valueJSON keeps numbers and truth as they are. What JSON has no word for is
-// text.
+// valueJSON encodes numbers and booleans as such, and other values as text.
 func valueJSON(v slog.Value) []byte {
 	switch v.Kind() {
 	case slog.KindBool, slog.KindInt64, slog.KindUint64, slog.KindFloat64:
@@ -112,7 +112,7 @@ func valueJSON(v slog.Value) []byte {
 	case slog.KindAny, slog.KindString, slog.KindDuration, slog.KindGroup, slog.KindLogValuer:
 	}
 	b, err := json.Marshal(text(v))
-	if err != nil { // of a string there is none
+	if err != nil { // does not happen for a string
 		return strconv.AppendQuote(nil, err.Error())
 	}
 	return b
@@ -125,7 +125,7 @@ func writeJSON(b []byte, h *handler, r slog.Record) []byte {
 	}
 	all := append(fields{{"message", slog.StringValue(r.Message)}}, h.of(r)...)
 	line, err := json.Marshal(record{
-		Timestamp: at.UTC().Format(time.RFC3339Nano), Level: nameOf(r.Level), Fields: all,
+		Timestamp: at.UTC().Format(time.RFC3339Nano), Level: levelName(r.Level), Fields: all,
 		Target: h.target, Spans: []string{}, ThreadID: "ThreadId(1)",
 	})
 	if err != nil {

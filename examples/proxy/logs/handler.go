@@ -11,25 +11,25 @@ import (
 	"github.com/gotower/gotower/internal/lograte"
 )
 
-// DefaultTarget is the target of records whose logger was given none.
+// DefaultTarget is the target of loggers without a target.
 const DefaultTarget = "linkerd_app"
 
-// logTarget is the value that gives a logger its target. It is a type of its own
-// because "target" is also what a layer calls the destination that it logs of.
+// logTarget is the value of the attribute Target. It has a type, because layers log
+// destinations as "target".
 type logTarget string
 
-// Target is the attribute that gives a logger its target: log.With(Target("linkerd_tap")).
-// An attribute "target" of any other value is a field like others.
+// Target returns the attribute that sets the target of a logger:
+// log.With(Target("linkerd_tap")). An attribute "target" with another value is a field.
 func Target(name string) slog.Attr { return slog.Any("target", logTarget(name)) }
 
-// Option sets up a handler.
+// Option configures [New].
 type Option interface{ apply(h *handler) }
 
 type option func(*handler)
 
 func (f option) apply(h *handler) { f(h) }
 
-// JSON has each record written as a JSON object in a line:
+// JSON writes each record as a JSON object on one line:
 //
 //	{"timestamp":"…","level":"INFO","fields":{"message":"…","k":"v"},"target":"…","spans":[],"threadId":"ThreadId(1)"}
 //
@@ -38,15 +38,15 @@ func JSON() Option {
 	return option(func(h *handler) { h.write = writeJSON })
 }
 
-// Start says when the program began, for the time in plain text. The default is
-// when the handler was made.
+// Start sets the start of the program, for the time in text. The default is the call of
+// New.
 func Start(t time.Time) Option {
 	return option(func(h *handler) { h.start = t })
 }
 
-// New returns a handler that writes the records that level lets through to w, a
-// line each. Of a message above debug it writes ten in ten seconds, and then the
-// count of the others. It is safe for concurrent use, and does not close w.
+// New returns a handler that writes the records that level accepts to w, one per line. Of
+// a message above debug it writes ten in ten seconds, and then the number of the others.
+// It is safe for concurrent use and does not close w.
 func New(w io.Writer, level *Level, opts ...Option) slog.Handler {
 	h := &handler{level: level, out: &output{w: w}, start: time.Now(), target: DefaultTarget, write: writePlain}
 	for _, o := range opts {
@@ -61,17 +61,17 @@ type handler struct {
 	start  time.Time
 	write  func(b []byte, h *handler, r slog.Record) []byte
 	target string
-	group  string // of attributes to come, with a dot behind it
+	group  string // of later attributes, with a dot at the end
 	fields []field
 }
 
-// field is an attribute with its groups before its name.
+// field is an attribute. Its key includes its groups.
 type field struct {
 	key   string
 	value slog.Value
 }
 
-// output is where all handlers of one New write to.
+// output is shared by all handlers of one New.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -121,7 +121,7 @@ func (h *handler) of(r slog.Record) []field {
 	return fields
 }
 
-// appendAttr flattens groups, and drops what is empty, as slog asks for.
+// appendAttr flattens groups and drops empty attributes, as slog requires.
 func appendAttr(to []field, group string, a slog.Attr) []field {
 	a.Value = a.Value.Resolve()
 	switch {
@@ -139,8 +139,8 @@ func appendAttr(to []field, group string, a slog.Attr) []field {
 	return to
 }
 
-// nameOf is the word for a level that filters have, too.
-func nameOf(l slog.Level) string {
+// levelName returns the name of a level as in filters.
+func levelName(l slog.Level) string {
 	switch {
 	case l < slog.LevelDebug:
 		return "TRACE"

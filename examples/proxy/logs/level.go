@@ -25,7 +25,7 @@ func (l *Level) Set(text string) error {
 	return err
 }
 
-// Filter returns the filter as it is now.
+// Filter returns the current filter.
 func (l *Level) Filter() Filter {
 	if f := l.filter.Load(); f != nil {
 		return *f

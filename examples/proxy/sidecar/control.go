@@ -23,16 +23,16 @@ type controller struct {
 	name string
 }
 
-// controlPlane is a *grpclayer.ControlPlaneConn, or one that is to come.
+// controlPlane is a *grpclayer.ControlPlaneConn or a lazyConn.
 type controlPlane interface {
 	grpc.ClientConnInterface
 	layer.Describer
 	Close(ctx context.Context) error
 }
 
-// dial connects to a server of the control plane: by TLS, with our identity,
-// if it has a name, else in clear. Whoever gives us that identity is asked before
-// there is a certificate, too; the others see one from their first connection on.
+// dial connects to a server of the control plane. It uses TLS with the proxy's identity if
+// the server has a name, or else cleartext. The certificate authority is connected to
+// before there is a certificate, others after that.
 func (p *Proxy) dial(
 	ctx context.Context, name string, at settings.Controller, id *identity.Identity, m *meters.Meters,
 ) (grpc.ClientConnInterface, error) {
@@ -40,14 +40,14 @@ func (p *Proxy) dial(
 		Addr: at.Addr, Backoff: p.config.Control.Connect.Backoff, ConnectTimeout: p.config.Control.Connect.Timeout,
 		Log: p.log, UserAgent: "gotower-proxy", Resolver: resolver(p.config.Control.DNS, m.DNS(name)),
 	}
-	labels, connect := meters.NoTLS("disabled"), atOnce
+	labels, connect := meters.NoTLS("disabled"), newConn
 	switch {
 	case at.Name == "" || id == nil:
 	case name == authority:
 		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Bootstrap(at.Name, at.Name, "h2")
 	default:
 		labels, cfg.TLS = meters.ServerTLS(at.Name), id.Client(at.Name, at.Name, "h2")
-		connect = onceCertified(id)
+		connect = afterCertificate(id)
 	}
 	cfg.DialOptions = []grpc.DialOption{grpc.WithStatsHandler(m.Control(at.Addr, labels))}
 	conn, err := connect(ctx, cfg)
@@ -64,35 +64,36 @@ const (
 	authority    = "identity"
 )
 
-// atOnce connects now.
-func atOnce(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
+// newConn connects now.
+func newConn(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return grpclayer.NewControlPlaneConn(ctx, cfg)
 }
 
-// resolver finds the addresses of the control plane, keeps them as long as the
-// settings say, and counts its lookups.
+// resolver resolves the addresses of the control plane with the configured TTLs, and
+// counts lookups.
 func resolver(c settings.DNS, lookups metrics.Counter) resolve.Resolver {
-	least := c.MinTTL
-	if least == 0 && c.MaxTTL > 0 {
-		least = min(c.MaxTTL, usualLeast)
+	minTTL := c.MinTTL
+	if minTTL == 0 && c.MaxTTL > 0 {
+		minTTL = min(c.MaxTTL, defaultMinTTL)
 	}
-	return dns.New(dns.WithRefresh(least, c.MaxTTL), dns.WithMetrics(lookups))
+	return dns.New(dns.WithRefresh(minTTL, c.MaxTTL), dns.WithMetrics(lookups))
 }
 
-// usualLeast is how often package dns asks at the most, unless it is told.
-const usualLeast = 5 * time.Second
+// defaultMinTTL is the minimum refresh of package dns.
+const defaultMinTTL = 5 * time.Second
 
-// proof is the identity of the proxy, and who certifies it.
-type proof struct {
+// identityRun is the identity of the proxy and the connection to its certificate
+// authority.
+type identityRun struct {
 	*identity.Identity
 	authority grpc.ClientConnInterface
 }
 
-// prove makes the identity that the settings have, if any.
-func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity, error) {
+// loadIdentity returns the configured identity, or nil.
+func (p *Proxy) loadIdentity(ctx context.Context, m *meters.Meters) (*identity.Identity, error) {
 	s := p.config.Settings.Identity
 	if s == nil {
-		return nil, nil //nolint:nilnil // none is asked for
+		return nil, nil //nolint:nilnil // no identity is configured
 	}
 	c, err := s.Load()
 	if err != nil {
@@ -108,9 +109,9 @@ func (p *Proxy) prove(ctx context.Context, m *meters.Meters) (*identity.Identity
 	if err != nil {
 		return nil, err
 	}
-	p.identity = &proof{id, conn}
+	p.identity = &identityRun{id, conn}
 	return id, nil
 }
 
-// run has the identity certified until ctx ends.
-func (p *proof) run(ctx context.Context) error { return p.Run(ctx, p.authority) }
+// run renews the certificate until ctx ends.
+func (p *identityRun) run(ctx context.Context) error { return p.Run(ctx, p.authority) }

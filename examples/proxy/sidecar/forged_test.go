@@ -47,11 +47,11 @@ func newRecorder(t *testing.T) *recorder {
 
 func (r *recorder) serve(conn net.Conn) {
 	defer conn.Close()
-	var own bytes.Buffer
+	var ownPorts bytes.Buffer
 	buf := make([]byte, 4096)
-	for !bytes.Contains(own.Bytes(), []byte("\r\n\r\n")) {
+	for !bytes.Contains(ownPorts.Bytes(), []byte("\r\n\r\n")) {
 		n, err := conn.Read(buf)
-		own.Write(buf[:n])
+		ownPorts.Write(buf[:n])
 		r.mu.Lock()
 		r.seen.Write(buf[:n])
 		r.mu.Unlock()

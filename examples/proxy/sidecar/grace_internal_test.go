@@ -9,18 +9,18 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What connections took of the grace is not left for who operates.
-func TestGraceThatIsLeft(t *testing.T) {
+// The operators get the rest of the grace period.
+func TestProxyGrace(t *testing.T) {
 	for _, tt := range []struct{ grace, took, want time.Duration }{
 		{10 * time.Second, 4 * time.Second, 6 * time.Second},
-		{10 * time.Second, 10 * time.Second, lastWord},
-		{0, 0, lastWord},
+		{10 * time.Second, 10 * time.Second, minOperatorGrace},
+		{0, 0, minOperatorGrace},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := new(Proxy)
 			p.config.Shutdown.Grace = tt.grace
 			ctx, end := context.WithCancel(t.Context())
-			require.Equal(t, tt.grace, p.grace(ctx)(), "it is not the end")
+			require.Equal(t, tt.grace, p.grace(ctx)(), "before the shutdown")
 			left := p.grace(ctx)
 			end()
 			synctest.Wait()

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listen listens on addr. A backlog above 0 is how many connections may wait to
-// be accepted, up to what the system allows. An address that is all of IPv6 is
-// all of IPv4, too. With reuse another may listen there that says so as well. No
-// connection is one of MPTCP: the kernel does not say where such a one was going,
-// nor can all options be set.
+// listen listens on addr, without MPTCP, because the kernel does not report the original
+// destination of MPTCP connections and does not support all socket options for them. A
+// backlog above 0 limits the connections that wait to be accepted. The unspecified IPv6
+// address includes IPv4. With reuse, another process that also sets it may listen on addr.
 func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) {
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
@@ -31,7 +30,7 @@ func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) 
 		return nil, err
 	}
 	if backlog > 0 {
-		err = controlListener(l, "listen", func(fd int) error { return unix.Listen(fd, backlog) }) // again, which sets it anew
+		err = controlListener(l, "listen", func(fd int) error { return unix.Listen(fd, backlog) }) // a second listen sets the backlog
 	}
 	if err == nil && reuse {
 		err = controlListener(l, "setsockopt", toNewest)
@@ -43,9 +42,9 @@ func listen(addr netip.AddrPort, backlog int, reuse bool) (net.Listener, error) 
 	return l, nil
 }
 
-// toNewest gives new connections to the second of two listeners, which is the
-// one that came later, so that nobody waits for the first when that is closed.
-// The system draws one where there is no second.
+// toNewest gives new connections to the second of two listeners, which is the newer one,
+// so that no connection waits for the first listener when it closes. With one listener it
+// has no effect.
 func toNewest(fd int) error {
 	second := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: 1}
 	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF, &unix.SockFprog{Len: 1, Filter: &second})

@@ -99,7 +99,7 @@ func TestUntilAccepted(t *testing.T) {
 	start := time.Now()
 	end()
 	for range 3 {
-		if err := accepting.Err(); time.Since(start) < mostQueued {
+		if err := accepting.Err(); time.Since(start) < maxAcceptDelay {
 			require.NoError(t, err)
 		}
 		acceptFrom(t, l)

@@ -10,15 +10,15 @@ import (
 	"net/netip"
 )
 
-// listen listens on addr, with the backlog of the system, and beside nobody.
+// listen listens on addr with the backlog of the system. reuse is not supported.
 func listen(addr netip.AddrPort, _ int, reuse bool) (net.Listener, error) {
 	if reuse {
-		return nil, fmt.Errorf("listen beside another on %v: %w", addr, errors.ErrUnsupported)
+		return nil, fmt.Errorf("listen on %v together with another process: %w", addr, errors.ErrUnsupported)
 	}
 	var c net.ListenConfig
 	c.SetMultipathTCP(false)
 	return c.Listen(context.Background(), "tcp", addr.String())
 }
 
-// waiting is not known here.
+// waiting is only implemented on Linux.
 func waiting(net.Listener) bool { return false }

@@ -8,43 +8,43 @@ import (
 )
 
 const (
-	lookEvery = 5 * time.Second
+	checkInterval = 5 * time.Second
 
-	// worthReturning is what a return is for, at least: it costs some milliseconds
-	// of one core.
-	worthReturning = 16 << 20
-	// manyGoroutines is what 500 idle connections have, and these hold 16 MiB.
+	// minReturn is the minimum memory that is worth a return, which costs some
+	// milliseconds of one core.
+	minReturn = 16 << 20
+	// manyGoroutines is the number for 500 idle connections, which hold 16 MiB.
 	manyGoroutines = 1000
 )
 
-// returnMemory returns to the system what ended connections have left behind,
-// until ctx ends. Go by itself does it when it collects next, which for a proxy that
-// has little to do then is after two minutes, and then little by little.
+// returnMemory returns the memory of ended connections to the system until ctx ends. Go
+// does that only at its next collection, which for an idle proxy is after two minutes, and
+// then in small steps.
 func returnMemory(ctx context.Context) {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTicker(checkInterval)
 	defer tick.Stop()
-	k := keeper{last: holding(), kept: holding()}
+	r := memoryReturner{last: currentUsage(), kept: currentUsage()}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			if k.look(holding()) {
-				debug.FreeOSMemory() // one collection: what a sync.Pool holds goes with the next
-				k.returned(holding())
+			if r.isDue(currentUsage()) {
+				debug.FreeOSMemory() // one collection; a sync.Pool is emptied by the next
+				r.returned(currentUsage())
 			}
 		}
 	}
 }
 
-// held is what the process has from the system.
-type held struct {
-	memory     uint64 // bytes, without what was returned
+// usage is the memory that the process has from the system.
+type usage struct {
+	memory     uint64 // bytes, without returned ones
 	goroutines uint64
-	allocated  uint64 // bytes, ever
+	allocated  uint64 // bytes since the start
 }
 
-func holding() held {
+func currentUsage() usage {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"},
 		{Name: "/memory/classes/heap/released:bytes"},
@@ -52,29 +52,29 @@ func holding() held {
 		{Name: "/gc/heap/allocs:bytes"},
 	}
 	metrics.Read(samples)
-	return held{
+	return usage{
 		memory:     samples[0].Value.Uint64() - samples[1].Value.Uint64(),
 		goroutines: samples[2].Value.Uint64(),
 		allocated:  samples[3].Value.Uint64(),
 	}
 }
 
-// keeper finds out when more is held than is needed.
-type keeper struct {
-	last held // at the last look
-	kept held // when memory was last returned
+// memoryReturner decides when to return memory.
+type memoryReturner struct {
+	last usage // at the last check
+	kept usage // when memory was last returned
 }
 
-// look reports whether to return memory: Go will not collect soon, for little is
-// allocated, and there is much more than was kept, or most of what it was kept for
-// has ended. It is at most twice as often as Go would collect, and so costs a busy
-// process little.
-func (k *keeper) look(now held) bool {
-	idle := now.allocated-k.last.allocated < now.memory/16
-	k.last = now
-	more := now.memory > k.kept.memory+max(worthReturning, k.kept.memory/2)
-	fewer := k.kept.goroutines >= manyGoroutines && now.goroutines < k.kept.goroutines/2
-	return idle && (more || fewer)
+// isDue reports whether to return memory. Little must have been allocated, so that Go will
+// not collect soon. And memory must have grown much since the last return, or most
+// goroutines of that time must have ended. It is due at most twice as often as Go would
+// collect.
+func (r *memoryReturner) isDue(now usage) bool {
+	idle := now.allocated-r.last.allocated < now.memory/16
+	r.last = now
+	grown := now.memory > r.kept.memory+max(minReturn, r.kept.memory/2)
+	fewer := r.kept.goroutines >= manyGoroutines && now.goroutines < r.kept.goroutines/2
+	return idle && (grown || fewer)
 }
 
-func (k *keeper) returned(left held) { k.last, k.kept = left, left }
+func (r *memoryReturner) returned(left usage) { r.last, r.kept = left, left }

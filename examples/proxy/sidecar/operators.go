@@ -12,35 +12,35 @@ import (
 	"github.com/gotower/gotower/tap"
 )
 
-// eventRate is a thousand requests a second, for three hundredths of a
-// processor. Who watches more has Top.
+// eventRate limits the events to each watcher: a thousand requests a second, which cost
+// three hundredths of a processor. Top has no such limit.
 const eventRate = 3000
 
-// What is read of a client before it is known whether it may watch.
+// Limits for clients before they are authorized.
 const (
-	mostWatches = 100      // at a time, of one connection
-	mostAsked   = 64 << 10 // bytes of one
+	maxWatches     = 100      // concurrent watches per connection
+	maxRequestSize = 64 << 10 // bytes of one request
 )
 
-// serveAdmin adds the operator's server. With an identity it takes TLS, too, as
-// proxies of the mesh speak that scrape it; what is for this machine only stays so.
+// serveAdmin adds the admin server. With an identity it accepts TLS too, for scrapers in
+// the mesh.
 func (p *Proxy) serveAdmin(c admin.Config, id *identity.Identity) string {
-	behind := func(l net.Listener) net.Listener { return l }
+	wrap := func(l net.Listener) net.Listener { return l }
 	if id != nil {
-		behind = withOptionalTLS(id.Server())
+		wrap = withOptionalTLS(id.Server())
 	}
-	return p.operators.HTTPBehind(behind, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
+	return p.operators.HTTPBehind(wrap, "admin", address(p.config.Settings.Admin.Listen), admin.New(c), p.fallback()...)
 }
 
-// serveTap adds the server for who watches. Without an identity they are of
-// this machine; with one, of the name that the settings have, or nobody.
+// serveTap adds the tap server. Without an identity, clients of this machine may watch.
+// With an identity, the client with the configured name may watch.
 func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *identity.Identity) string {
 	if !p.config.TapServed() {
 		return ""
 	}
 	c := p.config.Settings.Tap
 	opts := []tap.ServerOption{tap.WithDescribe(describe), tap.WithEventRate(eventRate)}
-	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(mostWatches), grpc.MaxRecvMsgSize(mostAsked)}
+	limits := []grpc.ServerOption{grpc.MaxConcurrentStreams(maxWatches), grpc.MaxRecvMsgSize(maxRequestSize)}
 	if id != nil {
 		opts = append(opts, tap.WithAllowedIdentities(c.Name))
 		limits = append(limits, grpc.Creds(newOptionalTLS(id.Server())))
@@ -50,7 +50,8 @@ func (p *Proxy) serveTap(taps *tap.Registry, describe func() layer.Node, id *ide
 	return p.operators.GRPCServer("tap", address(c.Listen), server, watched.Shutdown, p.fallback()...)
 }
 
-// address is a as it is listened to; any of loopback if it is not valid.
+// address returns the address to listen on. If a is not valid, that is any port of
+// loopback.
 func address(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return anyPort

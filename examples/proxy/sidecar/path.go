@@ -14,10 +14,10 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// anyPort is where a listener goes whose address is taken, if it may.
+// anyPort is the address of listeners with Config.Fallback whose own address is taken.
 const anyPort = "127.0.0.1:0"
 
-// path is a listener, and what serves its connections.
+// path is a listener and the server of its connections.
 type path struct {
 	name   string
 	l      net.Listener
@@ -26,8 +26,7 @@ type path struct {
 	accept settings.Socket
 }
 
-// listen binds a path to each of the addresses. A proxy without a path there
-// has no valid address.
+// listen binds a path to each of the addresses. Invalid addresses are left out.
 func (p *Proxy) listen(name string, addrs []netip.AddrPort, accept settings.Socket, svc tcplayer.Server) error {
 	for _, addr := range addrs {
 		if !addr.IsValid() {
@@ -54,7 +53,7 @@ func (p *Proxy) bind(addr netip.AddrPort, backlog int) (net.Listener, error) {
 	return l, err
 }
 
-// at is where the first path of that name is.
+// at returns the address of the first path with the name.
 func (p *Proxy) at(name string) string {
 	i := slices.IndexFunc(p.paths, func(path path) bool { return path.name == name })
 	if i < 0 {
@@ -63,8 +62,8 @@ func (p *Proxy) at(name string) string {
 	return p.paths[i].at.String()
 }
 
-// serve serves a path until ctx ends and its connections did, or the grace is
-// over.
+// serve serves a path until ctx has ended, and then until its connections have ended or
+// the grace period is over.
 func (p *Proxy) serve(ctx context.Context, path path) error {
 	sockets := path.accept.Options()
 	opts := make([]tcplayer.ServeOption, 0, len(sockets)+2)
@@ -80,32 +79,31 @@ func (p *Proxy) serve(ctx context.Context, path path) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		p.log.Warn("the end was not waited for", "for", path.name, "error", err)
+		p.log.Warn("connections were closed at the end of the grace period", "for", path.name, "error", err)
 		return nil
 	}
 	return fmt.Errorf("%s: %w", path.name, err)
 }
 
-// mostQueued is how long what waits to be accepted may take.
-const mostQueued = time.Second
+// maxAcceptDelay limits how long connections that wait to be accepted delay the shutdown.
+const maxAcceptDelay = time.Second
 
-// untilAccepted ends when ctx has, and nobody waits for l any more: who does has
-// a connection as far as it can see, and would have it reset.
+// untilAccepted returns a context that ends when ctx has ended and no connection waits for
+// l. Such a client is connected already and would be reset.
 func untilAccepted(ctx context.Context, l net.Listener) (context.Context, context.CancelFunc) {
 	accepting, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		defer cancel()
-		look := time.NewTicker(time.Millisecond)
-		defer look.Stop()
-		for end := time.Now().Add(mostQueued); waiting(l) && time.Now().Before(end); {
-			<-look.C
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for end := time.Now().Add(maxAcceptDelay); waiting(l) && time.Now().Before(end); {
+			<-tick.C
 		}
 	})
 	return accepting, func() { stop(); cancel() }
 }
 
-// certified is a path that is served once the proxy has an identity; till then
-// its connections wait to be accepted.
+// certified returns a server that is not ready before the proxy has a certificate.
 func certified(id *identity.Identity, svc tcplayer.Server) tcplayer.Server {
 	if id == nil {
 		return svc

@@ -8,11 +8,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Run serves until ctx ends, or somebody asks for the end. Then nothing more is
-// accepted, what is open ends by itself or when the grace is over, and then the
-// operator's servers, the renewal of certificates and the background end. Whoever
-// operates and watches sees the end, too. What the grace breaks off is logged, and
-// no error, as in linkerd's proxy.
+// Run serves until ctx ends or Shutdown is called. It then stops accepting connections and
+// waits until the open ones end or the grace period is over. After that it ends the admin
+// and tap servers, the renewal of certificates and the background work. Connections that
+// the grace period cuts are logged and not an error, as in linkerd's proxy.
 func (p *Proxy) Run(ctx context.Context) error {
 	defer p.close()
 	ctx, stop := context.WithCancel(ctx)
@@ -26,24 +25,24 @@ func (p *Proxy) Run(ctx context.Context) error {
 	left := p.grace(ending)
 	context.AfterFunc(ending, p.drain)
 
-	var operated error
+	var operatorErr error
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		operated = p.operators.RunWithin(operating, left, p.log)
-		stop() // they failed, or it was the end anyway
+		operatorErr = p.operators.RunWithin(operating, left, p.log)
+		stop() // after a failure
 	}()
-	var proving errgroup.Group
-	if p.identity != nil { // till the last connection has ended: others may be made for it
-		proving.Go(func() error {
-			defer stop() // it failed, or it was the end anyway
+	var renewal errgroup.Group
+	if p.identity != nil { // until the last connection has ended, which may need new connections
+		renewal.Go(func() error {
+			defer stop() // after a failure
 			return p.identity.run(operating)
 		})
 	}
 	paths.Go(func() error { returnMemory(ending); return nil })
-	paths.Go(func() error { // a proxy without a path serves its operators
+	paths.Go(func() error { // ends a proxy that has no path, too
 		select {
-		case <-p.asked:
+		case <-p.shutdown:
 			stop()
 		case <-ending.Done():
 		}
@@ -52,35 +51,35 @@ func (p *Proxy) Run(ctx context.Context) error {
 	err := paths.Wait()
 	leave()
 	<-done
-	if errors.Is(operated, context.DeadlineExceeded) {
-		p.log.Warn("the end was not waited for", "error", operated)
-		operated = nil
+	if errors.Is(operatorErr, context.DeadlineExceeded) {
+		p.log.Warn("the operators' connections were closed at the end of the grace period", "error", operatorErr)
+		operatorErr = nil
 	}
-	return errors.Join(err, operated, proving.Wait())
+	return errors.Join(err, operatorErr, renewal.Wait())
 }
 
-// lastWord is what operators have at least, whatever connections took.
-const lastWord = time.Second
+// minOperatorGrace is the minimum that operators have after the connections have ended.
+const minOperatorGrace = time.Second
 
-// grace returns what says how much of the grace is left.
+// grace returns a function that returns the rest of the grace period.
 func (p *Proxy) grace(ctx context.Context) (left func() time.Duration) {
 	ended := make(chan time.Time, 1)
 	context.AfterFunc(ctx, func() { ended <- time.Now() })
 	return func() time.Duration {
 		select {
 		case at := <-ended:
-			return max(p.config.Shutdown.Grace-time.Since(at), lastWord)
+			return max(p.config.Shutdown.Grace-time.Since(at), minOperatorGrace)
 		default: // the operators' servers failed
 			return p.config.Shutdown.Grace
 		}
 	}
 }
 
-// Shutdown asks for the end of Run, also of one that has yet to begin. It does
-// not wait.
-func (p *Proxy) Shutdown() { p.ask() }
+// Shutdown ends Run, also before Run begins. It does not wait.
+func (p *Proxy) Shutdown() { p.requestShutdown() }
 
-// close lets go of what is still there.
+// close releases the listeners, the background work and the connections to the control
+// plane.
 func (p *Proxy) close() {
 	for _, path := range p.paths {
 		path.l.Close()

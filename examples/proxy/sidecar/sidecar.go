@@ -1,6 +1,5 @@
-// Package sidecar is a whole proxy: the paths of packages outbound and inbound,
-// and what surrounds them. An identity, connections to the control plane, a
-// listener for who watches (tap) and one for the operator (admin).
+// Package sidecar is a whole proxy: the paths of packages outbound and inbound, an
+// identity, connections to the control plane, and the tap and admin servers.
 package sidecar
 
 import (
@@ -29,29 +28,29 @@ import (
 type Config struct {
 	settings.Settings
 
-	Level    *logs.Level // what /proxy-log-level changes; nil: nothing does
-	Title    string      // what the page of admin calls this proxy
-	Fallback bool        // any port of loopback will do where an address is taken
+	Level    *logs.Level // changed by /proxy-log-level; nil: not changed
+	Title    string      // of the page at /view/
+	Fallback bool        // use any port of loopback if an address is taken
 }
 
-// Proxy is bound to its addresses, and serves while Run runs.
+// Proxy is bound to its addresses. It serves while Run runs.
 type Proxy struct {
 	Addr    string // of the outbound listener; of the first, if there are two
 	Inbound string
 	Admin   string
-	Tap     string // "" if nobody may watch
+	Tap     string // "" if tap is not served
 
 	config    Config
 	log       *slog.Logger
-	paths     []path       // where connections come in
+	paths     []path       // listeners
 	operators serve.Group  // admin and tap
-	identity  *proof       // nil without identity
+	identity  *identityRun // nil without identity
 	control   []controller // connections to the control plane
 
-	drain func()        // asks connections to end
-	end   func()        // ends the background
-	ask   func()        // for the end of Run
-	asked chan struct{} // closed by ask
+	drain           func() // ends the context of connections
+	end             func() // ends the background work
+	requestShutdown func()
+	shutdown        chan struct{} // closed by requestShutdown
 }
 
 const (
@@ -67,8 +66,8 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	}
 	background, end := context.WithCancel(context.Background())
 	ending, drain := context.WithCancel(background)
-	p := &Proxy{config: c, log: log, drain: drain, end: end, asked: make(chan struct{})}
-	p.ask = sync.OnceFunc(func() { close(p.asked) })
+	p := &Proxy{config: c, log: log, drain: drain, end: end, shutdown: make(chan struct{})}
+	p.requestShutdown = sync.OnceFunc(func() { close(p.shutdown) })
 	if err := p.assemble(background, ending); err != nil {
 		p.operators.Close()
 		p.close()
@@ -77,12 +76,12 @@ func New(c Config, log *slog.Logger) (*Proxy, error) {
 	return p, nil
 }
 
-// assemble makes the proxy. What it does in the background lives as long as
-// background; connections are asked to end when ending does.
+// assemble builds the proxy. Its background work ends with background. Connections drain
+// when ending ends.
 func (p *Proxy) assemble(background, ending context.Context) error {
 	c, taps := p.config, new(tap.Registry)
 	m := meters.New(meters.Config{RetainIdle: max(c.Metrics.RetainIdle, 1), ServiceSuffixes: c.Control.ServiceSuffixes()})
-	id, err := p.prove(background, m)
+	id, err := p.loadIdentity(background, m)
 	if err != nil {
 		return err
 	}
@@ -90,7 +89,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	if err != nil {
 		return err
 	}
-	outward, inward := new(own), new(own)
+	outward, inward := new(ownPorts), new(ownPorts)
 	out := outbound.New(background, outbound.Config{
 		Outbound: c.Outbound, Control: c.Control, Controller: destination, Identity: id, Own: c.Inbound.IPs,
 		Origin: c.Outbound.Origin.Find(), Refuse: outward.refuse, Ending: ending,
@@ -117,7 +116,7 @@ func (p *Proxy) assemble(background, ending context.Context) error {
 	}
 	p.Addr, p.Inbound = p.at(outboundPath), p.at(inboundPath)
 	p.Admin, p.Tap = p.serveAdmin(operator, id), p.serveTap(taps, describe, id)
-	p.know(outward, inward)
+	p.setOwnPorts(outward, inward)
 	return errors.Join(err, p.operators.Err())
 }
 
@@ -134,7 +133,7 @@ func (p *Proxy) checkOrigin(ctx context.Context) {
 	}
 }
 
-// describe is the tree of all layers.
+// describe returns the tree of all layers.
 func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	return func() layer.Node {
 		n := layer.Node{Name: "proxy", Children: []layer.Node{layer.Describe(out), layer.Describe(in)}}
@@ -148,7 +147,7 @@ func (p *Proxy) describe(out, in tcplayer.Server) func() layer.Node {
 	}
 }
 
-// serverName is by which other proxies ask for this one.
+// serverName returns the name by which other proxies address this one.
 func serverName(s *settings.Identity) string {
 	if s == nil {
 		return ""
@@ -156,7 +155,7 @@ func serverName(s *settings.Identity) string {
 	return s.ServerName
 }
 
-// ready says whether the proxy can take part: once it has proven who it is.
+// ready reports whether the proxy has a certificate. It is nil without an identity.
 func ready(id *identity.Identity) func() bool {
 	if id == nil {
 		return nil

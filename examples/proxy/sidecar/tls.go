@@ -12,11 +12,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// optionalTLS are the credentials of a server whose clients come by TLS, as
-// proxies of the mesh do without agreeing on a protocol, or in clear, as those
-// of this machine may. Which of them may do what is for the server to decide.
+// optionalTLS are the credentials of a server that accepts TLS, without ALPN as proxies of
+// the mesh send it, and cleartext. The server decides which clients are authorized.
 type optionalTLS struct {
-	credentials.TransportCredentials // in clear
+	credentials.TransportCredentials // cleartext
 	cfg                              *tls.Config
 }
 
@@ -29,27 +28,25 @@ func newOptionalTLS(cfg *tls.Config) credentials.TransportCredentials {
 // recordHandshake is the first byte of TLS. HTTP/2 begins with a letter.
 const recordHandshake = 22
 
-// detectWithin is how long a client may take to say anything, as in linkerd's
-// proxy.
-const detectWithin = time.Second
+// detectTimeout is the time for the first byte, as in linkerd's proxy.
+const detectTimeout = time.Second
 
-// ServerHandshake looks at the first byte of a client.
+// ServerHandshake detects TLS by the first byte.
 func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	r := bufio.NewReaderSize(conn, 1<<10)
-	_ = conn.SetReadDeadline(time.Now().Add(detectWithin))
+	_ = conn.SetReadDeadline(time.Now().Add(detectTimeout))
 	first, err := r.Peek(1)
 	if err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
 	}
-	// Not for ever, either: gRPC, which waits for the first words of HTTP/2, takes
-	// the deadline away once they have come.
-	_ = conn.SetReadDeadline(time.Now().Add(handshakeWithin))
-	seen := &seenConn{conn, r}
+	// gRPC removes this deadline after the HTTP/2 preface.
+	_ = conn.SetReadDeadline(time.Now().Add(handshakeTimeout))
+	seen := &peekedConn{conn, r}
 	if first[0] != recordHandshake {
 		return o.TransportCredentials.ServerHandshake(seen)
 	}
 	secure := tls.Server(seen, o.cfg)
-	ctx, cancel := context.WithTimeout(context.Background(), handshakeWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if err := secure.HandshakeContext(ctx); err != nil {
 		return nil, nil, errors.Join(err, conn.Close())
@@ -60,8 +57,8 @@ func (o *optionalTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.Auth
 	}, nil
 }
 
-// handshakeWithin is how long TLS, and the beginning of HTTP/2, may take.
-const handshakeWithin = 10 * time.Second
+// handshakeTimeout is the time for TLS and the HTTP/2 preface.
+const handshakeTimeout = 10 * time.Second
 
 func (o *optionalTLS) Info() credentials.ProtocolInfo {
 	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
@@ -71,10 +68,10 @@ func (o *optionalTLS) Clone() credentials.TransportCredentials {
 	return &optionalTLS{o.TransportCredentials.Clone(), o.cfg.Clone()}
 }
 
-// seenConn is a connection of which the beginning was read.
-type seenConn struct {
+// peekedConn is a connection with buffered first bytes.
+type peekedConn struct {
 	net.Conn
 	r *bufio.Reader
 }
 
-func (c *seenConn) Read(p []byte) (int, error) { return c.r.Read(p) }
+func (c *peekedConn) Read(p []byte) (int, error) { return c.r.Read(p) }

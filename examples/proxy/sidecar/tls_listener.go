@@ -9,9 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// withOptionalTLS is optionalTLS for a server of HTTP: its clients come by TLS or
-// in clear, and speak HTTP/1 or HTTP/2 in it whether they have agreed on that or
-// not, as proxies of the mesh do not.
+// withOptionalTLS is optionalTLS for an HTTP server. Clients may use HTTP/1 or HTTP/2
+// without ALPN, as proxies of the mesh do.
 func withOptionalTLS(cfg *tls.Config) func(net.Listener) net.Listener {
 	cfg = cfg.Clone()
 	cfg.NextProtos = []string{"h2", "http/1.1"}
@@ -28,23 +27,23 @@ func (l *optionalListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &optionalConn{Conn: conn, cfg: l.cfg, seen: &seenConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
+	return &optionalConn{Conn: conn, cfg: l.cfg, seen: &peekedConn{conn, bufio.NewReaderSize(conn, 1<<10)}}, nil
 }
 
-// optionalConn looks at the first byte of a client when somebody reads it: for as
-// long as they wait for a header. It is no tls.Conn to the server, which would
-// take HTTP/2 only from who has agreed on it.
+// optionalConn detects TLS at the first Read, so that the server's header timeout applies.
+// It is not a tls.Conn for the server, because net/http accepts HTTP/2 on a tls.Conn only
+// after ALPN.
 type optionalConn struct {
 	net.Conn
 	cfg    *tls.Config
-	seen   *seenConn
-	looked sync.Once
+	seen   *peekedConn
+	detect sync.Once
 	err    error
-	secure atomic.Pointer[tls.Conn] // nil: in clear, or nothing was heard yet
+	secure atomic.Pointer[tls.Conn] // nil: cleartext, or nothing was read yet
 }
 
 func (c *optionalConn) Read(p []byte) (int, error) {
-	c.looked.Do(c.look)
+	c.detect.Do(c.detectTLS)
 	switch secure := c.secure.Load(); {
 	case c.err != nil:
 		return 0, c.err
@@ -54,16 +53,16 @@ func (c *optionalConn) Read(p []byte) (int, error) {
 	return c.seen.Read(p)
 }
 
-func (c *optionalConn) look() {
+func (c *optionalConn) detectTLS() {
 	first, err := c.seen.r.Peek(1)
 	if c.err = err; err != nil || first[0] != recordHandshake {
 		return
 	}
 	secure := tls.Server(c.seen, c.cfg)
-	ctx, cancel := context.WithTimeout(context.Background(), handshakeWithin)
+	ctx, cancel := context.WithTimeout(context.Background(), handshakeTimeout)
 	defer cancel()
 	if c.err = secure.HandshakeContext(ctx); c.err != nil {
-		_ = c.Conn.Close() // nothing is to be said in clear
+		_ = c.Conn.Close() // without a response in cleartext
 		return
 	}
 	c.secure.Store(secure)
@@ -76,7 +75,7 @@ func (c *optionalConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// CloseWrite tells the client that nothing more comes.
+// CloseWrite sends the end of the stream.
 func (c *optionalConn) CloseWrite() error {
 	if secure := c.secure.Load(); secure != nil {
 		return secure.CloseWrite()

@@ -89,10 +89,10 @@ func TestSilentClientsOfAdminAreGivenUp(t *testing.T) {
 		defer client.Close()
 		go func() { _, _ = client.Write([]byte("\x16\x03\x01")) }()
 		began := time.Now()
-		conn := &optionalConn{Conn: server, cfg: &tls.Config{}, seen: &seenConn{server, bufio.NewReader(server)}}
+		conn := &optionalConn{Conn: server, cfg: &tls.Config{}, seen: &peekedConn{server, bufio.NewReader(server)}}
 		_, err := conn.Read(make([]byte, 64))
 		require.Error(t, err)
-		require.Equal(t, handshakeWithin, time.Since(began))
+		require.Equal(t, handshakeTimeout, time.Since(began))
 		_, err = conn.Write([]byte("HTTP/1.1 400 Bad Request"))
 		require.Error(t, err, "nothing is said in clear")
 		require.NoError(t, conn.Close())
@@ -106,10 +106,10 @@ func TestSilentClientsAreGivenUp(t *testing.T) {
 		sent   string
 		within time.Duration
 	}{
-		"nothing":           {"", detectWithin},
-		"a record begins":   {"\x16\x03\x01", handshakeWithin},
-		"HTTP/2 in clear":   {"P", handshakeWithin},
-		"half of a preface": {"PRI * HTTP/2.0\r\n", handshakeWithin},
+		"nothing":           {"", detectTimeout},
+		"a record begins":   {"\x16\x03\x01", handshakeTimeout},
+		"HTTP/2 in clear":   {"P", handshakeTimeout},
+		"half of a preface": {"PRI * HTTP/2.0\r\n", handshakeTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

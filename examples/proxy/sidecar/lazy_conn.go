@@ -13,37 +13,37 @@ import (
 	"github.com/gotower/gotower/layer/tcplayer/identity"
 )
 
-// awaited is a connection to the control plane that is made once the proxy can
-// prove who it is, as in linkerd's proxy: one that was made before would be
-// nobody's, and stay so for as long as it lasts. Who calls before that waits.
-type awaited struct {
+// lazyConn is a connection to the control plane that is made when the proxy has a
+// certificate, as in linkerd's proxy. Calls wait for that. An earlier connection would
+// never have a client identity.
+type lazyConn struct {
 	id   *identity.Identity
 	addr string
 	make func() (controlPlane, error)
 
 	mu     sync.Mutex
-	made   controlPlane // nil: not yet
+	made   controlPlane // nil before the certificate
 	closed bool
 }
 
-// onceCertified connects when id has a certificate, or ctx has ended. An address
-// that is none is told of at once.
-func onceCertified(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
+// afterCertificate connects when id has a certificate or ctx has ended. It returns an
+// error for an invalid configuration at once.
+func afterCertificate(id *identity.Identity) func(context.Context, grpclayer.ControlPlaneConfig) (controlPlane, error) {
 	return func(ctx context.Context, cfg grpclayer.ControlPlaneConfig) (controlPlane, error) {
-		never, cancel := context.WithCancel(ctx)
+		ended, cancel := context.WithCancel(ctx)
 		cancel()
-		tried, err := atOnce(never, cfg) // connects nowhere, but looks at cfg
+		check, err := newConn(ended, cfg) // validates cfg without a connection
 		if err != nil {
 			return nil, err
 		}
-		a := &awaited{id: id, addr: cfg.Addr, make: func() (controlPlane, error) { return atOnce(ctx, cfg) }}
+		a := &lazyConn{id: id, addr: cfg.Addr, make: func() (controlPlane, error) { return newConn(ctx, cfg) }}
 		go func() { _, _ = a.conn(ctx) }()
-		return a, tried.Close(never)
+		return a, check.Close(ended)
 	}
 }
 
 // conn waits for the certificate.
-func (a *awaited) conn(ctx context.Context) (controlPlane, error) {
+func (a *lazyConn) conn(ctx context.Context) (controlPlane, error) {
 	if err := a.id.Ready(ctx); err != nil {
 		return nil, status.Error(status.FromContextError(ctx.Err()).Code(), err.Error())
 	}
@@ -63,7 +63,7 @@ func (a *awaited) conn(ctx context.Context) (controlPlane, error) {
 }
 
 // Invoke makes a unary call.
-func (a *awaited) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
+func (a *lazyConn) Invoke(ctx context.Context, method string, args, reply any, opts ...grpc.CallOption) error {
 	conn, err := a.conn(ctx)
 	if err != nil {
 		return err
@@ -72,7 +72,7 @@ func (a *awaited) Invoke(ctx context.Context, method string, args, reply any, op
 }
 
 // NewStream opens a stream.
-func (a *awaited) NewStream(
+func (a *lazyConn) NewStream(
 	ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption,
 ) (grpc.ClientStream, error) {
 	conn, err := a.conn(ctx)
@@ -82,8 +82,8 @@ func (a *awaited) NewStream(
 	return conn.NewStream(ctx, desc, method, opts...)
 }
 
-// Close closes what was made, and has nothing be made any more.
-func (a *awaited) Close(ctx context.Context) error {
+// Close closes the connection and prevents a later one.
+func (a *lazyConn) Close(ctx context.Context) error {
 	a.mu.Lock()
 	a.closed = true
 	made := a.made
@@ -94,8 +94,8 @@ func (a *awaited) Close(ctx context.Context) error {
 	return made.Close(ctx)
 }
 
-// Describe shows the connection, or what it waits for.
-func (a *awaited) Describe() layer.Node {
+// Describe shows the connection, or that it waits for the certificate.
+func (a *lazyConn) Describe() layer.Node {
 	a.mu.Lock()
 	made := a.made
 	a.mu.Unlock()
@@ -103,6 +103,6 @@ func (a *awaited) Describe() layer.Node {
 		return made.Describe()
 	}
 	return layer.Node{Name: "origin", State: layer.State{
-		{Key: "authority", Value: a.addr}, {Key: "waits_for", Value: "a certificate of our own"},
+		{Key: "authority", Value: a.addr}, {Key: "waits_for", Value: "the certificate of this proxy"},
 	}}
 }

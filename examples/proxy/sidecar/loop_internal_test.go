@@ -19,8 +19,8 @@ func TestNothingComesRoundAgain(t *testing.T) {
 		Admin: "127.0.0.1:4191", Tap: "127.0.0.1:4192",
 		config: Config{Settings: settings.Settings{Inbound: settings.Inbound{IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 	}
-	var outward, inward own
-	p.know(&outward, &inward)
+	var outward, inward ownPorts
+	p.setOwnPorts(&outward, &inward)
 	for addr, refused := range map[string]struct{ outward, inward bool }{
 		"192.0.2.1:4140":          {true, true},
 		"10.0.0.1:4140":           {true, true},
@@ -42,7 +42,7 @@ func TestNothingComesRoundAgain(t *testing.T) {
 		"127.0.0.1:80":            {false, false},
 	} {
 		for _, side := range []struct {
-			*own
+			*ownPorts
 			refuses bool
 		}{{&outward, refused.outward}, {&inward, refused.inward}} {
 			err := side.refuse(at(addr))
